@@ -1,0 +1,52 @@
+-- Token bucket: arithmetic only, twin of src/limit/algo/token_bucket.rs, same names, same order.
+-- rule   rate tokens every per ms; at most burst at once; debt tokens may be taken in advance;
+--        interval 1: refill in whole lumps every per ms; empty 1: a new bucket starts empty
+-- state  used, at, per: tokens taken and not yet refilled, times per, as of time at
+-- Absent state is a full bucket, so a bucket that has refilled may expire.
+local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
+
+local EMPTY_KEPT_MS = 86400000
+
+local function decide(rule, state, now, cost)
+  local rate, per, burst, debt, interval, empty = rule[1], rule[2], rule[3], rule[4], rule[5], rule[6]
+  local full, floor_debt = burst * per, debt * per
+  local lump = interval == 1 and per or 1
+  local gain = rate * lump
+
+  local used, at = 0, now
+  if state then
+    used, at = state[1], state[2]
+    if state[3] ~= per then used = ceil(used / state[3] * per) end
+    used = min(used, full + floor_debt)
+    -- A stamp further ahead than a whole refill was left by another clock.
+    if at > now + ceil((full + floor_debt) / gain) * lump then at = now end
+    local steps = floor(max(now - at, 0) / lump)
+    if steps >= ceil(used / gain) then
+      used, at = 0, max(now, at)
+    else
+      used, at = used - steps * gain, at + steps * lump
+    end
+  elseif empty == 1 then
+    used = full
+  end
+
+  local need = min(cost, burst + debt + 1) * per
+  local over = used + need - full
+  if debt > 0 then over = max(over - floor_debt, min(over, used - full + 1)) end
+  local admitted = cost == 0 or over <= 0
+  if admitted then used = used + need end
+
+  local retry = 0
+  if cost > burst + debt then
+    retry = -1
+  elseif not admitted then
+    retry = at + ceil(over / gain) * lump - now
+  end
+  local reset = at + ceil(used / gain) * lump - now
+  local ttl = reset + 1
+  if empty == 1 then ttl = ttl + EMPTY_KEPT_MS end
+  local store = admitted or (empty == 1 and not state)
+  return admitted, max(floor((full - used) / per), 0), retry, max(reset, 0), store and ttl, used, at, per
+end
+
+return { decide = decide, fields = 3 }

@@ -1,0 +1,93 @@
+//! From TOML text to [`Config`], the compiled form that a snapshot holds. Only this folder knows
+//! the file format. Every mistake of a load is reported at once (`report`).
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::limit::rule::{Limit, OnError};
+use crate::net::{IpSet, ListenAddr};
+use crate::route::Route;
+use crate::route::table::RouteTable;
+use crate::upstream::Upstream;
+
+/// What will run, every name resolved and every number checked.
+#[derive(Debug)]
+pub struct Config {
+    pub server: Server,
+    pub listeners: Vec<ListenAddr>,
+    pub admin: Admin,
+    pub store: StoreSettings,
+    pub ratelimit_headers: Vec<Dialect>,
+    pub table: RouteTable,
+    pub routes: Vec<Route>,
+    pub upstreams: Vec<Upstream>,
+    pub limits: Vec<Arc<Limit>>,
+    /// SHA-256 over all files read, hex.
+    pub hash: String,
+    /// Every file whose change must reload: the config, its includes, files of sets and secrets.
+    pub files: Vec<PathBuf>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Server {
+    /// Resolved: at least 1.
+    pub workers: usize,
+    pub strictness: Strictness,
+    pub max_connections: usize,
+    pub max_connections_per_ip: usize,
+    pub max_headers: usize,
+    pub max_header_bytes: usize,
+    /// First byte to end of the request head.
+    pub header_timeout: Duration,
+    pub keepalive_timeout: Duration,
+    /// Readiness fails this long before the listeners close.
+    pub shutdown_delay: Duration,
+    /// Requests still running this long after the listeners closed are cut.
+    pub shutdown_timeout: Duration,
+    /// Peers whose forwarding headers are believed.
+    pub trusted_proxies: IpSet,
+    /// One JSON line per request on standard output.
+    pub access_log: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strictness {
+    /// Refuse what other servers on the path could read differently.
+    Strict,
+    /// Repair what can be repaired, refuse the rest.
+    Defensive,
+    /// Count what `Defensive` would refuse, and let it pass.
+    Monitor,
+}
+
+#[derive(Clone, Debug)]
+pub struct Admin {
+    pub listen: ListenAddr,
+    pub token: Option<String>,
+}
+
+/// Where limit state lives.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoreSettings {
+    pub kind: StoreKind,
+    pub prefix: String,
+    /// Longest wait of a request for the store.
+    pub deadline: Duration,
+    pub on_error: OnError,
+    /// Bound of the memory store, keys.
+    pub max_keys: usize,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum StoreKind {
+    Memory,
+    /// A `redis://` URL; may hold a password, so it is never logged whole.
+    Redis(String),
+}
+
+/// A form of the rate limit response fields; several may be sent at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    Draft11,
+}

@@ -1,0 +1,114 @@
+//! The algorithms. Each is one file here and one of the same name in `lua/`, twins that decide
+//! alike, and one entry in the list below: the rule and state enums, the config names and the
+//! Redis script derive from it. Nothing in this folder does I/O or reads a clock.
+
+use super::rule::{Answer, Policy};
+
+/// A decision as arithmetic. All times are integer milliseconds, all products stay below 2^53
+/// so that the Lua twin, which has only doubles, computes the same integers.
+pub trait Algorithm {
+    type State: Clone;
+
+    /// The rule's numbers in the order the Lua twin reads them.
+    fn params(&self) -> Vec<i64>;
+
+    fn policy(&self) -> Policy;
+
+    /// What `cost` units at `now_ms` get, and the state that follows.
+    fn decide(&self, state: Option<&Self::State>, now_ms: i64, cost: i64) -> Step<Self::State>;
+
+    /// The state as the Lua twin writes it.
+    fn text(state: &Self::State) -> String;
+}
+
+/// Outcome of one decision of one limit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step<S> {
+    pub answer: Answer,
+    /// The state to store and for how long: the charged one if admitted; after a refusal only
+    /// what the refusal itself must leave behind.
+    pub next: Option<(S, i64)>,
+}
+
+macro_rules! algorithms {
+    ($($module:ident => $Name:ident),* $(,)?) => {
+        $(pub mod $module;)*
+
+        /// A compiled algorithm with its numbers.
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum Rule {
+            $($Name($module::$Name)),*
+        }
+
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum State {
+            $($Name(<$module::$Name as Algorithm>::State)),*
+        }
+
+        /// Config names, in the order of the list.
+        pub const NAMES: &[&str] = &[$(stringify!($module)),*];
+
+        /// The Redis script: a constructor per algorithm file, then the gate.
+        pub const SCRIPT: &str = concat!(
+            "local modules = {}\n",
+            $("modules[#modules + 1] = function()\n",
+              include_str!(concat!("../../../lua/", stringify!($module), ".lua")),
+              "end\n",)*
+            include_str!("../../../lua/gate.lua"),
+        );
+
+        impl Rule {
+            pub fn name(&self) -> &'static str {
+                match self { $(Rule::$Name(_) => stringify!($module)),* }
+            }
+
+            pub fn params(&self) -> Vec<i64> {
+                match self { $(Rule::$Name(rule) => rule.params()),* }
+            }
+
+            pub fn policy(&self) -> Policy {
+                match self { $(Rule::$Name(rule) => rule.policy()),* }
+            }
+
+            /// A state of another algorithm counts as none.
+            pub fn decide(&self, state: Option<&State>, now_ms: i64, cost: i64) -> Step<State> {
+                match self {
+                    $(Rule::$Name(rule) => {
+                        let state = match state {
+                            Some(State::$Name(state)) => Some(state),
+                            _ => None,
+                        };
+                        let step = rule.decide(state, now_ms, cost);
+                        Step {
+                            answer: step.answer,
+                            next: step.next.map(|(state, ttl_ms)| (State::$Name(state), ttl_ms)),
+                        }
+                    })*
+                }
+            }
+        }
+
+        impl State {
+            pub fn text(&self) -> String {
+                match self { $(State::$Name(state) => $module::$Name::text(state)),* }
+            }
+        }
+    };
+}
+
+algorithms! {
+    token_bucket => TokenBucket,
+    fixed_window => FixedWindow,
+}
+
+impl Rule {
+    /// The number by which the script knows the algorithm: its place in the list, from 1.
+    pub fn index(&self) -> usize {
+        NAMES.iter().position(|name| *name == self.name()).map_or(0, |i| i + 1)
+    }
+}
+
+/// Division that rounds up; `a` and `b` are not negative, `b` is not 0.
+fn div_ceil(a: i64, b: i64) -> i64 {
+    a / b + i64::from(a % b != 0)
+}

@@ -1,0 +1,119 @@
+//! Token bucket in exact integers; twin of `lua/token_bucket.lua`, same names, same order.
+//!
+//! The state counts what was taken and not yet refilled, in units of token x ms, so neither
+//! refill nor charge ever divides. A raised or lowered burst therefore keeps what was consumed,
+//! and a bucket that has refilled equals an absent one.
+
+use super::{Algorithm, Policy, Step, div_ceil};
+use crate::limit::rule::{Answer, NEVER};
+
+/// `rate` tokens every `per_ms`; `burst` at most at once.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenBucket {
+    pub rate: i64,
+    pub per_ms: i64,
+    pub burst: i64,
+    /// Tokens that a request may take in advance while the bucket is not empty; later requests
+    /// wait until they are repaid.
+    pub debt: i64,
+    /// Refill in lumps of `rate` every whole `per_ms` instead of continuously.
+    pub interval: bool,
+    /// A new bucket holds nothing instead of everything.
+    pub empty: bool,
+}
+
+/// `used` token x `per_ms` were taken and not yet refilled as of `at_ms`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct State {
+    used: i64,
+    at_ms: i64,
+    per_ms: i64,
+}
+
+/// How long a bucket that starts empty is remembered once it is full; a client idle for longer
+/// starts empty again.
+const EMPTY_KEPT_MS: i64 = 86_400_000;
+
+impl Algorithm for TokenBucket {
+    type State = State;
+
+    fn params(&self) -> Vec<i64> {
+        let TokenBucket { rate, per_ms, burst, debt, interval, empty } = *self;
+        vec![rate, per_ms, burst, debt, i64::from(interval), i64::from(empty)]
+    }
+
+    fn policy(&self) -> Policy {
+        Policy { quota: self.burst, window_ms: div_ceil(self.burst * self.per_ms, self.rate) }
+    }
+
+    fn decide(&self, state: Option<&State>, now: i64, cost: i64) -> Step<State> {
+        let TokenBucket { rate, per_ms: per, burst, debt, interval, empty } = *self;
+        let (full, floor_debt) = (burst * per, debt * per);
+        let lump = if interval { per } else { 1 };
+        let gain = rate * lump;
+
+        let (mut used, mut at) = (0, now);
+        if let Some(state) = state {
+            (used, at) = (state.used, state.at_ms);
+            if state.per_ms != per {
+                used = rescale(used, state.per_ms, per);
+            }
+            used = used.min(full + floor_debt);
+            // A stamp further ahead than a whole refill was left by another clock.
+            if at > now + div_ceil(full + floor_debt, gain) * lump {
+                at = now;
+            }
+            let steps = (now - at).max(0) / lump;
+            if steps >= div_ceil(used, gain) {
+                (used, at) = (0, now.max(at));
+            } else {
+                (used, at) = (used - steps * gain, at + steps * lump);
+            }
+        } else if empty {
+            used = full;
+        }
+
+        let need = cost.min(burst + debt + 1) * per;
+        let mut over = used + need - full;
+        if debt > 0 {
+            over = (over - floor_debt).max(over.min(used - full + 1));
+        }
+        let admitted = cost == 0 || over <= 0;
+        if admitted {
+            used += need;
+        }
+
+        let mut retry_ms = 0;
+        if cost > burst + debt {
+            retry_ms = NEVER;
+        } else if !admitted {
+            retry_ms = at + div_ceil(over, gain) * lump - now;
+        }
+        let reset_ms = at + div_ceil(used, gain) * lump - now;
+        let mut ttl_ms = reset_ms + 1;
+        if empty {
+            ttl_ms += EMPTY_KEPT_MS;
+        }
+        let store = admitted || (empty && state.is_none());
+        Step {
+            answer: Answer {
+                admitted,
+                remaining: ((full - used) / per).max(0),
+                retry_ms,
+                reset_ms: reset_ms.max(0),
+            },
+            next: store.then_some((State { used, at_ms: at, per_ms: per }, ttl_ms)),
+        }
+    }
+
+    fn text(state: &State) -> String {
+        format!("{} {} {}", state.used, state.at_ms, state.per_ms)
+    }
+}
+
+/// The same operations in the same order as the twin, in doubles, so both round alike. The
+/// result is at most one unit (a fraction of a token) above the true quotient.
+#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "below 2^53")]
+fn rescale(used: i64, from_per: i64, to_per: i64) -> i64 {
+    (used as f64 / from_per as f64 * to_per as f64).ceil() as i64
+}

@@ -1,0 +1,150 @@
+//! Throttling: all limits of one request, decided together. [`Limiter::decide`] is the door;
+//! behind it `key` says whose budget, `algo` does the arithmetic, `store` keeps the state.
+
+pub mod algo;
+pub mod key;
+pub mod rule;
+pub mod store;
+
+use std::sync::Arc;
+
+use crate::route::Route;
+use key::Facts;
+use rule::{Answer, Limit, Missing, Mode, NEVER, OnError};
+use store::memory::Memory;
+use store::{Check, Decision, Store, StoreError};
+
+/// A worker's way to limit decisions.
+pub struct Limiter {
+    store: Store,
+    /// Answers for `on_error = "local"` while the store is away.
+    local: Arc<Memory>,
+    prefix: String,
+}
+
+/// What became of a request, limit by limit.
+#[derive(Debug, Default)]
+pub struct Verdict {
+    pub refused: bool,
+    pub checks: Vec<Checked>,
+}
+
+/// One limit's part in a verdict.
+#[derive(Debug)]
+pub struct Checked {
+    /// Index into the route's limits.
+    pub limit: usize,
+    pub outcome: Outcome,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The store's answer, exact.
+    Store(Answer),
+    /// This gateway's own answer while the store is away.
+    Local(Answer),
+    /// Admitted unasked: the store is away and the limit is `on_error = "open"`.
+    Open,
+    /// Refused unasked: the store is away and the limit is `on_error = "closed"`.
+    Closed,
+    /// Refused: a part of the key is missing and the limit says `missing = "refuse"`.
+    MissingKey,
+}
+
+impl Outcome {
+    pub fn answer(&self) -> Option<&Answer> {
+        match self {
+            Outcome::Store(answer) | Outcome::Local(answer) => Some(answer),
+            Outcome::Open | Outcome::Closed | Outcome::MissingKey => None,
+        }
+    }
+
+    pub fn admitted(&self) -> bool {
+        match self {
+            Outcome::Store(answer) | Outcome::Local(answer) => answer.admitted,
+            Outcome::Open => true,
+            Outcome::Closed | Outcome::MissingKey => false,
+        }
+    }
+}
+
+impl Limiter {
+    pub fn new(store: Store, local: Arc<Memory>, prefix: &str) -> Limiter {
+        Limiter { store, local, prefix: prefix.to_owned() }
+    }
+
+    /// Asks every limit of `route`; charges all of them or none.
+    pub async fn decide(&self, route: &Route, facts: &Facts<'_>) -> Verdict {
+        let mut verdict = Verdict::default();
+        let mut asked = Vec::with_capacity(route.limits.len());
+        for (index, limit) in route.limits.iter().enumerate() {
+            match self.check(limit, facts) {
+                Some(check) => asked.push((index, check)),
+                None if limit.missing == Missing::Skip => {}
+                None => {
+                    verdict.refused |= limit.mode == Mode::Enforce;
+                    verdict.checks.push(Checked { limit: index, outcome: Outcome::MissingKey });
+                }
+            }
+        }
+        if verdict.refused || asked.is_empty() {
+            return verdict;
+        }
+        let (indexes, checks): (Vec<usize>, Vec<Check>) = asked.into_iter().unzip();
+        match self.store.decide(checks).await {
+            Ok(decision) => verdict.absorb(&indexes, decision, Outcome::Store),
+            Err(StoreError { checks, .. }) => self.degrade(&mut verdict, &indexes, checks),
+        }
+        verdict
+    }
+
+    fn check(&self, limit: &Arc<Limit>, facts: &Facts) -> Option<Check> {
+        let key = key::state_key(&self.prefix, &limit.name, limit.rule.name(), &limit.key, limit.missing, facts)?;
+        Some(Check { limit: limit.clone(), key, cost: limit.cost.of(facts) })
+    }
+
+    /// The verdict without the store: each limit by its own `on_error`, the local ones together.
+    fn degrade(&self, verdict: &mut Verdict, indexes: &[usize], checks: Vec<Check>) {
+        let mut local = (Vec::new(), Vec::new());
+        for (index, check) in indexes.iter().zip(checks) {
+            let outcome = match check.limit.on_error {
+                OnError::Open => Outcome::Open,
+                OnError::Closed => Outcome::Closed,
+                OnError::Local => {
+                    local.0.push(*index);
+                    local.1.push(check);
+                    continue;
+                }
+            };
+            verdict.refused |= outcome == Outcome::Closed && check.limit.mode == Mode::Enforce;
+            verdict.checks.push(Checked { limit: *index, outcome });
+        }
+        if !local.1.is_empty() && !verdict.refused {
+            let decision = self.local.decide(&local.1, store::now_ms());
+            verdict.absorb(&local.0, decision, Outcome::Local);
+        }
+    }
+}
+
+impl Verdict {
+    fn absorb(&mut self, indexes: &[usize], decision: Decision, outcome: fn(Answer) -> Outcome) {
+        self.refused |= !decision.admitted;
+        for (index, answer) in indexes.iter().zip(decision.answers) {
+            self.checks.push(Checked { limit: *index, outcome: outcome(answer) });
+        }
+    }
+
+    /// The enforced limit that refuses for longest, which is what the client is told to wait for.
+    pub fn strictest<'r>(&self, route: &'r Route) -> Option<(&'r Arc<Limit>, Outcome)> {
+        self.checks
+            .iter()
+            .filter(|checked| !checked.outcome.admitted())
+            .map(|checked| (&route.limits[checked.limit], checked.outcome))
+            .filter(|(limit, _)| limit.mode == Mode::Enforce)
+            .max_by_key(|(_, outcome)| match outcome.answer() {
+                Some(answer) if answer.retry_ms == NEVER => i64::MAX,
+                Some(answer) => answer.retry_ms,
+                None => 0,
+            })
+    }
+}

@@ -1,0 +1,140 @@
+//! Limit state in this process: the embedded store, and the stand-in while Redis is away. Shared
+//! by all workers, sharded so that they seldom meet, bounded in keys.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use indexmap::IndexMap;
+
+use super::{Check, Decision};
+use crate::limit::algo::State;
+use crate::limit::rule::Mode;
+
+pub struct Memory {
+    shards: Vec<Mutex<Shard>>,
+    hasher: RandomState,
+    max_keys_per_shard: usize,
+}
+
+#[derive(Default)]
+struct Shard {
+    entries: IndexMap<Box<str>, Entry>,
+    /// Where the next look for expired entries goes on.
+    cursor: usize,
+}
+
+struct Entry {
+    state: State,
+    expires_ms: i64,
+}
+
+const SHARDS: usize = 64;
+/// Entries looked at for expiry with each new key, so that a store never stops to clean up.
+const SWEEP: usize = 4;
+/// Entries looked at when one must go to make room; the one that expires first goes.
+const EVICTION_SAMPLE: usize = 16;
+
+impl Memory {
+    pub fn new(max_keys: usize) -> Memory {
+        Memory {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            hasher: RandomState::new(),
+            max_keys_per_shard: max_keys.div_ceil(SHARDS).max(1),
+        }
+    }
+
+    /// Decides all `checks` at `now_ms` and charges all or none. The shards concerned are locked
+    /// in index order, so two decisions cannot wait for each other.
+    pub fn decide(&self, checks: &[Check], now_ms: i64) -> Decision {
+        let homes: Vec<usize> = checks.iter().map(|check| self.home(&check.key)).collect();
+        let mut order = homes.clone();
+        order.sort_unstable();
+        order.dedup();
+        let mut locked: Vec<(usize, MutexGuard<Shard>)> = order.into_iter().map(|i| (i, self.lock(i))).collect();
+        let slot_of = |home: usize, locked: &[(usize, MutexGuard<Shard>)]| locked.partition_point(|(i, _)| *i < home);
+
+        let mut admitted = true;
+        let mut steps = Vec::with_capacity(checks.len());
+        for (check, home) in checks.iter().zip(&homes) {
+            let shard = &locked[slot_of(*home, &locked)].1;
+            let state = shard.live(&check.key, now_ms);
+            let step = check.limit.rule.decide(state, now_ms, check.cost);
+            admitted &= step.answer.admitted || check.limit.mode == Mode::Shadow;
+            steps.push(step);
+        }
+
+        let mut answers = Vec::with_capacity(checks.len());
+        for ((check, home), step) in checks.iter().zip(&homes).zip(steps) {
+            let own = check.limit.mode == Mode::Shadow || !step.answer.admitted;
+            if let (Some((state, ttl_ms)), true) = (step.next, admitted || own) {
+                let slot = slot_of(*home, &locked);
+                locked[slot].1.store(&check.key, state, now_ms.saturating_add(ttl_ms), now_ms, self.max_keys_per_shard);
+            }
+            answers.push(step.answer);
+        }
+        Decision { admitted, answers }
+    }
+
+    /// Keys held, expired ones included until they are met.
+    pub fn len(&self) -> usize {
+        (0..SHARDS).map(|i| self.lock(i).entries.len()).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "below SHARDS")]
+    fn home(&self, key: &str) -> usize {
+        (self.hasher.hash_one(key) % SHARDS as u64) as usize
+    }
+
+    /// A panic while holding a shard leaves whole entries, so the shard stays usable.
+    fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
+        self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shard {
+    fn live(&self, key: &str, now_ms: i64) -> Option<&State> {
+        self.entries.get(key).filter(|entry| now_ms < entry.expires_ms).map(|entry| &entry.state)
+    }
+
+    fn store(&mut self, key: &str, state: State, expires_ms: i64, now_ms: i64, max_keys: usize) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            *entry = Entry { state, expires_ms };
+            return;
+        }
+        self.sweep(now_ms);
+        if self.entries.len() >= max_keys {
+            self.evict();
+        }
+        self.entries.insert(key.into(), Entry { state, expires_ms });
+    }
+
+    fn sweep(&mut self, now_ms: i64) {
+        for _ in 0..SWEEP {
+            if self.entries.is_empty() {
+                return;
+            }
+            self.cursor %= self.entries.len();
+            if self.entries[self.cursor].expires_ms <= now_ms {
+                self.entries.swap_remove_index(self.cursor);
+            } else {
+                self.cursor += 1;
+            }
+        }
+    }
+
+    /// Forgets the sampled key that needs its state least: its owner gets at most what was still
+    /// charged to it once more.
+    fn evict(&mut self) {
+        let len = self.entries.len();
+        let sample = (0..EVICTION_SAMPLE.min(len)).map(|i| (self.cursor + i) % len);
+        if let Some(victim) = sample.min_by_key(|i| self.entries[*i].expires_ms) {
+            self.entries.swap_remove_index(victim);
+        }
+        self.cursor += 1;
+    }
+}

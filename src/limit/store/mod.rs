@@ -1,0 +1,112 @@
+//! Stores of limit state. A store takes the checks of one request and answers them together: all
+//! are charged or none. `memory` runs the native algorithms; `redis` runs their Lua twins.
+
+pub mod memory;
+pub mod redis;
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::rule::{Answer, Limit};
+
+/// One limit asked for one key.
+#[derive(Clone, Debug)]
+pub struct Check {
+    pub limit: Arc<Limit>,
+    pub key: String,
+    pub cost: i64,
+}
+
+/// The answers to the checks of one request, same order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// False when an enforced limit refuses; then nothing was charged but shadow limits.
+    pub admitted: bool,
+    pub answers: Vec<Answer>,
+}
+
+/// The store could not be asked, or its answer did not come in time. The checks come back so
+/// that the caller can decide without it.
+#[derive(Debug)]
+pub struct StoreError {
+    pub kind: ErrorKind,
+    pub checks: Vec<Check>,
+}
+
+/// Why a store gave no answer; the `kind` label of `store_errors_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// No answer within the deadline; whether the charge happened is unknown.
+    Timeout,
+    /// No connection, and none is waited for.
+    Disconnected,
+    /// The breaker is open: the store failed lately and is not asked.
+    BreakerOpen,
+    /// More decisions wait than `redis::QUEUE_MAX`.
+    Overloaded,
+    /// Redis is loading its data set (`LOADING`).
+    Loading,
+    /// A script blocks Redis (`BUSY`).
+    Busy,
+    /// Redis is a replica (`READONLY`) or has no master (`MASTERDOWN`, `CLUSTERDOWN`).
+    Readonly,
+    /// Redis is out of memory (`OOM`).
+    OutOfMemory,
+    /// Wrong or missing credentials (`NOAUTH`, `WRONGPASS`, `NOPERM`).
+    Denied,
+    /// Any other error reply, or a reply of the wrong form.
+    Reply,
+}
+
+impl ErrorKind {
+    pub const ALL: [ErrorKind; 10] = [
+        ErrorKind::Timeout,
+        ErrorKind::Disconnected,
+        ErrorKind::BreakerOpen,
+        ErrorKind::Overloaded,
+        ErrorKind::Loading,
+        ErrorKind::Busy,
+        ErrorKind::Readonly,
+        ErrorKind::OutOfMemory,
+        ErrorKind::Denied,
+        ErrorKind::Reply,
+    ];
+
+    pub fn label(self) -> &'static str {
+        match self {
+            ErrorKind::Timeout => "timeout",
+            ErrorKind::Disconnected => "disconnected",
+            ErrorKind::BreakerOpen => "breaker_open",
+            ErrorKind::Overloaded => "overloaded",
+            ErrorKind::Loading => "loading",
+            ErrorKind::Busy => "busy",
+            ErrorKind::Readonly => "readonly",
+            ErrorKind::OutOfMemory => "oom",
+            ErrorKind::Denied => "denied",
+            ErrorKind::Reply => "reply",
+        }
+    }
+}
+
+/// A worker's handle on the configured store.
+#[derive(Clone)]
+pub enum Store {
+    Memory(Arc<memory::Memory>),
+    Redis(Rc<redis::Redis>),
+}
+
+impl Store {
+    pub async fn decide(&self, checks: Vec<Check>) -> Result<Decision, StoreError> {
+        match self {
+            Store::Memory(memory) => Ok(memory.decide(&checks, now_ms())),
+            Store::Redis(redis) => redis.decide(checks).await,
+        }
+    }
+}
+
+/// This machine's clock. May step back: every algorithm clamps.
+pub fn now_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,262 @@
+//! Every metric family, registered once for the life of the process, and the handles bound to the
+//! routes and limits of a config. Labels come from config names and closed enums, never from
+//! request bytes, so the number of series is bounded by the config.
+
+mod handles;
+
+pub use handles::{LimitMetrics, Reason, RouteMetrics};
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus::core::Collector;
+use prometheus::{
+    Encoder, Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
+};
+
+use crate::config::Config;
+use crate::limit::store::ErrorKind;
+use crate::route::Route;
+use crate::snapshot::Snapshot;
+
+/// The `route` label of requests that no route takes.
+pub const UNMATCHED: &str = "_none";
+/// The `limit` label of rejections that no limit made.
+pub const NO_LIMIT: &str = "_none";
+
+/// The families. Cheap to clone: all clones count together.
+#[derive(Clone)]
+pub struct Metrics {
+    registry: Registry,
+    requests: IntCounterVec,
+    duration: HistogramVec,
+    in_flight: IntGaugeVec,
+    decisions: IntCounterVec,
+    rejections: IntCounterVec,
+    http_rejected: IntCounterVec,
+    upstream_requests: IntCounterVec,
+    upstream_retries: IntCounterVec,
+    connections: IntGaugeVec,
+    config_info: IntGaugeVec,
+    config_reloads: IntCounterVec,
+    store_errors: IntCounterVec,
+    /// 1 while the last config load succeeded.
+    pub reload_successful: IntGauge,
+    pub reload_success_timestamp: Gauge,
+    pub store_up: IntGauge,
+    pub store_duration: Histogram,
+    pub store_batch_size: Histogram,
+    /// 0 closed, 1 half open, 2 open.
+    pub store_breaker_state: IntGauge,
+    /// Handles by route name, kept over reloads.
+    routes: Arc<Mutex<HashMap<String, Arc<RouteMetrics>>>>,
+}
+
+const LATENCY_BUCKETS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+const STORE_BUCKETS: &[f64] = &[0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5];
+const BATCH_BUCKETS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0];
+
+impl Metrics {
+    /// Registers every family in a registry of its own.
+    pub fn new() -> prometheus::Result<Metrics> {
+        let r = Registry::new();
+        let metrics = Metrics {
+            requests: counters(&r, "requests_total", "Requests answered.", &["route", "method", "code"])?,
+            duration: registered(
+                &r,
+                HistogramVec::new(
+                    histogram(
+                        "request_duration_seconds",
+                        "Time from the request head to the end of the response.",
+                        LATENCY_BUCKETS,
+                    ),
+                    &["route"],
+                )?,
+            )?,
+            in_flight: gauges(&r, "requests_in_flight", "Requests being served.", &["route"])?,
+            decisions: counters(
+                &r,
+                "limit_decisions_total",
+                "Decisions of each limit.",
+                &["route", "limit", "decision"],
+            )?,
+            rejections: counters(
+                &r,
+                "rejections_total",
+                "Requests refused by a limit, an address list or a cap.",
+                &["route", "limit", "reason"],
+            )?,
+            http_rejected: counters(
+                &r,
+                "http_rejected_total",
+                "Requests and connections refused before routing.",
+                &["reason"],
+            )?,
+            upstream_requests: counters(
+                &r,
+                "upstream_requests_total",
+                "Requests sent to upstreams.",
+                &["upstream", "outcome"],
+            )?,
+            upstream_retries: counters(
+                &r,
+                "upstream_retries_total",
+                "Requests sent to an upstream once more.",
+                &["upstream", "reason"],
+            )?,
+            connections: gauges(&r, "connections", "Open client connections.", &["listener", "protocol"])?,
+            config_info: gauges(&r, "config_info", "The config in force.", &["hash", "generation"])?,
+            config_reloads: counters(
+                &r,
+                "config_reloads_total",
+                "Config loads after the start.",
+                &["result", "trigger"],
+            )?,
+            store_errors: counters(&r, "store_errors_total", "Decisions the store did not answer.", &["kind"])?,
+            reload_successful: registered(
+                &r,
+                IntGauge::with_opts(opts(
+                    "config_last_reload_successful",
+                    "1 if the last config load succeeded, else 0.",
+                ))?,
+            )?,
+            reload_success_timestamp: registered(
+                &r,
+                Gauge::with_opts(opts(
+                    "config_last_reload_success_timestamp_seconds",
+                    "When a config was last loaded, Unix time.",
+                ))?,
+            )?,
+            store_up: registered(&r, IntGauge::with_opts(opts("store_up", "1 if the limit store answers, else 0."))?)?,
+            store_duration: registered(
+                &r,
+                Histogram::with_opts(histogram(
+                    "store_request_duration_seconds",
+                    "Time of one store call.",
+                    STORE_BUCKETS,
+                ))?,
+            )?,
+            store_batch_size: registered(
+                &r,
+                Histogram::with_opts(histogram(
+                    "store_batch_size",
+                    "Decisions carried by one store call.",
+                    BATCH_BUCKETS,
+                ))?,
+            )?,
+            store_breaker_state: registered(
+                &r,
+                IntGauge::with_opts(opts("store_breaker_state", "0 closed, 1 half open, 2 open."))?,
+            )?,
+            routes: Arc::default(),
+            registry: r,
+        };
+        let build = gauges(&metrics.registry, "build_info", "The running build.", &["version", "revision"])?;
+        build
+            .with_label_values(&[env!("CARGO_PKG_VERSION"), option_env!("SLUICEGATE_REVISION").unwrap_or("unknown")])
+            .set(1);
+        ErrorKind::ALL.iter().for_each(|kind| drop(metrics.store_error(*kind)));
+        Ok(metrics)
+    }
+
+    /// The text exposition format, version 0.0.4.
+    pub fn render(&self) -> prometheus::Result<Vec<u8>> {
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        Ok(text)
+    }
+
+    /// The handles of `route`; the series of its limits exist from now on.
+    pub fn route(&self, route: &Route, config: &Config) -> Arc<RouteMetrics> {
+        let handles = self.named(&route.name);
+        handles.prepare(route, config);
+        handles
+    }
+
+    pub fn unmatched(&self) -> Arc<RouteMetrics> {
+        self.named(UNMATCHED)
+    }
+
+    fn named(&self, name: &str) -> Arc<RouteMetrics> {
+        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
+        routes.entry(name.to_owned()).or_insert_with(|| Arc::new(RouteMetrics::new(name, self))).clone()
+    }
+
+    /// Drops the series of routes and limits that `snapshot`, now in force, does not have.
+    pub fn retire(&self, snapshot: &Snapshot) {
+        let config = &snapshot.config;
+        let mut kept: HashMap<&str, HashSet<&str>> = config
+            .routes
+            .iter()
+            .map(|route| (route.name.as_str(), route.limits.iter().map(|limit| limit.name.as_str()).collect()))
+            .collect();
+        kept.insert(UNMATCHED, HashSet::new());
+        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
+        routes.retain(|name, handles| match kept.get(name.as_str()) {
+            Some(limits) => {
+                handles.retire_limits(limits);
+                true
+            }
+            None => {
+                handles.retire();
+                false
+            }
+        });
+    }
+
+    /// Announces the config in force.
+    pub fn config_loaded(&self, snapshot: &Snapshot) {
+        self.config_info.reset();
+        self.config_info.with_label_values(&[&snapshot.config.hash, &snapshot.generation.to_string()]).set(1);
+        self.reload_successful.set(1);
+        let since = snapshot.loaded_at.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        self.reload_success_timestamp.set(since.as_secs_f64());
+    }
+
+    /// `result`: `success`, `failure` or `unchanged`; `trigger`: `file`, `signal` or `api`.
+    pub fn config_reload(&self, result: &'static str, trigger: &'static str) -> IntCounter {
+        self.config_reloads.with_label_values(&[result, trigger])
+    }
+
+    pub fn http_rejected(&self, reason: &'static str) -> IntCounter {
+        self.http_rejected.with_label_values(&[reason])
+    }
+
+    pub fn upstream_requests(&self, upstream: &str, outcome: &'static str) -> IntCounter {
+        self.upstream_requests.with_label_values(&[upstream, outcome])
+    }
+
+    pub fn upstream_retries(&self, upstream: &str, reason: &'static str) -> IntCounter {
+        self.upstream_retries.with_label_values(&[upstream, reason])
+    }
+
+    pub fn connections(&self, listener: &str, protocol: &'static str) -> IntGauge {
+        self.connections.with_label_values(&[listener, protocol])
+    }
+
+    pub fn store_error(&self, kind: ErrorKind) -> IntCounter {
+        self.store_errors.with_label_values(&[kind.label()])
+    }
+}
+
+fn opts(name: &str, help: &str) -> Opts {
+    Opts::new(name, help).namespace("sluicegate")
+}
+
+fn histogram(name: &str, help: &str, buckets: &[f64]) -> HistogramOpts {
+    HistogramOpts::new(name, help).namespace("sluicegate").buckets(buckets.to_vec())
+}
+
+fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntCounterVec> {
+    registered(registry, IntCounterVec::new(opts(name, help), labels)?)
+}
+
+fn gauges(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntGaugeVec> {
+    registered(registry, IntGaugeVec::new(opts(name, help), labels)?)
+}
+
+fn registered<C: Collector + Clone + 'static>(registry: &Registry, family: C) -> prometheus::Result<C> {
+    registry.register(Box::new(family.clone()))?;
+    Ok(family)
+}

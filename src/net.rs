@@ -1,0 +1,107 @@
+//! Addresses: where to listen, and sets of networks for `allow`, `deny` and `trusted_proxies`.
+//! Called by the config compiler (to build) and the request path (to ask).
+
+use std::collections::HashSet;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use ipnet::IpNet;
+
+/// Where a listener is bound.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ListenAddr {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+impl fmt::Display for ListenAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ListenAddr::Tcp(addr) => addr.fmt(f),
+            ListenAddr::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// A set of networks. A look-up costs one hash probe per distinct prefix length in the set.
+#[derive(Clone, Debug, Default)]
+pub struct IpSet {
+    by_prefix: Vec<(u8, HashSet<IpAddr>)>,
+}
+
+impl IpSet {
+    pub fn is_empty(&self) -> bool {
+        self.by_prefix.is_empty()
+    }
+
+    /// True when `ip`, or the IPv4 address it maps, lies in any network of the set.
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        let ip = ip.to_canonical();
+        self.by_prefix.iter().any(|(len, nets)| IpNet::new(ip, *len).is_ok_and(|net| nets.contains(&net.network())))
+    }
+
+    pub fn extend(&mut self, other: &IpSet) {
+        for (len, nets) in &other.by_prefix {
+            for ip in nets {
+                if let Ok(net) = IpNet::new(*ip, *len) {
+                    self.insert(net);
+                }
+            }
+        }
+    }
+
+    fn insert(&mut self, net: IpNet) {
+        let len = net.prefix_len();
+        let slot = match self.by_prefix.iter().position(|(l, _)| *l == len) {
+            Some(slot) => slot,
+            None => {
+                self.by_prefix.push((len, HashSet::new()));
+                self.by_prefix.len() - 1
+            }
+        };
+        self.by_prefix[slot].1.insert(net.network());
+    }
+}
+
+impl FromIterator<IpNet> for IpSet {
+    fn from_iter<I: IntoIterator<Item = IpNet>>(nets: I) -> IpSet {
+        let mut set = IpSet::default();
+        nets.into_iter().for_each(|net| set.insert(net));
+        set
+    }
+}
+
+/// Reads `10.0.0.1`, `10.0.0.0/8`, `2001:db8::/32`; host bits after the prefix are an error.
+pub fn parse_network(text: &str) -> Option<IpNet> {
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        return Some(IpNet::from(ip.to_canonical()));
+    }
+    text.parse::<IpNet>().ok().filter(|net| net.addr() == net.network())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contains_asks_every_prefix_length_and_unmaps_ipv4() {
+        let set: IpSet = ["10.0.0.0/8", "192.0.2.7", "2001:db8::/32"].iter().filter_map(|t| parse_network(t)).collect();
+        for (ip, inside) in [
+            ("10.255.0.1", true),
+            ("::ffff:10.1.2.3", true),
+            ("192.0.2.7", true),
+            ("192.0.2.8", false),
+            ("2001:db8:1::1", true),
+            ("2001:db9::1", false),
+        ] {
+            assert_eq!(set.contains(ip.parse().unwrap()), inside, "{ip}");
+        }
+    }
+
+    #[test]
+    fn host_bits_after_the_prefix_are_refused() {
+        assert!(parse_network("10.0.0.1/8").is_none());
+        assert!(parse_network("10.0.0.0/33").is_none());
+    }
+}
