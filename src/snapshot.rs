@@ -7,7 +7,8 @@ use std::time::SystemTime;
 use arc_swap::ArcSwap;
 
 use crate::config::Config;
-use crate::metrics::{Metrics, RouteMetrics};
+use crate::metrics::{LimitMetrics, Metrics, RouteMetrics};
+use crate::route::Route;
 
 pub struct Snapshot {
     /// 1 for the config of the start, one more with each applied reload.
@@ -15,9 +16,16 @@ pub struct Snapshot {
     pub loaded_at: SystemTime,
     pub config: Config,
     /// Handles of `config.routes`, same index.
-    pub routes: Vec<Arc<RouteMetrics>>,
+    pub routes: Vec<Arc<RouteHandles>>,
     /// Handles of requests that no route takes.
-    pub unmatched: Arc<RouteMetrics>,
+    pub unmatched: Arc<RouteHandles>,
+}
+
+/// The metric handles of one route.
+pub struct RouteHandles {
+    pub route: Arc<RouteMetrics>,
+    /// Of the route's limits, same index.
+    pub limits: Vec<Arc<LimitMetrics>>,
 }
 
 /// What workers read and the control thread swaps.
@@ -28,9 +36,17 @@ impl Snapshot {
         Snapshot {
             generation,
             loaded_at: SystemTime::now(),
-            routes: config.routes.iter().map(|route| metrics.route(route, &config)).collect(),
-            unmatched: metrics.unmatched(),
+            routes: config.routes.iter().map(|route| Arc::new(RouteHandles::of(route, &config, metrics))).collect(),
+            unmatched: Arc::new(RouteHandles { route: metrics.unmatched(), limits: Vec::new() }),
             config,
         }
+    }
+}
+
+impl RouteHandles {
+    fn of(route: &Route, config: &Config, metrics: &Metrics) -> RouteHandles {
+        let handles = metrics.route(route, config);
+        let limits = route.limits.iter().map(|limit| handles.limit(&limit.name)).collect();
+        RouteHandles { route: handles, limits }
     }
 }

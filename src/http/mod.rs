@@ -1,1 +1,17 @@
-//! placeholder
+//! HTTP as a request meets it: [`gateway`] is the page; the others are its lines. Called by the
+//! workers, once per request.
+
+mod account;
+pub mod body;
+pub mod canonical;
+pub mod client;
+mod echo;
+mod fields;
+mod forward;
+pub mod gate;
+pub mod gateway;
+pub mod headers;
+pub mod pool;
+pub mod reject;
+mod respond;
+mod unread;

@@ -134,17 +134,23 @@ impl Verdict {
         }
     }
 
+    /// The enforced limits that refuse.
+    pub fn violated<'r>(&self, route: &'r Route) -> impl Iterator<Item = &'r Arc<Limit>> {
+        self.refusals(route).map(|checked| &route.limits[checked.limit])
+    }
+
     /// The enforced limit that refuses for longest, which is what the client is told to wait for.
-    pub fn strictest<'r>(&self, route: &'r Route) -> Option<(&'r Arc<Limit>, Outcome)> {
+    pub fn strictest(&self, route: &Route) -> Option<&Checked> {
+        self.refusals(route).max_by_key(|checked| match checked.outcome.answer() {
+            Some(answer) if answer.retry_ms == NEVER => i64::MAX,
+            Some(answer) => answer.retry_ms,
+            None => 0,
+        })
+    }
+
+    fn refusals(&self, route: &Route) -> impl Iterator<Item = &Checked> {
         self.checks
             .iter()
-            .filter(|checked| !checked.outcome.admitted())
-            .map(|checked| (&route.limits[checked.limit], checked.outcome))
-            .filter(|(limit, _)| limit.mode == Mode::Enforce)
-            .max_by_key(|(_, outcome)| match outcome.answer() {
-                Some(answer) if answer.retry_ms == NEVER => i64::MAX,
-                Some(answer) => answer.retry_ms,
-                None => 0,
-            })
+            .filter(|checked| !checked.outcome.admitted() && route.limits[checked.limit].mode == Mode::Enforce)
     }
 }

@@ -1,1 +1,314 @@
-//! placeholder
+//! Workers: one thread per core, each with a runtime, upstream connections and store link of its
+//! own. They share the snapshot, the metrics and a few counters. Started and told about listeners
+//! by the control thread.
+
+mod accept;
+pub mod connection;
+pub mod slot;
+mod view;
+
+pub use accept::Listener;
+pub use view::View;
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use prometheus::IntGauge;
+use slab::Slab;
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{AbortHandle, spawn_local};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use crate::http::headers::Via;
+use crate::http::pool::Pools;
+use crate::limit::store::memory::Memory;
+use crate::metrics::Metrics;
+use crate::net::ListenAddr;
+use crate::snapshot::Current;
+use slot::{Phase, Slot, TICK, Ticks};
+
+/// The running worker threads.
+pub struct Workers {
+    threads: Vec<(mpsc::UnboundedSender<Command>, JoinHandle<()>)>,
+}
+
+/// What the control thread asks of a worker; a handful in a process' life.
+enum Command {
+    Listen(ListenAddr, Listener),
+    Unlisten(ListenAddr),
+    Drain(Duration, oneshot::Sender<bool>),
+}
+
+/// What all workers share besides the snapshot.
+#[derive(Default)]
+pub struct Census {
+    connections: AtomicUsize,
+    by_ip: Mutex<HashMap<IpAddr, usize>>,
+}
+
+/// One worker's world; lives on its thread.
+pub struct Worker {
+    pub metrics: Metrics,
+    pub pools: Pools,
+    pub ticks: Ticks,
+    pub via: Via,
+    view: RefCell<Rc<View>>,
+    current: Current,
+    memory: Arc<Memory>,
+    census: Arc<Census>,
+    slots: RefCell<Slab<Rc<Slot>>>,
+    gauges: RefCell<HashMap<String, IntGauge>>,
+    draining: Cell<bool>,
+}
+
+impl Workers {
+    /// Starts `count` threads.
+    ///
+    /// # Errors
+    /// When the system refuses a thread or an event queue.
+    pub fn start(count: usize, current: &Current, metrics: &Metrics, memory: &Arc<Memory>) -> io::Result<Workers> {
+        let census = Arc::new(Census::default());
+        let via = Via::new(rand::random());
+        let mut threads = Vec::with_capacity(count);
+        for number in 0..count {
+            let (sender, commands) = mpsc::unbounded_channel();
+            let runtime = Builder::new_current_thread();
+            let (current, metrics, memory) = (current.clone(), metrics.clone(), memory.clone());
+            let (census, via) = (census.clone(), via.clone());
+            let (ready, started) = std::sync::mpsc::sync_channel(1);
+            let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
+                let mut builder = runtime;
+                match builder.enable_all().build_local(LocalOptions::default()) {
+                    Ok(runtime) => {
+                        let _ = ready.send(Ok(()));
+                        runtime
+                            .block_on(async { Worker::new(current, metrics, memory, census, via).run(commands).await });
+                    }
+                    Err(error) => drop(ready.send(Err(error))),
+                }
+            })?;
+            started.recv().map_err(io::Error::other)??;
+            threads.push((sender, thread));
+        }
+        Ok(Workers { threads })
+    }
+
+    /// Every worker accepts from `listener`.
+    ///
+    /// # Errors
+    /// When the socket cannot be shared with all workers.
+    pub fn listen(&self, addr: &ListenAddr, listener: &Listener) -> io::Result<()> {
+        for (commands, _) in &self.threads {
+            let _ = commands.send(Command::Listen(addr.clone(), listener.try_clone()?));
+        }
+        Ok(())
+    }
+
+    /// No worker accepts from `addr` any more; open connections live on.
+    pub fn unlisten(&self, addr: &ListenAddr) {
+        for (commands, _) in &self.threads {
+            let _ = commands.send(Command::Unlisten(addr.clone()));
+        }
+    }
+
+    /// Stops accepting, lets requests finish within `timeout` and ends the workers. True when no
+    /// request was cut.
+    pub async fn drain(self, timeout: Duration) -> bool {
+        let mut ends = Vec::new();
+        for (commands, _) in &self.threads {
+            let (done, end) = oneshot::channel();
+            let _ = commands.send(Command::Drain(timeout, done));
+            ends.push(end);
+        }
+        let mut whole = true;
+        for end in ends {
+            whole &= end.await.unwrap_or(false);
+        }
+        for (_, thread) in self.threads {
+            whole &= thread.join().is_ok();
+        }
+        whole
+    }
+}
+
+impl Worker {
+    fn new(current: Current, metrics: Metrics, memory: Arc<Memory>, census: Arc<Census>, via: Via) -> Rc<Worker> {
+        let pools = Pools::default();
+        let view = View::new(current.load_full(), None, &pools, &memory, &metrics);
+        Rc::new(Worker {
+            view: RefCell::new(Rc::new(view)),
+            pools,
+            metrics,
+            current,
+            memory,
+            census,
+            ticks: Ticks::default(),
+            via,
+            slots: RefCell::default(),
+            gauges: RefCell::default(),
+            draining: Cell::new(false),
+        })
+    }
+
+    async fn run(self: Rc<Worker>, mut commands: mpsc::UnboundedReceiver<Command>) {
+        let heart = spawn_local(self.clone().beat());
+        let mut loops: HashMap<ListenAddr, AbortHandle> = HashMap::new();
+        while let Some(command) = commands.recv().await {
+            match command {
+                Command::Listen(addr, listener) => {
+                    let name = addr.to_string();
+                    let task = spawn_local(accept::accept(self.clone(), listener, name));
+                    loops.insert(addr, task.abort_handle());
+                }
+                Command::Unlisten(addr) => {
+                    if let Some(task) = loops.remove(&addr) {
+                        task.abort();
+                    }
+                }
+                Command::Drain(timeout, done) => {
+                    loops.values().for_each(AbortHandle::abort);
+                    let _ = done.send(self.drained(timeout).await);
+                    break;
+                }
+            }
+        }
+        heart.abort();
+    }
+
+    /// Looks at all deadlines and pools, for ever.
+    async fn beat(self: Rc<Worker>) {
+        let start = Instant::now();
+        let mut beats = interval(TICK);
+        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            beats.tick().await;
+            self.ticks.set(u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX));
+            self.slots.borrow().iter().for_each(|(_, slot)| slot.look());
+            self.pools.sweep(self.ticks.get());
+        }
+    }
+
+    /// Ends every connection after its request; true when all ended within `timeout`.
+    async fn drained(&self, timeout: Duration) -> bool {
+        self.draining.set(true);
+        self.slots.borrow().iter().for_each(|(_, slot)| slot.wake());
+        let until = Instant::now() + timeout;
+        let mut beats = interval(TICK / 4);
+        while !self.slots.borrow().is_empty() {
+            if Instant::now() >= until {
+                return false;
+            }
+            beats.tick().await;
+        }
+        true
+    }
+
+    pub fn draining(&self) -> bool {
+        self.draining.get()
+    }
+
+    /// The snapshot in force with what this worker keeps for it.
+    pub fn view(&self) -> Rc<View> {
+        let mut view = self.view.borrow_mut();
+        let current = self.current.load();
+        if !Arc::ptr_eq(&current, &view.snapshot) {
+            let next = View::new(Arc::clone(&current), Some(&**view), &self.pools, &self.memory, &self.metrics);
+            *view = Rc::new(next);
+        }
+        view.clone()
+    }
+
+    /// Counts a connection in, unless a cap is reached.
+    fn enter(self: &Rc<Worker>, peer: IpAddr, listener: &str) -> Option<Ticket> {
+        let view = self.view();
+        let server = &view.snapshot.config.server;
+        if !self.census.enter(peer, server.max_connections, server.max_connections_per_ip) {
+            self.metrics.http_rejected("max_connections").inc();
+            return None;
+        }
+        let slot = Rc::new(Slot::new(self.ticks.clone()));
+        let key = self.slots.borrow_mut().insert(slot.clone());
+        let gauge = self.gauge(listener);
+        gauge.inc();
+        Some(Ticket { worker: self.clone(), slot, key, peer, gauge })
+    }
+
+    fn gauge(&self, listener: &str) -> IntGauge {
+        let mut gauges = self.gauges.borrow_mut();
+        if let Some(gauge) = gauges.get(listener) {
+            return gauge.clone();
+        }
+        let gauge = self.metrics.connections(listener, "http/1.1");
+        gauges.insert(listener.to_owned(), gauge.clone());
+        gauge
+    }
+
+    /// Counts a connection that its deadline ended.
+    fn count_timeout(&self, phase: Phase) {
+        match phase {
+            Phase::Head => self.metrics.http_rejected("header_timeout").inc(),
+            Phase::Upload => self.metrics.http_rejected("body_timeout").inc(),
+            Phase::Stream => self.metrics.http_rejected("stream_timeout").inc(),
+            Phase::Idle | Phase::Busy | Phase::Response => {}
+        }
+    }
+}
+
+/// A connection's place in the worker's books; dropping it leaves them.
+struct Ticket {
+    worker: Rc<Worker>,
+    slot: Rc<Slot>,
+    key: usize,
+    peer: IpAddr,
+    gauge: IntGauge,
+}
+
+impl Ticket {
+    fn slot(&self) -> &Rc<Slot> {
+        &self.slot
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.worker.slots.borrow_mut().remove(self.key);
+        self.worker.census.leave(self.peer);
+        self.gauge.dec();
+    }
+}
+
+impl Census {
+    fn enter(&self, peer: IpAddr, max: usize, max_per_ip: usize) -> bool {
+        if self.connections.fetch_add(1, Ordering::Relaxed) >= max {
+            self.connections.fetch_sub(1, Ordering::Relaxed);
+            return false;
+        }
+        let mut by_ip = self.by_ip.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = by_ip.entry(peer).or_default();
+        if *count >= max_per_ip {
+            self.connections.fetch_sub(1, Ordering::Relaxed);
+            return false;
+        }
+        *count += 1;
+        true
+    }
+
+    fn leave(&self, peer: IpAddr) {
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+        let mut by_ip = self.by_ip.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = by_ip.get_mut(&peer) {
+            *count -= 1;
+            if *count == 0 {
+                by_ip.remove(&peer);
+            }
+        }
+    }
+}

@@ -1,0 +1,33 @@
+# The front door: `make demo` shows the product, `make test` proves it. `make help` lists the rest.
+
+CARGO ?= cargo
+# Programs the tests talk to, by Debian package. Each is installed when missing.
+TEST_PROGRAMS = redis-server:redis-server promtool:prometheus curl:curl
+
+.PHONY: help demo test check bench container-test tools
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: ## run the gateway with the echo upstream and a sample limit; edit its config while it runs
+	@$(CARGO) build --release --quiet
+	@target/release/sluicegate demo
+
+check: ## formatting, lints, docs, supply chain
+	$(CARGO) fmt --check
+	$(CARGO) clippy --all-targets --quiet -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --quiet
+	@tests/deny.sh
+
+test: tools ## every test but the container's
+	$(CARGO) test --quiet
+
+bench: ## CPU per request beside nginx and haproxy, one run, as ratios
+	@$(CARGO) build --release --quiet
+	python3 benches/compare.py
+
+container-test: ## build the image with a Docker Engine and use it
+	tests/container.sh
+
+tools:
+	@tests/tools.sh $(TEST_PROGRAMS)

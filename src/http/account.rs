@@ -1,0 +1,107 @@
+//! The account of one request: counted once when its answer is known, closed when the answer has
+//! been sent. Opened and fed by `gateway`; a request that is dropped midway is accounted here too.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::{Method, Response, StatusCode};
+
+use super::body::{Body, Tail};
+use super::respond::{self, Refusal};
+use crate::config::Server;
+use crate::limit::Verdict;
+use crate::metrics::{Metrics, Reason};
+use crate::route::Route;
+use crate::snapshot::{RouteHandles, Snapshot};
+use crate::worker::slot::Slot;
+
+pub struct Account {
+    slot: Rc<Slot>,
+    /// The route's, or those of unmatched requests.
+    handles: Arc<RouteHandles>,
+    method: Method,
+    started: Instant,
+    /// Counted among the route's requests in flight.
+    entered: bool,
+    closed: bool,
+}
+
+impl Account {
+    pub fn open(snapshot: &Snapshot, slot: &Rc<Slot>, method: &Method, started: Instant) -> Account {
+        Account {
+            slot: slot.clone(),
+            handles: snapshot.unmatched.clone(),
+            method: method.clone(),
+            started,
+            entered: false,
+            closed: false,
+        }
+    }
+
+    /// The request belongs to a route. False when that route is full.
+    pub fn enter(&mut self, handles: &Arc<RouteHandles>, max_in_flight: Option<usize>) -> bool {
+        self.handles = handles.clone();
+        let in_flight = &handles.route.in_flight;
+        in_flight.inc();
+        self.entered = true;
+        // Counting first keeps the cap exact: two that meet may both be refused, never both pass.
+        max_in_flight.is_none_or(|max| usize::try_from(in_flight.get()).is_ok_and(|count| count <= max))
+    }
+
+    /// The route's `allow` list spared the request its limits.
+    pub fn bypassed(&self) {
+        self.handles.limits.iter().for_each(|limit| limit.bypass());
+    }
+
+    pub fn decided(&self, route: &Route, verdict: &Verdict) {
+        for checked in &verdict.checks {
+            self.handles.limits[checked.limit].decide(route.limits[checked.limit].mode, &checked.outcome);
+        }
+        if let Some(checked) = verdict.strictest(route) {
+            self.handles.limits[checked.limit].reject(respond::reason(checked.outcome));
+        }
+    }
+
+    pub fn refused(&self, refusal: &Refusal, metrics: &Metrics) {
+        match refusal {
+            Refusal::Gate(reject) => metrics.http_rejected(reject.reason()).inc(),
+            Refusal::Denied => self.handles.route.reject(Reason::Denied),
+            Refusal::MaxInFlight => self.handles.route.reject(Reason::MaxInFlight),
+            Refusal::TooLarge => metrics.http_rejected("body_too_large").inc(),
+            Refusal::NoRoute | Refusal::Limited | Refusal::Upstream(_) => {}
+        }
+    }
+
+    /// Counts the answer and ties what remains to the end of its body.
+    pub fn close(mut self, response: Response<Body>, route: Option<&Route>, server: &Server) -> Response<Body> {
+        self.closed = true;
+        self.handles.route.count(&self.method, response.status());
+        let tail = Tail {
+            slot: self.slot.clone(),
+            handles: self.handles.clone(),
+            entered: self.entered,
+            started: self.started,
+            stream: route.map_or(server.keepalive_timeout, |route| route.timeouts.stream),
+            keepalive: server.keepalive_timeout,
+        };
+        response.map(|body| body.with_tail(tail))
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        if self.closed {
+            return;
+        }
+        self.handles.route.count(&self.method, client_closed());
+        if self.entered {
+            self.handles.route.in_flight.dec();
+        }
+    }
+}
+
+/// nginx's number for a client that went away before its answer.
+fn client_closed() -> StatusCode {
+    StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST)
+}

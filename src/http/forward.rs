@@ -1,0 +1,159 @@
+//! One exchange with an upstream: pick a server, send the request, wait for the response head.
+//! Called by `gateway` once the request may pass.
+
+use std::rc::Rc;
+
+use http::{HeaderMap, Method, Request, Response, Uri};
+use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
+use prometheus::IntCounter;
+
+use super::body::{Body, Progress, RequestBody, UploadState};
+use super::pool::{Lease, ServerPool, Servers};
+use crate::route::Timeouts;
+use crate::worker::slot::{Expired, Phase, Slot};
+
+/// Why no response came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// No server accepted a connection.
+    Connect,
+    /// A server accepted the request and closed the connection or broke HTTP.
+    Broken,
+    /// No response head in time.
+    Timeout,
+    /// The client's body is larger than the route allows.
+    TooLarge,
+    /// The client's body did not come in time.
+    UploadTimeout,
+    /// The client's body broke off.
+    UploadBroken,
+}
+
+/// A request ready to leave.
+pub struct Outgoing {
+    pub request: Request<RequestBody>,
+    /// Of the request body, if there is one.
+    pub progress: Option<Rc<Progress>>,
+    /// Send the server's own authority as `Host`.
+    pub upstream_host: bool,
+}
+
+/// Servers asked for a connection before a request fails.
+const ATTEMPTS: usize = 3;
+
+/// Sends `outgoing` to a server of `servers`.
+///
+/// A request is sent again only when no server can have acted on it, or acting twice is the same
+/// as once: after a failed connect, when a kept connection turns out closed before anything was
+/// written, or, without a body and with an idempotent method, before any response came.
+pub async fn forward(
+    servers: &Servers,
+    slot: &Slot,
+    timeouts: &Timeouts,
+    outgoing: Outgoing,
+) -> Result<Response<Body>, Failure> {
+    let Outgoing { mut request, progress, upstream_host } = outgoing;
+    let mut fresh = false;
+    loop {
+        let mut lease = acquire(servers, timeouts, fresh).await?;
+        if upstream_host {
+            request.headers_mut().insert(http::header::HOST, lease.server().host.clone());
+        }
+        let copy = lease.reused.then(|| Replay::of(&request)).flatten();
+        if progress.is_none() {
+            slot.arm(Phase::Response, timeouts.response);
+        }
+        let error = match slot.within(lease.sender.try_send_request(request)).await {
+            Ok(Ok(response)) => {
+                servers.outcomes.ok.inc();
+                return Ok(received(response, lease, progress));
+            }
+            Ok(Err(error)) => error,
+            Err(Expired(phase)) => {
+                servers.outcomes.timeout.inc();
+                return Err(if phase == Phase::Upload { Failure::UploadTimeout } else { Failure::Timeout });
+            }
+        };
+        slot.disarm();
+        request = match again(error, lease.reused, copy) {
+            Some(request) => request,
+            None => return Err(failure(progress.as_deref(), &servers.outcomes.broken)),
+        };
+        servers.outcomes.retried_stale.inc();
+        fresh = true;
+    }
+}
+
+/// A connection: an idle one unless `fresh`, else a new one, at the servers' turns.
+async fn acquire(servers: &Servers, timeouts: &Timeouts, fresh: bool) -> Result<Lease, Failure> {
+    for attempt in 0..ATTEMPTS {
+        let server: &Rc<ServerPool> = servers.pick();
+        if let (false, Some(lease)) = (fresh, server.idle()) {
+            return Ok(lease);
+        }
+        match server.connect(timeouts.connect).await {
+            Ok(lease) => return Ok(lease),
+            Err(_) if servers.list.len() > 1 && attempt + 1 < ATTEMPTS => servers.outcomes.retried_connect.inc(),
+            Err(_) => break,
+        }
+    }
+    servers.outcomes.connect_error.inc();
+    Err(Failure::Connect)
+}
+
+fn received(response: Response<Incoming>, lease: Lease, progress: Option<Rc<Progress>>) -> Response<Body> {
+    if let Some(progress) = &progress {
+        progress.answer();
+    }
+    response.map(|body| Body::upstream(body, lease, progress))
+}
+
+/// What an idempotent request without a body needs to be sent again.
+struct Replay {
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+}
+
+impl Replay {
+    fn of(request: &Request<RequestBody>) -> Option<Replay> {
+        let idempotent = request.method().is_idempotent() && matches!(request.body(), RequestBody::Empty);
+        idempotent.then(|| Replay {
+            method: request.method().clone(),
+            uri: request.uri().clone(),
+            headers: request.headers().clone(),
+        })
+    }
+
+    fn request(self) -> Request<RequestBody> {
+        let mut request = Request::new(RequestBody::Empty);
+        *request.method_mut() = self.method;
+        *request.uri_mut() = self.uri;
+        *request.headers_mut() = self.headers;
+        request
+    }
+}
+
+/// The request to send once more, if that is safe.
+fn again(
+    mut error: TrySendError<Request<RequestBody>>,
+    reused: bool,
+    copy: Option<Replay>,
+) -> Option<Request<RequestBody>> {
+    if !reused {
+        return None;
+    }
+    error.take_message().or_else(|| copy.map(Replay::request))
+}
+
+fn failure(progress: Option<&Progress>, broken: &IntCounter) -> Failure {
+    match progress.map(Progress::state) {
+        Some(UploadState::TooLarge) => Failure::TooLarge,
+        Some(UploadState::Broken) => Failure::UploadBroken,
+        _ => {
+            broken.inc();
+            Failure::Broken
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! One request, from its head to its answer: read [`page`] from top to bottom, the order of lines
+//! is the order of treatment. [`serve`] is the tail that every answer passes, whoever made it.
+
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::uri::PathAndQuery;
+use http::{HeaderValue, Request, Response, Uri};
+use http_body::Body as _;
+use hyper::body::Incoming;
+
+use super::account::Account;
+use super::body::{Body, Progress, RequestBody, Upload};
+use super::client::{self, Identity};
+use super::forward::{self, Outgoing};
+use super::gate::{self, Admitted};
+use super::respond::Refusal;
+use super::{echo, fields, headers, respond, unread};
+use crate::limit::Verdict;
+use crate::limit::key::Facts;
+use crate::route::{Action, Rewrite, Route};
+use crate::worker::View;
+use crate::worker::connection::Client;
+
+/// A request under way: what the page has found out so far, for the tail.
+struct Exchange<'a> {
+    client: &'a Rc<Client>,
+    view: &'a View,
+    parts: Parts,
+    /// Taken by whoever reads it.
+    body: Option<Incoming>,
+    account: Account,
+    route: Option<usize>,
+    verdict: Option<Verdict>,
+}
+
+/// Serves one request. Never fails: every failure is an answer.
+pub async fn serve(client: Rc<Client>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    let started = Instant::now();
+    let view = client.worker.view();
+    let (parts, body) = request.into_parts();
+    let account = Account::open(&view.snapshot, &client.slot, &parts.method, started);
+    let mut exchange =
+        Exchange { client: &client, view: &view, parts, body: Some(body), account, route: None, verdict: None };
+
+    let result = page(&mut exchange).await;
+
+    let route = exchange.route.map(|index| &view.snapshot.config.routes[index]);
+    let mut response = match result {
+        Ok(mut response) => {
+            if let Some(route) = route {
+                headers::edit(response.headers_mut(), &route.response_headers);
+            }
+            response
+        }
+        Err(refusal) => {
+            exchange.account.refused(&refusal, &client.worker.metrics);
+            refusal.response(route, exchange.verdict.as_ref())
+        }
+    };
+    if let (Some(route), Some(verdict)) = (route, &exchange.verdict) {
+        fields::describe(response.headers_mut(), &view.snapshot.config.ratelimit_headers, route, verdict);
+    }
+    if let Some(body) = exchange.body {
+        unread::settle(body, &exchange.parts.headers, &mut response);
+    }
+    Ok(exchange.account.close(response, route, &view.snapshot.config.server))
+}
+
+async fn page(exchange: &mut Exchange<'_>) -> Result<Response<Body>, Refusal> {
+    let Exchange { client, view, parts, .. } = exchange;
+    let config = &view.snapshot.config;
+
+    let admitted = gate::admit(parts, config.server.strictness).map_err(Refusal::Gate)?;
+    let identity = client::identify(client.peer, &parts.headers, &config.server.trusted_proxies);
+
+    let index = config
+        .table
+        .find(&config.routes, admitted.host(), admitted.path(), &parts.method, &parts.headers)
+        .ok_or(Refusal::NoRoute)?;
+    let route = &config.routes[index];
+    exchange.route = Some(index);
+    if !exchange.account.enter(&view.snapshot.routes[index], route.max_in_flight) {
+        return Err(Refusal::MaxInFlight);
+    }
+
+    if route.deny.contains(identity.ip) {
+        return Err(Refusal::Denied);
+    }
+    limit(exchange, route, &admitted, &identity).await?;
+
+    rewrite(exchange, route, &admitted, &identity)?;
+    let upload = upload(exchange, route)?;
+    send(exchange, route, upload).await
+}
+
+/// Asks the route's limits, unless the client is on its `allow` list.
+async fn limit(
+    exchange: &mut Exchange<'_>,
+    route: &Route,
+    admitted: &Admitted,
+    identity: &Identity,
+) -> Result<(), Refusal> {
+    if route.limits.is_empty() {
+        return Ok(());
+    }
+    if route.allow.contains(identity.ip) {
+        exchange.account.bypassed();
+        return Ok(());
+    }
+    let facts = Facts {
+        client: identity.ip,
+        method: exchange.parts.method.as_str(),
+        host: admitted.host(),
+        path: admitted.path(),
+        query: admitted.query(),
+        headers: &exchange.parts.headers,
+        route: &route.name,
+    };
+    let verdict = exchange.view.limiter.decide(route, &facts).await;
+    exchange.account.decided(route, &verdict);
+    let refused = verdict.refused;
+    exchange.verdict = Some(verdict);
+    if refused { Err(Refusal::Limited) } else { Ok(()) }
+}
+
+/// The request body under the route's cap and deadline; nothing is read yet.
+fn upload(exchange: &mut Exchange<'_>, route: &Route) -> Result<Option<(Upload, Rc<Progress>)>, Refusal> {
+    let Some(body) = exchange.body.take_if(|body| !body.is_end_stream()) else { return Ok(None) };
+    if body.size_hint().lower() > route.max_body {
+        exchange.body = Some(body);
+        return Err(Refusal::TooLarge);
+    }
+    Ok(Some(Upload::new(body, exchange.client.slot.clone(), &route.timeouts, route.max_body)))
+}
+
+/// Turns the head into the one that the upstream gets: canonical target, clean fields.
+fn rewrite(
+    exchange: &mut Exchange<'_>,
+    route: &Route,
+    admitted: &Admitted,
+    identity: &Identity,
+) -> Result<(), Refusal> {
+    let Exchange { client, view, parts, .. } = exchange;
+    let strictness = view.snapshot.config.server.strictness;
+    headers::forward_request(
+        &mut parts.headers,
+        admitted,
+        &client.hop,
+        identity,
+        &client.worker.via,
+        request_id(),
+        strictness,
+    )
+    .map_err(Refusal::Gate)?;
+    headers::edit(&mut parts.headers, &route.request_headers);
+    parts.version = http::Version::HTTP_11;
+    if let Some(target) = target(admitted, &route.rewrite) {
+        parts.uri = target;
+    }
+    Ok(())
+}
+
+/// 128 random bits; unique, not secret.
+fn request_id() -> HeaderValue {
+    let text = format!("{:032x}", rand::random::<u128>());
+    HeaderValue::from_maybe_shared(Bytes::from(text)).unwrap_or(HeaderValue::from_static("-"))
+}
+
+/// The target to forward; `None` when it is the one received.
+fn target(admitted: &Admitted, rewrite: &Rewrite) -> Option<Uri> {
+    let received = admitted.path();
+    let rest = match received.strip_prefix(rewrite.strip_prefix.as_str()) {
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => rest,
+        _ => received,
+    };
+    if rest.len() == received.len() && rewrite.add_prefix.is_empty() && !admitted.path_changed() {
+        return Some(Uri::from(admitted.target().clone()));
+    }
+    let slash = if rest.is_empty() { "/" } else { "" };
+    let query = admitted.query().map_or_else(String::new, |query| format!("?{query}"));
+    let text = format!("{}{rest}{slash}{query}", rewrite.add_prefix);
+    PathAndQuery::from_maybe_shared(text.into_bytes()).ok().map(Uri::from)
+}
+
+/// The route's own answer, the echo, or an exchange with the upstream.
+async fn send(
+    exchange: &mut Exchange<'_>,
+    route: &Route,
+    upload: Option<(Upload, Rc<Progress>)>,
+) -> Result<Response<Body>, Refusal> {
+    let index = match &route.action {
+        Action::Upstream(index) => *index,
+        Action::Echo => return Ok(echo::answer(&exchange.parts, upload.map(|(upload, _)| upload))),
+        Action::Respond { status, body, content_type } => {
+            return Ok(respond::fixed(*status, body.clone(), content_type.clone()));
+        }
+    };
+    let (body, progress) = match upload {
+        Some((upload, progress)) => (RequestBody::Upload(upload), Some(progress)),
+        None => (RequestBody::Empty, None),
+    };
+    let mut request = Request::new(body);
+    *request.method_mut() = exchange.parts.method.clone();
+    *request.uri_mut() = std::mem::take(&mut exchange.parts.uri);
+    *request.headers_mut() = std::mem::take(&mut exchange.parts.headers);
+    let outgoing = Outgoing { request, progress, upstream_host: route.rewrite.upstream_host };
+    let servers = &exchange.view.upstreams[index];
+    let mut response =
+        forward::forward(servers, &exchange.client.slot, &route.timeouts, outgoing).await.map_err(Refusal::Upstream)?;
+    headers::forward_response(response.headers_mut(), &exchange.client.worker.via);
+    Ok(response)
+}

@@ -1,0 +1,156 @@
+//! Every answer the gateway makes itself: one refusal, one row. Called by the tail of `gateway`.
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, Response, StatusCode};
+use serde_json::json;
+
+use super::body::Body;
+use super::forward::Failure;
+use super::reject::Reject;
+use crate::limit::rule::{Limit, NEVER};
+use crate::limit::{Outcome, Verdict};
+use crate::metrics::Reason;
+use crate::route::Route;
+
+/// Why a request is not forwarded, or its exchange failed.
+#[derive(Debug)]
+pub enum Refusal {
+    /// Not a request that every server on the path would read alike.
+    Gate(Reject),
+    NoRoute,
+    /// The client's address is on the route's `deny` list.
+    Denied,
+    /// The route serves `max_in_flight` requests already.
+    MaxInFlight,
+    /// The announced body is larger than the route allows.
+    TooLarge,
+    /// A limit refuses; the verdict says which.
+    Limited,
+    Upstream(Failure),
+}
+
+/// Problem types registered for rate limits (draft-ietf-httpapi-ratelimit-headers-11).
+const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+/// Wait suggested when the limit store is away: a breaker has tried it again by then.
+const STORE_RETRY_S: i64 = 2;
+
+impl Refusal {
+    fn status(&self) -> StatusCode {
+        match self {
+            Refusal::Gate(reject) => reject.status(),
+            Refusal::NoRoute => StatusCode::NOT_FOUND,
+            Refusal::Denied => StatusCode::FORBIDDEN,
+            Refusal::MaxInFlight => StatusCode::SERVICE_UNAVAILABLE,
+            Refusal::TooLarge | Refusal::Upstream(Failure::TooLarge) => StatusCode::PAYLOAD_TOO_LARGE,
+            Refusal::Limited => StatusCode::TOO_MANY_REQUESTS,
+            Refusal::Upstream(Failure::Timeout) => StatusCode::GATEWAY_TIMEOUT,
+            Refusal::Upstream(Failure::UploadTimeout) => StatusCode::REQUEST_TIMEOUT,
+            Refusal::Upstream(Failure::UploadBroken) => StatusCode::BAD_REQUEST,
+            Refusal::Upstream(Failure::Connect | Failure::Broken) => StatusCode::BAD_GATEWAY,
+        }
+    }
+
+    /// One sentence for the client: what is wrong and, where there is one, the remedy.
+    fn detail(&self) -> &'static str {
+        match self {
+            Refusal::Gate(reject) => reject.explanation(),
+            Refusal::NoRoute => "no route takes this host, path and method",
+            Refusal::Denied => "your address may not use this route",
+            Refusal::MaxInFlight => "this route serves as many requests at once as it may; try again shortly",
+            Refusal::TooLarge | Refusal::Upstream(Failure::TooLarge) => "the request body is larger than allowed here",
+            Refusal::Limited => "request quota exceeded",
+            Refusal::Upstream(Failure::Connect) => "no upstream server accepts connections",
+            Refusal::Upstream(Failure::Broken) => "the upstream server broke off",
+            Refusal::Upstream(Failure::Timeout) => "the upstream server did not answer in time",
+            Refusal::Upstream(Failure::UploadTimeout) => "the request body did not arrive in time",
+            Refusal::Upstream(Failure::UploadBroken) => "the request body broke off",
+        }
+    }
+
+    /// The answer; what it says of limits in header fields is added by `fields`.
+    pub fn response(&self, route: Option<&Route>, verdict: Option<&Verdict>) -> Response<Body> {
+        if let (Refusal::Limited, Some(route), Some(verdict)) = (self, route, verdict)
+            && let Some(checked) = verdict.strictest(route)
+        {
+            return limited(route, verdict, &route.limits[checked.limit], checked.outcome);
+        }
+        let status = self.status();
+        let problem = json!({
+            "type": "about:blank",
+            "title": status.canonical_reason(),
+            "status": status.as_u16(),
+            "detail": self.detail(),
+        });
+        fixed(status, problem.to_string(), PROBLEM)
+    }
+}
+
+/// The metric reason of a limit's refusal.
+pub fn reason(outcome: Outcome) -> Reason {
+    match outcome {
+        Outcome::Closed => Reason::StoreDown,
+        Outcome::MissingKey => Reason::MissingKey,
+        _ if outcome.answer().is_some_and(|answer| answer.retry_ms == NEVER) => Reason::NeverFits,
+        _ => Reason::Exhausted,
+    }
+}
+
+const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
+
+/// Seconds to wait, never early: at least 1, rounded up; `None` when waiting cannot help.
+pub fn retry_after(outcome: Outcome) -> Option<i64> {
+    match outcome {
+        Outcome::Closed => Some(STORE_RETRY_S),
+        _ => match outcome.answer()?.retry_ms {
+            NEVER => None,
+            wait_ms => Some(wait_ms.div_euclid(1000) + i64::from(wait_ms % 1000 != 0)).map(|wait| wait.max(1)),
+        },
+    }
+}
+
+fn limited(route: &Route, verdict: &Verdict, limit: &Limit, outcome: Outcome) -> Response<Body> {
+    let status = match outcome {
+        Outcome::Closed => StatusCode::SERVICE_UNAVAILABLE,
+        Outcome::MissingKey => StatusCode::FORBIDDEN,
+        _ => route.refuse.status,
+    };
+    let wait = retry_after(outcome);
+    let mut response = match &route.refuse.body {
+        Some(template) if matches!(outcome, Outcome::Store(_) | Outcome::Local(_)) => {
+            let wait = wait.map_or_else(|| "-".to_owned(), |wait| wait.to_string());
+            let text = template
+                .replace("{retry_after}", &wait)
+                .replace("{limit}", &limit.name)
+                .replace("{route}", &route.name);
+            fixed(status, text, route.refuse.content_type.clone())
+        }
+        _ => fixed(status, problem(status, route, verdict, outcome), PROBLEM),
+    };
+    if let Some(wait) = wait {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(wait));
+    }
+    response
+}
+
+fn problem(status: StatusCode, route: &Route, verdict: &Verdict, outcome: Outcome) -> String {
+    let violated: Vec<&str> = verdict.violated(route).map(|limit| limit.name.as_str()).collect();
+    let (kind, title) = match outcome {
+        Outcome::Closed => (REDUCED_CAPACITY, "the limit store is away and this route closes without it"),
+        Outcome::MissingKey => ("about:blank", "the request lacks what its limit is keyed by"),
+        _ if reason(outcome) == Reason::NeverFits => {
+            (QUOTA_EXCEEDED, "the request costs more than its quota ever holds")
+        }
+        _ => (QUOTA_EXCEEDED, "request quota exceeded"),
+    };
+    json!({ "type": kind, "title": title, "status": status.as_u16(), "violated-policies": violated }).to_string()
+}
+
+/// An answer with a body known in full.
+pub fn fixed(status: StatusCode, body: impl Into<Bytes>, content_type: HeaderValue) -> Response<Body> {
+    let mut response = Response::new(Body::full(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    response
+}

@@ -1,0 +1,118 @@
+//! One client connection from accept to close: its deadlines, its requests one after another, and
+//! its graceful end when the worker drains. Spawned by `accept`.
+
+use std::future::poll_fn;
+use std::net::IpAddr;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::Worker;
+use super::slot::{Phase, Slot};
+use crate::http::gateway;
+use crate::http::headers::Hop;
+
+/// What every request of a connection shares.
+pub struct Client {
+    pub worker: Rc<Worker>,
+    pub slot: Rc<Slot>,
+    /// The peer; `127.0.0.1` on a Unix socket.
+    pub peer: IpAddr,
+    /// What its forwarding headers say.
+    pub hop: Hop,
+}
+
+/// Serves `stream` until it ends, its deadline passes or the worker has drained it.
+pub async fn serve<S>(stream: S, client: Rc<Client>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + 'static,
+{
+    let server = &client.worker.view().snapshot.config.server;
+    let (header_timeout, max_headers, max_header_bytes) =
+        (server.header_timeout, server.max_headers, server.max_header_bytes);
+    client.slot.arm(Phase::Head, header_timeout);
+    let io = TokioIo::new(Watched { stream, slot: client.slot.clone(), header_timeout });
+    let service = service_fn(|request| {
+        client.slot.disarm();
+        gateway::serve(client.clone(), request)
+    });
+    // No hyper timer: the slot bounds every phase. Its own limits stay as a second wall.
+    let connection = http1::Builder::new()
+        .max_headers(max_headers)
+        .max_buf_size(max_header_bytes.max(MIN_BUFFER))
+        .max_header_size(max_header_bytes)
+        .serve_connection(io, service);
+    let mut connection = pin!(connection);
+    let mut draining = false;
+    poll_fn(|cx| {
+        client.slot.register(cx.waker());
+        if client.worker.draining() && !draining {
+            draining = true;
+            connection.as_mut().graceful_shutdown();
+        }
+        if connection.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        // A deadline the request itself did not answer for ends the connection.
+        match client.slot.expired() {
+            Some(expired) => {
+                client.worker.count_timeout(expired.0);
+                Poll::Ready(())
+            }
+            None => Poll::Pending,
+        }
+    })
+    .await;
+}
+
+/// The least read buffer hyper accepts.
+const MIN_BUFFER: usize = 8192;
+
+/// Notes the first byte of a request, which starts the deadline of its head.
+struct Watched<S> {
+    stream: S,
+    slot: Rc<Slot>,
+    header_timeout: std::time::Duration,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+        let before = buf.filled().len();
+        let result = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if self.slot.phase() == Phase::Idle && buf.filled().len() > before {
+            self.slot.arm(Phase::Head, self.header_timeout);
+        }
+        result
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[std::io::IoSlice<'_>],
+    ) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,114 @@
+//! The deadline of one client connection. A connection is always in one phase with one deadline;
+//! the worker looks at all of them ten times a second, so a request starts no timer of its own.
+//! Made by `connection`, moved from phase to phase by the I/O, the bodies and the forwarder.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+/// Milliseconds since the worker started, as of its last look at the deadlines.
+pub type Ticks = Rc<Cell<u64>>;
+
+/// How often deadlines are looked at: a timeout may strike this much late.
+pub const TICK: Duration = Duration::from_millis(100);
+
+/// What a connection waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// The first byte of a further request.
+    Idle,
+    /// The rest of a request head.
+    Head,
+    /// This gateway itself: bounded elsewhere.
+    Busy,
+    /// More of the request body.
+    Upload,
+    /// The upstream's response head.
+    Response,
+    /// More of the response body, or room to write it.
+    Stream,
+}
+
+pub struct Slot {
+    ticks: Ticks,
+    phase: Cell<Phase>,
+    due: Cell<u64>,
+    expired: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+/// The deadline passed in this phase.
+#[derive(Clone, Copy, Debug)]
+pub struct Expired(pub Phase);
+
+impl Slot {
+    pub fn new(ticks: Ticks) -> Slot {
+        let due = Cell::new(u64::MAX);
+        Slot { ticks, phase: Cell::new(Phase::Busy), due, expired: Cell::new(false), waker: RefCell::default() }
+    }
+
+    /// Enters `phase`, which ends within `limit`. Also called to extend a phase on progress.
+    pub fn arm(&self, phase: Phase, limit: Duration) {
+        self.phase.set(phase);
+        let limit_ms = u64::try_from((limit + TICK).as_millis()).unwrap_or(u64::MAX);
+        self.due.set(self.ticks.get().saturating_add(limit_ms));
+        self.expired.set(false);
+    }
+
+    pub fn disarm(&self) {
+        self.phase.set(Phase::Busy);
+        self.due.set(u64::MAX);
+        self.expired.set(false);
+    }
+
+    pub fn phase(&self) -> Phase {
+        self.phase.get()
+    }
+
+    /// Milliseconds on the worker's coarse clock.
+    pub fn now_ms(&self) -> u64 {
+        self.ticks.get()
+    }
+
+    pub fn expired(&self) -> Option<Expired> {
+        self.expired.get().then(|| Expired(self.phase.get()))
+    }
+
+    /// Runs `future` until it ends or the deadline in force passes.
+    pub async fn within<F: Future>(&self, future: F) -> Result<F::Output, Expired> {
+        let mut future = pin!(future);
+        poll_fn(|cx| {
+            if let Some(expired) = self.expired() {
+                self.disarm();
+                return Poll::Ready(Err(expired));
+            }
+            future.as_mut().poll(cx).map(Ok)
+        })
+        .await
+    }
+
+    /// The connection's task, to be woken when the deadline passes.
+    pub fn register(&self, waker: &Waker) {
+        let mut held = self.waker.borrow_mut();
+        if !held.as_ref().is_some_and(|held| held.will_wake(waker)) {
+            *held = Some(waker.clone());
+        }
+    }
+
+    pub fn wake(&self) {
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Called by the worker at each tick.
+    pub fn look(&self) {
+        if self.ticks.get() >= self.due.get() && !self.expired.get() {
+            self.expired.set(true);
+            self.wake();
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! A worker's view of one snapshot: the snapshot itself and what this thread keeps for it. A
+//! request holds the view from start to end, which pins the snapshot without touching a counter
+//! that other cores touch.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::config::StoreKind;
+use crate::http::pool::{Pools, Servers};
+use crate::limit::Limiter;
+use crate::limit::store::Store;
+use crate::limit::store::memory::Memory;
+use crate::limit::store::redis::Redis;
+use crate::metrics::Metrics;
+use crate::snapshot::Snapshot;
+
+pub struct View {
+    pub snapshot: Arc<Snapshot>,
+    pub limiter: Limiter,
+    /// Of `config.upstreams`, same index.
+    pub upstreams: Vec<Servers>,
+    store: Store,
+}
+
+impl View {
+    /// The view of `snapshot`; the store link and the pools of unchanged servers are taken over
+    /// from `previous`.
+    pub fn new(
+        snapshot: Arc<Snapshot>,
+        previous: Option<&View>,
+        pools: &Pools,
+        memory: &Arc<Memory>,
+        metrics: &Metrics,
+    ) -> View {
+        let settings = &snapshot.config.store;
+        let kept = previous.filter(|view| view.snapshot.config.store == *settings).map(|view| view.store.clone());
+        let store = kept.unwrap_or_else(|| match &settings.kind {
+            StoreKind::Memory => Store::Memory(memory.clone()),
+            StoreKind::Redis(url) => Store::Redis(Rc::new(Redis::connect(settings, url, metrics))),
+        });
+        View {
+            limiter: Limiter::new(store.clone(), memory.clone(), &settings.prefix),
+            upstreams: snapshot.config.upstreams.iter().map(|upstream| pools.servers(upstream, metrics)).collect(),
+            store,
+            snapshot,
+        }
+    }
+}
