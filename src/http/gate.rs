@@ -1,0 +1,364 @@
+//! The gate: refuses what another server on the path could read differently, and fixes the one
+//! form of host and path that the rest of the request uses. Called first for every request.
+
+use http::header::{CONTENT_LENGTH, EXPECT, HOST, HeaderValue, TRANSFER_ENCODING};
+use http::request::Parts;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, Method, Version};
+
+use super::canonical::{self, Authority};
+use super::reject::{Judge, Reject};
+use crate::config::Strictness;
+
+/// What the gate found out. Holds its own references into the head, so the parts may be changed
+/// and moved afterwards; no text is copied unless it had to be rewritten.
+#[derive(Clone, Debug)]
+pub struct Admitted {
+    authority: HeaderValue,
+    host_len: usize,
+    port: Option<u16>,
+    target: PathAndQuery,
+    path: Option<String>,
+    /// The Host field received is not `authority` and must be replaced before forwarding.
+    host_changed: bool,
+    /// What `Defensive` would have refused; only under `Monitor`.
+    would_reject: Option<Reject>,
+}
+
+impl Admitted {
+    /// Canonical: lower case, no port, no trailing dot, IPv6 in brackets. Empty when the request
+    /// names no usable host.
+    pub fn host(&self) -> &str {
+        self.authority.as_bytes().get(..self.host_len).and_then(|host| str::from_utf8(host).ok()).unwrap_or_default()
+    }
+
+    pub fn port(&self) -> Option<u16> {
+        self.port
+    }
+
+    /// The Host field to forward; empty when there is none.
+    pub fn authority(&self) -> &HeaderValue {
+        &self.authority
+    }
+
+    pub fn host_changed(&self) -> bool {
+        self.host_changed
+    }
+
+    /// Canonical, see [`canonical::path`]; `*` for `OPTIONS *`.
+    pub fn path(&self) -> &str {
+        self.path.as_deref().unwrap_or_else(|| self.target.path())
+    }
+
+    pub fn path_changed(&self) -> bool {
+        self.path.is_some()
+    }
+
+    /// As received.
+    pub fn query(&self) -> Option<&str> {
+        self.target.query()
+    }
+
+    /// As received; may be forwarded as it is when `path_changed` is false.
+    pub fn target(&self) -> &PathAndQuery {
+        &self.target
+    }
+
+    pub fn would_reject(&self) -> Option<Reject> {
+        self.would_reject
+    }
+}
+
+/// Checks the head of a request. The number and size of fields, and everything below a whole head
+/// (line ends, field names, chunks), are checked by the parser.
+pub fn admit(parts: &Parts, strictness: Strictness) -> Result<Admitted, Reject> {
+    let mut judge = Judge::new(strictness);
+    if !matches!(parts.version, Version::HTTP_10 | Version::HTTP_11) {
+        return Err(Reject::Version);
+    }
+    if parts.method == Method::CONNECT {
+        return Err(Reject::Connect);
+    }
+    framing(parts)?;
+    if parts.headers.get_all(EXPECT).iter().any(|value| !value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
+        judge.fault(Reject::Expect)?;
+    }
+    let target = target(parts, &mut judge)?;
+    let path = if target.path() == "*" { None } else { canonical::path(target.path(), &mut judge)? };
+    if target.query().is_some_and(|query| !query.is_ascii()) {
+        judge.fault(Reject::QueryNonAscii)?;
+    }
+    let host = host(parts, &mut judge)?;
+    Ok(Admitted {
+        authority: host.text,
+        host_len: host.len,
+        port: host.port,
+        target,
+        path,
+        host_changed: host.changed,
+        would_reject: judge.would_reject,
+    })
+}
+
+/// Where a request ends must have one reading, else the next one on the connection is in doubt.
+fn framing(parts: &Parts) -> Result<(), Reject> {
+    let mut lengths = parts.headers.get_all(CONTENT_LENGTH).iter();
+    let length = lengths.next();
+    if let Some(value) = length {
+        let digits = value.as_bytes();
+        if lengths.next().is_some() || digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+            return Err(Reject::ContentLength);
+        }
+    }
+    let mut codings = parts.headers.get_all(TRANSFER_ENCODING).iter();
+    let Some(coding) = codings.next() else { return Ok(()) };
+    if parts.version == Version::HTTP_10 {
+        return Err(Reject::TransferEncodingVersion);
+    }
+    if codings.next().is_some() {
+        return Err(Reject::TransferEncodingRepeated);
+    }
+    if !coding.as_bytes().eq_ignore_ascii_case(b"chunked") {
+        let all_chunked =
+            coding.as_bytes().split(|b| *b == b',').all(|c| c.trim_ascii().eq_ignore_ascii_case(b"chunked"));
+        return Err(if all_chunked { Reject::TransferEncodingRepeated } else { Reject::TransferEncodingUnknown });
+    }
+    if length.is_some() { Err(Reject::TransferEncodingWithLength) } else { Ok(()) }
+}
+
+fn target(parts: &Parts, judge: &mut Judge) -> Result<PathAndQuery, Reject> {
+    let uri = &parts.uri;
+    match uri.scheme_str() {
+        Some("http" | "https") => {}
+        Some(_) => judge.fault(Reject::TargetScheme)?,
+        None if uri.authority().is_some() => return Err(Reject::TargetForm),
+        None => {}
+    }
+    let Some(target) = uri.path_and_query() else { return Err(Reject::TargetForm) };
+    let asterisk = target.path() == "*" && target.query().is_none();
+    if target.path().starts_with('/') || (asterisk && parts.method == Method::OPTIONS) {
+        Ok(target.clone())
+    } else {
+        Err(Reject::TargetForm)
+    }
+}
+
+struct Host {
+    text: HeaderValue,
+    len: usize,
+    port: Option<u16>,
+    changed: bool,
+}
+
+fn host(parts: &Parts, judge: &mut Judge) -> Result<Host, Reject> {
+    let field = host_field(&parts.headers, parts.version, judge)?;
+    let Some(named) = parts.uri.authority() else { return Ok(field) };
+    // The target outranks the field wherever a difference is let through (RFC 9112, 3.2.2).
+    let Some(read) = canonical::authority(named.as_str().as_bytes()) else {
+        judge.fault(Reject::HostInvalid)?;
+        return Ok(field);
+    };
+    let default = if parts.uri.scheme_str() == Some("https") { 443 } else { 80 };
+    let port = read.port;
+    let Some(mut host) = HeaderValue::from_str(named.as_str()).ok().and_then(|value| build(&value, read)) else {
+        return Err(Reject::HostInvalid);
+    };
+    let same_host = host.text.as_bytes().get(..host.len) == field.text.as_bytes().get(..field.len);
+    if same_host && port.unwrap_or(default) == field.port.unwrap_or(default) {
+        return Ok(field);
+    }
+    if parts.version == Version::HTTP_11 || parts.headers.contains_key(HOST) {
+        judge.fault(Reject::HostMismatch)?;
+    }
+    host.changed = true;
+    Ok(host)
+}
+
+fn host_field(headers: &HeaderMap, version: Version, judge: &mut Judge) -> Result<Host, Reject> {
+    let mut lines = headers.get_all(HOST).iter();
+    let Some(value) = lines.next() else {
+        if version == Version::HTTP_11 {
+            judge.fault(Reject::HostMissing)?;
+        }
+        return Ok(Host { text: HeaderValue::from_static(""), len: 0, port: None, changed: false });
+    };
+    let repeated = lines.next().is_some();
+    if repeated {
+        judge.fault(Reject::HostRepeated)?;
+    }
+    let mut host = match canonical::authority(value.as_bytes()).and_then(|read| build(value, read)) {
+        Some(host) => host,
+        None => {
+            judge.fault(Reject::HostInvalid)?;
+            Host { text: value.clone(), len: 0, port: None, changed: false }
+        }
+    };
+    host.changed |= repeated;
+    Ok(host)
+}
+
+/// `None` is unreachable for text that `canonical::authority` has read.
+fn build(value: &HeaderValue, read: Authority) -> Option<Host> {
+    let changed = read.rewritten.is_some();
+    let text = match read.rewritten {
+        Some(text) => HeaderValue::try_from(text).ok()?,
+        None => value.clone(),
+    };
+    Some(Host { text, len: read.host_len, port: read.port, changed })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderName, Request, Uri};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parts(method: &str, target: &[u8], version: Version, fields: &[(&str, &str)]) -> Parts {
+        let mut request = Request::new(());
+        *request.method_mut() = method.parse().unwrap();
+        *request.uri_mut() = Uri::try_from(target).unwrap();
+        *request.version_mut() = version;
+        for (name, value) in fields {
+            let value = HeaderValue::from_bytes(value.as_bytes()).unwrap();
+            request.headers_mut().append(name.parse::<HeaderName>().unwrap(), value);
+        }
+        request.into_parts().0
+    }
+
+    fn get(target: &str, fields: &[(&str, &str)]) -> Parts {
+        parts("GET", target.as_bytes(), Version::HTTP_11, fields)
+    }
+
+    const A: (&str, &str) = ("host", "a");
+
+    #[test]
+    fn strict_refuses_each_unclear_head() {
+        for (target, fields, reject) in [
+            ("/", &[][..], Reject::HostMissing),
+            ("/", &[A, A], Reject::HostRepeated),
+            ("/", &[("host", "")], Reject::HostInvalid),
+            ("/", &[("host", "a/b?c")], Reject::HostInvalid),
+            ("/", &[("host", "u@a")], Reject::HostInvalid),
+            ("http://b/", &[A], Reject::HostMismatch),
+            ("http://a:81/", &[A], Reject::HostMismatch),
+            ("http://u@a/", &[A], Reject::HostInvalid),
+            ("ftp://a/", &[A], Reject::TargetScheme),
+            ("admin", &[A], Reject::TargetForm),
+            ("a:80", &[A], Reject::TargetForm),
+            ("*", &[A], Reject::TargetForm),
+            ("/é", &[A], Reject::PathNonAscii),
+            ("/?é", &[A], Reject::QueryNonAscii),
+            ("/\\", &[A], Reject::PathBackslash),
+            ("/", &[A, ("transfer-encoding", "gzip, chunked")], Reject::TransferEncodingUnknown),
+            ("/", &[A, ("transfer-encoding", "")], Reject::TransferEncodingUnknown),
+            ("/", &[A, ("transfer-encoding", "chunked, chunked")], Reject::TransferEncodingRepeated),
+            (
+                "/",
+                &[A, ("transfer-encoding", "chunked"), ("transfer-encoding", "chunked")],
+                Reject::TransferEncodingRepeated,
+            ),
+            ("/", &[A, ("transfer-encoding", "chunked"), ("content-length", "5")], Reject::TransferEncodingWithLength),
+            ("/", &[A, ("content-length", "5"), ("content-length", "5")], Reject::ContentLength),
+            ("/", &[A, ("content-length", "5, 5")], Reject::ContentLength),
+            ("/", &[A, ("content-length", "+5")], Reject::ContentLength),
+            ("/", &[A, ("expect", "202-accepted")], Reject::Expect),
+        ] {
+            let refused = admit(&get(target, fields), Strictness::Strict).unwrap_err();
+            assert_eq!(refused, reject, "{target} {fields:?}");
+        }
+        let chunked = [A, ("transfer-encoding", "chunked")];
+        let old = admit(&parts("GET", b"/", Version::HTTP_10, &chunked), Strictness::Strict);
+        assert_eq!(old.unwrap_err(), Reject::TransferEncodingVersion);
+        let connect = admit(&parts("CONNECT", b"a:443", Version::HTTP_11, &[A]), Strictness::Strict);
+        assert_eq!(connect.unwrap_err().status(), 501);
+        let newer = admit(&parts("GET", b"/", Version::HTTP_2, &[A]), Strictness::Strict);
+        assert_eq!(newer.unwrap_err().status(), 505);
+    }
+
+    #[test]
+    fn a_plain_request_is_admitted_as_it_is() {
+        let head =
+            get("/a/b?q=%zz#x", &[("host", "example.com:8080"), ("content-length", "5"), ("expect", "100-Continue")]);
+        let admitted = admit(&head, Strictness::Strict).unwrap();
+        assert_eq!((admitted.host(), admitted.port()), ("example.com", Some(8080)));
+        assert_eq!((admitted.path(), admitted.query()), ("/a/b", Some("q=%zz")));
+        assert!(!admitted.path_changed() && !admitted.host_changed());
+        assert!(admit(&get("/", &[A, ("transfer-encoding", "Chunked")]), Strictness::Strict).is_ok());
+        assert!(admit(&parts("get", b"/", Version::HTTP_11, &[A]), Strictness::Strict).is_ok());
+    }
+
+    #[test]
+    fn the_canonical_form_is_what_goes_on() {
+        let head = get("/x/%2e%2e/%61?b", &[("host", "EXAMPLE.com.:80")]);
+        let admitted = admit(&head, Strictness::Strict).unwrap();
+        assert_eq!((admitted.host(), admitted.path(), admitted.query()), ("example.com", "/a", Some("b")));
+        assert_eq!(admitted.authority(), "example.com:80");
+        assert!(admitted.path_changed() && admitted.host_changed());
+    }
+
+    #[test]
+    fn absolute_targets_agree_with_the_host_field() {
+        for (target, host) in
+            [("http://A/x", "a"), ("http://a:80/x", "a"), ("https://a/x", "A:443"), ("http://a?x", "a")]
+        {
+            let admitted = admit(&get(target, &[("host", host)]), Strictness::Strict).unwrap();
+            assert_eq!(admitted.host(), "a", "{target}");
+        }
+        let old = admit(&parts("GET", b"http://a/x", Version::HTTP_10, &[]), Strictness::Strict).unwrap();
+        assert_eq!((old.host(), old.host_changed(), old.path()), ("a", true, "/x"));
+        let none = admit(&parts("GET", b"/x", Version::HTTP_10, &[]), Strictness::Strict).unwrap();
+        assert_eq!((none.host(), none.host_changed()), ("", false));
+        let options = admit(&parts("OPTIONS", b"*", Version::HTTP_11, &[A]), Strictness::Strict).unwrap();
+        assert_eq!(options.path(), "*");
+    }
+
+    #[test]
+    fn defensive_repairs_and_monitor_reports() {
+        let mismatch = get("http://b/", &[A]);
+        for strictness in [Strictness::Defensive, Strictness::Monitor] {
+            let admitted = admit(&mismatch, strictness).unwrap();
+            assert_eq!((admitted.host(), admitted.host_changed(), admitted.would_reject()), ("b", true, None));
+            assert_eq!(admit(&get("/", &[]), strictness).unwrap().host(), "");
+        }
+        let twice = get("/", &[A, ("host", "b")]);
+        assert_eq!(admit(&twice, Strictness::Defensive).unwrap_err(), Reject::HostRepeated);
+        let admitted = admit(&twice, Strictness::Monitor).unwrap();
+        assert_eq!((admitted.host(), admitted.host_changed()), ("a", true));
+        assert_eq!(admitted.would_reject(), Some(Reject::HostRepeated));
+        let odd = admit(&get("/", &[("host", "u@a")]), Strictness::Monitor).unwrap();
+        assert_eq!((odd.host(), odd.would_reject()), ("", Some(Reject::HostInvalid)));
+        let both = get("/", &[A, ("transfer-encoding", "chunked"), ("content-length", "5")]);
+        assert_eq!(admit(&both, Strictness::Monitor).unwrap_err(), Reject::TransferEncodingWithLength);
+    }
+
+    proptest! {
+        #[test]
+        fn no_head_panics_and_what_strict_admits_all_read_alike(
+            target in prop_oneof![
+                proptest::collection::vec(any::<u8>(), 1..40),
+                r"(https?://([a-bA-B.:@\[\]0-9]{1,9}))?/[a%2e/.\\]{0,12}".prop_map(String::into_bytes),
+            ],
+            host in proptest::option::of(prop_oneof![
+                proptest::collection::vec(any::<u8>(), 0..20), r"[a-bA-B.:0-9]{1,9}".prop_map(String::into_bytes),
+            ]),
+        ) {
+            let Ok(uri) = Uri::try_from(target.as_slice()) else { return Ok(()) };
+            let mut head = get("/", &[]);
+            head.uri = uri;
+            if let Some(value) = host.and_then(|bytes| HeaderValue::from_bytes(&bytes).ok()) {
+                head.headers.insert(HOST, value);
+            }
+            let all = [Strictness::Strict, Strictness::Defensive, Strictness::Monitor].map(|level| admit(&head, level));
+            if let Ok(strict) = &all[0] {
+                for other in &all {
+                    let other = other.as_ref().unwrap();
+                    prop_assert_eq!((strict.host(), strict.path()), (other.host(), other.path()));
+                    prop_assert_eq!(other.would_reject(), None);
+                }
+            }
+            prop_assert!(all[1].is_ok() || all[0].is_err());
+            prop_assert!(all[2].is_ok() || all[1].is_err());
+        }
+    }
+}
