@@ -32,7 +32,7 @@ local function decide(rule, state, now, cost)
   elseif not admitted then
     retry = left
   end
-  return admitted, max(limit - count, 0), retry, left, admitted and left, count, start
+  return admitted, max(limit - count, 0), retry, left, admitted and cost > 0 and left, count, start
 end
 
 return { decide = decide, fields = 2 }

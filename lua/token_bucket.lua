@@ -16,7 +16,7 @@ local function decide(rule, state, now, cost)
   local used, at = 0, now
   if state then
     used, at = state[1], state[2]
-    if state[3] ~= per then used = ceil(used / state[3] * per) end
+    if state[3] ~= per then used = ceil(used / max(state[3], 1) * per) end
     used = min(used, full + floor_debt)
     -- A stamp further ahead than a whole refill was left by another clock.
     if at > now + ceil((full + floor_debt) / gain) * lump then at = now end
@@ -45,7 +45,7 @@ local function decide(rule, state, now, cost)
   local reset = at + ceil(used / gain) * lump - now
   local ttl = reset + 1
   if empty == 1 then ttl = ttl + EMPTY_KEPT_MS end
-  local store = admitted or (empty == 1 and not state)
+  local store = cost > 0 and (admitted or (empty == 1 and not state))
   return admitted, max(floor((full - used) / per), 0), retry, max(reset, 0), store and ttl, used, at, per
 end
 

@@ -3,8 +3,10 @@
 //! request bytes, so the number of series is bounded by the config.
 
 mod handles;
+mod store;
 
 pub use handles::{LimitMetrics, Reason, RouteMetrics};
+pub use store::{StoreHealth, StoreView};
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -49,6 +51,8 @@ pub struct Metrics {
     pub store_batch_size: Histogram,
     /// 0 closed, 1 half open, 2 open.
     pub store_breaker_state: IntGauge,
+    /// What each worker sees of the store; the two gauges show the worst of it.
+    pub store_health: Arc<StoreHealth>,
     /// Handles by route name, kept over reloads.
     routes: Arc<Mutex<HashMap<String, Arc<RouteMetrics>>>>,
 }
@@ -61,6 +65,9 @@ impl Metrics {
     /// Registers every family in a registry of its own.
     pub fn new() -> prometheus::Result<Metrics> {
         let r = Registry::new();
+        let store_up = registered(&r, IntGauge::with_opts(opts("store_up", "1 if the limit store answers, else 0."))?)?;
+        let store_breaker_state =
+            registered(&r, IntGauge::with_opts(opts("store_breaker_state", "0 closed, 1 half open, 2 open."))?)?;
         let metrics = Metrics {
             requests: counters(&r, "requests_total", "Requests answered.", &["route", "method", "code"])?,
             duration: registered(
@@ -128,7 +135,6 @@ impl Metrics {
                     "When a config was last loaded, Unix time.",
                 ))?,
             )?,
-            store_up: registered(&r, IntGauge::with_opts(opts("store_up", "1 if the limit store answers, else 0."))?)?,
             store_duration: registered(
                 &r,
                 Histogram::with_opts(histogram(
@@ -145,10 +151,9 @@ impl Metrics {
                     BATCH_BUCKETS,
                 ))?,
             )?,
-            store_breaker_state: registered(
-                &r,
-                IntGauge::with_opts(opts("store_breaker_state", "0 closed, 1 half open, 2 open."))?,
-            )?,
+            store_health: Arc::new(StoreHealth::new(store_up.clone(), store_breaker_state.clone())),
+            store_up,
+            store_breaker_state,
             routes: Arc::default(),
             registry: r,
         };

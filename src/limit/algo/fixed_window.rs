@@ -70,7 +70,7 @@ impl Algorithm for FixedWindow {
                 retry_ms,
                 reset_ms: left,
             },
-            next: admitted.then_some((State { count, start_ms: start }, left)),
+            next: (admitted && cost > 0).then_some((State { count, start_ms: start }, left)),
         }
     }
 

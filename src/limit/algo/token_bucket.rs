@@ -94,7 +94,7 @@ impl Algorithm for TokenBucket {
         if empty {
             ttl_ms += EMPTY_KEPT_MS;
         }
-        let store = admitted || (empty && state.is_none());
+        let store = cost > 0 && (admitted || (empty && state.is_none()));
         Step {
             answer: Answer {
                 admitted,
@@ -115,5 +115,5 @@ impl Algorithm for TokenBucket {
 /// result is at most one unit (a fraction of a token) above the true quotient.
 #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "below 2^53")]
 fn rescale(used: i64, from_per: i64, to_per: i64) -> i64 {
-    (used as f64 / from_per as f64 * to_per as f64).ceil() as i64
+    (used as f64 / from_per.max(1) as f64 * to_per as f64).ceil() as i64
 }

@@ -1,0 +1,80 @@
+//! Whether the store can be asked, as this worker sees it: the connection and the breaker, and
+//! what metrics show of both. Shared by `mod.rs`, which asks, and `link.rs`, which connects.
+
+use std::cell::{Cell, RefCell};
+use std::time::Instant;
+
+use super::breaker::{Breaker, Phase};
+use crate::limit::store::ErrorKind;
+use crate::metrics::{Metrics, StoreView};
+
+pub struct Health {
+    /// Why there is no connection; `None` while there is one.
+    down: Cell<Option<ErrorKind>>,
+    breaker: RefCell<Breaker>,
+    view: StoreView,
+}
+
+impl Health {
+    pub fn new(metrics: &Metrics) -> Health {
+        Health {
+            down: Cell::new(Some(ErrorKind::Disconnected)),
+            breaker: RefCell::default(),
+            view: metrics.store_health.join(),
+        }
+    }
+
+    pub fn down(&self) -> Option<ErrorKind> {
+        self.down.get()
+    }
+
+    pub fn set_up(&self) {
+        self.down.set(None);
+        self.show("");
+    }
+
+    pub fn set_down(&self, kind: ErrorKind, why: &str) {
+        self.down.set(Some(kind));
+        self.show(why);
+    }
+
+    /// Why a decision that comes now is not even queued.
+    pub fn refusal(&self) -> Option<ErrorKind> {
+        self.down.get().or_else(|| self.breaker.borrow().refuses(Instant::now()).then_some(ErrorKind::BreakerOpen))
+    }
+
+    /// Asks to make a call, which owes [`Health::succeeded`] or [`Health::failed`].
+    pub fn begin(&self) -> bool {
+        let mut breaker = self.breaker.borrow_mut();
+        let before = breaker.phase();
+        let allowed = breaker.begin(Instant::now());
+        let changed = breaker.phase() != before;
+        drop(breaker);
+        if changed {
+            self.show("");
+        }
+        allowed
+    }
+
+    pub fn succeeded(&self) {
+        let before = self.breaker.borrow().phase();
+        self.breaker.borrow_mut().succeeded();
+        if before != Phase::Closed {
+            self.show("");
+        }
+    }
+
+    /// True if this failure opened the breaker.
+    pub fn failed(&self, why: &str) -> bool {
+        let opened = self.breaker.borrow_mut().failed(Instant::now());
+        if opened {
+            self.show(why);
+        }
+        opened
+    }
+
+    fn show(&self, why: &str) {
+        let phase = self.breaker.borrow().phase();
+        self.view.set(self.down.get().is_none() && phase == Phase::Closed, phase as i64, why);
+    }
+}

@@ -1,0 +1,188 @@
+//! The words of the script `lua/gate.lua`: decisions to one EVALSHA, its flat reply to answers,
+//! error replies to [`ErrorKind`]. Called by `mod.rs` only; nothing here does I/O.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock};
+
+use redis::{Cmd, RedisError, Value};
+
+use crate::limit::algo::SCRIPT;
+use crate::limit::rule::{Answer, Limit, Mode};
+use crate::limit::store::{Check, Decision, ErrorKind};
+
+/// Decisions carried by one call, so that a script never blocks Redis for long.
+pub const DECISIONS_MAX: usize = 128;
+/// State keys of one call, which the script unpacks on its stack.
+pub const KEYS_MAX: usize = 1000;
+
+static SHA: LazyLock<String> = LazyLock::new(|| sha1_smol::Sha1::from(SCRIPT).digest().to_string());
+
+/// Decisions to be asked in one call. `now_ms` is 0 for the clock of the server.
+pub struct Call<'a> {
+    keys: Vec<&'a str>,
+    /// The script's only argument: MessagePack.
+    args: Vec<u8>,
+}
+
+impl<'a> Call<'a> {
+    pub fn new(decisions: &[&'a [Check]], now_ms: i64) -> Call<'a> {
+        let mut keys = Table::default();
+        let mut rules = Table::default();
+        let mut asked = Ints::default();
+        for checks in decisions {
+            asked.push_len(checks.len());
+            for check in *checks {
+                asked.push_len(keys.place(check.key.as_str(), check.key.as_str()));
+                asked.push_len(rules.place(Arc::as_ptr(&check.limit), &*check.limit));
+                asked.push(check.cost);
+            }
+        }
+        let mut head = Ints::default();
+        head.push(now_ms);
+        head.push_len(rules.items.len());
+        for limit in &rules.items {
+            head.push_rule(limit);
+        }
+        Call { keys: keys.items, args: head.array_with(&asked) }
+    }
+
+    /// By hash: what Redis knows once it has seen the script.
+    pub fn evalsha(&self) -> Cmd {
+        self.command("EVALSHA", &SHA)
+    }
+
+    /// In full: what teaches it.
+    pub fn eval(&self) -> Cmd {
+        self.command("EVAL", SCRIPT)
+    }
+
+    fn command(&self, name: &str, script: &str) -> Cmd {
+        let size = self.keys.iter().map(|key| key.len()).sum::<usize>() + self.args.len() + script.len();
+        let mut cmd = Cmd::with_capacity(self.keys.len() + 4, size + 32);
+        cmd.arg(name).arg(script).arg(self.keys.len());
+        for key in &self.keys {
+            cmd.arg(*key);
+        }
+        cmd.arg(self.args.as_slice());
+        cmd
+    }
+}
+
+/// Things sent once, and the place of each, from 1.
+struct Table<K, T> {
+    places: HashMap<K, usize>,
+    items: Vec<T>,
+}
+
+impl<K, T> Default for Table<K, T> {
+    fn default() -> Self {
+        Table { places: HashMap::new(), items: Vec::new() }
+    }
+}
+
+impl<K: std::hash::Hash + Eq, T> Table<K, T> {
+    fn place(&mut self, identity: K, item: T) -> usize {
+        *self.places.entry(identity).or_insert_with(|| {
+            self.items.push(item);
+            self.items.len()
+        })
+    }
+}
+
+/// Integers in MessagePack, each in its shortest common form.
+#[derive(Default)]
+struct Ints {
+    bytes: Vec<u8>,
+    count: usize,
+}
+
+impl Ints {
+    fn push(&mut self, int: i64) {
+        self.count += 1;
+        if let Ok(byte @ 0..=0x7f) = u8::try_from(int) {
+            self.bytes.push(byte);
+        } else if let Ok(short) = u16::try_from(int) {
+            self.bytes.push(0xcd);
+            self.bytes.extend(short.to_be_bytes());
+        } else if let Ok(long) = u32::try_from(int) {
+            self.bytes.push(0xce);
+            self.bytes.extend(long.to_be_bytes());
+        } else {
+            self.bytes.push(0xd3);
+            self.bytes.extend(int.to_be_bytes());
+        }
+    }
+
+    fn push_len(&mut self, len: usize) {
+        self.push(i64::try_from(len).unwrap_or(i64::MAX));
+    }
+
+    fn push_rule(&mut self, limit: &Limit) {
+        let params = limit.rule.params();
+        self.push_len(limit.rule.index());
+        self.push(i64::from(limit.mode == Mode::Shadow));
+        self.push_len(params.len());
+        params.into_iter().for_each(|param| self.push(param));
+    }
+
+    fn array_with(&self, rest: &Ints) -> Vec<u8> {
+        let count = u32::try_from(self.count + rest.count).unwrap_or(u32::MAX);
+        let mut array = Vec::with_capacity(5 + self.bytes.len() + rest.bytes.len());
+        array.push(0xdd);
+        array.extend(count.to_be_bytes());
+        array.extend(&self.bytes);
+        array.extend(&rest.bytes);
+        array
+    }
+}
+
+/// The decisions in a reply; `checks` says how many answers each has. `None` if the reply is not
+/// what the script sends.
+pub fn decode(reply: Value, checks: impl Iterator<Item = usize>) -> Option<Vec<Decision>> {
+    let Value::Array(values) = reply else { return None };
+    let mut ints = values.into_iter().map(|value| match value {
+        Value::Int(int) => Some(int),
+        _ => None,
+    });
+    let _now = ints.next()??;
+    let mut int = || ints.next().flatten();
+    let decisions = checks
+        .map(|count| {
+            let admitted = flag(int()?)?;
+            let answers = (0..count)
+                .map(|_| {
+                    Some(Answer { admitted: flag(int()?)?, remaining: int()?, retry_ms: int()?, reset_ms: int()? })
+                })
+                .collect::<Option<Vec<Answer>>>()?;
+            Some(Decision { admitted, answers })
+        })
+        .collect::<Option<Vec<Decision>>>()?;
+    ints.next().is_none().then_some(decisions)
+}
+
+fn flag(int: i64) -> Option<bool> {
+    match int {
+        0 => Some(false),
+        1 => Some(true),
+        _ => None,
+    }
+}
+
+/// Whether the script is not in the server's cache: the one error after which nothing happened
+/// and the same call is made again.
+pub fn is_noscript(error: &RedisError) -> bool {
+    error.code() == Some("NOSCRIPT")
+}
+
+pub fn error_kind(error: &RedisError) -> ErrorKind {
+    match error.code() {
+        Some("LOADING") => ErrorKind::Loading,
+        Some("BUSY") => ErrorKind::Busy,
+        Some("READONLY" | "MASTERDOWN" | "CLUSTERDOWN") => ErrorKind::Readonly,
+        Some("OOM") => ErrorKind::OutOfMemory,
+        Some("NOAUTH" | "WRONGPASS" | "NOPERM") => ErrorKind::Denied,
+        Some(_) => ErrorKind::Reply,
+        None if error.kind() == redis::ErrorKind::AuthenticationFailed => ErrorKind::Denied,
+        None => ErrorKind::Disconnected,
+    }
+}

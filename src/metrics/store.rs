@@ -1,0 +1,88 @@
+//! The store's health as all workers see it. Each worker has a connection and a breaker of its
+//! own; the gauges show the worst of them, and only a change of the whole is logged.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus::IntGauge;
+
+pub struct StoreHealth {
+    views: Mutex<Views>,
+    up: IntGauge,
+    breaker: IntGauge,
+}
+
+#[derive(Default)]
+struct Views {
+    next: u64,
+    workers: HashMap<u64, View>,
+    /// What was logged last.
+    announced: Option<bool>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+struct View {
+    up: bool,
+    breaker: i64,
+}
+
+/// One worker's part; it no longer counts once dropped.
+pub struct StoreView {
+    health: Arc<StoreHealth>,
+    id: u64,
+}
+
+impl StoreHealth {
+    pub fn new(up: IntGauge, breaker: IntGauge) -> StoreHealth {
+        StoreHealth { views: Mutex::default(), up, breaker }
+    }
+
+    /// Joins a worker, which sees nothing until it says otherwise.
+    pub fn join(self: &Arc<Self>) -> StoreView {
+        let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
+        views.next += 1;
+        let id = views.next;
+        views.workers.insert(id, View { up: false, breaker: 0 });
+        self.show(&views);
+        StoreView { health: self.clone(), id }
+    }
+
+    fn show(&self, views: &Views) {
+        if !views.workers.is_empty() {
+            self.up.set(i64::from(views.workers.values().all(|view| view.up)));
+            self.breaker.set(views.workers.values().map(|view| view.breaker).max().unwrap_or(0));
+        }
+    }
+}
+
+impl StoreView {
+    /// `why`: the error seen, without secrets.
+    pub fn set(&self, up: bool, breaker: i64, why: &str) {
+        let mut views = self.health.views.lock().unwrap_or_else(PoisonError::into_inner);
+        if views.workers.insert(self.id, View { up, breaker }) == Some(View { up, breaker })
+            && views.announced.is_some()
+        {
+            return;
+        }
+        self.health.show(&views);
+        let all_up = views.workers.values().all(|view| view.up);
+        // A worker that is still connecting does not make the store bad news.
+        if views.announced == Some(all_up) || (up && !all_up) {
+            return;
+        }
+        views.announced = Some(all_up);
+        if all_up {
+            tracing::info!("the limit store answers");
+        } else {
+            tracing::warn!(error = why, "the limit store does not answer: limits follow their on_error until it does");
+        }
+    }
+}
+
+impl Drop for StoreView {
+    fn drop(&mut self) {
+        let mut views = self.health.views.lock().unwrap_or_else(PoisonError::into_inner);
+        views.workers.remove(&self.id);
+        self.health.show(&views);
+    }
+}

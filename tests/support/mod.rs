@@ -1,0 +1,200 @@
+//! What the tests of the store share: random rules, checks, and a redis-server of their own.
+//! Used by `twin.rs` and `store.rs`.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use sluicegate::limit::algo::{NAMES, Rule, fixed_window::FixedWindow, token_bucket::TokenBucket};
+use sluicegate::limit::key::{Cost, Key, KeyPart};
+use sluicegate::limit::rule::{Limit, Missing, Mode, OnError};
+use sluicegate::limit::store::Check;
+
+/// A walk's random numbers; a failed walk prints its seed, and `SEED=...` walks it again.
+pub struct Seeded {
+    pub rng: StdRng,
+    seed: u64,
+}
+
+pub fn seeded() -> Seeded {
+    let seed = match std::env::var("SEED") {
+        Ok(seed) => seed.parse().expect("SEED is a number"),
+        Err(_) => rand::random(),
+    };
+    Seeded { rng: StdRng::seed_from_u64(seed), seed }
+}
+
+impl Drop for Seeded {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("replay with SEED={}", self.seed);
+        }
+    }
+}
+
+/// A rule of the algorithm called `name`, by turns everyday and at the bounds of exactness.
+pub fn random_rule(name: &str, rng: &mut StdRng) -> Rule {
+    NAMES
+        .iter()
+        .position(|known| *known == name)
+        .map(|_| generate(&sample(name), rng))
+        .unwrap_or_else(|| panic!("{name} is not in the list"))
+}
+
+/// Any rule of the algorithm; a new algorithm needs a line here.
+fn sample(name: &str) -> Rule {
+    match name {
+        "token_bucket" => {
+            Rule::TokenBucket(TokenBucket { rate: 1, per_ms: 1, burst: 1, debt: 0, interval: false, empty: false })
+        }
+        "fixed_window" => Rule::FixedWindow(FixedWindow { limit: 1, window_ms: 1, clock: false }),
+        _ => panic!("tests/support has no rules of {name} yet"),
+    }
+}
+
+/// A random rule of the same algorithm; the compiler asks for a new algorithm's arm.
+fn generate(rule: &Rule, rng: &mut StdRng) -> Rule {
+    const EXACT: i64 = 1 << 53;
+    let day = 86_400_000;
+    let period = match rng.random_range(0..6) {
+        0 => rng.random_range(1..10),
+        1 => 1000,
+        2 => 60_000,
+        3 => day,
+        4 => rng.random_range(1..10_000),
+        _ => rng.random_range(1..366 * day),
+    };
+    match rule {
+        Rule::TokenBucket(_) => {
+            // used + need stays below 2^53: (2 burst + 2 debt + 1) per.
+            let most = (EXACT / period - 1) / 4;
+            let most = if rng.random_bool(0.2) { most } else { most.min(200) };
+            let debt = if rng.random_bool(0.3) { rng.random_range(1..=most) } else { 0 };
+            Rule::TokenBucket(TokenBucket {
+                rate: if rng.random_bool(0.1) {
+                    rng.random_range(1..=most)
+                } else {
+                    rng.random_range(1..=most.min(50))
+                },
+                per_ms: period,
+                burst: if rng.random_bool(0.1) { most } else { rng.random_range(1..=most) },
+                debt,
+                interval: rng.random_bool(0.3),
+                empty: rng.random_bool(0.2),
+            })
+        }
+        Rule::FixedWindow(_) => Rule::FixedWindow(FixedWindow {
+            limit: if rng.random_bool(0.1) { EXACT - 2_000_000_000 } else { rng.random_range(1..100) },
+            window_ms: period,
+            clock: rng.random_bool(0.5),
+        }),
+    }
+}
+
+pub fn limit(name: &str, rule: Rule, mode: Mode) -> Arc<Limit> {
+    Arc::new(Limit {
+        name: name.to_owned(),
+        rule,
+        key: Key(vec![KeyPart::All]),
+        missing: Missing::Skip,
+        cost: Cost::Fixed(1),
+        mode,
+        on_error: OnError::Local,
+    })
+}
+
+pub fn check(limit: &Arc<Limit>, who: &str, cost: i64) -> Check {
+    Check { limit: limit.clone(), key: format!("sg:{{{who}}}:{}:{}", limit.name, limit.rule.name()), cost }
+}
+
+/// Random decisions over a few limits and clients: what a batch of one call carries.
+pub fn random_decisions(limits: &[Arc<Limit>], most: usize, rng: &mut StdRng) -> Vec<Vec<Check>> {
+    (0..rng.random_range(1..=most))
+        .map(|_| {
+            let who = format!("ip=10.0.0.{}", rng.random_range(0..4));
+            let cost = if rng.random_bool(0.1) { 0 } else { rng.random_range(1..6) };
+            let first = rng.random_range(0..limits.len());
+            let count = rng.random_range(1..=limits.len());
+            (0..count).map(|i| check(&limits[(first + i) % limits.len()], &who, cost)).collect()
+        })
+        .collect()
+}
+
+/// A redis-server on a free port, killed when dropped.
+pub struct RedisServer {
+    child: Option<Child>,
+    pub port: u16,
+    args: Vec<String>,
+    dir: tempfile::TempDir,
+}
+
+impl RedisServer {
+    pub fn start(args: &[&str]) -> RedisServer {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+        let mut server = RedisServer { child: None, port, args, dir: tempfile::tempdir().unwrap() };
+        server.restart();
+        server.wait_ready();
+        server
+    }
+
+    pub fn restart(&mut self) {
+        let child = Command::new("redis-server")
+            .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .arg("--dir")
+            .arg(self.dir.path())
+            .args(&self.args)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("redis-server does not start; install it: apt-get install redis-server");
+        self.child = Some(child);
+    }
+
+    pub fn restart_with(&mut self, args: &[&str]) {
+        self.args = args.iter().map(|arg| (*arg).to_owned()).collect();
+        self.restart();
+    }
+
+    /// Ends it as a crash would.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    /// `STOP` or `CONT`.
+    pub fn signal(&self, name: &str) {
+        let pid = self.child.as_ref().unwrap().id().to_string();
+        assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    /// A plain connection for the test itself.
+    pub fn client(&self) -> redis::Connection {
+        let client = redis::Client::open(self.url()).unwrap();
+        client.get_connection_with_timeout(Duration::from_secs(5)).unwrap()
+    }
+
+    fn wait_ready(&self) {
+        let until = Instant::now() + Duration::from_secs(10);
+        while std::net::TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            assert!(Instant::now() < until, "redis-server does not listen");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
