@@ -1,7 +1,7 @@
 //! Addresses: where to listen, and sets of networks for `allow`, `deny` and `trusted_proxies`.
 //! Called by the config compiler (to build) and the request path (to ask).
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ impl fmt::Display for ListenAddr {
 }
 
 /// A set of networks. A look-up costs one hash probe per distinct prefix length in the set.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct IpSet {
     by_prefix: Vec<(u8, HashSet<IpAddr>)>,
 }
@@ -61,6 +61,15 @@ impl IpSet {
             }
         };
         self.by_prefix[slot].1.insert(net.network());
+    }
+}
+
+/// In order, so that equal sets print alike and a reload can tell what changed.
+impl fmt::Debug for IpSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nets: BTreeSet<_> =
+            self.by_prefix.iter().flat_map(|(len, nets)| nets.iter().map(move |ip| (ip, len))).collect();
+        f.debug_set().entries(nets).finish()
     }
 }
 

@@ -1,1 +1,195 @@
-//! placeholder
+//! The command line: what can be asked for, the log, and the exit code. Called by `main`; each
+//! subcommand with more to it than a call is a file of its own.
+
+mod check;
+mod demo;
+mod healthcheck;
+
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use tracing_subscriber::EnvFilter;
+
+use crate::config;
+use crate::control::{self, Source};
+
+/// Bad usage has the same code: clap exits with it.
+const BAD_CONFIG: u8 = 2;
+const RUNTIME: u8 = 1;
+
+const EXAMPLES: &str = "\
+Examples:
+  sluicegate demo                                      see it work, nothing else needed
+  sluicegate proxy --to http://127.0.0.1:3000 --limit '10/s burst 20 by ip'
+  sluicegate check -c sluicegate.toml                  every mistake, with line and column
+  sluicegate run -c sluicegate.toml                    edits of the file apply while it runs
+
+Signals: HUP reloads the config, TERM and INT drain; a second TERM or INT stops at once.
+Exit codes: 0 ok, 1 failed while running, 2 bad config or usage.";
+
+#[derive(Parser)]
+#[command(name = "sluicegate", version, about = "A reverse proxy with exact, distributed throttling built in.")]
+#[command(after_help = EXAMPLES, arg_required_else_help = true, disable_help_subcommand = true)]
+struct Cli {
+    #[command(flatten)]
+    log: Log,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Args)]
+#[command(next_display_order = 100)]
+struct Log {
+    /// What to log: error, warn, info, debug, trace, or a filter such as info,sluicegate::control=debug
+    #[arg(long, global = true, env = "SLUICEGATE_LOG", default_value = "info", value_name = "LEVEL")]
+    log: String,
+    /// How to log, on standard error
+    #[arg(long, global = true, env = "SLUICEGATE_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
+    log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the gateway
+    Run {
+        #[command(flatten)]
+        config: ConfigFile,
+    },
+    /// Check a config and say everything that is wrong with it
+    Check {
+        #[command(flatten)]
+        config: ConfigFile,
+        /// How to answer; json goes to standard output
+        #[arg(long, default_value = "text")]
+        format: check::Format,
+    },
+    /// Put the gateway in front of one server, without a config file
+    Proxy(Proxy),
+    /// Try it: gateway, echo server and sample limits in one process
+    Demo {
+        /// Keep the config in DIR, which is made if missing [default: a temporary directory, removed at the end]
+        #[arg(long)]
+        dir: Option<PathBuf>,
+    },
+    /// Ask a running gateway whether it is ready: exit code 0 if so, else 1
+    Healthcheck {
+        #[command(flatten)]
+        config: ConfigFile,
+        /// Ask this URL instead of the admin listener that the config names
+        #[arg(long)]
+        url: Option<String>,
+    },
+}
+
+#[derive(Args)]
+struct ConfigFile {
+    /// The config file
+    #[arg(short, long, env = "SLUICEGATE_CONFIG", default_value = "sluicegate.toml", value_name = "FILE")]
+    config: PathBuf,
+}
+
+#[derive(Args)]
+struct Proxy {
+    /// The server to send requests to
+    #[arg(long, value_name = "URL")]
+    to: String,
+    /// Where to accept requests
+    #[arg(long, default_value = "127.0.0.1:8080", value_name = "ADDR")]
+    listen: String,
+    /// A limit, such as '10/s burst 20 by ip'; several may be given
+    #[arg(long, value_name = "LIMIT")]
+    limit: Vec<String>,
+    /// Where to serve metrics and probes
+    #[arg(long, default_value = "127.0.0.1:9090", value_name = "ADDR")]
+    admin: String,
+}
+
+/// Parses the arguments of the process and obeys them.
+pub fn main() -> ExitCode {
+    run(std::env::args_os())
+}
+
+fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        // Help and version come this way too, with code 0.
+        Err(message) => {
+            let _ = message.print();
+            return ExitCode::from(u8::try_from(message.exit_code()).unwrap_or(BAD_CONFIG));
+        }
+    };
+    if let Err(error) = start_log(&cli.log) {
+        eprintln!("error: --log {}: {error}", cli.log.log);
+        return ExitCode::from(BAD_CONFIG);
+    }
+    match cli.command {
+        Command::Run { config } => gateway(Source::File(config.config)),
+        Command::Check { config, format } => check::check(&config.config, format),
+        Command::Proxy(proxy) => match proxy_config(&proxy) {
+            Ok(text) => gateway(Source::Text { name: "proxy".to_owned(), text }),
+            Err(report) => bad_config(&report),
+        },
+        Command::Demo { dir } => demo::demo(dir),
+        Command::Healthcheck { config, url } => healthcheck::healthcheck(&config.config, url.as_deref()),
+    }
+}
+
+/// Runs the gateway to its end.
+fn gateway(source: Source) -> ExitCode {
+    match control::run(source) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(control::Error::Config(report)) => bad_config(&report),
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(RUNTIME)
+        }
+    }
+}
+
+fn bad_config(report: &config::Report) -> ExitCode {
+    eprintln!("{}", report.render(std::io::stderr().is_terminal()));
+    ExitCode::from(BAD_CONFIG)
+}
+
+fn proxy_config(proxy: &Proxy) -> Result<String, config::Report> {
+    let mut text = config::proxy_text(&proxy.to, &proxy.listen, &proxy.limit)?;
+    // A JSON string is a TOML string.
+    let admin = serde_json::Value::from(proxy.admin.as_str());
+    text.push_str(&format!("\n[admin]\nlisten = {admin}\n"));
+    Ok(text)
+}
+
+fn start_log(log: &Log) -> Result<(), String> {
+    let filter = EnvFilter::try_new(&log.log).map_err(|error| error.to_string())?;
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none());
+    let started = match log.log_format {
+        LogFormat::Text => builder.try_init(),
+        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+    };
+    started.map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,7 +1,19 @@
 //! From TOML text to [`Config`], the compiled form that a snapshot holds. Only this folder knows
 //! the file format. Every mistake of a load is reported at once (`report`).
 
-use std::path::PathBuf;
+mod compile;
+mod reader;
+mod report;
+mod schema;
+mod shorthand;
+mod source;
+mod substitute;
+mod syntax;
+mod tree;
+mod values;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +22,36 @@ use crate::net::{IpSet, ListenAddr};
 use crate::route::Route;
 use crate::route::table::RouteTable;
 use crate::upstream::Upstream;
+use source::Sources;
+
+pub use report::Report;
+pub use shorthand::proxy_text;
+
+/// The config in the file at `path` and in all it includes.
+pub fn load(path: &Path) -> Result<Config, Report> {
+    let sources = Sources::default();
+    let documents = sources.documents(path);
+    compile::compile(&sources, &documents).ok_or_else(|| sources.into_report())
+}
+
+/// The config in a text that is in no file; relative paths in it start at the working directory.
+pub fn from_text(name: &str, text: &str) -> Result<Config, Report> {
+    let sources = Sources::default();
+    let documents = sources.documents_of_text(name, text);
+    compile::compile(&sources, &documents).ok_or_else(|| sources.into_report())
+}
+
+/// Keys as section and key.
+pub type Keys = BTreeSet<(&'static str, &'static str)>;
+
+/// Every key there is, and those that the file at `path` uses: a reference config uses all.
+pub fn known_and_used_keys(path: &Path) -> (Keys, Keys) {
+    let known = schema::ALL.iter().flat_map(|section| section.keys.iter().map(|key| (section.name, *key)));
+    let sources = Sources::default();
+    let documents = sources.documents(path);
+    compile::compile(&sources, &documents);
+    (known.collect(), sources.seen())
+}
 
 /// What will run, every name resolved and every number checked.
 #[derive(Debug)]

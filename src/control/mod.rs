@@ -1,1 +1,254 @@
-//! placeholder
+//! The control thread: starts the workers, then watches the config, reloads it, serves the admin
+//! listener and obeys signals until it is told to drain. Called by the command line.
+
+mod admin;
+mod diff;
+mod guard;
+mod listeners;
+mod reload;
+mod shared;
+mod watch;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::config::{self, Config, Report};
+use crate::limit::store::memory::Memory;
+use crate::metrics::Metrics;
+use crate::snapshot::Snapshot;
+use crate::worker::Workers;
+use listeners::{BindError, Listeners};
+use reload::{Failure, Job, Outcome, Reloader, Trigger};
+use shared::{Lifecycle, Shared};
+use watch::Watch;
+
+/// Where the config comes from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    File(PathBuf),
+    /// Made by the command line; `name` stands in diagnostics.
+    Text {
+        name: String,
+        text: String,
+    },
+}
+
+/// Why the gateway ended other than by a complete drain.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{0}")]
+    Config(Report),
+    #[error("{0}")]
+    Bind(BindError),
+    #[error("{doing}: {error}")]
+    System { doing: &'static str, error: io::Error },
+    #[error("metrics: {0}")]
+    Metrics(prometheus::Error),
+    #[error("stopped by a second signal before requests had ended")]
+    Cut,
+}
+
+/// Reloads that wait; more are refused or wait themselves.
+const JOBS: usize = 8;
+
+/// Runs the gateway until it has drained.
+///
+/// # Errors
+/// A config that is invalid, an address that cannot be listened on, a resource the system
+/// refuses, or a second signal during the drain.
+pub fn run(source: Source) -> Result<(), Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(system("cannot start the control thread's event loop"))?;
+    runtime.block_on(control(source))
+}
+
+async fn control(source: Source) -> Result<(), Error> {
+    let mut stop = Stop::new().map_err(system("cannot listen for signals"))?;
+    let mut hup = signal(SignalKind::hangup()).map_err(system("cannot listen for signals"))?;
+    let config = source.load().map_err(Error::Config)?;
+    warn_of_few_files(&config);
+    let files = config.files.clone();
+    let (mut reloader, jobs, mut inbox) = start(source, config)?;
+
+    // A `Text` source may still name files: sets and secrets.
+    let watch = reloader.source.watchable().then(|| Watch::start(files, jobs, reloader.shared.clone()));
+    loop {
+        tokio::select! {
+            () = stop.wait() => break,
+            _ = hup.recv() => {
+                let outcome = reloader.reload(Trigger::Signal, false, false).await;
+                retarget(watch.as_ref(), &reloader, &outcome);
+            }
+            Some(job) = inbox.recv() => {
+                let outcome = reloader.reload(job.trigger, job.dry_run, job.verify).await;
+                retarget(watch.as_ref(), &reloader, &outcome);
+                // Whoever asked may have gone.
+                let _ = job.reply.send(outcome);
+            }
+        }
+    }
+    drop(inbox);
+    drain(reloader, &mut stop).await
+}
+
+/// Binds, then starts the workers: an address in use is an error before anything runs.
+fn start(source: Source, config: Config) -> Result<(Reloader, mpsc::Sender<Job>, mpsc::Receiver<Job>), Error> {
+    let metrics = Metrics::new().map_err(Error::Metrics)?;
+    for result in ["success", "failure", "unchanged"] {
+        Trigger::ALL.iter().for_each(|trigger| drop(metrics.config_reload(result, trigger.label())));
+    }
+    let prepared = listeners::bind_all(&config).map_err(Error::Bind)?;
+    let (addresses, admin) = prepared.addresses();
+    let memory = Arc::new(Memory::new(config.store.max_keys));
+    let count = config.server.workers;
+    let snapshot = Arc::new(Snapshot::new(1, config, &metrics));
+    metrics.config_loaded(&snapshot);
+    let current = Arc::new(ArcSwap::new(snapshot));
+    let shared = Arc::new(Shared::default());
+    let (jobs, inbox) = mpsc::channel(JOBS);
+
+    let workers = Workers::start(count, &current, &metrics, &memory).map_err(system("cannot start the workers"))?;
+    let context = admin::Context {
+        current: current.clone(),
+        metrics: metrics.clone(),
+        shared: shared.clone(),
+        jobs: jobs.clone(),
+    };
+    let listeners = Listeners::open(workers, prepared, context).map_err(system("cannot serve a listener"))?;
+    shared.enter(Lifecycle::Ready);
+    tracing::info!(listen = addresses.join(", "), admin, workers = count, "ready");
+    Ok((Reloader { source, current, metrics, shared, listeners }, jobs, inbox))
+}
+
+/// After a failed load the files it read are watched as well: one of them holds the mistake.
+fn retarget(watch: Option<&Watch>, reloader: &Reloader, outcome: &Outcome) {
+    let Some(watch) = watch else { return };
+    let mut files = reloader.current.load().config.files.clone();
+    if let Outcome::Failed { failure: Failure::Config(report), .. } = outcome {
+        files
+            .extend(report.files().iter().filter(|file| !reloader.current.load().config.files.contains(file)).cloned());
+    }
+    watch.retarget(&files);
+}
+
+/// Readiness fails first, so that balancers send no more; then the listeners close, then requests
+/// get their time to end.
+async fn drain(reloader: Reloader, stop: &mut Stop) -> Result<(), Error> {
+    let Reloader { current, shared, listeners, .. } = reloader;
+    let server = current.load().config.server.clone();
+    shared.enter(Lifecycle::Draining);
+    tracing::info!(
+        delay = ?server.shutdown_delay,
+        timeout = ?server.shutdown_timeout,
+        "draining; a second signal stops at once"
+    );
+    let admin = tokio::select! {
+        () = stop.wait() => return Err(Error::Cut),
+        () = tokio::time::sleep(server.shutdown_delay) => {
+            let (workers, admin) = listeners.close_all();
+            tokio::select! {
+                () = stop.wait() => return Err(Error::Cut),
+                whole = workers.drain(server.shutdown_timeout) => {
+                    if !whole {
+                        tracing::warn!("requests still ran after {:?} and were cut", server.shutdown_timeout);
+                    }
+                }
+            }
+            admin
+        }
+    };
+    admin.end();
+    tracing::info!("drained");
+    Ok(())
+}
+
+impl Source {
+    /// # Errors
+    /// Every mistake of the config at once.
+    pub fn load(&self) -> Result<Config, Report> {
+        match self {
+            Source::File(path) => config::load(path),
+            Source::Text { name, text } => config::from_text(name, text),
+        }
+    }
+
+    /// True when an edit could be noticed; says so when not, or not always.
+    fn watchable(&self) -> bool {
+        let Source::File(path) = self else { return true };
+        if !std::fs::metadata(path).is_ok_and(|m| m.is_file()) {
+            tracing::warn!("{} is not a regular file and is not watched for edits", path.display());
+            return false;
+        }
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        if watch::is_mount_point(Path::new(path), &mounts) {
+            tracing::warn!(
+                "{} is mounted as a single file: edits that replace the file, as most editors save, will not be seen; \
+                 mount its directory instead",
+                path.display()
+            );
+        }
+        true
+    }
+}
+
+/// A connection through the gateway takes two file descriptors.
+fn warn_of_few_files(config: &Config) {
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let Some(limit) = open_files(&limits) else { return };
+    let needed = config.server.max_connections.saturating_mul(2);
+    if needed > limit {
+        tracing::warn!(
+            "server.max_connections = {} needs up to {needed} open files but the limit is {limit}: raise it \
+             (ulimit -n, LimitNOFILE= of systemd, --ulimit nofile= of docker) or lower max_connections",
+            config.server.max_connections
+        );
+    }
+}
+
+/// The soft limit; `None` when there is none.
+fn open_files(limits: &str) -> Option<usize> {
+    limits.lines().find_map(|line| line.strip_prefix("Max open files"))?.split_whitespace().next()?.parse().ok()
+}
+
+fn system(doing: &'static str) -> impl FnOnce(io::Error) -> Error {
+    move |error| Error::System { doing, error }
+}
+
+/// The signals that end the process. SIGPIPE is not here: Rust programs ignore it from the start.
+struct Stop {
+    term: Signal,
+    int: Signal,
+}
+
+impl Stop {
+    fn new() -> io::Result<Stop> {
+        Ok(Stop { term: signal(SignalKind::terminate())?, int: signal(SignalKind::interrupt())? })
+    }
+
+    async fn wait(&mut self) {
+        tokio::select! {
+            _ = self.term.recv() => {}
+            _ = self.int.recv() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_open_files_limit_is_the_soft_one() {
+        let limits = "Limit                     Soft Limit           Hard Limit           Units\n\
+                      Max open files            1024                 524288               files\n";
+        assert_eq!(open_files(limits), Some(1024));
+        assert_eq!(open_files("Max open files  unlimited  unlimited  files\n"), None);
+    }
+}

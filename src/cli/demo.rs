@@ -1,0 +1,97 @@
+//! `sluicegate demo`: the gateway with sample limits in front of its own echo server, and the
+//! commands to try. Called by the command line.
+
+use std::fs::DirBuilder;
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use super::{RUNTIME, gateway};
+use crate::control::Source;
+
+const CONFIG: &str = include_str!("../../conf/demo.toml");
+
+pub fn demo(dir: Option<PathBuf>) -> ExitCode {
+    let home = match Home::new(dir) {
+        Ok(home) => home,
+        Err(error) => {
+            eprintln!("error: cannot write the demo config: {error}");
+            return ExitCode::from(RUNTIME);
+        }
+    };
+    // The reader may be gone; the gateway runs all the same.
+    let _ = introduce(&home.config());
+    gateway(Source::File(home.config()))
+}
+
+/// The directory of the config; a temporary one goes with this value.
+struct Home {
+    dir: PathBuf,
+    temporary: bool,
+}
+
+impl Home {
+    fn new(dir: Option<PathBuf>) -> io::Result<Home> {
+        let home = match dir {
+            Some(dir) => {
+                std::fs::create_dir_all(&dir)?;
+                Home { dir, temporary: false }
+            }
+            None => {
+                let name = format!("sluicegate-demo-{}-{:08x}", std::process::id(), rand::random::<u32>());
+                let dir = std::env::temp_dir().join(name);
+                DirBuilder::new().mode(0o700).create(&dir)?;
+                Home { dir, temporary: true }
+            }
+        };
+        // A config edited in an earlier demo is kept.
+        match std::fs::File::create_new(home.config()) {
+            Ok(mut file) => file.write_all(CONFIG.as_bytes())?,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+        Ok(home)
+    }
+
+    fn config(&self) -> PathBuf {
+        self.dir.join("sluicegate.toml")
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        if self.temporary {
+            let _ = std::fs::remove_dir_all(&self.dir);
+        }
+    }
+}
+
+fn introduce(config: &Path) -> io::Result<()> {
+    let mut out = io::stdout();
+    writeln!(
+        out,
+        "\
+Sluicegate demo. In another terminal:
+
+  curl -i http://127.0.0.1:8080/
+      200 from the built-in echo server; RateLimit says what remains of 10 requests.
+
+  for i in $(seq 12); do curl -s -o /dev/null -w '%{{http_code}} ' http://127.0.0.1:8080/; done
+      200 until the burst of 10 is spent, then 429.
+
+  curl -i http://127.0.0.1:8080/
+      While refused: Retry-After says when, exactly. One request comes back every second.
+
+  curl -s http://127.0.0.1:9090/metrics | grep -E 'rejections_total|decisions_total'
+      The refusals, by route and limit.
+
+  Edit {}
+      Set burst = 100 and save: it applies within a second, and what was spent stays spent.
+
+Ctrl-C ends it.
+",
+        config.display()
+    )?;
+    out.flush()
+}

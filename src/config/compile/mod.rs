@@ -1,0 +1,209 @@
+//! From the trees of all files to the compiled config: one file per kind of section. Called by
+//! `config::load` and its likes.
+
+mod action;
+mod edit;
+mod limit;
+mod matcher;
+mod route;
+mod server;
+mod set;
+mod upstream;
+
+use std::collections::HashMap;
+
+use super::Config;
+use super::reader::{Section, closest};
+use super::report::{Diagnostic, Kind, Place};
+use super::schema::{self, Schema};
+use super::source::{SMALLEST, Sources};
+use super::tree::{self, Node, Table, Value};
+
+/// `None` when anything is wrong; every mistake is in `sources` then.
+pub fn compile(sources: &Sources, documents: &[Table]) -> Option<Config> {
+    let roots: Vec<Section> =
+        documents.iter().map(|table| Section::new(sources, &schema::ROOT, "the top level", table)).collect();
+    let merged = |key| merged(sources, &roots, key);
+    let [server, admin, store, headers, upstreams, sets, limits] =
+        ["server", "admin", "store", "headers", "upstream", "set", "limit"].map(merged);
+    let routes = routes(sources, &roots);
+    for root in roots {
+        root.entry("include");
+        root.finish();
+    }
+
+    let server = server::server(&server.section(sources, &schema::SERVER));
+    let admin = server::admin(&admin.section(sources, &schema::ADMIN), &server.listeners);
+    let store = server::store(&store.section(sources, &schema::STORE));
+    let ratelimit_headers = server::headers(&headers.section(sources, &schema::HEADERS));
+    let sets = set::sets(sets.named(sources, "set", &schema::SET));
+    let limits = limit::limits(limits.named(sources, "limit", &schema::LIMIT), store.on_error);
+    let mut upstreams = upstream::upstreams(upstreams.named(sources, "upstream", &schema::UPSTREAM));
+    let context = route::Context { defaults: &server.defaults, limits: &limits, sets: &sets };
+    let (routes, table) = route::routes(sources, &routes, &context, &mut upstreams);
+    if routes.is_empty() && !documents.is_empty() {
+        let place = Place { file: 0, start: 0, end: 0 };
+        let message = "the configuration has no route, so it would answer 404 to everything";
+        sources.mistake(Diagnostic::new(place, message).kind(Kind::Absent).help(format!("add one:\n\n{SMALLEST}")));
+    }
+    if sources.has_mistakes() {
+        return None;
+    }
+    Some(Config {
+        server: server.settings,
+        listeners: server.listeners,
+        admin: admin?,
+        store,
+        ratelimit_headers,
+        table,
+        routes,
+        upstreams: upstreams.list,
+        limits: limits.into_values(),
+        hash: sources.hash(),
+        files: sources.files(),
+    })
+}
+
+/// A section of all files together.
+struct Merged {
+    title: &'static str,
+    table: Table,
+}
+
+fn merged(sources: &Sources, roots: &[Section], key: &'static str) -> Merged {
+    let mut tables = Vec::new();
+    for root in roots {
+        match root.node(key) {
+            Some(Node { value: Value::Table(table), .. }) => tables.push(table.clone()),
+            Some(node @ Node { value: Value::Array(_), .. }) => {
+                root.fault::<()>(
+                    key,
+                    node,
+                    "it is a list",
+                    &format!("write [{key}] or [{key}.NAME] with single brackets"),
+                );
+            }
+            Some(node) => {
+                root.wrong_type::<()>(key, "a table", node);
+            }
+            None => {}
+        }
+    }
+    let nowhere = Table { place: Place { file: 0, start: 0, end: 0 }, entries: Vec::new() };
+    Merged { title: key, table: tree::merge(sources, key, tables).unwrap_or(nowhere) }
+}
+
+impl Merged {
+    fn section<'a>(&'a self, sources: &'a Sources, schema: &'static Schema) -> Section<'a> {
+        Section::new(sources, schema, format!("[{}]", self.title), &self.table)
+    }
+
+    /// The sections `[KIND.NAME]`, in the order of the files.
+    fn named<'a>(&'a self, sources: &'a Sources, kind: &str, schema: &'static Schema) -> Vec<Named<'a>> {
+        let mut named = Vec::new();
+        for entry in &self.table.entries {
+            if !super::values::is_name(&entry.key) {
+                sources.mistake(
+                    Diagnostic::new(entry.place, format!("`{}` is not a name for [{kind}.NAME]", entry.key))
+                        .help(super::values::NAME_HELP),
+                );
+            }
+            let title = format!("[{kind}.{}]", entry.key);
+            match &entry.node.value {
+                Value::Table(table) => {
+                    let section = Section::new(sources, schema, title, table);
+                    named.push(Named { name: &entry.key, place: entry.place, section });
+                }
+                Value::Broken => {}
+                _ => sources.mistake(
+                    Diagnostic::new(
+                        entry.place,
+                        format!("`{}` must be a table, found {}", entry.key, entry.node.type_name()),
+                    )
+                    .help(format!("{kind}s have names: put its keys under [{kind}.NAME]")),
+                ),
+            }
+        }
+        named
+    }
+}
+
+/// One `[KIND.NAME]`.
+struct Named<'a> {
+    name: &'a str,
+    place: Place,
+    section: Section<'a>,
+}
+
+fn routes<'a>(sources: &'a Sources, roots: &[Section<'a>]) -> Vec<Section<'a>> {
+    let mut routes = Vec::new();
+    for root in roots {
+        let items = match root.node("route") {
+            Some(Node { value: Value::Array(items), .. }) => items.as_slice(),
+            Some(node @ Node { value: Value::Table(_), .. }) => {
+                root.fault::<()>(
+                    "route",
+                    node,
+                    "it is a single table",
+                    "write [[route]] with two brackets, once for each route",
+                );
+                &[]
+            }
+            Some(node) => {
+                root.wrong_type::<()>("route", "a list of tables", node);
+                &[]
+            }
+            None => &[],
+        };
+        for item in items {
+            match &item.value {
+                Value::Table(table) => routes.push(Section::new(sources, &schema::ROUTE, "[[route]]", table)),
+                _ => {
+                    root.wrong_type::<()>("route", "a list of tables", item);
+                }
+            }
+        }
+    }
+    routes
+}
+
+/// What the sections of one kind compiled to. A broken one is defined all the same, so that
+/// nobody is told that it is missing.
+pub struct Names<T> {
+    kind: &'static str,
+    order: Vec<String>,
+    values: HashMap<String, (Place, Option<T>)>,
+}
+
+impl<T: Clone> Names<T> {
+    fn new(kind: &'static str) -> Names<T> {
+        Names { kind, order: Vec::new(), values: HashMap::new() }
+    }
+
+    fn insert(&mut self, name: &str, place: Place, value: Option<T>) {
+        self.order.push(name.to_owned());
+        self.values.insert(name.to_owned(), (place, value));
+    }
+
+    fn find(&self, sources: &Sources, place: Place, name: &str) -> Option<T> {
+        if let Some((_, value)) = self.values.get(name) {
+            return value.clone();
+        }
+        let kind = self.kind;
+        let mistake =
+            Diagnostic::new(place, format!("undefined {kind} `{name}`")).kind(Kind::Absent).label("not defined");
+        let candidate = closest(name, self.order.iter().map(String::as_str));
+        sources.mistake(match candidate.and_then(|candidate| self.values.get_key_value(candidate)) {
+            Some((candidate, (defined, _))) => mistake
+                .related(*defined, format!("`{candidate}` is defined here"))
+                .help(format!("did you mean `{candidate}`?")),
+            None => mistake.help(format!("define it with [{kind}.{name}]")),
+        });
+        None
+    }
+
+    fn into_values(mut self) -> Vec<T> {
+        let values = self.order.iter().filter_map(|name| self.values.remove(name));
+        values.filter_map(|(_, value)| value).collect()
+    }
+}

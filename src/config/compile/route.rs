@@ -1,0 +1,185 @@
+//! `[[route]]`: everything a route says, and what the routes say together. Called by `compile`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::server::{BODY_MAX, Defaults, timeouts, usize_of};
+use super::upstream::Upstreams;
+use super::{Names, action, edit, matcher};
+use crate::config::reader::{At, Section};
+use crate::config::report::{Diagnostic, Place};
+use crate::config::source::Sources;
+use crate::config::values::{self, Fault, fault};
+use crate::limit::rule::Limit;
+use crate::net::IpSet;
+use crate::route::table::RouteTable;
+use crate::route::{HostPattern, Route};
+
+/// One decision of the store carries no more.
+const LIMITS_MAX: usize = 16;
+const NAME_MAX: usize = 128;
+
+pub struct Context<'a> {
+    pub defaults: &'a Defaults,
+    pub limits: &'a Names<Arc<Limit>>,
+    pub sets: &'a Names<Arc<IpSet>>,
+}
+
+/// A compiled route and where it stands. The name's place when it was given one.
+struct Placed {
+    route: Route,
+    place: Place,
+    named: Option<Place>,
+}
+
+pub fn routes(
+    sources: &Sources,
+    sections: &[Section],
+    context: &Context,
+    upstreams: &mut Upstreams,
+) -> (Vec<Route>, RouteTable) {
+    let mut placed = Vec::with_capacity(sections.len());
+    for section in sections {
+        placed.extend(route(section, context, upstreams));
+        section.unknown();
+    }
+    let (routes, places): (Vec<Route>, Vec<(Place, Option<Place>)>) =
+        placed.into_iter().map(|Placed { route, place, named }| (route, (place, named))).unzip();
+    let shadowed = RouteTable::conflicts(&routes);
+    for (route, by) in &shadowed {
+        let message =
+            format!("the route `{}` never gets a request: `{}` takes them all", routes[*route].name, routes[*by].name);
+        sources.mistake(
+            Diagnostic::new(places[*route].0, message)
+                .label("shadowed")
+                .related(places[*by].0, "takes every request of the other")
+                .help("remove one of the two, or narrow one by host, path, methods or header"),
+        );
+    }
+    let mut names: HashMap<&str, usize> = HashMap::new();
+    for (index, route) in routes.iter().enumerate() {
+        let Some(first) = names.insert(&route.name, index) else { continue };
+        let (place, named) = places[index];
+        if named.is_none() && shadowed.iter().any(|(a, b)| [*a, *b].contains(&index)) {
+            continue;
+        }
+        let help = match named {
+            Some(_) => "give each route its own name",
+            None => "names come from host and path; give one of the two a `name` of its own",
+        };
+        sources.mistake(
+            Diagnostic::new(named.unwrap_or(place), format!("two routes have the name `{}`", route.name))
+                .related(places[first].1.unwrap_or(places[first].0), "first named here")
+                .help(help),
+        );
+    }
+    // A table of ten thousand routes takes a while; a config with mistakes needs none.
+    let table = if sources.has_mistakes() { RouteTable::new(&[]) } else { RouteTable::new(&routes) };
+    (routes, table)
+}
+
+fn route(section: &Section, context: &Context, upstreams: &mut Upstreams) -> Option<Placed> {
+    let place = section.node("path").map_or(section.place, |node| node.place);
+    let name = section.parse_at("name", name);
+    let matcher = matcher::matcher(section);
+    let action = action::action(section, upstreams);
+    let limits = limits(section, context);
+    let allow = networks(section, "allow", context);
+    let deny = networks(section, "deny", context);
+    let rewrite = action::rewrite(section);
+    let request_headers = edit::edit(section, "request_headers");
+    let response_headers = edit::edit(section, "response_headers");
+    let max_body = section.size("max_body", BODY_MAX).unwrap_or(context.defaults.max_body);
+    let max_in_flight = usize_of(section.integer("max_in_flight", 1..=10_000_000));
+    let timeouts = timeouts(section, &context.defaults.timeouts);
+    let refuse = action::refuse(section);
+    let matcher = matcher?;
+    let named = name.as_ref().map(|at| at.place);
+    let path = section.string("path").unwrap_or_else(|| "/".to_owned());
+    let name = name.map_or_else(|| derived_name(matcher.hosts.first(), &path), |at| at.value);
+    let route = Route {
+        name,
+        matcher,
+        action: action?,
+        limits: limits?,
+        allow: allow?,
+        deny: deny?,
+        rewrite,
+        request_headers: request_headers?,
+        response_headers: response_headers?,
+        max_body,
+        max_in_flight,
+        timeouts,
+        refuse,
+    };
+    Some(Placed { route, place, named })
+}
+
+fn name(text: &str) -> Result<String, Fault> {
+    match text.len() {
+        1..=NAME_MAX if !text.chars().any(char::is_control) && text.trim() == text => Ok(text.to_owned()),
+        _ => fault("it is not a route name", format!("names have 1 to {NAME_MAX} bytes and no control characters")),
+    }
+}
+
+fn derived_name(host: Option<&HostPattern>, path: &str) -> String {
+    let host = match host {
+        Some(HostPattern::Exact(name)) => name.clone(),
+        Some(HostPattern::Suffix(suffix)) => format!("*{suffix}"),
+        None => String::new(),
+    };
+    let mut name: String = host.chars().chain(path.chars()).filter(|c| !c.is_control()).collect();
+    name.truncate(name.floor_char_boundary(NAME_MAX));
+    name
+}
+
+fn limits(section: &Section, context: &Context) -> Option<Vec<Arc<Limit>>> {
+    if section.node("limits").is_none() {
+        return Some(Vec::new());
+    }
+    let names = section.strings("limits", |text| Ok(text.to_owned()))?;
+    if let Some(At { place, .. }) = names.get(LIMITS_MAX) {
+        let what = format!("{} limits on one route", names.len());
+        return section.fault_at("limits", *place, &what, &format!("a route may have {LIMITS_MAX}"));
+    }
+    let mut limits = Vec::with_capacity(names.len());
+    for (i, At { place, value }) in names.iter().enumerate() {
+        if names[..i].iter().any(|earlier| earlier.value == *value) {
+            section.fault_at::<()>(
+                "limits",
+                *place,
+                &format!("`{value}` stands there twice"),
+                "a limit is asked once per request",
+            );
+        }
+        limits.push(context.limits.find(section.sources, *place, value));
+    }
+    limits.into_iter().collect()
+}
+
+/// `allow`, `deny`: addresses, networks and `set:NAME`.
+fn networks(section: &Section, key: &'static str, context: &Context) -> Option<IpSet> {
+    enum Item {
+        Set(String),
+        Network(ipnet::IpNet),
+    }
+    if section.node(key).is_none() {
+        return Some(IpSet::default());
+    }
+    let items = section.strings(key, |text| match text.strip_prefix("set:") {
+        Some(name) => Ok(Item::Set(name.to_owned())),
+        None => values::network(text).map(Item::Network),
+    })?;
+    let (mut networks, mut sets) = (Vec::new(), Vec::new());
+    for At { place, value } in items {
+        match value {
+            Item::Network(network) => networks.push(network),
+            Item::Set(name) => sets.push(context.sets.find(section.sources, place, &name)),
+        }
+    }
+    let mut all: IpSet = networks.into_iter().collect();
+    for set in sets {
+        all.extend(set?.as_ref());
+    }
+    Some(all)
+}

@@ -1,0 +1,203 @@
+//! The sections that stand once: [server], [admin], [store], [headers]. Called by `compile`.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use redis::IntoConnectionInfo;
+
+use crate::config::reader::{At, Section, choose};
+use crate::config::report::Diagnostic;
+use crate::config::values::{self, Fault, fault};
+use crate::config::{Admin, Dialect, Server, StoreKind, StoreSettings, Strictness};
+use crate::limit::rule::OnError;
+use crate::net::ListenAddr;
+use crate::route::Timeouts;
+
+/// Of a wait that ends a request or a connection.
+const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(86_400);
+const PAUSE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_400);
+/// hyper's smallest buffer for a request head is 8 KiB.
+const HEAD_BYTES: RangeInclusive<u64> = 8 * 1024..=1024 * 1024;
+pub const BODY_MAX: RangeInclusive<u64> = 0..=1 << 50;
+pub const ON_ERROR: &[(&str, OnError)] =
+    &[("open", OnError::Open), ("closed", OnError::Closed), ("local", OnError::Local)];
+
+pub struct Compiled {
+    pub settings: Server,
+    pub listeners: Vec<ListenAddr>,
+    pub defaults: Defaults,
+}
+
+/// What a route takes over unless it says otherwise.
+pub struct Defaults {
+    pub max_body: u64,
+    pub timeouts: Timeouts,
+}
+
+pub fn server(section: &Section) -> Compiled {
+    let seconds = Duration::from_secs;
+    let settings = Server {
+        workers: match usize_of(section.integer("workers", 0..=1024)).unwrap_or(0) {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            workers => workers,
+        },
+        strictness: section
+            .choice(
+                "strictness",
+                &[
+                    ("strict", Strictness::Strict),
+                    ("defensive", Strictness::Defensive),
+                    ("monitor", Strictness::Monitor),
+                ],
+            )
+            .unwrap_or(Strictness::Strict),
+        max_connections: usize_of(section.integer("max_connections", 1..=10_000_000)).unwrap_or(16_384),
+        max_connections_per_ip: match usize_of(section.integer("max_connections_per_ip", 0..=10_000_000)) {
+            None | Some(0) => usize::MAX,
+            Some(max) => max,
+        },
+        max_headers: usize_of(section.integer("max_headers", 1..=10_000)).unwrap_or(100),
+        max_header_bytes: section
+            .size("max_header_bytes", HEAD_BYTES)
+            .and_then(|bytes| usize::try_from(bytes).ok())
+            .unwrap_or(32 * 1024),
+        header_timeout: section.duration("header_timeout", WAIT).unwrap_or(seconds(10)),
+        keepalive_timeout: section.duration("keepalive_timeout", WAIT).unwrap_or(seconds(75)),
+        shutdown_delay: section.duration("shutdown_delay", PAUSE).unwrap_or(Duration::ZERO),
+        shutdown_timeout: section.duration("shutdown_timeout", PAUSE).unwrap_or(seconds(30)),
+        trusted_proxies: section
+            .strings("trusted_proxies", values::network)
+            .map(|networks| networks.into_iter().map(|at| at.value).collect())
+            .unwrap_or_default(),
+        access_log: section.bool("access_log").unwrap_or(false),
+    };
+    let timeouts = Timeouts {
+        body: seconds(30),
+        min_body_rate: 256,
+        connect: seconds(3),
+        response: seconds(60),
+        stream: seconds(60),
+    };
+    let defaults = Defaults {
+        max_body: section.size("max_body", BODY_MAX).unwrap_or(10 * 1024 * 1024),
+        timeouts: self::timeouts(section, &timeouts),
+    };
+    let listeners = listeners(section);
+    section.unknown();
+    Compiled { settings, listeners, defaults }
+}
+
+/// The timeouts that [server] sets for all routes, and a route for itself.
+pub fn timeouts(section: &Section, default: &Timeouts) -> Timeouts {
+    Timeouts {
+        body: section.duration("body_timeout", WAIT).unwrap_or(default.body),
+        min_body_rate: section.size("min_body_rate", 0..=1 << 40).unwrap_or(default.min_body_rate),
+        connect: section.duration("connect_timeout", WAIT).unwrap_or(default.connect),
+        response: section.duration("response_timeout", WAIT).unwrap_or(default.response),
+        stream: section.duration("stream_timeout", WAIT).unwrap_or(default.stream),
+    }
+}
+
+fn listeners(section: &Section) -> Vec<ListenAddr> {
+    let Some(items) = section.strings("listen", values::listen) else {
+        return values::listen("127.0.0.1:8080").into_iter().collect();
+    };
+    if items.is_empty() {
+        if let Some(node) = section.node("listen") {
+            section.fault::<()>("listen", node, "the list is empty", "name one address, like \"127.0.0.1:8080\"");
+        }
+    }
+    for (i, item) in items.iter().enumerate() {
+        if let Some(first) = items[..i].iter().find(|first| same_address(&first.value, &item.value)) {
+            section.mistake(
+                Diagnostic::new(item.place, format!("`{}` is listened on twice", item.value))
+                    .related(first.place, "first named here")
+                    .help("remove one of the two"),
+            );
+        }
+    }
+    items.into_iter().map(|At { value, .. }| value).collect()
+}
+
+/// Port 0 is a new port each time.
+fn same_address(a: &ListenAddr, b: &ListenAddr) -> bool {
+    a == b && !matches!(a, ListenAddr::Tcp(address) if address.port() == 0)
+}
+
+pub fn admin(section: &Section, listeners: &[ListenAddr]) -> Option<Admin> {
+    let listen = section.parse("listen", |text| {
+        let address = values::listen(text)?;
+        if listeners.iter().any(|listener| same_address(listener, &address)) {
+            return fault(format!("`{address}` is a listener of [server] already"), "give it another port");
+        }
+        Ok(address)
+    });
+    let token = section.parse("token", |text| match text {
+        "" => fault("the token is empty", "give it at least 16 random characters, or leave it out"),
+        text if text.bytes().all(|b| b.is_ascii_graphic()) => Ok(text.to_owned()),
+        _ => fault(
+            "the token holds a space or another character that no header can carry",
+            "use letters, digits and `-._~+/`",
+        ),
+    });
+    section.unknown();
+    let default = values::listen("127.0.0.1:9090").ok()?;
+    Some(Admin { listen: listen.unwrap_or(default), token })
+}
+
+pub fn store(section: &Section) -> StoreSettings {
+    let deadline = Duration::from_millis(1)..=Duration::from_secs(10);
+    let settings = StoreSettings {
+        kind: section.parse("url", store_kind).unwrap_or(StoreKind::Memory),
+        prefix: section.parse("prefix", prefix).unwrap_or_else(|| "sg".to_owned()),
+        deadline: section.duration("deadline", deadline).unwrap_or(Duration::from_millis(30)),
+        on_error: section.choice("on_error", ON_ERROR).unwrap_or(OnError::Local),
+        max_keys: usize_of(section.integer("max_keys", 1..=1_000_000_000)).unwrap_or(1_000_000),
+    };
+    section.unknown();
+    settings
+}
+
+fn store_kind(text: &str) -> Result<StoreKind, Fault> {
+    const HELP: &str = "write \"memory:\" or \"redis://HOST:PORT\"";
+    let scheme = text.split_once(':').map(|(scheme, _)| scheme);
+    // The URL may hold a password, so no message repeats it.
+    match scheme {
+        Some("memory") if text == "memory:" => Ok(StoreKind::Memory),
+        Some("redis") => match text.into_connection_info() {
+            Ok(_) if text.starts_with("redis://") => Ok(StoreKind::Redis(text.to_owned())),
+            _ => fault(
+                "it is not a complete URL",
+                "like \"redis://127.0.0.1:6379\" or \"redis://user:password@host:6379/0\"",
+            ),
+        },
+        Some(scheme @ ("rediss" | "redis+cluster" | "redis+sentinel")) => {
+            fault(format!("stores over `{scheme}://` are not supported yet"), HELP)
+        }
+        _ => fault("it names no store", HELP),
+    }
+}
+
+/// Braces would move the hash tag of Redis Cluster.
+fn prefix(text: &str) -> Result<String, Fault> {
+    match text.len() {
+        1..=32 if text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-:".contains(&b)) => Ok(text.to_owned()),
+        _ => fault(format!("`{text}` is not a key prefix"), "use 1 to 32 letters, digits, `_`, `.`, `-` or `:`"),
+    }
+}
+
+pub fn headers(section: &Section) -> Vec<Dialect> {
+    let dialects = [("draft-11", Some(Dialect::Draft11)), ("off", None)];
+    let items = section.strings("ratelimit", |text| choose(text, &dialects));
+    section.unknown();
+    let Some(items) = items else {
+        return vec![Dialect::Draft11];
+    };
+    let mut chosen: Vec<Dialect> = items.iter().filter_map(|item| item.value).collect();
+    chosen.dedup();
+    chosen
+}
+
+pub fn usize_of(value: Option<i64>) -> Option<usize> {
+    value.and_then(|value| usize::try_from(value).ok())
+}

@@ -1,0 +1,99 @@
+//! `[upstream.NAME]`, and the upstreams that routes write as URLs. Called by `compile`.
+
+use std::collections::HashMap;
+
+use super::{Named, Names};
+use crate::config::reader::{At, Section};
+use crate::config::report::Diagnostic;
+use crate::config::schema;
+use crate::config::tree::{Node, Value};
+use crate::config::values;
+use crate::upstream::{Balance, Server, Upstream};
+
+pub struct Upstreams {
+    pub list: Vec<Upstream>,
+    /// Index into `list`.
+    pub names: Names<usize>,
+    /// Those written as URLs, shared by equal lists.
+    anonymous: HashMap<Vec<Server>, usize>,
+}
+
+pub fn upstreams(named: Vec<Named>) -> Upstreams {
+    let mut upstreams =
+        Upstreams { list: Vec::new(), names: Names::new(schema::UPSTREAM.name), anonymous: HashMap::new() };
+    for Named { name, place, section } in named {
+        let balance = section.choice("balance", &[("p2c", Balance::P2c), ("round_robin", Balance::RoundRobin)]);
+        let servers = match section.node("servers") {
+            Some(node) => servers(&section, "servers", node),
+            None => section.absent(format!("{} has no servers", section.title), "add servers = [\"http://HOST:PORT\"]"),
+        };
+        section.finish();
+        let index = servers.map(|servers| {
+            upstreams.list.push(Upstream { name: name.to_owned(), servers, balance: balance.unwrap_or(Balance::P2c) });
+            upstreams.list.len() - 1
+        });
+        upstreams.names.insert(name, place, index);
+    }
+    upstreams
+}
+
+impl Upstreams {
+    /// The upstream of a list of URLs in a route.
+    pub fn anonymous(&mut self, servers: Vec<Server>) -> usize {
+        if let Some(index) = self.anonymous.get(&servers) {
+            return *index;
+        }
+        let label = |server: &Server| match server.weight {
+            1 => server.authority.clone(),
+            weight => format!("{}*{weight}", server.authority),
+        };
+        let name = servers.iter().map(label).collect::<Vec<_>>().join(",");
+        self.list.push(Upstream { name, servers: servers.clone(), balance: Balance::P2c });
+        self.anonymous.insert(servers, self.list.len() - 1);
+        self.list.len() - 1
+    }
+}
+
+/// A URL, or a list of URLs and `{ url, weight }` tables.
+pub fn servers(section: &Section, key: &'static str, node: &Node) -> Option<Vec<Server>> {
+    let items = match &node.value {
+        Value::Array(items) if items.is_empty() => {
+            return section.fault(key, node, "the list is empty", "name a server, like \"http://127.0.0.1:3000\"");
+        }
+        Value::Array(items) => items.as_slice(),
+        _ => std::slice::from_ref(node),
+    };
+    let servers: Vec<Option<At<Server>>> = items.iter().map(|item| server(section, key, item)).collect();
+    let servers: Vec<At<Server>> = servers.into_iter().collect::<Option<_>>()?;
+    let mut seen = HashMap::new();
+    let mut unique = true;
+    for server in &servers {
+        if let Some(first) = seen.insert(&server.value.authority, server.place) {
+            section.mistake(
+                Diagnostic::new(server.place, format!("the server `{}` is listed twice", server.value.authority))
+                    .related(first, "first listed here")
+                    .help("give it a weight instead: { url = \"...\", weight = 2 }"),
+            );
+            unique = false;
+        }
+    }
+    unique.then(|| servers.into_iter().map(|at| at.value).collect())
+}
+
+fn server(section: &Section, key: &'static str, item: &Node) -> Option<At<Server>> {
+    let place = item.place;
+    let Value::Table(table) = &item.value else {
+        if !matches!(item.value, Value::String(_)) {
+            return section.wrong_type(key, "a URL or { url, weight }", item);
+        }
+        return section.parse_node(key, item, values::server).map(|value| At { place, value });
+    };
+    let section = Section::new(section.sources, &schema::UPSTREAM_SERVER, format!("`{key}`"), table);
+    let server = match section.node("url") {
+        Some(node) => section.parse_node("url", node, values::server),
+        None => section.absent("a server without url", "write { url = \"http://HOST:PORT\", weight = 1 }"),
+    };
+    let weight = section.integer("weight", 1..=1000).and_then(|weight| u32::try_from(weight).ok()).unwrap_or(1);
+    section.finish();
+    server.map(|server| At { place, value: Server { weight, ..server } })
+}

@@ -1,0 +1,40 @@
+//! Every key of the config, section by section. `reader` checks what it meets against this list
+//! and a test checks that conf/full.toml shows all of it.
+
+/// The keys of one kind of table.
+#[derive(Debug)]
+pub struct Schema {
+    pub name: &'static str,
+    pub keys: &'static [&'static str],
+}
+
+macro_rules! sections {
+    ($($(#[$doc:meta])* $NAME:ident = $name:literal: $($key:literal)*;)*) => {
+        $($(#[$doc])* pub const $NAME: Schema = Schema { name: $name, keys: &[$($key),*] };)*
+
+        pub const ALL: &[&Schema] = &[$(&$NAME),*];
+    };
+}
+
+sections! {
+    ROOT = "root": "include" "server" "admin" "store" "headers" "upstream" "set" "limit" "route";
+    SERVER = "server": "listen" "workers" "trusted_proxies" "strictness" "access_log"
+        "max_connections" "max_connections_per_ip" "max_headers" "max_header_bytes" "max_body"
+        "header_timeout" "keepalive_timeout" "body_timeout" "min_body_rate" "connect_timeout"
+        "response_timeout" "stream_timeout" "shutdown_delay" "shutdown_timeout";
+    ADMIN = "admin": "listen" "token";
+    STORE = "store": "url" "prefix" "deadline" "on_error" "max_keys";
+    HEADERS = "headers": "ratelimit";
+    UPSTREAM = "upstream": "servers" "balance";
+    UPSTREAM_SERVER = "upstream.servers": "url" "weight";
+    SET = "set": "values" "file";
+    LIMIT = "limit": "algorithm" "rate" "burst" "debt" "refill" "start" "anchor" "key" "missing"
+        "cost" "mode" "on_error";
+    ROUTE = "route": "name" "host" "path" "methods" "header" "upstream" "respond" "limits" "allow"
+        "deny" "rewrite" "request_headers" "response_headers" "max_body" "max_in_flight" "refuse"
+        "body_timeout" "min_body_rate" "connect_timeout" "response_timeout" "stream_timeout";
+    RESPOND = "route.respond": "status" "body" "content_type";
+    REWRITE = "route.rewrite": "strip_prefix" "add_prefix" "upstream_host";
+    HEADER_EDIT = "route.headers": "set" "remove";
+    REFUSE = "route.refuse": "status" "body" "content_type";
+}

@@ -1,0 +1,127 @@
+//! The config of a gateway without a file: `sluicegate proxy --to URL --limit "10/s burst 20 by
+//! ip"` as TOML. Called through `config::proxy_text`.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use super::report::{Diagnostic, Place, Report};
+use super::source::Sources;
+use super::values::{self, Fault};
+
+const HELP: &str =
+    "write RATE [burst N] [by KEY], like \"10/s burst 20 by ip\" or \"1000/day by header:x-api-key,path\"";
+
+/// The TOML text, or what is wrong with an argument.
+pub fn proxy_text(to: &str, listen: &str, limits: &[String]) -> Result<String, Report> {
+    let sources = Sources::default();
+    let upstream = to.strip_suffix('/').unwrap_or(to);
+    check(&sources, "--to", to, values::server(to));
+    check(&sources, "--listen", listen, values::listen(listen));
+    let limits: Vec<Option<Shorthand>> = limits.iter().map(|text| parse(&sources, text)).collect();
+    let (Some(limits), false) = (limits.into_iter().collect::<Option<Vec<_>>>(), sources.has_mistakes()) else {
+        return Err(sources.into_report());
+    };
+
+    let names = names(&limits);
+    let mut text =
+        format!("[server]\nlisten = {}\n\n[[route]]\npath = \"/\"\nupstream = {}\n", quoted(listen), quoted(upstream));
+    if !names.is_empty() {
+        let _ = writeln!(text, "limits = [{}]", names.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(", "));
+    }
+    for (name, Shorthand { rate, burst, key }) in names.iter().zip(&limits) {
+        let _ = write!(text, "\n[limit.{name}]\nrate = {}\n", quoted(rate));
+        if let Some(burst) = burst {
+            let _ = writeln!(text, "burst = {burst}");
+        }
+        let _ = writeln!(text, "key = [{}]", key.iter().map(|part| quoted(part)).collect::<Vec<_>>().join(", "));
+    }
+    Ok(text)
+}
+
+struct Shorthand {
+    rate: String,
+    burst: Option<i64>,
+    key: Vec<String>,
+}
+
+fn parse(sources: &Sources, text: &str) -> Option<Shorthand> {
+    let file = sources.add("--limit".to_owned(), PathBuf::new(), text.to_owned());
+    let wrong = |word: &str, what: &str, help: &str| {
+        // `word` is a slice of `text`.
+        let start = (word.as_ptr() as usize).saturating_sub(text.as_ptr() as usize).min(text.len());
+        let place = Place { file, start, end: start + word.len() };
+        sources.mistake(Diagnostic::new(place, what).help(help));
+    };
+    let mut words = text.split_whitespace();
+    let Some(rate) = words.next() else {
+        sources.mistake(Diagnostic::new(Place { file, start: 0, end: 0 }, "the limit is empty").help(HELP));
+        return None;
+    };
+    let mut ok = true;
+    if let Err(Fault { what, help }) = values::rate(rate) {
+        wrong(rate, &what, &help);
+        ok = false;
+    }
+    let (mut burst, mut key) = (None, None);
+    while let Some(word) = words.next() {
+        let argument = words.next();
+        match (word, argument) {
+            ("burst", Some(count)) if burst.is_none() => match count.parse::<i64>() {
+                Ok(count) if count >= 1 => burst = Some(count),
+                _ => wrong(count, &format!("`{count}` is not a positive whole number"), HELP),
+            },
+            ("by", Some(parts)) if key.is_none() => {
+                for part in parts.split(',') {
+                    if let Err(Fault { what, help }) = values::key_part(part) {
+                        wrong(part, &what, &help);
+                        ok = false;
+                    }
+                }
+                key = Some(parts.split(',').map(str::to_owned).collect());
+            }
+            ("burst" | "by", Some(_)) => wrong(word, &format!("`{word}` stands there twice"), HELP),
+            ("burst" | "by", None) => wrong(word, &format!("`{word}` needs a value"), HELP),
+            _ => wrong(word, &format!("unknown word `{word}`"), HELP),
+        }
+        ok &= !matches!((word, argument), ("burst" | "by", None)) && matches!(word, "burst" | "by");
+    }
+    ok.then(|| Shorthand { rate: rate.to_owned(), burst, key: key.unwrap_or_else(|| vec!["ip".to_owned()]) })
+}
+
+/// `per-ip`, and `per-ip-2` for the next one of the same key.
+fn names(limits: &[Shorthand]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for limit in limits {
+        let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' || c == '-' { c } else { '-' };
+        let mut base: String = format!("per-{}", limit.key.join("-")).chars().map(plain).collect();
+        base.truncate(60);
+        let number = names.iter().filter(|name| **name == base || name.starts_with(&format!("{base}-"))).count() + 1;
+        names.push(if number == 1 { base } else { format!("{base}-{number}") });
+    }
+    names
+}
+
+/// A TOML string.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            c if c.is_control() => {
+                let _ = write!(quoted, "\\U{:08X}", u32::from(c));
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    // A text from the command line means itself.
+    quoted.replace("${", "$${")
+}
+
+fn check<T>(sources: &Sources, name: &str, text: &str, result: Result<T, Fault>) {
+    let file = sources.add(name.to_owned(), PathBuf::new(), text.to_owned());
+    if let Err(Fault { what, help }) = result {
+        sources.mistake(Diagnostic::new(Place { file, start: 0, end: text.len() }, what).help(help));
+    }
+}

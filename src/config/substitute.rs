@@ -1,0 +1,93 @@
+//! `${VAR}`, `${VAR:-default}` and `${file:PATH}` inside string values; `$${` is a plain `${`.
+//! Called by `tree` for every string, after parsing, so a value can never change the structure.
+
+use std::borrow::Cow;
+
+use super::report::{Diagnostic, Place};
+use super::source::Sources;
+use super::tree::Text;
+
+/// The text with every `${...}` replaced; `None` when one cannot be, which is then reported.
+pub fn replace(sources: &Sources, place: Place, text: &str) -> Option<Text> {
+    if !text.contains("${") {
+        return Some(Text { value: text.to_owned(), secret: false });
+    }
+    let (mut value, mut secret, mut ok) = (String::with_capacity(text.len()), false, true);
+    let mut rest = text;
+    while let Some(at) = rest.find("${") {
+        let (before, from) = rest.split_at(at);
+        if let Some(before) = before.strip_suffix('$') {
+            value.push_str(before);
+            value.push_str("${");
+            rest = &from[2..];
+            continue;
+        }
+        value.push_str(before);
+        let Some((name, after)) = from[2..].split_once('}') else {
+            report(sources, place, from, "`${` is not closed", "close it with `}`, or write `$${` for a plain `${`");
+            return None;
+        };
+        match look_up(sources, place, name) {
+            Ok((found, from_file)) => {
+                value.push_str(&found);
+                secret |= from_file;
+            }
+            Err((message, help)) => {
+                report(sources, place, &from[..name.len() + 3], &message, &help);
+                ok = false;
+            }
+        }
+        rest = after;
+    }
+    value.push_str(rest);
+    ok.then_some(Text { value, secret })
+}
+
+fn look_up<'t>(sources: &Sources, place: Place, name: &'t str) -> Result<(Cow<'t, str>, bool), (String, String)> {
+    if let Some(path) = name.strip_prefix("file:") {
+        let path = sources.resolve(place.file, path.trim());
+        return match sources.read(&path) {
+            Ok(text) => {
+                // Editors and `echo` end a file with a newline that is not part of the secret.
+                let text = text.strip_suffix('\n').unwrap_or(&text);
+                Ok((text.strip_suffix('\r').unwrap_or(text).to_owned().into(), true))
+            }
+            Err(error) => Err((
+                format!("cannot read `{}`: {error}", path.display()),
+                "create the file, or correct its path".into(),
+            )),
+        };
+    }
+    let (variable, default) = match name.split_once(":-") {
+        Some((variable, default)) => (variable, Some(default)),
+        None => (name, None),
+    };
+    let letters = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+    if variable.is_empty() || !variable.bytes().all(letters) || variable.as_bytes()[0].is_ascii_digit() {
+        let message = format!("`{variable}` is not the name of an environment variable");
+        return Err((message, "write ${VAR}, ${VAR:-default} or ${file:PATH}; `$${` is a plain `${`".into()));
+    }
+    match (std::env::var(variable), default) {
+        (Ok(value), None) => Ok((value.into(), false)),
+        (Ok(value), Some(_)) if !value.is_empty() => Ok((value.into(), false)),
+        (Err(std::env::VarError::NotUnicode(_)), _) => {
+            Err((format!("the environment variable `{variable}` is not UTF-8"), String::new()))
+        }
+        (_, Some(default)) => Ok((default.into(), false)),
+        (Err(std::env::VarError::NotPresent), None) => Err((
+            format!("the environment variable `{variable}` is not set"),
+            format!("set it, or give a default: ${{{variable}:-default}}"),
+        )),
+    }
+}
+
+/// Points at the `${...}` itself where the source spells it the same way.
+fn report(sources: &Sources, place: Place, part: &str, message: &str, help: &str) {
+    let source = sources.source(place.file);
+    let at = source.text.get(place.start..place.end).and_then(|raw| raw.find(part));
+    let place = match at {
+        Some(at) => Place { start: place.start + at, end: place.start + at + part.len(), ..place },
+        None => place,
+    };
+    sources.mistake(Diagnostic::new(place, message).help(help));
+}

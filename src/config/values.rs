@@ -1,0 +1,343 @@
+//! The small languages inside config strings: rates, durations, sizes, addresses, names. Called
+//! by `compile` and `shorthand`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue};
+use ipnet::IpNet;
+
+use crate::limit::key::{IP_DEFAULT, KeyPart};
+use crate::net::{ListenAddr, parse_network};
+use crate::upstream::Server;
+
+/// Why a value is refused, and what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    pub what: String,
+    pub help: String,
+}
+
+pub fn fault<T>(what: impl Into<String>, help: impl Into<String>) -> Result<T, Fault> {
+    Err(Fault { what: what.into(), help: help.into() })
+}
+
+/// `count` units per `per_ms`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    pub count: i64,
+    pub per_ms: i64,
+}
+
+const DAY_MS: u64 = 86_400_000;
+const PERIOD_MAX_MS: u64 = 3660 * DAY_MS;
+const RATE_HELP: &str = "write a count per period: \"10/s\", \"5/10s\", \"1000/min\", \"10000/day\"";
+const DURATION_HELP: &str = "write a whole number and its unit: \"30ms\", \"2s\", \"1m\", \"1h\", \"1d\"";
+const SIZE_HELP: &str = "write a whole number of bytes, or with a unit: \"64KiB\", \"10MiB\", \"1GiB\", \"1MB\"";
+
+/// `10/s`, `5/10s`, `1000/min`, `10000/day`.
+pub fn rate(text: &str) -> Result<Rate, Fault> {
+    let Some((count, period)) = text.split_once('/') else {
+        return fault(format!("`{text}` is not a rate"), RATE_HELP);
+    };
+    let (count, period) = (count.trim(), period.trim());
+    let count = match count.parse::<i64>() {
+        Ok(count) if count >= 1 && digits(text.trim()) => count,
+        Ok(0) => return fault("a rate of 0 admits nothing", "use a `deny` list or a `respond` route to refuse always"),
+        _ => return fault(format!("`{count}` is not a positive whole number"), RATE_HELP),
+    };
+    let (number, unit) = period.split_at(period.bytes().take_while(u8::is_ascii_digit).count());
+    let Some(unit_ms) = unit_ms(unit.trim_start()) else {
+        return fault(
+            format!("unknown unit `{}`", unit.trim_start()),
+            format!("units are ms, s, min, h, day; {RATE_HELP}"),
+        );
+    };
+    let number = if number.is_empty() { Some(1) } else { number.parse::<u64>().ok() };
+    match number.and_then(|number| number.checked_mul(unit_ms)) {
+        Some(0) => fault("the period is 0", RATE_HELP),
+        Some(ms) if ms <= PERIOD_MAX_MS => Ok(Rate { count, per_ms: i64::try_from(ms).unwrap_or(i64::MAX) }),
+        _ => fault("the period is too long", "the longest is 3660 days"),
+    }
+}
+
+/// `30ms`, `2s`, `1m`, `1h`, `1d`.
+pub fn duration(text: &str) -> Result<Duration, Fault> {
+    let (number, unit) = text.split_at(text.bytes().take_while(u8::is_ascii_digit).count());
+    let unit = unit.trim();
+    if number.is_empty() {
+        return fault(format!("`{text}` is not a duration"), DURATION_HELP);
+    }
+    if unit.is_empty() {
+        return fault(format!("`{text}` has no unit"), DURATION_HELP);
+    }
+    let Some(unit_ms) = unit_ms(unit) else {
+        return fault(format!("unknown unit `{unit}`"), DURATION_HELP);
+    };
+    match number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit_ms)) {
+        Some(ms) => Ok(Duration::from_millis(ms)),
+        None => fault(format!("`{text}` is too long"), DURATION_HELP),
+    }
+}
+
+/// `10MiB`, `64KiB`, `1MB`, `512`.
+pub fn size(text: &str) -> Result<u64, Fault> {
+    let (number, unit) = text.split_at(text.bytes().take_while(u8::is_ascii_digit).count());
+    let unit = unit.trim();
+    if number.is_empty() {
+        return fault(format!("`{text}` is not a size"), SIZE_HELP);
+    }
+    let factor = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "kb" => 1000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "kib" => 1 << 10,
+        "mib" => 1 << 20,
+        "gib" => 1 << 30,
+        _ => return fault(format!("unknown unit `{unit}`"), SIZE_HELP),
+    };
+    match number.parse::<u64>().ok().and_then(|number| number.checked_mul(factor)) {
+        Some(size) => Ok(size),
+        None => fault(format!("`{text}` is too large"), SIZE_HELP),
+    }
+}
+
+fn unit_ms(unit: &str) -> Option<u64> {
+    Some(match unit {
+        "ms" => 1,
+        "s" | "sec" | "second" | "seconds" => 1000,
+        "m" | "min" | "minute" | "minutes" => 60_000,
+        "h" | "hour" | "hours" => 3_600_000,
+        "d" | "day" | "days" => DAY_MS,
+        _ => return None,
+    })
+}
+
+/// No sign: `+5` is a number to Rust, not to a reader.
+fn digits(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_digit())
+}
+
+/// An address or a network in CIDR form.
+pub fn network(text: &str) -> Result<IpNet, Fault> {
+    if let Some(net) = parse_network(text) {
+        return Ok(net);
+    }
+    match text.parse::<IpNet>() {
+        Ok(net) => fault(format!("`{text}` has bits set after the prefix"), format!("write `{}`", net.trunc())),
+        Err(_) => fault(
+            format!("`{text}` is not an address or network"),
+            "like \"192.0.2.7\", \"10.0.0.0/8\" or \"2001:db8::/32\"",
+        ),
+    }
+}
+
+/// `127.0.0.1:8080`, `[::1]:8080`, `:8080` (every IPv4 address), `unix:/run/x.sock`.
+pub fn listen(text: &str) -> Result<ListenAddr, Fault> {
+    const HELP: &str =
+        "write ADDRESS:PORT like \"127.0.0.1:8080\", \":8080\" for every IPv4 address, or \"unix:/run/x.sock\"";
+    if let Some(path) = text.strip_prefix("unix:") {
+        return match path.len() {
+            0 => fault("the socket has no path", HELP),
+            1..=107 if !path.contains('\0') => Ok(ListenAddr::Unix(PathBuf::from(path))),
+            _ => fault("the path of a socket may have 107 bytes at most", "use a shorter path"),
+        };
+    }
+    let full = if text.starts_with(':') { format!("0.0.0.0{text}") } else { text.to_owned() };
+    if let Ok(address) = full.parse::<SocketAddr>() {
+        return Ok(ListenAddr::Tcp(address));
+    }
+    if let Some(port) = text.strip_prefix("localhost:") {
+        return fault("a listener needs an address, not a name", format!("write \"127.0.0.1:{port}\""));
+    }
+    match text.parse::<IpAddr>() {
+        Ok(IpAddr::V6(ip)) => fault(format!("`{text}` has no port"), format!("write \"[{ip}]:8080\"")),
+        Ok(ip) => fault(format!("`{text}` has no port"), format!("write \"{ip}:8080\"")),
+        Err(_) => fault(format!("`{text}` is not an address to listen on"), HELP),
+    }
+}
+
+/// The server of `http://HOST[:PORT]`.
+pub fn server(text: &str) -> Result<Server, Fault> {
+    const HELP: &str = "write http://HOST:PORT, like \"http://127.0.0.1:3000\"";
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return fault(format!("`{text}` is not a URL"), HELP);
+    };
+    if scheme != "http" {
+        return fault(format!("upstreams over `{scheme}://` are not supported yet"), HELP);
+    }
+    let authority = rest.strip_suffix('/').unwrap_or(rest);
+    if authority.contains(['/', '?', '#']) {
+        return fault(
+            "the URL of an upstream has no path or query",
+            "use `rewrite = { add_prefix = \"/path\" }` on the route",
+        );
+    }
+    if authority.contains('@') {
+        return fault(
+            "the URL of an upstream holds no user or password",
+            "use `request_headers = { set = { authorization = \"...\" } }` on the route",
+        );
+    }
+    let (host, port) = match authority.strip_prefix('[').and_then(|v6| v6.split_once(']')) {
+        Some((ip, port)) => match ip.parse::<std::net::Ipv6Addr>() {
+            Ok(ip) if port.is_empty() || port.starts_with(':') => (format!("[{ip}]"), port.strip_prefix(':')),
+            _ => return fault(format!("`{authority}` is not a host and port"), HELP),
+        },
+        None => match authority.split_once(':') {
+            Some((host, port)) => (host.to_ascii_lowercase(), Some(port)),
+            None => (authority.to_ascii_lowercase(), None),
+        },
+    };
+    if !host.starts_with('[') && !is_host(&host) {
+        return fault(format!("`{host}` is not a host name or address"), HELP);
+    }
+    let port = match port.map(|port| port.parse::<u16>().ok().filter(|number| *number > 0 && digits(port))) {
+        None => 80,
+        Some(Some(port)) => port,
+        Some(None) => return fault("the port must be a number from 1 to 65535", HELP),
+    };
+    Ok(Server { authority: format!("{host}:{port}"), weight: 1 })
+}
+
+/// Lower-case labels of letters, digits, `-` and `_`, without trailing dot.
+pub fn is_host(host: &str) -> bool {
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_')
+    };
+    host.len() <= 253 && host.split('.').all(label)
+}
+
+pub const NAME_HELP: &str = "names have 1 to 64 letters, digits, `_`, `.` or `-`";
+
+/// The name of a limit, an upstream or a set.
+pub fn is_name(text: &str) -> bool {
+    (1..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b))
+}
+
+pub fn header_name(text: &str) -> Result<HeaderName, Fault> {
+    match HeaderName::from_bytes(text.as_bytes()) {
+        Ok(name) => Ok(name),
+        Err(_) => fault(format!("`{text}` is not a header name"), "header names have letters, digits and `-`"),
+    }
+}
+
+pub fn header_value(text: &str) -> Result<HeaderValue, Fault> {
+    match HeaderValue::from_str(text) {
+        Ok(value) if text.trim() == text => Ok(value),
+        Ok(_) => fault("a header value has no spaces around it", "remove them"),
+        Err(_) => {
+            fault("a header value holds visible ASCII characters only", "remove line breaks and other characters")
+        }
+    }
+}
+
+const KEY_HELP: &str =
+    "key parts are ip, ip/24/56 (prefixes for IPv4 and IPv6), host, path, method, route, header:NAME, all";
+
+/// One part of a limit's key.
+pub fn key_part(text: &str) -> Result<KeyPart, Fault> {
+    Ok(match text {
+        "ip" => KeyPart::Ip { v4: IP_DEFAULT.0, v6: IP_DEFAULT.1 },
+        "host" => KeyPart::Host,
+        "path" => KeyPart::Path,
+        "method" => KeyPart::Method,
+        "route" => KeyPart::Route,
+        "all" => KeyPart::All,
+        _ => {
+            if let Some(name) = text.strip_prefix("header:") {
+                return header_name(name).map(KeyPart::Header);
+            }
+            if let Some((v4, v6)) = text.strip_prefix("ip/").and_then(|lengths| lengths.split_once('/')) {
+                let length = |text: &str, max: u8| text.parse().ok().filter(|n| (1..=max).contains(n));
+                return match (length(v4, 32), length(v6, 128)) {
+                    (Some(v4), Some(v6)) => Ok(KeyPart::Ip { v4, v6 }),
+                    _ => fault("prefixes go from 1 to 32 for IPv4 and from 1 to 128 for IPv6", "like \"ip/24/56\""),
+                };
+            }
+            return fault(format!("unknown key part `{text}`"), KEY_HELP);
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_in_every_spelling() {
+        for (text, count, per_ms) in [
+            ("10/s", 10, 1000),
+            ("5/10s", 5, 10_000),
+            ("1000/min", 1000, 60_000),
+            ("1/100ms", 1, 100),
+            (" 7 / 2 h ", 7, 7_200_000),
+            ("10000/day", 10_000, 86_400_000),
+        ] {
+            assert_eq!(rate(text.trim()), Ok(Rate { count, per_ms }), "{text}");
+        }
+        for text in [
+            "",
+            "10",
+            "0/s",
+            "-1/s",
+            "+1/s",
+            "1.5/s",
+            "10/",
+            "10/0s",
+            "10/fortnight",
+            "10/99999999999999999999s",
+            "1/4000d",
+        ] {
+            assert!(rate(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn durations_and_sizes() {
+        assert_eq!(duration("30ms"), Ok(Duration::from_millis(30)));
+        assert_eq!(duration("1d"), Ok(Duration::from_secs(86_400)));
+        assert!(
+            ["", "5", "s", "1.5s", "-1s", "99999999999999999999s", "1 fortnight"].iter().all(|t| duration(t).is_err())
+        );
+        assert_eq!(size("10MiB"), Ok(10 << 20));
+        assert_eq!(size("1MB"), Ok(1_000_000));
+        assert_eq!(size("512"), Ok(512));
+        assert!(["", "10M", "MiB", "-1", "99999999999GiB"].iter().all(|text| size(text).is_err()));
+    }
+
+    #[test]
+    fn addresses_to_listen_on() {
+        assert_eq!(listen(":8080").unwrap().to_string(), "0.0.0.0:8080");
+        assert_eq!(listen("[::1]:80").unwrap().to_string(), "[::1]:80");
+        assert_eq!(listen("unix:/run/x.sock").unwrap().to_string(), "unix:/run/x.sock");
+        assert!(
+            ["", "8080", "localhost:1", "127.0.0.1", "::1", "1.2.3.4:99999", "unix:"]
+                .iter()
+                .all(|t| listen(t).is_err())
+        );
+    }
+
+    #[test]
+    fn servers_of_urls() {
+        let authority = |text| server(text).unwrap().authority;
+        assert_eq!(authority("http://App.Local"), "app.local:80");
+        assert_eq!(authority("http://[::1]:3000/"), "[::1]:3000");
+        for text in [
+            "app",
+            "https://a",
+            "http://",
+            "http://a/b",
+            "http://u@a",
+            "http://a:0",
+            "http://a:+1",
+            "http://[::1]3",
+            "http://a b",
+        ] {
+            assert!(server(text).is_err(), "{text}");
+        }
+    }
+}

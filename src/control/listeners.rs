@@ -1,0 +1,232 @@
+//! The sockets: bound before anything else changes, handed to the workers and the admin server,
+//! exchanged on reload without a moment in which nobody listens. Owned by the reloader.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use super::admin;
+use crate::config::Config;
+use crate::net::ListenAddr;
+use crate::worker::{Listener, Workers};
+
+pub struct Listeners {
+    workers: Workers,
+    open: Vec<ListenAddr>,
+    admin: admin::Server,
+}
+
+/// Sockets of a config that is not in force yet; dropping them changes nothing.
+pub struct Prepared {
+    listeners: Vec<(ListenAddr, Listener)>,
+    admin: Option<(ListenAddr, Listener)>,
+}
+
+/// An address that cannot be listened on.
+#[derive(Debug)]
+pub struct BindError {
+    addr: ListenAddr,
+    error: io::Error,
+}
+
+/// How long an address in use by one of our own listeners may take to become free.
+const HANDOVER: Duration = Duration::from_secs(2);
+const HANDOVER_STEP: Duration = Duration::from_millis(5);
+
+/// Binds every address of a config at the start.
+pub fn bind_all(config: &Config) -> Result<Prepared, BindError> {
+    let mut listeners = Vec::with_capacity(config.listeners.len());
+    for addr in &config.listeners {
+        listeners.push((addr.clone(), bind(addr)?));
+    }
+    let addr = config.admin.listen.clone();
+    let admin = bind(&addr)?;
+    Ok(Prepared { listeners, admin: Some((addr, admin)) })
+}
+
+impl Prepared {
+    /// The bound addresses, for the log: a port written as 0 is known now.
+    pub fn addresses(&self) -> (Vec<String>, String) {
+        let name = |(addr, listener): &(ListenAddr, Listener)| match listener {
+            Listener::Tcp(socket) => socket.local_addr().map_or_else(|_| addr.to_string(), |addr| addr.to_string()),
+            Listener::Unix(_) => addr.to_string(),
+        };
+        (self.listeners.iter().map(name).collect(), self.admin.as_ref().map(name).unwrap_or_default())
+    }
+}
+
+impl Listeners {
+    /// Serves what `bind_all` bound.
+    pub fn open(workers: Workers, prepared: Prepared, context: admin::Context) -> io::Result<Listeners> {
+        let mut listeners = Listeners { workers, open: Vec::new(), admin: admin::Server::new(context) };
+        for (addr, listener) in prepared.listeners {
+            listeners.workers.listen(&addr, &listener)?;
+            listeners.open.push(addr);
+        }
+        if let Some((addr, listener)) = prepared.admin {
+            listeners.admin.listen(addr, listener)?;
+        }
+        Ok(listeners)
+    }
+
+    /// Binds what `config` adds. On an error everything is as before.
+    pub async fn prepare(&mut self, config: &Config) -> Result<Prepared, BindError> {
+        let mut prepared = Prepared { listeners: Vec::new(), admin: None };
+        let mut displaced = Vec::new();
+        let result = self.bind_added(config, &mut prepared, &mut displaced).await;
+        if let Err(error) = result {
+            drop(prepared);
+            self.restore(displaced).await;
+            return Err(error);
+        }
+        Ok(prepared)
+    }
+
+    async fn bind_added(
+        &mut self,
+        config: &Config,
+        prepared: &mut Prepared,
+        displaced: &mut Vec<ListenAddr>,
+    ) -> Result<(), BindError> {
+        for addr in config.listeners.iter().filter(|addr| !self.open.contains(addr)) {
+            let outgoing = |open: &&ListenAddr| !config.listeners.contains(open) && overlap(open, addr);
+            let rival = self.open.iter().find(outgoing).cloned();
+            let listener = match (bind(addr), rival) {
+                // `127.0.0.1:80` and `0.0.0.0:80` exclude each other: the old one has to go first.
+                (Err(refused), Some(rival)) if refused.in_use() => {
+                    self.workers.unlisten(&rival);
+                    displaced.push(rival);
+                    bind_soon(addr).await?
+                }
+                (result, _) => result?,
+            };
+            prepared.listeners.push((addr.clone(), listener));
+        }
+        let addr = &config.admin.listen;
+        if Some(addr) != self.admin.addr() {
+            let rival = self.admin.addr().filter(|old| overlap(old, addr)).cloned();
+            let listener = match (bind(addr), rival) {
+                (Err(refused), Some(rival)) if refused.in_use() => {
+                    self.admin.close().await;
+                    let bound = bind_soon(addr).await;
+                    if bound.is_err() {
+                        self.reopen_admin(rival).await;
+                    }
+                    bound?
+                }
+                (result, _) => result?,
+            };
+            prepared.admin = Some((addr.clone(), listener));
+        }
+        Ok(())
+    }
+
+    async fn restore(&mut self, displaced: Vec<ListenAddr>) {
+        for addr in displaced {
+            let reopened = bind_soon(&addr).await.and_then(|listener| {
+                self.workers.listen(&addr, &listener).map_err(|error| BindError { addr: addr.clone(), error })
+            });
+            if let Err(error) = reopened {
+                tracing::error!("{error}; it was open before the reload that failed");
+            }
+        }
+    }
+
+    async fn reopen_admin(&mut self, addr: ListenAddr) {
+        let reopened = bind_soon(&addr)
+            .await
+            .and_then(|listener| self.admin.listen(addr.clone(), listener).map_err(|error| BindError { addr, error }));
+        if let Err(error) = reopened {
+            tracing::error!("{error}; the admin listener was open there before the reload that failed");
+        }
+    }
+
+    /// Serves the prepared sockets, then closes those that `config`, now in force, does not name.
+    pub fn exchange(&mut self, prepared: Prepared, config: &Config) {
+        for (addr, listener) in prepared.listeners {
+            match self.workers.listen(&addr, &listener) {
+                Ok(()) => self.open.push(addr),
+                Err(error) => tracing::error!("{}", BindError { addr, error }),
+            }
+        }
+        let (kept, closed) = std::mem::take(&mut self.open).into_iter().partition(|a| config.listeners.contains(a));
+        self.open = kept;
+        closed.iter().for_each(|addr| self.close(addr));
+        if let Some((addr, listener)) = prepared.admin {
+            let old = self.admin.addr().cloned();
+            match self.admin.listen(addr.clone(), listener) {
+                Ok(()) => old.iter().for_each(remove_socket_file),
+                Err(error) => tracing::error!("{}", BindError { addr, error }),
+            }
+        }
+    }
+
+    /// Stops accepting. The admin server goes on, to answer probes; the workers come back to be
+    /// drained.
+    pub fn close_all(mut self) -> (Workers, admin::Server) {
+        std::mem::take(&mut self.open).iter().for_each(|addr| self.close(addr));
+        (self.workers, self.admin)
+    }
+
+    fn close(&self, addr: &ListenAddr) {
+        self.workers.unlisten(addr);
+        remove_socket_file(addr);
+    }
+}
+
+/// A Unix socket's file outlives the socket.
+pub fn remove_socket_file(addr: &ListenAddr) {
+    if let ListenAddr::Unix(path) = addr {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+fn bind(addr: &ListenAddr) -> Result<Listener, BindError> {
+    Listener::bind(addr).map_err(|error| BindError { addr: addr.clone(), error })
+}
+
+async fn bind_soon(addr: &ListenAddr) -> Result<Listener, BindError> {
+    let until = Instant::now() + HANDOVER;
+    loop {
+        match bind(addr) {
+            Err(refused) if refused.in_use() && Instant::now() < until => tokio::time::sleep(HANDOVER_STEP).await,
+            result => return result,
+        }
+    }
+}
+
+/// True when the system may refuse one address while the other is open.
+fn overlap(a: &ListenAddr, b: &ListenAddr) -> bool {
+    let any = |addr: &SocketAddr| addr.ip().is_unspecified();
+    match (a, b) {
+        (ListenAddr::Tcp(a), ListenAddr::Tcp(b)) => a.port() == b.port() && (any(a) || any(b) || a.ip() == b.ip()),
+        _ => false,
+    }
+}
+
+impl BindError {
+    fn in_use(&self) -> bool {
+        self.error.kind() == io::ErrorKind::AddrInUse
+    }
+}
+
+impl fmt::Display for BindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let BindError { addr, error } = self;
+        write!(f, "cannot listen on {addr}: {error}")?;
+        match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                write!(f, "; another program, or another sluicegate, has it: stop that one or choose another address")
+            }
+            io::ErrorKind::PermissionDenied => {
+                write!(f, "; choose a port from 1024 up or grant CAP_NET_BIND_SERVICE, and check who may write there")
+            }
+            io::ErrorKind::AddrNotAvailable => write!(f, "; no interface of this machine has that address"),
+            io::ErrorKind::NotFound => write!(f, "; the directory does not exist"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for BindError {}

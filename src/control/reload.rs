@@ -1,0 +1,225 @@
+//! One reload: load, validate, bind, swap, account. A config that is invalid or cannot be listened
+//! for changes nothing and is loudly visible. Called by the control loop, one reload at a time.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use super::Source;
+use super::diff::Diff;
+use super::listeners::{BindError, Listeners};
+use super::shared::{Shared, rfc3339};
+use crate::config::{Config, Report};
+use crate::metrics::Metrics;
+use crate::snapshot::{Current, Snapshot};
+
+pub struct Reloader {
+    pub source: Source,
+    pub current: Current,
+    pub metrics: Metrics,
+    pub shared: Arc<Shared>,
+    pub listeners: Listeners,
+}
+
+/// A reload somebody waits for.
+pub struct Job {
+    pub trigger: Trigger,
+    pub dry_run: bool,
+    /// Only makes sure that no edit slipped by, so it is no event if none did.
+    pub verify: bool,
+    pub reply: oneshot::Sender<Outcome>,
+}
+
+/// Who asked; the `trigger` label of `config_reloads_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trigger {
+    File,
+    Signal,
+    Api,
+}
+
+#[derive(Debug)]
+pub enum Outcome {
+    /// A new config is in force.
+    Applied(Applied),
+    /// The files hold what is in force already.
+    Unchanged { generation: u64 },
+    /// A dry run of a config that could be applied.
+    Valid(Applied),
+    /// The old config stays in force.
+    Failed { generation: u64, failure: Failure },
+}
+
+#[derive(Debug)]
+pub struct Applied {
+    /// Of the config in force, which a dry run does not change.
+    pub generation: u64,
+    pub diff: Diff,
+    /// Keys whose change waits for a restart.
+    pub restart: Vec<&'static str>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    #[error("{0}")]
+    Config(Report),
+    #[error("error: {0}")]
+    Bind(BindError),
+}
+
+/// A file met half written is read once more after this long, before it is called invalid.
+const SECOND_LOOK: Duration = Duration::from_millis(250);
+
+impl Trigger {
+    pub const ALL: [Trigger; 3] = [Trigger::File, Trigger::Signal, Trigger::Api];
+
+    pub fn label(self) -> &'static str {
+        match self {
+            Trigger::File => "file",
+            Trigger::Signal => "signal",
+            Trigger::Api => "api",
+        }
+    }
+}
+
+impl Reloader {
+    /// Loads the config and puts it in force, unless it is invalid, the same, or a dry run.
+    pub async fn reload(&mut self, trigger: Trigger, dry_run: bool, verify: bool) -> Outcome {
+        let generation = self.current.load().generation;
+        let outcome = match self.load(trigger).await {
+            Err(report) => Outcome::Failed { generation, failure: Failure::Config(report) },
+            Ok(config) if config.hash == self.current.load().config.hash => Outcome::Unchanged { generation },
+            Ok(config) if dry_run => self.rehearse(config),
+            Ok(config) => self.apply(config).await,
+        };
+        let quiet = verify && matches!(outcome, Outcome::Unchanged { .. });
+        if !dry_run && !quiet {
+            self.account(&outcome, trigger);
+        }
+        outcome
+    }
+
+    async fn load(&self, trigger: Trigger) -> Result<Config, Report> {
+        match self.source.load() {
+            Err(_) if trigger == Trigger::File => {
+                tokio::time::sleep(SECOND_LOOK).await;
+                self.source.load()
+            }
+            result => result,
+        }
+    }
+
+    fn rehearse(&self, mut config: Config) -> Outcome {
+        let current = self.current.load();
+        let restart = keep_fixed(&mut config, &current.config);
+        let diff = Diff::between(&current.config, &config);
+        Outcome::Valid(Applied { generation: current.generation, diff, restart })
+    }
+
+    async fn apply(&mut self, mut config: Config) -> Outcome {
+        let old = self.current.load_full();
+        let restart = keep_fixed(&mut config, &old.config);
+        let diff = Diff::between(&old.config, &config);
+        let prepared = match self.listeners.prepare(&config).await {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                return Outcome::Failed { generation: old.generation, failure: Failure::Bind(error) };
+            }
+        };
+        let generation = old.generation + 1;
+        let snapshot = Arc::new(Snapshot::new(generation, config, &self.metrics));
+        self.current.store(snapshot.clone());
+        self.listeners.exchange(prepared, &snapshot.config);
+        self.metrics.config_loaded(&snapshot);
+        // Only now: until the swap, requests counted on the series of the old config.
+        self.metrics.retire(&snapshot);
+        Outcome::Applied(Applied { generation, diff, restart })
+    }
+
+    /// Counts, logs and remembers.
+    fn account(&self, outcome: &Outcome, trigger: Trigger) {
+        self.metrics.config_reload(outcome.label(), trigger.label()).inc();
+        let trigger = trigger.label();
+        match outcome {
+            Outcome::Applied(applied) => {
+                tracing::info!(trigger, generation = applied.generation, "config reloaded: {}", applied.diff);
+                for key in &applied.restart {
+                    tracing::warn!("the change of {key} needs a restart; until then the old value stays in force");
+                }
+            }
+            Outcome::Unchanged { generation } => {
+                // The way back from a bad save: the file again holds what is in force.
+                self.metrics.reload_successful.set(1);
+                tracing::debug!(trigger, generation, "config unchanged");
+            }
+            Outcome::Failed { generation, failure } => {
+                self.metrics.reload_successful.set(0);
+                tracing::error!(trigger, "config not reloaded, generation {generation} stays in force\n{failure}");
+            }
+            Outcome::Valid(_) => {}
+        }
+        let mut record = outcome.json();
+        record["trigger"] = trigger.into();
+        record["at"] = rfc3339(SystemTime::now()).into();
+        self.shared.remember_reload(record);
+    }
+}
+
+impl Outcome {
+    /// The `result` label of `config_reloads_total`.
+    fn label(&self) -> &'static str {
+        match self {
+            Outcome::Applied(_) | Outcome::Valid(_) => "success",
+            Outcome::Unchanged { .. } => "unchanged",
+            Outcome::Failed { .. } => "failure",
+        }
+    }
+
+    /// Members of the API answer and of `last_reload` in the status.
+    pub fn json(&self) -> Value {
+        match self {
+            Outcome::Applied(applied) | Outcome::Valid(applied) => json!({
+                "result": self.label(),
+                "generation": applied.generation,
+                "changed": true,
+                "summary": applied.diff.to_string(),
+                "diff": applied.diff.json(),
+                "restart_needed_for": applied.restart,
+            }),
+            Outcome::Unchanged { generation } => {
+                json!({ "result": self.label(), "generation": generation, "changed": false })
+            }
+            Outcome::Failed { generation, failure } => json!({
+                "result": self.label(),
+                "generation": generation,
+                "changed": false,
+                "diagnostics": failure.diagnostics(),
+            }),
+        }
+    }
+}
+
+impl Failure {
+    pub fn diagnostics(&self) -> Value {
+        match self {
+            Failure::Config(report) => report.json(),
+            Failure::Bind(error) => json!([{ "message": error.to_string() }]),
+        }
+    }
+}
+
+/// Carries over what is fixed when the process starts, and names what would have changed.
+fn keep_fixed(config: &mut Config, old: &Config) -> Vec<&'static str> {
+    let mut restart = Vec::new();
+    if config.server.workers != old.server.workers {
+        config.server.workers = old.server.workers;
+        restart.push("server.workers");
+    }
+    if config.store.max_keys != old.store.max_keys {
+        config.store.max_keys = old.store.max_keys;
+        restart.push("store.max_keys");
+    }
+    restart
+}
