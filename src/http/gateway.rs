@@ -8,7 +8,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{HeaderValue, Request, Response, Uri};
+use http::{HeaderValue, Request, Response, Uri, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
 
@@ -157,7 +157,7 @@ fn rewrite(
     )
     .map_err(Refusal::Gate)?;
     headers::edit(&mut parts.headers, &route.request_headers);
-    parts.version = http::Version::HTTP_11;
+    parts.version = Version::HTTP_11;
     if let Some(target) = target(admitted, &route.rewrite) {
         parts.uri = target;
     }
@@ -211,6 +211,7 @@ async fn send(
     let servers = &exchange.view.upstreams[index];
     let mut response =
         forward::forward(servers, &exchange.client.slot, &route.timeouts, outgoing).await.map_err(Refusal::Upstream)?;
+    *response.version_mut() = Version::HTTP_11;
     headers::forward_response(response.headers_mut(), &exchange.client.worker.via);
     Ok(response)
 }
