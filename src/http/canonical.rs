@@ -304,6 +304,7 @@ mod tests {
             ("/é", Reject::PathNonAscii, Some("/%C3%A9")),
             ("/..", Reject::PathAboveRoot, Some("/")),
             ("/a/../../b", Reject::PathAboveRoot, Some("/b")),
+            ("/a/.;x", Reject::PathDotParameter, Some("/a/.;x")),
             ("/a/%2e%2e;x/b", Reject::PathDotParameter, Some("/a/..;x/b")),
         ] {
             assert_eq!(at(Strictness::Strict, raw), Err(reject), "{raw}");

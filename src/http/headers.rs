@@ -1,8 +1,6 @@
 //! Which header fields go on, in both directions, and what this hop says of itself and of the
 //! client. Called by the request function before forwarding and before answering.
 
-use std::net::IpAddr;
-
 use http::header::{
     CONNECTION, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
 };
@@ -10,57 +8,10 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::client::Identity;
 use super::gate::Admitted;
+use super::hop::{Hop, Via, address_value};
 use super::reject::{Judge, Reject};
 use crate::config::Strictness;
 use crate::route::HeaderEdit;
-
-/// What this hop writes into every request of a connection, made once so that a request only
-/// clones references.
-#[derive(Clone, Debug)]
-pub struct Hop {
-    peer: IpAddr,
-    peer_text: HeaderValue,
-    proto: HeaderValue,
-    port: HeaderValue,
-}
-
-impl Hop {
-    /// `port` is the one the client connected to.
-    pub fn new(peer: IpAddr, tls: bool, port: u16) -> Hop {
-        let peer = peer.to_canonical();
-        Hop {
-            peer,
-            peer_text: address_value(peer),
-            proto: HeaderValue::from_static(if tls { "https" } else { "http" }),
-            port: HeaderValue::from(port),
-        }
-    }
-}
-
-/// The name under which this process stands in `Via`; instances differ, so that two gateways in a
-/// row are no loop.
-#[derive(Clone, Debug)]
-pub struct Via {
-    pseudonym: String,
-    field: HeaderValue,
-}
-
-impl Via {
-    pub fn new(instance: u32) -> Via {
-        let pseudonym = format!("sluicegate-{instance:08x}");
-        // Always plain text, so the stand-in is never used.
-        let field = HeaderValue::try_from(format!("1.1 {pseudonym}"));
-        Via { pseudonym, field: field.unwrap_or(HeaderValue::from_static("1.1 sluicegate")) }
-    }
-
-    fn is_in(&self, headers: &HeaderMap) -> bool {
-        let elements = headers.get_all(VIA).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
-        elements.into_iter().any(|element| {
-            let mut words = element.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty());
-            words.nth(1).is_some_and(|received_by| received_by.eq_ignore_ascii_case(self.pseudonym.as_bytes()))
-        })
-    }
-}
 
 /// Turns the fields of a request into those to forward:
 /// 1. fields of this hop only go, and those that `Connection` names (`TE: trailers` stays, and
@@ -93,7 +44,7 @@ pub fn forward_request(
         headers.insert(HOST, admitted.authority().clone());
     }
     tell_client(headers, admitted, hop, identity);
-    headers.append(VIA, via.field.clone());
+    headers.append(VIA, via.field().clone());
     if !(identity.trusted_peer && headers.contains_key(X_REQUEST_ID)) {
         headers.insert(X_REQUEST_ID, request_id);
     }
@@ -108,7 +59,7 @@ pub fn forward_response(headers: &mut HeaderMap, via: &Via) {
         let _ = named_by_connection(headers, &mut seen.remove, &mut Judge::new(Strictness::Defensive));
     }
     seen.drop_hop_by_hop(headers);
-    headers.append(VIA, via.field.clone());
+    headers.append(VIA, via.field().clone());
 }
 
 /// A route's own changes: removals first, so that a field can be replaced whatever it held.
@@ -294,7 +245,239 @@ fn continued(headers: &HeaderMap, client: &HeaderValue, hop: &Hop, identity: &Id
     HeaderValue::try_from(chain).unwrap_or_else(|_| hop.peer_text.clone())
 }
 
-fn address_value(ip: IpAddr) -> HeaderValue {
-    // An address is always plain text, so the stand-in is never used.
-    HeaderValue::try_from(ip.to_string()).unwrap_or(HeaderValue::from_static("unknown"))
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use http::Request;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::http::{client, gate};
+    use crate::net::{IpSet, parse_network};
+
+    const PEER: &str = "192.0.2.1";
+    const PROXY: &str = "10.0.0.1";
+
+    fn map(fields: &[(&str, &str)]) -> HeaderMap {
+        fields.iter().fold(HeaderMap::new(), |mut map, (name, value)| {
+            map.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_str(value).unwrap());
+            map
+        })
+    }
+
+    fn forward(peer: &str, fields: &[(&str, &str)], strictness: Strictness) -> Result<HeaderMap, Reject> {
+        forward_map(peer, map(fields), strictness)
+    }
+
+    fn forward_map(peer: &str, headers: HeaderMap, strictness: Strictness) -> Result<HeaderMap, Reject> {
+        let mut parts = Request::new(()).into_parts().0;
+        parts.headers.insert(HOST, HeaderValue::from_static("A.example:8080"));
+        // The gate sees the host alone: odd framing is to reach the functions under test.
+        let admitted = gate::admit(&parts, Strictness::Strict).unwrap();
+        parts.headers.extend(headers);
+        parts.headers.insert(HOST, HeaderValue::from_static("A.example:8080"));
+        let peer: IpAddr = peer.parse().unwrap();
+        let trusted: IpSet = parse_network("10.0.0.0/8").into_iter().collect();
+        let identity = client::identify(peer, &parts.headers, &trusted);
+        let hop = Hop::new(peer, false, 8080);
+        let id = HeaderValue::from_static("generated");
+        forward_request(&mut parts.headers, &admitted, &hop, &identity, &Via::new(0xab), id, strictness)?;
+        Ok(parts.headers)
+    }
+
+    #[track_caller]
+    fn assert_field(map: &HeaderMap, name: &str, expected: &[&str]) {
+        assert_eq!(map.get_all(name).iter().collect::<Vec<_>>(), expected, "{name}");
+    }
+
+    #[test]
+    fn an_untrusted_peer_cannot_say_who_it_is() {
+        let spoofed = [
+            ("x-forwarded-for", "1.1.1.1"),
+            ("x-forwarded-for", "2.2.2.2"),
+            ("x-forwarded-proto", "https"),
+            ("x-forwarded-host", "evil"),
+            ("x-forwarded-port", "1"),
+            ("x-forwarded-prefix", "/evil"),
+            ("x-real-ip", "1.1.1.1"),
+            ("x-real-ip", "1.1.1.2"),
+            ("forwarded", "for=1.1.1.1"),
+            ("x-request-id", "mine"),
+            ("x_real_ip", "1.1.1.1"),
+            ("x.real.ip", "1.1.1.1"),
+            ("traceparent", "00-1-2-01"),
+        ];
+        let map = forward(PEER, &spoofed, Strictness::Strict).unwrap();
+        for (name, value) in [
+            ("x-forwarded-for", &[PEER][..]),
+            ("x-forwarded-proto", &["http"]),
+            ("x-forwarded-host", &["a.example:8080"]),
+            ("x-forwarded-port", &["8080"]),
+            ("x-forwarded-prefix", &[]),
+            ("x-real-ip", &[PEER]),
+            ("forwarded", &[]),
+            ("x-request-id", &["generated"]),
+            ("x_real_ip", &[]),
+            ("x.real.ip", &[]),
+            ("traceparent", &["00-1-2-01"]),
+            ("host", &["a.example:8080"]),
+            ("via", &["1.1 sluicegate-000000ab"]),
+        ] {
+            assert_field(&map, name, value);
+        }
+    }
+
+    #[test]
+    fn a_trusted_peer_is_continued() {
+        let fields = [
+            ("x-forwarded-for", "1.1.1.1"),
+            ("x-forwarded-for", "198.51.100.7"),
+            ("x-forwarded-proto", "https"),
+            ("x-forwarded-host", "shop"),
+            ("x-forwarded-prefix", "/p"),
+            ("x-real-ip", "1.1.1.1"),
+            ("forwarded", "for=1.1.1.1"),
+            ("x-request-id", "theirs"),
+            ("via", "1.1 edge, 2 sluicegate-000000ac"),
+        ];
+        let map = forward(PROXY, &fields, Strictness::Strict).unwrap();
+        for (name, value) in [
+            ("x-forwarded-for", &["1.1.1.1, 198.51.100.7, 10.0.0.1"][..]),
+            ("x-forwarded-proto", &["https"]),
+            ("x-forwarded-host", &["shop"]),
+            ("x-forwarded-port", &["8080"]),
+            ("x-forwarded-prefix", &["/p"]),
+            ("x-real-ip", &["198.51.100.7"]),
+            ("forwarded", &[]),
+            ("x-request-id", &["theirs"]),
+            ("via", &["1.1 edge, 2 sluicegate-000000ac", "1.1 sluicegate-000000ab"]),
+        ] {
+            assert_field(&map, name, value);
+        }
+        let map = forward(PROXY, &[("forwarded", "for=198.51.100.7")], Strictness::Strict).unwrap();
+        assert_field(&map, "x-forwarded-for", &["198.51.100.7, 10.0.0.1"]);
+        let map = forward(PROXY, &[], Strictness::Strict).unwrap();
+        assert_field(&map, "x-forwarded-for", &["10.0.0.1"]);
+        assert_field(&map, "x-request-id", &["generated"]);
+    }
+
+    #[test]
+    fn fields_of_this_hop_go() {
+        let fields = [
+            ("connection", "Keep-Alive, X-Custom"),
+            ("connection", "x-other, te, bad name, x-absent"),
+            ("x-custom", "1"),
+            ("x-other", "1"),
+            ("x-kept", "1"),
+            ("keep-alive", "timeout=5"),
+            ("proxy-connection", "keep-alive"),
+            ("proxy-authorization", "Basic x"),
+            ("upgrade", "h2c"),
+            ("http2-settings", "x"),
+            ("te", "gzip, Trailers"),
+            ("trailer", "x-sum"),
+            ("transfer-encoding", "chunked"),
+        ];
+        let map = forward(PEER, &fields, Strictness::Strict).unwrap();
+        let mut names: Vec<&str> = map.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        let expected = "host te trailer via x-forwarded-for x-forwarded-host x-forwarded-port x-forwarded-proto x-kept \
+                        x-real-ip x-request-id";
+        assert_eq!(names.join(" "), expected);
+        assert_field(&map, "te", &["trailers"]);
+        let map = forward(PEER, &[("te", "gzip"), ("trailer", "x-sum")], Strictness::Strict).unwrap();
+        assert!(!map.contains_key("te") && !map.contains_key("trailer"));
+    }
+
+    #[test]
+    fn connection_cannot_hide_protected_fields() {
+        for name in ["Host", "Authorization", "cookie", "Content-Type", "X-Forwarded-Host", "Forwarded", "X-Real-IP"] {
+            let fields = [("connection", name), ("cookie", "a"), ("authorization", "b"), ("content-type", "c")];
+            assert_eq!(forward(PEER, &fields, Strictness::Strict).unwrap_err(), Reject::ConnectionField, "{name}");
+            for strictness in [Strictness::Defensive, Strictness::Monitor] {
+                let map = forward(PEER, &fields, strictness).unwrap();
+                for kept in ["cookie", "authorization", "content-type", "host", "x-real-ip", "x-forwarded-host"] {
+                    assert!(map.contains_key(kept), "{name} {kept}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_loop_is_refused_whatever_the_strictness() {
+        let via = [("via", "1.1 edge, 1.1 sluicegate-000000ab")];
+        assert_eq!(forward(PEER, &via, Strictness::Monitor).unwrap_err(), Reject::Loop);
+    }
+
+    #[test]
+    fn responses_lose_the_fields_of_their_hop() {
+        let mut headers = map(&[
+            ("connection", "close, x-hop, set-cookie"),
+            ("x-hop", "1"),
+            ("keep-alive", "timeout=5"),
+            ("transfer-encoding", "chunked"),
+            ("trailer", "x-sum"),
+            ("set-cookie", "a=1"),
+            ("set-cookie", "b=2"),
+            ("x_app", "1"),
+            ("x-forwarded-proto", "https"),
+        ]);
+        forward_response(&mut headers, &Via::new(0xab));
+        assert_eq!(headers.len(), 6, "{headers:?}");
+        assert_field(&headers, "set-cookie", &["a=1", "b=2"]);
+        assert_field(&headers, "trailer", &["x-sum"]);
+        assert_field(&headers, "via", &["1.1 sluicegate-000000ab"]);
+    }
+
+    #[test]
+    fn a_route_removes_before_it_sets() {
+        let mut headers = map(&[("x-a", "1"), ("x-a", "2"), ("x-b", "1"), ("x-c", "1")]);
+        let x = HeaderName::from_static;
+        let change = HeaderEdit {
+            remove: vec![x("x-a"), x("x-b")],
+            set: vec![(x("x-a"), HeaderValue::from_static("new")), (x("x-d"), HeaderValue::from_static("4"))],
+        };
+        edit(&mut headers, &change);
+        assert_eq!(headers, map(&[("x-a", "new"), ("x-c", "1"), ("x-d", "4")]));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_the_hop_is_clean_and_speaks_for_itself(
+            fields in proptest::collection::vec((
+                prop_oneof![
+                    prop::sample::select(vec![
+                        "connection", "te", "trailer", "via", "upgrade", "keep-alive", "x-forwarded-for", "x_real_ip",
+                        "forwarded", "transfer-encoding", "x-real-ip", "x-forwarded-x", "cookie", "a",
+                    ]).prop_map(str::to_owned),
+                    "[a-z_.!-]{1,6}",
+                ],
+                prop_oneof![
+                    proptest::collection::vec(any::<u8>(), 0..20),
+                    "(close|cookie|a|te|via|x-real-ip|trailers|1.1 b|, ?){0,5}".prop_map(String::into_bytes),
+                ],
+            ), 0..20),
+        ) {
+            let mut all = HeaderMap::new();
+            for (name, value) in &fields {
+                if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), HeaderValue::from_bytes(value)) {
+                    all.append(name, value);
+                }
+            }
+            let mut response = all.clone();
+            forward_response(&mut response, &Via::new(0xab));
+            for peer in [PEER, PROXY] {
+                let request = forward_map(peer, all.clone(), Strictness::Defensive).unwrap();
+                for name in HOP_BY_HOP {
+                    prop_assert!(!request.contains_key(&name) && !response.contains_key(&name), "{}", name);
+                }
+                prop_assert!(!request.keys().any(|name| name.as_str().contains(['_', '.'])));
+                prop_assert_eq!(request.get_all(X_FORWARDED_FOR).iter().count(), 1);
+                prop_assert!(request[X_FORWARDED_FOR].as_bytes().ends_with(peer.as_bytes()));
+                prop_assert!(peer == PROXY || request[X_REAL_IP] == PEER && request[X_FORWARDED_FOR] == PEER);
+                prop_assert_eq!(request.contains_key("cookie"), all.contains_key("cookie"));
+            }
+        }
+    }
 }

@@ -11,6 +11,7 @@ mod forward;
 pub mod gate;
 pub mod gateway;
 pub mod headers;
+pub mod hop;
 pub mod pool;
 pub mod reject;
 mod respond;

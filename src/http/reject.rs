@@ -5,35 +5,6 @@ use http::StatusCode;
 
 use crate::config::Strictness;
 
-/// A closed set: each variant is a value of the label `reason` of `http_rejected_total`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reject {
-    Version,
-    Connect,
-    TargetForm,
-    TargetScheme,
-    TransferEncodingVersion,
-    TransferEncodingRepeated,
-    TransferEncodingUnknown,
-    TransferEncodingWithLength,
-    ContentLength,
-    Expect,
-    HostMissing,
-    HostRepeated,
-    HostInvalid,
-    HostMismatch,
-    PathControl,
-    PathSlash,
-    PathBackslash,
-    PathPercent,
-    PathNonAscii,
-    PathAboveRoot,
-    PathDotParameter,
-    QueryNonAscii,
-    ConnectionField,
-    Loop,
-}
-
 /// The mildest strictness at which a fault is still refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Floor {
@@ -52,34 +23,84 @@ struct Row {
     explanation: &'static str,
 }
 
-impl Reject {
-    pub const ALL: [Reject; 24] = [
-        Reject::Version,
-        Reject::Connect,
-        Reject::TargetForm,
-        Reject::TargetScheme,
-        Reject::TransferEncodingVersion,
-        Reject::TransferEncodingRepeated,
-        Reject::TransferEncodingUnknown,
-        Reject::TransferEncodingWithLength,
-        Reject::ContentLength,
-        Reject::Expect,
-        Reject::HostMissing,
-        Reject::HostRepeated,
-        Reject::HostInvalid,
-        Reject::HostMismatch,
-        Reject::PathControl,
-        Reject::PathSlash,
-        Reject::PathBackslash,
-        Reject::PathPercent,
-        Reject::PathNonAscii,
-        Reject::PathAboveRoot,
-        Reject::PathDotParameter,
-        Reject::QueryNonAscii,
-        Reject::ConnectionField,
-        Reject::Loop,
-    ];
+/// Makes the enum, the list of its variants and their rows out of one table.
+macro_rules! rejects {
+    ($($variant:ident: $floor:ident, $status:ident, $reason:literal, $explanation:literal;)*) => {
+        /// A closed set: each variant is a value of the label `reason` of `http_rejected_total`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Reject {
+            $(#[doc = $explanation] $variant,)*
+        }
 
+        impl Reject {
+            pub const ALL: &[Reject] = &[$(Reject::$variant,)*];
+
+            fn row(self) -> Row {
+                match self {
+                    $(Reject::$variant => Row {
+                        floor: Floor::$floor,
+                        status: StatusCode::$status,
+                        reason: $reason,
+                        explanation: $explanation,
+                    },)*
+                }
+            }
+        }
+    };
+}
+
+rejects! {
+    Version: Always, HTTP_VERSION_NOT_SUPPORTED, "version",
+        "Only HTTP/1.0 and HTTP/1.1 are spoken here.";
+    Connect: Always, NOT_IMPLEMENTED, "connect",
+        "This gateway opens no tunnels for CONNECT.";
+    TargetForm: Always, BAD_REQUEST, "target_form",
+        "The request target must be a path that starts with '/', or '*' with the method OPTIONS.";
+    TargetScheme: Defensive, BAD_REQUEST, "target_scheme",
+        "The scheme of the request target must be http or https.";
+    TransferEncodingVersion: Always, BAD_REQUEST, "transfer_encoding_version",
+        "Transfer-Encoding needs HTTP/1.1; an HTTP/1.0 request gives Content-Length.";
+    TransferEncodingRepeated: Always, BAD_REQUEST, "transfer_encoding_repeated",
+        "Transfer-Encoding must be given once, as 'chunked'.";
+    TransferEncodingUnknown: Always, NOT_IMPLEMENTED, "transfer_encoding_unknown",
+        "The only transfer coding understood is 'chunked'.";
+    TransferEncodingWithLength: Always, BAD_REQUEST, "transfer_encoding_with_length",
+        "Transfer-Encoding and Content-Length must not be given together.";
+    ContentLength: Always, BAD_REQUEST, "content_length",
+        "Content-Length must be given at most once, as one decimal number.";
+    Expect: Strict, EXPECTATION_FAILED, "expect",
+        "The only expectation that can be met is 100-continue.";
+    HostMissing: Strict, BAD_REQUEST, "host_missing",
+        "An HTTP/1.1 request needs a Host field.";
+    HostRepeated: Defensive, BAD_REQUEST, "host_repeated",
+        "The Host field must be given once.";
+    HostInvalid: Defensive, BAD_REQUEST, "host_invalid",
+        "The host must be a name or an address, with an optional port.";
+    HostMismatch: Strict, BAD_REQUEST, "host_mismatch",
+        "The Host field and the host of the request target differ.";
+    PathControl: Defensive, BAD_REQUEST, "path_control",
+        "The path holds an encoded control character.";
+    PathSlash: Strict, BAD_REQUEST, "path_slash",
+        "The path holds an encoded slash (%2F).";
+    PathBackslash: Strict, BAD_REQUEST, "path_backslash",
+        "The path holds a backslash.";
+    PathPercent: Strict, BAD_REQUEST, "path_percent",
+        "The path holds '%' without two hexadecimal digits after it.";
+    PathNonAscii: Strict, BAD_REQUEST, "path_non_ascii",
+        "The path holds bytes outside ASCII, which must be percent-encoded.";
+    PathAboveRoot: Strict, BAD_REQUEST, "path_above_root",
+        "The path climbs above its root with '..'.";
+    PathDotParameter: Strict, BAD_REQUEST, "path_dot_parameter",
+        "The path holds a '.' or '..' segment with a parameter, which servers read differently.";
+    QueryNonAscii: Strict, BAD_REQUEST, "query_non_ascii",
+        "The query holds bytes outside ASCII, which must be percent-encoded.";
+    ConnectionField: Strict, BAD_REQUEST, "connection_field",
+        "The Connection field names a field that must reach the server.";
+    Loop: Always, LOOP_DETECTED, "loop",
+        "The request has passed this gateway before; an upstream points back at it.";
+}
+
+impl Reject {
     pub fn status(self) -> StatusCode {
         self.row().status
     }
@@ -91,98 +112,6 @@ impl Reject {
     /// One sentence for the client.
     pub fn explanation(self) -> &'static str {
         self.row().explanation
-    }
-
-    fn row(self) -> Row {
-        use Floor::{Always, Defensive, Strict};
-        const BAD: StatusCode = StatusCode::BAD_REQUEST;
-        let (floor, status, reason, explanation) = match self {
-            Reject::Version => (
-                Always,
-                StatusCode::HTTP_VERSION_NOT_SUPPORTED,
-                "version",
-                "Only HTTP/1.0 and HTTP/1.1 are spoken here.",
-            ),
-            Reject::Connect => {
-                (Always, StatusCode::NOT_IMPLEMENTED, "connect", "This gateway opens no tunnels for CONNECT.")
-            }
-            Reject::TargetForm => (
-                Always,
-                BAD,
-                "target_form",
-                "The request target must be a path that starts with '/', or '*' with the method OPTIONS.",
-            ),
-            Reject::TargetScheme => {
-                (Defensive, BAD, "target_scheme", "The scheme of the request target must be http or https.")
-            }
-            Reject::TransferEncodingVersion => (
-                Always,
-                BAD,
-                "transfer_encoding_version",
-                "Transfer-Encoding needs HTTP/1.1; an HTTP/1.0 request gives Content-Length.",
-            ),
-            Reject::TransferEncodingRepeated => {
-                (Always, BAD, "transfer_encoding_repeated", "Transfer-Encoding must be given once, as 'chunked'.")
-            }
-            Reject::TransferEncodingUnknown => (
-                Always,
-                StatusCode::NOT_IMPLEMENTED,
-                "transfer_encoding_unknown",
-                "The only transfer coding understood is 'chunked'.",
-            ),
-            Reject::TransferEncodingWithLength => (
-                Always,
-                BAD,
-                "transfer_encoding_with_length",
-                "Transfer-Encoding and Content-Length must not be given together.",
-            ),
-            Reject::ContentLength => {
-                (Always, BAD, "content_length", "Content-Length must be given at most once, as one decimal number.")
-            }
-            Reject::Expect => (
-                Strict,
-                StatusCode::EXPECTATION_FAILED,
-                "expect",
-                "The only expectation that can be met is 100-continue.",
-            ),
-            Reject::HostMissing => (Strict, BAD, "host_missing", "An HTTP/1.1 request needs a Host field."),
-            Reject::HostRepeated => (Defensive, BAD, "host_repeated", "The Host field must be given once."),
-            Reject::HostInvalid => {
-                (Defensive, BAD, "host_invalid", "The host must be a name or an address, with an optional port.")
-            }
-            Reject::HostMismatch => {
-                (Strict, BAD, "host_mismatch", "The Host field and the host of the request target differ.")
-            }
-            Reject::PathControl => (Defensive, BAD, "path_control", "The path holds an encoded control character."),
-            Reject::PathSlash => (Strict, BAD, "path_slash", "The path holds an encoded slash (%2F)."),
-            Reject::PathBackslash => (Strict, BAD, "path_backslash", "The path holds a backslash."),
-            Reject::PathPercent => {
-                (Strict, BAD, "path_percent", "The path holds '%' without two hexadecimal digits after it.")
-            }
-            Reject::PathNonAscii => {
-                (Strict, BAD, "path_non_ascii", "The path holds bytes outside ASCII, which must be percent-encoded.")
-            }
-            Reject::PathAboveRoot => (Strict, BAD, "path_above_root", "The path climbs above its root with '..'."),
-            Reject::PathDotParameter => (
-                Strict,
-                BAD,
-                "path_dot_parameter",
-                "The path holds a '.' or '..' segment with a parameter, which servers read differently.",
-            ),
-            Reject::QueryNonAscii => {
-                (Strict, BAD, "query_non_ascii", "The query holds bytes outside ASCII, which must be percent-encoded.")
-            }
-            Reject::ConnectionField => {
-                (Strict, BAD, "connection_field", "The Connection field names a field that must reach the server.")
-            }
-            Reject::Loop => (
-                Always,
-                StatusCode::LOOP_DETECTED,
-                "loop",
-                "The request has passed this gateway before; an upstream points back at it.",
-            ),
-        };
-        Row { floor, status, reason, explanation }
     }
 }
 
@@ -224,7 +153,7 @@ mod tests {
     fn reasons_are_distinct_labels_and_every_answer_is_an_error() {
         let reasons: HashSet<&str> = Reject::ALL.iter().map(|reject| reject.reason()).collect();
         assert_eq!(reasons.len(), Reject::ALL.len());
-        for reject in Reject::ALL {
+        for reject in Reject::ALL.iter().copied() {
             assert!(reject.status().as_u16() >= 400);
             assert!(reject.reason().bytes().all(|b| b.is_ascii_lowercase() || b == b'_'));
             assert!(reject.explanation().ends_with('.'));

@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, UnixListener};
 
 use super::Worker;
 use super::connection::{self, Client};
-use crate::http::headers::Hop;
+use crate::http::hop::Hop;
 use crate::net::ListenAddr;
 
 /// A bound socket, not yet accepted from.

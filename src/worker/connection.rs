@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::Worker;
 use super::slot::{Phase, Slot};
 use crate::http::gateway;
-use crate::http::headers::Hop;
+use crate::http::hop::Hop;
 
 /// What every request of a connection shares.
 pub struct Client {

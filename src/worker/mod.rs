@@ -27,7 +27,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::http::headers::Via;
+use crate::http::hop::Via;
 use crate::http::pool::Pools;
 use crate::limit::store::memory::Memory;
 use crate::metrics::Metrics;

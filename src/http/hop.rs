@@ -1,0 +1,86 @@
+//! What this hop says of a connection (`X-Forwarded-*`) and of itself (`Via`), and by the latter
+//! the detection of loops. Made by the workers, written by the header rules.
+
+use std::net::IpAddr;
+
+use http::header::VIA;
+use http::{HeaderMap, HeaderValue};
+
+/// What this hop writes into every request of a connection, made once so that a request only
+/// clones references.
+#[derive(Clone, Debug)]
+pub struct Hop {
+    pub(super) peer: IpAddr,
+    pub(super) peer_text: HeaderValue,
+    pub(super) proto: HeaderValue,
+    pub(super) port: HeaderValue,
+}
+
+impl Hop {
+    /// `port` is the one the client connected to.
+    pub fn new(peer: IpAddr, tls: bool, port: u16) -> Hop {
+        let peer = peer.to_canonical();
+        Hop {
+            peer,
+            peer_text: address_value(peer),
+            proto: HeaderValue::from_static(if tls { "https" } else { "http" }),
+            port: HeaderValue::from(port),
+        }
+    }
+}
+
+/// The name under which this process stands in `Via`; instances differ, so that two gateways in a
+/// row are no loop.
+#[derive(Clone, Debug)]
+pub struct Via {
+    pseudonym: String,
+    field: HeaderValue,
+}
+
+impl Via {
+    pub fn new(instance: u32) -> Via {
+        let pseudonym = format!("sluicegate-{instance:08x}");
+        // Always plain text, so the stand-in is never used.
+        let field = HeaderValue::try_from(format!("1.1 {pseudonym}"));
+        Via { pseudonym, field: field.unwrap_or(HeaderValue::from_static("1.1 sluicegate")) }
+    }
+
+    pub fn field(&self) -> &HeaderValue {
+        &self.field
+    }
+
+    /// True when the request has passed this process before.
+    pub fn is_in(&self, headers: &HeaderMap) -> bool {
+        let elements = headers.get_all(VIA).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+        elements.into_iter().any(|element| {
+            let mut words = element.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty());
+            words.nth(1).is_some_and(|received_by| received_by.eq_ignore_ascii_case(self.pseudonym.as_bytes()))
+        })
+    }
+}
+
+pub(super) fn address_value(ip: IpAddr) -> HeaderValue {
+    // An address is always plain text, so the stand-in is never used.
+    HeaderValue::try_from(ip.to_string()).unwrap_or(HeaderValue::from_static("unknown"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_own_name_as_receiver_is_a_loop() {
+        for (line, looped) in [
+            ("1.1 sluicegate-000000ab", true),
+            ("1.1 edge,1.1  Sluicegate-000000AB (x)", true),
+            ("1.1 sluicegate-000000abc", false),
+            ("1.1 edge (sluicegate-000000ab)", false),
+            ("sluicegate-000000ab", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.append(VIA, HeaderValue::from_static("1.0 first"));
+            headers.append(VIA, HeaderValue::from_static(line));
+            assert_eq!(Via::new(0xab).is_in(&headers), looped, "{line}");
+        }
+    }
+}
