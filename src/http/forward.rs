@@ -3,6 +3,7 @@
 
 use std::rc::Rc;
 
+use http::header::HOST;
 use http::{HeaderMap, Method, Request, Response, Uri};
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
@@ -57,8 +58,8 @@ pub async fn forward(
     let mut fresh = false;
     loop {
         let mut lease = acquire(servers, timeouts, fresh).await?;
-        if upstream_host {
-            request.headers_mut().insert(http::header::HOST, lease.server().host.clone());
+        if upstream_host || !request.headers().contains_key(HOST) {
+            request.headers_mut().insert(HOST, lease.server().host.clone());
         }
         let copy = lease.reused.then(|| Replay::of(&request)).flatten();
         if progress.is_none() {
