@@ -7,11 +7,12 @@ local max = math.max
 local function decide(rule, state, now, cost)
   local limit, window, clock = rule[1], rule[2], rule[3]
 
-  local count, start = 0, now
+  local count, start, mended = 0, now, false
   if state then
     count, start = state[1], state[2]
-    -- A start further ahead than a whole window was left by another clock.
-    if start > now + window then start = now end
+    -- A start further ahead than a whole window was left by another clock. It must be mended for
+    -- good, or the window would start anew with each refusal.
+    if start > now + window then start, mended = now, true end
   end
   local at = max(now, start)
   if clock == 1 then
@@ -32,7 +33,7 @@ local function decide(rule, state, now, cost)
   elseif not admitted then
     retry = left
   end
-  return admitted, max(limit - count, 0), retry, left, admitted and cost > 0 and left, count, start
+  return admitted, max(limit - count, 0), retry, left, cost > 0 and (admitted or mended) and left, count, start
 end
 
 return { decide = decide, fields = 2 }

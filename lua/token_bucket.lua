@@ -13,13 +13,14 @@ local function decide(rule, state, now, cost)
   local lump = interval == 1 and per or 1
   local gain = rate * lump
 
-  local used, at = 0, now
+  local used, at, mended = 0, now, empty == 1 and not state
   if state then
     used, at = state[1], state[2]
     if state[3] ~= per then used = ceil(used / max(state[3], 1) * per) end
     used = min(used, full + floor_debt)
-    -- A stamp further ahead than a whole refill was left by another clock.
-    if at > now + ceil((full + floor_debt) / gain) * lump then at = now end
+    -- A stamp further ahead than a whole refill was left by another clock. It must be mended for
+    -- good, or the refill would start anew with each refusal.
+    if at > now + ceil((full + floor_debt) / gain) * lump then at, mended = now, true end
     local steps = floor(max(now - at, 0) / lump)
     if steps >= ceil(used / gain) then
       used, at = 0, max(now, at)
@@ -45,7 +46,7 @@ local function decide(rule, state, now, cost)
   local reset = at + ceil(used / gain) * lump - now
   local ttl = reset + 1
   if empty == 1 then ttl = ttl + EMPTY_KEPT_MS end
-  local store = cost > 0 and (admitted or (empty == 1 and not state))
+  local store = cost > 0 and (admitted or mended)
   return admitted, max(floor((full - used) / per), 0), retry, max(reset, 0), store and ttl, used, at, per
 end
 

@@ -1,5 +1,15 @@
 //! The Lua and Rust halves of each algorithm decide alike: same answer, same stored state, same
 //! life of it, after every step of long random walks. Then the whole gate against the memory store.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "a test that fails says so"
+)]
 
 mod support;
 

@@ -166,3 +166,105 @@ impl Cost {
             .map_or(COST_DEFAULT, |digits| digits.parse().map_or(COST_MAX, |cost: i64| cost.min(COST_MAX)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NAMES: [HeaderName; 2] = [HeaderName::from_static("x-a"), HeaderName::from_static("x-b")];
+
+    /// Host, path and two headers; a header may be absent.
+    type Values = (String, String, Option<Vec<u8>>, Option<Vec<u8>>);
+
+    fn key_of(values: &Values) -> String {
+        let (host, path, a, b) = values;
+        let mut headers = HeaderMap::new();
+        for (name, value) in NAMES.into_iter().zip([a, b]) {
+            if let Some(value) = value {
+                headers.insert(name, HeaderValue::from_bytes(value).unwrap());
+            }
+        }
+        let facts = Facts {
+            client: IpAddr::from([127, 0, 0, 1]),
+            method: "GET",
+            host,
+            path,
+            query: None,
+            headers: &headers,
+            route: "r",
+        };
+        let [a, b] = NAMES;
+        let key = Key(vec![KeyPart::Host, KeyPart::Header(a), KeyPart::Path, KeyPart::Header(b)]);
+        state_key("sg", "limit", "token_bucket", &key, Missing::Shared, &facts).unwrap()
+    }
+
+    /// Values made to be taken for one another: empty, separators, braces, hashes, long ones.
+    fn tricky() -> impl Strategy<Value = String> {
+        prop_oneof![
+            Just(String::new()),
+            "[ab=,#!{}:]{0,4}",
+            "[a-f0-9]{32}",
+            "a{62,70}",
+            Just("a,header:x-b=b".to_owned()),
+            Just("!".to_owned()),
+            Just("\u{e4}\u{4e2d}".to_owned()),
+        ]
+    }
+
+    fn header() -> impl Strategy<Value = Option<Vec<u8>>> {
+        prop_oneof![
+            Just(None),
+            tricky().prop_map(|text| Some(text.into_bytes())),
+            prop::collection::vec(prop_oneof![0x20u8..0x7f, 0x80u8..], 0..4).prop_map(Some),
+        ]
+    }
+
+    fn values() -> impl Strategy<Value = Values> {
+        (tricky(), tricky(), header(), header())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4000))]
+
+        #[test]
+        fn different_values_have_different_keys(one in values(), new in values(), same in [any::<bool>(); 4]) {
+            let other = (
+                if same[0] { one.0.clone() } else { new.0 },
+                if same[1] { one.1.clone() } else { new.1 },
+                if same[2] { one.2.clone() } else { new.2 },
+                if same[3] { one.3.clone() } else { new.3 },
+            );
+            prop_assert_eq!(key_of(&one) == key_of(&other), one == other);
+        }
+
+        #[test]
+        fn a_key_is_short_plain_and_has_one_hash_tag(values in values()) {
+            let key = key_of(&values);
+            prop_assert!(key.len() < 400 && key.is_ascii());
+            let framed = key.starts_with("sg:{host") && key.ends_with("}:limit:token_bucket");
+            prop_assert!(framed, "{}", key);
+            prop_assert_eq!((key.matches('{').count(), key.matches('}').count()), (1, 1));
+        }
+    }
+
+    fn ip_key(client: &str, part: KeyPart) -> String {
+        let headers = HeaderMap::new();
+        let client = client.parse().unwrap();
+        let facts = Facts { client, method: "GET", host: "h", path: "/", query: None, headers: &headers, route: "r" };
+        state_key("sg", "l", "gcra", &Key(vec![part]), Missing::Skip, &facts).unwrap()
+    }
+
+    #[test]
+    fn clients_are_networks() {
+        let site = KeyPart::Ip { v4: 32, v6: 64 };
+        let wide = KeyPart::Ip { v4: 24, v6: 56 };
+        assert_eq!(ip_key("10.1.2.3", site.clone()), "sg:{ip=10.1.2.3}:l:gcra");
+        assert_eq!(ip_key("::ffff:10.1.2.3", site.clone()), "sg:{ip=10.1.2.3}:l:gcra");
+        assert_eq!(ip_key("2001:db8::1:2:3:4", site), "sg:{ip=2001:db8::}:l:gcra");
+        assert_eq!(ip_key("10.1.2.3", wide.clone()), "sg:{ip/24/56=10.1.2.0}:l:gcra");
+        assert_eq!(ip_key("2001:db8:0:1ff::1", wide), "sg:{ip/24/56=2001:db8:0:100::}:l:gcra");
+    }
+}

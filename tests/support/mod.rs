@@ -1,5 +1,5 @@
-//! What the tests of the store share: random rules, checks, and a redis-server of their own.
-//! Used by `twin.rs` and `store.rs`.
+//! What the tests of the store share: random rules, checks, and a redis-server of their own. Used
+//! by `twin.rs`, `store.rs` and `outage.rs`.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::net::TcpListener;
@@ -9,10 +9,13 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use sluicegate::config::{StoreKind, StoreSettings};
 use sluicegate::limit::algo::{NAMES, Rule, fixed_window::FixedWindow, token_bucket::TokenBucket};
 use sluicegate::limit::key::{Cost, Key, KeyPart};
 use sluicegate::limit::rule::{Limit, Missing, Mode, OnError};
-use sluicegate::limit::store::Check;
+use sluicegate::limit::store::redis::Redis;
+use sluicegate::limit::store::{Check, Decision, ErrorKind, StoreError};
+use sluicegate::metrics::Metrics;
 
 /// A walk's random numbers; a failed walk prints its seed, and `SEED=...` walks it again.
 pub struct Seeded {
@@ -197,4 +200,58 @@ impl Drop for RedisServer {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// What a decision may take beyond its deadline on a busy machine.
+pub const SLACK: Duration = Duration::from_millis(60);
+pub const DEADLINE: Duration = Duration::from_millis(100);
+
+pub fn settings(deadline: Duration) -> StoreSettings {
+    StoreSettings {
+        kind: StoreKind::Redis(String::new()),
+        prefix: "sg".to_owned(),
+        deadline,
+        on_error: OnError::Local,
+        max_keys: 1000,
+    }
+}
+
+/// Runs `work` as a worker does: one thread, one runtime.
+pub fn worker<T>(work: impl Future<Output = T>) -> T {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build_local(Default::default()).unwrap().block_on(work)
+}
+
+/// A handle that has connected.
+pub async fn connected(url: &str, metrics: &Metrics, deadline: Duration) -> Redis {
+    let redis = Redis::connect(&settings(deadline), url, metrics);
+    recovered(&redis).await;
+    redis
+}
+
+/// Waits until decisions are answered again, and says how long that took.
+pub async fn recovered(redis: &Redis) -> Duration {
+    let since = Instant::now();
+    let probe = limit("probe", bucket(1000, 1000), Mode::Enforce);
+    while let Err(error) = redis.decide(vec![check(&probe, "all", 1)]).await {
+        assert!(since.elapsed() < Duration::from_secs(10), "still {:?}", error.kind);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    since.elapsed()
+}
+
+/// `burst` tokens that come back over an hour.
+pub fn bucket(rate: i64, burst: i64) -> Rule {
+    Rule::TokenBucket(TokenBucket { rate, per_ms: 3_600_000, burst, debt: 0, interval: false, empty: false })
+}
+
+pub fn window(limit: i64) -> Rule {
+    Rule::FixedWindow(FixedWindow { limit, window_ms: 3_600_000, clock: false })
+}
+
+pub async fn kind(redis: &Redis, limit: &Arc<Limit>) -> Result<Decision, ErrorKind> {
+    redis.decide(vec![check(limit, "all", 1)]).await.map_err(|error: StoreError| {
+        assert_eq!(error.checks.len(), 1, "the checks come back");
+        error.kind
+    })
 }

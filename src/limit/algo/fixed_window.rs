@@ -32,12 +32,13 @@ impl Algorithm for FixedWindow {
     fn decide(&self, state: Option<&State>, now: i64, cost: i64) -> Step<State> {
         let FixedWindow { limit, window_ms: window, clock } = *self;
 
-        let (mut count, mut start) = (0, now);
+        let (mut count, mut start, mut mended) = (0, now, false);
         if let Some(state) = state {
             (count, start) = (state.count, state.start_ms);
-            // A start further ahead than a whole window was left by another clock.
+            // A start further ahead than a whole window was left by another clock. It must be mended
+            // for good, or the window would start anew with each refusal.
             if start > now + window {
-                start = now;
+                (start, mended) = (now, true);
             }
         }
         let at = now.max(start);
@@ -70,7 +71,7 @@ impl Algorithm for FixedWindow {
                 retry_ms,
                 reset_ms: left,
             },
-            next: (admitted && cost > 0).then_some((State { count, start_ms: start }, left)),
+            next: (cost > 0 && (admitted || mended)).then_some((State { count, start_ms: start }, left)),
         }
     }
 

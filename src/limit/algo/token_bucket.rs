@@ -52,16 +52,17 @@ impl Algorithm for TokenBucket {
         let lump = if interval { per } else { 1 };
         let gain = rate * lump;
 
-        let (mut used, mut at) = (0, now);
+        let (mut used, mut at, mut mended) = (0, now, empty && state.is_none());
         if let Some(state) = state {
             (used, at) = (state.used, state.at_ms);
             if state.per_ms != per {
                 used = rescale(used, state.per_ms, per);
             }
             used = used.min(full + floor_debt);
-            // A stamp further ahead than a whole refill was left by another clock.
+            // A stamp further ahead than a whole refill was left by another clock. It must be mended
+            // for good, or the refill would start anew with each refusal.
             if at > now + div_ceil(full + floor_debt, gain) * lump {
-                at = now;
+                (at, mended) = (now, true);
             }
             let steps = (now - at).max(0) / lump;
             if steps >= div_ceil(used, gain) {
@@ -94,7 +95,7 @@ impl Algorithm for TokenBucket {
         if empty {
             ttl_ms += EMPTY_KEPT_MS;
         }
-        let store = cost > 0 && (admitted || (empty && state.is_none()));
+        let store = cost > 0 && (admitted || mended);
         Step {
             answer: Answer {
                 admitted,

@@ -40,7 +40,7 @@ impl Memory {
         Memory {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
-            max_keys_per_shard: max_keys.div_ceil(SHARDS).max(1),
+            max_keys_per_shard: (max_keys / SHARDS).max(1),
         }
     }
 
@@ -136,5 +136,107 @@ impl Shard {
             self.entries.swap_remove_index(victim);
         }
         self.cursor += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::limit::algo::{Rule, fixed_window::FixedWindow};
+    use crate::limit::key::{Cost, Key, KeyPart};
+    use crate::limit::rule::{Limit, Missing, OnError};
+
+    const NOW: i64 = 1_795_000_000_000;
+
+    fn limit(name: &str, limit: i64, window_ms: i64, mode: Mode) -> Arc<Limit> {
+        Arc::new(Limit {
+            name: name.to_owned(),
+            rule: Rule::FixedWindow(FixedWindow { limit, window_ms, clock: false }),
+            key: Key(vec![KeyPart::All]),
+            missing: Missing::Skip,
+            cost: Cost::Fixed(1),
+            mode,
+            on_error: OnError::Local,
+        })
+    }
+
+    fn check(limit: &Arc<Limit>, key: &str, cost: i64) -> Check {
+        Check { limit: limit.clone(), key: key.to_owned(), cost }
+    }
+
+    fn state() -> State {
+        limit("any", 9, 1000, Mode::Enforce).rule.decide(None, NOW, 1).next.unwrap().0
+    }
+
+    #[test]
+    fn a_million_clients_stay_within_the_bound() {
+        let memory = Memory::new(100_000);
+        let limit = limit("any", 9, 3_600_000, Mode::Enforce);
+        for i in 0..1_000_000 {
+            memory.decide(&[check(&limit, &i.to_string(), 1)], NOW);
+            if i % 50_000 == 0 {
+                assert!(memory.len() <= 100_000);
+            }
+        }
+        assert!((95_000..=100_000).contains(&memory.len()), "{} keys", memory.len());
+    }
+
+    #[test]
+    fn the_key_that_expires_first_makes_room() {
+        let mut shard = Shard::default();
+        for (i, life) in [70, 30, 90, 20, 80].into_iter().enumerate() {
+            shard.store(&format!("k{i}"), state(), NOW + life, NOW, 5);
+        }
+        for victim in ["k3", "k1", "k0"] {
+            assert!(shard.entries.contains_key(victim));
+            shard.store(&format!("new-{victim}"), state(), NOW + 1000, NOW, 5);
+            assert!(!shard.entries.contains_key(victim), "{victim} stays");
+            assert_eq!(shard.entries.len(), 5);
+        }
+    }
+
+    #[test]
+    fn expired_keys_are_forgotten_as_new_ones_come() {
+        let memory = Memory::new(1_000_000);
+        let short = limit("short", 9, 1000, Mode::Enforce);
+        for i in 0..10_000 {
+            memory.decide(&[check(&short, &format!("old-{i}"), 1)], NOW);
+        }
+        assert_eq!(memory.len(), 10_000);
+        for i in 0..10_000 {
+            memory.decide(&[check(&short, &format!("new-{i}"), 1)], NOW + 1000);
+        }
+        assert!(memory.len() < 11_000, "{} keys", memory.len());
+    }
+
+    #[test]
+    fn an_expired_key_is_a_new_one() {
+        let memory = Memory::new(100);
+        let one = limit("one", 1, 1000, Mode::Enforce);
+        assert!(memory.decide(&[check(&one, "k", 1)], NOW).admitted);
+        assert!(!memory.decide(&[check(&one, "k", 1)], NOW + 999).admitted);
+        assert!(memory.decide(&[check(&one, "k", 1)], NOW + 1000).admitted);
+    }
+
+    #[test]
+    fn threads_charge_all_limits_or_none() {
+        let memory = Memory::new(10_000);
+        let wide = limit("wide", 5000, 3_600_000, Mode::Enforce);
+        let narrow = limit("narrow", 300, 3_600_000, Mode::Enforce);
+        let shadow = limit("shadow", 700, 3_600_000, Mode::Shadow);
+        let ask = |cost| {
+            let all = [(&wide, "a"), (&narrow, "b"), (&shadow, "c")];
+            memory.decide(&all.map(|(limit, key)| check(limit, key, cost)), NOW)
+        };
+        let admitted: usize = std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                (0..4).map(|_| scope.spawn(|| (0..1000).filter(|_| ask(1).admitted).count())).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!(admitted, 300);
+        let left: Vec<i64> = ask(0).answers.iter().map(|answer| answer.remaining).collect();
+        assert_eq!(left, [4700, 0, 0], "a shadow limit is charged by its own verdict");
     }
 }

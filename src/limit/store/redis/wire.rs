@@ -186,3 +186,59 @@ pub fn error_kind(error: &RedisError) -> ErrorKind {
         None => ErrorKind::Disconnected,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use redis::{ErrorKind as Redis, ServerErrorKind};
+
+    use super::*;
+
+    fn ints(ints: &[i64]) -> Value {
+        Value::Array(ints.iter().copied().map(Value::Int).collect())
+    }
+
+    #[test]
+    fn a_reply_is_read_whole_or_not_at_all() {
+        let whole = [9, 1, 1, 4, 0, 60, 0, 0, 0, 30, 60, 1, 2, 0, 5];
+        let decisions = decode(ints(&whole), [1, 2].into_iter()).unwrap();
+        assert_eq!((decisions[0].admitted, decisions[1].admitted), (true, false));
+        let answer = Answer { admitted: false, remaining: 0, retry_ms: 30, reset_ms: 60 };
+        assert_eq!(decisions[1].answers[0], answer);
+        for len in 0..whole.len() {
+            assert_eq!(decode(ints(&whole[..len]), [1, 2].into_iter()), None, "{len} integers");
+        }
+        assert_eq!(decode(ints(&[&whole[..], &[0]].concat()), [1, 2].into_iter()), None);
+        assert_eq!(decode(ints(&[9, 2, 1, 4, 0, 60]), [1].into_iter()), None);
+        assert_eq!(decode(ints(&[9, 1, -1, 4, 0, 60]), [1].into_iter()), None);
+    }
+
+    #[test]
+    fn a_reply_of_another_kind_is_none() {
+        let nested = Value::Array(vec![Value::Int(1), Value::Array(vec![]), Value::Nil]);
+        for reply in [Value::Nil, Value::Okay, Value::Int(1), Value::BulkString(b"9".to_vec()), nested] {
+            assert_eq!(decode(reply, [1].into_iter()), None);
+        }
+    }
+
+    #[test]
+    fn integers_take_their_shortest_form() {
+        let mut some = Ints::default();
+        for int in [0, 127, 128, 65_535, 65_536, 4_294_967_295, 4_294_967_296, -1] {
+            some.push(int);
+        }
+        let array = Ints::default().array_with(&some);
+        assert_eq!(array[..5], [0xdd, 0, 0, 0, 8]);
+        assert_eq!(array[5..10], [0, 127, 0xcd, 0, 128]);
+        assert_eq!(array.len(), 5 + 2 + 2 * 3 + 2 * 5 + 2 * 9);
+    }
+
+    #[test]
+    fn client_side_errors_are_losses_of_the_connection() {
+        let of = |kind: Redis| error_kind(&RedisError::from((kind, "")));
+        assert_eq!(of(Redis::Io), ErrorKind::Disconnected);
+        assert_eq!(of(Redis::AuthenticationFailed), ErrorKind::Denied);
+        assert_eq!(of(Redis::Server(ServerErrorKind::ResponseError)), ErrorKind::Reply);
+        assert_eq!(of(Redis::Server(ServerErrorKind::MasterDown)), ErrorKind::Readonly);
+        assert_eq!(of(Redis::Server(ServerErrorKind::ClusterDown)), ErrorKind::Readonly);
+    }
+}

@@ -1,0 +1,297 @@
+//! The Redis store while Redis fails: each outage has its name, nobody waits beyond the deadline,
+//! and recovery needs no restart.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "a test that fails says so"
+)]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use sluicegate::limit::rule::Mode;
+use sluicegate::limit::store::ErrorKind;
+use sluicegate::limit::store::redis::Redis;
+use sluicegate::metrics::Metrics;
+use support::{DEADLINE, RedisServer, SLACK, connected, kind, limit, recovered, settings, window, worker};
+use tokio::task::JoinSet;
+
+/// Decides all the time for `span` from many tasks, and returns the longest wait with each outcome.
+async fn under_load(redis: &std::rc::Rc<Redis>, span: Duration) -> (Duration, Vec<Result<(), ErrorKind>>) {
+    let one = limit("load", window(1_000_000), Mode::Enforce);
+    let mut running = JoinSet::new();
+    for i in 0..20 {
+        let (redis, one) = (redis.clone(), one.clone());
+        running.spawn_local(async move {
+            let (until, mut longest, mut outcomes) = (Instant::now() + span, Duration::ZERO, Vec::new());
+            tokio::time::sleep(Duration::from_millis(3 * i)).await;
+            while Instant::now() < until {
+                let asked = Instant::now();
+                outcomes.push(kind(&redis, &one).await.map(|_| ()));
+                longest = longest.max(asked.elapsed());
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            (longest, outcomes)
+        });
+    }
+    let all = running.join_all().await;
+    let longest = all.iter().map(|(longest, _)| *longest).max().unwrap();
+    (longest, all.into_iter().flat_map(|(_, outcomes)| outcomes).collect())
+}
+
+fn kinds(outcomes: &[Result<(), ErrorKind>]) -> Vec<ErrorKind> {
+    let mut kinds: Vec<ErrorKind> = outcomes.iter().filter_map(|outcome| outcome.err()).collect();
+    kinds.sort_by_key(|kind| *kind as usize);
+    kinds.dedup();
+    kinds
+}
+
+#[test]
+fn a_killed_server_is_noticed_at_once_and_found_again() {
+    let mut server = RedisServer::start(&[]);
+    worker(async {
+        let metrics = Metrics::new().unwrap();
+        let redis = std::rc::Rc::new(connected(&server.url(), &metrics, DEADLINE).await);
+        let before = metrics.store_error(ErrorKind::Disconnected).get();
+        server.kill();
+        let (longest, outcomes) = under_load(&redis, Duration::from_millis(300)).await;
+        assert!(longest < Duration::from_millis(30), "a decision waited {longest:?}");
+        assert_eq!(kinds(&outcomes), [ErrorKind::Disconnected]);
+        assert!(outcomes.iter().all(Result::is_err));
+        assert_eq!(metrics.store_up.get(), 0);
+        assert_eq!(metrics.store_error(ErrorKind::Disconnected).get(), before + outcomes.len() as u64);
+        server.restart();
+        let took = recovered(&redis).await;
+        assert!(took < Duration::from_secs(2), "recovery took {took:?}");
+        assert_eq!((metrics.store_up.get(), metrics.store_breaker_state.get()), (1, 0));
+    });
+}
+
+#[test]
+fn a_stopped_server_delays_nobody_beyond_the_deadline() {
+    let server = RedisServer::start(&[]);
+    worker(async {
+        let metrics = Metrics::new().unwrap();
+        let redis = std::rc::Rc::new(connected(&server.url(), &metrics, DEADLINE).await);
+        server.signal("STOP");
+        let (longest, outcomes) = under_load(&redis, Duration::from_millis(1500)).await;
+        assert!(longest < DEADLINE + SLACK, "a decision waited {longest:?}");
+        assert_eq!(kinds(&outcomes)[0], ErrorKind::Timeout);
+        assert!(outcomes.iter().all(Result::is_err));
+        let timeouts = outcomes.iter().filter(|outcome| **outcome == Err(ErrorKind::Timeout)).count();
+        assert!(timeouts < outcomes.len() / 10, "{timeouts} of {} waited in vain", outcomes.len());
+        // The connection was given up: reconnecting goes on, and fails, without anyone waiting.
+        assert_eq!(kind(&redis, &limit("one", window(9), Mode::Enforce)).await, Err(ErrorKind::Disconnected));
+        server.signal("CONT");
+        let took = recovered(&redis).await;
+        assert!(took < Duration::from_millis(2500), "recovery took {took:?}");
+        assert_eq!((metrics.store_up.get(), metrics.store_breaker_state.get()), (1, 0));
+    });
+}
+
+#[test]
+fn a_short_pause_times_out_and_passes() {
+    let server = RedisServer::start(&[]);
+    worker(async {
+        let metrics = Metrics::new().unwrap();
+        let redis = std::rc::Rc::new(connected(&server.url(), &metrics, DEADLINE).await);
+        let () = redis::cmd("CLIENT").arg("PAUSE").arg(250).arg("ALL").query(&mut server.client()).unwrap();
+        let (longest, outcomes) = under_load(&redis, Duration::from_millis(230)).await;
+        assert!(longest < DEADLINE + SLACK, "a decision waited {longest:?}");
+        assert_eq!(kinds(&outcomes)[0], ErrorKind::Timeout);
+        let took = recovered(&redis).await;
+        assert!(took < Duration::from_secs(2), "recovery took {took:?}");
+    });
+}
+
+/// The first outcome must be `expected`; the breaker then opens, and lets nobody wait.
+async fn fails_with(redis: &Redis, expected: ErrorKind) {
+    let one = limit("one", window(1_000_000), Mode::Enforce);
+    for _ in 0..3 {
+        assert_eq!(kind(redis, &one).await, Err(expected));
+    }
+    let next = kind(redis, &one).await;
+    assert!(next == Err(ErrorKind::BreakerOpen) || next == Err(ErrorKind::Disconnected), "{next:?}");
+}
+
+#[test]
+fn out_of_memory() {
+    let server = RedisServer::start(&["--maxmemory-policy", "noeviction"]);
+    worker(async {
+        let metrics = Metrics::new().unwrap();
+        let redis = connected(&server.url(), &metrics, DEADLINE).await;
+        let mut client = server.client();
+        let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(1).query(&mut client).unwrap();
+        fails_with(&redis, ErrorKind::OutOfMemory).await;
+        assert_eq!((metrics.store_up.get(), metrics.store_breaker_state.get()), (0, 2));
+        let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(0).query(&mut client).unwrap();
+        assert!(recovered(&redis).await < Duration::from_secs(2));
+    });
+}
+
+#[test]
+fn blocked_by_a_script() {
+    let server = RedisServer::start(&["--lua-time-limit", "5"]);
+    worker(async {
+        let metrics = Metrics::new().unwrap();
+        let redis = connected(&server.url(), &metrics, Duration::from_secs(2)).await;
+        let mut client = server.client();
+        let blocker = std::thread::spawn(move || {
+            redis::cmd("EVAL").arg("while true do end").arg(0).query::<redis::Value>(&mut client).unwrap_err()
+        });
+        let one = limit("one", window(1_000_000), Mode::Enforce);
+        while kind(&redis, &one).await.is_ok() {}
+        let next = kind(&redis, &one).await;
+        assert_eq!(next, Err(ErrorKind::Busy));
+        let mut client = server.client();
+        let () = redis::cmd("SCRIPT").arg("KILL").query(&mut client).unwrap();
+        blocker.join().unwrap();
+        assert_eq!(metrics.store_error(ErrorKind::Busy).get(), 2);
+        assert!(recovered(&redis).await < Duration::from_secs(2));
+    });
+}
+
+#[test]
+fn a_replica_takes_no_charge() {
+    let server = RedisServer::start(&[]);
+    worker(async {
+        let metrics = Metrics::new().unwrap();
+        let redis = connected(&server.url(), &metrics, DEADLINE).await;
+        let mut client = server.client();
+        let () = redis::cmd("REPLICAOF").arg("127.0.0.1").arg(1).query(&mut client).unwrap();
+        fails_with(&redis, ErrorKind::Readonly).await;
+        let () = redis::cmd("REPLICAOF").arg("NO").arg("ONE").query(&mut client).unwrap();
+        assert!(recovered(&redis).await < Duration::from_secs(2));
+    });
+}
+
+#[test]
+fn missing_and_wrong_passwords() {
+    let server = RedisServer::start(&["--requirepass", "right"]);
+    worker(async {
+        let with = |login: &str| server.url().replace("//", &format!("//{login}"));
+        for url in [server.url(), with(":wrong@"), with("nobody:right@")] {
+            let metrics = Metrics::new().unwrap();
+            let redis = Redis::connect(&settings(DEADLINE), &url, &metrics);
+            let one = limit("one", window(9), Mode::Enforce);
+            let until = Instant::now() + Duration::from_secs(5);
+            while kind(&redis, &one).await != Err(ErrorKind::Denied) {
+                assert!(Instant::now() < until, "never denied");
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            assert_eq!(metrics.store_up.get(), i64::from(url == server.url()));
+        }
+        connected(&with(":right@"), &Metrics::new().unwrap(), DEADLINE).await;
+    });
+}
+
+#[test]
+fn loading_its_data() {
+    let mut server = RedisServer::start(&[]);
+    worker(async {
+        let metrics = Metrics::new().unwrap();
+        let redis = connected(&server.url(), &metrics, Duration::from_millis(500)).await;
+        let mut client = server.client();
+        let fill = "for i = 1, 20000 do redis.call('SET', 'filler:' .. i, i) end";
+        let () = redis::cmd("EVAL").arg(fill).arg(0).query(&mut client).unwrap();
+        let () = redis::cmd("SAVE").query(&mut client).unwrap();
+        server.kill();
+        server.restart_with(&["--key-load-delay", "100", "--loading-process-events-interval-bytes", "2048"]);
+        let one = limit("one", window(9), Mode::Enforce);
+        let until = Instant::now() + Duration::from_secs(10);
+        while kind(&redis, &one).await != Err(ErrorKind::Loading) {
+            assert!(Instant::now() < until, "never seen loading");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        recovered(&redis).await;
+    });
+}
+
+#[test]
+fn an_address_that_cannot_be_read_or_reached() {
+    worker(async {
+        let metrics = Metrics::new().unwrap();
+        for url in ["no url", "redis://127.0.0.1:1/"] {
+            let redis = Redis::connect(&settings(DEADLINE), url, &metrics);
+            let one = limit("one", window(9), Mode::Enforce);
+            assert_eq!(kind(&redis, &one).await, Err(ErrorKind::Disconnected));
+            assert_eq!(metrics.store_up.get(), 0);
+        }
+    });
+}
+
+#[test]
+fn a_loss_is_noticed_and_mended_without_traffic() {
+    let mut server = RedisServer::start(&[]);
+    worker(async {
+        let metrics = Metrics::new().unwrap();
+        let redis = connected(&server.url(), &metrics, DEADLINE).await;
+        server.kill();
+        until(|| metrics.store_up.get() == 0).await;
+        server.restart();
+        until(|| metrics.store_up.get() == 1).await;
+        assert!(kind(&redis, &limit("one", window(9), Mode::Enforce)).await.unwrap().admitted);
+    });
+}
+
+async fn until(done: impl Fn() -> bool) {
+    let since = Instant::now();
+    while !done() {
+        assert!(since.elapsed() < Duration::from_secs(5), "did not happen");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[test]
+fn a_dropped_handle_leaves_nothing_behind() {
+    let server = RedisServer::start(&[]);
+    worker(async {
+        let metrics = Metrics::new().unwrap();
+        let clients = |client: &mut redis::Connection| {
+            let list: String = redis::cmd("CLIENT").arg("LIST").query(client).unwrap();
+            list.lines().count()
+        };
+        let mut client = server.client();
+        let kept = connected(&server.url(), &metrics, DEADLINE).await;
+        let dropped = connected(&server.url(), &metrics, DEADLINE).await;
+        assert_eq!(clients(&mut client), 3);
+        drop(dropped);
+        until(|| clients(&mut server.client()) == 3).await;
+        assert_eq!(metrics.store_up.get(), 1);
+        drop(kept);
+        until(|| clients(&mut server.client()) == 2).await;
+    });
+}
+
+#[test]
+fn the_worst_worker_is_what_the_gauges_show() {
+    let server = RedisServer::start(&[]);
+    worker(async {
+        let metrics = Metrics::new().unwrap();
+        let _up = connected(&server.url(), &metrics, DEADLINE).await;
+        assert_eq!(metrics.store_up.get(), 1);
+        let down = Redis::connect(&settings(DEADLINE), "redis://127.0.0.1:1/", &metrics);
+        assert_eq!(metrics.store_up.get(), 0);
+        drop(down);
+        until(|| metrics.store_up.get() == 1).await;
+    });
+}
+
+#[test]
+fn what_timed_out_is_charged_once_at_most() {
+    let server = RedisServer::start(&[]);
+    worker(async {
+        let redis = connected(&server.url(), &Metrics::new().unwrap(), DEADLINE).await;
+        let one = limit("one", window(100), Mode::Enforce);
+        let () = redis::cmd("CLIENT").arg("PAUSE").arg(150).arg("ALL").query(&mut server.client()).unwrap();
+        assert_eq!(kind(&redis, &one).await, Err(ErrorKind::Timeout));
+        // The script reached the server, which ran it late.
+        assert_eq!(kind(&redis, &one).await.unwrap().answers[0].remaining, 98);
+    });
+}
