@@ -71,7 +71,7 @@ impl<'a> Section<'a> {
         };
         match parse(&text.value) {
             Ok(value) => Some(value),
-            Err(_) if text.secret => self.fault(key, node, "the text in the file is not valid", ""),
+            Err(_) if text.secret => self.fault(key, node, "the text in the file is not valid", "correct the file"),
             Err(Fault { what, help }) => self.fault(key, node, &what, &help),
         }
     }
@@ -99,9 +99,10 @@ impl<'a> Section<'a> {
     pub fn size(&self, key: &'static str, range: RangeInclusive<u64>) -> Option<u64> {
         let node = self.node(key)?;
         let value = match node.value {
-            Value::Integer(value) => {
-                u64::try_from(value).or_else(|_| Err(self.fault::<()>(key, node, "a size is not negative", ""))).ok()?
-            }
+            Value::Integer(value) => match u64::try_from(value) {
+                Ok(value) => value,
+                Err(_) => return self.fault(key, node, "a size is not negative", ""),
+            },
             Value::String(_) => self.parse_node(key, node, values::size)?,
             _ => return self.wrong_type(key, "a size like \"10MiB\", or an integer of bytes", node),
         };
@@ -164,7 +165,6 @@ impl<'a> Section<'a> {
             {
                 format!("remove the quotes: {key} = {}", text.value)
             }
-            Value::Integer(value) if expected.contains("string") => format!("add quotes: {key} = \"{value}\""),
             _ => String::new(),
         };
         self.fault(key, node, &format!("it must be {expected}, found {}", node.type_name()), &help)

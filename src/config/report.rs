@@ -33,8 +33,10 @@ pub enum Kind {
     /// Something is not there. Not reported beside a syntax error or an unreadable file, which
     /// may well hold it.
     Absent,
-    /// The text is not TOML, or not there at all.
+    /// The text is not TOML.
     Syntax,
+    /// A file that the config consists of cannot be read.
+    Unread,
 }
 
 /// One mistake.
@@ -100,11 +102,16 @@ impl Report {
         let line =
             |place: Place| (place.file, sources.get(place.file).map_or(0, |source| source.position(place.start).0));
         let broken: Vec<_> = mistakes.iter().filter(|m| m.kind == Kind::Syntax).map(|m| line(m.place)).collect();
-        if !broken.is_empty() {
+        if mistakes.iter().any(|m| matches!(m.kind, Kind::Syntax | Kind::Unread)) {
             // What a broken line or file seems to mean is a guess.
+            let mut told = Vec::new();
             mistakes.retain(|m| match m.kind {
-                Kind::Syntax => true,
+                Kind::Syntax => {
+                    told.push(line(m.place));
+                    told.iter().filter(|line_told| **line_told == line(m.place)).count() == 1
+                }
                 Kind::Absent => false,
+                Kind::Unread => true,
                 Kind::Wrong => !broken.contains(&line(m.place)),
             });
         }

@@ -142,7 +142,7 @@ impl Sources {
 
     fn unreadable(&self, file: usize, message: String, help: String) {
         let place = Place { file, start: 0, end: 0 };
-        self.mistake(Diagnostic::new(place, message).kind(Kind::Syntax).help(help));
+        self.mistake(Diagnostic::new(place, message).kind(Kind::Unread).help(help));
     }
 
     fn document(&self, file: usize, documents: &mut Vec<Table>, known: &mut HashSet<PathBuf>) {
@@ -189,7 +189,7 @@ impl Sources {
                 }
                 Err(error) => self.mistake(
                     Diagnostic::new(item.place, format!("cannot read `{}`: {error}", path.display()))
-                        .kind(Kind::Syntax)
+                        .kind(Kind::Unread)
                         .help("create the file, or correct its path (relative to this file)"),
                 ),
             }

@@ -11,11 +11,22 @@ pub fn diagnostic(source: &Source, file: usize, error: &Error) -> Diagnostic {
     let message = error.message();
     let diagnostic = Diagnostic::new(place, format!("not valid TOML: {message}")).kind(Kind::Syntax);
     if message.starts_with("duplicate key") {
-        let diagnostic = diagnostic.label("defined again here").help("remove or rename one of the two");
+        // The parser keeps what both define, so nothing else is in doubt.
+        let diagnostic =
+            diagnostic.kind(Kind::Wrong).label("defined again here").help("remove or rename one of the two");
         return match earlier(source, span.start) {
             Some((start, end)) => diagnostic.related(Place { file, start, end }, "first defined here"),
             None => diagnostic,
         };
+    }
+    if message.starts_with("missing comma") {
+        return diagnostic.help("put a comma before it, or close the list above with `]`");
+    }
+    if message.starts_with("invalid basic string") {
+        return diagnostic.help("close the string with `\"`; a `\\` in it is written `\\\\`");
+    }
+    if message.starts_with("unclosed table") {
+        return diagnostic.help("close the header with `]`");
     }
     diagnostic.help(remedy(source, span.start))
 }
@@ -57,7 +68,8 @@ fn remedy(source: &Source, offset: usize) -> String {
         if value.is_empty() {
             return format!("give `{name}` a value");
         }
-        if key(name) && !value.starts_with(['"', '\'', '[', '{']) && !value.contains('"') {
+        let quoted = value.parse::<f64>().is_err() && !matches!(value, "true" | "false");
+        if key(name) && quoted && !value.starts_with(['"', '\'', '[', '{']) && !value.contains('"') {
             return format!("strings need quotes: {name} = \"{value}\"");
         }
     }

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeTable, DeValue, Error};
 
 use super::report::{Diagnostic, Place};
 use super::source::Sources;
@@ -75,7 +75,13 @@ impl Node {
 pub fn parse(sources: &Sources, file: usize) -> Table {
     let source = sources.source(file);
     let (document, errors) = DeTable::parse_recoverable(&source.text);
-    for error in &errors {
+    for (i, error) in errors.iter().enumerate() {
+        // A list that is not closed takes every later line for an element.
+        let in_list =
+            |error: &Error| error.message().starts_with("missing comma") || error.message().contains("in array");
+        if i > 0 && in_list(error) && in_list(&errors[i - 1]) {
+            continue;
+        }
         sources.mistake(syntax::diagnostic(&source, file, error));
     }
     let place = Place { file, start: 0, end: 0 };
@@ -138,7 +144,7 @@ pub fn merge(sources: &Sources, what: &str, tables: Vec<Table>) -> Option<Table>
     for entry in tables.flat_map(|table| table.entries) {
         match places.get(&entry.key) {
             Some(first) => sources.mistake(
-                Diagnostic::new(entry.place, format!("`{}` of [{what}] is defined twice", entry.key))
+                Diagnostic::new(entry.place, twice(what, &entry))
                     .label("defined again here")
                     .related(*first, "first defined here")
                     .help("remove or rename one of the two"),
@@ -150,4 +156,11 @@ pub fn merge(sources: &Sources, what: &str, tables: Vec<Table>) -> Option<Table>
         }
     }
     Some(merged)
+}
+
+fn twice(what: &str, entry: &Entry) -> String {
+    match entry.node.value {
+        Value::Table(_) => format!("[{what}.{}] is defined twice", entry.key),
+        _ => format!("`{}` of [{what}] is defined twice", entry.key),
+    }
 }

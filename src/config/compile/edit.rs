@@ -32,7 +32,9 @@ pub fn edit(section: &Section, key: &'static str) -> Option<HeaderEdit> {
         Some(table) => {
             let pairs = pairs(&edit, "set", table);
             for entry in &table.entries {
-                if let Err(Fault { what, help }) = touchable(&entry.key) {
+                let Err(Fault { what, help }) = touchable(&entry.key) else { continue };
+                // What is no name at all is reported already.
+                if values::header_name(&entry.key).is_ok() {
                     edit.fault_at::<()>("set", entry.place, &what, &help);
                 }
             }

@@ -110,7 +110,7 @@ fn token_bucket(section: &Section, rate: Option<At<Rate>>) -> Option<Rule> {
     let named = if section.node("burst").is_some() { "burst" } else { "rate" };
     let burst = burst.unwrap_or(count);
     if burst > room {
-        let help = format!("the largest burst for this rate is {room}");
+        let help = format!("the largest `burst` for this rate is {room}");
         return section.fault_at(named, at, "the burst is too large to stay exact", &help);
     }
     if debt > (room - burst) / 2 {

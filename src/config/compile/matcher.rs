@@ -152,11 +152,8 @@ fn literal(text: &str) -> Result<String, Fault> {
     if matches!(text, "." | "..") {
         return fault(format!("the path has a segment `{text}`"), "write the path it leads to");
     }
-    if text.starts_with(':') {
-        return fault(
-            format!("`{text}` is matched as it stands"),
-            format!("for a parameter write \"{{{}}}\"", &text[1..]),
-        );
+    if let Some(name) = text.strip_prefix(':') {
+        return fault(format!("`{text}` is matched as it stands"), format!("for a parameter write \"{{{name}}}\""));
     }
     if text.contains('*') {
         return fault(
@@ -193,7 +190,7 @@ fn encoded(hex: [u8; 2]) -> Result<(), Fault> {
             format!("write `{}`", char::from(byte)),
         );
     }
-    if byte.is_ascii_control() || matches!(byte, b'/' | b'\\') {
+    if byte.is_ascii_control() {
         return fault(format!("`%{text}` never matches, since such paths are refused"), "leave it out");
     }
     match text.bytes().any(|b| b.is_ascii_lowercase()) {

@@ -26,6 +26,7 @@ pub fn compile(sources: &Sources, documents: &[Table]) -> Option<Config> {
     let merged = |key| merged(sources, &roots, key);
     let [server, admin, store, headers, upstreams, sets, limits] =
         ["server", "admin", "store", "headers", "upstream", "set", "limit"].map(merged);
+    let no_route = roots.iter().all(|root| root.node("route").is_none());
     let routes = routes(sources, &roots);
     for root in roots {
         root.entry("include");
@@ -41,7 +42,7 @@ pub fn compile(sources: &Sources, documents: &[Table]) -> Option<Config> {
     let mut upstreams = upstream::upstreams(upstreams.named(sources, "upstream", &schema::UPSTREAM));
     let context = route::Context { defaults: &server.defaults, limits: &limits, sets: &sets };
     let (routes, table) = route::routes(sources, &routes, &context, &mut upstreams);
-    if routes.is_empty() && !documents.is_empty() {
+    if no_route && !documents.is_empty() {
         let place = Place { file: 0, start: 0, end: 0 };
         let message = "the configuration has no route, so it would answer 404 to everything";
         sources.mistake(Diagnostic::new(place, message).kind(Kind::Absent).help(format!("add one:\n\n{SMALLEST}")));

@@ -102,10 +102,8 @@ fn listeners(section: &Section) -> Vec<ListenAddr> {
     let Some(items) = section.strings("listen", values::listen) else {
         return values::listen("127.0.0.1:8080").into_iter().collect();
     };
-    if items.is_empty() {
-        if let Some(node) = section.node("listen") {
-            section.fault::<()>("listen", node, "the list is empty", "name one address, like \"127.0.0.1:8080\"");
-        }
+    if let Some(node) = section.node("listen").filter(|_| items.is_empty()) {
+        section.fault::<()>("listen", node, "the list is empty", "name one address, like \"127.0.0.1:8080\"");
     }
     for (i, item) in items.iter().enumerate() {
         if let Some(first) = items[..i].iter().find(|first| same_address(&first.value, &item.value)) {
