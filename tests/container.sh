@@ -1,0 +1,383 @@
+#!/usr/bin/env bash
+# Builds the container image with a real Docker Engine and uses it the way a careful operator would: read-only, no
+# capabilities, not root, config mounted as a directory. Called by `make container-test`.
+#
+# Needs no registry for images: unless BUILD_IMAGE names one, the base images are made here with debootstrap, the
+# Rust toolchain of this machine and `cargo vendor`, and the build then runs without a network. Without a reachable
+# Docker daemon it starts its own, with its own socket. What is worth keeping stays in CONTAINER_CACHE (default
+# target/container): the daemon's images, so that a second run compiles only what changed.
+#
+#   CONTAINER_CACHE=DIR  BUILD_IMAGE=NAME  REDIS_IMAGE=NAME (with curl in it)  tests/container.sh
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+cache=$(realpath -m "${CONTAINER_CACHE:-target/container}")
+scratch=$(mktemp -d "${TMPDIR:-/tmp}/sluicegate-container.XXXXXX")
+run=sluicegate-test-$$
+image=sluicegate:container-test
+revision=$(git rev-parse --short HEAD 2>/dev/null || echo container-test) # never the default: a lost one must show
+hardened=(--read-only --cap-drop ALL --user 65532:65532 --security-opt no-new-privileges --label "run=$run")
+passed=0
+failed=0
+daemon=
+
+main() {
+    trap clean_up EXIT
+    trap 'exit 130' INT TERM
+    mkdir -p "$cache"
+    install_tools
+    ensure_daemon
+    ensure_build_image
+    ensure_redis_image
+    build_image
+    check_image_as_shipped
+    check_hardened_gateway
+    check_composed_services
+    echo "$passed passed, $failed failed"
+    [ "$failed" -eq 0 ]
+}
+
+# A gateway that hangs must fail a check, not stop the test.
+curl() { command curl --max-time 20 "$@"; }
+
+# ---- Getting ready
+
+install_tools() {
+    local missing=()
+    command -v docker >/dev/null || missing+=(docker.io)
+    command -v debootstrap >/dev/null || missing+=(debootstrap)
+    command -v curl >/dev/null || missing+=(curl)
+    command -v python3 >/dev/null || missing+=(python3)
+    [ ${#missing[@]} -eq 0 ] && return
+    if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
+        die "missing: ${missing[*]}. On Debian, install with: sudo apt-get install ${missing[*]}"
+    fi
+    say "installing ${missing[*]}"
+    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}" >/dev/null
+}
+
+# The daemon's own network stays off: every container here uses the loopback of the host or one of its own.
+ensure_daemon() {
+    if docker info >/dev/null 2>&1; then
+        say "using the Docker daemon that is running"
+        return
+    fi
+    [ "$(id -u)" -eq 0 ] || die "no Docker daemon answers, and only root can start one: start Docker, or run this as root"
+    command -v dockerd >/dev/null || die "no Docker daemon answers and dockerd is missing: apt-get install docker.io"
+    say "starting a Docker daemon of our own, images in $cache/docker"
+    dockerd --host "unix://$scratch/docker.sock" --data-root "$cache/docker" --exec-root "$scratch/exec" \
+        --pidfile "$scratch/docker.pid" --bridge=none --iptables=false >"$scratch/dockerd.log" 2>&1 &
+    daemon=$!
+    export DOCKER_HOST=unix://$scratch/docker.sock
+    within 30 docker info >/dev/null || { tail -20 "$scratch/dockerd.log" >&2; die "dockerd did not start"; }
+    docker container prune --force >/dev/null # what a run that was killed left behind
+}
+
+# Debian with a C compiler and this machine's Rust, then on top the crates of Cargo.lock.
+ensure_build_image() {
+    if [ -n "${BUILD_IMAGE:-}" ]; then return; fi
+    local toolchain crates sysroot root
+    toolchain=sluicegate-toolchain:$(rustc --version --verbose | sha256sum | cut -c1-12)
+    crates=sluicegate-crates:$( (echo "$toolchain"; cat Cargo.lock) | sha256sum | cut -c1-12)
+    BUILD_IMAGE=$crates
+    if ! has_image "$toolchain"; then
+        say "making $toolchain"
+        root=$scratch/toolchain
+        bootstrap "$root" gcc,libc6-dev,make,ca-certificates,tzdata
+        sysroot=$(rustc --print sysroot)
+        cp -a "$sysroot/bin" "$sysroot/lib" "$root/usr/local/"
+        tar -C "$root" -c . | docker import --change 'ENV CARGO_HOME=/usr/local/cargo' \
+            --change 'ENV PATH=/usr/local/bin:/usr/bin:/bin' - "$toolchain" >/dev/null
+        rm -rf "$root"
+    fi
+    if ! has_image "$crates"; then
+        say "making $crates"
+        mkdir "$scratch/crates"
+        cargo vendor --quiet --locked "$scratch/crates/vendor" >/dev/null
+        printf '[source.crates-io]\nreplace-with = "vendored"\n[source.vendored]\ndirectory = "/usr/local/cargo/vendor"\n' \
+            >"$scratch/crates/config.toml"
+        printf 'FROM %s\nCOPY . /usr/local/cargo/\n' "$toolchain" \
+            | docker build --network none --tag "$crates" --file - "$scratch/crates" >"$scratch/build.log" 2>&1 \
+            || { tail -20 "$scratch/build.log" >&2; die "docker build of $crates failed"; }
+        rm -rf "$scratch/crates"
+    fi
+}
+
+# Redis and curl: the curl is for talking to services that share a network without being reachable from here.
+ensure_redis_image() {
+    if [ -n "${REDIS_IMAGE:-}" ]; then return; fi
+    REDIS_IMAGE=sluicegate-redis:bookworm
+    has_image "$REDIS_IMAGE" && return
+    say "making $REDIS_IMAGE"
+    bootstrap "$scratch/redis" redis-server,curl
+    tar -C "$scratch/redis" -c . | docker import - "$REDIS_IMAGE" >/dev/null
+    rm -rf "$scratch/redis"
+}
+
+bootstrap() {
+    [ "$(id -u)" -eq 0 ] || die "debootstrap needs root: run this as root, or name images in BUILD_IMAGE and REDIS_IMAGE"
+    debootstrap --variant=minbase --include="$2" bookworm "$1" >"$scratch/debootstrap.log" 2>&1 \
+        || { tail -20 "$scratch/debootstrap.log" >&2; die "debootstrap failed"; }
+}
+
+# The build stage gets a name of its own so that pruning spares its layers: they are the cache of the next run.
+build_image() {
+    local arguments=(--build-arg "BUILD_IMAGE=$BUILD_IMAGE" --build-arg "SLUICEGATE_REVISION=$revision")
+    case $BUILD_IMAGE in sluicegate-crates:*) arguments+=(--network none) ;; esac
+    say "building the image"
+    if ! { docker build "${arguments[@]}" --target build --tag sluicegate:container-build . \
+        && docker build "${arguments[@]}" --tag "$image" .; } >"$scratch/build.log" 2>&1; then
+        tail -40 "$scratch/build.log" >&2
+        die "docker build failed"
+    fi
+    [ -z "$daemon" ] || docker image prune --force >/dev/null
+}
+
+# ---- The checks
+
+check_image_as_shipped() {
+    local name=$run-default
+    check "image runs as 65532:65532 unless told otherwise" \
+        equal "$(docker inspect --format '{{.Config.User}}' "$image")" 65532:65532
+    check "image is under 64 MiB" test "$(docker inspect --format '{{.Size}}' "$image")" -lt $((64 << 20))
+    check "its own config passes check" \
+        docker run --rm "${hardened[@]}" --network none "$image" check -c /etc/sluicegate/sluicegate.toml
+    check "a wrong config ends with exit code 2" exits_with 2 \
+        docker run --rm "${hardened[@]}" --network none "$image" run -c /etc/sluicegate/missing.toml
+    docker run --detach --name "$name" "${hardened[@]}" --network none "$image" >/dev/null || true
+    check "starts with no arguments and becomes healthy" within 30 healthy "$name"
+    check "stops with exit code 0" stops_cleanly "$name"
+}
+
+check_hardened_gateway() {
+    local name=$run-gateway ports
+    read -r -a ports < <(free_ports)
+    gateway=http://127.0.0.1:${ports[0]}
+    admin=http://127.0.0.1:${ports[1]}
+    conf=$scratch/conf
+    mkdir "$conf"
+    chmod 755 "$scratch" "$conf"
+    refused=0
+    config 3 >"$conf/sluicegate.toml"
+    docker run --detach --name "$name" "${hardened[@]}" --network host \
+        --volume "$conf:/etc/sluicegate:ro" "$image" >/dev/null || true
+
+    check "ready within 10 s, read-only and without capabilities" within 10 curl -fsS "$admin/readyz"
+    check "process has uid 65532, no capability, no way to gain one" unprivileged "$name"
+    check "admits the burst of 3, refuses the rest" admits 3
+    check "a refusal is 429 with Retry-After in seconds" refusal_says_when
+    config 5 >"$conf/sluicegate.toml"
+    check "edit in place: burst of 5 is live" within 10 admits 5
+    config 7 >"$conf/next" && mv "$conf/next" "$conf/sluicegate.toml"
+    check "edit by rename: burst of 7 is live" within 10 admits 7
+    echo 'limits = [' >"$conf/sluicegate.toml"
+    check "broken edit: loudly visible in the metrics" within 10 metric_is config_last_reload_successful 0
+    check "broken edit: burst of 7 stays" admits 7
+    config 4 >"$conf/sluicegate.toml"
+    check "repaired edit: burst of 4 is live" within 10 admits 4
+    check "metrics count every refusal" metric_is rejections_total "$refused"
+    check "metrics carry the revision of the build" reports_revision
+    check "docker says healthy" within 30 healthy "$name"
+    check "nothing was written into the container" equal "$(docker diff "$name")" ""
+    slow_request >"$scratch/slow" &
+    local slow=$!
+    check "a slow request is under way" within 5 metric_is requests_in_flight 1
+    check "docker stop: exit code 0 within its deadline" stops_cleanly "$name"
+    wait "$slow" || true
+    check "docker stop: the request under way was answered" equal "$(cat "$scratch/slow")" 200
+}
+
+# compose.yaml itself wants the compose plugin, public images and a bridge; so its services are started by hand here,
+# with its commands, its settings and its config files, in the network of one container that answers to their names.
+check_composed_services() {
+    local net=$run-net redis=$run-redis app=$run-app name=$run-composed codes
+    local settings=("${hardened[@]}" --network "container:$net")
+    local conf=(--volume "$PWD/conf/compose:/etc/sluicegate:ro")
+    docker run --detach --name "$net" --label "run=$run" --network none --add-host redis:127.0.0.1 \
+        --add-host app:127.0.0.1 "$REDIS_IMAGE" sleep infinity >/dev/null
+    docker run --detach --name "$redis" "${settings[@]}" --user 999:999 --tmpfs /data --workdir /data \
+        "$REDIS_IMAGE" redis-server --save "" --appendonly no --maxmemory 256mb --maxmemory-policy volatile-ttl >/dev/null
+    check "compose: redis answers" within 15 docker exec "$redis" redis-cli ping
+    docker run --detach --name "$app" "${settings[@]}" "${conf[@]}" --no-healthcheck \
+        "$image" run -c /etc/sluicegate/app.toml >/dev/null || true
+    check "compose: app answers its healthcheck" \
+        within 15 docker exec "$app" /usr/local/bin/sluicegate healthcheck -c /etc/sluicegate/app.toml
+    docker run --detach --name "$name" "${settings[@]}" "${conf[@]}" "$image" >/dev/null || true
+    check "compose: gateway becomes healthy" within 30 healthy "$name"
+    check "compose: the store answers" within 10 composed_metric_is store_up 1
+    codes=$(composed curl --max-time 20 -s -o /dev/null -w '%{http_code}\n' 'http://127.0.0.1:8080/[1-60]' | sort | uniq -c | xargs)
+    check "compose: a burst gets 200s, then 429s ($codes)" matches "$codes" '^[0-9]+ 200 [0-9]+ 429$'
+    check "compose: every key in redis expires" every_key_expires
+    docker stop "$redis" >/dev/null
+    check "compose: answers without redis" within 10 composed curl --max-time 20 -fsS -o /dev/null http://127.0.0.1:8080/
+    check "compose: says that redis is down" within 10 composed_metric_is store_up 0
+    docker start "$redis" >/dev/null
+    check "compose: finds redis again" within 15 composed_metric_is store_up 1
+    check "compose: gateway stops with exit code 0" stops_cleanly "$name"
+}
+
+# ---- What the checks are made of
+
+# check NAME COMMAND...: one PASS or FAIL line; what the command said is shown when it failed.
+check() {
+    local name=$1
+    shift
+    if "$@" >"$scratch/said" 2>&1; then
+        passed=$((passed + 1))
+        echo "PASS  $name"
+    else
+        failed=$((failed + 1))
+        echo "FAIL  $name"
+        tail -5 "$scratch/said" | sed 's/^/      /'
+    fi
+}
+
+# within SECONDS COMMAND...: tries until it succeeds; the output of the last attempt is kept.
+within() {
+    local deadline=$((SECONDS + $1)) said=$scratch/attempt
+    shift
+    until "$@" >"$said" 2>&1; do
+        [ "$SECONDS" -lt "$deadline" ] || { cat "$said"; return 1; }
+        sleep 0.2
+    done
+    cat "$said"
+}
+
+equal() {
+    [ "$1" = "$2" ] || { echo "got '$1', want '$2'"; return 1; }
+}
+
+matches() {
+    [[ $1 =~ $2 ]] || { echo "'$1' does not match $2"; return 1; }
+}
+
+exits_with() {
+    local want=$1 code=0
+    shift
+    "$@" || code=$?
+    equal "exit code $code" "exit code $want"
+}
+
+healthy() {
+    equal "$(docker inspect --format '{{.State.Status}} {{.State.Health.Status}}' "$1")" "running healthy" \
+        || { docker logs --tail 3 "$1"; return 1; }
+}
+
+# With docker's own deadline of 10 s; a process that outlives it is killed and shows as 137.
+stops_cleanly() {
+    docker stop "$1"
+    equal "exit code $(docker inspect --format '{{.State.ExitCode}}' "$1")" "exit code 0" \
+        || { docker logs --tail 3 "$1"; return 1; }
+}
+
+unprivileged() {
+    local status
+    status=$(cat "/proc/$(docker inspect --format '{{.State.Pid}}' "$1")/status")
+    matches "$status" $'Uid:\t65532\t65532\t65532\t65532' && matches "$status" $'CapPrm:\t0000000000000000' \
+        && matches "$status" $'CapBnd:\t0000000000000000' && matches "$status" $'NoNewPrivs:\t1'
+}
+
+# A budget per client name that does not come back while the test runs: how many pass is exactly the burst.
+config() {
+    cat <<TOML
+[server]
+listen = ["${gateway#http://}"]
+
+[admin]
+listen = "${admin#http://}"
+
+[[route]]
+name = "all"
+path = "/"
+upstream = "echo:"
+limits = ["per-client"]
+
+[limit.per-client]
+rate = "1/hour"
+burst = $1
+key = "header:x-client"
+TOML
+}
+
+# admits N: of ten requests by a client never seen before, the first N get 200 and the rest 429.
+admits() {
+    local want='' codes i
+    codes=$(curl -s -o /dev/null -w '%{http_code} ' -H "x-client: $RANDOM$RANDOM$RANDOM" "$gateway/[1-10]" || true)
+    refused=$((refused + $(grep -o 429 <<<"$codes" | wc -l)))
+    for i in {1..10}; do want+="$([ "$i" -le "$1" ] && echo 200 || echo 429) "; done
+    equal "$codes" "$want"
+}
+
+refusal_says_when() {
+    local answer
+    curl -s -o /dev/null -H "x-client: refused" "$gateway/[1-3]"
+    answer=$(curl -s -i -H "x-client: refused" "$gateway/")
+    refused=$((refused + 1))
+    matches "$answer" '^HTTP/1.1 429 ' && matches "${answer,,}" $'\nretry-after: [1-9][0-9]*\r'
+}
+
+# Ten times 1 kB with pauses: slow enough to be under way when TERM arrives, done well before the deadline.
+slow_request() {
+    for _ in {1..10}; do head -c 1000 /dev/zero; sleep 0.3; done \
+        | curl -s -o /dev/null -w '%{http_code}' -H "x-client: slow" -T - -X POST "$gateway/slow"
+}
+
+# metric_is NAME VALUE: the sum over all series of that family.
+metric_is() { curl -fsS "$admin/metrics" | sum_of "$1" "$2"; }
+
+composed() { docker exec "$run-net" "$@"; }
+
+composed_metric_is() { composed curl --max-time 20 -fsS http://127.0.0.1:9090/metrics | sum_of "$1" "$2"; }
+
+sum_of() {
+    local sum
+    sum=$(awk -v name="sluicegate_$1" '{ split($1, part, "{") } part[1] == name { sum += $NF; seen = 1 }
+        END { print seen ? sum : "nothing" }')
+    equal "$1 $sum" "$1 $2"
+}
+
+reports_revision() {
+    curl -fsS "$admin/metrics" | grep '^sluicegate_build_info{' | grep "revision=\"$revision\""
+}
+
+# Asked right after a burst, in one script call: a bucket's key lives only as long as the bucket takes to fill.
+every_key_expires() {
+    local count='local endless, keys = 0, redis.call("KEYS", "*")
+        for _, key in ipairs(keys) do if redis.call("PTTL", key) < 0 then endless = endless + 1 end end
+        return { #keys, endless }'
+    composed curl --max-time 20 -s -o /dev/null 'http://127.0.0.1:8080/[1-30]'
+    matches "keys, endless ones: $(composed redis-cli eval "$count" 0 | xargs)" ': [1-9][0-9]* 0$'
+}
+
+free_ports() {
+    python3 -c 'import socket
+sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+print(*(s.getsockname()[1] for s in sockets))'
+}
+
+has_image() { docker image inspect "$1" >/dev/null 2>&1; }
+
+say() { echo "----  $*"; }
+
+die() {
+    echo "container test: $*" >&2
+    exit 1
+}
+
+clean_up() {
+    local containers
+    mapfile -t containers < <(docker ps --all --quiet --filter "label=run=$run" 2>/dev/null)
+    [ ${#containers[@]} -eq 0 ] || docker rm --force --volumes "${containers[@]}" >/dev/null 2>&1 || true
+    if [ -n "$daemon" ]; then
+        kill "$daemon" 2>/dev/null || true
+        wait "$daemon" || true
+    else
+        docker rmi "$image" >/dev/null 2>&1 || true
+    fi
+    # dockerd leaves a mount behind, and so does a debootstrap that is interrupted.
+    awk -v under="$scratch/" 'index($5, under) == 1 { print $5 }' /proc/self/mountinfo | sort -r \
+        | while read -r mount; do umount "$mount" || true; done
+    rm -rf --one-file-system "$scratch"
+}
+
+main "$@"
