@@ -67,7 +67,8 @@ pub struct Config {
     pub limits: Vec<Arc<Limit>>,
     /// SHA-256 over all files read, hex.
     pub hash: String,
-    /// Every file whose change must reload: the config, its includes, files of sets and secrets.
+    /// Whatever must reload when it changes: the config, its includes and their directories, files
+    /// of sets and secrets.
     pub files: Vec<PathBuf>,
 }
 

@@ -167,7 +167,13 @@ impl Sources {
                 return self.mistake(Diagnostic::new(item.place, message).help("include = [\"conf.d/*.toml\"]"));
             }
         };
-        let paths = match expand(&self.resolve(item.place.file, pattern)) {
+        let pattern_path = self.resolve(item.place.file, pattern);
+        // The directory too: a first file that appears in it must be noticed.
+        let dir = directory(&pattern_path);
+        if !self.files.borrow().contains(&dir) {
+            self.files.borrow_mut().push(dir);
+        }
+        let paths = match expand(&pattern_path) {
             Ok(paths) => paths,
             Err(error) => {
                 return self.mistake(Diagnostic::new(item.place, format!("cannot include `{pattern}`: {error}")));

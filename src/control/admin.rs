@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 
 use super::guard::{self, Refused};
 use super::listeners::remove_socket_file;
-use super::reload::{Job, Outcome, Trigger};
+use super::reload::{Job, Order, Outcome, Trigger};
 use super::shared::{Lifecycle, Shared, rfc3339};
 use crate::metrics::Metrics;
 use crate::net::ListenAddr;
@@ -209,10 +209,10 @@ async fn reload(context: &Context, request: Request<Incoming>, local: bool) -> R
         return Err((StatusCode::PAYLOAD_TOO_LARGE, "a reload needs no body"));
     }
     let (reply, outcome) = oneshot::channel();
-    let job = Job { trigger: Trigger::Api, dry_run, verify: false, reply };
+    let job = Job { order: Order::from(Trigger::Api, dry_run), reply };
     let draining = (StatusCode::SERVICE_UNAVAILABLE, "draining: the config is not loaded any more");
     context.jobs.send(job).await.map_err(|_| draining)?;
-    let outcome = outcome.await.map_err(|_| draining)?;
+    let (outcome, _) = outcome.await.map_err(|_| draining)?;
     let mut body = outcome.json();
     body["dry_run"] = dry_run.into();
     Ok(match outcome {

@@ -23,7 +23,7 @@ use crate::metrics::Metrics;
 use crate::snapshot::Snapshot;
 use crate::worker::Workers;
 use listeners::{BindError, Listeners};
-use reload::{Failure, Job, Outcome, Reloader, Trigger};
+use reload::{Failure, Job, Order, Outcome, Reloader, Trigger};
 use shared::{Lifecycle, Shared};
 use watch::Watch;
 
@@ -83,14 +83,14 @@ async fn control(source: Source) -> Result<(), Error> {
         tokio::select! {
             () = stop.wait() => break,
             _ = hup.recv() => {
-                let outcome = reloader.reload(Trigger::Signal, false, false).await;
+                let (outcome, _) = reloader.reload(&Order::from(Trigger::Signal, false)).await;
                 retarget(watch.as_ref(), &reloader, &outcome);
             }
             Some(job) = inbox.recv() => {
-                let outcome = reloader.reload(job.trigger, job.dry_run, job.verify).await;
+                let (outcome, contents) = reloader.reload(&job.order).await;
                 retarget(watch.as_ref(), &reloader, &outcome);
                 // Whoever asked may have gone.
-                let _ = job.reply.send(outcome);
+                let _ = job.reply.send((outcome, contents));
             }
         }
     }

@@ -1,6 +1,7 @@
 //! One reload: load, validate, bind, swap, account. A config that is invalid or cannot be listened
 //! for changes nothing and is loudly visible. Called by the control loop, one reload at a time.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -11,6 +12,7 @@ use super::Source;
 use super::diff::Diff;
 use super::listeners::{BindError, Listeners};
 use super::shared::{Shared, rfc3339};
+use super::watch::{self, Contents};
 use crate::config::{Config, Report};
 use crate::metrics::Metrics;
 use crate::snapshot::{Current, Snapshot};
@@ -25,11 +27,19 @@ pub struct Reloader {
 
 /// A reload somebody waits for.
 pub struct Job {
+    pub order: Order,
+    pub reply: oneshot::Sender<(Outcome, Contents)>,
+}
+
+/// What is asked of a reload.
+#[derive(Debug)]
+pub struct Order {
     pub trigger: Trigger,
     pub dry_run: bool,
     /// Only makes sure that no edit slipped by, so it is no event if none did.
     pub verify: bool,
-    pub reply: oneshot::Sender<Outcome>,
+    /// Must rest while they are loaded; empty: nobody is writing.
+    pub files: Vec<PathBuf>,
 }
 
 /// Who asked; the `trigger` label of `config_reloads_total`.
@@ -71,6 +81,17 @@ pub enum Failure {
 
 /// A file met half written is read once more after this long, before it is called invalid.
 const SECOND_LOOK: Duration = Duration::from_millis(250);
+/// Files must rest for this long around a load,
+const STEADY: Duration = Duration::from_millis(20);
+/// which is tried this often: a file that never rests is loaded all the same.
+const STEADY_ATTEMPTS: usize = 10;
+
+impl Order {
+    /// For somebody who asks, not for the watcher.
+    pub fn from(trigger: Trigger, dry_run: bool) -> Order {
+        Order { trigger, dry_run, verify: false, files: Vec::new() }
+    }
+}
 
 impl Trigger {
     pub const ALL: [Trigger; 3] = [Trigger::File, Trigger::Signal, Trigger::Api];
@@ -85,10 +106,13 @@ impl Trigger {
 }
 
 impl Reloader {
-    /// Loads the config and puts it in force, unless it is invalid, the same, or a dry run.
-    pub async fn reload(&mut self, trigger: Trigger, dry_run: bool, verify: bool) -> Outcome {
+    /// Loads the config and puts it in force, unless it is invalid, the same, or a dry run. Says
+    /// also what the files of the order held.
+    pub async fn reload(&mut self, order: &Order) -> (Outcome, Contents) {
+        let Order { trigger, dry_run, verify, .. } = *order;
         let generation = self.current.load().generation;
-        let outcome = match self.load(trigger).await {
+        let (result, contents) = self.load(order).await;
+        let outcome = match result {
             Err(report) => Outcome::Failed { generation, failure: Failure::Config(report) },
             Ok(config) if config.hash == self.current.load().config.hash => Outcome::Unchanged { generation },
             Ok(config) if dry_run => self.rehearse(config),
@@ -98,16 +122,34 @@ impl Reloader {
         if !dry_run && !quiet {
             self.account(&outcome, trigger);
         }
-        outcome
+        (outcome, contents)
     }
 
-    async fn load(&self, trigger: Trigger) -> Result<Config, Report> {
-        match self.source.load() {
-            Err(_) if trigger == Trigger::File => {
-                tokio::time::sleep(SECOND_LOOK).await;
-                self.source.load()
+    /// People who ask have finished writing; those who save may be in the midst of it.
+    async fn load(&self, order: &Order) -> (Result<Config, Report>, Contents) {
+        let first = self.load_steady(&order.files).await;
+        if first.0.is_ok() || order.trigger != Trigger::File {
+            return first;
+        }
+        tokio::time::sleep(SECOND_LOOK).await;
+        self.load_steady(&order.files).await
+    }
+
+    /// A file cut short by a save in progress can be a valid config, so what was loaded counts
+    /// only if nothing changed around it.
+    async fn load_steady(&self, files: &[PathBuf]) -> (Result<Config, Report>, Contents) {
+        let mut attempts = 0;
+        loop {
+            let before = watch::contents(files);
+            let result = self.source.load();
+            attempts += 1;
+            if files.is_empty() || attempts == STEADY_ATTEMPTS {
+                return (result, before);
             }
-            result => result,
+            tokio::time::sleep(STEADY).await;
+            if watch::contents(files) == before {
+                return (result, before);
+            }
         }
     }
 
@@ -163,7 +205,7 @@ impl Reloader {
         let mut record = outcome.json();
         record["trigger"] = trigger.into();
         record["at"] = rfc3339(SystemTime::now()).into();
-        self.shared.remember_reload(record);
+        self.shared.remember_reload(record, trigger != Trigger::File.label());
     }
 }
 

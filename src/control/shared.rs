@@ -10,6 +10,8 @@ use serde_json::Value;
 pub struct Shared {
     lifecycle: AtomicU8,
     polling: AtomicBool,
+    /// A reload that the watcher did not ask for came between.
+    overtaken: AtomicBool,
     started: Instant,
     last_reload: Mutex<Value>,
 }
@@ -37,6 +39,7 @@ impl Default for Shared {
         Shared {
             lifecycle: AtomicU8::new(Lifecycle::Starting as u8),
             polling: AtomicBool::new(false),
+            overtaken: AtomicBool::new(false),
             started: Instant::now(),
             last_reload: Mutex::new(Value::Null),
         }
@@ -74,8 +77,18 @@ impl Shared {
         self.last_reload.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub fn remember_reload(&self, record: Value) {
+    /// `overtakes`: not asked for by the watcher.
+    pub fn remember_reload(&self, record: Value, overtakes: bool) {
         *self.last_reload.lock().unwrap_or_else(PoisonError::into_inner) = record;
+        if overtakes {
+            self.overtaken.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// True once after a reload that the watcher did not ask for: what the watcher saw last may
+    /// not be what was loaded last.
+    pub fn take_overtaken(&self) -> bool {
+        self.overtaken.swap(false, Ordering::Relaxed)
     }
 }
 

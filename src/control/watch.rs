@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-use super::reload::{Job, Trigger};
+use super::reload::{Job, Order, Trigger};
 use super::shared::Shared;
 
 /// The control thread's end of the watcher.
@@ -33,9 +33,12 @@ struct Watcher {
     events: Option<RecommendedWatcher>,
     armed: HashMap<Identity, PathBuf>,
     stats: BTreeMap<PathBuf, Option<Stat>>,
-    contents: [u8; 32],
+    /// What the last reload asked for here has read.
+    contents: Contents,
 }
 
+/// A digest of files.
+pub type Contents = [u8; 32];
 /// Tells a directory from another of the same name; the birth time because inode numbers return.
 type Identity = (u64, u64, Option<SystemTime>);
 /// Device, inode, size, modification time in seconds and nanoseconds.
@@ -62,7 +65,7 @@ impl Watch {
             events: None,
             armed: HashMap::new(),
             stats: BTreeMap::new(),
-            contents: [0; 32],
+            contents: Contents::default(),
         };
         match notify::recommended_watcher(move |event| ring(&bell, &event)) {
             Ok(events) => watcher.events = Some(events),
@@ -114,44 +117,40 @@ impl Watcher {
                 }
             }
             self.arm();
-            let contents = self.look();
-            if contents != self.contents {
-                self.contents = contents;
-                self.submit(false).await;
+            let edited = self.look() != self.contents;
+            if self.shared.take_overtaken() || edited {
+                self.submit(!edited).await;
             }
         }
     }
 
-    /// Takes a new list of files. Edits between their load and now went unseen, so when anything
-    /// is watched for the first time, the config is loaded once more.
+    /// Takes a new list of files. Edits between their load and now went unseen, so the config is
+    /// loaded once more.
     async fn settle_on_files(&mut self) {
         self.files.mark_unchanged();
-        let fresh = self.arm();
-        self.contents = self.look();
-        if fresh {
-            self.submit(true).await;
-        }
+        self.arm();
+        self.stats = stats(&self.files.borrow());
+        self.submit(true).await;
     }
 
     /// Waits for the reload, so that what happens meanwhile becomes one next look.
-    async fn submit(&self, verify: bool) {
+    async fn submit(&mut self, verify: bool) {
         let (reply, outcome) = oneshot::channel();
-        let job = Job { trigger: Trigger::File, dry_run: false, verify, reply };
-        if self.jobs.send(job).await.is_ok() {
-            let _ = outcome.await;
+        let files = self.files.borrow().clone();
+        let order = Order { trigger: Trigger::File, dry_run: false, verify, files };
+        if self.jobs.send(Job { order, reply }).await.is_ok()
+            && let Ok((_, contents)) = outcome.await
+        {
+            self.contents = contents;
         }
     }
 
-    /// Watches the directories that matter now; true when one of them was not watched before.
-    fn arm(&mut self) -> bool {
+    /// Watches the directories that matter now.
+    fn arm(&mut self) {
+        let Some(events) = &mut self.events else { return };
         let dirs = homes(&self.files.borrow());
         let wanted: HashMap<Identity, PathBuf> =
             dirs.into_iter().filter_map(|dir| Some((identity(&std::fs::metadata(&dir).ok()?), dir))).collect();
-        let Some(events) = &mut self.events else {
-            let fresh = wanted.keys().any(|identity| !self.armed.contains_key(identity));
-            self.armed = wanted;
-            return fresh;
-        };
         self.armed.retain(|identity, dir| {
             let kept = wanted.contains_key(identity);
             if !kept {
@@ -160,12 +159,11 @@ impl Watcher {
             }
             kept
         });
-        let (mut fresh, mut failure) = (false, None);
+        let mut failure = None;
         for (identity, dir) in wanted {
             if self.armed.contains_key(&identity) {
                 continue;
             }
-            fresh = true;
             match events.watch(&dir, RecursiveMode::NonRecursive) {
                 Ok(()) => drop(self.armed.insert(identity, dir)),
                 Err(error) => failure = Some(error),
@@ -174,7 +172,6 @@ impl Watcher {
         if let Some(error) = failure {
             self.degrade(&error);
         }
-        fresh
     }
 
     /// Without events, the poll goes on alone.
@@ -194,20 +191,25 @@ impl Watcher {
         self.stats != stats(&self.files.borrow())
     }
 
-    /// Remembers the stats and digests names and contents.
-    fn look(&mut self) -> [u8; 32] {
+    /// Remembers the stats and digests the contents.
+    fn look(&mut self) -> Contents {
         let files = self.files.borrow().clone();
         self.stats = stats(&files);
-        let mut digest = Sha256::new();
-        for path in self.stats.keys() {
-            digest.update(path.as_os_str().as_encoded_bytes());
-            digest.update([0]);
-            if let Err(error) = digest_one(path, &mut digest) {
-                digest.update(error.kind().to_string());
-            }
-        }
-        digest.finalize().into()
+        contents(&files)
     }
+}
+
+/// A digest of all that `files` and the directories they are in hold now.
+pub fn contents(files: &[PathBuf]) -> Contents {
+    let mut digest = Sha256::new();
+    for path in places(files) {
+        digest.update(path.as_os_str().as_encoded_bytes());
+        digest.update([0]);
+        if let Err(error) = digest_one(&path, &mut digest) {
+            digest.update(error.kind().to_string());
+        }
+    }
+    digest.finalize().into()
 }
 
 async fn quiet(bell: &Notify) {
@@ -215,12 +217,16 @@ async fn quiet(bell: &Notify) {
     while Instant::now() < until && timeout(QUIET, bell.notified()).await.is_ok() {}
 }
 
-/// Files and the directories they are in: a new file in one may match an include pattern.
 fn stats(files: &[PathBuf]) -> BTreeMap<PathBuf, Option<Stat>> {
-    let dirs = files.iter().filter_map(|file| Some(std::path::absolute(file).ok()?.parent()?.to_owned()));
     let stat =
-        |path: &PathBuf| std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino(), m.size(), m.mtime(), m.mtime_nsec()));
-    files.iter().cloned().chain(dirs).map(|path| (path.clone(), stat(&path))).collect()
+        |path: &Path| std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino(), m.size(), m.mtime(), m.mtime_nsec()));
+    places(files).into_iter().map(|path| (path.clone(), stat(&path))).collect()
+}
+
+/// Files and the directories they are in: a new file in one may match an include pattern.
+fn places(files: &[PathBuf]) -> BTreeSet<PathBuf> {
+    let dirs = files.iter().filter_map(|file| Some(std::path::absolute(file).ok()?.parent()?.to_owned()));
+    files.iter().cloned().chain(dirs).collect()
 }
 
 /// The content of a file, the names in a directory.

@@ -1,0 +1,527 @@
+//! Live reload of the real program: every way a config file is saved, what survives, what is
+//! refused, and what of it can be seen.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, its helpers too")]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A running gateway; ends with the value.
+struct Gateway {
+    child: Child,
+    /// Holds the config, and nothing else that changes.
+    config: PathBuf,
+    log: PathBuf,
+    port: u16,
+    admin: u16,
+    _tmp: TempDir,
+}
+
+struct Response {
+    status: u16,
+    body: String,
+}
+
+impl Response {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{e}: {}", self.body))
+    }
+}
+
+impl Gateway {
+    /// Runs with version 1 of the standard config.
+    fn start() -> Gateway {
+        Gateway::start_with(|dir, port, admin| {
+            let config = dir.join("sluicegate.toml");
+            fs::write(&config, version(port, admin, 1)).unwrap();
+            config
+        })
+    }
+
+    /// `lay_out` writes the config under a directory and returns its path.
+    fn start_with(lay_out: impl Fn(&Path, u16, u16) -> PathBuf) -> Gateway {
+        let tmp = tempfile::tempdir().unwrap();
+        let dir = tmp.path().join("etc");
+        fs::create_dir(&dir).unwrap();
+        let (port, admin) = (free_port(), free_port());
+        let config = lay_out(&dir, port, admin);
+        let log = tmp.path().join("log");
+        let child = Command::new(env!("CARGO_BIN_EXE_sluicegate"))
+            .args(["run", "-c"])
+            .arg(&config)
+            .stderr(fs::File::create(&log).unwrap())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let gateway = Gateway { child, config, log, port, admin, _tmp: tmp };
+        gateway.until("ready", || gateway.try_get(admin, "/readyz").is_some_and(|r| r.status == 200));
+        gateway
+    }
+
+    fn until(&self, what: &str, mut done: impl FnMut() -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !done() {
+            assert!(Instant::now() < end, "not {what} after {PATIENCE:?}; log:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
+    fn try_get(&self, port: u16, path: &str) -> Option<Response> {
+        exchange(port, &format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"))
+    }
+
+    fn get(&self, port: u16, path: &str) -> Response {
+        self.try_get(port, path).unwrap_or_else(|| panic!("no answer to {path}; log:\n{}", self.log()))
+    }
+
+    fn post(&self, path: &str, fields: &str) -> Response {
+        exchange(self.admin, &format!("POST {path} HTTP/1.1\r\ncontent-length: 0\r\nconnection: close\r\n{fields}\r\n"))
+            .unwrap_or_else(|| panic!("no answer to {path}; log:\n{}", self.log()))
+    }
+
+    fn reload(&self, query: &str) -> Response {
+        self.post(&format!("/-/reload{query}"), "host: 127.0.0.1\r\n")
+    }
+
+    fn status(&self) -> Value {
+        self.get(self.admin, "/-/status").json()
+    }
+
+    fn generation(&self) -> u64 {
+        self.status()["generation"].as_u64().unwrap()
+    }
+
+    /// The value of a series written as in the exposition, without the prefix.
+    fn metric(&self, series: &str) -> Option<f64> {
+        let metrics = self.get(self.admin, "/metrics").body;
+        let prefix = format!("sluicegate_{series} ");
+        metrics.lines().find_map(|line| line.strip_prefix(&prefix)).map(|value| value.parse().unwrap())
+    }
+
+    fn reloads(&self, result: &str, trigger: &str) -> f64 {
+        let series = format!("config_reloads_total{{result=\"{result}\",trigger=\"{trigger}\"}}");
+        self.metric(&series).unwrap_or_else(|| panic!("{series} is missing"))
+    }
+
+    fn in_force(&self, version: usize) -> bool {
+        self.metric(&format!("requests_in_flight{{route=\"v{version}\"}}")).is_some()
+    }
+
+    fn until_in_force(&self, version: usize, how: &str) {
+        self.until(&format!("in force after {how}: version {version}"), || self.in_force(version));
+        assert_eq!(self.metric("config_last_reload_successful"), Some(1.0), "{how}");
+    }
+
+    fn write(&self, text: &str) {
+        fs::write(&self.config, text).unwrap();
+    }
+
+    fn version(&self, version: usize) -> String {
+        crate::version(self.port, self.admin, version)
+    }
+
+    fn signal(&self, name: &str) {
+        let kill = format!("kill -{name} {}", self.child.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Writes this text to the config, in its own way.
+type Save<'a> = &'a dyn Fn(&str);
+
+fn exchange(port: u16, request: &str) -> Option<Response> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).ok()?;
+    let answer = String::from_utf8(answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    Some(Response { status: head.split(' ').nth(1)?.parse().ok()?, body: body.to_owned() })
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn server(port: u16, admin: u16) -> String {
+    format!("[server]\nlisten = [\"127.0.0.1:{port}\"]\n\n[admin]\nlisten = \"127.0.0.1:{admin}\"\n\n")
+}
+
+/// A config whose route is named after its version, so that the metrics show which is in force.
+fn version(port: u16, admin: u16, version: usize) -> String {
+    format!("{}[[route]]\nname = \"v{version}\"\npath = \"/\"\nupstream = \"echo:\"\n", server(port, admin))
+}
+
+fn limited(port: u16, admin: u16, burst: u32, comment: &str) -> String {
+    format!(
+        "# {comment}\n{}[[route]]\nname = \"app\"\npath = \"/\"\nupstream = \"echo:\"\nlimits = [\"per-ip\"]\n\n\
+         [limit.per-ip]\nrate = \"1/day\"\nburst = {burst}\nkey = \"ip\"\n",
+        server(port, admin)
+    )
+}
+
+#[test]
+fn every_way_to_save_is_noticed() {
+    let gateway = Gateway::start();
+    let path = gateway.config.clone();
+    let beside = |suffix: &str| PathBuf::from(format!("{}{suffix}", path.display()));
+    let in_place = |text: &str| fs::write(&path, text).unwrap();
+    let rename = |text: &str| {
+        fs::write(beside(".tmp"), text).unwrap();
+        fs::rename(beside(".tmp"), &path).unwrap();
+    };
+    let vim = |text: &str| {
+        fs::rename(&path, beside("~")).unwrap();
+        fs::write(&path, text).unwrap();
+        fs::remove_file(beside("~")).unwrap();
+    };
+    let recreate = |text: &str| {
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, text).unwrap();
+    };
+    let pieces = |text: &str| {
+        let mut file = fs::File::create(&path).unwrap();
+        for piece in text.as_bytes().chunks(40) {
+            file.write_all(piece).unwrap();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let ways: [(&str, Save); 5] = [
+        ("a write in place", &in_place),
+        ("a rename", &rename),
+        ("a backup and a write", &vim),
+        ("a removal and a new file", &recreate),
+        ("a write in pieces", &pieces),
+    ];
+    let mut number = 1;
+    for round in 1..=2 {
+        for (how, save) in ways {
+            number += 1;
+            save(&gateway.version(number));
+            gateway.until_in_force(number, &format!("{how}, round {round}"));
+            assert!(!gateway.in_force(number - 1), "series of the old config remain after {how}");
+        }
+    }
+    assert_eq!(gateway.reloads("failure", "file"), 0.0, "{}", gateway.log());
+}
+
+#[test]
+fn the_swap_of_a_config_map_is_noticed_each_time() {
+    let gateway = Gateway::start_with(|dir, port, admin| {
+        fs::create_dir(dir.join("..1")).unwrap();
+        fs::write(dir.join("..1/sluicegate.toml"), version(port, admin, 1)).unwrap();
+        symlink("..1", dir.join("..data")).unwrap();
+        symlink("..data/sluicegate.toml", dir.join("sluicegate.toml")).unwrap();
+        dir.join("sluicegate.toml")
+    });
+    let dir = gateway.config.parent().unwrap();
+    for number in 2..=4 {
+        let next = dir.join(format!("..{number}"));
+        fs::create_dir(&next).unwrap();
+        fs::write(next.join("sluicegate.toml"), gateway.version(number)).unwrap();
+        symlink(format!("..{number}"), dir.join("..data_tmp")).unwrap();
+        fs::rename(dir.join("..data_tmp"), dir.join("..data")).unwrap();
+        fs::remove_dir_all(dir.join(format!("..{}", number - 1))).unwrap();
+        gateway.until_in_force(number, "a swap");
+    }
+}
+
+#[test]
+fn a_file_behind_a_link_elsewhere_is_watched_where_it_is() {
+    let gateway = Gateway::start_with(|dir, port, admin| {
+        let real = dir.parent().unwrap().join("real");
+        fs::create_dir(&real).unwrap();
+        fs::write(real.join("a.toml"), version(port, admin, 1)).unwrap();
+        symlink(real.join("a.toml"), dir.join("sluicegate.toml")).unwrap();
+        dir.join("sluicegate.toml")
+    });
+    gateway.write(&gateway.version(2));
+    gateway.until_in_force(2, "a write through the link");
+}
+
+#[test]
+fn fifty_edits_under_load_end_with_the_last_and_fail_no_request() {
+    let gateway = Gateway::start();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            let mut answered = 0;
+            while !over.load(Ordering::Relaxed) {
+                assert_eq!(gateway.get(gateway.port, "/").status, 200);
+                answered += 1;
+            }
+            answered
+        });
+        for number in 2..=51 {
+            gateway.write(&gateway.version(number));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        gateway.until_in_force(51, "50 edits");
+        over.store(true, Ordering::Relaxed);
+        assert!(load.join().unwrap() > 0);
+    });
+    for number in 52..=55 {
+        gateway.write(&gateway.version(number));
+        gateway.until_in_force(number, "a later edit");
+    }
+}
+
+#[test]
+fn the_second_of_two_saves_in_a_moment_wins() {
+    let gateway = Gateway::start();
+    for number in (2..10).step_by(2) {
+        gateway.write(&gateway.version(number));
+        std::thread::sleep(Duration::from_millis(50));
+        gateway.write(&gateway.version(number + 1));
+        gateway.until_in_force(number + 1, "two saves 50 ms apart");
+    }
+}
+
+#[test]
+fn a_bad_save_changes_nothing_is_visible_and_the_fix_applies() {
+    let gateway = Gateway::start();
+    let good = gateway.version(1);
+    assert_eq!(gateway.metric("config_last_reload_successful"), Some(1.0));
+    gateway.write(&good.replace("path =", "pth ="));
+    gateway.until("failed", || gateway.metric("config_last_reload_successful") == Some(0.0));
+    assert_eq!(gateway.reloads("failure", "file"), 1.0);
+    assert!(gateway.in_force(1) && gateway.generation() == 1);
+    assert_eq!(gateway.get(gateway.port, "/").status, 200);
+    let log = gateway.log();
+    assert!(log.contains("sluicegate.toml:9") && log.contains('^') && log.contains("pth"), "{log}");
+    let last = gateway.status()["last_reload"].clone();
+    assert_eq!((&last["result"], &last["trigger"]), (&"failure".into(), &"file".into()));
+    assert!(last["diagnostics"].to_string().contains("pth"), "{last}");
+    assert_eq!(gateway.get(gateway.admin, "/readyz").status, 200, "the old config serves well");
+
+    // The bytes in force again: nothing to load, but the failure is over.
+    gateway.write(&good);
+    gateway.until("mended", || gateway.metric("config_last_reload_successful") == Some(1.0));
+    assert_eq!(gateway.generation(), 1);
+
+    gateway.write("[[");
+    gateway.until("failed again", || gateway.metric("config_last_reload_successful") == Some(0.0));
+    let before = gateway.metric("config_last_reload_success_timestamp_seconds").unwrap();
+    gateway.write(&gateway.version(2));
+    gateway.until_in_force(2, "the fix");
+    assert_eq!(gateway.generation(), 2);
+    assert!(gateway.metric("config_last_reload_success_timestamp_seconds").unwrap() > before);
+    assert!(gateway.get(gateway.admin, "/metrics").body.contains(&format!(
+        "sluicegate_config_info{{generation=\"2\",hash=\"{}\"}} 1",
+        gateway.status()["hash"].as_str().unwrap()
+    )));
+}
+
+#[test]
+fn included_files_are_watched_as_they_come_change_break_and_go() {
+    let gateway = Gateway::start_with(|dir, port, admin| {
+        fs::create_dir(dir.join("conf.d")).unwrap();
+        let config = dir.join("sluicegate.toml");
+        fs::write(&config, format!("include = [\"conf.d/*.toml\"]\n{}", version(port, admin, 1))).unwrap();
+        config
+    });
+    let part = gateway.config.parent().unwrap().join("conf.d/part.toml");
+    let route = |number| format!("[[route]]\nname = \"v{number}\"\npath = \"/part\"\nupstream = \"echo:\"\n");
+    fs::write(&part, route(2)).unwrap();
+    gateway.until_in_force(2, "a new included file");
+    fs::write(&part, route(3)).unwrap();
+    gateway.until_in_force(3, "an edit of an included file");
+    fs::write(&part, "[[route]]\nbroken").unwrap();
+    gateway.until("failed", || gateway.metric("config_last_reload_successful") == Some(0.0));
+    assert!(gateway.in_force(3));
+    fs::write(&part, route(4)).unwrap();
+    gateway.until_in_force(4, "the fix of an included file");
+    fs::remove_file(&part).unwrap();
+    gateway.until("without the removed file", || !gateway.in_force(4));
+    assert!(gateway.in_force(1));
+}
+
+#[test]
+fn equal_bytes_are_no_reload() {
+    let gateway = Gateway::start();
+    gateway.write(&gateway.version(1));
+    // Longer than the watcher waits for the end of a save.
+    std::thread::sleep(Duration::from_millis(400));
+    let answer = gateway.reload("");
+    assert_eq!((answer.status, &answer.json()["changed"]), (200, &false.into()));
+    gateway.signal("HUP");
+    gateway.until("unchanged by a signal", || gateway.reloads("unchanged", "signal") == 1.0);
+    assert_eq!(gateway.generation(), 1);
+    for trigger in ["file", "signal", "api"] {
+        assert_eq!(gateway.reloads("success", trigger), 0.0, "{trigger}");
+    }
+    assert_eq!(gateway.reloads("unchanged", "api"), 1.0);
+}
+
+#[test]
+fn a_signal_and_the_api_reload_at_once() {
+    let gateway = Gateway::start();
+    // The watcher may be faster on a busy machine, then the next edit has its turn.
+    let first = |start: usize, trigger: &str, ask: &dyn Fn()| {
+        (start..start + 20).find(|number| {
+            gateway.write(&gateway.version(*number));
+            ask();
+            gateway.until_in_force(*number, trigger);
+            gateway.reloads("success", trigger) == 1.0
+        })
+    };
+    assert!(first(100, "signal", &|| gateway.signal("HUP")).is_some(), "{}", gateway.log());
+    let answer = std::cell::RefCell::new(Value::Null);
+    let number = first(200, "api", &|| *answer.borrow_mut() = gateway.reload("").json()).unwrap();
+    let answer = answer.into_inner();
+    assert_eq!(answer["changed"], true);
+    assert_eq!(answer["generation"], gateway.generation());
+    assert_eq!(answer["diff"]["routes"]["added"], serde_json::json!([format!("v{number}")]));
+    assert_eq!(answer["diff"]["limits"]["added"], serde_json::json!([]));
+    assert!(gateway.log().contains(&format!("route added: v{number}")));
+}
+
+#[test]
+fn a_dry_run_says_what_would_happen_and_counts_nothing() {
+    let gateway = Gateway::start();
+    gateway.write(&gateway.version(2));
+    let answer = gateway.reload("?dry_run=1");
+    assert_eq!((answer.status, &answer.json()["dry_run"]), (200, &true.into()));
+    assert_eq!(gateway.reloads("success", "api"), 0.0);
+    gateway.write("route = 1");
+    let answer = gateway.reload("?dry_run=1");
+    assert_eq!(answer.status, 422, "{}", answer.body);
+    assert!(!answer.json()["diagnostics"].as_array().unwrap().is_empty());
+    assert_eq!(gateway.reloads("failure", "api"), 0.0);
+    assert_eq!(gateway.reload("?dry_run=maybe").status, 400);
+    assert_eq!(gateway.reload("").status, 422);
+    assert_eq!(gateway.reloads("failure", "api"), 1.0);
+}
+
+#[test]
+fn spent_budgets_and_counters_survive_and_a_raised_limit_applies_at_once() {
+    let gateway = Gateway::start_with(|dir, port, admin| {
+        let config = dir.join("sluicegate.toml");
+        fs::write(&config, limited(port, admin, 3, "one")).unwrap();
+        config
+    });
+    let (port, admin) = (gateway.port, gateway.admin);
+    let statuses = |count: usize| (0..count).map(|_| gateway.get(port, "/").status).collect::<Vec<_>>();
+    let until_generation = |n| gateway.until("reloaded", || gateway.generation() == n);
+    assert_eq!(statuses(4), [200, 200, 200, 429]);
+    gateway.write(&limited(port, admin, 3, "two"));
+    until_generation(2);
+    assert_eq!(statuses(1), [429], "a reload refilled the bucket");
+    gateway.write(&limited(port, admin, 5, "two"));
+    until_generation(3);
+    assert_eq!(statuses(3), [200, 200, 429], "the raised limit counts what was spent");
+    gateway.write(&limited(port, admin, 2, "two"));
+    until_generation(4);
+    assert_eq!(statuses(1), [429]);
+    let count = |code| gateway.metric(&format!("requests_total{{code=\"{code}\",method=\"GET\",route=\"app\"}}"));
+    assert_eq!((count(200), count(429)), (Some(5.0), Some(4.0)));
+}
+
+#[test]
+fn a_listener_moves_without_a_gap_and_its_connections_live_on() {
+    let gateway = Gateway::start();
+    let mut kept = TcpStream::connect(("127.0.0.1", gateway.port)).unwrap();
+    kept.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut ask = || {
+        kept.write_all(b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n").unwrap();
+        let mut answer = [0; 4096];
+        let read = kept.read(&mut answer).unwrap();
+        String::from_utf8_lossy(&answer[..read]).starts_with("HTTP/1.1 200")
+    };
+    assert!(ask());
+    let moved = free_port();
+    gateway.write(&version(moved, gateway.admin, 2));
+    gateway.until("on the new port", || gateway.try_get(moved, "/").is_some_and(|r| r.status == 200));
+    gateway.until("off the old port", || TcpStream::connect(("127.0.0.1", gateway.port)).is_err());
+    assert!(ask(), "the open connection was cut");
+
+    // The wildcard excludes the address it replaces.
+    gateway
+        .write(&version(moved, gateway.admin, 3).replace(&format!("127.0.0.1:{moved}"), &format!("0.0.0.0:{moved}")));
+    gateway.until_in_force(3, "a wider address");
+    gateway.until("on the wider address", || gateway.try_get(moved, "/").is_some_and(|r| r.status == 200));
+}
+
+#[test]
+fn an_address_in_use_fails_the_reload_as_a_whole() {
+    let gateway = Gateway::start();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    gateway.write(&version(taken.local_addr().unwrap().port(), gateway.admin, 2));
+    gateway.until("failed", || gateway.metric("config_last_reload_successful") == Some(0.0));
+    assert!(gateway.log().contains("cannot listen on"), "{}", gateway.log());
+    assert!(gateway.in_force(1) && !gateway.in_force(2), "half of the config was applied");
+    assert_eq!(gateway.get(gateway.port, "/").status, 200);
+    drop(taken);
+    assert_eq!(gateway.reload("").status, 200);
+    assert!(gateway.in_force(2));
+}
+
+#[test]
+fn the_admin_listener_moves_too() {
+    let mut gateway = Gateway::start();
+    let (old, new) = (gateway.admin, free_port());
+    gateway.write(&version(gateway.port, new, 2));
+    gateway.until("on the new admin port", || gateway.try_get(new, "/readyz").is_some());
+    gateway.until("off the old admin port", || TcpStream::connect(("127.0.0.1", old)).is_err());
+    gateway.admin = new;
+    gateway.until_in_force(2, "a move");
+    gateway.write(&version(gateway.port, new, 3).replace(&format!("127.0.0.1:{new}"), &format!("0.0.0.0:{new}")));
+    gateway.until("on the wider address", || gateway.try_get(new, "/readyz").is_some() && gateway.in_force(3));
+}
+
+#[test]
+fn what_needs_a_restart_keeps_its_value_and_says_so() {
+    let gateway = Gateway::start();
+    gateway.write(&gateway.version(2).replace("[server]", "[server]\nworkers = 7"));
+    gateway.until_in_force(2, "a change of workers");
+    assert!(gateway.log().contains("server.workers needs a restart"), "{}", gateway.log());
+    assert_eq!(gateway.status()["last_reload"]["restart_needed_for"], serde_json::json!(["server.workers"]));
+}
+
+#[test]
+fn state_changes_need_the_token_and_names_are_not_believed() {
+    let gateway = Gateway::start();
+    let post = |fields: &str| gateway.post("/-/reload", fields).status;
+    assert_eq!(post("host: 127.0.0.1\r\n"), 200);
+    assert_eq!(post("host: rebound.example\r\n"), 403);
+    assert_eq!(post("host: 127.0.0.1\r\norigin: http://evil.example\r\n"), 403);
+    gateway.write(&gateway.version(2).replace("[admin]", "[admin]\ntoken = \"s3cret\""));
+    gateway.until_in_force(2, "a new token");
+    assert_eq!(post("host: 127.0.0.1\r\n"), 401);
+    assert_eq!(post("host: 127.0.0.1\r\nauthorization: Bearer s3cre\r\n"), 401);
+    assert_eq!(post("host: 127.0.0.1\r\nauthorization: Bearer s3cret\r\n"), 200);
+    assert_eq!(gateway.get(gateway.admin, "/-/reload").status, 405);
+    assert_eq!(gateway.get(gateway.admin, "/nothing").status, 404);
+    let large = format!("host: 127.0.0.1\r\nauthorization: Bearer s3cret\r\nx: {}\r\n", "y".repeat(1000));
+    assert_eq!(post(&large), 200);
+}
+
+#[test]
+fn silent_admin_clients_do_not_shut_others_out() {
+    let gateway = Gateway::start();
+    let _silent: Vec<TcpStream> = (0..80).map(|_| TcpStream::connect(("127.0.0.1", gateway.admin)).unwrap()).collect();
+    assert_eq!(gateway.get(gateway.admin, "/livez").status, 200);
+}
