@@ -166,7 +166,8 @@ fn includes_merge_by_name_and_every_file_is_remembered() {
         assert_eq!(allow.contains(ip.parse::<IpAddr>().unwrap()), inside, "{ip}");
     }
     let dir = Path::new("tests/config/good");
-    let names = ["main.toml", "token.txt", "conf.d/10-limits.toml", "conf.d/20-app.toml", "conf.d/../vip.txt"];
+    let names =
+        ["main.toml", "token.txt", "conf.d", "conf.d/10-limits.toml", "conf.d/20-app.toml", "conf.d/../vip.txt"];
     assert_eq!(config.files, names.map(|name| dir.join(name)));
 }
 
