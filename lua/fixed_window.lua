@@ -4,8 +4,10 @@
 -- state  count, start of the window it belongs to
 local max = math.max
 
-local function decide(rule, state, now, cost)
-  local limit, window, clock = rule[1], rule[2], rule[3]
+-- What the window that holds now has counted, its start, and whether that has to be stored even
+-- after a refusal.
+local function window_at(rule, state, now)
+  local window, clock = rule[2], rule[3]
 
   local count, start, mended = 0, now, false
   if state then
@@ -22,6 +24,12 @@ local function decide(rule, state, now, cost)
   elseif at >= start + window then
     count, start = 0, at
   end
+  return count, start, mended
+end
+
+local function decide(rule, state, now, cost)
+  local limit, window = rule[1], rule[2]
+  local count, start, mended = window_at(rule, state, now)
 
   local admitted = cost == 0 or count + cost <= limit
   if admitted then count = count + cost end
@@ -33,7 +41,15 @@ local function decide(rule, state, now, cost)
   elseif not admitted then
     retry = left
   end
-  return admitted, max(limit - count, 0), retry, left, cost > 0 and (admitted or mended) and left, count, start
+  local store = cost > 0 and (admitted or mended)
+  return admitted, max(limit - count, 0), retry, left, start, store and left, { count, start }
 end
 
-return { decide = decide, fields = 2 }
+-- The receipt is the start of the window charged; when that window is over nothing is given back.
+local function adjust(rule, state, now, delta, receipt)
+  local count, start = window_at(rule, state, now)
+  if delta < 0 and (count == 0 or start ~= receipt) then return false end
+  return start + rule[2] - now, { max(count + delta, 0), start }
+end
+
+return { decide = decide, adjust = adjust, fields = 2 }

@@ -7,7 +7,9 @@ local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 
 local EMPTY_KEPT_MS = 86400000
 
-local function decide(rule, state, now, cost)
+-- What was taken and not yet refilled by now, the stamp it holds for, the sizes involved, and
+-- whether the state has to be stored even after a refusal.
+local function level(rule, state, now)
   local rate, per, burst, debt, interval, empty = rule[1], rule[2], rule[3], rule[4], rule[5], rule[6]
   local full, floor_debt = burst * per, debt * per
   local lump = interval == 1 and per or 1
@@ -30,6 +32,16 @@ local function decide(rule, state, now, cost)
   elseif empty == 1 then
     used = full
   end
+  return used, at, full, floor_debt, lump, gain, mended
+end
+
+local function life(rule, reset)
+  return reset + 1 + (rule[6] == 1 and EMPTY_KEPT_MS or 0)
+end
+
+local function decide(rule, state, now, cost)
+  local per, burst, debt = rule[2], rule[3], rule[4]
+  local used, at, full, floor_debt, lump, gain, mended = level(rule, state, now)
 
   local need = min(cost, burst + debt + 1) * per
   local over = used + need - full
@@ -44,10 +56,20 @@ local function decide(rule, state, now, cost)
     retry = at + ceil(over / gain) * lump - now
   end
   local reset = at + ceil(used / gain) * lump - now
-  local ttl = reset + 1
-  if empty == 1 then ttl = ttl + EMPTY_KEPT_MS end
   local store = cost > 0 and (admitted or mended)
-  return admitted, max(floor((full - used) / per), 0), retry, max(reset, 0), store and ttl, used, at, per
+  return admitted, max(floor((full - used) / per), 0), retry, max(reset, 0), 0,
+    store and life(rule, reset), { used, at, per }
 end
 
-return { decide = decide, fields = 3 }
+-- Tokens given back fill the bucket at most; tokens taken on top empty it at most to its debt.
+local function adjust(rule, state, now, delta)
+  local per, burst, debt = rule[2], rule[3], rule[4]
+  local used, at, full, floor_debt, lump, gain = level(rule, state, now)
+  if delta < 0 and (used == 0 or not state) then return false end
+  local change = max(min(delta, burst + debt), -burst - debt) * per
+  used = max(min(used + change, full + floor_debt), 0)
+  if used == 0 then at = max(now, at) end
+  return life(rule, at + ceil(used / gain) * lump - now), { used, at, per }
+end
+
+return { decide = decide, adjust = adjust, fields = 3 }

@@ -22,7 +22,7 @@ use sluicegate::limit::algo::{NAMES, Rule};
 use sluicegate::limit::rule::{Limit, Mode};
 use sluicegate::limit::store::memory::Memory;
 use sluicegate::limit::store::redis::wire::{Call, decode};
-use sluicegate::limit::store::{Check, Decision, ErrorKind};
+use sluicegate::limit::store::{Check, Decision, ErrorKind, Op};
 use sluicegate::metrics::Metrics;
 use support::{DEADLINE, RedisServer, bucket, check, connected, kind, limit, window, worker};
 use tokio::task::JoinSet;
@@ -37,6 +37,7 @@ fn decides_like_the_memory_store() {
         let () = redis::cmd("FLUSHALL").query(&mut client).unwrap();
         let memory = Memory::new(1_000_000);
         let mut now = 1_795_000_000_000;
+        let mut receipt = 0;
         let limits: Vec<Arc<Limit>> = (0..NAMES.len() * 2)
             .map(|i| {
                 let mode = if i == 0 { Mode::Shadow } else { Mode::Enforce };
@@ -45,11 +46,13 @@ fn decides_like_the_memory_store() {
             .collect();
         for _ in 0..100 {
             now += rng.random_range(0..10_000);
-            let decisions = support::random_decisions(&limits, 8, rng);
-            let expected: Vec<Decision> = decisions.iter().map(|checks| memory.decide(checks, now)).collect();
-            let slices: Vec<&[Check]> = decisions.iter().map(Vec::as_slice).collect();
+            let decisions = support::random_decisions(&limits, 8, receipt, rng);
+            let expected: Vec<Decision> = decisions.iter().map(|(op, checks)| memory.run(*op, checks, now)).collect();
+            receipt = expected[0].answers[0].receipt;
+            let slices: Vec<(Op, &[Check])> = decisions.iter().map(|(op, checks)| (*op, checks.as_slice())).collect();
             let reply = Call::new(&slices, now).eval().query(&mut client).unwrap();
-            assert_eq!(decode(reply, decisions.iter().map(Vec::len)), Some(expected), "at {now}: {decisions:?}");
+            let counts = decisions.iter().map(|(_, checks)| checks.len());
+            assert_eq!(decode(reply, counts), Some(expected), "at {now}: {decisions:?}");
         }
         assert_keys_expire(&mut client, 2 * 86_400_000);
     }
@@ -107,7 +110,7 @@ async fn hammer(url: String, limits: Vec<Arc<Limit>>, tasks: usize, rounds: usiz
             let mut admitted = 0;
             for _ in 0..rounds {
                 let checks = limits.iter().map(|limit| check(limit, "all", 1)).collect();
-                let decision = redis.decide(checks).await.unwrap();
+                let decision = redis.run(Op::Take, checks).await.unwrap();
                 assert_eq!(decision.admitted, decision.answers.iter().all(|answer| answer.admitted));
                 admitted += i64::from(decision.admitted);
             }
@@ -142,7 +145,7 @@ fn several_limits_are_charged_together_or_not_at_all() {
     for limit in &limits {
         let text: String = client.get(check(limit, "all", 1).key).unwrap();
         let charged: i64 = text.split(' ').next().unwrap().parse().unwrap();
-        match &limit.rule {
+        match &*limit.rule {
             Rule::FixedWindow(_) => assert_eq!(charged, 300, "{}", limit.name),
             // One token an hour comes back: at most its first few thousandths.
             Rule::TokenBucket(rule) => assert_eq!((charged + rule.per_ms - 1) / rule.per_ms, 300, "{}", limit.name),
@@ -183,7 +186,7 @@ fn many_decisions_share_a_call() {
         let mut running = JoinSet::new();
         for _ in 0..1280 {
             let (redis, one) = (redis.clone(), one.clone());
-            running.spawn_local(async move { redis.decide(vec![check(&one, "all", 1)]).await.unwrap() });
+            running.spawn_local(async move { redis.run(Op::Take, vec![check(&one, "all", 1)]).await.unwrap() });
         }
         let mut left: Vec<i64> =
             running.join_all().await.iter().map(|decision| decision.answers[0].remaining).collect();
@@ -202,7 +205,7 @@ fn a_full_queue_and_a_long_decision_are_bounded() {
         let redis = std::rc::Rc::new(connected(&server.url(), &metrics, Duration::from_secs(5)).await);
         let wide: Vec<Check> =
             (0..700).map(|i| check(&limit(&format!("l{i}"), window(9), Mode::Enforce), "all", 1)).collect();
-        let (a, b) = tokio::join!(redis.decide(wide.clone()), redis.decide(wide));
+        let (a, b) = tokio::join!(redis.run(Op::Take, wide.clone()), redis.run(Op::Take, wide));
         assert!(a.unwrap().admitted && b.unwrap().admitted);
 
         let one = limit("one", window(1_000_000), Mode::Enforce);
@@ -231,7 +234,7 @@ fn state_of_another_form_counts_as_none() {
             for limit in [&one, &two] {
                 let key = check(limit, "all", 1).key;
                 let () = client.set(&key, text).unwrap();
-                let decision = redis.decide(vec![check(limit, "all", 1)]).await.unwrap();
+                let decision = redis.run(Op::Take, vec![check(limit, "all", 1)]).await.unwrap();
                 assert_eq!((decision.admitted, decision.answers[0].remaining), (true, 9), "{text:?}");
                 let () = client.del(&key).unwrap();
             }

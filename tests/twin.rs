@@ -25,10 +25,12 @@ use sluicegate::limit::algo::{NAMES, Rule, SCRIPT, State};
 use sluicegate::limit::rule::{Answer, Mode, NEVER};
 use sluicegate::limit::store::memory::Memory;
 use sluicegate::limit::store::redis::wire::{Call, decode};
-use sluicegate::limit::store::{Check, Decision};
+use sluicegate::limit::store::{Check, Decision, Op};
+use support::Asked;
 
 const STEPS: usize = 40_000;
 const NOW: i64 = 1_795_000_000_000;
+const TAG: i64 = 77;
 
 #[test]
 fn every_algorithm_decides_like_its_twin() {
@@ -44,9 +46,14 @@ fn every_algorithm_decides_like_its_twin() {
             let lua = twin.decide(&walk, cost);
             assert_eq!((answer, text(&next)), lua, "step {step} of {name}: {walk:?} cost {cost}");
             walk.assert_retry_is_exact(&answer, cost);
-            if let Some((state, ttl_ms)) = next {
-                assert!(ttl_ms >= 1, "{walk:?} lives {ttl_ms} ms");
-                walk.state = Some(state);
+            walk.keep(next);
+            if rng.random_bool(0.2) {
+                let delta = if rng.random_bool(0.5) { -cost } else { rng.random_range(-9..9) };
+                let receipt = if rng.random_bool(0.7) { answer.receipt } else { walk.now };
+                let next = walk.rule.adjust(walk.state.as_ref(), walk.now, delta, receipt);
+                let lua = twin.adjust(&walk, delta, receipt);
+                assert_eq!(text(&next), lua, "step {step} of {name}: {walk:?} adjusts {delta} by {receipt}");
+                walk.keep(next);
             }
         }
     }
@@ -67,8 +74,15 @@ fn text(next: &Next) -> Option<(String, i64)> {
 
 impl Walk {
     fn decide(&self, cost: i64) -> (Answer, Next) {
-        let step = self.rule.decide(self.state.as_ref(), self.now, cost);
+        let step = self.rule.decide(self.state.as_ref(), self.now, cost, TAG);
         (step.answer, step.next)
+    }
+
+    fn keep(&mut self, next: Next) {
+        if let Some((state, ttl_ms)) = next {
+            assert!(ttl_ms >= 1, "{self:?} lives {ttl_ms} ms");
+            self.state = Some(state);
+        }
     }
 
     /// Time passes, most often by about one answer's wait; now and then the rule changes under
@@ -104,7 +118,7 @@ impl Walk {
         }
         assert!(answer.retry_ms > 0, "{self:?} refuses, but for {} ms", answer.retry_ms);
         let state = self.decide(cost).1.map(|(state, _)| state).or_else(|| self.state.clone());
-        let at = |ms: i64| self.rule.decide(state.as_ref(), self.now + ms, cost).answer.admitted;
+        let at = |ms: i64| self.rule.decide(state.as_ref(), self.now + ms, cost, TAG).answer.admitted;
         assert!(at(answer.retry_ms), "{self:?} cost {cost} refuses after {} ms", answer.retry_ms);
         assert!(!at(answer.retry_ms - 1), "{self:?} cost {cost} admits before {} ms", answer.retry_ms);
     }
@@ -126,7 +140,7 @@ fn random_cost(rule: &Rule, rng: &mut StdRng) -> i64 {
 struct Twin {
     lua: Lua,
     decide: Function,
-    fields: usize,
+    adjust: Function,
 }
 
 impl Twin {
@@ -134,37 +148,46 @@ impl Twin {
         let path = format!("{}/lua/{name}.lua", env!("CARGO_MANIFEST_DIR"));
         let lua = Lua::new();
         let module: Table = lua.load(std::fs::read_to_string(path).unwrap()).eval().unwrap();
-        let decide = module.get("decide").unwrap();
-        let fields = module.get("fields").unwrap();
-        Twin { lua, decide, fields }
+        let (decide, adjust) = (module.get("decide").unwrap(), module.get("adjust").unwrap());
+        Twin { lua, decide, adjust }
     }
 
     fn decide(&self, walk: &Walk, cost: i64) -> (Answer, Option<(String, i64)>) {
-        let rule = self.lua.create_sequence_from(walk.rule.params().into_iter().map(float)).unwrap();
-        let state = match &walk.state {
-            Some(state) => {
-                let fields = state.text().split(' ').map(|field| field.parse().unwrap()).collect::<Vec<f64>>();
-                Value::Table(self.lua.create_sequence_from(fields).unwrap())
-            }
-            None => Value::Boolean(false),
-        };
-        let values: MultiValue = self.decide.call((rule, state, float(walk.now), float(cost))).unwrap();
-        let values: Vec<Value> = values.into_iter().collect();
+        let arguments = (self.rule(walk), self.state(walk), float(walk.now), float(cost), float(TAG));
+        let values: Vec<Value> = self.decide.call::<MultiValue>(arguments).unwrap().into_iter().collect();
         let answer = Answer {
             admitted: values[0].as_boolean().unwrap(),
             remaining: integer(&values[1]),
             retry_ms: integer(&values[2]),
             reset_ms: integer(&values[3]),
+            receipt: integer(&values[4]),
         };
-        let next = match &values[4] {
-            Value::Boolean(false) => None,
-            ttl => {
-                let fields: Vec<String> = values[5..5 + self.fields].iter().map(|v| integer(v).to_string()).collect();
-                Some((fields.join(" "), integer(ttl)))
-            }
-        };
-        (answer, next)
+        (answer, next(&values[5..]))
     }
+
+    fn adjust(&self, walk: &Walk, delta: i64, receipt: i64) -> Option<(String, i64)> {
+        let arguments = (self.rule(walk), self.state(walk), float(walk.now), float(delta), float(receipt));
+        let values: Vec<Value> = self.adjust.call::<MultiValue>(arguments).unwrap().into_iter().collect();
+        next(&values)
+    }
+
+    fn rule(&self, walk: &Walk) -> Table {
+        self.lua.create_sequence_from(walk.rule.params().into_iter().map(float)).unwrap()
+    }
+
+    fn state(&self, walk: &Walk) -> Value {
+        let Some(state) = &walk.state else { return Value::Boolean(false) };
+        let fields = state.text().split(' ').map(|field| field.parse().unwrap()).collect::<Vec<f64>>();
+        Value::Table(self.lua.create_sequence_from(fields).unwrap())
+    }
+}
+
+/// Life and fields of the state that a function leaves behind, if it leaves one.
+fn next(values: &[Value]) -> Option<(String, i64)> {
+    let ttl = values.first().filter(|ttl| !matches!(ttl, Value::Boolean(false)))?;
+    let fields: Vec<Value> = values[1].as_table().unwrap().sequence_values().map(Result::unwrap).collect();
+    let fields: Vec<String> = fields.iter().map(|field| integer(field).to_string()).collect();
+    Some((fields.join(" "), integer(ttl)))
 }
 
 fn float(int: i64) -> f64 {
@@ -188,13 +211,15 @@ fn the_gate_decides_like_the_memory_store() {
         let gate = Gate::load();
         let mut now = NOW;
         let mut limits = random_limits(rng);
+        let mut receipt = 0;
         for call in 0..100 {
             now += if rng.random_bool(0.5) { rng.random_range(0..5) } else { rng.random_range(0..2000) };
             if rng.random_bool(0.02) {
                 limits = random_limits(rng);
             }
-            let decisions = support::random_decisions(&limits, 8, rng);
-            let expected: Vec<Decision> = decisions.iter().map(|checks| memory.decide(checks, now)).collect();
+            let decisions = support::random_decisions(&limits, 8, receipt, rng);
+            let expected: Vec<Decision> = decisions.iter().map(|(op, checks)| memory.run(*op, checks, now)).collect();
+            receipt = expected[0].answers[0].receipt;
             assert_eq!(gate.decide(&decisions, now), expected, "call {call} at {now}: {decisions:?}");
         }
     }
@@ -241,9 +266,9 @@ impl Gate {
     }
 
     /// The time goes by argument and by the server's clock in turn.
-    fn decide(&self, decisions: &[Vec<Check>], now: i64) -> Vec<Decision> {
+    fn decide(&self, decisions: &[Asked], now: i64) -> Vec<Decision> {
         self.clock.replace(now);
-        let slices: Vec<&[Check]> = decisions.iter().map(Vec::as_slice).collect();
+        let slices: Vec<(Op, &[Check])> = decisions.iter().map(|(op, checks)| (*op, checks.as_slice())).collect();
         let cmd = Call::new(&slices, if now % 2 == 0 { now } else { 0 }).evalsha();
         let (keys, argv) = keys_and_args(&cmd);
         self.lua.globals().set("KEYS", self.strings(&keys)).unwrap();
@@ -252,7 +277,7 @@ impl Gate {
         assert_eq!(integer(&reply[0]), now);
         assert!(self.data.borrow().values().all(|(_, expires)| *expires > now || *expires != 0));
         let reply = redis::Value::Array(reply.iter().map(|value| redis::Value::Int(integer(value))).collect());
-        decode(reply, decisions.iter().map(Vec::len)).expect("a reply of the right form")
+        decode(reply, decisions.iter().map(|(_, checks)| checks.len())).expect("a reply of the right form")
     }
 
     fn strings(&self, values: &[Vec<u8>]) -> Table {
@@ -290,6 +315,10 @@ fn command(lua: &Lua, args: &[Value], data: &Data, now: i64) -> mlua::Result<Val
                 _ => Value::Boolean(false),
             });
             Ok(Value::Table(lua.create_sequence_from(values)?))
+        }
+        "DEL" => {
+            data.borrow_mut().remove(&arg(1));
+            Ok(Value::Integer(1))
         }
         "SET" => {
             assert_eq!((args.len(), arg(3).as_str()), (5, "PX"));

@@ -12,7 +12,7 @@ use crate::route::Route;
 use key::Facts;
 use rule::{Answer, Limit, Missing, Mode, NEVER, OnError};
 use store::memory::Memory;
-use store::{Check, Decision, Store, StoreError};
+use store::{Check, Decision, Op, Store, StoreError};
 
 /// A worker's way to limit decisions.
 pub struct Limiter {
@@ -91,7 +91,7 @@ impl Limiter {
             return verdict;
         }
         let (indexes, checks): (Vec<usize>, Vec<Check>) = asked.into_iter().unzip();
-        match self.store.decide(checks).await {
+        match self.store.run(Op::Take, checks).await {
             Ok(decision) => verdict.absorb(&indexes, decision, Outcome::Store),
             Err(StoreError { checks, .. }) => self.degrade(&mut verdict, &indexes, checks),
         }
@@ -100,7 +100,7 @@ impl Limiter {
 
     fn check(&self, limit: &Arc<Limit>, facts: &Facts) -> Option<Check> {
         let key = key::state_key(&self.prefix, &limit.name, limit.rule.name(), &limit.key, limit.missing, facts)?;
-        Some(Check { limit: limit.clone(), key, cost: limit.cost.of(facts) })
+        Some(Check::new(limit, key, limit.cost.of(facts)))
     }
 
     /// The verdict without the store: each limit by its own `on_error`, the local ones together.
@@ -120,7 +120,7 @@ impl Limiter {
             verdict.checks.push(Checked { limit: *index, outcome });
         }
         if !local.1.is_empty() && !verdict.refused {
-            let decision = self.local.decide(&local.1, store::now_ms());
+            let decision = self.local.run(Op::Take, &local.1, store::now_ms());
             verdict.absorb(&local.0, decision, Outcome::Local);
         }
     }

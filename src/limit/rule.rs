@@ -1,6 +1,8 @@
 //! A limit as compiled: whose budget (`key`), how much (`rule`), and what else the config says of
 //! it. Also the words every store answers in.
 
+use std::sync::Arc;
+
 use crate::limit::algo::Rule;
 use crate::limit::key::{Cost, Key};
 
@@ -8,7 +10,7 @@ use crate::limit::key::{Cost, Key};
 #[derive(Debug)]
 pub struct Limit {
     pub name: String,
-    pub rule: Rule,
+    pub rule: Arc<Rule>,
     pub key: Key,
     pub missing: Missing,
     pub cost: Cost,
@@ -49,10 +51,13 @@ pub struct Answer {
     pub admitted: bool,
     /// What the key could still take at once, in cost units.
     pub remaining: i64,
-    /// 0 when admitted, [`NEVER`] when the cost can never fit, else the exact wait.
+    /// Refused: the exact wait, or [`NEVER`] when the cost can never fit. Admitted: how long the
+    /// request must be held back before it goes on, 0 unless the algorithm shapes.
     pub retry_ms: i64,
     /// Until the whole quota is free again if nothing else arrives.
     pub reset_ms: i64,
+    /// Names the charge to whoever gives it back: a window, a slot, a lease.
+    pub receipt: i64,
 }
 
 /// `retry_ms` of a request whose cost is above all the limit can ever hold.

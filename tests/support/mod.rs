@@ -14,7 +14,7 @@ use sluicegate::limit::algo::{NAMES, Rule, fixed_window::FixedWindow, token_buck
 use sluicegate::limit::key::{Cost, Key, KeyPart};
 use sluicegate::limit::rule::{Limit, Missing, Mode, OnError};
 use sluicegate::limit::store::redis::Redis;
-use sluicegate::limit::store::{Check, Decision, ErrorKind, StoreError};
+use sluicegate::limit::store::{Check, Decision, ErrorKind, Op, StoreError};
 use sluicegate::metrics::Metrics;
 
 /// A walk's random numbers; a failed walk prints its seed, and `SEED=...` walks it again.
@@ -101,7 +101,7 @@ fn generate(rule: &Rule, rng: &mut StdRng) -> Rule {
 pub fn limit(name: &str, rule: Rule, mode: Mode) -> Arc<Limit> {
     Arc::new(Limit {
         name: name.to_owned(),
-        rule,
+        rule: Arc::new(rule),
         key: Key(vec![KeyPart::All]),
         missing: Missing::Skip,
         cost: Cost::Fixed(1),
@@ -111,18 +111,40 @@ pub fn limit(name: &str, rule: Rule, mode: Mode) -> Arc<Limit> {
 }
 
 pub fn check(limit: &Arc<Limit>, who: &str, cost: i64) -> Check {
-    Check { limit: limit.clone(), key: format!("sg:{{{who}}}:{}:{}", limit.name, limit.rule.name()), cost }
+    Check::new(limit, format!("sg:{{{who}}}:{}:{}", limit.name, limit.rule.name()), cost)
 }
 
-/// Random decisions over a few limits and clients: what a batch of one call carries.
-pub fn random_decisions(limits: &[Arc<Limit>], most: usize, rng: &mut StdRng) -> Vec<Vec<Check>> {
+/// What one call carries: an operation, and the checks it is done with.
+pub type Asked = (Op, Vec<Check>);
+
+/// Random decisions over a few limits and clients; `receipt` is one that an answer gave lately.
+pub fn random_decisions(limits: &[Arc<Limit>], most: usize, receipt: i64, rng: &mut StdRng) -> Vec<Asked> {
     (0..rng.random_range(1..=most))
         .map(|_| {
             let who = format!("ip=10.0.0.{}", rng.random_range(0..4));
             let cost = if rng.random_bool(0.1) { 0 } else { rng.random_range(1..6) };
+            let op = match rng.random_range(0..20) {
+                0..2 => Op::Peek,
+                2..4 => Op::Adjust,
+                4 => Op::Reset,
+                _ => Op::Take,
+            };
             let first = rng.random_range(0..limits.len());
             let count = rng.random_range(1..=limits.len());
-            (0..count).map(|i| check(&limits[(first + i) % limits.len()], &who, cost)).collect()
+            let mut checks: Vec<Check> =
+                (0..count).map(|i| check(&limits[(first + i) % limits.len()], &who, cost)).collect();
+            for check in &mut checks {
+                check.tag = rng.random_range(0..1 << 52);
+                if op == Op::Adjust {
+                    check.cost = rng.random_range(-5..4);
+                    check.tag = receipt;
+                }
+            }
+            if count > 1 && rng.random_bool(0.2) {
+                checks[0].role.base = true;
+                checks[1].role.after = Some(0);
+            }
+            (op, checks)
         })
         .collect()
 }
@@ -233,7 +255,7 @@ pub async fn connected(url: &str, metrics: &Metrics, deadline: Duration) -> Redi
 pub async fn recovered(redis: &Redis) -> Duration {
     let since = Instant::now();
     let probe = limit("probe", bucket(1000, 1000), Mode::Enforce);
-    while let Err(error) = redis.decide(vec![check(&probe, "all", 1)]).await {
+    while let Err(error) = redis.run(Op::Take, vec![check(&probe, "all", 1)]).await {
         assert!(since.elapsed() < Duration::from_secs(10), "still {:?}", error.kind);
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -250,7 +272,7 @@ pub fn window(limit: i64) -> Rule {
 }
 
 pub async fn kind(redis: &Redis, limit: &Arc<Limit>) -> Result<Decision, ErrorKind> {
-    redis.decide(vec![check(limit, "all", 1)]).await.map_err(|error: StoreError| {
+    redis.run(Op::Take, vec![check(limit, "all", 1)]).await.map_err(|error: StoreError| {
         assert_eq!(error.checks.len(), 1, "the checks come back");
         error.kind
     })

@@ -66,7 +66,7 @@ fn limit(section: &Section, name: &str, on_error: OnError) -> Option<Limit> {
             return section.fault("cost", node, &what, &format!("the largest that fits is {most}"));
         }
     }
-    Some(Limit { name: name.to_owned(), rule, key, missing, cost, mode, on_error })
+    Some(Limit { name: name.to_owned(), rule: Arc::new(rule), key, missing, cost, mode, on_error })
 }
 
 /// Reports the parameters of other algorithms.

@@ -29,8 +29,50 @@ impl Algorithm for FixedWindow {
         Policy { quota: self.limit, window_ms: self.window_ms }
     }
 
-    fn decide(&self, state: Option<&State>, now: i64, cost: i64) -> Step<State> {
-        let FixedWindow { limit, window_ms: window, clock } = *self;
+    fn decide(&self, state: Option<&State>, now: i64, cost: i64, _tag: i64) -> Step<State> {
+        let FixedWindow { limit, window_ms: window, .. } = *self;
+        let (mut count, start, mended) = self.window_at(state, now);
+
+        let admitted = cost == 0 || count + cost <= limit;
+        if admitted {
+            count += cost;
+        }
+
+        let left = start + window - now;
+        let mut retry_ms = 0;
+        if cost > limit {
+            retry_ms = NEVER;
+        } else if !admitted {
+            retry_ms = left;
+        }
+        let store = cost > 0 && (admitted || mended);
+        let remaining = (limit - count).max(0);
+        Step {
+            answer: Answer { admitted, remaining, retry_ms, reset_ms: left, receipt: start },
+            next: store.then_some((State { count, start_ms: start }, left)),
+        }
+    }
+
+    /// The receipt is the start of the window charged; when that window is over nothing is given
+    /// back.
+    fn adjust(&self, state: Option<&State>, now: i64, delta: i64, receipt: i64) -> Option<(State, i64)> {
+        let (count, start, _) = self.window_at(state, now);
+        if delta < 0 && (count == 0 || start != receipt) {
+            return None;
+        }
+        Some((State { count: (count + delta).max(0), start_ms: start }, start + self.window_ms - now))
+    }
+
+    fn text(state: &State) -> String {
+        format!("{} {}", state.count, state.start_ms)
+    }
+}
+
+impl FixedWindow {
+    /// What the window that holds now has counted, its start, and whether that has to be stored
+    /// even after a refusal.
+    fn window_at(&self, state: Option<&State>, now: i64) -> (i64, i64, bool) {
+        let FixedWindow { window_ms: window, clock, .. } = *self;
 
         let (mut count, mut start, mut mended) = (0, now, false);
         if let Some(state) = state {
@@ -51,31 +93,6 @@ impl Algorithm for FixedWindow {
         } else if at >= start + window {
             (count, start) = (0, at);
         }
-
-        let admitted = cost == 0 || count + cost <= limit;
-        if admitted {
-            count += cost;
-        }
-
-        let left = start + window - now;
-        let mut retry_ms = 0;
-        if cost > limit {
-            retry_ms = NEVER;
-        } else if !admitted {
-            retry_ms = left;
-        }
-        Step {
-            answer: Answer {
-                admitted,
-                remaining: (limit - count).max(0),
-                retry_ms,
-                reset_ms: left,
-            },
-            next: (cost > 0 && (admitted || mended)).then_some((State { count, start_ms: start }, left)),
-        }
-    }
-
-    fn text(state: &State) -> String {
-        format!("{} {}", state.count, state.start_ms)
+        (count, start, mended)
     }
 }

@@ -14,8 +14,14 @@ pub trait Algorithm {
 
     fn policy(&self) -> Policy;
 
-    /// What `cost` units at `now_ms` get, and the state that follows.
-    fn decide(&self, state: Option<&Self::State>, now_ms: i64, cost: i64) -> Step<Self::State>;
+    /// What `cost` units at `now_ms` get, and the state that follows. `tag` is a number that no
+    /// other decision has, for algorithms that name what they store.
+    fn decide(&self, state: Option<&Self::State>, now_ms: i64, cost: i64, tag: i64) -> Step<Self::State>;
+
+    /// The state, and its life in ms, after `delta` units more were taken, or given back if
+    /// negative, of what `receipt` stands for. `None`: nothing to change, for instance because
+    /// the window that was charged is over.
+    fn adjust(&self, state: Option<&Self::State>, now_ms: i64, delta: i64, receipt: i64) -> Option<(Self::State, i64)>;
 
     /// The state as the Lua twin writes it.
     fn text(state: &Self::State) -> String;
@@ -48,12 +54,13 @@ macro_rules! algorithms {
         /// Config names, in the order of the list.
         pub const NAMES: &[&str] = &[$(stringify!($module)),*];
 
-        /// The Redis script: a constructor per algorithm file, then the gate.
+        /// The Redis script: a constructor per algorithm file, the shapes of state, the gate.
         pub const SCRIPT: &str = concat!(
             "local modules = {}\n",
             $("modules[#modules + 1] = function()\n",
               include_str!(concat!("../../../lua/", stringify!($module), ".lua")),
               "end\n",)*
+            include_str!("../../../lua/shapes.lua"),
             include_str!("../../../lua/gate.lua"),
         );
 
@@ -71,18 +78,38 @@ macro_rules! algorithms {
             }
 
             /// A state of another algorithm counts as none.
-            pub fn decide(&self, state: Option<&State>, now_ms: i64, cost: i64) -> Step<State> {
+            pub fn decide(&self, state: Option<&State>, now_ms: i64, cost: i64, tag: i64) -> Step<State> {
                 match self {
                     $(Rule::$Name(rule) => {
                         let state = match state {
                             Some(State::$Name(state)) => Some(state),
                             _ => None,
                         };
-                        let step = rule.decide(state, now_ms, cost);
+                        let step = rule.decide(state, now_ms, cost, tag);
                         Step {
                             answer: step.answer,
                             next: step.next.map(|(state, ttl_ms)| (State::$Name(state), ttl_ms)),
                         }
+                    })*
+                }
+            }
+
+            /// Likewise.
+            pub fn adjust(
+                &self,
+                state: Option<&State>,
+                now_ms: i64,
+                delta: i64,
+                receipt: i64,
+            ) -> Option<(State, i64)> {
+                match self {
+                    $(Rule::$Name(rule) => {
+                        let state = match state {
+                            Some(State::$Name(state)) => Some(state),
+                            _ => None,
+                        };
+                        let (state, ttl_ms) = rule.adjust(state, now_ms, delta, receipt)?;
+                        Some((State::$Name(state), ttl_ms))
                     })*
                 }
             }

@@ -46,7 +46,70 @@ impl Algorithm for TokenBucket {
         Policy { quota: self.burst, window_ms: div_ceil(self.burst * self.per_ms, self.rate) }
     }
 
-    fn decide(&self, state: Option<&State>, now: i64, cost: i64) -> Step<State> {
+    fn decide(&self, state: Option<&State>, now: i64, cost: i64, _tag: i64) -> Step<State> {
+        let TokenBucket { per_ms: per, burst, debt, .. } = *self;
+        let Level { mut used, at, full, floor_debt, lump, gain, mended } = self.level(state, now);
+
+        let need = cost.min(burst + debt + 1) * per;
+        let mut over = used + need - full;
+        if debt > 0 {
+            over = (over - floor_debt).max(over.min(used - full + 1));
+        }
+        let admitted = cost == 0 || over <= 0;
+        if admitted {
+            used += need;
+        }
+
+        let mut retry_ms = 0;
+        if cost > burst + debt {
+            retry_ms = NEVER;
+        } else if !admitted {
+            retry_ms = at + div_ceil(over, gain) * lump - now;
+        }
+        let reset_ms = at + div_ceil(used, gain) * lump - now;
+        let store = cost > 0 && (admitted || mended);
+        let remaining = ((full - used) / per).max(0);
+        Step {
+            answer: Answer { admitted, remaining, retry_ms, reset_ms: reset_ms.max(0), receipt: 0 },
+            next: store.then_some((State { used, at_ms: at, per_ms: per }, self.life(reset_ms))),
+        }
+    }
+
+    /// Tokens given back fill the bucket at most; tokens taken on top empty it at most to its debt.
+    fn adjust(&self, state: Option<&State>, now: i64, delta: i64, _receipt: i64) -> Option<(State, i64)> {
+        let TokenBucket { per_ms: per, burst, debt, .. } = *self;
+        let Level { mut used, mut at, full, floor_debt, lump, gain, .. } = self.level(state, now);
+        if delta < 0 && (used == 0 || state.is_none()) {
+            return None;
+        }
+        let change = delta.clamp(-burst - debt, burst + debt) * per;
+        used = (used + change).min(full + floor_debt).max(0);
+        if used == 0 {
+            at = now.max(at);
+        }
+        let life = self.life(at + div_ceil(used, gain) * lump - now);
+        Some((State { used, at_ms: at, per_ms: per }, life))
+    }
+
+    fn text(state: &State) -> String {
+        format!("{} {} {}", state.used, state.at_ms, state.per_ms)
+    }
+}
+
+/// What was taken and not yet refilled by now, the stamp it holds for, the sizes involved, and
+/// whether the state has to be stored even after a refusal.
+struct Level {
+    used: i64,
+    at: i64,
+    full: i64,
+    floor_debt: i64,
+    lump: i64,
+    gain: i64,
+    mended: bool,
+}
+
+impl TokenBucket {
+    fn level(&self, state: Option<&State>, now: i64) -> Level {
         let TokenBucket { rate, per_ms: per, burst, debt, interval, empty } = *self;
         let (full, floor_debt) = (burst * per, debt * per);
         let lump = if interval { per } else { 1 };
@@ -73,42 +136,11 @@ impl Algorithm for TokenBucket {
         } else if empty {
             used = full;
         }
-
-        let need = cost.min(burst + debt + 1) * per;
-        let mut over = used + need - full;
-        if debt > 0 {
-            over = (over - floor_debt).max(over.min(used - full + 1));
-        }
-        let admitted = cost == 0 || over <= 0;
-        if admitted {
-            used += need;
-        }
-
-        let mut retry_ms = 0;
-        if cost > burst + debt {
-            retry_ms = NEVER;
-        } else if !admitted {
-            retry_ms = at + div_ceil(over, gain) * lump - now;
-        }
-        let reset_ms = at + div_ceil(used, gain) * lump - now;
-        let mut ttl_ms = reset_ms + 1;
-        if empty {
-            ttl_ms += EMPTY_KEPT_MS;
-        }
-        let store = cost > 0 && (admitted || mended);
-        Step {
-            answer: Answer {
-                admitted,
-                remaining: ((full - used) / per).max(0),
-                retry_ms,
-                reset_ms: reset_ms.max(0),
-            },
-            next: store.then_some((State { used, at_ms: at, per_ms: per }, ttl_ms)),
-        }
+        Level { used, at, full, floor_debt, lump, gain, mended }
     }
 
-    fn text(state: &State) -> String {
-        format!("{} {} {}", state.used, state.at_ms, state.per_ms)
+    fn life(&self, reset_ms: i64) -> i64 {
+        reset_ms + 1 + if self.empty { EMPTY_KEPT_MS } else { 0 }
     }
 }
 

@@ -7,9 +7,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use indexmap::IndexMap;
 
-use super::{Check, Decision};
-use crate::limit::algo::State;
-use crate::limit::rule::Mode;
+use super::{Check, Decision, Op};
+use crate::limit::algo::{State, Step};
+use crate::limit::rule::Answer;
 
 pub struct Memory {
     shards: Vec<Mutex<Shard>>,
@@ -44,36 +44,28 @@ impl Memory {
         }
     }
 
-    /// Decides all `checks` at `now_ms` and charges all or none. The shards concerned are locked
-    /// in index order, so two decisions cannot wait for each other.
-    pub fn decide(&self, checks: &[Check], now_ms: i64) -> Decision {
+    /// Runs `op` on all `checks` at `now_ms`. The shards concerned are locked in index order, so
+    /// two decisions cannot wait for each other.
+    pub fn run(&self, op: Op, checks: &[Check], now_ms: i64) -> Decision {
+        let mut locked = self.lock_for(checks, now_ms);
+        match op {
+            Op::Take | Op::Peek => locked.decide(checks, op == Op::Take),
+            Op::Adjust => locked.adjust(checks),
+            Op::Reset => locked.reset(checks),
+        }
+    }
+
+    fn lock_for(&self, checks: &[Check], now_ms: i64) -> Locked<'_> {
         let homes: Vec<usize> = checks.iter().map(|check| self.home(&check.key)).collect();
         let mut order = homes.clone();
         order.sort_unstable();
         order.dedup();
-        let mut locked: Vec<(usize, MutexGuard<Shard>)> = order.into_iter().map(|i| (i, self.lock(i))).collect();
-        let slot_of = |home: usize, locked: &[(usize, MutexGuard<Shard>)]| locked.partition_point(|(i, _)| *i < home);
-
-        let mut admitted = true;
-        let mut steps = Vec::with_capacity(checks.len());
-        for (check, home) in checks.iter().zip(&homes) {
-            let shard = &locked[slot_of(*home, &locked)].1;
-            let state = shard.live(&check.key, now_ms);
-            let step = check.limit.rule.decide(state, now_ms, check.cost);
-            admitted &= step.answer.admitted || check.limit.mode == Mode::Shadow;
-            steps.push(step);
+        Locked {
+            slots: homes.iter().map(|home| order.partition_point(|shard| shard < home)).collect(),
+            shards: order.into_iter().map(|shard| self.lock(shard)).collect(),
+            max_keys: self.max_keys_per_shard,
+            now_ms,
         }
-
-        let mut answers = Vec::with_capacity(checks.len());
-        for ((check, home), step) in checks.iter().zip(&homes).zip(steps) {
-            let own = check.limit.mode == Mode::Shadow || !step.answer.admitted;
-            if let (Some((state, ttl_ms)), true) = (step.next, admitted || own) {
-                let slot = slot_of(*home, &locked);
-                locked[slot].1.store(&check.key, state, now_ms.saturating_add(ttl_ms), now_ms, self.max_keys_per_shard);
-            }
-            answers.push(step.answer);
-        }
-        Decision { admitted, answers }
     }
 
     /// Keys held, expired ones included until they are met.
@@ -94,6 +86,73 @@ impl Memory {
     fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The shards of one request's keys.
+struct Locked<'a> {
+    shards: Vec<MutexGuard<'a, Shard>>,
+    /// Per check: its place in `shards`.
+    slots: Vec<usize>,
+    max_keys: usize,
+    now_ms: i64,
+}
+
+impl Locked<'_> {
+    fn decide(&mut self, checks: &[Check], keep: bool) -> Decision {
+        let mut admitted = true;
+        let mut steps = Vec::with_capacity(checks.len());
+        for (i, check) in checks.iter().enumerate() {
+            let state = self.shards[self.slots[i]].live(&check.key, self.now_ms);
+            let mut step = check.rule.decide(state, self.now_ms, check.cost, check.tag);
+            if check.role.after.is_some_and(|base| steps.get(base).is_some_and(passed)) {
+                // Not its turn: the limit before it still has room.
+                step.answer.admitted = true;
+                step.answer.retry_ms = 0;
+                step.next = None;
+            }
+            admitted &= step.answer.admitted || check.role.shadow || check.role.base;
+            steps.push(step);
+        }
+        let mut answers = Vec::with_capacity(checks.len());
+        for (i, (check, step)) in checks.iter().zip(steps).enumerate() {
+            let own = check.role.shadow || !step.answer.admitted;
+            if let (Some(next), true) = (step.next, keep && (admitted || own)) {
+                self.store(i, &check.key, next);
+            }
+            answers.push(step.answer);
+        }
+        Decision { admitted, answers }
+    }
+
+    fn adjust(&mut self, checks: &[Check]) -> Decision {
+        let answers = checks.iter().enumerate().map(|(i, check)| {
+            let state = self.shards[self.slots[i]].live(&check.key, self.now_ms);
+            let next = check.rule.adjust(state, self.now_ms, check.cost, check.tag);
+            let admitted = next.is_some();
+            if let Some(next) = next {
+                self.store(i, &check.key, next);
+            }
+            Answer { admitted, remaining: 0, retry_ms: 0, reset_ms: 0, receipt: check.tag }
+        });
+        Decision { answers: answers.collect(), admitted: true }
+    }
+
+    fn reset(&mut self, checks: &[Check]) -> Decision {
+        let answers = checks.iter().enumerate().map(|(i, check)| {
+            self.shards[self.slots[i]].entries.swap_remove(check.key.as_str());
+            Answer { admitted: true, remaining: 0, retry_ms: 0, reset_ms: 0, receipt: 0 }
+        });
+        Decision { answers: answers.collect(), admitted: true }
+    }
+
+    fn store(&mut self, check: usize, key: &str, (state, ttl_ms): (State, i64)) {
+        let expires_ms = self.now_ms.saturating_add(ttl_ms);
+        self.shards[self.slots[check]].store(key, state, expires_ms, self.now_ms, self.max_keys);
+    }
+}
+
+fn passed(step: &Step<State>) -> bool {
+    step.answer.admitted
 }
 
 impl Shard {
@@ -146,6 +205,7 @@ mod tests {
     use super::*;
     use crate::limit::algo::{Rule, fixed_window::FixedWindow};
     use crate::limit::key::{Cost, Key, KeyPart};
+    use crate::limit::rule::Mode;
     use crate::limit::rule::{Limit, Missing, OnError};
 
     const NOW: i64 = 1_795_000_000_000;
@@ -153,7 +213,7 @@ mod tests {
     fn limit(name: &str, limit: i64, window_ms: i64, mode: Mode) -> Arc<Limit> {
         Arc::new(Limit {
             name: name.to_owned(),
-            rule: Rule::FixedWindow(FixedWindow { limit, window_ms, clock: false }),
+            rule: Arc::new(Rule::FixedWindow(FixedWindow { limit, window_ms, clock: false })),
             key: Key(vec![KeyPart::All]),
             missing: Missing::Skip,
             cost: Cost::Fixed(1),
@@ -163,11 +223,11 @@ mod tests {
     }
 
     fn check(limit: &Arc<Limit>, key: &str, cost: i64) -> Check {
-        Check { limit: limit.clone(), key: key.to_owned(), cost }
+        Check::new(limit, key.to_owned(), cost)
     }
 
     fn state() -> State {
-        limit("any", 9, 1000, Mode::Enforce).rule.decide(None, NOW, 1).next.unwrap().0
+        limit("any", 9, 1000, Mode::Enforce).rule.decide(None, NOW, 1, 0).next.unwrap().0
     }
 
     #[test]
@@ -175,7 +235,7 @@ mod tests {
         let memory = Memory::new(100_000);
         let limit = limit("any", 9, 3_600_000, Mode::Enforce);
         for i in 0..1_000_000 {
-            memory.decide(&[check(&limit, &i.to_string(), 1)], NOW);
+            memory.run(Op::Take, &[check(&limit, &i.to_string(), 1)], NOW);
             if i % 50_000 == 0 {
                 assert!(memory.len() <= 100_000);
             }
@@ -202,11 +262,11 @@ mod tests {
         let memory = Memory::new(1_000_000);
         let short = limit("short", 9, 1000, Mode::Enforce);
         for i in 0..10_000 {
-            memory.decide(&[check(&short, &format!("old-{i}"), 1)], NOW);
+            memory.run(Op::Take, &[check(&short, &format!("old-{i}"), 1)], NOW);
         }
         assert_eq!(memory.len(), 10_000);
         for i in 0..10_000 {
-            memory.decide(&[check(&short, &format!("new-{i}"), 1)], NOW + 1000);
+            memory.run(Op::Take, &[check(&short, &format!("new-{i}"), 1)], NOW + 1000);
         }
         assert!(memory.len() < 11_000, "{} keys", memory.len());
     }
@@ -215,9 +275,9 @@ mod tests {
     fn an_expired_key_is_a_new_one() {
         let memory = Memory::new(100);
         let one = limit("one", 1, 1000, Mode::Enforce);
-        assert!(memory.decide(&[check(&one, "k", 1)], NOW).admitted);
-        assert!(!memory.decide(&[check(&one, "k", 1)], NOW + 999).admitted);
-        assert!(memory.decide(&[check(&one, "k", 1)], NOW + 1000).admitted);
+        assert!(memory.run(Op::Take, &[check(&one, "k", 1)], NOW).admitted);
+        assert!(!memory.run(Op::Take, &[check(&one, "k", 1)], NOW + 999).admitted);
+        assert!(memory.run(Op::Take, &[check(&one, "k", 1)], NOW + 1000).admitted);
     }
 
     #[test]
@@ -228,7 +288,7 @@ mod tests {
         let shadow = limit("shadow", 700, 3_600_000, Mode::Shadow);
         let ask = |cost| {
             let all = [(&wide, "a"), (&narrow, "b"), (&shadow, "c")];
-            memory.decide(&all.map(|(limit, key)| check(limit, key, cost)), NOW)
+            memory.run(Op::Take, &all.map(|(limit, key)| check(limit, key, cost)), NOW)
         };
         let admitted: usize = std::thread::scope(|scope| {
             let threads: Vec<_> =

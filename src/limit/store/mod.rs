@@ -8,14 +8,61 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::rule::{Answer, Limit};
+use super::algo::Rule;
+use super::rule::{Answer, Limit, Mode};
 
 /// One limit asked for one key.
 #[derive(Clone, Debug)]
 pub struct Check {
     pub limit: Arc<Limit>,
+    /// The limit's own rule, or what this key has instead.
+    pub rule: Arc<Rule>,
     pub key: String,
+    /// Units asked for; for [`Op::Adjust`] units more, or given back if negative.
     pub cost: i64,
+    pub role: Role,
+    /// A number that no other decision has, or for [`Op::Adjust`] the receipt of the charge.
+    pub tag: i64,
+}
+
+/// What is done with the checks of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Decide, and charge all or none.
+    Take = 1,
+    /// Answer as [`Op::Take`] would; change nothing.
+    Peek = 2,
+    /// Take more or give back by receipt, whatever the limit says. An answer is `admitted` where
+    /// there was something to change.
+    Adjust = 3,
+    /// Forget the keys.
+    Reset = 4,
+}
+
+/// A check's place among the checks of its request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Role {
+    /// Decides and is charged, but never refuses.
+    pub shadow: bool,
+    /// Its refusal hands over to the check that is `after` it.
+    pub base: bool,
+    /// Index of the check that must be exhausted before this one is asked.
+    pub after: Option<usize>,
+}
+
+impl Check {
+    pub fn new(limit: &Arc<Limit>, key: String, cost: i64) -> Check {
+        let role = Role { shadow: limit.mode == Mode::Shadow, ..Role::default() };
+        Check { limit: limit.clone(), rule: limit.rule.clone(), key, cost, role, tag: 0 }
+    }
+}
+
+impl Role {
+    /// As the script reads it.
+    pub fn code(self) -> i64 {
+        let after = self.after.map_or(0, |index| i64::try_from(index).unwrap_or(0) + 1);
+        i64::from(self.shadow) + 2 * i64::from(self.base) + 4 * after
+    }
 }
 
 /// The answers to the checks of one request, same order.
@@ -97,10 +144,10 @@ pub enum Store {
 }
 
 impl Store {
-    pub async fn decide(&self, checks: Vec<Check>) -> Result<Decision, StoreError> {
+    pub async fn run(&self, op: Op, checks: Vec<Check>) -> Result<Decision, StoreError> {
         match self {
-            Store::Memory(memory) => Ok(memory.decide(&checks, now_ms())),
-            Store::Redis(redis) => redis.decide(checks).await,
+            Store::Memory(memory) => Ok(memory.run(op, &checks, now_ms())),
+            Store::Redis(redis) => redis.run(op, checks).await,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Limit state in Redis, shared by all gateways. One handle per worker: [`Redis::decide`] queues,
+//! Limit state in Redis, shared by all gateways. One handle per worker: [`Redis::run`] queues,
 //! and one task carries all decisions that wait to the script in one call at a time.
 //!
 //! While a call is in flight later decisions gather, and leave together in the next; an idle pipe
@@ -16,7 +16,7 @@ use prometheus::{Histogram, IntCounter};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
-use super::{Check, Decision, ErrorKind, StoreError};
+use super::{Check, Decision, ErrorKind, Op, StoreError};
 use crate::config::StoreSettings;
 use crate::metrics::Metrics;
 use health::Health;
@@ -35,6 +35,7 @@ pub struct Redis {
 
 /// One decision on its way.
 struct Waiting {
+    op: Op,
     checks: Rc<Vec<Check>>,
     since: Instant,
     reply: oneshot::Sender<Result<Decision, ErrorKind>>,
@@ -66,11 +67,11 @@ impl Redis {
         Redis { queue, health, errors }
     }
 
-    /// Asks all `checks` together; all are charged or none. After [`ErrorKind::Timeout`] and
+    /// Runs `op` on all `checks` together. After [`ErrorKind::Timeout`] and
     /// [`ErrorKind::Disconnected`] a charge may have happened, so nothing is asked twice.
-    pub async fn decide(&self, checks: Vec<Check>) -> Result<Decision, StoreError> {
+    pub async fn run(&self, op: Op, checks: Vec<Check>) -> Result<Decision, StoreError> {
         let checks = Rc::new(checks);
-        match self.ask(&checks).await {
+        match self.ask(op, &checks).await {
             Ok(decision) => Ok(decision),
             Err(kind) => {
                 self.errors[kind as usize].inc();
@@ -79,12 +80,12 @@ impl Redis {
         }
     }
 
-    async fn ask(&self, checks: &Rc<Vec<Check>>) -> Result<Decision, ErrorKind> {
+    async fn ask(&self, op: Op, checks: &Rc<Vec<Check>>) -> Result<Decision, ErrorKind> {
         if let Some(kind) = self.health.refusal() {
             return Err(kind);
         }
         let (reply, answer) = oneshot::channel();
-        let waiting = Waiting { checks: checks.clone(), since: Instant::now(), reply };
+        let waiting = Waiting { op, checks: checks.clone(), since: Instant::now(), reply };
         self.queue.try_send(waiting).map_err(|refused| match refused {
             mpsc::error::TrySendError::Full(_) => ErrorKind::Overloaded,
             mpsc::error::TrySendError::Closed(_) => ErrorKind::Disconnected,
@@ -179,7 +180,8 @@ impl Pump {
         if !self.health.begin() {
             return Err(ErrorKind::BreakerOpen);
         }
-        let decisions: Vec<&[Check]> = batch.iter().map(|waiting| waiting.checks.as_slice()).collect();
+        let decisions: Vec<(Op, &[Check])> =
+            batch.iter().map(|waiting| (waiting.op, waiting.checks.as_slice())).collect();
         let started = Instant::now();
         let outcome = match timeout_at(until, run_script(&mut connection, &Call::new(&decisions, 0))).await {
             Ok(Ok(reply)) => wire::decode(reply, batch.iter().map(|waiting| waiting.checks.len()))

@@ -6,9 +6,9 @@ use std::sync::{Arc, LazyLock};
 
 use redis::{Cmd, RedisError, Value};
 
-use crate::limit::algo::SCRIPT;
-use crate::limit::rule::{Answer, Limit, Mode};
-use crate::limit::store::{Check, Decision, ErrorKind};
+use crate::limit::algo::{Rule, SCRIPT};
+use crate::limit::rule::Answer;
+use crate::limit::store::{Check, Decision, ErrorKind, Op};
 
 /// Decisions carried by one call, so that a script never blocks Redis for long.
 pub const DECISIONS_MAX: usize = 128;
@@ -25,23 +25,26 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    pub fn new(decisions: &[&'a [Check]], now_ms: i64) -> Call<'a> {
+    pub fn new(decisions: &[(Op, &'a [Check])], now_ms: i64) -> Call<'a> {
         let mut keys = Table::default();
         let mut rules = Table::default();
         let mut asked = Ints::default();
-        for checks in decisions {
+        for (op, checks) in decisions {
+            asked.push(*op as i64);
             asked.push_len(checks.len());
             for check in *checks {
                 asked.push_len(keys.place(check.key.as_str(), check.key.as_str()));
-                asked.push_len(rules.place(Arc::as_ptr(&check.limit), &*check.limit));
+                asked.push_len(rules.place(Arc::as_ptr(&check.rule), &*check.rule));
                 asked.push(check.cost);
+                asked.push(check.role.code());
+                asked.push(check.tag);
             }
         }
         let mut head = Ints::default();
         head.push(now_ms);
         head.push_len(rules.items.len());
-        for limit in &rules.items {
-            head.push_rule(limit);
+        for rule in &rules.items {
+            head.push_rule(rule);
         }
         Call { keys: keys.items, args: head.array_with(&asked) }
     }
@@ -117,10 +120,9 @@ impl Ints {
         self.push(i64::try_from(len).unwrap_or(i64::MAX));
     }
 
-    fn push_rule(&mut self, limit: &Limit) {
-        let params = limit.rule.params();
-        self.push_len(limit.rule.index());
-        self.push(i64::from(limit.mode == Mode::Shadow));
+    fn push_rule(&mut self, rule: &Rule) {
+        let params = rule.params();
+        self.push_len(rule.index());
         self.push_len(params.len());
         params.into_iter().for_each(|param| self.push(param));
     }
@@ -151,7 +153,13 @@ pub fn decode(reply: Value, checks: impl Iterator<Item = usize>) -> Option<Vec<D
             let admitted = flag(int()?)?;
             let answers = (0..count)
                 .map(|_| {
-                    Some(Answer { admitted: flag(int()?)?, remaining: int()?, retry_ms: int()?, reset_ms: int()? })
+                    Some(Answer {
+                        admitted: flag(int()?)?,
+                        remaining: int()?,
+                        retry_ms: int()?,
+                        reset_ms: int()?,
+                        receipt: int()?,
+                    })
                 })
                 .collect::<Option<Vec<Answer>>>()?;
             Some(Decision { admitted, answers })
@@ -199,17 +207,17 @@ mod tests {
 
     #[test]
     fn a_reply_is_read_whole_or_not_at_all() {
-        let whole = [9, 1, 1, 4, 0, 60, 0, 0, 0, 30, 60, 1, 2, 0, 5];
+        let whole = [9, 1, 1, 4, 0, 60, 7, 0, 0, 0, 30, 60, 7, 1, 2, 0, 5, 7];
         let decisions = decode(ints(&whole), [1, 2].into_iter()).unwrap();
         assert_eq!((decisions[0].admitted, decisions[1].admitted), (true, false));
-        let answer = Answer { admitted: false, remaining: 0, retry_ms: 30, reset_ms: 60 };
+        let answer = Answer { admitted: false, remaining: 0, retry_ms: 30, reset_ms: 60, receipt: 7 };
         assert_eq!(decisions[1].answers[0], answer);
         for len in 0..whole.len() {
             assert_eq!(decode(ints(&whole[..len]), [1, 2].into_iter()), None, "{len} integers");
         }
         assert_eq!(decode(ints(&[&whole[..], &[0]].concat()), [1, 2].into_iter()), None);
-        assert_eq!(decode(ints(&[9, 2, 1, 4, 0, 60]), [1].into_iter()), None);
-        assert_eq!(decode(ints(&[9, 1, -1, 4, 0, 60]), [1].into_iter()), None);
+        assert_eq!(decode(ints(&[9, 2, 1, 4, 0, 60, 7]), [1].into_iter()), None);
+        assert_eq!(decode(ints(&[9, 1, -1, 4, 0, 60, 7]), [1].into_iter()), None);
     }
 
     #[test]
