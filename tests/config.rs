@@ -136,7 +136,7 @@ fn defaults() {
     assert_eq!(config.admin.token, None);
     assert!(server.workers >= 1);
     assert_eq!(server.strictness, Strictness::Strict);
-    assert_eq!((server.max_connections, server.max_connections_per_ip), (16_384, usize::MAX));
+    assert_eq!((server.max_connections, server.max_connections_per_ip), (8_192, usize::MAX));
     assert_eq!((server.max_headers, server.max_header_bytes), (100, 32 * 1024));
     assert_eq!(server.header_timeout, Duration::from_secs(10));
     assert_eq!(server.keepalive_timeout, Duration::from_secs(75));

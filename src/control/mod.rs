@@ -9,6 +9,7 @@ mod reload;
 mod shared;
 mod watch;
 
+use rlimit::Resource;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -73,7 +74,7 @@ async fn control(source: Source) -> Result<(), Error> {
     let mut stop = Stop::new().map_err(system("cannot listen for signals"))?;
     let mut hup = signal(SignalKind::hangup()).map_err(system("cannot listen for signals"))?;
     let config = source.load().map_err(Error::Config)?;
-    warn_of_few_files(&config);
+    raise_open_files(&config);
     let files = config.files.clone();
     let (mut reloader, jobs, mut inbox) = start(source, config)?;
 
@@ -198,23 +199,17 @@ impl Source {
     }
 }
 
-/// A connection through the gateway takes two file descriptors.
-fn warn_of_few_files(config: &Config) {
-    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let Some(limit) = open_files(&limits) else { return };
-    let needed = config.server.max_connections.saturating_mul(2);
-    if needed > limit {
+/// Takes all the file descriptors the system grants; a connection through the gateway needs two.
+fn raise_open_files(config: &Config) {
+    let needed = u64::try_from(config.server.max_connections).unwrap_or(u64::MAX).saturating_mul(2);
+    let granted = rlimit::increase_nofile_limit(u64::MAX).or_else(|_| Resource::NOFILE.get_soft());
+    if let Some(granted) = granted.ok().filter(|granted| *granted < needed) {
         tracing::warn!(
-            "server.max_connections = {} needs up to {needed} open files but the limit is {limit}: raise it \
-             (ulimit -n, LimitNOFILE= of systemd, --ulimit nofile= of docker) or lower max_connections",
+            "server.max_connections = {} needs up to {needed} open files but the system grants {granted}: raise it \
+             (ulimit -Hn, LimitNOFILE= of systemd, --ulimit nofile= of docker) or lower max_connections",
             config.server.max_connections
         );
     }
-}
-
-/// The soft limit; `None` when there is none.
-fn open_files(limits: &str) -> Option<usize> {
-    limits.lines().find_map(|line| line.strip_prefix("Max open files"))?.split_whitespace().next()?.parse().ok()
 }
 
 fn system(doing: &'static str) -> impl FnOnce(io::Error) -> Error {
@@ -237,18 +232,5 @@ impl Stop {
             _ = self.term.recv() => {}
             _ = self.int.recv() => {}
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_open_files_limit_is_the_soft_one() {
-        let limits = "Limit                     Soft Limit           Hard Limit           Units\n\
-                      Max open files            1024                 524288               files\n";
-        assert_eq!(open_files(limits), Some(1024));
-        assert_eq!(open_files("Max open files  unlimited  unlimited  files\n"), None);
     }
 }

@@ -51,7 +51,7 @@ pub fn server(section: &Section) -> Compiled {
                 ],
             )
             .unwrap_or(Strictness::Strict),
-        max_connections: usize_of(section.integer("max_connections", 1..=10_000_000)).unwrap_or(16_384),
+        max_connections: usize_of(section.integer("max_connections", 1..=10_000_000)).unwrap_or(8_192),
         max_connections_per_ip: match usize_of(section.integer("max_connections_per_ip", 0..=10_000_000)) {
             None | Some(0) => usize::MAX,
             Some(max) => max,
