@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 # Programs the tests talk to, by Debian package. Each is installed when missing.
-TEST_PROGRAMS = redis-server:redis-server promtool:prometheus curl:curl
+TEST_PROGRAMS = redis-server:redis-server promtool:prometheus curl:curl python3:python3-venv
 
 .PHONY: help demo test check bench container-test tools
 

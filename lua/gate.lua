@@ -69,7 +69,7 @@ local function answer(admitted, remaining, retry, reset, receipt)
 end
 
 -- Of each check of the decision at hand: what is stored if the decision allows it.
-local keys, used, nexts, lives, passed, own = {}, {}, {}, {}, {}, {}
+local keys, used, nexts, lives, tags, passed, own = {}, {}, {}, {}, {}, {}, {}
 
 local function take(checks, keep)
   local refused, head = false, size + 1
@@ -89,10 +89,16 @@ local function take(checks, keep)
     -- A refusal may have a state of its own to store; a charge is stored only if all admit, that
     -- of a shadow limit by its own verdict.
     passed[i], own[i] = admitted, shadow or not admitted
-    keys[i], used[i], nexts[i], lives[i] = key, rule, next, ttl
+    keys[i], used[i], nexts[i], lives[i], tags[i] = key, rule, next, ttl, tag
   end
   reply[head] = refused and 0 or 1
   for i = 1, checks do
+    if refused and not own[i] then
+      -- What the limit would have left is not what it has: nothing is charged.
+      local _, remaining, retry, reset, receipt = used[i].decide(used[i], states[keys[i]], now, 0, tags[i])
+      local at = head + 5 * i - 4
+      reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = remaining, retry, reset, receipt
+    end
     if keep and lives[i] and (own[i] or not refused) then apply(keys[i], used[i], lives[i], nexts[i]) end
   end
 end

@@ -8,6 +8,7 @@ use std::time::Instant;
 use http::{Method, Response, StatusCode};
 
 use super::body::{Body, Tail};
+use super::forward::Failure;
 use super::respond::{self, Refusal};
 use crate::config::Server;
 use crate::limit::Verdict;
@@ -68,7 +69,8 @@ impl Account {
             Refusal::Gate(reject) => metrics.http_rejected(reject.reason()).inc(),
             Refusal::Denied => self.handles.route.reject(Reason::Denied),
             Refusal::MaxInFlight => self.handles.route.reject(Reason::MaxInFlight),
-            Refusal::TooLarge => metrics.http_rejected("body_too_large").inc(),
+            Refusal::TooLarge | Refusal::Upstream(Failure::TooLarge) => metrics.http_rejected("body_too_large").inc(),
+            Refusal::Upstream(Failure::UploadTimeout) => metrics.http_rejected("body_timeout").inc(),
             Refusal::NoRoute | Refusal::Limited | Refusal::Upstream(_) => {}
         }
     }

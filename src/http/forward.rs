@@ -71,9 +71,11 @@ pub async fn forward(
                 return Ok(received(response, lease, progress));
             }
             Ok(Err(error)) => error,
-            Err(Expired(phase)) => {
+            // The client's slowness says nothing of the upstream.
+            Err(Expired(Phase::Upload)) => return Err(Failure::UploadTimeout),
+            Err(Expired(_)) => {
                 servers.outcomes.timeout.inc();
-                return Err(if phase == Phase::Upload { Failure::UploadTimeout } else { Failure::Timeout });
+                return Err(Failure::Timeout);
             }
         };
         slot.disarm();

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use http::header::CONNECTION;
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Request, Response, Uri, Version};
@@ -13,7 +14,7 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 
 use super::account::Account;
-use super::body::{Body, Progress, RequestBody, Upload};
+use super::body::{Body, Progress, RequestBody, Upload, UploadState};
 use super::client::{self, Identity};
 use super::forward::{self, Outgoing};
 use super::gate::{self, Admitted};
@@ -32,6 +33,8 @@ struct Exchange<'a> {
     parts: Parts,
     /// Taken by whoever reads it.
     body: Option<Incoming>,
+    /// The body was taken and not read to its end, so nothing can follow it.
+    cut: bool,
     account: Account,
     route: Option<usize>,
     verdict: Option<Verdict>,
@@ -43,8 +46,16 @@ pub async fn serve(client: Rc<Client>, request: Request<Incoming>) -> Result<Res
     let view = client.worker.view();
     let (parts, body) = request.into_parts();
     let account = Account::open(&view.snapshot, &client.slot, &parts.method, started);
-    let mut exchange =
-        Exchange { client: &client, view: &view, parts, body: Some(body), account, route: None, verdict: None };
+    let mut exchange = Exchange {
+        client: &client,
+        view: &view,
+        parts,
+        body: Some(body),
+        cut: false,
+        account,
+        route: None,
+        verdict: None,
+    };
 
     let result = page(&mut exchange).await;
 
@@ -66,6 +77,8 @@ pub async fn serve(client: Rc<Client>, request: Request<Incoming>) -> Result<Res
     }
     if let Some(body) = exchange.body {
         unread::settle(body, &exchange.parts.headers, &mut response);
+    } else if exchange.cut {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     Ok(exchange.account.close(response, route, &view.snapshot.config.server))
 }
@@ -127,12 +140,17 @@ async fn limit(
     if refused { Err(Refusal::Limited) } else { Ok(()) }
 }
 
-/// The request body under the route's cap and deadline; nothing is read yet.
+/// The request body under the route's cap and deadline, for an action that reads it; nothing is
+/// read yet.
 fn upload(exchange: &mut Exchange<'_>, route: &Route) -> Result<Option<(Upload, Rc<Progress>)>, Refusal> {
     let Some(body) = exchange.body.take_if(|body| !body.is_end_stream()) else { return Ok(None) };
     if body.size_hint().lower() > route.max_body {
         exchange.body = Some(body);
         return Err(Refusal::TooLarge);
+    }
+    if matches!(route.action, Action::Respond { .. }) {
+        exchange.body = Some(body);
+        return Ok(None);
     }
     Ok(Some(Upload::new(body, exchange.client.slot.clone(), &route.timeouts, route.max_body)))
 }
@@ -207,10 +225,13 @@ async fn send(
     *request.method_mut() = exchange.parts.method.clone();
     *request.uri_mut() = std::mem::take(&mut exchange.parts.uri);
     *request.headers_mut() = std::mem::take(&mut exchange.parts.headers);
-    let outgoing = Outgoing { request, progress, upstream_host: route.rewrite.upstream_host };
+    let outgoing = Outgoing { request, progress: progress.clone(), upstream_host: route.rewrite.upstream_host };
     let servers = &exchange.view.upstreams[index];
-    let mut response =
-        forward::forward(servers, &exchange.client.slot, &route.timeouts, outgoing).await.map_err(Refusal::Upstream)?;
+    let answered = forward::forward(servers, &exchange.client.slot, &route.timeouts, outgoing).await;
+    let mut response = answered.map_err(|failure| {
+        exchange.cut = progress.is_some_and(|progress| progress.state() != UploadState::Done);
+        Refusal::Upstream(failure)
+    })?;
     *response.version_mut() = Version::HTTP_11;
     headers::forward_response(response.headers_mut(), &exchange.client.worker.via);
     Ok(response)

@@ -34,7 +34,9 @@ pub struct StoreView {
 
 impl StoreHealth {
     pub fn new(up: IntGauge, breaker: IntGauge) -> StoreHealth {
-        StoreHealth { views: Mutex::default(), up, breaker }
+        let health = StoreHealth { views: Mutex::default(), up, breaker };
+        health.show(&Views::default());
+        health
     }
 
     /// Joins a worker, which sees nothing until it says otherwise.
@@ -47,11 +49,10 @@ impl StoreHealth {
         StoreView { health: self.clone(), id }
     }
 
+    /// With no worker joined the store is the embedded one, which is always there.
     fn show(&self, views: &Views) {
-        if !views.workers.is_empty() {
-            self.up.set(i64::from(views.workers.values().all(|view| view.up)));
-            self.breaker.set(views.workers.values().map(|view| view.breaker).max().unwrap_or(0));
-        }
+        self.up.set(i64::from(views.workers.values().all(|view| view.up)));
+        self.breaker.set(views.workers.values().map(|view| view.breaker).max().unwrap_or(0));
     }
 }
 

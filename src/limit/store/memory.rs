@@ -119,7 +119,13 @@ impl Locked<'_> {
             if let (Some(next), true) = (step.next, keep && (admitted || own)) {
                 self.store(i, &check.key, next);
             }
-            answers.push(step.answer);
+            answers.push(if admitted || own {
+                step.answer
+            } else {
+                // What the limit would have left is not what it has: nothing is charged.
+                let state = self.shards[self.slots[i]].live(&check.key, self.now_ms);
+                check.rule.decide(state, self.now_ms, 0, check.tag).answer
+            });
         }
         Decision { admitted, answers }
     }

@@ -1,0 +1,176 @@
+//! Requests that servers read differently: `strict` lets none of them pass.
+
+use crate::support::gateway::Gateway;
+use crate::support::upstream::Upstream;
+
+/// What it is, the bytes, the status.
+const REFUSED: &[(&str, &[u8], u16)] = &[
+    ("no host", b"GET / HTTP/1.1\r\n\r\n", 400),
+    ("two hosts", b"GET / HTTP/1.1\r\nhost: a\r\nhost: a\r\n\r\n", 400),
+    ("empty host", b"GET / HTTP/1.1\r\nhost:\r\n\r\n", 400),
+    ("host with a path", b"GET / HTTP/1.1\r\nhost: a/b?c\r\n\r\n", 400),
+    ("host with a user", b"GET / HTTP/1.1\r\nhost: u@a\r\n\r\n", 400),
+    ("absolute target of another host", b"GET http://b/ HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+    ("two lengths", b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n12345", 400),
+    ("list of lengths", b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5, 5\r\n\r\n12345", 400),
+    ("signed length", b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: +5\r\n\r\n12345", 400),
+    ("negative length", b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: -5\r\n\r\n12345", 400),
+    ("another coding", b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501),
+    (
+        "coding twice",
+        b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        400,
+    ),
+    ("coding doubled", b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked, chunked\r\n\r\n0\r\n\r\n", 400),
+    ("coding with a tab", b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: \x0bchunked\r\n\r\n0\r\n\r\n", 400),
+    ("coding in 1.0", b"POST / HTTP/1.0\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+    ("folded line", b"GET / HTTP/1.1\r\nhost: a\r\nx: y\r\n z\r\n\r\n", 400),
+    ("nameless field", b"GET / HTTP/1.1\r\nhost: a\r\n: x\r\n\r\n", 400),
+    ("space before the colon", b"GET / HTTP/1.1\r\nhost: a\r\ncontent-length : 5\r\n\r\n12345", 400),
+    ("nul in a value", b"GET / HTTP/1.1\r\nhost: a\r\nx: a\0b\r\n\r\n", 400),
+    ("backslash", b"GET /a\\b HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+    ("bytes outside ASCII", b"GET /\xc3\xa9 HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+    ("encoded slash", b"GET /a%2fb HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+    ("encoded nul", b"GET /a%00b HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+    ("broken percent", b"GET /a%2 HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+    ("above the root", b"GET /../a HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+    ("encoded above the root", b"GET /%2e%2e/a HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+    ("target without slash", b"GET admin HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+    ("authority as target", b"GET a:80 HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+    ("asterisk with GET", b"GET * HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+    ("CONNECT", b"CONNECT a:443 HTTP/1.1\r\nhost: a:443\r\n\r\n", 501),
+    ("HTTP/2.0 by name", b"GET / HTTP/2.0\r\nhost: a\r\n\r\n", 400),
+    ("HTTP/1.2", b"GET / HTTP/1.2\r\nhost: a\r\n\r\n", 400),
+    ("another expectation", b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\nexpect: tea\r\n\r\nx", 417),
+    ("garbage", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
+];
+
+fn gateway(upstream: &Upstream) -> Gateway {
+    Gateway::start(&format!("[[route]]\npath = \"/\"\nupstream = \"{}\"\n", upstream.url()))
+}
+
+#[test]
+fn strict_refuses_what_servers_read_differently() {
+    let upstream = Upstream::text("passed");
+    let gateway = gateway(&upstream);
+    let mut wrong = Vec::new();
+    for (what, request, status) in REFUSED {
+        let mut client = gateway.client();
+        client.send(request);
+        match client.try_answer("GET") {
+            Ok(answer) if answer.status() == *status => {}
+            Ok(answer) => wrong.push(format!("{what}: {} instead of {status}", answer.start_line())),
+            Err(error) => wrong.push(format!("{what}: {error} instead of {status}")),
+        }
+    }
+    for request in upstream.requests() {
+        wrong.push(format!("forwarded: {:?}", request.head));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn what_the_parser_repairs_goes_on_with_one_reading() {
+    let upstream = Upstream::text("passed");
+    let gateway = gateway(&upstream);
+    let both = ["content-length: 5\r\ntransfer-encoding: chunked", "transfer-encoding: chunked\r\ncontent-length: 5"];
+    for framing in both {
+        let mut client = gateway.client();
+        client.send(format!(
+            "POST / HTTP/1.1\r\nhost: a\r\n{framing}\r\n\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: a\r\n\r\n"
+        ));
+        if client.answer("POST").status() == 200 {
+            let seen = upstream.request();
+            assert_eq!((seen.get("content-length"), seen.get("transfer-encoding")), (None, Some("chunked")));
+        }
+        client.assert_closed();
+    }
+    let equal = "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\ncontent-length: 5\r\n\r\n12345";
+    if gateway.ask(equal).status() == 200 {
+        let seen = upstream.request();
+        assert_eq!((seen.get("content-length"), seen.body.as_slice()), (Some("5"), &b"12345"[..]));
+    }
+    for bare in ["GET / HTTP/1.1\nhost: a\n\n", "GET / HTTP/1.1\r\nhost: a\r\nx: y\nz: w\r\n\r\n"] {
+        if gateway.ask(bare).status() == 200 {
+            let head = upstream.request().head;
+            assert!(!head.replace("\r\n", "").contains('\n'), "{head:?}");
+        }
+    }
+    if gateway.ask("GET /a#b HTTP/1.1\r\nhost: a\r\n\r\n").status() == 200 {
+        assert_eq!(upstream.request().target(), "/a");
+    }
+    assert_eq!(upstream.requests().len(), 0);
+}
+
+#[test]
+fn a_chunked_body_is_read_by_the_letter() {
+    let upstream = Upstream::text("passed");
+    let gateway = gateway(&upstream);
+    for (what, body) in [
+        ("bare line feed after the size", "5\n12345\r\n0\r\n\r\n"),
+        ("bare line feed in an extension", "5;a\n12345\r\n0\r\n\r\n"),
+        ("hexadecimal prefix", "0x5\r\n12345\r\n0\r\n\r\n"),
+        ("overflow", "10000000000000005\r\n12345\r\n0\r\n\r\n"),
+        ("sign", "+5\r\n12345\r\n0\r\n\r\n"),
+        ("missing end of chunk", "5\r\n123456\r\n0\r\n\r\n"),
+        ("no size", "\r\n12345\r\n0\r\n\r\n"),
+    ] {
+        let mut client = gateway.client();
+        client.send(format!("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n{body}"));
+        if let Ok(answer) = client.try_answer("POST") {
+            assert_eq!(answer.status(), 400, "{what}");
+        }
+        client.assert_closed();
+    }
+    // None was whole, so none was passed on as a request.
+    assert_eq!(upstream.requests().len(), 0);
+}
+
+#[test]
+fn oversized_heads_are_431() {
+    let upstream = Upstream::text("passed");
+    let gateway = gateway(&upstream);
+    let head = |fields: &str| format!("GET / HTTP/1.1\r\nhost: a\r\n{fields}\r\n");
+    let many: String = (0..101).map(|i| format!("x-{i}: 1\r\n")).collect();
+    for fields in [many, format!("x: {}\r\n", "y".repeat(500 * 1024))] {
+        let mut client = gateway.client();
+        let _ = client.try_send(head(&fields));
+        assert_eq!(client.answer("GET").status(), 431);
+    }
+    let target = format!("GET /{} HTTP/1.1\r\nhost: a\r\n\r\n", "y".repeat(100 * 1024));
+    let mut client = gateway.client();
+    let _ = client.try_send(target);
+    let status = client.answer("GET").status();
+    assert!(matches!(status, 414 | 431), "{status}");
+    let fits: String = (0..98).map(|i| format!("x-{i}: 1\r\n")).collect();
+    assert_eq!(gateway.ask(&head(&fits)).status(), 200);
+    assert_eq!(upstream.requests().len(), 1);
+}
+
+#[test]
+fn one_canonical_form_is_matched_limited_and_forwarded() {
+    let upstream = Upstream::text("passed");
+    let gateway = Gateway::start(&format!(
+        "[[route]]\npath = \"/login\"\nupstream = \"{}\"\nlimits = [\"path\"]\n\n\
+         [limit.path]\nrate = \"1/h\"\nkey = [\"host\", \"path\"]\n",
+        upstream.url()
+    ));
+    assert_eq!(gateway.ask("GET /login/x HTTP/1.1\r\nhost: a.test\r\n\r\n").status(), 200);
+    assert_eq!(upstream.request().target(), "/login/x");
+    for (target, host) in [
+        ("/login/x?junk=1", "a.test"),
+        ("/%6cogin/x", "a.test"),
+        ("//login///x", "a.test"),
+        ("/login/./x", "a.test"),
+        ("/login/y/../x", "a.test"),
+        ("/login/y/%2e%2E/x", "a.test"),
+        ("/login/x", "A.TEST"),
+        ("/login/x", "a.test."),
+        ("/login/x", "a.test:8080"),
+        ("http://a.test/login/x", "a.test"),
+    ] {
+        let answer = gateway.ask(&format!("GET {target} HTTP/1.1\r\nhost: {host}\r\n\r\n"));
+        assert_eq!(answer.status(), 429, "{host} {target}");
+    }
+    assert_eq!(upstream.requests().len(), 0);
+}

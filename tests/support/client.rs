@@ -1,0 +1,105 @@
+//! A client that sends exactly the bytes it is given. Used by the tests of the running program.
+
+use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+
+use socket2::{Domain, Socket, Type};
+
+use super::PATIENCE;
+use super::http::{Message, Reader, framing};
+
+/// One connection.
+pub struct Client {
+    reader: Reader<TcpStream>,
+}
+
+impl Client {
+    pub fn connect(addr: SocketAddr) -> Client {
+        Client::from(Ipv4Addr::LOCALHOST, addr)
+    }
+
+    /// Connects from `source`, any address of 127.0.0.0/8: another client to the gateway.
+    pub fn from(source: Ipv4Addr, addr: SocketAddr) -> Client {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::new(IpAddr::V4(source), 0).into()).unwrap();
+        socket.connect(&addr.into()).unwrap();
+        let stream = TcpStream::from(socket);
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        Client { reader: Reader::new(stream) }
+    }
+
+    pub fn stream(&mut self) -> &mut TcpStream {
+        &mut self.reader.stream
+    }
+
+    #[track_caller]
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.try_send(bytes).unwrap();
+    }
+
+    pub fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+        self.stream().write_all(bytes.as_ref())
+    }
+
+    /// Sends a request and reads its answer; the method is the first word of `head`.
+    #[track_caller]
+    pub fn ask(&mut self, head: &str, body: impl AsRef<[u8]>) -> Message {
+        self.send([head.as_bytes(), body.as_ref()].concat());
+        self.answer(head.split(' ').next().unwrap_or_default())
+    }
+
+    /// The final answer to a request of `method`; interim ones are a failure.
+    #[track_caller]
+    pub fn answer(&mut self, method: &str) -> Message {
+        let message = self.try_answer(method).unwrap_or_else(|error| panic!("no answer: {error}"));
+        assert!(message.status() >= 200, "an interim answer:\n{}", message.head);
+        message
+    }
+
+    pub fn try_answer(&mut self, method: &str) -> io::Result<Message> {
+        let mut message = self.try_head()?;
+        message.body = self.reader.body(&framing(&message, Some(method)))?;
+        Ok(message)
+    }
+
+    /// An answer's head alone.
+    pub fn try_head(&mut self) -> io::Result<Message> {
+        let head = self.reader.head()?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        Ok(Message { head, body: Vec::new() })
+    }
+
+    /// Reads an answer and hands its body to `sink`.
+    pub fn stream_answer(&mut self, method: &str, sink: impl FnMut(&[u8])) -> io::Result<Message> {
+        let message = self.try_head()?;
+        self.reader.stream_body(&framing(&message, Some(method)), sink)?;
+        Ok(message)
+    }
+
+    /// Waits until the gateway closes; whatever it sends before that is a failure.
+    #[track_caller]
+    pub fn assert_closed(&mut self) {
+        match self.reader.ended() {
+            Ok(true) => {}
+            Ok(false) => panic!("more bytes instead of the end of the connection"),
+            Err(error) => panic!("the connection was not closed: {error}"),
+        }
+    }
+}
+
+/// One request on a connection of its own.
+#[track_caller]
+pub fn ask(addr: SocketAddr, head: &str) -> Message {
+    Client::connect(addr).ask(head, "")
+}
+
+/// `GET target` for `a.test` with further field lines, each ended by CRLF.
+pub fn get(target: &str, fields: &str) -> String {
+    format!("GET {target} HTTP/1.1\r\nhost: a.test\r\n{fields}\r\n")
+}
+
+/// `POST target` for `a.test` announcing `length` bytes.
+pub fn post(target: &str, length: u64, fields: &str) -> String {
+    format!("POST {target} HTTP/1.1\r\nhost: a.test\r\ncontent-length: {length}\r\n{fields}\r\n")
+}

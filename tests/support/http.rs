@@ -1,0 +1,181 @@
+//! HTTP/1 messages read from a socket as bytes, nothing repaired. Used by `client` and `upstream`.
+
+use std::io::{self, Read};
+
+/// A head and its body.
+#[derive(Clone, Debug)]
+pub struct Message {
+    /// Request or status line to the empty line, as received.
+    pub head: String,
+    pub body: Vec<u8>,
+}
+
+impl Message {
+    pub fn start_line(&self) -> &str {
+        self.head.lines().next().unwrap_or_default()
+    }
+
+    pub fn status(&self) -> u16 {
+        let word = self.start_line().split(' ').nth(1);
+        word.and_then(|code| code.parse().ok()).unwrap_or_else(|| panic!("no status line: {:?}", self.head))
+    }
+
+    /// The target of a request.
+    pub fn target(&self) -> &str {
+        self.start_line().split(' ').nth(1).unwrap_or_default()
+    }
+
+    /// Every value of a field, in order.
+    pub fn all(&self, name: &str) -> Vec<&str> {
+        self.fields().filter(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value).collect()
+    }
+
+    /// The value of a field that must not be repeated.
+    #[track_caller]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        let values = self.all(name);
+        assert!(values.len() < 2, "{name} is repeated:\n{}", self.head);
+        values.first().copied()
+    }
+
+    pub fn fields(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.head.lines().skip(1).filter_map(|line| line.split_once(':')).map(|(name, value)| (name, value.trim()))
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {:?}", self.text()))
+    }
+}
+
+/// How the end of a body is found.
+pub enum Framing {
+    None,
+    Length(u64),
+    Chunked,
+    /// Until the connection ends.
+    Close,
+}
+
+/// Bytes from a peer, with what was read beyond the message kept for the next.
+pub struct Reader<S> {
+    pub stream: S,
+    buffer: Vec<u8>,
+}
+
+impl<S: Read> Reader<S> {
+    pub fn new(stream: S) -> Reader<S> {
+        Reader { stream, buffer: Vec::new() }
+    }
+
+    /// A head; `None` when the connection ends before its first byte.
+    pub fn head(&mut self) -> io::Result<Option<String>> {
+        loop {
+            if let Some(end) = find(&self.buffer, b"\r\n\r\n") {
+                let head = self.buffer.drain(..end + 4).collect();
+                return String::from_utf8(head).map(Some).map_err(io::Error::other);
+            }
+            if self.fill()? == 0 {
+                return if self.buffer.is_empty() { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
+            }
+        }
+    }
+
+    pub fn body(&mut self, framing: &Framing) -> io::Result<Vec<u8>> {
+        let mut body = Vec::new();
+        self.stream_body(framing, |piece| body.extend_from_slice(piece))?;
+        Ok(body)
+    }
+
+    /// Hands the body to `sink` piece by piece.
+    pub fn stream_body(&mut self, framing: &Framing, mut sink: impl FnMut(&[u8])) -> io::Result<()> {
+        match framing {
+            Framing::None => Ok(()),
+            Framing::Length(length) => self.exactly(*length, &mut sink),
+            Framing::Chunked => loop {
+                let line = self.line()?;
+                let size = u64::from_str_radix(line.split(';').next().unwrap_or_default().trim(), 16);
+                let size = size.map_err(|error| io::Error::other(format!("{error} in chunk size {line:?}")))?;
+                if size == 0 {
+                    while !self.line()?.is_empty() {}
+                    return Ok(());
+                }
+                self.exactly(size, &mut sink)?;
+                self.line()?;
+            },
+            Framing::Close => loop {
+                sink(&self.buffer);
+                self.buffer.clear();
+                if self.fill()? == 0 {
+                    return Ok(());
+                }
+            },
+        }
+    }
+
+    /// Waits for the end of the stream; true if nothing else came.
+    pub fn ended(&mut self) -> io::Result<bool> {
+        match self.fill() {
+            Ok(more) => Ok(more == 0 && self.buffer.is_empty()),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(self.buffer.is_empty()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn exactly(&mut self, mut left: u64, sink: &mut impl FnMut(&[u8])) -> io::Result<()> {
+        while left > 0 {
+            if self.buffer.is_empty() && self.fill()? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let take = self.buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            sink(&self.buffer[..take]);
+            self.buffer.drain(..take);
+            left -= take as u64;
+        }
+        Ok(())
+    }
+
+    fn line(&mut self) -> io::Result<String> {
+        loop {
+            if let Some(end) = find(&self.buffer, b"\r\n") {
+                let line: Vec<u8> = self.buffer.drain(..end + 2).collect();
+                return Ok(String::from_utf8_lossy(&line[..end]).into_owned());
+            }
+            if self.fill()? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+
+    fn fill(&mut self) -> io::Result<usize> {
+        let mut piece = [0; 64 * 1024];
+        let count = self.stream.read(&mut piece)?;
+        self.buffer.extend_from_slice(&piece[..count]);
+        Ok(count)
+    }
+}
+
+/// How the body after a head ends; `answer_to` is the method asked, for a response.
+pub fn framing(head: &Message, answer_to: Option<&str>) -> Framing {
+    if let Some(method) = answer_to {
+        let status = head.status();
+        if method == "HEAD" || status < 200 || matches!(status, 204 | 304) {
+            return Framing::None;
+        }
+    }
+    if head.get("transfer-encoding").is_some() {
+        return Framing::Chunked;
+    }
+    match head.get("content-length") {
+        Some(length) => Framing::Length(length.parse().unwrap_or_else(|_| panic!("content-length: {length:?}"))),
+        None if answer_to.is_some() => Framing::Close,
+        None => Framing::None,
+    }
+}
+
+fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
+    haystack.windows(needle.len()).position(|window| window == needle)
+}

@@ -1,0 +1,23 @@
+//! What the tests of the running program share: a gateway process, a client and upstream servers
+//! that see every byte. Used by the test files beside this folder.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+pub mod client;
+pub mod gateway;
+pub mod http;
+pub mod upstream;
+
+use std::time::{Duration, Instant};
+
+/// Longest wait for something that should happen at once.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Waits until `done`, for what can only be seen by looking again.
+#[track_caller]
+pub fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "not so after {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,153 @@
+//! Upstream servers that follow a script and keep what they received. Used by the tests of the
+//! running program.
+
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+
+use super::PATIENCE;
+use super::http::{Message, Reader, framing};
+
+pub struct Upstream {
+    pub addr: SocketAddr,
+    requests: Receiver<Message>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    connections: AtomicUsize,
+    stopped: AtomicBool,
+}
+
+/// The script's end of one connection.
+pub struct Peer {
+    /// From 0, in the order of accepting.
+    pub connection: usize,
+    reader: Reader<TcpStream>,
+    requests: Sender<Message>,
+}
+
+impl Upstream {
+    /// Runs `script` on a thread for every connection; it ends when the script returns.
+    pub fn start(script: impl Fn(&mut Peer) -> io::Result<()> + Send + Sync + 'static) -> Upstream {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (sender, requests) = channel();
+        let shared = Arc::<Shared>::default();
+        let upstream = Upstream { addr, requests, shared: shared.clone() };
+        let (script, sender) = (Arc::new(script), Mutex::new(sender));
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                if shared.stopped.load(Ordering::SeqCst) {
+                    return;
+                }
+                let Ok(stream) = stream else { continue };
+                let _ = stream.set_nodelay(true);
+                let connection = shared.connections.fetch_add(1, Ordering::SeqCst);
+                let requests = sender.lock().unwrap().clone();
+                let mut peer = Peer { connection, reader: Reader::new(stream), requests };
+                let script = script.clone();
+                std::thread::spawn(move || script(&mut peer));
+            }
+        });
+        upstream
+    }
+
+    /// Answers every request with these bytes.
+    pub fn fixed(answer: impl Into<Vec<u8>>) -> Upstream {
+        let answer = answer.into();
+        Upstream::start(move |peer| {
+            while peer.request()?.is_some() {
+                peer.send(&answer)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Answers every request with status 200 and `text`.
+    pub fn text(text: &str) -> Upstream {
+        Upstream::fixed(ok(text))
+    }
+
+    /// Reads requests and never answers.
+    pub fn silent() -> Upstream {
+        Upstream::start(|peer| {
+            while peer.request()?.is_some() {}
+            Ok(())
+        })
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.addr)
+    }
+
+    /// The next request received.
+    #[track_caller]
+    pub fn request(&self) -> Message {
+        self.requests.recv_timeout(PATIENCE).expect("the upstream received no request")
+    }
+
+    /// What was received and not yet asked for.
+    pub fn requests(&self) -> Vec<Message> {
+        self.requests.try_iter().collect()
+    }
+
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Upstream {
+    fn drop(&mut self) {
+        self.shared.stopped.store(true, Ordering::SeqCst);
+        // Wakes the accepting thread, which then closes the socket.
+        let _ = TcpStream::connect(self.addr);
+    }
+}
+
+impl Peer {
+    /// The next whole request; `None` when the gateway closed.
+    pub fn request(&mut self) -> io::Result<Option<Message>> {
+        let Some(head) = self.reader.head()? else { return Ok(None) };
+        let mut message = Message { head, body: Vec::new() };
+        message.body = self.reader.body(&framing(&message, None))?;
+        let _ = self.requests.send(message.clone());
+        Ok(Some(message))
+    }
+
+    /// The next head alone.
+    pub fn head(&mut self) -> io::Result<Option<Message>> {
+        let Some(head) = self.reader.head()? else { return Ok(None) };
+        let message = Message { head, body: Vec::new() };
+        let _ = self.requests.send(message.clone());
+        Ok(Some(message))
+    }
+
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+        self.reader.stream.write_all(bytes.as_ref())
+    }
+
+    /// Tells the test something as if it were a request with this head.
+    pub fn note(&mut self, head: &str) {
+        let _ = self.requests.send(Message { head: head.to_owned(), body: Vec::new() });
+    }
+
+    /// Waits until the gateway closes the connection.
+    pub fn wait_for_end(&mut self) -> io::Result<()> {
+        while !self.reader.ended()? {}
+        Ok(())
+    }
+}
+
+/// A plain answer.
+pub fn ok(body: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+}
+
+/// An address where nothing listens: connecting is refused.
+pub fn nobody() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
