@@ -37,6 +37,7 @@ pub struct Metrics {
     decisions: IntCounterVec,
     rejections: IntCounterVec,
     http_rejected: IntCounterVec,
+    http_would_reject: IntCounterVec,
     upstream_requests: IntCounterVec,
     upstream_retries: IntCounterVec,
     connections: IntGaugeVec,
@@ -98,6 +99,12 @@ impl Metrics {
                 &r,
                 "http_rejected_total",
                 "Requests and connections refused before routing.",
+                &["reason"],
+            )?,
+            http_would_reject: counters(
+                &r,
+                "http_would_reject_total",
+                "Requests that only strictness = \"monitor\" let pass.",
                 &["reason"],
             )?,
             upstream_requests: counters(
@@ -226,6 +233,10 @@ impl Metrics {
 
     pub fn http_rejected(&self, reason: &'static str) -> IntCounter {
         self.http_rejected.with_label_values(&[reason])
+    }
+
+    pub fn http_would_reject(&self, reason: &'static str) -> IntCounter {
+        self.http_would_reject.with_label_values(&[reason])
     }
 
     pub fn upstream_requests(&self, upstream: &str, outcome: &'static str) -> IntCounter {

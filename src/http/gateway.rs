@@ -75,10 +75,10 @@ pub async fn serve(client: Rc<Client>, request: Request<Incoming>) -> Result<Res
     if let (Some(route), Some(verdict)) = (route, &exchange.verdict) {
         fields::describe(response.headers_mut(), &view.snapshot.config.ratelimit_headers, route, verdict);
     }
-    if let Some(body) = exchange.body {
-        unread::settle(body, &exchange.parts.headers, &mut response);
-    } else if exchange.cut {
+    if exchange.cut {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    } else if let Some(body) = exchange.body {
+        unread::settle(body, &exchange.parts.headers, &mut response);
     }
     Ok(exchange.account.close(response, route, &view.snapshot.config.server))
 }
@@ -87,7 +87,14 @@ async fn page(exchange: &mut Exchange<'_>) -> Result<Response<Body>, Refusal> {
     let Exchange { client, view, parts, .. } = exchange;
     let config = &view.snapshot.config;
 
+    if let Some(reject) = client.inspector.as_ref().and_then(|inspector| inspector.borrow_mut().verdict()) {
+        exchange.cut = true;
+        return Err(Refusal::Gate(reject));
+    }
     let admitted = gate::admit(parts, config.server.strictness).map_err(Refusal::Gate)?;
+    if let Some(reject) = admitted.would_reject() {
+        client.worker.metrics.http_would_reject(reject.reason()).inc();
+    }
     let identity = client::identify(client.peer, &parts.headers, &config.server.trusted_proxies);
 
     let index = config

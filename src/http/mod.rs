@@ -12,6 +12,7 @@ pub mod gate;
 pub mod gateway;
 pub mod headers;
 pub mod hop;
+pub mod inspect;
 pub mod pool;
 pub mod reject;
 mod respond;

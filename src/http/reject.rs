@@ -68,6 +68,10 @@ rejects! {
         "Transfer-Encoding and Content-Length must not be given together.";
     ContentLength: Always, BAD_REQUEST, "content_length",
         "Content-Length must be given at most once, as one decimal number.";
+    LineEnd: Strict, BAD_REQUEST, "line_end",
+        "Every line of a request head must end with CR LF.";
+    TargetFragment: Strict, BAD_REQUEST, "target_fragment",
+        "The request target must not hold '#'.";
     Expect: Strict, EXPECTATION_FAILED, "expect",
         "The only expectation that can be met is 100-continue.";
     HostMissing: Strict, BAD_REQUEST, "host_missing",

@@ -116,8 +116,13 @@ where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static,
 {
     let Some(ticket) = worker.enter(peer, name) else { return };
-    let client =
-        Rc::new(Client { worker: worker.clone(), slot: ticket.slot().clone(), peer, hop: Hop::new(peer, false, port) });
+    let client = Rc::new(Client {
+        worker: worker.clone(),
+        slot: ticket.slot().clone(),
+        peer,
+        hop: Hop::new(peer, false, port),
+        inspector: worker.inspector(),
+    });
     tokio::task::spawn_local(async move {
         connection::serve(stream, client).await;
         drop(ticket);

@@ -1,6 +1,7 @@
 //! One client connection from accept to close: its deadlines, its requests one after another, and
 //! its graceful end when the worker drains. Spawned by `accept`.
 
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
@@ -16,6 +17,7 @@ use super::Worker;
 use super::slot::{Phase, Slot};
 use crate::http::gateway;
 use crate::http::hop::Hop;
+use crate::http::inspect::Inspector;
 
 /// What every request of a connection shares.
 pub struct Client {
@@ -25,6 +27,8 @@ pub struct Client {
     pub peer: IpAddr,
     /// What its forwarding headers say.
     pub hop: Hop,
+    /// Follows the bytes for what the parser repairs; under `strict` only.
+    pub inspector: Option<RefCell<Inspector>>,
 }
 
 /// Serves `stream` until it ends, its deadline passes or the worker has drained it.
@@ -36,7 +40,7 @@ where
     let (header_timeout, max_headers, max_header_bytes) =
         (server.header_timeout, server.max_headers, server.max_header_bytes);
     client.slot.arm(Phase::Head, header_timeout);
-    let io = TokioIo::new(Watched { stream, slot: client.slot.clone(), header_timeout });
+    let io = TokioIo::new(Watched { stream, client: client.clone(), header_timeout });
     let service = service_fn(|request| {
         client.slot.disarm();
         gateway::serve(client.clone(), request)
@@ -73,10 +77,11 @@ where
 /// The least read buffer hyper accepts.
 const MIN_BUFFER: usize = 8192;
 
-/// Notes the first byte of a request, which starts the deadline of its head.
+/// Notes the first byte of a request, which starts the deadline of its head, and shows all bytes to
+/// the inspector.
 struct Watched<S> {
     stream: S,
-    slot: Rc<Slot>,
+    client: Rc<Client>,
     header_timeout: std::time::Duration,
 }
 
@@ -84,8 +89,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
         let before = buf.filled().len();
         let result = Pin::new(&mut self.stream).poll_read(cx, buf);
-        if self.slot.phase() == Phase::Idle && buf.filled().len() > before {
-            self.slot.arm(Phase::Head, self.header_timeout);
+        let fresh = &buf.filled()[before..];
+        if self.client.slot.phase() == Phase::Idle && !fresh.is_empty() {
+            self.client.slot.arm(Phase::Head, self.header_timeout);
+        }
+        if let Some(inspector) = &self.client.inspector {
+            inspector.borrow_mut().feed(fresh);
         }
         result
     }

@@ -27,7 +27,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use crate::config::Strictness;
 use crate::http::hop::Via;
+use crate::http::inspect::Inspector;
 use crate::http::pool::Pools;
 use crate::limit::store::memory::Memory;
 use crate::metrics::Metrics;
@@ -239,6 +241,13 @@ impl Worker {
         let gauge = self.gauge(listener);
         gauge.inc();
         Some(Ticket { worker: self.clone(), slot, key, peer, gauge })
+    }
+
+    /// For a new connection.
+    fn inspector(&self) -> Option<RefCell<Inspector>> {
+        let view = self.view();
+        let server = &view.snapshot.config.server;
+        (server.strictness == Strictness::Strict).then(|| RefCell::new(Inspector::new(server.max_header_bytes)))
     }
 
     fn gauge(&self, listener: &str) -> IntGauge {
