@@ -1,4 +1,4 @@
-//! One request, from its head to its answer: read [`page`] from top to bottom, the order of lines
+//! One request, from its head to its answer: read `page` from top to bottom, the order of lines
 //! is the order of treatment. [`serve`] is the tail that every answer passes, whoever made it.
 
 use std::convert::Infallible;
