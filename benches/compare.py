@@ -1,0 +1,300 @@
+#!/usr/bin/env python3
+"""Sluicegate beside nginx and haproxy, by the CPU each request costs. `make bench` runs it.
+
+    benches/compare.py                               everything, about eight minutes
+    benches/compare.py --rounds 3 nginx sluicegate   some subjects
+    benches/compare.py --before OLD_BINARY           an earlier build in the same rounds
+
+The proxy under test is alone on the first core; wrk, the upstream and Redis share the second. Every
+round runs every subject once, every other round in reverse order. A ratio is taken within a round
+and the median of the rounds is printed with their range: the machine's mood hits both sides alike.
+Absolute figures move with the machine; compare ratios only. CPU times come from /proc in steps of
+10 ms, so rounds of less than 2 s say little.
+"""
+import argparse
+import os
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import subjects as make
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+# Work, numerator, denominator, figure, goal.
+GOALS = [
+    ("plain proxying / nginx", "sluicegate", "nginx", "cpu", 1.0),
+    ("plain proxying / haproxy", "sluicegate", "haproxy", "cpu", None),
+    ("token bucket in memory / nginx limit_req", "sluicegate+memory", "nginx+limit", "cpu", 1.1),
+    ("token bucket in memory / haproxy stick table", "sluicegate+memory", "haproxy+limit", "cpu", None),
+    ("token bucket on Redis / nginx", "sluicegate+redis", "nginx", "cpu", None),
+    ("token bucket on Redis / nginx limit_req", "sluicegate+redis", "nginx+limit", "cpu", 1.4),
+    ("token bucket on Redis / nginx-lua on Redis", "sluicegate+redis", "nginx-lua+redis", "cpu", 0.45),
+    ("  the same, Redis' own CPU", "sluicegate+redis", "nginx-lua+redis", "redis", 0.4),
+    ("three limits / one limit, Redis", "sluicegate+redis-3", "sluicegate+redis", "cpu", 1.15),
+    ("refusal (spent key, Redis) / plain proxying", "sluicegate+refusal", "sluicegate", "cpu", 0.6),
+    ("10,000 routes / 10 routes", "sluicegate-10k-routes", "sluicegate-10-routes", "cpu", 1.05),
+]
+BEFORE = "@before"
+
+
+def main():
+    options = arguments()
+    preflight(options)
+    with tempfile.TemporaryDirectory(prefix="sluicegate-bench-") as directory:
+        bench = make.Bench(directory)
+        chosen = choose(bench, options)
+        results = measure(bench, chosen, options)
+    print_subjects(chosen, results)
+    print_goals(results)
+    return print_faults(chosen, results)
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("subjects", nargs="*", metavar="SUBJECT", help="default: all; a wrong name lists them")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--secs", type=int, default=4, help="seconds of load per subject and round")
+    parser.add_argument("--conns", type=int, default=64, help="client connections")
+    target = os.environ.get("CARGO_TARGET_DIR", "target")
+    parser.add_argument("--binary", default=f"{target}/release/sluicegate")
+    parser.add_argument("--before", metavar="BINARY", help="an earlier build, measured beside")
+    return parser.parse_args()
+
+
+def preflight(options):
+    """Stops with what to do when something needed is missing."""
+    missing = make.missing_programs()
+    if missing:
+        packages = " ".join(missing.values())
+        sys.exit(f"missing: {', '.join(missing)}\nDebian: apt-get install -y --no-install-recommends {packages}")
+    for binary in filter(None, [options.binary, options.before]):
+        if not os.access(binary, os.X_OK):
+            sys.exit(f"{binary} is not there; build it: cargo build --release")
+    if len(os.sched_getaffinity(0)) < 2:
+        sys.exit("two cores are needed: one for the proxy under test, one for the load, the upstream and Redis")
+
+
+def choose(bench, options):
+    lua, lack = make.nginx_lua(bench)
+    if lack:
+        print(f"skipping nginx-lua+redis: install {lack}")
+    every = make.nginx(bench) + lua + make.haproxy(bench) + make.sluicegate(bench, os.path.abspath(options.binary))
+    names = [subject.name for subject in every]
+    unknown = [name for name in options.subjects if name not in names]
+    if unknown:
+        sys.exit(f"no such subject: {', '.join(unknown)}\nThere are: {', '.join(names)}")
+    chosen = [subject for subject in every if not options.subjects or subject.name in options.subjects]
+    if options.before:
+        earlier = make.sluicegate(bench, os.path.abspath(options.before), BEFORE)
+        chosen += [subject for subject in earlier if subject.name.removesuffix(BEFORE) in [one.name for one in chosen]]
+    return chosen
+
+
+def measure(bench, chosen, options):
+    """Subject name -> one dict of figures per round."""
+    front, back = sorted(os.sched_getaffinity(0))[:2]
+    redis_command = ["redis-server", "--port", str(bench.redis), "--bind", "127.0.0.1"]
+    redis_command += ["--save", "", "--appendonly", "no"]
+    results, helpers = {subject.name: [] for subject in chosen}, []
+    try:
+        helpers.append(spawn(back, make.upstream(bench), bench))
+        redis = spawn(back, redis_command, bench)
+        helpers.append(redis)
+        for helper, port in zip(helpers, (bench.upstream, bench.redis)):
+            await_port(helper, port, bench)
+        for number in range(options.rounds):
+            print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
+            for subject in chosen if number % 2 == 0 else reversed(chosen):
+                results[subject.name].append(run(bench, subject, redis, front, back, options))
+    finally:
+        for helper in helpers:
+            stop(helper)
+    return results
+
+
+def run(bench, subject, redis, front, back, options):
+    """One subject under load for one round."""
+    ask(bench.redis, "FLUSHALL")
+    proxy = spawn(front, subject.command, bench)
+    try:
+        await_port(proxy, subject.port, bench)
+        await_answer(subject.port)
+        # The first load opens the connections, warms the caches and spends what is to be spent.
+        load(bench, subject, back, options.conns, 1)
+        before = cpu(proxy.pid), cpu(redis.pid), calls(bench.redis)
+        figures = load(bench, subject, back, options.conns, options.secs)
+        after = cpu(proxy.pid), cpu(redis.pid), calls(bench.redis)
+        per_request = [(late - early) / max(figures["requests"], 1) for early, late in zip(before, after)]
+        figures |= {"cpu": per_request[0] * 1e6, "redis": per_request[1] * 1e6, "calls": per_request[2]}
+        figures["rss"] = peak_rss_mb(proxy.pid)
+        return figures
+    finally:
+        stop(proxy)
+
+
+def load(bench, subject, core, conns, secs):
+    command = ["taskset", "-c", str(core), "wrk", "-t1", f"-c{conns}", f"-d{secs}s", "--latency"]
+    command += ["-s", make.load_script(bench, subject), f"http://127.0.0.1:{subject.port}/"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    text = done.stdout
+
+    def find(pattern, default="0"):
+        match = re.search(pattern, text)
+        return match[1] if match else default
+
+    requests = int(find(r"(\d+) requests in"))
+    if requests == 0:
+        sys.exit(f"{subject.name} answered no request; wrk said:\n{text}{done.stderr}\n{logs(bench)}")
+    return {
+        "requests": requests,
+        "rate": float(find(r"Requests/sec:\s+([\d.]+)")),
+        "p50": milliseconds(find(r"50%\s+(\S+)")),
+        "p99": milliseconds(find(r"99%\s+(\S+)")),
+        "non_2xx": int(find(r"Non-2xx or 3xx responses: (\d+)")),
+        "socket_errors": find(r"Socket errors: (.*)", ""),
+    }
+
+
+def milliseconds(text):
+    match = re.match(r"([\d.]+)(us|ms|s|m)$", text)
+    return float(match[1]) * {"us": 0.001, "ms": 1, "s": 1000, "m": 60000}[match[2]] if match else 0.0
+
+
+def spawn(core, command, bench):
+    with open(os.path.join(bench.dir, os.path.basename(command[0]) + ".log"), "ab") as log:
+        pinned = ["taskset", "-c", str(core)] + command
+        return subprocess.Popen(pinned, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+
+def stop(process):
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(8)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def await_port(process, port, bench, secs=20):
+    """Returns when `port` accepts; ends the comparison when `process` dies or is too slow."""
+    end = time.monotonic() + secs
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            time.sleep(0.02)
+    sys.exit(f"`{' '.join(process.args)}` did not come up on port {port}\n{logs(bench)}")
+
+
+def await_answer(port, secs=10):
+    """Returns at the first answer, whatever its status."""
+    end = time.monotonic() + secs
+    while True:
+        try:
+            return urlopen(f"http://127.0.0.1:{port}/", timeout=1).read()
+        except HTTPError:
+            return None
+        except OSError as error:
+            if time.monotonic() > end:
+                sys.exit(f"port {port} gives no answer: {error}")
+            time.sleep(0.05)
+
+
+def logs(bench):
+    texts = []
+    for name in sorted(os.listdir(bench.dir)):
+        if name.endswith((".log", ".err")):
+            with open(os.path.join(bench.dir, name), encoding="utf-8", errors="replace") as file:
+                texts.append(f"--- {name}\n{file.read()[-2000:]}")
+    return "\n".join(texts)
+
+
+def cpu(pid):
+    """Seconds of CPU that the process and all its threads have used."""
+    with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+        fields = file.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def peak_rss_mb(pid):
+    with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+        return next(int(line.split()[1]) / 1024 for line in file if line.startswith("VmHWM"))
+
+
+def calls(port):
+    """Script calls that Redis has served."""
+    return sum(int(count) for count in re.findall(r"cmdstat_evalsha:calls=(\d+)", ask(port, "INFO commandstats")))
+
+
+def ask(port, command):
+    with socket.create_connection(("127.0.0.1", port), 5) as link:
+        link.sendall(f"{command}\r\nQUIT\r\n".encode())
+        answer = b""
+        while chunk := link.recv(65536):
+            answer += chunk
+    return answer.decode()
+
+
+def median(results, name, figure):
+    return statistics.median(round_[figure] for round_ in results[name])
+
+
+def ratios(results, over, under, figure):
+    """One ratio per round."""
+    pairs = zip(results.get(over, []), results.get(under, []))
+    return [top[figure] / bottom[figure] for top, bottom in pairs if bottom[figure] > 0]
+
+
+def print_subjects(chosen, results):
+    heads = {"req/s": 8, "p50 ms": 8, "p99 ms": 8, "CPU us": 8, "Redis us": 10, "calls": 7, "RSS MB": 8, "non-2xx": 9}
+    print(" " * 29 + "".join(f"{head:>{width}}" for head, width in heads.items()))
+    for name in (subject.name for subject in chosen):
+        value = lambda figure: median(results, name, figure)  # noqa: E731
+        print(
+            f"{name:29}{value('rate'):8.0f}{value('p50'):8.2f}{value('p99'):8.2f}{value('cpu'):8.2f}"
+            f"{value('redis'):10.2f}{value('calls'):7.3f}{value('rss'):8.1f}{value('non_2xx'):9.0f}"
+        )
+    print("Medians. CPU us, Redis us and calls (script calls of Redis) are per request.\n")
+
+
+def print_goals(results):
+    rows = GOALS + [
+        (f"{name} / before", name, name + BEFORE, "cpu", None) for name in results if name + BEFORE in results
+    ]
+    print(f"{'CPU per request, ratio':46}{'measured':>9}{'range':>14}{'goal':>8}")
+    for label, over, under, figure, goal in rows:
+        found = ratios(results, over, under, figure)
+        if not found:
+            continue
+        middle = statistics.median(found)
+        goal_text = "" if goal is None else f"<= {goal:g}"
+        verdict = "" if goal is None else "  met" if middle <= goal else "  missed"
+        print(f"{label:46}{middle:9.2f}{f'{min(found):.2f}..{max(found):.2f}':>14}{goal_text:>8}{verdict}")
+
+
+def print_faults(chosen, results):
+    """Names every run whose answers were not the ones wanted; 1 if there is one."""
+    faults = []
+    for subject in chosen:
+        for figures in results[subject.name]:
+            wanted = figures["requests"] if subject.refuses else 0
+            if figures["non_2xx"] != wanted:
+                faults.append(f"{subject.name}: {figures['non_2xx']} of {figures['requests']} not 2xx, {wanted} wanted")
+            if figures["socket_errors"]:
+                faults.append(f"{subject.name}: socket errors: {figures['socket_errors']}")
+    if faults:
+        print("\nNot comparable:\n" + "\n".join(faults))
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,245 @@
+"""What is compared: each proxy in each role, with the config it runs on. Used by compare.py.
+
+Every proxy forwards to one upstream over kept connections, adds X-Forwarded-For and passes Host on.
+Limits are so high that they refuse nothing, except where refusing is what is measured."""
+import os
+import shutil
+import socket
+from dataclasses import dataclass, field
+
+BODY = "hello from the upstream, " + "x" * 103  # 128 bytes
+KEYS = 1000
+NGINX_MODULES = "/usr/lib/nginx/modules"
+LUA_MODULES = ["ndk_http_module.so", "ngx_http_lua_module.so"]
+# Debian keeps the driver under another name than its project does.
+LUA_DRIVERS = ["resty.redis", "nginx.redis"]
+
+
+@dataclass
+class Subject:
+    """One proxy in one role: its command, where it listens, and what is asked of it."""
+    name: str
+    command: list
+    port: int
+    # The request that number i of the load is: (path, Host).
+    target: tuple = ("/", "bench.test")
+    # Lua expressions in `i` for targets that differ from request to request.
+    spread: tuple | None = None
+    # All answers but the first per key are refusals.
+    refuses: bool = False
+
+
+@dataclass
+class Bench:
+    """The directory and the ports of one comparison."""
+    dir: str
+    upstream: int = field(default_factory=lambda: free_port())
+    redis: int = field(default_factory=lambda: free_port())
+
+    def write(self, name, text):
+        path = os.path.join(self.dir, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
+
+
+_taken = set()
+
+
+def free_port():
+    """A port that nothing listens on, never the same twice."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        if port not in _taken:
+            _taken.add(port)
+            return port
+
+
+def programs():
+    """Program -> Debian package, of everything the comparison cannot do without."""
+    same = {name: name for name in ("haproxy", "wrk", "redis-server")}
+    return {"nginx": "nginx-light", "taskset": "util-linux", **same}
+
+
+BUCKET = 'rate = "1000000/s"\nburst = 1000000\nkey = ["header:x-api-key"]\n'
+
+
+def sluicegate(bench, binary, suffix=""):
+    """Every role of Sluicegate, from the smallest."""
+    route = '[[route]]\npath = "/"\nupstream = "app"\n'
+    limited = route + 'limits = ["per-key"]\n\n[limit.per-key]\n' + BUCKET
+    three = (
+        route + 'limits = ["per-key", "per-key-daily", "per-ip"]\n\n[limit.per-key]\n' + BUCKET
+        + '\n[limit.per-key-daily]\nalgorithm = "fixed_window"\nrate = "1000000000/day"\nkey = ["header:x-api-key"]\n'
+        + '\n[limit.per-ip]\nrate = "1000000/s"\nburst = 1000000\nkey = "ip"\n'
+    )
+    spent = route + 'limits = ["spent"]\n\n[limit.spent]\nrate = "1/day"\nburst = 1\nkey = ["header:x-api-key"]\n'
+    redis = f'[store]\nurl = "redis://127.0.0.1:{bench.redis}"\ndeadline = "500ms"\n\n'
+
+    def role(name, text, **more):
+        port = free_port()
+        head = (
+            f'[server]\nlisten = ["127.0.0.1:{port}"]\n\n[admin]\nlisten = "127.0.0.1:{free_port()}"\n\n'
+            f'[upstream.app]\nservers = ["http://127.0.0.1:{bench.upstream}"]\n\n'
+        )
+        path = bench.write(f"{name}{suffix}.toml", head + text)
+        return Subject(name + suffix, [binary, "run", "-c", path], port, **more)
+
+    return [
+        role("sluicegate", route),
+        role("sluicegate+memory", limited),
+        role("sluicegate+redis", redis + limited),
+        role("sluicegate+redis-3", redis + three),
+        role("sluicegate+refusal", redis + spent, refuses=True),
+        role("sluicegate-10-routes", routes(10), spread=spread(10)),
+        role("sluicegate-10k-routes", routes(10_000), spread=spread(10_000)),
+    ]
+
+
+def routes(count):
+    """`count` routes: a hundred paths under each host."""
+    return "\n".join(
+        f'[[route]]\nhost = ["h{i // 100}.test"]\npath = "/r{i % 100}/"\nupstream = "app"\n' for i in range(count)
+    )
+
+
+def spread(count):
+    """Requests visit routes evenly, neighbours far apart."""
+    route = f"((i * 617) % {count})"
+    return (f"'/r' .. {route} % 100 .. '/x'", f"'h' .. math.floor({route} / 100) .. '.test'")
+
+
+NGINX_PASS = (
+    'proxy_pass http://app; proxy_http_version 1.1; proxy_set_header Connection ""; '
+    "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for; proxy_set_header Host $host;"
+)
+
+
+def nginx_config(bench, name, http, modules=()):
+    temp = " ".join(
+        f"{kind}_temp_path {bench.dir}/{name}-{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    load = "".join(f"load_module {NGINX_MODULES}/{module};\n" for module in modules)
+    text = f"""{load}worker_processes 1; daemon off; master_process off;
+pid {bench.dir}/{name}.pid; error_log {bench.dir}/{name}.err;
+events {{ worker_connections 8192; }}
+http {{
+  access_log off; {temp}
+  keepalive_requests 1000000000; keepalive_timeout 600s;
+  upstream app {{ server 127.0.0.1:{bench.upstream}; keepalive 512; keepalive_requests 1000000000; }}
+  {http}
+}}
+"""
+    return ["nginx", "-c", bench.write(f"{name}.conf", text)]
+
+
+def upstream(bench):
+    """The command of the server behind all proxies."""
+    return nginx_config(
+        bench, "upstream",
+        f'server {{ listen 127.0.0.1:{bench.upstream} backlog=4096; '
+        f'location / {{ default_type text/plain; return 200 "{BODY}"; }} }}',
+    )
+
+
+def nginx(bench):
+    plain, limited = free_port(), free_port()
+    command = nginx_config(bench, "nginx", f"""limit_req_zone $http_x_api_key zone=keys:64m rate=1000000r/s;
+  server {{ listen 127.0.0.1:{plain} backlog=4096; location / {{ {NGINX_PASS} }} }}
+  server {{ listen 127.0.0.1:{limited} backlog=4096;
+    location / {{ limit_req zone=keys burst=1000000 nodelay; limit_req_status 429; {NGINX_PASS} }} }}""")
+    return [Subject("nginx", command, plain), Subject("nginx+limit", command, limited)]
+
+
+# The usual way to share a limit between nginx servers: a counter script over kept connections.
+LUA = r"""
+  lua_package_path "%(path)s";
+  init_worker_by_lua_block {
+    redis = require("%(driver)s")
+    script = [[
+      local n = redis.call('INCR', KEYS[1])
+      if n == 1 then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+      if n > tonumber(ARGV[1]) then return {0, 0, redis.call('PTTL', KEYS[1])} end
+      return {1, tonumber(ARGV[1]) - n, 0}
+    ]]
+  }
+  server { listen 127.0.0.1:%(port)d backlog=4096; location / {
+    access_by_lua_block {
+      local link = redis:new()
+      link:set_timeout(500)
+      if not link:connect("127.0.0.1", %(redis)d, { pool_size = 256 }) then return ngx.exit(500) end
+      sha = sha or link:script("LOAD", script)
+      local key = "bench:" .. (ngx.var.http_x_api_key or ngx.var.remote_addr)
+      local verdict = link:evalsha(sha, 1, key, 1000000000, 60000)
+      link:set_keepalive(60000, 256)
+      if not verdict then return ngx.exit(500) end
+      ngx.header["X-RateLimit-Remaining"] = verdict[2]
+      if verdict[1] == 0 then return ngx.exit(429) end
+    }
+    %(pass)s
+  } }
+"""
+
+
+def nginx_lua(bench):
+    """nginx with a limit script on Redis, or why not: (subjects, what is missing)."""
+    if not all(os.path.exists(f"{NGINX_MODULES}/{module}") for module in LUA_MODULES):
+        return [], "libnginx-mod-http-lua"
+    roots = [root for root in os.environ.get("RESTY_PATH", "").split(":") if root] + ["/usr/share/lua/5.1"]
+    found = [name for root in roots for name in LUA_DRIVERS if os.path.exists(f"{root}/{name.replace('.', '/')}.lua")]
+    if not found:
+        return [], "lua-nginx-redis (or lua-resty-redis in a directory named by RESTY_PATH)"
+    port = free_port()
+    path = ";".join(f"{root}/?.lua" for root in roots) + ";;"
+    block = LUA % {"path": path, "driver": found[0], "port": port, "redis": bench.redis, "pass": NGINX_PASS}
+    return [Subject("nginx-lua+redis", nginx_config(bench, "nginx-lua", block, LUA_MODULES), port)], None
+
+
+def haproxy(bench):
+    plain, limited = free_port(), free_port()
+    path = bench.write("haproxy.cfg", f"""global
+  nbthread 1
+  maxconn 4096
+defaults
+  mode http
+  timeout client 60s
+  timeout server 60s
+  timeout connect 5s
+backend app
+  option forwardfor
+  http-reuse always
+  server s1 127.0.0.1:{bench.upstream} maxconn 2048
+frontend plain
+  bind 127.0.0.1:{plain}
+  default_backend app
+frontend limited
+  bind 127.0.0.1:{limited}
+  stick-table type string len 64 size 1m expire 60s store http_req_rate(1s)
+  http-request track-sc0 req.hdr(x-api-key)
+  http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt 100000000 }}
+  default_backend app
+""")
+    command = ["haproxy", "-f", path]
+    return [Subject("haproxy", command, plain), Subject("haproxy+limit", command, limited)]
+
+
+def load_script(bench, subject):
+    """The wrk script of a subject's load: KEYS requests, each with a client key of its own, in turn."""
+    path, host = subject.spread or tuple(f"'{part}'" for part in subject.target)
+    return bench.write(f"{subject.name}.lua", f"""local turn, requests = 0, {{}}
+init = function()
+  for i = 1, {KEYS} do
+    requests[i] = wrk.format("GET", {path}, {{ ["Host"] = {host}, ["X-Api-Key"] = "client-" .. i, ["Accept"] = "*/*" }})
+  end
+end
+request = function()
+  turn = turn % #requests + 1
+  return requests[turn]
+end
+""")
+
+
+def missing_programs():
+    return {program: package for program, package in programs().items() if not shutil.which(program)}
