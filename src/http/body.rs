@@ -247,8 +247,14 @@ impl HttpBody for Body {
         let polled = match &mut self.source {
             Source::Full(bytes) if bytes.is_empty() => Poll::Ready(None),
             Source::Full(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            Source::Upstream { body, .. } => {
-                Pin::new(body).poll_frame(cx).map(|frame| frame.map(|frame| frame.map_err(BodyError::Upstream)))
+            Source::Upstream { body, lease, .. } => {
+                let mut polled = Pin::new(&mut *body).poll_frame(cx);
+                if let (Poll::Pending, Some(lease)) = (&polled, lease) {
+                    // Asked for more, the connection reads more.
+                    lease.advance(cx);
+                    polled = Pin::new(body).poll_frame(cx);
+                }
+                polled.map(|frame| frame.map(|frame| frame.map_err(BodyError::Upstream)))
             }
             Source::Echo(upload) => upload.poll(cx).map(|frame| frame.map(|frame| frame.map_err(BodyError::Upload))),
         };

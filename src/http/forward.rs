@@ -1,6 +1,8 @@
 //! One exchange with an upstream: pick a server, send the request, wait for the response head.
 //! Called by `gateway` once the request may pass.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
 
 use http::header::HOST;
@@ -64,8 +66,15 @@ pub async fn forward(
         let copy = lease.reused.then(|| Replay::of(&request)).flatten();
         if progress.is_none() {
             slot.arm(Phase::Response, timeouts.response);
+        } else {
+            lease.detach();
         }
-        let error = match slot.within(lease.sender.try_send_request(request)).await {
+        let mut response = pin!(lease.sender.try_send_request(request));
+        let exchange = poll_fn(|cx| {
+            lease.advance(cx);
+            response.as_mut().poll(cx)
+        });
+        let error = match slot.within(exchange).await {
             Ok(Ok(response)) => {
                 servers.outcomes.ok.inc();
                 return Ok(received(response, lease, progress));

@@ -4,7 +4,9 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -67,13 +69,19 @@ pub struct ServerPool {
 
 struct Idle {
     sender: SendRequest<RequestBody>,
+    wire: Option<Wire>,
     since_ms: u64,
     born_ms: u64,
 }
 
+/// The moving part of a connection: nothing is read or written unless it is polled.
+type Wire = Pin<Box<http1::Connection<TokioIo<TcpStream>, RequestBody>>>;
+
 /// A connection in use by one request.
 pub struct Lease {
     pub sender: SendRequest<RequestBody>,
+    /// `None` once it has ended, or once a task of its own polls it.
+    wire: Option<Wire>,
     /// It served a request before, so the server may be closing it right now.
     pub reused: bool,
     born_ms: u64,
@@ -103,7 +111,7 @@ impl Pools {
     pub fn sweep(&self, now_ms: u64) {
         self.now_ms.set(now_ms);
         self.servers.borrow_mut().retain(|_, server| {
-            server.idle.borrow_mut().retain(|idle| now_ms < idle.since_ms + IDLE_MS && !idle.sender.is_closed());
+            server.idle.borrow_mut().retain_mut(|idle| now_ms < idle.since_ms + IDLE_MS && idle.open());
             Rc::strong_count(server) > 1
         });
     }
@@ -163,9 +171,10 @@ impl ServerPool {
     /// An idle connection, if one is ready.
     pub fn idle(self: &Rc<ServerPool>) -> Option<Lease> {
         let mut idle = self.idle.borrow_mut();
-        while let Some(Idle { sender, born_ms, .. }) = idle.pop() {
-            if sender.is_ready() {
-                return Some(self.lease(sender, true, born_ms));
+        while let Some(mut kept) = idle.pop() {
+            if kept.open() && kept.sender.is_ready() {
+                let Idle { sender, wire, born_ms, .. } = kept;
+                return Some(self.lease(sender, wire, true, born_ms));
             }
         }
         None
@@ -174,9 +183,9 @@ impl ServerPool {
     /// A new connection, name look-up included, within `limit`.
     pub async fn connect(self: &Rc<ServerPool>, limit: Duration) -> io::Result<Lease> {
         match timeout(limit, self.handshake()).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-            Ok(sender) => {
+            Ok((sender, wire)) => {
                 self.avoid_until_ms.set(0);
-                Ok(self.lease(sender, false, self.now_ms.get()))
+                Ok(self.lease(sender, Some(wire), false, self.now_ms.get()))
             }
             Err(error) => {
                 self.avoid_until_ms.set(self.now_ms.get() + AVOID_MS);
@@ -186,34 +195,67 @@ impl ServerPool {
         }
     }
 
-    async fn handshake(&self) -> io::Result<SendRequest<RequestBody>> {
+    async fn handshake(&self) -> io::Result<(SendRequest<RequestBody>, Wire)> {
         let stream = TcpStream::connect(&self.authority).await?;
         stream.set_nodelay(true)?;
         let (sender, connection) =
             http1::Builder::new().handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-        // Errors of the connection reach the request that meets them.
-        spawn_local(async move { drop(connection.await) });
-        Ok(sender)
+        Ok((sender, Box::pin(connection)))
     }
 
-    fn lease(self: &Rc<ServerPool>, sender: SendRequest<RequestBody>, reused: bool, born_ms: u64) -> Lease {
+    fn lease(
+        self: &Rc<ServerPool>,
+        sender: SendRequest<RequestBody>,
+        wire: Option<Wire>,
+        reused: bool,
+        born_ms: u64,
+    ) -> Lease {
         self.in_flight.set(self.in_flight.get() + 1);
-        Lease { sender, reused, born_ms, load: Load(self.clone()) }
+        Lease { sender, wire, reused, born_ms, load: Load(self.clone()) }
+    }
+}
+
+impl Idle {
+    /// Reads what has arrived, which while idle can only be the end.
+    fn open(&mut self) -> bool {
+        advance(&mut self.wire, &mut Context::from_waker(Waker::noop()));
+        !self.sender.is_closed()
+    }
+}
+
+/// Errors of the connection reach the request that meets them.
+fn advance(wire: &mut Option<Wire>, cx: &mut Context<'_>) {
+    if wire.as_mut().is_some_and(|wire| wire.as_mut().poll(cx).is_ready()) {
+        *wire = None;
     }
 }
 
 impl Lease {
+    /// Moves bytes both ways. The request's own task does it, which spares a wake-up of another
+    /// one each time.
+    pub fn advance(&mut self, cx: &mut Context<'_>) {
+        advance(&mut self.wire, cx);
+    }
+
+    /// Gives the connection a task of its own: an upload must go on while nobody reads the
+    /// response.
+    pub fn detach(&mut self) {
+        if let Some(wire) = self.wire.take() {
+            spawn_local(async move { drop(wire.await) });
+        }
+    }
+
     pub fn server(&self) -> &ServerPool {
         &self.load.0
     }
 
     /// Keeps the connection for another request: the exchange ended cleanly on both sides.
     pub fn release(self) {
-        let Lease { sender, born_ms, load, .. } = self;
+        let Lease { sender, wire, born_ms, load, .. } = self;
         let now_ms = load.0.now_ms.get();
         let mut idle = load.0.idle.borrow_mut();
         if idle.len() < IDLE_MAX && now_ms < born_ms + AGE_MS && !sender.is_closed() {
-            idle.push(Idle { sender, since_ms: now_ms, born_ms });
+            idle.push(Idle { sender, wire, since_ms: now_ms, born_ms });
         }
     }
 }
