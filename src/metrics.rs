@@ -44,6 +44,8 @@ pub struct Metrics {
     config_info: IntGaugeVec,
     config_reloads: IntCounterVec,
     store_errors: IntCounterVec,
+    /// Lines of the access log that found no room.
+    pub access_log_dropped: IntCounter,
     /// 1 while the last config load succeeded.
     pub reload_successful: IntGauge,
     pub reload_success_timestamp: Gauge,
@@ -128,6 +130,13 @@ impl Metrics {
                 &["result", "trigger"],
             )?,
             store_errors: counters(&r, "store_errors_total", "Decisions the store did not answer.", &["kind"])?,
+            access_log_dropped: registered(
+                &r,
+                IntCounter::with_opts(opts(
+                    "access_log_dropped_total",
+                    "Lines of the access log dropped because standard output is too slow.",
+                ))?,
+            )?,
             reload_successful: registered(
                 &r,
                 IntGauge::with_opts(opts(

@@ -1,18 +1,21 @@
 //! The account of one request: counted once when its answer is known, closed when the answer has
 //! been sent. Opened and fed by `gateway`; a request that is dropped midway is accounted here too.
 
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
 use http::{Method, Response, StatusCode};
+use jiff::Timestamp;
 
+use super::access_log::{AccessLog, Record};
 use super::body::{Body, Tail};
 use super::forward::Failure;
 use super::respond::{self, Refusal};
 use crate::config::Server;
 use crate::limit::Verdict;
-use crate::metrics::{Metrics, Reason};
+use crate::metrics::{Metrics, Reason, UNMATCHED};
 use crate::route::Route;
 use crate::snapshot::{RouteHandles, Snapshot};
 use crate::worker::slot::Slot;
@@ -26,6 +29,15 @@ pub struct Account {
     /// Counted among the route's requests in flight.
     entered: bool,
     closed: bool,
+    log: Option<Box<Entry>>,
+}
+
+/// A line of the access log in the making.
+pub struct Entry {
+    log: AccessLog,
+    record: Record,
+    status: StatusCode,
+    bytes: u64,
 }
 
 impl Account {
@@ -37,7 +49,22 @@ impl Account {
             started,
             entered: false,
             closed: false,
+            log: None,
         }
+    }
+
+    /// The request goes into the access log.
+    pub fn log(&mut self, log: &AccessLog, client: IpAddr, host: &str, path: &str) {
+        let record = Record {
+            time: Timestamp::now(),
+            client,
+            method: self.method.clone(),
+            host: host.to_owned(),
+            path: path.to_owned(),
+            route: UNMATCHED.to_owned(),
+            refused_by: None,
+        };
+        self.log = Some(Box::new(Entry { log: log.clone(), record, status: client_closed(), bytes: 0 }));
     }
 
     /// The request belongs to a route. False when that route is full.
@@ -55,12 +82,15 @@ impl Account {
         self.handles.limits.iter().for_each(|limit| limit.bypass());
     }
 
-    pub fn decided(&self, route: &Route, verdict: &Verdict) {
+    pub fn decided(&mut self, route: &Route, verdict: &Verdict) {
         for checked in &verdict.checks {
             self.handles.limits[checked.limit].decide(route.limits[checked.limit].mode, &checked.outcome);
         }
         if let Some(checked) = verdict.strictest(route) {
             self.handles.limits[checked.limit].reject(respond::reason(checked.outcome));
+            if let Some(entry) = &mut self.log {
+                entry.record.refused_by = Some(route.limits[checked.limit].name.clone());
+            }
         }
     }
 
@@ -79,6 +109,12 @@ impl Account {
     pub fn close(mut self, response: Response<Body>, route: Option<&Route>, server: &Server) -> Response<Body> {
         self.closed = true;
         self.handles.route.count(&self.method, response.status());
+        if let Some(entry) = &mut self.log {
+            entry.status = response.status();
+            if let Some(route) = route {
+                entry.record.route.clone_from(&route.name);
+            }
+        }
         let tail = Tail {
             slot: self.slot.clone(),
             handles: self.handles.clone(),
@@ -86,6 +122,7 @@ impl Account {
             started: self.started,
             stream: route.map_or(server.keepalive_timeout, |route| route.timeouts.stream),
             keepalive: server.keepalive_timeout,
+            log: self.log.take(),
         };
         response.map(|body| body.with_tail(tail))
     }
@@ -100,6 +137,21 @@ impl Drop for Account {
         if self.entered {
             self.handles.route.in_flight.dec();
         }
+        if let Some(entry) = &self.log {
+            entry.write(self.started);
+        }
+    }
+}
+
+impl Entry {
+    /// Counts bytes of the answer's body.
+    pub fn add(&mut self, bytes: usize) {
+        self.bytes += bytes as u64;
+    }
+
+    /// Hands the line over: the request has ended.
+    pub fn write(&self, started: Instant) {
+        self.log.write(&self.record, self.status, self.bytes, started.elapsed());
     }
 }
 

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 
+use super::account::Entry;
 use super::pool::Lease;
 use crate::route::Timeouts;
 use crate::snapshot::RouteHandles;
@@ -197,6 +198,7 @@ pub struct Tail {
     pub started: Instant,
     pub stream: Duration,
     pub keepalive: Duration,
+    pub log: Option<Box<Entry>>,
 }
 
 /// A response body that could not be completed.
@@ -258,8 +260,11 @@ impl HttpBody for Body {
             }
             Source::Echo(upload) => upload.poll(cx).map(|frame| frame.map(|frame| frame.map_err(BodyError::Upload))),
         };
-        if let (Poll::Ready(Some(Ok(_))), Some(tail)) = (&polled, &self.tail) {
+        if let (Poll::Ready(Some(Ok(frame))), Some(tail)) = (&polled, &mut self.tail) {
             tail.slot.arm(Phase::Stream, tail.stream);
+            if let Some(entry) = &mut tail.log {
+                entry.add(frame.data_ref().map_or(0, Bytes::len));
+            }
         }
         polled
     }
@@ -296,6 +301,9 @@ impl Drop for Tail {
         self.handles.route.duration.observe(self.started.elapsed().as_secs_f64());
         if self.entered {
             self.handles.route.in_flight.dec();
+        }
+        if let Some(entry) = &self.log {
+            entry.write(self.started);
         }
         self.slot.arm(Phase::Idle, self.keepalive);
     }

@@ -68,7 +68,7 @@ pub async fn serve(client: Rc<Client>, request: Request<Incoming>) -> Result<Res
             response
         }
         Err(refusal) => {
-            exchange.account.refused(&refusal, &client.worker.metrics);
+            exchange.account.refused(&refusal, &client.worker.common.metrics);
             refusal.response(route, exchange.verdict.as_ref())
         }
     };
@@ -93,9 +93,12 @@ async fn page(exchange: &mut Exchange<'_>) -> Result<Response<Body>, Refusal> {
     }
     let admitted = gate::admit(parts, config.server.strictness).map_err(Refusal::Gate)?;
     if let Some(reject) = admitted.would_reject() {
-        client.worker.metrics.http_would_reject(reject.reason()).inc();
+        client.worker.common.metrics.http_would_reject(reject.reason()).inc();
     }
     let identity = client::identify(client.peer, &parts.headers, &config.server.trusted_proxies);
+    if config.server.access_log {
+        exchange.account.log(&client.worker.common.access_log, identity.ip, admitted.host(), admitted.path());
+    }
 
     let index = config
         .table
@@ -176,7 +179,7 @@ fn rewrite(
         admitted,
         &client.hop,
         identity,
-        &client.worker.via,
+        &client.worker.common.via,
         request_id(),
         strictness,
     )
@@ -240,6 +243,6 @@ async fn send(
         Refusal::Upstream(failure)
     })?;
     *response.version_mut() = Version::HTTP_11;
-    headers::forward_response(response.headers_mut(), &exchange.client.worker.via);
+    headers::forward_response(response.headers_mut(), &exchange.client.worker.common.via);
     Ok(response)
 }

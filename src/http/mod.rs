@@ -1,6 +1,7 @@
 //! HTTP as a request meets it: [`gateway`] is the page; the others are its lines. Called by the
 //! workers, once per request.
 
+pub mod access_log;
 mod account;
 pub mod body;
 pub mod canonical;

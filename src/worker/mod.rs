@@ -28,6 +28,7 @@ use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::config::Strictness;
+use crate::http::access_log::AccessLog;
 use crate::http::hop::Via;
 use crate::http::inspect::Inspector;
 use crate::http::pool::Pools;
@@ -40,6 +41,8 @@ use slot::{Phase, Slot, TICK, Ticks};
 /// The running worker threads.
 pub struct Workers {
     threads: Vec<(mpsc::UnboundedSender<Command>, JoinHandle<()>)>,
+    /// Ends after the last worker.
+    log_writer: JoinHandle<()>,
 }
 
 /// What the control thread asks of a worker; a handful in a process' life.
@@ -49,23 +52,30 @@ enum Command {
     Drain(Duration, oneshot::Sender<bool>),
 }
 
-/// What all workers share besides the snapshot.
+/// What all workers share.
+#[derive(Clone)]
+pub struct Common {
+    pub current: Current,
+    pub metrics: Metrics,
+    pub memory: Arc<Memory>,
+    pub via: Via,
+    pub access_log: AccessLog,
+    census: Arc<Census>,
+}
+
+/// The connections of all workers.
 #[derive(Default)]
-pub struct Census {
+struct Census {
     connections: AtomicUsize,
     by_ip: Mutex<HashMap<IpAddr, usize>>,
 }
 
 /// One worker's world; lives on its thread.
 pub struct Worker {
-    pub metrics: Metrics,
+    pub common: Common,
     pub pools: Pools,
     pub ticks: Ticks,
-    pub via: Via,
     view: RefCell<Rc<View>>,
-    current: Current,
-    memory: Arc<Memory>,
-    census: Arc<Census>,
     slots: RefCell<Slab<Rc<Slot>>>,
     gauges: RefCell<HashMap<String, IntGauge>>,
     draining: Cell<bool>,
@@ -77,22 +87,27 @@ impl Workers {
     /// # Errors
     /// When the system refuses a thread or an event queue.
     pub fn start(count: usize, current: &Current, metrics: &Metrics, memory: &Arc<Memory>) -> io::Result<Workers> {
-        let census = Arc::new(Census::default());
-        let via = Via::new(rand::random());
+        let (access_log, log_writer) = AccessLog::start(metrics.access_log_dropped.clone())?;
+        let common = Common {
+            current: current.clone(),
+            metrics: metrics.clone(),
+            memory: memory.clone(),
+            via: Via::new(rand::random()),
+            access_log,
+            census: Arc::default(),
+        };
         let mut threads = Vec::with_capacity(count);
         for number in 0..count {
             let (sender, commands) = mpsc::unbounded_channel();
             let runtime = Builder::new_current_thread();
-            let (current, metrics, memory) = (current.clone(), metrics.clone(), memory.clone());
-            let (census, via) = (census.clone(), via.clone());
+            let common = common.clone();
             let (ready, started) = std::sync::mpsc::sync_channel(1);
             let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
                 let mut builder = runtime;
                 match builder.enable_all().build_local(LocalOptions::default()) {
                     Ok(runtime) => {
                         let _ = ready.send(Ok(()));
-                        runtime
-                            .block_on(async { Worker::new(current, metrics, memory, census, via).run(commands).await });
+                        runtime.block_on(async { Worker::new(common).run(commands).await });
                     }
                     Err(error) => drop(ready.send(Err(error))),
                 }
@@ -100,7 +115,7 @@ impl Workers {
             started.recv().map_err(io::Error::other)??;
             threads.push((sender, thread));
         }
-        Ok(Workers { threads })
+        Ok(Workers { threads, log_writer })
     }
 
     /// Every worker accepts from `listener`.
@@ -137,23 +152,20 @@ impl Workers {
         for (_, thread) in self.threads {
             whole &= thread.join().is_ok();
         }
+        let _ = self.log_writer.join();
         whole
     }
 }
 
 impl Worker {
-    fn new(current: Current, metrics: Metrics, memory: Arc<Memory>, census: Arc<Census>, via: Via) -> Rc<Worker> {
+    fn new(common: Common) -> Rc<Worker> {
         let pools = Pools::default();
-        let view = View::new(current.load_full(), None, &pools, &memory, &metrics);
+        let view = View::new(common.current.load_full(), None, &pools, &common.memory, &common.metrics);
         Rc::new(Worker {
             view: RefCell::new(Rc::new(view)),
+            common,
             pools,
-            metrics,
-            current,
-            memory,
-            census,
             ticks: Ticks::default(),
-            via,
             slots: RefCell::default(),
             gauges: RefCell::default(),
             draining: Cell::new(false),
@@ -220,9 +232,10 @@ impl Worker {
     /// The snapshot in force with what this worker keeps for it.
     pub fn view(&self) -> Rc<View> {
         let mut view = self.view.borrow_mut();
-        let current = self.current.load();
+        let current = self.common.current.load();
         if !Arc::ptr_eq(&current, &view.snapshot) {
-            let next = View::new(Arc::clone(&current), Some(&**view), &self.pools, &self.memory, &self.metrics);
+            let next =
+                View::new(Arc::clone(&current), Some(&**view), &self.pools, &self.common.memory, &self.common.metrics);
             *view = Rc::new(next);
         }
         view.clone()
@@ -232,8 +245,8 @@ impl Worker {
     fn enter(self: &Rc<Worker>, peer: IpAddr, listener: &str) -> Option<Ticket> {
         let view = self.view();
         let server = &view.snapshot.config.server;
-        if !self.census.enter(peer, server.max_connections, server.max_connections_per_ip) {
-            self.metrics.http_rejected("max_connections").inc();
+        if !self.common.census.enter(peer, server.max_connections, server.max_connections_per_ip) {
+            self.common.metrics.http_rejected("max_connections").inc();
             return None;
         }
         let slot = Rc::new(Slot::new(self.ticks.clone()));
@@ -255,7 +268,7 @@ impl Worker {
         if let Some(gauge) = gauges.get(listener) {
             return gauge.clone();
         }
-        let gauge = self.metrics.connections(listener, "http/1.1");
+        let gauge = self.common.metrics.connections(listener, "http/1.1");
         gauges.insert(listener.to_owned(), gauge.clone());
         gauge
     }
@@ -263,9 +276,9 @@ impl Worker {
     /// Counts a connection that its deadline ended.
     fn count_timeout(&self, phase: Phase) {
         match phase {
-            Phase::Head => self.metrics.http_rejected("header_timeout").inc(),
-            Phase::Upload => self.metrics.http_rejected("body_timeout").inc(),
-            Phase::Stream => self.metrics.http_rejected("stream_timeout").inc(),
+            Phase::Head => self.common.metrics.http_rejected("header_timeout").inc(),
+            Phase::Upload => self.common.metrics.http_rejected("body_timeout").inc(),
+            Phase::Stream => self.common.metrics.http_rejected("stream_timeout").inc(),
             Phase::Idle | Phase::Busy | Phase::Response => {}
         }
     }
@@ -289,7 +302,7 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         self.worker.slots.borrow_mut().remove(self.key);
-        self.worker.census.leave(self.peer);
+        self.worker.common.census.leave(self.peer);
         self.gauge.dec();
     }
 }
