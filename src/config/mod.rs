@@ -24,6 +24,7 @@ use crate::route::table::RouteTable;
 use crate::upstream::Upstream;
 use source::Sources;
 
+pub(crate) use reader::closest;
 pub use report::Report;
 pub use shorthand::proxy_text;
 
@@ -132,5 +133,12 @@ pub enum StoreKind {
 /// A form of the rate limit response fields; several may be sent at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
+    /// draft-ietf-httpapi-ratelimit-headers-11: `RateLimit: "name";r=9;t=1`.
     Draft11,
+    /// Draft 07: `RateLimit: limit=10, remaining=9, reset=1`.
+    Draft07,
+    /// Draft 03: `RateLimit-Limit`, `RateLimit-Remaining`, `RateLimit-Reset`.
+    Draft03,
+    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining`, `X-RateLimit-Reset`.
+    Legacy,
 }

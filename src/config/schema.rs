@@ -32,7 +32,7 @@ sections! {
         "cost" "mode" "on_error";
     ROUTE = "route": "name" "host" "path" "methods" "header" "upstream" "respond" "limits" "allow"
         "deny" "rewrite" "request_headers" "response_headers" "max_body" "max_in_flight" "refuse"
-        "body_timeout" "min_body_rate" "connect_timeout" "response_timeout" "stream_timeout";
+        "ratelimit_headers" "body_timeout" "min_body_rate" "connect_timeout" "response_timeout" "stream_timeout";
     RESPOND = "route.respond": "status" "body" "content_type";
     REWRITE = "route.rewrite": "strip_prefix" "add_prefix" "upstream_host";
     HEADER_EDIT = "route.headers": "set" "remove";

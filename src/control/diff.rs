@@ -126,6 +126,7 @@ fn content(route: &Route, config: &Config) -> String {
         max_in_flight,
         timeouts,
         refuse,
+        ratelimit_headers,
     } = route;
     let action = match action {
         Action::Upstream(index) => config.upstreams.get(*index).map_or(String::new(), |u| u.name.clone()),
@@ -136,7 +137,7 @@ fn content(route: &Route, config: &Config) -> String {
         "{:?}",
         (
             (matcher, action, limits, allow, deny, rewrite),
-            (request_headers, response_headers, max_body, max_in_flight, timeouts, refuse)
+            (request_headers, response_headers, max_body, max_in_flight, timeouts, refuse, ratelimit_headers)
         )
     )
 }

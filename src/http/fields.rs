@@ -3,22 +3,46 @@
 
 use std::fmt::Write;
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
 use crate::config::Dialect;
 use crate::limit::Verdict;
-use crate::limit::rule::{Answer, Limit, Mode, NEVER};
+use crate::limit::rule::{Answer, Limit, Mode, NEVER, Policy};
 use crate::route::Route;
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const DRAFT_03: [HeaderName; 3] = [
+    HeaderName::from_static("ratelimit-limit"),
+    HeaderName::from_static("ratelimit-remaining"),
+    HeaderName::from_static("ratelimit-reset"),
+];
+const LEGACY: [HeaderName; 3] = [
+    HeaderName::from_static("x-ratelimit-limit"),
+    HeaderName::from_static("x-ratelimit-remaining"),
+    HeaderName::from_static("x-ratelimit-reset"),
+];
+
+/// Structured fields hold no integer of more digits.
+const INTEGER_MAX: i64 = 999_999_999_999_999;
 
 /// Adds the fields of each of `dialects`, replacing any that came from the upstream: only this
 /// gateway knows both quotas, and a client must not read two.
-pub fn describe(headers: &mut HeaderMap, dialects: &[Dialect], route: &Route, verdict: &Verdict) {
+///
+/// A redirect gets none: a client that finds little left there would not follow it.
+pub fn describe<B>(response: &mut Response<B>, dialects: &[Dialect], route: &Route, verdict: &Verdict) {
+    let redirect = response.status().is_redirection() && response.status() != StatusCode::NOT_MODIFIED;
+    if redirect {
+        return;
+    }
+    let headers = response.headers_mut();
     for dialect in dialects {
         match dialect {
             Dialect::Draft11 => draft_11(headers, route, verdict),
+            Dialect::Draft07 => draft_07(headers, route, verdict),
+            Dialect::Draft03 => draft_03(headers, route, verdict),
+            Dialect::Legacy => legacy(headers, route, verdict),
         }
     }
 }
@@ -29,15 +53,113 @@ fn draft_11(headers: &mut HeaderMap, route: &Route, verdict: &Verdict) {
     for (limit, answer) in shown(route, verdict) {
         let separator = if policies.is_empty() { "" } else { ", " };
         let policy = limit.rule.policy();
+        let (name, quota) = (&limit.name, policy.quota.min(INTEGER_MAX));
+        let remaining = answer.remaining.min(INTEGER_MAX);
         // A policy name holds no character that a quoted string would escape.
-        let _ = write!(policies, "{separator}\"{}\";q={};w={}", limit.name, policy.quota, seconds(policy.window_ms));
-        let _ = write!(states, "{separator}\"{}\";r={};t={}", limit.name, answer.remaining, window_s(answer));
+        let window_s = if counts_requests_in_flight(limit) {
+            let _ = write!(policies, "{separator}\"{name}\";q={quota};qu=\"concurrent-requests\"");
+            wait_s(answer)
+        } else {
+            let _ = write!(policies, "{separator}\"{name}\";q={quota};w={}", seconds(policy.window_ms));
+            window_s(policy, answer)
+        };
+        let _ = write!(states, "{separator}\"{name}\";r={remaining};t={window_s}");
     }
-    for (name, value) in [(RATELIMIT_POLICY, policies), (RATELIMIT, states)] {
-        if let (false, Ok(value)) = (value.is_empty(), HeaderValue::from_maybe_shared(bytes::Bytes::from(value))) {
-            headers.insert(name, value);
-        }
+    set(headers, RATELIMIT_POLICY, policies);
+    set(headers, RATELIMIT, states);
+}
+
+/// The effective window: "use no more than so much within so many seconds", never faster than the
+/// policy itself, or a client that comes back late in a window would be told to spend all that is
+/// left in the seconds left. A refused client has to wait first, and its window ends with the wait.
+fn window_s(policy: Policy, answer: &Answer) -> i64 {
+    let wait_s = wait_s(answer);
+    if !answer.admitted {
+        return wait_s;
     }
+    let product = i128::from(answer.remaining.max(0)) * i128::from(seconds(policy.window_ms));
+    let quota = i128::from(policy.quota.max(1));
+    let spread_s = product / quota + i128::from(product % quota != 0);
+    wait_s.max(i64::try_from(spread_s).unwrap_or(INTEGER_MAX).min(INTEGER_MAX))
+}
+
+/// Draft 07: one state, and all policies by their window.
+fn draft_07(headers: &mut HeaderMap, route: &Route, verdict: &Verdict) {
+    let Some(state) = Narrowest::of(route, verdict) else { return };
+    let Narrowest { limit, remaining, reset_s } = state;
+    set(headers, RATELIMIT_POLICY, policies(route, verdict));
+    set(headers, RATELIMIT, format!("limit={limit}, remaining={remaining}, reset={reset_s}"));
+}
+
+/// Draft 03: the same in three fields.
+fn draft_03(headers: &mut HeaderMap, route: &Route, verdict: &Verdict) {
+    let Some(state) = Narrowest::of(route, verdict) else { return };
+    let limit = format!("{}, {}", state.limit, policies(route, verdict));
+    state.write(headers, &DRAFT_03, limit);
+}
+
+/// The `X-` fields of most gateways: plain numbers, the reset in seconds from now, as most of them
+/// have it (and as no clock of a client can get wrong).
+fn legacy(headers: &mut HeaderMap, route: &Route, verdict: &Verdict) {
+    let Some(state) = Narrowest::of(route, verdict) else { return };
+    let limit = state.limit.to_string();
+    state.write(headers, &LEGACY, limit);
+}
+
+/// What the dialects show that know one limit only: the one that refuses for longest, else the one
+/// with the smallest share left.
+struct Narrowest {
+    limit: i64,
+    remaining: i64,
+    reset_s: i64,
+}
+
+impl Narrowest {
+    fn of(route: &Route, verdict: &Verdict) -> Option<Narrowest> {
+        let states = windowed(route, verdict).map(|(limit, answer)| (limit.rule.policy().quota.max(1), answer));
+        let (limit, answer) = states.min_by(|(quota, answer), (other_quota, other)| {
+            let share = i128::from(answer.remaining) * i128::from(*other_quota);
+            let other_share = i128::from(other.remaining) * i128::from(*quota);
+            refused_for(other).cmp(&refused_for(answer)).then(share.cmp(&other_share))
+        })?;
+        Some(Narrowest {
+            limit: limit.min(INTEGER_MAX),
+            remaining: answer.remaining.min(INTEGER_MAX),
+            reset_s: wait_s(answer),
+        })
+    }
+
+    fn write(&self, headers: &mut HeaderMap, names: &[HeaderName; 3], limit: String) {
+        let [limit_name, remaining_name, reset_name] = names.clone();
+        set(headers, limit_name, limit);
+        headers.insert(remaining_name, HeaderValue::from(self.remaining));
+        headers.insert(reset_name, HeaderValue::from(self.reset_s));
+    }
+}
+
+/// 0 of an admitted request.
+fn refused_for(answer: &Answer) -> i64 {
+    match answer {
+        Answer { admitted: true, .. } => 0,
+        Answer { retry_ms: NEVER, .. } => i64::MAX,
+        Answer { retry_ms, .. } => *retry_ms,
+    }
+}
+
+/// `10;w=1, 500;w=3600`.
+fn policies(route: &Route, verdict: &Verdict) -> String {
+    let mut text = String::with_capacity(32);
+    for (limit, _) in windowed(route, verdict) {
+        let separator = if text.is_empty() { "" } else { ", " };
+        let policy = limit.rule.policy();
+        let _ = write!(text, "{separator}{};w={}", policy.quota.min(INTEGER_MAX), seconds(policy.window_ms));
+    }
+    text
+}
+
+/// Only draft 11 has a unit for requests in flight.
+fn windowed<'a>(route: &'a Route, verdict: &'a Verdict) -> impl Iterator<Item = (&'a Limit, &'a Answer)> {
+    shown(route, verdict).filter(|(limit, _)| !counts_requests_in_flight(limit))
 }
 
 /// Enforced limits that answered; a shadow limit is the operator's business alone.
@@ -49,16 +171,26 @@ fn shown<'a>(route: &'a Route, verdict: &'a Verdict) -> impl Iterator<Item = (&'
         .filter(|(limit, _)| limit.mode == Mode::Enforce)
 }
 
-/// Within this many seconds no more than the remaining quota should be used: the wait of a
-/// refused request, else the time until the quota is whole again.
-fn window_s(answer: &Answer) -> i64 {
-    match answer.retry_ms {
-        0 | NEVER => seconds(answer.reset_ms),
-        wait_ms => seconds(wait_ms),
+fn counts_requests_in_flight(limit: &Limit) -> bool {
+    limit.rule.name() == "concurrency"
+}
+
+/// The wait of a refused request, which is also its Retry-After, else the time until the quota is
+/// whole again.
+fn wait_s(answer: &Answer) -> i64 {
+    match answer {
+        Answer { admitted: false, retry_ms, .. } if *retry_ms != NEVER => seconds(*retry_ms),
+        _ => seconds(answer.reset_ms),
     }
 }
 
 /// Whole seconds, rounded up, at least 1.
-fn seconds(ms: i64) -> i64 {
-    (ms.div_euclid(1000) + i64::from(ms % 1000 != 0)).max(1)
+pub fn seconds(ms: i64) -> i64 {
+    (ms.div_euclid(1000) + i64::from(ms % 1000 != 0)).clamp(1, INTEGER_MAX)
+}
+
+fn set(headers: &mut HeaderMap, name: HeaderName, value: String) {
+    if let (false, Ok(value)) = (value.is_empty(), HeaderValue::from_maybe_shared(Bytes::from(value))) {
+        headers.insert(name, value);
+    }
 }

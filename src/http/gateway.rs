@@ -19,7 +19,7 @@ use super::client::{self, Identity};
 use super::forward::{self, Outgoing};
 use super::gate::{self, Admitted};
 use super::respond::Refusal;
-use super::{echo, fields, headers, respond, unread};
+use super::{echo, fields, grpc, headers, respond, unread};
 use crate::limit::Verdict;
 use crate::limit::key::Facts;
 use crate::route::{Action, Rewrite, Route};
@@ -45,6 +45,7 @@ pub async fn serve(client: Rc<Client>, request: Request<Incoming>) -> Result<Res
     let started = Instant::now();
     let view = client.worker.view();
     let (parts, body) = request.into_parts();
+    let is_grpc = grpc::is_asked(&parts.headers);
     let account = Account::open(&view.snapshot, &client.slot, &parts.method, started);
     let mut exchange = Exchange {
         client: &client,
@@ -69,11 +70,13 @@ pub async fn serve(client: Rc<Client>, request: Request<Incoming>) -> Result<Res
         }
         Err(refusal) => {
             exchange.account.refused(&refusal, &client.worker.common.metrics);
-            refusal.response(route, exchange.verdict.as_ref())
+            let verdict = exchange.verdict.as_ref();
+            if is_grpc { grpc::response(&refusal, route, verdict) } else { refusal.response(route, verdict) }
         }
     };
     if let (Some(route), Some(verdict)) = (route, &exchange.verdict) {
-        fields::describe(response.headers_mut(), &view.snapshot.config.ratelimit_headers, route, verdict);
+        let dialects = route.ratelimit_headers.as_ref().unwrap_or(&view.snapshot.config.ratelimit_headers);
+        fields::describe(&mut response, dialects, route, verdict);
     }
     if exchange.cut {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

@@ -6,6 +6,7 @@ use http::{HeaderValue, Response, StatusCode};
 use serde_json::json;
 
 use super::body::Body;
+use super::fields::seconds;
 use super::forward::Failure;
 use super::reject::Reject;
 use crate::limit::rule::{Limit, NEVER};
@@ -53,7 +54,7 @@ impl Refusal {
     }
 
     /// One sentence for the client: what is wrong and, where there is one, the remedy.
-    fn detail(&self) -> &'static str {
+    pub fn detail(&self) -> &'static str {
         match self {
             Refusal::Gate(reject) => reject.explanation(),
             Refusal::NoRoute => "no route takes this host, path and method",
@@ -105,7 +106,7 @@ pub fn retry_after(outcome: Outcome) -> Option<i64> {
         Outcome::Closed => Some(STORE_RETRY_S),
         _ => match outcome.answer()?.retry_ms {
             NEVER => None,
-            wait_ms => Some(wait_ms.div_euclid(1000) + i64::from(wait_ms % 1000 != 0)).map(|wait| wait.max(1)),
+            wait_ms => Some(seconds(wait_ms)),
         },
     }
 }
@@ -136,15 +137,28 @@ fn limited(route: &Route, verdict: &Verdict, limit: &Limit, outcome: Outcome) ->
 
 fn problem(status: StatusCode, route: &Route, verdict: &Verdict, outcome: Outcome) -> String {
     let violated: Vec<&str> = verdict.violated(route).map(|limit| limit.name.as_str()).collect();
-    let (kind, title) = match outcome {
-        Outcome::Closed => (REDUCED_CAPACITY, "the limit store is away and this route closes without it"),
-        Outcome::MissingKey => ("about:blank", "the request lacks what its limit is keyed by"),
-        _ if reason(outcome) == Reason::NeverFits => {
-            (QUOTA_EXCEEDED, "the request costs more than its quota ever holds")
-        }
-        _ => (QUOTA_EXCEEDED, "request quota exceeded"),
+    let kind = match outcome {
+        Outcome::Closed => REDUCED_CAPACITY,
+        Outcome::MissingKey => "about:blank",
+        _ => QUOTA_EXCEEDED,
     };
-    json!({ "type": kind, "title": title, "status": status.as_u16(), "violated-policies": violated }).to_string()
+    let title = title(outcome);
+    let mut problem = json!({ "type": kind, "title": title, "status": status.as_u16(), "violated-policies": violated });
+    // Retry-After knows whole seconds only; many limits let the next request in much sooner.
+    if let Some(answer) = outcome.answer().filter(|answer| answer.retry_ms != NEVER) {
+        problem["retry-after-ms"] = answer.retry_ms.into();
+    }
+    problem.to_string()
+}
+
+/// Why a limit refuses, in words.
+pub fn title(outcome: Outcome) -> &'static str {
+    match reason(outcome) {
+        Reason::StoreDown => "the limit store is away and this route closes without it",
+        Reason::MissingKey => "the request lacks what its limit is keyed by",
+        Reason::NeverFits => "the request costs more than its quota ever holds",
+        _ => "request quota exceeded",
+    }
 }
 
 /// An answer with a body known in full.

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use regex::Regex;
 
+use crate::config::Dialect;
 use crate::limit::rule::Limit;
 use crate::net::IpSet;
 
@@ -34,6 +35,8 @@ pub struct Route {
     pub max_in_flight: Option<usize>,
     pub timeouts: Timeouts,
     pub refuse: Refuse,
+    /// Forms of the rate limit fields of this route's responses, where they are not those of all.
+    pub ratelimit_headers: Option<Vec<Dialect>>,
 }
 
 /// All conditions must hold; an empty list is no condition.

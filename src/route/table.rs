@@ -285,6 +285,7 @@ mod tests {
             max_in_flight: None,
             timeouts: Timeouts { body: ZERO, min_body_rate: 0, connect: ZERO, response: ZERO, stream: ZERO },
             refuse: Refuse { status: StatusCode::OK, body: None, content_type: HeaderValue::from_static("a/b") },
+            ratelimit_headers: None,
         }
     }
 

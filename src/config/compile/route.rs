@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::server::{BODY_MAX, Defaults, timeouts, usize_of};
+use super::server::{BODY_MAX, Defaults, dialects, timeouts, usize_of};
 use super::upstream::Upstreams;
 use super::{Names, action, edit, matcher};
 use crate::config::reader::{At, Section};
@@ -93,6 +93,7 @@ fn route(section: &Section, context: &Context, upstreams: &mut Upstreams) -> Opt
     let max_in_flight = usize_of(section.integer("max_in_flight", 1..=10_000_000));
     let timeouts = timeouts(section, &context.defaults.timeouts);
     let refuse = action::refuse(section);
+    let ratelimit_headers = dialects(section, "ratelimit_headers");
     let matcher = matcher?;
     let named = name.as_ref().map(|at| at.place);
     let path = section.string("path").unwrap_or_else(|| "/".to_owned());
@@ -111,6 +112,7 @@ fn route(section: &Section, context: &Context, upstreams: &mut Upstreams) -> Opt
         max_in_flight,
         timeouts,
         refuse,
+        ratelimit_headers,
     };
     Some(Placed { route, place, named })
 }

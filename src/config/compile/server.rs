@@ -185,15 +185,41 @@ fn prefix(text: &str) -> Result<String, Fault> {
 }
 
 pub fn headers(section: &Section) -> Vec<Dialect> {
-    let dialects = [("draft-11", Some(Dialect::Draft11)), ("off", None)];
-    let items = section.strings("ratelimit", |text| choose(text, &dialects));
+    let dialects = dialects(section, "ratelimit").unwrap_or_else(|| vec![Dialect::Draft11]);
     section.unknown();
-    let Some(items) = items else {
-        return vec![Dialect::Draft11];
-    };
-    let mut chosen: Vec<Dialect> = items.iter().filter_map(|item| item.value).collect();
-    chosen.dedup();
-    chosen
+    dialects
+}
+
+/// The forms of the rate limit fields named under `key`; none for "off".
+pub fn dialects(section: &Section, key: &'static str) -> Option<Vec<Dialect>> {
+    let words = [
+        ("draft-11", Some(Dialect::Draft11)),
+        ("draft-07", Some(Dialect::Draft07)),
+        ("draft-03", Some(Dialect::Draft03)),
+        ("legacy", Some(Dialect::Legacy)),
+        ("off", None),
+    ];
+    let items = section.strings(key, |text| choose(text, &words))?;
+    let mut chosen = Vec::new();
+    for (i, At { place, value }) in items.iter().enumerate() {
+        if items[..i].iter().any(|earlier| earlier.value == *value) {
+            section.fault_at::<()>(key, *place, "this form stands there twice", "remove one of the two");
+        }
+        match value {
+            None if items.len() > 1 => {
+                section.fault_at::<()>(key, *place, "`off` stands beside others", "keep `off` or the others");
+            }
+            None => {}
+            Some(dialect) => chosen.push(*dialect),
+        }
+    }
+    if let (true, Some(At { place, .. })) =
+        (chosen.contains(&Dialect::Draft11), items.iter().find(|item| item.value == Some(Dialect::Draft07)))
+    {
+        let what = "draft-11 and draft-07 write the same fields, RateLimit and RateLimit-Policy";
+        section.fault_at::<()>(key, *place, what, "choose one of the two; draft-03 and legacy go with either");
+    }
+    Some(chosen)
 }
 
 pub fn usize_of(value: Option<i64>) -> Option<usize> {

@@ -1,0 +1,129 @@
+//! Refusals as gRPC clients read them: HTTP 200, all of it in one block of fields, no body. Called
+//! by the tail of `gateway` for requests whose content type says gRPC.
+
+use std::fmt::Write;
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderName, HeaderValue, Response};
+
+use super::body::Body;
+use super::forward::Failure;
+use super::respond::{self, Refusal};
+use crate::limit::rule::NEVER;
+use crate::limit::{Outcome, Verdict};
+use crate::metrics::Reason;
+use crate::route::Route;
+
+const GRPC: &str = "application/grpc";
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+/// Milliseconds; a client that retries waits that long, and does not retry when it is negative.
+const GRPC_RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+
+/// The status codes we use, with gRPC's numbers.
+#[derive(Clone, Copy)]
+enum Code {
+    Cancelled = 1,
+    DeadlineExceeded = 4,
+    PermissionDenied = 7,
+    ResourceExhausted = 8,
+    Unimplemented = 12,
+    Internal = 13,
+    Unavailable = 14,
+}
+
+/// True of `application/grpc`, `application/grpc+proto` and the like. gRPC-Web is another
+/// protocol: there the status travels in the body.
+pub fn is_asked(headers: &HeaderMap) -> bool {
+    let Some(content_type) = headers.get(CONTENT_TYPE) else { return false };
+    let value = content_type.as_bytes();
+    value.get(..GRPC.len()).is_some_and(|start| start.eq_ignore_ascii_case(GRPC.as_bytes()))
+        && matches!(value.get(GRPC.len()), None | Some(b'+' | b';' | b' '))
+}
+
+pub fn response(refusal: &Refusal, route: Option<&Route>, verdict: Option<&Verdict>) -> Response<Body> {
+    let (mut code, mut message, mut pushback_ms) = (code(refusal), refusal.detail().to_owned(), None);
+    if let (Refusal::Limited, Some(route), Some(verdict)) = (refusal, route, verdict)
+        && let Some(checked) = verdict.strictest(route)
+    {
+        (code, pushback_ms) = limited(checked.outcome);
+        let violated: Vec<&str> = verdict.violated(route).map(|limit| limit.name.as_str()).collect();
+        message = format!("{}: {}", respond::title(checked.outcome), violated.join(", "));
+    }
+    let mut response = Response::new(Body::full(Bytes::new()));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(GRPC));
+    headers.insert(GRPC_STATUS, HeaderValue::from(code as u16));
+    if let Ok(message) = HeaderValue::from_maybe_shared(Bytes::from(percent_encoded(&message))) {
+        headers.insert(GRPC_MESSAGE, message);
+    }
+    if let Some(pushback_ms) = pushback_ms {
+        headers.insert(GRPC_RETRY_PUSHBACK_MS, HeaderValue::from(pushback_ms));
+    }
+    response
+}
+
+/// One refusal, one row.
+fn code(refusal: &Refusal) -> Code {
+    match refusal {
+        // What clients make of a 400 that is not gRPC.
+        Refusal::Gate(_) => Code::Internal,
+        Refusal::NoRoute => Code::Unimplemented,
+        Refusal::Denied => Code::PermissionDenied,
+        Refusal::MaxInFlight => Code::Unavailable,
+        Refusal::TooLarge | Refusal::Upstream(Failure::TooLarge) | Refusal::Limited => Code::ResourceExhausted,
+        Refusal::Upstream(Failure::Timeout | Failure::UploadTimeout) => Code::DeadlineExceeded,
+        Refusal::Upstream(Failure::UploadBroken) => Code::Cancelled,
+        Refusal::Upstream(Failure::Connect | Failure::Broken) => Code::Unavailable,
+    }
+}
+
+/// The code of a limit's refusal, and the exact wait.
+fn limited(outcome: Outcome) -> (Code, Option<i64>) {
+    match respond::reason(outcome) {
+        Reason::StoreDown => (Code::Unavailable, respond::retry_after(outcome).map(|wait_s| wait_s * 1000)),
+        Reason::MissingKey => (Code::PermissionDenied, None),
+        Reason::NeverFits => (Code::ResourceExhausted, Some(NEVER)),
+        _ => (Code::ResourceExhausted, outcome.answer().map(|answer| answer.retry_ms)),
+    }
+}
+
+/// As gRPC wants its messages: printable ASCII but `%` as it is.
+fn percent_encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b' '..=b'~' if byte != b'%' => encoded.push(char::from(byte)),
+            _ => drop(write!(encoded, "%{byte:02X}")),
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grpc_is_told_by_its_content_type() {
+        for (content_type, grpc) in [
+            ("application/grpc", true),
+            ("application/grpc+proto", true),
+            ("Application/gRPC; charset=x", true),
+            ("application/grpc-web", false),
+            ("application/grpc-web+proto", false),
+            ("application/grp", false),
+            ("application/json", false),
+        ] {
+            let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(content_type))]);
+            assert_eq!(is_asked(&headers), grpc, "{content_type}");
+        }
+        assert!(!is_asked(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn messages_stay_printable() {
+        assert_eq!(percent_encoded("a 100% \u{fc}\n~"), "a 100%25 %C3%BC%0A~");
+    }
+}
