@@ -1,14 +1,15 @@
-//! The admin listener: metrics, probes, status and reload, served on the control thread so that
-//! it answers however busy the workers are. Bounded in connections, time and bytes.
+//! The admin listener: metrics, probes, status, reload and limits, served on the control
+//! thread so that it answers however busy the workers are. Bounded in connections, time and bytes.
 
 use std::io;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -17,9 +18,10 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, spawn_local};
 
 use super::guard::{self, Refused};
+use super::limits::{Limits, Problem};
 use super::listeners::remove_socket_file;
 use super::reload::{Job, Order, Outcome, Trigger};
 use super::shared::{Lifecycle, Shared, rfc3339};
@@ -30,7 +32,7 @@ use crate::worker::Listener;
 
 /// The listener and what its pages show.
 pub struct Server {
-    context: Arc<Context>,
+    context: Rc<Context>,
     connections: Arc<Semaphore>,
     open: Option<(ListenAddr, JoinHandle<()>)>,
 }
@@ -40,6 +42,7 @@ pub struct Context {
     pub metrics: Metrics,
     pub shared: Arc<Shared>,
     pub jobs: mpsc::Sender<Job>,
+    pub limits: Limits,
 }
 
 type Answer = Response<Full<Bytes>>;
@@ -49,13 +52,15 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// One request and its answer; a connection carries no second one.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_BODY: usize = 64 * 1024;
+/// Of many decisions at once.
+const MAX_DECISIONS_BODY: usize = 1024 * 1024;
 /// Pause after an accept failed for want of file descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
 
 impl Server {
     pub fn new(context: Context) -> Server {
         let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        Server { context: Arc::new(context), connections, open: None }
+        Server { context: Rc::new(context), connections, open: None }
     }
 
     /// Accepts from `listener` and no longer from the one before it.
@@ -64,17 +69,22 @@ impl Server {
         let task = match listener {
             Listener::Tcp(listener) => {
                 listener.set_nonblocking(true)?;
-                tokio::spawn(accept_tcp(TcpListener::from_std(listener)?, context, connections))
+                spawn_local(accept_tcp(TcpListener::from_std(listener)?, context, connections))
             }
             Listener::Unix(listener) => {
                 listener.set_nonblocking(true)?;
-                tokio::spawn(accept_unix(UnixListener::from_std(listener)?, context, connections))
+                spawn_local(accept_unix(UnixListener::from_std(listener)?, context, connections))
             }
         };
         if let Some((_, before)) = self.open.replace((addr, task)) {
             before.abort();
         }
         Ok(())
+    }
+
+    /// Follows the config in force to its store, before somebody asks.
+    pub fn follow(&self) {
+        self.context.limits.limiter();
     }
 
     pub fn addr(&self) -> Option<&ListenAddr> {
@@ -99,23 +109,23 @@ impl Server {
     }
 }
 
-async fn accept_tcp(listener: TcpListener, context: Arc<Context>, connections: Arc<Semaphore>) {
+async fn accept_tcp(listener: TcpListener, context: Rc<Context>, connections: Arc<Semaphore>) {
     while let Ok(permit) = connections.clone().acquire_owned().await {
         match listener.accept().await {
             Ok((stream, peer)) => {
                 let local = peer.ip().to_canonical().is_loopback();
-                tokio::spawn(serve(stream, local, context.clone(), permit));
+                spawn_local(serve(stream, local, context.clone(), permit));
             }
             Err(error) => pause(&error).await,
         }
     }
 }
 
-async fn accept_unix(listener: UnixListener, context: Arc<Context>, connections: Arc<Semaphore>) {
+async fn accept_unix(listener: UnixListener, context: Rc<Context>, connections: Arc<Semaphore>) {
     while let Ok(permit) = connections.clone().acquire_owned().await {
         match listener.accept().await {
             // The file's permissions say who may come.
-            Ok((stream, _)) => drop(tokio::spawn(serve(stream, true, context.clone(), permit))),
+            Ok((stream, _)) => drop(spawn_local(serve(stream, true, context.clone(), permit))),
             Err(error) => pause(&error).await,
         }
     }
@@ -126,9 +136,9 @@ async fn pause(error: &io::Error) {
     tokio::time::sleep(PAUSE).await;
 }
 
-async fn serve<S>(stream: S, local: bool, context: Arc<Context>, permit: OwnedSemaphorePermit)
+async fn serve<S>(stream: S, local: bool, context: Rc<Context>, permit: OwnedSemaphorePermit)
 where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
     let service = service_fn(move |request| {
         let context = context.clone();
@@ -156,11 +166,89 @@ async fn answer(context: &Context, request: Request<Incoming>, local: bool) -> A
         "/-/reload" if post => reload(context, request, local).await.unwrap_or_else(refusal),
         "/metrics" | "/livez" | "/readyz" | "/-/status" => not_allowed("GET, HEAD"),
         "/-/reload" => not_allowed("POST"),
-        _ => problem(
-            StatusCode::NOT_FOUND,
-            "there are /metrics, /livez, /readyz, GET /-/status and POST /-/reload",
-            json!({}),
-        ),
+        path => match Page::of(path).map(|page| (page, page.methods())) {
+            Some((_, methods)) if !methods.split(", ").any(|method| method == request.method()) => not_allowed(methods),
+            Some(_) => about_limits(context, request, local).await.unwrap_or_else(refusal_in_full),
+            None => problem(
+                StatusCode::NOT_FOUND,
+                "there are /metrics, /livez, /readyz, GET /-/status, POST /-/reload, POST /-/decide, GET /-/limits, \
+                 GET /-/limits/NAME, GET and DELETE /-/limits/NAME/state and POST /-/limits/NAME/refund",
+                json!({}),
+            ),
+        },
+    }
+}
+
+/// The pages about limits.
+#[derive(Clone, Copy)]
+enum Page<'a> {
+    Decide,
+    Limits,
+    Limit(&'a str),
+    State(&'a str),
+    Refund(&'a str),
+}
+
+impl<'a> Page<'a> {
+    fn of(path: &'a str) -> Option<Page<'a>> {
+        match path.strip_prefix("/-/")?.split('/').collect::<Vec<_>>()[..] {
+            ["decide"] => Some(Page::Decide),
+            ["limits"] => Some(Page::Limits),
+            ["limits", name] => Some(Page::Limit(name)),
+            ["limits", name, "state"] => Some(Page::State(name)),
+            ["limits", name, "refund"] => Some(Page::Refund(name)),
+            _ => None,
+        }
+    }
+
+    fn methods(self) -> &'static str {
+        match self {
+            Page::Decide | Page::Refund(_) => "POST",
+            Page::Limits | Page::Limit(_) => "GET, HEAD",
+            Page::State(_) => "GET, HEAD, DELETE",
+        }
+    }
+}
+
+async fn about_limits(context: &Context, request: Request<Incoming>, local: bool) -> Result<Answer, Problem> {
+    let token = context.current.load().config.admin.token.clone();
+    let (head, body) = request.into_parts();
+    let may_look = || guard::may_look(&head.headers, token.as_deref()).map_err(Problem::from);
+    let may_change = || guard::may_change(&head.headers, token.as_deref(), local).map_err(Problem::from);
+    let (limits, query) = (&context.limits, head.uri.query().unwrap_or_default());
+    let Some(page) = Page::of(head.uri.path()) else {
+        return Err(Problem::new(StatusCode::NOT_FOUND, "no such page"));
+    };
+    let changes = head.method == Method::DELETE || matches!(page, Page::Refund(_));
+    if changes {
+        may_change()?
+    } else {
+        may_look()?
+    }
+    let found = match page {
+        Page::Limits => limits.list(),
+        Page::Limit(name) => limits.show(name)?,
+        Page::State(name) if head.method == Method::DELETE => limits.reset(name, query).await?,
+        Page::State(name) => limits.state(name, query).await?,
+        Page::Refund(name) => limits.refund(name, &read(body, MAX_BODY).await?).await?,
+        Page::Decide => limits.decide(&read(body, MAX_DECISIONS_BODY).await?, may_change).await?,
+    };
+    Ok(typed(StatusCode::OK, "application/json", found.to_string()))
+}
+
+async fn read(body: Incoming, most: usize) -> Result<Bytes, Problem> {
+    match Limited::new(body, most).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => {
+            Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, format!("a body here has at most {most} bytes")))
+        }
+        Err(_) => Err(Problem::new(StatusCode::BAD_REQUEST, "the body broke off")),
+    }
+}
+
+impl From<Refused> for Problem {
+    fn from((status, detail): Refused) -> Problem {
+        Problem::new(status, detail)
     }
 }
 
@@ -221,8 +309,12 @@ async fn reload(context: &Context, request: Request<Incoming>, local: bool) -> R
     })
 }
 
-fn refusal((status, detail): Refused) -> Answer {
-    let mut answer = problem(status, detail, json!({}));
+fn refusal(refused: Refused) -> Answer {
+    refusal_in_full(refused.into())
+}
+
+fn refusal_in_full(Problem { status, detail, more }: Problem) -> Answer {
+    let mut answer = problem(status, &detail, more);
     if status == StatusCode::UNAUTHORIZED {
         answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }

@@ -153,6 +153,7 @@ impl Listeners {
         let (kept, closed) = std::mem::take(&mut self.open).into_iter().partition(|a| config.listeners.contains(a));
         self.open = kept;
         closed.iter().for_each(|addr| self.close(addr));
+        self.admin.follow();
         if let Some((addr, listener)) = prepared.admin {
             let old = self.admin.addr().cloned();
             match self.admin.listen(addr.clone(), listener) {

@@ -4,6 +4,7 @@
 mod admin;
 mod diff;
 mod guard;
+mod limits;
 mod listeners;
 mod reload;
 mod shared;
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use tokio::runtime::LocalOptions;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -23,6 +25,7 @@ use crate::limit::store::memory::Memory;
 use crate::metrics::Metrics;
 use crate::snapshot::Snapshot;
 use crate::worker::Workers;
+use limits::Limits;
 use listeners::{BindError, Listeners};
 use reload::{Failure, Job, Order, Outcome, Reloader, Trigger};
 use shared::{Lifecycle, Shared};
@@ -65,7 +68,7 @@ const JOBS: usize = 8;
 pub fn run(source: Source) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build()
+        .build_local(LocalOptions::default())
         .map_err(system("cannot start the control thread's event loop"))?;
     runtime.block_on(control(source))
 }
@@ -121,6 +124,7 @@ fn start(source: Source, config: Config) -> Result<(Reloader, mpsc::Sender<Job>,
         metrics: metrics.clone(),
         shared: shared.clone(),
         jobs: jobs.clone(),
+        limits: Limits::new(current.clone(), memory, metrics.clone()),
     };
     let listeners = Listeners::open(workers, prepared, context).map_err(system("cannot serve a listener"))?;
     shared.enter(Lifecycle::Ready);

@@ -1,7 +1,8 @@
 //! Whose budget: the parts of a limit's key, read from a request and written as a state key, and
 //! the cost of a request. Every store uses the same keys.
 
-use std::fmt::Write;
+use std::borrow::Cow;
+use std::fmt::{self, Write};
 use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName};
@@ -40,6 +41,18 @@ pub struct Facts<'a> {
     pub route: &'a str,
 }
 
+/// Where the values of key parts come from: a request, or somebody who asks about one.
+pub trait Parts {
+    /// `None` when absent.
+    fn value(&self, part: &KeyPart) -> Option<PartValue<'_>>;
+}
+
+pub enum PartValue<'a> {
+    /// The client, of which the part says how much counts.
+    Ip(IpAddr),
+    Bytes(Cow<'a, [u8]>),
+}
+
 /// Cost of one request in units of the limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cost {
@@ -67,7 +80,7 @@ pub fn state_key(
     algorithm: &str,
     key: &Key,
     missing: Missing,
-    facts: &Facts,
+    parts: &impl Parts,
 ) -> Option<String> {
     let mut text = String::with_capacity(96);
     text.push_str(prefix);
@@ -76,7 +89,7 @@ pub fn state_key(
         if i > 0 {
             text.push(',');
         }
-        if !part.write(&mut text, facts) {
+        if !part.write(&mut text, parts) {
             if missing != Missing::Shared {
                 return None;
             }
@@ -90,36 +103,67 @@ pub fn state_key(
     Some(text)
 }
 
+impl Parts for Facts<'_> {
+    fn value(&self, part: &KeyPart) -> Option<PartValue<'_>> {
+        let bytes = match part {
+            KeyPart::Ip { .. } => return Some(PartValue::Ip(self.client)),
+            KeyPart::Host => self.host.as_bytes(),
+            KeyPart::Path => self.path.as_bytes(),
+            KeyPart::Method => self.method.as_bytes(),
+            KeyPart::Route => self.route.as_bytes(),
+            KeyPart::Header(name) => self.headers.get(name)?.as_bytes(),
+            KeyPart::All => return None,
+        };
+        Some(PartValue::Bytes(Cow::Borrowed(bytes)))
+    }
+}
+
 impl KeyPart {
-    /// Appends name and value; false when the request has no value, the name is then written.
-    fn write(&self, text: &mut String, facts: &Facts) -> bool {
+    /// Appends name and value; false when there is no value, the name is then written.
+    fn write(&self, text: &mut String, parts: &impl Parts) -> bool {
+        self.write_name(text);
+        if *self == KeyPart::All {
+            return true;
+        }
+        match (self, parts.value(self)) {
+            (KeyPart::Ip { v4, v6 }, Some(PartValue::Ip(ip))) => {
+                // An address is always within the plain bytes.
+                let _ = write!(text, "={}", network(ip, *v4, *v6));
+            }
+            (_, Some(PartValue::Ip(ip))) => write_value(text, ip.to_string().as_bytes()),
+            (_, Some(PartValue::Bytes(value))) => write_value(text, &value),
+            (_, None) => return false,
+        }
+        true
+    }
+
+    /// As in the config.
+    fn write_name(&self, text: &mut String) {
         match self {
             KeyPart::Ip { v4, v6 } => {
                 text.push_str("ip");
                 if (*v4, *v6) != IP_DEFAULT {
                     let _ = write!(text, "/{v4}/{v6}");
                 }
-                // Debug-free formatting: an address is always within the plain bytes.
-                let _ = write!(text, "={}", network(facts.client, *v4, *v6));
             }
-            KeyPart::Host => write_value(text, "host", facts.host.as_bytes()),
-            KeyPart::Path => write_value(text, "path", facts.path.as_bytes()),
-            KeyPart::Method => write_value(text, "method", facts.method.as_bytes()),
-            KeyPart::Route => write_value(text, "route", facts.route.as_bytes()),
+            KeyPart::Host => text.push_str("host"),
+            KeyPart::Path => text.push_str("path"),
+            KeyPart::Method => text.push_str("method"),
+            KeyPart::Route => text.push_str("route"),
             KeyPart::All => text.push_str("all"),
-            KeyPart::Header(name) => match facts.headers.get(name) {
-                Some(value) => {
-                    text.push_str("header:");
-                    write_value(text, name.as_str(), value.as_bytes());
-                }
-                None => {
-                    text.push_str("header:");
-                    text.push_str(name.as_str());
-                    return false;
-                }
-            },
+            KeyPart::Header(name) => {
+                text.push_str("header:");
+                text.push_str(name.as_str());
+            }
         }
-        true
+    }
+}
+
+impl fmt::Display for KeyPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut name = String::new();
+        self.write_name(&mut name);
+        f.write_str(&name)
     }
 }
 
@@ -132,8 +176,7 @@ fn network(ip: IpAddr, v4: u8, v6: u8) -> IpAddr {
     IpNet::new(ip, prefix).map_or(ip, |net| net.network())
 }
 
-fn write_value(text: &mut String, name: &str, value: &[u8]) {
-    text.push_str(name);
+fn write_value(text: &mut String, value: &[u8]) {
     match str::from_utf8(value) {
         Ok(plain) if !plain.is_empty() && plain.len() <= VALUE_MAX && plain.bytes().all(is_plain) => {
             text.push('=');
@@ -164,6 +207,17 @@ impl Cost {
         stated
             .filter(|digits| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()))
             .map_or(COST_DEFAULT, |digits| digits.parse().map_or(COST_MAX, |cost: i64| cost.min(COST_MAX)))
+    }
+}
+
+/// As in the config.
+impl fmt::Display for Cost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cost::Fixed(cost) => write!(f, "{cost}"),
+            Cost::Header(name) => write!(f, "header:{name}"),
+            Cost::Query(name) => write!(f, "query:{name}"),
+        }
     }
 }
 

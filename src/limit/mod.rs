@@ -9,10 +9,10 @@ pub mod store;
 use std::sync::Arc;
 
 use crate::route::Route;
-use key::Facts;
+use key::{Facts, Parts};
 use rule::{Answer, Limit, Missing, Mode, NEVER, OnError};
 use store::memory::Memory;
-use store::{Check, Decision, Op, Store, StoreError};
+use store::{Check, Decision, ErrorKind, Op, Store, StoreError};
 
 /// A worker's way to limit decisions.
 pub struct Limiter {
@@ -75,10 +75,21 @@ impl Limiter {
 
     /// Asks every limit of `route`; charges all of them or none.
     pub async fn decide(&self, route: &Route, facts: &Facts<'_>) -> Verdict {
+        let checks = route.limits.iter().map(|limit| self.check(limit, facts, limit.cost.of(facts)));
+        self.decide_checks(Op::Take, &route.limits, checks).await
+    }
+
+    /// Takes or peeks, with one check per limit; `None` where a part of the key is absent.
+    pub async fn decide_checks(
+        &self,
+        op: Op,
+        limits: &[Arc<Limit>],
+        checks: impl Iterator<Item = Option<Check>>,
+    ) -> Verdict {
         let mut verdict = Verdict::default();
-        let mut asked = Vec::with_capacity(route.limits.len());
-        for (index, limit) in route.limits.iter().enumerate() {
-            match self.check(limit, facts) {
+        let mut asked = Vec::with_capacity(limits.len());
+        for (index, (limit, check)) in limits.iter().zip(checks).enumerate() {
+            match check {
                 Some(check) => asked.push((index, check)),
                 None if limit.missing == Missing::Skip => {}
                 None => {
@@ -91,20 +102,37 @@ impl Limiter {
             return verdict;
         }
         let (indexes, checks): (Vec<usize>, Vec<Check>) = asked.into_iter().unzip();
-        match self.store.run(Op::Take, checks).await {
+        match self.store.run(op, checks).await {
             Ok(decision) => verdict.absorb(&indexes, decision, Outcome::Store),
-            Err(StoreError { checks, .. }) => self.degrade(&mut verdict, &indexes, checks),
+            Err(StoreError { checks, .. }) => self.degrade(op, &mut verdict, &indexes, checks),
         }
         verdict
     }
 
-    fn check(&self, limit: &Arc<Limit>, facts: &Facts) -> Option<Check> {
-        let key = key::state_key(&self.prefix, &limit.name, limit.rule.name(), &limit.key, limit.missing, facts)?;
-        Some(Check::new(limit, key, limit.cost.of(facts)))
+    /// The check of `limit` for whom `parts` name; `None` when one of them is absent.
+    pub fn check(&self, limit: &Arc<Limit>, parts: &impl Parts, cost: i64) -> Option<Check> {
+        let key = key::state_key(&self.prefix, &limit.name, limit.rule.name(), &limit.key, limit.missing, parts)?;
+        Some(Check::new(limit, key, cost))
+    }
+
+    /// Whether other gateways use the same state.
+    pub fn is_shared(&self) -> bool {
+        !matches!(self.store, Store::Memory(_))
+    }
+
+    /// One check, answered by the store alone: for those who manage state.
+    pub async fn run(&self, op: Op, check: Check) -> Result<Answer, ErrorKind> {
+        let decision = self.store.run(op, vec![check]).await.map_err(|error| error.kind)?;
+        decision.answers.first().copied().ok_or(ErrorKind::Reply)
+    }
+
+    /// The same on the stand-in's state.
+    pub fn run_local(&self, op: Op, check: Check) -> Option<Answer> {
+        self.local.run(op, &[check], store::now_ms()).answers.first().copied()
     }
 
     /// The verdict without the store: each limit by its own `on_error`, the local ones together.
-    fn degrade(&self, verdict: &mut Verdict, indexes: &[usize], checks: Vec<Check>) {
+    fn degrade(&self, op: Op, verdict: &mut Verdict, indexes: &[usize], checks: Vec<Check>) {
         let mut local = (Vec::new(), Vec::new());
         for (index, check) in indexes.iter().zip(checks) {
             let outcome = match check.limit.on_error {
@@ -120,7 +148,7 @@ impl Limiter {
             verdict.checks.push(Checked { limit: *index, outcome });
         }
         if !local.1.is_empty() && !verdict.refused {
-            let decision = self.local.run(Op::Take, &local.1, store::now_ms());
+            let decision = self.local.run(op, &local.1, store::now_ms());
             verdict.absorb(&local.0, decision, Outcome::Local);
         }
     }

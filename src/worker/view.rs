@@ -2,15 +2,12 @@
 //! request holds the view from start to end, which pins the snapshot without touching a counter
 //! that other cores touch.
 
-use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::config::StoreKind;
 use crate::http::pool::{Pools, Servers};
 use crate::limit::Limiter;
 use crate::limit::store::Store;
 use crate::limit::store::memory::Memory;
-use crate::limit::store::redis::Redis;
 use crate::metrics::Metrics;
 use crate::snapshot::Snapshot;
 
@@ -34,10 +31,7 @@ impl View {
     ) -> View {
         let settings = &snapshot.config.store;
         let kept = previous.filter(|view| view.snapshot.config.store == *settings).map(|view| view.store.clone());
-        let store = kept.unwrap_or_else(|| match &settings.kind {
-            StoreKind::Memory => Store::Memory(memory.clone()),
-            StoreKind::Redis(url) => Store::Redis(Rc::new(Redis::connect(settings, url, metrics))),
-        });
+        let store = kept.unwrap_or_else(|| Store::open(settings, memory, metrics));
         View {
             limiter: Limiter::new(store.clone(), memory.clone(), &settings.prefix),
             upstreams: snapshot.config.upstreams.iter().map(|upstream| pools.servers(upstream, metrics)).collect(),

@@ -10,6 +10,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::algo::Rule;
 use super::rule::{Answer, Limit, Mode};
+use crate::config::{StoreKind, StoreSettings};
+use crate::metrics::Metrics;
 
 /// One limit asked for one key.
 #[derive(Clone, Debug)]
@@ -120,6 +122,11 @@ impl ErrorKind {
         ErrorKind::Reply,
     ];
 
+    /// Whether the operation may have happened all the same.
+    pub fn is_unsure(self) -> bool {
+        matches!(self, ErrorKind::Timeout | ErrorKind::Disconnected | ErrorKind::Reply)
+    }
+
     pub fn label(self) -> &'static str {
         match self {
             ErrorKind::Timeout => "timeout",
@@ -144,6 +151,14 @@ pub enum Store {
 }
 
 impl Store {
+    /// The store that `settings` name; lives in the caller's runtime.
+    pub fn open(settings: &StoreSettings, memory: &Arc<memory::Memory>, metrics: &Metrics) -> Store {
+        match &settings.kind {
+            StoreKind::Memory => Store::Memory(memory.clone()),
+            StoreKind::Redis(url) => Store::Redis(Rc::new(redis::Redis::connect(settings, url, metrics))),
+        }
+    }
+
     pub async fn run(&self, op: Op, checks: Vec<Check>) -> Result<Decision, StoreError> {
         match self {
             Store::Memory(memory) => Ok(memory.run(op, &checks, now_ms())),

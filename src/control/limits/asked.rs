@@ -1,0 +1,261 @@
+//! What is asked about limits: bodies and queries, checked against the config. Called by `mod.rs`.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::StatusCode;
+
+use super::json::{Faults, Node, Problem, parse};
+use super::receipt::Receipt;
+use super::unknown;
+use crate::config::Config;
+use crate::limit::Limiter;
+use crate::limit::key::{COST_MAX, KeyPart, PartValue, Parts};
+use crate::limit::rule::Limit;
+use crate::limit::store::{Check, Op};
+
+/// The body of `POST /-/decide`.
+pub struct Order {
+    pub op: Op,
+    pub decisions: Vec<Decision>,
+}
+
+/// Limits asked together: all of them are charged or none.
+pub struct Decision {
+    pub limits: Vec<Arc<Limit>>,
+    pub parts: Named,
+    pub cost: Option<i64>,
+}
+
+pub enum Refund {
+    Receipt(Receipt),
+    Units { parts: Named, cost: i64 },
+}
+
+/// Values of key parts, by the names that the parts have in the config.
+#[derive(Default)]
+pub struct Named(Vec<(String, Given)>);
+
+enum Given {
+    Ip(IpAddr),
+    Text(String),
+}
+
+const DECISIONS_MAX: usize = 1000;
+/// As many as a route may have.
+const LIMITS_MAX: usize = 16;
+/// A request's field may not be longer either.
+const VALUE_MAX: usize = 8 * 1024;
+
+impl Parts for Named {
+    fn value(&self, part: &KeyPart) -> Option<PartValue<'_>> {
+        self.0.iter().find(|(name, _)| is_name_of(name, part)).map(|(_, given)| match given {
+            Given::Ip(ip) => PartValue::Ip(*ip),
+            Given::Text(text) => PartValue::Bytes(Cow::Borrowed(text.as_bytes())),
+        })
+    }
+}
+
+/// `ip` names the client whatever part of its address counts; header names have no case.
+fn is_name_of(name: &str, part: &KeyPart) -> bool {
+    match part {
+        KeyPart::Ip { .. } if name == "ip" => true,
+        KeyPart::Header(_) => name.eq_ignore_ascii_case(&part.to_string()),
+        _ => name == part.to_string(),
+    }
+}
+
+/// A value as the requests of its owner would show it.
+fn given(part: &KeyPart, text: &str) -> Result<Given, String> {
+    match part {
+        _ if text.len() > VALUE_MAX => Err(format!("it is longer than {VALUE_MAX} bytes")),
+        KeyPart::Ip { .. } => text.parse().map(Given::Ip).map_err(|_| format!("`{text}` is not an IP address")),
+        KeyPart::Host => Ok(Given::Text(text.to_ascii_lowercase())),
+        _ => Ok(Given::Text(text.to_owned())),
+    }
+}
+
+impl Order {
+    pub fn read(body: &[u8], config: &Config) -> Result<Order, Problem> {
+        let value = parse(body)?;
+        let faults = Faults::default();
+        let order = order(&faults.root(&value), config);
+        faults.finish(order)
+    }
+}
+
+fn order(root: &Node, config: &Config) -> Option<Order> {
+    root.only(&["operation", "decisions"])?;
+    let op = root.need("operation").and_then(|node| match node.text()? {
+        "take" => Some(Op::Take),
+        "peek" => Some(Op::Peek),
+        other => node.fault(format!("unknown operation `{other}`; one of take, peek")),
+    });
+    let decisions = root.need("decisions")?.items(1..=DECISIONS_MAX)?;
+    // Each is read, for its mistakes, before one of them fails the order.
+    let decisions: Vec<_> = decisions.iter().map(|node| decision(node, config)).collect();
+    Some(Order { op: op?, decisions: decisions.into_iter().collect::<Option<_>>()? })
+}
+
+fn decision(node: &Node, config: &Config) -> Option<Decision> {
+    node.only(&["limits", "key", "cost"])?;
+    let items = node.need("limits")?.items(1..=LIMITS_MAX)?;
+    let mut limits: Vec<Arc<Limit>> = Vec::with_capacity(items.len());
+    for item in &items {
+        let Some(name) = item.text() else { continue };
+        match config.limits.iter().find(|limit| limit.name == name) {
+            Some(_) if limits.iter().any(|limit| limit.name == name) => {
+                item.fault::<()>(format!("`{name}` stands there twice"));
+            }
+            Some(limit) => limits.push(limit.clone()),
+            None => {
+                item.unknown_limit::<()>(unknown(name, config.limits.iter().map(|limit| limit.name.as_str())));
+            }
+        }
+    }
+    let parts = match node.get("key") {
+        // What the unknown limits are keyed by is unknown too.
+        Some(key) if limits.len() == items.len() => named(&key, &limits)?,
+        _ => Named::default(),
+    };
+    let cost = match node.get("cost") {
+        Some(cost) => Some(cost.integer(0..=COST_MAX)?),
+        None => None,
+    };
+    Some(Decision { limits, parts, cost })
+}
+
+/// A name that no limit asked is keyed by is a mistake: left alone it would leave a part absent.
+fn named(node: &Node, limits: &[Arc<Limit>]) -> Option<Named> {
+    let mut named = Vec::new();
+    let parts = || limits.iter().flat_map(|limit| limit.key.0.iter()).filter(|part| **part != KeyPart::All);
+    for (name, value) in node.entries()? {
+        let Some(part) = parts().find(|part| is_name_of(name, part)) else {
+            let mut known: Vec<String> = parts().map(ToString::to_string).collect();
+            known.sort_unstable();
+            known.dedup();
+            let known = if known.is_empty() { "nothing".to_owned() } else { known.join(", ") };
+            value.fault::<()>(format!("these limits are keyed by {known}"));
+            continue;
+        };
+        if named.iter().any(|(earlier, _): &(String, Given)| is_name_of(earlier, part)) {
+            value.fault::<()>(format!("`{part}` stands there twice"));
+        }
+        let Some(text) = value.text() else { continue };
+        match given(part, text) {
+            Ok(given) => named.push((name.to_owned(), given)),
+            Err(why) => drop(value.fault::<()>(why)),
+        }
+    }
+    Some(Named(named))
+}
+
+/// The body of a refund: a receipt, or a key and units.
+pub fn refund(limit: &Arc<Limit>, body: &[u8]) -> Result<Refund, Problem> {
+    let value = parse(body)?;
+    let faults = Faults::default();
+    let refund = read_refund(&faults.root(&value), limit);
+    faults.finish(refund)
+}
+
+fn read_refund(root: &Node, limit: &Arc<Limit>) -> Option<Refund> {
+    root.only(&["receipt", "key", "cost"])?;
+    let Some(node) = root.get("receipt") else {
+        let parts = match root.get("key") {
+            Some(key) => named(&key, std::slice::from_ref(limit))?,
+            None => Named::default(),
+        };
+        let cost = root.need("cost")?.integer(1..=COST_MAX)?;
+        return Some(Refund::Units { parts, cost });
+    };
+    for name in ["key", "cost"] {
+        if let Some(node) = root.get(name) {
+            node.fault::<()>("the receipt says it");
+        }
+    }
+    let Some(receipt) = Receipt::read(node.text()?) else {
+        return node.fault("it is not a receipt that a decision gave");
+    };
+    match receipt.names() {
+        Some((name, _)) if name == limit.name => Some(Refund::Receipt(receipt)),
+        Some((name, _)) => node.fault(format!("it is a receipt of the limit `{name}`")),
+        None => node.fault("it is not a receipt that a decision gave"),
+    }
+}
+
+/// `key=PART&key=PART`, in the order of the limit's key, and `cost=N`.
+pub fn query(limit: &Limit, query: &str) -> Result<(Named, Option<i64>), Problem> {
+    let bad = |detail: String| Problem::new(StatusCode::BAD_REQUEST, detail);
+    let (mut values, mut cost) = (Vec::new(), None);
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let value = percent_decoded(value).ok_or_else(|| bad(format!("`{name}` is not percent-encoded UTF-8")))?;
+        match name {
+            "key" => values.push(value),
+            "cost" => {
+                let within = value.parse().ok().filter(|cost| (0..=COST_MAX).contains(cost));
+                cost = Some(within.ok_or_else(|| bad(format!("`cost` is an integer from 0 to {COST_MAX}")))?);
+            }
+            _ => return Err(bad(format!("unknown parameter `{name}`; there are `key` and `cost`"))),
+        }
+    }
+    let parts: Vec<&KeyPart> = limit.key.0.iter().filter(|part| **part != KeyPart::All).collect();
+    if parts.len() != values.len() {
+        let names: Vec<String> = parts.iter().map(ToString::to_string).collect();
+        return Err(bad(match names.as_slice() {
+            [] => format!("`{}` has one budget for all: leave `key` out", limit.name),
+            names => {
+                format!("`{}` is keyed by {}: write `key` once for each, in this order", limit.name, names.join(", "))
+            }
+        }));
+    }
+    let named = parts.into_iter().zip(values).map(|(part, value)| {
+        given(part, &value).map(|given| (part.to_string(), given)).map_err(|why| bad(format!("key {part}: {why}")))
+    });
+    Ok((Named(named.collect::<Result<_, _>>()?), cost))
+}
+
+/// The check of a limit that somebody manages; a part that is absent has to be said.
+pub fn check(limiter: &Limiter, limit: &Arc<Limit>, parts: &Named, cost: i64) -> Result<Check, Problem> {
+    limiter.check(limit, parts, cost).ok_or_else(|| {
+        let names: Vec<String> = limit.key.0.iter().map(ToString::to_string).collect();
+        let detail = format!("`{}` is keyed by {}: give each of them in `key`", limit.name, names.join(", "));
+        Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
+    })
+}
+
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [byte, after @ ..] = rest {
+        rest = after;
+        if *byte != b'%' {
+            bytes.push(*byte);
+            continue;
+        }
+        let digits = rest.get(..2).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit))?;
+        bytes.push(u8::from_str_radix(str::from_utf8(digits).ok()?, 16).ok()?);
+        rest = &rest[2..];
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percent_encoding() {
+        for (text, decoded) in [
+            ("a+b", Some("a+b")),
+            ("%41%20%c3%BC", Some("A \u{fc}")),
+            ("%", None),
+            ("%4", None),
+            ("%+1", None),
+            ("%ff", None),
+        ] {
+            assert_eq!(percent_decoded(text).as_deref(), decoded, "{text}");
+        }
+    }
+}

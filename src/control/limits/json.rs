@@ -1,0 +1,154 @@
+//! JSON bodies of the admin listener, read member by member: every mistake is kept with the place
+//! where it stands, as a JSON pointer. Called by the other files of this folder.
+
+use std::cell::RefCell;
+use std::ops::RangeInclusive;
+
+use http::StatusCode;
+use serde_json::{Map, Value, json};
+
+use crate::config::closest;
+
+/// Why a request is not obeyed.
+#[derive(Debug)]
+pub struct Problem {
+    pub status: StatusCode,
+    pub detail: String,
+    /// Members beside title, status and detail.
+    pub more: Value,
+}
+
+/// The mistakes of one body.
+#[derive(Default)]
+pub struct Faults(RefCell<Vec<Fault>>);
+
+struct Fault {
+    pointer: String,
+    detail: String,
+    unknown_limit: bool,
+}
+
+/// A value and where it stands.
+pub struct Node<'a> {
+    value: &'a Value,
+    pointer: String,
+    faults: &'a Faults,
+}
+
+/// Mistakes told of one body.
+const FAULTS_MAX: usize = 20;
+
+impl Problem {
+    pub fn new(status: StatusCode, detail: impl Into<String>) -> Problem {
+        Problem { status, detail: detail.into(), more: json!({}) }
+    }
+}
+
+pub fn parse(body: &[u8]) -> Result<Value, Problem> {
+    serde_json::from_slice(body)
+        .map_err(|error| Problem::new(StatusCode::BAD_REQUEST, format!("the body is not JSON: {error}")))
+}
+
+impl Faults {
+    pub fn root<'a>(&'a self, value: &'a Value) -> Node<'a> {
+        Node { value, pointer: "#".to_owned(), faults: self }
+    }
+
+    fn push(&self, pointer: &str, detail: impl Into<String>, unknown_limit: bool) {
+        let mut faults = self.0.borrow_mut();
+        if faults.len() < FAULTS_MAX {
+            faults.push(Fault { pointer: pointer.to_owned(), detail: detail.into(), unknown_limit });
+        }
+    }
+
+    /// `found`, unless there was a mistake anywhere.
+    pub fn finish<T>(self, found: Option<T>) -> Result<T, Problem> {
+        let faults = self.0.into_inner();
+        match (found, faults.first()) {
+            (Some(found), None) => Ok(found),
+            (_, first) => {
+                let unknown_limit = !faults.is_empty() && faults.iter().all(|fault| fault.unknown_limit);
+                let status = if unknown_limit { StatusCode::NOT_FOUND } else { StatusCode::UNPROCESSABLE_ENTITY };
+                let detail = first.map_or("the body is incomplete".to_owned(), |first| {
+                    format!("{}: {}", first.pointer, first.detail)
+                });
+                let errors: Vec<Value> =
+                    faults.iter().map(|fault| json!({ "pointer": fault.pointer, "detail": fault.detail })).collect();
+                Err(Problem { status, detail, more: json!({ "errors": errors }) })
+            }
+        }
+    }
+}
+
+impl<'a> Node<'a> {
+    pub fn fault<T>(&self, detail: impl Into<String>) -> Option<T> {
+        self.faults.push(&self.pointer, detail, false);
+        None
+    }
+
+    pub fn unknown_limit<T>(&self, detail: String) -> Option<T> {
+        self.faults.push(&self.pointer, detail, true);
+        None
+    }
+
+    /// Reports members that are not among `known`.
+    pub fn only(&self, known: &[&str]) -> Option<()> {
+        for name in self.object()?.keys().filter(|name| !known.contains(&name.as_str())) {
+            let help = match closest(name, known.iter().copied()) {
+                Some(close) => format!("did you mean `{close}`?"),
+                None => format!("the members here are {}", known.join(", ")),
+            };
+            self.at(name, self.value).fault::<()>(format!("unknown member; {help}"));
+        }
+        Some(())
+    }
+
+    pub fn get(&self, name: &str) -> Option<Node<'a>> {
+        Some(self.at(name, self.value.get(name)?))
+    }
+
+    pub fn need(&self, name: &str) -> Option<Node<'a>> {
+        self.object()?;
+        let found = self.get(name);
+        if found.is_none() {
+            self.fault::<()>(format!("`{name}` is missing"));
+        }
+        found
+    }
+
+    pub fn entries(&self) -> Option<Vec<(&'a str, Node<'a>)>> {
+        Some(self.object()?.iter().map(|(name, value)| (name.as_str(), self.at(name, value))).collect())
+    }
+
+    pub fn items(&self, len: RangeInclusive<usize>) -> Option<Vec<Node<'a>>> {
+        match self.value {
+            Value::Array(items) if len.contains(&items.len()) => {
+                Some(items.iter().enumerate().map(|(i, value)| self.at(&i.to_string(), value)).collect())
+            }
+            Value::Array(items) => {
+                self.fault(format!("{} items; there may be {} to {}", items.len(), len.start(), len.end()))
+            }
+            _ => self.fault("it must be a list"),
+        }
+    }
+
+    pub fn text(&self) -> Option<&'a str> {
+        self.value.as_str().or_else(|| self.fault("it must be a string"))
+    }
+
+    pub fn integer(&self, range: RangeInclusive<i64>) -> Option<i64> {
+        match self.value.as_i64().filter(|int| range.contains(int)) {
+            Some(int) => Some(int),
+            None => self.fault(format!("it must be an integer from {} to {}", range.start(), range.end())),
+        }
+    }
+
+    fn object(&self) -> Option<&'a Map<String, Value>> {
+        self.value.as_object().or_else(|| self.fault("it must be an object"))
+    }
+
+    fn at(&self, name: &str, value: &'a Value) -> Node<'a> {
+        let name = name.replace('~', "~0").replace('/', "~1");
+        Node { value, pointer: format!("{}/{name}", self.pointer), faults: self.faults }
+    }
+}

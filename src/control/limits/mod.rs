@@ -1,0 +1,369 @@
+//! Limits without a request: decisions, state, resets and refunds for whoever asks the admin
+//! listener. Has a store link of its own, on the control thread. Called by `admin`.
+
+mod asked;
+mod json;
+mod receipt;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use http::StatusCode;
+use serde_json::{Value, json};
+use tokio::task::spawn_local;
+
+use crate::config::{Config, StoreSettings, closest};
+use crate::limit::algo::Rule;
+use crate::limit::algo::fixed_window::FixedWindow;
+use crate::limit::key::{COST_MAX, Cost};
+use crate::limit::rule::{Answer, Limit, Missing, Mode, NEVER, OnError, Policy};
+use crate::limit::store::memory::Memory;
+use crate::limit::store::{self, Check, ErrorKind, Op, Store};
+use crate::limit::{Limiter, Outcome, Verdict};
+use crate::metrics::{Metrics, Reason};
+use crate::snapshot::Current;
+use asked::{Decision, Order};
+use receipt::{Receipt, Use, Used};
+
+pub use json::Problem;
+
+pub struct Limits {
+    current: Current,
+    memory: Arc<Memory>,
+    metrics: Metrics,
+    link: RefCell<(StoreSettings, Rc<Limiter>)>,
+    used: RefCell<Used>,
+}
+
+/// Limits asked at once by one call: few enough that the last answer meets the store's deadline.
+const AT_ONCE: usize = 128;
+
+impl Limits {
+    pub fn new(current: Current, memory: Arc<Memory>, metrics: Metrics) -> Limits {
+        let settings = current.load().config.store.clone();
+        let limiter = Rc::new(limiter(&settings, &memory, &metrics));
+        Limits { current, memory, metrics, link: RefCell::new((settings, limiter)), used: RefCell::default() }
+    }
+
+    /// The way to the store in force; a new one is opened when its settings changed.
+    pub fn limiter(&self) -> Rc<Limiter> {
+        let mut link = self.link.borrow_mut();
+        let current = self.current.load();
+        if link.0 != current.config.store {
+            let settings = current.config.store.clone();
+            let limiter = Rc::new(limiter(&settings, &self.memory, &self.metrics));
+            *link = (settings, limiter);
+        }
+        link.1.clone()
+    }
+
+    pub fn list(&self) -> Value {
+        let snapshot = self.current.load();
+        let config = &snapshot.config;
+        let limits: Vec<Value> = config.limits.iter().map(|limit| description(limit, config)).collect();
+        json!({ "limits": limits })
+    }
+
+    pub fn show(&self, name: &str) -> Result<Value, Problem> {
+        let snapshot = self.current.load();
+        let limit = find(&snapshot.config, name)?;
+        Ok(description(limit, &snapshot.config))
+    }
+
+    /// The decisions that `body` asks for. `may_take` is asked before anything is charged.
+    pub async fn decide(&self, body: &[u8], may_take: impl FnOnce() -> Result<(), Problem>) -> Result<Value, Problem> {
+        let snapshot = self.current.load_full();
+        let Order { op, decisions } = Order::read(body, &snapshot.config)?;
+        if op == Op::Take {
+            may_take()?;
+        }
+        let limiter = self.limiter();
+        let mut answers = Vec::with_capacity(decisions.len());
+        let mut decisions = decisions.into_iter().peekable();
+        while decisions.peek().is_some() {
+            let (mut running, mut asked) = (Vec::new(), 0);
+            while let Some(decision) = decisions.next_if(|next| asked == 0 || asked + next.limits.len() <= AT_ONCE) {
+                asked += decision.limits.len();
+                running.push(spawn_local(answer(limiter.clone(), op, decision)));
+            }
+            for task in running {
+                let failed = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "a decision broke off");
+                answers.push(task.await.map_err(failed)?);
+            }
+        }
+        Ok(json!({ "decisions": answers }))
+    }
+
+    /// What is left now, and what the limit would answer; changes nothing.
+    pub async fn state(&self, name: &str, query: &str) -> Result<Value, Problem> {
+        let snapshot = self.current.load_full();
+        let limit = find(&snapshot.config, name)?;
+        let (parts, cost) = asked::query(limit, query)?;
+        let limiter = self.limiter();
+        let check = asked::check(&limiter, limit, &parts, cost.unwrap_or_else(|| cost_of(limit)))?;
+        let (key, policy) = (check.key.clone(), check.rule.policy());
+        let mut now = check.clone();
+        now.cost = 0;
+        let now = limiter.run(Op::Peek, now).await.map_err(|kind| store_away(kind, ""))?;
+        let answer = limiter.run(Op::Peek, check).await.map_err(|kind| store_away(kind, ""))?;
+        let mut state = numbers(&Answer { remaining: now.remaining, reset_ms: now.reset_ms, ..answer }, policy);
+        state["limit"] = name.into();
+        state["state_key"] = key.into();
+        Ok(state)
+    }
+
+    /// Forgets what the key has used.
+    pub async fn reset(&self, name: &str, query: &str) -> Result<Value, Problem> {
+        let snapshot = self.current.load_full();
+        let limit = find(&snapshot.config, name)?;
+        let (parts, _) = asked::query(limit, query)?;
+        let limiter = self.limiter();
+        let check = asked::check(&limiter, limit, &parts, 0)?;
+        let key = check.key.clone();
+        // What was used while the store was away goes as well.
+        limiter.run_local(Op::Reset, check.clone());
+        limiter
+            .run(Op::Reset, check)
+            .await
+            .map_err(|kind| store_away(kind, "; it is not known whether the key was reset"))?;
+        Ok(json!({ "limit": name, "state_key": key, "reset": true }))
+    }
+
+    /// Gives back what a receipt stands for, at most once, or units of a key.
+    pub async fn refund(&self, name: &str, body: &[u8]) -> Result<Value, Problem> {
+        let snapshot = self.current.load_full();
+        let limit = find(&snapshot.config, name)?;
+        let limiter = self.limiter();
+        let (applied, reason) = match asked::refund(limit, body)? {
+            asked::Refund::Receipt(receipt) => self.refund_receipt(&limiter, limit, &receipt).await?,
+            asked::Refund::Units { parts, cost } => {
+                let check = asked::check(&limiter, limit, &parts, cost)?;
+                (give_back_units(&limiter, check).await?, "nothing_charged")
+            }
+        };
+        let mut answer = json!({ "limit": name, "applied": applied });
+        if !applied {
+            answer["reason"] = reason.into();
+        }
+        Ok(answer)
+    }
+
+    /// Whether it was applied, and if not, why.
+    async fn refund_receipt(
+        &self,
+        limiter: &Limiter,
+        limit: &Arc<Limit>,
+        receipt: &Receipt,
+    ) -> Result<(bool, &'static str), Problem> {
+        if receipt.names().is_none_or(|(_, algorithm)| algorithm != limit.rule.name()) {
+            return Ok((false, "algorithm_changed"));
+        }
+        let now_ms = store::now_ms();
+        match self.used.borrow_mut().note(receipt, now_ms) {
+            Use::First => {}
+            Use::Again => return Ok((false, "used")),
+            Use::Expired => return Ok((false, "expired")),
+        }
+        let mut check = Check::new(limit, receipt.key.clone(), -receipt.cost);
+        check.tag = receipt.receipt;
+        if receipt.local {
+            return Ok((limiter.run_local(Op::Adjust, check).is_some_and(|answer| answer.admitted), "nothing_charged"));
+        }
+        if limiter.is_shared() {
+            let mark = limiter.run(Op::Take, mark(limit, receipt, now_ms)).await;
+            match mark {
+                Ok(answer) if answer.admitted => {}
+                Ok(_) => return Ok((false, "used")),
+                Err(kind) => {
+                    if !kind.is_unsure() {
+                        self.used.borrow_mut().forget(receipt);
+                        return Err(store_away(kind, "; nothing was given back, the receipt is still good"));
+                    }
+                    return Err(store_away(kind, "; nothing was given back, the receipt may count as used"));
+                }
+            }
+        }
+        let answer = limiter
+            .run(Op::Adjust, check)
+            .await
+            .map_err(|kind| store_away(kind, "; it is not known whether the refund happened, the receipt is used"))?;
+        Ok((answer.admitted, "nothing_charged"))
+    }
+}
+
+fn limiter(settings: &StoreSettings, memory: &Arc<Memory>, metrics: &Metrics) -> Limiter {
+    Limiter::new(Store::open(settings, memory, metrics), memory.clone(), &settings.prefix)
+}
+
+/// One decision, as JSON.
+async fn answer(limiter: Rc<Limiter>, op: Op, decision: Decision) -> Value {
+    let Decision { limits, parts, cost } = decision;
+    let mut checks = Vec::with_capacity(limits.len());
+    for limit in &limits {
+        let mut check = limiter.check(limit, &parts, cost.unwrap_or_else(|| cost_of(limit)));
+        if let Some(check) = &mut check {
+            check.tag = tag();
+        }
+        checks.push(check);
+    }
+    let verdict = limiter.decide_checks(op, &limits, checks.iter().cloned()).await;
+    let entries: Vec<Value> = limits
+        .iter()
+        .zip(checks)
+        .enumerate()
+        .map(|(index, (limit, check))| {
+            let outcome = verdict.checks.iter().find(|checked| checked.limit == index).map(|checked| checked.outcome);
+            entry(op, limit, check, outcome, &verdict)
+        })
+        .collect();
+    json!({ "admitted": !verdict.refused, "limits": entries })
+}
+
+/// A number that no other decision has; below 2^52, as all numbers of the store.
+fn tag() -> i64 {
+    rand::random_range(1..1 << 52)
+}
+
+fn entry(op: Op, limit: &Limit, check: Option<Check>, outcome: Option<Outcome>, verdict: &Verdict) -> Value {
+    let Some(outcome) = outcome else {
+        let why = if check.is_none() { "key_absent" } else { "refused_before" };
+        return json!({ "limit": limit.name, "asked": false, "reason": why });
+    };
+    let Some((answer, check)) = outcome.answer().zip(check) else {
+        let mut entry = json!({ "limit": limit.name, "asked": true, "admitted": outcome.admitted() });
+        if !outcome.admitted() {
+            entry["reason"] = crate::http::respond::reason(outcome).label().into();
+        }
+        entry["source"] = "none".into();
+        return entry;
+    };
+    let mut entry = numbers(answer, check.rule.policy());
+    entry["limit"] = limit.name.as_str().into();
+    entry["asked"] = true.into();
+    entry["mode"] = mode(limit).into();
+    entry["source"] = if matches!(outcome, Outcome::Local(_)) { "local" } else { "store" }.into();
+    let charged = answer.admitted && (!verdict.refused || limit.mode == Mode::Shadow);
+    if op == Op::Take && charged && check.cost > 0 {
+        let receipt = Receipt {
+            id: rand::random(),
+            expires_ms: store::now_ms().saturating_add(answer.reset_ms.max(1)),
+            local: matches!(outcome, Outcome::Local(_)),
+            cost: check.cost,
+            receipt: answer.receipt,
+            key: check.key,
+        };
+        entry["receipt"] = receipt.token().into();
+    }
+    entry
+}
+
+/// An answer's numbers. `retry_after_ms` is null when waiting cannot help.
+fn numbers(answer: &Answer, policy: Policy) -> Value {
+    let mut numbers = json!({
+        "admitted": answer.admitted,
+        "remaining": answer.remaining,
+        "reset_ms": answer.reset_ms,
+        "policy": { "quota": policy.quota, "window_ms": policy.window_ms },
+    });
+    if answer.admitted {
+        if answer.retry_ms > 0 {
+            numbers["hold_ms"] = answer.retry_ms.into();
+        }
+    } else {
+        let never = answer.retry_ms == NEVER;
+        numbers["retry_after_ms"] = if never { Value::Null } else { answer.retry_ms.into() };
+        numbers["reason"] = if never { Reason::NeverFits } else { Reason::Exhausted }.label().into();
+    }
+    numbers
+}
+
+/// Without a receipt: of what is charged now. A peek names it.
+async fn give_back_units(limiter: &Limiter, mut check: Check) -> Result<bool, Problem> {
+    let cost = check.cost;
+    check.cost = 0;
+    let now =
+        limiter.run(Op::Peek, check.clone()).await.map_err(|kind| store_away(kind, "; nothing was given back"))?;
+    check.cost = -cost;
+    check.tag = now.receipt;
+    let answer = limiter
+        .run(Op::Adjust, check)
+        .await
+        .map_err(|kind| store_away(kind, "; it is not known whether the refund happened"))?;
+    Ok(answer.admitted)
+}
+
+/// A used receipt, for all gateways to see: a limit of one for as long as the receipt is good.
+fn mark(limit: &Arc<Limit>, receipt: &Receipt, now_ms: i64) -> Check {
+    let Receipt { id, expires_ms, key, .. } = receipt;
+    let prefix = key.split_once(":{").map_or("", |(prefix, _)| prefix);
+    let window_ms = (expires_ms - now_ms).max(1000);
+    let mut check = Check::new(limit, format!("{prefix}:{{receipt={id:032x}}}:receipt:fixed_window"), 1);
+    check.rule = Arc::new(Rule::FixedWindow(FixedWindow { limit: 1, window_ms, clock: false }));
+    check
+}
+
+fn find<'c>(config: &'c Config, name: &str) -> Result<&'c Arc<Limit>, Problem> {
+    config.limits.iter().find(|limit| limit.name == name).ok_or_else(|| {
+        let known = config.limits.iter().map(|limit| limit.name.as_str());
+        Problem::new(StatusCode::NOT_FOUND, unknown(name, known))
+    })
+}
+
+fn unknown<'c>(name: &str, known: impl Iterator<Item = &'c str>) -> String {
+    let help = match closest(name, known) {
+        Some(close) => format!("did you mean `{close}`?"),
+        None => "GET /-/limits lists them".to_owned(),
+    };
+    format!("there is no limit `{name}`; {help}")
+}
+
+fn store_away(kind: ErrorKind, consequence: &str) -> Problem {
+    let detail = format!("the limit store gave no answer ({}){consequence}", kind.label());
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+}
+
+/// The cost of one request where it does not depend on the request.
+fn cost_of(limit: &Limit) -> i64 {
+    match &limit.cost {
+        Cost::Fixed(cost) => (*cost).min(COST_MAX),
+        _ => 1,
+    }
+}
+
+fn description(limit: &Limit, config: &Config) -> Value {
+    let policy = limit.rule.policy();
+    let key: Vec<String> = limit.key.0.iter().map(ToString::to_string).collect();
+    let routes: Vec<&str> = config
+        .routes
+        .iter()
+        .filter(|route| route.limits.iter().any(|of| of.name == limit.name))
+        .map(|route| route.name.as_str())
+        .collect();
+    json!({
+        "limit": limit.name,
+        "algorithm": limit.rule.name(),
+        "policy": { "quota": policy.quota, "window_ms": policy.window_ms },
+        "key": key,
+        "missing": match limit.missing {
+            Missing::Skip => "skip",
+            Missing::Shared => "shared",
+            Missing::Refuse => "refuse",
+        },
+        "cost": limit.cost.to_string(),
+        "mode": mode(limit),
+        "on_error": match limit.on_error {
+            OnError::Open => "open",
+            OnError::Closed => "closed",
+            OnError::Local => "local",
+        },
+        "routes": routes,
+    })
+}
+
+fn mode(limit: &Limit) -> &'static str {
+    match limit.mode {
+        Mode::Enforce => "enforce",
+        Mode::Shadow => "shadow",
+    }
+}
