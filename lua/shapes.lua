@@ -9,8 +9,8 @@ local call = redis.call
 local tonumber, match, gmatch, format, concat = tonumber, string.match, string.gmatch, string.format, table.concat
 
 -- `%d` is exact for these numbers, where `..` and tostring keep 14 digits.
-local FORMAT = { '%d', '%d %d', '%d %d %d' }
-local PATTERN = { '^(%d+)$', '^(%d+) (%d+)$', '^(%d+) (%d+) (%d+)$' }
+local FORMAT = { '%d', '%d %d', '%d %d %d', '%d %d %d %d' }
+local PATTERN = { '^(%d+)$', '^(%d+) (%d+)$', '^(%d+) (%d+) (%d+)$', '^(%d+) (%d+) (%d+) (%d+)$' }
 
 local cells = {}
 
@@ -18,8 +18,8 @@ function cells.open(key, rule, text)
   if not text then return false end
   local width = rule.fields
   if width then
-    local a, b, c = match(text, PATTERN[width])
-    return a and { tonumber(a), tonumber(b), tonumber(c) } or false
+    local a, b, c, d = match(text, PATTERN[width])
+    return a and { tonumber(a), tonumber(b), tonumber(c), tonumber(d) } or false
   end
   if not match(text, '^[%d ]+$') then return false end
   local state, size = {}, 0
@@ -37,7 +37,7 @@ end
 function cells.save(key, rule, state, ttl)
   local text
   if rule.fields then
-    text = format(FORMAT[rule.fields], state[1], state[2], state[3])
+    text = format(FORMAT[rule.fields], state[1], state[2], state[3], state[4])
   else
     local parts = {}
     for i = 1, #state do parts[i] = format('%d', state[i]) end

@@ -381,7 +381,8 @@ fn a_new_store_is_followed() {
     std::fs::write(&path, format!("{text}\n{}prefix = \"other\"\n", on(&redis))).unwrap();
     let state = || ask(&gateway, "GET", "/-/limits/per-ip/state?key=10.0.0.1&cost=0", "");
     until("the new store answers", || {
-        state().status() == 200 && state().json()["state_key"].as_str().unwrap().starts_with("other:")
+        let state = state();
+        state.status() == 200 && state.json()["state_key"].as_str().unwrap().starts_with("other:")
     });
     assert_eq!(state().json()["remaining"], 5);
     decide(&gateway, "take", &[order]);

@@ -223,7 +223,7 @@ fn limits_compile_to_exact_integers() {
         TokenBucket { rate: 7, per_ms: 86_400_000, burst: 3, debt: 2, interval: false, empty: true }
     );
     assert_eq!(
-        limit("rate = \"5/10s\"\nalgorithm = \"fixed_window\"\nanchor = \"clock\"").rule.params(),
+        limit("rate = \"5/10s\"\nalgorithm = \"fixed_window\"\nanchor = \"clock\"").rule.params(0),
         [5, 10_000, 1]
     );
     let all = limit(
@@ -250,6 +250,10 @@ fn bounds_are_where_the_errors_say() {
         ("rate = \"{}/day\"\nburst = 1\nrefill = \"interval\"", "rate"),
         ("rate = \"1/3660d\"\nburst = 5\ndebt = {}", "debt"),
         ("algorithm = \"fixed_window\"\nrate = \"{}/s\"", "rate"),
+        ("algorithm = \"gcra\"\nrate = \"3/7ms\"\nburst = {}", "burst"),
+        ("algorithm = \"sliding_window\"\nrate = \"{}/day\"", "rate"),
+        ("algorithm = \"sliding_window\"\nrate = \"{}/day\"\nprecision = 60", "rate"),
+        ("algorithm = \"calendar\"\nrate = \"{}/day\"", "rate"),
         ("rate = \"5/s\"\nburst = 9\ndebt = 2\ncost = {}", "cost"),
     ] {
         let with = |value: i64| format!("{ROUTE}[limit.x]\n{}", text.replace("{}", &value.to_string()));
@@ -264,6 +268,39 @@ fn bounds_are_where_the_errors_say() {
             assert!(!interval || rate * per_ms < 1 << 52);
         }
     }
+}
+
+#[test]
+fn windows_compile_to_exact_integers() {
+    let params = |text: &str, now: &str| {
+        let now = now.parse::<jiff::Timestamp>().unwrap().as_millisecond();
+        good(&format!("{ROUTE}[limit.x]\n{text}")).limits.remove(0).rule.params(now)
+    };
+    let any = "2026-11-20T12:00:00Z";
+    assert_eq!(params("algorithm = \"gcra\"\nrate = \"10/s\"\nburst = 7", any), [1, 100, 7]);
+    assert_eq!(params("algorithm = \"gcra\"\nrate = \"10/s\"", any), [1, 100, 10]);
+    let sliding = "algorithm = \"sliding_window\"\nrate = \"10/min\"\n";
+    assert_eq!(params(sliding, any), [10, 60_000, 60_000]);
+    assert_eq!(params(&format!("{sliding}precision = 2"), any), [10, 60_000, 60_000]);
+    assert_eq!(params(&format!("{sliding}precision = 7"), any), [10, 60_000, 8572]);
+    let ids = |text: &str, now: &str| {
+        let params = params(&format!("algorithm = \"calendar\"\n{text}"), now);
+        (params[0], [1, 3, 5, 7, 9].map(|i| params[i]))
+    };
+    assert_eq!(ids("rate = \"5/day\"", any), (5, [20261119, 20261120, 20261121, 20261122, 20261123]));
+    assert_eq!(
+        ids("rate = \"5/h\"\nzone = \"Asia/Kathmandu\"", any).1,
+        [20261120160, 20261120170, 20261120180, 20261120190, 20261120200]
+    );
+    assert_eq!(
+        ids("rate = \"5/week\"\nweek_start = \"sunday\"\nresets_at = \"18:30\"", "2026-11-22T18:29:59Z").1,
+        [20261108, 20261115, 20261122, 20261129, 20261206]
+    );
+    assert_eq!(
+        ids("rate = \"5/month\"\nresets_at = \"04:00\"\nzone = \"europe/berlin\"", "2026-12-01T02:59:59Z").1,
+        [20261001, 20261101, 20261201, 20270101, 20270201]
+    );
+    assert_eq!(ids("rate = \"5/year\"", any).1, [20250101, 20260101, 20270101, 20280101, 20290101]);
 }
 
 #[test]

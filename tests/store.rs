@@ -18,13 +18,15 @@ use std::time::Duration;
 
 use rand::Rng;
 use redis::Commands;
+use sluicegate::limit::algo::calendar::Unit;
+use sluicegate::limit::algo::gcra::Gcra;
 use sluicegate::limit::algo::{NAMES, Rule};
 use sluicegate::limit::rule::{Limit, Mode};
 use sluicegate::limit::store::memory::Memory;
 use sluicegate::limit::store::redis::wire::{Call, decode};
 use sluicegate::limit::store::{Check, Decision, ErrorKind, Op};
 use sluicegate::metrics::Metrics;
-use support::{DEADLINE, RedisServer, bucket, check, connected, kind, limit, window, worker};
+use support::{DEADLINE, RedisServer, bucket, calendar, check, connected, kind, limit, sliding, window, worker};
 use tokio::task::JoinSet;
 
 #[test]
@@ -54,7 +56,7 @@ fn decides_like_the_memory_store() {
             let counts = decisions.iter().map(|(_, checks)| checks.len());
             assert_eq!(decode(reply, counts), Some(expected), "at {now}: {decisions:?}");
         }
-        assert_keys_expire(&mut client, 2 * 86_400_000);
+        assert_keys_expire(&mut client, 2 * 366 * 86_400_000);
     }
 }
 
@@ -72,6 +74,16 @@ fn minutes(mut rule: Rule, rng: &mut impl Rng) -> Rule {
             rule.window_ms = period;
             rule.limit = rule.limit.min(100);
         }
+        Rule::Gcra(rule) => {
+            rule.per_ms = period;
+            rule.rate = rule.rate.min(50);
+            rule.burst = rule.burst.min(50);
+        }
+        Rule::SlidingWindow(_) => {
+            let precision = [2, 3, 60][rng.random_range(0..3)];
+            return support::sliding(rng.random_range(1..100), period, precision);
+        }
+        Rule::Calendar(rule) => rule.limit = rule.limit.min(100),
     }
     rule
 }
@@ -125,7 +137,15 @@ async fn hammer(url: String, limits: Vec<Arc<Limit>>, tasks: usize, rounds: usiz
 #[test]
 fn two_gateways_admit_exactly_the_limit() {
     let server = RedisServer::start(&[]);
-    for rule in [bucket(1, 1000), window(1000)] {
+    for rule in [
+        bucket(1, 1000),
+        window(1000),
+        Rule::Gcra(Gcra { rate: 1, per_ms: 3_600_000, burst: 1000 }),
+        sliding(1000, 3_600_000, 2),
+        sliding(1000, 3_600_000, 60),
+        calendar(1000, Unit::Year),
+    ] {
+        let () = redis::cmd("FLUSHALL").query(&mut server.client()).unwrap();
         let limits = [limit("one", rule, Mode::Enforce)];
         assert_eq!(two_gateways(&server, &limits, 100, 20), (1000, 3000));
     }
@@ -149,6 +169,7 @@ fn several_limits_are_charged_together_or_not_at_all() {
             Rule::FixedWindow(_) => assert_eq!(charged, 300, "{}", limit.name),
             // One token an hour comes back: at most its first few thousandths.
             Rule::TokenBucket(rule) => assert_eq!((charged + rule.per_ms - 1) / rule.per_ms, 300, "{}", limit.name),
+            other => panic!("{other:?} is none of the three"),
         }
     }
     assert_eq!(assert_keys_expire(&mut client, 1000 * 3_600_000 + 1), 4);
@@ -236,6 +257,19 @@ fn state_of_another_form_counts_as_none() {
                 let () = client.set(&key, text).unwrap();
                 let decision = redis.run(Op::Take, vec![check(limit, "all", 1)]).await.unwrap();
                 assert_eq!((decision.admitted, decision.answers[0].remaining), (true, 9), "{text:?}");
+                let () = client.del(&key).unwrap();
+            }
+        }
+        for rule in [Rule::Gcra(Gcra { rate: 1, per_ms: 9, burst: 10 }), sliding(10, 9000, 2), calendar(10, Unit::Year)]
+        {
+            let limit = limit("other", rule, Mode::Enforce);
+            let key = check(&limit, "all", 1).key;
+            for text in
+                ["", "x", "1", "-1 5 9 1", "1e3 2 3 4", "0 5 5 5", "1 2 3\n", "9000 1", "1 1 1 0", " ", "0 0 0 0"]
+            {
+                let () = client.set(&key, text).unwrap();
+                let decision = redis.run(Op::Take, vec![check(&limit, "all", 1)]).await.unwrap();
+                assert_eq!((decision.admitted, decision.answers[0].remaining), (true, 9), "{text:?} {limit:?}");
                 let () = client.del(&key).unwrap();
             }
         }

@@ -41,6 +41,8 @@ fn every_algorithm_decides_like_its_twin() {
         let mut walk = Walk { rule: support::random_rule(name, rng), state: None, now: NOW };
         for step in 0..STEPS {
             walk.wander(name, rng);
+            let most = walk.rule.policy().window_ms.min(1 << 40) * 9 / 20;
+            twin.skew.set(if rng.random_bool(0.5) { 0 } else { rng.random_range(-most..=most) });
             let cost = random_cost(&walk.rule, rng);
             let (answer, next) = walk.decide(cost);
             let lua = twin.decide(&walk, cost);
@@ -139,6 +141,8 @@ fn random_cost(rule: &Rule, rng: &mut StdRng) -> i64 {
 /// An algorithm's Lua file, loaded as Redis would.
 struct Twin {
     lua: Lua,
+    /// How far the clock of whoever sends the rule is ahead of the store's.
+    skew: std::cell::Cell<i64>,
     decide: Function,
     adjust: Function,
 }
@@ -149,7 +153,7 @@ impl Twin {
         let lua = Lua::new();
         let module: Table = lua.load(std::fs::read_to_string(path).unwrap()).eval().unwrap();
         let (decide, adjust) = (module.get("decide").unwrap(), module.get("adjust").unwrap());
-        Twin { lua, decide, adjust }
+        Twin { lua, skew: std::cell::Cell::new(0), decide, adjust }
     }
 
     fn decide(&self, walk: &Walk, cost: i64) -> (Answer, Option<(String, i64)>) {
@@ -172,7 +176,7 @@ impl Twin {
     }
 
     fn rule(&self, walk: &Walk) -> Table {
-        self.lua.create_sequence_from(walk.rule.params().into_iter().map(float)).unwrap()
+        self.lua.create_sequence_from(walk.rule.params(walk.now + self.skew.get()).into_iter().map(float)).unwrap()
     }
 
     fn state(&self, walk: &Walk) -> Value {
@@ -200,6 +204,30 @@ fn integer(value: &Value) -> i64 {
     let number = value.as_number().or_else(|| value.as_integer().map(float)).unwrap();
     assert!(number.fract() == 0.0 && number.abs() <= 9_007_199_254_740_992.0, "{number} is not exact");
     number as i64
+}
+
+/// A clock too far from that of whoever sent the windows: nothing that another gateway counts is
+/// disturbed, the limit holds, and it ends.
+#[test]
+fn a_calendar_of_another_age_is_no_harm() {
+    let twin = Twin::load("calendar");
+    let hours = 3_600_000;
+    let mut walk =
+        Walk { rule: support::calendar(3, sluicegate::limit::algo::calendar::Unit::Hour), state: None, now: NOW };
+    for skew in [-9 * hours, 9 * hours, -2 * hours, 3 * hours] {
+        twin.skew.set(skew);
+        walk.state = walk.decide(2).1.map(|(state, _)| state);
+        let (answer, next) = twin.decide(&walk, 1);
+        let state = next.unwrap();
+        assert_eq!((answer.admitted, answer.remaining, answer.reset_ms), (true, 0, hours));
+        let id = walk.decide(1).0.receipt;
+        assert_eq!(state, (format!("3 {id}"), hours));
+        let (answer, next) = twin.decide(&walk, 2);
+        assert_eq!((answer.admitted, answer.retry_ms, next), (false, hours, None));
+        walk.state = None;
+        let (answer, next) = twin.decide(&walk, 3);
+        assert!(answer.admitted && next.is_some_and(|(_, ttl_ms)| ttl_ms == hours));
+    }
 }
 
 #[test]
@@ -269,7 +297,8 @@ impl Gate {
     fn decide(&self, decisions: &[Asked], now: i64) -> Vec<Decision> {
         self.clock.replace(now);
         let slices: Vec<(Op, &[Check])> = decisions.iter().map(|(op, checks)| (*op, checks.as_slice())).collect();
-        let cmd = Call::new(&slices, if now % 2 == 0 { now } else { 0 }).evalsha();
+        let cmd =
+            Call::assuming(&slices, if now % 2 == 0 { now } else { 0 }, now + now % 1_000_000 - 500_000).evalsha();
         let (keys, argv) = keys_and_args(&cmd);
         self.lua.globals().set("KEYS", self.strings(&keys)).unwrap();
         self.lua.globals().set("ARGV", self.strings(&argv)).unwrap();

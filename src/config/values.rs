@@ -49,6 +49,10 @@ pub fn rate(text: &str) -> Result<Rate, Fault> {
     };
     let (number, unit) = period.split_at(period.bytes().take_while(u8::is_ascii_digit).count());
     let Some(unit_ms) = unit_ms(unit.trim_start()) else {
+        if let "week" | "month" | "year" = unit.trim_start() {
+            let what = format!("a {} is not a fixed number of milliseconds", unit.trim_start());
+            return fault(what, "write a number of days, or use algorithm = \"calendar\"");
+        }
         return fault(
             format!("unknown unit `{}`", unit.trim_start()),
             format!("units are ms, s, min, h, day; {RATE_HELP}"),

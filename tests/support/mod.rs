@@ -10,7 +10,10 @@ use std::time::{Duration, Instant};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::config::{StoreKind, StoreSettings};
-use sluicegate::limit::algo::{NAMES, Rule, fixed_window::FixedWindow, token_bucket::TokenBucket};
+use sluicegate::limit::algo::calendar::{Calendar, Dates, Unit};
+use sluicegate::limit::algo::{
+    NAMES, Rule, fixed_window::FixedWindow, gcra::Gcra, sliding_window::SlidingWindow, token_bucket::TokenBucket,
+};
 use sluicegate::limit::key::{Cost, Key, KeyPart};
 use sluicegate::limit::rule::{Limit, Missing, Mode, OnError};
 use sluicegate::limit::store::redis::Redis;
@@ -55,6 +58,9 @@ fn sample(name: &str) -> Rule {
             Rule::TokenBucket(TokenBucket { rate: 1, per_ms: 1, burst: 1, debt: 0, interval: false, empty: false })
         }
         "fixed_window" => Rule::FixedWindow(FixedWindow { limit: 1, window_ms: 1, clock: false }),
+        "gcra" => Rule::Gcra(Gcra { rate: 1, per_ms: 1, burst: 1 }),
+        "sliding_window" => sliding(1, 1000, 2),
+        "calendar" => calendar(1, Unit::Day),
         _ => panic!("tests/support has no rules of {name} yet"),
     }
 }
@@ -95,6 +101,36 @@ fn generate(rule: &Rule, rng: &mut StdRng) -> Rule {
             window_ms: period,
             clock: rng.random_bool(0.5),
         }),
+        Rule::Gcra(_) => {
+            // used + need stays below 2^53: (2 burst + 1) per.
+            let most = (EXACT / period - 1) / 4;
+            let most = if rng.random_bool(0.2) { most } else { most.min(200) };
+            let rate = if rng.random_bool(0.1) { most } else { most.min(50) };
+            Rule::Gcra(Gcra {
+                rate: rng.random_range(1..=rate),
+                per_ms: period,
+                burst: if rng.random_bool(0.1) { most } else { rng.random_range(1..=most) },
+            })
+        }
+        Rule::SlidingWindow(_) => {
+            let precision = if rng.random_bool(0.5) { 2 } else { rng.random_range(3..=60) };
+            let window_ms = period.max(precision);
+            let most = SlidingWindow::largest(window_ms, precision);
+            sliding(if rng.random_bool(0.1) { most } else { rng.random_range(1..100) }, window_ms, precision)
+        }
+        Rule::Calendar(_) => {
+            let unit = [Unit::Hour, Unit::Day, Unit::Week, Unit::Month, Unit::Year][rng.random_range(0..5)];
+            let zones = ["UTC", "Asia/Kathmandu", "America/St_Johns", "America/New_York", "Australia/Lord_Howe"];
+            let hour = rng.random_range(0..24);
+            let dates = Dates {
+                unit,
+                zone: jiff::tz::TimeZone::get(zones[rng.random_range(0..zones.len())]).unwrap(),
+                resets_at: jiff::civil::time(if rng.random_bool(0.5) { 0 } else { hour }, 0, 0, 0),
+                week_start: jiff::civil::Weekday::from_monday_zero_offset(rng.random_range(0..7)).unwrap(),
+            };
+            let limit = if rng.random_bool(0.1) { EXACT - 2_000_000_000 } else { rng.random_range(1..100) };
+            Rule::Calendar(Calendar::new(limit, dates))
+        }
     }
 }
 
@@ -276,4 +312,16 @@ pub async fn kind(redis: &Redis, limit: &Arc<Limit>) -> Result<Decision, ErrorKi
         assert_eq!(error.checks.len(), 1, "the checks come back");
         error.kind
     })
+}
+
+/// `precision` as in the config.
+pub fn sliding(limit: i64, window_ms: i64, precision: i64) -> Rule {
+    Rule::SlidingWindow(SlidingWindow::new(limit, window_ms, precision).unwrap())
+}
+
+/// In New York, from midnight and Monday on.
+pub fn calendar(limit: i64, unit: Unit) -> Rule {
+    let zone = jiff::tz::TimeZone::get("America/New_York").unwrap();
+    let (resets_at, week_start) = (jiff::civil::Time::midnight(), jiff::civil::Weekday::Monday);
+    Rule::Calendar(Calendar::new(limit, Dates { unit, zone, resets_at, week_start }))
 }

@@ -4,24 +4,30 @@
 use std::sync::Arc;
 
 use super::server::ON_ERROR;
-use super::{Named, Names};
+use super::{Named, Names, window};
 use crate::config::reader::{At, Section};
 use crate::config::schema;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{self, Fault, Rate, fault};
 use crate::limit::algo::fixed_window::FixedWindow;
+use crate::limit::algo::gcra::Gcra;
 use crate::limit::algo::token_bucket::TokenBucket;
 use crate::limit::algo::{NAMES, Rule};
 use crate::limit::key::{COST_MAX, Cost, Key, KeyPart};
 use crate::limit::rule::{Limit, Missing, Mode, OnError};
 
 /// The parameters that only some algorithms have.
-const ALGORITHM_KEYS: &[(&str, &[&str])] =
-    &[("token_bucket", &["burst", "debt", "refill", "start"]), ("fixed_window", &["anchor"])];
+const ALGORITHM_KEYS: &[(&str, &[&str])] = &[
+    ("token_bucket", &["burst", "debt", "refill", "start"]),
+    ("fixed_window", &["anchor"]),
+    ("gcra", &["burst"]),
+    ("sliding_window", &["precision"]),
+    ("calendar", &["zone", "resets_at", "week_start"]),
+];
 
 /// Operands of a division stay below this: up to here the quotient of two doubles, rounded down
 /// or up, is that of the integers.
-const EXACT: i64 = 1 << 52;
+pub const EXACT: i64 = 1 << 52;
 
 pub fn limits(named: Vec<Named>, on_error: OnError) -> Names<Arc<Limit>> {
     let mut limits = Names::new(schema::LIMIT.name);
@@ -40,11 +46,16 @@ fn limit(section: &Section, name: &str, on_error: OnError) -> Option<Limit> {
         None => Some(NAMES[0]),
     };
     let rate = match section.node("rate") {
+        // In words of its own.
+        Some(_) if algorithm == Some("calendar") => None,
         Some(_) => section.parse_at("rate", values::rate),
         None => section.absent(format!("{} has no rate", section.title), "add one, like rate = \"10/s\""),
     };
     let rule = match algorithm {
         Some("fixed_window") => fixed_window(section, rate),
+        Some("gcra") => gcra(section, rate),
+        Some("sliding_window") => window::sliding_window(section, rate),
+        Some("calendar") => window::calendar(section),
         Some(_) => token_bucket(section, rate),
         None => None,
     };
@@ -60,6 +71,7 @@ fn limit(section: &Section, name: &str, on_error: OnError) -> Option<Limit> {
         let most = match &rule {
             Rule::TokenBucket(bucket) => bucket.burst + bucket.debt,
             Rule::FixedWindow(window) => window.limit,
+            Rule::Gcra(_) | Rule::SlidingWindow(_) | Rule::Calendar(_) => rule.policy().quota,
         };
         if *fixed > most {
             let what = format!("a cost of {fixed} never fits, so nothing would be admitted");
@@ -71,15 +83,20 @@ fn limit(section: &Section, name: &str, on_error: OnError) -> Option<Limit> {
 
 /// Reports the parameters of other algorithms.
 fn strangers(section: &Section, algorithm: Option<&str>) {
-    for (other, keys) in ALGORITHM_KEYS {
-        for key in *keys {
-            let Some(entry) = section.entry(key) else { continue };
-            let Some(algorithm) = algorithm.filter(|algorithm| algorithm != other) else { continue };
-            let own = ALGORITHM_KEYS.iter().find(|(name, _)| *name == algorithm).map_or(&[][..], |(_, keys)| keys);
-            let what = format!("{algorithm} has no such parameter");
-            let help = format!("`{key}` belongs to {other}; {algorithm} takes rate, {}", own.join(", "));
-            section.fault_at::<()>(key, entry.place, &what, &help);
+    let own = ALGORITHM_KEYS.iter().find(|(name, _)| Some(*name) == algorithm).map_or(&[][..], |(_, keys)| keys);
+    let mut all: Vec<&'static str> = ALGORITHM_KEYS.iter().flat_map(|(_, keys)| *keys).copied().collect();
+    all.sort_unstable();
+    all.dedup();
+    for key in all {
+        let (Some(entry), Some(algorithm)) = (section.entry(key), algorithm) else { continue };
+        if own.contains(&key) {
+            continue;
         }
+        let having = ALGORITHM_KEYS.iter().filter(|(_, keys)| keys.contains(&key));
+        let owners: Vec<&str> = having.map(|(name, _)| *name).collect();
+        let what = format!("{algorithm} has no such parameter");
+        let help = format!("`{key}` belongs to {}; {algorithm} takes rate, {}", owners.join(" and "), own.join(", "));
+        section.fault_at::<()>(key, entry.place, &what, &help);
     }
 }
 
@@ -140,6 +157,28 @@ fn fixed_window(section: &Section, rate: Option<At<Rate>>) -> Option<Rule> {
         );
     }
     Some(Rule::FixedWindow(FixedWindow { limit: count, window_ms: per_ms, clock }))
+}
+
+fn gcra(section: &Section, rate: Option<At<Rate>>) -> Option<Rule> {
+    let burst = match section.node("burst") {
+        Some(_) => Some(section.integer("burst", 1..=EXACT)?),
+        None => None,
+    };
+    let At { place, value: Rate { count, per_ms } } = rate?;
+    let divisor = gcd(count, per_ms);
+    let (rate, per_ms) = (count / divisor, per_ms / divisor);
+    if rate >= EXACT {
+        return section.fault_at("rate", place, "it is too large to stay exact", "write a smaller one");
+    }
+    // The twins divide at most (burst + 1) * per, and compute at most twice that.
+    let largest = (EXACT - 1) / per_ms - 1;
+    let (named, at) = section.node("burst").map_or(("rate", place), |node| ("burst", node.place));
+    let burst = burst.unwrap_or(count);
+    if burst > largest {
+        let help = format!("the largest `burst` for this rate is {largest}");
+        return section.fault_at(named, at, "the burst is too large to stay exact", &help);
+    }
+    Some(Rule::Gcra(Gcra { rate, per_ms, burst }))
 }
 
 fn gcd(a: i64, b: i64) -> i64 {

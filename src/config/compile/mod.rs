@@ -9,6 +9,7 @@ mod route;
 mod server;
 mod set;
 mod upstream;
+mod window;
 
 use std::collections::HashMap;
 

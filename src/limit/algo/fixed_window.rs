@@ -21,7 +21,7 @@ pub struct State {
 impl Algorithm for FixedWindow {
     type State = State;
 
-    fn params(&self) -> Vec<i64> {
+    fn params(&self, _now: i64) -> Vec<i64> {
         vec![self.limit, self.window_ms, i64::from(self.clock)]
     }
 

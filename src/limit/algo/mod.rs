@@ -9,8 +9,9 @@ use super::rule::{Answer, Policy};
 pub trait Algorithm {
     type State: Clone;
 
-    /// The rule's numbers in the order the Lua twin reads them.
-    fn params(&self) -> Vec<i64>;
+    /// The rule's numbers in the order the Lua twin reads them. `now_ms` is the caller's idea of
+    /// the time, for what depends on the calendar; the twin decides by the store's own.
+    fn params(&self, now_ms: i64) -> Vec<i64>;
 
     fn policy(&self) -> Policy;
 
@@ -69,8 +70,8 @@ macro_rules! algorithms {
                 match self { $(Rule::$Name(_) => stringify!($module)),* }
             }
 
-            pub fn params(&self) -> Vec<i64> {
-                match self { $(Rule::$Name(rule) => rule.params()),* }
+            pub fn params(&self, now_ms: i64) -> Vec<i64> {
+                match self { $(Rule::$Name(rule) => rule.params(now_ms)),* }
             }
 
             pub fn policy(&self) -> Policy {
@@ -126,6 +127,9 @@ macro_rules! algorithms {
 algorithms! {
     token_bucket => TokenBucket,
     fixed_window => FixedWindow,
+    gcra => Gcra,
+    sliding_window => SlidingWindow,
+    calendar => Calendar,
 }
 
 impl Rule {

@@ -37,7 +37,7 @@ const EMPTY_KEPT_MS: i64 = 86_400_000;
 impl Algorithm for TokenBucket {
     type State = State;
 
-    fn params(&self) -> Vec<i64> {
+    fn params(&self, _now: i64) -> Vec<i64> {
         let TokenBucket { rate, per_ms, burst, debt, interval, empty } = *self;
         vec![rate, per_ms, burst, debt, i64::from(interval), i64::from(empty)]
     }

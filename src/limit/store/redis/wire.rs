@@ -8,7 +8,7 @@ use redis::{Cmd, RedisError, Value};
 
 use crate::limit::algo::{Rule, SCRIPT};
 use crate::limit::rule::Answer;
-use crate::limit::store::{Check, Decision, ErrorKind, Op};
+use crate::limit::store::{self, Check, Decision, ErrorKind, Op};
 
 /// Decisions carried by one call, so that a script never blocks Redis for long.
 pub const DECISIONS_MAX: usize = 128;
@@ -26,6 +26,12 @@ pub struct Call<'a> {
 
 impl<'a> Call<'a> {
     pub fn new(decisions: &[(Op, &'a [Check])], now_ms: i64) -> Call<'a> {
+        Call::assuming(decisions, now_ms, if now_ms == 0 { store::now_ms() } else { now_ms })
+    }
+
+    /// `assumed_ms` is about the time at which the script decides: the calendar windows around it
+    /// go with the call, and the script's clock picks one.
+    pub fn assuming(decisions: &[(Op, &'a [Check])], now_ms: i64, assumed_ms: i64) -> Call<'a> {
         let mut keys = Table::default();
         let mut rules = Table::default();
         let mut asked = Ints::default();
@@ -44,7 +50,7 @@ impl<'a> Call<'a> {
         head.push(now_ms);
         head.push_len(rules.items.len());
         for rule in &rules.items {
-            head.push_rule(rule);
+            head.push_rule(rule, assumed_ms);
         }
         Call { keys: keys.items, args: head.array_with(&asked) }
     }
@@ -120,8 +126,8 @@ impl Ints {
         self.push(i64::try_from(len).unwrap_or(i64::MAX));
     }
 
-    fn push_rule(&mut self, rule: &Rule) {
-        let params = rule.params();
+    fn push_rule(&mut self, rule: &Rule, now_ms: i64) {
+        let params = rule.params(now_ms);
         self.push_len(rule.index());
         self.push_len(params.len());
         params.into_iter().for_each(|param| self.push(param));

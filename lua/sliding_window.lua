@@ -1,0 +1,142 @@
+-- Sliding window of counters: arithmetic only, twin of src/limit/algo/sliding_window.rs, same
+-- names, same order.
+-- rule   limit; window ms; unit: ms of one counter. unit = window: two counters, the older weighted
+--        by the share of it that the window still covers. Smaller: every counter that the window
+--        touches counts in full, so no stretch as long as a window ever holds more than limit
+-- state  unit, number of the newest counter (time / unit), counters from the newest backwards
+local floor, max, min = math.floor, math.max, math.min
+
+-- Above this a sum of counters, or a counter times the window, is not exact.
+local EXACT = 4503599627370495
+-- More counters than a window has, the newest and the oldest touched included.
+local COUNTERS = 64
+
+local function most(rule)
+  return floor(EXACT / (rule[3] == rule[2] and rule[2] or COUNTERS))
+end
+
+-- When the counter of that number no longer counts. Of a strict one the last ms may hold a charge;
+-- a weighted one has lost its weight when the window after it ends.
+local function expiry(rule, id)
+  return (id + 1) * rule[3] + rule[2] - (rule[3] == rule[2] and 0 or 1)
+end
+
+-- Counters of another unit, each at the latest time its charges can be of.
+local function moved(rule, state, now)
+  local unit, id = rule[3], floor(now / rule[3])
+  local counts = {}
+  for i = 3, #state do
+    local latest = min((state[2] - i + 4) * state[1] - 1, now)
+    local home = floor(latest / unit)
+    if state[i] > 0 and expiry(rule, home) > now then
+      local place = id - home + 1
+      for gap = #counts + 1, place do counts[gap] = 0 end
+      counts[place] = min(counts[place] + state[i], most(rule))
+    end
+  end
+  return counts
+end
+
+-- Number of the counter that now falls into, the counters that still count from it backwards, the
+-- time they hold for, and whether that has to be stored even after a refusal.
+local function counts_at(rule, state, now)
+  local window, unit = rule[2], rule[3]
+  local id, counts, at, mended = floor(now / unit), {}, now, false
+  if not state or not state[3] or state[1] < 1 then return id, counts, at, mended end
+  if state[1] ~= unit then return id, moved(rule, state, now), at, true end
+
+  local newest = state[2]
+  -- Further ahead than a whole window was left by another clock. It must be mended for good, or
+  -- the window would never pass.
+  if newest * unit > now + window then newest, mended = id + 1, true end
+  if newest > id then id, at = newest, newest * unit end
+  if expiry(rule, newest) <= at then return id, counts, at, mended end
+  local shift = id - newest
+  for i = 1, shift do counts[i] = 0 end
+  for i = 3, #state do
+    if expiry(rule, newest - i + 3) <= at then break end
+    counts[shift + i - 2] = min(state[i], most(rule))
+  end
+  return id, counts, at, mended
+end
+
+-- What could be taken now, below 0 if more than limit is taken.
+local function room(rule, id, counts, at)
+  local limit, window, unit = rule[1], rule[2], rule[3]
+  if unit == window then
+    local count, before = counts[1] or 0, counts[2] or 0
+    return floor(((limit - count) * window - before * (window - (at - id * window))) / window)
+  end
+  local sum = 0
+  for i = 1, #counts do sum = sum + counts[i] end
+  return limit - sum
+end
+
+-- When a cost that is refused now fits, nothing else arriving.
+local function fits_at(rule, id, counts, cost, free)
+  local limit, window, unit = rule[1], rule[2], rule[3]
+  if unit == window then
+    local count, before = counts[1] or 0, counts[2] or 0
+    if count + cost <= limit then
+      return (id + 1) * window - floor((limit - count - cost) * window / before)
+    end
+    return (id + 2) * window - floor((limit - cost) * window / count)
+  end
+  local excess, place = cost - free, #counts + 1
+  while excess > 0 and place > 1 do
+    place = place - 1
+    excess = excess - counts[place]
+  end
+  return expiry(rule, id - place + 1)
+end
+
+-- When the newest counter with a charge no longer counts; now if there is none.
+local function clear_at(rule, id, counts, now)
+  for i = 1, #counts do
+    if counts[i] > 0 then return expiry(rule, id - i + 1) end
+  end
+  return now
+end
+
+local function stored(rule, id, counts)
+  local next, size = { rule[3], id, counts[1] or 0 }, #counts
+  while size > 1 and counts[size] == 0 do size = size - 1 end
+  for i = 2, size do next[i + 2] = counts[i] end
+  return next
+end
+
+local function decide(rule, state, now, cost)
+  local limit = rule[1]
+  local id, counts, at, mended = counts_at(rule, state, now)
+
+  local free = room(rule, id, counts, at)
+  local admitted, retry = cost == 0 or cost <= free, 0
+  if cost > limit then
+    retry = -1
+  elseif not admitted then
+    retry = fits_at(rule, id, counts, cost, free) - now
+  end
+  if admitted and cost > 0 then
+    counts[1] = (counts[1] or 0) + cost
+    free = free - cost
+  end
+
+  local reset = clear_at(rule, id, counts, now) - now
+  local store = cost > 0 and (admitted or mended)
+  return admitted, max(free, 0), retry, reset, id * rule[3], store and max(reset, 1), stored(rule, id, counts)
+end
+
+-- The receipt is the start of the counter charged; when it no longer counts nothing is given back.
+local function adjust(rule, state, now, delta, receipt)
+  local unit = rule[3]
+  local id, counts = counts_at(rule, state, now)
+  local place = 1
+  if delta < 0 then
+    place = id - floor(receipt / unit) + 1
+    if receipt % unit ~= 0 or (counts[place] or 0) == 0 then return false end
+  end
+  counts[place] = max(min((counts[place] or 0) + delta, most(rule)), 0)
+  return max(clear_at(rule, id, counts, now) - now, 1), stored(rule, id, counts)
+end
+
+return { decide = decide, adjust = adjust }

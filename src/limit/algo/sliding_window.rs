@@ -1,0 +1,229 @@
+//! Sliding window of counters; twin of `lua/sliding_window.lua`, same names, same order.
+//!
+//! Two counters: the older one is weighted by the share of it that the window still covers, so a
+//! stretch as long as a window admits less than twice `limit`, and no burst is above it. More
+//! counters, each a part of the window: all that the window touches count in full, so no stretch
+//! as long as a window ever admits more than `limit`.
+
+use super::{Algorithm, Policy, Step, div_ceil};
+use crate::limit::rule::{Answer, NEVER};
+
+/// At most `limit` in about any `window_ms`; `unit_ms` is the span of one counter, the whole
+/// window if there are two.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SlidingWindow {
+    limit: i64,
+    window_ms: i64,
+    unit_ms: i64,
+}
+
+/// Counters from the one numbered `id` (time / `unit_ms`) backwards.
+#[derive(Clone, Debug, PartialEq)]
+pub struct State {
+    unit_ms: i64,
+    id: i64,
+    counts: Vec<i64>,
+}
+
+/// Above this a sum of counters, or a counter times the window, is not exact.
+const EXACT: i64 = (1 << 52) - 1;
+/// More counters than a window has, the newest and the oldest touched included.
+const COUNTERS: i64 = 64;
+
+impl Algorithm for SlidingWindow {
+    type State = State;
+
+    fn params(&self, _now: i64) -> Vec<i64> {
+        vec![self.limit, self.window_ms, self.unit_ms]
+    }
+
+    fn policy(&self) -> Policy {
+        Policy { quota: self.limit, window_ms: self.window_ms }
+    }
+
+    fn decide(&self, state: Option<&State>, now: i64, cost: i64, _tag: i64) -> Step<State> {
+        let mut counted = self.counts_at(state, now);
+
+        let mut free = self.room(&counted);
+        let admitted = cost == 0 || cost <= free;
+        let mut retry_ms = 0;
+        if cost > self.limit {
+            retry_ms = NEVER;
+        } else if !admitted {
+            retry_ms = self.fits_at(&counted, cost, free) - now;
+        }
+        if admitted && cost > 0 {
+            counted.add(0, cost);
+            free -= cost;
+        }
+
+        let reset_ms = self.clear_at(&counted, now) - now;
+        let store = cost > 0 && (admitted || counted.mended);
+        let receipt = counted.id * self.unit_ms;
+        Step {
+            answer: Answer { admitted, remaining: free.max(0), retry_ms, reset_ms, receipt },
+            next: store.then(|| (self.stored(counted), reset_ms.max(1))),
+        }
+    }
+
+    /// The receipt is the start of the counter charged; when it no longer counts nothing is given
+    /// back.
+    fn adjust(&self, state: Option<&State>, now: i64, delta: i64, receipt: i64) -> Option<(State, i64)> {
+        let mut counted = self.counts_at(state, now);
+        let mut place = 0;
+        if delta < 0 {
+            place = usize::try_from(counted.id - receipt.div_euclid(self.unit_ms)).ok()?;
+            if receipt % self.unit_ms != 0 || counted.get(place) == 0 {
+                return None;
+            }
+        }
+        let changed = (counted.get(place) + delta).min(self.most()).max(0);
+        counted.add(place, changed - counted.get(place));
+        let reset_ms = self.clear_at(&counted, now) - now;
+        Some((self.stored(counted), reset_ms.max(1)))
+    }
+
+    fn text(state: &State) -> String {
+        let mut text = format!("{} {}", state.unit_ms, state.id);
+        for count in &state.counts {
+            text.push(' ');
+            text.push_str(&count.to_string());
+        }
+        text
+    }
+}
+
+/// Number of the counter that now falls into, the counters that still count from it backwards, the
+/// time they hold for, and whether that has to be stored even after a refusal.
+struct Counted {
+    id: i64,
+    counts: Vec<i64>,
+    at: i64,
+    mended: bool,
+}
+
+impl Counted {
+    fn get(&self, place: usize) -> i64 {
+        self.counts.get(place).copied().unwrap_or(0)
+    }
+
+    fn add(&mut self, place: usize, units: i64) {
+        if self.counts.len() <= place {
+            self.counts.resize(place + 1, 0);
+        }
+        self.counts[place] += units;
+    }
+}
+
+impl SlidingWindow {
+    /// `precision` 2: two weighted counters; more: so many strict ones in a window. `None` if a
+    /// counter would span less than a millisecond.
+    pub fn new(limit: i64, window_ms: i64, precision: i64) -> Option<SlidingWindow> {
+        let unit_ms = if precision == 2 { window_ms } else { div_ceil(window_ms, precision) };
+        (window_ms >= precision).then_some(SlidingWindow { limit, window_ms, unit_ms })
+    }
+
+    /// The largest limit that stays exact.
+    pub fn largest(window_ms: i64, precision: i64) -> i64 {
+        EXACT / if precision == 2 { window_ms } else { COUNTERS }
+    }
+
+    fn weighted(&self) -> bool {
+        self.unit_ms == self.window_ms
+    }
+
+    fn most(&self) -> i64 {
+        EXACT / if self.weighted() { self.window_ms } else { COUNTERS }
+    }
+
+    /// When the counter of that number no longer counts. Of a strict one the last ms may hold a
+    /// charge; a weighted one has lost its weight when the window after it ends.
+    fn expiry(&self, id: i64) -> i64 {
+        (id + 1) * self.unit_ms + self.window_ms - i64::from(!self.weighted())
+    }
+
+    fn counts_at(&self, state: Option<&State>, now: i64) -> Counted {
+        let SlidingWindow { window_ms: window, unit_ms: unit, .. } = *self;
+        let mut counted = Counted { id: now / unit, counts: Vec::new(), at: now, mended: false };
+        let Some(state) = state else { return counted };
+        if state.unit_ms != unit {
+            self.move_into(&mut counted, state, now);
+            return counted;
+        }
+
+        let mut newest = state.id;
+        // Further ahead than a whole window was left by another clock. It must be mended for good,
+        // or the window would never pass.
+        if newest * unit > now + window {
+            (newest, counted.mended) = (counted.id + 1, true);
+        }
+        if newest > counted.id {
+            (counted.id, counted.at) = (newest, newest * unit);
+        }
+        if self.expiry(newest) <= counted.at {
+            return counted;
+        }
+        counted.counts.resize(usize::try_from(counted.id - newest).unwrap_or(0), 0);
+        let living = (0..).zip(&state.counts).take_while(|(age, _)| self.expiry(newest - age) > counted.at);
+        counted.counts.extend(living.map(|(_, count)| (*count).min(self.most())));
+        counted
+    }
+
+    /// Counters of another unit, each at the latest time its charges can be of.
+    fn move_into(&self, counted: &mut Counted, state: &State, now: i64) {
+        for (age, count) in (0..).zip(&state.counts) {
+            let latest = ((state.id - age + 1) * state.unit_ms - 1).min(now);
+            let home = latest.div_euclid(self.unit_ms);
+            if *count > 0 && self.expiry(home) > now {
+                let place = usize::try_from(counted.id - home).unwrap_or(0);
+                let sum = (counted.get(place) + count).min(self.most());
+                counted.add(place, sum - counted.get(place));
+            }
+        }
+        counted.mended = true;
+    }
+
+    /// What could be taken now, below 0 if more than `limit` is taken.
+    fn room(&self, counted: &Counted) -> i64 {
+        let SlidingWindow { limit, window_ms: window, .. } = *self;
+        if self.weighted() {
+            let (count, before) = (counted.get(0), counted.get(1));
+            let covered = window - (counted.at - counted.id * window);
+            return ((limit - count) * window - before * covered).div_euclid(window);
+        }
+        limit - counted.counts.iter().sum::<i64>()
+    }
+
+    /// When a cost that is refused now fits, nothing else arriving.
+    fn fits_at(&self, counted: &Counted, cost: i64, free: i64) -> i64 {
+        let SlidingWindow { limit, window_ms: window, .. } = *self;
+        if self.weighted() {
+            let (count, before) = (counted.get(0), counted.get(1));
+            if count + cost <= limit {
+                return (counted.id + 1) * window - (limit - count - cost) * window / before;
+            }
+            return (counted.id + 2) * window - (limit - cost) * window / count;
+        }
+        let (mut excess, mut oldest) = (cost - free, counted.counts.len());
+        for count in counted.counts.iter().rev() {
+            oldest -= 1;
+            excess -= count;
+            if excess <= 0 {
+                break;
+            }
+        }
+        self.expiry(counted.id - i64::try_from(oldest).unwrap_or(COUNTERS))
+    }
+
+    /// When the newest counter with a charge no longer counts; now if there is none.
+    fn clear_at(&self, counted: &Counted, now: i64) -> i64 {
+        let newest = (0..).zip(&counted.counts).find(|(_, count)| **count > 0);
+        newest.map_or(now, |(age, _)| self.expiry(counted.id - age))
+    }
+
+    fn stored(&self, Counted { id, mut counts, .. }: Counted) -> State {
+        let size = counts.iter().rposition(|count| *count > 0).map_or(1, |last| last + 1);
+        counts.resize(size, 0);
+        State { unit_ms: self.unit_ms, id, counts }
+    }
+}
