@@ -19,7 +19,7 @@ use sluicegate::limit::rule::Mode;
 use sluicegate::limit::store::ErrorKind;
 use sluicegate::limit::store::redis::Redis;
 use sluicegate::metrics::Metrics;
-use support::{DEADLINE, RedisServer, SLACK, connected, kind, limit, recovered, settings, window, worker};
+use support::{DEADLINE, RedisServer, SLACK, connected, kind, limit, recovered, settings, until, window, worker};
 use tokio::task::JoinSet;
 
 /// Decides all the time for `span` from many tasks, and returns the longest wait with each outcome.
@@ -172,6 +172,69 @@ fn a_replica_takes_no_charge() {
 }
 
 #[test]
+fn a_replica_that_lost_its_master() {
+    let server = RedisServer::start(&["--replica-serve-stale-data", "no"]);
+    worker(async {
+        let metrics = Metrics::new().unwrap();
+        let redis = connected(&server.url(), &metrics, DEADLINE).await;
+        let mut client = server.client();
+        // REPLICAOF is one of the few commands it still takes; all others are answered MASTERDOWN.
+        let () = redis::cmd("REPLICAOF").arg("127.0.0.1").arg(1).query(&mut client).unwrap();
+        fails_with(&redis, ErrorKind::Readonly).await;
+        let () = redis::cmd("REPLICAOF").arg("NO").arg("ONE").query(&mut client).unwrap();
+        assert!(recovered(&redis).await < Duration::from_secs(2));
+    });
+}
+
+#[test]
+fn a_user_without_the_right_to_run_scripts() {
+    let server = RedisServer::start(&[]);
+    worker(async {
+        let mut client = server.client();
+        let set = |client: &mut redis::Connection, rights: &[&str]| {
+            let () = redis::cmd("ACL").arg("SETUSER").arg("gateway").arg(rights).query(client).unwrap();
+        };
+        set(&mut client, &["on", ">p@ss/word", "~sg:*", "+@all"]);
+        let metrics = Metrics::new().unwrap();
+        let url = server.url().replace("//", "//gateway:p%40ss%2Fword@");
+        let redis = connected(&url, &metrics, DEADLINE).await;
+        set(&mut client, &["-evalsha"]);
+        fails_with(&redis, ErrorKind::Denied).await;
+        assert_eq!(metrics.store_up.get(), 0);
+        set(&mut client, &["+evalsha"]);
+        assert!(recovered(&redis).await < Duration::from_secs(2));
+        // The rights that a gateway needs, and no more.
+        set(&mut client, &["reset"]);
+        set(&mut client, &["on", ">p@ss/word", "~sg:*", "+eval", "+evalsha", "+ping", "+time", "+mget", "+set"]);
+        assert!(recovered(&redis).await < Duration::from_secs(3));
+        set(&mut client, &["resetkeys", "~other:*"]);
+        let one = limit("one", window(9), Mode::Enforce);
+        assert_eq!(kind(&redis, &one).await, Err(ErrorKind::Denied));
+    });
+}
+
+#[test]
+fn a_database_and_a_socket_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("redis.sock").display().to_string();
+    let server = RedisServer::start(&["--unixsocket", &path]);
+    worker(async {
+        let metrics = Metrics::new().unwrap();
+        for (url, db) in [(format!("{}3", server.url()), 3), (format!("redis+unix://{path}?db=5"), 5)] {
+            let redis = connected(&url, &metrics, DEADLINE).await;
+            assert!(kind(&redis, &limit("one", window(9), Mode::Enforce)).await.unwrap().admitted);
+            let mut client = server.client();
+            for other in [0, 3, 5] {
+                let () = redis::cmd("SELECT").arg(other).query(&mut client).unwrap();
+                let keys: usize = redis::cmd("DBSIZE").query(&mut client).unwrap();
+                assert_eq!(keys, if other == db { 2 } else { 0 }, "{url}: database {other}");
+            }
+            let () = redis::cmd("FLUSHALL").query(&mut client).unwrap();
+        }
+    });
+}
+
+#[test]
 fn missing_and_wrong_passwords() {
     let server = RedisServer::start(&["--requirepass", "right"]);
     worker(async {
@@ -238,14 +301,6 @@ fn a_loss_is_noticed_and_mended_without_traffic() {
         until(|| metrics.store_up.get() == 1).await;
         assert!(kind(&redis, &limit("one", window(9), Mode::Enforce)).await.unwrap().admitted);
     });
-}
-
-async fn until(done: impl Fn() -> bool) {
-    let since = Instant::now();
-    while !done() {
-        assert!(since.elapsed() < Duration::from_secs(5), "did not happen");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 #[test]

@@ -13,11 +13,13 @@ mod tree;
 mod values;
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::limit::rule::{Limit, OnError};
+use crate::limit::store::redis::tls::Tls;
 use crate::net::{IpSet, ListenAddr};
 use crate::route::Route;
 use crate::route::table::RouteTable;
@@ -121,13 +123,33 @@ pub struct StoreSettings {
     pub on_error: OnError,
     /// Bound of the memory store, keys.
     pub max_keys: usize,
+    /// For connections over TLS.
+    pub tls: Tls,
+}
+
+impl StoreSettings {
+    /// Whether a handle made for `self` serves `other` too, once it has the other's TLS.
+    pub fn same_but_tls(&self, other: &StoreSettings) -> bool {
+        StoreSettings { tls: other.tls.clone(), ..self.clone() } == *other
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum StoreKind {
     Memory,
-    /// A `redis://` URL; may hold a password, so it is never logged whole.
-    Redis(String),
+    Redis(RedisUrl),
+}
+
+/// A URL that [`Address`](crate::limit::store::redis::address::Address) reads. May hold a password,
+/// so nothing shows more of it than whether it changed.
+#[derive(Clone, PartialEq)]
+pub struct RedisUrl(pub String);
+
+impl fmt::Debug for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digest = sha1_smol::Sha1::from(&self.0).digest().to_string();
+        write!(f, "RedisUrl({})", &digest[..8])
+    }
 }
 
 /// A form of the rate limit response fields; several may be sent at once.

@@ -221,7 +221,7 @@ impl Source {
             span.start - first..span.end - first
         };
         let text = |label: &'a str| Some(label).filter(|label| !label.is_empty());
-        Snippet::source(&self.text[first..last])
+        Snippet::source(masked(&self.text[first..last]))
             .line_start(self.position(first).0)
             .path(&self.name)
             .annotation(kind.span(inside(place)).label(text(label)))
@@ -240,4 +240,23 @@ impl Source {
     fn floor(&self, offset: usize) -> usize {
         self.text.floor_char_boundary(offset)
     }
+}
+
+/// `text` with the passwords in its URLs starred out, each byte by one.
+fn masked(text: &str) -> String {
+    const END: [char; 5] = ['"', '\'', ' ', '\t', '\n'];
+    let mut bytes = text.as_bytes().to_vec();
+    let until = |start: usize, ends: &[char]| text[start..].find(ends).map_or(text.len(), |end| start + end);
+    for (at, scheme) in text.match_indices("://") {
+        let url = at + scheme.len();
+        let login = text[url..until(url, &END)].rfind('@').map_or(url, |end| url + end);
+        if let Some(colon) = text[url..login].find(':') {
+            bytes[url + colon + 1..login].fill(b'*');
+        }
+    }
+    for (at, word) in text.match_indices("password=").chain(text.match_indices("pass=")) {
+        let start = at + word.len();
+        bytes[start..until(start, &[END.as_slice(), &['&']].concat())].fill(b'*');
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }

@@ -23,7 +23,8 @@ sections! {
         "header_timeout" "keepalive_timeout" "body_timeout" "min_body_rate" "connect_timeout"
         "response_timeout" "stream_timeout" "shutdown_delay" "shutdown_timeout";
     ADMIN = "admin": "listen" "token";
-    STORE = "store": "url" "prefix" "deadline" "on_error" "max_keys";
+    STORE = "store": "url" "prefix" "deadline" "on_error" "max_keys" "ca"
+        "client_cert" "client_key";
     HEADERS = "headers": "ratelimit";
     UPSTREAM = "upstream": "servers" "balance";
     UPSTREAM_SERVER = "upstream.servers": "url" "weight";

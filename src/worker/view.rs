@@ -30,7 +30,11 @@ impl View {
         metrics: &Metrics,
     ) -> View {
         let settings = &snapshot.config.store;
-        let kept = previous.filter(|view| view.snapshot.config.store == *settings).map(|view| view.store.clone());
+        let kept =
+            previous.filter(|view| view.snapshot.config.store.same_but_tls(settings)).map(|view| view.store.clone());
+        if let Some(Store::Redis(redis)) = &kept {
+            redis.set_tls(&settings.tls);
+        }
         let store = kept.unwrap_or_else(|| Store::open(settings, memory, metrics));
         View {
             limiter: Limiter::new(store.clone(), memory.clone(), &settings.prefix),

@@ -2,6 +2,8 @@
 //! by `twin.rs`, `store.rs` and `outage.rs`.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod topology;
+
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -9,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use sluicegate::config::{StoreKind, StoreSettings};
+use sluicegate::config::{RedisUrl, StoreKind, StoreSettings};
 use sluicegate::limit::algo::calendar::{Calendar, Dates, Unit};
 use sluicegate::limit::algo::{
     NAMES, Rule, fixed_window::FixedWindow, gcra::Gcra, sliding_window::SlidingWindow, token_bucket::TokenBucket,
@@ -17,6 +19,7 @@ use sluicegate::limit::algo::{
 use sluicegate::limit::key::{Cost, Key, KeyPart};
 use sluicegate::limit::rule::{Limit, Missing, Mode, OnError};
 use sluicegate::limit::store::redis::Redis;
+use sluicegate::limit::store::redis::tls::Tls;
 use sluicegate::limit::store::{Check, Decision, ErrorKind, Op, StoreError};
 use sluicegate::metrics::Metrics;
 
@@ -229,6 +232,10 @@ impl RedisServer {
         }
     }
 
+    pub fn is_running(&self) -> bool {
+        self.child.is_some()
+    }
+
     /// `STOP` or `CONT`.
     pub fn signal(&self, name: &str) {
         let pid = self.child.as_ref().unwrap().id().to_string();
@@ -266,11 +273,12 @@ pub const DEADLINE: Duration = Duration::from_millis(100);
 
 pub fn settings(deadline: Duration) -> StoreSettings {
     StoreSettings {
-        kind: StoreKind::Redis(String::new()),
+        kind: StoreKind::Redis(RedisUrl(String::new())),
         prefix: "sg".to_owned(),
         deadline,
         on_error: OnError::Local,
         max_keys: 1000,
+        tls: Tls::default(),
     }
 }
 
@@ -312,6 +320,14 @@ pub async fn kind(redis: &Redis, limit: &Arc<Limit>) -> Result<Decision, ErrorKi
         assert_eq!(error.checks.len(), 1, "the checks come back");
         error.kind
     })
+}
+
+pub async fn until(done: impl Fn() -> bool) {
+    let since = Instant::now();
+    while !done() {
+        assert!(since.elapsed() < Duration::from_secs(5), "did not happen");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 /// `precision` as in the config.

@@ -3,13 +3,13 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use redis::IntoConnectionInfo;
-
 use crate::config::reader::{At, Section, choose};
 use crate::config::report::Diagnostic;
 use crate::config::values::{self, Fault, fault};
-use crate::config::{Admin, Dialect, Server, StoreKind, StoreSettings, Strictness};
+use crate::config::{Admin, Dialect, RedisUrl, Server, StoreKind, StoreSettings, Strictness};
 use crate::limit::rule::OnError;
+use crate::limit::store::redis::address::Address;
+use crate::limit::store::redis::tls::{Files, Tls};
 use crate::net::ListenAddr;
 use crate::route::Timeouts;
 
@@ -145,8 +145,10 @@ pub fn admin(section: &Section, listeners: &[ListenAddr]) -> Option<Admin> {
 
 pub fn store(section: &Section) -> StoreSettings {
     let deadline = Duration::from_millis(1)..=Duration::from_secs(10);
+    let kind = section.parse("url", store_kind).unwrap_or(StoreKind::Memory);
     let settings = StoreSettings {
-        kind: section.parse("url", store_kind).unwrap_or(StoreKind::Memory),
+        tls: store_tls(section, &kind),
+        kind,
         prefix: section.parse("prefix", prefix).unwrap_or_else(|| "sg".to_owned()),
         deadline: section.duration("deadline", deadline).unwrap_or(Duration::from_millis(30)),
         on_error: section.choice("on_error", ON_ERROR).unwrap_or(OnError::Local),
@@ -156,24 +158,57 @@ pub fn store(section: &Section) -> StoreSettings {
     settings
 }
 
+/// The URL may hold a password, so no message repeats it.
 fn store_kind(text: &str) -> Result<StoreKind, Fault> {
-    const HELP: &str = "write \"memory:\" or \"redis://HOST:PORT\"";
-    let scheme = text.split_once(':').map(|(scheme, _)| scheme);
-    // The URL may hold a password, so no message repeats it.
-    match scheme {
-        Some("memory") if text == "memory:" => Ok(StoreKind::Memory),
-        Some("redis") => match text.into_connection_info() {
-            Ok(_) if text.starts_with("redis://") => Ok(StoreKind::Redis(text.to_owned())),
-            _ => fault(
-                "it is not a complete URL",
-                "like \"redis://127.0.0.1:6379\" or \"redis://user:password@host:6379/0\"",
-            ),
-        },
-        Some(scheme @ ("rediss" | "redis+cluster" | "redis+sentinel")) => {
-            fault(format!("stores over `{scheme}://` are not supported yet"), HELP)
-        }
-        _ => fault("it names no store", HELP),
+    match Address::parse(text) {
+        _ if text == "memory:" => Ok(StoreKind::Memory),
+        Ok(_) => Ok(StoreKind::Redis(RedisUrl(text.to_owned()))),
+        Err(mistake) if text.starts_with("redis") => fault(mistake.what, mistake.help),
+        Err(_) => fault("it names no store", "write \"memory:\" or \"redis://HOST:PORT\""),
     }
+}
+
+/// Files for TLS, which are watched; an empty path stands for none.
+fn store_tls(section: &Section, kind: &StoreKind) -> Tls {
+    let secure = matches!(kind, StoreKind::Redis(url) if url.0.starts_with("rediss"));
+    let file = |option: &'static str| {
+        let path = section.string(option).filter(|path| !path.is_empty())?;
+        let node = section.node(option)?;
+        if !secure {
+            return section.fault(
+                option,
+                node,
+                "the store is not asked over TLS",
+                "use a `rediss` URL, or remove this",
+            );
+        }
+        let path = section.sources.resolve(node.place.file, &path);
+        match section.sources.read(&path) {
+            Ok(text) => Some(text),
+            Err(error) => section.fault(
+                option,
+                node,
+                &format!("it cannot be read: {error}"),
+                "create the file, or correct its path (relative to this file)",
+            ),
+        }
+    };
+    let files = Files { ca: file("ca"), client_cert: file("client_cert"), client_key: file("client_key") };
+    if section.sources.has_mistakes() {
+        return Tls::default();
+    }
+    Tls::new(files).unwrap_or_else(|mistake| {
+        let node = section.node(mistake.option);
+        node.and_then(|node| {
+            section.fault::<Tls>(
+                mistake.option,
+                node,
+                &mistake.what,
+                "give a file in PEM; a certificate and its key go together",
+            )
+        })
+        .unwrap_or_default()
+    })
 }
 
 /// Braces would move the hash tag of Redis Cluster.

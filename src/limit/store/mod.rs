@@ -155,7 +155,7 @@ impl Store {
     pub fn open(settings: &StoreSettings, memory: &Arc<memory::Memory>, metrics: &Metrics) -> Store {
         match &settings.kind {
             StoreKind::Memory => Store::Memory(memory.clone()),
-            StoreKind::Redis(url) => Store::Redis(Rc::new(redis::Redis::connect(settings, url, metrics))),
+            StoreKind::Redis(url) => Store::Redis(Rc::new(redis::Redis::connect(settings, &url.0, metrics))),
         }
     }
 

@@ -7,25 +7,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bb8::{ManageConnection, Pool};
-use bb8_redis::RedisConnectionManager;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, RedisResult, Value};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
+use super::address::Addr;
+use super::dial::{self, Dialer};
 use super::health::Health;
+use super::sentinel::Target;
 use super::wire;
 use crate::limit::store::ErrorKind;
 
 /// Connect, log in and answer a PING: a stopped server accepts, and then says nothing.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Pause between two looks at a connection, so that a loss is noticed without traffic.
-const HEARTBEAT: Duration = Duration::from_secs(1);
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
-const BACKOFF_MAX: Duration = Duration::from_secs(1);
-/// Far above any deadline: the caller has its own timer.
-const NO_TIMEOUT: Duration = Duration::from_secs(3600);
+/// A connection that lived this long was a good one.
+const STABLE: Duration = Duration::from_secs(1);
 
 pub struct Link {
     pool: Pool<Manager>,
@@ -38,22 +37,29 @@ pub struct Link {
 #[derive(Clone)]
 pub struct Connection {
     pipe: MultiplexedConnection,
+    /// Where it leads.
+    addr: Addr,
     broken: Arc<AtomicBool>,
 }
 
 impl Connection {
-    pub async fn send(&mut self, cmd: &Cmd) -> RedisResult<Value> {
-        match self.pipe.send_packed_command(cmd).await? {
-            Value::ServerError(error) => Err(error.into()),
-            reply => Ok(reply),
-        }
+    pub async fn send(&self, cmd: &Cmd) -> RedisResult<Value> {
+        dial::send(&mut self.pipe.clone(), cmd).await
+    }
+
+    /// Sends `cmd` right behind ASKING, which holds for one command only.
+    pub async fn send_asking(&self, cmd: &Cmd) -> RedisResult<Value> {
+        let mut both = redis::Pipeline::with_capacity(2);
+        both.ignore_errors().cmd("ASKING").ignore().add_command(cmd.clone());
+        let mut replies = self.pipe.clone().send_packed_commands(&both, 1, 1).await?;
+        replies.pop().unwrap_or(Value::Nil).extract_error()
     }
 }
 
 impl Link {
-    /// Starts connecting to `url`; the task ends with [`JoinHandle::abort`].
-    pub fn open(url: &str, health: Rc<Health>) -> RedisResult<(Rc<Link>, JoinHandle<()>)> {
-        let manager = Manager(RedisConnectionManager::new(url)?);
+    /// Starts connecting; the task ends with [`JoinHandle::abort`].
+    pub fn open(target: Target, dialer: Dialer, health: Rc<Health>) -> (Rc<Link>, JoinHandle<()>) {
+        let manager = Manager(Arc::new((target, dialer)));
         let pool = Pool::builder()
             .max_size(1)
             .test_on_check_out(false)
@@ -62,7 +68,7 @@ impl Link {
             .build_unchecked(manager.clone());
         let link = Rc::new(Link { pool, manager, health, broke: Notify::new() });
         let keeper = tokio::task::spawn_local(link.clone().keep());
-        Ok((link, keeper))
+        (link, keeper)
     }
 
     /// The live connection, or `None` at once.
@@ -90,7 +96,7 @@ impl Link {
                 Ok(Ok(connection)) => {
                     let since = Instant::now();
                     self.serve(connection).await;
-                    if since.elapsed() > BACKOFF_MAX {
+                    if since.elapsed() > STABLE {
                         pause = Duration::ZERO;
                     }
                 }
@@ -99,7 +105,7 @@ impl Link {
             }
             // Gateways that lost the same server do not come back in step.
             sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
-            pause = (pause * 2).clamp(BACKOFF_MIN, BACKOFF_MAX);
+            pause = (pause * 2).clamp(BACKOFF_MIN, self.manager.target().backoff_max());
         }
     }
 
@@ -110,10 +116,13 @@ impl Link {
         }
         self.health.set_up();
         while !connection.broken.load(Ordering::Relaxed) {
-            if timeout(HEARTBEAT, self.broke.notified()).await.is_ok() {
+            if timeout(self.manager.target().heartbeat(), self.broke.notified()).await.is_ok() {
                 continue;
             }
             match timeout(CONNECT_TIMEOUT, self.manager.is_valid(&mut connection)).await {
+                Ok(Ok(())) if self.manager.has_left(&connection).await => {
+                    self.lost(&connection, ErrorKind::Disconnected, "another server is the master now");
+                }
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => self.lost(&connection, ErrorKind::Disconnected, &error.to_string()),
                 Err(_) => self.lost(&connection, ErrorKind::Disconnected, "no answer to a PING"),
@@ -124,17 +133,28 @@ impl Link {
     }
 }
 
-#[derive(Clone, Debug)]
-struct Manager(RedisConnectionManager);
+#[derive(Clone)]
+struct Manager(Arc<(Target, Dialer)>);
+
+impl Manager {
+    fn target(&self) -> &Target {
+        &self.0.0
+    }
+
+    async fn has_left(&self, connection: &Connection) -> bool {
+        self.target().has_left(&connection.addr).await
+    }
+}
 
 impl ManageConnection for Manager {
     type Connection = Connection;
     type Error = RedisError;
 
     async fn connect(&self) -> RedisResult<Connection> {
-        let mut pipe = self.0.connect().await?;
-        pipe.set_response_timeout(NO_TIMEOUT);
-        let mut connection = Connection { pipe, broken: Arc::default() };
+        let addr = self.target().find().await?;
+        let mut pipe = self.0.1.dial(&addr).await?;
+        self.target().accept(&mut pipe).await?;
+        let mut connection = Connection { pipe, addr, broken: Arc::default() };
         self.is_valid(&mut connection).await?;
         Ok(connection)
     }

@@ -188,6 +188,27 @@ pub fn is_noscript(error: &RedisError) -> bool {
     error.code() == Some("NOSCRIPT")
 }
 
+/// What a node of a cluster says instead of an answer; nothing has happened then.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Redirect {
+    /// The slot lives at this node now.
+    Moved(String),
+    /// The slot is on its way to this node, and these keys are there already.
+    Ask(String),
+    /// The slot is on its way, and the keys are at both ends.
+    TryAgain,
+}
+
+pub fn redirect(error: &RedisError) -> Option<Redirect> {
+    let node = || error.redirect_node().map(|(node, _)| node.to_owned());
+    match error.code()? {
+        "MOVED" => node().map(Redirect::Moved),
+        "ASK" => node().map(Redirect::Ask),
+        "TRYAGAIN" => Some(Redirect::TryAgain),
+        _ => None,
+    }
+}
+
 pub fn error_kind(error: &RedisError) -> ErrorKind {
     match error.code() {
         Some("LOADING") => ErrorKind::Loading,

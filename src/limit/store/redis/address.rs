@@ -1,0 +1,210 @@
+//! Store URLs: which form of Redis, where, and with which login. Called by the config, which
+//! reports what is wrong, and by `mod.rs`, which connects.
+
+use std::path::PathBuf;
+
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
+
+/// A URL as read. Holds passwords, so it has no `Debug`.
+pub struct Address {
+    pub form: Form,
+    pub tls: bool,
+    /// To the servers that hold the state.
+    pub login: RedisConnectionInfo,
+}
+
+pub enum Form {
+    Node(Addr),
+    /// Some nodes of a cluster; the others are learned from them.
+    Cluster(Vec<Addr>),
+    Sentinel {
+        sentinels: Vec<Addr>,
+        /// To the sentinels.
+        login: RedisConnectionInfo,
+        master: String,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Addr {
+    Tcp(String, u16),
+    Unix(PathBuf),
+}
+
+/// What is wrong with a URL, in words that repeat nothing of it, and the form it should have.
+#[derive(Debug, PartialEq)]
+pub struct Mistake {
+    pub what: &'static str,
+    pub help: &'static str,
+}
+
+const NODE: &str = "like \"redis://127.0.0.1:6379\", \"rediss://user:password@host:6379/0\" or \"redis+unix:///PATH\"";
+const CLUSTER: &str = "like \"redis+cluster://user:password@host1:6379,host2:6379\"";
+const SENTINEL: &str =
+    "like \"redis+sentinel://user:password@host1:26379,host2:26379/MASTER/0?sentinel_password=PASSWORD\"";
+const SENTINEL_PORT: u16 = 26379;
+
+impl Address {
+    pub fn parse(url: &str) -> Result<Address, Mistake> {
+        let (scheme, rest) = url.split_once(':').unwrap_or_default();
+        let Some(rest) = rest.strip_prefix("//") else { return wrong("it is not a complete URL", NODE) };
+        let (tls, scheme) = match scheme.strip_prefix("rediss") {
+            Some(form) => (true, form),
+            None => (false, scheme.strip_prefix("redis").unwrap_or("?")),
+        };
+        match (scheme, tls) {
+            ("", _) => {
+                let info = info(&format!("redis://{rest}"), NODE)?;
+                Ok(Address { form: Form::Node(addr(&info, NODE)?), tls, login: info.redis_settings().clone() })
+            }
+            ("+unix", false) => {
+                let info = info(url, NODE)?;
+                Ok(Address { form: Form::Node(addr(&info, NODE)?), tls, login: info.redis_settings().clone() })
+            }
+            ("+cluster", _) => cluster(rest, tls),
+            ("+sentinel", _) => sentinel(rest, tls),
+            _ => wrong("it names no store", NODE),
+        }
+    }
+}
+
+fn wrong<T>(what: &'static str, help: &'static str) -> Result<T, Mistake> {
+    Err(Mistake { what, help })
+}
+
+/// Reads a URL of one server.
+fn info(url: &str, help: &'static str) -> Result<ConnectionInfo, Mistake> {
+    match url.into_connection_info() {
+        Ok(info) if info.redis_settings().db() >= 0 => Ok(info),
+        Ok(_) => wrong("its database number is negative", help),
+        Err(_) => wrong("it is not a complete URL", help),
+    }
+}
+
+fn addr(info: &ConnectionInfo, help: &'static str) -> Result<Addr, Mistake> {
+    match info.addr() {
+        ConnectionAddr::Tcp(host, port) => Ok(Addr::Tcp(host.clone(), *port)),
+        ConnectionAddr::Unix(path) if !path.as_os_str().is_empty() => Ok(Addr::Unix(path.clone())),
+        _ => wrong("it is not a complete URL", help),
+    }
+}
+
+fn cluster(rest: &str, tls: bool) -> Result<Address, Mistake> {
+    let parts = Parts::of(rest);
+    if !parts.path.is_empty() || !parts.query.is_empty() {
+        return wrong("a cluster has one database and no parameters", CLUSTER);
+    }
+    let (nodes, login) = parts.hosts("", None, CLUSTER)?;
+    Ok(Address { form: Form::Cluster(nodes), tls, login })
+}
+
+fn sentinel(rest: &str, tls: bool) -> Result<Address, Mistake> {
+    let parts = Parts::of(rest);
+    let (master, db) = parts.path.split_once('/').unwrap_or((parts.path, ""));
+    if master.is_empty() {
+        return wrong("it does not name the master", SENTINEL);
+    }
+    let (sentinels, login) = parts.hosts(db, Some(SENTINEL_PORT), SENTINEL)?;
+    let mut own = RedisConnectionInfo::default();
+    for (key, value) in query(parts.query).into_iter().flatten() {
+        own = match key.as_str() {
+            "sentinel_user" => own.set_username(value),
+            "sentinel_password" => own.set_password(value),
+            _ => return wrong("it has an unknown parameter", SENTINEL),
+        };
+    }
+    Ok(Address { form: Form::Sentinel { sentinels, login: own, master: master.to_owned() }, tls, login })
+}
+
+/// The parameters, decoded.
+fn query(text: &str) -> Option<Vec<(String, String)>> {
+    let url = redis::parse_redis_url(&format!("redis://host/?{text}"))?;
+    Some(url.query_pairs().map(|(key, value)| (key.into_owned(), value.into_owned())).collect())
+}
+
+/// `[USER:PASSWORD@]HOST,HOST[/PATH][?QUERY]`.
+struct Parts<'a> {
+    /// With its `@`.
+    user: &'a str,
+    hosts: &'a str,
+    path: &'a str,
+    query: &'a str,
+}
+
+impl<'a> Parts<'a> {
+    fn of(rest: &'a str) -> Parts<'a> {
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (user, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
+        Parts { user, hosts, path: path.trim_end_matches('/'), query }
+    }
+
+    fn hosts(
+        &self,
+        db: &str,
+        port: Option<u16>,
+        help: &'static str,
+    ) -> Result<(Vec<Addr>, RedisConnectionInfo), Mistake> {
+        let (mut addrs, mut login) = (Vec::new(), RedisConnectionInfo::default());
+        for host in self.hosts.split(',') {
+            let bare = host.rsplit(']').next().is_some_and(|end| !end.contains(':'));
+            let port = port.filter(|_| bare).map(|port| format!(":{port}")).unwrap_or_default();
+            let info = info(&format!("redis://{}{host}{port}/{db}", self.user), help)?;
+            addrs.push(addr(&info, help)?);
+            login = info.redis_settings().clone();
+        }
+        Ok((addrs, login))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp(host: &str, port: u16) -> Addr {
+        Addr::Tcp(host.to_owned(), port)
+    }
+
+    #[test]
+    fn every_form_is_read() {
+        let one = Address::parse("rediss://us%40er:p%2Fw@host:7000/3").ok().unwrap();
+        assert!(one.tls && matches!(one.form, Form::Node(addr) if addr == tcp("host", 7000)));
+        assert_eq!((one.login.username(), one.login.password(), one.login.db()), (Some("us@er"), Some("p/w"), 3));
+
+        let unix = Address::parse("redis+unix:///run/redis.sock?db=2").ok().unwrap();
+        assert!(matches!(unix.form, Form::Node(Addr::Unix(path)) if path == *"/run/redis.sock"));
+
+        let cluster = Address::parse("redis+cluster://:pw@a:1,[::1]:2,c/").ok().unwrap();
+        let nodes = vec![tcp("a", 1), tcp("::1", 2), tcp("c", 6379)];
+        assert!(!cluster.tls && matches!(cluster.form, Form::Cluster(hosts) if hosts == nodes));
+        assert_eq!(cluster.login.password(), Some("pw"));
+
+        let url = "redis+sentinel://:pw@a,b:1,[::1]/mine/4?sentinel_user=s&sentinel_password=x%26y";
+        let sentinel = Address::parse(url).ok().unwrap();
+        assert_eq!((sentinel.login.password(), sentinel.login.db()), (Some("pw"), 4));
+        let Form::Sentinel { sentinels, login, master } = sentinel.form else { panic!("another form") };
+        assert_eq!(sentinels, [tcp("a", 26379), tcp("b", 1), tcp("::1", 26379)]);
+        assert_eq!((login.username(), login.password(), master.as_str()), (Some("s"), Some("x&y"), "mine"));
+    }
+
+    #[test]
+    fn what_is_wrong_has_a_name() {
+        for (url, what) in [
+            ("", "it is not a complete URL"),
+            ("redis:", "it is not a complete URL"),
+            ("redis://", "it is not a complete URL"),
+            ("redis://host/x", "it is not a complete URL"),
+            ("redis://host/-1", "its database number is negative"),
+            ("rediss+unix:///x", "it names no store"),
+            ("http://host", "it names no store"),
+            ("redis+ring://host", "it names no store"),
+            ("redis+cluster://a,,b", "it is not a complete URL"),
+            ("redis+cluster://a,b/1", "a cluster has one database and no parameters"),
+            ("redis+sentinel://a,b", "it does not name the master"),
+            ("redis+sentinel://a:x/m", "it is not a complete URL"),
+            ("redis+sentinel://a/m?password=x", "it has an unknown parameter"),
+        ] {
+            assert_eq!(Address::parse(url).err().map(|mistake| mistake.what), Some(what), "{url}");
+        }
+    }
+}
