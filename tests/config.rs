@@ -226,6 +226,13 @@ fn limits_compile_to_exact_integers() {
         limit("rate = \"5/10s\"\nalgorithm = \"fixed_window\"\nanchor = \"clock\"").rule.params(0),
         [5, 10_000, 1]
     );
+    assert_eq!(limit("rate = \"5/15min\"\nalgorithm = \"sliding_log\"").rule.params(0), [5, 900_000, 0]);
+    let sorted = "rate = \"5/s\"\nalgorithm = \"sliding_log\"\nstate = \"sorted_set\"";
+    assert_eq!(limit(sorted).rule.params(0), [5, 1000, 1]);
+    assert_eq!(limit("rate = \"10/s\"\nalgorithm = \"leaky_bucket\"").rule.params(0), [1, 100, 0, 0]);
+    let queue = "rate = \"10/s\"\nalgorithm = \"leaky_bucket\"\nqueue = \"2s\"\nnodelay = true";
+    assert_eq!(limit(queue).rule.params(0), [1, 100, 2000, 1]);
+    assert_eq!(limit("algorithm = \"concurrency\"\nin_flight = 7").rule.params(0), [7, 15_000]);
     let all = limit(
         "rate = \"1/s\"\nkey = [\"ip/24/56\", \"header:X-Api-Key\", \"all\"]\ncost = \"query:n\"\nmode = \"shadow\"\n\
          missing = \"refuse\"\non_error = \"closed\"",
@@ -255,6 +262,11 @@ fn bounds_are_where_the_errors_say() {
         ("algorithm = \"sliding_window\"\nrate = \"{}/day\"\nprecision = 60", "rate"),
         ("algorithm = \"calendar\"\nrate = \"{}/day\"", "rate"),
         ("rate = \"5/s\"\nburst = 9\ndebt = 2\ncost = {}", "cost"),
+        ("algorithm = \"sliding_log\"\nrate = \"{}/day\"", "rate"),
+        ("algorithm = \"sliding_log\"\nrate = \"{}/3ms\"", "rate"),
+        ("algorithm = \"leaky_bucket\"\nrate = \"{}/7ms\"", "rate"),
+        ("algorithm = \"leaky_bucket\"\nrate = \"10/s\"\nqueue = \"2s\"\ncost = {}", "cost"),
+        ("algorithm = \"concurrency\"\nin_flight = 3\ncost = {}", "cost"),
     ] {
         let with = |value: i64| format!("{ROUTE}[limit.x]\n{}", text.replace("{}", &value.to_string()));
         let huge = if key == "cost" { 1_000_000_000 } else { 4_503_599_627_370_495 };

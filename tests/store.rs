@@ -20,7 +20,7 @@ use rand::Rng;
 use redis::Commands;
 use sluicegate::limit::algo::calendar::Unit;
 use sluicegate::limit::algo::gcra::Gcra;
-use sluicegate::limit::algo::{NAMES, Rule};
+use sluicegate::limit::algo::{NAMES, Rule, State};
 use sluicegate::limit::rule::{Limit, Mode};
 use sluicegate::limit::store::memory::Memory;
 use sluicegate::limit::store::redis::wire::{Call, decode};
@@ -55,10 +55,56 @@ fn decides_like_the_memory_store() {
             let reply = Call::new(&slices, now).eval().query(&mut client).unwrap();
             let counts = decisions.iter().map(|(_, checks)| checks.len());
             assert_eq!(decode(reply, counts), Some(expected), "at {now}: {decisions:?}");
+            for check in decisions.iter().flat_map(|(_, checks)| checks) {
+                assert_holds_alike(&mut client, &memory, &check.key, now);
+            }
         }
         assert_keys_expire(&mut client, 2 * 366 * 86_400_000);
     }
 }
+
+/// State of a key as the server holds it, in the words of `State::text`.
+fn stored(client: &mut redis::Connection, key: &str) -> String {
+    let form: String = redis::cmd("TYPE").arg(key).query(client).unwrap();
+    let mut fields: Vec<String> = match form.as_str() {
+        "none" => Vec::new(),
+        "list" => client.lrange(key, 0, -1).unwrap(),
+        "zset" if key.ends_with("sliding_log") => client.zrevrange(key, 0, -1).unwrap(),
+        "zset" => {
+            client.zrange_withscores::<_, Vec<(String, String)>>(key, 0, -1).unwrap().into_iter().map(pair).collect()
+        }
+        _ => client.get::<_, Option<String>>(key).unwrap().into_iter().collect(),
+    };
+    if key.ends_with("concurrency") {
+        fields.sort();
+    }
+    fields.join(" ")
+}
+
+fn pair((id, expiry): (String, String)) -> String {
+    format!("{id} {expiry}")
+}
+
+/// Same state, and a life that fits: the walk's time goes faster than the server's.
+fn assert_holds_alike(client: &mut redis::Connection, memory: &Memory, key: &str, now: i64) {
+    let Some((state, ttl_ms)) = memory.state(key, now) else { return };
+    let mut text = state.text();
+    if let State::Concurrency(_) = state {
+        let fields: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+        let mut pairs: Vec<String> = fields.chunks(2).map(|two| pair((two[0].clone(), two[1].clone()))).collect();
+        pairs.sort();
+        text = pairs.join(" ");
+    }
+    let (held, pttl) = (stored(client, key), client.pttl::<_, i64>(key).unwrap());
+    if held.is_empty() && ttl_ms <= SLOWEST_MS {
+        return;
+    }
+    assert_eq!(held, text, "{key} at {now}");
+    assert!(held.is_empty() || pttl > ttl_ms - SLOWEST_MS, "{key} lives {pttl} ms, not {ttl_ms}");
+}
+
+/// More than one call takes.
+const SLOWEST_MS: i64 = 3000;
 
 /// The same rule over minutes: real time must not expire what the walk's time has not.
 fn minutes(mut rule: Rule, rng: &mut impl Rng) -> Rule {
@@ -84,6 +130,13 @@ fn minutes(mut rule: Rule, rng: &mut impl Rng) -> Rule {
             return support::sliding(rng.random_range(1..100), period, precision);
         }
         Rule::Calendar(rule) => rule.limit = rule.limit.min(100),
+        Rule::SlidingLog(rule) => rule.window_ms = period,
+        Rule::LeakyBucket(rule) => {
+            rule.per_ms = period;
+            rule.rate = rule.rate.min(50);
+            rule.queue_ms = rng.random_range(0..20) * period / rule.rate;
+        }
+        Rule::Concurrency(rule) => rule.lease_ms = period,
     }
     rule
 }
@@ -137,14 +190,20 @@ async fn hammer(url: String, limits: Vec<Arc<Limit>>, tasks: usize, rounds: usiz
 #[test]
 fn two_gateways_admit_exactly_the_limit() {
     let server = RedisServer::start(&[]);
-    for rule in [
+    let rules = [
         bucket(1, 1000),
         window(1000),
         Rule::Gcra(Gcra { rate: 1, per_ms: 3_600_000, burst: 1000 }),
         sliding(1000, 3_600_000, 2),
         sliding(1000, 3_600_000, 60),
         calendar(1000, Unit::Year),
-    ] {
+        support::log(1000, false),
+        support::log(1000, true),
+        support::leaky(1000, false),
+        support::leaky(1000, true),
+        support::leases(1000, 3_600_000),
+    ];
+    for rule in rules {
         let () = redis::cmd("FLUSHALL").query(&mut server.client()).unwrap();
         let limits = [limit("one", rule, Mode::Enforce)];
         assert_eq!(two_gateways(&server, &limits, 100, 20), (1000, 3000));

@@ -13,24 +13,19 @@
 
 mod support;
 
-use std::cell::RefCell;
-use std::collections::HashMap;
-use std::rc::Rc;
-
 use mlua::{Function, Lua, MultiValue, Table, Value};
 use rand::Rng;
 use rand::rngs::StdRng;
-use redis::{Arg, Cmd};
-use sluicegate::limit::algo::{NAMES, Rule, SCRIPT, State};
+use sluicegate::limit::algo::{NAMES, Rule, State};
 use sluicegate::limit::rule::{Answer, Mode, NEVER};
 use sluicegate::limit::store::memory::Memory;
-use sluicegate::limit::store::redis::wire::{Call, decode};
 use sluicegate::limit::store::{Check, Decision, Op};
-use support::Asked;
+use support::gate::{Data, Gate, Held, float, integer};
 
 const STEPS: usize = 40_000;
 const NOW: i64 = 1_795_000_000_000;
-const TAG: i64 = 77;
+/// Those that keep their state in a form of the server's are walked through the whole script.
+const NATIVE_STEPS: usize = 4_000;
 
 #[test]
 fn every_algorithm_decides_like_its_twin() {
@@ -38,9 +33,11 @@ fn every_algorithm_decides_like_its_twin() {
         let mut seeded = support::seeded();
         let twin = Twin::load(name);
         let rng = &mut seeded.rng;
-        let mut walk = Walk { rule: support::random_rule(name, rng), state: None, now: NOW };
-        for step in 0..STEPS {
+        let mut walk = Walk { rule: support::random_rule(name, rng), state: None, now: NOW, tag: 0 };
+        let mut receipts = [0; 8];
+        for step in 0..if twin.gate.is_some() { NATIVE_STEPS } else { STEPS } {
             walk.wander(name, rng);
+            walk.tag = rng.random_range(0..1 << 52);
             let most = walk.rule.policy().window_ms.min(1 << 40) * 9 / 20;
             twin.skew.set(if rng.random_bool(0.5) { 0 } else { rng.random_range(-most..=most) });
             let cost = random_cost(&walk.rule, rng);
@@ -49,9 +46,14 @@ fn every_algorithm_decides_like_its_twin() {
             assert_eq!((answer, text(&next)), lua, "step {step} of {name}: {walk:?} cost {cost}");
             walk.assert_retry_is_exact(&answer, cost);
             walk.keep(next);
+            receipts[step % receipts.len()] = answer.receipt;
             if rng.random_bool(0.2) {
                 let delta = if rng.random_bool(0.5) { -cost } else { rng.random_range(-9..9) };
-                let receipt = if rng.random_bool(0.7) { answer.receipt } else { walk.now };
+                let receipt = match rng.random_range(0..10) {
+                    0..4 => answer.receipt,
+                    4..9 => receipts[rng.random_range(0..receipts.len())],
+                    _ => walk.now,
+                };
                 let next = walk.rule.adjust(walk.state.as_ref(), walk.now, delta, receipt);
                 let lua = twin.adjust(&walk, delta, receipt);
                 assert_eq!(text(&next), lua, "step {step} of {name}: {walk:?} adjusts {delta} by {receipt}");
@@ -66,17 +68,40 @@ struct Walk {
     rule: Rule,
     state: Option<State>,
     now: i64,
+    tag: i64,
 }
 
 type Next = Option<(State, i64)>;
 
 fn text(next: &Next) -> Option<(String, i64)> {
-    next.as_ref().map(|(state, ttl_ms)| (state.text(), *ttl_ms))
+    next.as_ref().map(|(state, ttl_ms)| canonical(state, *ttl_ms))
+}
+
+/// Leases that expire together have no order, and an empty key of the server's is none.
+fn canonical(state: &State, ttl_ms: i64) -> (String, i64) {
+    let text = match state {
+        State::Concurrency(_) => sorted_pairs(&state.text()),
+        _ => state.text(),
+    };
+    let ttl_ms = if text.is_empty() { 0 } else { ttl_ms };
+    (text, ttl_ms)
+}
+
+fn held_text(data: &Data, leases: bool) -> String {
+    let text = data.text(leases);
+    if leases { sorted_pairs(&text) } else { text }
+}
+
+fn sorted_pairs(text: &str) -> String {
+    let fields: Vec<&str> = text.split_whitespace().collect();
+    let mut pairs: Vec<String> = fields.chunks(2).map(|pair| format!("{} {}", pair[0], pair[1])).collect();
+    pairs.sort();
+    pairs.join(" ")
 }
 
 impl Walk {
     fn decide(&self, cost: i64) -> (Answer, Next) {
-        let step = self.rule.decide(self.state.as_ref(), self.now, cost, TAG);
+        let step = self.rule.decide(self.state.as_ref(), self.now, cost, self.tag);
         (step.answer, step.next)
     }
 
@@ -120,7 +145,7 @@ impl Walk {
         }
         assert!(answer.retry_ms > 0, "{self:?} refuses, but for {} ms", answer.retry_ms);
         let state = self.decide(cost).1.map(|(state, _)| state).or_else(|| self.state.clone());
-        let at = |ms: i64| self.rule.decide(state.as_ref(), self.now + ms, cost, TAG).answer.admitted;
+        let at = |ms: i64| self.rule.decide(state.as_ref(), self.now + ms, cost, self.tag).answer.admitted;
         assert!(at(answer.retry_ms), "{self:?} cost {cost} refuses after {} ms", answer.retry_ms);
         assert!(!at(answer.retry_ms - 1), "{self:?} cost {cost} admits before {} ms", answer.retry_ms);
     }
@@ -145,6 +170,8 @@ struct Twin {
     skew: std::cell::Cell<i64>,
     decide: Function,
     adjust: Function,
+    /// For an algorithm whose state is more than an array of numbers.
+    gate: Option<Gate>,
 }
 
 impl Twin {
@@ -153,11 +180,15 @@ impl Twin {
         let lua = Lua::new();
         let module: Table = lua.load(std::fs::read_to_string(path).unwrap()).eval().unwrap();
         let (decide, adjust) = (module.get("decide").unwrap(), module.get("adjust").unwrap());
-        Twin { lua, skew: std::cell::Cell::new(0), decide, adjust }
+        let gate = module.contains_key("shape").unwrap().then(Gate::load);
+        Twin { lua, skew: std::cell::Cell::new(0), decide, adjust, gate }
     }
 
     fn decide(&self, walk: &Walk, cost: i64) -> (Answer, Option<(String, i64)>) {
-        let arguments = (self.rule(walk), self.state(walk), float(walk.now), float(cost), float(TAG));
+        if let Some(gate) = &self.gate {
+            return through(gate, walk, Op::Take, cost, walk.tag);
+        }
+        let arguments = (self.rule(walk), self.state(walk), float(walk.now), float(cost), float(walk.tag));
         let values: Vec<Value> = self.decide.call::<MultiValue>(arguments).unwrap().into_iter().collect();
         let answer = Answer {
             admitted: values[0].as_boolean().unwrap(),
@@ -170,6 +201,11 @@ impl Twin {
     }
 
     fn adjust(&self, walk: &Walk, delta: i64, receipt: i64) -> Option<(String, i64)> {
+        if let Some(gate) = &self.gate {
+            let (answer, next) = through(gate, walk, Op::Adjust, delta, receipt);
+            assert_eq!(answer.admitted, next.is_some());
+            return next;
+        }
         let arguments = (self.rule(walk), self.state(walk), float(walk.now), float(delta), float(receipt));
         let values: Vec<Value> = self.adjust.call::<MultiValue>(arguments).unwrap().into_iter().collect();
         next(&values)
@@ -186,6 +222,47 @@ impl Twin {
     }
 }
 
+/// One check through the whole script, on a key that holds the walk's state and is written for
+/// sure if its expiry changes.
+fn through(gate: &Gate, walk: &Walk, op: Op, cost: i64, tag: i64) -> (Answer, Option<(String, i64)>) {
+    const UNTOUCHED: i64 = i64::MAX - 1;
+    let limit = support::limit("one", walk.rule.clone(), Mode::Enforce);
+    let check = Check { tag, ..support::check(&limit, "all", cost) };
+    let key = check.key.clone();
+    gate.keys.borrow_mut().held.clear();
+    let before = walk.state.as_ref().map(|state| native(state, walk.now)).filter(|data| !data.text(false).is_empty());
+    if let Some(data) = before.clone() {
+        gate.keys.borrow_mut().held.insert(key.clone(), Held { data, expires: UNTOUCHED });
+    }
+    let answer = gate.decide(&[(op, vec![check])], walk.now)[0].answers[0];
+    let after = gate.keys.borrow_mut().held.remove(&key);
+    let next = match after {
+        Some(Held { data, expires: UNTOUCHED }) => {
+            assert_eq!(Some(data), before);
+            None
+        }
+        Some(Held { data, expires }) => {
+            Some((held_text(&data, matches!(walk.rule, Rule::Concurrency(_))), expires - walk.now))
+        }
+        None => before.map(|_| (String::new(), 0)),
+    };
+    (answer, next)
+}
+
+/// State as the server holds it; a log by turns in either form, whatever its rule says.
+fn native(state: &State, now: i64) -> Data {
+    let text = state.text();
+    let fields: Vec<&str> = text.split_whitespace().collect();
+    let number = |text: &str| text.parse::<i64>().unwrap();
+    let mut set: Vec<(i64, String)> = match state {
+        State::Concurrency(_) => fields.chunks(2).map(|pair| (number(pair[1]), pair[0].to_owned())).collect(),
+        _ if now % 3 == 0 => return Data::List(fields.iter().map(|field| (*field).to_owned()).collect()),
+        _ => fields.iter().map(|field| (number(field), (*field).to_owned())).collect(),
+    };
+    set.sort();
+    Data::Sorted(set)
+}
+
 /// Life and fields of the state that a function leaves behind, if it leaves one.
 fn next(values: &[Value]) -> Option<(String, i64)> {
     let ttl = values.first().filter(|ttl| !matches!(ttl, Value::Boolean(false)))?;
@@ -194,26 +271,18 @@ fn next(values: &[Value]) -> Option<(String, i64)> {
     Some((fields.join(" "), integer(ttl)))
 }
 
-fn float(int: i64) -> f64 {
-    let float = int as f64;
-    assert_eq!(float as i64, int, "beyond 2^53");
-    float
-}
-
-fn integer(value: &Value) -> i64 {
-    let number = value.as_number().or_else(|| value.as_integer().map(float)).unwrap();
-    assert!(number.fract() == 0.0 && number.abs() <= 9_007_199_254_740_992.0, "{number} is not exact");
-    number as i64
-}
-
 /// A clock too far from that of whoever sent the windows: nothing that another gateway counts is
 /// disturbed, the limit holds, and it ends.
 #[test]
 fn a_calendar_of_another_age_is_no_harm() {
     let twin = Twin::load("calendar");
     let hours = 3_600_000;
-    let mut walk =
-        Walk { rule: support::calendar(3, sluicegate::limit::algo::calendar::Unit::Hour), state: None, now: NOW };
+    let mut walk = Walk {
+        rule: support::calendar(3, sluicegate::limit::algo::calendar::Unit::Hour),
+        state: None,
+        now: NOW,
+        tag: 0,
+    };
     for skew in [-9 * hours, 9 * hours, -2 * hours, 3 * hours] {
         twin.skew.set(skew);
         walk.state = walk.decide(2).1.map(|(state, _)| state);
@@ -249,6 +318,11 @@ fn the_gate_decides_like_the_memory_store() {
             let expected: Vec<Decision> = decisions.iter().map(|(op, checks)| memory.run(*op, checks, now)).collect();
             receipt = expected[0].answers[0].receipt;
             assert_eq!(gate.decide(&decisions, now), expected, "call {call} at {now}: {decisions:?}");
+            for (key, held) in &gate.keys.borrow().held {
+                let (state, ttl_ms) = memory.state(key, now).unwrap_or_else(|| panic!("{key} holds {held:?}"));
+                let text = held_text(&held.data, matches!(state, State::Concurrency(_)));
+                assert_eq!((text, held.expires - now), canonical(&state, ttl_ms), "{key} after call {call} at {now}");
+            }
         }
     }
 }
@@ -261,122 +335,4 @@ fn random_limits(rng: &mut StdRng) -> Vec<std::sync::Arc<sluicegate::limit::rule
             support::limit(&format!("limit-{i}"), support::random_rule(NAMES[i % NAMES.len()], rng), mode)
         })
         .collect()
-}
-
-/// What stands in for the server's data: text and the time it expires.
-type Data = Rc<RefCell<HashMap<String, (String, i64)>>>;
-
-/// The whole script, on a Redis of three commands.
-struct Gate {
-    lua: Lua,
-    script: Function,
-    data: Data,
-    clock: Rc<RefCell<i64>>,
-}
-
-impl Gate {
-    fn load() -> Gate {
-        let lua = Lua::new();
-        let data: Data = Rc::default();
-        let clock = Rc::new(RefCell::new(0));
-        let (keys, time) = (data.clone(), clock.clone());
-        let call = lua
-            .create_function(move |lua, args: mlua::Variadic<Value>| command(lua, &args, &keys, *time.borrow()))
-            .unwrap();
-        let redis = lua.create_table_from([("call", call)]).unwrap();
-        lua.globals().set("redis", redis).unwrap();
-        let unpack =
-            lua.create_function(|lua, bytes: mlua::LuaString| lua.create_sequence_from(unpack(&bytes.as_bytes())));
-        let cmsgpack = lua.create_table_from([("unpack", unpack.unwrap())]).unwrap();
-        lua.globals().set("cmsgpack", cmsgpack).unwrap();
-        let script = lua.load(SCRIPT).into_function().unwrap();
-        Gate { lua, script, data, clock }
-    }
-
-    /// The time goes by argument and by the server's clock in turn.
-    fn decide(&self, decisions: &[Asked], now: i64) -> Vec<Decision> {
-        self.clock.replace(now);
-        let slices: Vec<(Op, &[Check])> = decisions.iter().map(|(op, checks)| (*op, checks.as_slice())).collect();
-        let cmd =
-            Call::assuming(&slices, if now % 2 == 0 { now } else { 0 }, now + now % 1_000_000 - 500_000).evalsha();
-        let (keys, argv) = keys_and_args(&cmd);
-        self.lua.globals().set("KEYS", self.strings(&keys)).unwrap();
-        self.lua.globals().set("ARGV", self.strings(&argv)).unwrap();
-        let reply: Vec<Value> = self.script.call(()).unwrap();
-        assert_eq!(integer(&reply[0]), now);
-        assert!(self.data.borrow().values().all(|(_, expires)| *expires > now || *expires != 0));
-        let reply = redis::Value::Array(reply.iter().map(|value| redis::Value::Int(integer(value))).collect());
-        decode(reply, decisions.iter().map(|(_, checks)| checks.len())).expect("a reply of the right form")
-    }
-
-    fn strings(&self, values: &[Vec<u8>]) -> Table {
-        let strings = values.iter().map(|value| self.lua.create_string(value).unwrap());
-        self.lua.create_sequence_from(strings).unwrap()
-    }
-}
-
-fn keys_and_args(cmd: &Cmd) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
-    let args: Vec<Vec<u8>> = cmd
-        .args_iter()
-        .map(|arg| match arg {
-            Arg::Simple(bytes) => bytes.to_vec(),
-            _ => panic!("only plain arguments"),
-        })
-        .collect();
-    let count: usize = str::from_utf8(&args[2]).unwrap().parse().unwrap();
-    (args[3..3 + count].to_vec(), args[3 + count..].to_vec())
-}
-
-fn command(lua: &Lua, args: &[Value], data: &Data, now: i64) -> mlua::Result<Value> {
-    let arg = |i: usize| match &args[i] {
-        Value::String(text) => text.to_string_lossy(),
-        number => integer(number).to_string(),
-    };
-    match arg(0).as_str() {
-        "TIME" => {
-            let parts = [(now / 1000).to_string(), (now % 1000 * 1000 + 999).to_string()];
-            Ok(Value::Table(lua.create_sequence_from(parts)?))
-        }
-        "MGET" => {
-            let data = data.borrow();
-            let values = (1..args.len()).map(|i| match data.get(&arg(i)) {
-                Some((text, expires)) if now < *expires => Value::String(lua.create_string(text).unwrap()),
-                _ => Value::Boolean(false),
-            });
-            Ok(Value::Table(lua.create_sequence_from(values)?))
-        }
-        "DEL" => {
-            data.borrow_mut().remove(&arg(1));
-            Ok(Value::Integer(1))
-        }
-        "SET" => {
-            assert_eq!((args.len(), arg(3).as_str()), (5, "PX"));
-            let ttl: i64 = arg(4).parse().unwrap();
-            assert!(ttl >= 1);
-            data.borrow_mut().insert(arg(1), (arg(2), now + ttl));
-            Ok(Value::Boolean(true))
-        }
-        other => panic!("the gate calls {other}"),
-    }
-}
-
-/// MessagePack as the server's Lua reads it.
-fn unpack(bytes: &[u8]) -> Vec<f64> {
-    assert_eq!(bytes[0], 0xdd);
-    let mut rest = &bytes[5..];
-    let mut ints = Vec::new();
-    while let Some((&tag, tail)) = rest.split_first() {
-        let size = match tag {
-            0..=0x7f => 0,
-            0xcd => 2,
-            0xce => 4,
-            0xd3 => 8,
-            other => panic!("tag {other}"),
-        };
-        let number = tail[..size].iter().fold(0u64, |number, byte| number << 8 | u64::from(*byte));
-        ints.push(if size == 0 { f64::from(tag) } else { float(number as i64) });
-        rest = &tail[size..];
-    }
-    assert_eq!(u32::from_be_bytes(bytes[1..5].try_into().unwrap()) as usize, ints.len());
-    ints
 }

@@ -30,7 +30,8 @@ sections! {
     UPSTREAM_SERVER = "upstream.servers": "url" "weight";
     SET = "set": "values" "file";
     LIMIT = "limit": "algorithm" "rate" "burst" "debt" "refill" "start" "anchor" "key" "missing"
-        "cost" "mode" "on_error" "precision" "zone" "resets_at" "week_start";
+        "cost" "mode" "on_error" "precision" "zone" "resets_at" "week_start" "state" "queue"
+        "nodelay" "in_flight" "lease";
     ROUTE = "route": "name" "host" "path" "methods" "header" "upstream" "respond" "limits" "allow"
         "deny" "rewrite" "request_headers" "response_headers" "max_body" "max_in_flight" "refuse"
         "ratelimit_headers" "body_timeout" "min_body_rate" "connect_timeout" "response_timeout" "stream_timeout";

@@ -2,6 +2,7 @@
 //! by `twin.rs`, `store.rs` and `outage.rs`.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod gate;
 pub mod topology;
 
 use std::net::TcpListener;
@@ -13,6 +14,9 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::config::{RedisUrl, StoreKind, StoreSettings};
 use sluicegate::limit::algo::calendar::{Calendar, Dates, Unit};
+use sluicegate::limit::algo::concurrency::Concurrency;
+use sluicegate::limit::algo::leaky_bucket::LeakyBucket;
+use sluicegate::limit::algo::sliding_log::SlidingLog;
 use sluicegate::limit::algo::{
     NAMES, Rule, fixed_window::FixedWindow, gcra::Gcra, sliding_window::SlidingWindow, token_bucket::TokenBucket,
 };
@@ -64,6 +68,9 @@ fn sample(name: &str) -> Rule {
         "gcra" => Rule::Gcra(Gcra { rate: 1, per_ms: 1, burst: 1 }),
         "sliding_window" => sliding(1, 1000, 2),
         "calendar" => calendar(1, Unit::Day),
+        "sliding_log" => Rule::SlidingLog(SlidingLog { limit: 1, window_ms: 1, sorted_set: false }),
+        "leaky_bucket" => Rule::LeakyBucket(LeakyBucket { rate: 1, per_ms: 1, queue_ms: 0, nodelay: false }),
+        "concurrency" => Rule::Concurrency(Concurrency { in_flight: 1, lease_ms: 1000 }),
         _ => panic!("tests/support has no rules of {name} yet"),
     }
 }
@@ -104,6 +111,28 @@ fn generate(rule: &Rule, rng: &mut StdRng) -> Rule {
             window_ms: period,
             clock: rng.random_bool(0.5),
         }),
+        Rule::SlidingLog(_) => {
+            let most = if rng.random_bool(0.1) { (1000 * period).min(2500) } else { 40 };
+            let limit = rng.random_range(1..=most);
+            Rule::SlidingLog(SlidingLog { limit, window_ms: period, sorted_set: rng.random_bool(0.5) })
+        }
+        Rule::LeakyBucket(_) => {
+            let most = if rng.random_bool(0.2) { (1000 * period).min(1_000_000) } else { 50 };
+            let rate = rng.random_range(1..=most);
+            // 2 queue rate + 3 per stays below 2^52.
+            let most = ((EXACT / 4 - 2 * period) / rate - 1).min(day);
+            let queue_ms = match rng.random_range(0..10) {
+                0 => 0,
+                1 => most,
+                2 => rng.random_range(0..=most),
+                _ => (rng.random_range(0..20) * period / rate).min(most),
+            };
+            Rule::LeakyBucket(LeakyBucket { rate, per_ms: period, queue_ms, nodelay: rng.random_bool(0.3) })
+        }
+        Rule::Concurrency(_) => {
+            let most = if rng.random_bool(0.1) { 2500 } else { 20 };
+            Rule::Concurrency(Concurrency { in_flight: rng.random_range(1..=most), lease_ms: period })
+        }
         Rule::Gcra(_) => {
             // used + need stays below 2^53: (2 burst + 1) per.
             let most = (EXACT / period - 1) / 4;
@@ -313,6 +342,20 @@ pub fn bucket(rate: i64, burst: i64) -> Rule {
 
 pub fn window(limit: i64) -> Rule {
     Rule::FixedWindow(FixedWindow { limit, window_ms: 3_600_000, clock: false })
+}
+
+/// `limit` in an hour, exactly.
+pub fn log(limit: i64, sorted_set: bool) -> Rule {
+    Rule::SlidingLog(SlidingLog { limit, window_ms: 3_600_000, sorted_set })
+}
+
+/// One unit an hour; `burst` may wait, or go at once.
+pub fn leaky(burst: i64, nodelay: bool) -> Rule {
+    Rule::LeakyBucket(LeakyBucket { rate: 1, per_ms: 3_600_000, queue_ms: (burst - 1) * 3_600_000, nodelay })
+}
+
+pub fn leases(in_flight: i64, lease_ms: i64) -> Rule {
+    Rule::Concurrency(Concurrency { in_flight, lease_ms })
 }
 
 pub async fn kind(redis: &Redis, limit: &Arc<Limit>) -> Result<Decision, ErrorKind> {

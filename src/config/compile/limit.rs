@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::server::ON_ERROR;
-use super::{Named, Names, window};
+use super::{Named, Names, limit_flow, window};
 use crate::config::reader::{At, Section};
 use crate::config::schema;
 use crate::config::tree::{Node, Value};
@@ -23,6 +23,9 @@ const ALGORITHM_KEYS: &[(&str, &[&str])] = &[
     ("gcra", &["burst"]),
     ("sliding_window", &["precision"]),
     ("calendar", &["zone", "resets_at", "week_start"]),
+    ("sliding_log", &["state"]),
+    ("leaky_bucket", &["queue", "nodelay"]),
+    ("concurrency", &["in_flight", "lease"]),
 ];
 
 /// Operands of a division stay below this: up to here the quotient of two doubles, rounded down
@@ -48,6 +51,10 @@ fn limit(section: &Section, name: &str, on_error: OnError) -> Option<Limit> {
     let rate = match section.node("rate") {
         // In words of its own.
         Some(_) if algorithm == Some("calendar") => None,
+        None if algorithm == Some("concurrency") => None,
+        Some(node) if algorithm == Some("concurrency") => {
+            section.fault("rate", node, "concurrency has no such parameter", "it takes in_flight, lease")
+        }
         Some(_) => section.parse_at("rate", values::rate),
         None => section.absent(format!("{} has no rate", section.title), "add one, like rate = \"10/s\""),
     };
@@ -56,6 +63,9 @@ fn limit(section: &Section, name: &str, on_error: OnError) -> Option<Limit> {
         Some("gcra") => gcra(section, rate),
         Some("sliding_window") => window::sliding_window(section, rate),
         Some("calendar") => window::calendar(section),
+        Some("sliding_log") => limit_flow::sliding_log(section, rate),
+        Some("leaky_bucket") => limit_flow::leaky_bucket(section, rate),
+        Some("concurrency") => limit_flow::concurrency(section),
         Some(_) => token_bucket(section, rate),
         None => None,
     };
@@ -71,7 +81,7 @@ fn limit(section: &Section, name: &str, on_error: OnError) -> Option<Limit> {
         let most = match &rule {
             Rule::TokenBucket(bucket) => bucket.burst + bucket.debt,
             Rule::FixedWindow(window) => window.limit,
-            Rule::Gcra(_) | Rule::SlidingWindow(_) | Rule::Calendar(_) => rule.policy().quota,
+            _ => rule.policy().quota,
         };
         if *fixed > most {
             let what = format!("a cost of {fixed} never fits, so nothing would be admitted");
@@ -95,7 +105,8 @@ fn strangers(section: &Section, algorithm: Option<&str>) {
         let having = ALGORITHM_KEYS.iter().filter(|(_, keys)| keys.contains(&key));
         let owners: Vec<&str> = having.map(|(name, _)| *name).collect();
         let what = format!("{algorithm} has no such parameter");
-        let help = format!("`{key}` belongs to {}; {algorithm} takes rate, {}", owners.join(" and "), own.join(", "));
+        let rate = if algorithm == "concurrency" { "" } else { "rate, " };
+        let help = format!("`{key}` belongs to {}; {algorithm} takes {rate}{}", owners.join(" and "), own.join(", "));
         section.fault_at::<()>(key, entry.place, &what, &help);
     }
 }
@@ -181,7 +192,7 @@ fn gcra(section: &Section, rate: Option<At<Rate>>) -> Option<Rule> {
     Some(Rule::Gcra(Gcra { rate, per_ms, burst }))
 }
 
-fn gcd(a: i64, b: i64) -> i64 {
+pub(super) fn gcd(a: i64, b: i64) -> i64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 

@@ -4,6 +4,7 @@
 mod action;
 mod edit;
 mod limit;
+mod limit_flow;
 mod matcher;
 mod route;
 mod server;

@@ -9,6 +9,9 @@ use super::rule::{Answer, Policy};
 pub trait Algorithm {
     type State: Clone;
 
+    /// Whether `decide` needs its `tag`.
+    const TAGGED: bool = false;
+
     /// The rule's numbers in the order the Lua twin reads them. `now_ms` is the caller's idea of
     /// the time, for what depends on the calendar; the twin decides by the store's own.
     fn params(&self, now_ms: i64) -> Vec<i64>;
@@ -78,6 +81,11 @@ macro_rules! algorithms {
                 match self { $(Rule::$Name(rule) => rule.policy()),* }
             }
 
+            /// Whether a decision needs a number that no other has.
+            pub fn tagged(&self) -> bool {
+                match self { $(Rule::$Name(_) => $module::$Name::TAGGED),* }
+            }
+
             /// A state of another algorithm counts as none.
             pub fn decide(&self, state: Option<&State>, now_ms: i64, cost: i64, tag: i64) -> Step<State> {
                 match self {
@@ -130,6 +138,9 @@ algorithms! {
     gcra => Gcra,
     sliding_window => SlidingWindow,
     calendar => Calendar,
+    sliding_log => SlidingLog,
+    leaky_bucket => LeakyBucket,
+    concurrency => Concurrency,
 }
 
 impl Rule {

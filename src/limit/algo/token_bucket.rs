@@ -147,6 +147,6 @@ impl TokenBucket {
 /// The same operations in the same order as the twin, in doubles, so both round alike. The
 /// result is at most one unit (a fraction of a token) above the true quotient.
 #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "below 2^53")]
-fn rescale(used: i64, from_per: i64, to_per: i64) -> i64 {
+pub(super) fn rescale(used: i64, from_per: i64, to_per: i64) -> i64 {
     (used as f64 / from_per.max(1) as f64 * to_per as f64).ceil() as i64
 }

@@ -68,6 +68,13 @@ impl Memory {
         }
     }
 
+    /// What is held for a key, and for how many ms more.
+    pub fn state(&self, key: &str, now_ms: i64) -> Option<(State, i64)> {
+        let shard = self.lock(self.home(key));
+        let entry = shard.entries.get(key).filter(|entry| now_ms < entry.expires_ms)?;
+        Some((entry.state.clone(), entry.expires_ms - now_ms))
+    }
+
     /// Keys held, expired ones included until they are met.
     pub fn len(&self) -> usize {
         (0..SHARDS).map(|i| self.lock(i).entries.len()).sum()

@@ -55,7 +55,9 @@ pub struct Role {
 impl Check {
     pub fn new(limit: &Arc<Limit>, key: String, cost: i64) -> Check {
         let role = Role { shadow: limit.mode == Mode::Shadow, ..Role::default() };
-        Check { limit: limit.clone(), rule: limit.rule.clone(), key, cost, role, tag: 0 }
+        // Below 2^53 with room for what an algorithm adds to it.
+        let tag = if limit.rule.tagged() { rand::random_range(0..1 << 52) } else { 0 };
+        Check { limit: limit.clone(), rule: limit.rule.clone(), key, cost, role, tag }
     }
 }
 

@@ -1,0 +1,313 @@
+//! State that is more than a few numbers, in a real redis-server: logs as lists and sorted sets,
+//! and leases.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "a test that fails says so"
+)]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rand::Rng;
+use redis::Commands;
+use sluicegate::limit::algo::State;
+use sluicegate::limit::rule::{Limit, Mode};
+use sluicegate::limit::store::memory::Memory;
+use sluicegate::limit::store::redis::wire::{Call, decode};
+use sluicegate::limit::store::{Check, Decision, Op};
+use sluicegate::metrics::Metrics;
+use support::{RedisServer, check, connected, leases, limit, log, worker};
+
+const NOW: i64 = 1_795_000_000_000;
+const DEADLINE: Duration = Duration::from_secs(5);
+
+fn call(client: &mut redis::Connection, asked: &[(Op, Vec<Check>)], now: i64) -> Vec<Decision> {
+    let slices: Vec<(Op, &[Check])> = asked.iter().map(|(op, checks)| (*op, checks.as_slice())).collect();
+    let reply = Call::new(&slices, now).eval().query(client).unwrap();
+    decode(reply, asked.iter().map(|(_, checks)| checks.len())).expect("a reply of the right form")
+}
+
+fn one(client: &mut redis::Connection, op: Op, check: Check, now: i64) -> sluicegate::limit::rule::Answer {
+    call(client, &[(op, vec![check])], now)[0].answers[0]
+}
+
+/// State as the server holds it: entries in no order, since a log's are their own order.
+fn held(client: &mut redis::Connection, key: &str) -> BTreeSet<String> {
+    let form: String = redis::cmd("TYPE").arg(key).query(client).unwrap();
+    match form.as_str() {
+        "none" => BTreeSet::new(),
+        "list" => client.lrange(key, 0, -1).unwrap(),
+        "zset" if key.ends_with("log") => client.zrange(key, 0, -1).unwrap(),
+        "zset" => {
+            let pairs: Vec<(String, String)> = client.zrange_withscores(key, 0, -1).unwrap();
+            pairs.into_iter().map(|(id, expiry)| format!("{id} {expiry}")).collect()
+        }
+        other => panic!("{key} is a {other}"),
+    }
+}
+
+fn entries(state: &State) -> BTreeSet<String> {
+    let text = state.text();
+    let fields: Vec<&str> = text.split_whitespace().collect();
+    let size = if matches!(state, State::Concurrency(_)) { 2 } else { 1 };
+    fields.chunks(size).map(|entry| entry.join(" ")).collect()
+}
+
+/// Many operations on one key in each call, with receipts of earlier ones, some of the same call.
+#[test]
+fn one_key_many_operations_a_call() {
+    let server = RedisServer::start(&[]);
+    let mut client = server.client();
+    let mut seeded = support::seeded();
+    let rng = &mut seeded.rng;
+    for rule in
+        [log(40, false), log(40, true), log(3, false), log(3, true), leases(40, 3_600_000), leases(3, 3_600_000)]
+    {
+        let () = redis::cmd("FLUSHALL").query(&mut client).unwrap();
+        let memory = Memory::new(1000);
+        let limit = limit("one", rule, Mode::Enforce);
+        let quota = limit.rule.policy().quota;
+        let (mut now, mut receipts) = (NOW, [0i64; 8]);
+        for _ in 0..600 {
+            now += match rng.random_range(0..20) {
+                0..15 => rng.random_range(0..200_000),
+                15 => rng.random_range(0..4_000_000),
+                16 => -rng.random_range(0..3_600_000),
+                17 => -rng.random_range(0..20_000_000),
+                _ => 0,
+            };
+            let (mut asked, mut expected) = (Vec::new(), Vec::new());
+            for i in 0..rng.random_range(1..12) {
+                let mut check = check(&limit, "all", rng.random_range(0..4));
+                let op = match rng.random_range(0..20) {
+                    0 => Op::Peek,
+                    1..7 => {
+                        check.tag = receipts[rng.random_range(0..8)];
+                        check.cost = rng.random_range(-4..2);
+                        Op::Adjust
+                    }
+                    7 if rng.random_bool(0.2) => Op::Reset,
+                    8 => {
+                        check.cost = quota;
+                        Op::Take
+                    }
+                    _ => Op::Take,
+                };
+                let decision = memory.run(op, std::slice::from_ref(&check), now);
+                if decision.answers[0].admitted && op == Op::Take {
+                    receipts[i % 8] = decision.answers[0].receipt;
+                }
+                asked.push((op, vec![check]));
+                expected.push(decision);
+            }
+            assert_eq!(call(&mut client, &asked, now), expected, "at {now}: {asked:?}");
+            let key = &asked[0].1[0].key;
+            let state = memory.state(key, now).map(|(state, _)| entries(&state)).unwrap_or_default();
+            let expired = memory.state(key, now).is_none();
+            assert!(expired || held(&mut client, key) == state, "{:?} is not {state:?}", held(&mut client, key));
+            assert_ne!(client.pttl::<_, i64>(key).unwrap(), -1, "{key} lives for ever");
+        }
+    }
+}
+
+/// A life is exact: as long as the newest stamp, or the last lease, counts.
+#[test]
+fn a_key_lives_as_long_as_it_counts() {
+    let server = RedisServer::start(&[]);
+    let mut client = server.client();
+    for rule in [log(5, false), log(5, true), leases(5, 3_600_000), support::leaky(5, false)] {
+        let limit = limit("one", rule, Mode::Enforce);
+        let check = check(&limit, "all", 2);
+        let answer = one(&mut client, Op::Take, check.clone(), NOW);
+        let pttl: i64 = client.pttl(&check.key).unwrap();
+        assert!((answer.reset_ms - 500..=answer.reset_ms).contains(&pttl), "{pttl} of {}", answer.reset_ms);
+        // The state of a key whose last unit is given back is none.
+        let back = Check { cost: -2, tag: answer.receipt, ..check.clone() };
+        assert!(one(&mut client, Op::Adjust, back.clone(), NOW).admitted);
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(!client.exists::<_, bool>(&check.key).unwrap());
+        assert!(!one(&mut client, Op::Adjust, back, NOW).admitted);
+    }
+}
+
+/// More than the script's stack holds, and refunds from the depth of a log; no call blocks for long.
+#[test]
+fn more_entries_than_a_command_takes() {
+    let server = RedisServer::start(&[]);
+    let mut client = server.client();
+    for (rule, most) in [
+        (log(30_000, false), Duration::from_millis(500)),
+        (log(30_000, true), Duration::from_secs(2)),
+        (leases(30_000, 3_600_000), Duration::from_secs(2)),
+    ] {
+        let () = redis::cmd("FLUSHALL").query(&mut client).unwrap();
+        let limit = limit("wide", rule, Mode::Enforce);
+        let memory = Memory::new(10);
+        let mut ask = |op: Op, cost: i64, tag: Option<i64>| {
+            let mut check = check(&limit, "all", cost);
+            check.tag = tag.unwrap_or(check.tag);
+            let since = Instant::now();
+            let answer = one(&mut client, op, check.clone(), NOW);
+            assert!(since.elapsed() < most, "{op:?} of {cost} blocks for {:?}", since.elapsed());
+            assert_eq!(answer, memory.run(op, std::slice::from_ref(&check), NOW).answers[0], "{op:?} of {cost}");
+            let state = memory.state(&check.key, NOW).map(|(state, _)| entries(&state)).unwrap_or_default();
+            assert!(held(&mut client, &check.key) == state, "after {op:?} of {cost}");
+            answer.receipt
+        };
+        let first = ask(Op::Take, 1, None);
+        let many = ask(Op::Take, 18_000, None);
+        let last = ask(Op::Take, 11_999, None);
+        ask(Op::Take, 1, None);
+        ask(Op::Adjust, -1, Some(first));
+        ask(Op::Adjust, -6_000, Some(many));
+        ask(Op::Adjust, 9_000, Some(last));
+        ask(Op::Adjust, -11_999, Some(last));
+        ask(Op::Adjust, 0, Some(many));
+        ask(Op::Take, 30_000, None);
+        ask(Op::Peek, 1, None);
+    }
+}
+
+/// A key that something else wrote counts as absent, is not touched by a peek, and is replaced by
+/// a charge.
+#[test]
+fn a_key_of_another_form_counts_as_absent() {
+    let server = RedisServer::start(&[]);
+    let mut client = server.client();
+    for rule in [log(5, false), log(5, true), leases(5, 60_000)] {
+        let limit = limit("one", rule, Mode::Enforce);
+        let key = check(&limit, "all", 1).key;
+        for make in [
+            &["SET", "KEY", "1 2 3"][..],
+            &["HSET", "KEY", "a", "b"],
+            &["SADD", "KEY", "a"],
+            &["XADD", "KEY", "*", "a", "b"],
+            &["RPUSH", "KEY", "x", "1e300", "nan", "-5", ""],
+            &["ZADD", "KEY", "-5", "x", "0.5", "y"],
+        ] {
+            let mut command = redis::Cmd::new();
+            for word in make {
+                command.arg(if *word == "KEY" { key.as_str() } else { word });
+            }
+            let () = command.query::<redis::Value>(&mut client).map(drop).unwrap();
+            let dump: Vec<u8> = redis::cmd("DUMP").arg(&key).query(&mut client).unwrap();
+            assert_eq!(one(&mut client, Op::Peek, check(&limit, "all", 1), NOW).remaining, 4, "{make:?}");
+            let mut back = check(&limit, "all", -1);
+            back.tag = NOW;
+            assert!(!one(&mut client, Op::Adjust, back, NOW).admitted, "{make:?}");
+            assert_eq!(redis::cmd("DUMP").arg(&key).query::<Vec<u8>>(&mut client).unwrap(), dump, "{make:?}");
+            let answer = one(&mut client, Op::Take, check(&limit, "all", 2), NOW);
+            assert_eq!((answer.admitted, answer.remaining), (true, 3), "{make:?}");
+            assert_eq!(held(&mut client, &key).len(), 2, "{make:?}");
+            assert!(client.pttl::<_, i64>(&key).unwrap() > 0);
+            let () = client.del(&key).unwrap();
+        }
+    }
+}
+
+/// A key keeps its form and what it counted when the limit asks for the other one.
+#[test]
+fn a_changed_form_forgets_nothing() {
+    let server = RedisServer::start(&[]);
+    let mut client = server.client();
+    for sorted in [false, true] {
+        let (old, new) = (limit("one", log(5, sorted), Mode::Enforce), limit("one", log(5, !sorted), Mode::Enforce));
+        assert_eq!(one(&mut client, Op::Take, check(&old, "all", 3), NOW).remaining, 2);
+        assert_eq!(one(&mut client, Op::Take, check(&new, "all", 1), NOW).remaining, 1);
+        assert!(one(&mut client, Op::Take, check(&new, "all", 1), NOW).admitted);
+        assert!(!one(&mut client, Op::Take, check(&new, "all", 1), NOW).admitted);
+        let () = client.del(check(&old, "all", 1).key).unwrap();
+    }
+}
+
+/// What an exhausted key costs the server: reads by index, of two places, and no write.
+#[test]
+fn an_exhausted_key_is_only_read() {
+    let server = RedisServer::start(&[]);
+    let mut client = server.client();
+    for (rule, reads) in
+        [(log(500, false), "lindex"), (log(500, true), "zrevrange"), (leases(500, 60_000), "zrevrange")]
+    {
+        let () = redis::cmd("FLUSHALL").query(&mut client).unwrap();
+        let limit = limit("hot", rule, Mode::Enforce);
+        assert!(one(&mut client, Op::Take, check(&limit, "all", 500), NOW).admitted);
+        let () = redis::cmd("CONFIG").arg("RESETSTAT").query(&mut client).unwrap();
+        let asked: Vec<_> = (0..100).map(|_| (Op::Take, vec![check(&limit, "all", 1)])).collect();
+        assert!(call(&mut client, &asked, NOW).iter().all(|decision| !decision.admitted));
+        let info: String = redis::cmd("INFO").arg("commandstats").query(&mut client).unwrap();
+        let calls: Vec<&str> =
+            info.lines().filter_map(|line| line.strip_prefix("cmdstat_")?.split(",usec").next()).collect();
+        let own: Vec<&&str> =
+            calls.iter().filter(|call| !call.starts_with("eval") && !call.starts_with("config")).collect();
+        let expected = format!("{reads}:calls=2");
+        assert!(own.len() == 2 && own.contains(&&expected.as_str()) && own.contains(&&"mget:calls=1"), "{own:?}");
+    }
+}
+
+const HOLDER: &str = "SLUICEGATE_TEST_HOLDER";
+const LEASE_MS: i64 = 1500;
+
+fn slots() -> Arc<Limit> {
+    limit("slots", leases(5, LEASE_MS), Mode::Enforce)
+}
+
+/// Not a test of its own: the process that `a_dead_holder_returns_its_slots` kills.
+#[test]
+fn holder() {
+    let Ok(url) = std::env::var(HOLDER) else { return };
+    worker(async {
+        let redis = connected(&url, &Metrics::new().unwrap(), DEADLINE).await;
+        let decision = redis.run(Op::Take, vec![check(&slots(), "all", 4)]).await.unwrap();
+        println!("\nholds {}", decision.answers[0].receipt);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+    });
+}
+
+#[test]
+fn a_dead_holder_returns_its_slots() {
+    let server = RedisServer::start(&[]);
+    let mut holder = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "holder", "--nocapture"])
+        .env(HOLDER, server.url())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().starts_with("holds ")), "the holder holds nothing");
+    let since = Instant::now();
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    worker(async {
+        let redis = connected(&server.url(), &Metrics::new().unwrap(), DEADLINE).await;
+        let slots = slots();
+        let alive = redis.run(Op::Take, vec![check(&slots, "all", 1)]).await.unwrap().answers[0];
+        assert!(alive.admitted);
+        let refused = redis.run(Op::Take, vec![check(&slots, "all", 1)]).await.unwrap().answers[0];
+        assert!(!refused.admitted && (1..=LEASE_MS).contains(&refused.retry_ms), "{refused:?}");
+        // The heartbeat of one that lives keeps its slot.
+        let mut renew = check(&slots, "all", 0);
+        renew.tag = alive.receipt;
+        tokio::time::sleep(Duration::from_millis(refused.retry_ms as u64 / 2)).await;
+        assert!(redis.run(Op::Adjust, vec![renew]).await.unwrap().answers[0].admitted);
+        let free = loop {
+            let answer = redis.run(Op::Take, vec![check(&slots, "all", 4)]).await.unwrap().answers[0];
+            if answer.admitted {
+                break since.elapsed();
+            }
+            tokio::time::sleep(Duration::from_millis(answer.retry_ms as u64)).await;
+        };
+        assert!(free < Duration::from_millis(LEASE_MS as u64 + 500), "free after {free:?}");
+        assert!(!redis.run(Op::Take, vec![check(&slots, "all", 1)]).await.unwrap().admitted);
+    });
+}
