@@ -1,4 +1,5 @@
-//! Addresses: where to listen, and sets of networks for `allow`, `deny` and `trusted_proxies`.
+//! Addresses: where to listen, and sets of networks (and texts) for `allow`, `deny`, `when` and
+//! `trusted_proxies`.
 //! Called by the config compiler (to build) and the request path (to ask).
 
 use std::collections::{BTreeSet, HashSet};
@@ -70,6 +71,22 @@ impl fmt::Debug for IpSet {
         let nets: BTreeSet<_> =
             self.by_prefix.iter().flat_map(|(len, nets)| nets.iter().map(move |ip| (ip, len))).collect();
         f.debug_set().entries(nets).finish()
+    }
+}
+
+/// A named list: its items as texts, and as networks where they are networks.
+#[derive(Default)]
+pub struct Set {
+    pub networks: IpSet,
+    pub strings: HashSet<String>,
+    /// Equal lists have equal ones.
+    pub digest: String,
+}
+
+/// Short, however long the list.
+impl fmt::Debug for Set {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Set({} items, {})", self.strings.len(), self.digest)
     }
 }
 

@@ -427,10 +427,11 @@ proptest! {
 
     #[test]
     fn any_value_in_any_place_is_survived(
-        section in prop::sample::select(vec!["server", "store", "admin", "limit.a", "upstream.a", "set.a", "headers", "[route]"]),
+        section in prop::sample::select(vec!["server", "store", "admin", "jwt", "limit.a", "upstream.a", "set.a", "headers", "[route]"]),
         key in prop::sample::select(vec![
             "rate", "burst", "debt", "key", "cost", "listen", "url", "path", "host", "upstream", "allow", "respond", "refuse",
             "values", "file", "servers", "max_body", "deadline", "limits", "request_headers", "methods", "name", "rewrite",
+            "when", "overrides", "after", "algorithms", "audience",
         ]),
         value in prop_oneof![
             any::<i64>().prop_map(|n| n.to_string()),
@@ -438,6 +439,8 @@ proptest! {
             "[/=~ a-z{}*%0-9:.,-]{0,40}".prop_map(|s| format!("{s:?}")),
             "[0-9]{1,25}/[0-9]{0,25}(ms|s|day)".prop_map(|s| format!("{s:?}")),
             Just("[[], {}, 1.5]".to_owned()),
+            "[!=<>* a0-9:.-]{0,12}".prop_map(|s| format!("{{ client = {s:?}, path = {s:?}, query = {{ a = [{s:?}] }} }}")),
+            "[*,a0-9]{0,3}".prop_map(|s| format!("[{{ key = {s:?}, rate = \"0\" }}, {{ key = [{s:?}], burst = 5 }}]")),
             Just("{ status = 200, set = { a = 1 }, url = [] }".to_owned()),
         ],
     ) {

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::limit::jwt::Jwt;
 use crate::limit::rule::{Limit, OnError};
 use crate::limit::store::redis::tls::Tls;
 use crate::net::{IpSet, ListenAddr};
@@ -64,6 +65,8 @@ pub struct Config {
     pub admin: Admin,
     pub store: StoreSettings,
     pub ratelimit_headers: Vec<Dialect>,
+    /// How tokens are verified, if limits may ask for claims.
+    pub jwt: Option<Arc<Jwt>>,
     pub table: RouteTable,
     pub routes: Vec<Route>,
     pub upstreams: Vec<Upstream>,

@@ -39,6 +39,11 @@ impl<'a> Section<'a> {
         Section { sources, title: title.into(), place: table.place, schema, table, asked: RefCell::default() }
     }
 
+    /// As it was written.
+    pub fn own_table(&self) -> &'a Table {
+        self.table
+    }
+
     pub fn mistake(&self, mistake: Diagnostic) {
         self.sources.mistake(mistake);
     }

@@ -17,7 +17,7 @@ macro_rules! sections {
 }
 
 sections! {
-    ROOT = "root": "include" "server" "admin" "store" "headers" "upstream" "set" "limit" "route";
+    ROOT = "root": "include" "server" "admin" "store" "headers" "jwt" "upstream" "set" "limit" "route";
     SERVER = "server": "listen" "workers" "trusted_proxies" "strictness" "access_log"
         "max_connections" "max_connections_per_ip" "max_headers" "max_header_bytes" "max_body"
         "header_timeout" "keepalive_timeout" "body_timeout" "min_body_rate" "connect_timeout"
@@ -26,12 +26,15 @@ sections! {
     STORE = "store": "url" "prefix" "deadline" "on_error" "max_keys" "ca"
         "client_cert" "client_key";
     HEADERS = "headers": "ratelimit";
+    JWT = "jwt": "key" "algorithms" "header" "issuer" "audience";
     UPSTREAM = "upstream": "servers" "balance";
     UPSTREAM_SERVER = "upstream.servers": "url" "weight";
     SET = "set": "values" "file";
     LIMIT = "limit": "algorithm" "rate" "burst" "debt" "refill" "start" "anchor" "key" "missing"
         "cost" "mode" "on_error" "precision" "zone" "resets_at" "week_start" "state" "queue"
-        "nodelay" "in_flight" "lease";
+        "nodelay" "in_flight" "lease" "when" "overrides" "after";
+    WHEN = "limit.when": "method" "path" "host" "route" "client" "header" "cookie" "query" "jwt";
+    OVERRIDE = "limit.overrides": "key" "rate" "burst";
     ROUTE = "route": "name" "host" "path" "methods" "header" "upstream" "respond" "limits" "allow"
         "deny" "rewrite" "request_headers" "response_headers" "max_body" "max_in_flight" "refuse"
         "ratelimit_headers" "body_timeout" "min_body_rate" "connect_timeout" "response_timeout" "stream_timeout";

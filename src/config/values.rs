@@ -239,8 +239,24 @@ pub fn header_value(text: &str) -> Result<HeaderValue, Fault> {
     }
 }
 
-const KEY_HELP: &str =
-    "key parts are ip, ip/24/56 (prefixes for IPv4 and IPv6), host, path, method, route, header:NAME, all";
+pub fn cookie_name(text: &str) -> Result<String, Fault> {
+    // The same characters as in header names, but cookies tell upper case from lower.
+    match HeaderName::from_bytes(text.as_bytes()) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) => fault(format!("`{text}` is not a cookie name"), "cookie names have letters, digits, `-` and `_`"),
+    }
+}
+
+/// The name of a query parameter or claim, decoded.
+pub fn input_name(text: &str, kind: &str) -> Result<String, Fault> {
+    match text.len() {
+        1..=128 if !text.chars().any(char::is_control) => Ok(text.to_owned()),
+        _ => fault(format!("`{text}` is not the name of a {kind}"), "names have 1 to 128 bytes, no control characters"),
+    }
+}
+
+const KEY_HELP: &str = "key parts are ip, ip/24/56 (prefixes for IPv4 and IPv6), host, path, method, route, header:NAME, cookie:NAME, \
+     query:NAME, jwt:CLAIM, all";
 
 /// One part of a limit's key.
 pub fn key_part(text: &str) -> Result<KeyPart, Fault> {
@@ -254,6 +270,18 @@ pub fn key_part(text: &str) -> Result<KeyPart, Fault> {
         _ => {
             if let Some(name) = text.strip_prefix("header:") {
                 return header_name(name).map(KeyPart::Header);
+            }
+            if let Some(name) = text.strip_prefix("cookie:") {
+                return cookie_name(name).map(KeyPart::Cookie);
+            }
+            if let Some(name) = text.strip_prefix("query:") {
+                return input_name(name, "query parameter").map(KeyPart::Query);
+            }
+            if let Some(name) = text.strip_prefix("jwt:") {
+                return input_name(name, "claim").map(KeyPart::Claim);
+            }
+            if text.starts_with("tls:") {
+                return fault(format!("`{text}` needs TLS, which there is not yet"), KEY_HELP);
             }
             if let Some((v4, v6)) = text.strip_prefix("ip/").and_then(|lengths| lengths.split_once('/')) {
                 let length = |text: &str, max: u8| text.parse().ok().filter(|n| (1..=max).contains(n));

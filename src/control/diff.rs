@@ -7,6 +7,7 @@ use std::fmt;
 use serde_json::{Value, json};
 
 use crate::config::Config;
+use crate::limit::rule::Limit;
 use crate::route::{Action, Route};
 
 /// Differences of two configs. Displays as one line.
@@ -25,6 +26,9 @@ struct Changes {
     added: Vec<String>,
     removed: Vec<String>,
     changed: Vec<String>,
+    /// Of the changed limits those whose keys begin with a whole budget: the state of an algorithm
+    /// says nothing to another, nor that of a key to another.
+    anew: Vec<String>,
 }
 
 /// Names shown of each kind of change in the one-line form.
@@ -35,7 +39,7 @@ impl Diff {
         Diff {
             listeners: Changes::between(listeners(old), listeners(new)),
             routes: Changes::between(routes(old), routes(new)),
-            limits: Changes::between(limits(old), limits(new)),
+            limits: Changes { anew: anew(old, new), ..Changes::between(limits(old), limits(new)) },
             upstreams: Changes::between(upstreams(old), upstreams(new)),
             settings: Changes::between(settings(old), settings(new)),
         }
@@ -44,10 +48,11 @@ impl Diff {
     pub fn json(&self) -> Value {
         let mut kinds = serde_json::Map::new();
         for (_, plural, changes) in self.kinds() {
-            kinds.insert(
-                plural.to_owned(),
-                json!({ "added": changes.added, "removed": changes.removed, "changed": changes.changed }),
-            );
+            let mut kind = json!({ "added": changes.added, "removed": changes.removed, "changed": changes.changed });
+            if plural == "limits" {
+                kind["starting_anew"] = json!(changes.anew);
+            }
+            kinds.insert(plural.to_owned(), kind);
         }
         Value::Object(kinds)
     }
@@ -67,9 +72,12 @@ impl fmt::Display for Diff {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
         for (kind, plural, changes) in self.kinds() {
-            for (names, verb) in
-                [(&changes.added, "added"), (&changes.removed, "removed"), (&changes.changed, "changed")]
-            {
+            for (names, verb) in [
+                (&changes.added, "added"),
+                (&changes.removed, "removed"),
+                (&changes.changed, "changed"),
+                (&changes.anew, "starting anew"),
+            ] {
                 if names.is_empty() {
                     continue;
                 }
@@ -146,6 +154,15 @@ fn limits(config: &Config) -> BTreeMap<String, String> {
     config.limits.iter().map(|limit| (limit.name.clone(), format!("{limit:?}"))).collect()
 }
 
+/// Limits of which the state of before is not looked at any more.
+fn anew(old: &Config, new: &Config) -> Vec<String> {
+    let before: BTreeMap<&str, _> = old.limits.iter().map(|limit| (limit.name.as_str(), limit)).collect();
+    let changed = |limit: &&std::sync::Arc<Limit>| {
+        before.get(limit.name.as_str()).is_some_and(|old| old.rule.name() != limit.rule.name() || old.key != limit.key)
+    };
+    new.limits.iter().filter(changed).map(|limit| limit.name.clone()).collect()
+}
+
 fn upstreams(config: &Config) -> BTreeMap<String, String> {
     config.upstreams.iter().map(|upstream| (upstream.name.clone(), format!("{upstream:?}"))).collect()
 }
@@ -156,6 +173,7 @@ fn settings(config: &Config) -> BTreeMap<String, String> {
         ("admin", format!("{:?}", config.admin)),
         ("store", format!("{:?}", config.store)),
         ("headers", format!("{:?}", config.ratelimit_headers)),
+        ("jwt", format!("{:?}", config.jwt)),
     ]
     .into_iter()
     .map(|(name, content)| (name.to_owned(), content))
@@ -178,7 +196,10 @@ mod tests {
         );
         let diff = Diff { limits: changes, ..Diff::default() };
         assert_eq!(diff.to_string(), "limit added: d; limit removed: a; limit changed: b");
-        assert_eq!(diff.json()["limits"], json!({ "added": ["d"], "removed": ["a"], "changed": ["b"] }));
+        assert_eq!(
+            diff.json()["limits"],
+            json!({ "added": ["d"], "removed": ["a"], "changed": ["b"], "starting_anew": [] })
+        );
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod diff;
 mod guard;
 mod limits;
 mod listeners;
+mod overrides;
 mod reload;
 mod shared;
 mod watch;
@@ -27,6 +28,7 @@ use crate::snapshot::Snapshot;
 use crate::worker::Workers;
 use limits::Limits;
 use listeners::{BindError, Listeners};
+use overrides::Live;
 use reload::{Failure, Job, Order, Outcome, Reloader, Trigger};
 use shared::{Lifecycle, Shared};
 use watch::Watch;
@@ -79,7 +81,9 @@ async fn control(source: Source) -> Result<(), Error> {
     let config = source.load().map_err(Error::Config)?;
     raise_open_files(&config);
     let files = config.files.clone();
-    let (mut reloader, jobs, mut inbox) = start(source, config)?;
+    let overrides = Arc::new(Live::default());
+    overrides.prime(&config).await;
+    let (mut reloader, jobs, mut inbox) = start(source, config, overrides)?;
 
     // A `Text` source may still name files: sets and secrets.
     let watch = reloader.source.watchable().then(|| Watch::start(files, jobs, reloader.shared.clone()));
@@ -103,7 +107,11 @@ async fn control(source: Source) -> Result<(), Error> {
 }
 
 /// Binds, then starts the workers: an address in use is an error before anything runs.
-fn start(source: Source, config: Config) -> Result<(Reloader, mpsc::Sender<Job>, mpsc::Receiver<Job>), Error> {
+fn start(
+    source: Source,
+    config: Config,
+    overrides: Arc<Live>,
+) -> Result<(Reloader, mpsc::Sender<Job>, mpsc::Receiver<Job>), Error> {
     let metrics = Metrics::new().map_err(Error::Metrics)?;
     for result in ["success", "failure", "unchanged"] {
         Trigger::ALL.iter().for_each(|trigger| drop(metrics.config_reload(result, trigger.label())));
@@ -126,10 +134,11 @@ fn start(source: Source, config: Config) -> Result<(Reloader, mpsc::Sender<Job>,
         jobs: jobs.clone(),
         limits: Limits::new(current.clone(), memory, metrics.clone()),
     };
+    tokio::spawn(overrides.clone().follow(current.clone()));
     let listeners = Listeners::open(workers, prepared, context).map_err(system("cannot serve a listener"))?;
     shared.enter(Lifecycle::Ready);
     tracing::info!(listen = addresses.join(", "), admin, workers = count, "ready");
-    Ok((Reloader { source, current, metrics, shared, listeners }, jobs, inbox))
+    Ok((Reloader { source, current, metrics, shared, listeners, overrides }, jobs, inbox))
 }
 
 /// After a failed load the files it read are watched as well: one of them holds the mistake.

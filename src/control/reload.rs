@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use super::Source;
 use super::diff::Diff;
 use super::listeners::{BindError, Listeners};
+use super::overrides::Live;
 use super::shared::{Shared, rfc3339};
 use super::watch::{self, Contents};
 use crate::config::{Config, Report};
@@ -23,6 +24,7 @@ pub struct Reloader {
     pub metrics: Metrics,
     pub shared: Arc<Shared>,
     pub listeners: Listeners,
+    pub overrides: Arc<Live>,
 }
 
 /// A reload somebody waits for.
@@ -170,6 +172,7 @@ impl Reloader {
                 return Outcome::Failed { generation: old.generation, failure: Failure::Bind(error) };
             }
         };
+        self.overrides.dress(&config);
         let generation = old.generation + 1;
         let snapshot = Arc::new(Snapshot::new(generation, config, &self.metrics));
         self.current.store(snapshot.clone());

@@ -84,7 +84,7 @@ impl Account {
 
     pub fn decided(&mut self, route: &Route, verdict: &Verdict) {
         for checked in &verdict.checks {
-            self.handles.limits[checked.limit].decide(route.limits[checked.limit].mode, &checked.outcome);
+            self.handles.limits[checked.limit].decide(route.limits[checked.limit].mode, checked);
         }
         if let Some(checked) = verdict.strictest(route) {
             self.handles.limits[checked.limit].reject(respond::reason(checked.outcome));

@@ -7,8 +7,9 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
 use crate::config::Dialect;
-use crate::limit::Verdict;
+use crate::limit::algo::Rule;
 use crate::limit::rule::{Answer, Limit, Mode, NEVER, Policy};
+use crate::limit::{Standing, Verdict};
 use crate::route::Route;
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -50,9 +51,9 @@ pub fn describe<B>(response: &mut Response<B>, dialects: &[Dialect], route: &Rou
 /// draft-ietf-httpapi-ratelimit-headers-11: two lists of quoted policy names with parameters.
 fn draft_11(headers: &mut HeaderMap, route: &Route, verdict: &Verdict) {
     let (mut policies, mut states) = (String::with_capacity(64), String::with_capacity(64));
-    for (limit, answer) in shown(route, verdict) {
+    for (limit, rule, answer) in shown(route, verdict) {
         let separator = if policies.is_empty() { "" } else { ", " };
-        let policy = limit.rule.policy();
+        let policy = rule.policy();
         let (name, quota) = (&limit.name, policy.quota.min(INTEGER_MAX));
         let remaining = answer.remaining.min(INTEGER_MAX);
         // A policy name holds no character that a quoted string would escape.
@@ -116,7 +117,7 @@ struct Narrowest {
 
 impl Narrowest {
     fn of(route: &Route, verdict: &Verdict) -> Option<Narrowest> {
-        let states = windowed(route, verdict).map(|(limit, answer)| (limit.rule.policy().quota.max(1), answer));
+        let states = windowed(route, verdict).map(|(rule, answer)| (rule.policy().quota.max(1), answer));
         let (limit, answer) = states.min_by(|(quota, answer), (other_quota, other)| {
             let share = i128::from(answer.remaining) * i128::from(*other_quota);
             let other_share = i128::from(other.remaining) * i128::from(*quota);
@@ -149,26 +150,33 @@ fn refused_for(answer: &Answer) -> i64 {
 /// `10;w=1, 500;w=3600`.
 fn policies(route: &Route, verdict: &Verdict) -> String {
     let mut text = String::with_capacity(32);
-    for (limit, _) in windowed(route, verdict) {
+    for (rule, _) in windowed(route, verdict) {
         let separator = if text.is_empty() { "" } else { ", " };
-        let policy = limit.rule.policy();
+        let policy = rule.policy();
         let _ = write!(text, "{separator}{};w={}", policy.quota.min(INTEGER_MAX), seconds(policy.window_ms));
     }
     text
 }
 
 /// Only draft 11 has a unit for requests in flight.
-fn windowed<'a>(route: &'a Route, verdict: &'a Verdict) -> impl Iterator<Item = (&'a Limit, &'a Answer)> {
-    shown(route, verdict).filter(|(limit, _)| !counts_requests_in_flight(limit))
+fn windowed<'a>(route: &'a Route, verdict: &'a Verdict) -> impl Iterator<Item = (&'a Rule, &'a Answer)> {
+    shown(route, verdict)
+        .filter(|(limit, ..)| !counts_requests_in_flight(limit))
+        .map(|(_, rule, answer)| (rule, answer))
 }
 
-/// Enforced limits that answered; a shadow limit is the operator's business alone.
-fn shown<'a>(route: &'a Route, verdict: &'a Verdict) -> impl Iterator<Item = (&'a Limit, &'a Answer)> {
+/// Enforced limits that answered; a shadow limit is the operator's business alone. Of limits that
+/// come one after another, the one in force.
+fn shown<'a>(route: &'a Route, verdict: &'a Verdict) -> impl Iterator<Item = (&'a Limit, &'a Rule, &'a Answer)> {
     verdict
         .checks
         .iter()
-        .filter_map(|checked| Some((&*route.limits[checked.limit], checked.outcome.answer()?)))
-        .filter(|(limit, _)| limit.mode == Mode::Enforce)
+        .filter(|checked| checked.standing == Standing::InForce)
+        .filter_map(|checked| {
+            let limit = &*route.limits[checked.limit];
+            Some((limit, checked.own.as_deref().unwrap_or(&limit.rule), checked.outcome.answer()?))
+        })
+        .filter(|(limit, ..)| limit.mode == Mode::Enforce)
 }
 
 fn counts_requests_in_flight(limit: &Limit) -> bool {

@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -20,8 +21,9 @@ use super::forward::{self, Outgoing};
 use super::gate::{self, Admitted};
 use super::respond::Refusal;
 use super::{echo, fields, grpc, headers, respond, unread};
-use crate::limit::Verdict;
+use crate::limit::jwt::Claims;
 use crate::limit::key::Facts;
+use crate::limit::{Verdict, store};
 use crate::route::{Action, Rewrite, Route};
 use crate::worker::View;
 use crate::worker::connection::Client;
@@ -145,12 +147,22 @@ async fn limit(
         query: admitted.query(),
         headers: &exchange.parts.headers,
         route: &route.name,
+        claims: claims(exchange, route),
     };
     let verdict = exchange.view.limiter.decide(route, &facts).await;
     exchange.account.decided(route, &verdict);
     let refused = verdict.refused;
     exchange.verdict = Some(verdict);
     if refused { Err(Refusal::Limited) } else { Ok(()) }
+}
+
+/// What the request's token says, for limits that ask.
+fn claims(exchange: &Exchange<'_>, route: &Route) -> Option<Arc<Claims>> {
+    let jwt = exchange.view.snapshot.config.jwt.as_ref()?;
+    if !route.limits.iter().any(|limit| limit.needs_claims()) {
+        return None;
+    }
+    jwt.claims(&exchange.parts.headers, store::now_ms() / 1000)
 }
 
 /// The request body under the route's cap and deadline, for an action that reads it; nothing is

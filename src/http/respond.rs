@@ -93,6 +93,7 @@ pub fn reason(outcome: Outcome) -> Reason {
     match outcome {
         Outcome::Closed => Reason::StoreDown,
         Outcome::MissingKey => Reason::MissingKey,
+        Outcome::Blocked => Reason::Blocked,
         _ if outcome.answer().is_some_and(|answer| answer.retry_ms == NEVER) => Reason::NeverFits,
         _ => Reason::Exhausted,
     }
@@ -119,7 +120,7 @@ fn limited(route: &Route, verdict: &Verdict, limit: &Limit, outcome: Outcome) ->
     };
     let wait = retry_after(outcome);
     let mut response = match &route.refuse.body {
-        Some(template) if matches!(outcome, Outcome::Store(_) | Outcome::Local(_)) => {
+        Some(template) if matches!(outcome, Outcome::Store(_) | Outcome::Local(_) | Outcome::Blocked) => {
             let wait = wait.map_or_else(|| "-".to_owned(), |wait| wait.to_string());
             let text = template
                 .replace("{retry_after}", &wait)
@@ -157,6 +158,7 @@ pub fn title(outcome: Outcome) -> &'static str {
         Reason::StoreDown => "the limit store is away and this route closes without it",
         Reason::MissingKey => "the request lacks what its limit is keyed by",
         Reason::NeverFits => "the request costs more than its quota ever holds",
+        Reason::Blocked => "the quota of this client is 0",
         _ => "request quota exceeded",
     }
 }

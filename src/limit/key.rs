@@ -4,11 +4,14 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
 use sha2::{Digest, Sha256};
 
+use super::inputs;
+use super::jwt::Claims;
 use super::rule::Missing;
 
 /// The parts, in config order; never empty.
@@ -27,6 +30,10 @@ pub enum KeyPart {
     Method,
     Route,
     Header(HeaderName),
+    Cookie(String),
+    Query(String),
+    /// A claim of a verified token.
+    Claim(String),
     All,
 }
 
@@ -39,6 +46,8 @@ pub struct Facts<'a> {
     pub query: Option<&'a str>,
     pub headers: &'a HeaderMap,
     pub route: &'a str,
+    /// Of the verified token, if there is one and a limit of the route asks for it.
+    pub claims: Option<Arc<Claims>>,
 }
 
 /// Where the values of key parts come from: a request, or somebody who asks about one.
@@ -112,6 +121,9 @@ impl Parts for Facts<'_> {
             KeyPart::Method => self.method.as_bytes(),
             KeyPart::Route => self.route.as_bytes(),
             KeyPart::Header(name) => self.headers.get(name)?.as_bytes(),
+            KeyPart::Cookie(name) => inputs::cookie(self.headers, name)?,
+            KeyPart::Query(name) => return inputs::query(self.query, name).map(PartValue::Bytes),
+            KeyPart::Claim(name) => self.claims.as_ref()?.get(name)?.as_bytes(),
             KeyPart::All => return None,
         };
         Some(PartValue::Bytes(Cow::Borrowed(bytes)))
@@ -125,15 +137,8 @@ impl KeyPart {
         if *self == KeyPart::All {
             return true;
         }
-        match (self, parts.value(self)) {
-            (KeyPart::Ip { v4, v6 }, Some(PartValue::Ip(ip))) => {
-                // An address is always within the plain bytes.
-                let _ = write!(text, "={}", network(ip, *v4, *v6));
-            }
-            (_, Some(PartValue::Ip(ip))) => write_value(text, ip.to_string().as_bytes()),
-            (_, Some(PartValue::Bytes(value))) => write_value(text, &value),
-            (_, None) => return false,
-        }
+        let Some(value) = self.shown(parts) else { return false };
+        write_value(text, &value);
         true
     }
 
@@ -151,10 +156,10 @@ impl KeyPart {
             KeyPart::Method => text.push_str("method"),
             KeyPart::Route => text.push_str("route"),
             KeyPart::All => text.push_str("all"),
-            KeyPart::Header(name) => {
-                text.push_str("header:");
-                text.push_str(name.as_str());
-            }
+            KeyPart::Header(name) => write_name(text, "header:", name.as_str()),
+            KeyPart::Cookie(name) => write_name(text, "cookie:", name),
+            KeyPart::Query(name) => write_name(text, "query:", name),
+            KeyPart::Claim(name) => write_name(text, "jwt:", name),
         }
     }
 }
@@ -164,6 +169,45 @@ impl fmt::Display for KeyPart {
         let mut name = String::new();
         self.write_name(&mut name);
         f.write_str(&name)
+    }
+}
+
+impl KeyPart {
+    /// The value as it enters a state key, without its name.
+    pub fn shown<'p>(&self, parts: &'p impl Parts) -> Option<Cow<'p, [u8]>> {
+        Some(match (self, parts.value(self)) {
+            (KeyPart::All, _) => Cow::Borrowed(b"all".as_slice()),
+            (KeyPart::Ip { v4, v6 }, Some(PartValue::Ip(ip))) => {
+                Cow::Owned(network(ip, *v4, *v6).to_string().into_bytes())
+            }
+            (_, Some(PartValue::Ip(ip))) => Cow::Owned(ip.to_string().into_bytes()),
+            (_, Some(PartValue::Bytes(value))) => value,
+            (_, None) => return None,
+        })
+    }
+
+    /// A value that somebody wrote, as requests show it.
+    pub fn canonical(&self, written: Vec<u8>) -> Result<Vec<u8>, String> {
+        match self {
+            KeyPart::Ip { v4, v6 } => {
+                let text = String::from_utf8_lossy(&written);
+                match text.parse::<IpAddr>() {
+                    Ok(ip) => Ok(network(ip, *v4, *v6).to_string().into_bytes()),
+                    Err(_) => Err(format!("`{text}` is not an address")),
+                }
+            }
+            KeyPart::Host => Ok(written.to_ascii_lowercase()),
+            _ => Ok(written),
+        }
+    }
+}
+
+/// A name that could be taken for more than a name is written as a hash.
+fn write_name(text: &mut String, kind: &str, name: &str) {
+    text.push_str(kind);
+    match name.bytes().all(|byte| byte.is_ascii_graphic() && !b"{},=#!".contains(&byte)) {
+        true => text.push_str(name),
+        false => write_hash(text, name.as_bytes()),
     }
 }
 
@@ -184,10 +228,14 @@ fn write_value(text: &mut String, value: &[u8]) {
         }
         _ => {
             text.push('#');
-            for byte in &Sha256::digest(value)[..16] {
-                let _ = write!(text, "{byte:02x}");
-            }
+            write_hash(text, value);
         }
+    }
+}
+
+fn write_hash(text: &mut String, value: &[u8]) {
+    for byte in &Sha256::digest(value)[..16] {
+        let _ = write!(text, "{byte:02x}");
     }
 }
 
@@ -199,11 +247,10 @@ impl Cost {
     pub fn of(&self, facts: &Facts) -> i64 {
         let stated = match self {
             Cost::Fixed(cost) => return *cost,
-            Cost::Header(name) => facts.headers.get(name).and_then(|value| value.to_str().ok()),
-            Cost::Query(name) => facts.query.and_then(|query| {
-                query.split('&').find_map(|pair| pair.strip_prefix(name.as_str())?.strip_prefix('='))
-            }),
+            Cost::Header(name) => facts.headers.get(name).map(|value| Cow::Borrowed(value.as_bytes())),
+            Cost::Query(name) => inputs::query(facts.query, name),
         };
+        let stated = stated.as_deref().and_then(|stated| str::from_utf8(stated).ok());
         stated
             .filter(|digits| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()))
             .map_or(COST_DEFAULT, |digits| digits.parse().map_or(COST_MAX, |cost: i64| cost.min(COST_MAX)))
@@ -230,28 +277,49 @@ mod tests {
 
     const NAMES: [HeaderName; 2] = [HeaderName::from_static("x-a"), HeaderName::from_static("x-b")];
 
-    /// Host, path and two headers; a header may be absent.
-    type Values = (String, String, Option<Vec<u8>>, Option<Vec<u8>>);
+    impl<'a> Facts<'a> {
+        /// A request with these headers.
+        pub fn of(headers: &'a HeaderMap) -> Facts<'a> {
+            Facts {
+                client: IpAddr::from([127, 0, 0, 1]),
+                method: "GET",
+                host: "h",
+                path: "/",
+                query: None,
+                headers,
+                route: "r",
+                claims: None,
+            }
+        }
+    }
+
+    /// Host, path, two headers, and a text that is cookie, parameter and claim; all but the first
+    /// two may be absent.
+    type Values = (String, String, Option<Vec<u8>>, Option<Vec<u8>>, Option<String>);
 
     fn key_of(values: &Values) -> String {
-        let (host, path, a, b) = values;
+        let (host, path, a, b, text) = values;
         let mut headers = HeaderMap::new();
         for (name, value) in NAMES.into_iter().zip([a, b]) {
             if let Some(value) = value {
                 headers.insert(name, HeaderValue::from_bytes(value).unwrap());
             }
         }
-        let facts = Facts {
-            client: IpAddr::from([127, 0, 0, 1]),
-            method: "GET",
-            host,
-            path,
-            query: None,
-            headers: &headers,
-            route: "r",
-        };
+        let encoded = |text: &str| text.bytes().map(|byte| format!("%{byte:02x}")).collect::<String>();
+        let query = text.as_deref().map(|text| format!("a,b={}", encoded(text)));
+        let query = query.map(|query| query.replacen("a,b", "%61,b", 1));
+        let claims = text.clone().map(|text| Arc::new(Claims::from_iter([("sub".to_owned(), text)])));
+        let facts = Facts { host, path, query: query.as_deref(), claims, ..Facts::of(&headers) };
         let [a, b] = NAMES;
-        let key = Key(vec![KeyPart::Host, KeyPart::Header(a), KeyPart::Path, KeyPart::Header(b)]);
+        let key = Key(vec![
+            KeyPart::Host,
+            KeyPart::Header(a),
+            KeyPart::Query("a,b".to_owned()),
+            KeyPart::Path,
+            KeyPart::Header(b),
+            KeyPart::Claim("sub".to_owned()),
+            KeyPart::Cookie("sid".to_owned()),
+        ]);
         state_key("sg", "limit", "token_bucket", &key, Missing::Shared, &facts).unwrap()
     }
 
@@ -277,19 +345,20 @@ mod tests {
     }
 
     fn values() -> impl Strategy<Value = Values> {
-        (tricky(), tricky(), header(), header())
+        (tricky(), tricky(), header(), header(), prop::option::of(tricky()))
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4000))]
 
         #[test]
-        fn different_values_have_different_keys(one in values(), new in values(), same in [any::<bool>(); 4]) {
+        fn different_values_have_different_keys(one in values(), new in values(), same in [any::<bool>(); 5]) {
             let other = (
                 if same[0] { one.0.clone() } else { new.0 },
                 if same[1] { one.1.clone() } else { new.1 },
                 if same[2] { one.2.clone() } else { new.2 },
                 if same[3] { one.3.clone() } else { new.3 },
+                if same[4] { one.4.clone() } else { new.4 },
             );
             prop_assert_eq!(key_of(&one) == key_of(&other), one == other);
         }
@@ -297,7 +366,7 @@ mod tests {
         #[test]
         fn a_key_is_short_plain_and_has_one_hash_tag(values in values()) {
             let key = key_of(&values);
-            prop_assert!(key.len() < 400 && key.is_ascii());
+            prop_assert!(key.len() < 600 && key.is_ascii());
             let framed = key.starts_with("sg:{host") && key.ends_with("}:limit:token_bucket");
             prop_assert!(framed, "{}", key);
             prop_assert_eq!((key.matches('{').count(), key.matches('}').count()), (1, 1));
@@ -307,8 +376,27 @@ mod tests {
     fn ip_key(client: &str, part: KeyPart) -> String {
         let headers = HeaderMap::new();
         let client = client.parse().unwrap();
-        let facts = Facts { client, method: "GET", host: "h", path: "/", query: None, headers: &headers, route: "r" };
+        let facts = Facts { client, ..Facts::of(&headers) };
         state_key("sg", "l", "gcra", &Key(vec![part]), Missing::Skip, &facts).unwrap()
+    }
+
+    #[test]
+    fn parameters_cookies_and_claims_name_the_key() {
+        let mut headers = HeaderMap::new();
+        headers.insert("cookie", HeaderValue::from_static("sid=\"7\""));
+        let claims = Some(Arc::new(Claims::from_iter([("sub".to_owned(), "anna".to_owned())])));
+        let facts = Facts { query: Some("uid=4+2"), claims, ..Facts::of(&headers) };
+        let key = Key(vec![
+            KeyPart::Cookie("sid".into()),
+            KeyPart::Query("uid".into()),
+            KeyPart::Claim("sub".into()),
+            KeyPart::Query("x,y".into()),
+        ]);
+        let text = state_key("sg", "l", "gcra", &key, Missing::Shared, &facts).unwrap();
+        assert!(text.starts_with("sg:{cookie:sid=7,query:uid#"), "{text}");
+        assert!(text.contains(",jwt:sub=anna,query:") && text.ends_with("!}:l:gcra"), "{text}");
+        assert_eq!(text.matches(',').count(), 3, "{text}");
+        assert_eq!(state_key("sg", "l", "gcra", &key, Missing::Skip, &facts), None);
     }
 
     #[test]

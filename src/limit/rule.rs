@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use crate::limit::algo::Rule;
-use crate::limit::key::{Cost, Key};
+use crate::limit::key::{Cost, Key, KeyPart};
+use crate::limit::overrides::Overrides;
+use crate::limit::when::When;
 
 /// One `[limit.NAME]`.
 #[derive(Debug)]
@@ -16,6 +18,18 @@ pub struct Limit {
     pub cost: Cost,
     pub mode: Mode,
     pub on_error: OnError,
+    /// Which requests it applies to.
+    pub when: When,
+    pub overrides: Overrides,
+    /// The limit that must be exhausted before this one is asked.
+    pub after: Option<String>,
+}
+
+impl Limit {
+    /// Whether it looks at a token.
+    pub fn needs_claims(&self) -> bool {
+        self.key.0.iter().any(|part| matches!(part, KeyPart::Claim(_))) || self.when.needs_claims()
+    }
 }
 
 /// What happens when a part of the key is absent from the request.

@@ -9,8 +9,8 @@ use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, I
 
 use super::{Metrics, NO_LIMIT};
 use crate::config::{Config, StoreKind};
-use crate::limit::Outcome;
 use crate::limit::rule::{Limit, Mode, OnError};
+use crate::limit::{Checked, Outcome, Standing};
 use crate::route::Route;
 
 /// Handles of one route. They outlive a reload that keeps the route.
@@ -58,6 +58,8 @@ pub enum Reason {
     NeverFits,
     /// A part of the limit's key is missing.
     MissingKey,
+    /// The key's override is a rate of 0.
+    Blocked,
     /// The store is away and the limit is `on_error = "closed"`.
     StoreDown,
     /// The client's address is on the route's `deny` list.
@@ -67,10 +69,11 @@ pub enum Reason {
 }
 
 impl Reason {
-    const ALL: [Reason; 6] = [
+    const ALL: [Reason; 7] = [
         Reason::Exhausted,
         Reason::NeverFits,
         Reason::MissingKey,
+        Reason::Blocked,
         Reason::StoreDown,
         Reason::Denied,
         Reason::MaxInFlight,
@@ -81,6 +84,7 @@ impl Reason {
             Reason::Exhausted => "exhausted",
             Reason::NeverFits => "never_fits",
             Reason::MissingKey => "missing_key",
+            Reason::Blocked => "blocked",
             Reason::StoreDown => "store_down",
             Reason::Denied => "denied",
             Reason::MaxInFlight => "max_in_flight",
@@ -174,9 +178,13 @@ impl LimitMetrics {
         }
     }
 
-    /// Counts the limit's part in a decision.
-    pub fn decide(&self, mode: Mode, outcome: &Outcome) {
+    /// Counts the limit's part in a decision. One that hands over denies, though nobody is refused
+    /// for it; one whose turn has not come, or that has no end for this key, is bypassed.
+    pub fn decide(&self, mode: Mode, checked: &Checked) {
+        let outcome = &checked.outcome;
         let decision = match (outcome, outcome.admitted()) {
+            (Outcome::Unlimited, _) => "bypass",
+            _ if checked.standing == Standing::NotYet => "bypass",
             (Outcome::Local(_), true) => "local_allow",
             (Outcome::Local(_), false) => "local_deny",
             (Outcome::Open, _) => "error_open",
@@ -218,7 +226,7 @@ impl LimitMetrics {
             }
             Mode::Shadow => decisions.push("shadow_deny"),
         }
-        if !route.allow.is_empty() {
+        if !route.allow.is_empty() || limit.after.is_some() {
             decisions.push("bypass");
         }
         match (&config.store.kind, limit.on_error) {

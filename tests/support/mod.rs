@@ -175,6 +175,9 @@ pub fn limit(name: &str, rule: Rule, mode: Mode) -> Arc<Limit> {
         cost: Cost::Fixed(1),
         mode,
         on_error: OnError::Local,
+        when: Default::default(),
+        overrides: Default::default(),
+        after: None,
     })
 }
 

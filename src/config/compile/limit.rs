@@ -1,11 +1,14 @@
 //! `[limit.NAME]`: one function per algorithm, with the bounds that keep its arithmetic exact.
 //! Called by `compile`.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::server::ON_ERROR;
-use super::{Named, Names, limit_flow, window};
+use super::set::Listed;
+use super::{Named, Names, limit_flow, overrides, when, window};
 use crate::config::reader::{At, Section};
+use crate::config::report::Diagnostic;
 use crate::config::schema;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{self, Fault, Rate, fault};
@@ -31,52 +34,68 @@ const ALGORITHM_KEYS: &[(&str, &[&str])] = &[
 /// Operands of a division stay below this: up to here the quotient of two doubles, rounded down
 /// or up, is that of the integers.
 pub const EXACT: i64 = 1 << 52;
+const KEY_PARTS_MAX: usize = 16;
+pub const JWT_HELP: &str = "add one:\n\n[jwt]\nkey = \"${file:jwt.pem}\"\nalgorithms = [\"ES256\"]";
 
-pub fn limits(named: Vec<Named>, on_error: OnError) -> Names<Arc<Limit>> {
+/// What the rest of the config says that limits refer to.
+pub struct Context<'a> {
+    pub on_error: OnError,
+    pub sets: &'a Names<Listed>,
+    pub has_jwt: bool,
+}
+
+pub fn limits(named: Vec<Named>, context: &Context) -> Names<Arc<Limit>> {
     let mut limits = Names::new(schema::LIMIT.name);
+    let mut after: HashMap<&str, At<String>> = HashMap::new();
+    let mut sources = None;
     for Named { name, place, section } in named {
-        let limit = limit(&section, name, on_error).map(Arc::new);
+        let base = section.parse_at("after", |text| Ok(text.to_owned()));
+        let limit = limit(&section, name, context, base.as_ref()).map(Arc::new);
+        after.extend(base.map(|base| (name, base)));
+        sources = Some(section.sources);
         section.finish();
         limits.insert(name, place, limit);
+    }
+    for (name, At { place, value }) in &after {
+        let Some(sources) = sources else { break };
+        limits.find(sources, *place, value);
+        let mut next = value.as_str();
+        for _ in 0..after.len() {
+            if next == *name {
+                let message = format!("`after` in [limit.{name}]: it comes after itself");
+                let help = "one limit must come first, without `after`";
+                sources.mistake(Diagnostic::new(*place, message).help(help));
+                break;
+            }
+            let Some(At { value, .. }) = after.get(next) else { break };
+            next = value;
+        }
     }
     limits
 }
 
-fn limit(section: &Section, name: &str, on_error: OnError) -> Option<Limit> {
+fn limit(section: &Section, name: &str, context: &Context, after: Option<&At<String>>) -> Option<Limit> {
     let algorithms: Vec<(&str, &str)> = NAMES.iter().map(|name| (*name, *name)).collect();
     let algorithm = match section.node("algorithm") {
         Some(node) => section.parse_node("algorithm", node, |text| crate::config::reader::choose(text, &algorithms)),
         None => Some(NAMES[0]),
     };
-    let rate = match section.node("rate") {
-        // In words of its own.
-        Some(_) if algorithm == Some("calendar") => None,
-        None if algorithm == Some("concurrency") => None,
-        Some(node) if algorithm == Some("concurrency") => {
-            section.fault("rate", node, "concurrency has no such parameter", "it takes in_flight, lease")
-        }
-        Some(_) => section.parse_at("rate", values::rate),
-        None => section.absent(format!("{} has no rate", section.title), "add one, like rate = \"10/s\""),
-    };
     let rule = match algorithm {
-        Some("fixed_window") => fixed_window(section, rate),
-        Some("gcra") => gcra(section, rate),
-        Some("sliding_window") => window::sliding_window(section, rate),
-        Some("calendar") => window::calendar(section),
-        Some("sliding_log") => limit_flow::sliding_log(section, rate),
-        Some("leaky_bucket") => limit_flow::leaky_bucket(section, rate),
-        Some("concurrency") => limit_flow::concurrency(section),
-        Some(_) => token_bucket(section, rate),
-        None => None,
+        Some(algorithm) => rule(section, algorithm),
+        // For its mistakes.
+        None => section.parse("rate", values::rate).and(None),
     };
     strangers(section, algorithm);
-    let key = key(section);
+    let key = key(section, context);
+    let when = when::when(section, context);
+    let overrides = overrides::overrides(section, algorithm, rule.as_ref(), key.as_ref());
+    let after = after.map(|at| at.value.clone());
     let cost = cost(section);
     let missing = [("skip", Missing::Skip), ("shared", Missing::Shared), ("refuse", Missing::Refuse)];
     let missing = section.choice("missing", &missing).unwrap_or(Missing::Shared);
     let mode = section.choice("mode", &[("enforce", Mode::Enforce), ("shadow", Mode::Shadow)]).unwrap_or(Mode::Enforce);
-    let on_error = section.choice("on_error", ON_ERROR).unwrap_or(on_error);
-    let (rule, key, cost) = (rule?, key?, cost?);
+    let on_error = section.choice("on_error", ON_ERROR).unwrap_or(context.on_error);
+    let (rule, key, cost, when, overrides) = (rule?, key?, cost?, when?, overrides?);
     if let (Cost::Fixed(fixed), Some(node)) = (&cost, section.node("cost")) {
         let most = match &rule {
             Rule::TokenBucket(bucket) => bucket.burst + bucket.debt,
@@ -88,7 +107,37 @@ fn limit(section: &Section, name: &str, on_error: OnError) -> Option<Limit> {
             return section.fault("cost", node, &what, &format!("the largest that fits is {most}"));
         }
     }
-    Some(Limit { name: name.to_owned(), rule: Arc::new(rule), key, missing, cost, mode, on_error })
+    let rule = Arc::new(rule);
+    Some(Limit { name: name.to_owned(), rule, key, missing, cost, mode, on_error, when, overrides, after })
+}
+
+/// The rule that the numbers of `section` make; also those of a limit with an override laid over.
+pub fn rule(section: &Section, algorithm: &str) -> Option<Rule> {
+    let rate = match section.node("rate") {
+        // In words of its own.
+        Some(_) if algorithm == "calendar" => None,
+        None if algorithm == "concurrency" => None,
+        Some(node) if algorithm == "concurrency" => {
+            section.fault("rate", node, "concurrency has no such parameter", "it takes in_flight, lease")
+        }
+        Some(_) => section.parse_at("rate", values::rate),
+        None => section.absent(format!("{} has no rate", section.title), "add one, like rate = \"10/s\""),
+    };
+    match algorithm {
+        "fixed_window" => fixed_window(section, rate),
+        "gcra" => gcra(section, rate),
+        "sliding_window" => window::sliding_window(section, rate),
+        "calendar" => window::calendar(section),
+        "sliding_log" => limit_flow::sliding_log(section, rate),
+        "leaky_bucket" => limit_flow::leaky_bucket(section, rate),
+        "concurrency" => limit_flow::concurrency(section),
+        _ => token_bucket(section, rate),
+    }
+}
+
+/// Whether `algorithm` has the parameter `key`, which not all have.
+pub fn takes(algorithm: &str, key: &str) -> bool {
+    ALGORITHM_KEYS.iter().any(|(name, keys)| *name == algorithm && keys.contains(&key))
 }
 
 /// Reports the parameters of other algorithms.
@@ -196,7 +245,7 @@ pub(super) fn gcd(a: i64, b: i64) -> i64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-fn key(section: &Section) -> Option<Key> {
+fn key(section: &Section, context: &Context) -> Option<Key> {
     let Some(node) = section.node("key") else {
         return values::key_part("ip").ok().map(|ip| Key(vec![ip]));
     };
@@ -204,8 +253,19 @@ fn key(section: &Section) -> Option<Key> {
     if parts.is_empty() {
         return section.fault("key", node, "the list is empty", "for one budget shared by all, write key = \"all\"");
     }
+    if parts.len() > KEY_PARTS_MAX {
+        return section.fault(
+            "key",
+            node,
+            &format!("{} parts", parts.len()),
+            &format!("a key may have {KEY_PARTS_MAX}"),
+        );
+    }
     let mut key: Vec<KeyPart> = Vec::with_capacity(parts.len());
     for At { place, value } in parts {
+        if matches!(value, KeyPart::Claim(_)) && !context.has_jwt {
+            return section.fault_at("key", place, "there is no [jwt] that says how tokens are verified", JWT_HELP);
+        }
         if key.contains(&value) {
             return section.fault_at("key", place, "this part stands there twice", "remove one of the two");
         }

@@ -3,13 +3,16 @@
 
 mod action;
 mod edit;
+mod jwt;
 mod limit;
 mod limit_flow;
 mod matcher;
+mod overrides;
 mod route;
 mod server;
 mod set;
 mod upstream;
+mod when;
 mod window;
 
 use std::collections::HashMap;
@@ -26,8 +29,8 @@ pub fn compile(sources: &Sources, documents: &[Table]) -> Option<Config> {
     let roots: Vec<Section> =
         documents.iter().map(|table| Section::new(sources, &schema::ROOT, "the top level", table)).collect();
     let merged = |key| merged(sources, &roots, key);
-    let [server, admin, store, headers, upstreams, sets, limits] =
-        ["server", "admin", "store", "headers", "upstream", "set", "limit"].map(merged);
+    let [server, admin, store, headers, jwt, upstreams, sets, limits] =
+        ["server", "admin", "store", "headers", "jwt", "upstream", "set", "limit"].map(merged);
     let no_route = roots.iter().all(|root| root.node("route").is_none());
     let routes = routes(sources, &roots);
     for root in roots {
@@ -40,7 +43,10 @@ pub fn compile(sources: &Sources, documents: &[Table]) -> Option<Config> {
     let store = server::store(&store.section(sources, &schema::STORE));
     let ratelimit_headers = server::headers(&headers.section(sources, &schema::HEADERS));
     let sets = set::sets(sets.named(sources, "set", &schema::SET));
-    let limits = limit::limits(limits.named(sources, "limit", &schema::LIMIT), store.on_error);
+    let has_jwt = !jwt.table.entries.is_empty();
+    let jwt = jwt::jwt(&jwt.section(sources, &schema::JWT));
+    let context = limit::Context { on_error: store.on_error, sets: &sets, has_jwt };
+    let limits = limit::limits(limits.named(sources, "limit", &schema::LIMIT), &context);
     let mut upstreams = upstream::upstreams(upstreams.named(sources, "upstream", &schema::UPSTREAM));
     let context = route::Context { defaults: &server.defaults, limits: &limits, sets: &sets };
     let (routes, table) = route::routes(sources, &routes, &context, &mut upstreams);
@@ -58,6 +64,7 @@ pub fn compile(sources: &Sources, documents: &[Table]) -> Option<Config> {
         admin: admin?,
         store,
         ratelimit_headers,
+        jwt,
         table,
         routes,
         upstreams: upstreams.list,

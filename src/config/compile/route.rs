@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::server::{BODY_MAX, Defaults, dialects, timeouts, usize_of};
+use super::set::Listed;
 use super::upstream::Upstreams;
 use super::{Names, action, edit, matcher};
 use crate::config::reader::{At, Section};
@@ -22,7 +23,7 @@ const NAME_MAX: usize = 128;
 pub struct Context<'a> {
     pub defaults: &'a Defaults,
     pub limits: &'a Names<Arc<Limit>>,
-    pub sets: &'a Names<Arc<IpSet>>,
+    pub sets: &'a Names<Listed>,
 }
 
 /// A compiled route and where it stands. The name's place when it was given one.
@@ -156,7 +157,34 @@ fn limits(section: &Section, context: &Context) -> Option<Vec<Arc<Limit>>> {
         }
         limits.push(context.limits.find(section.sources, *place, value));
     }
-    limits.into_iter().collect()
+    chained(section, &names, limits.into_iter().collect::<Option<_>>()?)
+}
+
+/// The limits in an order in which each comes after its base.
+fn chained(section: &Section, names: &[At<String>], mut waiting: Vec<Arc<Limit>>) -> Option<Vec<Arc<Limit>>> {
+    let place = |limit: &Limit| names.iter().find(|at| at.value == limit.name).map_or(section.place, |at| at.place);
+    let mut ordered: Vec<Arc<Limit>> = Vec::with_capacity(waiting.len());
+    let mut whole = true;
+    for limit in &waiting {
+        let Some(base) = limit.after.as_ref().filter(|base| !names.iter().any(|at| at.value == **base)) else {
+            continue;
+        };
+        let what = format!("`{}` comes after `{base}`, which is not a limit of this route", limit.name);
+        section.fault_at::<()>("limits", place(limit), &what, &format!("add \"{base}\" to the limits of this route"));
+        whole = false;
+    }
+    if !whole {
+        return None;
+    }
+    while !waiting.is_empty() {
+        let ready = |limit: &Arc<Limit>| {
+            limit.after.as_ref().is_none_or(|base| ordered.iter().any(|earlier| earlier.name == *base))
+        };
+        // Else they come after one another, which is reported where they say so.
+        let next = waiting.iter().position(ready)?;
+        ordered.push(waiting.remove(next));
+    }
+    Some(ordered)
 }
 
 /// `allow`, `deny`: addresses, networks and `set:NAME`.
@@ -176,12 +204,15 @@ fn networks(section: &Section, key: &'static str, context: &Context) -> Option<I
     for At { place, value } in items {
         match value {
             Item::Network(network) => networks.push(network),
-            Item::Set(name) => sets.push(context.sets.find(section.sources, place, &name)),
+            Item::Set(name) => {
+                let set = context.sets.find(section.sources, place, &name);
+                sets.push(set.and_then(|listed| listed.addresses(section.sources)));
+            }
         }
     }
     let mut all: IpSet = networks.into_iter().collect();
     for set in sets {
-        all.extend(set?.as_ref());
+        all.extend(&set?.networks);
     }
     Some(all)
 }

@@ -1,32 +1,67 @@
-//! `[set.NAME]`: a list of networks, written in place or in a file of its own. Called by
-//! `compile`.
+//! `[set.NAME]`: a list of texts, networks among them, written in place or in a file of its own.
+//! Called by `compile`.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 
+use sha2::{Digest, Sha256};
+
 use super::{Named, Names};
-use crate::config::reader::Section;
+use crate::config::reader::{At, Section};
 use crate::config::report::{Diagnostic, Kind, Place};
 use crate::config::schema;
+use crate::config::source::Sources;
 use crate::config::tree::Value;
-use crate::config::values::{self, Fault};
-use crate::net::IpSet;
+use crate::config::values::{self, Fault, fault};
+use crate::net::Set;
 
-pub fn sets(named: Vec<Named>) -> Names<Arc<IpSet>> {
+/// A set, and what keeps it from being one of addresses.
+#[derive(Clone)]
+pub struct Listed {
+    pub set: Arc<Set>,
+    others: Rc<Vec<(Place, Fault)>>,
+    /// Each is a mistake only once.
+    reported: Rc<Cell<bool>>,
+}
+
+/// More items of the wrong kind are not remembered; a list of words has nothing else.
+const OTHERS_MAX: usize = 100;
+
+impl Listed {
+    /// The set for a place where only addresses make sense; any other item is a mistake there.
+    pub fn addresses(&self, sources: &Sources) -> Option<Arc<Set>> {
+        if self.others.is_empty() {
+            return Some(self.set.clone());
+        }
+        if !self.reported.replace(true) {
+            for (place, Fault { what, help }) in self.others.iter() {
+                sources.mistake(Diagnostic::new(*place, what.clone()).kind(Kind::Wrong).help(help.clone()));
+            }
+        }
+        None
+    }
+}
+
+pub fn sets(named: Vec<Named>) -> Names<Listed> {
     let mut sets = Names::new(schema::SET.name);
     for Named { name, place, section } in named {
-        let set = set(&section).map(Arc::new);
+        let set = set(&section);
         section.finish();
         sets.insert(name, place, set);
     }
     sets
 }
 
-fn set(section: &Section) -> Option<IpSet> {
+fn set(section: &Section) -> Option<Listed> {
     const HELP: &str = "give it values = [\"10.0.0.0/8\"], or file = \"PATH\" with one item per line";
     match (section.node("values"), section.node("file")) {
         (Some(_), None) => {
-            let values = section.strings("values", values::network)?;
-            Some(values.into_iter().map(|at| at.value).collect())
+            let item = |text: &str| match text.is_empty() {
+                true => fault("the item is empty", "remove it"),
+                false => Ok(text.to_owned()),
+            };
+            section.strings("values", item).map(|items| listed(items.into_iter()))
         }
         (None, Some(_)) => file(section),
         (Some(_), Some(file)) => section.fault("file", file, "it has `values` as well", "keep one of the two"),
@@ -34,8 +69,25 @@ fn set(section: &Section) -> Option<IpSet> {
     }
 }
 
-/// One item per line; `#` starts a comment.
-fn file(section: &Section) -> Option<IpSet> {
+fn listed(items: impl Iterator<Item = At<String>>) -> Listed {
+    let (mut networks, mut set, mut others, mut hash) = (Vec::new(), Set::default(), Vec::new(), Sha256::new());
+    for At { place, value } in items {
+        match values::network(&value) {
+            Ok(network) => networks.push(network),
+            Err(fault) if others.len() < OTHERS_MAX => others.push((place, fault)),
+            Err(_) => {}
+        }
+        hash.update(&value);
+        hash.update(b"\n");
+        set.strings.insert(value);
+    }
+    set.networks = networks.into_iter().collect();
+    set.digest = hash.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    Listed { set: Arc::new(set), others: Rc::new(others), reported: Rc::default() }
+}
+
+/// One item per line; `#` starts a comment at the start of a line or after a space.
+fn file(section: &Section) -> Option<Listed> {
     let path = section.string("file")?;
     let node = section.node("file")?;
     let sources = section.sources;
@@ -54,25 +106,25 @@ fn file(section: &Section) -> Option<IpSet> {
             return None;
         }
     };
-    let (mut networks, mut mistakes, mut start) = (Vec::new(), Vec::new(), 0);
+    let mut items = Vec::new();
+    let mut start = 0;
     for line in text.split_inclusive('\n') {
-        let item = line.split('#').next().unwrap_or_default();
+        let item = without_comment(line);
         let at = start + item.len() - item.trim_start().len();
         let item = item.trim();
-        start += line.len();
-        match values::network(item) {
-            _ if item.is_empty() => {}
-            Ok(network) => networks.push(network),
-            Err(fault) => mistakes.push((at, at + item.len(), fault)),
+        if !item.is_empty() {
+            items.push((at, item.to_owned()));
         }
-    }
-    if mistakes.is_empty() {
-        return Some(networks.into_iter().collect());
+        start += line.len();
     }
     let dir = path.parent().map(ToOwned::to_owned).unwrap_or_default();
     let file = sources.add(path.display().to_string(), dir, text);
-    for (start, end, Fault { what, help }) in mistakes {
-        sources.mistake(Diagnostic::new(Place { file, start, end }, what).kind(Kind::Wrong).help(help));
-    }
-    None
+    let place = |at, item: &String| Place { file, start: at, end: at + item.len() };
+    Some(listed(items.into_iter().map(|(at, item)| At { place: place(at, &item), value: item })))
+}
+
+fn without_comment(line: &str) -> &str {
+    let starts = |at: &usize| *at == 0 || line[..*at].ends_with(char::is_whitespace);
+    let comment = line.match_indices('#').map(|(at, _)| at).find(starts);
+    &line[..comment.unwrap_or(line.len())]
 }

@@ -20,7 +20,7 @@ use crate::limit::key::{COST_MAX, Cost};
 use crate::limit::rule::{Answer, Limit, Missing, Mode, NEVER, OnError, Policy};
 use crate::limit::store::memory::Memory;
 use crate::limit::store::{self, Check, ErrorKind, Op, Store};
-use crate::limit::{Limiter, Outcome, Verdict};
+use crate::limit::{Ask, Checked, Limiter, Outcome, Standing, Verdict};
 use crate::metrics::{Metrics, Reason};
 use crate::snapshot::Current;
 use asked::{Decision, Order};
@@ -199,34 +199,30 @@ fn limiter(settings: &StoreSettings, memory: &Arc<Memory>, metrics: &Metrics) ->
 /// One decision, as JSON.
 async fn answer(limiter: Rc<Limiter>, op: Op, decision: Decision) -> Value {
     let Decision { limits, parts, cost } = decision;
-    let mut checks = Vec::with_capacity(limits.len());
+    let (mut asks, mut checks) = (Vec::with_capacity(limits.len()), Vec::with_capacity(limits.len()));
     for limit in &limits {
-        let mut check = limiter.check(limit, &parts, cost.unwrap_or_else(|| cost_of(limit)));
-        if let Some(check) = &mut check {
-            check.tag = tag();
-        }
-        checks.push(check);
+        let ask = limiter.ask(limit, &parts, cost.unwrap_or_else(|| cost_of(limit)));
+        checks.push(match &ask {
+            Ask::Check(check) => Some(check.clone()),
+            _ => None,
+        });
+        asks.push(ask);
     }
-    let verdict = limiter.decide_checks(op, &limits, checks.iter().cloned()).await;
+    let verdict = limiter.decide_asks(op, &limits, asks).await;
     let entries: Vec<Value> = limits
         .iter()
         .zip(checks)
         .enumerate()
         .map(|(index, (limit, check))| {
-            let outcome = verdict.checks.iter().find(|checked| checked.limit == index).map(|checked| checked.outcome);
-            entry(op, limit, check, outcome, &verdict)
+            let checked = verdict.checks.iter().find(|checked| checked.limit == index);
+            entry(op, limit, check, checked, &verdict)
         })
         .collect();
     json!({ "admitted": !verdict.refused, "limits": entries })
 }
 
-/// A number that no other decision has; below 2^52, as all numbers of the store.
-fn tag() -> i64 {
-    rand::random_range(1..1 << 52)
-}
-
-fn entry(op: Op, limit: &Limit, check: Option<Check>, outcome: Option<Outcome>, verdict: &Verdict) -> Value {
-    let Some(outcome) = outcome else {
+fn entry(op: Op, limit: &Limit, check: Option<Check>, checked: Option<&Checked>, verdict: &Verdict) -> Value {
+    let Some(&Checked { outcome, standing, .. }) = checked else {
         let why = if check.is_none() { "key_absent" } else { "refused_before" };
         return json!({ "limit": limit.name, "asked": false, "reason": why });
     };
@@ -243,7 +239,8 @@ fn entry(op: Op, limit: &Limit, check: Option<Check>, outcome: Option<Outcome>, 
     entry["asked"] = true.into();
     entry["mode"] = mode(limit).into();
     entry["source"] = if matches!(outcome, Outcome::Local(_)) { "local" } else { "store" }.into();
-    let charged = answer.admitted && (!verdict.refused || limit.mode == Mode::Shadow);
+    let in_force = standing == Standing::InForce;
+    let charged = in_force && answer.admitted && (!verdict.refused || limit.mode == Mode::Shadow);
     if op == Op::Take && charged && check.cost > 0 {
         let receipt = Receipt {
             id: rand::random(),

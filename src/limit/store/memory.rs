@@ -232,6 +232,9 @@ mod tests {
             cost: Cost::Fixed(1),
             mode,
             on_error: OnError::Local,
+            when: Default::default(),
+            overrides: Default::default(),
+            after: None,
         })
     }
 

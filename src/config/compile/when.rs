@@ -1,0 +1,360 @@
+//! `when` of a limit: the requests it applies to. Called by `limit`.
+//!
+//! A condition is a pattern, or a list of patterns of which one must take the value. Patterns:
+//!
+//! ```text
+//! "text"        the value is this text          "*"       any value that is not empty
+//! 5             an integer equal to this one    "a*", "*.b", "a*b"   `*` is any run of characters
+//! "1-9"         an integer from 1 to 9          "set:X"   an item of [set.X]
+//! "<5" "<=5" ">5" ">=5"  an integer             "= text"  this text, whatever it looks like
+//! "!PATTERN"    anything else; in a list all patterns have `!` or none has
+//! ```
+//!
+//! A condition on a value that the request does not have is false, with `!` true.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
+
+use super::limit::{Context, JWT_HELP};
+use crate::config::reader::Section;
+use crate::config::schema;
+use crate::config::tree::{Entry, Node, Value};
+use crate::config::values::{self, Fault, fault};
+use crate::limit::when::{Condition, Pattern, Subject, Test, When, integer};
+use crate::net::{IpSet, Set};
+
+const HELP: &str = "write \"text\", \"a*\", \"*\", \"1-9\", \"<5\", \">=5\", \"set:NAME\", \"!\" before any of these, \
+                    or \"= text\" for a text that looks like one of them";
+
+pub fn when(section: &Section, context: &Context) -> Option<When> {
+    if section.node("when").is_none() {
+        return Some(When::default());
+    }
+    let table = section.table("when")?;
+    let when = Section::new(section.sources, &schema::WHEN, format!("`when` of {}", section.title), table);
+    let mut conditions = Vec::new();
+    for (key, subject) in
+        [("method", Subject::Method), ("path", Subject::Path), ("host", Subject::Host), ("route", Subject::Route)]
+    {
+        if let Some(node) = when.node(key) {
+            conditions.push(text(&when, context, key, node, subject));
+        }
+    }
+    if let Some(node) = when.node("client") {
+        conditions.push(client(&when, context, node));
+    }
+    for key in ["header", "cookie", "query", "jwt"] {
+        if when.node(key).is_none() {
+            continue;
+        }
+        let Some(table) = when.table(key) else {
+            conditions.push(None);
+            continue;
+        };
+        for entry in &table.entries {
+            let subject = named(&when, context, key, entry);
+            conditions.push(subject.and_then(|subject| text(&when, context, key, &entry.node, subject)));
+        }
+    }
+    when.finish();
+    conditions.into_iter().collect::<Option<_>>().map(When)
+}
+
+/// The subject of an entry of `header`, `cookie`, `query` or `jwt`.
+fn named(when: &Section, context: &Context, key: &str, entry: &Entry) -> Option<Subject> {
+    let name = entry.key.as_str();
+    let subject = match key {
+        "header" => values::header_name(name).map(Subject::Header),
+        "cookie" => values::cookie_name(name).map(Subject::Cookie),
+        "query" => values::input_name(name, "query parameter").map(Subject::Query),
+        _ if !context.has_jwt => fault("there is no [jwt] that says how tokens are verified", JWT_HELP),
+        _ => values::input_name(name, "claim").map(Subject::Claim),
+    };
+    match subject {
+        Ok(subject) => Some(subject),
+        Err(Fault { what, help }) => when.fault_at(key, entry.place, &what, &help),
+    }
+}
+
+/// A pattern as it is written.
+#[derive(Debug, PartialEq)]
+enum Written<'t> {
+    Text(&'t str),
+    Integer(i64, i64),
+    Wildcard(&'t str),
+    Set(&'t str),
+}
+
+fn text(when: &Section, context: &Context, key: &str, node: &Node, subject: Subject) -> Option<Condition> {
+    let read = |written: Written, node: &Node| -> Option<Pattern> {
+        if let Err(Fault { what, help }) = possible(&subject, &written) {
+            return when.fault(key, node, &what, &help);
+        }
+        Some(match written {
+            Written::Text(text) => Pattern::Text(text.to_owned()),
+            Written::Integer(from, to) => Pattern::Integer(from, to),
+            Written::Wildcard(text) if text.bytes().all(|byte| byte == b'*') => Pattern::NotEmpty,
+            Written::Wildcard(text) => Pattern::Wildcard(text.split('*').map(str::to_owned).collect()),
+            Written::Set(name) => Pattern::Set(context.sets.find(when.sources, node.place, name)?.set),
+        })
+    };
+    let (negated, patterns) = patterns(when, key, node, read)?;
+    let test = if negated { Test::None(patterns) } else { Test::Any(patterns) };
+    Some(Condition::Text { subject, test })
+}
+
+fn client(when: &Section, context: &Context, node: &Node) -> Option<Condition> {
+    enum Item {
+        Nets(Vec<IpNet>),
+        Set(Arc<Set>),
+    }
+    let read = |written: Written, node: &Node| -> Option<Item> {
+        let text = match written {
+            Written::Set(name) => {
+                let listed = context.sets.find(when.sources, node.place, name)?;
+                return listed.addresses(when.sources).map(Item::Set);
+            }
+            Written::Text(text) | Written::Wildcard(text) => text,
+            Written::Integer(..) => "",
+        };
+        match client_nets(text) {
+            Ok(nets) => Some(Item::Nets(nets)),
+            Err(Fault { what, help }) => when.fault("client", node, &what, &help),
+        }
+    };
+    let (negated, items) = patterns(when, "client", node, read)?;
+    let (mut sets, mut nets) = (Vec::new(), Vec::new());
+    for item in items {
+        match item {
+            Item::Nets(more) => nets.extend(more),
+            Item::Set(set) => sets.push(set),
+        }
+    }
+    Some(Condition::Client { sets, nets: nets.into_iter().collect::<IpSet>(), inside: !negated })
+}
+
+/// Reads a pattern or a list of them; says whether they are negated.
+fn patterns<T>(
+    when: &Section,
+    key: &str,
+    node: &Node,
+    read: impl Fn(Written, &Node) -> Option<T>,
+) -> Option<(bool, Vec<T>)> {
+    let items = match &node.value {
+        Value::Array(items) => items.as_slice(),
+        _ => std::slice::from_ref(node),
+    };
+    if items.is_empty() {
+        return when.fault(key, node, "the list is empty, so nothing would match", HELP);
+    }
+    let mut negations = Vec::with_capacity(items.len());
+    let one = |item: &Node| -> Option<(bool, T)> {
+        let (negated, written) = match &item.value {
+            Value::Integer(value) => (false, Written::Integer(*value, *value)),
+            Value::String(text) => match written(&text.value) {
+                Ok(pattern) => pattern,
+                Err(_) if text.secret => return when.fault(key, item, "the text in the file is no pattern", HELP),
+                Err(Fault { what, help }) => return when.fault(key, item, &what, &help),
+            },
+            _ => return when.wrong_type(key, "a pattern or a list of patterns", item),
+        };
+        Some((negated, read(written, item)?))
+    };
+    // Every item is read, for its mistakes, before one of them fails the list.
+    let read: Vec<Option<(bool, T)>> = items.iter().map(one).collect();
+    let mut values = Vec::with_capacity(read.len());
+    for item in read {
+        let (negated, value) = item?;
+        negations.push(negated);
+        values.push(value);
+    }
+    let negated = negations[0];
+    match negations.iter().position(|other| *other != negated) {
+        None => Some((negated, values)),
+        Some(at) => {
+            let help = "make it two limits, or write all of the list with `!` or none of it";
+            when.fault(key, &items[at], "some patterns of the list have `!` and some do not", help)
+        }
+    }
+}
+
+/// One pattern and whether `!` stands before it.
+fn written(text: &str) -> Result<(bool, Written<'_>), Fault> {
+    if let Some(rest) = text.strip_prefix('!') {
+        return match written(rest)? {
+            (false, pattern) => Ok((true, pattern)),
+            (true, _) => fault(format!("`{text}` negates twice"), "write a single `!`, or \"= text\" for the text"),
+        };
+    }
+    if let Some(text) = text.strip_prefix('=') {
+        return Ok((false, Written::Text(text.strip_prefix(' ').unwrap_or(text))));
+    }
+    if let Some(name) = text.strip_prefix("set:") {
+        return Ok((false, Written::Set(name)));
+    }
+    if let Some(rest) = text.strip_prefix(['<', '>']) {
+        let (or_equal, number) = match rest.strip_prefix('=') {
+            Some(number) => (true, number),
+            None => (false, rest),
+        };
+        let Some(bound) = bound(number.trim()) else {
+            return fault(format!("`{number}` is not an integer"), format!("for this text write \"= {text}\""));
+        };
+        let step = i64::from(!or_equal);
+        let range = match text.starts_with('<') {
+            true => bound.checked_sub(step).map(|to| (i64::MIN, to)),
+            false => bound.checked_add(step).map(|from| (from, i64::MAX)),
+        };
+        return match range {
+            Some((from, to)) => Ok((false, Written::Integer(from, to))),
+            None => fault(format!("no integer is `{text}`"), "integers have 64 bits"),
+        };
+    }
+    if text.contains('*') {
+        return Ok((false, Written::Wildcard(text)));
+    }
+    match range(text) {
+        Some((from, to)) if from > to => fault(
+            format!("the range `{text}` ends before it starts"),
+            format!("write \"{to}-{from}\", or \"= {text}\" for the text"),
+        ),
+        Some((from, to)) => Ok((false, Written::Integer(from, to))),
+        None => Ok((false, Written::Text(text))),
+    }
+}
+
+/// `A-B` of two integers.
+fn range(text: &str) -> Option<(i64, i64)> {
+    text.match_indices('-')
+        .filter(|(at, _)| *at > 0)
+        .find_map(|(at, _)| Some((bound(&text[..at])?, bound(&text[at + 1..])?)))
+}
+
+/// An integer of 64 bits; larger ones would be cut.
+fn bound(text: &str) -> Option<i64> {
+    integer(text.as_bytes()).filter(|_| text.parse::<i64>().is_ok())
+}
+
+/// Refuses texts that the subject never is, as its canonical form is another.
+fn possible(subject: &Subject, written: &Written) -> Result<(), Fault> {
+    let (Written::Text(text) | Written::Wildcard(text)) = written else { return Ok(()) };
+    match subject {
+        Subject::Method if text.bytes().any(|byte| byte.is_ascii_lowercase()) => fault(
+            format!("methods are in upper case, so `{text}` matches nothing"),
+            format!("write \"{}\"", text.to_ascii_uppercase()),
+        ),
+        Subject::Host if text.bytes().any(|byte| byte.is_ascii_uppercase()) => fault(
+            format!("hosts are compared in lower case, so `{text}` matches nothing"),
+            format!("write \"{}\"", text.to_ascii_lowercase()),
+        ),
+        Subject::Path if !text.starts_with(['/', '*']) => {
+            fault(format!("no path is `{text}`, as all start with `/`"), format!("write \"/{text}\""))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `ADDRESS`, `ADDRESS/PREFIX`, `ADDRESS-ADDRESS`, `10.0.24.*`.
+fn client_nets(text: &str) -> Result<Vec<IpNet>, Fault> {
+    const HELP: &str = "write \"192.0.2.7\", \"10.0.0.0/8\", \"10.0.24.*\", \"10.0.0.1-10.0.0.9\" or \"set:NAME\"";
+    if let Some((from, to)) = text.split_once('-') {
+        let (Ok(from), Ok(to)) = (from.trim().parse::<IpAddr>(), to.trim().parse::<IpAddr>()) else {
+            return fault(format!("`{text}` is not a range of addresses"), HELP);
+        };
+        return match (from.to_canonical(), to.to_canonical()) {
+            (IpAddr::V4(from), IpAddr::V4(to)) if from <= to => {
+                Ok(Ipv4Subnets::new(from, to, 0).map(IpNet::V4).collect())
+            }
+            (IpAddr::V6(from), IpAddr::V6(to)) if from <= to => {
+                Ok(Ipv6Subnets::new(from, to, 0).map(IpNet::V6).collect())
+            }
+            (IpAddr::V4(_), IpAddr::V4(_)) | (IpAddr::V6(_), IpAddr::V6(_)) => {
+                fault(format!("the range `{text}` ends before it starts"), format!("write \"{to}-{from}\""))
+            }
+            _ => fault(format!("`{text}` mixes IPv4 and IPv6"), HELP),
+        };
+    }
+    if text.contains('*') {
+        let fixed = text.trim_end_matches(".*");
+        let octets: Option<Vec<u8>> = fixed.split('.').map(|octet| octet.parse().ok()).collect();
+        let stars = (text.len() - fixed.len()) / 2;
+        return match octets {
+            Some(octets) if stars > 0 && octets.len() + stars == 4 => {
+                let zeros = vec!["0"; stars].join(".");
+                values::network(&format!("{fixed}.{zeros}/{}", 8 * octets.len())).map(|net| vec![net])
+            }
+            _ => fault(format!("`{text}` is not an IPv4 network"), HELP),
+        };
+    }
+    match values::network(text) {
+        Ok(net) => Ok(vec![net]),
+        Err(Fault { what, .. }) if what.contains("bits set") => values::network(text).map(|net| vec![net]),
+        Err(_) => fault(format!("`{text}` is not an address, network or range"), HELP),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_operator_has_a_form_and_every_text_too() {
+        use Written::{Integer, Set, Text, Wildcard};
+        for (text, pattern) in [
+            ("add-comment", (false, Text("add-comment"))),
+            ("", (false, Text(""))),
+            ("a+b", (false, Text("a+b"))),
+            ("+", (false, Text("+"))),
+            ("5", (false, Text("5"))),
+            ("2026-11-20", (false, Text("2026-11-20"))),
+            ("1-", (false, Text("1-"))),
+            ("-1", (false, Text("-1"))),
+            ("a=b", (false, Text("a=b"))),
+            ("1-9", (false, Integer(1, 9))),
+            ("-9--1", (false, Integer(-9, -1))),
+            ("-5-5", (false, Integer(-5, 5))),
+            ("<5", (false, Integer(i64::MIN, 4))),
+            ("<=5", (false, Integer(i64::MIN, 5))),
+            (">5", (false, Integer(6, i64::MAX))),
+            (">= -5", (false, Integer(-5, i64::MAX))),
+            ("*", (false, Wildcard("*"))),
+            ("a*", (false, Wildcard("a*"))),
+            ("set:vip", (false, Set("vip"))),
+            ("!x", (true, Text("x"))),
+            ("!1-9", (true, Integer(1, 9))),
+            ("!*", (true, Wildcard("*"))),
+            ("!set:vip", (true, Set("vip"))),
+            ("!= x", (true, Text("x"))),
+            ("= 1-9", (false, Text("1-9"))),
+            ("=*", (false, Text("*"))),
+            ("= !x", (false, Text("!x"))),
+            ("= = x", (false, Text("= x"))),
+            ("=  x", (false, Text(" x"))),
+            ("= set:vip", (false, Text("set:vip"))),
+            ("= ", (false, Text(""))),
+        ] {
+            assert_eq!(written(text), Ok(pattern), "{text}");
+        }
+        for text in ["<x", ">", "<1.5", "9-1", "!!x", ">9223372036854775807", "<99999999999999999999", "!<x"] {
+            assert!(written(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn clients_in_every_form() {
+        let nets = |text| client_nets(text).unwrap().iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        assert_eq!(nets("10.0.0.1"), "10.0.0.1/32");
+        assert_eq!(nets("10.0.24.*"), "10.0.24.0/24");
+        assert_eq!(nets("10.*.*.*"), "10.0.0.0/8");
+        assert_eq!(nets("192.168.0.1-192.168.0.4"), "192.168.0.1/32 192.168.0.2/31 192.168.0.4/32");
+        assert_eq!(nets("2001:db8::-2001:db8::ffff"), "2001:db8::/112");
+        assert_eq!(client_nets("0.0.0.1-255.255.255.254").unwrap().len(), 62);
+        for text in
+            ["", "x", "10.0.0.1/8", "10.*", "10.*.0.1", "*", "10.0.0.9-10.0.0.1", "10.0.0.1-::1", "10.0.0.1-256"]
+        {
+            assert!(client_nets(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! What single keys have instead of a limit's own numbers: from the config, and live from a hash
+//! that operators edit in Redis. The limiter looks a key up; the control thread sets the live ones.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+use super::algo::Rule;
+use super::inputs::percent_decoded;
+use super::key::{Key, Parts};
+
+/// What a key has.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Budget {
+    Rule(Arc<Rule>),
+    /// A rate of 0: every request is refused.
+    Blocked,
+    /// The limit does not apply.
+    Unlimited,
+}
+
+/// Budgets by key values. A value may be `*`, any one; where several take a key, the one with the
+/// fewest stars counts, of equals the one whose first star is later.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Table {
+    budgets: HashMap<Box<str>, Budget>,
+    /// Which parts are stars, as bits, of all entries: in the order in which they are tried.
+    masks: Vec<u32>,
+}
+
+/// Reads `rate=100/s;burst=5` as the limit's config would; an error says what is wrong.
+pub type Template = dyn Fn(&str) -> Result<Budget, String> + Send + Sync;
+
+pub struct Overrides {
+    /// From the config.
+    fixed: Table,
+    /// The fixed ones and the live ones, which count where both name the same key.
+    all: ArcSwap<Table>,
+    template: Arc<Template>,
+}
+
+/// Fields and values of the hash.
+pub type Raw = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Distinct places of stars in one table: each costs a probe.
+const MASKS_MAX: usize = 16;
+
+impl Table {
+    /// Adds an entry for `values`, of which `None` is the star. False when it stands there, or
+    /// stars stand in too many places.
+    pub fn insert(&mut self, values: &[Option<&[u8]>], budget: Budget) -> bool {
+        let mask = values.iter().enumerate().filter(|(_, value)| value.is_none()).fold(0, |mask, (i, _)| mask | 1 << i);
+        let field = joined(values.iter().copied());
+        if self.budgets.contains_key(field.as_str()) {
+            return false;
+        }
+        if !self.masks.contains(&mask) {
+            if self.masks.len() == MASKS_MAX {
+                return false;
+            }
+            self.masks.push(mask);
+            self.masks.sort_by_key(|mask: &u32| (mask.count_ones(), std::cmp::Reverse(mask.trailing_zeros())));
+        }
+        self.budgets.insert(field.into(), budget);
+        true
+    }
+
+    fn find(&self, key: &Key, parts: &impl Parts) -> Option<&Budget> {
+        let values: Vec<Option<Cow<[u8]>>> = key.0.iter().map(|part| part.shown(parts)).collect();
+        self.masks.iter().find_map(|mask| {
+            let starred = |i: usize| mask & 1 << i != 0;
+            if values.iter().enumerate().any(|(i, value)| value.is_none() && !starred(i)) {
+                return None;
+            }
+            let shown = values.iter().enumerate().map(|(i, value)| value.as_deref().filter(|_| !starred(i)));
+            self.budgets.get(joined(shown).as_str())
+        })
+    }
+}
+
+/// The values as one field: separated by `,`, a star for `None`. Bytes other than visible ASCII,
+/// and `%`, `,` and `*`, are written `%XX`.
+fn joined<'v>(values: impl Iterator<Item = Option<&'v [u8]>>) -> String {
+    let mut field = String::with_capacity(64);
+    for (i, value) in values.enumerate() {
+        if i > 0 {
+            field.push(',');
+        }
+        let Some(value) = value else {
+            field.push('*');
+            continue;
+        };
+        for byte in value {
+            match byte {
+                b'%' | b',' | b'*' => {
+                    let _ = write!(field, "%{byte:02X}");
+                }
+                byte if byte.is_ascii_graphic() => field.push(char::from(*byte)),
+                byte => {
+                    let _ = write!(field, "%{byte:02X}");
+                }
+            }
+        }
+    }
+    field
+}
+
+impl Overrides {
+    pub fn new(fixed: Table, template: Arc<Template>) -> Overrides {
+        Overrides { all: ArcSwap::from_pointee(fixed.clone()), fixed, template }
+    }
+
+    /// What the request's key has instead of the limit's rule.
+    pub fn find(&self, key: &Key, parts: &impl Parts) -> Option<Budget> {
+        let all = self.all.load();
+        if all.budgets.is_empty() {
+            return None;
+        }
+        all.find(key, parts).cloned()
+    }
+
+    /// Puts the live ones in force, all at once. With a mistake in any of them those in force
+    /// stay, and the mistakes come back.
+    pub fn set_live(&self, key: &Key, raw: &Raw) -> Result<(), String> {
+        let (mut table, mut mistakes) = (Table::default(), Vec::new());
+        for (field, value) in raw {
+            if let Err(mistake) = self.read(key, field, value, &mut table) {
+                mistakes.push(format!("{}: {mistake}", String::from_utf8_lossy(field)));
+            }
+        }
+        if !mistakes.is_empty() {
+            return Err(mistakes.join("; "));
+        }
+        for mask in &self.fixed.masks {
+            if !table.masks.contains(mask) {
+                table.masks.push(*mask);
+            }
+        }
+        table.masks.sort_by_key(|mask| (mask.count_ones(), std::cmp::Reverse(mask.trailing_zeros())));
+        for (field, budget) in &self.fixed.budgets {
+            table.budgets.entry(field.clone()).or_insert_with(|| budget.clone());
+        }
+        self.all.store(Arc::new(table));
+        Ok(())
+    }
+
+    fn read(&self, key: &Key, field: &[u8], value: &[u8], table: &mut Table) -> Result<(), String> {
+        let parts: Vec<&[u8]> = field.split(|byte| *byte == b',').collect();
+        if parts.len() != key.0.len() {
+            return Err(format!("the key has {} parts, the field {}", key.0.len(), parts.len()));
+        }
+        let mut values = Vec::with_capacity(parts.len());
+        for (part, text) in key.0.iter().zip(parts) {
+            values.push(match text {
+                b"*" => None,
+                text => Some(part.canonical(percent_decoded(text))?),
+            });
+        }
+        let value = str::from_utf8(value).map_err(|_| "the value is not UTF-8".to_owned())?;
+        let budget = (self.template)(value)?;
+        let values: Vec<Option<&[u8]>> = values.iter().map(|value| value.as_deref()).collect();
+        match table.insert(&values, budget) {
+            true => Ok(()),
+            false => Err("the same key stands there in another spelling, or stars stand in too many places".to_owned()),
+        }
+    }
+}
+
+impl Default for Overrides {
+    fn default() -> Overrides {
+        Overrides::new(Table::default(), Arc::new(|_| Err("this limit has no overrides".to_owned())))
+    }
+}
+
+/// Only what the config says, in order.
+impl fmt::Debug for Overrides {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.fixed.budgets.iter().collect::<BTreeMap<_, _>>()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use http::{HeaderMap, HeaderName, HeaderValue};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::limit::key::Facts;
+    use crate::limit::key::KeyPart;
+
+    fn names() -> [HeaderName; 2] {
+        [HeaderName::from_static("x-a"), HeaderName::from_static("x-b")]
+    }
+
+    fn key() -> Key {
+        Key(names().map(KeyPart::Header).to_vec())
+    }
+
+    /// Budgets that tell themselves apart.
+    fn overrides() -> Overrides {
+        let template = |value: &str| match value {
+            "0" => Ok(Budget::Blocked),
+            "bad" => Err("it is bad".to_owned()),
+            _ => Ok(Budget::Unlimited),
+        };
+        Overrides::new(Table::default(), Arc::new(template))
+    }
+
+    fn raw(entries: &[(&str, &str)]) -> Raw {
+        entries.iter().map(|(field, value)| (field.as_bytes().to_vec(), value.as_bytes().to_vec())).collect()
+    }
+
+    fn find(overrides: &Overrides, a: Option<&[u8]>, b: Option<&[u8]>) -> Option<Budget> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in names().into_iter().zip([a, b]) {
+            if let Some(value) = value {
+                headers.insert(name, HeaderValue::from_bytes(value).unwrap());
+            }
+        }
+        overrides.find(&key(), &Facts { client: IpAddr::from([127, 0, 0, 1]), ..Facts::of(&headers) })
+    }
+
+    #[test]
+    fn the_fewest_stars_count() {
+        let overrides = overrides();
+        let live = raw(&[("*,*", "1"), ("a,*", "0"), ("*,b", "1"), ("c,d", "0")]);
+        overrides.set_live(&key(), &live).unwrap();
+        for (a, b, budget) in [
+            ("a", "x", Budget::Blocked),
+            ("a", "b", Budget::Blocked),
+            ("x", "b", Budget::Unlimited),
+            ("c", "d", Budget::Blocked),
+            ("x", "x", Budget::Unlimited),
+        ] {
+            assert_eq!(find(&overrides, Some(a.as_bytes()), Some(b.as_bytes())), Some(budget), "{a} {b}");
+        }
+        assert_eq!(find(&overrides, None, Some(b"b")), Some(Budget::Unlimited));
+        overrides.set_live(&key(), &Raw::new()).unwrap();
+        assert_eq!(find(&overrides, Some(b"a"), Some(b"b")), None);
+    }
+
+    #[test]
+    fn one_mistake_changes_nothing() {
+        let overrides = overrides();
+        overrides.set_live(&key(), &raw(&[("a,b", "0")])).unwrap();
+        for (entries, mistake) in [
+            (raw(&[("a,b", "bad"), ("c,d", "1")]), "a,b: it is bad"),
+            (raw(&[("a", "1")]), "a: the key has 2 parts, the field 1"),
+            (raw(&[("a,b", "1"), ("%61,b", "1")]), "a,b: the same key"),
+        ] {
+            let found = overrides.set_live(&key(), &entries).unwrap_err();
+            assert!(found.starts_with(mistake), "{found}");
+            assert_eq!(find(&overrides, Some(b"a"), Some(b"b")), Some(Budget::Blocked));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn an_entry_takes_its_own_key_and_no_other(
+            own in prop::collection::vec(prop::collection::vec(0x20_u8..0x7f, 0..5), 2),
+            other in prop::collection::vec("[a,%*]{0,3}", 2),
+        ) {
+            let overrides = overrides();
+            let trimmed: Vec<&[u8]> = own.iter().map(|value| value.trim_ascii()).collect();
+            let field = joined(trimmed.iter().map(|value| Some(*value)));
+            overrides.set_live(&key(), &Raw::from([(field.into_bytes(), b"0".to_vec())])).unwrap();
+            prop_assert_eq!(find(&overrides, Some(trimmed[0]), Some(trimmed[1])), Some(Budget::Blocked));
+            let same = other[0].as_bytes() == trimmed[0] && other[1].as_bytes() == trimmed[1];
+            prop_assert_eq!(find(&overrides, Some(other[0].as_bytes()), Some(other[1].as_bytes())).is_some(), same);
+        }
+    }
+}
