@@ -2,9 +2,11 @@
 //! routes and limits of a config. Labels come from config names and closed enums, never from
 //! request bytes, so the number of series is bounded by the config.
 
+mod gateways;
 mod handles;
 mod store;
 
+pub use gateways::{Claim, Gateways};
 pub use handles::{LimitMetrics, Reason, RouteMetrics};
 pub use store::{StoreHealth, StoreView};
 
@@ -56,6 +58,9 @@ pub struct Metrics {
     pub store_breaker_state: IntGauge,
     /// What each worker sees of the store; the two gauges show the worst of it.
     pub store_health: Arc<StoreHealth>,
+    pub store_denial_cache_hits: IntCounter,
+    /// How many gateways share the store.
+    pub gateways: Arc<Gateways>,
     /// Handles by route name, kept over reloads.
     routes: Arc<Mutex<HashMap<String, Arc<RouteMetrics>>>>,
 }
@@ -170,6 +175,17 @@ impl Metrics {
             store_health: Arc::new(StoreHealth::new(store_up.clone(), store_breaker_state.clone())),
             store_up,
             store_breaker_state,
+            store_denial_cache_hits: registered(
+                &r,
+                IntCounter::with_opts(opts(
+                    "store_denial_cache_hits_total",
+                    "Requests refused without a store call, by a refusal that still holds.",
+                ))?,
+            )?,
+            gateways: Arc::new(Gateways::new(registered(
+                &r,
+                IntGauge::with_opts(opts("store_gateways", "Gateways that share the store, 0 if none has reported."))?,
+            )?)),
             routes: Arc::default(),
             registry: r,
         };

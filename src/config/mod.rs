@@ -87,6 +87,8 @@ pub struct Server {
     pub max_connections_per_ip: usize,
     pub max_headers: usize,
     pub max_header_bytes: usize,
+    /// Requests that a worker holds back at once until their turn at a limit.
+    pub max_delayed: usize,
     /// First byte to end of the request head.
     pub header_timeout: Duration,
     pub keepalive_timeout: Duration,

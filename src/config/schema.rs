@@ -21,7 +21,7 @@ sections! {
     SERVER = "server": "listen" "workers" "trusted_proxies" "strictness" "access_log"
         "max_connections" "max_connections_per_ip" "max_headers" "max_header_bytes" "max_body"
         "header_timeout" "keepalive_timeout" "body_timeout" "min_body_rate" "connect_timeout"
-        "response_timeout" "stream_timeout" "shutdown_delay" "shutdown_timeout";
+        "response_timeout" "stream_timeout" "shutdown_delay" "shutdown_timeout" "max_delayed";
     ADMIN = "admin": "listen" "token";
     STORE = "store": "url" "prefix" "deadline" "on_error" "max_keys" "ca"
         "client_cert" "client_key";
@@ -32,7 +32,7 @@ sections! {
     SET = "set": "values" "file";
     LIMIT = "limit": "algorithm" "rate" "burst" "debt" "refill" "start" "anchor" "key" "missing"
         "cost" "mode" "on_error" "precision" "zone" "resets_at" "week_start" "state" "queue"
-        "nodelay" "in_flight" "lease" "when" "overrides" "after";
+        "nodelay" "in_flight" "lease" "charge_on" "refund_on" "settle" "max_delayed" "when" "overrides" "after";
     WHEN = "limit.when": "method" "path" "host" "route" "client" "header" "cookie" "query" "jwt";
     OVERRIDE = "limit.overrides": "key" "rate" "burst";
     ROUTE = "route": "name" "host" "path" "methods" "header" "upstream" "respond" "limits" "allow"

@@ -15,6 +15,7 @@ use super::forward::Failure;
 use super::respond::{self, Refusal};
 use crate::config::Server;
 use crate::limit::Verdict;
+use crate::limit::held::Held;
 use crate::metrics::{Metrics, Reason, UNMATCHED};
 use crate::route::Route;
 use crate::snapshot::{RouteHandles, Snapshot};
@@ -29,6 +30,8 @@ pub struct Account {
     /// Counted among the route's requests in flight.
     entered: bool,
     closed: bool,
+    /// What its limits want once its outcome is known.
+    held: Option<Box<Held>>,
     log: Option<Box<Entry>>,
 }
 
@@ -49,6 +52,7 @@ impl Account {
             started,
             entered: false,
             closed: false,
+            held: None,
             log: None,
         }
     }
@@ -94,6 +98,25 @@ impl Account {
         }
     }
 
+    pub fn hold(&mut self, held: Option<Box<Held>>) {
+        self.held = held;
+    }
+
+    /// Its turn has come, if it had to wait for one.
+    pub fn go_on(&mut self) {
+        if let Some(held) = &mut self.held {
+            held.go_on();
+        }
+    }
+
+    /// The head of the answer, before it is edited, settles what the limits charged.
+    pub fn answered(&mut self, response: &Response<Body>, refusal: Option<&Refusal>) {
+        if let Some(held) = &mut self.held {
+            let connect_error = matches!(refusal, Some(Refusal::Upstream(Failure::Connect)));
+            held.answered(response.status(), response.headers(), connect_error);
+        }
+    }
+
     pub fn refused(&self, refusal: &Refusal, metrics: &Metrics) {
         match refusal {
             Refusal::Gate(reject) => metrics.http_rejected(reject.reason()).inc(),
@@ -122,6 +145,7 @@ impl Account {
             started: self.started,
             stream: route.map_or(server.keepalive_timeout, |route| route.timeouts.stream),
             keepalive: server.keepalive_timeout,
+            held: self.held.take(),
             log: self.log.take(),
         };
         response.map(|body| body.with_tail(tail))

@@ -16,6 +16,7 @@ use hyper::body::Incoming;
 
 use super::account::Entry;
 use super::pool::Lease;
+use crate::limit::held::Held;
 use crate::route::Timeouts;
 use crate::snapshot::RouteHandles;
 use crate::worker::slot::{Phase, Slot};
@@ -198,6 +199,8 @@ pub struct Tail {
     pub started: Instant,
     pub stream: Duration,
     pub keepalive: Duration,
+    /// What is given back to limits at the end.
+    pub held: Option<Box<Held>>,
     pub log: Option<Box<Entry>>,
 }
 

@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::header::CONNECTION;
@@ -17,6 +17,7 @@ use hyper::body::Incoming;
 use super::account::Account;
 use super::body::{Body, Progress, RequestBody, Upload, UploadState};
 use super::client::{self, Identity};
+use super::delay::Seat;
 use super::forward::{self, Outgoing};
 use super::gate::{self, Admitted};
 use super::respond::Refusal;
@@ -65,6 +66,7 @@ pub async fn serve(client: Rc<Client>, request: Request<Incoming>) -> Result<Res
     let route = exchange.route.map(|index| &view.snapshot.config.routes[index]);
     let mut response = match result {
         Ok(mut response) => {
+            exchange.account.answered(&response, None);
             if let Some(route) = route {
                 headers::edit(response.headers_mut(), &route.response_headers);
             }
@@ -73,7 +75,10 @@ pub async fn serve(client: Rc<Client>, request: Request<Incoming>) -> Result<Res
         Err(refusal) => {
             exchange.account.refused(&refusal, &client.worker.common.metrics);
             let verdict = exchange.verdict.as_ref();
-            if is_grpc { grpc::response(&refusal, route, verdict) } else { refusal.response(route, verdict) }
+            let response = refusal.response(route, verdict);
+            // The status of the refusal itself: a gRPC answer is always 200.
+            exchange.account.answered(&response, Some(&refusal));
+            if is_grpc { grpc::response(&refusal, route, verdict) } else { response }
         }
     };
     if let (Some(route), Some(verdict)) = (route, &exchange.verdict) {
@@ -149,11 +154,35 @@ async fn limit(
         route: &route.name,
         claims: claims(exchange, route),
     };
-    let verdict = exchange.view.limiter.decide(route, &facts).await;
+    let mut verdict = exchange.view.limiter.decide(route, &facts).await;
+    let turn = take_seat(exchange, route, &mut verdict);
     exchange.account.decided(route, &verdict);
+    exchange.account.hold(verdict.held.take());
     let refused = verdict.refused;
     exchange.verdict = Some(verdict);
-    if refused { Err(Refusal::Limited) } else { Ok(()) }
+    if refused {
+        return Err(Refusal::Limited);
+    }
+    if let Some((seat, delay)) = turn {
+        // No deadline is armed: the limit bounds the wait, and a client that leaves ends it.
+        tokio::time::sleep(delay).await;
+        drop(seat);
+    }
+    exchange.account.go_on();
+    Ok(())
+}
+
+/// A seat for a request that has to wait for its turn; without a free one it is turned away.
+fn take_seat(exchange: &Exchange<'_>, route: &Route, verdict: &mut Verdict) -> Option<(Seat, Duration)> {
+    let (index, delay_ms) = verdict.delay_ms(route)?;
+    let limit = &route.limits[index];
+    let max = exchange.view.snapshot.config.server.max_delayed;
+    let own = limit.afterwards.as_ref().and_then(|wants| wants.max_delayed).unwrap_or(max);
+    let seat = exchange.client.worker.waiting.enter(&limit.name, max, own);
+    if seat.is_none() {
+        verdict.turn_away(index, route);
+    }
+    Some((seat?, Duration::from_millis(u64::try_from(delay_ms).unwrap_or(0))))
 }
 
 /// What the request's token says, for limits that ask.

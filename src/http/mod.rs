@@ -6,6 +6,7 @@ mod account;
 pub mod body;
 pub mod canonical;
 pub mod client;
+pub mod delay;
 mod echo;
 mod fields;
 mod forward;

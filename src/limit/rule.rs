@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::limit::afterwards::Afterwards;
 use crate::limit::algo::Rule;
 use crate::limit::key::{Cost, Key, KeyPart};
 use crate::limit::overrides::Overrides;
@@ -23,6 +24,8 @@ pub struct Limit {
     pub overrides: Overrides,
     /// The limit that must be exhausted before this one is asked.
     pub after: Option<String>,
+    /// What it wants once the outcome of the request is known.
+    pub afterwards: Option<Afterwards>,
 }
 
 impl Limit {

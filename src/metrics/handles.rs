@@ -189,6 +189,7 @@ impl LimitMetrics {
             (Outcome::Local(_), false) => "local_deny",
             (Outcome::Open, _) => "error_open",
             (Outcome::Closed, _) => "error_closed",
+            (Outcome::Store(answer), true) if answer.retry_ms > 0 && mode == Mode::Enforce => "delayed",
             (_, true) => "allow",
             (_, false) if mode == Mode::Shadow => "shadow_deny",
             (_, false) => "deny",
@@ -222,6 +223,9 @@ impl LimitMetrics {
         match limit.mode {
             Mode::Enforce => {
                 decisions.push("deny");
+                if limit.rule.delays() {
+                    decisions.push("delayed");
+                }
                 reasons.push(Reason::Exhausted);
             }
             Mode::Shadow => decisions.push("shadow_deny"),

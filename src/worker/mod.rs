@@ -29,6 +29,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::config::Strictness;
 use crate::http::access_log::AccessLog;
+use crate::http::delay::WaitingRoom;
 use crate::http::hop::Via;
 use crate::http::inspect::Inspector;
 use crate::http::pool::Pools;
@@ -44,6 +45,9 @@ pub struct Workers {
     /// Ends after the last worker.
     log_writer: JoinHandle<()>,
 }
+
+/// Longest wait of a drained worker for the store to take back what the last requests held.
+const SETTLE: Duration = Duration::from_secs(1);
 
 /// What the control thread asks of a worker; a handful in a process' life.
 enum Command {
@@ -75,6 +79,8 @@ pub struct Worker {
     pub common: Common,
     pub pools: Pools,
     pub ticks: Ticks,
+    /// Requests held back until their turn.
+    pub waiting: Rc<WaitingRoom>,
     view: RefCell<Rc<View>>,
     slots: RefCell<Slab<Rc<Slot>>>,
     gauges: RefCell<HashMap<String, IntGauge>>,
@@ -166,6 +172,7 @@ impl Worker {
             common,
             pools,
             ticks: Ticks::default(),
+            waiting: Rc::default(),
             slots: RefCell::default(),
             gauges: RefCell::default(),
             draining: Cell::new(false),
@@ -222,7 +229,17 @@ impl Worker {
             }
             beats.tick().await;
         }
+        self.settled().await;
         true
+    }
+
+    /// Waits for what the last requests gave back to their limits.
+    async fn settled(&self) {
+        let desk = self.view.borrow().limiter.desk().clone();
+        let until = Instant::now() + SETTLE;
+        while desk.pending() > 0 && Instant::now() < until {
+            tokio::time::sleep(TICK / 20).await;
+        }
     }
 
     pub fn draining(&self) -> bool {

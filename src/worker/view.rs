@@ -16,7 +16,6 @@ pub struct View {
     pub limiter: Limiter,
     /// Of `config.upstreams`, same index.
     pub upstreams: Vec<Servers>,
-    store: Store,
 }
 
 impl View {
@@ -30,16 +29,15 @@ impl View {
         metrics: &Metrics,
     ) -> View {
         let settings = &snapshot.config.store;
-        let kept =
-            previous.filter(|view| view.snapshot.config.store.same_but_tls(settings)).map(|view| view.store.clone());
-        if let Some(Store::Redis(redis)) = &kept {
+        let kept = previous.filter(|view| view.snapshot.config.store.same_but_tls(settings));
+        let store =
+            kept.map_or_else(|| Store::open(settings, memory, metrics), |view| view.limiter.desk().store.clone());
+        if let Store::Redis(redis) = &store {
             redis.set_tls(&settings.tls);
         }
-        let store = kept.unwrap_or_else(|| Store::open(settings, memory, metrics));
         View {
-            limiter: Limiter::new(store.clone(), memory.clone(), &settings.prefix),
+            limiter: Limiter::new(store, kept.map(|view| &view.limiter), memory, &settings.prefix, metrics),
             upstreams: snapshot.config.upstreams.iter().map(|upstream| pools.servers(upstream, metrics)).collect(),
-            store,
             snapshot,
         }
     }

@@ -166,6 +166,10 @@ impl Gateway {
         status.unwrap()
     }
 
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

@@ -178,6 +178,7 @@ pub fn limit(name: &str, rule: Rule, mode: Mode) -> Arc<Limit> {
         when: Default::default(),
         overrides: Default::default(),
         after: None,
+        afterwards: None,
     })
 }
 

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::afterwards::afterwards;
 use super::server::ON_ERROR;
 use super::set::Listed;
 use super::{Named, Names, limit_flow, overrides, when, window};
@@ -95,7 +96,8 @@ fn limit(section: &Section, name: &str, context: &Context, after: Option<&At<Str
     let missing = section.choice("missing", &missing).unwrap_or(Missing::Shared);
     let mode = section.choice("mode", &[("enforce", Mode::Enforce), ("shadow", Mode::Shadow)]).unwrap_or(Mode::Enforce);
     let on_error = section.choice("on_error", ON_ERROR).unwrap_or(context.on_error);
-    let (rule, key, cost, when, overrides) = (rule?, key?, cost?, when?, overrides?);
+    let afterwards = afterwards(section, rule.as_ref());
+    let (rule, key, cost, when, overrides, afterwards) = (rule?, key?, cost?, when?, overrides?, afterwards?);
     if let (Cost::Fixed(fixed), Some(node)) = (&cost, section.node("cost")) {
         let most = match &rule {
             Rule::TokenBucket(bucket) => bucket.burst + bucket.debt,
@@ -108,7 +110,7 @@ fn limit(section: &Section, name: &str, context: &Context, after: Option<&At<Str
         }
     }
     let rule = Arc::new(rule);
-    Some(Limit { name: name.to_owned(), rule, key, missing, cost, mode, on_error, when, overrides, after })
+    Some(Limit { name: name.to_owned(), rule, key, missing, cost, mode, on_error, when, overrides, after, afterwards })
 }
 
 /// The rule that the numbers of `section` make; also those of a limit with an override laid over.

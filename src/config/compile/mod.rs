@@ -2,6 +2,7 @@
 //! `config::load` and its likes.
 
 mod action;
+mod afterwards;
 mod edit;
 mod jwt;
 mod limit;

@@ -61,6 +61,7 @@ pub fn server(section: &Section) -> Compiled {
             .size("max_header_bytes", HEAD_BYTES)
             .and_then(|bytes| usize::try_from(bytes).ok())
             .unwrap_or(32 * 1024),
+        max_delayed: usize_of(section.integer("max_delayed", 0..=10_000_000)).unwrap_or(10_000),
         header_timeout: section.duration("header_timeout", WAIT).unwrap_or(seconds(10)),
         keepalive_timeout: section.duration("keepalive_timeout", WAIT).unwrap_or(seconds(75)),
         shutdown_delay: section.duration("shutdown_delay", PAUSE).unwrap_or(Duration::ZERO),

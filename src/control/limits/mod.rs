@@ -193,7 +193,7 @@ impl Limits {
 }
 
 fn limiter(settings: &StoreSettings, memory: &Arc<Memory>, metrics: &Metrics) -> Limiter {
-    Limiter::new(Store::open(settings, memory, metrics), memory.clone(), &settings.prefix)
+    Limiter::new(Store::open(settings, memory, metrics), None, memory, &settings.prefix, metrics)
 }
 
 /// One decision, as JSON.
@@ -208,7 +208,7 @@ async fn answer(limiter: Rc<Limiter>, op: Op, decision: Decision) -> Value {
         });
         asks.push(ask);
     }
-    let verdict = limiter.decide_asks(op, &limits, asks).await;
+    let verdict = limiter.decide_asks(op, &limits, asks, false).await;
     let entries: Vec<Value> = limits
         .iter()
         .zip(checks)

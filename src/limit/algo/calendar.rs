@@ -65,6 +65,10 @@ impl Algorithm for Calendar {
         Policy { quota: self.limit, window_ms }
     }
 
+    fn share(&self, n: i64) -> Calendar {
+        Calendar { limit: (self.limit / n).max(1), ..self.clone() }
+    }
+
     fn decide(&self, state: Option<&State>, now: i64, cost: i64, _tag: i64) -> Step<State> {
         let limit = self.limit;
         let Current { mut count, id, end, mended } = self.window_at(state, now);

@@ -43,6 +43,14 @@ impl Algorithm for Concurrency {
         Policy { quota: self.in_flight, window_ms: self.lease_ms }
     }
 
+    fn share(&self, n: i64) -> Concurrency {
+        Concurrency { in_flight: (self.in_flight / n).max(1), ..*self }
+    }
+
+    fn lease_ms(&self) -> Option<i64> {
+        Some(self.lease_ms)
+    }
+
     fn decide(&self, state: Option<&State>, now: i64, cost: i64, tag: i64) -> Step<State> {
         let Concurrency { in_flight: limit, lease_ms: lease } = *self;
         let leases = Leases(state.map_or(&[], |state| &state.leases));

@@ -66,6 +66,10 @@ impl Algorithm for FixedWindow {
     fn text(state: &State) -> String {
         format!("{} {}", state.count, state.start_ms)
     }
+
+    fn share(&self, n: i64) -> FixedWindow {
+        FixedWindow { limit: (self.limit / n).max(1), ..*self }
+    }
 }
 
 impl FixedWindow {

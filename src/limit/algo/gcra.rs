@@ -35,6 +35,10 @@ impl Algorithm for Gcra {
         Policy { quota: self.burst, window_ms: div_ceil(self.burst * self.per_ms, self.rate) }
     }
 
+    fn share(&self, n: i64) -> Gcra {
+        Gcra { per_ms: self.per_ms * n, burst: (self.burst / n).max(1), ..*self }
+    }
+
     fn decide(&self, state: Option<&State>, now: i64, cost: i64, _tag: i64) -> Step<State> {
         let Gcra { rate, per_ms: per, burst } = *self;
         let Backlog { mut used, full, mended } = self.backlog(state, now);

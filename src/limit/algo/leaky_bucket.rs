@@ -40,6 +40,19 @@ impl Algorithm for LeakyBucket {
         Policy { quota: self.burst(), window_ms: div_ceil(self.full(), self.rate) }
     }
 
+    /// The same longest wait, as far as that holds whole units.
+    fn share(&self, n: i64) -> LeakyBucket {
+        let units = (self.burst() / n).max(1);
+        let per_ms = self.per_ms * n;
+        let queue_ms = div_ceil((units - 1) * per_ms, self.rate);
+        let part = LeakyBucket { per_ms, queue_ms, ..*self };
+        if part.burst() > units { LeakyBucket { queue_ms: queue_ms - 1, ..part } } else { part }
+    }
+
+    fn delays(&self) -> bool {
+        !self.nodelay && self.queue_ms > 0
+    }
+
     fn decide(&self, state: Option<&State>, now: i64, cost: i64, _tag: i64) -> Step<State> {
         let LeakyBucket { rate, per_ms: per, nodelay, .. } = *self;
         let (mut used, mended) = self.level(state, now);

@@ -29,6 +29,25 @@ pub trait Algorithm {
 
     /// The state as the Lua twin writes it.
     fn text(state: &Self::State) -> String;
+
+    /// The rule for one of `n` gateways that decide alone for a while: an n-th of it, but at least
+    /// one unit.
+    fn share(&self, _n: i64) -> Self
+    where
+        Self: Sized + Clone,
+    {
+        self.clone()
+    }
+
+    /// For an algorithm whose charges end by themselves unless they are renewed: after how long.
+    fn lease_ms(&self) -> Option<i64> {
+        None
+    }
+
+    /// Whether an admitted request may have to wait for its turn.
+    fn delays(&self) -> bool {
+        false
+    }
 }
 
 /// Outcome of one decision of one limit.
@@ -79,6 +98,21 @@ macro_rules! algorithms {
 
             pub fn policy(&self) -> Policy {
                 match self { $(Rule::$Name(rule) => rule.policy()),* }
+            }
+
+            pub fn share(&self, n: i64) -> Rule {
+                if n <= 1 {
+                    return self.clone();
+                }
+                match self { $(Rule::$Name(rule) => Rule::$Name(rule.share(n))),* }
+            }
+
+            pub fn lease_ms(&self) -> Option<i64> {
+                match self { $(Rule::$Name(rule) => rule.lease_ms()),* }
+            }
+
+            pub fn delays(&self) -> bool {
+                match self { $(Rule::$Name(rule) => rule.delays()),* }
             }
 
             /// Whether a decision needs a number that no other has.

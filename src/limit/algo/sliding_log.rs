@@ -31,6 +31,10 @@ impl Algorithm for SlidingLog {
         Policy { quota: self.limit, window_ms: self.window_ms }
     }
 
+    fn share(&self, n: i64) -> SlidingLog {
+        SlidingLog { limit: (self.limit / n).max(1), ..*self }
+    }
+
     fn decide(&self, state: Option<&State>, now: i64, cost: i64, _tag: i64) -> Step<State> {
         let SlidingLog { limit, window_ms: window, .. } = *self;
         let log = Log(state.map_or(&[], |state| &state.stamps));

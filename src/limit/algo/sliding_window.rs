@@ -41,6 +41,10 @@ impl Algorithm for SlidingWindow {
         Policy { quota: self.limit, window_ms: self.window_ms }
     }
 
+    fn share(&self, n: i64) -> SlidingWindow {
+        SlidingWindow { limit: (self.limit / n).max(1), ..*self }
+    }
+
     fn decide(&self, state: Option<&State>, now: i64, cost: i64, _tag: i64) -> Step<State> {
         let mut counted = self.counts_at(state, now);
 

@@ -94,6 +94,17 @@ impl Algorithm for TokenBucket {
     fn text(state: &State) -> String {
         format!("{} {} {}", state.used, state.at_ms, state.per_ms)
     }
+
+    /// The refill of a continuous bucket is shared exactly, by a period n times as long.
+    fn share(&self, n: i64) -> TokenBucket {
+        let TokenBucket { rate, per_ms, burst, debt, .. } = *self;
+        let (rate, per_ms) = match self.interval {
+            true if rate >= n => (rate / n, per_ms),
+            true => (1, per_ms * div_ceil(n, rate)),
+            false => (rate, per_ms * n),
+        };
+        TokenBucket { rate, per_ms, burst: (burst / n).max(1), debt: debt / n, ..*self }
+    }
 }
 
 /// What was taken and not yet refilled by now, the stamp it holds for, the sizes involved, and

@@ -235,6 +235,7 @@ mod tests {
             when: Default::default(),
             overrides: Default::default(),
             after: None,
+            afterwards: None,
         })
     }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::algo::Rule;
+use super::denials;
 use super::rule::{Answer, Limit, Mode};
 use crate::config::{StoreKind, StoreSettings};
 use crate::metrics::Metrics;
@@ -164,6 +165,12 @@ impl Store {
     pub async fn run(&self, op: Op, checks: Vec<Check>) -> Result<Decision, StoreError> {
         match self {
             Store::Memory(memory) => Ok(memory.run(op, &checks, now_ms())),
+            Store::Redis(redis) if matches!(op, Op::Adjust | Op::Reset) => {
+                let changed: Vec<Check> = checks.iter().filter(|check| denials::fit(check)).cloned().collect();
+                let outcome = redis.run(op, checks).await;
+                denials::given_back(&changed);
+                outcome
+            }
             Store::Redis(redis) => redis.run(op, checks).await,
         }
     }

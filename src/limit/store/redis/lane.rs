@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use super::dial::Dialer;
+use super::gateways;
 use super::health::Health;
 use super::link::{Connection, Link};
 use super::sentinel::Target;
@@ -34,6 +35,8 @@ pub struct Lane {
 pub struct Context {
     pub dialer: Dialer,
     pub deadline: Duration,
+    /// Of all keys.
+    pub prefix: String,
     pub metrics: Metrics,
 }
 
@@ -70,6 +73,10 @@ impl Lane {
         let health = Rc::new(Health::new(&context.metrics));
         let (queue, inbox) = mpsc::channel(QUEUE_MAX);
         let (link, keeper) = Link::open(target, context.dialer.clone(), health.clone());
+        let report = (!clustered).then(|| {
+            let claim = context.metrics.gateways.claim();
+            tokio::task::spawn_local(gateways::report(link.clone(), context.prefix.clone(), claim))
+        });
         let pump = Pump {
             link,
             health: health.clone(),
@@ -81,6 +88,9 @@ impl Lane {
         tokio::task::spawn_local(async move {
             pump.run(Inbox { queue: inbox, spare: None }).await;
             keeper.abort();
+            if let Some(report) = report {
+                report.abort();
+            }
         });
         Lane { queue, health }
     }

@@ -8,6 +8,7 @@ pub mod address;
 mod breaker;
 mod cluster;
 mod dial;
+mod gateways;
 mod health;
 mod lane;
 mod link;
@@ -102,7 +103,12 @@ impl Redis {
 fn servers(address: Address, settings: &StoreSettings, tls: &Arc<Mutex<Tls>>, metrics: &Metrics) -> Servers {
     let tls = address.tls.then(|| tls.clone());
     let dialer = Dialer { login: address.login, tls };
-    let context = Context { dialer: dialer.clone(), deadline: settings.deadline, metrics: metrics.clone() };
+    let context = Context {
+        dialer: dialer.clone(),
+        deadline: settings.deadline,
+        prefix: settings.prefix.clone(),
+        metrics: metrics.clone(),
+    };
     match address.form {
         Form::Node(addr) => Servers::One(Lane::open(Target::Fixed(addr), false, &context)),
         Form::Sentinel { sentinels, login, master } => {

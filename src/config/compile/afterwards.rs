@@ -1,0 +1,120 @@
+//! What a limit wants once the outcome of a request is known: `charge_on`, `refund_on`, `settle`,
+//! `max_delayed`.
+//! Called by `limit`.
+
+use http::StatusCode;
+
+use crate::config::reader::{Section, closest};
+use crate::config::tree::{Node, Value};
+use crate::config::values::{self, Fault, fault};
+use crate::limit::afterwards::{Afterwards, Charge, Outcomes};
+use crate::limit::algo::Rule;
+
+/// `None` is a mistake; most limits want nothing, `Some(None)`.
+#[expect(clippy::option_option, reason = "as every compiler of a section: None is a mistake")]
+pub fn afterwards(section: &Section, rule: Option<&Rule>) -> Option<Option<Afterwards>> {
+    let charge_on = outcomes(section, "charge_on", &[]);
+    let refund_on = outcomes(section, "refund_on", &["connect_error", "client_abort"]);
+    let settle = match section.node("settle") {
+        None => Some(None),
+        Some(_) => section.parse("settle", settle_source).map(Some),
+    };
+    let charge = match (charge_on?, refund_on?) {
+        (Some(_), Some(_)) => {
+            let node = section.node("refund_on")?;
+            let help = "keep one: charge_on charges nothing but what it names, refund_on all but what it names";
+            return section.fault("refund_on", node, "it stands beside charge_on", help);
+        }
+        (Some(outcomes), None) => Charge::On(outcomes),
+        (None, Some(outcomes)) => Charge::RefundOn(outcomes),
+        (None, None) => Charge::Always,
+    };
+    let max_delayed = super::server::usize_of(section.integer("max_delayed", 0..=10_000_000));
+    let afterwards = Afterwards { charge, settle: settle?, max_delayed, ..Afterwards::of(rule?) };
+    if let (Some(node), false) = (section.node("max_delayed"), afterwards.queue) {
+        let help = "it bounds the requests that wait in the `queue` of a leaky_bucket";
+        return section.fault("max_delayed", node, "this limit holds no request back", help);
+    }
+    if afterwards.lease && (afterwards.charge != Charge::Always || afterwards.settle.is_some()) {
+        let key = ["charge_on", "refund_on", "settle"].into_iter().find(|key| section.node(key).is_some())?;
+        let what = "what this algorithm takes is given back whenever a request ends";
+        return section.fault(key, section.node(key)?, what, "remove it");
+    }
+    Some(afterwards.wanted())
+}
+
+/// A list of statuses, classes and `words`.
+#[expect(clippy::option_option, reason = "as above")]
+fn outcomes(section: &Section, key: &'static str, words: &[&str]) -> Option<Option<Outcomes>> {
+    let Some(node) = section.node(key) else { return Some(None) };
+    let items = match &node.value {
+        Value::Array(items) => items.as_slice(),
+        _ => std::slice::from_ref(node),
+    };
+    if items.is_empty() {
+        return section.fault(key, node, "the list is empty", "name statuses, or leave it out");
+    }
+    let mut outcomes = Outcomes::default();
+    let mut whole = true;
+    for item in items {
+        whole &= outcome(section, key, item, words, &mut outcomes).is_some();
+    }
+    whole.then_some(Some(outcomes))
+}
+
+fn outcome(section: &Section, key: &str, item: &Node, words: &[&str], outcomes: &mut Outcomes) -> Option<()> {
+    match &item.value {
+        Value::Integer(code) => {
+            let status = u16::try_from(*code).ok().filter(|code| (200..=599).contains(code));
+            match status.and_then(|code| StatusCode::from_u16(code).ok()) {
+                Some(status) => outcomes.statuses.push(status),
+                None => {
+                    let what = format!("{code} is no status of an answer");
+                    return section.fault(key, item, &what, "statuses go from 200 to 599");
+                }
+            }
+        }
+        Value::String(_) => match section.parse_node(key, item, |text| word(text, words))? {
+            Word::Class(class) => outcomes.classes.push(class),
+            Word::ConnectError => outcomes.connect_error = true,
+            Word::ClientAbort => outcomes.client_abort = true,
+        },
+        _ => return section.wrong_type(key, "a list of statuses like 401 and classes like \"5xx\"", item),
+    }
+    Some(())
+}
+
+enum Word {
+    Class(u16),
+    ConnectError,
+    ClientAbort,
+}
+
+fn word(text: &str, words: &[&str]) -> Result<Word, Fault> {
+    match text {
+        "2xx" => Ok(Word::Class(2)),
+        "3xx" => Ok(Word::Class(3)),
+        "4xx" => Ok(Word::Class(4)),
+        "5xx" => Ok(Word::Class(5)),
+        "connect_error" if words.contains(&text) => Ok(Word::ConnectError),
+        "client_abort" if words.contains(&text) => Ok(Word::ClientAbort),
+        _ => {
+            let all = ["2xx", "3xx", "4xx", "5xx"].into_iter().chain(words.iter().copied());
+            let help = match closest(text, all.clone()) {
+                Some(word) => format!("did you mean \"{word}\"?"),
+                None => {
+                    let all: Vec<&str> = all.collect();
+                    format!("write statuses like 401 without quotes, or one of {}", all.join(", "))
+                }
+            };
+            fault(format!("unknown outcome `{text}`"), help)
+        }
+    }
+}
+
+fn settle_source(text: &str) -> Result<http::HeaderName, Fault> {
+    match text.strip_prefix("header:") {
+        Some(name) => values::header_name(name),
+        None => fault(format!("unknown source `{text}`"), "write \"header:NAME\", a header of the response"),
+    }
+}

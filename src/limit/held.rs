@@ -1,0 +1,125 @@
+//! What an admitted request holds of its limits until it ends: the charges that may still change
+//! and the leases to give back. Made by [`super::Limiter::decide`] for the limits that want it,
+//! kept by the request's account; dropping it, on whichever path, settles all of it once.
+
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use http::{HeaderMap, StatusCode};
+
+use super::afterwards::{Afterwards, End};
+use super::desk::{Desk, LeaseId, Place};
+use super::rule::{Answer, Limit};
+use super::store::Check;
+
+pub struct Held {
+    desk: Rc<Desk>,
+    charges: Vec<Charge>,
+    /// The answer is known, so the end of the request changes no charge but leases.
+    answered: bool,
+}
+
+/// One check that was charged.
+struct Charge {
+    /// Its `tag` is the receipt.
+    check: Check,
+    place: Place,
+    lease: Option<LeaseId>,
+    /// The request waits for its turn, which goes back if it leaves.
+    waits: bool,
+}
+
+impl Held {
+    /// `charged`: the checks to watch with their answers, `None` when there are none.
+    pub fn new(
+        desk: &Rc<Desk>,
+        charged: impl Iterator<Item = (Check, Answer)>,
+        place: Place,
+        waits: bool,
+    ) -> Option<Box<Held>> {
+        let mut charges = Vec::new();
+        for (mut check, answer) in charged {
+            check.tag = answer.receipt;
+            let afterwards = check.limit.afterwards.as_ref();
+            let lease = afterwards.is_some_and(|wants| wants.lease).then(|| desk.renew(&check, place));
+            let queued = waits && afterwards.is_some_and(|wants| wants.queue) && answer.retry_ms > 0;
+            charges.push(Charge { check, place, lease: lease.flatten(), waits: queued });
+        }
+        (!charges.is_empty()).then(|| Box::new(Held { desk: desk.clone(), charges, answered: false }))
+    }
+
+    /// Its turn has come: the request goes on.
+    pub fn go_on(&mut self) {
+        self.charges.iter_mut().for_each(|charge| charge.waits = false);
+    }
+
+    /// What `limit` charged, as far as it may come back.
+    pub fn cost(&self, limit: &Arc<Limit>) -> i64 {
+        self.charges.iter().find(|charge| Arc::ptr_eq(&charge.check.limit, limit)).map_or(0, |charge| charge.check.cost)
+    }
+
+    /// The request is refused after all: everything goes back.
+    pub fn refuse(mut self) {
+        self.end(|charge| (-charge.check.cost, false));
+    }
+
+    /// The head of the answer is known.
+    pub fn answered(&mut self, status: StatusCode, headers: &HeaderMap, connect_error: bool) {
+        if self.answered {
+            return;
+        }
+        self.answered = true;
+        let end = if connect_error { End::ConnectError { status } } else { End::Answered { status, headers } };
+        self.end(|charge| match charge.wants() {
+            Some(wants) if wants.lease => (0, true),
+            Some(wants) => (wants.correction(end, charge.check.cost), false),
+            None => (0, false),
+        });
+    }
+
+    /// Ends every charge with a correction, or keeps it for later.
+    fn end(&mut self, outcome: impl Fn(&Charge) -> (i64, bool)) {
+        let mut corrections = Vec::new();
+        for charge in std::mem::take(&mut self.charges) {
+            let (delta, later) = outcome(&charge);
+            if later {
+                self.charges.push(charge);
+                continue;
+            }
+            if let Some(lease) = charge.lease {
+                self.desk.forget(lease);
+            }
+            if delta != 0 {
+                let mut check = charge.check;
+                check.cost = delta;
+                corrections.push((check, charge.place));
+            }
+        }
+        self.desk.adjust(corrections);
+    }
+}
+
+impl Charge {
+    fn wants(&self) -> Option<&Afterwards> {
+        self.check.limit.afterwards.as_ref()
+    }
+}
+
+impl Drop for Held {
+    /// The end of the response, or of a request that never had one.
+    fn drop(&mut self) {
+        let answered = self.answered;
+        self.end(|charge| match charge.wants() {
+            Some(wants) if wants.lease || charge.waits => (-charge.check.cost, false),
+            Some(wants) if !answered => (wants.correction(End::Aborted, charge.check.cost), false),
+            _ => (0, false),
+        });
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Held").field("charges", &self.charges.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,287 @@
+//! The door to all limits: gathers what each limit has to say to a request, asks the store once,
+//! and decides without it when it is away. One per worker, made by its view.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use prometheus::IntCounter;
+use tokio::sync::oneshot;
+use tokio::task::spawn_local;
+
+use super::chain::{self, Ask};
+use super::denials::{Asked, Denials};
+use super::desk::{Call, Desk, Place};
+use super::held::Held;
+use super::key::{self, Facts, Parts};
+use super::overrides::Budget;
+use super::rule::{Answer, Limit, Missing, Mode, NEVER, OnError};
+use super::store::memory::Memory;
+use super::store::{self, Check, Decision, ErrorKind, Op, Role, Store, StoreError};
+use super::{Checked, Outcome, Standing, Verdict};
+use crate::metrics::{Gateways, Metrics};
+use crate::route::Route;
+
+/// A worker's way to limit decisions.
+pub struct Limiter {
+    desk: Rc<Desk>,
+    /// Refusals by Redis that need not be asked for again.
+    denials: RefCell<Denials>,
+    denials_used: IntCounter,
+    gateways: Arc<Gateways>,
+    prefix: String,
+}
+
+/// After this long a breaker has tried the store again.
+pub const STORE_RETRY_MS: i64 = 2000;
+
+/// A decision, and what it leaves to be done later.
+type Taken = (Decision, Option<Box<Held>>);
+
+impl Limiter {
+    /// `previous`: the limiter whose store is used on.
+    pub fn new(
+        store: Store,
+        previous: Option<&Limiter>,
+        local: &Arc<Memory>,
+        prefix: &str,
+        metrics: &Metrics,
+    ) -> Limiter {
+        Limiter {
+            desk: previous.map_or_else(|| Desk::new(store, local.clone()), |previous| previous.desk.clone()),
+            denials: RefCell::default(),
+            denials_used: metrics.store_denial_cache_hits.clone(),
+            gateways: metrics.gateways.clone(),
+            prefix: prefix.to_owned(),
+        }
+    }
+
+    /// The worker's back office of the store.
+    pub fn desk(&self) -> &Rc<Desk> {
+        &self.desk
+    }
+
+    /// Asks every limit of `route`; charges all of them or none.
+    pub async fn decide(&self, route: &Route, facts: &Facts<'_>) -> Verdict {
+        let asks = route.limits.iter().map(|limit| match limit.when.holds(facts) {
+            true => self.ask(limit, facts, limit.cost.of(facts)),
+            false => Ask::Nothing,
+        });
+        self.decide_asks(Op::Take, &route.limits, asks.collect(), true).await
+    }
+
+    /// Takes or peeks, with one ask per limit. `hold`: the limits learn how the request ends.
+    pub async fn decide_asks(&self, op: Op, limits: &[Arc<Limit>], mut asks: Vec<Ask>, hold: bool) -> Verdict {
+        let chained = limits.iter().any(|limit| limit.after.is_some());
+        if chained {
+            chain::link(limits, &mut asks);
+        }
+        let mut verdict = Verdict::default();
+        let mut own = Vec::new();
+        let (mut indexes, mut checks) = (Vec::with_capacity(asks.len()), Vec::with_capacity(asks.len()));
+        for (index, ask) in asks.into_iter().enumerate() {
+            let (outcome, standing) = match ask {
+                Ask::Check(check) => {
+                    if !Arc::ptr_eq(&check.rule, &check.limit.rule) {
+                        own.push((index, check.rule.clone()));
+                    }
+                    indexes.push(index);
+                    checks.push(check);
+                    continue;
+                }
+                Ask::Nothing => continue,
+                Ask::Missing => (Outcome::MissingKey, Standing::InForce),
+                Ask::Unlimited => (Outcome::Unlimited, Standing::InForce),
+                Ask::Blocked(standing) => (Outcome::Blocked, standing),
+            };
+            let enforced = limits[index].mode == Mode::Enforce && standing == Standing::InForce;
+            verdict.refused |= enforced && !outcome.admitted();
+            verdict.checks.push(Checked { limit: index, outcome, standing, own: None });
+        }
+        if verdict.refused || checks.is_empty() {
+            return verdict;
+        }
+        let cached = op == Op::Take && matches!(self.desk.store, Store::Redis(_));
+        if !(cached && self.known_to_refuse(&mut verdict, &indexes, &checks)) {
+            self.ask_store(op, &mut verdict, &indexes, checks, hold, cached).await;
+        }
+        for (index, rule) in own {
+            if let Some(checked) = verdict.checks.iter_mut().find(|checked| checked.limit == index) {
+                checked.own = Some(rule);
+            }
+        }
+        verdict
+    }
+
+    async fn ask_store(
+        &self,
+        op: Op,
+        verdict: &mut Verdict,
+        indexes: &[usize],
+        checks: Vec<Check>,
+        hold: bool,
+        cached: bool,
+    ) {
+        let chained = checks.iter().any(|check| check.role.base);
+        let roles: Vec<Role> = if chained { checks.iter().map(|check| check.role).collect() } else { Vec::new() };
+        let sent = cached.then(|| (Asked::at(Instant::now()), checks.clone()));
+        match self.run_all(op, checks, hold).await {
+            Ok((decision, held)) => {
+                if let Some((sent, checks)) = sent.filter(|_| !decision.admitted) {
+                    self.learn(&checks, &decision, sent);
+                }
+                verdict.held = held;
+                verdict.absorb(indexes, &roles, decision, Outcome::Store);
+            }
+            Err(StoreError { checks, .. }) => self.degrade(op, verdict, indexes, checks, hold),
+        }
+    }
+
+    /// What `limit` has to say to whom `parts` name, apart from its `when`.
+    pub fn ask(&self, limit: &Arc<Limit>, parts: &impl Parts, cost: i64) -> Ask {
+        let Some(mut check) = self.check(limit, parts, cost) else {
+            return if limit.missing == Missing::Skip { Ask::Nothing } else { Ask::Missing };
+        };
+        match limit.overrides.find(&limit.key, parts) {
+            None => {}
+            Some(Budget::Rule(rule)) => check.rule = rule,
+            Some(Budget::Blocked) => return Ask::Blocked(Standing::InForce),
+            Some(Budget::Unlimited) => return Ask::Unlimited,
+        }
+        Ask::Check(check)
+    }
+
+    /// The check of `limit` by its own rule; `None` when a part of the key is absent.
+    pub fn check(&self, limit: &Arc<Limit>, parts: &impl Parts, cost: i64) -> Option<Check> {
+        let key = key::state_key(&self.prefix, &limit.name, limit.rule.name(), &limit.key, limit.missing, parts)?;
+        Some(Check::new(limit, key, cost))
+    }
+
+    /// Whether other gateways use the same state.
+    pub fn is_shared(&self) -> bool {
+        !matches!(self.desk.store, Store::Memory(_))
+    }
+
+    /// One check, answered by the store alone: for those who manage state.
+    pub async fn run(&self, op: Op, check: Check) -> Result<Answer, ErrorKind> {
+        let decision = self.desk.store.run(op, vec![check]).await.map_err(|error| error.kind)?;
+        decision.answers.first().copied().ok_or(ErrorKind::Reply)
+    }
+
+    /// The same on the stand-in's state.
+    pub fn run_local(&self, op: Op, check: Check) -> Option<Answer> {
+        self.desk.local.run(op, &[check], store::now_ms()).answers.first().copied()
+    }
+
+    fn known_to_refuse(&self, verdict: &mut Verdict, indexes: &[usize], checks: &[Check]) -> bool {
+        let known = self.denials.borrow_mut().known(checks, Instant::now());
+        verdict.refused = !known.is_empty();
+        verdict.checks.extend(known.into_iter().map(|(i, answer)| Checked {
+            limit: indexes[i],
+            outcome: Outcome::Store(answer),
+            standing: Standing::InForce,
+            own: None,
+        }));
+        if verdict.refused {
+            self.denials_used.inc();
+        }
+        verdict.refused
+    }
+
+    fn learn(&self, checks: &[Check], decision: &Decision, sent: Asked) {
+        let now = Instant::now();
+        for (check, answer) in checks.iter().zip(&decision.answers).filter(|(_, answer)| !answer.admitted) {
+            self.denials.borrow_mut().learn(check, *answer, sent, now);
+        }
+    }
+
+    async fn run_all(&self, op: Op, checks: Vec<Check>, hold: bool) -> Result<Taken, StoreError> {
+        let watched = hold && op == Op::Take && checks.iter().any(|check| check.limit.afterwards.is_some());
+        match &self.desk.store {
+            Store::Memory(memory) => {
+                let decision = memory.run(op, &checks, store::now_ms());
+                let held = if watched { held(&self.desk, checks, &decision, Place::Store) } else { None };
+                Ok((decision, held))
+            }
+            store if watched => self.take_for_good(store.clone(), checks).await,
+            store => Ok((store.run(op, checks).await?, None)),
+        }
+    }
+
+    /// Takes even if the request goes away meanwhile, so that what it holds is given back.
+    async fn take_for_good(&self, store: Store, checks: Vec<Check>) -> Result<Taken, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        let (desk, call) = (self.desk.clone(), Call::begin(&self.desk));
+        spawn_local(async move {
+            let copies = checks.clone();
+            let outcome = store.run(Op::Take, checks).await.map(|decision| {
+                let held = held(&desk, copies, &decision, Place::Store);
+                (decision, held)
+            });
+            // What nobody takes is dropped, and settles itself.
+            let _ = reply.send(outcome);
+            drop(call);
+        });
+        answer.await.unwrap_or_else(|_| Err(StoreError { kind: ErrorKind::Disconnected, checks: Vec::new() }))
+    }
+
+    /// The verdict without the store: each limit by its own `on_error`, the local ones together.
+    fn degrade(&self, op: Op, verdict: &mut Verdict, indexes: &[usize], mut checks: Vec<Check>, hold: bool) {
+        let silent = chain::keep_local(&mut checks);
+        let (mut local, mut asked) = (Vec::new(), Vec::new());
+        for ((index, check), silent) in indexes.iter().zip(checks).zip(silent) {
+            if silent {
+                let (outcome, standing) = (Outcome::Open, Standing::NotYet);
+                verdict.checks.push(Checked { limit: *index, outcome, standing, own: None });
+                continue;
+            }
+            let outcome = match check.limit.on_error {
+                OnError::Open => Outcome::Open,
+                OnError::Closed => Outcome::Closed,
+                OnError::Local => {
+                    local.push(*index);
+                    asked.push(check);
+                    continue;
+                }
+            };
+            verdict.refused |= outcome == Outcome::Closed && check.limit.mode == Mode::Enforce;
+            verdict.checks.push(Checked { limit: *index, outcome, standing: Standing::InForce, own: None });
+        }
+        if !asked.is_empty() && !verdict.refused {
+            self.decide_alone(op, verdict, &local, asked, hold);
+        }
+    }
+
+    /// Decides by this gateway's share of the limits.
+    fn decide_alone(&self, op: Op, verdict: &mut Verdict, indexes: &[usize], mut checks: Vec<Check>, hold: bool) {
+        let gateways = self.gateways.known();
+        if gateways > 1 {
+            checks.iter_mut().for_each(|check| check.rule = Arc::new(check.rule.share(gateways)));
+        }
+        let roles: Vec<Role> = checks.iter().map(|check| check.role).collect();
+        let mut decision = self.desk.local.run(op, &checks, store::now_ms());
+        for (check, answer) in checks.iter().zip(&mut decision.answers) {
+            // More than the share ever holds may well fit once the store is back.
+            if answer.retry_ms == NEVER && check.cost <= check.limit.rule.policy().quota {
+                answer.retry_ms = STORE_RETRY_MS;
+            }
+        }
+        if hold && op == Op::Take && checks.iter().any(|check| check.limit.afterwards.is_some()) {
+            verdict.held = held(&self.desk, checks, &decision, Place::Local);
+        }
+        verdict.absorb(indexes, &roles, decision, Outcome::Local);
+    }
+}
+
+/// What a decision leaves to be done later; all of it if the request has to wait for its turn.
+fn held(desk: &Rc<Desk>, checks: Vec<Check>, decision: &Decision, place: Place) -> Option<Box<Held>> {
+    let answers = &decision.answers;
+    let waits = decision.admitted && answers.iter().any(|answer| answer.admitted && answer.retry_ms > 0);
+    let charged = checks.into_iter().zip(answers).filter(|(check, answer)| {
+        let its_turn = check.role.after.is_none_or(|base| answers.get(base).is_none_or(|base| !base.admitted));
+        let watched = waits || check.limit.afterwards.as_ref().is_some_and(|wants| wants.watches());
+        watched && its_turn && answer.admitted && (decision.admitted || check.role.shadow)
+    });
+    Held::new(desk, charged.map(|(check, answer)| (check, *answer)), place, waits)
+}

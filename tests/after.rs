@@ -1,0 +1,35 @@
+//! What happens after a limit's decision, in the running program: charges that follow the outcome,
+//! requests that wait for their turn, leases, refusals known in advance, and shares of the limits
+//! while the store is away.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "a test fails by panicking, its helpers too"
+)]
+
+#[path = "support/mod.rs"]
+mod stores;
+#[path = "support/program.rs"]
+mod support;
+
+mod after {
+    use crate::support::gateway::Gateway;
+    use crate::support::until;
+
+    mod denials;
+    mod outage;
+    mod outcome;
+    mod turns;
+
+    /// Until then limits are decided without the store.
+    #[track_caller]
+    fn connected(gateway: &Gateway) {
+        until("the store has been reached", || gateway.metric("store_gateways", &[]) >= Some(1.0));
+    }
+}

@@ -1,0 +1,180 @@
+//! Refusals known in advance: exact, and without a call to Redis.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rand::Rng;
+use sluicegate::limit::algo::NAMES;
+use sluicegate::limit::denials::{Asked, Denials, ENTRIES_MAX, given_back};
+use sluicegate::limit::rule::{Limit, Mode, NEVER};
+use sluicegate::limit::store::memory::Memory;
+use sluicegate::limit::store::{Check, Op};
+
+use crate::after::connected;
+use crate::stores::{RedisServer, bucket, check, limit, random_rule, seeded};
+use crate::support::client::get;
+use crate::support::gateway::Gateway;
+
+fn gateway(server: &RedisServer, limits: &str, more: &str) -> Gateway {
+    let gateway = Gateway::start(&format!(
+        "[store]\nurl = \"{}\"\ndeadline = \"500ms\"\n\n[[route]]\nname = \"app\"\npath = \"/\"\n\
+         respond = {{ body = \"in\" }}\nlimits = [{limits}]\n\n{more}",
+        server.url()
+    ));
+    connected(&gateway);
+    gateway
+}
+
+fn calls(gateway: &Gateway) -> f64 {
+    gateway.metric("store_request_duration_seconds_count", &[]).unwrap()
+}
+
+#[test]
+fn a_key_known_to_be_exhausted_costs_no_call() {
+    let server = RedisServer::start(&[]);
+    let gateway = gateway(&server, "\"one\"", "[limit.one]\nrate = \"1/h\"\nkey = \"ip\"\ncost = \"header:x-cost\"\n");
+    let mut client = gateway.client();
+    let start = Instant::now();
+    assert_eq!(client.ask(&get("/", ""), "").status(), 200);
+    for _ in 0..100 {
+        let refused = client.ask(&get("/", ""), "");
+        assert_eq!(refused.status(), 429);
+        let wait: i64 = refused.get("retry-after").unwrap().parse().unwrap();
+        assert!((3595..=3600).contains(&wait), "{wait}");
+    }
+    let seconds = start.elapsed().as_secs() as f64 + 1.0;
+    assert!(calls(&gateway) <= 1.0 + seconds, "{} calls in {seconds} s", calls(&gateway));
+    assert!(gateway.metric("store_denial_cache_hits_total", &[]).unwrap() >= 100.0 - seconds);
+    let denied = [("route", "app"), ("limit", "one"), ("decision", "deny")];
+    gateway.assert_metric("limit_decisions_total", &denied, 100.0);
+    // Others are asked for: another client, and a request that costs nothing.
+    assert_eq!(gateway.client_from([127, 0, 0, 9]).ask(&get("/", ""), "").status(), 200);
+    assert_eq!(client.ask(&get("/", "x-cost: 0\r\n"), "").status(), 200);
+}
+
+#[test]
+fn the_wait_of_a_known_refusal_is_exact() {
+    let server = RedisServer::start(&[]);
+    let gateway = gateway(&server, "\"one\"", "[limit.one]\nrate = \"1/400ms\"\nburst = 1\nkey = \"ip\"\n");
+    let mut client = gateway.client();
+    for _ in 0..3 {
+        let (mut waits, start) = (0, Instant::now());
+        while client.ask(&get("/", ""), "").status() == 429 {
+            waits += 1;
+            std::thread::sleep(Duration::from_millis(1));
+            assert!(start.elapsed() < Duration::from_secs(2));
+        }
+        assert!(start.elapsed() < Duration::from_millis(600), "admitted after {:?}, {waits} waits", start.elapsed());
+    }
+}
+
+#[test]
+fn a_shadow_limit_counts_on_behind_an_exhausted_one() {
+    let server = RedisServer::start(&[]);
+    let gateway = gateway(
+        &server,
+        "\"one\", \"shadow\"",
+        "[limit.one]\nrate = \"1/h\"\nkey = \"all\"\n\n[limit.shadow]\nrate = \"3/h\"\nkey = \"all\"\nmode = \"shadow\"\n",
+    );
+    for _ in 0..6 {
+        gateway.get("/");
+    }
+    let shadow = [("route", "app"), ("limit", "shadow"), ("decision", "shadow_deny")];
+    gateway.assert_metric("limit_decisions_total", &shadow, 3.0);
+}
+
+/// A store at a distance: asked at one time, it decides a little later by a clock of whole
+/// milliseconds, and its answer takes a while. With the memory of refusals in front of it nothing
+/// is refused that it would have admitted.
+#[test]
+fn nothing_is_refused_that_the_store_would_admit() {
+    let mut seeded = seeded();
+    let rng = &mut seeded.rng;
+    let mut known = 0;
+    // Windows of the calendar are too long to pass in a walk.
+    let names: Vec<&str> = NAMES.iter().copied().filter(|name| *name != "calendar").collect();
+    for round in 0..300 {
+        let (store, mut denials) = (Memory::new(100_000), Denials::default());
+        let base = Instant::now();
+        let mut limits: Vec<Arc<Limit>> = (0..3).map(|i| rule_of(names[(round + i) % names.len()], i, rng)).collect();
+        let mut seen = vec![limits[0].rule.clone()];
+        let mut now_us: i64 = 1_795_000_000_000_000;
+        let at = |us: i64| base + Duration::from_micros((us - 1_795_000_000_000_000) as u64);
+        for _ in 0..300 {
+            now_us += match rng.random_range(0..4) {
+                0 => rng.random_range(0..500),
+                1 => rng.random_range(0..20_000),
+                2 => rng.random_range(0..200),
+                _ => rng.random_range(0..300_000),
+            };
+            if rng.random_bool(0.01) {
+                // What was taken under another rule may be forgotten sooner than this one says, so
+                // each rule starts anew, and none comes twice.
+                while seen.contains(&limits[0].rule) {
+                    limits[0] = rule_of(names[round % names.len()], 0, rng);
+                }
+                seen.push(limits[0].rule.clone());
+                let keys: Vec<Check> = (0..3).map(|who| check(&limits[0], &format!("k{who}"), 1)).collect();
+                store.run(Op::Reset, &keys, now_us / 1000);
+            }
+            let who = format!("k{}", rng.random_range(0..3));
+            let cost = rng.random_range(0..4);
+            let checks: Vec<Check> = limits.iter().map(|limit| check(limit, &who, cost)).collect();
+            if rng.random_bool(0.02) {
+                let op = if rng.random_bool(0.5) { Op::Reset } else { Op::Adjust };
+                let back: Vec<Check> = checks.iter().map(|check| Check { cost: -3, ..check.clone() }).collect();
+                store.run(op, &back, now_us / 1000);
+                given_back(&back);
+                continue;
+            }
+            let refused = denials.known(&checks, at(now_us));
+            if !refused.is_empty() {
+                known += 1;
+                let decision = store.run(Op::Peek, &checks, now_us / 1000);
+                for (i, answer) in refused {
+                    let truth = decision.answers[i];
+                    assert!(!truth.admitted, "{:?} {answer:?} is admitted: {truth:?}", checks[i]);
+                    // Late by no more than the way of the answer and a rounding; who asked for less
+                    // meanwhile may have made the wait longer.
+                    assert_eq!(answer.retry_ms == NEVER, truth.retry_ms == NEVER);
+                    assert!(answer.retry_ms - truth.retry_ms <= 8, "{answer:?} for {truth:?}");
+                }
+                continue;
+            }
+            let asked = Asked::at(at(now_us));
+            now_us += rng.random_range(0..3000);
+            let decision = store.run(Op::Take, &checks, now_us / 1000);
+            now_us += rng.random_range(0..3000);
+            if !decision.admitted {
+                for (check, answer) in checks.iter().zip(decision.answers) {
+                    denials.learn(check, answer, asked, at(now_us));
+                }
+            }
+        }
+    }
+    assert!(known > 1000, "only {known} known refusals");
+}
+
+fn rule_of(name: &str, number: usize, rng: &mut rand::rngs::StdRng) -> Arc<Limit> {
+    loop {
+        let rule = random_rule(name, rng);
+        if rule.policy().quota < 50 && rule.policy().window_ms < 10_000 {
+            return limit(&format!("limit-{number}"), rule, Mode::Enforce);
+        }
+    }
+}
+
+#[test]
+fn what_is_remembered_is_bounded() {
+    let mut denials = Denials::default();
+    let store = Memory::new(1_000_000);
+    let one = limit("one", bucket(1, 1), Mode::Enforce);
+    let (asked, now) = (Asked::at(Instant::now()), Instant::now());
+    for i in 0..ENTRIES_MAX * 3 {
+        let checks = [check(&one, &i.to_string(), 2)];
+        let answer = store.run(Op::Take, &checks, 1_795_000_000_000).answers[0];
+        denials.learn(&checks[0], answer, asked, now);
+        assert!(denials.len() <= ENTRIES_MAX);
+    }
+    assert!(denials.len() == ENTRIES_MAX || denials.is_empty());
+}

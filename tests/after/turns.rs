@@ -1,0 +1,254 @@
+//! Requests that wait for their turn, and slots held while a request runs.
+
+use std::time::{Duration, Instant};
+
+use crate::after::connected;
+use crate::stores::RedisServer;
+use crate::support::client::{Client, get};
+use crate::support::gateway::Gateway;
+use crate::support::http::Message;
+use crate::support::upstream::{Upstream, nobody, ok};
+use crate::support::{PATIENCE, until};
+
+/// One every 200 ms, and four may wait.
+const QUEUE: &str = "[limit.queue]\nalgorithm = \"leaky_bucket\"\nrate = \"5/s\"\nqueue = \"800ms\"\nkey = \"all\"\n";
+
+fn store(server: &RedisServer) -> String {
+    format!("[store]\nurl = \"{}\"\ndeadline = \"500ms\"\n", server.url())
+}
+
+fn gateway(server: &str, store: &str, to: &str, limits: &str, more: &str) -> Gateway {
+    let gateway = Gateway::with(
+        server,
+        &format!(
+            "{store}\n[[route]]\nname = \"app\"\npath = \"/\"\nupstream = \"{to}\"\nlimits = [{limits}]\n\n{more}"
+        ),
+    );
+    if !store.is_empty() {
+        connected(&gateway);
+    }
+    gateway
+}
+
+fn sent(gateway: &Gateway, count: usize) -> Vec<Client> {
+    let mut clients: Vec<Client> = (0..count).map(|_| gateway.client()).collect();
+    clients.iter_mut().for_each(|client| client.send(get("/", "")));
+    clients
+}
+
+fn statuses(clients: &mut [Client]) -> Vec<u16> {
+    let mut statuses: Vec<u16> = clients.iter_mut().map(|client| client.answer("GET").status()).collect();
+    statuses.sort_unstable();
+    statuses
+}
+
+fn decisions(gateway: &Gateway, limit: &str, decision: &str) -> f64 {
+    let labels = [("route", "app"), ("limit", limit), ("decision", decision)];
+    gateway.metric("limit_decisions_total", &labels).unwrap_or(0.0)
+}
+
+#[test]
+fn requests_wait_for_their_turn_and_leave_evenly() {
+    for server in [None, Some(RedisServer::start(&[]))] {
+        let upstream = Upstream::text("in");
+        let store = server.as_ref().map_or(String::new(), store);
+        // No deadline of a head or an idle connection ends a wait.
+        let timeouts = "header_timeout = \"50ms\"\nkeepalive_timeout = \"100ms\"";
+        let gateway = gateway(timeouts, &store, &upstream.url(), "\"queue\"", QUEUE);
+        let start = Instant::now();
+        let mut clients = sent(&gateway, 7);
+        let mut arrivals = Vec::new();
+        for _ in 0..5 {
+            upstream.request();
+            arrivals.push(start.elapsed());
+        }
+        assert_eq!(statuses(&mut clients), [200, 200, 200, 200, 200, 429, 429]);
+        for (number, arrival) in arrivals.iter().enumerate() {
+            let slot = Duration::from_millis(200) * number as u32;
+            assert!(*arrival >= slot && *arrival < slot + Duration::from_millis(500), "{arrivals:?}");
+        }
+        let counted = ["allow", "delayed", "deny"].map(|decision| decisions(&gateway, "queue", decision));
+        assert_eq!(counted, [1.0, 4.0, 2.0]);
+    }
+}
+
+#[test]
+fn the_longest_of_several_waits_counts() {
+    let slow = QUEUE.replace("limit.queue", "limit.slow").replace("5/s", "2/s");
+    let gateway = gateway("", "", "echo:", "\"queue\", \"slow\"", &format!("{QUEUE}\n{slow}"));
+    assert_eq!(gateway.get("/").status(), 200);
+    let start = Instant::now();
+    assert_eq!(gateway.get("/").status(), 200);
+    let took = start.elapsed();
+    assert!((400..650).contains(&took.as_millis()), "{took:?}");
+}
+
+#[test]
+fn a_client_that_leaves_gives_its_turn_back() {
+    for server in [None, Some(RedisServer::start(&[]))] {
+        let store = server.as_ref().map_or(String::new(), store);
+        let upstream = Upstream::text("in");
+        let queue = QUEUE.replace("5/s", "1/s").replace("800ms", "2s");
+        let gateway = gateway("", &store, &upstream.url(), "\"queue\"", &queue);
+        assert_eq!(gateway.get("/").status(), 200);
+        let mut first = sent(&gateway, 1);
+        until("it waits", || decisions(&gateway, "queue", "delayed") == 1.0);
+        let leaves = sent(&gateway, 1);
+        until("both wait", || decisions(&gateway, "queue", "delayed") == 2.0);
+        assert_eq!(gateway.get("/").status(), 429);
+        drop(leaves);
+        gateway.assert_metric("requests_in_flight", &[("route", "app")], 1.0);
+        // Its turn is free for another.
+        let mut next = sent(&gateway, 1);
+        assert_eq!((statuses(&mut first), statuses(&mut next)), (vec![200], vec![200]));
+        assert_eq!(upstream.requests().len(), 3);
+    }
+}
+
+#[test]
+fn no_more_requests_wait_than_may() {
+    for (server, limit) in [("max_delayed = 2", ""), ("", "max_delayed = 2\n")] {
+        let other = "[limit.other]\nrate = \"100/h\"\nkey = \"all\"\n";
+        let queue = format!("{QUEUE}{limit}");
+        let gateway = gateway(server, "", "echo:", "\"queue\", \"other\"", &format!("{queue}\n{other}"));
+        let mut clients = sent(&gateway, 4);
+        let answers: Vec<Message> = clients.iter_mut().map(|client| client.answer("GET")).collect();
+        let refused: Vec<&Message> = answers.iter().filter(|answer| answer.status() == 429).collect();
+        assert_eq!(refused.len(), 1);
+        let quota = refused[0].get("ratelimit").unwrap();
+        assert!(quota.contains("\"other\";r=97;"), "{quota}");
+        let counted = ["allow", "delayed", "deny"].map(|decision| decisions(&gateway, "queue", decision));
+        assert_eq!(counted, [1.0, 2.0, 1.0]);
+        // The request turned away was charged nothing, nowhere.
+        std::thread::sleep(Duration::from_millis(200));
+        let answer = gateway.get("/");
+        assert!(answer.get("ratelimit").unwrap().contains("\"other\";r=96;"), "{}", answer.head);
+    }
+}
+
+#[test]
+fn a_drain_waits_for_those_that_wait() {
+    let mut gateway = gateway("", "", "echo:", "\"queue\"", QUEUE);
+    let mut clients = sent(&gateway, 4);
+    until("three wait", || decisions(&gateway, "queue", "delayed") == 3.0);
+    gateway.signal("TERM");
+    assert_eq!(statuses(&mut clients), [200; 4]);
+    assert!(gateway.exit().success());
+}
+
+const TWO: &str = "[limit.two]\nalgorithm = \"concurrency\"\nin_flight = 2\nlease = \"2s\"\nkey = \"all\"\n";
+
+/// `/hang` never ends, `/part` ends in the middle of its body, the others are answered.
+fn scripted() -> Upstream {
+    Upstream::start(|peer| {
+        while let Some(request) = peer.request()? {
+            match request.target() {
+                "/hang" => return peer.wait_for_end(),
+                "/part" => return peer.send("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf"),
+                "/broken" => return Ok(()),
+                _ => peer.send(ok("in"))?,
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Takes both slots, which fails unless both are free.
+#[track_caller]
+fn assert_free(gateway: &Gateway, upstream: &Upstream) {
+    until("both slots are free", || {
+        upstream.requests();
+        let mut clients = [gateway.client(), gateway.client()];
+        clients.iter_mut().for_each(|client| client.send(get("/hang", "")));
+        let end = Instant::now() + PATIENCE / 20;
+        let mut running = 0;
+        while running < 2 && Instant::now() < end {
+            running += upstream.requests().len();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        running == 2
+    });
+}
+
+#[test]
+fn slots_are_released_on_every_path() {
+    for server in [None, Some(RedisServer::start(&[]))] {
+        let store = server.as_ref().map_or(String::new(), store);
+        let upstream = scripted();
+        // A lease that ends by itself would hide a slot that was not released.
+        let gateway = gateway("", &store, &upstream.url(), "\"two\"", &TWO.replace("2s", "1h"));
+        for target in ["/", "/broken", "/"] {
+            for _ in 0..4 {
+                until("a slot", || gateway.get(target).status() != 429);
+            }
+        }
+        for _ in 0..3 {
+            let mut client = gateway.client();
+            client.send(get("/part", ""));
+            client.try_answer("GET").unwrap_err();
+        }
+        // Taken twice over: the clients of each round leave while their requests run.
+        assert_free(&gateway, &upstream);
+        assert_free(&gateway, &upstream);
+    }
+}
+
+#[test]
+fn slots_taken_without_the_store_are_released_without_it() {
+    let mut server = RedisServer::start(&[]);
+    let upstream = scripted();
+    let gateway = gateway("", &store(&server), &upstream.url(), "\"two\"", &TWO.replace("2s", "1h"));
+    server.kill();
+    until("the store is away", || gateway.metric("store_up", &[]) == Some(0.0));
+    for _ in 0..2 {
+        let mut clients = [gateway.client(), gateway.client()];
+        clients.iter_mut().for_each(|client| client.send(get("/hang", "")));
+        until("both run", || gateway.metric("requests_in_flight", &[("route", "app")]) == Some(2.0));
+        assert_eq!(gateway.get("/").status(), 429);
+        drop(clients);
+        gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
+    }
+    assert!(decisions(&gateway, "two", "local_allow") == 4.0 && decisions(&gateway, "two", "allow") == 0.0);
+}
+
+#[test]
+fn a_failed_connect_releases_its_slot() {
+    let gateway = gateway("", "", &format!("http://{}", nobody()), "\"two\"", &TWO.replace("2s", "1h"));
+    assert_eq!([0; 5].map(|_| gateway.get("/").status()), [502; 5]);
+}
+
+#[test]
+fn leases_are_renewed_while_requests_run() {
+    for server in [None, Some(RedisServer::start(&[]))] {
+        let store = server.as_ref().map_or(String::new(), store);
+        let upstream = scripted();
+        let gateway = gateway("", &store, &upstream.url(), "\"two\"", TWO);
+        let mut clients = [gateway.client(), gateway.client()];
+        clients.iter_mut().for_each(|client| client.send(get("/hang", "")));
+        until("both run", || gateway.metric("requests_in_flight", &[("route", "app")]) == Some(2.0));
+        let end = Instant::now() + Duration::from_millis(4500);
+        while Instant::now() < end {
+            assert_eq!(gateway.get("/").status(), 429);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        drop(clients);
+        until("a slot", || gateway.get("/").status() == 200);
+    }
+}
+
+#[test]
+fn a_killed_gateway_gives_its_slots_back_within_the_lease() {
+    let server = RedisServer::start(&[]);
+    let upstream = scripted();
+    let config = store(&server);
+    let [killed, other] = [0, 1].map(|_| gateway("", &config, &upstream.url(), "\"two\"", TWO));
+    let mut clients = [killed.client(), killed.client()];
+    clients.iter_mut().for_each(|client| client.send(get("/hang", "")));
+    until("both run", || killed.metric("requests_in_flight", &[("route", "app")]) == Some(2.0));
+    assert_eq!(other.get("/").status(), 429);
+    let since = Instant::now();
+    killed.signal("KILL");
+    until("a slot", || other.get("/").status() == 200);
+    let took = since.elapsed();
+    assert!(took < Duration::from_secs(3), "{took:?}");
+}
