@@ -4,7 +4,7 @@
 //! holds the one-page request function and what it calls, [`route`] matches, [`limit`] decides,
 //! [`upstream`] picks a server. Around them: [`config`] turns text into a [`snapshot`],
 //! [`control`] watches, reloads and serves the admin listener, [`metrics`] counts, [`cli`] starts
-//! it all. ARCHITECTURE.md draws the same map with its invariants.
+//! it all, [`replay`] tries limits on an access log. ARCHITECTURE.md draws the same map with its invariants.
 
 pub mod cli;
 pub mod config;
@@ -13,6 +13,7 @@ pub mod http;
 pub mod limit;
 pub mod metrics;
 pub mod net;
+pub mod replay;
 pub mod route;
 pub mod snapshot;
 pub mod upstream;

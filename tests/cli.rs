@@ -100,7 +100,7 @@ fn get(port: u16, path: &str) -> Option<String> {
 fn help_names_every_command_and_the_exit_codes() {
     let (code, stdout, _) = output(&["--help"]);
     assert_eq!(code, 0);
-    for word in ["run", "check", "proxy", "demo", "healthcheck", "Examples:", "Exit codes:"] {
+    for word in ["run", "check", "proxy", "demo", "replay", "healthcheck", "Examples:", "Exit codes:"] {
         assert!(stdout.contains(word), "{word} is missing:\n{stdout}");
     }
     let (code, stdout, _) = output(&["--version"]);

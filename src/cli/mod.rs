@@ -4,6 +4,7 @@
 mod check;
 mod demo;
 mod healthcheck;
+mod replay;
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -26,6 +27,7 @@ Examples:
   sluicegate proxy --to http://127.0.0.1:3000 --limit '10/s burst 20 by ip'
   sluicegate check -c sluicegate.toml                  every mistake, with line and column
   sluicegate run -c sluicegate.toml                    edits of the file apply while it runs
+  sluicegate replay -c sluicegate.toml access.log.gz   what its limits would have done
 
 Signals: HUP reloads the config, TERM and INT drain; a second TERM or INT stops at once.
 Exit codes: 0 ok, 1 failed while running, 2 bad config or usage.";
@@ -80,6 +82,8 @@ enum Command {
         #[arg(long)]
         dir: Option<PathBuf>,
     },
+    /// Say what the limits of a config would have done to the requests of an access log
+    Replay(replay::Replay),
     /// Ask a running gateway whether it is ready: exit code 0 if so, else 1
     Healthcheck {
         #[command(flatten)]
@@ -139,6 +143,7 @@ fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
             Err(report) => bad_config(&report),
         },
         Command::Demo { dir } => demo::demo(dir),
+        Command::Replay(replay) => replay::replay(&replay),
         Command::Healthcheck { config, url } => healthcheck::healthcheck(&config.config, url.as_deref()),
     }
 }

@@ -64,11 +64,20 @@ impl Limiter {
 
     /// Asks every limit of `route`; charges all of them or none.
     pub async fn decide(&self, route: &Route, facts: &Facts<'_>) -> Verdict {
+        self.decide_asks(Op::Take, &route.limits, self.asks(route, facts), true).await
+    }
+
+    /// The same for a request of the past: what its end would have given back stays charged.
+    pub async fn decide_past(&self, route: &Route, facts: &Facts<'_>) -> Verdict {
+        self.decide_asks(Op::Take, &route.limits, self.asks(route, facts), false).await
+    }
+
+    fn asks(&self, route: &Route, facts: &Facts) -> Vec<Ask> {
         let asks = route.limits.iter().map(|limit| match limit.when.holds(facts) {
             true => self.ask(limit, facts, limit.cost.of(facts)),
             false => Ask::Nothing,
         });
-        self.decide_asks(Op::Take, &route.limits, asks.collect(), true).await
+        asks.collect()
     }
 
     /// Takes or peeks, with one ask per limit. `hold`: the limits learn how the request ends.

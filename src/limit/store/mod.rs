@@ -3,6 +3,7 @@
 
 pub mod memory;
 pub mod redis;
+pub mod timeline;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -151,6 +152,7 @@ impl ErrorKind {
 pub enum Store {
     Memory(Arc<memory::Memory>),
     Redis(Rc<redis::Redis>),
+    Timeline(Rc<timeline::Timeline>),
 }
 
 impl Store {
@@ -172,6 +174,7 @@ impl Store {
                 outcome
             }
             Store::Redis(redis) => redis.run(op, checks).await,
+            Store::Timeline(timeline) => Ok(timeline.run(op, checks)),
         }
     }
 }

@@ -1,5 +1,5 @@
 //! TLS to Redis: whom to trust and who we are, read by the config from `ca`, `client_cert` and
-//! `client_key` of [store]. Called by `dial.rs` for each new connection.
+//! `client_key` of `[store]`. Called by `dial.rs` for each new connection.
 
 use std::fmt;
 use std::io;

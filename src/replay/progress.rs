@@ -1,0 +1,48 @@
+//! How far a replay is, on one line of standard error that is written over. Called by the replay.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use super::source::Sources;
+
+pub struct Progress {
+    shown: bool,
+    started: Instant,
+    last: Instant,
+    steps: u64,
+}
+
+const EVERY: Duration = Duration::from_millis(200);
+/// Lines between two looks at the clock.
+const STRIDE: u64 = 4096;
+const WIDTH: u64 = 30;
+
+impl Progress {
+    pub fn new(shown: bool) -> Progress {
+        Progress { shown, started: Instant::now(), last: Instant::now(), steps: 0 }
+    }
+
+    pub fn step(&mut self, sources: &Sources) {
+        self.steps += 1;
+        if !self.shown || !self.steps.is_multiple_of(STRIDE) || self.last.elapsed() < EVERY {
+            return;
+        }
+        self.last = Instant::now();
+        let lines = sources.lines();
+        let rate = u128::from(lines) * 1000 / self.started.elapsed().as_millis().max(1);
+        let mut bar = String::new();
+        // Standard input has no length.
+        if let Some(share) = (sources.read.get().min(sources.total) * 100).checked_div(sources.total) {
+            let full = share * WIDTH / 100;
+            bar = (0..WIDTH).map(|place| if place < full { '#' } else { '.' }).collect();
+            bar = format!("[{bar}] {share:3} % ");
+        }
+        let _ = write!(std::io::stderr(), "\r{bar}{lines} lines, {rate} lines/s\x1b[K");
+    }
+
+    pub fn end(&self) {
+        if self.shown {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}

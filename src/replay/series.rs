@@ -1,0 +1,83 @@
+//! Admitted and refused requests over time, in a bounded number of buckets. Called by the replay;
+//! drawn by `plot`.
+
+use std::collections::VecDeque;
+
+#[derive(Default)]
+pub struct Series {
+    /// Place in `WIDTHS`, then doublings of the last.
+    width: usize,
+    /// Number of the first bucket since 1970.
+    start: i64,
+    /// Admitted, refused.
+    pub buckets: VecDeque<(u64, u64)>,
+}
+
+/// Seconds; each a multiple of the one before, so that buckets merge whole.
+const WIDTHS: [i64; 12] = [1, 5, 10, 30, 60, 300, 600, 1800, 3600, 10_800, 21_600, 86_400];
+const BUCKETS_MAX: i64 = 360;
+
+impl Series {
+    /// Times do not step back.
+    pub fn add(&mut self, now_ms: i64, refused: bool) {
+        let mut bucket = now_ms.div_euclid(self.width_ms());
+        if self.buckets.is_empty() {
+            self.start = bucket;
+        }
+        while bucket - self.start >= BUCKETS_MAX {
+            self.widen();
+            bucket = now_ms.div_euclid(self.width_ms());
+        }
+        let place = usize::try_from(bucket - self.start).unwrap_or(0);
+        if self.buckets.len() <= place {
+            self.buckets.resize(place + 1, (0, 0));
+        }
+        let (admitted, refusals) = &mut self.buckets[place];
+        *(if refused { refusals } else { admitted }) += 1;
+    }
+
+    pub fn width_ms(&self) -> i64 {
+        let last = WIDTHS.len() - 1;
+        let doublings = u32::try_from(self.width.saturating_sub(last)).unwrap_or(0);
+        (WIDTHS[self.width.min(last)] * 1000) << doublings.min(36)
+    }
+
+    pub fn start_ms(&self) -> i64 {
+        self.start * self.width_ms()
+    }
+
+    fn widen(&mut self) {
+        let before = self.width_ms();
+        self.width += 1;
+        let factor = self.width_ms() / before;
+        let start = self.start.div_euclid(factor);
+        let mut merged = VecDeque::new();
+        for (number, (admitted, refused)) in (self.start..).zip(&self.buckets) {
+            let place = usize::try_from(number.div_euclid(factor) - start).unwrap_or(0);
+            if merged.len() <= place {
+                merged.resize(place + 1, (0, 0));
+            }
+            merged[place].0 += admitted;
+            merged[place].1 += refused;
+        }
+        (self.start, self.buckets) = (start, merged);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_widen_and_lose_nothing() {
+        let mut series = Series::default();
+        for second in 0..200_000 {
+            series.add(1_795_000_007_000 + second * 1000, second % 4 == 0);
+        }
+        let sums = series.buckets.iter().fold((0, 0), |sum, bucket| (sum.0 + bucket.0, sum.1 + bucket.1));
+        assert_eq!((sums, series.width_ms()), ((150_000, 50_000), 600_000));
+        assert!(series.buckets.len() <= 360 && series.start_ms() <= 1_795_000_007_000);
+        series.add(i64::MAX / 2, true);
+        assert!(series.buckets.len() <= 360);
+    }
+}
