@@ -31,5 +31,6 @@ mod after {
     #[track_caller]
     fn connected(gateway: &Gateway) {
         until("the store has been reached", || gateway.metric("store_gateways", &[]) >= Some(1.0));
+        until("every worker has reached it", || gateway.metric("store_up", &[]) == Some(1.0));
     }
 }

@@ -111,10 +111,11 @@ impl Workers {
             let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
                 let mut builder = runtime;
                 match builder.enable_all().build_local(LocalOptions::default()) {
-                    Ok(runtime) => {
+                    Ok(runtime) => runtime.block_on(async {
+                        let worker = Worker::new(common);
                         let _ = ready.send(Ok(()));
-                        runtime.block_on(async { Worker::new(common).run(commands).await });
-                    }
+                        worker.run(commands).await;
+                    }),
                     Err(error) => drop(ready.send(Err(error))),
                 }
             })?;
