@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write};
 use std::net::IpAddr;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::{Method, StatusCode};
 use jiff::Timestamp;
@@ -35,6 +35,14 @@ pub struct Record {
     pub refused_by: Option<String>,
 }
 
+/// A line in the making.
+pub struct Entry {
+    log: AccessLog,
+    pub record: Record,
+    pub status: StatusCode,
+    bytes: u64,
+}
+
 impl AccessLog {
     /// Starts the writer, which ends once every clone is gone.
     ///
@@ -47,7 +55,7 @@ impl AccessLog {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a duration in microseconds is far below 2^52")]
-    pub fn write(&self, record: &Record, status: StatusCode, bytes: u64, duration: Duration) {
+    fn write(&self, record: &Record, status: StatusCode, bytes: u64, duration: Duration) {
         let line = json!({
             "time": format!("{:.3}", record.time),
             "client": record.client,
@@ -63,6 +71,23 @@ impl AccessLog {
         if self.lines.try_send(line.to_string()).is_err() {
             self.dropped.inc();
         }
+    }
+}
+
+impl Entry {
+    /// `status` stands if the request goes away before its answer.
+    pub fn new(log: &AccessLog, record: Record, status: StatusCode) -> Entry {
+        Entry { log: log.clone(), record, status, bytes: 0 }
+    }
+
+    /// Counts bytes of the answer's body.
+    pub fn add(&mut self, bytes: usize) {
+        self.bytes += bytes as u64;
+    }
+
+    /// Hands the line over: the request has ended.
+    pub fn write(&self, started: Instant) {
+        self.log.write(&self.record, self.status, self.bytes, started.elapsed());
     }
 }
 

@@ -9,17 +9,16 @@ use std::time::Instant;
 use http::{Method, Response, StatusCode};
 use jiff::Timestamp;
 
-use super::access_log::{AccessLog, Record};
+use super::access_log::{AccessLog, Entry, Record};
 use super::body::{Body, Tail};
-use super::forward::Failure;
-use super::respond::{self, Refusal};
+use super::respond::{self, Failure, Refusal};
+use super::slot::Slot;
 use crate::config::Server;
 use crate::limit::Verdict;
 use crate::limit::held::Held;
 use crate::metrics::{Metrics, Reason, UNMATCHED};
 use crate::route::Route;
 use crate::snapshot::{RouteHandles, Snapshot};
-use crate::worker::slot::Slot;
 
 pub struct Account {
     slot: Rc<Slot>,
@@ -33,14 +32,6 @@ pub struct Account {
     /// What its limits want once its outcome is known.
     held: Option<Box<Held>>,
     log: Option<Box<Entry>>,
-}
-
-/// A line of the access log in the making.
-pub struct Entry {
-    log: AccessLog,
-    record: Record,
-    status: StatusCode,
-    bytes: u64,
 }
 
 impl Account {
@@ -68,7 +59,7 @@ impl Account {
             route: UNMATCHED.to_owned(),
             refused_by: None,
         };
-        self.log = Some(Box::new(Entry { log: log.clone(), record, status: client_closed(), bytes: 0 }));
+        self.log = Some(Box::new(Entry::new(log, record, client_closed())));
     }
 
     /// The request belongs to a route. False when that route is full.
@@ -164,18 +155,6 @@ impl Drop for Account {
         if let Some(entry) = &self.log {
             entry.write(self.started);
         }
-    }
-}
-
-impl Entry {
-    /// Counts bytes of the answer's body.
-    pub fn add(&mut self, bytes: usize) {
-        self.bytes += bytes as u64;
-    }
-
-    /// Hands the line over: the request has ended.
-    pub fn write(&self, started: Instant) {
-        self.log.write(&self.record, self.status, self.bytes, started.elapsed());
     }
 }
 

@@ -7,7 +7,8 @@ use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderValue, Response};
 
-use super::body::{Body, Upload};
+use super::body::Body;
+use super::upload::Upload;
 
 /// A request with a body gets it back, streamed, under its own content type; one without gets its
 /// request line and header fields as text.

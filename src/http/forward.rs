@@ -11,27 +11,12 @@ use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 use prometheus::IntCounter;
 
-use super::body::{Body, Progress, RequestBody, UploadState};
+use super::body::Body;
 use super::pool::{Lease, ServerPool, Servers};
+use super::respond::Failure;
+use super::slot::{Expired, Phase, Slot};
+use super::upload::{Progress, RequestBody, UploadState};
 use crate::route::Timeouts;
-use crate::worker::slot::{Expired, Phase, Slot};
-
-/// Why no response came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// No server accepted a connection.
-    Connect,
-    /// A server accepted the request and closed the connection or broke HTTP.
-    Broken,
-    /// No response head in time.
-    Timeout,
-    /// The client's body is larger than the route allows.
-    TooLarge,
-    /// The client's body did not come in time.
-    UploadTimeout,
-    /// The client's body broke off.
-    UploadBroken,
-}
 
 /// A request ready to leave.
 pub struct Outgoing {

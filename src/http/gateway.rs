@@ -15,19 +15,19 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 
 use super::account::Account;
-use super::body::{Body, Progress, RequestBody, Upload, UploadState};
+use super::body::Body;
 use super::client::{self, Identity};
 use super::delay::Seat;
 use super::forward::{self, Outgoing};
 use super::gate::{self, Admitted};
+use super::local::{Client, View};
 use super::respond::Refusal;
+use super::upload::{Progress, RequestBody, Upload, UploadState};
 use super::{echo, fields, grpc, headers, respond, unread};
 use crate::limit::jwt::Claims;
 use crate::limit::key::Facts;
 use crate::limit::{Verdict, store};
 use crate::route::{Action, Rewrite, Route};
-use crate::worker::View;
-use crate::worker::connection::Client;
 
 /// A request under way: what the page has found out so far, for the tail.
 struct Exchange<'a> {
@@ -46,7 +46,7 @@ struct Exchange<'a> {
 /// Serves one request. Never fails: every failure is an answer.
 pub async fn serve(client: Rc<Client>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
     let started = Instant::now();
-    let view = client.worker.view();
+    let view = client.local.view();
     let (parts, body) = request.into_parts();
     let is_grpc = grpc::is_asked(&parts.headers);
     let account = Account::open(&view.snapshot, &client.slot, &parts.method, started);
@@ -73,7 +73,7 @@ pub async fn serve(client: Rc<Client>, request: Request<Incoming>) -> Result<Res
             response
         }
         Err(refusal) => {
-            exchange.account.refused(&refusal, &client.worker.common.metrics);
+            exchange.account.refused(&refusal, &client.local.common.metrics);
             let verdict = exchange.verdict.as_ref();
             let response = refusal.response(route, verdict);
             // The status of the refusal itself: a gRPC answer is always 200.
@@ -103,11 +103,11 @@ async fn page(exchange: &mut Exchange<'_>) -> Result<Response<Body>, Refusal> {
     }
     let admitted = gate::admit(parts, config.server.strictness).map_err(Refusal::Gate)?;
     if let Some(reject) = admitted.would_reject() {
-        client.worker.common.metrics.http_would_reject(reject.reason()).inc();
+        client.local.common.metrics.http_would_reject(reject.reason()).inc();
     }
     let identity = client::identify(client.peer, &parts.headers, &config.server.trusted_proxies);
     if config.server.access_log {
-        exchange.account.log(&client.worker.common.access_log, identity.ip, admitted.host(), admitted.path());
+        exchange.account.log(&client.local.common.access_log, identity.ip, admitted.host(), admitted.path());
     }
 
     let index = config
@@ -178,7 +178,7 @@ fn take_seat(exchange: &Exchange<'_>, route: &Route, verdict: &mut Verdict) -> O
     let limit = &route.limits[index];
     let max = exchange.view.snapshot.config.server.max_delayed;
     let own = limit.afterwards.as_ref().and_then(|wants| wants.max_delayed).unwrap_or(max);
-    let seat = exchange.client.worker.waiting.enter(&limit.name, max, own);
+    let seat = exchange.client.local.waiting.enter(&limit.name, max, own);
     if seat.is_none() {
         verdict.turn_away(index, route);
     }
@@ -223,7 +223,7 @@ fn rewrite(
         admitted,
         &client.hop,
         identity,
-        &client.worker.common.via,
+        &client.local.common.via,
         request_id(),
         strictness,
     )
@@ -287,6 +287,6 @@ async fn send(
         Refusal::Upstream(failure)
     })?;
     *response.version_mut() = Version::HTTP_11;
-    headers::forward_response(response.headers_mut(), &exchange.client.worker.common.via);
+    headers::forward_response(response.headers_mut(), &exchange.client.local.common.via);
     Ok(response)
 }

@@ -8,8 +8,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
 
 use super::body::Body;
-use super::forward::Failure;
-use super::respond::{self, Refusal};
+use super::respond::{self, Failure, Refusal};
 use crate::limit::rule::NEVER;
 use crate::limit::{Outcome, Verdict};
 use crate::metrics::Reason;

@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
-use super::body::RequestBody;
+use super::upload::RequestBody;
 use crate::metrics::Metrics;
 use crate::upstream::Upstream;
 use crate::upstream::balance::Balancer;

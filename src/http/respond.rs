@@ -7,7 +7,6 @@ use serde_json::json;
 
 use super::body::Body;
 use super::fields::seconds;
-use super::forward::Failure;
 use super::reject::Reject;
 use crate::limit::rule::{Limit, NEVER};
 use crate::limit::{Outcome, Verdict};
@@ -29,6 +28,23 @@ pub enum Refusal {
     /// A limit refuses; the verdict says which.
     Limited,
     Upstream(Failure),
+}
+
+/// Why no response came from upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// No server accepted a connection.
+    Connect,
+    /// A server accepted the request and closed the connection or broke HTTP.
+    Broken,
+    /// No response head in time.
+    Timeout,
+    /// The client's body is larger than the route allows.
+    TooLarge,
+    /// The client's body did not come in time.
+    UploadTimeout,
+    /// The client's body broke off.
+    UploadBroken,
 }
 
 /// Problem types registered for rate limits (draft-ietf-httpapi-ratelimit-headers-11).

@@ -3,63 +3,19 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::unix::net::UnixListener as StdUnixListener;
 use std::rc::Rc;
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, UnixListener};
 
 use super::Worker;
-use super::connection::{self, Client};
+use super::connection;
+use super::listener::Listener;
 use crate::http::hop::Hop;
-use crate::net::ListenAddr;
+use crate::http::local::Client;
 
-/// A bound socket, not yet accepted from.
-#[derive(Debug)]
-pub enum Listener {
-    Tcp(std::net::TcpListener),
-    Unix(StdUnixListener),
-}
-
-/// Connections that may wait in the kernel until a worker is free.
-const BACKLOG: i32 = 4096;
 /// Pause after an accept failed for want of file descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(50);
-
-impl Listener {
-    /// Binds `addr`. A Unix socket left behind by a dead process is replaced.
-    pub fn bind(addr: &ListenAddr) -> io::Result<Listener> {
-        match addr {
-            ListenAddr::Tcp(addr) => {
-                let domain = if addr.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
-                let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-                socket.set_reuse_address(true)?;
-                socket.set_nonblocking(true)?;
-                socket.bind(&(*addr).into())?;
-                socket.listen(BACKLOG)?;
-                Ok(Listener::Tcp(socket.into()))
-            }
-            ListenAddr::Unix(path) => {
-                if std::os::unix::net::UnixStream::connect(path)
-                    .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
-                {
-                    std::fs::remove_file(path)?;
-                }
-                let listener = StdUnixListener::bind(path)?;
-                listener.set_nonblocking(true)?;
-                Ok(Listener::Unix(listener))
-            }
-        }
-    }
-
-    pub(super) fn try_clone(&self) -> io::Result<Listener> {
-        match self {
-            Listener::Tcp(listener) => listener.try_clone().map(Listener::Tcp),
-            Listener::Unix(listener) => listener.try_clone().map(Listener::Unix),
-        }
-    }
-}
 
 /// Accepts until the task is aborted. `name` labels the connections in the metrics.
 pub async fn accept(worker: Rc<Worker>, listener: Listener, name: String) {
@@ -117,14 +73,15 @@ where
 {
     let Some(ticket) = worker.enter(peer, name) else { return };
     let client = Rc::new(Client {
-        worker: worker.clone(),
+        local: worker.local.clone(),
         slot: ticket.slot().clone(),
         peer,
         hop: Hop::new(peer, false, port),
         inspector: worker.inspector(),
     });
+    let worker = worker.clone();
     tokio::task::spawn_local(async move {
-        connection::serve(stream, client).await;
+        connection::serve(stream, client, &worker).await;
         drop(ticket);
     });
 }

@@ -1,9 +1,7 @@
 //! One client connection from accept to close: its deadlines, its requests one after another, and
 //! its graceful end when the worker drains. Spawned by `accept`.
 
-use std::cell::RefCell;
 use std::future::poll_fn;
-use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -14,29 +12,16 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Worker;
-use super::slot::{Phase, Slot};
 use crate::http::gateway;
-use crate::http::hop::Hop;
-use crate::http::inspect::Inspector;
-
-/// What every request of a connection shares.
-pub struct Client {
-    pub worker: Rc<Worker>,
-    pub slot: Rc<Slot>,
-    /// The peer; `127.0.0.1` on a Unix socket.
-    pub peer: IpAddr,
-    /// What its forwarding headers say.
-    pub hop: Hop,
-    /// Follows the bytes for what the parser repairs; under `strict` only.
-    pub inspector: Option<RefCell<Inspector>>,
-}
+use crate::http::local::Client;
+use crate::http::slot::Phase;
 
 /// Serves `stream` until it ends, its deadline passes or the worker has drained it.
-pub async fn serve<S>(stream: S, client: Rc<Client>)
+pub async fn serve<S>(stream: S, client: Rc<Client>, worker: &Worker)
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
-    let server = &client.worker.view().snapshot.config.server;
+    let server = &client.local.view().snapshot.config.server;
     let (header_timeout, max_headers, max_header_bytes) =
         (server.header_timeout, server.max_headers, server.max_header_bytes);
     client.slot.arm(Phase::Head, header_timeout);
@@ -55,7 +40,7 @@ where
     let mut draining = false;
     poll_fn(|cx| {
         client.slot.register(cx.waker());
-        if client.worker.draining() && !draining {
+        if worker.draining() && !draining {
             draining = true;
             connection.as_mut().graceful_shutdown();
         }
@@ -65,7 +50,7 @@ where
         // A deadline the request itself did not answer for ends the connection.
         match client.slot.expired() {
             Some(expired) => {
-                client.worker.count_timeout(expired.0);
+                worker.count_timeout(expired.0);
                 Poll::Ready(())
             }
             None => Poll::Pending,

@@ -3,12 +3,10 @@
 //! by the control thread.
 
 mod accept;
-pub mod connection;
-pub mod slot;
-mod view;
+mod connection;
+mod listener;
 
-pub use accept::Listener;
-pub use view::View;
+pub use listener::Listener;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -29,15 +27,14 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::config::Strictness;
 use crate::http::access_log::AccessLog;
-use crate::http::delay::WaitingRoom;
 use crate::http::hop::Via;
 use crate::http::inspect::Inspector;
-use crate::http::pool::Pools;
+use crate::http::local::{Common, Local};
+use crate::http::slot::{Phase, Slot, TICK, Ticks};
 use crate::limit::store::memory::Memory;
 use crate::metrics::Metrics;
 use crate::net::ListenAddr;
 use crate::snapshot::Current;
-use slot::{Phase, Slot, TICK, Ticks};
 
 /// The running worker threads.
 pub struct Workers {
@@ -56,17 +53,6 @@ enum Command {
     Drain(Duration, oneshot::Sender<bool>),
 }
 
-/// What all workers share.
-#[derive(Clone)]
-pub struct Common {
-    pub current: Current,
-    pub metrics: Metrics,
-    pub memory: Arc<Memory>,
-    pub via: Via,
-    pub access_log: AccessLog,
-    census: Arc<Census>,
-}
-
 /// The connections of all workers.
 #[derive(Default)]
 struct Census {
@@ -74,14 +60,11 @@ struct Census {
     by_ip: Mutex<HashMap<IpAddr, usize>>,
 }
 
-/// One worker's world; lives on its thread.
-pub struct Worker {
-    pub common: Common,
-    pub pools: Pools,
-    pub ticks: Ticks,
-    /// Requests held back until their turn.
-    pub waiting: Rc<WaitingRoom>,
-    view: RefCell<Rc<View>>,
+/// One worker; lives on its thread.
+struct Worker {
+    local: Rc<Local>,
+    census: Arc<Census>,
+    ticks: Ticks,
     slots: RefCell<Slab<Rc<Slot>>>,
     gauges: RefCell<HashMap<String, IntGauge>>,
     draining: Cell<bool>,
@@ -100,19 +83,19 @@ impl Workers {
             memory: memory.clone(),
             via: Via::new(rand::random()),
             access_log,
-            census: Arc::default(),
         };
+        let census = Arc::<Census>::default();
         let mut threads = Vec::with_capacity(count);
         for number in 0..count {
             let (sender, commands) = mpsc::unbounded_channel();
             let runtime = Builder::new_current_thread();
-            let common = common.clone();
+            let (common, census) = (common.clone(), census.clone());
             let (ready, started) = std::sync::mpsc::sync_channel(1);
             let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
                 let mut builder = runtime;
                 match builder.enable_all().build_local(LocalOptions::default()) {
                     Ok(runtime) => runtime.block_on(async {
-                        let worker = Worker::new(common);
+                        let worker = Worker::new(common, census);
                         let _ = ready.send(Ok(()));
                         worker.run(commands).await;
                     }),
@@ -165,15 +148,11 @@ impl Workers {
 }
 
 impl Worker {
-    fn new(common: Common) -> Rc<Worker> {
-        let pools = Pools::default();
-        let view = View::new(common.current.load_full(), None, &pools, &common.memory, &common.metrics);
+    fn new(common: Common, census: Arc<Census>) -> Rc<Worker> {
         Rc::new(Worker {
-            view: RefCell::new(Rc::new(view)),
-            common,
-            pools,
+            local: Rc::new(Local::new(common)),
+            census,
             ticks: Ticks::default(),
-            waiting: Rc::default(),
             slots: RefCell::default(),
             gauges: RefCell::default(),
             draining: Cell::new(false),
@@ -214,7 +193,7 @@ impl Worker {
             beats.tick().await;
             self.ticks.set(u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX));
             self.slots.borrow().iter().for_each(|(_, slot)| slot.look());
-            self.pools.sweep(self.ticks.get());
+            self.local.pools.sweep(self.ticks.get());
         }
     }
 
@@ -236,35 +215,23 @@ impl Worker {
 
     /// Waits for what the last requests gave back to their limits.
     async fn settled(&self) {
-        let desk = self.view.borrow().limiter.desk().clone();
+        let desk = self.local.last_view().limiter.desk().clone();
         let until = Instant::now() + SETTLE;
         while desk.pending() > 0 && Instant::now() < until {
             tokio::time::sleep(TICK / 20).await;
         }
     }
 
-    pub fn draining(&self) -> bool {
+    fn draining(&self) -> bool {
         self.draining.get()
-    }
-
-    /// The snapshot in force with what this worker keeps for it.
-    pub fn view(&self) -> Rc<View> {
-        let mut view = self.view.borrow_mut();
-        let current = self.common.current.load();
-        if !Arc::ptr_eq(&current, &view.snapshot) {
-            let next =
-                View::new(Arc::clone(&current), Some(&**view), &self.pools, &self.common.memory, &self.common.metrics);
-            *view = Rc::new(next);
-        }
-        view.clone()
     }
 
     /// Counts a connection in, unless a cap is reached.
     fn enter(self: &Rc<Worker>, peer: IpAddr, listener: &str) -> Option<Ticket> {
-        let view = self.view();
+        let view = self.local.view();
         let server = &view.snapshot.config.server;
-        if !self.common.census.enter(peer, server.max_connections, server.max_connections_per_ip) {
-            self.common.metrics.http_rejected("max_connections").inc();
+        if !self.census.enter(peer, server.max_connections, server.max_connections_per_ip) {
+            self.local.common.metrics.http_rejected("max_connections").inc();
             return None;
         }
         let slot = Rc::new(Slot::new(self.ticks.clone()));
@@ -276,7 +243,7 @@ impl Worker {
 
     /// For a new connection.
     fn inspector(&self) -> Option<RefCell<Inspector>> {
-        let view = self.view();
+        let view = self.local.view();
         let server = &view.snapshot.config.server;
         (server.strictness == Strictness::Strict).then(|| RefCell::new(Inspector::new(server.max_header_bytes)))
     }
@@ -286,7 +253,7 @@ impl Worker {
         if let Some(gauge) = gauges.get(listener) {
             return gauge.clone();
         }
-        let gauge = self.common.metrics.connections(listener, "http/1.1");
+        let gauge = self.local.common.metrics.connections(listener, "http/1.1");
         gauges.insert(listener.to_owned(), gauge.clone());
         gauge
     }
@@ -294,9 +261,9 @@ impl Worker {
     /// Counts a connection that its deadline ended.
     fn count_timeout(&self, phase: Phase) {
         match phase {
-            Phase::Head => self.common.metrics.http_rejected("header_timeout").inc(),
-            Phase::Upload => self.common.metrics.http_rejected("body_timeout").inc(),
-            Phase::Stream => self.common.metrics.http_rejected("stream_timeout").inc(),
+            Phase::Head => self.local.common.metrics.http_rejected("header_timeout").inc(),
+            Phase::Upload => self.local.common.metrics.http_rejected("body_timeout").inc(),
+            Phase::Stream => self.local.common.metrics.http_rejected("stream_timeout").inc(),
             Phase::Idle | Phase::Busy | Phase::Response => {}
         }
     }
@@ -320,7 +287,7 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         self.worker.slots.borrow_mut().remove(self.key);
-        self.worker.common.census.leave(self.peer);
+        self.worker.census.leave(self.peer);
         self.gauge.dec();
     }
 }
