@@ -21,14 +21,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::{JoinHandle, spawn_local};
 
 use super::guard::{self, Refused};
+use super::job::{Job, Order, Outcome, Trigger};
 use super::limits::{Limits, Problem};
-use super::listeners::remove_socket_file;
-use super::reload::{Job, Order, Outcome, Trigger};
+
 use super::shared::{Lifecycle, Shared, rfc3339};
 use crate::metrics::Metrics;
 use crate::net::ListenAddr;
 use crate::snapshot::Current;
-use crate::worker::Listener;
+use crate::worker::{Listener, remove_socket_file};
 
 /// The listener and what its pages show.
 pub struct Server {

@@ -1,7 +1,6 @@
 //! The sockets: bound before anything else changes, handed to the workers and the admin server,
 //! exchanged on reload without a moment in which nobody listens. Owned by the reloader.
 
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -9,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::admin;
 use crate::config::Config;
 use crate::net::ListenAddr;
-use crate::worker::{Listener, Workers};
+use crate::worker::{BindError, Listener, Workers, remove_socket_file};
 
 pub struct Listeners {
     workers: Workers,
@@ -23,13 +22,6 @@ pub struct Prepared {
     admin: Option<(ListenAddr, Listener)>,
 }
 
-/// An address that cannot be listened on.
-#[derive(Debug)]
-pub struct BindError {
-    addr: ListenAddr,
-    error: io::Error,
-}
-
 /// How long an address in use by one of our own listeners may take to become free.
 const HANDOVER: Duration = Duration::from_secs(2);
 const HANDOVER_STEP: Duration = Duration::from_millis(5);
@@ -38,10 +30,10 @@ const HANDOVER_STEP: Duration = Duration::from_millis(5);
 pub fn bind_all(config: &Config) -> Result<Prepared, BindError> {
     let mut listeners = Vec::with_capacity(config.listeners.len());
     for addr in &config.listeners {
-        listeners.push((addr.clone(), bind(addr)?));
+        listeners.push((addr.clone(), Listener::bind(addr)?));
     }
     let addr = config.admin.listen.clone();
-    let admin = bind(&addr)?;
+    let admin = Listener::bind(&addr)?;
     Ok(Prepared { listeners, admin: Some((addr, admin)) })
 }
 
@@ -92,7 +84,7 @@ impl Listeners {
         for addr in config.listeners.iter().filter(|addr| !self.open.contains(addr)) {
             let outgoing = |open: &&ListenAddr| !config.listeners.contains(open) && overlap(open, addr);
             let rival = self.open.iter().find(outgoing).cloned();
-            let listener = match (bind(addr), rival) {
+            let listener = match (Listener::bind(addr), rival) {
                 // `127.0.0.1:80` and `0.0.0.0:80` exclude each other: the old one has to go first.
                 (Err(refused), Some(rival)) if refused.in_use() => {
                     self.workers.unlisten(&rival);
@@ -106,7 +98,7 @@ impl Listeners {
         let addr = &config.admin.listen;
         if Some(addr) != self.admin.addr() {
             let rival = self.admin.addr().filter(|old| overlap(old, addr)).cloned();
-            let listener = match (bind(addr), rival) {
+            let listener = match (Listener::bind(addr), rival) {
                 (Err(refused), Some(rival)) if refused.in_use() => {
                     self.admin.close().await;
                     let bound = bind_soon(addr).await;
@@ -176,21 +168,10 @@ impl Listeners {
     }
 }
 
-/// A Unix socket's file outlives the socket.
-pub fn remove_socket_file(addr: &ListenAddr) {
-    if let ListenAddr::Unix(path) = addr {
-        let _ = std::fs::remove_file(path);
-    }
-}
-
-fn bind(addr: &ListenAddr) -> Result<Listener, BindError> {
-    Listener::bind(addr).map_err(|error| BindError { addr: addr.clone(), error })
-}
-
 async fn bind_soon(addr: &ListenAddr) -> Result<Listener, BindError> {
     let until = Instant::now() + HANDOVER;
     loop {
-        match bind(addr) {
+        match Listener::bind(addr) {
             Err(refused) if refused.in_use() && Instant::now() < until => tokio::time::sleep(HANDOVER_STEP).await,
             result => return result,
         }
@@ -205,29 +186,3 @@ fn overlap(a: &ListenAddr, b: &ListenAddr) -> bool {
         _ => false,
     }
 }
-
-impl BindError {
-    fn in_use(&self) -> bool {
-        self.error.kind() == io::ErrorKind::AddrInUse
-    }
-}
-
-impl fmt::Display for BindError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let BindError { addr, error } = self;
-        write!(f, "cannot listen on {addr}: {error}")?;
-        match error.kind() {
-            io::ErrorKind::AddrInUse => {
-                write!(f, "; another program, or another sluicegate, has it: stop that one or choose another address")
-            }
-            io::ErrorKind::PermissionDenied => {
-                write!(f, "; choose a port from 1024 up or grant CAP_NET_BIND_SERVICE, and check who may write there")
-            }
-            io::ErrorKind::AddrNotAvailable => write!(f, "; no interface of this machine has that address"),
-            io::ErrorKind::NotFound => write!(f, "; the directory does not exist"),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl std::error::Error for BindError {}

@@ -4,16 +4,17 @@
 mod admin;
 mod diff;
 mod guard;
+mod job;
 mod limits;
 mod listeners;
 mod overrides;
 mod reload;
 mod shared;
+mod source;
 mod watch;
 
 use rlimit::Resource;
 use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -21,28 +22,19 @@ use tokio::runtime::LocalOptions;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::config::{self, Config, Report};
+use crate::config::{Config, Report};
 use crate::limit::store::memory::Memory;
 use crate::metrics::Metrics;
 use crate::snapshot::Snapshot;
-use crate::worker::Workers;
+use crate::worker::{BindError, Workers};
+use job::{Failure, Job, Order, Outcome, Trigger};
 use limits::Limits;
-use listeners::{BindError, Listeners};
+use listeners::Listeners;
 use overrides::Live;
-use reload::{Failure, Job, Order, Outcome, Reloader, Trigger};
+use reload::Reloader;
 use shared::{Lifecycle, Shared};
+pub use source::Source;
 use watch::Watch;
-
-/// Where the config comes from.
-#[derive(Clone, Debug)]
-pub enum Source {
-    File(PathBuf),
-    /// Made by the command line; `name` stands in diagnostics.
-    Text {
-        name: String,
-        text: String,
-    },
-}
 
 /// Why the gateway ended other than by a complete drain.
 #[derive(Debug, thiserror::Error)]
@@ -181,35 +173,6 @@ async fn drain(reloader: Reloader, stop: &mut Stop) -> Result<(), Error> {
     admin.end();
     tracing::info!("drained");
     Ok(())
-}
-
-impl Source {
-    /// # Errors
-    /// Every mistake of the config at once.
-    pub fn load(&self) -> Result<Config, Report> {
-        match self {
-            Source::File(path) => config::load(path),
-            Source::Text { name, text } => config::from_text(name, text),
-        }
-    }
-
-    /// True when an edit could be noticed; says so when not, or not always.
-    fn watchable(&self) -> bool {
-        let Source::File(path) = self else { return true };
-        if !std::fs::metadata(path).is_ok_and(|m| m.is_file()) {
-            tracing::warn!("{} is not a regular file and is not watched for edits", path.display());
-            return false;
-        }
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        if watch::is_mount_point(Path::new(path), &mounts) {
-            tracing::warn!(
-                "{} is mounted as a single file: edits that replace the file, as most editors save, will not be seen; \
-                 mount its directory instead",
-                path.display()
-            );
-        }
-        true
-    }
 }
 
 /// Takes all the file descriptors the system grants; a connection through the gateway needs two.

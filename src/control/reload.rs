@@ -5,15 +5,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use serde_json::{Value, json};
-use tokio::sync::oneshot;
-
-use super::Source;
 use super::diff::Diff;
-use super::listeners::{BindError, Listeners};
+use super::job::{Applied, Contents, Failure, Order, Outcome, Trigger};
+use super::listeners::Listeners;
 use super::overrides::Live;
 use super::shared::{Shared, rfc3339};
-use super::watch::{self, Contents};
+use super::source::Source;
+use super::watch;
 use crate::config::{Config, Report};
 use crate::metrics::Metrics;
 use crate::snapshot::{Current, Snapshot};
@@ -27,85 +25,12 @@ pub struct Reloader {
     pub overrides: Arc<Live>,
 }
 
-/// A reload somebody waits for.
-pub struct Job {
-    pub order: Order,
-    pub reply: oneshot::Sender<(Outcome, Contents)>,
-}
-
-/// What is asked of a reload.
-#[derive(Debug)]
-pub struct Order {
-    pub trigger: Trigger,
-    pub dry_run: bool,
-    /// Only makes sure that no edit slipped by, so it is no event if none did.
-    pub verify: bool,
-    /// Must rest while they are loaded; empty: nobody is writing.
-    pub files: Vec<PathBuf>,
-}
-
-/// Who asked; the `trigger` label of `config_reloads_total`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trigger {
-    File,
-    Signal,
-    Api,
-}
-
-#[derive(Debug)]
-pub enum Outcome {
-    /// A new config is in force.
-    Applied(Applied),
-    /// The files hold what is in force already.
-    Unchanged { generation: u64 },
-    /// A dry run of a config that could be applied.
-    Valid(Applied),
-    /// The old config stays in force.
-    Failed { generation: u64, failure: Failure },
-}
-
-#[derive(Debug)]
-pub struct Applied {
-    /// Of the config in force, which a dry run does not change.
-    pub generation: u64,
-    pub diff: Diff,
-    /// Keys whose change waits for a restart.
-    pub restart: Vec<&'static str>,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum Failure {
-    #[error("{0}")]
-    Config(Report),
-    #[error("error: {0}")]
-    Bind(BindError),
-}
-
 /// A file met half written is read once more after this long, before it is called invalid.
 const SECOND_LOOK: Duration = Duration::from_millis(250);
 /// Files must rest for this long around a load,
 const STEADY: Duration = Duration::from_millis(20);
 /// which is tried this often: a file that never rests is loaded all the same.
 const STEADY_ATTEMPTS: usize = 10;
-
-impl Order {
-    /// For somebody who asks, not for the watcher.
-    pub fn from(trigger: Trigger, dry_run: bool) -> Order {
-        Order { trigger, dry_run, verify: false, files: Vec::new() }
-    }
-}
-
-impl Trigger {
-    pub const ALL: [Trigger; 3] = [Trigger::File, Trigger::Signal, Trigger::Api];
-
-    pub fn label(self) -> &'static str {
-        match self {
-            Trigger::File => "file",
-            Trigger::Signal => "signal",
-            Trigger::Api => "api",
-        }
-    }
-}
 
 impl Reloader {
     /// Loads the config and puts it in force, unless it is invalid, the same, or a dry run. Says
@@ -209,49 +134,6 @@ impl Reloader {
         record["trigger"] = trigger.into();
         record["at"] = rfc3339(SystemTime::now()).into();
         self.shared.remember_reload(record, trigger != Trigger::File.label());
-    }
-}
-
-impl Outcome {
-    /// The `result` label of `config_reloads_total`.
-    fn label(&self) -> &'static str {
-        match self {
-            Outcome::Applied(_) | Outcome::Valid(_) => "success",
-            Outcome::Unchanged { .. } => "unchanged",
-            Outcome::Failed { .. } => "failure",
-        }
-    }
-
-    /// Members of the API answer and of `last_reload` in the status.
-    pub fn json(&self) -> Value {
-        match self {
-            Outcome::Applied(applied) | Outcome::Valid(applied) => json!({
-                "result": self.label(),
-                "generation": applied.generation,
-                "changed": true,
-                "summary": applied.diff.to_string(),
-                "diff": applied.diff.json(),
-                "restart_needed_for": applied.restart,
-            }),
-            Outcome::Unchanged { generation } => {
-                json!({ "result": self.label(), "generation": generation, "changed": false })
-            }
-            Outcome::Failed { generation, failure } => json!({
-                "result": self.label(),
-                "generation": generation,
-                "changed": false,
-                "diagnostics": failure.diagnostics(),
-            }),
-        }
-    }
-}
-
-impl Failure {
-    pub fn diagnostics(&self) -> Value {
-        match self {
-            Failure::Config(report) => report.json(),
-            Failure::Bind(error) => json!([{ "message": error.to_string() }]),
-        }
     }
 }
 

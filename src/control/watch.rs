@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-use super::reload::{Job, Order, Trigger};
+use super::job::{Contents, Job, Order, Trigger};
 use super::shared::Shared;
 
 /// The control thread's end of the watcher.
@@ -37,8 +37,6 @@ struct Watcher {
     contents: Contents,
 }
 
-/// A digest of files.
-pub type Contents = [u8; 32];
 /// Tells a directory from another of the same name; the birth time because inode numbers return.
 type Identity = (u64, u64, Option<SystemTime>);
 /// Device, inode, size, modification time in seconds and nanoseconds.

@@ -6,7 +6,7 @@ mod accept;
 mod connection;
 mod listener;
 
-pub use listener::Listener;
+pub use listener::{BindError, Listener, remove_socket_file};
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

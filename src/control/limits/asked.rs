@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use http::StatusCode;
 
-use super::json::{Faults, Node, Problem, parse};
+use super::json::{Faults, Node, Problem, parse, unknown};
 use super::receipt::Receipt;
-use super::unknown;
 use crate::config::Config;
 use crate::limit::Limiter;
 use crate::limit::key::{COST_MAX, KeyPart, PartValue, Parts};

@@ -152,3 +152,11 @@ impl<'a> Node<'a> {
         Node { value, pointer: format!("{}/{name}", self.pointer), faults: self.faults }
     }
 }
+
+pub fn unknown<'c>(name: &str, known: impl Iterator<Item = &'c str>) -> String {
+    let help = match closest(name, known) {
+        Some(close) => format!("did you mean `{close}`?"),
+        None => "GET /-/limits lists them".to_owned(),
+    };
+    format!("there is no limit `{name}`; {help}")
+}

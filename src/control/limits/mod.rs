@@ -13,7 +13,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::task::spawn_local;
 
-use crate::config::{Config, StoreSettings, closest};
+use crate::config::{Config, StoreSettings};
 use crate::limit::algo::Rule;
 use crate::limit::algo::fixed_window::FixedWindow;
 use crate::limit::key::{COST_MAX, Cost};
@@ -303,16 +303,8 @@ fn mark(limit: &Arc<Limit>, receipt: &Receipt, now_ms: i64) -> Check {
 fn find<'c>(config: &'c Config, name: &str) -> Result<&'c Arc<Limit>, Problem> {
     config.limits.iter().find(|limit| limit.name == name).ok_or_else(|| {
         let known = config.limits.iter().map(|limit| limit.name.as_str());
-        Problem::new(StatusCode::NOT_FOUND, unknown(name, known))
+        Problem::new(StatusCode::NOT_FOUND, json::unknown(name, known))
     })
-}
-
-fn unknown<'c>(name: &str, known: impl Iterator<Item = &'c str>) -> String {
-    let help = match closest(name, known) {
-        Some(close) => format!("did you mean `{close}`?"),
-        None => "GET /-/limits lists them".to_owned(),
-    };
-    format!("there is no limit `{name}`; {help}")
 }
 
 fn store_away(kind: ErrorKind, consequence: &str) -> Problem {

@@ -1,0 +1,130 @@
+//! What is asked of a reload and what comes of it: the words between the watcher, the signals and
+//! the admin listener, who ask, and the control loop, which has it done.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use super::diff::Diff;
+use crate::config::Report;
+use crate::worker::BindError;
+
+/// A reload somebody waits for.
+pub struct Job {
+    pub order: Order,
+    pub reply: oneshot::Sender<(Outcome, Contents)>,
+}
+
+/// What is asked of a reload.
+#[derive(Debug)]
+pub struct Order {
+    pub trigger: Trigger,
+    pub dry_run: bool,
+    /// Only makes sure that no edit slipped by, so it is no event if none did.
+    pub verify: bool,
+    /// Must rest while they are loaded; empty: nobody is writing.
+    pub files: Vec<PathBuf>,
+}
+
+/// Who asked; the `trigger` label of `config_reloads_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trigger {
+    File,
+    Signal,
+    Api,
+}
+
+#[derive(Debug)]
+pub enum Outcome {
+    /// A new config is in force.
+    Applied(Applied),
+    /// The files hold what is in force already.
+    Unchanged { generation: u64 },
+    /// A dry run of a config that could be applied.
+    Valid(Applied),
+    /// The old config stays in force.
+    Failed { generation: u64, failure: Failure },
+}
+
+#[derive(Debug)]
+pub struct Applied {
+    /// Of the config in force, which a dry run does not change.
+    pub generation: u64,
+    pub diff: Diff,
+    /// Keys whose change waits for a restart.
+    pub restart: Vec<&'static str>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    #[error("{0}")]
+    Config(Report),
+    #[error("error: {0}")]
+    Bind(BindError),
+}
+
+/// A digest of files.
+pub type Contents = [u8; 32];
+
+impl Order {
+    /// For somebody who asks, not for the watcher.
+    pub fn from(trigger: Trigger, dry_run: bool) -> Order {
+        Order { trigger, dry_run, verify: false, files: Vec::new() }
+    }
+}
+
+impl Trigger {
+    pub const ALL: [Trigger; 3] = [Trigger::File, Trigger::Signal, Trigger::Api];
+
+    pub fn label(self) -> &'static str {
+        match self {
+            Trigger::File => "file",
+            Trigger::Signal => "signal",
+            Trigger::Api => "api",
+        }
+    }
+}
+
+impl Outcome {
+    /// The `result` label of `config_reloads_total`.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Outcome::Applied(_) | Outcome::Valid(_) => "success",
+            Outcome::Unchanged { .. } => "unchanged",
+            Outcome::Failed { .. } => "failure",
+        }
+    }
+
+    /// Members of the API answer and of `last_reload` in the status.
+    pub fn json(&self) -> Value {
+        match self {
+            Outcome::Applied(applied) | Outcome::Valid(applied) => json!({
+                "result": self.label(),
+                "generation": applied.generation,
+                "changed": true,
+                "summary": applied.diff.to_string(),
+                "diff": applied.diff.json(),
+                "restart_needed_for": applied.restart,
+            }),
+            Outcome::Unchanged { generation } => {
+                json!({ "result": self.label(), "generation": generation, "changed": false })
+            }
+            Outcome::Failed { generation, failure } => json!({
+                "result": self.label(),
+                "generation": generation,
+                "changed": false,
+                "diagnostics": failure.diagnostics(),
+            }),
+        }
+    }
+}
+
+impl Failure {
+    pub fn diagnostics(&self) -> Value {
+        match self {
+            Failure::Config(report) => report.json(),
+            Failure::Bind(error) => json!([{ "message": error.to_string() }]),
+        }
+    }
+}
