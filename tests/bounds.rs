@@ -20,7 +20,7 @@ use sluicegate::limit::algo::fixed_window::FixedWindow;
 use sluicegate::limit::algo::gcra::Gcra;
 use sluicegate::limit::algo::token_bucket::TokenBucket;
 use sluicegate::limit::algo::{Rule, State};
-use sluicegate::limit::rule::Answer;
+use sluicegate::limit::answer::Answer;
 
 const NOW: i64 = 1_795_000_000_000;
 

@@ -14,8 +14,9 @@ use sfv::{BareItem, List, ListEntry, Parser};
 use sluicegate::http::respond::retry_after;
 use sluicegate::limit::Outcome;
 use sluicegate::limit::algo::NAMES;
-use sluicegate::limit::rule::{Answer, Mode, NEVER};
-use sluicegate::limit::store::Op;
+use sluicegate::limit::answer::{Answer, NEVER};
+use sluicegate::limit::decision::Op;
+use sluicegate::limit::rule::Mode;
 use sluicegate::limit::store::memory::Memory;
 use support::client::{get, post};
 use support::gateway::Gateway;
@@ -192,7 +193,7 @@ fn retry_after_is_exact_for_every_algorithm() {
     }
 }
 
-fn exact(memory: &Memory, check: &sluicegate::limit::store::Check, now_ms: i64, answer: Answer) {
+fn exact(memory: &Memory, check: &sluicegate::limit::decision::Check, now_ms: i64, answer: Answer) {
     let promised = now_ms + answer.retry_ms;
     let peek = |at| memory.run(Op::Peek, std::slice::from_ref(check), at).answers[0].admitted;
     assert!(answer.retry_ms > 0 && !peek(promised - 1), "{check:?} is admitted before {promised}: {answer:?}");

@@ -20,11 +20,12 @@ use std::time::{Duration, Instant};
 
 use rand::Rng;
 use sluicegate::limit::algo::Rule;
+use sluicegate::limit::decision::{Check, Decision, ErrorKind, Op};
 use sluicegate::limit::rule::{Limit, Mode};
 use sluicegate::limit::store::memory::Memory;
+use sluicegate::limit::store::now_ms;
 use sluicegate::limit::store::redis::slot::{SLOTS, slot};
 use sluicegate::limit::store::redis::wire::{Call, decode};
-use sluicegate::limit::store::{Check, Decision, ErrorKind, Op, now_ms};
 use sluicegate::metrics::Metrics;
 use support::topology::{
     Load, RedisCluster, SLACK, ask, cluster_node, failures, is_master, is_up, longest, wait_until,

@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use http::StatusCode;
 use proptest::prelude::*;
-use sluicegate::config::{self, Config, Dialect, Report, StoreKind, Strictness};
+use sluicegate::config::{self, Config, Report, Strictness};
 use sluicegate::limit::algo::Rule;
 use sluicegate::limit::algo::token_bucket::TokenBucket;
-use sluicegate::limit::key::{Cost, Key, KeyPart};
-use sluicegate::limit::rule::{Missing, Mode, OnError};
+use sluicegate::limit::key::{Cost, Key, KeyPart, Missing};
+use sluicegate::limit::rule::{Mode, OnError};
+use sluicegate::limit::store::settings::StoreKind;
+use sluicegate::route::Dialect;
 use sluicegate::route::{Action, HostPattern, PathPattern, Segment};
 use sluicegate::upstream::Balance;
 

@@ -14,7 +14,7 @@ use sluicegate::limit::algo::concurrency::Concurrency;
 use sluicegate::limit::algo::leaky_bucket::LeakyBucket;
 use sluicegate::limit::algo::sliding_log::SlidingLog;
 use sluicegate::limit::algo::{Rule, State};
-use sluicegate::limit::rule::{Answer, NEVER};
+use sluicegate::limit::answer::{Answer, NEVER};
 
 const NOW: i64 = 1_795_000_000_000;
 

@@ -15,8 +15,8 @@ mod support;
 
 use std::time::{Duration, Instant};
 
+use sluicegate::limit::decision::ErrorKind;
 use sluicegate::limit::rule::Mode;
-use sluicegate::limit::store::ErrorKind;
 use sluicegate::limit::store::redis::Redis;
 use sluicegate::metrics::Metrics;
 use support::{DEADLINE, RedisServer, SLACK, connected, kind, limit, recovered, settings, until, window, worker};
@@ -58,14 +58,14 @@ fn a_killed_server_is_noticed_at_once_and_found_again() {
     worker(async {
         let metrics = Metrics::new().unwrap();
         let redis = std::rc::Rc::new(connected(&server.url(), &metrics, DEADLINE).await);
-        let before = metrics.store_error(ErrorKind::Disconnected).get();
+        let before = metrics.store_error(ErrorKind::Disconnected.label()).get();
         server.kill();
         let (longest, outcomes) = under_load(&redis, Duration::from_millis(300)).await;
         assert!(longest < Duration::from_millis(30), "a decision waited {longest:?}");
         assert_eq!(kinds(&outcomes), [ErrorKind::Disconnected]);
         assert!(outcomes.iter().all(Result::is_err));
         assert_eq!(metrics.store_up.get(), 0);
-        assert_eq!(metrics.store_error(ErrorKind::Disconnected).get(), before + outcomes.len() as u64);
+        assert_eq!(metrics.store_error(ErrorKind::Disconnected.label()).get(), before + outcomes.len() as u64);
         server.restart();
         let took = recovered(&redis).await;
         assert!(took < Duration::from_secs(2), "recovery took {took:?}");
@@ -152,7 +152,7 @@ fn blocked_by_a_script() {
         let mut client = server.client();
         let () = redis::cmd("SCRIPT").arg("KILL").query(&mut client).unwrap();
         blocker.join().unwrap();
-        assert_eq!(metrics.store_error(ErrorKind::Busy).get(), 2);
+        assert_eq!(metrics.store_error(ErrorKind::Busy.label()).get(), 2);
         assert!(recovered(&redis).await < Duration::from_secs(2));
     });
 }

@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair};
-use sluicegate::config::StoreSettings;
+use sluicegate::limit::decision::ErrorKind;
 use sluicegate::limit::rule::Mode;
-use sluicegate::limit::store::ErrorKind;
 use sluicegate::limit::store::redis::Redis;
 use sluicegate::limit::store::redis::tls::{Files, Tls};
+use sluicegate::limit::store::settings::StoreSettings;
 use sluicegate::metrics::Metrics;
 use support::topology::{ask, free_port};
 use support::{DEADLINE, RedisServer, kind, limit, settings, until, window, worker};

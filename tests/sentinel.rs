@@ -16,8 +16,8 @@ mod support;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use sluicegate::limit::decision::ErrorKind;
 use sluicegate::limit::rule::Mode;
-use sluicegate::limit::store::ErrorKind;
 use sluicegate::limit::store::redis::Redis;
 use sluicegate::metrics::Metrics;
 use support::topology::{Load, PASSWORD, SENTINEL_PASSWORD, SLACK, Watched, ask, failures, longest};

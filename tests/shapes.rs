@@ -22,10 +22,10 @@ use std::time::{Duration, Instant};
 use rand::Rng;
 use redis::Commands;
 use sluicegate::limit::algo::State;
+use sluicegate::limit::decision::{Check, Decision, Op};
 use sluicegate::limit::rule::{Limit, Mode};
 use sluicegate::limit::store::memory::Memory;
 use sluicegate::limit::store::redis::wire::{Call, decode};
-use sluicegate::limit::store::{Check, Decision, Op};
 use sluicegate::metrics::Metrics;
 use support::{RedisServer, check, connected, leases, limit, log, worker};
 
@@ -38,7 +38,7 @@ fn call(client: &mut redis::Connection, asked: &[(Op, Vec<Check>)], now: i64) ->
     decode(reply, asked.iter().map(|(_, checks)| checks.len())).expect("a reply of the right form")
 }
 
-fn one(client: &mut redis::Connection, op: Op, check: Check, now: i64) -> sluicegate::limit::rule::Answer {
+fn one(client: &mut redis::Connection, op: Op, check: Check, now: i64) -> sluicegate::limit::answer::Answer {
     call(client, &[(op, vec![check])], now)[0].answers[0]
 }
 

@@ -21,10 +21,10 @@ use redis::Commands;
 use sluicegate::limit::algo::calendar::Unit;
 use sluicegate::limit::algo::gcra::Gcra;
 use sluicegate::limit::algo::{NAMES, Rule, State};
+use sluicegate::limit::decision::{Check, Decision, ErrorKind, Op};
 use sluicegate::limit::rule::{Limit, Mode};
 use sluicegate::limit::store::memory::Memory;
 use sluicegate::limit::store::redis::wire::{Call, decode};
-use sluicegate::limit::store::{Check, Decision, ErrorKind, Op};
 use sluicegate::metrics::Metrics;
 use support::{DEADLINE, RedisServer, bucket, calendar, check, connected, kind, limit, sliding, window, worker};
 use tokio::task::JoinSet;
@@ -298,7 +298,7 @@ fn a_full_queue_and_a_long_decision_are_bounded() {
         let refused = outcomes.iter().filter(|outcome| **outcome == Err(ErrorKind::Overloaded)).count();
         assert_eq!(refused, 6000 - sluicegate::limit::store::redis::QUEUE_MAX);
         assert!(outcomes.iter().all(|outcome| matches!(outcome, Ok(()) | Err(ErrorKind::Overloaded))));
-        assert_eq!(metrics.store_error(ErrorKind::Overloaded).get(), refused as u64);
+        assert_eq!(metrics.store_error(ErrorKind::Overloaded.label()).get(), refused as u64);
     });
 }
 

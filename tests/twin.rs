@@ -17,9 +17,10 @@ use mlua::{Function, Lua, MultiValue, Table, Value};
 use rand::Rng;
 use rand::rngs::StdRng;
 use sluicegate::limit::algo::{NAMES, Rule, State};
-use sluicegate::limit::rule::{Answer, Mode, NEVER};
+use sluicegate::limit::answer::{Answer, NEVER};
+use sluicegate::limit::decision::{Check, Decision, Op};
+use sluicegate::limit::rule::Mode;
 use sluicegate::limit::store::memory::Memory;
-use sluicegate::limit::store::{Check, Decision, Op};
 use support::gate::{Data, Gate, Held, float, integer};
 
 const STEPS: usize = 40_000;

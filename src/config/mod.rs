@@ -2,6 +2,7 @@
 //! the file format. Every mistake of a load is reported at once (`report`).
 
 mod compile;
+mod documents;
 mod reader;
 mod report;
 mod schema;
@@ -13,17 +14,16 @@ mod tree;
 mod values;
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::limit::jwt::Jwt;
-use crate::limit::rule::{Limit, OnError};
-use crate::limit::store::redis::tls::Tls;
+use crate::limit::rule::Limit;
+use crate::limit::store::settings::StoreSettings;
 use crate::net::{IpSet, ListenAddr};
-use crate::route::Route;
 use crate::route::table::RouteTable;
+use crate::route::{Dialect, Route};
 use crate::upstream::Upstream;
 use source::Sources;
 
@@ -116,56 +116,4 @@ pub enum Strictness {
 pub struct Admin {
     pub listen: ListenAddr,
     pub token: Option<String>,
-}
-
-/// Where limit state lives.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StoreSettings {
-    pub kind: StoreKind,
-    pub prefix: String,
-    /// Longest wait of a request for the store.
-    pub deadline: Duration,
-    pub on_error: OnError,
-    /// Bound of the memory store, keys.
-    pub max_keys: usize,
-    /// For connections over TLS.
-    pub tls: Tls,
-}
-
-impl StoreSettings {
-    /// Whether a handle made for `self` serves `other` too, once it has the other's TLS.
-    pub fn same_but_tls(&self, other: &StoreSettings) -> bool {
-        StoreSettings { tls: other.tls.clone(), ..self.clone() } == *other
-    }
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub enum StoreKind {
-    Memory,
-    Redis(RedisUrl),
-}
-
-/// A URL that [`Address`](crate::limit::store::redis::address::Address) reads. May hold a password,
-/// so nothing shows more of it than whether it changed.
-#[derive(Clone, PartialEq)]
-pub struct RedisUrl(pub String);
-
-impl fmt::Debug for RedisUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digest = sha1_smol::Sha1::from(&self.0).digest().to_string();
-        write!(f, "RedisUrl({})", &digest[..8])
-    }
-}
-
-/// A form of the rate limit response fields; several may be sent at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dialect {
-    /// draft-ietf-httpapi-ratelimit-headers-11: `RateLimit: "name";r=9;t=1`.
-    Draft11,
-    /// Draft 07: `RateLimit: limit=10, remaining=9, reset=1`.
-    Draft07,
-    /// Draft 03: `RateLimit-Limit`, `RateLimit-Remaining`, `RateLimit-Reset`.
-    Draft03,
-    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining`, `X-RateLimit-Reset`.
-    Legacy,
 }

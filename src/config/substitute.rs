@@ -5,7 +5,14 @@ use std::borrow::Cow;
 
 use super::report::{Diagnostic, Place};
 use super::source::Sources;
-use super::tree::Text;
+
+/// A string of the config.
+#[derive(Clone, Debug)]
+pub struct Text {
+    pub value: String,
+    /// Came out of a secret file: never shown.
+    pub secret: bool,
+}
 
 /// The text with every `${...}` replaced; `None` when one cannot be, which is then reported.
 pub fn replace(sources: &Sources, place: Place, text: &str) -> Option<Text> {

@@ -8,7 +8,8 @@ use toml::de::{DeTable, DeValue, Error};
 
 use super::report::{Diagnostic, Place};
 use super::source::Sources;
-use super::{substitute, syntax};
+use super::substitute::{self, Text};
+use super::syntax;
 
 #[derive(Clone, Debug)]
 pub struct Node {
@@ -27,13 +28,6 @@ pub enum Value {
     Other(&'static str),
     /// Its mistake is reported.
     Broken,
-}
-
-#[derive(Clone, Debug)]
-pub struct Text {
-    pub value: String,
-    /// Came out of a secret file: never shown.
-    pub secret: bool,
 }
 
 #[derive(Clone, Debug)]

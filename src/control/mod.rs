@@ -23,9 +23,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::config::{Config, Report};
+use crate::limit::decision::ErrorKind;
 use crate::limit::store::memory::Memory;
 use crate::metrics::Metrics;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Book, Snapshot};
 use crate::worker::{BindError, Workers};
 use job::{Failure, Job, Order, Outcome, Trigger};
 use limits::Limits;
@@ -112,8 +113,10 @@ fn start(
     let (addresses, admin) = prepared.addresses();
     let memory = Arc::new(Memory::new(config.store.max_keys));
     let count = config.server.workers;
-    let snapshot = Arc::new(Snapshot::new(1, config, &metrics));
-    metrics.config_loaded(&snapshot);
+    ErrorKind::ALL.iter().for_each(|kind| drop(metrics.store_error(kind.label())));
+    let mut book = Book::new(&metrics);
+    let snapshot = Arc::new(Snapshot::new(1, config, &mut book));
+    metrics.config_loaded(&snapshot.config.hash, snapshot.generation, snapshot.loaded_at);
     let current = Arc::new(ArcSwap::new(snapshot));
     let shared = Arc::new(Shared::default());
     let (jobs, inbox) = mpsc::channel(JOBS);
@@ -130,7 +133,7 @@ fn start(
     let listeners = Listeners::open(workers, prepared, context).map_err(system("cannot serve a listener"))?;
     shared.enter(Lifecycle::Ready);
     tracing::info!(listen = addresses.join(", "), admin, workers = count, "ready");
-    Ok((Reloader { source, current, metrics, shared, listeners, overrides }, jobs, inbox))
+    Ok((Reloader { source, current, metrics, book, shared, listeners, overrides }, jobs, inbox))
 }
 
 /// After a failed load the files it read are watched as well: one of them holds the mistake.

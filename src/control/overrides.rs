@@ -10,9 +10,10 @@ use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, RedisError, RedisResult, Value};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::config::{Config, StoreKind, StoreSettings};
+use crate::config::Config;
 use crate::limit::overrides::Raw;
 use crate::limit::rule::Limit;
+use crate::limit::store::settings::{StoreKind, StoreSettings};
 use crate::snapshot::Current;
 
 /// What the hashes held when they were last without mistake, by limit.

@@ -14,12 +14,13 @@ use super::source::Source;
 use super::watch;
 use crate::config::{Config, Report};
 use crate::metrics::Metrics;
-use crate::snapshot::{Current, Snapshot};
+use crate::snapshot::{Book, Current, Snapshot};
 
 pub struct Reloader {
     pub source: Source,
     pub current: Current,
     pub metrics: Metrics,
+    pub book: Book,
     pub shared: Arc<Shared>,
     pub listeners: Listeners,
     pub overrides: Arc<Live>,
@@ -99,12 +100,12 @@ impl Reloader {
         };
         self.overrides.dress(&config);
         let generation = old.generation + 1;
-        let snapshot = Arc::new(Snapshot::new(generation, config, &self.metrics));
+        let snapshot = Arc::new(Snapshot::new(generation, config, &mut self.book));
         self.current.store(snapshot.clone());
         self.listeners.exchange(prepared, &snapshot.config);
-        self.metrics.config_loaded(&snapshot);
+        self.metrics.config_loaded(&snapshot.config.hash, generation, snapshot.loaded_at);
         // Only now: until the swap, requests counted on the series of the old config.
-        self.metrics.retire(&snapshot);
+        self.book.retire(&snapshot.config);
         Outcome::Applied(Applied { generation, diff, restart })
     }
 

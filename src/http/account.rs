@@ -16,9 +16,9 @@ use super::slot::Slot;
 use crate::config::Server;
 use crate::limit::Verdict;
 use crate::limit::held::Held;
-use crate::metrics::{Metrics, Reason, UNMATCHED};
+use crate::metrics::Metrics;
 use crate::route::Route;
-use crate::snapshot::{RouteHandles, Snapshot};
+use crate::snapshot::{Reason, RouteHandles, Snapshot, UNMATCHED};
 
 pub struct Account {
     slot: Rc<Slot>,
@@ -81,7 +81,7 @@ impl Account {
         for checked in &verdict.checks {
             self.handles.limits[checked.limit].decide(route.limits[checked.limit].mode, checked);
         }
-        if let Some(checked) = verdict.strictest(route) {
+        if let Some(checked) = verdict.strictest(&route.limits) {
             self.handles.limits[checked.limit].reject(respond::reason(checked.outcome));
             if let Some(entry) = &mut self.log {
                 entry.record.refused_by = Some(route.limits[checked.limit].name.clone());

@@ -6,11 +6,11 @@ use std::fmt::Write;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
-use crate::config::Dialect;
 use crate::limit::algo::Rule;
-use crate::limit::rule::{Answer, Limit, Mode, NEVER, Policy};
+use crate::limit::answer::{Answer, NEVER, Policy};
+use crate::limit::rule::{Limit, Mode};
 use crate::limit::{Standing, Verdict};
-use crate::route::Route;
+use crate::route::{Dialect, Route};
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");

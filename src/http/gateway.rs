@@ -154,7 +154,7 @@ async fn limit(
         route: &route.name,
         claims: claims(exchange, route),
     };
-    let mut verdict = exchange.view.limiter.decide(route, &facts).await;
+    let mut verdict = exchange.view.limiter.decide(&route.limits, &facts).await;
     let turn = take_seat(exchange, route, &mut verdict);
     exchange.account.decided(route, &verdict);
     exchange.account.hold(verdict.held.take());
@@ -174,13 +174,13 @@ async fn limit(
 
 /// A seat for a request that has to wait for its turn; without a free one it is turned away.
 fn take_seat(exchange: &Exchange<'_>, route: &Route, verdict: &mut Verdict) -> Option<(Seat, Duration)> {
-    let (index, delay_ms) = verdict.delay_ms(route)?;
+    let (index, delay_ms) = verdict.delay_ms(&route.limits)?;
     let limit = &route.limits[index];
     let max = exchange.view.snapshot.config.server.max_delayed;
     let own = limit.afterwards.as_ref().and_then(|wants| wants.max_delayed).unwrap_or(max);
     let seat = exchange.client.local.waiting.enter(&limit.name, max, own);
     if seat.is_none() {
-        verdict.turn_away(index, route);
+        verdict.turn_away(index, &route.limits);
     }
     Some((seat?, Duration::from_millis(u64::try_from(delay_ms).unwrap_or(0))))
 }

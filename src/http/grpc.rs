@@ -9,10 +9,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response};
 
 use super::body::Body;
 use super::respond::{self, Failure, Refusal};
-use crate::limit::rule::NEVER;
+use crate::limit::answer::NEVER;
 use crate::limit::{Outcome, Verdict};
-use crate::metrics::Reason;
 use crate::route::Route;
+use crate::snapshot::Reason;
 
 const GRPC: &str = "application/grpc";
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -44,10 +44,10 @@ pub fn is_asked(headers: &HeaderMap) -> bool {
 pub fn response(refusal: &Refusal, route: Option<&Route>, verdict: Option<&Verdict>) -> Response<Body> {
     let (mut code, mut message, mut pushback_ms) = (code(refusal), refusal.detail().to_owned(), None);
     if let (Refusal::Limited, Some(route), Some(verdict)) = (refusal, route, verdict)
-        && let Some(checked) = verdict.strictest(route)
+        && let Some(checked) = verdict.strictest(&route.limits)
     {
         (code, pushback_ms) = limited(checked.outcome);
-        let violated: Vec<&str> = verdict.violated(route).map(|limit| limit.name.as_str()).collect();
+        let violated: Vec<&str> = verdict.violated(&route.limits).map(|limit| limit.name.as_str()).collect();
         message = format!("{}: {}", respond::title(checked.outcome), violated.join(", "));
     }
     let mut response = Response::new(Body::full(Bytes::new()));

@@ -8,10 +8,11 @@ use serde_json::json;
 use super::body::Body;
 use super::fields::seconds;
 use super::reject::Reject;
-use crate::limit::rule::{Limit, NEVER};
+use crate::limit::answer::NEVER;
+use crate::limit::rule::Limit;
 use crate::limit::{Outcome, Verdict};
-use crate::metrics::Reason;
 use crate::route::Route;
+use crate::snapshot::Reason;
 
 /// Why a request is not forwarded, or its exchange failed.
 #[derive(Debug)]
@@ -89,7 +90,7 @@ impl Refusal {
     /// The answer; what it says of limits in header fields is added by `fields`.
     pub fn response(&self, route: Option<&Route>, verdict: Option<&Verdict>) -> Response<Body> {
         if let (Refusal::Limited, Some(route), Some(verdict)) = (self, route, verdict)
-            && let Some(checked) = verdict.strictest(route)
+            && let Some(checked) = verdict.strictest(&route.limits)
         {
             return limited(route, verdict, &route.limits[checked.limit], checked.outcome);
         }
@@ -153,7 +154,7 @@ fn limited(route: &Route, verdict: &Verdict, limit: &Limit, outcome: Outcome) ->
 }
 
 fn problem(status: StatusCode, route: &Route, verdict: &Verdict, outcome: Outcome) -> String {
-    let violated: Vec<&str> = verdict.violated(route).map(|limit| limit.name.as_str()).collect();
+    let violated: Vec<&str> = verdict.violated(&route.limits).map(|limit| limit.name.as_str()).collect();
     let kind = match outcome {
         Outcome::Closed => REDUCED_CAPACITY,
         Outcome::MissingKey => "about:blank",

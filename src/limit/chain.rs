@@ -8,9 +8,10 @@
 
 use std::sync::Arc;
 
-use super::Standing;
-use super::rule::{Answer, Limit, NEVER, OnError};
-use super::store::{Check, Role};
+use super::answer::{Answer, NEVER};
+use super::decision::{Check, Role};
+use super::rule::{Limit, OnError};
+use super::standing::Standing;
 
 /// What a limit has to say to a request, before any store is asked.
 pub enum Ask {

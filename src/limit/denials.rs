@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use indexmap::IndexMap;
 
 use super::algo::Rule;
-use super::rule::{Answer, NEVER};
-use super::store::{Check, Role};
+use super::answer::{Answer, NEVER};
+use super::decision::{Check, Role};
 
 #[derive(Default)]
 pub struct Denials {

@@ -12,8 +12,9 @@ use tokio::sync::Notify;
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep_until};
 
+use super::decision::{Check, Op};
 use super::store::memory::Memory;
-use super::store::{Check, Op, Store, now_ms};
+use super::store::{Store, now_ms};
 
 pub struct Desk {
     pub store: Store,

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use http::{HeaderMap, StatusCode};
 
 use super::afterwards::{Afterwards, End};
+use super::answer::Answer;
+use super::decision::Check;
 use super::desk::{Desk, LeaseId, Place};
-use super::rule::{Answer, Limit};
-use super::store::Check;
+use super::rule::Limit;
 
 pub struct Held {
     desk: Rc<Desk>,

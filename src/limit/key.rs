@@ -12,7 +12,6 @@ use sha2::{Digest, Sha256};
 
 use super::inputs;
 use super::jwt::Claims;
-use super::rule::Missing;
 
 /// The parts, in config order; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +34,17 @@ pub enum KeyPart {
     /// A claim of a verified token.
     Claim(String),
     All,
+}
+
+/// What happens when a part of the key is absent from the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// The limit does not apply.
+    Skip,
+    /// All such requests share one budget.
+    Shared,
+    /// The request is refused.
+    Refuse,
 }
 
 /// What a request shows to keys and costs: the canonical forms that also route and forward it.

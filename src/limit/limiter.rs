@@ -10,18 +10,20 @@ use prometheus::IntCounter;
 use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 
+use super::answer::{Answer, NEVER};
 use super::chain::{self, Ask};
+use super::decision::{Check, Decision, ErrorKind, Op, Role, StoreError};
 use super::denials::{Asked, Denials};
 use super::desk::{Call, Desk, Place};
 use super::held::Held;
-use super::key::{self, Facts, Parts};
+use super::key::{self, Facts, Missing, Parts};
 use super::overrides::Budget;
-use super::rule::{Answer, Limit, Missing, Mode, NEVER, OnError};
+use super::rule::{Limit, Mode, OnError};
+use super::standing::Standing;
 use super::store::memory::Memory;
-use super::store::{self, Check, Decision, ErrorKind, Op, Role, Store, StoreError};
-use super::{Checked, Outcome, Standing, Verdict};
+use super::store::{self, Store};
+use super::verdict::{Checked, Outcome, Verdict};
 use crate::metrics::{Gateways, Metrics};
-use crate::route::Route;
 
 /// A worker's way to limit decisions.
 pub struct Limiter {
@@ -62,18 +64,18 @@ impl Limiter {
         &self.desk
     }
 
-    /// Asks every limit of `route`; charges all of them or none.
-    pub async fn decide(&self, route: &Route, facts: &Facts<'_>) -> Verdict {
-        self.decide_asks(Op::Take, &route.limits, self.asks(route, facts), true).await
+    /// Asks every one of `limits`; charges all of them or none.
+    pub async fn decide(&self, limits: &[Arc<Limit>], facts: &Facts<'_>) -> Verdict {
+        self.decide_asks(Op::Take, limits, self.asks(limits, facts), true).await
     }
 
     /// The same for a request of the past: what its end would have given back stays charged.
-    pub async fn decide_past(&self, route: &Route, facts: &Facts<'_>) -> Verdict {
-        self.decide_asks(Op::Take, &route.limits, self.asks(route, facts), false).await
+    pub async fn decide_past(&self, limits: &[Arc<Limit>], facts: &Facts<'_>) -> Verdict {
+        self.decide_asks(Op::Take, limits, self.asks(limits, facts), false).await
     }
 
-    fn asks(&self, route: &Route, facts: &Facts) -> Vec<Ask> {
-        let asks = route.limits.iter().map(|limit| match limit.when.holds(facts) {
+    fn asks(&self, limits: &[Arc<Limit>], facts: &Facts) -> Vec<Ask> {
+        let asks = limits.iter().map(|limit| match limit.when.holds(facts) {
             true => self.ask(limit, facts, limit.cost.of(facts)),
             false => Ask::Nothing,
         });

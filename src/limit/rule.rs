@@ -1,11 +1,11 @@
 //! A limit as compiled: whose budget (`key`), how much (`rule`), and what else the config says of
-//! it. Also the words every store answers in.
+//! it. Made by `config`, asked by the limiter.
 
 use std::sync::Arc;
 
 use crate::limit::afterwards::Afterwards;
 use crate::limit::algo::Rule;
-use crate::limit::key::{Cost, Key, KeyPart};
+use crate::limit::key::{Cost, Key, KeyPart, Missing};
 use crate::limit::overrides::Overrides;
 use crate::limit::when::When;
 
@@ -35,17 +35,6 @@ impl Limit {
     }
 }
 
-/// What happens when a part of the key is absent from the request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missing {
-    /// The limit does not apply.
-    Skip,
-    /// All such requests share one budget.
-    Shared,
-    /// The request is refused.
-    Refuse,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Enforce,
@@ -60,29 +49,4 @@ pub enum OnError {
     Closed,
     /// The same rule on this gateway's own memory.
     Local,
-}
-
-/// The answer of one limit about one request. Times are milliseconds from the store's now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
-    pub admitted: bool,
-    /// What the key could still take at once, in cost units.
-    pub remaining: i64,
-    /// Refused: the exact wait, or [`NEVER`] when the cost can never fit. Admitted: how long the
-    /// request must be held back before it goes on, 0 unless the algorithm shapes.
-    pub retry_ms: i64,
-    /// Until the whole quota is free again if nothing else arrives.
-    pub reset_ms: i64,
-    /// Names the charge to whoever gives it back: a window, a slot, a lease.
-    pub receipt: i64,
-}
-
-/// `retry_ms` of a request whose cost is above all the limit can ever hold.
-pub const NEVER: i64 = -1;
-
-/// What a policy is to a client: `quota` units per `window_ms`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Policy {
-    pub quota: i64,
-    pub window_ms: i64,
 }

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use super::tally::Tally;
 use super::tightest::Kind;
 use super::{Counts, Outcome, plot};
-use crate::limit::rule::{Missing, Mode};
+use crate::limit::key::Missing;
+use crate::limit::rule::Mode;
 use crate::limit::store::timeline::HELD;
 
 impl Outcome {

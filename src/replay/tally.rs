@@ -5,9 +5,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use crate::limit::Verdict;
-use crate::limit::key::{self, Cost, Facts, KeyPart};
-use crate::limit::rule::{Limit, Missing};
-use crate::limit::store::{Check, Decision};
+use crate::limit::decision::{Check, Decision};
+use crate::limit::key::{self, Cost, Facts, KeyPart, Missing};
+use crate::limit::rule::Limit;
 
 use super::sketch::{Distinct, Frequent};
 use super::tightest::Tightest;

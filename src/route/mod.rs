@@ -10,7 +10,6 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use regex::Regex;
 
-use crate::config::Dialect;
 use crate::limit::rule::Limit;
 use crate::net::IpSet;
 
@@ -123,4 +122,17 @@ pub struct Refuse {
     /// May hold `{retry_after}`, `{limit}`, `{route}`.
     pub body: Option<String>,
     pub content_type: HeaderValue,
+}
+
+/// A form of the rate limit response fields; several may be sent at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// draft-ietf-httpapi-ratelimit-headers-11: `RateLimit: "name";r=9;t=1`.
+    Draft11,
+    /// Draft 07: `RateLimit: limit=10, remaining=9, reset=1`.
+    Draft07,
+    /// Draft 03: `RateLimit-Limit`, `RateLimit-Remaining`, `RateLimit-Reset`.
+    Draft03,
+    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining`, `X-RateLimit-Reset`.
+    Legacy,
 }

@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, UnixListener};
 
-use super::Worker;
-use super::connection;
 use super::listener::Listener;
+use super::{Worker, connection};
 use crate::http::hop::Hop;
 use crate::http::local::Client;
 

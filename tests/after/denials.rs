@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use rand::Rng;
 use sluicegate::limit::algo::NAMES;
+use sluicegate::limit::answer::NEVER;
+use sluicegate::limit::decision::{Check, Op};
 use sluicegate::limit::denials::{Asked, Denials, ENTRIES_MAX, given_back};
-use sluicegate::limit::rule::{Limit, Mode, NEVER};
+use sluicegate::limit::rule::{Limit, Mode};
 use sluicegate::limit::store::memory::Memory;
-use sluicegate::limit::store::{Check, Op};
 
 use crate::after::connected;
 use crate::stores::{RedisServer, bucket, check, limit, random_rule, seeded};

@@ -15,8 +15,8 @@ use std::rc::Rc;
 use mlua::{Function, Lua, Table, Value};
 use redis::{Arg, Cmd};
 use sluicegate::limit::algo::SCRIPT;
+use sluicegate::limit::decision::{Check, Decision, Op};
 use sluicegate::limit::store::redis::wire::{Call, decode};
-use sluicegate::limit::store::{Check, Decision, Op};
 
 use super::Asked;
 

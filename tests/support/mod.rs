@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use sluicegate::config::{RedisUrl, StoreKind, StoreSettings};
 use sluicegate::limit::algo::calendar::{Calendar, Dates, Unit};
 use sluicegate::limit::algo::concurrency::Concurrency;
 use sluicegate::limit::algo::leaky_bucket::LeakyBucket;
@@ -20,11 +19,12 @@ use sluicegate::limit::algo::sliding_log::SlidingLog;
 use sluicegate::limit::algo::{
     NAMES, Rule, fixed_window::FixedWindow, gcra::Gcra, sliding_window::SlidingWindow, token_bucket::TokenBucket,
 };
-use sluicegate::limit::key::{Cost, Key, KeyPart};
-use sluicegate::limit::rule::{Limit, Missing, Mode, OnError};
+use sluicegate::limit::decision::{Check, Decision, ErrorKind, Op, StoreError};
+use sluicegate::limit::key::{Cost, Key, KeyPart, Missing};
+use sluicegate::limit::rule::{Limit, Mode, OnError};
 use sluicegate::limit::store::redis::Redis;
 use sluicegate::limit::store::redis::tls::Tls;
-use sluicegate::limit::store::{Check, Decision, ErrorKind, Op, StoreError};
+use sluicegate::limit::store::settings::{RedisUrl, StoreKind, StoreSettings};
 use sluicegate::metrics::Metrics;
 
 /// A walk's random numbers; a failed walk prints its seed, and `SEED=...` walks it again.

@@ -9,10 +9,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redis::{Connection, FromRedisValue};
+use sluicegate::limit::decision::{ErrorKind, Op};
 use sluicegate::limit::rule::Limit;
-use sluicegate::limit::store::redis::Redis;
-use sluicegate::limit::store::redis::slot;
-use sluicegate::limit::store::{ErrorKind, Op};
+use sluicegate::limit::store::redis::{Redis, slot};
 use tokio::task::JoinSet;
 
 use super::{RedisServer, check};

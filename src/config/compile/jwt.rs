@@ -19,6 +19,9 @@ const ALGORITHMS: &[(&str, Algorithm)] = &[
     ("EdDSA", Algorithm::EdDSA),
 ];
 
+/// What to do where a claim is asked for and nothing says how tokens are verified.
+pub const JWT_HELP: &str = "add one:\n\n[jwt]\nkey = \"${file:jwt.pem}\"\nalgorithms = [\"ES256\"]";
+
 /// `None` when there is no such table, or a mistake in it.
 pub fn jwt(section: &Section) -> Option<Arc<Jwt>> {
     let key = section.node("key");

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::limit::{EXACT, gcd};
+use super::exact::{EXACT, gcd};
 use crate::config::reader::{At, Section};
 use crate::config::values::Rate;
 use crate::limit::algo::Rule;

@@ -3,27 +3,31 @@
 
 mod action;
 mod afterwards;
+mod context;
 mod edit;
+mod exact;
 mod jwt;
 mod limit;
 mod limit_flow;
 mod matcher;
+mod names;
 mod overrides;
 mod route;
+mod rule;
 mod server;
 mod set;
 mod upstream;
 mod when;
 mod window;
 
-use std::collections::HashMap;
-
 use super::Config;
-use super::reader::{Section, closest};
+use super::reader::Section;
 use super::report::{Diagnostic, Kind, Place};
 use super::schema::{self, Schema};
 use super::source::{SMALLEST, Sources};
 use super::tree::{self, Node, Table, Value};
+use context::Context;
+use names::Named;
 
 /// `None` when anything is wrong; every mistake is in `sources` then.
 pub fn compile(sources: &Sources, documents: &[Table]) -> Option<Config> {
@@ -46,7 +50,7 @@ pub fn compile(sources: &Sources, documents: &[Table]) -> Option<Config> {
     let sets = set::sets(sets.named(sources, "set", &schema::SET));
     let has_jwt = !jwt.table.entries.is_empty();
     let jwt = jwt::jwt(&jwt.section(sources, &schema::JWT));
-    let context = limit::Context { on_error: store.on_error, sets: &sets, has_jwt };
+    let context = Context { on_error: store.on_error, sets: &sets, has_jwt };
     let limits = limit::limits(limits.named(sources, "limit", &schema::LIMIT), &context);
     let mut upstreams = upstream::upstreams(upstreams.named(sources, "upstream", &schema::UPSTREAM));
     let context = route::Context { defaults: &server.defaults, limits: &limits, sets: &sets };
@@ -139,13 +143,6 @@ impl Merged {
     }
 }
 
-/// One `[KIND.NAME]`.
-struct Named<'a> {
-    name: &'a str,
-    place: Place,
-    section: Section<'a>,
-}
-
 fn routes<'a>(sources: &'a Sources, roots: &[Section<'a>]) -> Vec<Section<'a>> {
     let mut routes = Vec::new();
     for root in roots {
@@ -176,45 +173,4 @@ fn routes<'a>(sources: &'a Sources, roots: &[Section<'a>]) -> Vec<Section<'a>> {
         }
     }
     routes
-}
-
-/// What the sections of one kind compiled to. A broken one is defined all the same, so that
-/// nobody is told that it is missing.
-pub struct Names<T> {
-    kind: &'static str,
-    order: Vec<String>,
-    values: HashMap<String, (Place, Option<T>)>,
-}
-
-impl<T: Clone> Names<T> {
-    fn new(kind: &'static str) -> Names<T> {
-        Names { kind, order: Vec::new(), values: HashMap::new() }
-    }
-
-    fn insert(&mut self, name: &str, place: Place, value: Option<T>) {
-        self.order.push(name.to_owned());
-        self.values.insert(name.to_owned(), (place, value));
-    }
-
-    fn find(&self, sources: &Sources, place: Place, name: &str) -> Option<T> {
-        if let Some((_, value)) = self.values.get(name) {
-            return value.clone();
-        }
-        let kind = self.kind;
-        let mistake =
-            Diagnostic::new(place, format!("undefined {kind} `{name}`")).kind(Kind::Absent).label("not defined");
-        let candidate = closest(name, self.order.iter().map(String::as_str));
-        sources.mistake(match candidate.and_then(|candidate| self.values.get_key_value(candidate)) {
-            Some((candidate, (defined, _))) => mistake
-                .related(*defined, format!("`{candidate}` is defined here"))
-                .help(format!("did you mean `{candidate}`?")),
-            None => mistake.help(format!("define it with [{kind}.{name}]")),
-        });
-        None
-    }
-
-    fn into_values(mut self) -> Vec<T> {
-        let values = self.order.iter().filter_map(|name| self.values.remove(name));
-        values.filter_map(|(_, value)| value).collect()
-    }
 }

@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 
-use super::limit;
+use super::rule;
 use crate::config::reader::{At, Section};
 use crate::config::report::{Diagnostic, Place};
 use crate::config::schema;
 use crate::config::source::Sources;
-use crate::config::tree::{Entry, Node, Table as Tree, Text, Value};
+use crate::config::substitute::Text;
+use crate::config::tree::{Entry, Node, Table as Tree, Value};
 use crate::limit::algo::Rule;
 use crate::limit::key::Key;
 use crate::limit::overrides::{Budget, Overrides, Table};
@@ -114,14 +115,14 @@ fn budget(sources: &Sources, title: &str, algorithm: &str, base: &Tree, changed:
     }
     let mut tree = base.clone();
     tree.entries.retain(|entry| !changed.iter().any(|new| new.key == entry.key));
-    if let Some(burst) = changed.iter().find(|entry| entry.key == "burst" && !limit::takes(algorithm, &entry.key)) {
+    if let Some(burst) = changed.iter().find(|entry| entry.key == "burst" && !rule::takes(algorithm, &entry.key)) {
         let message = format!("`burst` in {title}: {algorithm} has no such parameter");
         sources.mistake(Diagnostic::new(burst.place, message).help("name another `rate`"));
         return None;
     }
     tree.entries.extend(changed);
     let section = Section::new(sources, &schema::LIMIT, title, &tree);
-    limit::rule(&section, algorithm).map(|rule| Budget::Rule(Arc::new(rule)))
+    rule::rule(&section, algorithm).map(|rule| Budget::Rule(Arc::new(rule)))
 }
 
 /// A budget of the form `rate=100/s;burst=5`.

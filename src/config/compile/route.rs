@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::names::Names;
 use super::server::{BODY_MAX, Defaults, dialects, timeouts, usize_of};
 use super::set::Listed;
 use super::upstream::Upstreams;
-use super::{Names, action, edit, matcher};
+use super::{action, edit, matcher};
 use crate::config::reader::{At, Section};
 use crate::config::report::{Diagnostic, Place};
 use crate::config::source::Sources;

@@ -6,12 +6,13 @@ use std::time::Duration;
 use crate::config::reader::{At, Section, choose};
 use crate::config::report::Diagnostic;
 use crate::config::values::{self, Fault, fault};
-use crate::config::{Admin, Dialect, RedisUrl, Server, StoreKind, StoreSettings, Strictness};
+use crate::config::{Admin, Server, Strictness};
 use crate::limit::rule::OnError;
 use crate::limit::store::redis::address::Address;
 use crate::limit::store::redis::tls::{Files, Tls};
+use crate::limit::store::settings::{RedisUrl, StoreKind, StoreSettings};
 use crate::net::ListenAddr;
-use crate::route::Timeouts;
+use crate::route::{Dialect, Timeouts};
 
 /// Of a wait that ends a request or a connection.
 const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(86_400);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use super::{Named, Names};
+use super::names::{Named, Names};
 use crate::config::reader::{At, Section};
 use crate::config::report::{Diagnostic, Kind, Place};
 use crate::config::schema;

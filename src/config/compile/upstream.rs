@@ -2,12 +2,11 @@
 
 use std::collections::HashMap;
 
-use super::{Named, Names};
+use super::names::{Named, Names};
 use crate::config::reader::{At, Section};
 use crate::config::report::Diagnostic;
-use crate::config::schema;
 use crate::config::tree::{Node, Value};
-use crate::config::values;
+use crate::config::{schema, values};
 use crate::upstream::{Balance, Server, Upstream};
 
 pub struct Upstreams {

@@ -17,7 +17,8 @@ use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
 
-use super::limit::{Context, JWT_HELP};
+use super::context::Context;
+use super::jwt::JWT_HELP;
 use crate::config::reader::Section;
 use crate::config::schema;
 use crate::config::tree::{Entry, Node, Value};

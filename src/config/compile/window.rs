@@ -4,7 +4,7 @@
 use jiff::civil::{Time, Weekday};
 use jiff::tz::TimeZone;
 
-use super::limit::EXACT;
+use super::exact::EXACT;
 use crate::config::reader::{At, Section, choose, closest};
 use crate::config::values::{self, Fault, Rate, fault};
 use crate::limit::algo::Rule;

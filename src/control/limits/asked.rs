@@ -10,9 +10,9 @@ use super::json::{Faults, Node, Problem, parse, unknown};
 use super::receipt::Receipt;
 use crate::config::Config;
 use crate::limit::Limiter;
+use crate::limit::decision::{Check, Op};
 use crate::limit::key::{COST_MAX, KeyPart, PartValue, Parts};
 use crate::limit::rule::Limit;
-use crate::limit::store::{Check, Op};
 
 /// The body of `POST /-/decide`.
 pub struct Order {

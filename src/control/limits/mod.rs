@@ -13,16 +13,19 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::task::spawn_local;
 
-use crate::config::{Config, StoreSettings};
+use crate::config::Config;
 use crate::limit::algo::Rule;
 use crate::limit::algo::fixed_window::FixedWindow;
-use crate::limit::key::{COST_MAX, Cost};
-use crate::limit::rule::{Answer, Limit, Missing, Mode, NEVER, OnError, Policy};
+use crate::limit::answer::{Answer, NEVER, Policy};
+use crate::limit::decision::{Check, ErrorKind, Op};
+use crate::limit::key::{COST_MAX, Cost, Missing};
+use crate::limit::rule::{Limit, Mode, OnError};
 use crate::limit::store::memory::Memory;
-use crate::limit::store::{self, Check, ErrorKind, Op, Store};
+use crate::limit::store::settings::StoreSettings;
+use crate::limit::store::{self, Store};
 use crate::limit::{Ask, Checked, Limiter, Outcome, Standing, Verdict};
-use crate::metrics::{Metrics, Reason};
-use crate::snapshot::Current;
+use crate::metrics::Metrics;
+use crate::snapshot::{Current, Reason};
 use asked::{Decision, Order};
 use receipt::{Receipt, Use, Used};
 

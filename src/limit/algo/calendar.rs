@@ -7,12 +7,15 @@
 
 mod dates;
 
+
 use std::sync::Arc;
+
 
 use arc_swap::ArcSwapOption;
 
+
 use super::{Algorithm, Policy, Step};
-use crate::limit::rule::{Answer, NEVER};
+use crate::limit::answer::{Answer, NEVER};
 pub use dates::{Dates, Unit};
 use dates::Windows;
 
@@ -151,9 +154,10 @@ impl Calendar {
 
 #[cfg(test)]
 mod tests {
-    use jiff::civil::{Time, Weekday};
-    use jiff::tz::TimeZone;
+        use jiff::civil::{Time, Weekday};
+        use jiff::tz::TimeZone;
 
+    
     use super::*;
 
     fn days(limit: i64) -> Calendar {

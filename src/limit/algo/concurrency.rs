@@ -3,8 +3,9 @@
 //! dies, it is free `lease_ms` after its last renewal. So the wait of a refusal is the longest:
 //! a release may come earlier.
 
+
 use super::{Algorithm, Policy, Step};
-use crate::limit::rule::{Answer, NEVER};
+use crate::limit::answer::{Answer, NEVER};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Concurrency {

@@ -1,8 +1,9 @@
 //! Fixed window; twin of `lua/fixed_window.lua`, same names, same order. At most `limit` in each
 //! window, hence at most twice that in any stretch as long as a window.
 
+
 use super::{Algorithm, Policy, Step};
-use crate::limit::rule::{Answer, NEVER};
+use crate::limit::answer::{Answer, NEVER};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct FixedWindow {

@@ -5,9 +5,10 @@
 //! The state counts what has not left, in units of unit x ms: nothing is rounded, and a changed
 //! rate or queue keeps what was taken.
 
+
 use super::token_bucket::rescale;
 use super::{Algorithm, Policy, Step, div_ceil};
-use crate::limit::rule::{Answer, NEVER};
+use crate::limit::answer::{Answer, NEVER};
 
 /// `rate` units leave every `per_ms`; one waits at most `queue_ms`.
 #[derive(Clone, Debug, PartialEq)]

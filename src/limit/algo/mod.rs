@@ -2,7 +2,7 @@
 //! alike, and one entry in the list below: the rule and state enums, the config names and the
 //! Redis script derive from it. Nothing in this folder does I/O or reads a clock.
 
-use super::rule::{Answer, Policy};
+use super::answer::{Answer, Policy};
 
 /// A decision as arithmetic. All times are integer milliseconds, all products stay below 2^53
 /// so that the Lua twin, which has only doubles, computes the same integers.

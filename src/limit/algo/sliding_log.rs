@@ -2,8 +2,9 @@
 //! any stretch of `window_ms`. Costs memory for each unit of the limit, and in this process a copy
 //! of the log for each charge.
 
+
 use super::{Algorithm, Policy, Step};
-use crate::limit::rule::{Answer, NEVER};
+use crate::limit::answer::{Answer, NEVER};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingLog {

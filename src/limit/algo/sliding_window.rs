@@ -5,8 +5,9 @@
 //! counters, each a part of the window: all that the window touches count in full, so no stretch
 //! as long as a window ever admits more than `limit`.
 
+
 use super::{Algorithm, Policy, Step, div_ceil};
-use crate::limit::rule::{Answer, NEVER};
+use crate::limit::answer::{Answer, NEVER};
 
 /// At most `limit` in about any `window_ms`; `unit_ms` is the span of one counter, the whole
 /// window if there are two.

@@ -4,8 +4,9 @@
 //! refill nor charge ever divides. A raised or lowered burst therefore keeps what was consumed,
 //! and a bucket that has refilled equals an absent one.
 
+
 use super::{Algorithm, Policy, Step, div_ceil};
-use crate::limit::rule::{Answer, NEVER};
+use crate::limit::answer::{Answer, NEVER};
 
 /// `rate` tokens every `per_ms`; `burst` at most at once.
 #[derive(Clone, Debug, PartialEq)]

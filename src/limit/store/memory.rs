@@ -7,9 +7,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use indexmap::IndexMap;
 
-use super::{Check, Decision, Op};
 use crate::limit::algo::{State, Step};
-use crate::limit::rule::Answer;
+use crate::limit::answer::Answer;
+use crate::limit::decision::{Check, Decision, Op};
 
 pub struct Memory {
     shards: Vec<Mutex<Shard>>,
@@ -217,9 +217,10 @@ mod tests {
 
     use super::*;
     use crate::limit::algo::{Rule, fixed_window::FixedWindow};
+    use crate::limit::key::Missing;
     use crate::limit::key::{Cost, Key, KeyPart};
     use crate::limit::rule::Mode;
-    use crate::limit::rule::{Limit, Missing, OnError};
+    use crate::limit::rule::{Limit, OnError};
 
     const NOW: i64 = 1_795_000_000_000;
 

@@ -3,149 +3,17 @@
 
 pub mod memory;
 pub mod redis;
+pub mod settings;
 pub mod timeline;
 
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::algo::Rule;
+use super::decision::{Check, Decision, Op, StoreError};
 use super::denials;
-use super::rule::{Answer, Limit, Mode};
-use crate::config::{StoreKind, StoreSettings};
 use crate::metrics::Metrics;
-
-/// One limit asked for one key.
-#[derive(Clone, Debug)]
-pub struct Check {
-    pub limit: Arc<Limit>,
-    /// The limit's own rule, or what this key has instead.
-    pub rule: Arc<Rule>,
-    pub key: String,
-    /// Units asked for; for [`Op::Adjust`] units more, or given back if negative.
-    pub cost: i64,
-    pub role: Role,
-    /// A number that no other decision has, or for [`Op::Adjust`] the receipt of the charge.
-    pub tag: i64,
-}
-
-/// What is done with the checks of one request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Op {
-    /// Decide, and charge all or none.
-    Take = 1,
-    /// Answer as [`Op::Take`] would; change nothing.
-    Peek = 2,
-    /// Take more or give back by receipt, whatever the limit says. An answer is `admitted` where
-    /// there was something to change.
-    Adjust = 3,
-    /// Forget the keys.
-    Reset = 4,
-}
-
-/// A check's place among the checks of its request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Role {
-    /// Decides and is charged, but never refuses.
-    pub shadow: bool,
-    /// Its refusal hands over to the check that is `after` it.
-    pub base: bool,
-    /// Index of the check that must be exhausted before this one is asked.
-    pub after: Option<usize>,
-}
-
-impl Check {
-    pub fn new(limit: &Arc<Limit>, key: String, cost: i64) -> Check {
-        let role = Role { shadow: limit.mode == Mode::Shadow, ..Role::default() };
-        // Below 2^53 with room for what an algorithm adds to it.
-        let tag = if limit.rule.tagged() { rand::random_range(0..1 << 52) } else { 0 };
-        Check { limit: limit.clone(), rule: limit.rule.clone(), key, cost, role, tag }
-    }
-}
-
-impl Role {
-    /// As the script reads it.
-    pub fn code(self) -> i64 {
-        let after = self.after.map_or(0, |index| i64::try_from(index).unwrap_or(0) + 1);
-        i64::from(self.shadow) + 2 * i64::from(self.base) + 4 * after
-    }
-}
-
-/// The answers to the checks of one request, same order.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Decision {
-    /// False when an enforced limit refuses; then nothing was charged but shadow limits.
-    pub admitted: bool,
-    pub answers: Vec<Answer>,
-}
-
-/// The store could not be asked, or its answer did not come in time. The checks come back so
-/// that the caller can decide without it.
-#[derive(Debug)]
-pub struct StoreError {
-    pub kind: ErrorKind,
-    pub checks: Vec<Check>,
-}
-
-/// Why a store gave no answer; the `kind` label of `store_errors_total`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ErrorKind {
-    /// No answer within the deadline; whether the charge happened is unknown.
-    Timeout,
-    /// No connection, and none is waited for.
-    Disconnected,
-    /// The breaker is open: the store failed lately and is not asked.
-    BreakerOpen,
-    /// More decisions wait than `redis::QUEUE_MAX`.
-    Overloaded,
-    /// Redis is loading its data set (`LOADING`).
-    Loading,
-    /// A script blocks Redis (`BUSY`).
-    Busy,
-    /// Redis is a replica (`READONLY`) or has no master (`MASTERDOWN`, `CLUSTERDOWN`).
-    Readonly,
-    /// Redis is out of memory (`OOM`).
-    OutOfMemory,
-    /// Wrong or missing credentials (`NOAUTH`, `WRONGPASS`, `NOPERM`).
-    Denied,
-    /// Any other error reply, or a reply of the wrong form.
-    Reply,
-}
-
-impl ErrorKind {
-    pub const ALL: [ErrorKind; 10] = [
-        ErrorKind::Timeout,
-        ErrorKind::Disconnected,
-        ErrorKind::BreakerOpen,
-        ErrorKind::Overloaded,
-        ErrorKind::Loading,
-        ErrorKind::Busy,
-        ErrorKind::Readonly,
-        ErrorKind::OutOfMemory,
-        ErrorKind::Denied,
-        ErrorKind::Reply,
-    ];
-
-    /// Whether the operation may have happened all the same.
-    pub fn is_unsure(self) -> bool {
-        matches!(self, ErrorKind::Timeout | ErrorKind::Disconnected | ErrorKind::Reply)
-    }
-
-    pub fn label(self) -> &'static str {
-        match self {
-            ErrorKind::Timeout => "timeout",
-            ErrorKind::Disconnected => "disconnected",
-            ErrorKind::BreakerOpen => "breaker_open",
-            ErrorKind::Overloaded => "overloaded",
-            ErrorKind::Loading => "loading",
-            ErrorKind::Busy => "busy",
-            ErrorKind::Readonly => "readonly",
-            ErrorKind::OutOfMemory => "oom",
-            ErrorKind::Denied => "denied",
-            ErrorKind::Reply => "reply",
-        }
-    }
-}
+use settings::{StoreKind, StoreSettings};
 
 /// A worker's handle on the configured store.
 #[derive(Clone)]

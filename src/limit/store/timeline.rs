@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 
 use super::memory::Memory;
-use super::{Check, Decision, Op};
+use crate::limit::decision::{Check, Decision, Op};
 
 pub struct Timeline {
     memory: Memory,

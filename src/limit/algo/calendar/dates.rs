@@ -1,5 +1,6 @@
 //! From an instant to the calendar windows around it, in any time zone. Called by `calendar`.
 
+
 use jiff::civil::{Date, Time, Weekday};
 use jiff::tz::{AmbiguousOffset, Offset, TimeZone};
 use jiff::{Error, SignedDuration, Timestamp, ToSpan};
@@ -165,7 +166,7 @@ fn number(date: Date) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+        use super::*;
 
     fn dates(unit: Unit, zone: &str, resets_at: &str, week_start: Weekday) -> Dates {
         let zone = TimeZone::get(zone).unwrap();

@@ -21,7 +21,7 @@ use super::sentinel::Target;
 use super::slot::{self, Range, SLOTS, slot_of};
 use super::wire::Redirect;
 use super::{Shares, spread, wire};
-use crate::limit::store::{Decision, ErrorKind, Op};
+use crate::limit::decision::{Decision, ErrorKind, Op};
 
 /// Between two looks at a map that nobody complained about.
 const REFRESH: Duration = Duration::from_secs(2);

@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::time::Instant;
 
 use super::breaker::{Breaker, Phase};
-use crate::limit::store::ErrorKind;
+use crate::limit::decision::ErrorKind;
 use crate::metrics::{Metrics, StoreView};
 
 pub struct Health {

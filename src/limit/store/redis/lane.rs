@@ -15,14 +15,13 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use super::dial::Dialer;
-use super::gateways;
 use super::health::Health;
 use super::link::{Connection, Link};
 use super::sentinel::Target;
 use super::slot::slot_of;
 use super::wire::{self, Call, Redirect};
-use super::{QUEUE_MAX, Shares};
-use crate::limit::store::{Check, Decision, ErrorKind, Op};
+use super::{QUEUE_MAX, Shares, gateways};
+use crate::limit::decision::{Check, Decision, ErrorKind, Op};
 use crate::metrics::Metrics;
 
 pub struct Lane {
@@ -288,5 +287,5 @@ async fn run_script(connection: &Connection, call: &Call<'_>, asking: bool) -> R
 
 /// One counter per kind, in the order of [`ErrorKind::ALL`].
 pub fn counters(metrics: &Metrics) -> Vec<IntCounter> {
-    ErrorKind::ALL.iter().map(|kind| metrics.store_error(*kind)).collect()
+    ErrorKind::ALL.iter().map(|kind| metrics.store_error(kind.label())).collect()
 }

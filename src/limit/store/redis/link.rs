@@ -18,7 +18,7 @@ use super::dial::{self, Dialer};
 use super::health::Health;
 use super::sentinel::Target;
 use super::wire;
-use crate::limit::store::ErrorKind;
+use crate::limit::decision::ErrorKind;
 
 /// Connect, log in and answer a PING: a stopped server accepts, and then says nothing.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);

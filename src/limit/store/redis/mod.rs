@@ -23,8 +23,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus::IntCounter;
 
-use super::{Check, Decision, ErrorKind, Op, StoreError};
-use crate::config::StoreSettings;
+use crate::limit::decision::{Check, Decision, ErrorKind, Op, StoreError};
+use crate::limit::store::settings::StoreSettings;
 use crate::metrics::Metrics;
 use address::{Address, Form};
 use cluster::Cluster;

@@ -4,7 +4,7 @@
 use redis::Value;
 
 use super::address::Addr;
-use crate::limit::store::Check;
+use crate::limit::decision::Check;
 
 pub const SLOTS: usize = 16384;
 

@@ -18,8 +18,8 @@ use super::Shares;
 use super::cluster::Nodes;
 use super::lane::Fault;
 use super::slot::slot;
-use crate::limit::rule::Answer;
-use crate::limit::store::{Check, Decision, ErrorKind, Op, Role};
+use crate::limit::answer::Answer;
+use crate::limit::decision::{Check, Decision, ErrorKind, Op, Role};
 
 /// Limits whose refusals are remembered.
 const LIKELY_MAX: usize = 10_000;

@@ -1,9 +1,8 @@
 //! TLS to Redis: whom to trust and who we are, read by the config from `ca`, `client_cert` and
 //! `client_key` of `[store]`. Called by `dial.rs` for each new connection.
 
-use std::fmt;
-use std::io;
 use std::sync::{Arc, LazyLock};
+use std::{fmt, io};
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};

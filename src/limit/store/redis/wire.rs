@@ -7,8 +7,9 @@ use std::sync::{Arc, LazyLock};
 use redis::{Cmd, RedisError, Value};
 
 use crate::limit::algo::{Rule, SCRIPT};
-use crate::limit::rule::Answer;
-use crate::limit::store::{self, Check, Decision, ErrorKind, Op};
+use crate::limit::answer::Answer;
+use crate::limit::decision::{Check, Decision, ErrorKind, Op};
+use crate::limit::store;
 
 /// Decisions carried by one call, so that a script never blocks Redis for long.
 pub const DECISIONS_MAX: usize = 128;

@@ -1,17 +1,14 @@
-//! Every metric family, registered once for the life of the process, and the handles bound to the
-//! routes and limits of a config. Labels come from config names and closed enums, never from
-//! request bytes, so the number of series is bounded by the config.
+//! Every metric family, registered once for the life of the process. Labels come from config names
+//! and closed enums, never from request bytes, so the number of series is bounded by the config.
 
 mod gateways;
-mod handles;
 mod store;
 
 pub use gateways::{Claim, Gateways};
-pub use handles::{LimitMetrics, Reason, RouteMetrics};
 pub use store::{StoreHealth, StoreView};
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus::core::Collector;
 use prometheus::{
@@ -19,25 +16,15 @@ use prometheus::{
     Registry, TextEncoder,
 };
 
-use crate::config::Config;
-use crate::limit::store::ErrorKind;
-use crate::route::Route;
-use crate::snapshot::Snapshot;
-
-/// The `route` label of requests that no route takes.
-pub const UNMATCHED: &str = "_none";
-/// The `limit` label of rejections that no limit made.
-pub const NO_LIMIT: &str = "_none";
-
 /// The families. Cheap to clone: all clones count together.
 #[derive(Clone)]
 pub struct Metrics {
     registry: Registry,
-    requests: IntCounterVec,
-    duration: HistogramVec,
-    in_flight: IntGaugeVec,
-    decisions: IntCounterVec,
-    rejections: IntCounterVec,
+    pub requests: IntCounterVec,
+    pub duration: HistogramVec,
+    pub in_flight: IntGaugeVec,
+    pub decisions: IntCounterVec,
+    pub rejections: IntCounterVec,
     http_rejected: IntCounterVec,
     http_would_reject: IntCounterVec,
     upstream_requests: IntCounterVec,
@@ -61,8 +48,6 @@ pub struct Metrics {
     pub store_denial_cache_hits: IntCounter,
     /// How many gateways share the store.
     pub gateways: Arc<Gateways>,
-    /// Handles by route name, kept over reloads.
-    routes: Arc<Mutex<HashMap<String, Arc<RouteMetrics>>>>,
 }
 
 const LATENCY_BUCKETS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
@@ -186,14 +171,12 @@ impl Metrics {
                 &r,
                 IntGauge::with_opts(opts("store_gateways", "Gateways that share the store, 0 if none has reported."))?,
             )?)),
-            routes: Arc::default(),
             registry: r,
         };
         let build = gauges(&metrics.registry, "build_info", "The running build.", &["version", "revision"])?;
         build
             .with_label_values(&[env!("CARGO_PKG_VERSION"), option_env!("SLUICEGATE_REVISION").unwrap_or("unknown")])
             .set(1);
-        ErrorKind::ALL.iter().for_each(|kind| drop(metrics.store_error(*kind)));
         Ok(metrics)
     }
 
@@ -204,50 +187,12 @@ impl Metrics {
         Ok(text)
     }
 
-    /// The handles of `route`; the series of its limits exist from now on.
-    pub fn route(&self, route: &Route, config: &Config) -> Arc<RouteMetrics> {
-        let handles = self.named(&route.name);
-        handles.prepare(route, config);
-        handles
-    }
-
-    pub fn unmatched(&self) -> Arc<RouteMetrics> {
-        self.named(UNMATCHED)
-    }
-
-    fn named(&self, name: &str) -> Arc<RouteMetrics> {
-        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
-        routes.entry(name.to_owned()).or_insert_with(|| Arc::new(RouteMetrics::new(name, self))).clone()
-    }
-
-    /// Drops the series of routes and limits that `snapshot`, now in force, does not have.
-    pub fn retire(&self, snapshot: &Snapshot) {
-        let config = &snapshot.config;
-        let mut kept: HashMap<&str, HashSet<&str>> = config
-            .routes
-            .iter()
-            .map(|route| (route.name.as_str(), route.limits.iter().map(|limit| limit.name.as_str()).collect()))
-            .collect();
-        kept.insert(UNMATCHED, HashSet::new());
-        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
-        routes.retain(|name, handles| match kept.get(name.as_str()) {
-            Some(limits) => {
-                handles.retire_limits(limits);
-                true
-            }
-            None => {
-                handles.retire();
-                false
-            }
-        });
-    }
-
-    /// Announces the config in force.
-    pub fn config_loaded(&self, snapshot: &Snapshot) {
+    /// Announces the config in force, loaded at `since`.
+    pub fn config_loaded(&self, hash: &str, generation: u64, since: SystemTime) {
         self.config_info.reset();
-        self.config_info.with_label_values(&[&snapshot.config.hash, &snapshot.generation.to_string()]).set(1);
+        self.config_info.with_label_values(&[hash, &generation.to_string()]).set(1);
         self.reload_successful.set(1);
-        let since = snapshot.loaded_at.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let since = since.duration_since(UNIX_EPOCH).unwrap_or_default();
         self.reload_success_timestamp.set(since.as_secs_f64());
     }
 
@@ -276,8 +221,8 @@ impl Metrics {
         self.connections.with_label_values(&[listener, protocol])
     }
 
-    pub fn store_error(&self, kind: ErrorKind) -> IntCounter {
-        self.store_errors.with_label_values(&[kind.label()])
+    pub fn store_error(&self, kind: &'static str) -> IntCounter {
+        self.store_errors.with_label_values(&[kind])
     }
 }
 

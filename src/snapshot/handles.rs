@@ -7,11 +7,15 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use http::{Method, StatusCode};
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
-use super::{Metrics, NO_LIMIT};
-use crate::config::{Config, StoreKind};
+use crate::config::Config;
 use crate::limit::rule::{Limit, Mode, OnError};
+use crate::limit::store::settings::StoreKind;
 use crate::limit::{Checked, Outcome, Standing};
+use crate::metrics::Metrics;
 use crate::route::Route;
+
+/// The `limit` label of rejections that no limit made.
+pub const NO_LIMIT: &str = "_none";
 
 /// Handles of one route. They outlive a reload that keeps the route.
 pub struct RouteMetrics {
@@ -93,7 +97,7 @@ impl Reason {
 }
 
 impl RouteMetrics {
-    pub(super) fn new(route: &str, metrics: &Metrics) -> RouteMetrics {
+    pub fn new(route: &str, metrics: &Metrics) -> RouteMetrics {
         RouteMetrics {
             route: route.to_owned(),
             requests_vec: metrics.requests.clone(),
@@ -131,7 +135,7 @@ impl RouteMetrics {
     }
 
     /// Creates the series that `route` can produce, so that rates are computed from 0 on.
-    pub(super) fn prepare(&self, route: &Route, config: &Config) {
+    pub fn prepare(&self, route: &Route, config: &Config) {
         let make_request = |code| drop(self.requests_vec.with_label_values(&[self.route.as_str(), "GET", code]));
         make_request("200");
         if !route.limits.is_empty() {
@@ -148,12 +152,12 @@ impl RouteMetrics {
         }
     }
 
-    pub(super) fn retire_limits(&self, kept: &HashSet<&str>) {
+    pub fn retire_limits(&self, kept: &HashSet<&str>) {
         let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
         limits.retain(|name, handles| kept.contains(name.as_str()) || handles.retire());
     }
 
-    pub(super) fn retire(&self) {
+    pub fn retire(&self) {
         self.retire_limits(&HashSet::new());
         self.unlimited.retire();
         let _ = self.duration_vec.remove_label_values(&[&self.route]);

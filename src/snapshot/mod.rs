@@ -1,14 +1,19 @@
 //! The config that is in force: immutable, numbered, with its metric handles bound. A request
 //! pins one from start to end; a reload swaps the next one in.
 
+mod book;
+mod handles;
+
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 
 use crate::config::Config;
-use crate::metrics::{LimitMetrics, Metrics, RouteMetrics};
 use crate::route::Route;
+pub use book::{Book, UNMATCHED};
+pub use handles::Reason;
+use handles::{LimitMetrics, RouteMetrics};
 
 pub struct Snapshot {
     /// 1 for the config of the start, one more with each applied reload.
@@ -32,20 +37,20 @@ pub struct RouteHandles {
 pub type Current = Arc<ArcSwap<Snapshot>>;
 
 impl Snapshot {
-    pub fn new(generation: u64, config: Config, metrics: &Metrics) -> Snapshot {
+    pub fn new(generation: u64, config: Config, book: &mut Book) -> Snapshot {
         Snapshot {
             generation,
             loaded_at: SystemTime::now(),
-            routes: config.routes.iter().map(|route| Arc::new(RouteHandles::of(route, &config, metrics))).collect(),
-            unmatched: Arc::new(RouteHandles { route: metrics.unmatched(), limits: Vec::new() }),
+            routes: config.routes.iter().map(|route| Arc::new(RouteHandles::of(route, &config, book))).collect(),
+            unmatched: Arc::new(RouteHandles { route: book.unmatched(), limits: Vec::new() }),
             config,
         }
     }
 }
 
 impl RouteHandles {
-    fn of(route: &Route, config: &Config, metrics: &Metrics) -> RouteHandles {
-        let handles = metrics.route(route, config);
+    fn of(route: &Route, config: &Config, book: &mut Book) -> RouteHandles {
+        let handles = book.route(route, config);
         let limits = route.limits.iter().map(|limit| handles.limit(&limit.name)).collect();
         RouteHandles { route: handles, limits }
     }

@@ -1,0 +1,55 @@
+//! Sections with names, `[KIND.NAME]`, and what those of one kind compiled to.
+
+use std::collections::HashMap;
+
+use crate::config::reader::{Section, closest};
+use crate::config::report::{Diagnostic, Kind, Place};
+use crate::config::source::Sources;
+
+/// One `[KIND.NAME]`.
+pub struct Named<'a> {
+    pub name: &'a str,
+    pub place: Place,
+    pub section: Section<'a>,
+}
+
+/// What the sections of one kind compiled to. A broken one is defined all the same, so that
+/// nobody is told that it is missing.
+pub struct Names<T> {
+    kind: &'static str,
+    order: Vec<String>,
+    values: HashMap<String, (Place, Option<T>)>,
+}
+
+impl<T: Clone> Names<T> {
+    pub fn new(kind: &'static str) -> Names<T> {
+        Names { kind, order: Vec::new(), values: HashMap::new() }
+    }
+
+    pub fn insert(&mut self, name: &str, place: Place, value: Option<T>) {
+        self.order.push(name.to_owned());
+        self.values.insert(name.to_owned(), (place, value));
+    }
+
+    pub fn find(&self, sources: &Sources, place: Place, name: &str) -> Option<T> {
+        if let Some((_, value)) = self.values.get(name) {
+            return value.clone();
+        }
+        let kind = self.kind;
+        let mistake =
+            Diagnostic::new(place, format!("undefined {kind} `{name}`")).kind(Kind::Absent).label("not defined");
+        let candidate = closest(name, self.order.iter().map(String::as_str));
+        sources.mistake(match candidate.and_then(|candidate| self.values.get_key_value(candidate)) {
+            Some((candidate, (defined, _))) => mistake
+                .related(*defined, format!("`{candidate}` is defined here"))
+                .help(format!("did you mean `{candidate}`?")),
+            None => mistake.help(format!("define it with [{kind}.{name}]")),
+        });
+        None
+    }
+
+    pub fn into_values(mut self) -> Vec<T> {
+        let values = self.order.iter().filter_map(|name| self.values.remove(name));
+        values.filter_map(|(_, value)| value).collect()
+    }
+}
