@@ -14,7 +14,7 @@ use indexmap::IndexMap;
 
 use super::algo::Rule;
 use super::answer::{Answer, NEVER};
-use super::decision::{Check, Role};
+use super::decision::{Check, Decision, Role};
 
 #[derive(Default)]
 pub struct Denials {
@@ -51,11 +51,9 @@ const SWEEP: usize = 4;
 /// Counts what was given back or reset in this process.
 static EPOCH: AtomicU64 = AtomicU64::new(0);
 
-/// To be called after charges of `checks` were changed outside of a decision.
-pub fn given_back(checks: &[Check]) {
-    if checks.iter().any(fit) {
-        EPOCH.fetch_add(1, Ordering::AcqRel);
-    }
+/// To be called after charges were changed outside of a decision.
+pub fn given_back() {
+    EPOCH.fetch_add(1, Ordering::AcqRel);
 }
 
 /// Whether a refusal of this check may be remembered.
@@ -79,6 +77,14 @@ impl Denials {
         }
         let known = checks.iter().enumerate().filter(|(_, check)| fit(check));
         known.filter_map(|(i, check)| Some((i, self.entries.get(check.key.as_str())?.answer(check, now)?))).collect()
+    }
+
+    /// Remembers what the store refuses, as of now; it was asked at `asked`.
+    pub fn learn_all(&mut self, checks: &[Check], decision: &Decision, asked: Asked) {
+        let now = Instant::now();
+        for (check, answer) in checks.iter().zip(&decision.answers) {
+            self.learn(check, *answer, asked, now);
+        }
     }
 
     /// Remembers that the store refused `check`; it was asked at `asked` and answered by `now`.

@@ -21,6 +21,7 @@ use super::overrides::Budget;
 use super::rule::{Limit, Mode, OnError};
 use super::standing::Standing;
 use super::store::memory::Memory;
+use super::store::redis::Redis;
 use super::store::{self, Store};
 use super::verdict::{Checked, Outcome, Verdict};
 use crate::metrics::{Gateways, Metrics};
@@ -29,7 +30,7 @@ use crate::metrics::{Gateways, Metrics};
 pub struct Limiter {
     desk: Rc<Desk>,
     /// Refusals by Redis that need not be asked for again.
-    denials: RefCell<Denials>,
+    denials: Rc<RefCell<Denials>>,
     denials_used: IntCounter,
     gateways: Arc<Gateways>,
     prefix: String,
@@ -52,7 +53,7 @@ impl Limiter {
     ) -> Limiter {
         Limiter {
             desk: previous.map_or_else(|| Desk::new(store, local.clone()), |previous| previous.desk.clone()),
-            denials: RefCell::default(),
+            denials: Rc::default(),
             denials_used: metrics.store_denial_cache_hits.clone(),
             gateways: metrics.gateways.clone(),
             prefix: prefix.to_owned(),
@@ -115,7 +116,7 @@ impl Limiter {
         }
         let cached = op == Op::Take && matches!(self.desk.store, Store::Redis(_));
         if !(cached && self.known_to_refuse(&mut verdict, &indexes, &checks)) {
-            self.ask_store(op, &mut verdict, &indexes, checks, hold, cached).await;
+            self.ask_store(op, &mut verdict, &indexes, checks, hold).await;
         }
         for (index, rule) in own {
             if let Some(checked) = verdict.checks.iter_mut().find(|checked| checked.limit == index) {
@@ -125,23 +126,11 @@ impl Limiter {
         verdict
     }
 
-    async fn ask_store(
-        &self,
-        op: Op,
-        verdict: &mut Verdict,
-        indexes: &[usize],
-        checks: Vec<Check>,
-        hold: bool,
-        cached: bool,
-    ) {
+    async fn ask_store(&self, op: Op, verdict: &mut Verdict, indexes: &[usize], checks: Vec<Check>, hold: bool) {
         let chained = checks.iter().any(|check| check.role.base);
         let roles: Vec<Role> = if chained { checks.iter().map(|check| check.role).collect() } else { Vec::new() };
-        let sent = cached.then(|| (Asked::at(Instant::now()), checks.clone()));
         match self.run_all(op, checks, hold).await {
             Ok((decision, held)) => {
-                if let Some((sent, checks)) = sent.filter(|_| !decision.admitted) {
-                    self.learn(&checks, &decision, sent);
-                }
                 verdict.held = held;
                 verdict.absorb(indexes, &roles, decision, Outcome::Store);
             }
@@ -200,13 +189,6 @@ impl Limiter {
         verdict.refused
     }
 
-    fn learn(&self, checks: &[Check], decision: &Decision, sent: Asked) {
-        let now = Instant::now();
-        for (check, answer) in checks.iter().zip(&decision.answers).filter(|(_, answer)| !answer.admitted) {
-            self.denials.borrow_mut().learn(check, *answer, sent, now);
-        }
-    }
-
     async fn run_all(&self, op: Op, checks: Vec<Check>, hold: bool) -> Result<Taken, StoreError> {
         let watched = hold && op == Op::Take && checks.iter().any(|check| check.limit.afterwards.is_some());
         match &self.desk.store {
@@ -215,23 +197,19 @@ impl Limiter {
                 let held = if watched { held(&self.desk, checks, &decision, Place::Store) } else { None };
                 Ok((decision, held))
             }
-            store if watched => self.take_for_good(store.clone(), checks).await,
-            store => Ok((store.run(op, checks).await?, None)),
+            Store::Redis(redis) if watched => self.take_for_good(redis.clone(), checks).await,
+            Store::Redis(redis) => ask_redis(redis, op, checks, &self.denials, None).await,
+            store @ Store::Timeline(_) => Ok((store.run(op, checks).await?, None)),
         }
     }
 
     /// Takes even if the request goes away meanwhile, so that what it holds is given back.
-    async fn take_for_good(&self, store: Store, checks: Vec<Check>) -> Result<Taken, StoreError> {
+    async fn take_for_good(&self, redis: Rc<Redis>, checks: Vec<Check>) -> Result<Taken, StoreError> {
         let (reply, answer) = oneshot::channel();
-        let (desk, call) = (self.desk.clone(), Call::begin(&self.desk));
+        let (desk, denials, call) = (self.desk.clone(), self.denials.clone(), Call::begin(&self.desk));
         spawn_local(async move {
-            let copies = checks.clone();
-            let outcome = store.run(Op::Take, checks).await.map(|decision| {
-                let held = held(&desk, copies, &decision, Place::Store);
-                (decision, held)
-            });
             // What nobody takes is dropped, and settles itself.
-            let _ = reply.send(outcome);
+            let _ = reply.send(ask_redis(&redis, Op::Take, checks, &denials, Some(&desk)).await);
             drop(call);
         });
         answer.await.unwrap_or_else(|_| Err(StoreError { kind: ErrorKind::Disconnected, checks: Vec::new() }))
@@ -282,6 +260,28 @@ impl Limiter {
             verdict.held = held(&self.desk, checks, &decision, Place::Local);
         }
         verdict.absorb(indexes, &roles, decision, Outcome::Local);
+    }
+}
+
+/// `watch`: what is charged there is held until the request ends.
+async fn ask_redis(
+    redis: &Redis,
+    op: Op,
+    checks: Vec<Check>,
+    denials: &RefCell<Denials>,
+    watch: Option<&Rc<Desk>>,
+) -> Result<Taken, StoreError> {
+    let asked = Asked::at(Instant::now());
+    let checks = Rc::new(checks);
+    match redis.ask(op, &checks).await {
+        Ok(decision) => {
+            if op == Op::Take && !decision.admitted {
+                denials.borrow_mut().learn_all(&checks, &decision, asked);
+            }
+            let held = watch.and_then(|desk| held(desk, Rc::unwrap_or_clone(checks), &decision, Place::Store));
+            Ok((decision, held))
+        }
+        Err(kind) => Err(StoreError { kind, checks: Rc::unwrap_or_clone(checks) }),
     }
 }
 

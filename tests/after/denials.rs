@@ -125,7 +125,7 @@ fn nothing_is_refused_that_the_store_would_admit() {
                 let op = if rng.random_bool(0.5) { Op::Reset } else { Op::Adjust };
                 let back: Vec<Check> = checks.iter().map(|check| Check { cost: -3, ..check.clone() }).collect();
                 store.run(op, &back, now_us / 1000);
-                given_back(&back);
+                given_back();
                 continue;
             }
             let refused = denials.known(&checks, at(now_us));

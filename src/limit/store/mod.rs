@@ -36,9 +36,11 @@ impl Store {
         match self {
             Store::Memory(memory) => Ok(memory.run(op, &checks, now_ms())),
             Store::Redis(redis) if matches!(op, Op::Adjust | Op::Reset) => {
-                let changed: Vec<Check> = checks.iter().filter(|check| denials::fit(check)).cloned().collect();
+                let remembered = checks.iter().any(denials::fit);
                 let outcome = redis.run(op, checks).await;
-                denials::given_back(&changed);
+                if remembered {
+                    denials::given_back();
+                }
                 outcome
             }
             Store::Redis(redis) => redis.run(op, checks).await,

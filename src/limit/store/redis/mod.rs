@@ -38,7 +38,7 @@ use tls::Tls;
 pub const QUEUE_MAX: usize = 4096;
 
 /// The checks of one decision, shared by those who wait and those who send.
-type Shares = Rc<Vec<Check>>;
+pub type Shares = Rc<Vec<Check>>;
 
 /// A worker's way to Redis; lives in the worker's runtime.
 pub struct Redis {
@@ -79,16 +79,20 @@ impl Redis {
     /// [`ErrorKind::Disconnected`] a charge may have happened, so nothing is asked twice.
     pub async fn run(&self, op: Op, checks: Vec<Check>) -> Result<Decision, StoreError> {
         let checks = Rc::new(checks);
-        match self.ask(op, &checks).await {
-            Ok(decision) => Ok(decision),
-            Err(kind) => {
-                self.errors[kind as usize].inc();
-                Err(StoreError { kind, checks: Rc::unwrap_or_clone(checks) })
-            }
-        }
+        let outcome = self.ask(op, &checks).await;
+        outcome.map_err(|kind| StoreError { kind, checks: Rc::unwrap_or_clone(checks) })
     }
 
-    async fn ask(&self, op: Op, checks: &Shares) -> Result<Decision, ErrorKind> {
+    /// The same for a caller who needs the checks afterwards.
+    pub async fn ask(&self, op: Op, checks: &Shares) -> Result<Decision, ErrorKind> {
+        let outcome = self.ask_servers(op, checks).await;
+        if let Err(kind) = &outcome {
+            self.errors[*kind as usize].inc();
+        }
+        outcome
+    }
+
+    async fn ask_servers(&self, op: Op, checks: &Shares) -> Result<Decision, ErrorKind> {
         match &self.form {
             Servers::One(lane) => lane.ask(op, checks, Way::Shared).await.map_err(|fault| match fault {
                 Fault::Failed(kind) => kind,
