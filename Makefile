@@ -15,6 +15,8 @@ demo: ## run the gateway with the echo upstream and a sample limit; edit its con
 
 check: ## formatting, lints, docs, supply chain
 	$(CARGO) fmt --check
+	@# Modules that a macro declares are not found by cargo.
+	rustfmt --check --edition 2024 $$(find src/limit/algo -name '*.rs')
 	$(CARGO) clippy --all-targets --quiet -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --quiet
 	@tests/deny.sh

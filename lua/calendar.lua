@@ -4,7 +4,6 @@
 --        knowledge, what time it is is ours: any of the first three may turn out to be current
 -- state  count, id of the window it belongs to (a local date, so that it is equal for callers
 --        with different releases of the time zone database)
-local max = math.max
 
 -- What the window that holds now has counted, its id, its end, and whether that has to be stored
 -- even after a refusal.
@@ -31,28 +30,11 @@ local function window_at(rule, state, now)
 end
 
 local function decide(rule, state, now, cost)
-  local limit = rule[1]
-  local count, id, stop, mended = window_at(rule, state, now)
-
-  local admitted = cost == 0 or count + cost <= limit
-  if admitted then count = count + cost end
-
-  local left = stop - now
-  local retry = 0
-  if cost > limit then
-    retry = -1
-  elseif not admitted then
-    retry = left
-  end
-  local store = cost > 0 and (admitted or mended)
-  return admitted, max(limit - count, 0), retry, left, id, store and left, { count, id }
+  return counted.decide(rule[1], now, cost, window_at(rule, state, now))
 end
 
--- The receipt is the id of the window charged; when that window is over nothing is given back.
 local function adjust(rule, state, now, delta, receipt)
-  local count, id, stop = window_at(rule, state, now)
-  if delta < 0 and (count == 0 or id ~= receipt) then return false end
-  return stop - now, { max(count + delta, 0), id }
+  return counted.adjust(now, delta, receipt, window_at(rule, state, now))
 end
 
 return { decide = decide, adjust = adjust, fields = 2 }

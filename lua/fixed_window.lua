@@ -4,8 +4,8 @@
 -- state  count, start of the window it belongs to
 local max = math.max
 
--- What the window that holds now has counted, its start, and whether that has to be stored even
--- after a refusal.
+-- What the window that holds now has counted, its start, its end, and whether that has to be stored
+-- even after a refusal.
 local function window_at(rule, state, now)
   local window, clock = rule[2], rule[3]
 
@@ -24,32 +24,15 @@ local function window_at(rule, state, now)
   elseif at >= start + window then
     count, start = 0, at
   end
-  return count, start, mended
+  return count, start, start + window, mended
 end
 
 local function decide(rule, state, now, cost)
-  local limit, window = rule[1], rule[2]
-  local count, start, mended = window_at(rule, state, now)
-
-  local admitted = cost == 0 or count + cost <= limit
-  if admitted then count = count + cost end
-
-  local left = start + window - now
-  local retry = 0
-  if cost > limit then
-    retry = -1
-  elseif not admitted then
-    retry = left
-  end
-  local store = cost > 0 and (admitted or mended)
-  return admitted, max(limit - count, 0), retry, left, start, store and left, { count, start }
+  return counted.decide(rule[1], now, cost, window_at(rule, state, now))
 end
 
--- The receipt is the start of the window charged; when that window is over nothing is given back.
 local function adjust(rule, state, now, delta, receipt)
-  local count, start = window_at(rule, state, now)
-  if delta < 0 and (count == 0 or start ~= receipt) then return false end
-  return start + rule[2] - now, { max(count + delta, 0), start }
+  return counted.adjust(now, delta, receipt, window_at(rule, state, now))
 end
 
 return { decide = decide, adjust = adjust, fields = 2 }

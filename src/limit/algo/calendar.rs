@@ -7,30 +7,20 @@
 
 mod dates;
 
-
 use std::sync::Arc;
-
 
 use arc_swap::ArcSwapOption;
 
-
+use super::counted::{State, Window};
 use super::{Algorithm, Policy, Step};
-use crate::limit::answer::{Answer, NEVER};
-pub use dates::{Dates, Unit};
 use dates::Windows;
+pub use dates::{Dates, Unit};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Calendar {
     pub limit: i64,
     dates: Dates,
     known: Known,
-}
-
-/// `count` units were taken in the window `id`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct State {
-    count: i64,
-    id: i64,
 }
 
 /// The windows asked for last: within one of them the calendar is asked once.
@@ -73,50 +63,16 @@ impl Algorithm for Calendar {
     }
 
     fn decide(&self, state: Option<&State>, now: i64, cost: i64, _tag: i64) -> Step<State> {
-        let limit = self.limit;
-        let Current { mut count, id, end, mended } = self.window_at(state, now);
-
-        let admitted = cost == 0 || count + cost <= limit;
-        if admitted {
-            count += cost;
-        }
-
-        let left = end - now;
-        let mut retry_ms = 0;
-        if cost > limit {
-            retry_ms = NEVER;
-        } else if !admitted {
-            retry_ms = left;
-        }
-        let store = cost > 0 && (admitted || mended);
-        let remaining = (limit - count).max(0);
-        Step {
-            answer: Answer { admitted, remaining, retry_ms, reset_ms: left, receipt: id },
-            next: store.then_some((State { count, id }, left)),
-        }
+        self.window_at(state, now).decide(self.limit, now, cost)
     }
 
-    /// The receipt is the id of the window charged; when that window is over nothing is given back.
     fn adjust(&self, state: Option<&State>, now: i64, delta: i64, receipt: i64) -> Option<(State, i64)> {
-        let Current { count, id, end, .. } = self.window_at(state, now);
-        if delta < 0 && (count == 0 || id != receipt) {
-            return None;
-        }
-        Some((State { count: (count + delta).max(0), id }, end - now))
+        self.window_at(state, now).adjust(now, delta, receipt)
     }
 
     fn text(state: &State) -> String {
-        format!("{} {}", state.count, state.id)
+        state.text()
     }
-}
-
-/// What the window that holds now has counted, its id, its end, and whether that has to be stored
-/// even after a refusal.
-struct Current {
-    count: i64,
-    id: i64,
-    end: i64,
-    mended: bool,
 }
 
 impl Calendar {
@@ -124,17 +80,17 @@ impl Calendar {
         Calendar { limit, dates, known: Known::default() }
     }
 
-    fn window_at(&self, state: Option<&State>, now: i64) -> Current {
+    fn window_at(&self, state: Option<&State>, now: i64) -> Window {
         let [_, current, next, after, _] = self.windows(now);
-        let fresh = Current { count: 0, id: current.id, end: next.start_ms, mended: false };
+        let fresh = Window { count: 0, id: current.id, end: next.start_ms, mended: false };
         match state {
-            Some(state) if state.id == current.id => Current { count: state.count, ..fresh },
+            Some(state) if state.id == current.id => Window { count: state.count, ..fresh },
             // Time does not run backwards.
             Some(state) if state.id == next.id => {
-                Current { count: state.count, id: next.id, end: after.start_ms, mended: false }
+                Window { count: state.count, id: next.id, end: after.start_ms, mended: false }
             }
             // Left by another clock, or by shorter windows inside this one.
-            Some(state) if state.id > current.id => Current { count: state.count, mended: true, ..fresh },
+            Some(state) if state.id > current.id => Window { count: state.count, mended: true, ..fresh },
             _ => fresh,
         }
     }
@@ -154,10 +110,9 @@ impl Calendar {
 
 #[cfg(test)]
 mod tests {
-        use jiff::civil::{Time, Weekday};
-        use jiff::tz::TimeZone;
+    use jiff::civil::{Time, Weekday};
+    use jiff::tz::TimeZone;
 
-    
     use super::*;
 
     fn days(limit: i64) -> Calendar {

@@ -3,7 +3,6 @@
 //! dies, it is free `lease_ms` after its last renewal. So the wait of a refusal is the longest:
 //! a release may come earlier.
 
-
 use super::{Algorithm, Policy, Step};
 use crate::limit::answer::{Answer, NEVER};
 
@@ -118,7 +117,8 @@ impl Algorithm for Concurrency {
 
     /// Pairs of id and expiry.
     fn text(state: &State) -> String {
-        let leases: Vec<String> = state.leases.iter().map(|lease| format!("{} {}", lease.id, lease.expiry_ms)).collect();
+        let leases: Vec<String> =
+            state.leases.iter().map(|lease| format!("{} {}", lease.id, lease.expiry_ms)).collect();
         leases.join(" ")
     }
 }

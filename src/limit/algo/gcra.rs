@@ -4,7 +4,6 @@
 //! 1/`rate` ms, so nothing rounds at any rate. While the clock does not run backwards the verdicts
 //! are those of a token bucket with the same numbers; after it did they are never more generous.
 
-
 use super::{Algorithm, Policy, Step, div_ceil};
 use crate::limit::answer::{Answer, NEVER};
 

@@ -5,7 +5,6 @@
 //! The state counts what has not left, in units of unit x ms: nothing is rounded, and a changed
 //! rate or queue keeps what was taken.
 
-
 use super::token_bucket::rescale;
 use super::{Algorithm, Policy, Step, div_ceil};
 use crate::limit::answer::{Answer, NEVER};

@@ -1,6 +1,8 @@
 //! The algorithms. Each is one file here and one of the same name in `lua/`, twins that decide
 //! alike, and one entry in the list below: the rule and state enums, the config names and the
-//! Redis script derive from it. Nothing in this folder does I/O or reads a clock.
+//! Redis script derive from it. `counted` is what two of them share. Nothing in this folder does I/O or reads a clock.
+
+pub mod counted;
 
 use super::answer::{Answer, Policy};
 
@@ -77,9 +79,10 @@ macro_rules! algorithms {
         /// Config names, in the order of the list.
         pub const NAMES: &[&str] = &[$(stringify!($module)),*];
 
-        /// The Redis script: a constructor per algorithm file, the shapes of state, the gate.
+        /// The Redis script: what algorithms share, a constructor per algorithm file, the shapes of state, the gate.
         pub const SCRIPT: &str = concat!(
             "local modules = {}\n",
+            include_str!("../../../lua/counted.lua"),
             $("modules[#modules + 1] = function()\n",
               include_str!(concat!("../../../lua/", stringify!($module), ".lua")),
               "end\n",)*

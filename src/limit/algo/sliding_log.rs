@@ -2,7 +2,6 @@
 //! any stretch of `window_ms`. Costs memory for each unit of the limit, and in this process a copy
 //! of the log for each charge.
 
-
 use super::{Algorithm, Policy, Step};
 use crate::limit::answer::{Answer, NEVER};
 

@@ -5,7 +5,6 @@
 //! counters, each a part of the window: all that the window touches count in full, so no stretch
 //! as long as a window ever admits more than `limit`.
 
-
 use super::{Algorithm, Policy, Step, div_ceil};
 use crate::limit::answer::{Answer, NEVER};
 

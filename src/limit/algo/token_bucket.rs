@@ -4,7 +4,6 @@
 //! refill nor charge ever divides. A raised or lowered burst therefore keeps what was consumed,
 //! and a bucket that has refilled equals an absent one.
 
-
 use super::{Algorithm, Policy, Step, div_ceil};
 use crate::limit::answer::{Answer, NEVER};
 

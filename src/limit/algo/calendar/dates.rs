@@ -1,6 +1,5 @@
 //! From an instant to the calendar windows around it, in any time zone. Called by `calendar`.
 
-
 use jiff::civil::{Date, Time, Weekday};
 use jiff::tz::{AmbiguousOffset, Offset, TimeZone};
 use jiff::{Error, SignedDuration, Timestamp, ToSpan};
@@ -166,7 +165,7 @@ fn number(date: Date) -> i64 {
 
 #[cfg(test)]
 mod tests {
-        use super::*;
+    use super::*;
 
     fn dates(unit: Unit, zone: &str, resets_at: &str, week_start: Weekday) -> Dates {
         let zone = TimeZone::get(zone).unwrap();
@@ -181,7 +180,11 @@ mod tests {
             let [before, current, next, ..] = dates.windows(ms(now));
             let found = Timestamp::from_millisecond(next.start_ms).unwrap();
             let begun = Timestamp::from_millisecond(current.start_ms).unwrap();
-            assert_eq!((current.id, begun.to_string(), found.to_string()), (*id, (*start).into(), (*end).into()), "{zone} {now}");
+            assert_eq!(
+                (current.id, begun.to_string(), found.to_string()),
+                (*id, (*start).into(), (*end).into()),
+                "{zone} {now}"
+            );
             assert!(before.start_ms < current.start_ms);
             // Each ms of it belongs to it, none outside does.
             for (edge, holds) in [(ms(start), true), (ms(start) - 1, false), (ms(end) - 1, true), (ms(end), false)] {
@@ -204,15 +207,27 @@ mod tests {
                 ("2026-11-01T12:00:00Z", 20261101, "2026-11-01T04:00:00Z", "2026-11-02T05:00:00Z"),
             ],
         );
-        assert_days("Asia/Shanghai", &[("2026-11-20T15:59:59Z", 20261120, "2026-11-19T16:00:00Z", "2026-11-20T16:00:00Z")]);
+        assert_days(
+            "Asia/Shanghai",
+            &[("2026-11-20T15:59:59Z", 20261120, "2026-11-19T16:00:00Z", "2026-11-20T16:00:00Z")],
+        );
         // Rules of the far future come from the zone's last line.
-        assert_days("Europe/Berlin", &[("2099-03-29T12:00:00Z", 20990329, "2099-03-28T23:00:00Z", "2099-03-29T22:00:00Z")]);
+        assert_days(
+            "Europe/Berlin",
+            &[("2099-03-29T12:00:00Z", 20990329, "2099-03-28T23:00:00Z", "2099-03-29T22:00:00Z")],
+        );
     }
 
     #[test]
     fn offsets_of_half_and_quarter_hours() {
-        assert_days("Asia/Kathmandu", &[("2026-11-20T18:14:59Z", 20261120, "2026-11-19T18:15:00Z", "2026-11-20T18:15:00Z")]);
-        assert_days("America/St_Johns", &[("2026-11-20T03:30:00Z", 20261120, "2026-11-20T03:30:00Z", "2026-11-21T03:30:00Z")]);
+        assert_days(
+            "Asia/Kathmandu",
+            &[("2026-11-20T18:14:59Z", 20261120, "2026-11-19T18:15:00Z", "2026-11-20T18:15:00Z")],
+        );
+        assert_days(
+            "America/St_Johns",
+            &[("2026-11-20T03:30:00Z", 20261120, "2026-11-20T03:30:00Z", "2026-11-21T03:30:00Z")],
+        );
         // Clocks went from 00:01 back to 23:01: the 6th began a minute before, and goes on.
         assert_days(
             "America/St_Johns",
@@ -232,7 +247,10 @@ mod tests {
             ],
         );
         // Midnight twice.
-        assert_days("America/Havana", &[("2026-11-01T04:30:00Z", 20261101, "2026-11-01T04:00:00Z", "2026-11-02T05:00:00Z")]);
+        assert_days(
+            "America/Havana",
+            &[("2026-11-01T04:30:00Z", 20261101, "2026-11-01T04:00:00Z", "2026-11-02T05:00:00Z")],
+        );
         // 30 December 2011 did not happen.
         assert_days(
             "Pacific/Apia",
@@ -290,7 +308,10 @@ mod tests {
     #[test]
     fn hours_are_those_of_the_local_clock() {
         let assert_hours = |zone, table: &[_]| assert_windows(Unit::Hour, zone, "00:00", Weekday::Monday, table);
-        assert_hours("Asia/Kathmandu", &[("2026-11-20T12:00:00Z", 20261120170, "2026-11-20T11:15:00Z", "2026-11-20T12:15:00Z")]);
+        assert_hours(
+            "Asia/Kathmandu",
+            &[("2026-11-20T12:00:00Z", 20261120170, "2026-11-20T11:15:00Z", "2026-11-20T12:15:00Z")],
+        );
         assert_hours(
             "America/New_York",
             &[
