@@ -6,6 +6,7 @@ use std::borrow::Cow;
 
 use http::HeaderMap;
 use http::header::COOKIE;
+use percent_encoding::percent_decode;
 
 /// The first parameter called `name`, decoded: `%41` is `A` and `+` a space, in names too. One
 /// without `=` has an empty value.
@@ -35,35 +36,7 @@ fn decoded(text: &str) -> Cow<'_, [u8]> {
         return Cow::Borrowed(text.as_bytes());
     }
     let plussed: Vec<u8> = text.bytes().map(|byte| if byte == b'+' { b' ' } else { byte }).collect();
-    Cow::Owned(percent_decoded(&plussed))
-}
-
-pub fn percent_decoded(text: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let [byte, after @ ..] = rest {
-        rest = after;
-        out.push(match (byte, after) {
-            (b'%', [high, low, after @ ..]) => match (hex(*high), hex(*low)) {
-                (Some(high), Some(low)) => {
-                    rest = after;
-                    high << 4 | low
-                }
-                _ => b'%',
-            },
-            _ => *byte,
-        });
-    }
-    out
-}
-
-fn hex(digit: u8) -> Option<u8> {
-    match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'a'..=b'f' => Some(digit - b'a' + 10),
-        b'A'..=b'F' => Some(digit - b'A' + 10),
-        _ => None,
-    }
+    Cow::Owned(percent_decode(&plussed).collect())
 }
 
 #[cfg(test)]

@@ -8,9 +8,9 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use percent_encoding::percent_decode;
 
 use super::algo::Rule;
-use super::inputs::percent_decoded;
 use super::key::{Key, Parts};
 
 /// What a key has.
@@ -157,7 +157,7 @@ impl Overrides {
         for (part, text) in key.0.iter().zip(parts) {
             values.push(match text {
                 b"*" => None,
-                text => Some(part.canonical(percent_decoded(text))?),
+                text => Some(part.canonical(percent_decode(text).collect())?),
             });
         }
         let value = str::from_utf8(value).map_err(|_| "the value is not UTF-8".to_owned())?;
