@@ -54,6 +54,30 @@ fn term_lets_the_request_in_flight_finish_and_exits_with_0() {
 }
 
 #[test]
+fn a_request_in_flight_ends_under_the_config_it_began_with() {
+    let (upstream, release) = held();
+    let gateway = in_front_of(&upstream, "");
+    let config = gateway.dir.path().join("sluicegate.toml");
+    let before = std::fs::read_to_string(&config).unwrap();
+    let mark = |mark: &str| {
+        let edited = format!("{before}response_headers = {{ set = {{ x-config = \"{mark}\" }} }}\n");
+        let reloads = || gateway.log().matches("config reloaded").count();
+        let seen = reloads();
+        std::fs::write(&config, edited).unwrap();
+        until("the edit is in force", || reloads() > seen);
+    };
+    mark("first");
+    let mut client = gateway.client();
+    client.send(get("/", ""));
+    upstream.request();
+    mark("second");
+    release.send(()).unwrap();
+    assert_eq!(client.answer("GET").get("x-config"), Some("first"));
+    release.send(()).unwrap();
+    assert_eq!(client.ask(&get("/", ""), "").get("x-config"), Some("second"));
+}
+
+#[test]
 fn a_second_term_ends_at_once() {
     let (upstream, _release) = held();
     let mut gateway = in_front_of(&upstream, "");
