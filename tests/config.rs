@@ -15,8 +15,7 @@ use sluicegate::limit::algo::token_bucket::TokenBucket;
 use sluicegate::limit::key::{Cost, Key, KeyPart, Missing};
 use sluicegate::limit::rule::{Mode, OnError};
 use sluicegate::limit::store::settings::StoreKind;
-use sluicegate::route::Dialect;
-use sluicegate::route::{Action, HostPattern, PathPattern, Segment};
+use sluicegate::route::{Action, Dialect, HostPattern, PathPattern, Segment};
 use sluicegate::upstream::Balance;
 
 const ROUTE: &str = "[[route]]\nupstream = \"echo:\"\n";

@@ -69,8 +69,7 @@ impl Table {
         true
     }
 
-    fn find(&self, key: &Key, parts: &impl Parts) -> Option<&Budget> {
-        let values: Vec<Option<Cow<[u8]>>> = key.0.iter().map(|part| part.shown(parts)).collect();
+    fn find(&self, values: &[Option<Cow<[u8]>>]) -> Option<&Budget> {
         self.masks.iter().find_map(|mask| {
             let starred = |i: usize| mask & 1 << i != 0;
             if values.iter().enumerate().any(|(i, value)| value.is_none() && !starred(i)) {
@@ -80,6 +79,11 @@ impl Table {
             self.budgets.get(joined(shown).as_str())
         })
     }
+}
+
+/// The values of a field; `None` is the star.
+fn values(field: &[u8]) -> impl Iterator<Item = Option<Cow<'_, [u8]>>> {
+    field.split(|byte| *byte == b',').map(|text| (text != b"*").then(|| percent_decode(text).into()))
 }
 
 /// The values as one field: separated by `,`, a star for `None`. Bytes other than visible ASCII,
@@ -109,6 +113,12 @@ fn joined<'v>(values: impl Iterator<Item = Option<&'v [u8]>>) -> String {
     field
 }
 
+/// The values of a key as a field of the hash; a star for each that is absent.
+pub fn field(key: &Key, parts: &impl Parts) -> String {
+    let values: Vec<Option<Cow<[u8]>>> = key.0.iter().map(|part| part.shown(parts)).collect();
+    joined(values.iter().map(Option::as_deref))
+}
+
 impl Overrides {
     pub fn new(fixed: Table, template: Arc<Template>) -> Overrides {
         Overrides { all: ArcSwap::from_pointee(fixed.clone()), fixed, template }
@@ -120,7 +130,13 @@ impl Overrides {
         if all.budgets.is_empty() {
             return None;
         }
-        all.find(key, parts).cloned()
+        let values: Vec<Option<Cow<[u8]>>> = key.0.iter().map(|part| part.shown(parts)).collect();
+        all.find(&values).cloned()
+    }
+
+    /// The same for the key whose values [`field`] has written.
+    pub fn find_field(&self, field: &str) -> Option<Budget> {
+        self.all.load().find(&values(field.as_bytes()).collect::<Vec<_>>()).cloned()
     }
 
     /// Puts the live ones in force, all at once. With a mistake in any of them those in force
@@ -149,16 +165,13 @@ impl Overrides {
     }
 
     fn read(&self, key: &Key, field: &[u8], value: &[u8], table: &mut Table) -> Result<(), String> {
-        let parts: Vec<&[u8]> = field.split(|byte| *byte == b',').collect();
-        if parts.len() != key.0.len() {
-            return Err(format!("the key has {} parts, the field {}", key.0.len(), parts.len()));
+        let written: Vec<Option<Cow<[u8]>>> = values(field).collect();
+        if written.len() != key.0.len() {
+            return Err(format!("the key has {} parts, the field {}", key.0.len(), written.len()));
         }
-        let mut values = Vec::with_capacity(parts.len());
-        for (part, text) in key.0.iter().zip(parts) {
-            values.push(match text {
-                b"*" => None,
-                text => Some(part.canonical(percent_decode(text).collect())?),
-            });
+        let mut values = Vec::with_capacity(written.len());
+        for (part, value) in key.0.iter().zip(written) {
+            values.push(value.map(|value| part.canonical(value.into_owned())).transpose()?);
         }
         let value = str::from_utf8(value).map_err(|_| "the value is not UTF-8".to_owned())?;
         let budget = (self.template)(value)?;

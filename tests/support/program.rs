@@ -5,6 +5,7 @@
 pub mod client;
 pub mod gateway;
 pub mod http;
+pub mod manual;
 pub mod upstream;
 
 use std::time::{Duration, Instant};

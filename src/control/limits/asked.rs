@@ -9,10 +9,11 @@ use http::StatusCode;
 use super::json::{Faults, Node, Problem, parse, unknown};
 use super::receipt::Receipt;
 use crate::config::Config;
-use crate::limit::Limiter;
 use crate::limit::decision::{Check, Op};
 use crate::limit::key::{COST_MAX, KeyPart, PartValue, Parts};
+use crate::limit::overrides::Budget;
 use crate::limit::rule::Limit;
+use crate::limit::{Limiter, Outcome};
 
 /// The body of `POST /-/decide`.
 pub struct Order {
@@ -113,6 +114,7 @@ fn decision(node: &Node, config: &Config) -> Option<Decision> {
             }
         }
     }
+    let limits = in_turn(limits, &items);
     let parts = match node.get("key") {
         // What the unknown limits are keyed by is unknown too.
         Some(key) if limits.len() == items.len() => named(&key, &limits)?,
@@ -123,6 +125,26 @@ fn decision(node: &Node, config: &Config) -> Option<Decision> {
         None => None,
     };
     Some(Decision { limits, parts, cost })
+}
+
+/// The limits, each after its base as on a route: alone it would never be asked.
+fn in_turn(mut waiting: Vec<Arc<Limit>>, items: &[Node]) -> Vec<Arc<Limit>> {
+    for item in items {
+        let base = waiting.iter().find(|limit| item.is(&limit.name)).and_then(|limit| limit.after.as_ref());
+        if let Some(base) = base.filter(|base| !items.iter().any(|item| item.is(base))) {
+            item.fault::<()>(format!("it comes after `{base}`: name both"));
+        }
+    }
+    let mut ordered: Vec<Arc<Limit>> = Vec::with_capacity(waiting.len());
+    while !waiting.is_empty() {
+        let ready = |limit: &Arc<Limit>| {
+            limit.after.as_ref().is_none_or(|base| ordered.iter().any(|earlier| earlier.name == *base))
+        };
+        let Some(next) = waiting.iter().position(ready) else { break };
+        ordered.push(waiting.remove(next));
+    }
+    ordered.append(&mut waiting);
+    ordered
 }
 
 /// A name that no limit asked is keyed by is a mistake: left alone it would leave a part absent.
@@ -215,13 +237,29 @@ pub fn query(limit: &Limit, query: &str) -> Result<(Named, Option<i64>), Problem
     Ok((Named(named.collect::<Result<_, _>>()?), cost))
 }
 
-/// The check of a limit that somebody manages; a part that is absent has to be said.
-pub fn check(limiter: &Limiter, limit: &Arc<Limit>, parts: &Named, cost: i64) -> Result<Check, Problem> {
-    limiter.check(limit, parts, cost).ok_or_else(|| {
+/// The check of a limit that somebody manages, by the numbers of its key, and what the key has instead
+/// of numbers; a part that is absent has to be said.
+pub fn check(
+    limiter: &Limiter,
+    limit: &Arc<Limit>,
+    parts: &Named,
+    cost: i64,
+) -> Result<(Check, Option<Outcome>), Problem> {
+    let Some(mut check) = limiter.check(limit, parts, cost) else {
         let names: Vec<String> = limit.key.0.iter().map(ToString::to_string).collect();
         let detail = format!("`{}` is keyed by {}: give each of them in `key`", limit.name, names.join(", "));
-        Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
-    })
+        return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
+    };
+    let instead = match limit.overrides.find(&limit.key, parts) {
+        None => None,
+        Some(Budget::Rule(rule)) => {
+            check.rule = rule;
+            None
+        }
+        Some(Budget::Blocked) => Some(Outcome::Blocked),
+        Some(Budget::Unlimited) => Some(Outcome::Unlimited),
+    };
+    Ok((check, instead))
 }
 
 fn percent_decoded(text: &str) -> Option<String> {

@@ -132,6 +132,10 @@ impl<'a> Node<'a> {
         }
     }
 
+    pub fn is(&self, text: &str) -> bool {
+        self.value.as_str() == Some(text)
+    }
+
     pub fn text(&self) -> Option<&'a str> {
         self.value.as_str().or_else(|| self.fault("it must be a string"))
     }

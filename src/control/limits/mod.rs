@@ -19,6 +19,7 @@ use crate::limit::algo::fixed_window::FixedWindow;
 use crate::limit::answer::{Answer, NEVER, Policy};
 use crate::limit::decision::{Check, ErrorKind, Op};
 use crate::limit::key::{COST_MAX, Cost, Missing};
+use crate::limit::overrides::{self, Budget};
 use crate::limit::rule::{Limit, Mode, OnError};
 use crate::limit::store::memory::Memory;
 use crate::limit::store::settings::StoreSettings;
@@ -104,8 +105,14 @@ impl Limits {
         let limit = find(&snapshot.config, name)?;
         let (parts, cost) = asked::query(limit, query)?;
         let limiter = self.limiter();
-        let check = asked::check(&limiter, limit, &parts, cost.unwrap_or_else(|| cost_of(limit)))?;
+        let (check, instead) = asked::check(&limiter, limit, &parts, cost.unwrap_or_else(|| cost_of(limit)))?;
         let (key, policy) = (check.key.clone(), check.rule.policy());
+        if let Some(outcome) = instead {
+            let mut state = unasked(outcome);
+            state["limit"] = name.into();
+            state["state_key"] = key.into();
+            return Ok(state);
+        }
         let mut now = check.clone();
         now.cost = 0;
         let now = limiter.run(Op::Peek, now).await.map_err(|kind| store_away(kind, ""))?;
@@ -122,7 +129,7 @@ impl Limits {
         let limit = find(&snapshot.config, name)?;
         let (parts, _) = asked::query(limit, query)?;
         let limiter = self.limiter();
-        let check = asked::check(&limiter, limit, &parts, 0)?;
+        let (check, _) = asked::check(&limiter, limit, &parts, 0)?;
         let key = check.key.clone();
         // What was used while the store was away goes as well.
         limiter.run_local(Op::Reset, check.clone());
@@ -141,7 +148,7 @@ impl Limits {
         let (applied, reason) = match asked::refund(limit, body)? {
             asked::Refund::Receipt(receipt) => self.refund_receipt(&limiter, limit, &receipt).await?,
             asked::Refund::Units { parts, cost } => {
-                let check = asked::check(&limiter, limit, &parts, cost)?;
+                let (check, _) = asked::check(&limiter, limit, &parts, cost)?;
                 (give_back_units(&limiter, check).await?, "nothing_charged")
             }
         };
@@ -170,6 +177,9 @@ impl Limits {
         }
         let mut check = Check::new(limit, receipt.key.clone(), -receipt.cost);
         check.tag = receipt.receipt;
+        if let Some(Budget::Rule(rule)) = limit.overrides.find_field(&receipt.who) {
+            check.rule = rule;
+        }
         if receipt.local {
             return Ok((limiter.run_local(Op::Adjust, check).is_some_and(|answer| answer.admitted), "nothing_charged"));
         }
@@ -218,22 +228,36 @@ async fn answer(limiter: Rc<Limiter>, op: Op, decision: Decision) -> Value {
         .enumerate()
         .map(|(index, (limit, check))| {
             let checked = verdict.checks.iter().find(|checked| checked.limit == index);
-            entry(op, limit, check, checked, &verdict)
+            let who = overrides::field(&limit.key, &parts);
+            entry(op, limit, check, who, checked, &verdict)
         })
         .collect();
     json!({ "admitted": !verdict.refused, "limits": entries })
 }
 
-fn entry(op: Op, limit: &Limit, check: Option<Check>, checked: Option<&Checked>, verdict: &Verdict) -> Value {
+fn entry(
+    op: Op,
+    limit: &Limit,
+    check: Option<Check>,
+    who: String,
+    checked: Option<&Checked>,
+    verdict: &Verdict,
+) -> Value {
     let Some(&Checked { outcome, standing, .. }) = checked else {
-        let why = if check.is_none() { "key_absent" } else { "refused_before" };
+        let why = match check {
+            None => "key_absent",
+            Some(_) if verdict.refused => "refused_before",
+            Some(_) => "base_has_room",
+        };
         return json!({ "limit": limit.name, "asked": false, "reason": why });
     };
+    if standing == Standing::NotYet {
+        return json!({ "limit": limit.name, "asked": false, "reason": "base_has_room" });
+    }
     let Some((answer, check)) = outcome.answer().zip(check) else {
-        let mut entry = json!({ "limit": limit.name, "asked": true, "admitted": outcome.admitted() });
-        if !outcome.admitted() {
-            entry["reason"] = crate::http::respond::reason(outcome).label().into();
-        }
+        let mut entry = unasked(outcome);
+        entry["limit"] = limit.name.as_str().into();
+        entry["asked"] = true.into();
         entry["source"] = "none".into();
         return entry;
     };
@@ -251,11 +275,22 @@ fn entry(op: Op, limit: &Limit, check: Option<Check>, checked: Option<&Checked>,
             local: matches!(outcome, Outcome::Local(_)),
             cost: check.cost,
             receipt: answer.receipt,
+            who,
             key: check.key,
         };
-        entry["receipt"] = receipt.token().into();
+        if let Some(token) = receipt.token() {
+            entry["receipt"] = token.into();
+        }
     }
     entry
+}
+
+/// What is known without a store.
+fn unasked(outcome: Outcome) -> Value {
+    match outcome.admitted() {
+        true => json!({ "admitted": true }),
+        false => json!({ "admitted": false, "reason": crate::http::respond::reason(outcome).label() }),
+    }
 }
 
 /// An answer's numbers. `retry_after_ms` is null when waiting cannot help.

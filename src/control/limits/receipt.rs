@@ -18,29 +18,31 @@ pub struct Receipt {
     pub cost: i64,
     /// The algorithm's name of the charge.
     pub receipt: i64,
+    /// The values of the key, as a field of the overrides.
+    pub who: String,
     /// The state key, which ends with limit and algorithm.
     pub key: String,
 }
 
-/// Longer texts are no receipts: keys are bounded.
-const TEXT_MAX: usize = 16 * 1024;
+/// A longer token is no receipt. A body with one is not longer than 64 KiB.
+const TOKEN_MAX: usize = 60 * 1024;
 const CHECKSUM: usize = 8;
 
 impl Receipt {
-    /// An opaque token. The sum in it catches cut and mixed up tokens; it is no signature, as
+    /// An opaque token; `None` if it would be too long, for values of many KiB. The sum in it catches cut and mixed up tokens; it is no signature, as
     /// whoever may send a receipt may take and reset everything anyway.
-    pub fn token(&self) -> String {
-        let Receipt { id, expires_ms, local, cost, receipt, key } = self;
-        let text = format!("1 {id:032x} {expires_ms} {} {cost} {receipt} {key}", u8::from(*local));
+    pub fn token(&self) -> Option<String> {
+        let Receipt { id, expires_ms, local, cost, receipt, who, key } = self;
+        let text = format!("2 {id:032x} {expires_ms} {} {cost} {receipt} {who} {key}", u8::from(*local));
         let mut token = String::with_capacity(2 * (text.len() + CHECKSUM));
         for byte in Sha256::digest(&text)[..CHECKSUM].iter().chain(text.as_bytes()) {
             let _ = write!(token, "{byte:02x}");
         }
-        token
+        (token.len() <= TOKEN_MAX).then_some(token)
     }
 
     pub fn read(token: &str) -> Option<Receipt> {
-        if !token.is_ascii() || !token.len().is_multiple_of(2) || !(2 * CHECKSUM..=TEXT_MAX).contains(&token.len()) {
+        if !token.is_ascii() || !token.len().is_multiple_of(2) || !(2 * CHECKSUM..=TOKEN_MAX).contains(&token.len()) {
             return None;
         }
         let bytes: Vec<u8> = (0..token.len())
@@ -51,15 +53,16 @@ impl Receipt {
         if Sha256::digest(text)[..CHECKSUM] != *sum {
             return None;
         }
-        let mut words = str::from_utf8(text).ok()?.splitn(7, ' ');
+        let mut words = str::from_utf8(text).ok()?.splitn(8, ' ');
         let mut word = || words.next();
-        (word()? == "1").then_some(())?;
+        (word()? == "2").then_some(())?;
         Some(Receipt {
             id: u128::from_str_radix(word()?, 16).ok()?,
             expires_ms: word()?.parse().ok()?,
             local: word()? == "1",
             cost: word()?.parse().ok().filter(|cost| *cost > 0)?,
             receipt: word()?.parse().ok()?,
+            who: word()?.to_owned(),
             key: word()?.to_owned(),
         })
     }
@@ -119,13 +122,13 @@ mod tests {
 
     fn receipt(id: u128, expires_ms: i64) -> Receipt {
         let key = "sg:{header:x-api-key=a,ip=::1}:daily:token_bucket".to_owned();
-        Receipt { id, expires_ms, local: id % 2 == 1, cost: 3, receipt: -7, key }
+        Receipt { id, expires_ms, local: id % 2 == 1, cost: 3, receipt: -7, who: "a%20b,*".to_owned(), key }
     }
 
     #[test]
     fn a_token_is_read_whole_or_not_at_all() {
         let receipt = receipt(u128::MAX, 1_800_000_000_000);
-        let token = receipt.token();
+        let token = receipt.token().unwrap();
         assert_eq!(Receipt::read(&token), Some(receipt.clone()));
         assert_eq!(receipt.names(), Some(("daily", "token_bucket")));
         for i in 0..token.len() {
@@ -134,6 +137,7 @@ mod tests {
             other[i] = if other[i] == b'0' { b'1' } else { b'0' };
             assert_eq!(Receipt::read(str::from_utf8(&other).unwrap()), None, "changed at {i}");
         }
+        assert_eq!(Receipt { who: "a".repeat(TOKEN_MAX / 2), ..receipt }.token(), None);
         assert_eq!(Receipt::read(&"\u{e9}".repeat(40)), None);
         assert_eq!(Receipt::read(&"+1".repeat(40)), None);
     }

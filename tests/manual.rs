@@ -1,0 +1,40 @@
+//! The manual is true: its configs load, its commands do what is shown, its numbers are those of the
+//! running program.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that fails says so")]
+
+#[path = "support/mod.rs"]
+mod stores;
+#[path = "support/program.rs"]
+mod support;
+
+mod manual {
+    use serde_json::Value;
+
+    use crate::support::client::{Client, get};
+    use crate::support::gateway::Gateway;
+    use crate::support::http::Message;
+
+    mod algorithms;
+    mod koala;
+    mod pages;
+    mod recipes;
+
+    /// How many of `count` equal requests are let through.
+    fn admitted(gateway: &Gateway, count: usize, target: &str, fields: &str) -> usize {
+        let mut client = gateway.client();
+        let statuses = (0..count).map(|_| client.ask(&get(target, fields), "").status());
+        statuses.filter(|status| *status == 200).count()
+    }
+
+    /// A call of the admin listener.
+    fn post(gateway: &Gateway, path: &str, body: &Value) -> Message {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
+        Client::connect(gateway.admin).ask(&head, body)
+    }
+
+    /// The state of a key.
+    fn state(gateway: &Gateway, limit: &str, query: &str) -> Value {
+        gateway.admin(&format!("/-/limits/{limit}/state?{query}")).json()
+    }
+}

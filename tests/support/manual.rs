@@ -1,0 +1,239 @@
+//! Pages of the manual as tests read them: configs, and commands with the answers shown below them.
+//! Used by `admin.rs` and `manual.rs`.
+
+use std::collections::HashMap;
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::gateway::Gateway;
+use super::until;
+use super::upstream::{Upstream, ok};
+
+/// A config and the examples that follow it, up to the next config.
+pub struct Part {
+    /// The heading it stands under.
+    pub title: String,
+    pub config: String,
+    pub examples: Vec<Example>,
+}
+
+pub struct Example {
+    pub command: String,
+    pub shown: String,
+}
+
+pub struct Page {
+    /// The words of the shell that its commands use.
+    pub words: String,
+    pub parts: Vec<Part>,
+}
+
+/// Where the examples expect things.
+const GATEWAY: &str = "127.0.0.1:8080";
+const ADMIN: &str = "127.0.0.1:9090";
+const APP: &str = "127.0.0.1:3000";
+const REDIS: &str = "127.0.0.1:6379";
+
+impl Page {
+    pub fn read(path: &str) -> Page {
+        let text = std::fs::read_to_string(path).unwrap();
+        let mut page = Page { words: String::new(), parts: Vec::new() };
+        let (mut title, mut block) = (String::new(), None::<(String, String)>);
+        for line in text.lines() {
+            let trimmed = line.trim_start();
+            match (&mut block, trimmed.strip_prefix("```")) {
+                (None, Some(language)) => block = Some((language.to_owned(), String::new())),
+                (Some(_), Some(_)) => {
+                    let (language, text) = block.take().unwrap();
+                    page.take(&language, text, &title);
+                }
+                (Some((_, text)), None) => *text += &format!("{line}\n"),
+                (None, None) => {
+                    if let Some(heading) = line.strip_prefix('#') {
+                        title = heading.trim_start_matches('#').trim().to_owned();
+                    }
+                }
+            }
+        }
+        page
+    }
+
+    fn take(&mut self, language: &str, text: String, title: &str) {
+        match language {
+            "toml" => self.parts.push(Part { title: title.to_owned(), config: text, examples: Vec::new() }),
+            "sh" => self.words += &text,
+            "console" => {
+                let Some(part) = self.parts.last_mut() else { return };
+                for example in text.trim_start_matches("$ ").split("\n$ ") {
+                    // A command goes on in lines that are indented.
+                    let lines: Vec<&str> = example.lines().collect();
+                    let end = 1 + lines[1..].iter().take_while(|line| line.starts_with("  ")).count();
+                    let [command, shown] = [&lines[..end], &lines[end..]].map(|lines| lines.join("\n"));
+                    part.examples.push(Example { command, shown });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The parts under a heading.
+    #[track_caller]
+    pub fn under(&self, title: &str) -> Vec<&Part> {
+        let parts: Vec<&Part> = self.parts.iter().filter(|part| part.title == title).collect();
+        assert!(!parts.is_empty(), "no config stands under {title:?}");
+        parts
+    }
+}
+
+impl Part {
+    pub fn needs_redis(&self) -> bool {
+        self.config.contains(&format!("redis://{REDIS}"))
+    }
+
+    /// A gateway with this config in front of `app`.
+    pub fn start(&self, app: &Upstream, redis: Option<u16>) -> Gateway {
+        self.start_changed(app, redis, &[])
+    }
+
+    /// The same with other texts in the config, each in place of one that must be there.
+    pub fn start_changed(&self, app: &Upstream, redis: Option<u16>, changes: &[(&str, &str)]) -> Gateway {
+        assert_eq!(self.needs_redis(), redis.is_some(), "{}", self.title);
+        let (server, rest) = match self.config.strip_prefix("[server]\n") {
+            Some(config) => config.split_once("\n\n").unwrap(),
+            None => ("", self.config.as_str()),
+        };
+        let store = format!("127.0.0.1:{}\"\ndeadline = \"2s\"", redis.unwrap_or_default());
+        let config = rest.replace(APP, &app.addr.to_string()).replace(&format!("{REDIS}\""), &store);
+        let config = changes.iter().fold(config, |config, (from, to)| changed(&config, from, to));
+        let gateway = Gateway::with(server, &config);
+        if redis.is_some() {
+            // Until then limits are decided without the store.
+            until("the store has been reached", || gateway.metric("store_gateways", &[]) >= Some(1.0));
+            until("every worker has reached it", || gateway.metric("store_up", &[]) == Some(1.0));
+        }
+        gateway
+    }
+
+    /// Runs every example and compares.
+    pub fn assert_true(&self, words: &str, gateway: &Gateway, redis: Option<u16>) {
+        let mut receipts: HashMap<String, String> = HashMap::new();
+        let mut said = words.to_owned();
+        for Example { command, shown } in &self.examples {
+            if shown.is_empty() {
+                // A word for the commands below.
+                said += &format!("{command}\n");
+                continue;
+            }
+            let mut script = format!("{said}{command}\n");
+            script = script.replace(GATEWAY, &gateway.addr.to_string()).replace(ADMIN, &gateway.admin.to_string());
+            script = script.replace("redis-cli ", &format!("redis-cli -p {} ", redis.unwrap_or_default()));
+            for (name, receipt) in &receipts {
+                script = script.replace(name, receipt);
+            }
+            let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+            let found = String::from_utf8_lossy(&output.stdout).into_owned();
+            let at = format!("{}: {command}", self.title);
+            let missing = "are curl and redis-cli installed? apt-get install curl redis-tools";
+            assert!(!found.is_empty(), "{at}: no answer; {missing}\n{output:?}");
+            match serde_json::from_str::<Value>(shown).ok().filter(Value::is_object) {
+                Some(shown) => {
+                    let found = serde_json::from_str(&found).unwrap_or_else(|e| panic!("{at}: {e} in {found}"));
+                    same(&found, &shown, &at, &mut receipts);
+                }
+                None => same_text(&found, shown, &at),
+            }
+        }
+    }
+}
+
+/// `text` with `to` in place of `from`, which must be there.
+pub fn changed(text: &str, from: &str, to: &str) -> String {
+    assert!(text.contains(from), "{from:?} is not in\n{text}");
+    text.replace(from, to)
+}
+
+/// An app: 401 for wrong passwords, 500 for `/fail`, two seconds for `/slow`, and `?tokens=N` is told as
+/// the true cost.
+pub fn app() -> Upstream {
+    Upstream::start(|peer| {
+        while let Some(request) = peer.request()? {
+            let target = request.target().to_owned();
+            let cost = target.split_once("tokens=").map_or("", |(_, cost)| cost);
+            let answer = match target.as_str() {
+                _ if request.text().contains("password=wrong") => {
+                    "HTTP/1.1 401 No\r\ncontent-length: 0\r\n\r\n".to_owned()
+                }
+                "/fail" => "HTTP/1.1 500 Failed\r\ncontent-length: 0\r\n\r\n".to_owned(),
+                "/slow" => {
+                    std::thread::sleep(std::time::Duration::from_secs(2));
+                    ok("late")
+                }
+                _ if !cost.is_empty() => {
+                    format!("HTTP/1.1 200 OK\r\nx-actual-cost: {cost}\r\ncontent-length: 0\r\n\r\n")
+                }
+                _ => ok("in"),
+            };
+            peer.send(answer)?;
+        }
+        Ok(())
+    })
+}
+
+/// Equal but for passing time, and for receipts, which are noted under the name in the example.
+fn same(found: &Value, shown: &Value, at: &str, receipts: &mut HashMap<String, String>) {
+    match (found, shown) {
+        (Value::Object(found), Value::Object(shown)) => {
+            let names = |map: &serde_json::Map<String, Value>| map.keys().cloned().collect::<Vec<_>>();
+            assert_eq!(names(found), names(shown), "{at}");
+            for (name, value) in shown {
+                same(&found[name], value, &format!("{at}/{name}"), receipts);
+            }
+        }
+        (Value::Array(found), Value::Array(shown)) => {
+            assert_eq!(found.len(), shown.len(), "{at}");
+            for (i, (found, shown)) in found.iter().zip(shown).enumerate() {
+                same(found, shown, &format!("{at}/{i}"), receipts);
+            }
+        }
+        (Value::String(found), Value::String(shown)) if at.ends_with("/receipt") => {
+            receipts.insert(shown.clone(), found.clone());
+        }
+        (Value::Number(found), Value::Number(shown)) if at.ends_with("_ms") => {
+            let (found, shown) = (found.as_i64().unwrap(), shown.as_i64().unwrap());
+            assert!((shown - 60_000..=shown).contains(&found), "{at}: {found}, not {shown}");
+        }
+        _ => assert_eq!(found, shown, "{at}"),
+    }
+}
+
+/// Equal but for the seconds until something, of which some may have passed.
+fn same_text(found: &str, shown: &str, at: &str) {
+    let lines = |text: &str| text.trim().lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>();
+    let (found, shown) = (lines(found), lines(shown));
+    assert_eq!(found.len(), shown.len(), "{at}\n{found:#?}");
+    for (found, shown) in found.iter().zip(&shown) {
+        let [(left, found_s), (right, shown_s)] = [found, shown].map(|line| without_waits(line));
+        let in_time = found_s.len() == shown_s.len()
+            && found_s.iter().zip(&shown_s).all(|(found, shown)| {
+                let least = (shown - 5 - shown / 100).max(1);
+                (least..=*shown).contains(found)
+            });
+        assert!(left == right && in_time, "{at}\n  found {found}\n  shown {shown}");
+    }
+}
+
+/// A line without its waits, and these.
+fn without_waits(line: &str) -> (String, Vec<i64>) {
+    let (mut text, mut waits, mut rest) = (String::new(), Vec::new(), line);
+    while let Some((at, mark)) =
+        ["retry-after: ", ";t="].iter().filter_map(|mark| Some((rest.find(mark)?, *mark))).min()
+    {
+        let (before, after) = rest.split_at(at + mark.len());
+        let digits = after.bytes().take_while(u8::is_ascii_digit).count();
+        text += before;
+        waits.push(after[..digits].parse().unwrap_or_else(|_| panic!("no seconds in {line}")));
+        rest = &after[digits..];
+    }
+    (text + rest, waits)
+}
