@@ -2,9 +2,9 @@
 
 CARGO ?= cargo
 # Programs the tests talk to, by Debian package. Each is installed when missing.
-TEST_PROGRAMS = redis-server:redis-server promtool:prometheus curl:curl python3:python3-venv
+TEST_PROGRAMS = redis-server:redis-server promtool:prometheus curl:curl python3:python3-venv faketime:faketime
 
-.PHONY: help demo test check bench container-test tools
+.PHONY: help demo test check bench memory container-test tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ test: tools ## every test but the container's
 bench: ## CPU per request beside nginx and haproxy, one run, as ratios
 	@$(CARGO) build --release --quiet
 	python3 benches/compare.py
+
+memory: tools ## bytes per key of every form, in memory and in Redis; takes minutes
+	$(CARGO) test --quiet --test memory -- --include-ignored --nocapture --test-threads 1
 
 container-test: ## build the image with a Docker Engine and use it
 	tests/container.sh

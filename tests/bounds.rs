@@ -12,6 +12,11 @@
 
 mod support;
 
+mod bounds {
+    mod dates;
+    mod parameters;
+}
+
 use std::collections::HashMap;
 
 use proptest::prelude::*;

@@ -220,6 +220,35 @@ fn a_body_of_ones_own_and_a_request_that_never_fits() {
     assert_eq!(problem.get("retry-after-ms"), None);
 }
 
+/// How many may run at once is no rate: it has a unit and no window.
+#[test]
+fn a_concurrency_limit_says_its_unit() {
+    let two = "[limit.two]\nalgorithm = \"concurrency\"\nin_flight = 2\nkey = \"ip\"\ncost = \"header:x-cost\"\n";
+    let gateway = Gateway::start(&(LIMITS.to_owned() + two + &route("both", "\"two\", \"hourly\"", "")));
+    let policy = |response: &Message| {
+        let policies = list(response.get("ratelimit-policy").unwrap());
+        assert_eq!(policies[1], member("hourly", &[("q", 100), ("w", 3600)]));
+        policies[0].clone()
+    };
+    let unit = |parameters: &[(&str, &str)]| {
+        let parameters = parameters.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        ("two".to_owned(), parameters.collect::<Vec<_>>())
+    };
+    let response = gateway.get("/both");
+    assert_eq!(response.status(), 200);
+    assert_eq!(policy(&response), unit(&[("q", "2"), ("qu", "concurrent-requests")]));
+    assert_eq!(list(response.get("ratelimit").unwrap())[0].1[0], ("r".to_owned(), "1".to_owned()));
+    let response = gateway.ask(&get("/both", "x-cost: 3\r\n"));
+    assert_eq!((response.status(), response.get("retry-after")), (429, None));
+    assert_eq!(policy(&response), unit(&[("q", "2"), ("qu", "concurrent-requests")]));
+
+    // The older dialects have no unit for it, and do not show it as something else.
+    let config =
+        format!("[headers]\nratelimit = [\"draft-07\", \"legacy\"]\n{LIMITS}{two}{}", route("one", "\"two\"", ""));
+    let response = Gateway::start(&config).get("/one");
+    assert_eq!([values(&response, &DRAFT_07), values(&response, &LEGACY)].concat(), ["-"; 5]);
+}
+
 /// Everything that a gRPC client reads of a refusal.
 fn grpc(response: &Message) -> (u16, Option<&str>, Option<&str>, Option<&str>) {
     assert_eq!((response.text().as_str(), response.get("content-type")), ("", Some("application/grpc")));
@@ -276,6 +305,32 @@ fn grpc_requests_are_refused_in_grpc() {
 
     let web = gateway.client().ask(&post("/rpc", 5, "content-type: application/grpc-web\r\n"), [0; 5]);
     assert_eq!((web.status(), web.text().as_str()), (503, "not for gRPC"), "gRPC-Web has its status in the body");
+}
+
+/// While the store is away a limit that is closed says so in either protocol: not the client's
+/// quota is exhausted, but the service is short of something, and back soon.
+#[test]
+fn a_closed_store_is_unavailable_in_grpc_too() {
+    let mut server = rules::RedisServer::start(&[]);
+    let config = format!(
+        "[store]\nurl = \"{}\"\non_error = \"closed\"\n{LIMITS}\n{}",
+        server.url(),
+        route("rpc", "\"burst\", \"hourly\"", "")
+    );
+    let gateway = Gateway::start(&config);
+    support::until("the store has been reached", || gateway.metric("store_up", &[]) == Some(1.0));
+    let call = || {
+        let fields = "content-type: application/grpc+proto\r\nte: trailers\r\n";
+        gateway.client().ask(&post("/rpc", 5, fields), [0; 5])
+    };
+    assert_eq!(call().get("grpc-status"), None);
+    server.kill();
+    support::until("the store is away", || gateway.metric("store_up", &[]) == Some(0.0));
+    let message = "the limit store is away and this route closes without it: burst, hourly";
+    assert_eq!(grpc(&call()), (200, Some("14"), Some(message), Some("2000")));
+    let plain = gateway.get("/rpc");
+    assert_eq!((plain.status(), plain.get("retry-after")), (503, Some("2")));
+    assert_eq!(plain.json()["violated-policies"], json!(["burst", "hourly"]));
 }
 
 fn free_port() -> u16 {

@@ -216,6 +216,35 @@ fn a_key_of_another_form_counts_as_absent() {
     }
 }
 
+/// Two rules on one key in one call, as when an override changes: the second sees what the first
+/// left, and not what is still stored behind it.
+#[test]
+fn what_one_rule_lets_go_is_gone_for_the_next() {
+    let server = RedisServer::start(&[]);
+    let mut client = server.client();
+    for sorted_set in [false, true] {
+        let () = redis::cmd("FLUSHALL").query(&mut client).unwrap();
+        let memory = Memory::new(10);
+        let hour = limit("one", log(10, sorted_set), Mode::Enforce);
+        let mut minute = log(10, sorted_set);
+        if let sluicegate::limit::algo::Rule::SlidingLog(rule) = &mut minute {
+            rule.window_ms = 60_000;
+        }
+        let minute = limit("one", minute, Mode::Enforce);
+        let of = |limit, cost| vec![check(limit, "all", cost)];
+        for (now, asked) in [
+            (NOW, vec![(Op::Take, of(&hour, 10)), (Op::Peek, of(&hour, 1))]),
+            (NOW + 120_000, vec![(Op::Take, of(&minute, 1)), (Op::Take, of(&hour, 1)), (Op::Peek, of(&hour, 8))]),
+            (NOW + 120_001, vec![(Op::Take, of(&hour, 9)), (Op::Take, of(&hour, 8))]),
+        ] {
+            let expected: Vec<Decision> = asked.iter().map(|(op, checks)| memory.run(*op, checks, now)).collect();
+            assert_eq!(call(&mut client, &asked, now), expected, "at {now}");
+        }
+        let left = one(&mut client, Op::Peek, check(&hour, "all", 0), NOW + 120_001).remaining;
+        assert_eq!(left, 0, "two, and eight");
+    }
+}
+
 /// A key keeps its form and what it counted when the limit asks for the other one.
 #[test]
 fn a_changed_form_forgets_nothing() {

@@ -26,7 +26,7 @@ use super::upload::{Progress, RequestBody, Upload, UploadState};
 use super::{echo, fields, grpc, headers, respond, unread};
 use crate::limit::jwt::Claims;
 use crate::limit::key::Facts;
-use crate::limit::{Verdict, store};
+use crate::limit::{Verdict, clock};
 use crate::route::{Action, Rewrite, Route};
 
 /// A request under way: what the page has found out so far, for the tail.
@@ -191,7 +191,7 @@ fn claims(exchange: &Exchange<'_>, route: &Route) -> Option<Arc<Claims>> {
     if !route.limits.iter().any(|limit| limit.needs_claims()) {
         return None;
     }
-    jwt.claims(&exchange.parts.headers, store::now_ms() / 1000)
+    jwt.claims(&exchange.parts.headers, clock::now_ms() / 1000)
 }
 
 /// The request body under the route's cap and deadline, for an action that reads it; nothing is

@@ -13,8 +13,8 @@ use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep_until};
 
 use super::decision::{Check, Op};
+use super::store::Store;
 use super::store::memory::Memory;
-use super::store::{Store, now_ms};
 
 pub struct Desk {
     pub store: Store,
@@ -82,7 +82,7 @@ impl Desk {
         let stored: Vec<Check> = stored.into_iter().map(|(check, _)| check).collect();
         match &self.store {
             _ if stored.is_empty() => {}
-            Store::Memory(memory) => drop(memory.run(Op::Adjust, &stored, now_ms())),
+            Store::Memory(memory) => drop(memory.run_now(Op::Adjust, &stored)),
             store => {
                 let (store, call) = (store.clone(), Call::begin(self));
                 spawn_local(async move {
@@ -95,7 +95,7 @@ impl Desk {
 
     fn adjust_local(&self, checks: Vec<Check>) {
         if !checks.is_empty() {
-            self.local.run(Op::Adjust, &checks, now_ms());
+            self.local.run_now(Op::Adjust, &checks);
         }
     }
 

@@ -20,9 +20,9 @@ use super::key::{self, Facts, Missing, Parts};
 use super::overrides::Budget;
 use super::rule::{Limit, Mode, OnError};
 use super::standing::Standing;
+use super::store::Store;
 use super::store::memory::Memory;
 use super::store::redis::Redis;
-use super::store::{self, Store};
 use super::verdict::{Checked, Outcome, Verdict};
 use crate::metrics::{Gateways, Metrics};
 
@@ -158,6 +158,11 @@ impl Limiter {
         Some(Check::new(limit, key, cost))
     }
 
+    /// Start of every state key.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
     /// Whether other gateways use the same state.
     pub fn is_shared(&self) -> bool {
         !matches!(self.desk.store, Store::Memory(_))
@@ -171,7 +176,7 @@ impl Limiter {
 
     /// The same on the stand-in's state.
     pub fn run_local(&self, op: Op, check: Check) -> Option<Answer> {
-        self.desk.local.run(op, &[check], store::now_ms()).answers.first().copied()
+        self.desk.local.run_now(op, &[check]).answers.first().copied()
     }
 
     fn known_to_refuse(&self, verdict: &mut Verdict, indexes: &[usize], checks: &[Check]) -> bool {
@@ -193,7 +198,7 @@ impl Limiter {
         let watched = hold && op == Op::Take && checks.iter().any(|check| check.limit.afterwards.is_some());
         match &self.desk.store {
             Store::Memory(memory) => {
-                let decision = memory.run(op, &checks, store::now_ms());
+                let decision = memory.run_now(op, &checks);
                 let held = if watched { held(&self.desk, checks, &decision, Place::Store) } else { None };
                 Ok((decision, held))
             }
@@ -249,7 +254,7 @@ impl Limiter {
             checks.iter_mut().for_each(|check| check.rule = Arc::new(check.rule.share(gateways)));
         }
         let roles: Vec<Role> = checks.iter().map(|check| check.role).collect();
-        let mut decision = self.desk.local.run(op, &checks, store::now_ms());
+        let mut decision = self.desk.local.run_now(op, &checks);
         for (check, answer) in checks.iter().zip(&mut decision.answers) {
             // More than the share ever holds may well fit once the store is back.
             if answer.retry_ms == NEVER && check.cost <= check.limit.rule.policy().quota {

@@ -7,6 +7,7 @@ pub mod afterwards;
 pub mod algo;
 pub mod answer;
 mod chain;
+pub mod clock;
 pub mod decision;
 pub mod denials;
 pub mod desk;

@@ -33,8 +33,13 @@ impl Gateway {
 
     /// `server` are further lines of `[server]`.
     pub fn with(server: &str, config: &str) -> Gateway {
+        Gateway::within(&[], server, config)
+    }
+
+    /// With further variables in its environment.
+    pub fn within(env: &[(&str, &str)], server: &str, config: &str) -> Gateway {
         let workers = if server.contains("workers") { "" } else { "workers = 1" };
-        Gateway::launch(|dir, addr, admin| {
+        Gateway::launch_within(env, |dir, addr, admin| {
             let text = format!(
                 "[server]\nlisten = [\"{addr}\"]\n{workers}\n{server}\n\n[admin]\nlisten = \"{admin}\"\n\n{config}\n"
             );
@@ -54,6 +59,13 @@ impl Gateway {
 
     /// `arguments` makes the command line for an empty directory, a listener and an admin address.
     pub fn launch(arguments: impl Fn(&Path, SocketAddr, SocketAddr) -> Vec<String>) -> Gateway {
+        Gateway::launch_within(&[], arguments)
+    }
+
+    fn launch_within(
+        env: &[(&str, &str)],
+        arguments: impl Fn(&Path, SocketAddr, SocketAddr) -> Vec<String>,
+    ) -> Gateway {
         let mut log = String::new();
         for _ in 0..ATTEMPTS {
             let dir = tempfile::tempdir().unwrap();
@@ -61,6 +73,7 @@ impl Gateway {
             let path = dir.path().join("stderr.log");
             let child = Command::new(env!("CARGO_BIN_EXE_sluicegate"))
                 .args(arguments(dir.path(), addr, admin))
+                .envs(env.iter().copied())
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
                 .stderr(fs::File::create(&path).unwrap())

@@ -2,7 +2,9 @@
 //! by `twin.rs`, `store.rs` and `outage.rs`.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod forms;
 pub mod gate;
+pub mod told;
 pub mod topology;
 
 use std::net::TcpListener;

@@ -21,10 +21,10 @@ use crate::limit::decision::{Check, ErrorKind, Op};
 use crate::limit::key::{COST_MAX, Cost, Missing};
 use crate::limit::overrides::{self, Budget};
 use crate::limit::rule::{Limit, Mode, OnError};
+use crate::limit::store::Store;
 use crate::limit::store::memory::Memory;
 use crate::limit::store::settings::StoreSettings;
-use crate::limit::store::{self, Store};
-use crate::limit::{Ask, Checked, Limiter, Outcome, Standing, Verdict};
+use crate::limit::{Ask, Checked, Limiter, Outcome, Standing, Verdict, clock};
 use crate::metrics::Metrics;
 use crate::snapshot::{Current, Reason};
 use asked::{Decision, Order};
@@ -37,7 +37,8 @@ pub struct Limits {
     memory: Arc<Memory>,
     metrics: Metrics,
     link: RefCell<(StoreSettings, Rc<Limiter>)>,
-    used: RefCell<Used>,
+    /// Receipts of the store's charges, and of those made without it: each by its own clock.
+    used: [RefCell<Used>; 2],
 }
 
 /// Limits asked at once by one call: few enough that the last answer meets the store's deadline.
@@ -47,7 +48,7 @@ impl Limits {
     pub fn new(current: Current, memory: Arc<Memory>, metrics: Metrics) -> Limits {
         let settings = current.load().config.store.clone();
         let limiter = Rc::new(limiter(&settings, &memory, &metrics));
-        Limits { current, memory, metrics, link: RefCell::new((settings, limiter)), used: RefCell::default() }
+        Limits { current, memory, metrics, link: RefCell::new((settings, limiter)), used: Default::default() }
     }
 
     /// The way to the store in force; a new one is opened when its settings changed.
@@ -169,8 +170,14 @@ impl Limits {
         if receipt.names().is_none_or(|(_, algorithm)| algorithm != limit.rule.name()) {
             return Ok((false, "algorithm_changed"));
         }
-        let now_ms = store::now_ms();
-        match self.used.borrow_mut().note(receipt, now_ms) {
+        let used = &self.used[usize::from(receipt.local)];
+        let now_ms = match receipt.local {
+            true => clock::now_ms(),
+            false => clock_ms(limiter, limit)
+                .await
+                .map_err(|kind| store_away(kind, "; nothing was given back, the receipt is still good"))?,
+        };
+        match used.borrow_mut().note(receipt, now_ms) {
             Use::First => {}
             Use::Again => return Ok((false, "used")),
             Use::Expired => return Ok((false, "expired")),
@@ -190,7 +197,7 @@ impl Limits {
                 Ok(_) => return Ok((false, "used")),
                 Err(kind) => {
                     if !kind.is_unsure() {
-                        self.used.borrow_mut().forget(receipt);
+                        used.borrow_mut().forget(receipt);
                         return Err(store_away(kind, "; nothing was given back, the receipt is still good"));
                     }
                     return Err(store_away(kind, "; nothing was given back, the receipt may count as used"));
@@ -221,7 +228,14 @@ async fn answer(limiter: Rc<Limiter>, op: Op, decision: Decision) -> Value {
         });
         asks.push(ask);
     }
-    let verdict = limiter.decide_asks(op, &limits, asks, false).await;
+    // Asked in front of the decision, in the same call: no receipt may outlive its charge.
+    let clock_ms = async {
+        match limits.first() {
+            Some(limit) if op == Op::Take => clock_ms(&limiter, limit).await.ok(),
+            _ => None,
+        }
+    };
+    let (clock_ms, verdict) = tokio::join!(biased; clock_ms, limiter.decide_asks(op, &limits, asks, false));
     let entries: Vec<Value> = limits
         .iter()
         .zip(checks)
@@ -229,12 +243,13 @@ async fn answer(limiter: Rc<Limiter>, op: Op, decision: Decision) -> Value {
         .map(|(index, (limit, check))| {
             let checked = verdict.checks.iter().find(|checked| checked.limit == index);
             let who = overrides::field(&limit.key, &parts);
-            entry(op, limit, check, who, checked, &verdict)
+            entry(op, limit, check, who, checked, &verdict, clock_ms)
         })
         .collect();
     json!({ "admitted": !verdict.refused, "limits": entries })
 }
 
+/// `clock_ms`: the time by the store.
 fn entry(
     op: Op,
     limit: &Limit,
@@ -242,6 +257,7 @@ fn entry(
     who: String,
     checked: Option<&Checked>,
     verdict: &Verdict,
+    clock_ms: Option<i64>,
 ) -> Value {
     let Some(&Checked { outcome, standing, .. }) = checked else {
         let why = match check {
@@ -269,10 +285,12 @@ fn entry(
     let in_force = standing == Standing::InForce;
     let charged = in_force && answer.admitted && (!verdict.refused || limit.mode == Mode::Shadow);
     if op == Op::Take && charged && check.cost > 0 {
+        let local = matches!(outcome, Outcome::Local(_));
+        let now_ms = clock_ms.filter(|_| !local).unwrap_or_else(clock::now_ms);
         let receipt = Receipt {
             id: rand::random(),
-            expires_ms: store::now_ms().saturating_add(answer.reset_ms.max(1)),
-            local: matches!(outcome, Outcome::Local(_)),
+            expires_ms: now_ms.saturating_add(answer.reset_ms.max(1)),
+            local,
             cost: check.cost,
             receipt: answer.receipt,
             who,
@@ -328,12 +346,26 @@ async fn give_back_units(limiter: &Limiter, mut check: Check) -> Result<bool, Pr
     Ok(answer.admitted)
 }
 
+/// The clock of the store, by which charges come back: that of gateways may be another. In Redis it
+/// is the start of a window that nobody has asked for yet.
+async fn clock_ms(limiter: &Limiter, limit: &Arc<Limit>) -> Result<i64, ErrorKind> {
+    if !limiter.is_shared() {
+        return Ok(clock::now_ms());
+    }
+    let check = window(limit, "{clock}:clock", 0, 1, limiter.prefix());
+    limiter.run(Op::Peek, check).await.map(|answer| answer.receipt)
+}
+
 /// A used receipt, for all gateways to see: a limit of one for as long as the receipt is good.
 fn mark(limit: &Arc<Limit>, receipt: &Receipt, now_ms: i64) -> Check {
     let Receipt { id, expires_ms, key, .. } = receipt;
     let prefix = key.split_once(":{").map_or("", |(prefix, _)| prefix);
-    let window_ms = (expires_ms - now_ms).max(1000);
-    let mut check = Check::new(limit, format!("{prefix}:{{receipt={id:032x}}}:receipt:fixed_window"), 1);
+    window(limit, &format!("{{receipt={id:032x}}}:receipt"), 1, (expires_ms - now_ms).max(1000), prefix)
+}
+
+/// A window of our own, for one in `window_ms`.
+fn window(limit: &Arc<Limit>, name: &str, cost: i64, window_ms: i64, prefix: &str) -> Check {
+    let mut check = Check::new(limit, format!("{prefix}:{name}:fixed_window"), cost);
     check.rule = Arc::new(Rule::FixedWindow(FixedWindow { limit: 1, window_ms, clock: false }));
     check
 }

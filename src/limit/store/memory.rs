@@ -9,6 +9,7 @@ use indexmap::IndexMap;
 
 use crate::limit::algo::{State, Step};
 use crate::limit::answer::Answer;
+use crate::limit::clock::now_ms;
 use crate::limit::decision::{Check, Decision, Op};
 
 pub struct Memory {
@@ -44,10 +45,19 @@ impl Memory {
         }
     }
 
-    /// Runs `op` on all `checks` at `now_ms`. The shards concerned are locked in index order, so
-    /// two decisions cannot wait for each other.
+    /// Runs `op` on all `checks` at `now_ms`.
     pub fn run(&self, op: Op, checks: &[Check], now_ms: i64) -> Decision {
-        let mut locked = self.lock_for(checks, now_ms);
+        self.run_by(|| now_ms, op, checks)
+    }
+
+    /// Runs `op` on all `checks` by this machine's clock, read once their keys are locked: workers
+    /// that meet at a key must not turn its time back.
+    pub fn run_now(&self, op: Op, checks: &[Check]) -> Decision {
+        self.run_by(now_ms, op, checks)
+    }
+
+    fn run_by(&self, clock: impl FnOnce() -> i64, op: Op, checks: &[Check]) -> Decision {
+        let mut locked = self.lock_for(checks, clock);
         match op {
             Op::Take | Op::Peek => locked.decide(checks, op == Op::Take),
             Op::Adjust => locked.adjust(checks),
@@ -55,17 +65,15 @@ impl Memory {
         }
     }
 
-    fn lock_for(&self, checks: &[Check], now_ms: i64) -> Locked<'_> {
+    /// The shards concerned are locked in index order, so two decisions cannot wait for each other.
+    fn lock_for(&self, checks: &[Check], clock: impl FnOnce() -> i64) -> Locked<'_> {
         let homes: Vec<usize> = checks.iter().map(|check| self.home(&check.key)).collect();
         let mut order = homes.clone();
         order.sort_unstable();
         order.dedup();
-        Locked {
-            slots: homes.iter().map(|home| order.partition_point(|shard| shard < home)).collect(),
-            shards: order.into_iter().map(|shard| self.lock(shard)).collect(),
-            max_keys: self.max_keys_per_shard,
-            now_ms,
-        }
+        let slots = homes.iter().map(|home| order.partition_point(|shard| shard < home)).collect();
+        let shards = order.into_iter().map(|shard| self.lock(shard)).collect();
+        Locked { slots, shards, max_keys: self.max_keys_per_shard, now_ms: clock() }
     }
 
     /// What is held for a key, and for how many ms more.

@@ -8,7 +8,6 @@ pub mod timeline;
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::decision::{Check, Decision, Op, StoreError};
 use super::denials;
@@ -34,7 +33,7 @@ impl Store {
 
     pub async fn run(&self, op: Op, checks: Vec<Check>) -> Result<Decision, StoreError> {
         match self {
-            Store::Memory(memory) => Ok(memory.run(op, &checks, now_ms())),
+            Store::Memory(memory) => Ok(memory.run_now(op, &checks)),
             Store::Redis(redis) if matches!(op, Op::Adjust | Op::Reset) => {
                 let remembered = checks.iter().any(denials::fit);
                 let outcome = redis.run(op, checks).await;
@@ -47,10 +46,4 @@ impl Store {
             Store::Timeline(timeline) => Ok(timeline.run(op, checks)),
         }
     }
-}
-
-/// This machine's clock. May step back: every algorithm clamps.
-pub fn now_ms() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }

@@ -8,8 +8,8 @@ use redis::{Cmd, RedisError, Value};
 
 use crate::limit::algo::{Rule, SCRIPT};
 use crate::limit::answer::Answer;
+use crate::limit::clock;
 use crate::limit::decision::{Check, Decision, ErrorKind, Op};
-use crate::limit::store;
 
 /// Decisions carried by one call, so that a script never blocks Redis for long.
 pub const DECISIONS_MAX: usize = 128;
@@ -27,7 +27,7 @@ pub struct Call<'a> {
 
 impl<'a> Call<'a> {
     pub fn new(decisions: &[(Op, &'a [Check])], now_ms: i64) -> Call<'a> {
-        Call::assuming(decisions, now_ms, if now_ms == 0 { store::now_ms() } else { now_ms })
+        Call::assuming(decisions, now_ms, if now_ms == 0 { clock::now_ms() } else { now_ms })
     }
 
     /// `assumed_ms` is about the time at which the script decides: the calendar windows around it

@@ -1,0 +1,187 @@
+//! What a key costs, in this process and in Redis. `make memory` fills the memory store with a
+//! million keys of each form and prints all figures.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    reason = "a test that fails says so"
+)]
+
+#[path = "support/mod.rs"]
+mod stores;
+
+use std::process::Command;
+use std::sync::Arc;
+
+use sluicegate::limit::decision::{Check, Op};
+use sluicegate::limit::rule::Limit;
+use sluicegate::limit::store::memory::Memory;
+use sluicegate::limit::store::redis::wire::{Call, decode};
+use stores::RedisServer;
+use stores::forms::{forms, limit_of};
+
+const NOW: i64 = 1_781_531_234_567;
+
+/// As long as most: a prefix, an address, a limit and an algorithm, 37 bytes.
+fn key(client: usize) -> String {
+    format!("sg:{{ip=10.{client:09}}}:per-ip:algorithm")
+}
+
+fn fill(memory: &Memory, limit: &Arc<Limit>, keys: usize, cost: i64) {
+    for client in 0..keys {
+        memory.run(Op::Take, &[Check::new(limit, key(client), cost)], NOW);
+    }
+}
+
+/// In full or in part, all keys or a third: what is held never exceeds the bound.
+#[test]
+fn every_algorithm_stays_within_max_keys() {
+    assert_eq!(key(7).len(), 37);
+    for form in forms(10) {
+        let (memory, limit) = (Memory::new(6400), form.limit());
+        for third in 1..=3 {
+            fill(&memory, &limit, 6400 * third, 1);
+            assert!(memory.len() <= 6400, "{} holds {} keys", form.name, memory.len());
+        }
+        assert!(memory.len() > 6300, "{} holds {} keys", form.name, memory.len());
+    }
+}
+
+/// Of a form: name, lines, units charged to each key, and what plain commands take that keep just
+/// the same in Redis: measured with keys of the same length, both dictionaries included.
+type Kept = (String, String, i64, usize);
+
+fn kept() -> Vec<Kept> {
+    // For a single entry, lists and sets of ten.
+    let (list, set, leases) = (365, 368, 528);
+    let simple = forms(10).into_iter().filter(|form| form.room > 0).map(|form| {
+        let plain = match (form.algorithm(), form.name.ends_with("list")) {
+            // Sixteen digits; three numbers; a level and a time.
+            ("fixed_window" | "calendar" | "gcra", _) => 161,
+            ("sliding_window", _) => 193,
+            ("sliding_log", true) => list,
+            ("sliding_log", false) => set,
+            ("concurrency", _) => leases,
+            _ => 209,
+        };
+        (form.name.to_owned(), form.lines, 1, plain)
+    });
+    let mut kept: Vec<Kept> = simple.collect();
+    for (count, list, set, leases) in
+        [(10, list, set, leases), (100, 1265, 2193, 3728), (128, 1776, 3217, 5265), (1000, 10_546, 126_413, 126_469)]
+    {
+        let log = |state| format!("algorithm = \"sliding_log\"\nrate = \"{count}/h\"\nstate = \"{state}\"");
+        let concurrency = format!("algorithm = \"concurrency\"\nin_flight = {count}\nlease = \"1h\"");
+        for (name, lines, plain) in [
+            ("sliding_log.list", log("list"), list),
+            ("sliding_log.sorted_set", log("sorted_set"), set),
+            ("concurrency", concurrency, leases),
+        ] {
+            kept.push((format!("{name}, {count} entries"), lines, count, plain));
+        }
+    }
+    kept
+}
+
+/// Bytes per key by what the server says it uses.
+fn in_redis(server: &RedisServer, limit: &Arc<Limit>, keys: usize, cost: i64) -> usize {
+    let mut client = server.client();
+    let () = redis::cmd("FLUSHALL").query(&mut client).unwrap();
+    let mut take = |from: usize, to: usize| {
+        let checks: Vec<Check> = (from..to).map(|client| Check::new(limit, key(client), cost)).collect();
+        let asked: Vec<(Op, &[Check])> = checks.iter().map(|check| (Op::Take, std::slice::from_ref(check))).collect();
+        let call = Call::new(&asked, 0);
+        let reply = call.evalsha().query(&mut client).or_else(|_| call.eval().query(&mut client)).unwrap();
+        let decisions = decode(reply, asked.iter().map(|_| 1)).unwrap();
+        assert!(decisions.iter().all(|decision| decision.admitted));
+    };
+    take(keys, keys + 1);
+    let before = used(server);
+    (0..keys).step_by(100).for_each(|from| take(from, (from + 100).min(keys)));
+    (used(server) - before) / keys
+}
+
+fn used(server: &RedisServer) -> usize {
+    let info: String = redis::cmd("INFO").arg("memory").query(&mut server.client()).unwrap();
+    let line = info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
+    line.trim().parse().unwrap()
+}
+
+/// No form takes a fifth more than the plain commands do, which keep no more than they must.
+#[test]
+fn a_key_in_redis_is_as_small_as_it_can_be() {
+    let server = RedisServer::start(&[]);
+    println!("| form | bytes per key in Redis | plain commands |\n|---|---|---|");
+    for (name, lines, cost, plain) in kept() {
+        let keys = match cost {
+            1 | 10 => 10_000,
+            1000 => 100,
+            _ => 1000,
+        };
+        let bytes = in_redis(&server, &limit_of("one", &lines), keys, cost);
+        println!("| {name} | {bytes} | {plain} |");
+        assert!(bytes * 10 <= plain * 12, "{name}: {bytes} bytes, {plain} by plain commands");
+    }
+    // Of sixty parts of a window each may have a counter.
+    let limit = limit_of("one", "algorithm = \"sliding_window\"\nrate = \"6000/h\"\nprecision = 60");
+    let take = |client: &mut redis::Connection, minute: i64| {
+        let checks: Vec<Check> = (0..1000).map(|client| Check::new(&limit, key(client), 99)).collect();
+        for checks in checks.chunks(100) {
+            let asked: Vec<(Op, &[Check])> =
+                checks.iter().map(|check| (Op::Take, std::slice::from_ref(check))).collect();
+            let () = Call::new(&asked, NOW + minute * 60_000).eval().query::<redis::Value>(client).map(drop).unwrap();
+        }
+    };
+    let mut client = server.client();
+    let () = redis::cmd("FLUSHALL").query(&mut client).unwrap();
+    let before = used(&server);
+    (0..60).for_each(|minute| take(&mut client, minute));
+    let bytes = (used(&server) - before) / 1000;
+    println!("| sliding_window.60, 60 counters | {bytes} | |");
+    assert!(bytes < 209 + 60 * 4, "{bytes} bytes");
+}
+
+const FORM: &str = "SLUICEGATE_TEST_MEMORY";
+
+/// Not a test of its own: the process that `a_million_keys` measures.
+#[test]
+fn measured() {
+    let Ok(index) = std::env::var(FORM) else { return };
+    let (_, lines, cost, _) = kept().swap_remove(index.parse().unwrap());
+    let keys = (1_000_000 / cost as usize).max(10_000);
+    let limit = limit_of("one", &lines);
+    let memory = Memory::new(keys);
+    let before = resident();
+    fill(&memory, &limit, keys + keys / 5, cost);
+    assert!((keys * 99 / 100..=keys).contains(&memory.len()), "{} of {keys}", memory.len());
+    println!("\nbytes {}", (resident() - before) / memory.len());
+}
+
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
+}
+
+/// Each form in a process of its own, so that one leaves nothing for the next.
+#[test]
+#[ignore = "takes minutes and half a GB: make memory"]
+fn a_million_keys() {
+    println!("| form | bytes per key in memory |\n|---|---|");
+    for (index, (name, _, cost, _)) in kept().into_iter().enumerate() {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "measured", "--nocapture"])
+            .env(FORM, index.to_string())
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let bytes =
+            text.lines().find_map(|line| line.strip_prefix("bytes ")).unwrap_or_else(|| panic!("{name}: {text}"));
+        println!("| {name} | {bytes} |");
+        let bytes: usize = bytes.parse().unwrap();
+        assert!(bytes < 300 + 40 * cost as usize, "{name}: {bytes} bytes");
+    }
+}
