@@ -33,6 +33,12 @@ mod manual {
         Client::connect(gateway.admin).ask(&head, body)
     }
 
+    /// A limit's count and the milliseconds for it.
+    fn policy(gateway: &Gateway, limit: &str) -> [i64; 2] {
+        let policy = &gateway.admin(&format!("/-/limits/{limit}")).json()["policy"];
+        ["quota", "window_ms"].map(|number| policy[number].as_i64().unwrap())
+    }
+
     /// The state of a key.
     fn state(gateway: &Gateway, limit: &str, query: &str) -> Value {
         gateway.admin(&format!("/-/limits/{limit}/state?{query}")).json()

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 use jiff::{ToSpan, Zoned, tz::TimeZone};
 use serde_json::{Value, json};
 
-use crate::manual::{admitted, post, state};
+use crate::manual::{admitted, policy, post, state};
 use crate::stores::RedisServer;
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
@@ -48,7 +48,8 @@ fn each_admits_its_count_and_says_when_to_come_back() {
         ("sliding_window", 1, "", 5, "q=5;w=60", Box::new(parts)),
         ("leaky_bucket", 1, "", 3, "q=3;w=30", wait(10_000)),
     ];
-    let calendar = ("calendar", 0, "10000/month", 2, "q=2;w=", month);
+    // Named in front of the bucket beside it.
+    let calendar = ("calendar", 0, "10000/month", 2, "00, \"burst\";q=3;w=18", month);
     for (title, index, change, count, policy, wait) in cases.into_iter().chain([calendar]) {
         let part = page.under(title)[index];
         let gateway = match change {
@@ -126,6 +127,7 @@ fn a_queue_lets_requests_through_evenly() {
     let page = Page::read("docs/limits.md");
     let app = Upstream::text("in");
     let gateway = page.under("leaky_bucket")[0].start(&app, None);
+    assert_eq!(policy(&gateway, "even"), [3, 6000]);
     let start = Instant::now();
     let mut clients: Vec<_> = (0..5).map(|_| gateway.client()).collect();
     clients.iter_mut().for_each(|client| client.send(get("/", "")));

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use serde_json::json;
 
-use crate::manual::{admitted, post, state};
+use crate::manual::{admitted, policy, post, state};
 use crate::stores::RedisServer;
 use crate::stores::topology::RedisCluster;
 use crate::support::client::{Client, get};
@@ -40,6 +40,7 @@ fn tokens_are_settled_and_the_overdraft_is_bounded() {
     let app = app();
     for (tokens, wait_s) in [(1800, 72), (9000, 120)] {
         let gateway = page.under("LLM tokens")[0].start(&app, None);
+        assert_eq!(policy(&gateway, "tokens"), [1000, 60_000]);
         let ask = |target: &str, estimate: &str| gateway.ask(&get(target, &format!("x-api-key: k\r\n{estimate}")));
         assert_eq!(ask("/chat?tokens=400", "x-estimate: 100\r\n").status(), 200);
         until("400 are charged", || {
@@ -150,6 +151,7 @@ fn each_limit_goes_on_as_it_says_while_redis_is_away() {
     let mut redis = RedisServer::start(&[]);
     let app = app();
     let gateways = [0, 1].map(|_| part.start(&app, Some(redis.port)));
+    assert_eq!(["logins", "pages", "api"].map(|limit| policy(&gateways[0], limit)), [[5, 3_600_000]; 3]);
     for gateway in &gateways {
         until("both are counted", || gateway.metric("store_gateways", &[]) == Some(2.0));
     }
@@ -182,6 +184,14 @@ fn each_limit_goes_on_as_it_says_while_redis_is_away() {
         until("it is back", || gateway.metric("store_up", &[]) == Some(1.0));
     }
     assert_eq!(counts("/api").iter().sum::<usize>(), 5, "it lost its data: the budget is whole again");
+}
+
+#[test]
+fn a_lua_bucket_has_its_numbers() {
+    let redis = RedisServer::start(&[]);
+    let app = app();
+    let gateway = limits().under("Redis recipes")[0].start(&app, Some(redis.port));
+    assert_eq!(policy(&gateway, "lua-bucket"), [4, 2 * 3_600_000]);
 }
 
 #[test]

@@ -96,8 +96,9 @@ impl Gateway {
             if self.child.try_wait().unwrap().is_some() {
                 return false;
             }
-            let listens = std::net::TcpStream::connect(self.admin).is_ok();
-            if listens && self.admin("/readyz").status() == 200 {
+            // What listens there may be another gateway, which took the address first.
+            let is_own = self.log().contains(" ready listen=");
+            if is_own && self.admin("/readyz").status() == 200 {
                 return true;
             }
             assert!(Instant::now() < end, "the gateway is not ready after {PATIENCE:?}");
