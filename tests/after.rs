@@ -23,6 +23,7 @@ mod after {
     use crate::support::until;
 
     mod denials;
+    mod keys;
     mod outage;
     mod outcome;
     mod turns;

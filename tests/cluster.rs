@@ -230,6 +230,49 @@ fn a_killed_master_costs_what_replication_lost_and_two_seconds() {
 }
 
 #[test]
+fn the_gateways_of_a_cluster_are_counted_wherever_their_slot_is() {
+    let mut cluster = RedisCluster::start(1);
+    worker(async {
+        let all = [(); 3].map(|()| Metrics::new().unwrap());
+        let counted = async |count: usize| {
+            support::until(|| all[..count].iter().all(|metrics| metrics.gateways.known() == count as i64)).await;
+        };
+        let mut handles = Vec::new();
+        for metrics in &all[..2] {
+            handles.push(connected(&cluster.url(), metrics, DEADLINE).await);
+        }
+        counted(2).await;
+
+        let slot = slot("sg:gateways");
+        let owner = cluster.owner_index(slot);
+        cluster.nodes[owner].kill();
+        support::until(|| cluster.owner_index(slot) != owner).await;
+        counted(2).await;
+        // Whoever comes now is heard of by all.
+        handles.push(connected(&cluster.url(), &all[2], DEADLINE).await);
+        counted(3).await;
+
+        // The slot moves on: keys that are not there yet are asked for at its next node, and so is
+        // everything once it is there, while the handles take it to be where it was.
+        let from = cluster.owner_index(slot);
+        let next = cluster.masters().into_iter().find(|node| node.port != cluster.nodes[from].port).unwrap().port;
+        let to = cluster.nodes.iter().position(|node| node.port == next).unwrap();
+        let [mut source, mut target] = [from, to].map(|node| cluster.nodes[node].client());
+        let ids: [String; 2] = [ask(&mut source, &["CLUSTER", "MYID"]), ask(&mut target, &["CLUSTER", "MYID"])];
+        let () = ask(&mut target, &["CLUSTER", "SETSLOT", &slot.to_string(), "IMPORTING", &ids[0]]);
+        let () = ask(&mut source, &["CLUSTER", "SETSLOT", &slot.to_string(), "MIGRATING", &ids[1]]);
+        let mut size = redis::cmd("STRLEN");
+        size.arg("{sg:gateways}:other");
+        let sent = async || handles[0].send("{sg:gateways}:other", &size).await;
+        assert_eq!(sent().await.unwrap(), redis::Value::Int(0));
+        migrate(&cluster, slot, from, to).await;
+        assert_eq!(sent().await.unwrap(), redis::Value::Int(0));
+        let () = ask(&mut target, &["DEL", "sg:gateways"]);
+        support::until(|| ask::<i64>(&mut cluster.owner(slot).client(), &["ZCARD", "sg:gateways"]) == 3).await;
+    });
+}
+
+#[test]
 fn slots_migrate_under_traffic_and_nothing_is_lost() {
     const LIMIT: i64 = 1500;
     let cluster = RedisCluster::start(0);
@@ -281,8 +324,9 @@ async fn migrate(cluster: &RedisCluster, slot: usize, from: usize, to: usize) {
     for client in [&mut target, &mut source] {
         let () = ask(client, &["CLUSTER", "SETSLOT", &text, "NODE", &target_id]);
     }
-    let other = cluster.nodes.iter().enumerate().find(|(i, _)| *i != from && *i != to).map(|(_, node)| node);
-    let () = ask(&mut other.unwrap().client(), &["CLUSTER", "SETSLOT", &text, "NODE", &target_id]);
+    let ends = [from, to].map(|i| cluster.nodes[i].port);
+    let other = cluster.masters().into_iter().find(|node| !ends.contains(&node.port)).unwrap();
+    let () = ask(&mut other.client(), &["CLUSTER", "SETSLOT", &text, "NODE", &target_id]);
 }
 
 #[test]

@@ -9,78 +9,15 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use sluicegate::limit::decision::ErrorKind;
 use sluicegate::limit::rule::Mode;
 use sluicegate::limit::store::redis::Redis;
 use sluicegate::limit::store::redis::tls::{Files, Tls};
 use sluicegate::limit::store::settings::StoreSettings;
 use sluicegate::metrics::Metrics;
-use support::topology::{ask, free_port};
+use support::tls::{Ca, Pair, TlsServer, files};
+use support::topology::ask;
 use support::{DEADLINE, RedisServer, kind, limit, settings, until, window, worker};
-
-/// A certificate authority.
-struct Ca(CertifiedIssuer<'static, KeyPair>);
-
-/// A certificate and its key, PEM.
-struct Pair {
-    cert: String,
-    key: String,
-}
-
-impl Ca {
-    fn new(name: &str) -> Ca {
-        let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Ca(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
-    }
-
-    fn pem(&self) -> String {
-        self.0.as_ref().pem()
-    }
-
-    fn issue(&self, names: &[&str], client: &str) -> Pair {
-        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let mut params = CertificateParams::new(names).unwrap();
-        params.distinguished_name.push(DnType::CommonName, client);
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        let key = KeyPair::generate().unwrap();
-        Pair { cert: params.signed_by(&key, &*self.0).unwrap().pem(), key: key.serialize_pem() }
-    }
-}
-
-/// A server that speaks TLS on one port, with a plain one for the test itself.
-struct TlsServer {
-    server: RedisServer,
-    port: u16,
-    _dir: tempfile::TempDir,
-}
-
-impl TlsServer {
-    fn start(pair: &Pair, ca: &Ca) -> TlsServer {
-        let (dir, port) = (tempfile::tempdir().unwrap(), free_port());
-        let path = |name: &str, text: &str| {
-            let path = dir.path().join(name);
-            std::fs::write(&path, text).unwrap();
-            path.display().to_string()
-        };
-        let (cert, key, ca) = (path("cert", &pair.cert), path("key", &pair.key), path("ca", &ca.pem()));
-        let tls = ["--tls-port", &port.to_string(), "--tls-cert-file", &cert, "--tls-key-file", &key];
-        let server =
-            RedisServer::start(&[&tls[..], &["--tls-ca-cert-file", &ca, "--tls-auth-clients", "yes"]].concat());
-        TlsServer { server, port, _dir: dir }
-    }
-
-    fn url(&self, host: &str) -> String {
-        format!("rediss://{host}:{}", self.port)
-    }
-}
-
-fn files(ca: &Ca, client: Option<&Pair>) -> Files {
-    let of = |part: fn(&Pair) -> &String| client.map(|pair| part(pair).clone());
-    Files { ca: Some(ca.pem()), client_cert: of(|pair| &pair.cert), client_key: of(|pair| &pair.key) }
-}
 
 fn with(files: Files) -> StoreSettings {
     StoreSettings { tls: Tls::new(files).unwrap(), ..settings(DEADLINE) }
@@ -98,7 +35,7 @@ async fn answers(redis: &Redis) {
 #[test]
 fn a_trusted_server_and_a_known_client_meet() {
     let ca = Ca::new("ours");
-    let server = TlsServer::start(&ca.issue(&["localhost", "127.0.0.1"], "server"), &ca);
+    let server = TlsServer::start(&ca.issue(&["localhost", "127.0.0.1"], "server"), &ca, &[]);
     worker(async {
         let client = ca.issue(&[], "gateway");
         for host in ["localhost", "127.0.0.1"] {
@@ -128,7 +65,7 @@ impl std::io::Write for Log {
 #[test]
 fn whoever_is_not_trusted_is_named_and_not_asked() {
     let (ours, theirs) = (Ca::new("ours"), Ca::new("theirs"));
-    let server = TlsServer::start(&ours.issue(&["localhost"], "server"), &ours);
+    let server = TlsServer::start(&ours.issue(&["localhost"], "server"), &ours, &[]);
     let plain = RedisServer::start(&[]);
     let (known, unknown) = (ours.issue(&[], "gateway"), theirs.issue(&[], "gateway"));
     let plain_url = plain.url().replace("redis:", "rediss:");
@@ -168,7 +105,7 @@ fn whoever_is_not_trusted_is_named_and_not_asked() {
 fn new_connections_use_new_certificates() {
     let (old, new) = (Ca::new("old"), Ca::new("new"));
     let (url, mut server) = {
-        let server = TlsServer::start(&old.issue(&["localhost"], "server"), &old);
+        let server = TlsServer::start(&old.issue(&["localhost"], "server"), &old, &[]);
         (server.url("localhost"), server)
     };
     worker(async {
@@ -181,7 +118,7 @@ fn new_connections_use_new_certificates() {
         assert!(kind(&redis, &one).await.unwrap().admitted, "the connection at hand goes on");
 
         let pair = new.issue(&["localhost"], "server");
-        let dir = server._dir.path();
+        let dir = server.dir.path();
         for (name, text) in [("cert", &pair.cert), ("key", &pair.key), ("ca", &new.pem())] {
             std::fs::write(dir.join(name), text).unwrap();
         }

@@ -34,7 +34,7 @@ sections! {
         "cost" "mode" "on_error" "precision" "zone" "resets_at" "week_start" "state" "queue"
         "nodelay" "in_flight" "lease" "charge_on" "refund_on" "settle" "max_delayed" "when" "overrides" "after";
     WHEN = "limit.when": "method" "path" "host" "route" "client" "header" "cookie" "query" "jwt";
-    OVERRIDE = "limit.overrides": "key" "rate" "burst";
+    OVERRIDE = "limit.overrides": "key" "rate" "burst" "debt" "queue" "in_flight";
     ROUTE = "route": "name" "host" "path" "methods" "header" "upstream" "respond" "limits" "allow"
         "deny" "rewrite" "request_headers" "response_headers" "max_body" "max_in_flight" "refuse"
         "ratelimit_headers" "body_timeout" "min_body_rate" "connect_timeout" "response_timeout" "stream_timeout";

@@ -82,11 +82,6 @@ impl Server {
         Ok(())
     }
 
-    /// Follows the config in force to its store, before somebody asks.
-    pub fn follow(&self) {
-        self.context.limits.limiter();
-    }
-
     pub fn addr(&self) -> Option<&ListenAddr> {
         self.open.as_ref().map(|(addr, _)| addr)
     }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::admin;
 use crate::config::Config;
+use crate::limit::store::settings::StoreSettings;
 use crate::net::ListenAddr;
 use crate::worker::{BindError, Listener, Workers, remove_socket_file};
 
@@ -60,6 +61,11 @@ impl Listeners {
             listeners.admin.listen(addr, listener)?;
         }
         Ok(listeners)
+    }
+
+    /// Lets the workers connect to the store of `settings` in advance.
+    pub async fn reach(&self, settings: &StoreSettings) {
+        self.workers.reach(settings).await;
     }
 
     /// Binds what `config` adds. On an error everything is as before.
@@ -145,7 +151,6 @@ impl Listeners {
         let (kept, closed) = std::mem::take(&mut self.open).into_iter().partition(|a| config.listeners.contains(a));
         self.open = kept;
         closed.iter().for_each(|addr| self.close(addr));
-        self.admin.follow();
         if let Some((addr, listener)) = prepared.admin {
             let old = self.admin.addr().cloned();
             match self.admin.listen(addr.clone(), listener) {

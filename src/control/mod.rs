@@ -6,6 +6,7 @@ mod diff;
 mod guard;
 mod job;
 mod limits;
+mod link;
 mod listeners;
 mod overrides;
 mod reload;
@@ -15,12 +16,14 @@ mod watch;
 
 use rlimit::Resource;
 use std::io;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use tokio::runtime::LocalOptions;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::task::spawn_local;
 
 use crate::config::{Config, Report};
 use crate::limit::decision::ErrorKind;
@@ -30,6 +33,7 @@ use crate::snapshot::{Book, Snapshot};
 use crate::worker::{BindError, Workers};
 use job::{Failure, Job, Order, Outcome, Trigger};
 use limits::Limits;
+use link::Link;
 use listeners::Listeners;
 use overrides::Live;
 use reload::Reloader;
@@ -74,9 +78,7 @@ async fn control(source: Source) -> Result<(), Error> {
     let config = source.load().map_err(Error::Config)?;
     raise_open_files(&config);
     let files = config.files.clone();
-    let overrides = Arc::new(Live::default());
-    overrides.prime(&config).await;
-    let (mut reloader, jobs, mut inbox) = start(source, config, overrides)?;
+    let (mut reloader, jobs, mut inbox) = start(source, config).await?;
 
     // A `Text` source may still name files: sets and secrets.
     let watch = reloader.source.watchable().then(|| Watch::start(files, jobs, reloader.shared.clone()));
@@ -100,11 +102,7 @@ async fn control(source: Source) -> Result<(), Error> {
 }
 
 /// Binds, then starts the workers: an address in use is an error before anything runs.
-fn start(
-    source: Source,
-    config: Config,
-    overrides: Arc<Live>,
-) -> Result<(Reloader, mpsc::Sender<Job>, mpsc::Receiver<Job>), Error> {
+async fn start(source: Source, config: Config) -> Result<(Reloader, mpsc::Sender<Job>, mpsc::Receiver<Job>), Error> {
     let metrics = Metrics::new().map_err(Error::Metrics)?;
     for result in ["success", "failure", "unchanged"] {
         Trigger::ALL.iter().for_each(|trigger| drop(metrics.config_reload(result, trigger.label())));
@@ -112,28 +110,35 @@ fn start(
     let prepared = listeners::bind_all(&config).map_err(Error::Bind)?;
     let (addresses, admin) = prepared.addresses();
     let memory = Arc::new(Memory::new(config.store.max_keys));
+    let link = Rc::new(Link::open(&config.store, &memory, &metrics));
+    let overrides = Rc::new(Live::default());
     let count = config.server.workers;
     ErrorKind::ALL.iter().for_each(|kind| drop(metrics.store_error(kind.label())));
     let mut book = Book::new(&metrics);
     let snapshot = Arc::new(Snapshot::new(1, config, &mut book));
     metrics.config_loaded(&snapshot.config.hash, snapshot.generation, snapshot.loaded_at);
-    let current = Arc::new(ArcSwap::new(snapshot));
+    let current = Arc::new(ArcSwap::new(snapshot.clone()));
     let shared = Arc::new(Shared::default());
     let (jobs, inbox) = mpsc::channel(JOBS);
 
     let workers = Workers::start(count, &current, &metrics, &memory).map_err(system("cannot start the workers"))?;
+    // The sockets are bound: whoever comes meanwhile waits there. A store that is away is no
+    // reason not to start.
+    let store = link.store();
+    tokio::join!(workers.reach(&snapshot.config.store), store.settled());
+    overrides.prime(&snapshot.config, &store).await;
     let context = admin::Context {
         current: current.clone(),
         metrics: metrics.clone(),
         shared: shared.clone(),
         jobs: jobs.clone(),
-        limits: Limits::new(current.clone(), memory, metrics.clone()),
+        limits: Limits::new(current.clone(), link.clone()),
     };
-    tokio::spawn(overrides.clone().follow(current.clone()));
+    spawn_local(overrides.clone().follow(current.clone(), link.clone()));
     let listeners = Listeners::open(workers, prepared, context).map_err(system("cannot serve a listener"))?;
     shared.enter(Lifecycle::Ready);
     tracing::info!(listen = addresses.join(", "), admin, workers = count, "ready");
-    Ok((Reloader { source, current, metrics, book, shared, listeners, overrides }, jobs, inbox))
+    Ok((Reloader { source, current, metrics, book, shared, listeners, overrides, link }, jobs, inbox))
 }
 
 /// After a failed load the files it read are watched as well: one of them holds the mistake.

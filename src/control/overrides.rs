@@ -2,48 +2,54 @@
 //! field for each key. Every gateway reads them on its own. Started by the control thread; the
 //! reloader has the limits of a new config dressed before they are in force.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::rc::Rc;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{Pipeline, RedisError, RedisResult, Value};
+use futures_util::future::join_all;
+use redis::{ErrorKind, RedisError, RedisResult, Value};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use super::link::Link;
 use crate::config::Config;
 use crate::limit::overrides::Raw;
 use crate::limit::rule::Limit;
-use crate::limit::store::settings::{StoreKind, StoreSettings};
+use crate::limit::store::Store;
+use crate::limit::store::redis::Redis;
 use crate::snapshot::Current;
 
-/// What the hashes held when they were last without mistake, by limit.
 #[derive(Default)]
-pub struct Live {
-    good: Mutex<BTreeMap<String, Raw>>,
+pub struct Live(RefCell<Known>);
+
+#[derive(Default)]
+struct Known {
+    /// What the hashes held when they were last without mistake, by limit.
+    good: BTreeMap<String, Raw>,
+    /// The mistakes in force, by limit: each is logged once.
+    logged: BTreeMap<String, String>,
+}
+
+/// What one look found: hashes or what is wrong with them, by limit. Where a server gave no answer
+/// nothing is found.
+#[derive(Default)]
+struct Look {
+    found: BTreeMap<String, Result<Raw, String>>,
+    failure: Option<String>,
 }
 
 const PERIOD: Duration = Duration::from_secs(2);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
 /// A hash with more fields is not read.
 const ENTRIES_MAX: i64 = 10_000;
-/// Commands of one round trip, so that other clients of Redis get their turn.
+/// Questions asked at once, so that other clients of Redis get their turn.
 const CHUNK: usize = 500;
-
-/// The task's memory from one look to the next.
-#[derive(Default)]
-struct Follower {
-    link: Option<(StoreSettings, MultiplexedConnection)>,
-    /// The mistakes in force, by limit: each is logged once.
-    logged: BTreeMap<String, String>,
-    failing: bool,
-}
 
 impl Live {
     /// Gives the limits of a config what is known. What does not fit its limit any more is left
     /// out; the next look reports it.
     pub fn dress(&self, config: &Config) {
-        let mut good = self.lock();
+        let good = &mut self.0.borrow_mut().good;
         for limit in &config.limits {
             let fits = |raw| limit.overrides.set_live(&limit.key, raw).is_ok();
             if good.get(&limit.name).is_some_and(|raw| !fits(raw)) {
@@ -52,55 +58,46 @@ impl Live {
         }
     }
 
-    /// The first look, before any request is served.
-    pub async fn prime(&self, config: &Config) {
-        let StoreKind::Redis(url) = &config.store.kind else { return };
-        let mut follower = Follower::default();
-        if let Ok(found) = follower.look(&config.store, &url.0, &names(config)).await {
-            self.take(&mut follower.logged, config, found);
+    /// The first look at a store, before any request is decided there.
+    pub async fn prime(&self, config: &Config, store: &Store) {
+        if let Store::Redis(redis) = store {
+            let look = look(redis, config).await;
+            self.take(config, look.found);
         }
     }
 
-    pub async fn follow(self: Arc<Live>, current: Current) {
-        let mut follower = Follower::default();
+    /// For ever.
+    pub async fn follow(self: Rc<Live>, current: Current, link: Rc<Link>) {
+        let mut failing = false;
         let mut beats = interval(PERIOD);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             beats.tick().await;
-            let settings = current.load().config.store.clone();
-            let StoreKind::Redis(url) = &settings.kind else {
-                follower = Follower::default();
+            let snapshot = current.load_full();
+            let Store::Redis(redis) = link.store() else {
+                self.0.borrow_mut().logged.clear();
+                failing = false;
                 continue;
             };
-            let names = names(&current.load().config);
-            match follower.look(&settings, &url.0, &names).await {
-                Ok(found) => {
-                    follower.failing = false;
-                    // A reload may have come between; whoever is new waits for the next look.
-                    let config = &current.load().config;
-                    if config.store == settings {
-                        self.take(&mut follower.logged, config, found);
-                    }
-                }
-                Err(error) => {
-                    follower.link = None;
-                    if !std::mem::replace(&mut follower.failing, true) {
-                        tracing::warn!("cannot read the overrides in Redis, those known stay in force: {error}");
-                    }
-                }
+            let Look { found, failure } = look(&redis, &snapshot.config).await;
+            // A reload may have come between; whoever is new waits for the next look.
+            let now = current.load();
+            if now.config.store == snapshot.config.store {
+                self.take(&now.config, found);
             }
+            if let Some(failure) = &failure
+                && !failing
+            {
+                tracing::warn!("cannot read the overrides in Redis, those known stay in force: {failure}");
+            }
+            failing = failure.is_some();
         }
     }
 
-    fn take(
-        &self,
-        logged: &mut BTreeMap<String, String>,
-        config: &Config,
-        mut found: BTreeMap<String, Result<Raw, String>>,
-    ) {
-        let mut good = self.lock();
+    fn take(&self, config: &Config, mut found: BTreeMap<String, Result<Raw, String>>) {
+        let Known { good, logged } = &mut *self.0.borrow_mut();
         for limit in &config.limits {
-            let found = found.remove(&limit.name).unwrap_or_else(|| Ok(Raw::new()));
+            let Some(found) = found.remove(&limit.name) else { continue };
             if found.as_ref().is_ok_and(|raw| good.get(&limit.name).map_or(raw.is_empty(), |known| raw == known)) {
                 logged.remove(&limit.name);
                 continue;
@@ -119,10 +116,6 @@ impl Live {
             }
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Raw>> {
-        self.good.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 fn apply(limit: &Limit, found: Result<Raw, String>) -> Result<Raw, String> {
@@ -131,87 +124,47 @@ fn apply(limit: &Limit, found: Result<Raw, String>) -> Result<Raw, String> {
     Ok(raw)
 }
 
-fn names(config: &Config) -> Vec<String> {
-    config.limits.iter().map(|limit| limit.name.clone()).collect()
-}
-
-impl Follower {
-    /// The hashes that there are.
-    async fn look(
-        &mut self,
-        settings: &StoreSettings,
-        url: &str,
-        names: &[String],
-    ) -> Result<BTreeMap<String, Result<Raw, String>>, String> {
-        if names.is_empty() {
-            return Ok(BTreeMap::new());
-        }
-        if self.link.as_ref().is_none_or(|(known, _)| known != settings) {
-            self.link = Some((settings.clone(), connect(url).await?));
-        }
-        let Some((_, connection)) = &mut self.link else { return Err("not connected".to_owned()) };
-        let mut found = BTreeMap::new();
-        for names in names.chunks(CHUNK) {
-            let key = |name: &String| format!("{}:overrides:{name}", settings.prefix);
-            let sizes = ask(connection, "HLEN", names.iter().map(key)).await?;
-            let mut wanted = Vec::new();
-            for (name, size) in names.iter().zip(sizes) {
-                match size {
-                    Ok(Value::Int(0)) => {}
-                    Ok(Value::Int(size)) if size <= ENTRIES_MAX => wanted.push(name),
-                    Ok(Value::Int(size)) => {
-                        let mistake = format!("{} has {size} fields, {ENTRIES_MAX} are allowed", key(name));
-                        found.insert(name.clone(), Err(mistake));
-                    }
-                    Ok(_) => return Err("a reply of the wrong form".to_owned()),
-                    // Another kind of value under this name; any other error is one of the server.
-                    Err(error) if error.code() == Some("WRONGTYPE") => {
-                        found.insert(name.clone(), Err(format!("{} is not a hash", key(name))));
-                    }
-                    Err(error) => return Err(error.to_string()),
-                }
-            }
-            // One at a time: together they could be large.
-            for name in wanted {
-                let reply = ask(connection, "HGETALL", std::iter::once(key(name))).await?.pop();
-                let raw = reply.and_then(Result::ok).and_then(fields).ok_or("a reply of the wrong form")?;
-                found.insert(name.clone(), Ok(raw));
+/// Each hash is read where it is now, which on a cluster is one place for each.
+async fn look(redis: &Redis, config: &Config) -> Look {
+    let mut look = Look::default();
+    for limits in config.limits.chunks(CHUNK) {
+        let named =
+            limits.iter().map(|limit| (&limit.name, format!("{}:overrides:{}", config.store.prefix, limit.name)));
+        let sized = named.map(async |(name, key)| (name, ask(redis, "HLEN", &key).await, key));
+        // One at a time: together they could be large.
+        for (name, size, key) in join_all(sized).await {
+            match hash(redis, &key, size).await {
+                Ok(found) => drop(look.found.insert(name.clone(), found)),
+                Err(error) => look.failure = Some(error.to_string()),
             }
         }
-        Ok(found)
+    }
+    look
+}
+
+/// The hash under `key`, of `size`, or what is wrong with it; the outer error is one of the server.
+async fn hash(redis: &Redis, key: &str, size: RedisResult<Value>) -> RedisResult<Result<Raw, String>> {
+    let malformed = || failure("a reply of the wrong form");
+    match size {
+        Ok(Value::Int(0)) => Ok(Ok(Raw::new())),
+        Ok(Value::Int(size)) if size <= ENTRIES_MAX => {
+            fields(ask(redis, "HGETALL", key).await?).map(Ok).ok_or_else(malformed)
+        }
+        Ok(Value::Int(size)) => Ok(Err(format!("{key} has {size} fields, {ENTRIES_MAX} are allowed"))),
+        Ok(_) => Err(malformed()),
+        // Another kind of value under this name.
+        Err(error) if error.code() == Some("WRONGTYPE") => Ok(Err(format!("{key} is not a hash"))),
+        Err(error) => Err(error),
     }
 }
 
-async fn connect(url: &str) -> Result<MultiplexedConnection, String> {
-    let connect = async { redis::Client::open(url)?.get_multiplexed_async_connection().await };
-    match timeout(CONNECT_TIMEOUT, connect).await {
-        Ok(connection) => connection.map_err(|error: RedisError| error.category().to_owned()),
-        Err(_) => Err("no answer to a connect".to_owned()),
-    }
+async fn ask(redis: &Redis, command: &str, key: &str) -> RedisResult<Value> {
+    let mut cmd = redis::cmd(command);
+    timeout(READ_TIMEOUT, redis.send(key, cmd.arg(key))).await.unwrap_or_else(|_| Err(failure("no answer in time")))
 }
 
-/// The replies to `command` for each key; the outer error is one of the connection.
-async fn ask(
-    connection: &mut MultiplexedConnection,
-    command: &str,
-    keys: impl Iterator<Item = String>,
-) -> Result<Vec<RedisResult<Value>>, String> {
-    let mut pipe = Pipeline::new();
-    let mut count = 0;
-    for key in keys {
-        pipe.cmd(command).arg(key);
-        count += 1;
-    }
-    let replies: RedisResult<Vec<Value>> =
-        match timeout(READ_TIMEOUT, connection.send_packed_commands(&pipe, 0, count)).await {
-            Ok(replies) => replies,
-            Err(_) => return Err("no answer in time".to_owned()),
-        };
-    let reply = |value| match value {
-        Value::ServerError(error) => Err(RedisError::from(error)),
-        value => Ok(value),
-    };
-    Ok(replies.map_err(|error| error.to_string())?.into_iter().map(reply).collect())
+fn failure(what: &'static str) -> RedisError {
+    RedisError::from((ErrorKind::Client, what))
 }
 
 /// Fields and values of an HGETALL.

@@ -2,11 +2,13 @@
 //! for changes nothing and is loudly visible. Called by the control loop, one reload at a time.
 
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::diff::Diff;
 use super::job::{Applied, Contents, Failure, Order, Outcome, Trigger};
+use super::link::Link;
 use super::listeners::Listeners;
 use super::overrides::Live;
 use super::shared::{Shared, rfc3339};
@@ -23,7 +25,8 @@ pub struct Reloader {
     pub book: Book,
     pub shared: Arc<Shared>,
     pub listeners: Listeners,
-    pub overrides: Arc<Live>,
+    pub overrides: Rc<Live>,
+    pub link: Rc<Link>,
 }
 
 /// A file met half written is read once more after this long, before it is called invalid.
@@ -98,10 +101,16 @@ impl Reloader {
                 return Outcome::Failed { generation: old.generation, failure: Failure::Bind(error) };
             }
         };
+        // The old store decides until the new one can.
+        let (store, ()) = tokio::join!(self.link.reach(&config.store), self.listeners.reach(&config.store));
         self.overrides.dress(&config);
+        if config.store != old.config.store {
+            self.overrides.prime(&config, &store.store()).await;
+        }
         let generation = old.generation + 1;
         let snapshot = Arc::new(Snapshot::new(generation, config, &mut self.book));
         self.current.store(snapshot.clone());
+        self.link.exchange(store);
         self.listeners.exchange(prepared, &snapshot.config);
         self.metrics.config_loaded(&snapshot.config.hash, generation, snapshot.loaded_at);
         // Only now: until the swap, requests counted on the series of the old config.

@@ -4,8 +4,9 @@
 
 use std::cell::RefCell;
 use std::net::IpAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::access_log::AccessLog;
 use super::delay::WaitingRoom;
@@ -14,8 +15,10 @@ use super::inspect::Inspector;
 use super::pool::{Pools, Servers};
 use super::slot::Slot;
 use crate::limit::Limiter;
+use crate::limit::desk::Desk;
 use crate::limit::store::Store;
 use crate::limit::store::memory::Memory;
+use crate::limit::store::settings::StoreSettings;
 use crate::metrics::Metrics;
 use crate::snapshot::{Current, Snapshot};
 
@@ -34,6 +37,10 @@ pub struct Local {
     /// Requests held back until their turn.
     pub waiting: Rc<WaitingRoom>,
     view: RefCell<Rc<View>>,
+    /// A store opened for the next snapshot.
+    next: RefCell<Option<(StoreSettings, Store)>>,
+    /// Of stores that only requests under way still use.
+    old_desks: RefCell<Vec<Weak<Desk>>>,
 }
 
 /// What a request holds from start to end, which pins the snapshot without touching a counter that
@@ -60,8 +67,15 @@ pub struct Client {
 impl Local {
     pub fn new(common: Common) -> Local {
         let pools = Pools::default();
-        let view = View::new(common.current.load_full(), None, &pools, &common);
-        Local { view: RefCell::new(Rc::new(view)), common, pools, waiting: Rc::default() }
+        let view = View::new(common.current.load_full(), None, None, &pools, &common);
+        Local {
+            view: RefCell::new(Rc::new(view)),
+            next: RefCell::default(),
+            old_desks: RefCell::default(),
+            common,
+            pools,
+            waiting: Rc::default(),
+        }
     }
 
     /// The snapshot in force with what this worker keeps for it.
@@ -69,26 +83,56 @@ impl Local {
         let mut view = self.view.borrow_mut();
         let current = self.common.current.load();
         if !Arc::ptr_eq(&current, &view.snapshot) {
-            *view = Rc::new(View::new(Arc::clone(&current), Some(&**view), &self.pools, &self.common));
+            let next = View::new(Arc::clone(&current), Some(&**view), self.next.take(), &self.pools, &self.common);
+            let desk = view.limiter.desk();
+            if !Rc::ptr_eq(desk, next.limiter.desk()) {
+                let mut desks = self.old_desks.borrow_mut();
+                desks.retain(|desk| desk.strong_count() > 0);
+                desks.push(Rc::downgrade(desk));
+            }
+            *view = Rc::new(next);
         }
         view.clone()
     }
 
-    /// The view as it was asked for last: nothing of a newer snapshot is made.
-    pub fn last_view(&self) -> Rc<View> {
-        self.view.borrow().clone()
+    /// Opens the store of `settings` for a snapshot to come and lets it settle.
+    pub async fn reach(&self, settings: StoreSettings) {
+        let view = self.view();
+        if view.snapshot.config.store.same_but_tls(&settings) {
+            return view.limiter.desk().store.settled().await;
+        }
+        let store = Store::open(&settings, &self.common.memory, &self.common.metrics);
+        store.settled().await;
+        *self.next.borrow_mut() = Some((settings, store));
+    }
+
+    /// The back offices that may still have something to bring to a store, and the deadline there.
+    pub fn desks(&self) -> (Vec<Rc<Desk>>, Duration) {
+        let mut desks: Vec<Rc<Desk>> = self.old_desks.borrow().iter().filter_map(Weak::upgrade).collect();
+        let view = self.view.borrow();
+        desks.push(view.limiter.desk().clone());
+        (desks, view.snapshot.config.store.deadline)
     }
 }
 
 impl View {
     /// The view of `snapshot`; the store link and the pools of unchanged servers are taken over
-    /// from `previous`.
-    fn new(snapshot: Arc<Snapshot>, previous: Option<&View>, pools: &Pools, common: &Common) -> View {
+    /// from `previous`. `opened`: a store made in advance, if its settings have changed.
+    fn new(
+        snapshot: Arc<Snapshot>,
+        previous: Option<&View>,
+        opened: Option<(StoreSettings, Store)>,
+        pools: &Pools,
+        common: &Common,
+    ) -> View {
         let Common { memory, metrics, .. } = common;
         let settings = &snapshot.config.store;
         let kept = previous.filter(|view| view.snapshot.config.store.same_but_tls(settings));
-        let store =
-            kept.map_or_else(|| Store::open(settings, memory, metrics), |view| view.limiter.desk().store.clone());
+        let opened = opened.filter(|(with, _)| with.same_but_tls(settings)).map(|(_, store)| store);
+        let store = kept
+            .map(|view| view.limiter.desk().store.clone())
+            .or(opened)
+            .unwrap_or_else(|| Store::open(settings, memory, metrics));
         if let Store::Redis(redis) = &store {
             redis.set_tls(&settings.tls);
         }

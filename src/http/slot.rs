@@ -37,6 +37,7 @@ pub struct Slot {
     phase: Cell<Phase>,
     due: Cell<u64>,
     expired: Cell<bool>,
+    cut: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -47,7 +48,14 @@ pub struct Expired(pub Phase);
 impl Slot {
     pub fn new(ticks: Ticks) -> Slot {
         let due = Cell::new(u64::MAX);
-        Slot { ticks, phase: Cell::new(Phase::Busy), due, expired: Cell::new(false), waker: RefCell::default() }
+        Slot {
+            ticks,
+            phase: Cell::new(Phase::Busy),
+            due,
+            expired: Cell::new(false),
+            cut: Cell::new(false),
+            waker: RefCell::default(),
+        }
     }
 
     /// Enters `phase`, which ends within `limit`. Also called to extend a phase on progress.
@@ -102,6 +110,16 @@ impl Slot {
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
         }
+    }
+
+    /// Ends the connection wherever it is, unanswered.
+    pub fn cut(&self) {
+        self.cut.set(true);
+        self.wake();
+    }
+
+    pub fn is_cut(&self) -> bool {
+        self.cut.get()
     }
 
     /// Called by the worker at each tick.

@@ -14,8 +14,6 @@ pub struct Afterwards {
     pub settle: Option<HeaderName>,
     /// The charge is a lease: given back when the request ends, renewed until then.
     pub lease: bool,
-    /// The algorithm may hold an admitted request back until its turn.
-    pub queue: bool,
     /// Requests of this limit that a worker holds back at once.
     pub max_delayed: Option<usize>,
 }
@@ -69,7 +67,7 @@ impl Outcomes {
 impl Afterwards {
     /// What the algorithm itself wants.
     pub fn of(rule: &Rule) -> Afterwards {
-        Afterwards { lease: rule.lease_ms().is_some(), queue: rule.delays(), ..Afterwards::default() }
+        Afterwards { lease: rule.lease_ms().is_some(), ..Afterwards::default() }
     }
 
     pub fn wanted(self) -> Option<Afterwards> {

@@ -58,7 +58,7 @@ pub fn given_back() {
 
 /// Whether a refusal of this check may be remembered.
 pub fn fit(check: &Check) -> bool {
-    check.role == Role::default() && check.limit.afterwards.is_none()
+    check.role == Role::default() && check.limit.afterwards.is_none() && !check.rule.delays()
 }
 
 impl Asked {

@@ -44,8 +44,8 @@ impl Held {
             check.tag = answer.receipt;
             let afterwards = check.limit.afterwards.as_ref();
             let lease = afterwards.is_some_and(|wants| wants.lease).then(|| desk.renew(&check, place));
-            let queued = waits && afterwards.is_some_and(|wants| wants.queue) && answer.retry_ms > 0;
-            charges.push(Charge { check, place, lease: lease.flatten(), waits: queued });
+            let waits = waits && check.rule.delays() && answer.retry_ms > 0;
+            charges.push(Charge { check, place, lease: lease.flatten(), waits });
         }
         (!charges.is_empty()).then(|| Box::new(Held { desk: desk.clone(), charges, answered: false }))
     }
@@ -112,7 +112,8 @@ impl Drop for Held {
     fn drop(&mut self) {
         let answered = self.answered;
         self.end(|charge| match charge.wants() {
-            Some(wants) if wants.lease || charge.waits => (-charge.check.cost, false),
+            _ if charge.waits => (-charge.check.cost, false),
+            Some(wants) if wants.lease => (-charge.check.cost, false),
             Some(wants) if !answered => (wants.correction(End::Aborted, charge.check.cost), false),
             _ => (0, false),
         });

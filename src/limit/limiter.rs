@@ -195,7 +195,7 @@ impl Limiter {
     }
 
     async fn run_all(&self, op: Op, checks: Vec<Check>, hold: bool) -> Result<Taken, StoreError> {
-        let watched = hold && op == Op::Take && checks.iter().any(|check| check.limit.afterwards.is_some());
+        let watched = hold && op == Op::Take && checks.iter().any(may_hold);
         match &self.desk.store {
             Store::Memory(memory) => {
                 let decision = memory.run_now(op, &checks);
@@ -261,7 +261,7 @@ impl Limiter {
                 answer.retry_ms = STORE_RETRY_MS;
             }
         }
-        if hold && op == Op::Take && checks.iter().any(|check| check.limit.afterwards.is_some()) {
+        if hold && op == Op::Take && checks.iter().any(may_hold) {
             verdict.held = held(&self.desk, checks, &decision, Place::Local);
         }
         verdict.absorb(indexes, &roles, decision, Outcome::Local);
@@ -288,6 +288,11 @@ async fn ask_redis(
         }
         Err(kind) => Err(StoreError { kind, checks: Rc::unwrap_or_clone(checks) }),
     }
+}
+
+/// Whether the end of the request may change what the check takes.
+fn may_hold(check: &Check) -> bool {
+    check.limit.afterwards.is_some() || check.rule.delays()
 }
 
 /// What a decision leaves to be done later; all of it if the request has to wait for its turn.

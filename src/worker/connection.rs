@@ -40,6 +40,9 @@ where
     let mut draining = false;
     poll_fn(|cx| {
         client.slot.register(cx.waker());
+        if client.slot.is_cut() {
+            return Poll::Ready(());
+        }
         if worker.draining() && !draining {
             draining = true;
             connection.as_mut().graceful_shutdown();

@@ -4,6 +4,7 @@
 
 mod accept;
 mod connection;
+mod drain;
 mod listener;
 
 pub use listener::{BindError, Listener, remove_socket_file};
@@ -32,6 +33,7 @@ use crate::http::inspect::Inspector;
 use crate::http::local::{Common, Local};
 use crate::http::slot::{Phase, Slot, TICK, Ticks};
 use crate::limit::store::memory::Memory;
+use crate::limit::store::settings::StoreSettings;
 use crate::metrics::Metrics;
 use crate::net::ListenAddr;
 use crate::snapshot::Current;
@@ -43,13 +45,11 @@ pub struct Workers {
     log_writer: JoinHandle<()>,
 }
 
-/// Longest wait of a drained worker for the store to take back what the last requests held.
-const SETTLE: Duration = Duration::from_secs(1);
-
 /// What the control thread asks of a worker; a handful in a process' life.
 enum Command {
     Listen(ListenAddr, Listener),
     Unlisten(ListenAddr),
+    Reach(StoreSettings, oneshot::Sender<()>),
     Drain(Duration, oneshot::Sender<bool>),
 }
 
@@ -106,6 +106,20 @@ impl Workers {
             threads.push((sender, thread));
         }
         Ok(Workers { threads, log_writer })
+    }
+
+    /// Waits until every worker has the store of `settings` at hand for a snapshot with them, or
+    /// has found it away. It takes no longer than [`Store::settled`].
+    pub async fn reach(&self, settings: &StoreSettings) {
+        let mut reached = Vec::new();
+        for (commands, _) in &self.threads {
+            let (done, end) = oneshot::channel();
+            let _ = commands.send(Command::Reach(settings.clone(), done));
+            reached.push(end);
+        }
+        for end in reached {
+            let _ = end.await;
+        }
     }
 
     /// Every worker accepts from `listener`.
@@ -174,6 +188,10 @@ impl Worker {
                         task.abort();
                     }
                 }
+                Command::Reach(settings, done) => {
+                    self.local.reach(settings).await;
+                    let _ = done.send(());
+                }
                 Command::Drain(timeout, done) => {
                     loops.values().for_each(AbortHandle::abort);
                     let _ = done.send(self.drained(timeout).await);
@@ -194,31 +212,6 @@ impl Worker {
             self.ticks.set(u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX));
             self.slots.borrow().iter().for_each(|(_, slot)| slot.look());
             self.local.pools.sweep(self.ticks.get());
-        }
-    }
-
-    /// Ends every connection after its request; true when all ended within `timeout`.
-    async fn drained(&self, timeout: Duration) -> bool {
-        self.draining.set(true);
-        self.slots.borrow().iter().for_each(|(_, slot)| slot.wake());
-        let until = Instant::now() + timeout;
-        let mut beats = interval(TICK / 4);
-        while !self.slots.borrow().is_empty() {
-            if Instant::now() >= until {
-                return false;
-            }
-            beats.tick().await;
-        }
-        self.settled().await;
-        true
-    }
-
-    /// Waits for what the last requests gave back to their limits.
-    async fn settled(&self) {
-        let desk = self.local.last_view().limiter.desk().clone();
-        let until = Instant::now() + SETTLE;
-        while desk.pending() > 0 && Instant::now() < until {
-            tokio::time::sleep(TICK / 20).await;
         }
     }
 

@@ -31,8 +31,12 @@ fn gateway(server: &str, store: &str, to: &str, limits: &str, more: &str) -> Gat
 }
 
 fn sent(gateway: &Gateway, count: usize) -> Vec<Client> {
+    sent_to(gateway, "/", count)
+}
+
+fn sent_to(gateway: &Gateway, target: &str, count: usize) -> Vec<Client> {
     let mut clients: Vec<Client> = (0..count).map(|_| gateway.client()).collect();
-    clients.iter_mut().for_each(|client| client.send(get("/", "")));
+    clients.iter_mut().for_each(|client| client.send(get(target, "")));
     clients
 }
 
@@ -138,12 +142,16 @@ fn a_drain_waits_for_those_that_wait() {
 
 const TWO: &str = "[limit.two]\nalgorithm = \"concurrency\"\nin_flight = 2\nlease = \"2s\"\nkey = \"all\"\n";
 
-/// `/hang` never ends, `/part` ends in the middle of its body, the others are answered.
+/// `/hang` is never answered, `/stream` never to its end, `/part` ends in the middle of its body, the others are answered.
 fn scripted() -> Upstream {
     Upstream::start(|peer| {
         while let Some(request) = peer.request()? {
             match request.target() {
                 "/hang" => return peer.wait_for_end(),
+                "/stream" => {
+                    peer.send("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf")?;
+                    return peer.wait_for_end();
+                }
                 "/part" => return peer.send("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf"),
                 "/broken" => return Ok(()),
                 _ => peer.send(ok("in"))?,
@@ -251,4 +259,59 @@ fn a_killed_gateway_gives_its_slots_back_within_the_lease() {
     until("a slot", || other.get("/").status() == 200);
     let took = since.elapsed();
     assert!(took < Duration::from_secs(3), "{took:?}");
+}
+
+/// Ids with their expiry of all leases that the server holds.
+fn leases(server: &RedisServer) -> usize {
+    let mut client = server.client();
+    let keys: Vec<String> = redis::cmd("KEYS").arg("sg:*:concurrency").query(&mut client).unwrap();
+    keys.iter().map(|key| redis::cmd("ZCARD").arg(key).query::<usize>(&mut client).unwrap()).sum()
+}
+
+const MANY: &str = "[limit.many]\nalgorithm = \"concurrency\"\nin_flight = 300\nlease = \"1h\"\nkey = \"all\"\n";
+
+#[test]
+fn slots_of_requests_that_are_cut_are_released() {
+    let (server, other) = (RedisServer::start(&[]), RedisServer::start(&[]));
+    let upstream = scripted();
+    for changed in [false, true] {
+        let shutdown = "workers = 2\nshutdown_timeout = \"200ms\"";
+        let mut gateway = gateway(shutdown, &store(&server), &upstream.url(), "\"many\"", MANY);
+        let clients = [sent_to(&gateway, "/hang", 50), sent_to(&gateway, "/stream", 50)];
+        until("all run", || leases(&server) == 100);
+        if changed {
+            // They were admitted by a store that is no longer in force.
+            let path = gateway.dir.path().join("sluicegate.toml");
+            let text = std::fs::read_to_string(&path).unwrap().replace(&server.url(), &other.url());
+            std::fs::write(&path, text).unwrap();
+            until("the other store is in force", || gateway.log().contains("config reloaded"));
+            let more = sent_to(&gateway, "/hang", 10);
+            until("they run", || leases(&other) == 10);
+            drop(more);
+            until("they are released", || leases(&other) == 0);
+        }
+        // The store takes a moment for what it gets at the cut.
+        let () = redis::cmd("CLIENT").arg("PAUSE").arg(400).arg("ALL").query(&mut server.client()).unwrap();
+        gateway.signal("TERM");
+        gateway.exit();
+        assert!(gateway.log().contains("were cut"), "{}", gateway.log());
+        assert_eq!(leases(&server), 0, "changed: {changed}");
+        drop(clients);
+    }
+}
+
+#[test]
+fn a_silent_store_delays_the_end_by_its_deadline_only() {
+    let server = RedisServer::start(&[]);
+    let upstream = scripted();
+    let mut gateway = gateway("shutdown_timeout = \"200ms\"", &store(&server), &upstream.url(), "\"many\"", MANY);
+    let clients = sent_to(&gateway, "/hang", 10);
+    until("all run", || leases(&server) == 10);
+    server.signal("STOP");
+    let start = Instant::now();
+    gateway.signal("TERM");
+    gateway.exit();
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    server.signal("CONT");
+    drop(clients);
 }

@@ -4,6 +4,7 @@
 
 pub mod forms;
 pub mod gate;
+pub mod tls;
 pub mod told;
 pub mod topology;
 
@@ -223,6 +224,9 @@ pub fn random_decisions(limits: &[Arc<Limit>], most: usize, receipt: i64, rng: &
         .collect()
 }
 
+const START_ATTEMPTS: usize = 5;
+const LOG: &str = "redis.log";
+
 /// A redis-server on a free port, killed when dropped.
 pub struct RedisServer {
     child: Option<Child>,
@@ -232,13 +236,36 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
+    /// Another process may take the free port first; then another one is tried.
     pub fn start(args: &[&str]) -> RedisServer {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let args = args.iter().map(|arg| (*arg).to_owned()).collect();
-        let mut server = RedisServer { child: None, port, args, dir: tempfile::tempdir().unwrap() };
-        server.restart();
-        server.wait_ready();
-        server
+        let mut log = String::new();
+        for _ in 0..START_ATTEMPTS {
+            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+            let mut server = RedisServer { child: None, port, args, dir: tempfile::tempdir().unwrap() };
+            server.restart();
+            match server.becomes_ready() {
+                Ok(()) => return server,
+                Err(said) => log = said,
+            }
+        }
+        panic!("redis-server ended at its start {START_ATTEMPTS} times:\n{log}");
+    }
+
+    /// Its log, if it ended instead.
+    fn becomes_ready(&mut self) -> Result<(), String> {
+        let until = Instant::now() + Duration::from_secs(10);
+        loop {
+            let log = std::fs::read_to_string(self.dir.path().join(LOG)).unwrap_or_default();
+            if log.contains("Ready to accept connections") {
+                return Ok(());
+            }
+            if self.child.as_mut().unwrap().try_wait().unwrap().is_some() {
+                return Err(log);
+            }
+            assert!(Instant::now() < until, "redis-server is not ready:\n{log}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     pub fn restart(&mut self) {
@@ -246,6 +273,7 @@ impl RedisServer {
             .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
             .arg("--dir")
             .arg(self.dir.path())
+            .args(["--logfile", LOG])
             .args(&self.args)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -285,14 +313,6 @@ impl RedisServer {
     pub fn client(&self) -> redis::Connection {
         let client = redis::Client::open(self.url()).unwrap();
         client.get_connection_with_timeout(Duration::from_secs(5)).unwrap()
-    }
-
-    fn wait_ready(&self) {
-        let until = Instant::now() + Duration::from_secs(10);
-        while std::net::TcpStream::connect(("127.0.0.1", self.port)).is_err() {
-            assert!(Instant::now() < until, "redis-server does not listen");
-            std::thread::sleep(Duration::from_millis(5));
-        }
     }
 }
 
@@ -374,7 +394,7 @@ pub async fn kind(redis: &Redis, limit: &Arc<Limit>) -> Result<Decision, ErrorKi
 pub async fn until(done: impl Fn() -> bool) {
     let since = Instant::now();
     while !done() {
-        assert!(since.elapsed() < Duration::from_secs(5), "did not happen");
+        assert!(since.elapsed() < Duration::from_secs(15), "did not happen");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

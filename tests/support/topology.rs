@@ -131,9 +131,9 @@ pub struct Watched {
     sentinels: Vec<Sentinel>,
 }
 
-struct Sentinel {
+pub struct Sentinel {
     child: Child,
-    port: u16,
+    pub port: u16,
     _dir: tempfile::TempDir,
 }
 
@@ -148,7 +148,7 @@ impl Watched {
         let replica = RedisServer::start(&[&login[..], &["--replicaof", "127.0.0.1", &port]].concat());
         let mut watched = Watched { servers: vec![master, replica], sentinels: Vec::new() };
         wait_until("the replica follows", || watched.info(1).contains("master_link_status:up"));
-        watched.sentinels = (0..3).map(|_| Sentinel::start(watched.servers[0].port)).collect();
+        watched.sentinels = (0..3).map(|_| Sentinel::watching(watched.servers[0].port)).collect();
         wait_until("the sentinels know each other", || {
             watched.sentinels.iter().all(|sentinel| {
                 let known: redis::Value = ask(&mut sentinel.client(), &["SENTINEL", "MASTER", "mine"]);
@@ -198,17 +198,23 @@ impl Watched {
 }
 
 impl Sentinel {
-    fn start(master: u16) -> Sentinel {
-        let (dir, port) = (tempfile::tempdir().unwrap(), free_port());
+    fn watching(master: u16) -> Sentinel {
+        let port = free_port();
+        Sentinel::start(
+            port,
+            &format!(
+                "port {port}\nrequirepass {SENTINEL_PASSWORD}\nsentinel sentinel-pass {SENTINEL_PASSWORD}\n\
+                 sentinel monitor mine 127.0.0.1 {master} 2\nsentinel auth-pass mine {PASSWORD}\n\
+                 sentinel down-after-milliseconds mine 500\nsentinel failover-timeout mine 3000\n"
+            ),
+        )
+    }
+
+    /// `config` has it listen on `port`.
+    pub fn start(port: u16, config: &str) -> Sentinel {
+        let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("sentinel.conf");
-        let text = format!(
-            "port {port}\nbind 127.0.0.1\ndir {}\nrequirepass {SENTINEL_PASSWORD}\n\
-             sentinel sentinel-pass {SENTINEL_PASSWORD}\n\
-             sentinel monitor mine 127.0.0.1 {master} 2\nsentinel auth-pass mine {PASSWORD}\n\
-             sentinel down-after-milliseconds mine 500\nsentinel failover-timeout mine 3000\n",
-            dir.path().display()
-        );
-        std::fs::write(&file, text).unwrap();
+        std::fs::write(&file, format!("bind 127.0.0.1\ndir {}\n{config}", dir.path().display())).unwrap();
         let child = Command::new("redis-server")
             .arg(&file)
             .arg("--sentinel")

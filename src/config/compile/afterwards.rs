@@ -30,8 +30,9 @@ pub fn afterwards(section: &Section, rule: Option<&Rule>) -> Option<Option<After
         (None, None) => Charge::Always,
     };
     let max_delayed = super::server::usize_of(section.integer("max_delayed", 0..=10_000_000));
-    let afterwards = Afterwards { charge, settle: settle?, max_delayed, ..Afterwards::of(rule?) };
-    if let (Some(node), false) = (section.node("max_delayed"), afterwards.queue) {
+    let rule = rule?;
+    let afterwards = Afterwards { charge, settle: settle?, max_delayed, ..Afterwards::of(rule) };
+    if let (Some(node), false) = (section.node("max_delayed"), rule.delays()) {
         let help = "it bounds the requests that wait in the `queue` of a leaky_bucket";
         return section.fault("max_delayed", node, "this limit holds no request back", help);
     }

@@ -14,7 +14,6 @@ use crate::limit::algo::Rule;
 use crate::limit::key::Key;
 use crate::limit::overrides::{Budget, Overrides, Table};
 
-const HELP: &str = "write { key = [\"VALUE\"], rate = \"100/s\" }; the rate may be 0 or \"unlimited\", too";
 /// More entries are refused; the live ones have the same bound.
 pub const ENTRIES_MAX: usize = 10_000;
 
@@ -58,13 +57,13 @@ fn entry(section: &Section, algorithm: &str, base: &Tree, key: &Key, item: &Node
     let own = Section::new(section.sources, &schema::OVERRIDE, title, tree);
     let values = match own.node("key") {
         Some(_) => own.strings("key", |text| Ok(text.to_owned())),
-        None => own.absent(format!("{} has an entry without a key", own.title), HELP),
+        None => own.absent(format!("{} has an entry without a key", own.title), &help(algorithm)),
     };
     // Named by the entry; what it does not name is the limit's own.
-    let changed: Vec<&Entry> = ["rate", "burst"].into_iter().filter_map(|name| own.entry(name)).collect();
+    let changed: Vec<&Entry> = amounts().filter_map(|name| own.entry(name)).collect();
     own.unknown();
     if changed.is_empty() {
-        return section.fault("overrides", item, "the entry changes nothing", HELP);
+        return section.fault("overrides", item, "the entry changes nothing", &help(algorithm));
     }
     let values = key_values(&own, key, values?, item)?;
     let budget = budget(section.sources, &own.title, algorithm, base, changed.into_iter().cloned().collect())?;
@@ -102,8 +101,16 @@ fn key_values(own: &Section, key: &Key, written: Vec<At<String>>, item: &Node) -
 
 /// The limit's rule with the numbers of `changed` laid over its own.
 fn budget(sources: &Sources, title: &str, algorithm: &str, base: &Tree, changed: Vec<Entry>) -> Option<Budget> {
-    if let Some(rate) = changed.iter().find(|entry| entry.key == "rate") {
-        let budget = match &rate.node.value {
+    let strangers: Vec<&Entry> = changed.iter().filter(|entry| !rule::takes(algorithm, &entry.key)).collect();
+    for entry in &strangers {
+        let message = format!("`{}` in {title}: {algorithm} has no such parameter", entry.key);
+        sources.mistake(Diagnostic::new(entry.place, message).help(help(algorithm)));
+    }
+    if !strangers.is_empty() {
+        return None;
+    }
+    if let Some(entry) = changed.iter().find(|entry| entry.key == leading(algorithm)) {
+        let budget = match &entry.node.value {
             Value::Integer(0) => Some(Budget::Blocked),
             Value::String(text) if text.value.trim() == "0" => Some(Budget::Blocked),
             Value::String(text) if text.value.trim() == "unlimited" => Some(Budget::Unlimited),
@@ -115,14 +122,28 @@ fn budget(sources: &Sources, title: &str, algorithm: &str, base: &Tree, changed:
     }
     let mut tree = base.clone();
     tree.entries.retain(|entry| !changed.iter().any(|new| new.key == entry.key));
-    if let Some(burst) = changed.iter().find(|entry| entry.key == "burst" && !rule::takes(algorithm, &entry.key)) {
-        let message = format!("`burst` in {title}: {algorithm} has no such parameter");
-        sources.mistake(Diagnostic::new(burst.place, message).help("name another `rate`"));
-        return None;
-    }
     tree.entries.extend(changed);
     let section = Section::new(sources, &schema::LIMIT, title, &tree);
     rule::rule(&section, algorithm).map(|rule| Budget::Rule(Arc::new(rule)))
+}
+
+/// The number that may also be 0 or "unlimited".
+fn leading(algorithm: &str) -> &'static str {
+    if rule::takes(algorithm, "rate") { "rate" } else { "in_flight" }
+}
+
+/// What an entry may change: amounts, not the shape of the limit.
+fn amounts() -> impl Iterator<Item = &'static str> {
+    schema::OVERRIDE.keys.iter().copied().filter(|name| *name != "key")
+}
+
+fn numbers(algorithm: &str) -> impl Iterator<Item = &'static str> {
+    amounts().filter(move |name| rule::takes(algorithm, name))
+}
+
+fn help(algorithm: &str) -> String {
+    let (names, leading) = (numbers(algorithm).collect::<Vec<_>>().join(", "), leading(algorithm));
+    format!("an entry of {algorithm} names a `key` and {names}; {leading} may be 0 or \"unlimited\", too")
 }
 
 /// A budget of the form `rate=100/s;burst=5`.
@@ -134,8 +155,12 @@ fn live(algorithm: &str, base: &Tree, value: &str) -> Result<Budget, String> {
     for pair in value.split(';').map(str::trim).filter(|pair| !pair.is_empty()) {
         let (name, text) = pair.split_once('=').ok_or_else(|| format!("`{pair}` is not NAME=VALUE"))?;
         let (name, text) = (name.trim(), text.trim());
-        if !schema::OVERRIDE.keys.contains(&name) || name == "key" || changed.iter().any(|entry| entry.key == name) {
-            return Err(format!("`{name}` cannot stand here, or stands here twice"));
+        if !amounts().any(|known| known == name) {
+            let known = numbers(algorithm).collect::<Vec<_>>().join(", ");
+            return Err(format!("`{name}` cannot stand here; write {known}"));
+        }
+        if changed.iter().any(|entry| entry.key == name) {
+            return Err(format!("`{name}` stands here twice; remove one"));
         }
         let value = match text.parse::<i64>() {
             Ok(value) => Value::Integer(value),
@@ -144,7 +169,8 @@ fn live(algorithm: &str, base: &Tree, value: &str) -> Result<Budget, String> {
         changed.push(Entry { key: name.to_owned(), place, node: Node { place, value } });
     }
     if changed.is_empty() {
-        return Err("it changes nothing; write rate=100/s".to_owned());
+        let example = if leading(algorithm) == "rate" { "rate=100/s" } else { "in_flight=20" };
+        return Err(format!("it changes nothing; write {example}"));
     }
     // The places of the limit are those of other sources.
     let mut base = base.clone();
@@ -156,7 +182,8 @@ fn live(algorithm: &str, base: &Tree, value: &str) -> Result<Budget, String> {
         Some(budget) if !sources.has_mistakes() => Ok(budget),
         _ => {
             let report = sources.into_report().json();
-            Err(report[0]["message"].as_str().unwrap_or("it is not valid").to_owned())
+            let words = ["message", "help"].map(|part| report[0][part].as_str().unwrap_or_default().to_owned());
+            Err(words.join("; ").trim_end_matches("; ").to_owned())
         }
     }
 }
@@ -173,23 +200,70 @@ mod tests {
         (limit.overrides, limit.key)
     }
 
+    /// What is said of each value, in the hash of the limit.
+    fn assert_said(limit: &str, values: &[(&str, &str)]) {
+        let (overrides, key) = overrides(limit);
+        for (value, mistake) in values {
+            let found = overrides.set_live(&key, &[(b"a".to_vec(), value.as_bytes().to_vec())].into());
+            match mistake.is_empty() {
+                true => assert_eq!(found, Ok(()), "{value}"),
+                false => {
+                    let found = found.unwrap_err();
+                    assert!(found.starts_with(&format!("a: {mistake}")), "{value}: {found}");
+                }
+            }
+        }
+    }
+
     #[test]
     fn live_values_are_read_like_the_limit() {
-        let (overrides, key) = overrides("rate = \"10/s\"\nburst = 20\nkey = \"header:x\"");
-        let set = |value: &str| overrides.set_live(&key, &[(b"a".to_vec(), value.as_bytes().to_vec())].into());
-        for value in ["rate=100/day", "burst=5", " rate = 1/s ; burst = 7; ", "rate=0", "rate=unlimited"] {
-            assert_eq!(set(value), Ok(()), "{value}");
-        }
-        for (value, mistake) in [
-            ("", "a: it changes nothing; write rate=100/s"),
-            ("rate", "a: `rate` is not NAME=VALUE"),
-            ("rate=5/fortnight", "a: `rate` in the override: unknown unit `fortnight`"),
-            ("burst=99999999999999999", "a: `burst` in the override: it must be from 1 to 4503599627370496"),
-            ("debt=5", "a: `debt` cannot stand here, or stands here twice"),
-            ("key=x", "a: `key` cannot stand here, or stands here twice"),
-            ("rate=1/s;rate=2/s", "a: `rate` cannot stand here, or stands here twice"),
-        ] {
-            assert_eq!(set(value), Err(mistake.to_owned()), "{value}");
-        }
+        assert_said(
+            "rate = \"10/s\"\nburst = 20\nkey = \"header:x\"",
+            &[
+                ("rate=100/day", ""),
+                ("burst=5", ""),
+                (" rate = 1/s ; burst = 7; debt = 3; ", ""),
+                ("debt=0", ""),
+                ("rate=0", ""),
+                ("rate=unlimited", ""),
+                ("", "it changes nothing; write rate=100/s"),
+                ("rate", "`rate` is not NAME=VALUE"),
+                ("rate=5/fortnight", "`rate` in the override: unknown unit `fortnight`; units are"),
+                ("burst=99999999999999999", "`burst` in the override: it must be from 1 to 4503599627370496"),
+                ("start=empty", "`start` cannot stand here; write rate, burst, debt"),
+                ("key=x", "`key` cannot stand here; write rate, burst, debt"),
+                ("rate=1/s;rate=2/s", "`rate` stands here twice; remove one"),
+                (
+                    "rate=0;queue=1s",
+                    "`queue` in the override: token_bucket has no such parameter; an entry of token_bucket names a \
+                     `key` and rate, burst, debt; rate may be 0 or \"unlimited\", too",
+                ),
+            ],
+        );
+    }
+
+    #[test]
+    fn live_values_have_the_numbers_of_their_algorithm() {
+        assert_said(
+            "algorithm = \"concurrency\"\nin_flight = 5\nkey = \"header:x\"",
+            &[
+                ("in_flight=7", ""),
+                ("in_flight=0", ""),
+                ("in_flight=unlimited", ""),
+                ("", "it changes nothing; write in_flight=20"),
+                ("in_flight=many", "`in_flight` in the override: it must be an integer, found a string"),
+                ("in_flight=100001", "`in_flight` in the override: it must be from 1 to 100000"),
+                ("rate=0", "`rate` in the override: concurrency has no such parameter; an entry of concurrency names"),
+            ],
+        );
+        assert_said(
+            "algorithm = \"leaky_bucket\"\nrate = \"5/s\"\nkey = \"header:x\"",
+            &[
+                ("queue=2s", ""),
+                ("rate=1/s;queue=0ms", ""),
+                ("queue=2", "`queue` in the override: it must be a string with a unit, found the integer 2"),
+                ("nodelay=true", "`nodelay` cannot stand here; write rate, queue"),
+            ],
+        );
     }
 }

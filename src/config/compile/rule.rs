@@ -49,7 +49,10 @@ pub fn rule(section: &Section, algorithm: &str) -> Option<Rule> {
 
 /// Whether `algorithm` has the parameter `key`, which not all have.
 pub fn takes(algorithm: &str, key: &str) -> bool {
-    ALGORITHM_KEYS.iter().any(|(name, keys)| *name == algorithm && keys.contains(&key))
+    match key {
+        "rate" => algorithm != "concurrency",
+        _ => ALGORITHM_KEYS.iter().any(|(name, keys)| *name == algorithm && keys.contains(&key)),
+    }
 }
 
 /// Reports the parameters of other algorithms.
@@ -66,7 +69,7 @@ pub fn strangers(section: &Section, algorithm: Option<&str>) {
         let having = ALGORITHM_KEYS.iter().filter(|(_, keys)| keys.contains(&key));
         let owners: Vec<&str> = having.map(|(name, _)| *name).collect();
         let what = format!("{algorithm} has no such parameter");
-        let rate = if algorithm == "concurrency" { "" } else { "rate, " };
+        let rate = if takes(algorithm, "rate") { "rate, " } else { "" };
         let help = format!("`{key}` belongs to {}; {algorithm} takes {rate}{}", owners.join(" and "), own.join(", "));
         section.fault_at::<()>(key, entry.place, &what, &help);
     }

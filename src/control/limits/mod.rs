@@ -1,5 +1,5 @@
 //! Limits without a request: decisions, state, resets and refunds for whoever asks the admin
-//! listener. Has a store link of its own, on the control thread. Called by `admin`.
+//! listener. Called by `admin`.
 
 mod asked;
 mod json;
@@ -13,6 +13,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::task::spawn_local;
 
+use super::link::Link;
 use crate::config::Config;
 use crate::limit::algo::Rule;
 use crate::limit::algo::fixed_window::FixedWindow;
@@ -21,11 +22,7 @@ use crate::limit::decision::{Check, ErrorKind, Op};
 use crate::limit::key::{COST_MAX, Cost, Missing};
 use crate::limit::overrides::{self, Budget};
 use crate::limit::rule::{Limit, Mode, OnError};
-use crate::limit::store::Store;
-use crate::limit::store::memory::Memory;
-use crate::limit::store::settings::StoreSettings;
 use crate::limit::{Ask, Checked, Limiter, Outcome, Standing, Verdict, clock};
-use crate::metrics::Metrics;
 use crate::snapshot::{Current, Reason};
 use asked::{Decision, Order};
 use receipt::{Receipt, Use, Used};
@@ -34,9 +31,7 @@ pub use json::Problem;
 
 pub struct Limits {
     current: Current,
-    memory: Arc<Memory>,
-    metrics: Metrics,
-    link: RefCell<(StoreSettings, Rc<Limiter>)>,
+    link: Rc<Link>,
     /// Receipts of the store's charges, and of those made without it: each by its own clock.
     used: [RefCell<Used>; 2],
 }
@@ -45,22 +40,8 @@ pub struct Limits {
 const AT_ONCE: usize = 128;
 
 impl Limits {
-    pub fn new(current: Current, memory: Arc<Memory>, metrics: Metrics) -> Limits {
-        let settings = current.load().config.store.clone();
-        let limiter = Rc::new(limiter(&settings, &memory, &metrics));
-        Limits { current, memory, metrics, link: RefCell::new((settings, limiter)), used: Default::default() }
-    }
-
-    /// The way to the store in force; a new one is opened when its settings changed.
-    pub fn limiter(&self) -> Rc<Limiter> {
-        let mut link = self.link.borrow_mut();
-        let current = self.current.load();
-        if link.0 != current.config.store {
-            let settings = current.config.store.clone();
-            let limiter = Rc::new(limiter(&settings, &self.memory, &self.metrics));
-            *link = (settings, limiter);
-        }
-        link.1.clone()
+    pub fn new(current: Current, link: Rc<Link>) -> Limits {
+        Limits { current, link, used: Default::default() }
     }
 
     pub fn list(&self) -> Value {
@@ -83,7 +64,7 @@ impl Limits {
         if op == Op::Take {
             may_take()?;
         }
-        let limiter = self.limiter();
+        let limiter = self.link.limiter();
         let mut answers = Vec::with_capacity(decisions.len());
         let mut decisions = decisions.into_iter().peekable();
         while decisions.peek().is_some() {
@@ -105,7 +86,7 @@ impl Limits {
         let snapshot = self.current.load_full();
         let limit = find(&snapshot.config, name)?;
         let (parts, cost) = asked::query(limit, query)?;
-        let limiter = self.limiter();
+        let limiter = self.link.limiter();
         let (check, instead) = asked::check(&limiter, limit, &parts, cost.unwrap_or_else(|| cost_of(limit)))?;
         let (key, policy) = (check.key.clone(), check.rule.policy());
         if let Some(outcome) = instead {
@@ -129,7 +110,7 @@ impl Limits {
         let snapshot = self.current.load_full();
         let limit = find(&snapshot.config, name)?;
         let (parts, _) = asked::query(limit, query)?;
-        let limiter = self.limiter();
+        let limiter = self.link.limiter();
         let (check, _) = asked::check(&limiter, limit, &parts, 0)?;
         let key = check.key.clone();
         // What was used while the store was away goes as well.
@@ -145,7 +126,7 @@ impl Limits {
     pub async fn refund(&self, name: &str, body: &[u8]) -> Result<Value, Problem> {
         let snapshot = self.current.load_full();
         let limit = find(&snapshot.config, name)?;
-        let limiter = self.limiter();
+        let limiter = self.link.limiter();
         let (applied, reason) = match asked::refund(limit, body)? {
             asked::Refund::Receipt(receipt) => self.refund_receipt(&limiter, limit, &receipt).await?,
             asked::Refund::Units { parts, cost } => {
@@ -210,10 +191,6 @@ impl Limits {
             .map_err(|kind| store_away(kind, "; it is not known whether the refund happened, the receipt is used"))?;
         Ok((answer.admitted, "nothing_charged"))
     }
-}
-
-fn limiter(settings: &StoreSettings, memory: &Arc<Memory>, metrics: &Metrics) -> Limiter {
-    Limiter::new(Store::open(settings, memory, metrics), None, memory, &settings.prefix, metrics)
 }
 
 /// One decision, as JSON.

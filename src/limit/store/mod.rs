@@ -31,6 +31,13 @@ impl Store {
         }
     }
 
+    /// Waits, for a while at most, until it is known whether the store can be reached.
+    pub async fn settled(&self) {
+        if let Store::Redis(redis) = self {
+            redis.settled().await;
+        }
+    }
+
     pub async fn run(&self, op: Op, checks: Vec<Check>) -> Result<Decision, StoreError> {
         match self {
             Store::Memory(memory) => Ok(memory.run_now(op, &checks)),

@@ -6,9 +6,10 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use rand::seq::IndexedRandom;
 use redis::aio::MultiplexedConnection;
-use redis::{RedisError, RedisResult, Value};
+use redis::{Cmd, RedisError, RedisResult, Value};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -82,6 +83,13 @@ impl Cluster {
         Cluster { nodes, keeper }
     }
 
+    /// Waits until the map and every master, or all seeds in vain, have been tried once.
+    pub async fn settled(&self) {
+        self.nodes.health.settled().await;
+        let nodes: Vec<Rc<Node>> = self.nodes.map.borrow().nodes.values().cloned().collect();
+        join_all(nodes.iter().map(|node| node.lane.settled())).await;
+    }
+
     pub async fn ask(&self, op: Op, checks: &Shares) -> Result<Decision, ErrorKind> {
         if let Some(kind) = self.nodes.health.down() {
             return Err(kind);
@@ -112,14 +120,39 @@ impl Nodes {
     /// Asks the node that has the slot of `checks`, which all have the same. `Elsewhere` means that
     /// their keys are on their way at this moment, some here and some there.
     pub async fn ask(&self, op: Op, checks: &Shares, until: Instant) -> Result<Decision, Fault> {
-        let slot = slot_of(checks);
+        let (slot, several) = (slot_of(checks), checks.len() > 1);
+        let ask = async |node: &Node, way| self.ask_node(node, op, checks, way).await;
         let node = self.owner(slot)?;
-        match self.ask_node(&node, op, checks, Way::Shared).await {
-            Err(Fault::Elsewhere(redirect)) => timeout_at(until, self.follow(op, checks, node, redirect))
+        match ask(&node, Way::Shared).await {
+            Err(Fault::Elsewhere(redirect)) => timeout_at(until, self.follow(slot, several, node, redirect, ask))
                 .await
                 .unwrap_or(Err(Fault::Failed(ErrorKind::Timeout))),
             outcome => outcome,
         }
+    }
+
+    /// Sends a command about one key, of `slot`, to the node that has it.
+    pub async fn send(&self, slot: usize, cmd: &Cmd) -> RedisResult<Value> {
+        let send = async |node: &Node, way| self.send_node(node, cmd, way).await;
+        let outcome = match self.owner(slot) {
+            Ok(node) => match send(&node, Way::Shared).await {
+                Err(Fault::Elsewhere(redirect)) => self.follow(slot, false, node, redirect, send).await,
+                outcome => outcome,
+            },
+            Err(fault) => Err(fault),
+        };
+        outcome.unwrap_or_else(|_| Err(wire::not_connected()))
+    }
+
+    /// An error that is no redirection is the answer.
+    async fn send_node(&self, node: &Node, cmd: &Cmd, way: Way) -> Result<RedisResult<Value>, Fault> {
+        let outcome = node.lane.send(cmd, way == Way::Asking).await;
+        let Err(error) = &outcome else { return Ok(outcome) };
+        let redirect = wire::redirect(error);
+        if matches!(redirect, Some(Redirect::Moved(_))) || wire::error_kind(error) == ErrorKind::Disconnected {
+            self.doubt.notify_one();
+        }
+        redirect.map_or(Ok(outcome), |redirect| Err(Fault::Elsewhere(redirect)))
     }
 
     async fn ask_node(&self, node: &Node, op: Op, checks: &Shares, way: Way) -> Result<Decision, Fault> {
@@ -135,14 +168,15 @@ impl Nodes {
         outcome
     }
 
-    async fn follow(
+    /// Asks again as each redirection says; `several` keys may be apart while they are on their way.
+    async fn follow<T>(
         &self,
-        op: Op,
-        checks: &Shares,
+        slot: usize,
+        several: bool,
         mut node: Rc<Node>,
         mut redirect: Redirect,
-    ) -> Result<Decision, Fault> {
-        let slot = slot_of(checks);
+        ask: impl AsyncFn(&Node, Way) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
         let mut way = Way::Shared;
         for _ in 0..HOPS_MAX {
             (node, way) = match &redirect {
@@ -152,7 +186,7 @@ impl Nodes {
                     (owner, Way::Shared)
                 }
                 Redirect::Ask(name) => (self.redirected(name, &node)?, Way::Asking),
-                Redirect::TryAgain if way != Way::Shared && checks.len() > 1 => {
+                Redirect::TryAgain if way != Way::Shared && several => {
                     return Err(Fault::Elsewhere(Redirect::TryAgain));
                 }
                 Redirect::TryAgain => {
@@ -160,7 +194,7 @@ impl Nodes {
                     (self.owner(slot)?, Way::Alone)
                 }
             };
-            match self.ask_node(&node, op, checks, way).await {
+            match ask(&node, way).await {
                 Err(Fault::Elsewhere(next)) => redirect = next,
                 outcome => return outcome,
             }
@@ -191,17 +225,22 @@ impl Nodes {
     /// Keeps the map, asking one node after another.
     async fn keep(self: Rc<Self>) {
         let (mut guide, mut pause) = (None, SOON_MIN);
+        // Each is asked once before the cluster counts as away.
+        let mut untried = self.seeds.iter();
         loop {
-            match timeout(GUIDE_TIMEOUT, self.refresh(&mut guide)).await {
-                Ok(Ok(())) => self.health.set_up(),
-                Ok(Err(error)) => {
+            let next = untried.next();
+            let outcome = timeout(GUIDE_TIMEOUT, self.refresh(&mut guide, next)).await;
+            match outcome.unwrap_or_else(|_| Err(wire::not_connected())) {
+                Ok(()) => self.health.set_up(),
+                Err(error) => {
                     guide = None;
+                    let kind = wire::error_kind(&error);
                     // A map at hand still serves: its lanes say what they can.
-                    if self.map.borrow().slots.is_empty() || wire::error_kind(&error) == ErrorKind::Denied {
-                        self.health.set_down(wire::error_kind(&error), &error.to_string());
+                    let unknown = self.map.borrow().slots.is_empty() && untried.len() == 0;
+                    if unknown || kind == ErrorKind::Denied {
+                        self.health.set_down(kind, &error.to_string());
                     }
                 }
-                Err(_) => guide = None,
             }
             if guide.is_some() && self.map.borrow().is_well() {
                 pause = SOON_MIN;
@@ -217,11 +256,11 @@ impl Nodes {
         }
     }
 
-    async fn refresh(&self, guide: &mut Option<(Addr, MultiplexedConnection)>) -> RedisResult<()> {
+    async fn refresh(&self, guide: &mut Option<(Addr, MultiplexedConnection)>, next: Option<&Addr>) -> RedisResult<()> {
         let (addr, mut pipe) = match guide.take() {
             Some(guide) => guide,
             None => {
-                let addr = self.any_node();
+                let addr = next.cloned().unwrap_or_else(|| self.any_node());
                 let pipe = self.context.dialer.dial(&addr).await?;
                 (addr, pipe)
             }

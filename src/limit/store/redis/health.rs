@@ -4,6 +4,8 @@
 use std::cell::{Cell, RefCell};
 use std::time::Instant;
 
+use tokio::sync::Notify;
+
 use super::breaker::{Breaker, Phase};
 use crate::limit::decision::ErrorKind;
 use crate::metrics::{Metrics, StoreView};
@@ -11,6 +13,9 @@ use crate::metrics::{Metrics, StoreView};
 pub struct Health {
     /// Why there is no connection; `None` while there is one.
     down: Cell<Option<ErrorKind>>,
+    /// An attempt to connect has ended.
+    attempted: Cell<bool>,
+    news: Notify,
     breaker: RefCell<Breaker>,
     view: StoreView,
 }
@@ -19,6 +24,8 @@ impl Health {
     pub fn new(metrics: &Metrics) -> Health {
         Health {
             down: Cell::new(Some(ErrorKind::Disconnected)),
+            attempted: Cell::new(false),
+            news: Notify::new(),
             breaker: RefCell::default(),
             view: metrics.store_health.join(),
         }
@@ -30,12 +37,19 @@ impl Health {
 
     pub fn set_up(&self) {
         self.down.set(None);
-        self.show("");
+        self.tell("");
     }
 
     pub fn set_down(&self, kind: ErrorKind, why: &str) {
         self.down.set(Some(kind));
-        self.show(why);
+        self.tell(why);
+    }
+
+    /// Waits for the end of the first attempt to connect.
+    pub async fn settled(&self) {
+        while !self.attempted.get() {
+            self.news.notified().await;
+        }
     }
 
     /// Why a decision that comes now is not even queued.
@@ -71,6 +85,12 @@ impl Health {
             self.show(why);
         }
         opened
+    }
+
+    fn tell(&self, why: &str) {
+        self.attempted.set(true);
+        self.news.notify_waiters();
+        self.show(why);
     }
 
     fn show(&self, why: &str) {

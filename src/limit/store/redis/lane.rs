@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use prometheus::{Histogram, IntCounter};
-use redis::RedisResult;
+use redis::{Cmd, RedisResult, Value};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
@@ -20,13 +20,14 @@ use super::link::{Connection, Link};
 use super::sentinel::Target;
 use super::slot::slot_of;
 use super::wire::{self, Call, Redirect};
-use super::{QUEUE_MAX, Shares, gateways};
+use super::{QUEUE_MAX, Shares};
 use crate::limit::decision::{Check, Decision, ErrorKind, Op};
 use crate::metrics::Metrics;
 
 pub struct Lane {
     queue: mpsc::Sender<Waiting>,
     health: Rc<Health>,
+    link: Rc<Link>,
 }
 
 /// What every lane of a handle needs.
@@ -34,8 +35,6 @@ pub struct Lane {
 pub struct Context {
     pub dialer: Dialer,
     pub deadline: Duration,
-    /// Of all keys.
-    pub prefix: String,
     pub metrics: Metrics,
 }
 
@@ -72,12 +71,8 @@ impl Lane {
         let health = Rc::new(Health::new(&context.metrics));
         let (queue, inbox) = mpsc::channel(QUEUE_MAX);
         let (link, keeper) = Link::open(target, context.dialer.clone(), health.clone());
-        let report = (!clustered).then(|| {
-            let claim = context.metrics.gateways.claim();
-            tokio::task::spawn_local(gateways::report(link.clone(), context.prefix.clone(), claim))
-        });
         let pump = Pump {
-            link,
+            link: link.clone(),
             health: health.clone(),
             clustered,
             deadline: context.deadline,
@@ -87,11 +82,13 @@ impl Lane {
         tokio::task::spawn_local(async move {
             pump.run(Inbox { queue: inbox, spare: None }).await;
             keeper.abort();
-            if let Some(report) = report {
-                report.abort();
-            }
         });
-        Lane { queue, health }
+        Lane { queue, health, link }
+    }
+
+    /// Waits for the end of the first attempt to connect.
+    pub async fn settled(&self) {
+        self.health.settled().await;
     }
 
     pub fn is_down(&self) -> bool {
@@ -109,6 +106,21 @@ impl Lane {
             mpsc::error::TrySendError::Closed(_) => Fault::Failed(ErrorKind::Disconnected),
         })?;
         answer.await.unwrap_or(Err(Fault::Failed(ErrorKind::Disconnected)))
+    }
+
+    /// Sends a command that is no decision, beside the queue. It has no deadline but the caller's.
+    pub async fn send(&self, cmd: &Cmd, asking: bool) -> RedisResult<Value> {
+        let Some(connection) = self.link.connection().await else { return Err(wire::not_connected()) };
+        let outcome = match asking {
+            true => connection.send_asking(cmd).await,
+            false => connection.send(cmd).await,
+        };
+        if let Err(error) = &outcome
+            && wire::error_kind(error) == ErrorKind::Disconnected
+        {
+            self.link.lost(&connection, ErrorKind::Disconnected, &error.to_string());
+        }
+        outcome
     }
 }
 
@@ -274,8 +286,8 @@ impl Pump {
 }
 
 /// Only NOSCRIPT is asked again: after it nothing happened. Everything else may have.
-async fn run_script(connection: &Connection, call: &Call<'_>, asking: bool) -> RedisResult<redis::Value> {
-    let send = async |cmd: redis::Cmd| match asking {
+async fn run_script(connection: &Connection, call: &Call<'_>, asking: bool) -> RedisResult<Value> {
+    let send = async |cmd: Cmd| match asking {
         true => connection.send_asking(&cmd).await,
         false => connection.send(&cmd).await,
     };

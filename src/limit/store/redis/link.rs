@@ -21,7 +21,7 @@ use super::wire;
 use crate::limit::decision::ErrorKind;
 
 /// Connect, log in and answer a PING: a stopped server accepts, and then says nothing.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 /// A connection that lived this long was a good one.
 const STABLE: Duration = Duration::from_secs(1);

@@ -20,8 +20,12 @@ pub mod wire;
 
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use ::redis::{Cmd, RedisResult, Value};
 use prometheus::IntCounter;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::limit::decision::{Check, Decision, ErrorKind, Op, StoreError};
 use crate::limit::store::settings::StoreSettings;
@@ -37,14 +41,19 @@ use tls::Tls;
 /// Decisions that may wait for the next call to one server; more are not queued.
 pub const QUEUE_MAX: usize = 4096;
 
+/// Longest wait for the first attempts to connect: as long as one may take.
+pub const FIRST_CONNECT: Duration = link::CONNECT_TIMEOUT;
+
 /// The checks of one decision, shared by those who wait and those who send.
 pub type Shares = Rc<Vec<Check>>;
 
 /// A worker's way to Redis; lives in the worker's runtime.
 pub struct Redis {
-    form: Servers,
+    servers: Rc<Servers>,
     tls: Arc<Mutex<Tls>>,
     errors: Vec<IntCounter>,
+    /// Ends with the handle.
+    _report: JoinSet<()>,
 }
 
 enum Servers {
@@ -59,7 +68,7 @@ impl Redis {
     /// Returns at once and connects in the background. The URL may hold a password and is not logged.
     pub fn connect(settings: &StoreSettings, url: &str, metrics: &Metrics) -> Redis {
         let tls = Arc::new(Mutex::new(settings.tls.clone()));
-        let form = match Address::parse(url) {
+        let servers = match Address::parse(url) {
             Ok(address) => servers(address, settings, &tls, metrics),
             Err(mistake) => {
                 let health = Health::new(metrics);
@@ -67,7 +76,30 @@ impl Redis {
                 Servers::Nowhere(health)
             }
         };
-        Redis { form, tls, errors: lane::counters(metrics) }
+        let (servers, mut report) = (Rc::new(servers), JoinSet::new());
+        let (asked, key) = (servers.clone(), format!("{}:gateways", settings.prefix));
+        let claim = metrics.gateways.claim();
+        report.spawn_local(async move { gateways::report(async |cmd| asked.send(&key, cmd).await, &key, claim).await });
+        Redis { servers, tls, errors: lane::counters(metrics), _report: report }
+    }
+
+    /// Waits until it is known whether the servers can be reached, or for [`FIRST_CONNECT`].
+    pub async fn settled(&self) {
+        let settled = async {
+            match &*self.servers {
+                Servers::One(lane) => lane.settled().await,
+                Servers::Cluster(cluster) => cluster.settled().await,
+                Servers::Nowhere(_) => {}
+            }
+        };
+        // What is not known by then is learned while requests are served.
+        let _ = timeout(FIRST_CONNECT, settled).await;
+    }
+
+    /// Sends a command that is no decision to the server that has `key` now. Without a connection
+    /// it fails at once; with one it has no deadline but the caller's.
+    pub async fn send(&self, key: &str, cmd: &Cmd) -> RedisResult<Value> {
+        self.servers.send(key, cmd).await
     }
 
     /// For connections made from now on.
@@ -93,7 +125,7 @@ impl Redis {
     }
 
     async fn ask_servers(&self, op: Op, checks: &Shares) -> Result<Decision, ErrorKind> {
-        match &self.form {
+        match &*self.servers {
             Servers::One(lane) => lane.ask(op, checks, Way::Shared).await.map_err(|fault| match fault {
                 Fault::Failed(kind) => kind,
                 Fault::Elsewhere(_) => ErrorKind::Reply,
@@ -104,15 +136,20 @@ impl Redis {
     }
 }
 
+impl Servers {
+    async fn send(&self, key: &str, cmd: &Cmd) -> RedisResult<Value> {
+        match self {
+            Servers::One(lane) => lane.send(cmd, false).await,
+            Servers::Cluster(cluster) => cluster.nodes.send(slot::slot(key), cmd).await,
+            Servers::Nowhere(_) => Err(wire::not_connected()),
+        }
+    }
+}
+
 fn servers(address: Address, settings: &StoreSettings, tls: &Arc<Mutex<Tls>>, metrics: &Metrics) -> Servers {
     let tls = address.tls.then(|| tls.clone());
     let dialer = Dialer { login: address.login, tls };
-    let context = Context {
-        dialer: dialer.clone(),
-        deadline: settings.deadline,
-        prefix: settings.prefix.clone(),
-        metrics: metrics.clone(),
-    };
+    let context = Context { dialer: dialer.clone(), deadline: settings.deadline, metrics: metrics.clone() };
     match address.form {
         Form::Node(addr) => Servers::One(Lane::open(Target::Fixed(addr), false, &context)),
         Form::Sentinel { sentinels, login, master } => {

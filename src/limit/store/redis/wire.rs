@@ -210,6 +210,11 @@ pub fn redirect(error: &RedisError) -> Option<Redirect> {
     }
 }
 
+/// What is said instead of a reply while there is no connection.
+pub fn not_connected() -> RedisError {
+    RedisError::from((redis::ErrorKind::Io, "the server of the key is not connected"))
+}
+
 pub fn error_kind(error: &RedisError) -> ErrorKind {
     match error.code() {
         Some("LOADING") => ErrorKind::Loading,

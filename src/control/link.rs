@@ -1,0 +1,72 @@
+//! The control thread's own way to the store in force, for limits asked over the admin listener and
+//! for the live overrides. Opened at the start, exchanged by the reloader.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::limit::Limiter;
+use crate::limit::store::Store;
+use crate::limit::store::memory::Memory;
+use crate::limit::store::settings::StoreSettings;
+use crate::metrics::Metrics;
+
+pub struct Link {
+    memory: Arc<Memory>,
+    metrics: Metrics,
+    open: RefCell<Open>,
+}
+
+/// A store, and the settings it was opened with.
+#[derive(Clone)]
+pub struct Open {
+    settings: StoreSettings,
+    limiter: Rc<Limiter>,
+}
+
+impl Link {
+    /// Connects in the background.
+    pub fn open(settings: &StoreSettings, memory: &Arc<Memory>, metrics: &Metrics) -> Link {
+        let open = RefCell::new(Open::new(settings, memory, metrics));
+        Link { memory: memory.clone(), metrics: metrics.clone(), open }
+    }
+
+    pub fn limiter(&self) -> Rc<Limiter> {
+        self.open.borrow().limiter.clone()
+    }
+
+    pub fn store(&self) -> Store {
+        self.open.borrow().store()
+    }
+
+    /// What serves `settings`: the store at hand, or one that has had time to connect.
+    pub async fn reach(&self, settings: &StoreSettings) -> Open {
+        let open = self.open.borrow().clone();
+        if open.settings.same_but_tls(settings) {
+            return Open { settings: settings.clone(), ..open };
+        }
+        let open = Open::new(settings, &self.memory, &self.metrics);
+        open.store().settled().await;
+        open
+    }
+
+    /// Whoever asks from now on asks `next`.
+    pub fn exchange(&self, next: Open) {
+        if let Store::Redis(redis) = next.store() {
+            redis.set_tls(&next.settings.tls);
+        }
+        *self.open.borrow_mut() = next;
+    }
+}
+
+impl Open {
+    fn new(settings: &StoreSettings, memory: &Arc<Memory>, metrics: &Metrics) -> Open {
+        let store = Store::open(settings, memory, metrics);
+        let limiter = Limiter::new(store, None, memory, &settings.prefix, metrics);
+        Open { settings: settings.clone(), limiter: Rc::new(limiter) }
+    }
+
+    pub fn store(&self) -> Store {
+        self.limiter.desk().store.clone()
+    }
+}

@@ -1,0 +1,52 @@
+//! The end of a worker: connections close after their requests, those that take too long are cut,
+//! and the store gets back what they held. Called by the worker when it is told to drain.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, interval};
+
+use super::Worker;
+use crate::http::slot::TICK;
+
+/// Longest wait of a drained worker for the store to take back what the last requests held; two
+/// deadlines of the store, if that is longer: a decision under way, then what it gives back.
+const SETTLE: Duration = Duration::from_secs(1);
+
+impl Worker {
+    /// Ends every connection after its request, and cuts those that are left after `timeout`; true
+    /// when none was.
+    pub(super) async fn drained(&self, timeout: Duration) -> bool {
+        self.draining.set(true);
+        self.slots.borrow().iter().for_each(|(_, slot)| slot.wake());
+        let whole = self.emptied(timeout).await;
+        if !whole {
+            self.slots.borrow().iter().for_each(|(_, slot)| slot.cut());
+            // Each goes with its next turn.
+            self.emptied(SETTLE).await;
+        }
+        self.settled().await;
+        whole
+    }
+
+    /// True once there is no connection, false after `timeout`.
+    async fn emptied(&self, timeout: Duration) -> bool {
+        let until = Instant::now() + timeout;
+        let mut beats = interval(TICK / 4);
+        while !self.slots.borrow().is_empty() {
+            if Instant::now() >= until {
+                return false;
+            }
+            beats.tick().await;
+        }
+        true
+    }
+
+    /// Waits for what the last requests give back to their limits.
+    async fn settled(&self) {
+        let (desks, deadline) = self.local.desks();
+        let until = Instant::now() + SETTLE.max(deadline * 2);
+        while desks.iter().any(|desk| desk.pending() > 0) && Instant::now() < until {
+            tokio::time::sleep(TICK / 20).await;
+        }
+    }
+}
