@@ -296,7 +296,7 @@ fn a_full_queue_and_a_long_decision_are_bounded() {
         }
         let outcomes = running.join_all().await;
         let refused = outcomes.iter().filter(|outcome| **outcome == Err(ErrorKind::Overloaded)).count();
-        assert_eq!(refused, 6000 - sluicegate::limit::store::redis::QUEUE_MAX);
+        assert_eq!(refused, 6000 - sluicegate::limit::store::redis::lane::QUEUE_MAX);
         assert!(outcomes.iter().all(|outcome| matches!(outcome, Ok(()) | Err(ErrorKind::Overloaded))));
         assert_eq!(metrics.store_error(ErrorKind::Overloaded.label()).get(), refused as u64);
     });

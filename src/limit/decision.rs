@@ -88,7 +88,7 @@ pub enum ErrorKind {
     Disconnected,
     /// The breaker is open: the store failed lately and is not asked.
     BreakerOpen,
-    /// More decisions wait than `redis::QUEUE_MAX`.
+    /// More decisions wait than `redis::lane::QUEUE_MAX`.
     Overloaded,
     /// Redis is loading its data set (`LOADING`).
     Loading,

@@ -20,9 +20,14 @@ use super::link::{Connection, Link};
 use super::sentinel::Target;
 use super::slot::slot_of;
 use super::wire::{self, Call, Redirect};
-use super::{QUEUE_MAX, Shares};
 use crate::limit::decision::{Check, Decision, ErrorKind, Op};
 use crate::metrics::Metrics;
+
+/// Decisions that may wait for the next call to one server; more are not queued.
+pub const QUEUE_MAX: usize = 4096;
+
+/// The checks of one decision, shared by those who wait and those who send.
+pub type Shares = Rc<Vec<Check>>;
 
 pub struct Lane {
     queue: mpsc::Sender<Waiting>,

@@ -10,8 +10,11 @@ mod cluster;
 mod dial;
 mod gateways;
 mod health;
-mod lane;
+pub mod lane;
+mod likely;
 mod link;
+mod map;
+mod nodes;
 mod sentinel;
 pub mod slot;
 mod spread;
@@ -34,18 +37,12 @@ use address::{Address, Form};
 use cluster::Cluster;
 use dial::Dialer;
 use health::Health;
-use lane::{Context, Fault, Lane, Way};
+use lane::{Context, Fault, Lane, Shares, Way};
 use sentinel::{Sentinels, Target};
 use tls::Tls;
 
-/// Decisions that may wait for the next call to one server; more are not queued.
-pub const QUEUE_MAX: usize = 4096;
-
 /// Longest wait for the first attempts to connect: as long as one may take.
 pub const FIRST_CONNECT: Duration = link::CONNECT_TIMEOUT;
-
-/// The checks of one decision, shared by those who wait and those who send.
-pub type Shares = Rc<Vec<Check>>;
 
 /// A worker's way to Redis; lives in the worker's runtime.
 pub struct Redis {

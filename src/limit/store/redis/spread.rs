@@ -5,46 +5,19 @@
 //! The checks are asked in units: those of one slot together, and a check that comes after another
 //! only once the verdict on that is known.
 
-use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use futures_util::future::{join, join_all};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::Shares;
-use super::cluster::Nodes;
-use super::lane::Fault;
+use super::lane::{Fault, Shares};
+use super::nodes::Nodes;
 use super::slot::slot;
 use crate::limit::answer::Answer;
 use crate::limit::decision::{Check, Decision, ErrorKind, Op, Role};
-
-/// Limits whose refusals are remembered.
-const LIKELY_MAX: usize = 10_000;
-
-/// Which limits refused last.
-#[derive(Default)]
-pub struct Likely {
-    clock: Cell<u64>,
-    last: RefCell<HashMap<String, u64>>,
-}
-
-impl Likely {
-    fn of(&self, check: &Check) -> u64 {
-        self.last.borrow().get(&check.limit.name).copied().unwrap_or(0)
-    }
-
-    fn refused(&self, check: &Check) {
-        self.clock.set(self.clock.get() + 1);
-        let mut last = self.last.borrow_mut();
-        if last.len() >= LIKELY_MAX {
-            last.clear();
-        }
-        last.insert(check.limit.name.clone(), self.clock.get());
-    }
-}
 
 /// Runs to its end whether or not the client waits. What a decision charged that came too late
 /// for its client is given back.
