@@ -52,7 +52,7 @@
 //! | an interval rounded to microseconds is off by 1 to 11 % at high rates (GCRA in integers), doubles since 2017 wear out (redis_rate) | `bounds.rs:gcra_is_exact` `bounds.rs:gcra_decides_like_a_token_bucket` |
 //! | lease scores by each node's clock (APISIX limit-conn) | `faults/gateways.rs:two_gateways_with_other_clocks_admit_exactly_the_limit_in_every_form` |
 //! | **Windows** |  |
-//! | days that end a second early, in the zone of the machine, or of UTC (Koala), and zones of the node (gubernator) | `faults/clocks.rs:windows_end_where_they_say` `faults/gateways.rs:gateways_in_other_zones_share_a_day` |
+//! | days that end a second early, in the zone of the machine, or of UTC (Koala), and zones of the node (gubernator) | `faults/clocks.rs:windows_end_where_they_say` `faults/gateways.rs:gateways_in_other_zones_share_a_day` `faults/gateways.rs:a_gateway_hours_off_counts_in_the_windows_of_the_others` |
 //! | months of 30 days (envoyproxy/ratelimit, Kong), weeks that begin on Thursday (envoyproxy/ratelimit), none at all (gubernator) | `faults/clocks.rs:windows_end_where_they_say` `bounds/dates.rs:every_window_of_a_year_holds_its_limit` |
 //! | days of 23 and 25 hours, midnights that do not exist, offsets of 45 and 30 minutes | `bounds/dates.rs:every_window_of_a_year_holds_its_limit` `bounds/dates.rs:windows_are_those_of_the_wall_clock` |
 //! | 24 hours mean a natural day and nothing else (Koala) | `faults/clocks.rs:windows_end_where_they_say` |

@@ -106,3 +106,30 @@ fn windows_are_those_of_the_wall_clock() {
         }
     }
 }
+
+/// Days that begin at another time than midnight, also at one that the clock leaves out or shows
+/// twice: a day begins when the clock shows that time, or a later one, for the first time.
+#[test]
+fn a_day_begins_once_whatever_the_clock_shows() {
+    const QUARTER: i64 = 900_000;
+    for (zone, day) in ODD {
+        let tz = TimeZone::get(zone).unwrap();
+        let noon = day.at(12, 0, 0, 0).to_zoned(tz.clone()).unwrap().timestamp().as_millisecond();
+        for resets_at in ["00:00", "00:30", "01:45", "02:30", "23:30"] {
+            let lines = "algorithm = \"calendar\"\nrate = \"3/day\"";
+            let rule = rule_of(&format!("{lines}\nzone = \"{zone}\"\nresets_at = \"{resets_at}\""));
+            let reset: jiff::civil::Time = resets_at.parse().unwrap();
+            let mut today: Option<Date> = None;
+            // Two days on either side: the first tells where the model starts.
+            for quarter in -192..192 {
+                let now = noon + quarter * QUARTER;
+                let shown = Timestamp::from_millisecond(now).unwrap().to_zoned(tz.clone()).datetime();
+                let begun = if shown.time() >= reset { shown.date() } else { shown.date().yesterday().unwrap() };
+                today = today.max(Some(begun));
+                let id = rule.decide(None, now, 0, 0).answer.receipt;
+                let number = today.unwrap().strftime("%Y%m%d").to_string().parse::<i64>().unwrap();
+                assert_eq!(id, number, "{zone} at {shown}, days from {resets_at}");
+            }
+        }
+    }
+}

@@ -113,13 +113,13 @@ fn an_idle_key_saves_nothing_up() {
 fn an_idle_bucket_never_exceeds_its_burst() {
     on_both(|store| {
         for (name, lines) in [
-            ("continuous", "rate = \"10/s\"\nburst = 10"),
-            ("interval", "rate = \"10/s\"\nburst = 10\nrefill = \"interval\""),
-            ("gcra", "algorithm = \"gcra\"\nrate = \"10/s\"\nburst = 10"),
-            ("leaky", "algorithm = \"leaky_bucket\"\nrate = \"10/s\"\nqueue = \"900ms\"\nnodelay = true"),
+            ("continuous", "rate = \"10/10s\"\nburst = 10"),
+            ("interval", "rate = \"10/10s\"\nburst = 10\nrefill = \"interval\""),
+            ("gcra", "algorithm = \"gcra\"\nrate = \"10/10s\"\nburst = 10"),
+            ("leaky", "algorithm = \"leaky_bucket\"\nrate = \"10/10s\"\nqueue = \"9s\"\nnodelay = true"),
         ] {
             let one = check(&limit_of("one", lines), name, 1);
-            for (at, got) in [(0, 10), (100, if name == "interval" { 0 } else { 1 }), (20_000, 10), (40_050, 10)] {
+            for (at, got) in [(0, 10), (1000, if name == "interval" { 0 } else { 1 }), (200_000, 10), (400_500, 10)] {
                 assert_eq!(store.grab(&one, 50, NOW + at), got, "{name} after {at} ms");
             }
         }

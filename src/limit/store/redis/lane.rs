@@ -277,7 +277,9 @@ impl Pump {
         let asking = group.iter().any(|waiting| waiting.way == Way::Asking);
         #[expect(clippy::cast_precision_loss, reason = "at most DECISIONS_MAX")]
         self.batch_size.observe(group.len() as f64);
-        match timeout_at(until, run_script(connection, &Call::new(&decisions, 0), asking)).await {
+        // The script decides by the server's clock; ours only tells which days there are.
+        let call = Call::assuming(&decisions, 0, connection.clock_ms());
+        match timeout_at(until, run_script(connection, &call, asking)).await {
             Ok(Ok(reply)) => wire::decode(reply, group.iter().map(|waiting| waiting.checks.len()))
                 .ok_or((Fault::Failed(ErrorKind::Reply), "a reply of the wrong form".to_owned())),
             Ok(Err(error)) => {

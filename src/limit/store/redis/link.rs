@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use bb8::{ManageConnection, Pool};
@@ -18,9 +18,10 @@ use super::dial::{self, Dialer};
 use super::health::Health;
 use super::sentinel::Target;
 use super::wire;
+use crate::limit::clock::now_ms;
 use crate::limit::decision::ErrorKind;
 
-/// Connect, log in and answer a PING: a stopped server accepts, and then says nothing.
+/// Connect, log in and tell the time: a stopped server accepts, and then says nothing.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 /// A connection that lived this long was a good one.
@@ -39,10 +40,17 @@ pub struct Connection {
     pipe: MultiplexedConnection,
     /// Where it leads.
     addr: Addr,
+    /// How far the server's clock is ahead of this machine's, as last seen.
+    ahead_ms: Arc<AtomicI64>,
     broken: Arc<AtomicBool>,
 }
 
 impl Connection {
+    /// About the time of the server, for what is prepared here and decided there.
+    pub fn clock_ms(&self) -> i64 {
+        now_ms().saturating_add(self.ahead_ms.load(Ordering::Relaxed))
+    }
+
     pub async fn send(&self, cmd: &Cmd) -> RedisResult<Value> {
         dial::send(&mut self.pipe.clone(), cmd).await
     }
@@ -125,7 +133,7 @@ impl Link {
                 }
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => self.lost(&connection, ErrorKind::Disconnected, &error.to_string()),
-                Err(_) => self.lost(&connection, ErrorKind::Disconnected, "no answer to a PING"),
+                Err(_) => self.lost(&connection, ErrorKind::Disconnected, "no answer to a look at its clock"),
             }
         }
         // Taken from the pool and given back broken, which drops it there.
@@ -154,17 +162,24 @@ impl ManageConnection for Manager {
         let addr = self.target().find().await?;
         let mut pipe = self.0.1.dial(&addr).await?;
         self.target().accept(&mut pipe).await?;
-        let mut connection = Connection { pipe, addr, broken: Arc::default() };
+        let mut connection = Connection { pipe, addr, ahead_ms: Arc::default(), broken: Arc::default() };
         self.is_valid(&mut connection).await?;
         Ok(connection)
     }
 
     /// Any reply will do, an error too: whether the server decides limits, the limits will say.
     async fn is_valid(&self, connection: &mut Connection) -> RedisResult<()> {
-        match connection.send(&redis::cmd("PING")).await {
-            Err(error) if error.code().is_none() => Err(error),
-            _ => Ok(()),
+        match connection.send(&redis::cmd("TIME")).await {
+            Err(error) if error.code().is_none() => return Err(error),
+            Ok(time) => {
+                if let Ok((seconds, micros)) = redis::from_redis_value::<(i64, i64)>(time) {
+                    let clock_ms = seconds.saturating_mul(1000).saturating_add(micros / 1000);
+                    connection.ahead_ms.store(clock_ms.saturating_sub(now_ms()), Ordering::Relaxed);
+                }
+            }
+            Err(_) => {}
         }
+        Ok(())
     }
 
     fn has_broken(&self, connection: &mut Connection) -> bool {
