@@ -13,18 +13,30 @@ use crate::config;
 use crate::replay::{self, Options};
 
 const HELP: &str = "\
-Logs: the common and combined formats of nginx and Apache (also with the virtual host in front), and
-Sluicegate's own JSON lines; plain or gzip. Several logs are merged by time. What a log does not hold
-(most header fields, often the host) counts as absent, and the answer says so.
+Logs: the common and combined formats of nginx and Apache (also with the virtual host in front, or nginx's
+$request_time at the end), and Sluicegate's own JSON lines; plain or gzip. Several logs are merged by time.
+What a log does not hold (most header fields, often the host) counts as absent, and the answer says so.
 
-Tightest numbers, had nothing ever been refused:
-  token_bucket, gcra, leaky_bucket   the smallest burst at the configured rate
-  fixed_window                       the smallest count per window
-  sliding_log, sliding_window        a count that suffices (the most in two adjacent windows)
-Other algorithms have none. Requests count at the time logged, for nginx that of their end, and those
-of one second as simultaneous where a log has whole seconds: then fewer would be refused live.
+Time: limits are asked when a request starts. Our own log tells start and duration. nginx logs at the end,
+so with $request_time the start is that much earlier, without it start and end are one; Apache logs the
+start, and its end is not known. Lines up to 1 min out of order are put in order by their starts; what
+comes later counts at the time reached. Where a log has whole seconds the requests of one second count as
+simultaneous: fewer would be refused live.
 
-Exit codes: 0 ok, 1 a log cannot be read or has no good line, 2 bad config or usage.";
+End: charges of charge_on and refund_on go back at the end of the request by its logged status (499: the
+client left); what is in flight for a concurrency limit is given back then too, and a lease never runs out
+before. Without durations requests end at once. Charges stay where the log cannot tell: settle, and
+connect_error. A request that had to wait for its turn in the queue of a leaky_bucket ends as much later;
+max_delayed is not applied.
+
+Tightest numbers: the least with which nobody would have been refused, all else as configured.
+  token_bucket, gcra                                          burst
+  fixed_window, calendar, sliding_log, sliding_window         the count of the rate
+  leaky_bucket                                                queue
+  concurrency                                                 in_flight
+Keys with numbers of their own (overrides) do not count for them.
+
+Exit codes: 0 ok, 1 a log cannot be read, has no good line, or none that a route takes, 2 bad config or usage.";
 
 #[derive(Args)]
 #[command(after_help = HELP)]
@@ -37,6 +49,9 @@ pub struct Replay {
     /// Draw admitted and refused requests over time into this SVG file
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
+    /// Write each request that was refused or delayed into this file, as JSON lines
+    #[arg(long, value_name = "FILE")]
+    verdicts: Option<PathBuf>,
     /// Keys to name for each limit, those with most refusals
     #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=1000))]
     top: u16,
@@ -60,7 +75,12 @@ pub fn replay(args: &Replay) -> ExitCode {
         }
         other => other.flatten(),
     };
-    let options = Options { top: usize::from(args.top), host, progress: std::io::stderr().is_terminal() };
+    let options = Options {
+        top: usize::from(args.top),
+        host,
+        verdicts: args.verdicts.clone(),
+        progress: std::io::stderr().is_terminal(),
+    };
     let outcome = match replay::run(&config, &args.logs, &options) {
         Ok(outcome) => outcome,
         Err(error) => {

@@ -71,6 +71,18 @@ pub struct Decision {
     pub answers: Vec<Answer>,
 }
 
+impl Decision {
+    /// Whether the check of that role and answer is in force, and not one whose base has room still.
+    pub fn in_turn(&self, role: Role) -> bool {
+        role.after.is_none_or(|base| self.answers.get(base).is_none_or(|base| !base.admitted))
+    }
+
+    /// Whether [`Op::Take`] charged it.
+    pub fn charged(&self, role: Role, answer: Answer) -> bool {
+        answer.admitted && self.in_turn(role) && (self.admitted || role.shadow)
+    }
+}
+
 /// The store could not be asked, or its answer did not come in time. The checks come back so
 /// that the caller can decide without it.
 #[derive(Debug)]

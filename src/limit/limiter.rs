@@ -300,9 +300,8 @@ fn held(desk: &Rc<Desk>, checks: Vec<Check>, decision: &Decision, place: Place) 
     let answers = &decision.answers;
     let waits = decision.admitted && answers.iter().any(|answer| answer.admitted && answer.retry_ms > 0);
     let charged = checks.into_iter().zip(answers).filter(|(check, answer)| {
-        let its_turn = check.role.after.is_none_or(|base| answers.get(base).is_none_or(|base| !base.admitted));
         let watched = waits || check.limit.afterwards.as_ref().is_some_and(|wants| wants.watches());
-        watched && its_turn && answer.admitted && (decision.admitted || check.role.shadow)
+        watched && decision.charged(check.role, **answer)
     });
     Held::new(desk, charged.map(|(check, answer)| (check, *answer)), place, waits)
 }

@@ -29,6 +29,12 @@ pub struct Limit {
 }
 
 impl Limit {
+    /// Whether it looks at a header field.
+    pub fn needs_headers(&self) -> bool {
+        let of_key = self.key.0.iter().any(|part| matches!(part, KeyPart::Header(_) | KeyPart::Cookie(_)));
+        of_key || matches!(self.cost, Cost::Header(_)) || self.when.needs_headers()
+    }
+
     /// Whether it looks at a token.
     pub fn needs_claims(&self) -> bool {
         self.key.0.iter().any(|part| matches!(part, KeyPart::Claim(_))) || self.when.needs_claims()

@@ -122,9 +122,14 @@ impl Verdict {
     }
 
     fn refusals(&self, limits: &[Arc<Limit>]) -> impl Iterator<Item = &Checked> {
-        self.checks.iter().filter(|checked| {
-            let enforced = limits[checked.limit].mode == Mode::Enforce;
-            enforced && checked.standing == Standing::InForce && !checked.outcome.admitted()
+        self.refusals_of(limits, Mode::Enforce)
+    }
+
+    /// The limits of that mode that refuse.
+    pub fn refusals_of(&self, limits: &[Arc<Limit>], mode: Mode) -> impl Iterator<Item = &Checked> {
+        self.checks.iter().filter(move |checked| {
+            let meant = limits[checked.limit].mode == mode;
+            meant && checked.standing == Standing::InForce && !checked.outcome.admitted()
         })
     }
 }

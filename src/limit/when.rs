@@ -66,6 +66,12 @@ impl When {
         self.0.iter().all(|condition| condition.holds(facts))
     }
 
+    /// Whether a header field is asked for.
+    pub fn needs_headers(&self) -> bool {
+        let asks = |subject: &Subject| matches!(subject, Subject::Header(_) | Subject::Cookie(_));
+        self.0.iter().any(|condition| matches!(condition, Condition::Text { subject, .. } if asks(subject)))
+    }
+
     /// Whether a claim of a token is asked for.
     pub fn needs_claims(&self) -> bool {
         self.0.iter().any(|condition| matches!(condition, Condition::Text { subject: Subject::Claim(_), .. }))

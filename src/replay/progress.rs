@@ -4,6 +4,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use super::source::Sources;
+use super::ticks::grouped;
 
 pub struct Progress {
     shown: bool,
@@ -15,7 +16,7 @@ pub struct Progress {
 const EVERY: Duration = Duration::from_millis(200);
 /// Lines between two looks at the clock.
 const STRIDE: u64 = 4096;
-const WIDTH: u64 = 30;
+const WIDTH: u64 = 20;
 
 impl Progress {
     pub fn new(shown: bool) -> Progress {
@@ -29,15 +30,19 @@ impl Progress {
         }
         self.last = Instant::now();
         let lines = sources.lines();
-        let rate = u128::from(lines) * 1000 / self.started.elapsed().as_millis().max(1);
-        let mut bar = String::new();
+        let elapsed_ms = self.started.elapsed().as_millis().max(1);
+        let rate = u64::try_from(u128::from(lines) * 1000 / elapsed_ms).unwrap_or(0);
+        let (mut bar, mut left) = (String::new(), String::new());
         // Standard input has no length.
-        if let Some(share) = (sources.read.get().min(sources.total) * 100).checked_div(sources.total) {
+        let (read, total) = (sources.read.get().min(sources.total), sources.total);
+        if let Some(share) = (read * 100).checked_div(total) {
             let full = share * WIDTH / 100;
             bar = (0..WIDTH).map(|place| if place < full { '#' } else { '.' }).collect();
             bar = format!("[{bar}] {share:3} % ");
+            let left_ms = elapsed_ms * u128::from(total - read) / u128::from(read.max(1));
+            left = format!(", {} s left", left_ms.div_ceil(1000));
         }
-        let _ = write!(std::io::stderr(), "\r{bar}{lines} lines, {rate} lines/s\x1b[K");
+        let _ = write!(std::io::stderr(), "\r{bar}{} lines, {} lines/s{left}\x1b[K", grouped(lines), grouped(rate));
     }
 
     pub fn end(&self) {

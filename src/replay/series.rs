@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Series {
     /// Place in `WIDTHS`, then doublings of the last.
     width: usize,
@@ -13,8 +13,11 @@ pub struct Series {
     pub buckets: VecDeque<(u64, u64)>,
 }
 
-/// Seconds; each a multiple of the one before, so that buckets merge whole.
-const WIDTHS: [i64; 12] = [1, 5, 10, 30, 60, 300, 600, 1800, 3600, 10_800, 21_600, 86_400];
+/// Milliseconds; each a multiple of the one before, so that buckets merge whole.
+const WIDTHS: [i64; 16] = [
+    10, 50, 100, 500, 1000, 5000, 10_000, 30_000, 60_000, 300_000, 600_000, 1_800_000, 3_600_000, 10_800_000,
+    21_600_000, 86_400_000,
+];
 const BUCKETS_MAX: i64 = 360;
 
 impl Series {
@@ -39,11 +42,20 @@ impl Series {
     pub fn width_ms(&self) -> i64 {
         let last = WIDTHS.len() - 1;
         let doublings = u32::try_from(self.width.saturating_sub(last)).unwrap_or(0);
-        (WIDTHS[self.width.min(last)] * 1000) << doublings.min(36)
+        WIDTHS[self.width.min(last)] << doublings.min(36)
     }
 
     pub fn start_ms(&self) -> i64 {
         self.start * self.width_ms()
+    }
+
+    /// In buckets no narrower than that.
+    pub fn at_least(&self, width_ms: i64) -> Series {
+        let mut series = self.clone();
+        while series.width_ms() < width_ms {
+            series.widen();
+        }
+        series
     }
 
     fn widen(&mut self) {

@@ -9,13 +9,17 @@ use std::rc::Rc;
 
 use flate2::bufread::MultiGzDecoder;
 
-use super::line::{self, Entry, Format};
+use super::entry::{Entry, Format};
+use super::line;
 
 /// Longer lines are bad, and read past without being kept.
 const LINE_MAX: usize = 64 * 1024;
 /// Bad lines shown of each log.
 const SHOWN_MAX: usize = 3;
 const BUFFER: usize = 256 * 1024;
+/// How files that are packed otherwise start, and what unpacks them.
+const PACKED: [(&[u8], &str); 3] =
+    [(&[0x28, 0xb5, 0x2f, 0xfd], "zstd"), (b"BZh", "bzip2"), (&[0xfd, b'7', b'z', b'X', b'Z', 0], "xz")];
 
 /// One log.
 pub struct Source {
@@ -27,8 +31,23 @@ pub struct Source {
     /// The first bad lines: number and what is wrong.
     pub shown: Vec<(u64, &'static str)>,
     reader: Box<dyn BufRead>,
+    gzip: bool,
+    headers: bool,
     buffer: Vec<u8>,
     next: Option<Entry>,
+}
+
+/// A request and where it stands.
+pub struct Logged {
+    pub entry: Entry,
+    pub place: Place,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Index of the log.
+    pub source: usize,
+    pub line: u64,
 }
 
 /// All logs.
@@ -40,52 +59,76 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// `-` is standard input.
+    /// `-` is standard input. `headers`: the header fields are wanted.
     ///
     /// # Errors
     /// Which log cannot be read, and why.
-    pub fn open(paths: &[PathBuf]) -> Result<Sources, String> {
+    pub fn open(paths: &[PathBuf], headers: bool) -> Result<Sources, String> {
         let mut sources = Sources { all: Vec::new(), total: 0, read: Rc::default() };
         for path in paths {
             let name = if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() };
-            let reader = sources.reader(path).map_err(|error| format!("cannot read {name}: {error}"))?;
+            let (reader, gzip) = sources.reader(path, &name)?;
             let (shown, buffer) = (Vec::new(), Vec::new());
-            let mut source = Source { name, format: None, lines: 0, bad: 0, shown, reader, buffer, next: None };
+            let mut source =
+                Source { name, format: None, lines: 0, bad: 0, shown, reader, gzip, headers, buffer, next: None };
             source.advance()?;
             sources.all.push(source);
         }
         Ok(sources)
     }
 
-    fn reader(&mut self, path: &Path) -> io::Result<Box<dyn BufRead>> {
+    /// How the log is read, and whether it is unpacked.
+    fn reader(&mut self, path: &Path, name: &str) -> Result<(Box<dyn BufRead>, bool), String> {
+        let cannot = |error: &io::Error| format!("cannot read {name}: {error}");
         let raw: Box<dyn Read> = if path == Path::new("-") {
             Box::new(io::stdin())
         } else {
-            let file = File::open(path)?;
-            self.total += file.metadata()?.len();
+            let file = File::open(path).map_err(|error| cannot(&error))?;
+            let about = file.metadata().map_err(|error| cannot(&error))?;
+            if about.is_dir() {
+                return Err(format!("{name} is a directory; name the logs in it, like {name}/access.log*"));
+            }
+            self.total += about.len();
             Box::new(file)
         };
         let mut plain = BufReader::with_capacity(BUFFER, Counted { raw, read: self.read.clone() });
-        if plain.fill_buf()?.starts_with(&[0x1f, 0x8b]) {
-            return Ok(Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(plain))));
+        let start = plain.fill_buf().map_err(|error| cannot(&error))?;
+        if start.starts_with(&[0x1f, 0x8b]) {
+            return Ok((Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(plain))), true));
         }
-        Ok(Box::new(plain))
+        if let Some((_, tool)) = PACKED.iter().find(|(magic, _)| start.starts_with(magic)) {
+            return Err(format!(
+                "{name} is packed by {tool}; unpack it on the way: {tool} -dc {name} | sluicegate replay ... -"
+            ));
+        }
+        Ok((Box::new(plain), false))
     }
 
     /// The next request of all logs by time; each log is taken in its own order.
     ///
     /// # Errors
     /// Which log cannot be read on, and why.
-    pub fn next(&mut self) -> Result<Option<Entry>, String> {
-        let waiting = self.all.iter_mut().filter(|source| source.next.is_some());
-        match waiting.min_by_key(|source| source.next.as_ref().map(|entry| entry.time_ms)) {
-            Some(source) => {
-                let entry = source.next.take();
-                source.advance()?;
-                Ok(entry)
-            }
-            None => Ok(None),
-        }
+    pub fn next(&mut self) -> Result<Option<Logged>, String> {
+        let waiting = self.all.iter_mut().enumerate().filter(|(_, source)| source.next.is_some());
+        let first = waiting.min_by_key(|(_, source)| source.next.as_ref().map(|entry| entry.logged_ms));
+        let Some((index, source)) = first else { return Ok(None) };
+        let place = Place { source: index, line: source.lines };
+        let entry = source.next.take();
+        source.advance()?;
+        Ok(entry.map(|entry| Logged { entry, place }))
+    }
+
+    /// # Errors
+    /// There are lines, and none of them is good.
+    pub fn check_readable(&self) -> Result<(), String> {
+        let bad = self.all.iter().find(|source| source.bad > 0);
+        let Some(bad) = bad.filter(|_| self.all.iter().all(|source| source.format.is_none())) else { return Ok(()) };
+        let (number, wrong) = bad.shown.first().copied().unwrap_or((1, ""));
+        Err(format!(
+            "no line of the logs can be read; {} line {number}: {wrong}. The common and combined formats of nginx and \
+             Apache are read, and Sluicegate's own JSON; write the log in one of them",
+            bad.name
+        ))
     }
 
     pub fn lines(&self) -> u64 {
@@ -96,14 +139,13 @@ impl Sources {
 impl Source {
     fn advance(&mut self) -> Result<(), String> {
         loop {
-            let whole = read_line(&mut self.reader, &mut self.buffer)
-                .map_err(|error| format!("cannot read {} after line {}: {error}", self.name, self.lines))?;
+            let whole = read_line(&mut self.reader, &mut self.buffer).map_err(|error| self.unreadable(&error))?;
             let Some(whole) = whole else { return Ok(()) };
             self.lines += 1;
             if self.buffer.trim_ascii().is_empty() && whole {
                 continue;
             }
-            match if whole { line::parse(&self.buffer) } else { Err("longer than 64 KiB") } {
+            match if whole { line::parse(&self.buffer, self.headers) } else { Err("longer than 64 KiB") } {
                 Ok(entry) => {
                     self.format.get_or_insert(entry.format);
                     self.next = Some(entry);
@@ -117,6 +159,25 @@ impl Source {
                 }
             }
         }
+    }
+}
+
+impl Source {
+    fn unreadable(&self, error: &io::Error) -> String {
+        let Source { name, lines, gzip, .. } = self;
+        let damaged = matches!(
+            error.kind(),
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData
+        );
+        if *gzip && damaged {
+            let how =
+                if error.kind() == io::ErrorKind::UnexpectedEof { "ends in the middle of" } else { "is damaged in" };
+            return format!(
+                "{name} {how} its gzip data, after line {lines}; for what can be saved of it: \
+                 gzip -dc {name} | sluicegate replay ... -"
+            );
+        }
+        format!("cannot read {name} after line {lines}: {error}")
     }
 }
 

@@ -1,29 +1,50 @@
-//! What one limit did in a replay. Filled by the replay, read by `render`.
+//! What one limit did in a replay. Filled by the replay, read by `text` and `json`.
 
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 
 use crate::limit::Verdict;
-use crate::limit::decision::{Check, Decision};
+use crate::limit::afterwards::{Charge, Outcomes};
+use crate::limit::answer::Answer;
+use crate::limit::decision::Check;
 use crate::limit::key::{self, Cost, Facts, KeyPart, Missing};
 use crate::limit::rule::Limit;
 
+use super::ends::Ending;
+use super::entry::Entry;
 use super::sketch::{Distinct, Frequent};
-use super::tightest::Tightest;
+use super::tightest::{Back, Tightest};
 
 pub struct Tally {
     pub limit: Arc<Limit>,
     pub seen: u64,
     pub refused: u64,
+    /// Admitted, but not before their turn.
+    pub delayed: u64,
+    pub longest_delay_ms: i64,
+    /// Charges given back because of how the request ended.
+    pub returned: u64,
     pub keys: Distinct,
     pub refused_keys: Distinct,
     pub top: Frequent,
     pub tightest: Tightest,
-    /// Requests without a part of the key, by part.
+    pub gaps: Gaps,
+}
+
+/// Requests of which the log does not say what the limit wants to know.
+#[derive(Default)]
+pub struct Gaps {
+    /// By part of the key.
     pub absent: BTreeMap<String, u64>,
-    /// Requests whose cost is not in the log.
-    pub cost_absent: u64,
+    pub cost: u64,
+    /// For a limit that follows the end of a request.
+    pub duration: u64,
+    pub status: u64,
+    /// Answered 502, 503 or 504, perhaps because no upstream server could be reached.
+    pub unreachable: u64,
+    /// Refused by a limit when logged.
+    pub limited: u64,
 }
 
 /// Counted for each key that is named in the end.
@@ -36,50 +57,24 @@ impl Tally {
             limit: limit.clone(),
             seen: 0,
             refused: 0,
+            delayed: 0,
+            longest_delay_ms: 0,
+            returned: 0,
             keys: Distinct::default(),
             refused_keys: Distinct::default(),
             top: Frequent::new(COUNTED_MIN.max(top * COUNTED_PER_NAMED)),
             tightest: Tightest::new(&limit.rule, max_keys),
-            absent: BTreeMap::new(),
-            cost_absent: 0,
+            gaps: Gaps::default(),
         }
     }
 
-    /// `place` is the limit's place in its route.
-    pub fn add(
-        &mut self,
-        place: usize,
-        verdict: &Verdict,
-        asked: Option<&(Vec<Check>, Decision)>,
-        facts: &Facts,
-        no_host: bool,
-        now_ms: i64,
-    ) {
-        let found = asked.and_then(|(checks, decision)| {
-            let place = checks.iter().position(|check| Arc::ptr_eq(&check.limit, &self.limit))?;
-            Some((&checks[place], decision.answers.get(place)?.admitted))
-        });
-        if let Some((check, admitted)) = found {
-            self.asked(check, admitted, facts, no_host, now_ms);
-            return;
-        }
-        self.note_absent(facts, no_host);
-        // Decided without asking: a part of the key is missing, for instance.
-        if let Some(checked) = verdict.checks.iter().find(|checked| checked.limit == place) {
-            self.seen += 1;
-            self.refused += u64::from(!checked.outcome.admitted());
-        }
-    }
-
-    fn asked(&mut self, check: &Check, admitted: bool, facts: &Facts, no_host: bool, now_ms: i64) {
+    /// The store was asked; the hash of the key.
+    pub fn asked(&mut self, check: &Check, answer: Answer, entry: &Entry, facts: &Facts, no_host: bool) -> u64 {
         self.seen += 1;
-        let mut hasher = DefaultHasher::new();
-        check.key.hash(&mut hasher);
-        let hash = hasher.finish();
+        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(&check.key);
         self.keys.add(hash);
-        self.tightest.add(hash, check.cost, now_ms);
         // Whoever comes after another limit refuses in its place.
-        if !admitted && !check.role.base {
+        if !answer.admitted && !check.role.base {
             self.refused += 1;
             self.refused_keys.add(hash);
             self.top.add(shown(&check.key));
@@ -87,24 +82,76 @@ impl Tally {
         if no_host || check.key.contains('!') {
             self.note_absent(facts, no_host);
         }
-        self.cost_absent += u64::from(match &self.limit.cost {
+        self.gaps.cost += u64::from(match &self.limit.cost {
             Cost::Fixed(_) => false,
             Cost::Header(name) => !facts.headers.contains_key(name),
             Cost::Query(_) => facts.query.is_none(),
         });
+        self.note_end(entry);
+        hash
+    }
+
+    /// The request was charged, and may have to wait; what it gives back at its end.
+    pub fn charged(&mut self, check: &Check, answer: Answer, ending: Ending) -> Option<Check> {
+        self.delayed += u64::from(answer.retry_ms > 0);
+        self.longest_delay_ms = self.longest_delay_ms.max(answer.retry_ms);
+        let delta = ending.delta(check);
+        if delta == 0 {
+            return None;
+        }
+        self.returned += u64::from(check.rule.lease_ms().is_none());
+        Some(Check { cost: delta, tag: answer.receipt, ..check.clone() })
+    }
+
+    /// The same where nobody is refused. Keys with numbers of their own need none.
+    pub fn needs(&mut self, key: u64, check: &Check, ending: Ending, now_ms: i64) -> Option<Back> {
+        if !Arc::ptr_eq(&check.rule, &check.limit.rule) {
+            return None;
+        }
+        let answer = self.tightest.take(key, check, now_ms)?;
+        let delta = ending.delta(check);
+        (delta != 0).then_some(Back { key, delta, receipt: answer.receipt })
+    }
+
+    /// Decided without asking, if at all: a part of the key is missing, for instance. `place` is
+    /// the limit's place in its route.
+    pub fn unasked(&mut self, place: usize, verdict: &Verdict, facts: &Facts, no_host: bool) {
+        if self.limit.when.holds(facts) {
+            self.note_absent(facts, no_host);
+        }
+        if let Some(checked) = verdict.checks.iter().find(|checked| checked.limit == place) {
+            self.seen += 1;
+            self.refused += u64::from(!checked.outcome.admitted());
+        }
+    }
+
+    fn note_end(&mut self, entry: &Entry) {
+        let (Some(wants), gaps) = (&self.limit.afterwards, &mut self.gaps) else { return };
+        gaps.duration += u64::from(entry.duration_ms.is_none());
+        if wants.charge == Charge::Always {
+            return;
+        }
+        gaps.status += u64::from(entry.status.is_none());
+        gaps.limited += u64::from(entry.limited);
+        if let (Charge::RefundOn(outcomes), Some(status)) = (&wants.charge, entry.status) {
+            let Outcomes { connect_error, statuses, classes, .. } = outcomes;
+            let told = classes.contains(&5) || statuses.iter().any(|told| *told == status);
+            gaps.unreachable += u64::from(*connect_error && !told && (502..=504).contains(&status));
+        }
     }
 
     /// Counts the parts that the state key marks as missing.
     fn note_absent(&mut self, facts: &Facts, no_host: bool) {
         let Limit { name, rule, key, .. } = &*self.limit;
+        let absent = &mut self.gaps.absent;
         if no_host && key.0.contains(&KeyPart::Host) {
-            *self.absent.entry("host".to_owned()).or_default() += 1;
+            *absent.entry("host".to_owned()).or_default() += 1;
         }
         let Some(text) = key::state_key("", name, rule.name(), key, Missing::Shared, facts) else { return };
         for part in shown(&text).split(',').filter_map(|part| part.strip_suffix('!')) {
-            match self.absent.get_mut(part) {
+            match absent.get_mut(part) {
                 Some(count) => *count += 1,
-                None => *self.absent.entry(part.to_owned()).or_default() += 1,
+                None => *absent.entry(part.to_owned()).or_default() += 1,
             }
         }
     }

@@ -1,134 +1,159 @@
-//! The tightest numbers under which a limit would have refused nobody, in one pass: what each key
-//! would have used had nothing ever been refused. Called by the tally.
+//! The tightest number under which a limit would have refused nobody. In a world of its own, where
+//! nobody is refused, the limit starts with the least number and gets the least larger one that
+//! admits whenever it refuses. Called by the tally.
+//!
+//! What a key has used does not depend on the number as long as nothing is refused, so the number
+//! in the end admits all, and one less would have refused the request that raised it.
 
-use std::collections::HashMap;
+use crate::limit::algo::sliding_window::SlidingWindow;
+use crate::limit::algo::{Rule, State, Step};
+use crate::limit::answer::Answer;
+use crate::limit::decision::Check;
+use crate::limit::store::shard::Shard;
+use crate::limit::store::timeline::endless_rule;
 
-use crate::limit::algo::Rule;
+use super::sketch::ByHash;
 
-/// What is sought depends on the algorithm; see [`Tightest::kind`].
 pub struct Tightest {
-    kind: Kind,
-    keys: HashMap<u64, Use>,
+    /// With the number reached so far.
+    rule: Rule,
+    number: i64,
+    taken: bool,
+    impossible: Option<&'static str>,
+    /// By the hash of the state key.
+    keys: Shard<u64, ByHash>,
     max_keys: usize,
-    pub needed: i64,
-    /// Keys still in use had to be forgotten: more may be needed.
-    pub lower_bound: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Kind {
-    /// The smallest burst at the configured rate. Exact but for rounding up.
-    Burst { rate: i64, per_ms: i64, lump_ms: i64 },
-    /// The smallest count per window. Exact.
-    Window { window_ms: i64, clock: bool },
-    /// The largest count in two adjacent windows: at most this count is needed.
-    Sliding { window_ms: i64 },
-    /// Not known for this algorithm.
-    Unknown,
+/// What a request gives back at its end.
+pub struct Back {
+    pub key: u64,
+    pub delta: i64,
+    pub receipt: i64,
 }
 
-/// What one key has used: units x `per_ms` not yet refilled, or the count of the window from
-/// `at_ms` on and of the one before.
-#[derive(Clone, Copy)]
-struct Use {
-    used: i64,
-    before: i64,
-    at_ms: i64,
+pub enum Needed {
+    /// Nobody took anything.
+    Nothing,
+    Number(i64),
+    /// No number would do; says why.
+    None(&'static str),
 }
 
-/// Keeps sums of products exact.
-const USED_MAX: i64 = 1 << 60;
+/// What a config may say at most; above it the arithmetic is not exact.
+const EXACT: i64 = (1 << 52) - 1;
+const ENTRIES_MAX: i64 = 100_000;
+const QUEUE_MAX_MS: i64 = 86_400_000;
 
 impl Tightest {
     pub fn new(rule: &Rule, max_keys: usize) -> Tightest {
-        Tightest { kind: Kind::of(rule), keys: HashMap::new(), max_keys, needed: 0, lower_bound: false }
+        let number = i64::from(!matches!(rule, Rule::LeakyBucket(_)));
+        let starts_empty = matches!(rule, Rule::TokenBucket(bucket) if bucket.empty);
+        Tightest {
+            rule: numbered(endless_rule(rule).as_ref().unwrap_or(rule), number),
+            number,
+            taken: false,
+            impossible: starts_empty.then_some("a bucket that starts empty refuses whoever comes first"),
+            keys: Shard::default(),
+            max_keys,
+        }
     }
 
-    pub fn kind(&self) -> Kind {
-        self.kind
+    pub fn needed(&self) -> Needed {
+        match self.impossible {
+            _ if !self.taken => Needed::Nothing,
+            Some(why) => Needed::None(why),
+            None => Needed::Number(self.number),
+        }
     }
 
-    pub fn add(&mut self, key: u64, cost: i64, now: i64) {
-        if cost == 0 || self.kind == Kind::Unknown {
-            return;
-        }
-        if self.keys.len() >= self.max_keys && !self.keys.contains_key(&key) {
-            self.forget(now);
-        }
-        let kind = self.kind;
-        let state = self.keys.entry(key).or_insert(Use { used: 0, before: 0, at_ms: kind.start(now) });
-        kind.advance(state, now);
-        self.needed = self.needed.max(kind.take(state, cost));
+    /// Keys in use had to be forgotten: more may be needed.
+    pub fn is_lower_bound(&self) -> bool {
+        self.keys.forgotten() > 0
     }
 
-    /// Keys that are as good as new go; when that is not enough, so do others.
-    fn forget(&mut self, now: i64) {
-        let kind = self.kind;
-        self.keys.retain(|_, state| {
-            kind.advance(state, now);
-            state.used > 0 || state.before > 0
-        });
-        if self.keys.len() > self.max_keys / 8 * 7 {
-            let mut odd = false;
-            self.keys.retain(|_, _| {
-                odd = !odd;
-                odd
-            });
-            self.lower_bound = true;
+    /// Takes the cost of `check`; its answer is `None` if nothing was taken.
+    pub fn take(&mut self, key: u64, check: &Check, now_ms: i64) -> Option<Answer> {
+        self.taken |= check.cost > 0;
+        if check.cost == 0 || self.impossible.is_some() {
+            return None;
         }
+        let mut step = self.decide(&self.rule, key, check, now_ms);
+        if !step.answer.admitted {
+            self.raise(key, check, now_ms);
+            step = self.decide(&self.rule, key, check, now_ms);
+        }
+        if let Some((state, ttl_ms)) = step.next {
+            self.keys.store(&key, || key, state, now_ms.saturating_add(ttl_ms), now_ms, self.max_keys);
+        }
+        step.answer.admitted.then_some(step.answer)
+    }
+
+    pub fn adjust(&mut self, Back { key, delta, receipt }: &Back, now_ms: i64) {
+        let state = self.keys.live(key, now_ms);
+        let Some((state, ttl_ms)) = self.rule.adjust(state, now_ms, *delta, *receipt) else { return };
+        // Without leases that run out, a key that holds none would stay.
+        let held = self.rule.decide(Some(&state), now_ms, 0, 0).answer;
+        if self.rule.lease_ms().is_some() && held.remaining == self.number {
+            self.keys.remove(key);
+        } else {
+            self.keys.store(key, || *key, state, now_ms.saturating_add(ttl_ms), now_ms, self.max_keys);
+        }
+    }
+
+    fn decide(&self, rule: &Rule, key: u64, check: &Check, now_ms: i64) -> Step<State> {
+        rule.decide(self.keys.live(&key, now_ms), now_ms, check.cost, check.tag)
+    }
+
+    /// To the least number that admits `check`.
+    fn raise(&mut self, key: u64, check: &Check, now_ms: i64) {
+        let largest = largest(&self.rule);
+        let fits = |number| self.decide(&numbered(&self.rule, number), key, check, now_ms).answer.admitted;
+        let (mut low, mut high, mut step) = (self.number, self.number, 1);
+        while !fits(high) {
+            if high >= largest {
+                self.impossible = Some("more would be needed than this algorithm can have");
+                return;
+            }
+            (low, high) = (high, high.saturating_add(step).min(largest));
+            step = step.saturating_mul(2);
+        }
+        while high - low > 1 {
+            let middle = i64::midpoint(low, high);
+            if fits(middle) {
+                high = middle;
+            } else {
+                low = middle;
+            }
+        }
+        self.number = high;
+        self.rule = numbered(&self.rule, high);
     }
 }
 
-impl Kind {
-    pub fn of(rule: &Rule) -> Kind {
-        let policy = rule.policy();
-        let window_ms = policy.window_ms.max(1);
-        match rule {
-            Rule::TokenBucket(bucket) => {
-                let lump_ms = if bucket.interval { bucket.per_ms } else { 1 };
-                Kind::Burst { rate: bucket.rate, per_ms: bucket.per_ms, lump_ms }
-            }
-            Rule::FixedWindow(window) => Kind::Window { window_ms: window.window_ms, clock: window.clock },
-            #[allow(unreachable_patterns, reason = "reachable with each further algorithm")]
-            other => match other.name() {
-                "gcra" | "leaky_bucket" => Kind::Burst { rate: policy.quota.max(1), per_ms: window_ms, lump_ms: 1 },
-                "sliding_log" | "sliding_window" => Kind::Sliding { window_ms },
-                _ => Kind::Unknown,
-            },
-        }
+/// The rule with another burst, count, queue or number in flight.
+fn numbered(rule: &Rule, number: i64) -> Rule {
+    let mut rule = rule.clone();
+    match &mut rule {
+        Rule::TokenBucket(bucket) => bucket.burst = number,
+        Rule::Gcra(gcra) => gcra.burst = number,
+        Rule::FixedWindow(window) => window.limit = number,
+        Rule::SlidingWindow(window) => window.limit = number,
+        Rule::Calendar(calendar) => calendar.limit = number,
+        Rule::SlidingLog(log) => log.limit = number,
+        Rule::LeakyBucket(bucket) => bucket.queue_ms = number,
+        Rule::Concurrency(concurrency) => concurrency.in_flight = number,
     }
+    rule
+}
 
-    fn start(self, now: i64) -> i64 {
-        match self {
-            Kind::Window { window_ms, clock: true } | Kind::Sliding { window_ms } => now - now.rem_euclid(window_ms),
-            _ => now,
-        }
-    }
-
-    fn advance(self, state: &mut Use, now: i64) {
-        let passed = (now - state.at_ms).max(0);
-        match self {
-            Kind::Burst { rate, lump_ms, .. } => {
-                let lumps = passed / lump_ms;
-                state.used = state.used.saturating_sub(lumps.saturating_mul(rate * lump_ms)).max(0);
-                state.at_ms = if state.used == 0 { state.at_ms.max(now) } else { state.at_ms + lumps * lump_ms };
-            }
-            Kind::Window { window_ms, .. } if passed >= window_ms => {
-                *state = Use { used: 0, before: 0, at_ms: self.start(now) };
-            }
-            Kind::Sliding { window_ms } if passed >= window_ms => {
-                let before = if passed < 2 * window_ms { state.used } else { 0 };
-                *state = Use { used: 0, before, at_ms: self.start(now) };
-            }
-            Kind::Window { .. } | Kind::Sliding { .. } | Kind::Unknown => {}
-        }
-    }
-
-    /// What is needed once `cost` is taken too.
-    fn take(self, state: &mut Use, cost: i64) -> i64 {
-        let per_ms = if let Kind::Burst { per_ms, .. } = self { per_ms } else { 1 };
-        state.used = state.used.saturating_add(cost.saturating_mul(per_ms)).min(USED_MAX);
-        let used = state.used + state.before;
-        used / per_ms + i64::from(used % per_ms != 0)
+fn largest(rule: &Rule) -> i64 {
+    match rule {
+        Rule::TokenBucket(bucket) => EXACT / bucket.per_ms - 1 - 2 * bucket.debt,
+        Rule::Gcra(gcra) => EXACT / gcra.per_ms - 1,
+        Rule::FixedWindow(_) | Rule::Calendar(_) => EXACT / 2,
+        Rule::SlidingWindow(window) => SlidingWindow::largest(window.window_ms, if window.weighted() { 2 } else { 3 }),
+        Rule::SlidingLog(_) | Rule::Concurrency(_) => ENTRIES_MAX,
+        Rule::LeakyBucket(bucket) => (EXACT / 4 / bucket.rate).min(QUEUE_MAX_MS),
     }
 }

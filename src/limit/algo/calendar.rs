@@ -80,6 +80,10 @@ impl Calendar {
         Calendar { limit, dates, known: Known::default() }
     }
 
+    pub fn unit(&self) -> Unit {
+        self.dates.unit
+    }
+
     fn window_at(&self, state: Option<&State>, now: i64) -> Window {
         let [_, current, next, after, _] = self.windows(now);
         let fresh = Window { count: 0, id: current.id, end: next.start_ms, mended: false };

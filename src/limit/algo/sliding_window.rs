@@ -12,8 +12,8 @@ use crate::limit::answer::{Answer, NEVER};
 /// window if there are two.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingWindow {
-    limit: i64,
-    window_ms: i64,
+    pub limit: i64,
+    pub window_ms: i64,
     unit_ms: i64,
 }
 
@@ -132,7 +132,7 @@ impl SlidingWindow {
         EXACT / if precision == 2 { window_ms } else { COUNTERS }
     }
 
-    fn weighted(&self) -> bool {
+    pub fn weighted(&self) -> bool {
         self.unit_ms == self.window_ms
     }
 

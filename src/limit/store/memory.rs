@@ -5,36 +5,21 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use indexmap::IndexMap;
-
+use super::shard::Shard;
 use crate::limit::algo::{State, Step};
 use crate::limit::answer::Answer;
 use crate::limit::clock::now_ms;
 use crate::limit::decision::{Check, Decision, Op};
 
+type TextShard = Shard<Box<str>>;
+
 pub struct Memory {
-    shards: Vec<Mutex<Shard>>,
+    shards: Vec<Mutex<TextShard>>,
     hasher: RandomState,
     max_keys_per_shard: usize,
 }
 
-#[derive(Default)]
-struct Shard {
-    entries: IndexMap<Box<str>, Entry>,
-    /// Where the next look for expired entries goes on.
-    cursor: usize,
-}
-
-struct Entry {
-    state: State,
-    expires_ms: i64,
-}
-
 const SHARDS: usize = 64;
-/// Entries looked at for expiry with each new key, so that a store never stops to clean up.
-const SWEEP: usize = 4;
-/// Entries looked at when one must go to make room; the one that expires first goes.
-const EVICTION_SAMPLE: usize = 16;
 
 impl Memory {
     pub fn new(max_keys: usize) -> Memory {
@@ -79,17 +64,22 @@ impl Memory {
     /// What is held for a key, and for how many ms more.
     pub fn state(&self, key: &str, now_ms: i64) -> Option<(State, i64)> {
         let shard = self.lock(self.home(key));
-        let entry = shard.entries.get(key).filter(|entry| now_ms < entry.expires_ms)?;
-        Some((entry.state.clone(), entry.expires_ms - now_ms))
+        let (state, expires_ms) = shard.entry(key, now_ms)?;
+        Some((state.clone(), expires_ms - now_ms))
     }
 
     /// Keys held, expired ones included until they are met.
     pub fn len(&self) -> usize {
-        (0..SHARDS).map(|i| self.lock(i).entries.len()).sum()
+        (0..SHARDS).map(|i| self.lock(i).len()).sum()
     }
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Keys still in use that had to go to make room for others.
+    pub fn forgotten(&self) -> u64 {
+        (0..SHARDS).map(|i| self.lock(i).forgotten()).sum()
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "below SHARDS")]
@@ -98,14 +88,14 @@ impl Memory {
     }
 
     /// A panic while holding a shard leaves whole entries, so the shard stays usable.
-    fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
+    fn lock(&self, shard: usize) -> MutexGuard<'_, TextShard> {
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The shards of one request's keys.
 struct Locked<'a> {
-    shards: Vec<MutexGuard<'a, Shard>>,
+    shards: Vec<MutexGuard<'a, TextShard>>,
     /// Per check: its place in `shards`.
     slots: Vec<usize>,
     max_keys: usize,
@@ -117,7 +107,7 @@ impl Locked<'_> {
         let mut admitted = true;
         let mut steps = Vec::with_capacity(checks.len());
         for (i, check) in checks.iter().enumerate() {
-            let state = self.shards[self.slots[i]].live(&check.key, self.now_ms);
+            let state = self.shards[self.slots[i]].live(check.key.as_str(), self.now_ms);
             let mut step = check.rule.decide(state, self.now_ms, check.cost, check.tag);
             if check.role.after.is_some_and(|base| steps.get(base).is_some_and(passed)) {
                 // Not its turn: the limit before it still has room.
@@ -138,7 +128,7 @@ impl Locked<'_> {
                 step.answer
             } else {
                 // What the limit would have left is not what it has: nothing is charged.
-                let state = self.shards[self.slots[i]].live(&check.key, self.now_ms);
+                let state = self.shards[self.slots[i]].live(check.key.as_str(), self.now_ms);
                 check.rule.decide(state, self.now_ms, 0, check.tag).answer
             });
         }
@@ -147,7 +137,7 @@ impl Locked<'_> {
 
     fn adjust(&mut self, checks: &[Check]) -> Decision {
         let answers = checks.iter().enumerate().map(|(i, check)| {
-            let state = self.shards[self.slots[i]].live(&check.key, self.now_ms);
+            let state = self.shards[self.slots[i]].live(check.key.as_str(), self.now_ms);
             let next = check.rule.adjust(state, self.now_ms, check.cost, check.tag);
             let admitted = next.is_some();
             if let Some(next) = next {
@@ -160,7 +150,7 @@ impl Locked<'_> {
 
     fn reset(&mut self, checks: &[Check]) -> Decision {
         let answers = checks.iter().enumerate().map(|(i, check)| {
-            self.shards[self.slots[i]].entries.swap_remove(check.key.as_str());
+            self.shards[self.slots[i]].remove(check.key.as_str());
             Answer { admitted: true, remaining: 0, retry_ms: 0, reset_ms: 0, receipt: 0 }
         });
         Decision { answers: answers.collect(), admitted: true }
@@ -168,55 +158,12 @@ impl Locked<'_> {
 
     fn store(&mut self, check: usize, key: &str, (state, ttl_ms): (State, i64)) {
         let expires_ms = self.now_ms.saturating_add(ttl_ms);
-        self.shards[self.slots[check]].store(key, state, expires_ms, self.now_ms, self.max_keys);
+        self.shards[self.slots[check]].store(key, || key.into(), state, expires_ms, self.now_ms, self.max_keys);
     }
 }
 
 fn passed(step: &Step<State>) -> bool {
     step.answer.admitted
-}
-
-impl Shard {
-    fn live(&self, key: &str, now_ms: i64) -> Option<&State> {
-        self.entries.get(key).filter(|entry| now_ms < entry.expires_ms).map(|entry| &entry.state)
-    }
-
-    fn store(&mut self, key: &str, state: State, expires_ms: i64, now_ms: i64, max_keys: usize) {
-        if let Some(entry) = self.entries.get_mut(key) {
-            *entry = Entry { state, expires_ms };
-            return;
-        }
-        self.sweep(now_ms);
-        if self.entries.len() >= max_keys {
-            self.evict();
-        }
-        self.entries.insert(key.into(), Entry { state, expires_ms });
-    }
-
-    fn sweep(&mut self, now_ms: i64) {
-        for _ in 0..SWEEP {
-            if self.entries.is_empty() {
-                return;
-            }
-            self.cursor %= self.entries.len();
-            if self.entries[self.cursor].expires_ms <= now_ms {
-                self.entries.swap_remove_index(self.cursor);
-            } else {
-                self.cursor += 1;
-            }
-        }
-    }
-
-    /// Forgets the sampled key that needs its state least: its owner gets at most what was still
-    /// charged to it once more.
-    fn evict(&mut self) {
-        let len = self.entries.len();
-        let sample = (0..EVICTION_SAMPLE.min(len)).map(|i| (self.cursor + i) % len);
-        if let Some(victim) = sample.min_by_key(|i| self.entries[*i].expires_ms) {
-            self.entries.swap_remove_index(victim);
-        }
-        self.cursor += 1;
-    }
 }
 
 #[cfg(test)]
@@ -252,10 +199,6 @@ mod tests {
         Check::new(limit, key.to_owned(), cost)
     }
 
-    fn state() -> State {
-        limit("any", 9, 1000, Mode::Enforce).rule.decide(None, NOW, 1, 0).next.unwrap().0
-    }
-
     #[test]
     fn a_million_clients_stay_within_the_bound() {
         let memory = Memory::new(100_000);
@@ -267,20 +210,6 @@ mod tests {
             }
         }
         assert!((95_000..=100_000).contains(&memory.len()), "{} keys", memory.len());
-    }
-
-    #[test]
-    fn the_key_that_expires_first_makes_room() {
-        let mut shard = Shard::default();
-        for (i, life) in [70, 30, 90, 20, 80].into_iter().enumerate() {
-            shard.store(&format!("k{i}"), state(), NOW + life, NOW, 5);
-        }
-        for victim in ["k3", "k1", "k0"] {
-            assert!(shard.entries.contains_key(victim));
-            shard.store(&format!("new-{victim}"), state(), NOW + 1000, NOW, 5);
-            assert!(!shard.entries.contains_key(victim), "{victim} stays");
-            assert_eq!(shard.entries.len(), 5);
-        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 pub mod memory;
 pub mod redis;
 pub mod settings;
+pub mod shard;
 pub mod timeline;
 
 use std::rc::Rc;

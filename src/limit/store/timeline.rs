@@ -2,15 +2,22 @@
 //! keeps what it was asked last. Called by the replay, through the same limiter as live requests.
 
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 
 use super::memory::Memory;
-use crate::limit::decision::{Check, Decision, Op};
+use crate::limit::algo::Rule;
+use crate::limit::algo::concurrency::Concurrency;
+use crate::limit::answer::Answer;
+use crate::limit::decision::{Check, Decision, Op, Role};
 
 pub struct Timeline {
     memory: Memory,
     now_ms: Cell<i64>,
     last: RefCell<Option<(Vec<Check>, Decision)>>,
 }
+
+/// Longer than any log.
+const FOREVER_MS: i64 = 1 << 50;
 
 impl Timeline {
     pub fn new(max_keys: usize) -> Timeline {
@@ -21,31 +28,57 @@ impl Timeline {
         self.now_ms.set(now_ms);
     }
 
-    /// The checks and answers of the latest decision, once.
+    /// The checks and answers of the latest [`Timeline::run`], once.
     pub fn take_last(&self) -> Option<(Vec<Check>, Decision)> {
         self.last.take()
     }
 
     pub fn run(&self, op: Op, checks: Vec<Check>) -> Decision {
-        let decision = self.memory.run(op, &checks, self.now_ms.get());
-        if op == Op::Take && decision.admitted {
-            self.release(&checks, &decision);
-        }
+        let decision = self.ask(op, &checks);
         self.last.replace(Some((checks, decision.clone())));
         decision
     }
 
-    /// A log does not say what else was in flight: what is held until a request ends is given
-    /// back at once.
-    fn release(&self, checks: &[Check], decision: &Decision) {
-        for (check, answer) in checks.iter().zip(&decision.answers) {
-            if check.rule.name() == HELD && answer.admitted {
-                let back = Check { cost: -check.cost, tag: answer.receipt, ..check.clone() };
-                self.memory.run(Op::Adjust, &[back], self.now_ms.get());
-            }
+    pub fn ask(&self, op: Op, checks: &[Check]) -> Decision {
+        let now_ms = self.now_ms.get();
+        if checks.iter().all(|check| check.rule.lease_ms().is_none()) {
+            return self.memory.run(op, checks, now_ms);
         }
+        let held: Vec<Check> = checks.iter().map(endless).collect();
+        self.memory.run(op, &held, now_ms)
+    }
+
+    /// Corrects a charge; the tag of `check` is its receipt.
+    pub fn adjust(&self, check: &Check) {
+        let check = std::slice::from_ref(check);
+        self.ask(Op::Adjust, check);
+        let [Check { rule, .. }] = check else { return };
+        if rule.lease_ms().is_none() {
+            return;
+        }
+        // Without leases that run out, a key that holds none would stay.
+        let peek = Check { cost: 0, role: Role::default(), ..check[0].clone() };
+        let idle = |answer: &Answer| answer.remaining == rule.policy().quota;
+        if self.ask(Op::Peek, &[peek]).answers.first().is_some_and(idle) {
+            self.ask(Op::Reset, check);
+        }
+    }
+
+    /// Keys still in use that had to go to make room for others.
+    pub fn forgotten(&self) -> u64 {
+        self.memory.forgotten()
     }
 }
 
-/// The algorithm whose charge ends with the request.
-pub const HELD: &str = "concurrency";
+fn endless(check: &Check) -> Check {
+    Check { rule: endless_rule(&check.rule).map_or_else(|| check.rule.clone(), Arc::new), ..check.clone() }
+}
+
+/// The rule whose leases never run out, if it has leases: they are renewed for as long as their
+/// requests last, and in a log every request has an end.
+pub fn endless_rule(rule: &Rule) -> Option<Rule> {
+    match rule {
+        Rule::Concurrency(rule) => Some(Rule::Concurrency(Concurrency { lease_ms: FOREVER_MS, ..rule.clone() })),
+        _ => None,
+    }
+}

@@ -36,6 +36,16 @@ pub struct Window {
 pub type Windows = [Window; 5];
 
 impl Unit {
+    pub fn name(self) -> &'static str {
+        match self {
+            Unit::Hour => "hour",
+            Unit::Day => "day",
+            Unit::Week => "week",
+            Unit::Month => "month",
+            Unit::Year => "year",
+        }
+    }
+
     /// Its length as long as the clocks do not change, in a long month and year.
     pub fn usual_ms(self) -> i64 {
         let hours = match self {

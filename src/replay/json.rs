@@ -1,0 +1,79 @@
+//! The answer of a replay as JSON. Called by the command line.
+
+use serde_json::{Value, json};
+
+use super::counts::Counts;
+use super::outcome::Outcome;
+use super::tally::Tally;
+use super::tightest::Needed;
+use super::units::time;
+use crate::limit::algo::Rule;
+use crate::limit::rule::Mode;
+
+impl Outcome {
+    pub fn json(&self) -> Value {
+        let Counts { admitted, refused, delayed, no_request, malformed, no_route, denied, allowed, .. } = &self.counts;
+        let logs = self.sources.iter().map(|source| {
+            let shown: Vec<Value> =
+                source.shown.iter().map(|(line, wrong)| json!({ "line": line, "error": wrong })).collect();
+            json!({
+                "name": source.name, "format": source.format.map(|format| format.name()), "lines": source.lines,
+                "bad": source.bad, "first_bad": shown,
+            })
+        });
+        let late_first =
+            self.counts.late_first.map(|place| json!({ "log": self.sources[place.source].name, "line": place.line }));
+        json!({
+            "logs": logs.collect::<Vec<_>>(),
+            "from": self.counts.first_ms.map(time),
+            "to": self.counts.first_ms.map(|_| time(self.counts.last_ms)),
+            "requests": {
+                "admitted": admitted, "refused": refused, "delayed": delayed, "no_request": no_request,
+                "malformed": malformed, "no_route": no_route, "denied": denied, "allowed": allowed,
+                "no_host": self.counts.no_host, "with_duration": self.counts.durations,
+                "ended_early": self.counts.ended_early,
+            },
+            "longest_delay_ms": self.counts.longest_delay_ms,
+            "late": { "lines": self.counts.late, "most_ms": self.counts.latest_ms, "first": late_first },
+            "whole_seconds": !self.counts.fine,
+            "forgotten_keys": self.forgotten,
+            "limits": self.tallies.iter().map(|tally| self.limit_json(tally)).collect::<Vec<_>>(),
+        })
+    }
+
+    fn limit_json(&self, tally: &Tally) -> Value {
+        let Tally { limit, gaps, .. } = tally;
+        let policy = limit.rule.policy();
+        let count = |(count, exact): (u64, bool)| json!({ "count": count, "exact": exact });
+        let top = tally.top.top(self.top);
+        let top: Vec<Value> = top.iter().map(|(key, count)| json!({ "key": key, "refused": count })).collect();
+        let settle = limit.afterwards.as_ref().is_some_and(|wants| wants.settle.is_some());
+        json!({
+            "name": limit.name, "algorithm": limit.rule.name(), "quota": policy.quota, "window_ms": policy.window_ms,
+            "shadow": limit.mode == Mode::Shadow, "requests": tally.seen, "refused": tally.refused,
+            "delayed": tally.delayed, "longest_delay_ms": tally.longest_delay_ms, "returned": tally.returned,
+            "keys": count(tally.keys.count()), "refused_keys": count(tally.refused_keys.count()),
+            "tightest": self.tightest_json(tally),
+            "not_in_log": {
+                "key_parts": gaps.absent, "cost": gaps.cost, "duration": gaps.duration, "status": gaps.status,
+                "unreachable": gaps.unreachable, "limited": gaps.limited, "settle": settle,
+            },
+            "top": top, "top_missed": tally.top.missed,
+        })
+    }
+
+    fn tightest_json(&self, tally: &Tally) -> Value {
+        let kind = match &*tally.limit.rule {
+            Rule::TokenBucket(_) | Rule::Gcra(_) => "burst",
+            Rule::FixedWindow(_) | Rule::Calendar(_) | Rule::SlidingLog(_) | Rule::SlidingWindow(_) => "count",
+            Rule::LeakyBucket(_) => "queue_ms",
+            Rule::Concurrency(_) => "in_flight",
+        };
+        let (value, none) = match self.needed(tally) {
+            Needed::Nothing => (None, Some("nothing was taken")),
+            Needed::Number(number) => (Some(number), None),
+            Needed::None(why) => (None, Some(why)),
+        };
+        json!({ "kind": kind, "value": value, "none_because": none, "lower_bound": tally.tightest.is_lower_bound() })
+    }
+}

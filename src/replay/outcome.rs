@@ -1,0 +1,38 @@
+//! What a replay is asked, and what came of it.
+
+use std::path::PathBuf;
+
+use super::counts::Counts;
+use super::plot;
+use super::series::Series;
+use super::source::Source;
+use super::tally::Tally;
+
+pub struct Options {
+    /// Keys named for each limit.
+    pub top: usize,
+    /// Canonical host of the requests whose line names none.
+    pub host: Option<String>,
+    /// Where to write who was refused or delayed.
+    pub verdicts: Option<PathBuf>,
+    /// Tell on standard error how far it is.
+    pub progress: bool,
+}
+
+/// What came of it.
+pub struct Outcome {
+    pub sources: Vec<Source>,
+    pub counts: Counts,
+    pub tallies: Vec<Tally>,
+    pub series: Series,
+    pub top: usize,
+    /// Keys in use that the limits forgot, because there were more than the store holds.
+    pub forgotten: u64,
+}
+
+impl Outcome {
+    pub fn svg(&self) -> String {
+        let whole_seconds = if self.counts.fine { 0 } else { 1000 };
+        plot::svg(&self.series.at_least(whole_seconds))
+    }
+}

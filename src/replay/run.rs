@@ -1,0 +1,236 @@
+//! The replay itself: each request through route, limits and tallies, in the order of their starts,
+//! and what it gives back at its end. Called by the command line.
+
+use std::path::PathBuf;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use super::counts::Counts;
+use super::ends::{Correction, Ending, Ends};
+use super::entry::{Entry, Request};
+use super::order::Order;
+use super::outcome::{Options, Outcome};
+use super::progress::Progress;
+use super::series::Series;
+use super::source::{Logged, Sources};
+use super::tally::Tally;
+use super::verdicts::Verdicts;
+use crate::config::Config;
+use crate::http::canonical;
+use crate::http::reject::Judge;
+use crate::limit::key::Facts;
+use crate::limit::store::Store;
+use crate::limit::store::memory::Memory;
+use crate::limit::store::timeline::Timeline;
+use crate::limit::{Limiter, Verdict};
+use crate::metrics::Metrics;
+use crate::route::Route;
+
+/// Keys that the search for the tightest number of a limit holds at least.
+const KEYS_EACH_MIN: usize = 1000;
+
+struct Replay<'a> {
+    config: &'a Config,
+    options: &'a Options,
+    limiter: Limiter,
+    configured: Rc<Timeline>,
+    ends: Ends,
+    counts: Counts,
+    tallies: Vec<Tally>,
+    series: Series,
+    verdicts: Option<Verdicts>,
+}
+
+/// # Errors
+/// A log cannot be read, none of the lines of all logs is good, or no route takes one.
+pub fn run(config: &Config, logs: &[PathBuf], options: &Options) -> Result<Outcome, String> {
+    let headers = config.limits.iter().any(|limit| limit.needs_headers())
+        || config.routes.iter().any(|route| !route.matcher.headers.is_empty());
+    let mut sources = Sources::open(logs, headers)?;
+    let configured = Rc::new(Timeline::new(config.store.max_keys));
+    let keys_each = (config.store.max_keys / config.limits.len().max(1)).max(KEYS_EACH_MIN);
+    let stand_in = Arc::new(Memory::new(1));
+    let metrics = Metrics::new().map_err(|error| error.to_string())?;
+    let mut replay = Replay {
+        config,
+        options,
+        limiter: Limiter::new(Store::Timeline(configured.clone()), None, &stand_in, &config.store.prefix, &metrics),
+        configured,
+        ends: Ends::default(),
+        counts: Counts::default(),
+        tallies: config.limits.iter().map(|limit| Tally::new(limit, keys_each, options.top)).collect(),
+        series: Series::default(),
+        verdicts: options.verdicts.as_deref().map(Verdicts::create).transpose()?,
+    };
+    let mut progress = Progress::new(options.progress);
+    let ran = replay.all(&mut sources, &mut progress);
+    progress.end();
+    ran?;
+    sources.check_readable()?;
+    replay.check_routed(&sources)?;
+    let forgotten = replay.configured.forgotten();
+    let Replay { ends, mut counts, tallies, series, .. } = replay;
+    counts.ended_early = ends.early;
+    Ok(Outcome { sources: sources.all, counts, tallies, series, top: options.top, forgotten })
+}
+
+impl<'a> Replay<'a> {
+    fn all(&mut self, sources: &mut Sources, progress: &mut Progress) -> Result<(), String> {
+        let mut order = Order::default();
+        while let Some(logged) = sources.next()? {
+            order.push(logged);
+            while let Some(logged) = order.pop(false) {
+                self.entry(&logged, sources)?;
+            }
+            progress.step(sources);
+        }
+        while let Some(logged) = order.pop(true) {
+            self.entry(&logged, sources)?;
+        }
+        self.verdicts.as_mut().map_or(Ok(()), Verdicts::end)
+    }
+
+    fn entry(&mut self, logged: &Logged, sources: &Sources) -> Result<(), String> {
+        let Logged { entry, place } = logged;
+        let now_ms = self.counts.enter(entry, *place);
+        self.give_back(now_ms);
+        let Some(request) = &entry.request else {
+            self.counts.no_request += 1;
+            return Ok(());
+        };
+        let host = request.host.as_deref().or(self.options.host.as_deref());
+        self.counts.no_host += u64::from(host.is_none());
+        let path = match canonical::path(&request.path, &mut Judge::new(self.config.server.strictness)) {
+            Ok(path) if request.path != "*" => path,
+            Ok(_) => None,
+            Err(_) => {
+                self.counts.malformed += 1;
+                return Ok(());
+            }
+        };
+        let path = path.as_deref().unwrap_or(&request.path);
+        let Some(route) = self.route(logged, request, host, path) else { return Ok(()) };
+        let facts = Facts {
+            client: entry.client,
+            method: request.method.as_str(),
+            host: host.unwrap_or_default(),
+            path,
+            query: request.query.as_deref(),
+            headers: &request.headers,
+            route: &route.name,
+            claims: None,
+        };
+        let verdict = self.decide(route, entry, &facts, host.is_none(), now_ms);
+        self.series.add(now_ms, verdict.refused);
+        let count = if verdict.refused { &mut self.counts.refused } else { &mut self.counts.admitted };
+        *count += 1;
+        match &mut self.verdicts {
+            Some(file) => file.add(&sources.all[place.source].name, place.line, now_ms, &verdict, route),
+            None => Ok(()),
+        }
+    }
+
+    /// The route whose limits decide; `None` when it is not for limits to say.
+    fn route(&mut self, logged: &Logged, request: &Request, host: Option<&str>, path: &str) -> Option<&'a Route> {
+        let config = self.config;
+        let named = host.unwrap_or_default();
+        let Some(index) = config.table.find(&config.routes, named, path, &request.method, &request.headers) else {
+            self.counts.no_route += 1;
+            let what = || (logged.place, format!("{} {path} of {}", request.method, host.unwrap_or("no host")));
+            self.counts.unrouted.get_or_insert_with(what);
+            return None;
+        };
+        let route = &config.routes[index];
+        if route.deny.contains(logged.entry.client) {
+            self.counts.denied += 1;
+            return None;
+        }
+        Some(route)
+    }
+
+    fn decide(&mut self, route: &Route, entry: &Entry, facts: &Facts, no_host: bool, now_ms: i64) -> Verdict {
+        if route.allow.contains(entry.client) {
+            self.counts.allowed += 1;
+            return Verdict::default();
+        }
+        if route.limits.is_empty() {
+            return Verdict::default();
+        }
+        self.configured.set_now(now_ms);
+        let verdict = at_once(self.limiter.decide_past(&route.limits, facts));
+        let delay_ms = verdict.delay_ms(&route.limits).map_or(0, |(_, delay_ms)| delay_ms);
+        self.counts.delayed += u64::from(delay_ms > 0);
+        self.counts.longest_delay_ms = self.counts.longest_delay_ms.max(delay_ms);
+        let end_ms = now_ms + delay_ms + entry.duration_ms.unwrap_or(0);
+        let logged = Ending::new(entry.status, end_ms);
+        let own = if verdict.refused { Ending::new(Some(route.refuse.status.as_u16()), now_ms) } else { logged };
+
+        let asked = self.configured.take_last();
+        let (mut at_own, mut at_logged) = (Vec::new(), Vec::new());
+        for (place, limit) in route.limits.iter().enumerate() {
+            let Some(index) = self.tallies.iter().position(|tally| Arc::ptr_eq(&tally.limit, limit)) else { continue };
+            let tally = &mut self.tallies[index];
+            let found = asked.as_ref().and_then(|(checks, decision)| {
+                let place = checks.iter().position(|check| Arc::ptr_eq(&check.limit, limit))?;
+                Some((&checks[place], *decision.answers.get(place)?, decision))
+            });
+            let Some((check, answer, decision)) = found else {
+                tally.unasked(place, &verdict, facts, no_host);
+                continue;
+            };
+            let key = tally.asked(check, answer, entry, facts, no_host);
+            if decision.charged(check.role, answer) {
+                at_own.extend(tally.charged(check, answer, own).map(Correction::Configured));
+            }
+            if decision.in_turn(check.role) {
+                let back = tally.needs(key, check, logged, now_ms);
+                at_logged.extend(back.map(|back| Correction::Unrefused(index, back)));
+            }
+        }
+        self.ends.add(own, at_own);
+        self.ends.add(logged, at_logged);
+        verdict
+    }
+
+    /// What ends by `now_ms` gives back.
+    fn give_back(&mut self, now_ms: i64) {
+        while let Some((at_ms, corrections)) = self.ends.due(now_ms) {
+            self.configured.set_now(at_ms);
+            for correction in &corrections {
+                match correction {
+                    Correction::Configured(check) => self.configured.adjust(check),
+                    Correction::Unrefused(tally, back) => self.tallies[*tally].tightest.adjust(back, at_ms),
+                }
+            }
+        }
+    }
+
+    /// # Errors
+    /// Requests were read, and no route takes one.
+    fn check_routed(&self, sources: &Sources) -> Result<(), String> {
+        let Counts { denied, no_route, unrouted, no_host, .. } = &self.counts;
+        let Some((place, what)) = unrouted.as_ref().filter(|_| self.counts.decided() + denied == 0) else {
+            return Ok(());
+        };
+        let remedy = if *no_host > 0 {
+            "the log names no host, so a route with `host` takes none: lend it one by --host NAME"
+        } else {
+            "look at `host`, `path` and `methods` of the routes, or take the config that served this log"
+        };
+        let name = &sources.all[place.source].name;
+        Err(format!(
+            "no route takes any of {no_route} requests; the first is {what} ({name} line {}); {remedy}",
+            place.line
+        ))
+    }
+}
+
+/// The verdict of a store in this process never waits.
+fn at_once(verdict: impl Future<Output = Verdict>) -> Verdict {
+    match pin!(verdict).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(verdict) => verdict,
+        Poll::Pending => Verdict::default(),
+    }
+}

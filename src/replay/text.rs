@@ -1,0 +1,197 @@
+//! The answer of a replay as text. Called by the command line.
+
+use std::fmt::Write;
+
+use super::counts::Counts;
+use super::outcome::Outcome;
+use super::tally::{Gaps, Tally};
+use super::tightest::Needed;
+use super::units::{duration, percent, time};
+use crate::limit::algo::Rule;
+use crate::limit::key::Missing;
+use crate::limit::rule::Mode;
+
+impl Outcome {
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for source in &self.sources {
+            let format = source.format.map_or("no good line", |format| format.name());
+            let _ = writeln!(text, "{}: {} lines, {format}, {} bad", source.name, source.lines, source.bad);
+            for (number, wrong) in &source.shown {
+                let _ = writeln!(text, "  line {number}: {wrong}");
+            }
+            if source.bad > source.shown.len() as u64 {
+                text.push_str("  ...\n");
+            }
+        }
+        self.counts.text(&mut text);
+        self.late_text(&mut text);
+        if self.forgotten > 0 {
+            let keys = self.forgotten;
+            let _ = writeln!(text, "  {keys} keys in use were forgotten, as with this max_keys they would be live");
+        }
+        for tally in &self.tallies {
+            self.limit_text(tally, &mut text);
+        }
+        text
+    }
+
+    fn late_text(&self, text: &mut String) {
+        let Counts { late, latest_ms, late_first: Some(first), .. } = &self.counts else { return };
+        let (name, line) = (&self.sources[first.source].name, first.line);
+        let most = duration(*latest_ms);
+        let _ = writeln!(
+            text,
+            "  {late} lines came too late to be put in order, by {most} at most, first {name} line {line}: they count as\n  \
+             of the time reached; a log of several parts is better given as its parts, which are merged by time"
+        );
+    }
+
+    fn limit_text(&self, tally: &Tally, text: &mut String) {
+        let limit = &tally.limit;
+        let shadow = if limit.mode == Mode::Shadow { ", shadow" } else { "" };
+        let _ = writeln!(text, "\nlimit {} ({}, {}{shadow})", limit.name, limit.rule.name(), numbers(&limit.rule));
+        let _ = writeln!(text, "  requests  {} of {} keys", tally.seen, about(tally.keys.count()));
+        let share = percent(tally.refused, tally.seen);
+        let keys = about(tally.refused_keys.count());
+        let _ = writeln!(text, "  refused   {} ({share} %) of {keys} keys", tally.refused);
+        if limit.rule.delays() {
+            let longest = duration(tally.longest_delay_ms);
+            let _ = writeln!(text, "  delayed   {}, by {longest} at most", tally.delayed);
+        }
+        if tally.returned > 0 {
+            let _ = writeln!(text, "  returned  {} charges, by the status logged", tally.returned);
+        }
+        let _ = writeln!(text, "  tightest  {}", self.tightest(tally));
+        self.notes(tally, text);
+        let top = tally.top.top(self.top);
+        if !top.is_empty() {
+            let error =
+                if tally.top.missed > 0 { format!(", up to {} more each", tally.top.missed) } else { String::new() };
+            let _ = writeln!(text, "  most refused{error}");
+        }
+        for (key, count) in top {
+            let _ = writeln!(text, "    {count:>10}  {key}");
+        }
+    }
+
+    fn notes(&self, tally: &Tally, text: &mut String) {
+        let Tally { limit, gaps, .. } = tally;
+        let Gaps { absent, cost, duration, status, unreachable, limited } = gaps;
+        for (part, count) in absent {
+            let fate = fate(part, limit.missing);
+            let _ = writeln!(text, "  note      key part {part} is not in the log: {count} requests {fate}");
+        }
+        if let Some(wants) = limit.afterwards.as_ref().filter(|_| tally.seen > 0) {
+            if wants.lease && *duration == tally.seen {
+                text.push_str("  note      the log holds no durations: every request was taken as ended at once\n");
+            } else if wants.lease && *duration > 0 {
+                let _ = writeln!(text, "  note      {duration} requests without duration were taken as ended at once");
+            }
+            if let Some(name) = &wants.settle {
+                let _ = writeln!(
+                    text,
+                    "  note      settle: the response header {name} is not in the log: costs stay as asked"
+                );
+            }
+        }
+        for (count, what) in [
+            (cost, "requests whose cost is not in the log cost 1"),
+            (status, "requests without status stay charged"),
+            (unreachable, "requests answered 502 to 504 stay charged: whether by connect_error is not in the log"),
+            (limited, "requests were refused when logged: their status is that of the refusal"),
+        ] {
+            if *count > 0 {
+                let _ = writeln!(text, "  note      {count} {what}");
+            }
+        }
+    }
+
+    fn tightest(&self, tally: &Tally) -> String {
+        let number = match self.needed(tally) {
+            Needed::Nothing => return "nothing was taken".to_owned(),
+            Needed::None(why) => return format!("none: {why}"),
+            Needed::Number(number) => number,
+        };
+        let least = if tally.tightest.is_lower_bound() { "at least " } else { "" };
+        let what = match &*tally.limit.rule {
+            Rule::TokenBucket(bucket) => format!("burst {number} at {} per {}", bucket.rate, duration(bucket.per_ms)),
+            Rule::Gcra(gcra) => format!("burst {number} at {} per {}", gcra.rate, duration(gcra.per_ms)),
+            Rule::LeakyBucket(bucket) => {
+                format!("queue {} at {} per {}", duration(number), bucket.rate, duration(bucket.per_ms))
+            }
+            Rule::Concurrency(_) => format!("in_flight {number}"),
+            Rule::Calendar(calendar) => format!("{number} per {}", calendar.unit().name()),
+            rule => format!("{number} per {}", duration(rule.policy().window_ms)),
+        };
+        format!("{least}{what} would have refused nobody")
+    }
+
+    /// What the limit would have needed, as far as the log can tell.
+    pub fn needed(&self, tally: &Tally) -> Needed {
+        if tally.limit.rule.lease_ms().is_some() && tally.seen > 0 && tally.gaps.duration == tally.seen {
+            return Needed::None("the log holds no durations");
+        }
+        tally.tightest.needed()
+    }
+}
+
+impl Counts {
+    fn text(&self, text: &mut String) {
+        let Some(first) = self.first_ms else {
+            text.push_str("no requests\n");
+            return;
+        };
+        let _ = writeln!(text, "from {} to {}", time(first), time(self.last_ms));
+        let total = self.decided();
+        let share = percent(self.refused, total);
+        let _ = writeln!(text, "{total} requests: {} admitted, {} refused ({share} %)", self.admitted, self.refused);
+        if self.delayed > 0 {
+            let longest = duration(self.longest_delay_ms);
+            let _ = writeln!(text, "  {} of the admitted had to wait for their turn, {longest} at most", self.delayed);
+        }
+        for (count, what) in [
+            (self.allowed, "of the admitted are on the allow list of their route"),
+            (self.denied, "more are on the deny list of their route"),
+            (self.no_route, "more have no route"),
+            (self.malformed, "more are refused as malformed before routing"),
+            (self.no_request, "lines hold no request"),
+            (self.no_host, "requests have no host in the log: routes with a host do not take them; see --host"),
+            (self.ended_early, "requests were taken as ended early: too many were under way"),
+        ] {
+            if count > 0 {
+                let _ = writeln!(text, "  {count} {what}");
+            }
+        }
+        if !self.fine {
+            text.push_str("  times are whole seconds: requests of one second count as simultaneous\n");
+        }
+    }
+}
+
+/// What the config says of a rule.
+fn numbers(rule: &Rule) -> String {
+    let policy = rule.policy();
+    match rule {
+        Rule::Concurrency(_) => format!("{} in flight", policy.quota),
+        Rule::Calendar(calendar) => format!("{} per {}", policy.quota, calendar.unit().name()),
+        Rule::LeakyBucket(bucket) => {
+            let (per, queue) = (duration(bucket.per_ms), duration(bucket.queue_ms));
+            format!("{} per {per}, queue {queue}", bucket.rate)
+        }
+        _ => format!("{} per {}", policy.quota, duration(policy.window_ms)),
+    }
+}
+
+fn fate(part: &str, missing: Missing) -> &'static str {
+    match missing {
+        _ if part == "host" => "share the budget of no host",
+        Missing::Shared => "share one budget",
+        Missing::Skip => "skipped",
+        Missing::Refuse => "refused",
+    }
+}
+
+fn about((count, exact): (u64, bool)) -> String {
+    if exact { count.to_string() } else { format!("about {count}") }
+}

@@ -1,0 +1,100 @@
+//! Logs that cannot be read, or not all of them, and the exit codes.
+
+use super::dir::{Dir, gzip};
+use super::told::{COMBINED, CONFIG};
+
+#[test]
+fn what_cannot_be_read_is_named_with_a_remedy() {
+    let dir = Dir::new(CONFIG);
+    std::fs::create_dir(dir.0.path().join("logs")).unwrap();
+    let whole = gzip(COMBINED.repeat(100).as_bytes());
+    dir.write("cut.gz", &whole[..whole.len() - 20]);
+    let mut damaged = whole.clone();
+    damaged[40] ^= 0x55;
+    dir.write("damaged.gz", &damaged);
+    dir.write("packed.zst", &[0x28, 0xb5, 0x2f, 0xfd, 0, 0]);
+    dir.write("other.log", b"2026-01-02 03:04:05 GET /\n");
+    for (log, place, remedy) in [
+        ("missing.log", "cannot read missing.log: ", "No such file"),
+        ("logs", "logs is a directory", "name the logs in it"),
+        ("cut.gz", "cut.gz ends in the middle of its gzip data, after line ", "gzip -dc cut.gz"),
+        ("damaged.gz", "damaged.gz is damaged in its gzip data, after line ", "gzip -dc damaged.gz"),
+        ("packed.zst", "packed.zst is packed by zstd", "zstd -dc packed.zst"),
+        ("other.log", "other.log line 1: does not start with a client address", "write the log in one of them"),
+        ("/dev/null/x", "cannot read /dev/null/x", "Not a directory"),
+    ] {
+        let (code, stdout, stderr) = dir.replay(&[log], b"");
+        assert!(code == 1 && stdout.is_empty(), "{log}: {code} {stdout}");
+        assert!(stderr.starts_with(&format!("error: {place}")) || stderr.contains(place), "{log}: {stderr}");
+        assert!(stderr.contains(remedy), "{log}: {stderr}");
+    }
+}
+
+#[test]
+fn bad_lines_are_counted_and_the_first_are_shown() {
+    let dir = Dir::new(CONFIG);
+    let bad = ["[10/Oct/2000:13:55:36 -0700]", "-", "{", "::1 - - [x] \"GET / HTTP/1.1\" 200 5"].join("\n");
+    dir.write("access.log", format!("{COMBINED}{bad}\n{}\n", "x".repeat(70_000)).as_bytes());
+    let (code, stdout, _) = dir.replay(&["access.log"], b"");
+    let told = "access.log: 13 lines, combined, 6 bad\n  line 5: does not start with a client address\n  \
+                line 9: does not start with a client address\n  \
+                line 10: not JSON, and no fields as in a common or combined log\n  ...\n";
+    assert!(code == 0 && stdout.starts_with(told), "{stdout}");
+}
+
+#[test]
+fn times_that_jump_back_count_as_of_the_time_reached() {
+    let dir = Dir::new(CONFIG);
+    let day = COMBINED.to_owned() + &COMBINED.lines().next().unwrap().replace("13:55", "14:55") + "\n";
+    let day_before = day.replace("10/Oct", "09/Oct");
+    dir.write("access.log", format!("{day}{day_before}").as_bytes());
+    let (code, stdout, _) = dir.replay(&["access.log"], b"");
+    let told = "  8 lines came too late to be put in order, by 86403 s at most, first access.log line 10: they";
+    assert!(code == 0 && stdout.contains(told), "{stdout}");
+    let answer = dir.json(&["access.log"], b"");
+    assert_eq!((&answer["late"]["lines"], &answer["late"]["first"]["line"]), (&8.into(), &10.into()));
+    // Given one by one they are merged.
+    dir.write("2.log", day.as_bytes());
+    dir.write("1.log", day_before.as_bytes());
+    assert_eq!(dir.json(&["2.log", "1.log"], b"")["late"]["lines"], 0);
+}
+
+#[test]
+fn one_line_of_the_future_does_not_move_the_others() {
+    let dir = Dir::new(CONFIG);
+    let future = COMBINED.lines().next().unwrap().replace("2000", "2090");
+    dir.write("access.log", format!("{future}\n{COMBINED}").as_bytes());
+    let answer = dir.json(&["access.log"], b"");
+    assert_eq!((&answer["late"]["lines"], &answer["requests"]["refused"]), (&0.into(), &1.into()));
+    assert_eq!(answer["to"], "2090-10-10T20:55:36Z");
+}
+
+#[test]
+fn lines_that_no_route_takes() {
+    let dir = Dir::new(&CONFIG.replace("path = \"/\"", "path = \"/a\""));
+    dir.write("access.log", COMBINED.as_bytes());
+    assert_eq!(dir.json(&["access.log"], b"")["requests"]["no_route"], 3);
+    dir.write("sluicegate.toml", CONFIG.replace("path = \"/\"", "path = \"/other/\"").as_bytes());
+    let (code, stdout, stderr) = dir.replay(&["access.log", "--host", "a.example"], b"");
+    assert!(code == 1 && stdout.is_empty(), "{stdout}");
+    let told = "error: no route takes any of 6 requests; the first is GET /late of a.example (access.log line 8); \
+                look at `host`, `path` and `methods` of the routes";
+    assert!(stderr.starts_with(told), "{stderr}");
+}
+
+#[test]
+fn exit_codes() {
+    let dir = Dir::new(CONFIG);
+    let (code, _, stderr) = dir.replay(&["-"], b"nonsense\n\x00\xff\n");
+    assert!(code == 1 && stderr.contains("standard input line 1"), "{code} {stderr}");
+    assert_eq!(dir.replay(&["-"], b"").0, 0, "a log may be empty");
+    assert_eq!(dir.replay(&["-"], b"\n").0, 0, "or hold empty lines");
+    assert_eq!(dir.replay(&[], b"").0, 2);
+    assert_eq!(dir.replay(&["-", "--host", "a b"], b"").0, 2);
+    for option in ["--plot", "--verdicts"] {
+        let (code, _, stderr) = dir.replay(&["-", option, "missing/out"], COMBINED.as_bytes());
+        assert!(code == 1 && stderr.contains("cannot write missing/out"), "{code} {stderr}");
+    }
+    dir.write("sluicegate.toml", b"[limit.x]\n");
+    assert_eq!(dir.replay(&["-"], b"").0, 2);
+}

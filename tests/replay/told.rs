@@ -1,0 +1,203 @@
+//! Small logs of every format, and what is said of them.
+
+use std::fs;
+
+use serde_json::json;
+
+use super::dir::{Dir, gzip};
+
+pub const CONFIG: &str = r#"
+[[route]]
+path = "/"
+upstream = "echo:"
+limits = ["per-ip", "per-key"]
+deny = ["192.0.2.99"]
+
+[limit.per-ip]
+rate = "1/s"
+burst = 2
+key = "ip"
+
+[limit.per-key]
+algorithm = "fixed_window"
+rate = "3/min"
+key = "header:x-api-key"
+missing = "skip"
+"#;
+
+pub const COMBINED: &str = r#"192.0.2.1 - - [10/Oct/2000:13:55:36 -0700] "GET /a HTTP/1.1" 200 5 "-" "curl/8"
+192.0.2.1 - - [10/Oct/2000:13:55:36 -0700] "GET /a HTTP/1.1" 200 5 "-" "curl/8"
+192.0.2.1 - - [10/Oct/2000:13:55:36 -0700] "GET /a?q HTTP/1.1" 200 5 "-" "curl/8"
+192.0.2.2 - - [10/Oct/2000:13:55:37 -0700] "GET /b HTTP/1.1" 200 5 "-" "curl/8"
+this is no line
+192.0.2.1 - - [10/Oct/2000:13:55:38 -0700] "\x16\x03" 400 0 "-" "-"
+192.0.2.99 - - [10/Oct/2000:13:55:38 -0700] "GET / HTTP/1.1" 403 0 "-" "-"
+192.0.2.1 - - [10/Oct/2000:13:55:35 -0700] "GET /late HTTP/1.1" 200 0 "-" "-"
+"#;
+
+const TEXT: &str = "\
+access.log: 8 lines, combined, 1 bad
+  line 5: does not start with a client address
+from 2000-10-10T20:55:35Z to 2000-10-10T20:55:38Z
+5 requests: 4 admitted, 1 refused (20.0 %)
+  1 more are on the deny list of their route
+  1 lines hold no request
+  6 requests have no host in the log: routes with a host do not take them; see --host
+  times are whole seconds: requests of one second count as simultaneous
+
+limit per-ip (token_bucket, 2 per 2 s)
+  requests  5 of 2 keys
+  refused   1 (20.0 %) of 1 keys
+  tightest  burst 3 at 1 per 1 s would have refused nobody
+  most refused
+             1  ip=192.0.2.1
+
+limit per-key (fixed_window, 3 per 1 min)
+  requests  0 of 0 keys
+  refused   0 (0.0 %) of 0 keys
+  tightest  nothing was taken
+  note      key part header:x-api-key is not in the log: 5 requests skipped
+";
+
+/// Three requests at once and one half a second later.
+fn our_own() -> String {
+    [0, 0, 0, 500]
+        .map(|ms| {
+            let line = json!({
+                "time": format!("2026-01-02T03:04:05.{ms:03}Z"), "client": "192.0.2.1", "method": "GET",
+                "host": "a.example", "path": "/", "route": "/", "status": 200, "bytes": 5, "duration_ms": 1.5,
+                "refused_by": null,
+            });
+            format!("{line}\n")
+        })
+        .concat()
+}
+
+#[test]
+fn a_combined_log_is_told_in_text() {
+    let dir = Dir::new(CONFIG);
+    dir.write("access.log", COMBINED.as_bytes());
+    assert_eq!(dir.replay(&["access.log"], b""), (0, TEXT.to_owned(), String::new()));
+}
+
+#[test]
+fn every_format_gives_the_same_json() {
+    let dir = Dir::new(CONFIG);
+    let common = COMBINED.lines().map(|line| line.split(" \"-\"").next().unwrap().to_owned() + "\n");
+    dir.write("common.log", common.collect::<String>().as_bytes());
+    dir.write("combined.gz", &gzip(COMBINED.as_bytes()));
+    let common = dir.json(&["common.log"], b"");
+    let combined = dir.json(&["combined.gz"], b"");
+    let piped = dir.json(&["-"], &gzip(COMBINED.as_bytes()));
+    for (answer, format) in [(&common, "common"), (&combined, "combined"), (&piped, "combined")] {
+        let log = &answer["logs"][0];
+        assert_eq!((&log["format"], &log["lines"], &log["bad"]), (&json!(format), &json!(8), &json!(1)));
+        assert_eq!(answer["limits"], common["limits"]);
+        assert_eq!(answer["requests"], common["requests"]);
+    }
+    let expected = json!({
+        "name": "per-ip", "algorithm": "token_bucket", "quota": 2, "window_ms": 2000, "shadow": false,
+        "requests": 5, "refused": 1, "delayed": 0, "longest_delay_ms": 0, "returned": 0,
+        "keys": { "count": 2, "exact": true }, "refused_keys": { "count": 1, "exact": true },
+        "tightest": { "kind": "burst", "value": 3, "none_because": null, "lower_bound": false },
+        "not_in_log": {
+            "key_parts": {}, "cost": 0, "duration": 0, "status": 0, "unreachable": 0, "limited": 0, "settle": false,
+        },
+        "top": [{ "key": "ip=192.0.2.1", "refused": 1 }], "top_missed": 0,
+    });
+    assert_eq!(common["limits"][0], expected);
+}
+
+#[test]
+fn our_own_log_has_milliseconds_and_hosts() {
+    let dir = Dir::new(CONFIG);
+    dir.write("own.log", our_own().as_bytes());
+    let answer = dir.json(&["own.log"], b"");
+    assert_eq!((&answer["whole_seconds"], &answer["requests"]["no_host"]), (&json!(false), &json!(0)));
+    assert_eq!(answer["requests"]["refused"], 2);
+    assert_eq!(answer["limits"][0]["tightest"]["value"], 4, "2.5 of three are left when the fourth comes, rounded up");
+    assert_eq!(answer["to"], "2026-01-02T03:04:05.5Z");
+}
+
+#[test]
+fn logs_are_merged_by_time() {
+    let dir = Dir::new(CONFIG);
+    let (early, late) = COMBINED.split_at(COMBINED.find("192.0.2.2").unwrap());
+    dir.write("1.log", early.as_bytes());
+    dir.write("2.log", late.as_bytes());
+    let (one, other) = (dir.json(&["1.log", "2.log"], b""), dir.json(&["2.log", "1.log"], b""));
+    assert_eq!((&one["limits"], &one["late"]), (&other["limits"], &other["late"]));
+}
+
+#[test]
+fn a_host_can_be_lent() {
+    let dir = Dir::new(CONFIG);
+    dir.write("sluicegate.toml", CONFIG.replace("path = \"/\"", "host = \"a.example\"").as_bytes());
+    dir.write("access.log", COMBINED.as_bytes());
+    let (code, _, stderr) = dir.replay(&["access.log"], b"");
+    assert!(code == 1 && stderr.contains("--host"), "{code} {stderr}");
+    assert_eq!(dir.json(&["access.log", "--host", "A.example"], b"")["requests"]["no_route"], 0);
+}
+
+#[test]
+fn header_fields_that_the_log_holds_are_seen() {
+    // Nothing else asks for one.
+    let plain = CONFIG.replace("header:x-api-key", "ip");
+    for (limit, requests, parts, cost) in [
+        ("key = \"header:user-agent\"", 5, json!({ "header:user-agent": 1 }), 0),
+        ("when = { header = { user-agent = \"curl/*\" } }", 3, json!({}), 0),
+        ("when = { header = { referer = \"a\" } }", 0, json!({}), 0),
+        ("cost = \"header:user-agent\"", 5, json!({}), 1),
+    ] {
+        let dir = Dir::new(&format!(
+            "{}\n[limit.per-agent]\nrate = \"1/s\"\n{limit}\n",
+            plain.replace("per-key\"]", "per-agent\"]")
+        ));
+        let log = COMBINED.replacen("curl/8", "wget", 1);
+        let answer = dir.json(&["-"], log.as_bytes());
+        let own = &answer["limits"].as_array().unwrap().iter().find(|limit| limit["name"] == "per-agent").unwrap();
+        assert_eq!((&own["requests"], &own["not_in_log"]["key_parts"]), (&json!(requests), &parts), "{limit}");
+        assert_eq!(own["not_in_log"]["cost"], cost);
+    }
+    let dir = Dir::new(&plain.replace("path = \"/\"", "path = \"/\"\nheader = { user-agent = \"curl/8\" }"));
+    assert_eq!(dir.json(&["-"], COMBINED.as_bytes())["requests"]["no_route"], 2, "two have no agent");
+}
+
+#[test]
+fn a_key_is_missed_only_where_its_limit_applies() {
+    let dir = Dir::new(&CONFIG.replace("missing = \"skip\"", "missing = \"skip\"\nwhen = { method = [\"POST\"] }"));
+    let log = COMBINED.replacen("GET", "POST", 1);
+    assert_eq!(
+        dir.json(&["-"], log.as_bytes())["limits"][1]["not_in_log"]["key_parts"],
+        json!({ "header:x-api-key": 1 })
+    );
+}
+
+#[test]
+fn the_plot_is_drawn() {
+    let dir = Dir::new(CONFIG);
+    let plot = |log: &str| {
+        dir.write("access.log", log.as_bytes());
+        assert_eq!(dir.replay(&["access.log", "--plot", "out.svg"], b"").0, 0);
+        fs::read_to_string(dir.0.path().join("out.svg")).unwrap()
+    };
+    let svg = plot(COMBINED);
+    for part in [
+        "<svg ",
+        ">requests per 1 s</text>",
+        ">admitted: 4 (80.0 %)</text>",
+        ">refused: 1 (20.0 %)</text>",
+        ">10 Oct 2000 20:55:35 to 10 Oct 2000 20:55:38 UTC</text>",
+        ">20:55:35</text>",
+        ">10 Oct 2000</text>",
+        "<title>2000-10-10T20:55:36Z: 2 admitted, 1 refused</title>",
+        // A third of the height, on top of two thirds.
+        " 220.00v-96.00h",
+        "</svg>",
+    ] {
+        assert!(svg.contains(part), "{part} is missing:\n{svg}");
+    }
+    // A log in milliseconds is drawn in them.
+    assert!(plot(&our_own()).contains(">requests per 10 ms</text>"));
+    assert!(plot("").contains("no request"));
+}
