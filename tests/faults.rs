@@ -39,7 +39,7 @@
 //! | two trimmers cut live entries of a list (Koala) | `shapes.rs:one_key_many_operations_a_call` |
 //! | a log of a million entries per key | `config.rs:bounds_are_where_the_errors_say` `memory.rs:a_key_in_redis_is_as_small_as_it_can_be` |
 //! | keys without bound in memory (Upstash's map of the blocked, caddy's logs) | `memory.rs:every_algorithm_stays_within_max_keys` `after/denials.rs:what_is_remembered_is_bounded` |
-//! | a full table ends in errors (nginx), or forgets whoever it meets | `memory.rs:every_algorithm_stays_within_max_keys` `src/limit/store/memory.rs:the_key_that_expires_first_makes_room` |
+//! | a full table ends in errors (nginx), or forgets whoever it meets | `memory.rs:every_algorithm_stays_within_max_keys` `src/limit/store/shard.rs:the_key_that_expires_first_makes_room` |
 //! | **Clocks** |  |
 //! | the caller's clock decides, and clocks 0.2 s apart switch the limit off (Traefik, APISIX limit-req, Upstash, the seeds) | `faults/gateways.rs:two_gateways_with_other_clocks_admit_exactly_the_limit_in_every_form` `faults/gateways.rs:clocks_apart_do_not_add_to_the_rate` |
 //! | elapsed time without its sign: a clock set back refills (APISIX) | `faults/clocks.rs:a_clock_that_goes_back_mints_nothing` `faults/clocks.rs:clocks_that_disagree_do_not_switch_a_limit_off` |
