@@ -204,8 +204,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::limit::key::Facts;
-    use crate::limit::key::KeyPart;
+    use crate::limit::key::{Facts, KeyPart};
 
     fn names() -> [HeaderName; 2] {
         [HeaderName::from_static("x-a"), HeaderName::from_static("x-b")]

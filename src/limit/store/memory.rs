@@ -172,10 +172,8 @@ mod tests {
 
     use super::*;
     use crate::limit::algo::{Rule, fixed_window::FixedWindow};
-    use crate::limit::key::Missing;
-    use crate::limit::key::{Cost, Key, KeyPart};
-    use crate::limit::rule::Mode;
-    use crate::limit::rule::{Limit, OnError};
+    use crate::limit::key::{Cost, Key, KeyPart, Missing};
+    use crate::limit::rule::{Limit, Mode, OnError};
 
     const NOW: i64 = 1_795_000_000_000;
 
