@@ -26,6 +26,7 @@ mod after {
     mod keys;
     mod outage;
     mod outcome;
+    mod reloads;
     mod turns;
 
     /// Until then limits are decided without the store.

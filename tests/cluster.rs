@@ -409,6 +409,34 @@ fn what_was_reserved_before_a_failure_is_given_back() {
 }
 
 #[test]
+fn a_release_reaches_every_node_that_is_there() {
+    let cluster = RedisCluster::start(0);
+    worker(async {
+        let redis = connected(&cluster.url(), &Metrics::new().unwrap(), Duration::from_millis(500)).await;
+        settle(&redis).await;
+        let slots = limit("slots", support::leases(10, 3_600_000), Mode::Enforce);
+        let mut held: Vec<Check> = WHO.iter().map(|who| check(&slots, who, 1)).collect();
+        held.sort_by_key(|held| slot(&held.key));
+        for held in &mut held {
+            let decision = redis.run(Op::Take, vec![held.clone()]).await.unwrap();
+            held.tag = decision.answers[0].receipt;
+        }
+        let away = cluster.owner_index(slot(&held[0].key));
+        let elsewhere = held.iter().filter(|held| cluster.owner_index(slot(&held.key)) != away);
+        let elsewhere: Vec<_> =
+            elsewhere.map(|held| (cluster.owner(slot(&held.key)).client(), held.key.clone())).collect();
+        assert!(elsewhere.len() > 1);
+        cluster.nodes[away].signal("STOP");
+        let back = held.iter().map(|held| Check { cost: -1, ..held.clone() }).collect();
+        assert!(redis.run(Op::Adjust, back).await.is_err());
+        for (mut client, key) in elsewhere {
+            assert_eq!(ask::<i64>(&mut client, &["ZCARD", &key]), 0, "{key}");
+        }
+        cluster.nodes[away].signal("CONT");
+    });
+}
+
+#[test]
 fn a_cluster_that_is_down_says_so() {
     let node = cluster_node(&[]);
     let mut client = node.client();

@@ -17,6 +17,7 @@ use crate::limit::overrides::Raw;
 use crate::limit::rule::Limit;
 use crate::limit::store::Store;
 use crate::limit::store::redis::Redis;
+use crate::limit::store::settings::StoreKind;
 use crate::snapshot::Current;
 
 #[derive(Default)]
@@ -46,10 +47,13 @@ const ENTRIES_MAX: i64 = 10_000;
 const CHUNK: usize = 500;
 
 impl Live {
-    /// Gives the limits of a config what is known. What does not fit its limit any more is left
+    /// Gives the limits of a config what is known, which without Redis is nothing. What does not fit its limit any more is left
     /// out; the next look reports it.
     pub fn dress(&self, config: &Config) {
         let good = &mut self.0.borrow_mut().good;
+        if config.store.kind == StoreKind::Memory {
+            good.clear();
+        }
         for limit in &config.limits {
             let fits = |raw| limit.overrides.set_live(&limit.key, raw).is_ok();
             if good.get(&limit.name).is_some_and(|raw| !fits(raw)) {

@@ -86,6 +86,7 @@ impl Local {
             let next = View::new(Arc::clone(&current), Some(&**view), self.next.take(), &self.pools, &self.common);
             let desk = view.limiter.desk();
             if !Rc::ptr_eq(desk, next.limiter.desk()) {
+                desk.retire();
                 let mut desks = self.old_desks.borrow_mut();
                 desks.retain(|desk| desk.strong_count() > 0);
                 desks.push(Rc::downgrade(desk));
@@ -136,8 +137,10 @@ impl View {
         if let Store::Redis(redis) = &store {
             redis.set_tls(&settings.tls);
         }
+        let limiter = Limiter::new(store, kept.map(|view| &view.limiter), memory, &settings.prefix, metrics);
+        limiter.desk().follow(&snapshot.config.limits);
         View {
-            limiter: Limiter::new(store, kept.map(|view| &view.limiter), memory, &settings.prefix, metrics),
+            limiter,
             upstreams: snapshot.config.upstreams.iter().map(|upstream| pools.servers(upstream, metrics)).collect(),
             snapshot,
         }

@@ -17,6 +17,9 @@ pub struct Check {
     /// Units asked for; for [`Op::Adjust`] units more, or given back if negative.
     pub cost: i64,
     pub role: Role,
+    /// The values of the key as overrides name them, where the end of the request may correct the
+    /// charge: by the numbers that the key has then.
+    pub whose: Option<Box<str>>,
     /// A number that no other decision has, or for [`Op::Adjust`] the receipt of the charge.
     pub tag: i64,
 }
@@ -51,7 +54,7 @@ impl Check {
         let role = Role { shadow: limit.mode == Mode::Shadow, ..Role::default() };
         // Below 2^53 with room for what an algorithm adds to it.
         let tag = if limit.rule.tagged() { rand::random_range(0..1 << 52) } else { 0 };
-        Check { limit: limit.clone(), rule: limit.rule.clone(), key, cost, role, tag }
+        Check { limit: limit.clone(), rule: limit.rule.clone(), key, cost, role, whose: None, tag }
     }
 }
 

@@ -1,8 +1,9 @@
 //! One worker's back office of a store: brings corrections of charges to it and renews the leases
-//! of requests under way. Nothing here makes a request wait. Made with the store by
-//! [`super::Limiter`], used by `held`.
+//! of requests under way, by the numbers that their keys have by then. Nothing here makes a request
+//! wait. Made with the store by [`super::Limiter`], used by `held`.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,16 +11,22 @@ use std::time::Duration;
 use slab::Slab;
 use tokio::sync::Notify;
 use tokio::task::spawn_local;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
-use super::decision::{Check, Op};
+use super::decision::{Check, Op, StoreError};
+use super::overrides::Budget;
+use super::rule::Limit;
 use super::store::Store;
 use super::store::memory::Memory;
+use crate::metrics::Gateways;
 
 pub struct Desk {
     pub store: Store,
     /// Answers for `on_error = "local"` while the store is away.
     pub local: Arc<Memory>,
+    gateways: Arc<Gateways>,
+    /// Those in force, by name.
+    limits: RefCell<HashMap<String, Arc<Limit>>>,
     leases: RefCell<Slab<Lease>>,
     /// When the renewal looks at the leases next; `None` while there are none.
     planned: Cell<Option<Instant>>,
@@ -27,6 +34,8 @@ pub struct Desk {
     sooner: Notify,
     /// Calls under way that nobody waits for.
     pending: Cell<usize>,
+    /// Another store is in force.
+    retired: Cell<bool>,
 }
 
 /// Where a charge was made, and is corrected.
@@ -53,16 +62,23 @@ const RENEWED_AT_ONCE: usize = 256;
 const RENEWALS: u32 = 3;
 /// Leases due this soon are renewed along with those that are due.
 const ALONG: Duration = Duration::from_millis(100);
+/// Pause before a correction that the store did not take is brought again,
+const AGAIN: Duration = Duration::from_millis(500);
+/// and for how long that goes on. A lease is let go of until it would have ended by itself.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Desk {
-    pub fn new(store: Store, local: Arc<Memory>) -> Rc<Desk> {
+    pub fn new(store: Store, local: Arc<Memory>, gateways: Arc<Gateways>) -> Rc<Desk> {
         Rc::new(Desk {
             store,
             local,
+            gateways,
+            limits: RefCell::default(),
             leases: RefCell::default(),
             planned: Cell::new(None),
             sooner: Notify::new(),
             pending: Cell::new(0),
+            retired: Cell::new(false),
         })
     }
 
@@ -71,12 +87,49 @@ impl Desk {
         self.pending.get()
     }
 
-    /// Adjusts every charge where it was made, at most once: a call that fails may have happened,
-    /// so it is counted and not made again.
-    pub fn adjust(self: &Rc<Self>, corrections: Vec<(Check, Place)>) {
+    /// Another store is in force: this one is not kept for what it does not take.
+    pub fn retire(&self) {
+        self.retired.set(true);
+    }
+
+    /// Another config is in force: charges are corrected and leases renewed as its limits say.
+    pub fn follow(&self, limits: &[Arc<Limit>]) {
+        *self.limits.borrow_mut() = limits.iter().map(|limit| (limit.name.clone(), limit.clone())).collect();
+        let now = Instant::now();
+        for (_, lease) in self.leases.borrow_mut().iter_mut() {
+            self.bring_up_to_date(&mut lease.check, lease.place);
+            lease.every = every(&lease.check).unwrap_or(lease.every);
+            lease.due = lease.due.min(now + lease.every);
+        }
+        self.sooner.notify_one();
+    }
+
+    /// Gives the check the numbers its key has now. A limit that is gone, or counts in another way,
+    /// leaves it those of its charge.
+    fn bring_up_to_date(&self, check: &mut Check, place: Place) {
+        let limits = self.limits.borrow();
+        let Some(limit) = limits.get(&check.limit.name).filter(|limit| limit.rule.name() == check.rule.name()) else {
+            return;
+        };
+        let own = check.whose.as_deref().and_then(|whose| limit.overrides.find_field(whose));
+        let rule = match own {
+            None => limit.rule.clone(),
+            Some(Budget::Rule(rule)) => rule,
+            Some(Budget::Blocked | Budget::Unlimited) => return,
+        };
+        check.rule = match place {
+            Place::Store => rule,
+            Place::Local => Arc::new(rule.share(self.gateways.known())),
+        };
+    }
+
+    /// Adjusts every charge where it was made. A call that failed and may have happened is not made
+    /// again, but for a lease, which can be let go of twice.
+    pub fn adjust(self: &Rc<Self>, mut corrections: Vec<(Check, Place)>) {
         if corrections.is_empty() {
             return;
         }
+        corrections.iter_mut().for_each(|(check, place)| self.bring_up_to_date(check, *place));
         let (local, stored): (Vec<_>, Vec<_>) = corrections.into_iter().partition(|(_, place)| *place == Place::Local);
         self.adjust_local(local.into_iter().map(|(check, _)| check).collect());
         let stored: Vec<Check> = stored.into_iter().map(|(check, _)| check).collect();
@@ -86,11 +139,17 @@ impl Desk {
             store => {
                 let (store, call) = (store.clone(), Call::begin(self));
                 spawn_local(async move {
-                    let _ = store.run(Op::Adjust, stored).await;
+                    bring(&store, stored, &call.0.retired).await;
                     drop(call);
                 });
             }
         }
+    }
+
+    /// Lets go of leases that may have been taken without a word of it.
+    pub fn release(self: &Rc<Self>, checks: &[Check]) {
+        let leases = checks.iter().filter(|check| check.cost > 0 && check.rule.lease_ms().is_some());
+        self.adjust(leases.map(|check| (Check { cost: -check.cost, ..check.clone() }, Place::Store)).collect());
     }
 
     fn adjust_local(&self, checks: Vec<Check>) {
@@ -102,8 +161,7 @@ impl Desk {
     /// Renews the lease that `check` stands for until it is forgotten; `None` if it does not end
     /// by itself.
     pub fn renew(self: &Rc<Self>, check: &Check, place: Place) -> Option<LeaseId> {
-        let life_ms = u64::try_from(check.rule.lease_ms()?).unwrap_or(0);
-        let every = Duration::from_millis(life_ms) / RENEWALS;
+        let every = every(check)?;
         let check = Check { cost: 0, ..check.clone() };
         let due = Instant::now() + every;
         let id = self.leases.borrow_mut().insert(Lease { check, place, every, due });
@@ -137,6 +195,34 @@ impl Desk {
             (lease.check.clone(), lease.place)
         })
         .collect()
+    }
+}
+
+/// Time between two renewals of the lease that the check stands for, if it is one.
+fn every(check: &Check) -> Option<Duration> {
+    let life_ms = u64::try_from(check.rule.lease_ms()?).unwrap_or(0);
+    Some(Duration::from_millis(life_ms) / RENEWALS)
+}
+
+/// Brings corrections to the store, and those that may be made again until they have happened or
+/// have become pointless.
+async fn bring(store: &Store, mut checks: Vec<Check>, retired: &Cell<bool>) {
+    let since = Instant::now();
+    while let Err(StoreError { kind, checks: mut failed }) = store.run(Op::Adjust, checks).await {
+        let alone = failed.len() == 1;
+        failed.retain(|check| match check.rule.lease_ms().and_then(|life_ms| u64::try_from(life_ms).ok()) {
+            // A renewal comes again by itself.
+            Some(_) if check.cost >= 0 => false,
+            Some(_) if retired.get() => since.elapsed() < PATIENCE,
+            Some(life_ms) => since.elapsed() < Duration::from_millis(life_ms),
+            // Of several, some may have been made.
+            None => alone && !kind.is_unsure() && since.elapsed() < PATIENCE,
+        });
+        if failed.is_empty() {
+            return;
+        }
+        checks = failed;
+        sleep(AGAIN).await;
     }
 }
 

@@ -17,7 +17,7 @@ use super::denials::{Asked, Denials};
 use super::desk::{Call, Desk, Place};
 use super::held::Held;
 use super::key::{self, Facts, Missing, Parts};
-use super::overrides::Budget;
+use super::overrides::{self, Budget};
 use super::rule::{Limit, Mode, OnError};
 use super::standing::Standing;
 use super::store::Store;
@@ -52,7 +52,10 @@ impl Limiter {
         metrics: &Metrics,
     ) -> Limiter {
         Limiter {
-            desk: previous.map_or_else(|| Desk::new(store, local.clone()), |previous| previous.desk.clone()),
+            desk: previous.map_or_else(
+                || Desk::new(store, local.clone(), metrics.gateways.clone()),
+                |previous| previous.desk.clone(),
+            ),
             denials: Rc::default(),
             denials_used: metrics.store_denial_cache_hits.clone(),
             gateways: metrics.gateways.clone(),
@@ -148,6 +151,9 @@ impl Limiter {
             Some(Budget::Rule(rule)) => check.rule = rule,
             Some(Budget::Blocked) => return Ask::Blocked(Standing::InForce),
             Some(Budget::Unlimited) => return Ask::Unlimited,
+        }
+        if may_hold(&check) {
+            check.whose = Some(overrides::field(&limit.key, parts).into());
         }
         Ask::Check(check)
     }
@@ -250,14 +256,15 @@ impl Limiter {
     /// Decides by this gateway's share of the limits.
     fn decide_alone(&self, op: Op, verdict: &mut Verdict, indexes: &[usize], mut checks: Vec<Check>, hold: bool) {
         let gateways = self.gateways.known();
+        let most: Vec<i64> = checks.iter().map(|check| check.rule.most()).collect();
         if gateways > 1 {
             checks.iter_mut().for_each(|check| check.rule = Arc::new(check.rule.share(gateways)));
         }
         let roles: Vec<Role> = checks.iter().map(|check| check.role).collect();
         let mut decision = self.desk.local.run_now(op, &checks);
-        for (check, answer) in checks.iter().zip(&mut decision.answers) {
+        for ((check, most), answer) in checks.iter().zip(most).zip(&mut decision.answers) {
             // More than the share ever holds may well fit once the store is back.
-            if answer.retry_ms == NEVER && check.cost <= check.limit.rule.policy().quota {
+            if answer.retry_ms == NEVER && check.cost <= most {
                 answer.retry_ms = STORE_RETRY_MS;
             }
         }
@@ -286,7 +293,13 @@ async fn ask_redis(
             let held = watch.and_then(|desk| held(desk, Rc::unwrap_or_clone(checks), &decision, Place::Store));
             Ok((decision, held))
         }
-        Err(kind) => Err(StoreError { kind, checks: Rc::unwrap_or_clone(checks) }),
+        Err(kind) => {
+            let checks = Rc::unwrap_or_clone(checks);
+            if let (Some(desk), true) = (watch, kind.is_unsure()) {
+                desk.release(&checks);
+            }
+            Err(StoreError { kind, checks })
+        }
     }
 }
 

@@ -21,9 +21,12 @@ pub async fn serve<S>(stream: S, client: Rc<Client>, worker: &Worker)
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
-    let server = &client.local.view().snapshot.config.server;
-    let (header_timeout, max_headers, max_header_bytes) =
-        (server.header_timeout, server.max_headers, server.max_header_bytes);
+    let (header_timeout, max_headers, max_header_bytes) = {
+        // Let go of at once: a connection may outlive many configs.
+        let view = client.local.view();
+        let server = &view.snapshot.config.server;
+        (server.header_timeout, server.max_headers, server.max_header_bytes)
+    };
     client.slot.arm(Phase::Head, header_timeout);
     let io = TokioIo::new(Watched { stream, client: client.clone(), header_timeout });
     let service = service_fn(|request| {

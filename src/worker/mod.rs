@@ -202,7 +202,8 @@ impl Worker {
         heart.abort();
     }
 
-    /// Looks at all deadlines and pools, for ever.
+    /// Looks at all deadlines, pools and the snapshot in force, for ever: a worker without requests
+    /// lets go of an old store, too.
     async fn beat(self: Rc<Worker>) {
         let start = Instant::now();
         let mut beats = interval(TICK);
@@ -212,6 +213,7 @@ impl Worker {
             self.ticks.set(u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX));
             self.slots.borrow().iter().for_each(|(_, slot)| slot.look());
             self.local.pools.sweep(self.ticks.get());
+            drop(self.local.view());
         }
     }
 

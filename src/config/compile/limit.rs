@@ -15,7 +15,7 @@ use crate::config::report::Diagnostic;
 use crate::config::schema;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{self, Fault, fault};
-use crate::limit::algo::{NAMES, Rule};
+use crate::limit::algo::NAMES;
 use crate::limit::key::{COST_MAX, Cost, Key, KeyPart, Missing};
 use crate::limit::rule::{Limit, Mode};
 
@@ -74,11 +74,7 @@ fn limit(section: &Section, name: &str, context: &Context, after: Option<&At<Str
     let afterwards = afterwards(section, rule.as_ref());
     let (rule, key, cost, when, overrides, afterwards) = (rule?, key?, cost?, when?, overrides?, afterwards?);
     if let (Cost::Fixed(fixed), Some(node)) = (&cost, section.node("cost")) {
-        let most = match &rule {
-            Rule::TokenBucket(bucket) => bucket.burst + bucket.debt,
-            Rule::FixedWindow(window) => window.limit,
-            _ => rule.policy().quota,
-        };
+        let most = rule.most();
         if *fixed > most {
             let what = format!("a cost of {fixed} never fits, so nothing would be admitted");
             return section.fault("cost", node, &what, &format!("the largest that fits is {most}"));

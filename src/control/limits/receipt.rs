@@ -98,6 +98,8 @@ impl Used {
         if receipt.expires_ms <= now_ms.max(self.floor_ms) {
             return Use::Expired;
         }
+        // What is forgotten here stays refused, also by a clock that is set back.
+        self.floor_ms = self.floor_ms.max(now_ms);
         self.ids = self.ids.split_off(&(now_ms, 0));
         if !self.ids.insert((receipt.expires_ms, receipt.id)) {
             return Use::Again;

@@ -52,6 +52,16 @@ pub trait Algorithm {
     }
 }
 
+impl Rule {
+    /// The largest cost that can ever be admitted.
+    pub fn most(&self) -> i64 {
+        match self {
+            Rule::TokenBucket(rule) => rule.burst + rule.debt,
+            _ => self.policy().quota,
+        }
+    }
+}
+
 /// Outcome of one decision of one limit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step<S> {

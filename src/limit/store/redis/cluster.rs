@@ -1,6 +1,7 @@
 //! Redis Cluster: a decision goes to the node of its slot; one over several slots is made by
 //! `spread.rs`. A task keeps the map of the slots.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use futures_util::future::join_all;
@@ -13,6 +14,7 @@ use super::map::Node;
 use super::nodes::Nodes;
 use super::slot::{self, slot_of};
 use super::spread;
+use crate::limit::answer::Answer;
 use crate::limit::decision::{Decision, ErrorKind, Op};
 
 pub struct Cluster {
@@ -38,8 +40,11 @@ impl Cluster {
         if let Some(kind) = self.nodes.health.down() {
             return Err(kind);
         }
-        let first = slot_of(checks);
         let until = Instant::now() + self.nodes.context.deadline;
+        if matches!(op, Op::Adjust | Op::Reset) {
+            return self.change(op, checks, until).await;
+        }
+        let first = slot_of(checks);
         if checks.iter().all(|check| slot::slot(&check.key) == first) {
             match self.nodes.ask(op, checks, until).await {
                 Ok(decision) => return Ok(decision),
@@ -51,6 +56,48 @@ impl Cluster {
         let task = spread::run(self.nodes.clone(), op, checks.clone(), until);
         let decided = timeout_at(until, task).await;
         decided.unwrap_or(Err(ErrorKind::Timeout))
+    }
+}
+
+impl Cluster {
+    /// Changes do not depend on each other: each slot has its own call, all of them leave at once,
+    /// and one that fails holds none of the others back.
+    async fn change(&self, op: Op, checks: &Shares, until: Instant) -> Result<Decision, ErrorKind> {
+        let mut parts = BTreeMap::<usize, Vec<usize>>::new();
+        for (i, check) in checks.iter().enumerate() {
+            parts.entry(slot::slot(&check.key)).or_default().push(i);
+        }
+        let parts = join_all(parts.into_values().map(|part| self.change_part(op, checks, part, until))).await;
+        let (mut answers, mut failed) = (vec![None; checks.len()], ErrorKind::Reply);
+        for part in parts {
+            match part {
+                Ok(found) => found.into_iter().for_each(|(i, answer)| answers[i] = Some(answer)),
+                Err(kind) => failed = kind,
+            }
+        }
+        let answers = answers.into_iter().collect::<Option<Vec<Answer>>>().ok_or(failed)?;
+        Ok(Decision { admitted: true, answers })
+    }
+
+    /// The checks `part`, of one slot.
+    async fn change_part(
+        &self,
+        op: Op,
+        checks: &Shares,
+        part: Vec<usize>,
+        until: Instant,
+    ) -> Result<Vec<(usize, Answer)>, ErrorKind> {
+        let mut outcome = self.nodes.ask(op, &Rc::new(part.iter().map(|i| checks[*i].clone()).collect()), until).await;
+        if let (Err(Fault::Elsewhere(_)), true) = (&outcome, part.len() > 1) {
+            // Keys that are on their way are asked for one by one.
+            let mut answers = Vec::with_capacity(part.len());
+            for i in &part {
+                let alone = self.nodes.ask(op, &Rc::new(vec![checks[*i].clone()]), until).await;
+                answers.extend(alone.map_err(Fault::kind)?.answers);
+            }
+            outcome = Ok(Decision { admitted: true, answers });
+        }
+        Ok(part.into_iter().zip(outcome.map_err(Fault::kind)?.answers).collect())
     }
 }
 

@@ -50,6 +50,16 @@ pub enum Fault {
     Elsewhere(Redirect),
 }
 
+impl Fault {
+    /// For a decision that is asked nowhere else.
+    pub fn kind(self) -> ErrorKind {
+        match self {
+            Fault::Failed(kind) => kind,
+            Fault::Elsewhere(_) => ErrorKind::Timeout,
+        }
+    }
+}
+
 /// How a decision is sent to a node of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {

@@ -18,6 +18,7 @@ use super::nodes::Nodes;
 use super::slot::slot;
 use crate::limit::answer::Answer;
 use crate::limit::decision::{Check, Decision, ErrorKind, Op, Role};
+use crate::limit::denials;
 
 /// Runs to its end whether or not the client waits. What a decision charged that came too late
 /// for its client is given back.
@@ -64,10 +65,7 @@ impl Spread<'_> {
                 }
                 Err(fault) => {
                     self.give_back().await;
-                    return Err(match fault {
-                        Fault::Failed(kind) => kind,
-                        Fault::Elsewhere(_) => ErrorKind::Timeout,
-                    });
+                    return Err(fault.kind());
                 }
             }
             if self.refused {
@@ -102,7 +100,7 @@ impl Spread<'_> {
         let (asked, only_seen): (Vec<usize>, Vec<usize>) = unit.iter().partition(|i| match op {
             // After a refusal the rest only says what it would answer, but for shadow limits.
             Op::Take => self.has_turn(**i) && (!self.refused || self.checks[**i].role.shadow),
-            Op::Peek | Op::Adjust | Op::Reset => true,
+            _ => true,
         });
         let send = async |op, part: &[usize]| match part {
             [] => None,
@@ -183,6 +181,10 @@ impl Spread<'_> {
         }
         let until = Instant::now() + self.nodes.context.deadline;
         let outcomes = join_all(back.iter().map(|checks| self.nodes.ask(Op::Adjust, checks, until))).await;
+        if !back.is_empty() {
+            // Meanwhile others may have been refused for what was only reserved.
+            denials::given_back();
+        }
         if let Some(fault) = outcomes.into_iter().find_map(Result::err) {
             tracing::debug!(?fault, "a charge of a refused request could not be given back");
         }
