@@ -24,6 +24,7 @@ mod after {
 
     mod denials;
     mod keys;
+    mod leaving;
     mod outage;
     mod outcome;
     mod reloads;

@@ -29,7 +29,7 @@ before. Without durations requests end at once. Charges stay where the log canno
 connect_error. A request that had to wait for its turn in the queue of a leaky_bucket ends as much later;
 max_delayed is not applied.
 
-Tightest numbers: the least with which nobody would have been refused, all else as configured.
+Tightest numbers: the least with which a limit alone would have refused nobody.
   token_bucket, gcra                                          burst
   fixed_window, calendar, sliding_log, sliding_window         the count of the rate
   leaky_bucket                                                queue

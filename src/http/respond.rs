@@ -10,7 +10,7 @@ use super::fields::seconds;
 use super::reject::Reject;
 use crate::limit::answer::NEVER;
 use crate::limit::rule::Limit;
-use crate::limit::{Outcome, Verdict};
+use crate::limit::{Outcome, STORE_RETRY_MS, Verdict};
 use crate::route::Route;
 use crate::snapshot::Reason;
 
@@ -51,8 +51,6 @@ pub enum Failure {
 /// Problem types registered for rate limits (draft-ietf-httpapi-ratelimit-headers-11).
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
-/// Wait suggested when the limit store is away: a breaker has tried it again by then.
-const STORE_RETRY_S: i64 = 2;
 
 impl Refusal {
     fn status(&self) -> StatusCode {
@@ -121,7 +119,7 @@ const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json"
 /// Seconds to wait, never early: at least 1, rounded up; `None` when waiting cannot help.
 pub fn retry_after(outcome: Outcome) -> Option<i64> {
     match outcome {
-        Outcome::Closed => Some(STORE_RETRY_S),
+        Outcome::Closed => Some(seconds(STORE_RETRY_MS)),
         _ => match outcome.answer()?.retry_ms {
             NEVER => None,
             wait_ms => Some(seconds(wait_ms)),

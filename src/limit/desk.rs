@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use slab::Slab;
 use tokio::sync::Notify;
-use tokio::task::spawn_local;
+use tokio::task::{spawn_local, yield_now};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::decision::{Check, Op, StoreError};
@@ -18,6 +18,7 @@ use super::overrides::Budget;
 use super::rule::Limit;
 use super::store::Store;
 use super::store::memory::Memory;
+use super::turns::Turns;
 use crate::metrics::Gateways;
 
 pub struct Desk {
@@ -27,6 +28,8 @@ pub struct Desk {
     gateways: Arc<Gateways>,
     /// Those in force, by name.
     limits: RefCell<HashMap<String, Arc<Limit>>>,
+    /// Given back and not yet taken back, by place.
+    turns: [Turns; 2],
     leases: RefCell<Slab<Lease>>,
     /// When the renewal looks at the leases next; `None` while there are none.
     planned: Cell<Option<Instant>>,
@@ -74,6 +77,7 @@ impl Desk {
             local,
             gateways,
             limits: RefCell::default(),
+            turns: Default::default(),
             leases: RefCell::default(),
             planned: Cell::new(None),
             sooner: Notify::new(),
@@ -130,6 +134,9 @@ impl Desk {
             return;
         }
         corrections.iter_mut().for_each(|(check, place)| self.bring_up_to_date(check, *place));
+        let (turns, corrections): (Vec<_>, Vec<_>) =
+            corrections.into_iter().partition(|(check, _)| check.rule.delays() && check.cost < 0);
+        turns.into_iter().for_each(|(check, place)| self.give_turn_back(check, place));
         let (local, stored): (Vec<_>, Vec<_>) = corrections.into_iter().partition(|(_, place)| *place == Place::Local);
         self.adjust_local(local.into_iter().map(|(check, _)| check).collect());
         let stored: Vec<Check> = stored.into_iter().map(|(check, _)| check).collect();
@@ -142,6 +149,45 @@ impl Desk {
                     bring(&store, stored, &call.0.retired).await;
                     drop(call);
                 });
+            }
+        }
+    }
+
+    fn give_turn_back(self: &Rc<Self>, check: Check, place: Place) {
+        let key = check.key.clone();
+        let turns = &self.turns[place as usize];
+        if !turns.keep(check) {
+            return;
+        }
+        let memory = match (place, &self.store) {
+            (Place::Local, _) => &self.local,
+            (Place::Store, Store::Memory(memory)) => memory,
+            (Place::Store, _) => {
+                let (desk, call) = (self.clone(), Call::begin(self));
+                spawn_local(async move {
+                    desk.bring_turns(&key).await;
+                    drop(call);
+                });
+                return;
+            }
+        };
+        let brought = turns.take(&key);
+        let decision = memory.run_now(Op::Adjust, &brought);
+        turns.settle(&key, brought, Some(&decision));
+    }
+
+    async fn bring_turns(&self, key: &str) {
+        let turns = &self.turns[Place::Store as usize];
+        loop {
+            // Requests that are turned away together come together.
+            yield_now().await;
+            let brought = turns.take(key);
+            let outcome = match brought.is_empty() {
+                true => None,
+                false => self.store.run(Op::Adjust, brought.clone()).await.ok(),
+            };
+            if !turns.settle(key, brought, outcome.as_ref()) {
+                return;
             }
         }
     }

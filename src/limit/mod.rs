@@ -20,6 +20,7 @@ pub mod overrides;
 pub mod rule;
 mod standing;
 pub mod store;
+mod turns;
 mod verdict;
 pub mod when;
 

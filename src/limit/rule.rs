@@ -53,6 +53,6 @@ pub enum Mode {
 pub enum OnError {
     Open,
     Closed,
-    /// The same rule on this gateway's own memory.
+    /// Its share of the rule on this gateway's own memory.
     Local,
 }

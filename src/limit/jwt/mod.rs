@@ -94,8 +94,11 @@ impl Jwt {
         if let Some(claims) = known {
             return claims.valid_at(now_s).then_some(claims);
         }
-        let claims =
-            Arc::new(Claims::of(decode::<Map<String, Value>>(token, &self.key, &self.validation).ok()?.claims));
+        let token = decode::<Map<String, Value>>(token, &self.key, &self.validation).ok()?;
+        // Whoever does not know an extension that a token says is critical must not take it (RFC 7515,
+        // 4.1.11), and none is known here.
+        token.header.crit.is_none().then_some(())?;
+        let claims = Arc::new(Claims::of(token.claims));
         self.lock().put(id, claims.clone());
         Some(claims)
     }

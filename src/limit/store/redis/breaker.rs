@@ -1,5 +1,5 @@
 //! Circuit breaker: after some failed calls in a row the store is left alone for a while, so that
-//! its outage costs a request nothing. Pure: the caller (`mod.rs`) passes the time in.
+//! its outage costs a request nothing. Pure: the caller (`health.rs`) passes the time in.
 
 use std::time::{Duration, Instant};
 

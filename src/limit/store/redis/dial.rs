@@ -1,5 +1,5 @@
 //! Opens connections to Redis servers and sentinels, plain or TLS, logged in. Called by `link.rs`,
-//! `sentinel.rs` and `cluster.rs`, never while a request waits.
+//! `sentinel.rs` and `nodes.rs`, never while a request waits.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! Whether the store can be asked, as this worker sees it: the connection and the breaker, and
-//! what metrics show of both. Shared by `mod.rs`, which asks, and `link.rs`, which connects.
+//! what metrics show of both. Shared by `lane.rs` and `nodes.rs`, which ask, and `link.rs`, which connects.
 
 use std::cell::{Cell, RefCell};
 use std::time::Instant;

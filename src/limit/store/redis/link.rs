@@ -1,5 +1,5 @@
 //! Keeps one connection to Redis. It connects, checks and reconnects in a task of its own, so no
-//! request ever waits for that. `mod.rs` takes the connection for each call and says when it broke.
+//! request ever waits for that. `lane.rs` takes the connection for each call and says when it broke.
 
 use std::rc::Rc;
 use std::sync::Arc;

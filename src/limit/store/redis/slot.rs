@@ -1,5 +1,5 @@
 //! Hash slots of Redis Cluster: the slot of a key, and which node has which slots as CLUSTER SLOTS
-//! tells it. Called by `cluster.rs` and `lane.rs`; nothing here does I/O.
+//! tells it. Called by all that send to a cluster; nothing here does I/O.
 
 use redis::Value;
 

@@ -1,5 +1,5 @@
 //! The words of the script `lua/gate.lua`: decisions to one EVALSHA, its flat reply to answers,
-//! error replies to [`ErrorKind`]. Called by `mod.rs` only; nothing here does I/O.
+//! error replies to [`ErrorKind`]. Called by `lane`, `link` and `nodes`; nothing here does I/O.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};

@@ -1,0 +1,62 @@
+//! Turns of a queue that nobody waits for: they come back whatever the order in which they are given
+//! back, on both stores.
+
+use std::time::Duration;
+
+use crate::stores::RedisServer;
+use crate::support::client::{Client, get};
+use crate::support::gateway::Gateway;
+use crate::support::until;
+
+fn gateway(store: &str, limit: &str) -> Gateway {
+    Gateway::start(&format!(
+        "[store]\nurl = \"{store}\"\ndeadline = \"1s\"\n\n[[route]]\nname = \"app\"\nrespond = {{ body = \"in\" }}\n\
+         limits = [\"queue\"]\n\n[limit.queue]\nalgorithm = \"leaky_bucket\"\nkey = \"all\"\n{limit}\n"
+    ))
+}
+
+fn on_both(limit: &str, test: impl Fn(&Gateway)) {
+    let redis = RedisServer::start(&[]);
+    for store in ["memory:".to_owned(), redis.url()] {
+        test(&gateway(&store, limit));
+    }
+}
+
+/// How long the next request would be held back, in ms.
+fn hold_ms(gateway: &Gateway) -> i64 {
+    gateway.admin("/-/limits/queue/state").json()["hold_ms"].as_i64().unwrap_or(0)
+}
+
+fn sent(gateway: &Gateway, count: usize) -> Vec<Client> {
+    let mut clients: Vec<Client> = (0..count).map(|_| gateway.client()).collect();
+    clients.iter_mut().for_each(|client| client.send(get("/", "")));
+    clients
+}
+
+#[test]
+fn requests_without_a_seat_leave_no_turns_behind() {
+    on_both("rate = \"1/min\"\nqueue = \"1h\"\nmax_delayed = 1", |gateway| {
+        let mut clients = sent(gateway, 10);
+        let refused = || gateway.metric("rejections_total", &REFUSED).unwrap_or(0.0);
+        until("all but two are refused", || refused() == 8.0);
+        // One had its turn at once and one waits for the next; who comes now waits for the one after.
+        until("the turns are back", || hold_ms(gateway) <= 120_000);
+        drop(clients.drain(..));
+    });
+}
+
+#[test]
+fn those_who_leave_in_the_order_of_their_coming_leave_an_empty_queue() {
+    on_both("rate = \"1/min\"\nqueue = \"1h\"", |gateway| {
+        let clients = sent(gateway, 12);
+        until("all have their turns", || gateway.metric("limit_decisions_total", &DELAYED) == Some(11.0));
+        for client in clients {
+            drop(client);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        until("the queue is empty", || hold_ms(gateway) <= 60_000);
+    });
+}
+
+const REFUSED: [(&str, &str); 3] = [("route", "app"), ("limit", "queue"), ("reason", "exhausted")];
+const DELAYED: [(&str, &str); 3] = [("route", "app"), ("limit", "queue"), ("decision", "delayed")];
