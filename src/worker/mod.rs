@@ -109,7 +109,8 @@ impl Workers {
     }
 
     /// Waits until every worker has the store of `settings` at hand for a snapshot with them, or
-    /// has found it away. It takes no longer than [`Store::settled`].
+    /// has found it away. It takes no longer than
+    /// [`Store::settled`](crate::limit::store::Store::settled).
     pub async fn reach(&self, settings: &StoreSettings) {
         let mut reached = Vec::new();
         for (commands, _) in &self.threads {
