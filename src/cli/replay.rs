@@ -36,7 +36,7 @@ Tightest numbers: the least with which a limit alone would have refused nobody.
   concurrency                                                 in_flight
 Keys with numbers of their own (overrides) do not count for them.
 
-Exit codes: 0 ok, 1 a log cannot be read, has no good line, or none that a route takes, 2 bad config or usage.";
+Exit codes: 0 ok, 1 a log cannot be read, has lines and no good one, or none that a route takes, 2 bad config or usage.";
 
 #[derive(Args)]
 #[command(after_help = HELP)]

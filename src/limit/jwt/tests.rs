@@ -27,7 +27,11 @@ fn base64(bytes: &[u8]) -> String {
 }
 
 fn token(alg: &str, claims: &Value, sign: impl Fn(&[u8]) -> Vec<u8>) -> String {
-    let head = base64(json!({ "typ": "JWT", "alg": alg }).to_string().as_bytes());
+    headed(&json!({ "typ": "JWT", "alg": alg }), claims, sign)
+}
+
+fn headed(head: &Value, claims: &Value, sign: impl Fn(&[u8]) -> Vec<u8>) -> String {
+    let head = base64(head.to_string().as_bytes());
     let message = format!("{head}.{}", base64(claims.to_string().as_bytes()));
     format!("{message}.{}", base64(&sign(message.as_bytes())))
 }
@@ -106,6 +110,18 @@ fn a_token_without_signature_is_none() {
         headers.insert("authorization", http::HeaderValue::from_bytes(text.as_bytes()).unwrap());
         assert_eq!(jwt(&[Algorithm::HS256]).claims(&headers, now()), None, "{text}");
     }
+}
+
+#[test]
+fn an_extension_that_must_be_known_is_not() {
+    let sign = hs(hmac::HMAC_SHA256, SECRET);
+    let head = |crit: Value| json!({ "alg": "HS256", "crit": crit, "x": 1 });
+    let claims = json!({ "sub": "anna", "exp": now() + 100 });
+    assert_eq!(
+        sub(&jwt(&[Algorithm::HS256]), &headed(&json!({ "alg": "HS256", "x": 1 }), &claims, &sign)).as_deref(),
+        Some("anna")
+    );
+    assert_eq!(sub(&jwt(&[Algorithm::HS256]), &headed(&head(json!(["x"])), &claims, &sign)), None);
 }
 
 #[test]
