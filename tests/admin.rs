@@ -289,6 +289,25 @@ fn a_receipt_is_worth_one_refund() {
 }
 
 #[test]
+fn a_refund_goes_on_without_its_client() {
+    let redis = RedisServer::start(&[]);
+    let gateway = start(&on(&redis));
+    let order = json!({ "limits": ["per-ip"], "key": { "ip": "10.0.0.9" }, "cost": 3 });
+    let receipt = decide(&gateway, "take", &[order])[0]["limits"][0]["receipt"].clone();
+    let () = redis::cmd("CLIENT").arg("PAUSE").arg(500).arg("ALL").query(&mut redis.client()).unwrap();
+    let body = json!({ "receipt": receipt }).to_string();
+    let mut client = Client::connect(gateway.admin);
+    client.send(format!(
+        "POST /-/limits/per-ip/refund HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    ));
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    drop(client);
+    let left = || ok(&gateway, "GET", "/-/limits/per-ip/state?cost=0&key=10.0.0.9", &Value::Null)["remaining"].clone();
+    until("the charge is given back", || left() == 5);
+}
+
+#[test]
 fn gateways_that_share_a_store_share_its_receipts() {
     let redis = RedisServer::start(&[]);
     let [one, other] = [0, 1].map(|_| start(&on(&redis)));

@@ -150,7 +150,7 @@ where
 }
 
 /// The pages. Refusals of any kind become problems (RFC 9457).
-async fn answer(context: &Context, request: Request<Incoming>, local: bool) -> Answer {
+async fn answer(context: &Rc<Context>, request: Request<Incoming>, local: bool) -> Answer {
     let get = matches!(*request.method(), Method::GET | Method::HEAD);
     let post = request.method() == Method::POST;
     match request.uri().path() {
@@ -205,7 +205,7 @@ impl<'a> Page<'a> {
     }
 }
 
-async fn about_limits(context: &Context, request: Request<Incoming>, local: bool) -> Result<Answer, Problem> {
+async fn about_limits(context: &Rc<Context>, request: Request<Incoming>, local: bool) -> Result<Answer, Problem> {
     let token = context.current.load().config.admin.token.clone();
     let (head, body) = request.into_parts();
     let may_look = || guard::may_look(&head.headers, token.as_deref()).map_err(Problem::from);
@@ -225,7 +225,13 @@ async fn about_limits(context: &Context, request: Request<Incoming>, local: bool
         Page::Limit(name) => limits.show(name)?,
         Page::State(name) if head.method == Method::DELETE => limits.reset(name, query).await?,
         Page::State(name) => limits.state(name, query).await?,
-        Page::Refund(name) => limits.refund(name, &read(body, MAX_BODY).await?).await?,
+        Page::Refund(name) => {
+            let (context, name, body) = (context.clone(), name.to_owned(), read(body, MAX_BODY).await?);
+            // It goes on without the client: a receipt that counts as used has given back.
+            let refund = spawn_local(async move { context.limits.refund(&name, &body).await });
+            let broken = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the refund broke off");
+            refund.await.map_err(broken)??
+        }
         Page::Decide => limits.decide(&read(body, MAX_DECISIONS_BODY).await?, may_change).await?,
     };
     Ok(typed(StatusCode::OK, "application/json", found.to_string()))
