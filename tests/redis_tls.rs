@@ -123,8 +123,8 @@ fn new_connections_use_new_certificates() {
             std::fs::write(dir.join(name), text).unwrap();
         }
         server.server.kill();
-        server.server.restart();
         until(|| metrics.store_up.get() == 0).await;
+        server.server.restart();
         answers(&redis).await;
     });
 }
