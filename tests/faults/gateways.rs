@@ -37,8 +37,21 @@ fn route(name: &str, to: &str, lines: &str) -> String {
     )
 }
 
+/// faketime does not start under the number of a process that left its memory behind.
+fn clear_up_after_faketime() {
+    let Ok(left) = std::fs::read_dir("/dev/shm") else { return };
+    for file in left.flatten() {
+        let name = file.file_name().to_string_lossy().into_owned();
+        let of = ["faketime_shm_", "sem.faketime_sem_"].iter().find_map(|prefix| name.strip_prefix(prefix));
+        if of.is_some_and(|process| !std::path::Path::new("/proc").join(process).exists()) {
+            let _ = std::fs::remove_file(file.path());
+        }
+    }
+}
+
 /// What makes a process see another time: the variables that `faketime` sets.
 fn clock(offset: &str) -> Vec<(String, String)> {
+    clear_up_after_faketime();
     let output = Command::new("faketime").args(["-f", "+0s", "env"]).output();
     let output = output.expect("faketime does not start; install it: apt-get install faketime");
     let text = String::from_utf8(output.stdout).unwrap();
