@@ -5,7 +5,8 @@ set -euo pipefail
 
 missing=()
 for tool in "$@"; do
-    command -v "${tool%%:*}" >/dev/null || missing+=("${tool#*:}")
+    # Not a word of the shell's: the tests start programs.
+    type -P "${tool%%:*}" >/dev/null || missing+=("${tool#*:}")
 done
 [ ${#missing[@]} -eq 0 ] && exit 0
 

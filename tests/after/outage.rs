@@ -98,3 +98,24 @@ fn a_share_is_a_part_of_the_whole() {
         }
     }
 }
+
+#[test]
+fn what_a_key_can_never_have_is_told_by_its_own_numbers() {
+    let mut redis = RedisServer::start(&[]);
+    let gateway = Gateway::start(&format!(
+        "[store]\nurl = \"{}\"\ndeadline = \"100ms\"\n\n[[route]]\nname = \"app\"\nrespond = {{ body = \"in\" }}\n\
+         limits = [\"units\"]\n\n[limit.units]\nrate = \"100/h\"\nkey = \"header:x-who\"\ncost = \"header:x-cost\"\n\
+         overrides = [{{ key = [\"acme\"], rate = \"5/h\" }}]\n",
+        redis.url()
+    ));
+    redis.kill();
+    until("the store is away", || gateway.metric("store_up", &[]) == Some(0.0));
+    let wait = |who: &str, cost: i64| {
+        let answer = gateway.ask(&get("/", &format!("x-who: {who}\r\nx-cost: {cost}\r\n")));
+        (answer.status(), answer.get("retry-after").is_some())
+    };
+    assert_eq!(wait("acme", 50), (429, false), "50 never fit into 5");
+    assert_eq!(wait("other", 50), (200, false));
+    assert_eq!(wait("other", 51), (429, true));
+    assert_eq!(wait("other", 101), (429, false));
+}
