@@ -98,8 +98,46 @@ pub struct Server {
     pub shutdown_timeout: Duration,
     /// Peers whose forwarding headers are believed.
     pub trusted_proxies: IpSet,
+    /// What requests that go on are told of the client and of this hop.
+    pub forwarded_headers: ForwardedHeaders,
     /// One JSON line per request on standard output.
     pub access_log: bool,
+}
+
+/// A field that speaks of the client or of this hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForwardedHeader {
+    XForwardedFor,
+    XRealIp,
+    XForwardedProto,
+    XForwardedHost,
+    XForwardedPort,
+    /// Also on answers.
+    Via,
+    XRequestId,
+    Forwarded,
+}
+
+/// A set of them; by default all but `Forwarded`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForwardedHeaders(u8);
+
+impl ForwardedHeaders {
+    pub fn has(self, header: ForwardedHeader) -> bool {
+        self.0 & (1 << header as u8) != 0
+    }
+}
+
+impl Default for ForwardedHeaders {
+    fn default() -> ForwardedHeaders {
+        ForwardedHeaders(!(1 << ForwardedHeader::Forwarded as u8))
+    }
+}
+
+impl FromIterator<ForwardedHeader> for ForwardedHeaders {
+    fn from_iter<I: IntoIterator<Item = ForwardedHeader>>(headers: I) -> ForwardedHeaders {
+        ForwardedHeaders(headers.into_iter().fold(0, |set, header| set | 1 << header as u8))
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

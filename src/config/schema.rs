@@ -18,7 +18,7 @@ macro_rules! sections {
 
 sections! {
     ROOT = "root": "include" "server" "admin" "store" "headers" "jwt" "upstream" "set" "limit" "route";
-    SERVER = "server": "listen" "workers" "trusted_proxies" "strictness" "access_log"
+    SERVER = "server": "listen" "workers" "trusted_proxies" "forwarded_headers" "strictness" "access_log"
         "max_connections" "max_connections_per_ip" "max_headers" "max_header_bytes" "max_body"
         "header_timeout" "keepalive_timeout" "body_timeout" "min_body_rate" "connect_timeout"
         "response_timeout" "stream_timeout" "shutdown_delay" "shutdown_timeout" "max_delayed";

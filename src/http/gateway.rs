@@ -6,7 +6,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use http::header::CONNECTION;
 use http::request::Parts;
 use http::uri::PathAndQuery;
@@ -19,11 +18,13 @@ use super::body::Body;
 use super::client::{self, Identity};
 use super::delay::Seat;
 use super::forward::{self, Outgoing};
+use super::forwarding::Forwarding;
 use super::gate::{self, Admitted};
 use super::local::{Client, View};
 use super::respond::Refusal;
 use super::upload::{Progress, RequestBody, Upload, UploadState};
 use super::{echo, fields, grpc, headers, respond, unread};
+use crate::config::ForwardedHeader;
 use crate::limit::jwt::Claims;
 use crate::limit::key::Facts;
 use crate::limit::{Verdict, clock};
@@ -217,29 +218,16 @@ fn rewrite(
     identity: &Identity,
 ) -> Result<(), Refusal> {
     let Exchange { client, view, parts, .. } = exchange;
-    let strictness = view.snapshot.config.server.strictness;
-    headers::forward_request(
-        &mut parts.headers,
-        admitted,
-        &client.hop,
-        identity,
-        &client.local.common.via,
-        request_id(),
-        strictness,
-    )
-    .map_err(Refusal::Gate)?;
+    let server = &view.snapshot.config.server;
+    let via = &client.local.common.via;
+    let forwarding = Forwarding { hop: &client.hop, via, identity, fields: server.forwarded_headers };
+    headers::forward_request(&mut parts.headers, admitted, &forwarding, server.strictness).map_err(Refusal::Gate)?;
     headers::edit(&mut parts.headers, &route.request_headers);
     parts.version = Version::HTTP_11;
     if let Some(target) = target(admitted, &route.rewrite) {
         parts.uri = target;
     }
     Ok(())
-}
-
-/// 128 random bits; unique, not secret.
-fn request_id() -> HeaderValue {
-    let text = format!("{:032x}", rand::random::<u128>());
-    HeaderValue::from_maybe_shared(Bytes::from(text)).unwrap_or(HeaderValue::from_static("-"))
 }
 
 /// The target to forward; `None` when it is the one received.
@@ -287,6 +275,7 @@ async fn send(
         Refusal::Upstream(failure)
     })?;
     *response.version_mut() = Version::HTTP_11;
-    headers::forward_response(response.headers_mut(), &exchange.client.local.common.via);
+    let via = exchange.view.snapshot.config.server.forwarded_headers.has(ForwardedHeader::Via);
+    headers::forward_response(response.headers_mut(), via.then_some(&exchange.client.local.common.via));
     Ok(response)
 }

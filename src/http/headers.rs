@@ -6,9 +6,9 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::client::Identity;
+use super::forwarding::{Forwarding, speaks_of_client};
 use super::gate::Admitted;
-use super::hop::{Hop, Via, address_value};
+use super::hop::Via;
 use super::reject::{Judge, Reject};
 use crate::config::Strictness;
 use crate::route::HeaderEdit;
@@ -18,24 +18,21 @@ use crate::route::HeaderEdit;
 ///    `Trailer` with a chunked body, as both announce trailers that are passed on);
 /// 2. names with other characters than letters, digits and `-` go: servers that map names to
 ///    variables take `x_real_ip` for `x-real-ip`;
-/// 3. what the request says of the client is replaced; from a trusted peer `X-Forwarded-For` is
-///    continued and the other `X-Forwarded-*` stay. `Forwarded` goes always: one identity, the
-///    one the limits saw, goes on;
-/// 4. `Via`, `X-Request-Id` and the canonical `Host` are set. A request without a host gets none.
+/// 3. what the request says of the client goes, wanted or not, unless a trusted peer says it;
+///    `Forwarded` as it came goes always: one identity, the one the limits saw, goes on;
+/// 4. the wanted forwarding fields and the canonical `Host` are set. A request without a host gets
+///    none.
 pub fn forward_request(
     headers: &mut HeaderMap,
     admitted: &Admitted,
-    hop: &Hop,
-    identity: &Identity,
-    via: &Via,
-    request_id: HeaderValue,
+    forwarding: &Forwarding,
     strictness: Strictness,
 ) -> Result<(), Reject> {
-    let mut seen = Seen::of(headers, !identity.trusted_peer, true);
+    let mut seen = Seen::of(headers, !forwarding.identity.trusted_peer, true);
     if seen.has(Known::Connection) {
         named_by_connection(headers, &mut seen.remove, &mut Judge::new(strictness))?;
     }
-    if seen.has(Known::Via) && via.is_in(headers) {
+    if seen.has(Known::Via) && forwarding.via.is_in(headers) {
         return Err(Reject::Loop);
     }
     seen.drop_hop_by_hop(headers);
@@ -43,23 +40,21 @@ pub fn forward_request(
     if admitted.host_changed() {
         headers.insert(HOST, admitted.authority().clone());
     }
-    tell_client(headers, admitted, hop, identity);
-    headers.append(VIA, via.field().clone());
-    if !(identity.trusted_peer && headers.contains_key(X_REQUEST_ID)) {
-        headers.insert(X_REQUEST_ID, request_id);
-    }
+    forwarding.tell(headers, admitted);
     Ok(())
 }
 
-/// Turns the fields of an upstream's response into those to send on.
-pub fn forward_response(headers: &mut HeaderMap, via: &Via) {
+/// Turns the fields of an upstream's response into those to send on, with `via` added if given.
+pub fn forward_response(headers: &mut HeaderMap, via: Option<&Via>) {
     let mut seen = Seen::of(headers, false, false);
     if seen.has(Known::Connection) {
         // A protected name is not followed; without strictness there is no refusal.
         let _ = named_by_connection(headers, &mut seen.remove, &mut Judge::new(Strictness::Defensive));
     }
     seen.drop_hop_by_hop(headers);
-    headers.append(VIA, via.field().clone());
+    if let Some(via) = via {
+        headers.append(VIA, via.field().clone());
+    }
 }
 
 /// A route's own changes: removals first, so that a field can be replaced whatever it held.
@@ -75,12 +70,6 @@ pub fn edit(headers: &mut HeaderMap, edit: &HeaderEdit) {
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-const X_FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
-const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
-const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Fields with a meaning for this hop, in the order of [`HOP_BY_HOP`].
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -143,9 +132,7 @@ impl Seen {
             let text = name.as_str();
             if let Some(known) = Known::of(text) {
                 seen.known |= 1 << known as u16;
-            } else if request
-                && (is_alias(text) || text == "forwarded" || (foreign_forwarding && text.starts_with("x-forwarded-")))
-            {
+            } else if request && (is_alias(text) || (foreign_forwarding && speaks_of_client(text))) {
                 seen.remove.push(name.clone());
             }
         }
@@ -211,40 +198,6 @@ fn tokens(line: &HeaderValue) -> impl Iterator<Item = &[u8]> {
     line.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|token| !token.is_empty())
 }
 
-fn tell_client(headers: &mut HeaderMap, admitted: &Admitted, hop: &Hop, identity: &Identity) {
-    let client = if identity.ip == hop.peer { hop.peer_text.clone() } else { address_value(identity.ip) };
-    let chain = if identity.trusted_peer { continued(headers, &client, hop, identity) } else { hop.peer_text.clone() };
-    headers.insert(X_FORWARDED_FOR, chain);
-    headers.insert(X_REAL_IP, client);
-
-    let mut set = |name: HeaderName, value: &HeaderValue| {
-        if !(identity.trusted_peer && headers.contains_key(&name)) {
-            headers.insert(name, value.clone());
-        }
-    };
-    set(X_FORWARDED_PROTO, &hop.proto);
-    set(X_FORWARDED_PORT, &hop.port);
-    if !admitted.authority().is_empty() {
-        set(X_FORWARDED_HOST, admitted.authority());
-    }
-}
-
-/// The chain of a trusted peer with the peer added, on one line: many servers read only one.
-fn continued(headers: &HeaderMap, client: &HeaderValue, hop: &Hop, identity: &Identity) -> HeaderValue {
-    let mut chain = Vec::new();
-    for line in headers.get_all(X_FORWARDED_FOR) {
-        chain.extend_from_slice(line.as_bytes());
-        chain.extend_from_slice(b", ");
-    }
-    // The client was named by `Forwarded`, which does not go on.
-    if chain.is_empty() && identity.ip != hop.peer {
-        chain.extend_from_slice(client.as_bytes());
-        chain.extend_from_slice(b", ");
-    }
-    chain.extend_from_slice(hop.peer_text.as_bytes());
-    HeaderValue::try_from(chain).unwrap_or_else(|_| hop.peer_text.clone())
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::IpAddr;
@@ -253,6 +206,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::config::ForwardedHeaders;
+    use crate::http::hop::Hop;
     use crate::http::{client, gate};
     use crate::net::{IpSet, parse_network};
 
@@ -280,9 +235,10 @@ mod tests {
         let peer: IpAddr = peer.parse().unwrap();
         let trusted: IpSet = parse_network("10.0.0.0/8").into_iter().collect();
         let identity = client::identify(peer, &parts.headers, &trusted);
-        let hop = Hop::new(peer, false, 8080);
-        let id = HeaderValue::from_static("generated");
-        forward_request(&mut parts.headers, &admitted, &hop, &identity, &Via::new(0xab), id, strictness)?;
+        let (hop, via) = (Hop::new(peer, false, 8080), Via::new(0xab));
+        let fields = ForwardedHeaders::default();
+        let forwarding = Forwarding { hop: &hop, via: &via, identity: &identity, fields };
+        forward_request(&mut parts.headers, &admitted, &forwarding, strictness)?;
         Ok(parts.headers)
     }
 
@@ -317,7 +273,6 @@ mod tests {
             ("x-forwarded-prefix", &[]),
             ("x-real-ip", &[PEER]),
             ("forwarded", &[]),
-            ("x-request-id", &["generated"]),
             ("x_real_ip", &[]),
             ("x.real.ip", &[]),
             ("traceparent", &["00-1-2-01"]),
@@ -326,6 +281,8 @@ mod tests {
         ] {
             assert_field(&map, name, value);
         }
+        assert_ne!(map["x-request-id"], "mine");
+        assert_eq!(map["x-request-id"].len(), 32);
     }
 
     #[test]
@@ -359,7 +316,7 @@ mod tests {
         assert_field(&map, "x-forwarded-for", &["198.51.100.7, 10.0.0.1"]);
         let map = forward(PROXY, &[], Strictness::Strict).unwrap();
         assert_field(&map, "x-forwarded-for", &["10.0.0.1"]);
-        assert_field(&map, "x-request-id", &["generated"]);
+        assert_eq!(map["x-request-id"].len(), 32);
     }
 
     #[test]
@@ -423,7 +380,7 @@ mod tests {
             ("x_app", "1"),
             ("x-forwarded-proto", "https"),
         ]);
-        forward_response(&mut headers, &Via::new(0xab));
+        forward_response(&mut headers, Some(&Via::new(0xab)));
         assert_eq!(headers.len(), 6, "{headers:?}");
         assert_field(&headers, "set-cookie", &["a=1", "b=2"]);
         assert_field(&headers, "trailer", &["x-sum"]);
@@ -466,16 +423,16 @@ mod tests {
                 }
             }
             let mut response = all.clone();
-            forward_response(&mut response, &Via::new(0xab));
+            forward_response(&mut response, Some(&Via::new(0xab)));
             for peer in [PEER, PROXY] {
                 let request = forward_map(peer, all.clone(), Strictness::Defensive).unwrap();
                 for name in HOP_BY_HOP {
                     prop_assert!(!request.contains_key(&name) && !response.contains_key(&name), "{}", name);
                 }
                 prop_assert!(!request.keys().any(|name| name.as_str().contains(['_', '.'])));
-                prop_assert_eq!(request.get_all(X_FORWARDED_FOR).iter().count(), 1);
-                prop_assert!(request[X_FORWARDED_FOR].as_bytes().ends_with(peer.as_bytes()));
-                prop_assert!(peer == PROXY || request[X_REAL_IP] == PEER && request[X_FORWARDED_FOR] == PEER);
+                prop_assert_eq!(request.get_all("x-forwarded-for").iter().count(), 1);
+                prop_assert!(request["x-forwarded-for"].as_bytes().ends_with(peer.as_bytes()));
+                prop_assert!(peer == PROXY || request["x-real-ip"] == PEER && request["x-forwarded-for"] == PEER);
                 prop_assert_eq!(request.contains_key("cookie"), all.contains_key("cookie"));
             }
         }

@@ -10,6 +10,7 @@ pub mod delay;
 mod echo;
 mod fields;
 mod forward;
+mod forwarding;
 pub mod gate;
 pub mod gateway;
 mod grpc;

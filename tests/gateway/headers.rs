@@ -53,6 +53,25 @@ fn an_untrusted_client_cannot_speak_for_itself() {
 }
 
 #[test]
+fn only_the_forwarding_fields_that_are_wanted_are_added() {
+    let upstream = Upstream::text("ok");
+    let spoof = "X-Forwarded-For: 1.2.3.4\r\nX-Real-IP: 1.2.3.4\r\nX-Request-Id: mine\r\nForwarded: for=1.2.3.4\r\n";
+    for (wanted, expected) in [
+        ("[]", &[][..]),
+        ("[\"x-forwarded-for\"]", &[("x-forwarded-for", "127.0.0.1")]),
+        ("[\"forwarded\"]", &[("forwarded", "for=127.0.0.1;host=\"a.test\";proto=http")]),
+    ] {
+        let gateway = in_front_of(&upstream, &format!("forwarded_headers = {wanted}"));
+        let answer = gateway.ask(&get("/", spoof));
+        assert_eq!((answer.status(), answer.get("via")), (200, None), "{wanted}");
+        let seen = upstream.request();
+        let told = |name: &str| name.starts_with("x-") || ["forwarded", "via"].contains(&name);
+        let fields: Vec<_> = seen.fields().filter(|(name, _)| told(name)).collect();
+        assert_eq!(fields, expected, "{wanted}");
+    }
+}
+
+#[test]
 fn a_trusted_proxy_is_continued_and_the_walk_ends_at_the_first_stranger() {
     let upstream = Upstream::text("ok");
     let gateway = in_front_of(&upstream, "trusted_proxies = [\"127.0.0.1\", \"10.0.0.0/8\"]");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::config::reader::{At, Section, choose};
 use crate::config::report::Diagnostic;
 use crate::config::values::{self, Fault, fault};
-use crate::config::{Admin, Server, Strictness};
+use crate::config::{Admin, ForwardedHeader, Server, Strictness};
 use crate::limit::rule::OnError;
 use crate::limit::store::redis::address::Address;
 use crate::limit::store::redis::tls::{Files, Tls};
@@ -22,6 +22,17 @@ const HEAD_BYTES: RangeInclusive<u64> = 8 * 1024..=1024 * 1024;
 pub const BODY_MAX: RangeInclusive<u64> = 0..=1 << 50;
 pub const ON_ERROR: &[(&str, OnError)] =
     &[("open", OnError::Open), ("closed", OnError::Closed), ("local", OnError::Local)];
+
+const FORWARDED_HEADERS: &[(&str, ForwardedHeader)] = &[
+    ("x-forwarded-for", ForwardedHeader::XForwardedFor),
+    ("x-real-ip", ForwardedHeader::XRealIp),
+    ("x-forwarded-proto", ForwardedHeader::XForwardedProto),
+    ("x-forwarded-host", ForwardedHeader::XForwardedHost),
+    ("x-forwarded-port", ForwardedHeader::XForwardedPort),
+    ("via", ForwardedHeader::Via),
+    ("x-request-id", ForwardedHeader::XRequestId),
+    ("forwarded", ForwardedHeader::Forwarded),
+];
 
 pub struct Compiled {
     pub settings: Server,
@@ -70,6 +81,10 @@ pub fn server(section: &Section) -> Compiled {
         trusted_proxies: section
             .strings("trusted_proxies", values::network)
             .map(|networks| networks.into_iter().map(|at| at.value).collect())
+            .unwrap_or_default(),
+        forwarded_headers: section
+            .strings("forwarded_headers", |text| choose(text, FORWARDED_HEADERS))
+            .map(|headers| headers.into_iter().map(|at| at.value).collect())
             .unwrap_or_default(),
         access_log: section.bool("access_log").unwrap_or(false),
     };
