@@ -111,8 +111,8 @@ impl Account {
     pub fn refused(&self, refusal: &Refusal, metrics: &Metrics) {
         match refusal {
             Refusal::Gate(reject) => metrics.http_rejected(reject.reason()).inc(),
-            Refusal::Denied => self.handles.route.reject(Reason::Denied),
-            Refusal::MaxInFlight => self.handles.route.reject(Reason::MaxInFlight),
+            Refusal::Denied => self.handles.route.rejections.inc(Reason::Denied as usize),
+            Refusal::MaxInFlight => self.handles.route.rejections.inc(Reason::MaxInFlight as usize),
             Refusal::TooLarge | Refusal::Upstream(Failure::TooLarge) => metrics.http_rejected("body_too_large").inc(),
             Refusal::Upstream(Failure::UploadTimeout) => metrics.http_rejected("body_timeout").inc(),
             Refusal::NoRoute | Refusal::Limited | Refusal::Upstream(_) => {}
@@ -122,7 +122,7 @@ impl Account {
     /// Counts the answer and ties what remains to the end of its body.
     pub fn close(mut self, response: Response<Body>, route: Option<&Route>, server: &Server) -> Response<Body> {
         self.closed = true;
-        self.handles.route.count(&self.method, response.status());
+        self.handles.route.requests.inc(&self.method, response.status());
         if let Some(entry) = &mut self.log {
             entry.status = response.status();
             if let Some(route) = route {
@@ -148,7 +148,7 @@ impl Drop for Account {
         if self.closed {
             return;
         }
-        self.handles.route.count(&self.method, client_closed());
+        self.handles.route.requests.inc(&self.method, client_closed());
         if self.entered {
             self.handles.route.in_flight.dec();
         }

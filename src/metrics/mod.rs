@@ -2,9 +2,15 @@
 //! and closed enums, never from request bytes, so the number of series is bounded by the config.
 
 mod gateways;
+mod labels;
+mod record;
+mod routes;
 mod store;
 
 pub use gateways::{Claim, Gateways};
+pub use labels::{Decision, Reason};
+pub use record::{LimitRecord, RouteRecord};
+use routes::{Routes, Scrape};
 pub use store::{StoreHealth, StoreView};
 
 use std::sync::Arc;
@@ -12,19 +18,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus::core::Collector;
 use prometheus::{
-    Encoder, Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry, TextEncoder,
+    Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder,
 };
 
 /// The families. Cheap to clone: all clones count together.
 #[derive(Clone)]
 pub struct Metrics {
     registry: Registry,
-    pub requests: IntCounterVec,
-    pub duration: HistogramVec,
-    pub in_flight: IntGaugeVec,
-    pub decisions: IntCounterVec,
-    pub rejections: IntCounterVec,
+    /// What is counted by route.
+    pub routes: Arc<Routes>,
     http_rejected: IntCounterVec,
     http_would_reject: IntCounterVec,
     upstream_requests: IntCounterVec,
@@ -50,7 +53,6 @@ pub struct Metrics {
     pub gateways: Arc<Gateways>,
 }
 
-const LATENCY_BUCKETS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 const STORE_BUCKETS: &[f64] = &[0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5];
 const BATCH_BUCKETS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0];
 
@@ -61,32 +63,10 @@ impl Metrics {
         let store_up = registered(&r, IntGauge::with_opts(opts("store_up", "1 if the limit store answers, else 0."))?)?;
         let store_breaker_state =
             registered(&r, IntGauge::with_opts(opts("store_breaker_state", "0 closed, 1 half open, 2 open."))?)?;
+        let routes = Arc::<Routes>::default();
+        r.register(Box::new(Scrape::new(routes.clone())?))?;
         let metrics = Metrics {
-            requests: counters(&r, "requests_total", "Requests answered.", &["route", "method", "code"])?,
-            duration: registered(
-                &r,
-                HistogramVec::new(
-                    histogram(
-                        "request_duration_seconds",
-                        "Time from the request head to the end of the response.",
-                        LATENCY_BUCKETS,
-                    ),
-                    &["route"],
-                )?,
-            )?,
-            in_flight: gauges(&r, "requests_in_flight", "Requests being served.", &["route"])?,
-            decisions: counters(
-                &r,
-                "limit_decisions_total",
-                "Decisions of each limit.",
-                &["route", "limit", "decision"],
-            )?,
-            rejections: counters(
-                &r,
-                "rejections_total",
-                "Requests refused by a limit, an address list or a cap.",
-                &["route", "limit", "reason"],
-            )?,
+            routes,
             http_rejected: counters(
                 &r,
                 "http_rejected_total",

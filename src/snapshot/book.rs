@@ -1,12 +1,12 @@
-//! The metric handles of all routes, kept over reloads by name: a route that stays goes on
-//! counting on the same series. Owned by the control thread.
+//! The records of all routes, kept over reloads by name: a route that stays goes on counting on
+//! the same series. Owned by the control thread.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::handles::RouteMetrics;
+use super::handles;
 use crate::config::Config;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, RouteRecord};
 use crate::route::Route;
 
 /// The `route` label of requests that no route takes.
@@ -14,28 +14,22 @@ pub const UNMATCHED: &str = "_none";
 
 pub struct Book {
     metrics: Metrics,
-    routes: HashMap<String, Arc<RouteMetrics>>,
 }
 
 impl Book {
     pub fn new(metrics: &Metrics) -> Book {
-        Book { metrics: metrics.clone(), routes: HashMap::new() }
+        Book { metrics: metrics.clone() }
     }
 
-    /// The handles of `route`; the series of its limits exist from now on.
-    pub fn route(&mut self, route: &Route, config: &Config) -> Arc<RouteMetrics> {
-        let handles = self.named(&route.name);
-        handles.prepare(route, config);
-        handles
+    /// The record of `route`; its series exist from now on.
+    pub fn route(&mut self, route: &Route) -> Arc<RouteRecord> {
+        let record = self.metrics.routes.named(&route.name);
+        handles::prepare(&record, route);
+        record
     }
 
-    pub fn unmatched(&mut self) -> Arc<RouteMetrics> {
-        self.named(UNMATCHED)
-    }
-
-    fn named(&mut self, name: &str) -> Arc<RouteMetrics> {
-        let make = || Arc::new(RouteMetrics::new(name, &self.metrics));
-        self.routes.entry(name.to_owned()).or_insert_with(make).clone()
+    pub fn unmatched(&mut self) -> Arc<RouteRecord> {
+        self.metrics.routes.named(UNMATCHED)
     }
 
     /// Drops the series of routes and limits that `config`, now in force, does not have.
@@ -46,15 +40,12 @@ impl Book {
             .map(|route| (route.name.as_str(), route.limits.iter().map(|limit| limit.name.as_str()).collect()))
             .collect();
         kept.insert(UNMATCHED, HashSet::new());
-        self.routes.retain(|name, handles| match kept.get(name.as_str()) {
+        self.metrics.routes.retain(|name, record| match kept.get(name) {
             Some(limits) => {
-                handles.retire_limits(limits);
+                record.retain_limits(|limit| limits.contains(limit));
                 true
             }
-            None => {
-                handles.retire();
-                false
-            }
+            None => false,
         });
     }
 }

@@ -10,10 +10,13 @@ use std::time::SystemTime;
 use arc_swap::ArcSwap;
 
 use crate::config::Config;
+use crate::limit::rule::Limit;
 use crate::route::Route;
 pub use book::{Book, UNMATCHED};
-pub use handles::Reason;
-use handles::{LimitMetrics, RouteMetrics};
+use handles::LimitHandles;
+
+pub use crate::metrics::Reason;
+use crate::metrics::RouteRecord;
 
 pub struct Snapshot {
     /// 1 for the config of the start, one more with each applied reload.
@@ -28,9 +31,9 @@ pub struct Snapshot {
 
 /// The metric handles of one route.
 pub struct RouteHandles {
-    pub route: Arc<RouteMetrics>,
+    pub route: Arc<RouteRecord>,
     /// Of the route's limits, same index.
-    pub limits: Vec<Arc<LimitMetrics>>,
+    pub limits: Vec<LimitHandles>,
 }
 
 /// What workers read and the control thread swaps.
@@ -50,8 +53,8 @@ impl Snapshot {
 
 impl RouteHandles {
     fn of(route: &Route, config: &Config, book: &mut Book) -> RouteHandles {
-        let handles = book.route(route, config);
-        let limits = route.limits.iter().map(|limit| handles.limit(&limit.name)).collect();
-        RouteHandles { route: handles, limits }
+        let record = book.route(route);
+        let of = |limit: &Arc<Limit>| LimitHandles::new(record.limit(&limit.name), limit, route, config);
+        RouteHandles { limits: route.limits.iter().map(of).collect(), route: record }
     }
 }

@@ -1,0 +1,157 @@
+//! The families with a `route` label: the records of all routes by name, and how they are shown.
+//! Kept by `snapshot::Book` over reloads; scraped through the registry.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use prometheus::core::{Collector, Desc};
+use prometheus::proto;
+
+use super::labels::{Decision, Reason};
+use super::record::{BUCKETS, RouteRecord};
+
+/// The `limit` label of rejections that no limit made.
+const NO_LIMIT: &str = "_none";
+
+#[derive(Default)]
+pub struct Routes(Mutex<BTreeMap<String, Arc<RouteRecord>>>);
+
+impl Routes {
+    /// The record of the route, made when it is new.
+    pub fn named(&self, name: &str) -> Arc<RouteRecord> {
+        let mut records = self.lock();
+        if let Some(record) = records.get(name) {
+            return record.clone();
+        }
+        records.entry(name.to_owned()).or_default().clone()
+    }
+
+    /// Forgets the routes for which `kept` is false, with all their series.
+    pub fn retain(&self, mut kept: impl FnMut(&str, &RouteRecord) -> bool) {
+        self.lock().retain(|name, record| kept(name, record));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<RouteRecord>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Shows the records as metric families.
+pub struct Scrape {
+    routes: Arc<Routes>,
+    families: Vec<Desc>,
+}
+
+/// Name, help and labels of each family, in the order in which [`Scrape::collect`] fills them.
+const FAMILIES: [(&str, &str, &[&str]); 5] = [
+    ("requests_total", "Requests answered.", &["route", "method", "code"]),
+    ("request_duration_seconds", "Time from the request head to the end of the response.", &["route"]),
+    ("requests_in_flight", "Requests being served.", &["route"]),
+    ("limit_decisions_total", "Decisions of each limit.", &["route", "limit", "decision"]),
+    ("rejections_total", "Requests refused by a limit, an address list or a cap.", &["route", "limit", "reason"]),
+];
+
+impl Scrape {
+    pub fn new(routes: Arc<Routes>) -> prometheus::Result<Scrape> {
+        let family = |(name, help, labels): (&str, &str, &[&str])| {
+            let labels = labels.iter().map(|label| (*label).to_owned()).collect();
+            Desc::new(format!("sluicegate_{name}"), help.to_owned(), labels, HashMap::new())
+        };
+        Ok(Scrape { routes, families: FAMILIES.into_iter().map(family).collect::<prometheus::Result<_>>()? })
+    }
+}
+
+impl Collector for Scrape {
+    fn desc(&self) -> Vec<&Desc> {
+        self.families.iter().collect()
+    }
+
+    fn collect(&self) -> Vec<proto::MetricFamily> {
+        let [mut requests, mut durations, mut in_flight, mut decisions, mut rejections] = [const { Vec::new() }; 5];
+        // Requests do not take this lock; only loads and scrapes meet here.
+        for (name, record) in self.routes.lock().iter() {
+            for (method, code, count) in record.requests.shown() {
+                let code = code.to_string();
+                requests.push(counted(count, &[("code", &code), ("method", method), ("route", name)]));
+            }
+            durations.push(histogram(record, name));
+            in_flight.push(gauge(record.in_flight.get(), &[("route", name)]));
+            for (index, count) in record.rejections.shown() {
+                let reason = Reason::ALL[index].label();
+                rejections.push(counted(count, &[("limit", NO_LIMIT), ("reason", reason), ("route", name)]));
+            }
+            for limit in record.limits() {
+                for (index, count) in limit.decisions.shown() {
+                    let decision = Decision::ALL[index].label();
+                    let labels = [("decision", decision), ("limit", &limit.name), ("route", name)];
+                    decisions.push(counted(count, &labels));
+                }
+                for (index, count) in limit.rejections.shown() {
+                    let labels = [("limit", &*limit.name), ("reason", Reason::ALL[index].label()), ("route", name)];
+                    rejections.push(counted(count, &labels));
+                }
+            }
+        }
+        use proto::MetricType::{COUNTER, GAUGE, HISTOGRAM};
+        let kinds = [COUNTER, HISTOGRAM, GAUGE, COUNTER, COUNTER];
+        let metrics = [requests, durations, in_flight, decisions, rejections];
+        self.families
+            .iter()
+            .zip(kinds)
+            .zip(metrics)
+            .map(|((desc, kind), metrics)| family(desc, kind, metrics))
+            .collect()
+    }
+}
+
+fn family(desc: &Desc, kind: proto::MetricType, metrics: Vec<proto::Metric>) -> proto::MetricFamily {
+    let mut family = proto::MetricFamily::default();
+    family.set_name(desc.fq_name.clone());
+    family.set_help(desc.help.clone());
+    family.set_field_type(kind);
+    family.set_metric(metrics);
+    family
+}
+
+/// A metric without a value; `labels` in the order of their names.
+fn labelled(labels: &[(&str, &str)]) -> proto::Metric {
+    let pairs = labels.iter().map(|(name, value)| {
+        let mut pair = proto::LabelPair::default();
+        pair.set_name((*name).to_owned());
+        pair.set_value((*value).to_owned());
+        pair
+    });
+    proto::Metric::from_label(pairs.collect())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "the text format knows doubles only")]
+fn counted(count: u64, labels: &[(&str, &str)]) -> proto::Metric {
+    let (mut metric, mut counter) = (labelled(labels), proto::Counter::default());
+    counter.set_value(count as f64);
+    metric.set_counter(counter);
+    metric
+}
+
+#[expect(clippy::cast_precision_loss, reason = "the text format knows doubles only")]
+fn gauge(value: i64, labels: &[(&str, &str)]) -> proto::Metric {
+    let (mut metric, mut gauge) = (labelled(labels), proto::Gauge::default());
+    gauge.set_value(value as f64);
+    metric.set_gauge(gauge);
+    metric
+}
+
+fn histogram(record: &RouteRecord, route: &str) -> proto::Metric {
+    let (counts, count, sum) = record.duration.shown();
+    let buckets = BUCKETS.into_iter().zip(counts).map(|(bound, count)| {
+        let mut bucket = proto::Bucket::default();
+        bucket.set_upper_bound(bound);
+        bucket.set_cumulative_count(count);
+        bucket
+    });
+    let (mut metric, mut histogram) = (labelled(&[("route", route)]), proto::Histogram::default());
+    histogram.set_bucket(buckets.collect());
+    histogram.set_sample_count(count);
+    histogram.set_sample_sum(sum);
+    metric.set_histogram(histogram);
+    metric
+}
