@@ -56,18 +56,37 @@ fn draft_11(headers: &mut HeaderMap, route: &Route, verdict: &Verdict) {
         let policy = rule.policy();
         let (name, quota) = (&limit.name, policy.quota.min(INTEGER_MAX));
         let remaining = answer.remaining.min(INTEGER_MAX);
-        // A policy name holds no character that a quoted string would escape.
+        named(&mut policies, separator, name);
+        number(&mut policies, "q", quota);
         let window_s = if counts_requests_in_flight(limit) {
-            let _ = write!(policies, "{separator}\"{name}\";q={quota};qu=\"concurrent-requests\"");
+            policies.push_str(";qu=\"concurrent-requests\"");
             wait_s(answer)
         } else {
-            let _ = write!(policies, "{separator}\"{name}\";q={quota};w={}", seconds(policy.window_ms));
+            number(&mut policies, "w", seconds(policy.window_ms));
             window_s(policy, answer)
         };
-        let _ = write!(states, "{separator}\"{name}\";r={remaining};t={window_s}");
+        named(&mut states, separator, name);
+        number(&mut states, "r", remaining);
+        number(&mut states, "t", window_s);
     }
     set(headers, RATELIMIT_POLICY, policies);
     set(headers, RATELIMIT, states);
+}
+
+/// A policy name holds no character that a quoted string would escape.
+fn named(text: &mut String, separator: &str, name: &str) {
+    text.push_str(separator);
+    text.push('"');
+    text.push_str(name);
+    text.push('"');
+}
+
+fn number(text: &mut String, parameter: &str, value: i64) {
+    text.push(';');
+    text.push_str(parameter);
+    text.push('=');
+    // Every answer of a limited route passes here; formatting by `write!` costs several times as much.
+    text.push_str(itoa::Buffer::new().format(value));
 }
 
 /// The effective window: "use no more than so much within so many seconds", never faster than the
@@ -78,10 +97,16 @@ fn window_s(policy: Policy, answer: &Answer) -> i64 {
     if !answer.admitted {
         return wait_s;
     }
-    let product = i128::from(answer.remaining.max(0)) * i128::from(seconds(policy.window_ms));
-    let quota = i128::from(policy.quota.max(1));
-    let spread_s = product / quota + i128::from(product % quota != 0);
-    wait_s.max(i64::try_from(spread_s).unwrap_or(INTEGER_MAX).min(INTEGER_MAX))
+    let (remaining, window_s, quota) = (answer.remaining.max(0), seconds(policy.window_ms), policy.quota.max(1));
+    let spread_s = match remaining.checked_mul(window_s) {
+        Some(product) => product / quota + i64::from(product % quota != 0),
+        None => {
+            let product = i128::from(remaining) * i128::from(window_s);
+            let rounded = (product + i128::from(quota) - 1) / i128::from(quota);
+            i64::try_from(rounded).unwrap_or(INTEGER_MAX)
+        }
+    };
+    wait_s.max(spread_s.min(INTEGER_MAX))
 }
 
 /// Draft 07: one state, and all policies by their window.

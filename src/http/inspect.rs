@@ -4,6 +4,8 @@
 
 use std::collections::VecDeque;
 
+use memchr::memchr;
+
 use super::reject::Reject;
 
 /// Reads along. Whatever it cannot follow it leaves to the parser, which is the stricter of the
@@ -75,7 +77,7 @@ impl Inspector {
     }
 
     fn take_line<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
-        let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
+        let Some(end) = memchr(b'\n', bytes) else {
             if self.line.len() + bytes.len() > self.max_line {
                 self.state = State::Over;
             } else {
@@ -129,10 +131,10 @@ impl Inspector {
             return self.end_of_head();
         }
         if self.head.lines == 0 {
-            if text.contains(&b'#') {
+            if memchr(b'#', text).is_some() {
                 self.head.fault.get_or_insert(Reject::TargetFragment);
             }
-        } else if let Some(colon) = text.iter().position(|byte| *byte == b':') {
+        } else if let Some(colon) = memchr(b':', text) {
             self.field(&text[..colon], text[colon + 1..].trim_ascii());
         }
         self.head.lines += 1;
