@@ -14,6 +14,7 @@ Absolute figures move with the machine; compare ratios only. CPU times come from
 import argparse
 import os
 import re
+import shlex
 import signal
 import socket
 import statistics
@@ -30,16 +31,21 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 # Work, numerator, denominator, figure, goal.
 GOALS = [
+    ("plain proxying / nginx with the same fields", "sluicegate", "nginx+fields", "cpu", 0.85),
     ("plain proxying / nginx", "sluicegate", "nginx", "cpu", 1.0),
-    ("plain proxying / haproxy", "sluicegate", "haproxy", "cpu", None),
-    ("token bucket in memory / nginx limit_req", "sluicegate+memory", "nginx+limit", "cpu", 1.1),
-    ("token bucket in memory / haproxy stick table", "sluicegate+memory", "haproxy+limit", "cpu", None),
-    ("token bucket on Redis / nginx", "sluicegate+redis", "nginx", "cpu", None),
-    ("token bucket on Redis / nginx limit_req", "sluicegate+redis", "nginx+limit", "cpu", 1.4),
-    ("token bucket on Redis / nginx-lua on Redis", "sluicegate+redis", "nginx-lua+redis", "cpu", 0.45),
-    ("  the same, Redis' own CPU", "sluicegate+redis", "nginx-lua+redis", "redis", 0.4),
+    ("  only X-Forwarded-For added / nginx", "sluicegate-fields", "nginx", "cpu", None),
+    ("plain proxying / haproxy with the same fields", "sluicegate", "haproxy+fields", "cpu", None),
+    ("a browser's head / nginx, same fields", "sluicegate~browser", "nginx+fields~browser", "cpu", None),
+    ("chunked answers / nginx, same fields", "sluicegate~chunked", "nginx+fields~chunked", "cpu", None),
+    ("256 connections / nginx, same fields", "sluicegate~256", "nginx+fields~256", "cpu", None),
+    ("bucket in memory / nginx limit_req, same fields", "sluicegate+memory", "nginx+limit+fields", "cpu", 0.9),
+    ("bucket in memory / nginx limit_req", "sluicegate+memory", "nginx+limit", "cpu", None),
+    ("bucket in memory / haproxy stick table", "sluicegate+memory", "haproxy+limit", "cpu", None),
+    ("bucket on Redis / nginx", "sluicegate+redis", "nginx", "cpu", 1.2),
+    ("bucket on Redis / nginx-lua on Redis", "sluicegate+redis", "nginx-lua+redis", "cpu", 0.4),
+    ("  the same, Redis' own CPU", "sluicegate+redis", "nginx-lua+redis", "redis", 0.35),
     ("three limits / one limit, Redis", "sluicegate+redis-3", "sluicegate+redis", "cpu", 1.15),
-    ("refusal (spent key, Redis) / plain proxying", "sluicegate+refusal", "sluicegate", "cpu", 0.6),
+    ("refusal (spent key, Redis) / nginx", "sluicegate+refusal", "nginx", "cpu", 0.4),
     ("10,000 routes / 10 routes", "sluicegate-10k-routes", "sluicegate-10-routes", "cpu", 1.05),
 ]
 BEFORE = "@before"
@@ -49,7 +55,7 @@ def main():
     options = arguments()
     preflight(options)
     with tempfile.TemporaryDirectory(prefix="sluicegate-bench-") as directory:
-        bench = make.Bench(directory)
+        bench = make.Bench(directory, **({"upstream": options.upstream} if options.upstream else {}))
         chosen = choose(bench, options)
         results = measure(bench, chosen, options)
     print_subjects(chosen, results)
@@ -65,6 +71,11 @@ def arguments():
     parser.add_argument("--conns", type=int, default=64, help="client connections")
     target = os.environ.get("CARGO_TARGET_DIR", "target")
     parser.add_argument("--binary", default=f"{target}/release/sluicegate")
+    parser.add_argument(
+        "--extra", action="append", default=[], metavar="NAME=PORT=COMMAND",
+        help="a subject of your own, which listens on PORT and asks the upstream at --upstream",
+    )
+    parser.add_argument("--upstream", type=int, help="the port of the upstream; default: a free one")
     parser.add_argument("--before", metavar="BINARY", help="an earlier build, measured beside")
     return parser.parse_args()
 
@@ -92,10 +103,17 @@ def choose(bench, options):
     if unknown:
         sys.exit(f"no such subject: {', '.join(unknown)}\nThere are: {', '.join(names)}")
     chosen = [subject for subject in every if not options.subjects or subject.name in options.subjects]
+    chosen += [extra(text) for text in options.extra]
     if options.before:
         earlier = make.sluicegate(bench, os.path.abspath(options.before), BEFORE)
         chosen += [subject for subject in earlier if subject.name.removesuffix(BEFORE) in [one.name for one in chosen]]
     return chosen
+
+
+def extra(text):
+    """A subject named on the command line."""
+    name, port, command = text.split("=", 2)
+    return make.Subject(name, shlex.split(command), int(port))
 
 
 def measure(bench, chosen, options):
@@ -128,9 +146,9 @@ def run(bench, subject, redis, front, back, options):
         await_port(proxy, subject.port, bench)
         await_answer(subject.port)
         # The first load opens the connections, warms the caches and spends what is to be spent.
-        load(bench, subject, back, options.conns, 1)
+        load(bench, subject, back, options, 1)
         before = cpu(proxy.pid), cpu(redis.pid), calls(bench.redis)
-        figures = load(bench, subject, back, options.conns, options.secs)
+        figures = load(bench, subject, back, options, options.secs)
         after = cpu(proxy.pid), cpu(redis.pid), calls(bench.redis)
         per_request = [(late - early) / max(figures["requests"], 1) for early, late in zip(before, after)]
         figures |= {"cpu": per_request[0] * 1e6, "redis": per_request[1] * 1e6, "calls": per_request[2]}
@@ -140,7 +158,8 @@ def run(bench, subject, redis, front, back, options):
         stop(proxy)
 
 
-def load(bench, subject, core, conns, secs):
+def load(bench, subject, core, options, secs):
+    conns = subject.conns or options.conns
     command = ["taskset", "-c", str(core), "wrk", "-t1", f"-c{conns}", f"-d{secs}s", "--latency"]
     command += ["-s", make.load_script(bench, subject), f"http://127.0.0.1:{subject.port}/"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -267,9 +286,11 @@ def print_subjects(chosen, results):
 
 
 def print_goals(results):
+    known = {name for _, over, under, *_ in GOALS for name in (over, under)}
     rows = GOALS + [
         (f"{name} / before", name, name + BEFORE, "cpu", None) for name in results if name + BEFORE in results
     ]
+    rows += [(f"{name} / nginx", name, "nginx", "cpu", None) for name in results if name.removesuffix(BEFORE) not in known]
     print(f"{'CPU per request, ratio':46}{'measured':>9}{'range':>14}{'goal':>8}")
     for label, over, under, figure, goal in rows:
         found = ratios(results, over, under, figure)

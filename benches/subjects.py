@@ -1,11 +1,13 @@
 """What is compared: each proxy in each role, with the config it runs on. Used by compare.py.
 
-Every proxy forwards to one upstream over kept connections, adds X-Forwarded-For and passes Host on.
-Limits are so high that they refuse nothing, except where refusing is what is measured."""
+Every proxy forwards to one upstream over kept connections, adds X-Forwarded-For and passes Host on;
+those called `+fields` add all that Sluicegate adds by default, for the same work. Limits are so high
+that they refuse nothing, except where refusing is what is measured."""
+import json
 import os
 import shutil
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 BODY = "hello from the upstream, " + "x" * 103  # 128 bytes
 KEYS = 1000
@@ -27,6 +29,36 @@ class Subject:
     spread: tuple | None = None
     # All answers but the first per key are refusals.
     refuses: bool = False
+    # More fields of every request.
+    head: dict = field(default_factory=dict)
+    # Client connections, where it is not the number chosen for all.
+    conns: int | None = None
+
+    def asked(self, how):
+        """The same proxy under another load."""
+        return replace(self, name=f"{self.name}~{how}", **LOADS[how])
+
+
+# What a browser sends: 15 fields of 800 bytes in all, with those of every load.
+BROWSER = {
+    "User-Agent": "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/141.0.0.0 Safari/537.36",
+    "Accept-Language": "en-GB,en;q=0.9,de;q=0.8",
+    "Accept-Encoding": "gzip, deflate, br, zstd",
+    "Referer": "https://shop.example.com/catalogue/shoes?page=3&sort=price",
+    "Cookie": "session=" + "a1b2c3d4" * 16 + "; theme=dark; consent=yes",
+    "Cache-Control": "no-cache",
+    "Sec-Ch-Ua": '"Chromium";v="141", "Not?A_Brand";v="8"',
+    "Sec-Ch-Ua-Mobile": "?0",
+    "Sec-Ch-Ua-Platform": '"Linux"',
+    "Sec-Fetch-Dest": "empty",
+    "Sec-Fetch-Mode": "cors",
+    "Sec-Fetch-Site": "same-origin",
+}
+LOADS = {
+    "browser": {"head": BROWSER},
+    "chunked": {"target": ("/chunked", "bench.test")},
+    "256": {"conns": 256},
+}
 
 
 @dataclass
@@ -78,17 +110,20 @@ def sluicegate(bench, binary, suffix=""):
     spent = route + 'limits = ["spent"]\n\n[limit.spent]\nrate = "1/day"\nburst = 1\nkey = ["header:x-api-key"]\n'
     redis = f'[store]\nurl = "redis://127.0.0.1:{bench.redis}"\ndeadline = "500ms"\n\n'
 
-    def role(name, text, **more):
+    def role(name, text, server="[server]\n", **more):
         port = free_port()
         head = (
-            f'[server]\nlisten = ["127.0.0.1:{port}"]\n\n[admin]\nlisten = "127.0.0.1:{free_port()}"\n\n'
+            f'{server}listen = ["127.0.0.1:{port}"]\n\n[admin]\nlisten = "127.0.0.1:{free_port()}"\n\n'
             f'[upstream.app]\nservers = ["http://127.0.0.1:{bench.upstream}"]\n\n'
         )
         path = bench.write(f"{name}{suffix}.toml", head + text)
-        return Subject(name + suffix, [binary, "run", "-c", path], port, **more)
+        return Subject(name, [binary, "run", "-c", path], port, **more)
 
-    return [
-        role("sluicegate", route),
+    plain = role("sluicegate", route)
+    roles = [
+        plain,
+        *(plain.asked(how) for how in LOADS),
+        role("sluicegate-fields", route, '[server]\nforwarded_headers = ["x-forwarded-for"]\n'),
         role("sluicegate+memory", limited),
         role("sluicegate+redis", redis + limited),
         role("sluicegate+redis-3", redis + three),
@@ -96,6 +131,7 @@ def sluicegate(bench, binary, suffix=""):
         role("sluicegate-10-routes", routes(10), spread=spread(10)),
         role("sluicegate-10k-routes", routes(10_000), spread=spread(10_000)),
     ]
+    return [replace(subject, name=subject.name + suffix) for subject in roles]
 
 
 def routes(count):
@@ -114,6 +150,14 @@ def spread(count):
 NGINX_PASS = (
     'proxy_pass http://app; proxy_http_version 1.1; proxy_set_header Connection ""; '
     "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for; proxy_set_header Host $host;"
+)
+
+
+# The fields that Sluicegate adds by default, on requests and (Via) on answers.
+NGINX_FIELDS = NGINX_PASS + (
+    " proxy_set_header X-Real-IP $remote_addr; proxy_set_header X-Forwarded-Proto $scheme;"
+    " proxy_set_header X-Forwarded-Host $http_host; proxy_set_header X-Forwarded-Port $server_port;"
+    ' proxy_set_header X-Request-Id $request_id; proxy_set_header Via "1.1 peer-c5184ba0"; add_header Via "1.1 peer-c5184ba0";'
 )
 
 
@@ -140,17 +184,28 @@ def upstream(bench):
     return nginx_config(
         bench, "upstream",
         f'server {{ listen 127.0.0.1:{bench.upstream} backlog=4096; '
-        f'location / {{ default_type text/plain; return 200 "{BODY}"; }} }}',
+        f'location / {{ default_type text/plain; return 200 "{BODY}"; }} '
+        # A filter that may change the length makes the answer chunked.
+        f'location /chunked {{ default_type text/html; ssi on; return 200 "{BODY}"; }} }}',
     )
 
 
 def nginx(bench):
-    plain, limited = free_port(), free_port()
-    command = nginx_config(bench, "nginx", f"""limit_req_zone $http_x_api_key zone=keys:64m rate=1000000r/s;
-  server {{ listen 127.0.0.1:{plain} backlog=4096; location / {{ {NGINX_PASS} }} }}
-  server {{ listen 127.0.0.1:{limited} backlog=4096;
-    location / {{ limit_req zone=keys burst=1000000 nodelay; limit_req_status 429; {NGINX_PASS} }} }}""")
-    return [Subject("nginx", command, plain), Subject("nginx+limit", command, limited)]
+    """With and without a limit, and both again with the same fields."""
+    roles = {
+        name + fields: (free_port(), limit + passed)
+        for fields, passed in (("", NGINX_PASS), ("+fields", NGINX_FIELDS))
+        for name, limit in (("nginx", ""), ("nginx+limit", NGINX_LIMIT))
+    }
+    servers = [f"server {{ listen 127.0.0.1:{port} backlog=4096; location / {{ {text} }} }}" for port, text in roles.values()]
+    zone = "limit_req_zone $http_x_api_key zone=keys:64m rate=1000000r/s;"
+    command = nginx_config(bench, "nginx", "\n  ".join([zone, *servers]))
+    subjects = [Subject(name, command, port) for name, (port, _) in roles.items()]
+    equal = next(subject for subject in subjects if subject.name == "nginx+fields")
+    return subjects + [equal.asked(how) for how in LOADS]
+
+
+NGINX_LIMIT = "limit_req zone=keys burst=1000000 nodelay; limit_req_status 429; "
 
 
 # The usual way to share a limit between nginx servers: a counter script over kept connections.
@@ -198,7 +253,7 @@ def nginx_lua(bench):
 
 
 def haproxy(bench):
-    plain, limited = free_port(), free_port()
+    plain, fields, limited = free_port(), free_port(), free_port()
     path = bench.write("haproxy.cfg", f"""global
   nbthread 1
   maxconn 4096
@@ -214,6 +269,17 @@ backend app
 frontend plain
   bind 127.0.0.1:{plain}
   default_backend app
+frontend fields
+  bind 127.0.0.1:{fields}
+  unique-id-format %[rand,hex]%[rand,hex]%[rand,hex]%[rand,hex]
+  unique-id-header X-Request-Id
+  http-request set-header X-Real-IP %[src]
+  http-request set-header X-Forwarded-Proto http
+  http-request set-header X-Forwarded-Host %[req.hdr(host)]
+  http-request set-header X-Forwarded-Port %[dst_port]
+  http-request add-header Via "1.1 peer-c5184ba0"
+  http-response add-header Via "1.1 peer-c5184ba0"
+  default_backend app
 frontend limited
   bind 127.0.0.1:{limited}
   stick-table type string len 64 size 1m expire 60s store http_req_rate(1s)
@@ -222,16 +288,18 @@ frontend limited
   default_backend app
 """)
     command = ["haproxy", "-f", path]
-    return [Subject("haproxy", command, plain), Subject("haproxy+limit", command, limited)]
+    ports = {"haproxy": plain, "haproxy+fields": fields, "haproxy+limit": limited}
+    return [Subject(name, command, port) for name, port in ports.items()]
 
 
 def load_script(bench, subject):
     """The wrk script of a subject's load: KEYS requests, each with a client key of its own, in turn."""
     path, host = subject.spread or tuple(f"'{part}'" for part in subject.target)
+    more = "".join(f", [{json.dumps(name)}] = {json.dumps(value)}" for name, value in subject.head.items())
     return bench.write(f"{subject.name}.lua", f"""local turn, requests = 0, {{}}
 init = function()
   for i = 1, {KEYS} do
-    requests[i] = wrk.format("GET", {path}, {{ ["Host"] = {host}, ["X-Api-Key"] = "client-" .. i, ["Accept"] = "*/*" }})
+    requests[i] = wrk.format("GET", {path}, {{ ["Host"] = {host}, ["X-Api-Key"] = "client-" .. i, ["Accept"] = "*/*"{more} }})
   end
 end
 request = function()
