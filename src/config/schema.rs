@@ -32,7 +32,8 @@ sections! {
     SET = "set": "values" "file";
     LIMIT = "limit": "algorithm" "rate" "burst" "debt" "refill" "start" "anchor" "key" "missing"
         "cost" "mode" "on_error" "precision" "zone" "resets_at" "week_start" "state" "queue"
-        "nodelay" "in_flight" "lease" "charge_on" "refund_on" "settle" "max_delayed" "when" "overrides" "after";
+        "nodelay" "in_flight" "lease" "linger" "charge_on" "refund_on" "settle" "max_delayed" "when" "overrides"
+        "after";
     WHEN = "limit.when": "method" "path" "host" "route" "client" "header" "cookie" "query" "jwt";
     OVERRIDE = "limit.overrides": "key" "rate" "burst" "debt" "queue" "in_flight";
     ROUTE = "route": "name" "host" "path" "methods" "header" "upstream" "respond" "limits" "allow"

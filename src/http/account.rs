@@ -15,7 +15,7 @@ use super::respond::{self, Failure, Refusal};
 use super::slot::Slot;
 use crate::config::Server;
 use crate::limit::Verdict;
-use crate::limit::held::Held;
+use crate::limit::held::{Held, Leases};
 use crate::metrics::Metrics;
 use crate::route::Route;
 use crate::snapshot::{Reason, RouteHandles, Snapshot, UNMATCHED};
@@ -31,6 +31,8 @@ pub struct Account {
     closed: bool,
     /// What its limits want once its outcome is known.
     held: Option<Box<Held>>,
+    /// Its slots, from when it is forwarded.
+    leases: Option<Rc<Leases>>,
     log: Option<Box<Entry>>,
 }
 
@@ -44,6 +46,7 @@ impl Account {
             entered: false,
             closed: false,
             held: None,
+            leases: None,
             log: None,
         }
     }
@@ -100,6 +103,12 @@ impl Account {
         }
     }
 
+    /// The request is forwarded: its slots are shared with the exchange.
+    pub fn share_leases(&mut self) -> Option<Rc<Leases>> {
+        self.leases = self.held.as_mut().and_then(|held| held.leases());
+        self.leases.clone()
+    }
+
     /// The head of the answer, before it is edited, settles what the limits charged.
     pub fn answered(&mut self, response: &Response<Body>, refusal: Option<&Refusal>) {
         if let Some(held) = &mut self.held {
@@ -137,6 +146,7 @@ impl Account {
             stream: route.map_or(server.keepalive_timeout, |route| route.timeouts.stream),
             keepalive: server.keepalive_timeout,
             held: self.held.take(),
+            leases: self.leases.take(),
             log: self.log.take(),
         };
         response.map(|body| body.with_tail(tail))

@@ -2,6 +2,7 @@
 //! connection's deadline and the account. What ends with a response ends with its body.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,10 +14,11 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 
 use super::access_log::Entry;
+use super::linger::{self, Linger};
 use super::pool::Lease;
 use super::slot::{Phase, Slot};
 use super::upload::{Progress, Upload, UploadError, UploadState};
-use crate::limit::held::Held;
+use crate::limit::held::{Held, Leases};
 use crate::snapshot::RouteHandles;
 
 /// A response body as the client connection reads it.
@@ -27,8 +29,16 @@ pub struct Body {
 
 enum Source {
     Full(Bytes),
-    Upstream { body: Incoming, lease: Option<Lease>, progress: Option<Rc<Progress>> },
+    Upstream(Option<Arriving>),
     Echo(Upload),
+}
+
+/// The body of an upstream's response.
+pub struct Arriving {
+    pub body: Incoming,
+    pub lease: Lease,
+    pub progress: Option<Rc<Progress>>,
+    pub linger: Option<Linger>,
 }
 
 /// What ends with the response, whichever way it ends.
@@ -42,6 +52,7 @@ pub struct Tail {
     pub keepalive: Duration,
     /// What is given back to limits at the end.
     pub held: Option<Box<Held>>,
+    pub leases: Option<Rc<Leases>>,
     pub log: Option<Box<Entry>>,
 }
 
@@ -69,8 +80,8 @@ impl Body {
     }
 
     /// Streams an upstream's response; its connection is kept for reuse if both sides end.
-    pub fn upstream(body: Incoming, lease: Lease, progress: Option<Rc<Progress>>) -> Body {
-        Body { source: Source::Upstream { body, lease: Some(lease), progress }, tail: None }
+    pub fn upstream(arriving: Arriving) -> Body {
+        Body { source: Source::Upstream(Some(arriving)), tail: None }
     }
 
     /// Streams the request's own body back.
@@ -93,14 +104,9 @@ impl HttpBody for Body {
         let polled = match &mut self.source {
             Source::Full(bytes) if bytes.is_empty() => Poll::Ready(None),
             Source::Full(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            Source::Upstream { body, lease, .. } => {
-                let mut polled = Pin::new(&mut *body).poll_frame(cx);
-                if let (Poll::Pending, Some(lease)) = (&polled, lease) {
-                    // Asked for more, the connection reads more.
-                    lease.advance(cx);
-                    polled = Pin::new(body).poll_frame(cx);
-                }
-                polled.map(|frame| frame.map(|frame| frame.map_err(BodyError::Upstream)))
+            Source::Upstream(None) => Poll::Ready(None),
+            Source::Upstream(Some(arriving)) => {
+                arriving.poll(cx).map(|frame| frame.map(|frame| frame.map_err(BodyError::Upstream)))
             }
             Source::Echo(upload) => upload.poll(cx).map(|frame| frame.map(|frame| frame.map_err(BodyError::Upload))),
         };
@@ -116,7 +122,7 @@ impl HttpBody for Body {
     fn is_end_stream(&self) -> bool {
         match &self.source {
             Source::Full(bytes) => bytes.is_empty(),
-            Source::Upstream { body, .. } => body.is_end_stream(),
+            Source::Upstream(arriving) => arriving.as_ref().is_none_or(|arriving| arriving.body.is_end_stream()),
             Source::Echo(upload) => upload.is_end(),
         }
     }
@@ -124,18 +130,60 @@ impl HttpBody for Body {
     fn size_hint(&self) -> SizeHint {
         match &self.source {
             Source::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Source::Upstream { body, .. } => body.size_hint(),
+            Source::Upstream(Some(arriving)) => arriving.body.size_hint(),
+            Source::Upstream(None) => SizeHint::with_exact(0),
             Source::Echo(upload) => upload.size_hint(),
+        }
+    }
+}
+
+impl Arriving {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let mut polled = Pin::new(&mut self.body).poll_frame(cx);
+        if polled.is_pending() {
+            // Asked for more, the connection reads more.
+            self.lease.advance(cx);
+            polled = Pin::new(&mut self.body).poll_frame(cx);
+        }
+        polled
+    }
+
+    /// Nobody reads on.
+    fn end(mut self, stream: Duration) {
+        let sent = self.progress.as_ref().is_none_or(|progress| progress.state() == UploadState::Done);
+        if !sent {
+            return;
+        }
+        if self.body.is_end_stream() {
+            self.lease.release();
+        } else if let Some(linger) = self.linger.take() {
+            linger.go_on(self.discard(stream));
+        }
+    }
+
+    /// Reads the rest for nobody, within bounds.
+    pub async fn discard(mut self, stream: Duration) {
+        let mut left = linger::DISCARD_MAX;
+        while let Ok(frame) = tokio::time::timeout(stream, poll_fn(|cx| self.poll(cx))).await {
+            let size = match &frame {
+                None => return self.lease.release(),
+                Some(Ok(frame)) => frame.data_ref().map_or(0, Bytes::len),
+                Some(Err(_)) => return,
+            };
+            match left.checked_sub(size) {
+                Some(rest) => left = rest,
+                None => return,
+            }
         }
     }
 }
 
 impl Drop for Body {
     fn drop(&mut self) {
-        let Source::Upstream { body, lease, progress } = &mut self.source else { return };
-        let sent = progress.as_ref().is_none_or(|progress| progress.state() == UploadState::Done);
-        if let (true, true, Some(lease)) = (sent, body.is_end_stream(), lease.take()) {
-            lease.release();
+        if let Source::Upstream(arriving) = &mut self.source
+            && let Some(arriving) = arriving.take()
+        {
+            arriving.end(self.tail.as_ref().map_or(Duration::ZERO, |tail| tail.stream));
         }
     }
 }

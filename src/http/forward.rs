@@ -2,16 +2,20 @@
 //! Called by `gateway` once the request may pass.
 
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Instant;
 
 use http::header::HOST;
 use http::{HeaderMap, Method, Request, Response, Uri};
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 use prometheus::IntCounter;
+use tokio::time::timeout;
 
-use super::body::Body;
+use super::body::{Arriving, Body};
+use super::linger::Linger;
 use super::pool::{Lease, ServerPool, Servers};
 use super::respond::Failure;
 use super::slot::{Expired, Phase, Slot};
@@ -25,7 +29,21 @@ pub struct Outgoing {
     pub progress: Option<Rc<Progress>>,
     /// Send the server's own authority as `Host`.
     pub upstream_host: bool,
+    /// The exchange goes on when the client leaves.
+    pub linger: Option<Linger>,
 }
+
+/// A request under way to its response head. Dropped before that, its client has left.
+struct Asked {
+    running: Option<(Lease, Answer)>,
+    progress: Option<Rc<Progress>>,
+    linger: Option<Linger>,
+    timeouts: Timeouts,
+    since: Instant,
+}
+
+type Sent = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>;
+type Answer = Pin<Box<dyn Future<Output = Sent>>>;
 
 /// Servers asked for a connection before a request fails.
 const ATTEMPTS: usize = 3;
@@ -41,7 +59,7 @@ pub async fn forward(
     timeouts: &Timeouts,
     outgoing: Outgoing,
 ) -> Result<Response<Body>, Failure> {
-    let Outgoing { mut request, progress, upstream_host } = outgoing;
+    let Outgoing { mut request, progress, upstream_host, linger } = outgoing;
     let mut fresh = false;
     loop {
         let mut lease = acquire(servers, timeouts, fresh).await?;
@@ -54,15 +72,22 @@ pub async fn forward(
         } else {
             lease.detach();
         }
-        let mut response = pin!(lease.sender.try_send_request(request));
-        let exchange = poll_fn(|cx| {
-            lease.advance(cx);
-            response.as_mut().poll(cx)
-        });
-        let error = match slot.within(exchange).await {
+        let reused = lease.reused;
+        let response: Answer = Box::pin(lease.sender.try_send_request(request));
+        let mut asked = Asked {
+            running: Some((lease, response)),
+            progress: progress.clone(),
+            linger: linger.clone(),
+            timeouts: timeouts.clone(),
+            since: Instant::now(),
+        };
+        let sent = slot.within(poll_fn(|cx| asked.poll(cx))).await;
+        let lease = asked.running.take().map(|(lease, _)| lease);
+        let error = match sent {
             Ok(Ok(response)) => {
                 servers.outcomes.ok.inc();
-                return Ok(received(response, lease, progress));
+                let Some(lease) = lease else { return Err(Failure::Broken) };
+                return Ok(received(response, lease, progress, linger));
             }
             Ok(Err(error)) => error,
             // The client's slowness says nothing of the upstream.
@@ -73,7 +98,7 @@ pub async fn forward(
             }
         };
         slot.disarm();
-        request = match again(error, lease.reused, copy) {
+        request = match again(error, reused, copy) {
             Some(request) => request,
             None => return Err(failure(progress.as_deref(), &servers.outcomes.broken)),
         };
@@ -99,11 +124,51 @@ async fn acquire(servers: &Servers, timeouts: &Timeouts, fresh: bool) -> Result<
     Err(Failure::Connect)
 }
 
-fn received(response: Response<Incoming>, lease: Lease, progress: Option<Rc<Progress>>) -> Response<Body> {
+fn received(
+    response: Response<Incoming>,
+    lease: Lease,
+    progress: Option<Rc<Progress>>,
+    linger: Option<Linger>,
+) -> Response<Body> {
     if let Some(progress) = &progress {
         progress.answer();
     }
-    response.map(|body| Body::upstream(body, lease, progress))
+    response.map(|body| Body::upstream(Arriving { body, lease, progress, linger }))
+}
+
+impl Asked {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Sent> {
+        match &mut self.running {
+            Some((lease, response)) => {
+                lease.advance(cx);
+                response.as_mut().poll(cx)
+            }
+            None => Poll::Pending,
+        }
+    }
+
+    /// What is left of it without its client.
+    async fn discard(mut self) {
+        let left = self.timeouts.response.saturating_sub(self.since.elapsed());
+        let Ok(Ok(response)) = timeout(left, poll_fn(|cx| self.poll(cx))).await else {
+            self.running = None;
+            return;
+        };
+        if let Some((lease, _)) = self.running.take() {
+            let arriving = Arriving { body: response.into_body(), lease, progress: None, linger: None };
+            arriving.discard(self.timeouts.stream).await;
+        }
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        let sent = self.progress.as_ref().is_none_or(|progress| progress.state() == UploadState::Done);
+        if let (true, Some(linger), running @ Some(_)) = (sent, self.linger.take(), self.running.take()) {
+            let (progress, timeouts) = (self.progress.take(), self.timeouts.clone());
+            linger.go_on(Asked { running, progress, linger: None, timeouts, since: self.since }.discard());
+        }
+    }
 }
 
 /// What an idempotent request without a body needs to be sent again.

@@ -20,6 +20,7 @@ use super::delay::Seat;
 use super::forward::{self, Outgoing};
 use super::forwarding::Forwarding;
 use super::gate::{self, Admitted};
+use super::linger::Linger;
 use super::local::{Client, View};
 use super::respond::Refusal;
 use super::upload::{Progress, RequestBody, Upload, UploadState};
@@ -267,7 +268,9 @@ async fn send(
     *request.method_mut() = exchange.parts.method.clone();
     *request.uri_mut() = std::mem::take(&mut exchange.parts.uri);
     *request.headers_mut() = std::mem::take(&mut exchange.parts.headers);
-    let outgoing = Outgoing { request, progress: progress.clone(), upstream_host: route.rewrite.upstream_host };
+    let linger = exchange.account.share_leases().map(|leases| Linger::new(exchange.client, leases));
+    let upstream_host = route.rewrite.upstream_host;
+    let outgoing = Outgoing { request, progress: progress.clone(), upstream_host, linger };
     let servers = &exchange.view.upstreams[index];
     let answered = forward::forward(servers, &exchange.client.slot, &route.timeouts, outgoing).await;
     let mut response = answered.map_err(|failure| {

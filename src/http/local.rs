@@ -2,6 +2,7 @@
 //! what one of them keeps ([`Local`]), for one snapshot ([`View`]), for one connection
 //! ([`Client`]). Made by the workers.
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::net::IpAddr;
 use std::rc::{Rc, Weak};
@@ -56,6 +57,9 @@ pub struct View {
 pub struct Client {
     pub local: Rc<Local>,
     pub slot: Rc<Slot>,
+    /// Its place among the connections of the gateway, which it leaves when dropped: an exchange that
+    /// goes on after the client left still counts.
+    pub place: Box<dyn Any>,
     /// The peer; `127.0.0.1` on a Unix socket.
     pub peer: IpAddr,
     /// What its forwarding headers say.

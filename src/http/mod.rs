@@ -17,6 +17,7 @@ mod grpc;
 pub mod headers;
 pub mod hop;
 pub mod inspect;
+mod linger;
 pub mod local;
 pub mod pool;
 pub mod reject;

@@ -38,6 +38,7 @@ pub struct Slot {
     due: Cell<u64>,
     expired: Cell<bool>,
     cut: Cell<bool>,
+    lingers: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -54,6 +55,7 @@ impl Slot {
             due,
             expired: Cell::new(false),
             cut: Cell::new(false),
+            lingers: Cell::new(false),
             waker: RefCell::default(),
         }
     }
@@ -120,6 +122,20 @@ impl Slot {
 
     pub fn is_cut(&self) -> bool {
         self.cut.get()
+    }
+
+    /// The client has left, its exchange with the upstream goes on: waits until that is cut.
+    pub async fn linger(&self) {
+        self.lingers.set(true);
+        poll_fn(|cx| {
+            self.register(cx.waker());
+            if self.is_cut() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    pub fn lingers(&self) -> bool {
+        self.lingers.get()
     }
 
     /// Called by the worker at each tick.

@@ -1,6 +1,8 @@
 //! What a limit wants once the outcome of an admitted request is known: keep the charge, give it
 //! back, correct it, hold a lease meanwhile. Compiled from the config, asked by `held`.
 
+use std::time::Duration;
+
 use http::{HeaderMap, HeaderName, StatusCode};
 
 use super::algo::Rule;
@@ -14,6 +16,8 @@ pub struct Afterwards {
     pub settle: Option<HeaderName>,
     /// The charge is a lease: given back when the request ends, renewed until then.
     pub lease: bool,
+    /// How long the lease outlives a client that left, while the upstream works on its request.
+    pub linger: Duration,
     /// Requests of this limit that a worker holds back at once.
     pub max_delayed: Option<usize>,
 }

@@ -2,9 +2,11 @@
 //! and the leases to give back. Made by [`super::Limiter::decide`] for the limits that want it,
 //! kept by the request's account; dropping it, on whichever path, settles all of it once.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 
@@ -20,6 +22,10 @@ pub struct Held {
     /// The answer is known, so the end of the request changes no charge but leases.
     answered: bool,
 }
+
+/// Slots that a request took. They go back when the last of those who share them lets go: the request
+/// itself, and its exchange with the upstream, which may go on without a client.
+pub struct Leases(RefCell<Held>);
 
 /// One check that was charged.
 struct Charge {
@@ -53,6 +59,15 @@ impl Held {
     /// Its turn has come: the request goes on.
     pub fn go_on(&mut self) {
         self.charges.iter_mut().for_each(|charge| charge.waits = false);
+    }
+
+    /// Takes the leases out, for the request to share with its exchange.
+    pub fn leases(&mut self) -> Option<Rc<Leases>> {
+        let charges = std::mem::take(&mut self.charges);
+        let (leases, others): (Vec<_>, Vec<_>) = charges.into_iter().partition(|charge| charge.linger().is_some());
+        self.charges = others;
+        let held = Held { desk: self.desk.clone(), charges: leases, answered: true };
+        (!held.charges.is_empty()).then(|| Rc::new(Leases(RefCell::new(held))))
     }
 
     /// What `limit` charged, as far as it may come back.
@@ -104,6 +119,26 @@ impl Held {
 impl Charge {
     fn wants(&self) -> Option<&Afterwards> {
         self.check.limit.afterwards.as_ref()
+    }
+
+    /// Of a lease alone.
+    fn linger(&self) -> Option<Duration> {
+        self.wants().filter(|wants| wants.lease).map(|wants| wants.linger)
+    }
+}
+
+impl Leases {
+    /// How long after the client left the next of them goes back; `None` once all have.
+    pub fn linger(&self) -> Option<Duration> {
+        self.0.borrow().charges.iter().filter_map(Charge::linger).min()
+    }
+
+    /// Gives back those that go back `after` the client left, or before.
+    pub fn give_back(&self, after: Duration) {
+        self.0.borrow_mut().end(|charge| match charge.linger() {
+            Some(linger) if linger > after => (0, true),
+            _ => (-charge.check.cost, false),
+        });
     }
 }
 

@@ -70,10 +70,12 @@ fn admit<S>(worker: &Rc<Worker>, stream: S, peer: IpAddr, port: u16, name: &str)
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static,
 {
-    let Some(ticket) = worker.enter(peer, name) else { return };
+    let Some(place) = worker.enter(peer) else { return };
+    let open = worker.open(name);
     let client = Rc::new(Client {
         local: worker.local.clone(),
-        slot: ticket.slot().clone(),
+        slot: place.slot().clone(),
+        place: Box::new(place),
         peer,
         hop: Hop::new(peer, false, port),
         inspector: worker.inspector(),
@@ -81,7 +83,7 @@ where
     let worker = worker.clone();
     tokio::task::spawn_local(async move {
         connection::serve(stream, client, &worker).await;
-        drop(ticket);
+        drop(open);
     });
 }
 

@@ -18,8 +18,10 @@ impl Worker {
     pub(super) async fn drained(&self, timeout: Duration) -> bool {
         self.draining.set(true);
         self.slots.borrow().iter().for_each(|(_, slot)| slot.wake());
-        let whole = self.emptied(timeout).await;
-        if !whole {
+        let empty = self.emptied(timeout).await;
+        // Nobody misses the answer of an exchange whose client has left.
+        let whole = self.slots.borrow().iter().all(|(_, slot)| slot.lingers());
+        if !empty {
             self.slots.borrow().iter().for_each(|(_, slot)| slot.cut());
             // Each goes with its next turn.
             self.emptied(SETTLE).await;

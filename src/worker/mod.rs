@@ -223,7 +223,7 @@ impl Worker {
     }
 
     /// Counts a connection in, unless a cap is reached.
-    fn enter(self: &Rc<Worker>, peer: IpAddr, listener: &str) -> Option<Ticket> {
+    fn enter(self: &Rc<Worker>, peer: IpAddr) -> Option<Ticket> {
         let view = self.local.view();
         let server = &view.snapshot.config.server;
         if !self.census.enter(peer, server.max_connections, server.max_connections_per_ip) {
@@ -232,9 +232,14 @@ impl Worker {
         }
         let slot = Rc::new(Slot::new(self.ticks.clone()));
         let key = self.slots.borrow_mut().insert(slot.clone());
+        Some(Ticket { worker: self.clone(), slot, key, peer })
+    }
+
+    /// Shows an open connection in the metrics.
+    fn open(&self, listener: &str) -> Open {
         let gauge = self.gauge(listener);
         gauge.inc();
-        Some(Ticket { worker: self.clone(), slot, key, peer, gauge })
+        Open(gauge)
     }
 
     /// For a new connection.
@@ -271,7 +276,15 @@ struct Ticket {
     slot: Rc<Slot>,
     key: usize,
     peer: IpAddr,
-    gauge: IntGauge,
+}
+
+/// A connection that its client has not left, in the metrics.
+struct Open(IntGauge);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
 }
 
 impl Ticket {
@@ -284,7 +297,6 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         self.worker.slots.borrow_mut().remove(self.key);
         self.worker.census.leave(self.peer);
-        self.gauge.dec();
     }
 }
 

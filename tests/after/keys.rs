@@ -56,7 +56,7 @@ fn decisions(gateway: &Gateway, decision: &str) -> f64 {
 fn a_key_has_more_slots_or_none_or_no_end_of_them() {
     on_both_stores(|server| {
         let upstream = Upstream::silent();
-        let limit = "algorithm = \"concurrency\"\nin_flight = 1\noverrides = [{ key = \"acme\", in_flight = 3 }, \
+        let limit = "algorithm = \"concurrency\"\nin_flight = 1\nlinger = \"0s\"\noverrides = [{ key = \"acme\", in_flight = 3 }, \
                      { key = \"evil\", in_flight = 0 }, { key = \"us\", in_flight = \"unlimited\" }]\n";
         let gateway = gateway(server, &upstream.url(), limit);
         let mut all = Vec::new();

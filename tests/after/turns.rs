@@ -1,5 +1,6 @@
 //! Requests that wait for their turn, and slots held while a request runs.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::after::connected;
@@ -7,7 +8,7 @@ use crate::stores::RedisServer;
 use crate::support::client::{Client, get};
 use crate::support::gateway::Gateway;
 use crate::support::http::Message;
-use crate::support::upstream::{Upstream, nobody, ok};
+use crate::support::upstream::{Running, Upstream, nobody, ok};
 use crate::support::{PATIENCE, until};
 
 /// One every 200 ms, and four may wait.
@@ -140,7 +141,9 @@ fn a_drain_waits_for_those_that_wait() {
     assert!(gateway.exit().success());
 }
 
-const TWO: &str = "[limit.two]\nalgorithm = \"concurrency\"\nin_flight = 2\nlease = \"2s\"\nkey = \"all\"\n";
+/// Slots go back a moment after a client has left, whatever the upstream does.
+const TWO: &str =
+    "[limit.two]\nalgorithm = \"concurrency\"\nin_flight = 2\nlease = \"2s\"\nlinger = \"200ms\"\nkey = \"all\"\n";
 
 /// `/hang` is never answered, `/stream` never to its end, `/part` ends in the middle of its body, the others are answered.
 fn scripted() -> Upstream {
@@ -178,23 +181,70 @@ fn assert_free(gateway: &Gateway, upstream: &Upstream) {
     });
 }
 
+/// Works on each request for a moment, whatever becomes of its connection, and ends it in one of the ways
+/// in which a request can end.
+fn working() -> (Upstream, Arc<Running>) {
+    let running = Arc::<Running>::default();
+    let own = running.clone();
+    let upstream = Upstream::start(move |peer| {
+        while let Some(request) = peer.request()? {
+            let target = request.target().to_owned();
+            if target != "/" && target != "/broken" {
+                peer.send("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf")?;
+            }
+            own.work(Duration::from_millis(30));
+            match target.as_str() {
+                "/broken" | "/part" => return Ok(()),
+                "/late" => peer.send(" whole")?,
+                _ => peer.send(ok("in"))?,
+            }
+        }
+        Ok(())
+    });
+    (upstream, running)
+}
+
 #[test]
 fn slots_are_released_on_every_path() {
     for server in [None, Some(RedisServer::start(&[]))] {
         let store = server.as_ref().map_or(String::new(), store);
-        let upstream = scripted();
-        // A lease that ends by itself would hide a slot that was not released.
-        let gateway = gateway("", &store, &upstream.url(), "\"two\"", &TWO.replace("2s", "1h"));
-        for target in ["/", "/broken", "/"] {
-            for _ in 0..4 {
-                until("a slot", || gateway.get(target).status() != 429);
+        let (upstream, running) = working();
+        // A lease that ends by itself, or with its time after a client left, would hide a slot that was
+        // not released.
+        let two = TWO.replace("2s", "1h").replace("200ms", "1h");
+        let gateway = gateway("", &store, &upstream.url(), "\"two\"", &two);
+        for target in ["/", "/broken", "/part", "/late"] {
+            for leaves in [false, true] {
+                until("the upstream is at rest", || running.now() == 0);
+                let (mut admitted, before) = (0, running.ended());
+                until("more have run than there are slots", || {
+                    let mut clients = sent_to(&gateway, target, 3);
+                    if leaves {
+                        std::thread::sleep(Duration::from_millis(10));
+                    } else {
+                        // A broken answer, too, is one of a request that was admitted.
+                        let answers = clients.iter_mut().map(|client| client.try_answer("GET"));
+                        admitted += answers.filter(|answer| !matches!(answer, Ok(it) if it.status() == 429)).count();
+                    }
+                    running.ended() >= before + 6
+                });
+                assert!(running.most() <= 2, "{target}: {} at once", running.most());
+                assert!(leaves || admitted <= running.ended() - before, "{target}: {admitted} admitted, fewer ran");
             }
         }
-        for _ in 0..3 {
-            let mut client = gateway.client();
-            client.send(get("/part", ""));
-            client.try_answer("GET").unwrap_err();
-        }
+        until("the upstream is at rest", || running.now() == 0);
+        let mut both = sent_to(&gateway, "/", 2);
+        assert_eq!(statuses(&mut both), [200, 200]);
+    }
+}
+
+/// An upstream that never answers loses its requests, and they their slots.
+#[test]
+fn slots_of_requests_that_hang_are_released() {
+    for server in [None, Some(RedisServer::start(&[]))] {
+        let store = server.as_ref().map_or(String::new(), store);
+        let upstream = scripted();
+        let gateway = gateway("", &store, &upstream.url(), "\"two\"", &TWO.replace("2s", "1h"));
         // Taken twice over: the clients of each round leave while their requests run.
         assert_free(&gateway, &upstream);
         assert_free(&gateway, &upstream);
@@ -205,7 +255,8 @@ fn slots_are_released_on_every_path() {
 fn slots_taken_without_the_store_are_released_without_it() {
     let mut server = RedisServer::start(&[]);
     let upstream = scripted();
-    let gateway = gateway("", &store(&server), &upstream.url(), "\"two\"", &TWO.replace("2s", "1h"));
+    let two = TWO.replace("2s", "1h").replace("200ms", "0s");
+    let gateway = gateway("", &store(&server), &upstream.url(), "\"two\"", &two);
     server.kill();
     until("the store is away", || gateway.metric("store_up", &[]) == Some(0.0));
     for _ in 0..2 {
@@ -268,7 +319,8 @@ fn leases(server: &RedisServer) -> usize {
     keys.iter().map(|key| redis::cmd("ZCARD").arg(key).query::<usize>(&mut client).unwrap()).sum()
 }
 
-const MANY: &str = "[limit.many]\nalgorithm = \"concurrency\"\nin_flight = 300\nlease = \"1h\"\nkey = \"all\"\n";
+const MANY: &str = "[limit.many]\nalgorithm = \"concurrency\"\nin_flight = 300\nlease = \"1h\"\nlinger = \"200ms\"\n\
+                    key = \"all\"\n";
 
 #[test]
 fn slots_of_requests_that_are_cut_are_released() {

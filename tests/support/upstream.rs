@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use super::PATIENCE;
 use super::http::{Message, Reader, framing};
@@ -139,6 +140,38 @@ impl Peer {
     pub fn wait_for_end(&mut self) -> io::Result<()> {
         while !self.reader.ended()? {}
         Ok(())
+    }
+}
+
+/// Requests that the server works on.
+#[derive(Default)]
+pub struct Running {
+    now: AtomicUsize,
+    most: AtomicUsize,
+    ended: AtomicUsize,
+}
+
+impl Running {
+    /// One for so long, whatever becomes of its connection.
+    pub fn work(&self, time: Duration) {
+        let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        std::thread::sleep(time);
+        self.now.fetch_sub(1, Ordering::SeqCst);
+        self.ended.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub fn now(&self) -> usize {
+        self.now.load(Ordering::SeqCst)
+    }
+
+    /// At once, so far.
+    pub fn most(&self) -> usize {
+        self.most.load(Ordering::SeqCst)
+    }
+
+    pub fn ended(&self) -> usize {
+        self.ended.load(Ordering::SeqCst)
     }
 }
 

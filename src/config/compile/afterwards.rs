@@ -1,6 +1,8 @@
 //! What a limit wants once the outcome of a request is known: `charge_on`, `refund_on`, `settle`,
-//! `max_delayed`.
+//! `max_delayed`, `linger`.
 //! Called by `limit`.
+
+use std::time::Duration;
 
 use http::StatusCode;
 
@@ -9,6 +11,11 @@ use crate::config::tree::{Node, Value};
 use crate::config::values::{self, Fault, fault};
 use crate::limit::afterwards::{Afterwards, Charge, Outcomes};
 use crate::limit::algo::Rule;
+
+/// The default of `response_timeout`: with both left alone, no slot comes back while the gateway would
+/// itself still wait for the answer.
+const LINGER: Duration = Duration::from_secs(60);
+const LINGER_MAX: Duration = Duration::from_secs(3600);
 
 /// `None` is a mistake; most limits want nothing, `Some(None)`.
 #[expect(clippy::option_option, reason = "as every compiler of a section: None is a mistake")]
@@ -30,8 +37,15 @@ pub fn afterwards(section: &Section, rule: Option<&Rule>) -> Option<Option<After
         (None, None) => Charge::Always,
     };
     let max_delayed = super::server::usize_of(section.integer("max_delayed", 0..=10_000_000));
+    let linger = match section.node("linger") {
+        Some(_) => section.duration("linger", Duration::ZERO..=LINGER_MAX),
+        None => Some(LINGER),
+    };
     let rule = rule?;
-    let afterwards = Afterwards { charge, settle: settle?, max_delayed, ..Afterwards::of(rule) };
+    let mut afterwards = Afterwards { charge, settle: settle?, max_delayed, ..Afterwards::of(rule) };
+    if afterwards.lease {
+        afterwards.linger = linger?;
+    }
     if let (Some(node), false) = (section.node("max_delayed"), rule.delays()) {
         let help = "it bounds the requests that wait in the `queue` of a leaky_bucket";
         return section.fault("max_delayed", node, "this limit holds no request back", help);

@@ -20,7 +20,7 @@ const ALGORITHM_KEYS: &[(&str, &[&str])] = &[
     ("calendar", &["zone", "resets_at", "week_start"]),
     ("sliding_log", &["state"]),
     ("leaky_bucket", &["queue", "nodelay"]),
-    ("concurrency", &["in_flight", "lease"]),
+    ("concurrency", &["in_flight", "lease", "linger"]),
 ];
 
 /// The rule that the numbers of `section` make; also those of a limit with an override laid over.
@@ -30,7 +30,7 @@ pub fn rule(section: &Section, algorithm: &str) -> Option<Rule> {
         Some(_) if algorithm == "calendar" => None,
         None if algorithm == "concurrency" => None,
         Some(node) if algorithm == "concurrency" => {
-            section.fault("rate", node, "concurrency has no such parameter", "it takes in_flight, lease")
+            section.fault("rate", node, "concurrency has no such parameter", "it takes in_flight, lease, linger")
         }
         Some(_) => section.parse_at("rate", values::rate),
         None => section.absent(format!("{} has no rate", section.title), "add one, like rate = \"10/s\""),

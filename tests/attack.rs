@@ -1,0 +1,20 @@
+//! What hostile clients, upstreams, stores and clocks try against the promises of the running program,
+//! one file per promise.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking, its helpers too"
+)]
+
+#[path = "support/mod.rs"]
+#[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "small numbers of a test")]
+#[allow(clippy::cast_precision_loss, clippy::cast_sign_loss, reason = "likewise")]
+mod stores;
+#[path = "support/program.rs"]
+mod support;
+
+mod attack {
+    mod linger;
+}

@@ -1,0 +1,181 @@
+//! `concurrency` bounds what runs at the backend, not who waits: clients that leave free no slot while
+//! the backend, which takes no notice, works on.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::stores::RedisServer;
+use crate::support::client::{get, post};
+use crate::support::gateway::Gateway;
+use crate::support::until;
+use crate::support::upstream::{Running, Upstream, ok};
+
+const WORK: Duration = Duration::from_millis(300);
+
+/// Works on every request for `work` whatever becomes of its connection, and then answers. `/begun`
+/// gets the head of its answer before that, `/closed` nothing but the end of its connection.
+fn backend(work: Duration) -> (Upstream, Arc<Running>) {
+    let running = Arc::<Running>::default();
+    let own = running.clone();
+    let upstream = Upstream::start(move |peer| {
+        while let Some(request) = peer.request()? {
+            if request.target() == "/begun" {
+                peer.send("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nin")?;
+            }
+            own.work(work);
+            match request.target() {
+                "/begun" => peer.send("in")?,
+                "/closed" => return Ok(()),
+                _ => peer.send(ok("in"))?,
+            }
+        }
+        Ok(())
+    });
+    (upstream, running)
+}
+
+fn gateway(server: &str, store: &str, to: &Upstream, linger: &str) -> Gateway {
+    let linger = if linger.is_empty() { String::new() } else { format!("linger = \"{linger}\"\n") };
+    let gateway = Gateway::with(
+        server,
+        &format!(
+            "[store]\nurl = \"{store}\"\ndeadline = \"1s\"\n\n[[route]]\nname = \"app\"\nupstream = \"{}\"\n\
+             limits = [\"two\"]\n\n[limit.two]\nalgorithm = \"concurrency\"\nin_flight = 2\nlease = \"1s\"\nkey = \"all\"\n\
+             {linger}",
+            to.url()
+        ),
+    );
+    until("the store has been reached", || gateway.metric("store_up", &[]) == Some(1.0));
+    gateway
+}
+
+/// A client for each request, which leaves after 15 ms.
+fn abort(gateway: &Gateway, request: &str, times: usize) {
+    for _ in 0..times {
+        let mut client = gateway.client();
+        client.send(request);
+        std::thread::sleep(Duration::from_millis(15));
+    }
+}
+
+/// Two clients, which leave once their requests run.
+#[track_caller]
+fn leave_two(gateway: &Gateway, running: &Running) {
+    let mut clients = [gateway.client(), gateway.client()];
+    clients.iter_mut().for_each(|client| client.send(get("/", "")));
+    until("both run", || running.now() == 2);
+}
+
+fn attack(gateway: &Gateway, running: &Running, request: &str) -> usize {
+    abort(gateway, request, 100);
+    until("the backend is at rest", || running.now() == 0);
+    running.most()
+}
+
+#[test]
+fn aborts_put_no_more_on_the_backend_than_may_run() {
+    let redis = RedisServer::start(&[]);
+    for store in ["memory:".to_owned(), redis.url()] {
+        for (request, body) in [("/", ""), ("/begun", ""), ("/", "hello"), ("/closed", "")] {
+            let (upstream, running) = backend(WORK);
+            let gateway = gateway("", &store, &upstream, "");
+            let request = if body.is_empty() { get(request, "") } else { post(request, 5, "") + body };
+            assert_eq!(attack(&gateway, &running, &request), 2, "{store} {request:?}");
+            // The slots went on to others all the time.
+            assert!(running.ended() >= 6, "{store} {request:?}: {}", running.ended());
+            until("a slot", || gateway.get("/").status() == 200);
+        }
+    }
+}
+
+#[test]
+fn without_lingering_they_do() {
+    let (upstream, running) = backend(WORK);
+    let gateway = gateway("", "memory:", &upstream, "0s");
+    assert!(attack(&gateway, &running, &get("/", "")) > 10);
+}
+
+#[test]
+fn a_slot_outlives_its_client_by_its_own_time_at_most() {
+    let (upstream, running) = backend(Duration::from_secs(6));
+    let gateway = gateway("", "memory:", &upstream, "2500ms");
+    leave_two(&gateway, &running);
+    let start = Instant::now();
+    // The lease alone, which is shorter, is renewed until then.
+    until("a slot", || {
+        let mut client = gateway.client();
+        client.send(get("/", ""));
+        std::thread::sleep(Duration::from_millis(40));
+        running.now() > 2
+    });
+    let took = start.elapsed();
+    assert!(took >= Duration::from_millis(2400) && took < Duration::from_millis(3500), "{took:?}");
+    gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
+}
+
+#[test]
+fn what_was_read_for_nobody_leaves_a_connection_to_use() {
+    let (upstream, running) = backend(Duration::from_millis(100));
+    let gateway = gateway("", "memory:", &upstream, "");
+    for target in ["/", "/begun", "/", "/begun"] {
+        let ended = running.ended();
+        let mut client = gateway.client();
+        client.send(get(target, ""));
+        until("it runs", || running.now() == 1);
+        drop(client);
+        until("it has ended", || running.ended() == ended + 1);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(upstream.connections(), 1);
+}
+
+#[test]
+fn an_endless_answer_is_not_read_on_for_long() {
+    let upstream = Upstream::start(|peer| {
+        peer.request()?;
+        peer.send("HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n")?;
+        let mut sent = 0;
+        while peer.send([b'x'; 16 * 1024]).is_ok() {
+            sent += 16 * 1024;
+        }
+        peer.note(&format!("sent {sent}"));
+        Ok(())
+    });
+    let gateway = gateway("", "memory:", &upstream, "");
+    abort(&gateway, &get("/", ""), 1);
+    upstream.request();
+    let sent: usize = upstream.request().head.trim_start_matches("sent ").parse().unwrap();
+    // What the kernel and the client had taken comes on top.
+    assert!(sent < 20 * 1024 * 1024, "{sent}");
+}
+
+#[test]
+fn those_who_left_count_among_the_connections() {
+    let (upstream, running) = backend(Duration::from_secs(1));
+    let gateway = gateway("max_connections_per_ip = 2", "memory:", &upstream, "");
+    leave_two(&gateway, &running);
+    let mut third = gateway.client();
+    third.send(get("/", ""));
+    third.assert_closed();
+    until("they have ended", || running.ended() == 2);
+    until("a connection", || gateway.client().try_send(get("/", "")).is_ok() && running.ended() > 2);
+}
+
+#[test]
+fn a_drain_waits_for_them_as_for_requests() {
+    let redis = RedisServer::start(&[]);
+    for (timeout, end) in [("5s", 800..3000), ("300ms", 250..1300)] {
+        let work = if timeout == "5s" { Duration::from_secs(1) } else { Duration::from_secs(4) };
+        let (upstream, running) = backend(work);
+        let mut gateway = gateway(&format!("shutdown_timeout = \"{timeout}\""), &redis.url(), &upstream, "");
+        leave_two(&gateway, &running);
+        let start = Instant::now();
+        gateway.signal("TERM");
+        assert!(gateway.exit().success());
+        let took = start.elapsed().as_millis();
+        assert!(end.contains(&took), "{timeout}: {took} ms");
+        assert!(!gateway.log().contains("were cut"), "{}", gateway.log());
+        let keys: Vec<String> = redis::cmd("KEYS").arg("sg:*:concurrency").query(&mut redis.client()).unwrap();
+        assert_eq!(keys.len(), 0, "{timeout}: the slots are given back");
+    }
+}
