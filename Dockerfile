@@ -15,7 +15,9 @@ RUN mkdir src && touch src/lib.rs && echo 'fn main() {}' > src/main.rs \
 
 COPY . .
 ARG SLUICEGATE_REVISION=unknown
-RUN SLUICEGATE_REVISION="${SLUICEGATE_REVISION}" cargo build --release --locked --bin sluicegate
+# Profile-guided where the base has the tools (benches/pgo.sh names them), else plain.
+RUN SLUICEGATE_REVISION="${SLUICEGATE_REVISION}" benches/pgo.sh --if-possible \
+    && if [ -x target/pgo/sluicegate ]; then install target/pgo/sluicegate target/release/sluicegate; fi
 
 # The root of the final image. Its libraries are those the binary names, and the packages they come from are
 # recorded where vulnerability scanners look in an image without a package database.

@@ -58,6 +58,7 @@ def main():
         bench = make.Bench(directory, **({"upstream": options.upstream} if options.upstream else {}))
         chosen = choose(bench, options)
         results = measure(bench, chosen, options)
+    print(subprocess.run([options.binary, "--version"], capture_output=True, text=True, check=True).stdout.strip())
     print_subjects(chosen, results)
     print_goals(results)
     return print_faults(chosen, results)

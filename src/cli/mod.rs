@@ -21,6 +21,11 @@ use crate::control::{self, Source};
 const BAD_CONFIG: u8 = 2;
 const RUNTIME: u8 = 1;
 
+const VERSION: &str = match option_env!("SLUICEGATE_BUILD") {
+    Some(_) => concat!(env!("CARGO_PKG_VERSION"), " (profile-guided)"),
+    None => env!("CARGO_PKG_VERSION"),
+};
+
 const EXAMPLES: &str = "\
 Examples:
   sluicegate demo                                      see it work, nothing else needed
@@ -33,7 +38,7 @@ Signals: HUP reloads the config, TERM and INT drain; a second TERM or INT stops 
 Exit codes: 0 ok, 1 failed while running, 2 bad config or usage.";
 
 #[derive(Parser)]
-#[command(name = "sluicegate", version, about = "A reverse proxy with exact, distributed throttling built in.")]
+#[command(name = "sluicegate", version = VERSION, about = "A reverse proxy with exact, distributed throttling built in.")]
 #[command(after_help = EXAMPLES, arg_required_else_help = true, disable_help_subcommand = true)]
 struct Cli {
     #[command(flatten)]
