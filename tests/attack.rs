@@ -1,5 +1,5 @@
-//! What hostile clients, upstreams, stores and clocks try against the promises of the running program,
-//! one file per promise.
+//! What hostile clients, operators, upstreams, stores and clocks try against the promises of docs/limits.md
+//! on the running program, one file per promise.
 
 #![allow(
     clippy::unwrap_used,
@@ -17,4 +17,5 @@ mod support;
 
 mod attack {
     mod linger;
+    mod repeated_keys;
 }

@@ -9,6 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use http::{HeaderMap, HeaderValue};
 use proptest::prelude::*;
 use sluicegate::config::{self, Config};
+use sluicegate::limit::inputs::Repeated;
 use sluicegate::limit::key::{Facts, Key, KeyPart};
 
 const ROUTE: &str = "[[route]]\nupstream = \"echo:\"\n";
@@ -19,16 +20,18 @@ fn good(text: &str) -> Config {
 
 fn facts<'a>(headers: &'a HeaderMap, query: Option<&'a str>) -> Facts<'a> {
     let client = IpAddr::from([10, 1, 2, 3]);
-    Facts { client, method: "GET", host: "h", path: "/", query, headers, route: "r", claims: None }
+    Facts { client, method: "GET", host: "h", path: "/", query, headers, route: "r", params: &[], claims: None }
 }
 
 #[test]
 fn key_parts_have_names() {
-    let config =
-        good("[limit.x]\nrate = \"1/s\"\nkey = [\"cookie:Sid\", \"query:a[b]\", \"ip/24/56\", \"header:X-Key\"]");
+    let config = good(
+        "[limit.x]\nrate = \"1/s\"\nkey = [\"cookie:Sid\", \"query:a[b]\", \"param:post_id\", \"ip/24/56\", \"header:X-Key\"]",
+    );
     let key = [
         KeyPart::Cookie("Sid".into()),
         KeyPart::Query("a[b]".into()),
+        KeyPart::Param("post_id".into()),
         KeyPart::Ip { v4: 24, v6: 56 },
         KeyPart::Header("x-key".parse().unwrap()),
     ];
@@ -103,7 +106,7 @@ fn a_condition_needs_no_set_of_addresses_but_a_client_does() {
     let x = good(&text.replace("WHAT", "query = { q = \"set:s\" }")).limits.remove(0);
     let headers = HeaderMap::new();
     for (query, holds) in [("q=anna", true), ("q=10.0.0.0/8", true), ("q=10.0.0.1", false), ("", false)] {
-        assert_eq!(x.when.holds(&facts(&headers, Some(query))), holds, "{query}");
+        assert_eq!(x.when.holds(&facts(&headers, Some(query)), Repeated::Refuse), Ok(holds), "{query}");
     }
     let text = format!("{ROUTE}{}", text.replace("WHAT", "client = \"set:s\""));
     assert!(config::from_text("test", &text).unwrap_err().to_string().contains("`anna` is not an address"));
@@ -197,6 +200,7 @@ proptest! {
         let expected = if negated { words.all(|word| word) } else { words.any(|word| word) };
         let query = value.as_ref().map(|value| format!("q={value}"));
         let headers = HeaderMap::new();
-        prop_assert_eq!(config.limits[0].when.holds(&facts(&headers, query.as_deref())), expected, "{:?}", written);
+        let holds = config.limits[0].when.holds(&facts(&headers, query.as_deref()), Repeated::Refuse);
+        prop_assert_eq!(holds, Ok(expected), "{:?}", written);
     }
 }

@@ -79,7 +79,7 @@ fn every_key_part_has_budgets_of_its_own() {
             vec![("/", "cookie: a=1; sid=7\r\n"), ("/", "cookie: sid=\"7\"\r\n")],
             ("/", "cookie: sid=8\r\n"),
         ),
-        ("query:uid", vec![("/?uid=a+b", ""), ("/?x=1&u%69d=a%20b&uid=c", "")], ("/?uid=c", "")),
+        ("query:uid", vec![("/?uid=a+b", ""), ("/?x=1&u%69d=a%20b&id=c", "")], ("/?uid=c", "")),
         (
             "ip/24/56",
             vec![("/", "x-forwarded-for: 10.1.2.3\r\n"), ("/", "x-forwarded-for: 10.1.2.99\r\n")],

@@ -33,8 +33,8 @@ sections! {
     LIMIT = "limit": "algorithm" "rate" "burst" "debt" "refill" "start" "anchor" "key" "missing"
         "cost" "mode" "on_error" "precision" "zone" "resets_at" "week_start" "state" "queue"
         "nodelay" "in_flight" "lease" "linger" "charge_on" "refund_on" "settle" "max_delayed" "when" "overrides"
-        "after";
-    WHEN = "limit.when": "method" "path" "host" "route" "client" "header" "cookie" "query" "jwt";
+        "after" "repeated";
+    WHEN = "limit.when": "method" "path" "host" "route" "client" "header" "cookie" "query" "param" "jwt";
     OVERRIDE = "limit.overrides": "key" "rate" "burst" "debt" "queue" "in_flight";
     ROUTE = "route": "name" "host" "path" "methods" "header" "upstream" "respond" "limits" "allow"
         "deny" "rewrite" "request_headers" "response_headers" "max_body" "max_in_flight" "refuse"

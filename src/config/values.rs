@@ -247,6 +247,17 @@ pub fn cookie_name(text: &str) -> Result<String, Fault> {
     }
 }
 
+/// The name of a parameter in the template of a path.
+pub fn param_name(text: &str) -> Result<String, Fault> {
+    match text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
+        true => fault(
+            format!("`{{{text}}}` is not a parameter"),
+            "parameter names have letters, digits and `_`: \"/users/{id}\"",
+        ),
+        false => Ok(text.to_owned()),
+    }
+}
+
 /// The name of a query parameter or claim, decoded.
 pub fn input_name(text: &str, kind: &str) -> Result<String, Fault> {
     match text.len() {
@@ -255,8 +266,8 @@ pub fn input_name(text: &str, kind: &str) -> Result<String, Fault> {
     }
 }
 
-const KEY_HELP: &str = "key parts are ip, ip/24/56 (prefixes for IPv4 and IPv6), host, path, method, route, header:NAME, cookie:NAME, \
-     query:NAME, jwt:CLAIM, all";
+const KEY_HELP: &str = "key parts are ip, ip/24/56 (prefixes for IPv4 and IPv6), host, path, method, route, param:NAME, header:NAME, \
+     cookie:NAME, query:NAME, jwt:CLAIM, all";
 
 /// One part of a limit's key.
 pub fn key_part(text: &str) -> Result<KeyPart, Fault> {
@@ -276,6 +287,9 @@ pub fn key_part(text: &str) -> Result<KeyPart, Fault> {
             }
             if let Some(name) = text.strip_prefix("query:") {
                 return input_name(name, "query parameter").map(KeyPart::Query);
+            }
+            if let Some(name) = text.strip_prefix("param:") {
+                return param_name(name).map(KeyPart::Param);
             }
             if let Some(name) = text.strip_prefix("jwt:") {
                 return input_name(name, "claim").map(KeyPart::Claim);

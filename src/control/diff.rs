@@ -123,6 +123,8 @@ fn content(route: &Route, config: &Config) -> String {
     let Route {
         name: _,
         matcher,
+        // Of the path.
+        params: _,
         action,
         limits,
         allow,

@@ -154,6 +154,7 @@ async fn limit(
         query: admitted.query(),
         headers: &exchange.parts.headers,
         route: &route.name,
+        params: &route.params,
         claims: claims(exchange, route),
     };
     let mut verdict = exchange.view.limiter.decide(&route.limits, &facts).await;

@@ -24,6 +24,7 @@ const GRPC_RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-retry-p
 #[derive(Clone, Copy)]
 enum Code {
     Cancelled = 1,
+    InvalidArgument = 3,
     DeadlineExceeded = 4,
     PermissionDenied = 7,
     ResourceExhausted = 8,
@@ -83,6 +84,7 @@ fn limited(outcome: Outcome) -> (Code, Option<i64>) {
     match respond::reason(outcome) {
         Reason::StoreDown => (Code::Unavailable, respond::retry_after(outcome).map(|wait_s| wait_s * 1000)),
         Reason::MissingKey => (Code::PermissionDenied, None),
+        Reason::RepeatedKey => (Code::InvalidArgument, None),
         Reason::NeverFits => (Code::ResourceExhausted, Some(NEVER)),
         _ => (Code::ResourceExhausted, outcome.answer().map(|answer| answer.retry_ms)),
     }

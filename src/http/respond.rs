@@ -108,6 +108,7 @@ pub fn reason(outcome: Outcome) -> Reason {
     match outcome {
         Outcome::Closed => Reason::StoreDown,
         Outcome::MissingKey => Reason::MissingKey,
+        Outcome::RepeatedKey => Reason::RepeatedKey,
         Outcome::Blocked => Reason::Blocked,
         _ if outcome.answer().is_some_and(|answer| answer.retry_ms == NEVER) => Reason::NeverFits,
         _ => Reason::Exhausted,
@@ -131,6 +132,7 @@ fn limited(route: &Route, verdict: &Verdict, limit: &Limit, outcome: Outcome) ->
     let status = match outcome {
         Outcome::Closed => StatusCode::SERVICE_UNAVAILABLE,
         Outcome::MissingKey => StatusCode::FORBIDDEN,
+        Outcome::RepeatedKey => StatusCode::BAD_REQUEST,
         _ => route.refuse.status,
     };
     let wait = retry_after(outcome);
@@ -155,7 +157,7 @@ fn problem(status: StatusCode, route: &Route, verdict: &Verdict, outcome: Outcom
     let violated: Vec<&str> = verdict.violated(&route.limits).map(|limit| limit.name.as_str()).collect();
     let kind = match outcome {
         Outcome::Closed => REDUCED_CAPACITY,
-        Outcome::MissingKey => "about:blank",
+        Outcome::MissingKey | Outcome::RepeatedKey => "about:blank",
         _ => QUOTA_EXCEEDED,
     };
     let title = title(outcome);
@@ -172,6 +174,9 @@ pub fn title(outcome: Outcome) -> &'static str {
     match reason(outcome) {
         Reason::StoreDown => "the limit store is away and this route closes without it",
         Reason::MissingKey => "the request lacks what its limit is keyed by",
+        Reason::RepeatedKey => {
+            "the request says more than once, or in a way that servers read differently, what its limit reads"
+        }
         Reason::NeverFits => "the request costs more than its quota ever holds",
         Reason::Blocked => "the quota of this client is 0",
         _ => "request quota exceeded",

@@ -101,11 +101,14 @@ impl Afterwards {
     }
 }
 
-/// The cost a response states; `None` if it states none, or no number.
+/// The cost a response states, of several the largest; `None` if it states none, or no number.
 fn stated(headers: &HeaderMap, name: &HeaderName) -> Option<i64> {
-    let digits = headers.get(name)?.to_str().ok()?;
-    let number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    number.then(|| digits.parse().map_or(COST_MAX, |cost: i64| cost.min(COST_MAX)))
+    let costs = headers.get_all(name).iter().filter_map(|value| {
+        let digits = value.to_str().ok()?;
+        let number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        number.then(|| digits.parse().map_or(COST_MAX, |cost: i64| cost.min(COST_MAX)))
+    });
+    costs.max()
 }
 
 #[cfg(test)]
@@ -155,6 +158,8 @@ mod tests {
             let headers = HeaderMap::from_iter([(NAME, HeaderValue::from_static(stated))]);
             assert_eq!(settle.correction(answered(200, &headers), 3), correction, "{stated:?}");
         }
+        let twice = ["2", "8", "no", "5"].map(|stated| (NAME, HeaderValue::from_static(stated)));
+        assert_eq!(settle.correction(answered(200, &HeaderMap::from_iter(twice)), 3), 5);
         assert_eq!(settle.correction(answered(200, &HeaderMap::new()), 3), 0);
         assert_eq!(settle.correction(End::Aborted, 3), 0);
     }

@@ -4,7 +4,8 @@
 //! - The base does not apply to a request (`when`, a skipped key, no end to its budget): neither
 //!   does what comes after it.
 //! - What comes after does not apply: the base refuses for itself.
-//! - The base is blocked for the key: what comes after decides from the start.
+//! - The base is blocked for the key, or cannot tell whose budget is meant: what comes after decides
+//!   from the start.
 
 use std::sync::Arc;
 
@@ -20,6 +21,8 @@ pub enum Ask {
     Nothing,
     /// A part of the key is missing and `missing = "refuse"`.
     Missing,
+    /// What it reads stands there more than once, and `repeated = "refuse"`.
+    Ambiguous,
     Blocked(Standing),
     Unlimited,
 }
@@ -47,6 +50,8 @@ pub fn link(limits: &[Arc<Limit>], asks: &mut [Ask]) {
                 continue;
             }
             (Some(Ask::Blocked(_)), _) => continue,
+            // Refused, by the base or by what comes after it, unless that is a shadow.
+            (Some(Ask::Ambiguous), _) | (Some(Ask::Check(_)), Ask::Ambiguous) => continue,
             _ => Ask::Nothing,
         };
         *ask = next;

@@ -115,7 +115,7 @@ impl Desk {
         let Some(limit) = limits.get(&check.limit.name).filter(|limit| limit.rule.name() == check.rule.name()) else {
             return;
         };
-        let own = check.whose.as_deref().and_then(|whose| limit.overrides.find_field(whose));
+        let own = check.whose.as_deref().and_then(|whose| limit.overrides.find(whose));
         let rule = match own {
             None => limit.rule.clone(),
             Some(Budget::Rule(rule)) => rule,

@@ -1,33 +1,218 @@
-//! What a request says under a name: query parameters and cookies, read as the servers behind
-//! read them, so that another spelling of the same thing is not another thing. Called by `key`,
-//! `when` and costs.
+//! What a request says under a name: header fields, query parameters, cookies and segments of the
+//! path, read as the servers behind read them, so that another spelling of the same thing is not
+//! another thing. Called by `key`, `when` and costs.
 
 use std::borrow::Cow;
 
-use http::HeaderMap;
 use http::header::COOKIE;
+use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode;
 
-/// The first parameter called `name`, decoded: `%41` is `A` and `+` a space, in names too. One
-/// without `=` has an empty value.
-pub fn query<'q>(query: Option<&'q str>, name: &str) -> Option<Cow<'q, [u8]>> {
-    query?.split('&').find_map(|pair| {
+/// What counts where a name stands in a request more than once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Repeated {
+    /// Nothing: servers differ in which one they read. The same goes for whatever one server takes
+    /// for the name, or for the end of the value, and another does not.
+    #[default]
+    Refuse,
+    First,
+    Last,
+}
+
+/// Servers would not agree on what the request says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ambiguous;
+
+/// A value; `None` when absent.
+pub type Found<'a> = Result<Option<Cow<'a, [u8]>>, Ambiguous>;
+
+/// The field `name`, whose lines are values each: a comma divides none. Where it must stand once, so
+/// must its names in CGI and what descends from it, which know no other sign than `_`.
+pub fn header<'h>(headers: &'h HeaderMap, name: &HeaderName, repeated: Repeated) -> Found<'h> {
+    let mut lines = headers.get_all(name).iter();
+    let line = match repeated {
+        Repeated::First => lines.next(),
+        Repeated::Last => lines.next_back(),
+        Repeated::Refuse => {
+            let line = lines.next();
+            let is_alias = |other: &HeaderName| {
+                let (other, name) = (other.as_str(), name.as_str());
+                other.len() == name.len() && other != name && other.bytes().map(folded).eq(name.bytes().map(folded))
+            };
+            if lines.next().is_some() || headers.keys().any(is_alias) {
+                return Err(Ambiguous);
+            }
+            line
+        }
+    };
+    Ok(line.map(|line| Cow::Borrowed(line.as_bytes())))
+}
+
+/// The parameter `name`, decoded: `%41` is `A` and `+` a space, in names too. One without `=` has an
+/// empty value.
+pub fn query<'q>(query: Option<&'q str>, name: &str, repeated: Repeated) -> Found<'q> {
+    let Some(query) = query else { return Ok(None) };
+    if repeated == Repeated::Refuse {
+        return query_once(query, name);
+    }
+    let mut values = query.split('&').filter(|pair| !pair.is_empty()).filter_map(|pair| {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        (!pair.is_empty() && *decoded(key) == *name.as_bytes()).then(|| decoded(value))
+        (compare(key.as_bytes(), name) == Likeness::Same).then_some(value)
+    });
+    let value = if repeated == Repeated::First { values.next() } else { values.next_back() };
+    Ok(value.map(decoded))
+}
+
+/// Some servers end a pair at `;` too.
+fn query_once<'q>(query: &'q str, name: &str) -> Found<'q> {
+    let mut found = None;
+    for pair in query.split('&') {
+        for part in pair.split(';').filter(|part| !part.is_empty()) {
+            let (key, value) = part.split_once('=').unwrap_or((part, ""));
+            match compare(key.as_bytes(), name) {
+                Likeness::None => {}
+                Likeness::Same if part.len() == pair.len() && found.is_none() && !has_wide(value.as_bytes()) => {
+                    found = Some(value);
+                }
+                _ => return Err(Ambiguous),
+            }
+        }
+    }
+    Ok(found.map(decoded))
+}
+
+/// The cookie `name`, percent-decoded, without spaces and one pair of quotes around its value.
+pub fn cookie<'h>(headers: &'h HeaderMap, name: &str, repeated: Repeated) -> Found<'h> {
+    let mut found = None;
+    for pair in headers.get_all(COOKIE).iter().flat_map(pairs) {
+        let (key, value) = match pair.iter().position(|byte| *byte == b'=') {
+            Some(equals) => (pair[..equals].trim_ascii(), Some(pair[equals + 1..].trim_ascii())),
+            None => (pair, None),
+        };
+        match value.filter(|_| key == name.as_bytes()) {
+            Some(value) => match repeated {
+                Repeated::First if found.is_some() => {}
+                Repeated::Refuse if found.is_some() || hides_one(pair, name) || !is_whole(value) => {
+                    return Err(Ambiguous);
+                }
+                _ => found = Some(value),
+            },
+            None if repeated != Repeated::Refuse => {}
+            None if compare(key, name) != Likeness::None || hides_one(pair, name) => return Err(Ambiguous),
+            None => {}
+        }
+    }
+    Ok(found.map(|value| percent_decode(unquoted(value)).into()))
+}
+
+fn pairs(field: &HeaderValue) -> impl Iterator<Item = &[u8]> {
+    field.as_bytes().split(|byte| *byte == b';').map(<[u8]>::trim_ascii).filter(|pair| !pair.is_empty())
+}
+
+/// Whether servers of another school, to whom a cookie ends at a comma, a space or a quote, see the
+/// name after its start.
+fn hides_one(pair: &[u8], name: &str) -> bool {
+    let mut pieces = pair.split(|byte| matches!(byte, b',' | b' ' | b'\t' | b'"')).skip(1);
+    pieces.any(|piece| {
+        let key = piece.split(|byte| *byte == b'=').next().unwrap_or_default();
+        !key.is_empty() && compare(key, name) != Likeness::None
     })
 }
 
-/// The first cookie called `name`, without spaces and one pair of quotes around its value.
-pub fn cookie<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h [u8]> {
-    headers.get_all(COOKIE).iter().flat_map(|field| field.as_bytes().split(|byte| *byte == b';')).find_map(|pair| {
-        let equals = pair.iter().position(|byte| *byte == b'=')?;
-        let (key, value) = (pair[..equals].trim_ascii(), pair[equals + 1..].trim_ascii());
-        let plain = match value {
-            [b'"', inner @ .., b'"'] => inner,
-            plain => plain,
+/// Whether all servers read the value to its end, and none of them undoes an escape.
+fn is_whole(value: &[u8]) -> bool {
+    !unquoted(value).iter().any(|byte| matches!(byte, b',' | b' ' | b'\t' | b'"' | b'\\'))
+}
+
+fn unquoted(value: &[u8]) -> &[u8] {
+    match value {
+        [b'"', inner @ .., b'"'] => inner,
+        plain => plain,
+    }
+}
+
+/// Segment `index` of a canonical path, from 0, percent-decoded. Some servers end it at `;`.
+pub fn segment(path: &str, index: usize, repeated: Repeated) -> Found<'_> {
+    match path.split('/').nth(index + 1) {
+        Some(segment) if repeated == Repeated::Refuse && segment.contains(';') => Err(Ambiguous),
+        segment => Ok(segment.map(|segment| percent_decode(segment.as_bytes()).into())),
+    }
+}
+
+/// How a name in a request compares with the one looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Likeness {
+    Same,
+    /// Some server takes it for the name: one that knows no case, makes `_` of signs, ends names at
+    /// `[` or at a zero byte, or takes spaces off.
+    Alike,
+    None,
+}
+
+fn compare(written: &[u8], name: &str) -> Likeness {
+    let mut rest = Decoded(written);
+    let mut same = true;
+    let mut expected = name.bytes();
+    let mut next = rest.next();
+    if next == Some(b' ') && !name.starts_with(' ') {
+        same = false;
+        next = rest.find(|byte| *byte != b' ');
+    }
+    while let Some(byte) = next {
+        let Some(expected) = expected.next() else {
+            let ends = matches!(byte, b'[' | 0) || (byte == b' ' && rest.all(|byte| byte == b' '));
+            return if ends { Likeness::Alike } else { Likeness::None };
         };
-        (key == name.as_bytes()).then_some(plain)
-    })
+        if folded(byte) != folded(expected) {
+            return Likeness::None;
+        }
+        same &= byte == expected;
+        next = rest.next();
+    }
+    match expected.next() {
+        Some(_) => Likeness::None,
+        None if same && !has_wide(written) => Likeness::Same,
+        None => Likeness::Alike,
+    }
+}
+
+/// Whether `%uXXXX` may stand in it, which only some servers decode.
+fn has_wide(text: &[u8]) -> bool {
+    text.windows(2).any(|pair| pair[0] == b'%' && pair[1].eq_ignore_ascii_case(&b'u'))
+}
+
+fn folded(byte: u8) -> u8 {
+    match byte {
+        b'A'..=b'Z' => byte.to_ascii_lowercase(),
+        b'a'..=b'z' | b'0'..=b'9' | 0x80.. | 0 => byte,
+        _ => b'_',
+    }
+}
+
+/// The bytes of a name in a form or a query: `%XX`, `+`, and `%u00XX`.
+struct Decoded<'a>(&'a [u8]);
+
+impl Iterator for Decoded<'_> {
+    type Item = u8;
+
+    fn next(&mut self) -> Option<u8> {
+        let (byte, rest) = self.0.split_first()?;
+        let (byte, rest) = match (byte, rest) {
+            (b'+', _) => (b' ', rest),
+            (b'%', [b'u' | b'U', b'0', b'0', high, low, rest @ ..]) if hex(*high, *low).is_some() => {
+                (hex(*high, *low)?, rest)
+            }
+            (b'%', [high, low, rest @ ..]) if hex(*high, *low).is_some() => (hex(*high, *low)?, rest),
+            (byte, rest) => (*byte, rest),
+        };
+        self.0 = rest;
+        Some(byte)
+    }
+}
+
+fn hex(high: u8, low: u8) -> Option<u8> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    Some(digit(high)? << 4 | digit(low)?)
 }
 
 /// Undoes the encoding of forms. A `%` that encodes nothing stands for itself.
@@ -41,41 +226,143 @@ fn decoded(text: &str) -> Cow<'_, [u8]> {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
 
-    fn param(text: &str, name: &str) -> Option<String> {
-        query(Some(text), name).map(|value| String::from_utf8(value.into_owned()).unwrap())
+    fn shown(found: Found) -> Result<Option<String>, Ambiguous> {
+        found.map(|value| value.map(|value| String::from_utf8(value.into_owned()).unwrap()))
+    }
+
+    fn param(text: &str, name: &str, repeated: Repeated) -> Result<Option<String>, Ambiguous> {
+        shown(query(Some(text), name, repeated))
+    }
+
+    fn some(text: &str) -> Result<Option<String>, Ambiguous> {
+        Ok(Some(text.to_owned()))
     }
 
     #[test]
-    fn the_first_parameter_counts_however_it_is_spelt() {
+    fn a_parameter_counts_however_it_is_spelt() {
         for (text, value) in [
             ("act=1", Some("1")),
-            ("x=1&act=2&act=3", Some("2")),
+            ("x=1&act=2", Some("2")),
             ("%61c%74=2", Some("2")),
             ("act", Some("")),
             ("act=", Some("")),
-            ("act=a+b%20c%2B", Some("a b c+")),
+            ("act=a+b%20c%2B%3B", Some("a b c+;")),
             ("act=1=2", Some("1=2")),
             ("act=%zz%4", Some("%zz%4")),
-            ("xact=1&actx=1&a=ct", None),
+            ("xact=1&actx=1&a=ct&ac%u0174=1&act.x=1", None),
             ("", None),
         ] {
-            assert_eq!(param(text, "act").as_deref(), value, "{text}");
+            for repeated in [Repeated::Refuse, Repeated::First, Repeated::Last] {
+                assert_eq!(param(text, "act", repeated), Ok(value.map(str::to_owned)), "{text} {repeated:?}");
+            }
         }
-        assert_eq!(param("&&=1", ""), Some("1".to_owned()));
-        assert_eq!(query(None, "act"), None);
+        assert_eq!(param("&&=1", "", Repeated::Refuse), some("1"));
+        assert_eq!(query(None, "act", Repeated::Refuse), Ok(None));
+    }
+
+    /// Each reads as `user=real` on some servers and as something else on others.
+    #[test]
+    fn what_servers_read_differently_is_ambiguous() {
+        for text in [
+            "user=x&user=real",
+            "user=real&user=real",
+            "us%65r=x&user=real",
+            "user&user=real",
+            "user=real&user",
+            "user=x&User=real",
+            "User=real",
+            "a=1;user=real",
+            "user=real;x",
+            "user;x=1",
+            "user[]=real",
+            "user=x&user%5B0%5D=real",
+            "user=x&+user=real",
+            "user%00x=real",
+            "user+=real",
+            "%u0075ser=real",
+            "user=x&%U0075ser=real",
+            "user=%u0072eal",
+            "user=%U0072eal",
+        ] {
+            assert_eq!(param(text, "user", Repeated::Refuse), Err(Ambiguous), "{text}");
+        }
+        assert_eq!(param("user=x&user.id=1", "user_id", Repeated::Refuse), Err(Ambiguous));
+        assert_eq!(param("filter[user]=1&filter[day]=2", "filter[user]", Repeated::Refuse), some("1"));
     }
 
     #[test]
-    fn the_first_cookie_counts() {
-        let mut headers = HeaderMap::new();
-        headers.append(COOKIE, HeaderValue::from_static("a=1; sid=\"x y\";b"));
-        headers.append(COOKIE, HeaderValue::from_static("sid=2; c = 3 "));
-        let get = |name| cookie(&headers, name).map(|value| str::from_utf8(value).unwrap());
-        assert_eq!((get("a"), get("sid"), get("c")), (Some("1"), Some("x y"), Some("3")));
-        assert_eq!((get("b"), get("d")), (None, None));
+    fn the_first_or_the_last_parameter_counts_where_a_limit_says_so() {
+        let text = "user=a&us%65r=b;c&User=d&user";
+        assert_eq!(param(text, "user", Repeated::First), some("a"));
+        assert_eq!(param(text, "user", Repeated::Last), some(""));
+        assert_eq!(param("user=a&us%65r=b;c", "user", Repeated::Last), some("b;c"));
+    }
+
+    #[test]
+    fn a_field_stands_once_under_any_of_its_names() {
+        const NAME: HeaderName = HeaderName::from_static("x-api-key");
+        let of = |lines: &[(&'static str, &'static str)], repeated| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in lines {
+                headers.append(*name, HeaderValue::from_static(value));
+            }
+            shown(header(&headers, &NAME, repeated))
+        };
+        let twice = [("x-api-key", "a, b"), ("x-api-key", "c")];
+        assert_eq!(of(&twice[..1], Repeated::Refuse), some("a, b"));
+        assert_eq!(of(&twice, Repeated::Refuse), Err(Ambiguous));
+        assert_eq!(of(&twice, Repeated::First), some("a, b"));
+        assert_eq!(of(&twice, Repeated::Last), some("c"));
+        for alias in ["x_api_key", "x-api_key", "x.api.key"] {
+            assert_eq!(of(&[("x-api-key", "a"), (alias, "b")], Repeated::Refuse), Err(Ambiguous), "{alias}");
+            assert_eq!(of(&[(alias, "b")], Repeated::Refuse), Err(Ambiguous), "{alias}");
+            assert_eq!(of(&[(alias, "b")], Repeated::Last), Ok(None), "{alias}");
+        }
+        assert_eq!(of(&[("x-api-keys", "a"), ("x-apis-key", "b")], Repeated::Refuse), Ok(None));
+    }
+
+    #[test]
+    fn a_cookie_stands_once_in_all_lines() {
+        let of = |lines: &[&'static str], name: &str, repeated| {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                headers.append(COOKIE, HeaderValue::from_static(line));
+            }
+            shown(cookie(&headers, name, repeated))
+        };
+        let lines = ["a=1; sid=\"x%79\";b", "d=2; c = 3 "];
+        for (name, value) in [("a", Some("1")), ("sid", Some("xy")), ("c", Some("3")), ("e", None)] {
+            for repeated in [Repeated::Refuse, Repeated::First, Repeated::Last] {
+                assert_eq!(of(&lines, name, repeated), Ok(value.map(str::to_owned)), "{name} {repeated:?}");
+            }
+        }
+        for lines in [
+            &["sid=x; sid=real"][..],
+            &["sid=x", "sid=real"],
+            &["sid; sid=real"],
+            &["sid=real; SID=x"],
+            &["%73id=real"],
+            &["a=1,sid=real"],
+            &["sid=x, sid=real"],
+            &["a sid=real"],
+            &["sid=real x"],
+            &["sid=real,x"],
+            &["sid=\"\\162eal\""],
+        ] {
+            assert_eq!(of(lines, "sid", Repeated::Refuse), Err(Ambiguous), "{lines:?}");
+        }
+        assert_eq!(of(&["sid=1; sid=2", "sid=3"], "sid", Repeated::First), some("1"));
+        assert_eq!(of(&["sid=1; sid=2", "sid=3; SID=4"], "sid", Repeated::Last), some("3"));
+    }
+
+    #[test]
+    fn a_segment_is_decoded() {
+        let of = |path, index, repeated| shown(segment(path, index, repeated));
+        assert_eq!(of("/posts/a%21b/vote", 1, Repeated::Refuse), some("a!b"));
+        assert_eq!(of("/posts/1;v=2/vote", 1, Repeated::Refuse), Err(Ambiguous));
+        assert_eq!(of("/posts/1;v=2/vote", 1, Repeated::First), some("1;v=2"));
+        assert_eq!(of("/posts", 1, Repeated::Refuse), Ok(None));
     }
 }

@@ -1,5 +1,5 @@
-//! Whose budget: the parts of a limit's key, read from a request and written as a state key, and
-//! the cost of a request. Every store uses the same keys.
+//! Whose budget: the parts of a limit's key, read from a request, and the cost of the request. What
+//! the budget is called then is in `names`.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
-use sha2::{Digest, Sha256};
 
-use super::inputs;
+use super::inputs::{self, Ambiguous, Found, Repeated};
 use super::jwt::Claims;
+use super::names;
 
 /// The parts, in config order; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +31,8 @@ pub enum KeyPart {
     Header(HeaderName),
     Cookie(String),
     Query(String),
+    /// What `{NAME}` of the route's template takes.
+    Param(String),
     /// A claim of a verified token.
     Claim(String),
     All,
@@ -56,14 +58,27 @@ pub struct Facts<'a> {
     pub query: Option<&'a str>,
     pub headers: &'a HeaderMap,
     pub route: &'a str,
+    /// Of the route's template.
+    pub params: &'a [Param],
     /// Of the verified token, if there is one and a limit of the route asks for it.
     pub claims: Option<Arc<Claims>>,
+}
+
+/// A `{NAME}` of a template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Param {
+    pub name: String,
+    /// The segment of the path that it takes, from 0.
+    pub segment: usize,
 }
 
 /// Where the values of key parts come from: a request, or somebody who asks about one.
 pub trait Parts {
     /// `None` when absent.
-    fn value(&self, part: &KeyPart) -> Option<PartValue<'_>>;
+    ///
+    /// # Errors
+    /// There is more than one, and `repeated` chooses none.
+    fn value(&self, part: &KeyPart, repeated: Repeated) -> Result<Option<PartValue<'_>>, Ambiguous>;
 }
 
 pub enum PartValue<'a> {
@@ -84,76 +99,42 @@ pub enum Cost {
 const COST_DEFAULT: i64 = 1;
 /// Larger stated costs count as this much, which keeps every product below 2^53.
 pub const COST_MAX: i64 = 1_000_000_000;
-/// Longer values enter the state key as a hash.
-const VALUE_MAX: usize = 64;
-
-/// The state key, or `None` when a part is absent and `missing` is not `Shared`.
-///
-/// Form: `PREFIX:{NAME=VALUE,NAME=VALUE}:LIMIT:ALGORITHM`. The braces make the client part the
-/// hash tag of Redis Cluster, so limits with the same key parts share a slot. A value with bytes
-/// outside `A-Za-z0-9._:/@-`, an empty one or a long one is written `NAME#HASH` instead (128 bits
-/// of SHA-256): no two values, and no two lists of values, give the same key.
-pub fn state_key(
-    prefix: &str,
-    limit: &str,
-    algorithm: &str,
-    key: &Key,
-    missing: Missing,
-    parts: &impl Parts,
-) -> Option<String> {
-    let mut text = String::with_capacity(96);
-    text.push_str(prefix);
-    text.push_str(":{");
-    for (i, part) in key.0.iter().enumerate() {
-        if i > 0 {
-            text.push(',');
-        }
-        if !part.write(&mut text, parts) {
-            if missing != Missing::Shared {
-                return None;
-            }
-            text.push('!');
-        }
-    }
-    text.push_str("}:");
-    text.push_str(limit);
-    text.push(':');
-    text.push_str(algorithm);
-    Some(text)
-}
 
 impl Parts for Facts<'_> {
-    fn value(&self, part: &KeyPart) -> Option<PartValue<'_>> {
+    fn value(&self, part: &KeyPart, repeated: Repeated) -> Result<Option<PartValue<'_>>, Ambiguous> {
         let bytes = match part {
-            KeyPart::Ip { .. } => return Some(PartValue::Ip(self.client)),
+            KeyPart::Ip { .. } => return Ok(Some(PartValue::Ip(self.client))),
             KeyPart::Host => self.host.as_bytes(),
             KeyPart::Path => self.path.as_bytes(),
             KeyPart::Method => self.method.as_bytes(),
             KeyPart::Route => self.route.as_bytes(),
-            KeyPart::Header(name) => self.headers.get(name)?.as_bytes(),
-            KeyPart::Cookie(name) => inputs::cookie(self.headers, name)?,
-            KeyPart::Query(name) => return inputs::query(self.query, name).map(PartValue::Bytes),
-            KeyPart::Claim(name) => self.claims.as_ref()?.get(name)?.as_bytes(),
-            KeyPart::All => return None,
+            KeyPart::Header(name) => return Ok(inputs::header(self.headers, name, repeated)?.map(PartValue::Bytes)),
+            KeyPart::Cookie(name) => return Ok(inputs::cookie(self.headers, name, repeated)?.map(PartValue::Bytes)),
+            KeyPart::Query(name) => return Ok(inputs::query(self.query, name, repeated)?.map(PartValue::Bytes)),
+            KeyPart::Param(name) => return Ok(self.param(name, repeated)?.map(PartValue::Bytes)),
+            KeyPart::Claim(name) => match self.claims.as_ref().and_then(|claims| claims.get(name)) {
+                Some(claim) => claim.as_bytes(),
+                None => return Ok(None),
+            },
+            KeyPart::All => return Ok(None),
         };
-        Some(PartValue::Bytes(Cow::Borrowed(bytes)))
+        Ok(Some(PartValue::Bytes(Cow::Borrowed(bytes))))
+    }
+}
+
+impl Facts<'_> {
+    /// What `{name}` of the route's template takes.
+    pub fn param(&self, name: &str, repeated: Repeated) -> Found<'_> {
+        match self.params.iter().find(|param| param.name == name) {
+            Some(param) => inputs::segment(self.path, param.segment, repeated),
+            None => Ok(None),
+        }
     }
 }
 
 impl KeyPart {
-    /// Appends name and value; false when there is no value, the name is then written.
-    fn write(&self, text: &mut String, parts: &impl Parts) -> bool {
-        self.write_name(text);
-        if *self == KeyPart::All {
-            return true;
-        }
-        let Some(value) = self.shown(parts) else { return false };
-        write_value(text, &value);
-        true
-    }
-
     /// As in the config.
-    fn write_name(&self, text: &mut String) {
+    pub fn write_name(&self, text: &mut String) {
         match self {
             KeyPart::Ip { v4, v6 } => {
                 text.push_str("ip");
@@ -169,31 +150,9 @@ impl KeyPart {
             KeyPart::Header(name) => write_name(text, "header:", name.as_str()),
             KeyPart::Cookie(name) => write_name(text, "cookie:", name),
             KeyPart::Query(name) => write_name(text, "query:", name),
+            KeyPart::Param(name) => write_name(text, "param:", name),
             KeyPart::Claim(name) => write_name(text, "jwt:", name),
         }
-    }
-}
-
-impl fmt::Display for KeyPart {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut name = String::new();
-        self.write_name(&mut name);
-        f.write_str(&name)
-    }
-}
-
-impl KeyPart {
-    /// The value as it enters a state key, without its name.
-    pub fn shown<'p>(&self, parts: &'p impl Parts) -> Option<Cow<'p, [u8]>> {
-        Some(match (self, parts.value(self)) {
-            (KeyPart::All, _) => Cow::Borrowed(b"all".as_slice()),
-            (KeyPart::Ip { v4, v6 }, Some(PartValue::Ip(ip))) => {
-                Cow::Owned(network(ip, *v4, *v6).to_string().into_bytes())
-            }
-            (_, Some(PartValue::Ip(ip))) => Cow::Owned(ip.to_string().into_bytes()),
-            (_, Some(PartValue::Bytes(value))) => value,
-            (_, None) => return None,
-        })
     }
 
     /// A value that somebody wrote, as requests show it.
@@ -212,58 +171,45 @@ impl KeyPart {
     }
 }
 
+impl fmt::Display for KeyPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut name = String::new();
+        self.write_name(&mut name);
+        f.write_str(&name)
+    }
+}
+
 /// A name that could be taken for more than a name is written as a hash.
 fn write_name(text: &mut String, kind: &str, name: &str) {
     text.push_str(kind);
     match name.bytes().all(|byte| byte.is_ascii_graphic() && !b"{},=#!".contains(&byte)) {
         true => text.push_str(name),
-        false => write_hash(text, name.as_bytes()),
+        false => names::write_hash(text, name.as_bytes()),
     }
 }
 
 /// Prefix lengths of the key part `ip`: an IPv4 address, an IPv6 network of one site.
 pub const IP_DEFAULT: (u8, u8) = (32, 64);
 
-fn network(ip: IpAddr, v4: u8, v6: u8) -> IpAddr {
+/// The network of which `ip` is a part.
+pub fn network(ip: IpAddr, v4: u8, v6: u8) -> IpAddr {
     let ip = ip.to_canonical();
     let prefix = if ip.is_ipv4() { v4 } else { v6 };
     IpNet::new(ip, prefix).map_or(ip, |net| net.network())
 }
 
-fn write_value(text: &mut String, value: &[u8]) {
-    match str::from_utf8(value) {
-        Ok(plain) if !plain.is_empty() && plain.len() <= VALUE_MAX && plain.bytes().all(is_plain) => {
-            text.push('=');
-            text.push_str(plain);
-        }
-        _ => {
-            text.push('#');
-            write_hash(text, value);
-        }
-    }
-}
-
-fn write_hash(text: &mut String, value: &[u8]) {
-    for byte in &Sha256::digest(value)[..16] {
-        let _ = write!(text, "{byte:02x}");
-    }
-}
-
-fn is_plain(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b':' | b'/' | b'@' | b'-')
-}
-
 impl Cost {
-    pub fn of(&self, facts: &Facts) -> i64 {
+    /// # Errors
+    /// The request states more than one, and `repeated` chooses none.
+    pub fn of(&self, facts: &Facts, repeated: Repeated) -> Result<i64, Ambiguous> {
         let stated = match self {
-            Cost::Fixed(cost) => return *cost,
-            Cost::Header(name) => facts.headers.get(name).map(|value| Cow::Borrowed(value.as_bytes())),
-            Cost::Query(name) => inputs::query(facts.query, name),
+            Cost::Fixed(cost) => return Ok(*cost),
+            Cost::Header(name) => inputs::header(facts.headers, name, repeated)?,
+            Cost::Query(name) => inputs::query(facts.query, name, repeated)?,
         };
         let stated = stated.as_deref().and_then(|stated| str::from_utf8(stated).ok());
-        stated
-            .filter(|digits| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()))
-            .map_or(COST_DEFAULT, |digits| digits.parse().map_or(COST_MAX, |cost: i64| cost.min(COST_MAX)))
+        let digits = stated.filter(|digits| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()));
+        Ok(digits.map_or(COST_DEFAULT, |digits| digits.parse().map_or(COST_MAX, |cost: i64| cost.min(COST_MAX))))
     }
 }
 
@@ -284,6 +230,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::limit::names::{Frame, Unnamed};
 
     const NAMES: [HeaderName; 2] = [HeaderName::from_static("x-a"), HeaderName::from_static("x-b")];
 
@@ -298,9 +245,18 @@ mod tests {
                 query: None,
                 headers,
                 route: "r",
+                params: &[],
                 claims: None,
             }
         }
+    }
+
+    fn state_key(frame: [&str; 3], key: &Key, missing: Missing, facts: &Facts) -> Result<String, Unnamed> {
+        let [prefix, limit, algorithm] = frame;
+        let frame = Frame { prefix, limit, algorithm };
+        let names = key.names(frame, facts, missing, Repeated::Refuse, true)?;
+        assert_eq!(key.names(frame, facts, missing, Repeated::Refuse, false)?.state, names.state);
+        Ok(names.state)
     }
 
     /// Host, path, two headers, and a text that is cookie, parameter and claim; all but the first
@@ -330,7 +286,7 @@ mod tests {
             KeyPart::Claim("sub".to_owned()),
             KeyPart::Cookie("sid".to_owned()),
         ]);
-        state_key("sg", "limit", "token_bucket", &key, Missing::Shared, &facts).unwrap()
+        state_key(["sg", "limit", "token_bucket"], &key, Missing::Shared, &facts).unwrap()
     }
 
     /// Values made to be taken for one another: empty, separators, braces, hashes, long ones.
@@ -387,26 +343,28 @@ mod tests {
         let headers = HeaderMap::new();
         let client = client.parse().unwrap();
         let facts = Facts { client, ..Facts::of(&headers) };
-        state_key("sg", "l", "gcra", &Key(vec![part]), Missing::Skip, &facts).unwrap()
+        state_key(["sg", "l", "gcra"], &Key(vec![part]), Missing::Skip, &facts).unwrap()
     }
 
     #[test]
     fn parameters_cookies_and_claims_name_the_key() {
         let mut headers = HeaderMap::new();
         headers.insert("cookie", HeaderValue::from_static("sid=\"7\""));
+        let params = [Param { name: "post".to_owned(), segment: 1 }];
         let claims = Some(Arc::new(Claims::from_iter([("sub".to_owned(), "anna".to_owned())])));
-        let facts = Facts { query: Some("uid=4+2"), claims, ..Facts::of(&headers) };
+        let facts = Facts { query: Some("uid=4+2"), path: "/posts/5", params: &params, claims, ..Facts::of(&headers) };
         let key = Key(vec![
             KeyPart::Cookie("sid".into()),
             KeyPart::Query("uid".into()),
             KeyPart::Claim("sub".into()),
             KeyPart::Query("x,y".into()),
+            KeyPart::Param("post".into()),
         ]);
-        let text = state_key("sg", "l", "gcra", &key, Missing::Shared, &facts).unwrap();
+        let text = state_key(["sg", "l", "gcra"], &key, Missing::Shared, &facts).unwrap();
         assert!(text.starts_with("sg:{cookie:sid=7,query:uid#"), "{text}");
-        assert!(text.contains(",jwt:sub=anna,query:") && text.ends_with("!}:l:gcra"), "{text}");
-        assert_eq!(text.matches(',').count(), 3, "{text}");
-        assert_eq!(state_key("sg", "l", "gcra", &key, Missing::Skip, &facts), None);
+        assert!(text.contains(",jwt:sub=anna,query:") && text.ends_with("!,param:post=5}:l:gcra"), "{text}");
+        assert_eq!(text.matches(',').count(), 4, "{text}");
+        assert_eq!(state_key(["sg", "l", "gcra"], &key, Missing::Skip, &facts), Err(Unnamed::Missing));
     }
 
     #[test]

@@ -16,8 +16,10 @@ use super::decision::{Check, Decision, ErrorKind, Op, Role, StoreError};
 use super::denials::{Asked, Denials};
 use super::desk::{Call, Desk, Place};
 use super::held::Held;
-use super::key::{self, Facts, Missing, Parts};
-use super::overrides::{self, Budget};
+use super::inputs::Ambiguous;
+use super::key::{Facts, Missing, Parts};
+use super::names::Unnamed;
+use super::overrides::Budget;
 use super::rule::{Limit, Mode, OnError};
 use super::standing::Standing;
 use super::store::Store;
@@ -79,11 +81,12 @@ impl Limiter {
     }
 
     fn asks(&self, limits: &[Arc<Limit>], facts: &Facts) -> Vec<Ask> {
-        let asks = limits.iter().map(|limit| match limit.when.holds(facts) {
-            true => self.ask(limit, facts, limit.cost.of(facts)),
-            false => Ask::Nothing,
+        let asks = limits.iter().map(|limit| match limit.when.holds(facts, limit.repeated) {
+            Ok(false) => Ok(Ask::Nothing),
+            Ok(true) => limit.cost.of(facts, limit.repeated).map(|cost| self.ask(limit, facts, cost)),
+            Err(Ambiguous) => Err(Ambiguous),
         });
-        asks.collect()
+        asks.map(|ask| ask.unwrap_or(Ask::Ambiguous)).collect()
     }
 
     /// Takes or peeks, with one ask per limit. `hold`: the limits learn how the request ends.
@@ -107,6 +110,7 @@ impl Limiter {
                 }
                 Ask::Nothing => continue,
                 Ask::Missing => (Outcome::MissingKey, Standing::InForce),
+                Ask::Ambiguous => (Outcome::RepeatedKey, Standing::InForce),
                 Ask::Unlimited => (Outcome::Unlimited, Standing::InForce),
                 Ask::Blocked(standing) => (Outcome::Blocked, standing),
             };
@@ -143,25 +147,38 @@ impl Limiter {
 
     /// What `limit` has to say to whom `parts` name, apart from its `when`.
     pub fn ask(&self, limit: &Arc<Limit>, parts: &impl Parts, cost: i64) -> Ask {
-        let Some(mut check) = self.check(limit, parts, cost) else {
-            return if limit.missing == Missing::Skip { Ask::Nothing } else { Ask::Missing };
-        };
-        match limit.overrides.find(&limit.key, parts) {
-            None => {}
-            Some(Budget::Rule(rule)) => check.rule = rule,
-            Some(Budget::Blocked) => return Ask::Blocked(Standing::InForce),
-            Some(Budget::Unlimited) => return Ask::Unlimited,
+        match self.check(limit, parts, cost) {
+            Ok((check, None)) => Ask::Check(check),
+            Ok((_, Some(Outcome::Blocked))) => Ask::Blocked(Standing::InForce),
+            Ok((_, Some(_))) => Ask::Unlimited,
+            Err(Unnamed::Ambiguous) => Ask::Ambiguous,
+            Err(Unnamed::Missing) if limit.missing == Missing::Skip => Ask::Nothing,
+            Err(Unnamed::Missing) => Ask::Missing,
         }
-        if may_hold(&check) {
-            check.whose = Some(overrides::field(&limit.key, parts).into());
-        }
-        Ask::Check(check)
     }
 
-    /// The check of `limit` by its own rule; `None` when a part of the key is absent.
-    pub fn check(&self, limit: &Arc<Limit>, parts: &impl Parts, cost: i64) -> Option<Check> {
-        let key = key::state_key(&self.prefix, &limit.name, limit.rule.name(), &limit.key, limit.missing, parts)?;
-        Some(Check::new(limit, key, cost))
+    /// The check of `limit` by the numbers of the key, and what the key has instead of numbers.
+    pub fn check(
+        &self,
+        limit: &Arc<Limit>,
+        parts: &impl Parts,
+        cost: i64,
+    ) -> Result<(Check, Option<Outcome>), Unnamed> {
+        let overridden = limit.overrides.any();
+        let names = limit.names(&self.prefix, parts, overridden || limit.may_hold(&limit.rule))?;
+        let mut check = Check::new(limit, names.state, cost);
+        let own = names.values.as_deref().filter(|_| overridden).and_then(|values| limit.overrides.find(values));
+        let instead = match own {
+            None => None,
+            Some(Budget::Rule(rule)) => {
+                check.rule = rule;
+                None
+            }
+            Some(Budget::Blocked) => Some(Outcome::Blocked),
+            Some(Budget::Unlimited) => Some(Outcome::Unlimited),
+        };
+        check.whose = names.values.filter(|_| may_hold(&check)).map(String::into_boxed_str);
+        Ok((check, instead))
     }
 
     /// Start of every state key.
@@ -305,7 +322,7 @@ async fn ask_redis(
 
 /// Whether the end of the request may change what the check takes.
 fn may_hold(check: &Check) -> bool {
-    check.limit.afterwards.is_some() || check.rule.delays()
+    check.limit.may_hold(&check.rule)
 }
 
 /// What a decision leaves to be done later; all of it if the request has to wait for its turn.

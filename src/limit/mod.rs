@@ -16,6 +16,7 @@ pub mod inputs;
 pub mod jwt;
 pub mod key;
 mod limiter;
+pub mod names;
 pub mod overrides;
 pub mod rule;
 mod standing;

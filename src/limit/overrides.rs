@@ -4,14 +4,14 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::fmt::Write;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use percent_encoding::percent_decode;
 
 use super::algo::Rule;
-use super::key::{Key, Parts};
+use super::key::Key;
+use super::names::write_escaped;
 
 /// What a key has.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,14 +69,25 @@ impl Table {
         true
     }
 
-    fn find(&self, values: &[Option<Cow<[u8]>>]) -> Option<&Budget> {
+    /// `values` as a field; a star is a value that is absent.
+    fn find(&self, values: &str) -> Option<&Budget> {
+        let pieces = || values.split(',').enumerate();
+        let absent = pieces().filter(|(_, piece)| *piece == "*").fold(0, |mask, (i, _)| mask | 1 << i);
         self.masks.iter().find_map(|mask| {
-            let starred = |i: usize| mask & 1 << i != 0;
-            if values.iter().enumerate().any(|(i, value)| value.is_none() && !starred(i)) {
+            if *mask == absent {
+                return self.budgets.get(values);
+            }
+            if mask & absent != absent {
                 return None;
             }
-            let shown = values.iter().enumerate().map(|(i, value)| value.as_deref().filter(|_| !starred(i)));
-            self.budgets.get(joined(shown).as_str())
+            let mut field = String::with_capacity(values.len());
+            for (i, piece) in pieces() {
+                if i > 0 {
+                    field.push(',');
+                }
+                field.push_str(if mask & 1 << i == 0 { piece } else { "*" });
+            }
+            self.budgets.get(field.as_str())
         })
     }
 }
@@ -86,37 +97,19 @@ fn values(field: &[u8]) -> impl Iterator<Item = Option<Cow<'_, [u8]>>> {
     field.split(|byte| *byte == b',').map(|text| (text != b"*").then(|| percent_decode(text).into()))
 }
 
-/// The values as one field: separated by `,`, a star for `None`. Bytes other than visible ASCII,
-/// and `%`, `,` and `*`, are written `%XX`.
+/// The values as one field, a star for `None`.
 fn joined<'v>(values: impl Iterator<Item = Option<&'v [u8]>>) -> String {
     let mut field = String::with_capacity(64);
     for (i, value) in values.enumerate() {
         if i > 0 {
             field.push(',');
         }
-        let Some(value) = value else {
-            field.push('*');
-            continue;
-        };
-        for byte in value {
-            match byte {
-                b'%' | b',' | b'*' => {
-                    let _ = write!(field, "%{byte:02X}");
-                }
-                byte if byte.is_ascii_graphic() => field.push(char::from(*byte)),
-                byte => {
-                    let _ = write!(field, "%{byte:02X}");
-                }
-            }
+        match value {
+            Some(value) => write_escaped(&mut field, value),
+            None => field.push('*'),
         }
     }
     field
-}
-
-/// The values of a key as a field of the hash; a star for each that is absent.
-pub fn field(key: &Key, parts: &impl Parts) -> String {
-    let values: Vec<Option<Cow<[u8]>>> = key.0.iter().map(|part| part.shown(parts)).collect();
-    joined(values.iter().map(Option::as_deref))
 }
 
 impl Overrides {
@@ -124,19 +117,14 @@ impl Overrides {
         Overrides { all: ArcSwap::from_pointee(fixed.clone()), fixed, template }
     }
 
-    /// What the request's key has instead of the limit's rule.
-    pub fn find(&self, key: &Key, parts: &impl Parts) -> Option<Budget> {
-        let all = self.all.load();
-        if all.budgets.is_empty() {
-            return None;
-        }
-        let values: Vec<Option<Cow<[u8]>>> = key.0.iter().map(|part| part.shown(parts)).collect();
-        all.find(&values).cloned()
+    /// Whether there are any.
+    pub fn any(&self) -> bool {
+        !self.all.load().budgets.is_empty()
     }
 
-    /// The same for the key whose values [`field`] has written.
-    pub fn find_field(&self, field: &str) -> Option<Budget> {
-        self.all.load().find(&values(field.as_bytes()).collect::<Vec<_>>()).cloned()
+    /// What a key has instead of the limit's rule. `values` as [`Key::names`] writes them.
+    pub fn find(&self, values: &str) -> Option<Budget> {
+        self.all.load().find(values).cloned()
     }
 
     /// Puts the live ones in force, all at once. With a mistake in any of them those in force
@@ -204,7 +192,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::limit::key::{Facts, KeyPart};
+    use crate::limit::inputs::Repeated;
+    use crate::limit::key::{Facts, KeyPart, Missing};
+    use crate::limit::names::Frame;
 
     fn names() -> [HeaderName; 2] {
         [HeaderName::from_static("x-a"), HeaderName::from_static("x-b")]
@@ -235,7 +225,10 @@ mod tests {
                 headers.insert(name, HeaderValue::from_bytes(value).unwrap());
             }
         }
-        overrides.find(&key(), &Facts { client: IpAddr::from([127, 0, 0, 1]), ..Facts::of(&headers) })
+        let facts = Facts { client: IpAddr::from([127, 0, 0, 1]), ..Facts::of(&headers) };
+        let frame = Frame { prefix: "sg", limit: "l", algorithm: "gcra" };
+        let names = key().names(frame, &facts, Missing::Shared, Repeated::Refuse, true).unwrap();
+        overrides.find(&names.values.unwrap())
     }
 
     #[test]

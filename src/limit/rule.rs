@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use crate::limit::afterwards::Afterwards;
 use crate::limit::algo::Rule;
-use crate::limit::key::{Cost, Key, KeyPart, Missing};
+use crate::limit::inputs::Repeated;
+use crate::limit::key::{Cost, Key, KeyPart, Missing, Parts};
+use crate::limit::names::{Frame, Names, Unnamed};
 use crate::limit::overrides::Overrides;
 use crate::limit::when::When;
 
@@ -16,6 +18,8 @@ pub struct Limit {
     pub rule: Arc<Rule>,
     pub key: Key,
     pub missing: Missing,
+    /// Which one counts of what it reads of a request, where that stands there more than once.
+    pub repeated: Repeated,
     pub cost: Cost,
     pub mode: Mode,
     pub on_error: OnError,
@@ -29,6 +33,37 @@ pub struct Limit {
 }
 
 impl Limit {
+    /// What names the budget of whom `parts` name; `values`: as overrides do, too.
+    ///
+    /// # Errors
+    /// They name none.
+    pub fn names(&self, prefix: &str, parts: &impl Parts, values: bool) -> Result<Names, Unnamed> {
+        let frame = Frame { prefix, limit: &self.name, algorithm: self.rule.name() };
+        self.key.names(frame, parts, self.missing, self.repeated, values)
+    }
+
+    /// Whether the end of a request may change what it takes by `rule`.
+    pub fn may_hold(&self, rule: &Rule) -> bool {
+        self.afterwards.is_some() || rule.delays()
+    }
+
+    /// The parameters of a route's template that it looks at.
+    pub fn params(&self) -> impl Iterator<Item = &str> {
+        let of_key = self.key.0.iter().filter_map(|part| match part {
+            KeyPart::Param(name) => Some(name.as_str()),
+            _ => None,
+        });
+        of_key.chain(self.when.params())
+    }
+
+    /// Whether what it reads of a request may stand there more than once.
+    pub fn reads_repeatable(&self) -> bool {
+        let of_key = self.key.0.iter().any(|part| {
+            matches!(part, KeyPart::Header(_) | KeyPart::Cookie(_) | KeyPart::Query(_) | KeyPart::Param(_))
+        });
+        of_key || !matches!(self.cost, Cost::Fixed(_)) || self.when.reads_repeatable()
+    }
+
     /// Whether it looks at a header field.
     pub fn needs_headers(&self) -> bool {
         let of_key = self.key.0.iter().any(|part| matches!(part, KeyPart::Header(_) | KeyPart::Cookie(_)));

@@ -41,6 +41,8 @@ pub enum Outcome {
     Closed,
     /// Refused: a part of the key is missing and the limit says `missing = "refuse"`.
     MissingKey,
+    /// Refused: what the limit reads stands there more than once, and it says `repeated = "refuse"`.
+    RepeatedKey,
     /// Refused: the key's override is a rate of 0.
     Blocked,
     /// Admitted: the key's override is "unlimited".
@@ -51,7 +53,12 @@ impl Outcome {
     pub fn answer(&self) -> Option<&Answer> {
         match self {
             Outcome::Store(answer) | Outcome::Local(answer) => Some(answer),
-            Outcome::Open | Outcome::Closed | Outcome::MissingKey | Outcome::Blocked | Outcome::Unlimited => None,
+            Outcome::Open
+            | Outcome::Closed
+            | Outcome::MissingKey
+            | Outcome::RepeatedKey
+            | Outcome::Blocked
+            | Outcome::Unlimited => None,
         }
     }
 
@@ -59,7 +66,7 @@ impl Outcome {
         match self {
             Outcome::Store(answer) | Outcome::Local(answer) => answer.admitted,
             Outcome::Open | Outcome::Unlimited => true,
-            Outcome::Closed | Outcome::MissingKey | Outcome::Blocked => false,
+            Outcome::Closed | Outcome::MissingKey | Outcome::RepeatedKey | Outcome::Blocked => false,
         }
     }
 }

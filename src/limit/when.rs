@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use http::HeaderName;
 
-use super::inputs;
+use super::inputs::{self, Ambiguous, Found, Repeated};
 use super::key::Facts;
 use crate::net::{IpSet, Set};
 
@@ -29,7 +29,7 @@ pub enum Condition {
     },
 }
 
-/// What is looked at: the canonical forms, of repeated ones the first.
+/// What is looked at: the canonical forms.
 #[derive(Debug)]
 pub enum Subject {
     Method,
@@ -39,6 +39,7 @@ pub enum Subject {
     Header(HeaderName),
     Cookie(String),
     Query(String),
+    Param(String),
     Claim(String),
 }
 
@@ -62,27 +63,60 @@ pub enum Pattern {
 }
 
 impl When {
-    pub fn holds(&self, facts: &Facts) -> bool {
-        self.0.iter().all(|condition| condition.holds(facts))
+    /// # Errors
+    /// Whether it holds depends on a value that stands there more than once, of which `repeated`
+    /// chooses none.
+    pub fn holds(&self, facts: &Facts, repeated: Repeated) -> Result<bool, Ambiguous> {
+        let mut holds = Ok(true);
+        for condition in &self.0 {
+            match condition.holds(facts, repeated) {
+                Ok(true) => {}
+                // However the others are read.
+                Ok(false) => return Ok(false),
+                Err(Ambiguous) => holds = Err(Ambiguous),
+            }
+        }
+        holds
+    }
+
+    /// The parameters of a route's template that are asked for.
+    pub fn params(&self) -> impl Iterator<Item = &str> {
+        self.subjects().filter_map(|subject| match subject {
+            Subject::Param(name) => Some(name.as_str()),
+            _ => None,
+        })
+    }
+
+    /// Whether something is asked for that may stand there more than once.
+    pub fn reads_repeatable(&self) -> bool {
+        self.subjects().any(|subject| {
+            matches!(subject, Subject::Header(_) | Subject::Cookie(_) | Subject::Query(_) | Subject::Param(_))
+        })
     }
 
     /// Whether a header field is asked for.
     pub fn needs_headers(&self) -> bool {
-        let asks = |subject: &Subject| matches!(subject, Subject::Header(_) | Subject::Cookie(_));
-        self.0.iter().any(|condition| matches!(condition, Condition::Text { subject, .. } if asks(subject)))
+        self.subjects().any(|subject| matches!(subject, Subject::Header(_) | Subject::Cookie(_)))
     }
 
     /// Whether a claim of a token is asked for.
     pub fn needs_claims(&self) -> bool {
-        self.0.iter().any(|condition| matches!(condition, Condition::Text { subject: Subject::Claim(_), .. }))
+        self.subjects().any(|subject| matches!(subject, Subject::Claim(_)))
+    }
+
+    fn subjects(&self) -> impl Iterator<Item = &Subject> {
+        self.0.iter().filter_map(|condition| match condition {
+            Condition::Text { subject, .. } => Some(subject),
+            Condition::Client { .. } => None,
+        })
     }
 }
 
 impl Condition {
-    fn holds(&self, facts: &Facts) -> bool {
-        match self {
+    fn holds(&self, facts: &Facts, repeated: Repeated) -> Result<bool, Ambiguous> {
+        Ok(match self {
             Condition::Text { subject, test } => {
-                let value = subject.of(facts);
+                let value = subject.of(facts, repeated)?;
                 match test {
                     Test::Any(patterns) => {
                         value.is_some_and(|value| patterns.iter().any(|pattern| pattern.takes(&value)))
@@ -93,7 +127,7 @@ impl Condition {
                 }
             }
             Condition::Client { sets, nets, inside } => client_in(sets, nets, facts.client) == *inside,
-        }
+        })
     }
 }
 
@@ -102,17 +136,22 @@ fn client_in(sets: &[Arc<Set>], nets: &IpSet, client: IpAddr) -> bool {
 }
 
 impl Subject {
-    fn of<'f>(&self, facts: &'f Facts) -> Option<Cow<'f, [u8]>> {
-        Some(match self {
-            Subject::Method => Cow::Borrowed(facts.method.as_bytes()),
-            Subject::Path => Cow::Borrowed(facts.path.as_bytes()),
-            Subject::Host => Cow::Borrowed(facts.host.as_bytes()),
-            Subject::Route => Cow::Borrowed(facts.route.as_bytes()),
-            Subject::Header(name) => Cow::Borrowed(facts.headers.get(name)?.as_bytes()),
-            Subject::Cookie(name) => Cow::Borrowed(inputs::cookie(facts.headers, name)?),
-            Subject::Query(name) => inputs::query(facts.query, name)?,
-            Subject::Claim(name) => Cow::Borrowed(facts.claims.as_ref()?.get(name)?.as_bytes()),
-        })
+    fn of<'f>(&self, facts: &'f Facts, repeated: Repeated) -> Found<'f> {
+        let plain = match self {
+            Subject::Method => facts.method,
+            Subject::Path => facts.path,
+            Subject::Host => facts.host,
+            Subject::Route => facts.route,
+            Subject::Header(name) => return inputs::header(facts.headers, name, repeated),
+            Subject::Cookie(name) => return inputs::cookie(facts.headers, name, repeated),
+            Subject::Query(name) => return inputs::query(facts.query, name, repeated),
+            Subject::Param(name) => return facts.param(name, repeated),
+            Subject::Claim(name) => match facts.claims.as_ref().and_then(|claims| claims.get(name)) {
+                Some(claim) => claim,
+                None => return Ok(None),
+            },
+        };
+        Ok(Some(Cow::Borrowed(plain.as_bytes())))
     }
 }
 

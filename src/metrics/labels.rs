@@ -45,6 +45,8 @@ labels! {
     NeverFits = "never_fits",
     /// A part of the limit's key is missing.
     MissingKey = "missing_key",
+    /// What the limit reads stands there more than once, or servers differ in reading it.
+    RepeatedKey = "repeated_key",
     /// The key's override is a rate of 0.
     Blocked = "blocked",
     /// The store is away and the limit is `on_error = "closed"`.

@@ -120,6 +120,7 @@ impl<'a> Replay<'a> {
             query: request.query.as_deref(),
             headers: &request.headers,
             route: &route.name,
+            params: &route.params,
             claims: None,
         };
         let verdict = self.decide(route, entry, &facts, host.is_none(), now_ms);

@@ -8,7 +8,7 @@ use crate::limit::Verdict;
 use crate::limit::afterwards::{Charge, Outcomes};
 use crate::limit::answer::Answer;
 use crate::limit::decision::Check;
-use crate::limit::key::{self, Cost, Facts, KeyPart, Missing};
+use crate::limit::key::{Cost, Facts, KeyPart, Parts};
 use crate::limit::rule::Limit;
 
 use super::ends::Ending;
@@ -116,7 +116,7 @@ impl Tally {
     /// Decided without asking, if at all: a part of the key is missing, for instance. `place` is
     /// the limit's place in its route.
     pub fn unasked(&mut self, place: usize, verdict: &Verdict, facts: &Facts, no_host: bool) {
-        if self.limit.when.holds(facts) {
+        if self.limit.when.holds(facts, self.limit.repeated) == Ok(true) {
             self.note_absent(facts, no_host);
         }
         if let Some(checked) = verdict.checks.iter().find(|checked| checked.limit == place) {
@@ -140,18 +140,16 @@ impl Tally {
         }
     }
 
-    /// Counts the parts that the state key marks as missing.
+    /// Counts the parts that are missing.
     fn note_absent(&mut self, facts: &Facts, no_host: bool) {
-        let Limit { name, rule, key, .. } = &*self.limit;
+        let Limit { key, repeated, .. } = &*self.limit;
         let absent = &mut self.gaps.absent;
         if no_host && key.0.contains(&KeyPart::Host) {
             *absent.entry("host".to_owned()).or_default() += 1;
         }
-        let Some(text) = key::state_key("", name, rule.name(), key, Missing::Shared, facts) else { return };
-        for part in shown(&text).split(',').filter_map(|part| part.strip_suffix('!')) {
-            match absent.get_mut(part) {
-                Some(count) => *count += 1,
-                None => *absent.entry(part.to_owned()).or_default() += 1,
+        for part in key.0.iter().filter(|part| **part != KeyPart::All) {
+            if let Ok(None) = facts.value(part, *repeated) {
+                *absent.entry(part.to_string()).or_default() += 1;
             }
         }
     }

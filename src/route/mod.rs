@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use regex::Regex;
 
+use crate::limit::key::Param;
 use crate::limit::rule::Limit;
 use crate::net::IpSet;
 
@@ -18,6 +19,8 @@ pub struct Route {
     /// Unique among the routes; the metric label and log field.
     pub name: String,
     pub matcher: Matcher,
+    /// Of its template.
+    pub params: Vec<Param>,
     pub action: Action,
     /// In config order. A limit stands here at most once, so no two checks share a state key.
     pub limits: Vec<Arc<Limit>>,

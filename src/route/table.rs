@@ -274,6 +274,7 @@ mod tests {
                 methods: methods.split_whitespace().map(|method| method.parse().unwrap()).collect(),
                 headers: version.map(|text| (X_V, HeaderValue::from_str(text).unwrap())).into_iter().collect(),
             },
+            params: Vec::new(),
             action: Action::Echo,
             limits: Vec::new(),
             allow: IpSet::default(),

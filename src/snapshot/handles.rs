@@ -6,6 +6,7 @@ use std::sync::Arc;
 use http::{Method, StatusCode};
 
 use crate::config::Config;
+use crate::limit::inputs::Repeated;
 use crate::limit::rule::{Limit, Mode, OnError};
 use crate::limit::store::settings::StoreKind;
 use crate::limit::{Checked, Outcome, Standing};
@@ -27,6 +28,9 @@ impl LimitHandles {
                     want(Decision::Delayed);
                 }
                 record.rejections.want(Reason::Exhausted as usize);
+                if limit.repeated == Repeated::Refuse && limit.reads_repeatable() {
+                    record.rejections.want(Reason::RepeatedKey as usize);
+                }
             }
             Mode::Shadow => want(Decision::ShadowDeny),
         }

@@ -175,6 +175,7 @@ pub fn limit(name: &str, rule: Rule, mode: Mode) -> Arc<Limit> {
         rule: Arc::new(rule),
         key: Key(vec![KeyPart::All]),
         missing: Missing::Skip,
+        repeated: Default::default(),
         cost: Cost::Fixed(1),
         mode,
         on_error: OnError::Local,

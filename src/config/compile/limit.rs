@@ -16,10 +16,12 @@ use crate::config::schema;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{self, Fault, fault};
 use crate::limit::algo::NAMES;
+use crate::limit::inputs::Repeated;
 use crate::limit::key::{COST_MAX, Cost, Key, KeyPart, Missing};
 use crate::limit::rule::{Limit, Mode};
 
 const KEY_PARTS_MAX: usize = 16;
+
 pub fn limits(named: Vec<Named>, context: &Context) -> Names<Arc<Limit>> {
     let mut limits = Names::new(schema::LIMIT.name);
     let mut after: HashMap<&str, At<String>> = HashMap::new();
@@ -69,6 +71,8 @@ fn limit(section: &Section, name: &str, context: &Context, after: Option<&At<Str
     let cost = cost(section);
     let missing = [("skip", Missing::Skip), ("shared", Missing::Shared), ("refuse", Missing::Refuse)];
     let missing = section.choice("missing", &missing).unwrap_or(Missing::Shared);
+    let repeated = [("refuse", Repeated::Refuse), ("first", Repeated::First), ("last", Repeated::Last)];
+    let repeated = section.choice("repeated", &repeated).unwrap_or_default();
     let mode = section.choice("mode", &[("enforce", Mode::Enforce), ("shadow", Mode::Shadow)]).unwrap_or(Mode::Enforce);
     let on_error = section.choice("on_error", ON_ERROR).unwrap_or(context.on_error);
     let afterwards = afterwards(section, rule.as_ref());
@@ -81,7 +85,20 @@ fn limit(section: &Section, name: &str, context: &Context, after: Option<&At<Str
         }
     }
     let rule = Arc::new(rule);
-    Some(Limit { name: name.to_owned(), rule, key, missing, cost, mode, on_error, when, overrides, after, afterwards })
+    Some(Limit {
+        name: name.to_owned(),
+        rule,
+        key,
+        missing,
+        repeated,
+        cost,
+        mode,
+        on_error,
+        when,
+        overrides,
+        after,
+        afterwards,
+    })
 }
 
 fn key(section: &Section, context: &Context) -> Option<Key> {

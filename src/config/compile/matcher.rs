@@ -122,7 +122,7 @@ fn segments(path: &str, templates: bool) -> Result<Vec<Segment>, Fault> {
             Some(_) if !templates => {
                 return fault("an exact path has no parameters", format!("write \"{path}\" without `=`"));
             }
-            Some(name) => param(name)?,
+            Some(name) => Segment::Param(values::param_name(name)?),
             None => Segment::Literal(literal(text)?),
         };
         if matches!(segment, Segment::Param(_)) && segments.contains(&segment) {
@@ -131,17 +131,6 @@ fn segments(path: &str, templates: bool) -> Result<Vec<Segment>, Fault> {
         segments.push(segment);
     }
     Ok(segments)
-}
-
-fn param(name: &str) -> Result<Segment, Fault> {
-    let word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
-    match name.is_empty() || !name.bytes().all(word) {
-        true => fault(
-            format!("`{{{name}}}` is not a parameter"),
-            "parameter names have letters, digits and `_`: \"/users/{id}\"",
-        ),
-        false => Ok(Segment::Param(name.to_owned())),
-    }
 }
 
 /// One segment in the only spelling that a canonical path can have.

@@ -12,10 +12,11 @@ use crate::config::reader::{At, Section};
 use crate::config::report::{Diagnostic, Place};
 use crate::config::source::Sources;
 use crate::config::values::{self, Fault, fault};
+use crate::limit::key::Param;
 use crate::limit::rule::Limit;
 use crate::net::IpSet;
 use crate::route::table::RouteTable;
-use crate::route::{HostPattern, Route};
+use crate::route::{HostPattern, PathPattern, Route, Segment};
 
 /// One decision of the store carries no more.
 const LIMITS_MAX: usize = 16;
@@ -97,12 +98,15 @@ fn route(section: &Section, context: &Context, upstreams: &mut Upstreams) -> Opt
     let refuse = action::refuse(section);
     let ratelimit_headers = dialects(section, "ratelimit_headers");
     let matcher = matcher?;
+    let params = params(&matcher.path);
+    let limits = limits.filter(|limits| known(section, limits, &params));
     let named = name.as_ref().map(|at| at.place);
     let path = section.string("path").unwrap_or_else(|| "/".to_owned());
     let name = name.map_or_else(|| derived_name(matcher.hosts.first(), &path), |at| at.value);
     let route = Route {
         name,
         matcher,
+        params,
         action: action?,
         limits: limits?,
         allow: allow?,
@@ -159,6 +163,33 @@ fn limits(section: &Section, context: &Context) -> Option<Vec<Arc<Limit>>> {
         limits.push(context.limits.find(section.sources, *place, value));
     }
     chained(section, &names, limits.into_iter().collect::<Option<_>>()?)
+}
+
+/// The parameters of a template.
+fn params(path: &PathPattern) -> Vec<Param> {
+    let PathPattern::Segments { segments, .. } = path else { return Vec::new() };
+    let named = segments.iter().enumerate().filter_map(|(index, segment)| match segment {
+        Segment::Param(name) => Some(Param { name: name.clone(), segment: index }),
+        Segment::Literal(_) => None,
+    });
+    named.collect()
+}
+
+/// Whether the route has all the parameters that its limits look at.
+fn known(section: &Section, limits: &[Arc<Limit>], params: &[Param]) -> bool {
+    let mut known = true;
+    let names = section.strings("limits", |text| Ok(text.to_owned())).unwrap_or_default();
+    for limit in limits {
+        let Some(name) = limit.params().find(|name| params.iter().all(|param| param.name != *name)) else { continue };
+        let place = names.iter().find(|at| at.value == limit.name).map_or(section.place, |at| at.place);
+        let what = format!("`{}` looks at param:{name}, which the path of this route does not have", limit.name);
+        let help = format!(
+            "write {{{name}}} for a segment of `path`, like \"/users/{{{name}}}\", or give this route another limit"
+        );
+        section.fault_at::<()>("limits", place, &what, &help);
+        known = false;
+    }
+    known
 }
 
 /// The limits in an order in which each comes after its base.

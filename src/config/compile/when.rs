@@ -46,7 +46,7 @@ pub fn when(section: &Section, context: &Context) -> Option<When> {
     if let Some(node) = when.node("client") {
         conditions.push(client(&when, context, node));
     }
-    for key in ["header", "cookie", "query", "jwt"] {
+    for key in ["header", "cookie", "query", "param", "jwt"] {
         if when.node(key).is_none() {
             continue;
         }
@@ -63,13 +63,14 @@ pub fn when(section: &Section, context: &Context) -> Option<When> {
     conditions.into_iter().collect::<Option<_>>().map(When)
 }
 
-/// The subject of an entry of `header`, `cookie`, `query` or `jwt`.
+/// The subject of an entry of `header`, `cookie`, `query`, `param` or `jwt`.
 fn named(when: &Section, context: &Context, key: &str, entry: &Entry) -> Option<Subject> {
     let name = entry.key.as_str();
     let subject = match key {
         "header" => values::header_name(name).map(Subject::Header),
         "cookie" => values::cookie_name(name).map(Subject::Cookie),
         "query" => values::input_name(name, "query parameter").map(Subject::Query),
+        "param" => values::param_name(name).map(Subject::Param),
         _ if !context.has_jwt => fault("there is no [jwt] that says how tokens are verified", JWT_HELP),
         _ => values::input_name(name, "claim").map(Subject::Claim),
     };

@@ -10,8 +10,8 @@ use super::json::{Faults, Node, Problem, parse, unknown};
 use super::receipt::Receipt;
 use crate::config::Config;
 use crate::limit::decision::{Check, Op};
+use crate::limit::inputs::{Ambiguous, Repeated};
 use crate::limit::key::{COST_MAX, KeyPart, PartValue, Parts};
-use crate::limit::overrides::Budget;
 use crate::limit::rule::Limit;
 use crate::limit::{Limiter, Outcome};
 
@@ -49,11 +49,13 @@ const LIMITS_MAX: usize = 16;
 const VALUE_MAX: usize = 8 * 1024;
 
 impl Parts for Named {
-    fn value(&self, part: &KeyPart) -> Option<PartValue<'_>> {
-        self.0.iter().find(|(name, _)| is_name_of(name, part)).map(|(_, given)| match given {
+    /// Each is named once.
+    fn value(&self, part: &KeyPart, _: Repeated) -> Result<Option<PartValue<'_>>, Ambiguous> {
+        let found = self.0.iter().find(|(name, _)| is_name_of(name, part));
+        Ok(found.map(|(_, given)| match given {
             Given::Ip(ip) => PartValue::Ip(*ip),
             Given::Text(text) => PartValue::Bytes(Cow::Borrowed(text.as_bytes())),
-        })
+        }))
     }
 }
 
@@ -245,21 +247,11 @@ pub fn check(
     parts: &Named,
     cost: i64,
 ) -> Result<(Check, Option<Outcome>), Problem> {
-    let Some(mut check) = limiter.check(limit, parts, cost) else {
+    limiter.check(limit, parts, cost).map_err(|_| {
         let names: Vec<String> = limit.key.0.iter().map(ToString::to_string).collect();
         let detail = format!("`{}` is keyed by {}: give each of them in `key`", limit.name, names.join(", "));
-        return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
-    };
-    let instead = match limit.overrides.find(&limit.key, parts) {
-        None => None,
-        Some(Budget::Rule(rule)) => {
-            check.rule = rule;
-            None
-        }
-        Some(Budget::Blocked) => Some(Outcome::Blocked),
-        Some(Budget::Unlimited) => Some(Outcome::Unlimited),
-    };
-    Ok((check, instead))
+        Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
+    })
 }
 
 fn percent_decoded(text: &str) -> Option<String> {

@@ -20,7 +20,7 @@ use crate::limit::algo::fixed_window::FixedWindow;
 use crate::limit::answer::{Answer, NEVER, Policy};
 use crate::limit::decision::{Check, ErrorKind, Op};
 use crate::limit::key::{COST_MAX, Cost, Missing};
-use crate::limit::overrides::{self, Budget};
+use crate::limit::overrides::Budget;
 use crate::limit::rule::{Limit, Mode, OnError};
 use crate::limit::{Ask, Checked, Limiter, Outcome, Standing, Verdict, clock};
 use crate::snapshot::{Current, Reason};
@@ -165,7 +165,7 @@ impl Limits {
         }
         let mut check = Check::new(limit, receipt.key.clone(), -receipt.cost);
         check.tag = receipt.receipt;
-        if let Some(Budget::Rule(rule)) = limit.overrides.find_field(&receipt.who) {
+        if let Some(Budget::Rule(rule)) = limit.overrides.find(&receipt.who) {
             check.rule = rule;
         }
         if receipt.local {
@@ -219,7 +219,7 @@ async fn answer(limiter: Rc<Limiter>, op: Op, decision: Decision) -> Value {
         .enumerate()
         .map(|(index, (limit, check))| {
             let checked = verdict.checks.iter().find(|checked| checked.limit == index);
-            let who = overrides::field(&limit.key, &parts);
+            let who = limit.names("", &parts, true).ok().and_then(|names| names.values).unwrap_or_default();
             entry(op, limit, check, who, checked, &verdict, clock_ms)
         })
         .collect();

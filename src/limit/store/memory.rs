@@ -183,6 +183,7 @@ mod tests {
             rule: Arc::new(Rule::FixedWindow(FixedWindow { limit, window_ms, clock: false })),
             key: Key(vec![KeyPart::All]),
             missing: Missing::Skip,
+            repeated: Default::default(),
             cost: Cost::Fixed(1),
             mode,
             on_error: OnError::Local,

@@ -1,0 +1,157 @@
+//! What a budget is called: the values of a key, each read once and written as a state key, which every
+//! store uses, and as a field of overrides. Called by the limiter.
+
+use std::fmt::Write;
+
+use sha2::{Digest, Sha256};
+
+use super::inputs::{Ambiguous, Repeated};
+use super::key::{Key, KeyPart, Missing, PartValue, Parts, network};
+
+/// Longer values enter the state key as a hash.
+const VALUE_MAX: usize = 64;
+
+/// What names a budget.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Names {
+    /// The state key.
+    pub state: String,
+    /// The values as a field of the overrides, if they are asked for.
+    pub values: Option<String>,
+}
+
+/// Why a request has no budget of a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unnamed {
+    /// A part is absent.
+    Missing,
+    /// A part stands there more than once.
+    Ambiguous,
+}
+
+/// What the state keys of a limit have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    pub prefix: &'a str,
+    pub limit: &'a str,
+    pub algorithm: &'a str,
+}
+
+impl Key {
+    /// Reads each part once and writes the state key and, if `wanted`, the values.
+    ///
+    /// Form of a state key: `PREFIX:{NAME=VALUE,NAME=VALUE}:LIMIT:ALGORITHM`. The braces make the
+    /// client's part the hash tag of Redis Cluster, so limits with the same key parts share a slot. A
+    /// value with bytes outside `A-Za-z0-9._:/@-`, an empty one or a long one is written `NAME#HASH`
+    /// instead (128 bits of SHA-256): no two values, and no two lists of values, give the same key.
+    ///
+    /// Form of the values: separated by `,`, a star for one that is absent. Bytes other than visible
+    /// ASCII, and `%`, `,` and `*`, are written `%XX`.
+    ///
+    /// # Errors
+    /// A part is absent and `missing` is not `Shared`, or it is ambiguous.
+    pub fn names(
+        &self,
+        frame: Frame,
+        parts: &impl Parts,
+        missing: Missing,
+        repeated: Repeated,
+        wanted: bool,
+    ) -> Result<Names, Unnamed> {
+        let mut names = Names { state: String::with_capacity(96), values: wanted.then(|| String::with_capacity(64)) };
+        names.state.push_str(frame.prefix);
+        names.state.push_str(":{");
+        for (i, part) in self.0.iter().enumerate() {
+            if i > 0 {
+                names.state.push(',');
+                names.note(|values| values.push(','));
+            }
+            if part.write(&mut names, parts, repeated).map_err(|Ambiguous| Unnamed::Ambiguous)? {
+                continue;
+            }
+            if missing != Missing::Shared {
+                return Err(Unnamed::Missing);
+            }
+            names.state.push('!');
+            names.note(|values| values.push('*'));
+        }
+        for piece in ["}:", frame.limit, ":", frame.algorithm] {
+            names.state.push_str(piece);
+        }
+        Ok(names)
+    }
+}
+
+impl Names {
+    fn note(&mut self, write: impl FnOnce(&mut String)) {
+        if let Some(values) = &mut self.values {
+            write(values);
+        }
+    }
+}
+
+impl KeyPart {
+    /// Appends name and value; false when there is no value, the name is then written.
+    fn write(&self, names: &mut Names, parts: &impl Parts, repeated: Repeated) -> Result<bool, Ambiguous> {
+        self.write_name(&mut names.state);
+        if *self == KeyPart::All {
+            names.note(|values| values.push_str("all"));
+            return Ok(true);
+        }
+        match parts.value(self, repeated)? {
+            None => return Ok(false),
+            Some(PartValue::Ip(ip)) => {
+                let shown = match self {
+                    KeyPart::Ip { v4, v6 } => network(ip, *v4, *v6),
+                    _ => ip,
+                };
+                names.state.push('=');
+                let start = names.state.len();
+                let _ = write!(names.state, "{shown}");
+                if let Some(values) = &mut names.values {
+                    values.push_str(&names.state[start..]);
+                }
+            }
+            Some(PartValue::Bytes(value)) => {
+                write_value(&mut names.state, &value);
+                names.note(|values| write_escaped(values, &value));
+            }
+        }
+        Ok(true)
+    }
+}
+
+fn write_value(text: &mut String, value: &[u8]) {
+    match str::from_utf8(value) {
+        Ok(plain) if !plain.is_empty() && plain.len() <= VALUE_MAX && plain.bytes().all(is_plain) => {
+            text.push('=');
+            text.push_str(plain);
+        }
+        _ => {
+            text.push('#');
+            write_hash(text, value);
+        }
+    }
+}
+
+/// 128 bits in hexadecimal digits.
+pub fn write_hash(text: &mut String, value: &[u8]) {
+    for byte in &Sha256::digest(value)[..16] {
+        let _ = write!(text, "{byte:02x}");
+    }
+}
+
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b':' | b'/' | b'@' | b'-')
+}
+
+/// A value as it stands in a field of the overrides.
+pub fn write_escaped(field: &mut String, value: &[u8]) {
+    for byte in value {
+        match byte {
+            b'%' | b',' | b'*' => drop(write!(field, "%{byte:02X}")),
+            byte if byte.is_ascii_graphic() => field.push(char::from(*byte)),
+            byte => drop(write!(field, "%{byte:02X}")),
+        }
+    }
+}
