@@ -66,17 +66,16 @@ fn requests(window: i64) -> impl Strategy<Value = Vec<(i64, i64, Option<usize>)>
     prop::collection::vec((pauses(window), 0..5i64, refund), 1..200)
 }
 
-/// Of each admitted unit: when it counts from, and whose it is.
+/// Of each admitted unit: when it counts from, and whose it is; and when the last was charged.
 #[derive(Default)]
-struct Log(Vec<(i64, usize)>);
+struct Log {
+    units: Vec<(i64, usize)>,
+    newest: i64,
+}
 
 impl Log {
-    fn count(&self, after: i64) -> i64 {
-        self.0.iter().filter(|(ms, _)| *ms > after).count() as i64
-    }
-
-    fn latest(&self) -> i64 {
-        self.0.iter().map(|(ms, _)| *ms).max().unwrap_or(0)
+    fn since(&self, edge: i64) -> i64 {
+        self.units.iter().filter(|(ms, _)| *ms >= edge).count() as i64
     }
 }
 
@@ -97,23 +96,25 @@ proptest! {
             now += pause;
             // A clock that is a window behind: what lies ahead is moved to now, before a request
             // is decided that could be charged.
-            if log.latest() > now + window && cost > 0 {
-                log.0.iter_mut().for_each(|(ms, _)| *ms = (*ms).min(now));
+            if log.newest > now + window && cost > 0 {
+                log.units.iter_mut().for_each(|(ms, _)| *ms = now);
+                log.newest = now;
                 refunds.clear();
             }
-            let inside = log.count(now - window);
+            // A unit counts for one ms longer than the window.
+            let inside = log.since(now - window);
             let answer = key.take(now, cost, 0);
             prop_assert_eq!(answer.admitted, cost == 0 || inside + cost <= limit, "request {} at {}", i, now);
             let charged = if answer.admitted { cost } else { 0 };
             prop_assert_eq!(answer.remaining, (limit - inside - charged).max(0));
             prop_assert_eq!(answer.retry_ms == NEVER, cost > limit);
             if answer.admitted {
-                let ms = now.max(log.latest());
-                // What has left stays gone, whatever the clock does next.
                 if cost > 0 {
-                    log.0.retain(|(ms, _)| *ms > now - window);
+                    log.newest = now.max(log.newest);
+                    // What has left stays gone, whatever the clock does next.
+                    log.units.retain(|(ms, _)| *ms >= now - window);
                 }
-                log.0.extend((0..cost).map(|_| (ms, i)));
+                log.units.extend((0..cost).map(|_| (log.newest, i)));
                 if let Some(later) = refund {
                     refunds.push((i + later, i, cost, answer.receipt));
                 }
@@ -121,10 +122,11 @@ proptest! {
             let due: Vec<_> = refunds.iter().filter(|(at, ..)| *at <= i).copied().collect();
             refunds.retain(|(at, ..)| *at > i);
             for (_, whose, cost, receipt) in due {
-                let held = log.0.iter().any(|(ms, owner)| *owner == whose && *ms > now - window);
+                let held = log.units.iter().any(|(ms, owner)| *owner == whose && *ms >= now - window);
                 prop_assert_eq!(key.adjust(now, -cost, receipt), held && cost > 0);
                 if held {
-                    log.0.retain(|(_, owner)| *owner != whose);
+                    log.units.retain(|(_, owner)| *owner != whose);
+                    log.newest = if log.units.is_empty() { 0 } else { log.newest };
                 }
             }
         }
@@ -145,7 +147,8 @@ proptest! {
             if key.take(NOW + at, cost, 0).admitted {
                 admitted.push((at, cost));
             }
-            let within = admitted.iter().filter(|(then, _)| *then > at - window).map(|(_, cost)| cost).sum::<i64>();
+            // Two ms that are a window apart may be less than that apart.
+            let within = admitted.iter().filter(|(then, _)| *then >= at - window).map(|(_, cost)| cost).sum::<i64>();
             prop_assert!(within <= limit, "{} within {} ms", within, window);
         }
     }
@@ -265,7 +268,7 @@ fn changed_numbers_apply_to_what_was_taken() {
     assert_eq!(key.take(NOW + 1, 1, 0).remaining, 4);
     key.rule = log(5, 1000);
     let refused = key.take(NOW + 2, 1, 0);
-    assert_eq!((refused.admitted, refused.remaining, refused.retry_ms), (false, 0, 998));
+    assert_eq!((refused.admitted, refused.remaining, refused.retry_ms), (false, 0, 999));
     key.rule = log(15, 60_000);
     assert_eq!(key.take(NOW + 3, 0, 0).remaining, 4);
 
@@ -283,11 +286,14 @@ fn changed_numbers_apply_to_what_was_taken() {
     assert!(key.take(NOW, 1, 10).admitted && key.take(NOW, 1, 20).admitted);
     key.rule = leases(3, 60_000);
     assert!(key.take(NOW, 1, 30).admitted);
-    // A shorter lease holds for what is held: it ends when the new one would.
+    // A shorter lease cuts nobody else's: its holder renews it by the numbers it has.
     key.rule = leases(3, 1000);
-    assert_eq!(key.take(NOW, 1, 40).retry_ms, 1000);
+    assert_eq!(key.take(NOW, 1, 40).retry_ms, 60_000);
+    assert!(key.adjust(NOW, 0, 30), "its own is renewed by the new one");
+    assert_eq!(key.take(NOW, 1, 50).retry_ms, 1000);
     assert!(!key.take(NOW + 999, 1, 50).admitted);
     assert!(key.take(NOW + 1000, 1, 60).admitted);
+    assert_eq!(key.take(NOW + 59_999, 2, 70).retry_ms, 1);
 }
 
 /// A slot in the middle of the queue cannot be given back: those behind it keep theirs.

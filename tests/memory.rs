@@ -30,9 +30,12 @@ fn key(client: usize) -> String {
     format!("sg:{{ip=10.{client:09}}}:per-ip:algorithm")
 }
 
-fn fill(memory: &Memory, limit: &Arc<Limit>, keys: usize, cost: i64) {
+/// So many requests of each client, a millisecond apart: what counts by time keeps each of them.
+fn fill(memory: &Memory, limit: &Arc<Limit>, keys: usize, requests: i64) {
     for client in 0..keys {
-        memory.run(Op::Take, &[Check::new(limit, key(client), cost)], NOW);
+        for at in 0..requests {
+            memory.run(Op::Take, &[Check::new(limit, key(client), 1)], NOW + at);
+        }
     }
 }
 
@@ -50,7 +53,7 @@ fn every_algorithm_stays_within_max_keys() {
     }
 }
 
-/// Of a form: name, lines, units charged to each key, and what plain commands take that keep just
+/// Of a form: name, lines, requests charged to each key, and what plain commands take that keep just
 /// the same in Redis: measured with keys of the same length, both dictionaries included.
 type Kept = (String, String, i64, usize);
 
@@ -87,21 +90,30 @@ fn kept() -> Vec<Kept> {
 }
 
 /// Bytes per key by what the server says it uses.
-fn in_redis(server: &RedisServer, limit: &Arc<Limit>, keys: usize, cost: i64) -> usize {
+fn in_redis(server: &RedisServer, limit: &Arc<Limit>, keys: usize, requests: i64) -> usize {
     let mut client = server.client();
     let () = redis::cmd("FLUSHALL").query(&mut client).unwrap();
+    // Of a log each millisecond is kept on its own; real time would do for all others.
+    let now = redis_clock(&mut client);
     let mut take = |from: usize, to: usize| {
-        let checks: Vec<Check> = (from..to).map(|client| Check::new(limit, key(client), cost)).collect();
+        let checks: Vec<Check> = (from..to).map(|client| Check::new(limit, key(client), 1)).collect();
         let asked: Vec<(Op, &[Check])> = checks.iter().map(|check| (Op::Take, std::slice::from_ref(check))).collect();
-        let call = Call::new(&asked, 0);
-        let reply = call.evalsha().query(&mut client).or_else(|_| call.eval().query(&mut client)).unwrap();
-        let decisions = decode(reply, asked.iter().map(|_| 1)).unwrap();
-        assert!(decisions.iter().all(|decision| decision.admitted));
+        for at in 0..requests {
+            let call = Call::new(&asked, now + at);
+            let reply = call.evalsha().query(&mut client).or_else(|_| call.eval().query(&mut client)).unwrap();
+            let decisions = decode(reply, asked.iter().map(|_| 1)).unwrap();
+            assert!(decisions.iter().all(|decision| decision.admitted));
+        }
     };
     take(keys, keys + 1);
     let before = used(server);
     (0..keys).step_by(100).for_each(|from| take(from, (from + 100).min(keys)));
     (used(server) - before) / keys
+}
+
+fn redis_clock(client: &mut redis::Connection) -> i64 {
+    let (seconds, micros): (i64, i64) = redis::cmd("TIME").query(client).unwrap();
+    seconds * 1000 + micros / 1000
 }
 
 fn used(server: &RedisServer) -> usize {

@@ -68,8 +68,10 @@ fn stored(client: &mut redis::Connection, key: &str) -> String {
     let form: String = redis::cmd("TYPE").arg(key).query(client).unwrap();
     let mut fields: Vec<String> = match form.as_str() {
         "none" => Vec::new(),
-        "list" => client.lrange(key, 0, -1).unwrap(),
-        "zset" if key.ends_with("sliding_log") => client.zrevrange(key, 0, -1).unwrap(),
+        "list" => return support::log_text(client.lrange::<_, Vec<String>>(key, 0, -1).unwrap()),
+        "zset" if key.ends_with("sliding_log") => {
+            return support::log_text(client.zrevrange::<_, Vec<String>>(key, 0, -1).unwrap());
+        }
         "zset" => {
             client.zrange_withscores::<_, Vec<(String, String)>>(key, 0, -1).unwrap().into_iter().map(pair).collect()
         }

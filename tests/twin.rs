@@ -231,7 +231,7 @@ fn through(gate: &Gate, walk: &Walk, op: Op, cost: i64, tag: i64) -> (Answer, Op
     let check = Check { tag, ..support::check(&limit, "all", cost) };
     let key = check.key.clone();
     gate.keys.borrow_mut().held.clear();
-    let before = walk.state.as_ref().map(|state| native(state, walk.now)).filter(|data| !data.text(false).is_empty());
+    let before = walk.state.as_ref().filter(|state| !state.text().is_empty()).map(|state| native(state, walk.now));
     if let Some(data) = before.clone() {
         gate.keys.borrow_mut().held.insert(key.clone(), Held { data, expires: UNTOUCHED });
     }
@@ -257,8 +257,23 @@ fn native(state: &State, now: i64) -> Data {
     let number = |text: &str| text.parse::<i64>().unwrap();
     let mut set: Vec<(i64, String)> = match state {
         State::Concurrency(_) => fields.chunks(2).map(|pair| (number(pair[1]), pair[0].to_owned())).collect(),
-        _ if now % 3 == 0 => return Data::List(fields.iter().map(|field| (*field).to_owned()).collect()),
-        _ => fields.iter().map(|field| (number(field), (*field).to_owned())).collect(),
+        _ if fields.is_empty() => Vec::new(),
+        _ => {
+            let (head, charges) = fields.split_at(4);
+            // Blocks of any size are summed up.
+            let size = [1, 3, 700][(now % 7 % 3) as usize];
+            let units = |charge: &&str| charge.split_once(':').map_or(1, |(_, units)| number(units));
+            let block = |block: &[&str]| format!("{}:{}", block.len(), block.iter().map(units).sum::<i64>());
+            let blocks = charges.chunks(size).map(block);
+            let head = head.iter().map(|part| (*part).to_owned()).chain(blocks).collect::<Vec<_>>().join(" ");
+            let stored = std::iter::once(head).chain(charges.iter().map(|charge| (*charge).to_owned()));
+            if now % 3 == 0 {
+                return Data::List(stored.collect());
+            }
+            let ms = |text: &str| number(text.split(':').next().unwrap());
+            let times = std::iter::once(number(fields[2])).chain(charges.iter().map(|charge| ms(charge)));
+            times.zip(stored).collect()
+        }
     };
     set.sort();
     Data::Sorted(set)

@@ -157,8 +157,9 @@ proptest! {
         let window = window.max(2);
         let rule = Rule::SlidingLog(SlidingLog { limit, window_ms: window, sorted_set });
         // A clock that is further behind than a window moves what lies ahead: to now, so that it
-        // counts for a window from then on.
-        Client::run(rule, &lagging(&arrivals, window)).assert_at_most_in_any(window, limit);
+        // counts for a window from then on. Two ms that are a window apart may be less than that
+        // apart: the bound holds for one ms more.
+        Client::run(rule, &lagging(&arrivals, window)).assert_at_most_in_any(window + 1, limit);
     }
 
     /// Never more leases that were taken or renewed within their life, by the time that passed.

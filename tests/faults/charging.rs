@@ -67,7 +67,7 @@ fn a_refused_cost_digs_no_debt() {
     });
 }
 
-/// Entries of one and the same millisecond are told apart, and each counts.
+/// Charges of one and the same millisecond each count.
 #[test]
 fn requests_of_one_millisecond_all_count() {
     on_both(|store| {
@@ -82,7 +82,7 @@ fn requests_of_one_millisecond_all_count() {
                 assert_eq!(admitted, limit, "{state}");
                 // They leave together, an hour later, and not before.
                 let peek = |now| store.one(Op::Peek, &one, now);
-                assert_eq!((peek(NOW + 3_599_999).remaining, peek(NOW + 3_600_000).remaining), (0, limit as i64 - 1));
+                assert_eq!((peek(NOW + 3_600_000).remaining, peek(NOW + 3_600_001).remaining), (0, limit as i64 - 1));
             }
         }
     });

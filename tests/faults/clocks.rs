@@ -153,7 +153,8 @@ fn windows_end_where_they_say() {
         let clock = "algorithm = \"fixed_window\"\nrate = \"3/min\"\nanchor = \"clock\"";
         assert_window(store, clock, "2026-11-20T15:59:30Z", "2026-11-20T16:00:00Z");
         let log = "algorithm = \"sliding_log\"\nrate = \"3/min\"";
-        assert_window(store, log, "2026-11-20T15:59:58.999Z", "2026-11-20T16:00:58.999Z");
+        // And one ms more: what is charged at the end of one counts in every stretch of a minute.
+        assert_window(store, log, "2026-11-20T15:59:58.999Z", "2026-11-20T16:00:59.000Z");
     });
 }
 

@@ -29,13 +29,14 @@ pub enum Data {
 }
 
 impl Data {
-    /// As `State::text` has it: of a log the stamps, of leases (`pairs`) also the scores.
+    /// As `State::text` has it: of a log what it is kept for and the charges, of leases (`pairs`)
+    /// units and scores.
     pub fn text(&self, pairs: bool) -> String {
         let parts: Vec<String> = match self {
             Data::Text(text) => return text.clone(),
-            Data::List(list) => list.iter().cloned().collect(),
+            Data::List(list) => return super::log_text(list.iter().cloned()),
             Data::Sorted(set) if pairs => set.iter().map(|(score, member)| format!("{member} {score}")).collect(),
-            Data::Sorted(set) => set.iter().rev().map(|(_, member)| member.clone()).collect(),
+            Data::Sorted(set) => return super::log_text(set.iter().rev().map(|(_, member)| member.clone())),
         };
         parts.join(" ")
     }
@@ -158,7 +159,7 @@ impl Keys {
                 });
                 Ok(Value::Table(lua.create_sequence_from(texts)?))
             }
-            "DEL" => {
+            "DEL" | "UNLINK" => {
                 self.held.remove(&args[0]);
                 Ok(Value::Integer(1))
             }
@@ -195,8 +196,6 @@ impl Keys {
         let new = Held { data: Data::List(VecDeque::new()), expires: NEVER };
         let Data::List(list) = &mut self.held.entry(key.clone()).or_insert(new).data else { return wrong_type() };
         let reply = match name {
-            "LINDEX" => text(lua, list.get(number(&args[1]) as usize).cloned()),
-            "LLEN" => Ok(Value::Integer(list.len() as i64)),
             "LRANGE" => {
                 let (from, to) = span(&args[1], &args[2], list.len());
                 strings(lua, list.range(from..to).cloned())
@@ -210,10 +209,17 @@ impl Keys {
                 *list = list.range(from..to).cloned().collect();
                 Ok(Value::Boolean(true))
             }
+            "LSET" => {
+                list[number(&args[1]) as usize] = args[2].clone();
+                Ok(Value::Boolean(true))
+            }
             "LREM" => {
-                assert_eq!(args[1], "1");
-                let place = list.iter().position(|item| *item == args[2]).expect("only what is there is removed");
-                list.remove(place);
+                let place = match args[1].as_str() {
+                    "1" => list.iter().position(|item| *item == args[2]),
+                    "-1" => list.iter().rposition(|item| *item == args[2]),
+                    other => panic!("the gate removes {other}"),
+                };
+                list.remove(place.expect("only what is there is removed"));
                 Ok(Value::Integer(1))
             }
             other => panic!("the gate calls {other}"),
@@ -249,12 +255,14 @@ impl Keys {
                 Ok(Value::Integer(set.iter().filter(|(score, _)| between(*score, &args[1], &args[2])).count() as i64))
             }
             "ZRANGEBYSCORE" => {
+                assert_eq!((args[3].as_str(), args[4].as_str()), ("LIMIT", "0"));
                 let found = set.iter().filter(|(score, _)| between(*score, &args[1], &args[2]));
-                strings(lua, found.map(|(_, member)| member.clone()))
+                strings(lua, found.take(number(&args[5]) as usize).map(|(_, member)| member.clone()))
             }
-            "ZREMRANGEBYSCORE" => {
-                set.retain(|(score, _)| !between(*score, &args[1], &args[2]));
-                Ok(Value::Boolean(true))
+            "ZREVRANGEBYSCORE" => {
+                assert_eq!(args[3..], ["WITHSCORES", "LIMIT", "0", "1"]);
+                let found = set.iter().rev().find(|(score, _)| between(*score, &args[2], &args[1]));
+                strings(lua, found.into_iter().flat_map(|(score, member)| [member.clone(), score.to_string()]))
             }
             "ZREMRANGEBYRANK" => {
                 let (from, to) = span(&args[1], &args[2], set.len());
@@ -297,12 +305,15 @@ fn span(from: &str, to: &str, len: usize) -> (usize, usize) {
 }
 
 fn between(score: i64, from: &str, to: &str) -> bool {
-    let above = match (from, from.strip_prefix('(')) {
-        ("-inf", _) => true,
-        (_, Some(from)) => score > number(from),
-        (from, None) => score >= number(from),
+    let above = match from.strip_prefix('(') {
+        Some(from) => score > number(from),
+        None => score >= number(from),
     };
-    above && (to == "+inf" || score <= number(to))
+    above
+        && match to.strip_prefix('(') {
+            Some(to) => score < number(to),
+            None => score <= number(to),
+        }
 }
 
 fn text(lua: &Lua, found: Option<String>) -> Reply {

@@ -190,6 +190,31 @@ pub fn check(limit: &Arc<Limit>, who: &str, cost: i64) -> Check {
     Check::new(limit, format!("sg:{{{who}}}:{}:{}", limit.name, limit.rule.name()), cost)
 }
 
+/// A log as `State::text` has it, from what is stored, newest first: without the sums of blocks in
+/// its head, which are those of the charges.
+pub fn log_text(stored: impl IntoIterator<Item = String>) -> String {
+    let mut stored = stored.into_iter();
+    let Some(head) = stored.next() else { return String::new() };
+    let parts: Vec<&str> = head.split(' ').collect();
+    let charges: Vec<String> = stored.collect();
+    let pair = |text: &str, alone: Option<i64>| {
+        let (count, units) = text.split_once(':').map_or((text, None), |(count, units)| (count, Some(units)));
+        let count: i64 = count.parse().unwrap();
+        (count, units.map_or(alone.unwrap_or(count), |units| units.parse().unwrap()))
+    };
+    let mut rest = charges.as_slice();
+    for block in &parts[4..] {
+        let (count, sum) = pair(block, None);
+        let (own, others) = rest.split_at(usize::try_from(count).unwrap());
+        assert!(count > 0 && sum == own.iter().map(|charge| pair(charge, Some(1)).1).sum::<i64>(), "{block} of {head}");
+        rest = others;
+    }
+    assert!(rest.is_empty(), "{} charges more than {head} says", rest.len());
+    let times: Vec<i64> = charges.iter().map(|charge| pair(charge, Some(1)).0).collect();
+    assert!(times.is_sorted_by(|one, two| one > two), "{times:?}");
+    [&[parts[..4].join(" ")], charges.as_slice()].concat().join(" ")
+}
+
 /// What one call carries: an operation, and the checks it is done with.
 pub type Asked = (Op, Vec<Check>);
 

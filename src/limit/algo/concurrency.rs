@@ -3,6 +3,7 @@
 //! dies, it is free `lease_ms` after its last renewal. So the wait of a refusal is the longest:
 //! a release may come earlier.
 
+use super::tree::Tree;
 use super::{Algorithm, Policy, Step};
 use crate::limit::answer::{Answer, NEVER};
 
@@ -12,23 +13,30 @@ pub struct Concurrency {
     pub lease_ms: i64,
 }
 
-/// Leases, the one that expires first in front. A decision holds the ids from its tag on.
-#[derive(Clone, Debug, PartialEq)]
-pub struct State {
-    leases: Box<[Lease]>,
+/// Boxed, as the states of most keys are a few numbers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct State(Box<Leases>);
+
+/// A lease is held in units of powers of two, one for each bit of what it holds: `tag` and the
+/// number of the bit are the id.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Leases {
+    /// The longest lease that looked at the others: none is cut to less.
+    longest: i64,
+    units: Tree<Unit>,
+    /// Id and expiry of each.
+    ids: Tree<(i64, i64)>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Lease {
-    expiry_ms: i64,
-    id: i64,
-}
+/// Bit, expiry, id.
+type Unit = (i64, i64, i64);
 
-enum Act {
-    Add,
-    Renew,
-    Drop,
-}
+/// Of each bit, units that a decision lets go, and that it mends, at most: so none is long after
+/// many have expired together.
+const AT_ONCE: usize = 256;
+/// By it the expiries of one bit lie above those of the bit before, where they are stored as one
+/// number. Later than any expiry.
+const RADIX: i64 = 1 << 43;
 
 impl Algorithm for Concurrency {
     type State = State;
@@ -53,35 +61,35 @@ impl Algorithm for Concurrency {
 
     fn decide(&self, state: Option<&State>, now: i64, cost: i64, tag: i64) -> Step<State> {
         let Concurrency { in_flight: limit, lease_ms: lease } = *self;
-        let leases = Leases(state.map_or(&[], |state| &state.leases));
-        let expiry = now + lease;
-        let mut latest = leases.at(0).unwrap_or(now);
-        // An expiry further ahead than a lease was left by another clock, or by a longer lease. It
-        // must be cut for good, or what a dead holder left would stay until then.
-        let mended = latest > expiry;
-
-        // The latest of the leases that must have expired.
-        let last = if cost > 0 && cost <= limit { leases.at(limit - cost) } else { None };
-        let last = last.filter(|last| *last > now);
-        let admitted = cost == 0 || cost <= limit && last.is_none();
+        let empty = Leases::default();
+        let leases = state.map_or(&empty, |state| &state.0);
         let live = leases.live(now);
-        let charge = if admitted { cost } else { 0 };
-        if charge > 0 {
-            latest = expiry;
-        }
+        let longest = if live > 0 { leases.longest.max(lease) } else { lease };
+        // An expiry further ahead than the longest lease was left by another clock. It must be cut
+        // for good, or what a dead holder left would stay until then.
+        let far = now + longest;
+        let mut latest = if live > 0 { leases.latest() } else { now };
+        let mended = latest > far;
+        latest = latest.min(far);
 
+        let admitted = cost == 0 || live + cost <= limit;
+        let charge = if admitted { cost } else { 0 };
         let mut retry_ms = 0;
         if cost > limit {
             retry_ms = NEVER;
-        } else if let Some(last) = last {
-            retry_ms = last.min(expiry) - now;
+        } else if !admitted {
+            retry_ms = leases.freed(limit - cost, now).min(far) - now;
         }
-        let reset_ms = (latest.min(expiry) - now).max(0);
-        let store = cost > 0 && (admitted || mended);
+        let expiry = now + lease;
+        if charge > 0 {
+            latest = latest.max(expiry);
+        }
+        let reset_ms = latest - now;
+        let store = cost > 0 && (admitted || mended || live > 0 && longest > leases.longest);
         let remaining = (limit - live - charge).max(0);
         Step {
             answer: Answer { admitted, remaining, retry_ms, reset_ms, receipt: tag },
-            next: store.then(|| (leases.changed(now, expiry, tag, charge, &Act::Add), reset_ms)),
+            next: store.then(|| (leases.changed(now, longest, live == 0, tag, charge, expiry), reset_ms)),
         }
     }
 
@@ -89,91 +97,147 @@ impl Algorithm for Concurrency {
     /// if the lease was lost and there is room.
     fn adjust(&self, state: Option<&State>, now: i64, delta: i64, receipt: i64) -> Option<(State, i64)> {
         let Concurrency { in_flight: limit, lease_ms: lease } = *self;
-        let leases = Leases(state.map_or(&[], |state| &state.leases));
-        let expiry = now + lease;
-        let held = leases.run(receipt, now);
+        let empty = Leases::default();
+        let leases = state.map_or(&empty, |state| &state.0);
+        let live = leases.live(now);
+        let longest = if live > 0 { leases.longest.max(lease) } else { lease };
+        let latest = if live > 0 { leases.latest().min(now + longest) } else { now };
+        let (held, until) = leases.held(receipt, now);
         if delta < 0 {
-            if held == 0 {
+            let units = (-delta).min(held);
+            if units == 0 {
                 return None;
             }
-            let count = (-delta).min(held);
-            let ttl_ms = (leases.at(0)?.min(expiry) - now).max(1);
-            return Some((leases.changed(now, expiry, receipt + held - count, count, &Act::Drop), ttl_ms));
+            if units == live {
+                return Some((State::default(), 1));
+            }
+            let until = until.min(now + longest);
+            return Some((leases.changed(now, longest, false, receipt, held - units, until), latest - now));
         }
-        if delta == 0 && held > 0 {
-            return Some((leases.changed(now, expiry, receipt, held, &Act::Renew), lease));
-        }
-        let room = match delta {
-            0 => limit,
-            _ if held > 0 => 2 * limit,
+        let count = match delta {
+            0 if held > 0 => 0,
+            0 => (limit - live).min(1),
+            _ if held > 0 => delta.min(2 * limit - live),
             _ => 0,
         };
-        let count = delta.max(1).min(room - leases.live(now));
-        if count < 1 {
+        if held + count < 1 || delta > 0 && count < 1 {
             return None;
         }
-        Some((leases.changed(now, expiry, receipt + held, count, &Act::Add), lease))
+        let expiry = now + lease;
+        let next = leases.changed(now, longest, live == 0, receipt, held + count, expiry);
+        Some((next, latest.max(expiry) - now))
     }
 
-    /// Pairs of id and expiry.
+    /// Pairs of id and expiry, that with its bit as one number; in front, as if it were one of them,
+    /// the longest lease.
     fn text(state: &State) -> String {
-        let leases: Vec<String> =
-            state.leases.iter().map(|lease| format!("{} {}", lease.id, lease.expiry_ms)).collect();
-        leases.join(" ")
+        let Leases { longest, units, .. } = &*state.0;
+        if units.sum() == 0 {
+            return String::new();
+        }
+        let units = units.entries().into_iter().map(|((bit, expiry, id), _)| format!(" {id} {}", bit * RADIX + expiry));
+        format!("lease -{longest}") + &units.collect::<String>()
     }
 }
 
-/// Leases, the first to expire in front, counted from the latest.
-#[derive(Clone, Copy)]
-struct Leases<'a>(&'a [Lease]);
-
-impl Leases<'_> {
-    /// The `i`-th latest expiry.
-    fn at(self, i: i64) -> Option<i64> {
-        let place = self.0.len().checked_sub(1 + usize::try_from(i).ok()?)?;
-        self.0.get(place).map(|lease| lease.expiry_ms)
+impl Leases {
+    fn bits(&self) -> i64 {
+        self.units.last().map_or(0, |(bit, ..)| bit + 1)
     }
 
-    fn live(self, now: i64) -> i64 {
-        let expired = self.0.partition_point(|lease| lease.expiry_ms <= now);
-        i64::try_from(self.0.len() - expired).unwrap_or(i64::MAX)
+    /// Units held at `now`.
+    fn live(&self, now: i64) -> i64 {
+        let of = |bit| self.units.since((bit, now + 1, i64::MIN)) - self.units.since((bit + 1, i64::MIN, i64::MIN));
+        (0..self.bits()).map(of).sum()
     }
 
-    fn holds(self, id: i64, now: i64) -> bool {
-        self.0.iter().rev().take_while(|lease| lease.expiry_ms > now).any(|lease| lease.id == id)
+    /// The latest expiry; 0 when there is none.
+    fn latest(&self) -> i64 {
+        let of = |bit| self.units.floor((bit, i64::MAX, i64::MAX)).filter(|unit| unit.0 == bit);
+        (0..self.bits()).filter_map(of).map(|(_, expiry, _)| expiry).max().unwrap_or(0)
     }
 
-    /// How many ids from `first` on are held; those of one decision are held together.
-    fn run(self, first: i64, now: i64) -> i64 {
-        if !self.holds(first, now) {
-            return 0;
+    /// When no more than `units` will be held.
+    fn freed(&self, units: i64, now: i64) -> i64 {
+        if self.bits() == 1 {
+            return self.units.at(units).map_or(now, |(_, expiry, _)| expiry);
         }
-        let (mut low, mut high) = (0, 1);
-        while self.holds(first + high, now) {
-            (low, high) = (high, high * 2);
-        }
+        let (mut low, mut high) = (now, self.latest());
         while high - low > 1 {
             let middle = i64::midpoint(low, high);
-            if self.holds(first + middle, now) {
-                low = middle;
-            } else {
+            if self.live(middle) <= units {
                 high = middle;
+            } else {
+                low = middle;
             }
         }
         high
     }
 
-    /// Without what has expired, none later than `expiry`, and `act` done to `count` ids from
-    /// `first` on.
-    fn changed(self, now: i64, expiry: i64, first: i64, count: i64, act: &Act) -> State {
-        let ids = first..first + count;
-        let others = self.0.iter().filter(|lease| lease.expiry_ms > now && !ids.contains(&lease.id));
-        let cut = others.map(|lease| Lease { expiry_ms: lease.expiry_ms.min(expiry), id: lease.id });
-        let mut leases: Vec<Lease> = Vec::with_capacity(self.0.len() + ids.clone().count());
-        leases.extend(cut);
-        if !matches!(act, Act::Drop) {
-            leases.extend(ids.map(|id| Lease { expiry_ms: expiry, id }));
+    /// The expiry of an id.
+    fn expiry(&self, id: i64) -> Option<i64> {
+        self.ids.ceiling((id, i64::MIN)).filter(|((found, _), _)| *found == id).map(|((_, expiry), _)| expiry)
+    }
+
+    /// What the decision with this tag holds at `now`, and until when.
+    fn held(&self, tag: i64, now: i64) -> (i64, i64) {
+        let (mut held, mut until) = (0, now);
+        for bit in 0..self.bits() {
+            if let Some(expiry) = self.expiry(tag + bit).filter(|expiry| *expiry > now) {
+                held += 1 << bit;
+                until = expiry;
+            }
         }
-        State { leases: leases.into() }
+        (held, until)
+    }
+
+    fn put(&mut self, bit: i64, id: i64, expiry: Option<i64>) {
+        if let Some(old) = self.expiry(id) {
+            self.ids.set((id, old), 0);
+            self.units.set((bit, old, id), 0);
+        }
+        if let Some(expiry) = expiry {
+            self.ids.set((id, expiry), 1);
+            self.units.set((bit, expiry, id), 1 << bit);
+        }
+    }
+
+    /// With `units` held by `tag` until `expiry`. `anew`: nobody else holds any.
+    fn changed(&self, now: i64, longest: i64, anew: bool, tag: i64, units: i64, expiry: i64) -> State {
+        let mut leases = if anew { Leases::default() } else { self.clone() };
+        leases.longest = longest;
+        for bit in 0..leases.bits() {
+            leases.mend(bit, now + longest);
+            leases.trim(bit, now);
+        }
+        let mut bit = 0;
+        while units >> bit > 0 || bit < leases.bits() {
+            let wanted = units >> bit & 1 == 1;
+            leases.put(bit, tag + bit, wanted.then_some(expiry));
+            bit += 1;
+        }
+        State(Box::new(leases))
+    }
+
+    /// None of the bit later than `far`.
+    fn mend(&mut self, bit: i64, far: i64) {
+        for _ in 0..AT_ONCE {
+            let Some((_, _, id)) = self.unit(bit, far + 1, i64::MAX) else { return };
+            self.put(bit, id, Some(far));
+        }
+    }
+
+    /// None of the bit that has expired.
+    fn trim(&mut self, bit: i64, now: i64) {
+        for _ in 0..AT_ONCE {
+            let Some((_, _, id)) = self.unit(bit, i64::MIN, now) else { return };
+            self.put(bit, id, None);
+        }
+    }
+
+    /// The first unit of a bit that expires in a stretch of time.
+    fn unit(&self, bit: i64, from: i64, to: i64) -> Option<Unit> {
+        let (unit, _) = self.units.ceiling((bit, from, i64::MIN))?;
+        (unit.0 == bit && unit.1 <= to).then_some(unit)
     }
 }

@@ -1,8 +1,9 @@
 //! The algorithms. Each is one file here and one of the same name in `lua/`, twins that decide
 //! alike, and one entry in the list below: the rule and state enums, the config names and the
-//! Redis script derive from it. `counted` is what two of them share. Nothing in this folder does I/O or reads a clock.
+//! Redis script derive from it. `counted` and `tree` are what two of them share. Nothing in this folder does I/O or reads a clock.
 
 pub mod counted;
+mod tree;
 
 use super::answer::{Answer, Policy};
 
@@ -97,6 +98,8 @@ macro_rules! algorithms {
               include_str!(concat!("../../../lua/", stringify!($module), ".lua")),
               "end\n",)*
             include_str!("../../../lua/shapes.lua"),
+            include_str!("../../../lua/shapes/log.lua"),
+            include_str!("../../../lua/shapes/leases.lua"),
             include_str!("../../../lua/gate.lua"),
         );
 

@@ -1,7 +1,7 @@
 //! Sliding log; twin of `lua/sliding_log.lua`, same names, same order. Exact: at most `limit` in
-//! any stretch of `window_ms`. Costs memory for each unit of the limit, and in this process a copy
-//! of the log for each charge.
+//! any stretch of `window_ms`. Remembers each charge, whatever its cost, until its window is over.
 
+use super::tree::Tree;
 use super::{Algorithm, Policy, Step};
 use crate::limit::answer::{Answer, NEVER};
 
@@ -13,12 +13,24 @@ pub struct SlidingLog {
     pub sorted_set: bool,
 }
 
-/// Time stamps in microseconds, oldest first, each once: those of one ms take the next free ones.
-/// A stamp counts for a whole window from its ms on.
-#[derive(Clone, Debug, PartialEq)]
-pub struct State {
-    stamps: Box<[i64]>,
+/// Boxed, as the states of most keys are a few numbers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct State(Box<Log>);
+
+/// The units charged at each ms. A ms counts for a whole window and one ms more: what was charged
+/// at its end and what comes at the beginning of the last may be that much closer.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Log {
+    /// The longest window and the largest limit that looked at the log keep what they need of it.
+    longest: i64,
+    largest: i64,
+    /// When it was charged last, which a refund does not undo.
+    newest: i64,
+    charges: Tree<i64>,
 }
+
+/// Charges that a decision lets go at most, so that none is long after many have left together.
+const TRIMMED: usize = 256;
 
 impl Algorithm for SlidingLog {
     type State = State;
@@ -37,133 +49,143 @@ impl Algorithm for SlidingLog {
 
     fn decide(&self, state: Option<&State>, now: i64, cost: i64, _tag: i64) -> Step<State> {
         let SlidingLog { limit, window_ms: window, .. } = *self;
-        let log = Log(state.map_or(&[], |state| &state.stamps));
-        let Head { mut head, moved, kept, first } = self.head_at(log, now);
+        let empty = Log::default();
+        let log = state.map_or(&empty, |state| &state.0);
+        let Head { longest, largest, clock, anew } = self.head(log, now);
+        // The first ms that counts.
+        let edge = clock - window;
 
-        // The newest stamp that must have left the window.
+        // The newest charge that must have left.
         let (mut last, place) = (None, limit - cost);
         if cost > 0 && cost <= limit {
-            last = if place < kept { head.map(|head| head - place) } else { log.at(place + moved - kept) };
+            last = match anew {
+                Some(kept) => (place < kept).then_some(now),
+                None => log.charges.at(place).filter(|last| *last >= edge),
+            };
         }
-        let last = last.map(ms).filter(|last| *last > now - window);
         let admitted = cost == 0 || cost <= limit && last.is_none();
-        let inside = (log.above((now - window + 1) * 1000) - moved + kept).min(limit);
+        let inside = anew.unwrap_or_else(|| log.charges.since(edge));
         let charge = if admitted { cost } else { 0 };
-        if charge > 0 {
-            head = Some(first + kept + charge - 1);
-        }
 
         let mut retry_ms = 0;
         if cost > limit {
             retry_ms = NEVER;
         } else if let Some(last) = last {
-            retry_ms = last + window - now;
+            retry_ms = last + window + 1 - now;
         }
-        let reset_ms = head.map_or(0, |head| (ms(head) + window - now).max(0));
-        let store = cost > 0 && (admitted || moved > 0);
-        let remaining = limit - inside - charge;
+        let mut latest = match anew {
+            Some(kept) => (kept > 0).then_some(now),
+            None => log.charges.last(),
+        };
+        if charge > 0 {
+            latest = Some(clock);
+        }
+        let reset_ms = latest.map_or(0, |latest| (latest + window + 1 - now).max(0));
+        let wider = anew.is_none() && (longest > log.longest || largest > log.largest);
+        let store = cost > 0 && (admitted || anew.is_some_and(|kept| kept > 0) || wider);
+        let remaining = (limit - inside - charge).max(0);
+        let ttl_ms = if anew.is_some() || charge > 0 { clock } else { log.newest } + longest + 1 - now;
         Step {
-            answer: Answer { admitted, remaining, retry_ms, reset_ms, receipt: first + kept },
-            next: store.then(|| (log.pushed(moved, first, kept + charge, inside + charge), reset_ms)),
+            answer: Answer { admitted, remaining, retry_ms, reset_ms, receipt: clock },
+            next: store.then(|| (log.charged(anew, clock, charge, longest, largest), ttl_ms)),
         }
     }
 
-    /// The receipt is the first stamp of the charge: those that follow it are the rest.
+    /// The receipt is the ms of the charge.
     fn adjust(&self, state: Option<&State>, now: i64, delta: i64, receipt: i64) -> Option<(State, i64)> {
-        let SlidingLog { limit, window_ms: window, .. } = *self;
-        let log = Log(state.map_or(&[], |state| &state.stamps));
+        let SlidingLog { limit, .. } = *self;
+        let empty = Log::default();
+        let log = state.map_or(&empty, |state| &state.0);
+        let Head { longest, largest, clock, anew } = self.head(log, now);
         if delta < 0 {
-            let from = log.above(receipt + (-delta).min(limit));
-            let to = log.above(receipt.max((now - window + 1) * 1000));
-            if from >= to {
+            if anew == Some(0) || receipt < log.newest.max(now) - longest {
                 return None;
             }
-            let head = log.at(if from == 0 { to } else { 0 });
-            let ttl_ms = head.map_or(0, |head| ms(head) + window - now);
-            return Some((log.removed(from, to), ttl_ms.min(2 * window).max(1)));
+            let weight = log.charges.weight(receipt);
+            if weight == 0 {
+                return None;
+            }
+            let units = (-delta).min(weight);
+            if units == log.charges.sum() {
+                return Some((State::default(), 1));
+            }
+            let ttl_ms = (log.newest + longest + 1 - now).min(2 * longest);
+            return Some((log.with(receipt, weight - units), ttl_ms));
         }
         if delta == 0 {
             return None;
         }
-        let Head { moved, kept, first, .. } = self.head_at(log, now);
-        let inside = log.above((now - window + 1) * 1000);
-        let count = kept + delta.min(limit);
-        let keep = (inside - moved + count).min(limit);
-        Some((log.pushed(moved, first, count, keep), ms(first + count - 1) + window - now))
+        let charge = delta.min(limit);
+        Some((log.charged(anew, clock, charge, longest, largest), clock + longest + 1 - now))
     }
 
-    /// Newest first.
+    /// What it is kept for, the newest charge, and before it, newest first, all others; units but 1
+    /// behind a colon.
     fn text(state: &State) -> String {
-        let stamps: Vec<String> = state.stamps.iter().rev().map(i64::to_string).collect();
-        stamps.join(" ")
+        let Log { longest, largest, newest, charges } = &*state.0;
+        if charges.sum() == 0 {
+            return String::new();
+        }
+        let mut text = format!("{longest} {largest} {newest} {}", charges.weight(*newest));
+        for (ms, weight) in charges.entries().into_iter().rev().filter(|(ms, _)| ms < newest) {
+            text += &if weight == 1 { format!(" {ms}") } else { format!(" {ms}:{weight}") };
+        }
+        text
     }
 }
 
-/// The newest stamp, how many of the newest are moved to now and how many of those remain, and the
-/// first stamp that is free.
+/// For whom the log is kept now, and when a charge counts from. `anew`: nothing that is stored
+/// counts as it is, but so many units from now on.
 struct Head {
-    head: Option<i64>,
-    moved: i64,
-    kept: i64,
-    first: i64,
+    longest: i64,
+    largest: i64,
+    clock: i64,
+    anew: Option<i64>,
 }
 
 impl SlidingLog {
-    fn head_at(&self, log: Log, now: i64) -> Head {
-        let SlidingLog { limit, window_ms: window, .. } = *self;
-        let mut head = log.at(0);
-        let mut moved = 0;
-        // A stamp further ahead than a whole window was left by another clock. All that are ahead
-        // must be moved for good, or they would hold the limit until that time comes.
-        if head.is_some_and(|head| ms(head) > now + window) {
-            moved = log.above((now + 1) * 1000);
+    fn head(&self, log: &Log, now: i64) -> Head {
+        let (longest, largest) = (log.longest.max(self.window_ms), log.largest.max(self.limit));
+        if log.charges.sum() == 0 || log.newest < now - longest {
+            return Head { longest: self.window_ms, largest: self.limit, clock: now, anew: Some(0) };
         }
-        let kept = moved.min(limit);
-        let first = log.at(moved).map_or(0, |stamp| stamp + 1).max(now * 1000);
-        if kept > 0 {
-            head = Some(first + kept - 1);
+        // A charge further ahead than a window was left by another clock. All that still counts
+        // must be moved for good, or it would hold the limit until that time comes.
+        if log.newest > now + longest {
+            let kept = log.charges.since(log.newest - longest).min(largest);
+            return Head { longest, largest, clock: now, anew: Some(kept) };
         }
-        Head { head, moved, kept, first }
+        Head { longest, largest, clock: now.max(log.newest), anew: None }
     }
 }
 
-fn ms(stamp: i64) -> i64 {
-    stamp / 1000
-}
-
-/// Stamps, oldest first, counted from the newest.
-#[derive(Clone, Copy)]
-struct Log<'a>(&'a [i64]);
-
-impl Log<'_> {
-    /// The `i`-th newest.
-    fn at(self, i: i64) -> Option<i64> {
-        let place = self.0.len().checked_sub(1 + usize::try_from(i).ok()?)?;
-        self.0.get(place).copied()
+impl Log {
+    fn charged(&self, anew: Option<i64>, clock: i64, cost: i64, longest: i64, largest: i64) -> State {
+        let mut charges = self.charges.clone();
+        let mut newest = self.newest;
+        if let Some(kept) = anew {
+            charges = Tree::default();
+            charges.set(clock, kept);
+            newest = clock;
+        }
+        if cost > 0 {
+            newest = clock;
+            charges.set(clock, charges.weight(clock) + cost);
+        }
+        for _ in 0..TRIMMED {
+            let Some((oldest, weight)) = charges.first().filter(|(oldest, _)| *oldest < newest) else { break };
+            if oldest >= newest - longest && charges.sum() - weight < largest {
+                break;
+            }
+            charges.set(oldest, 0);
+        }
+        State(Box::new(Log { longest, largest, newest, charges }))
     }
 
-    /// How many are `stamp` or newer.
-    fn above(self, stamp: i64) -> i64 {
-        let older = self.0.partition_point(|known| *known < stamp);
-        i64::try_from(self.0.len() - older).unwrap_or(i64::MAX)
-    }
-
-    /// Without the `drop` newest, with `count` from `first` on; of all that the `keep` newest.
-    fn pushed(self, drop: i64, first: i64, count: i64, keep: i64) -> State {
-        let older = (keep - count).max(0);
-        let old = self.range(drop, drop.saturating_add(older));
-        State { stamps: old.iter().copied().chain(first + (count - keep).max(0)..first + count).collect() }
-    }
-
-    /// Without the `from`-th newest to before the `to`-th.
-    fn removed(self, from: i64, to: i64) -> State {
-        State { stamps: [self.range(to, i64::MAX), self.range(0, from)].concat().into() }
-    }
-
-    /// The `from`-th newest to before the `to`-th, oldest first.
-    fn range(&self, from: i64, to: i64) -> &[i64] {
-        let len = self.0.len();
-        let place = |i: i64| len - usize::try_from(i).unwrap_or(len).min(len);
-        &self.0[place(to)..place(from)]
+    /// With so many units at `ms`.
+    fn with(&self, ms: i64, weight: i64) -> State {
+        let mut log = self.clone();
+        log.charges.set(ms, weight);
+        State(Box::new(log))
     }
 }

@@ -1,0 +1,327 @@
+//! A sorted map whose entries have weights, for states that remember single charges or leases. A
+//! copy costs nothing and shares what does not change; a change, the weight of a range and the
+//! entry at a weight are found in logarithmic time, which no library for such maps offers.
+
+use std::sync::Arc;
+
+/// Entries of a leaf, and children of any other node, at most.
+const MOST: usize = 64;
+
+/// Keys with positive weights.
+#[derive(Clone, Debug)]
+pub struct Tree<K>(Node<K>);
+
+#[derive(Clone, Debug)]
+enum Node<K> {
+    Leaf(Arc<[(K, i64)]>),
+    Inner(Arc<[Child<K>]>),
+}
+
+#[derive(Clone, Debug)]
+struct Child<K> {
+    last: K,
+    sum: i64,
+    node: Node<K>,
+}
+
+impl<K> Default for Tree<K> {
+    fn default() -> Tree<K> {
+        Tree(Node::Leaf(Arc::new([])))
+    }
+}
+
+impl<K: Copy + Ord> PartialEq for Tree<K> {
+    fn eq(&self, other: &Tree<K>) -> bool {
+        self.entries() == other.entries()
+    }
+}
+
+impl<K: Copy + Ord> Tree<K> {
+    /// The weight of all.
+    pub fn sum(&self) -> i64 {
+        self.0.sum()
+    }
+
+    /// The weight of `key`, 0 when it is not there.
+    pub fn weight(&self, key: K) -> i64 {
+        self.ceiling(key).filter(|(found, _)| *found == key).map_or(0, |(_, weight)| weight)
+    }
+
+    /// The weight of `key` and all behind it.
+    pub fn since(&self, key: K) -> i64 {
+        let (mut node, mut sum) = (&self.0, 0);
+        loop {
+            match node {
+                Node::Leaf(entries) => {
+                    let place = entries.partition_point(|(known, _)| *known < key);
+                    return sum + entries[place..].iter().map(|(_, weight)| weight).sum::<i64>();
+                }
+                Node::Inner(children) => {
+                    let place = children.partition_point(|child| child.last < key);
+                    let Some((child, behind)) = children[place..].split_first() else { return sum };
+                    sum += behind.iter().map(|child| child.sum).sum::<i64>();
+                    node = &child.node;
+                }
+            }
+        }
+    }
+
+    /// The key that holds the `units`-th unit from the end, from 0.
+    pub fn at(&self, mut units: i64) -> Option<K> {
+        let mut node = &self.0;
+        loop {
+            match node {
+                Node::Leaf(entries) => return pass(entries.iter(), &mut units, |entry| entry.1).map(|entry| entry.0),
+                Node::Inner(children) => node = &pass(children.iter(), &mut units, |child| child.sum)?.node,
+            }
+        }
+    }
+
+    /// The first entry at `key` or behind it.
+    pub fn ceiling(&self, key: K) -> Option<(K, i64)> {
+        let mut node = &self.0;
+        loop {
+            match node {
+                Node::Leaf(entries) => {
+                    return entries.get(entries.partition_point(|(known, _)| *known < key)).copied();
+                }
+                Node::Inner(children) => {
+                    node = &children.get(children.partition_point(|child| child.last < key))?.node;
+                }
+            }
+        }
+    }
+
+    /// The last key that is not behind `key`.
+    pub fn floor(&self, key: K) -> Option<K> {
+        let (mut node, mut before) = (&self.0, None);
+        loop {
+            match node {
+                Node::Leaf(entries) => {
+                    let place = entries.partition_point(|(known, _)| *known <= key);
+                    return place.checked_sub(1).map(|place| entries[place].0).or(before);
+                }
+                Node::Inner(children) => {
+                    let place = children.partition_point(|child| child.last <= key);
+                    before = place.checked_sub(1).map(|place| children[place].last).or(before);
+                    match children.get(place) {
+                        Some(child) => node = &child.node,
+                        None => return before,
+                    }
+                }
+            }
+        }
+    }
+
+    pub fn first(&self) -> Option<(K, i64)> {
+        let mut node = &self.0;
+        loop {
+            match node {
+                Node::Leaf(entries) => return entries.first().copied(),
+                Node::Inner(children) => node = &children.first()?.node,
+            }
+        }
+    }
+
+    pub fn last(&self) -> Option<K> {
+        match &self.0 {
+            Node::Leaf(entries) => entries.last().map(|(key, _)| *key),
+            Node::Inner(children) => children.last().map(|child| child.last),
+        }
+    }
+
+    /// Gives `key` this weight; 0 removes it.
+    pub fn set(&mut self, key: K, weight: i64) {
+        let mut nodes = self.0.with(key, weight);
+        self.0 = match (nodes.pop(), nodes.is_empty()) {
+            (Some(only), true) => only.node,
+            (Some(last), false) => {
+                nodes.push(last);
+                Node::Inner(nodes.into())
+            }
+            (None, _) => return *self = Tree::default(),
+        };
+        while let Node::Inner(children) = &self.0
+            && let [only] = &**children
+        {
+            self.0 = only.node.clone();
+        }
+    }
+
+    /// All, in order.
+    pub fn entries(&self) -> Vec<(K, i64)> {
+        let mut entries = Vec::new();
+        self.0.collect(&mut entries);
+        entries
+    }
+}
+
+/// The item that the `units`-th unit from the end is in; `units` becomes its place in there.
+fn pass<'a, T>(
+    items: impl DoubleEndedIterator<Item = &'a T>,
+    units: &mut i64,
+    weight: impl Fn(&T) -> i64,
+) -> Option<&'a T> {
+    for item in items.rev() {
+        if *units < weight(item) {
+            return Some(item);
+        }
+        *units -= weight(item);
+    }
+    None
+}
+
+impl<K: Copy + Ord> Node<K> {
+    fn sum(&self) -> i64 {
+        match self {
+            Node::Leaf(entries) => entries.iter().map(|(_, weight)| weight).sum(),
+            Node::Inner(children) => children.iter().map(|child| child.sum).sum(),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Node::Leaf(entries) => entries.len(),
+            Node::Inner(children) => children.len(),
+        }
+    }
+
+    fn collect(&self, entries: &mut Vec<(K, i64)>) {
+        match self {
+            Node::Leaf(own) => entries.extend(own.iter()),
+            Node::Inner(children) => children.iter().for_each(|child| child.node.collect(entries)),
+        }
+    }
+
+    /// What takes its place: none if it is empty, two if it were too large.
+    fn with(&self, key: K, weight: i64) -> Vec<Child<K>> {
+        match self {
+            Node::Leaf(entries) => {
+                let place = entries.partition_point(|(known, _)| *known < key);
+                let known = entries.get(place).is_some_and(|(known, _)| *known == key);
+                let new = (weight > 0).then_some((key, weight));
+                cut(spliced(entries, place, usize::from(known), new), |entries| Node::Leaf(entries.into()))
+            }
+            Node::Inner(children) => {
+                let place = children.partition_point(|child| child.last < key).min(children.len() - 1);
+                let mut children = spliced(children, place, 1, children[place].node.with(key, weight));
+                merge(&mut children, place);
+                cut(children, |children| Node::Inner(children.into()))
+            }
+        }
+    }
+
+    /// Both are of the same height.
+    fn joined(&self, behind: &Node<K>) -> Option<Node<K>> {
+        match (self, behind) {
+            (Node::Leaf(one), Node::Leaf(two)) => Some(Node::Leaf(one.iter().chain(two.iter()).copied().collect())),
+            (Node::Inner(one), Node::Inner(two)) => Some(Node::Inner(one.iter().chain(two.iter()).cloned().collect())),
+            _ => None,
+        }
+    }
+}
+
+impl<K: Copy + Ord> Child<K> {
+    fn new(node: Node<K>) -> Option<Child<K>> {
+        let last = match &node {
+            Node::Leaf(entries) => entries.last().map(|(key, _)| *key),
+            Node::Inner(children) => children.last().map(|child| child.last),
+        };
+        last.map(|last| Child { last, sum: node.sum(), node })
+    }
+}
+
+/// A copy with `count` items from `place` on replaced.
+fn spliced<T: Clone>(items: &[T], place: usize, count: usize, new: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut all = Vec::with_capacity(items.len() + 1);
+    all.extend_from_slice(&items[..place]);
+    all.extend(new);
+    all.extend_from_slice(&items[place + count..]);
+    all
+}
+
+/// The last piece is left small: most that is new comes last.
+fn cut<K: Copy + Ord, T: Clone>(mut items: Vec<T>, node: impl Fn(Vec<T>) -> Node<K>) -> Vec<Child<K>> {
+    let behind = if items.len() > MOST { items.split_off(items.len() * 7 / 8) } else { Vec::new() };
+    [items, behind].into_iter().filter_map(|items| Child::new(node(items))).collect()
+}
+
+/// Joins the child that has become small with its neighbour.
+fn merge<K: Copy + Ord>(children: &mut Vec<Child<K>>, place: usize) {
+    let one = place.min(children.len().saturating_sub(2));
+    let Some([before, behind]) = children.get(one..one + 2) else { return };
+    if before.node.len() + behind.node.len() > MOST / 2 {
+        return;
+    }
+    if let Some(child) = before.node.joined(&behind.node).and_then(Child::new) {
+        children.splice(one..one + 2, [child]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+
+    use super::*;
+
+    /// Against a plain map, as it grows to thousands and shrinks to none.
+    #[test]
+    fn a_tree_is_a_sorted_map() {
+        let mut rng = StdRng::seed_from_u64(1);
+        let (mut tree, mut map) = (Tree::default(), BTreeMap::new());
+        for step in 0..60_000 {
+            let key = rng.random_range(0..6000_i64);
+            let leaves = if step < 30_000 { 0.3 } else { 0.8 };
+            let weight = if rng.random_bool(leaves) { 0 } else { rng.random_range(1..1000) };
+            let before = tree.clone();
+            tree.set(key, weight);
+            let _ = if weight == 0 { map.remove(&key) } else { map.insert(key, weight) };
+            if step % 500 == 0 {
+                assert_ne!(before == tree, weight > 0 || before.weight(key) > 0, "a copy is its own");
+                assert_eq!(tree.entries(), map.iter().map(|(key, weight)| (*key, *weight)).collect::<Vec<_>>());
+            }
+            let probe = rng.random_range(-1..6001);
+            if step % 50 == 0 {
+                assert_eq!(tree.since(probe), map.range(probe..).map(|(_, weight)| weight).sum::<i64>());
+            }
+            assert_eq!(tree.weight(probe), map.get(&probe).copied().unwrap_or(0));
+            assert_eq!(tree.ceiling(probe), map.range(probe..).next().map(|(key, weight)| (*key, *weight)));
+            assert_eq!(tree.floor(probe), map.range(..=probe).next_back().map(|(key, _)| *key));
+            assert_eq!(tree.first(), map.first_key_value().map(|(key, weight)| (*key, *weight)));
+            assert_eq!(tree.last(), map.last_key_value().map(|(key, _)| *key));
+            let units = rng.random_range(0..=tree.sum());
+            let found = tree.at(units);
+            assert_eq!(found.is_none(), units == tree.sum());
+            assert!(found.is_none_or(|found| tree.since(found + 1) <= units && units < tree.since(found)));
+        }
+        map.keys().for_each(|key| tree.set(*key, 0));
+        assert_eq!((tree.sum(), tree.last(), tree.0.len()), (0, None, 0));
+    }
+
+    /// Nodes stay wide however entries come and go, so that a path is short.
+    #[test]
+    fn a_path_is_short() {
+        fn height(node: &Node<i64>) -> usize {
+            match node {
+                Node::Leaf(_) => 1,
+                Node::Inner(children) => 1 + height(&children[0].node),
+            }
+        }
+        let mut tree = Tree::default();
+        (0..200_000).for_each(|key| tree.set(key, 1));
+        assert!(height(&tree.0) <= 3, "{}", height(&tree.0));
+        // A log: the oldest go as new ones come.
+        (200_000..400_000).for_each(|key| {
+            tree.set(key, 1);
+            tree.set(key - 200_000, 0);
+        });
+        assert!(tree.sum() == 200_000 && height(&tree.0) <= 4, "{}", height(&tree.0));
+        (200_000..399_900).for_each(|key| tree.set(key * 7 % 199_900 + 200_000, 0));
+        assert!(tree.sum() <= 100 + 199_900 && height(&tree.0) <= 4);
+        (200_000..399_990).for_each(|key| tree.set(key, 0));
+        assert!(tree.sum() == 10 && height(&tree.0) <= 1, "{}", height(&tree.0));
+    }
+}
