@@ -407,7 +407,7 @@ fn mistakes_are_told_with_their_places() {
         ("GET", "/-/limits/per-ip/state?key=a", "", 400, None, "key ip: `a` is not an IP address"),
         ("GET", "/-/limits/per-ip/state?key=%zz", "", 400, None, "not percent-encoded"),
         ("GET", "/-/limits/per-ip/state?k=a", "", 400, None, "unknown parameter `k`"),
-        ("GET", "/-/limits/per-ip/state/more", "", 404, None, "there are /metrics"),
+        ("GET", "/-/limits/per-ip/state/more", "", 404, None, "there are GET /livez, "),
         ("GET", "/-/decide", "", 405, None, "use POST"),
         ("PUT", "/-/limits/per-ip/state", "", 405, None, "use GET, HEAD, DELETE"),
     ] {
@@ -427,24 +427,44 @@ fn mistakes_are_told_with_their_places() {
 }
 
 #[test]
-fn changes_need_the_token_and_looks_do_not() {
+fn all_but_probes_and_metrics_need_the_token() {
     // The config goes on in [admin].
     let gateway = Gateway::start(&format!("token = \"secret-secret\"\n{LIMITS}"));
     let take = r#"{"operation":"take","decisions":[{"limits":["watched"]}]}"#;
     let peek = take.replace("take", "peek");
     let state = "/-/limits/watched/state";
-    let refund = ("POST", "/-/limits/watched/refund", r#"{"cost":1}"#);
-    for (method, path, body) in [("POST", "/-/decide", take), ("DELETE", state, ""), refund] {
-        let refused = ask(&gateway, method, path, body);
-        assert_eq!((refused.status(), refused.get("www-authenticate")), (401, Some("Bearer")), "{method} {path}");
+    for (method, path, body) in [
+        ("POST", "/-/decide", take),
+        ("POST", "/-/decide", peek.as_str()),
+        ("GET", state, ""),
+        ("HEAD", state, ""),
+        ("DELETE", state, ""),
+        ("POST", "/-/limits/watched/refund", r#"{"cost":1}"#),
+        ("GET", "/-/limits", ""),
+        ("GET", "/-/limits/watched", ""),
+        ("GET", "/-/status", ""),
+        ("POST", "/-/reload", ""),
+    ] {
+        for wrong in ["", "authorization: Bearer secret-secre\r\n", "authorization: Basic secret-secret\r\n"] {
+            let refused = ask_with(&gateway, method, path, wrong, body);
+            assert_eq!((refused.status(), refused.get("www-authenticate")), (401, Some("Bearer")), "{method} {path}");
+        }
         let token = "authorization: Bearer secret-secret\r\n";
         assert_eq!(ask_with(&gateway, method, path, token, body).status(), 200, "{method} {path}");
         let foreign = format!("{token}origin: http://evil.example\r\n");
-        assert_eq!(ask_with(&gateway, method, path, &foreign, body).status(), 403, "{method} {path}");
+        let manages = !matches!(path, "/-/limits" | "/-/limits/watched" | "/-/status");
+        let status = if manages { 403 } else { 200 };
+        assert_eq!(ask_with(&gateway, method, path, &foreign, body).status(), status, "{method} {path}");
     }
-    for (method, path, body) in [("POST", "/-/decide", peek.as_str()), ("GET", state, ""), ("GET", "/-/limits", "")] {
-        assert_eq!(ask(&gateway, method, path, body).status(), 200, "{method} {path}");
-    }
+    let open = ["/livez", "/readyz", "/metrics"];
+    assert_eq!(open.map(|path| gateway.admin(path).status()), [200, 200, 200]);
+    let closed = gateway.dir.path().join("sluicegate.toml");
+    let text = std::fs::read_to_string(&closed).unwrap().replace("token =", "metrics_need_token = true\ntoken =");
+    std::fs::write(&closed, text).unwrap();
+    until("the metrics need it too", || gateway.admin("/metrics").status() == 401);
+    assert_eq!(open.map(|path| gateway.admin(path).status()), [200, 200, 401]);
+    let scraped = ask_with(&gateway, "GET", "/metrics", "authorization: bearer secret-secret\r\n", "");
+    assert!(scraped.status() == 200 && scraped.text().contains("sluicegate_config_info"));
 }
 
 #[test]
@@ -463,7 +483,8 @@ fn a_new_store_is_followed() {
     });
     assert_eq!(state().json()["remaining"], 5);
     decide(&gateway, "take", &[order]);
-    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut redis.client()).unwrap();
+    // Not the heartbeat that counts gateways.
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*{*").query(&mut redis.client()).unwrap();
     assert_eq!(keys, ["other:{ip=10.0.0.1}:per-ip:token_bucket"]);
 }
 

@@ -16,6 +16,7 @@ mod stores;
 mod support;
 
 mod attack {
+    mod admin;
     mod linger;
     mod repeated_keys;
 }

@@ -154,4 +154,6 @@ pub enum Strictness {
 pub struct Admin {
     pub listen: ListenAddr,
     pub token: Option<String>,
+    /// Else whoever reaches the listener may read them. Only with a token.
+    pub metrics_need_token: bool,
 }

@@ -22,7 +22,7 @@ sections! {
         "max_connections" "max_connections_per_ip" "max_headers" "max_header_bytes" "max_body"
         "header_timeout" "keepalive_timeout" "body_timeout" "min_body_rate" "connect_timeout"
         "response_timeout" "stream_timeout" "shutdown_delay" "shutdown_timeout" "max_delayed";
-    ADMIN = "admin": "listen" "token";
+    ADMIN = "admin": "listen" "token" "metrics_need_token";
     STORE = "store": "url" "prefix" "deadline" "on_error" "max_keys" "ca"
         "client_cert" "client_key";
     HEADERS = "headers": "ratelimit";

@@ -3,7 +3,6 @@
 
 mod admin;
 mod diff;
-mod guard;
 mod job;
 mod limits;
 mod link;
@@ -133,6 +132,7 @@ async fn start(source: Source, config: Config) -> Result<(Reloader, mpsc::Sender
         shared: shared.clone(),
         jobs: jobs.clone(),
         limits: Limits::new(current.clone(), link.clone()),
+        scrape: Default::default(),
     };
     spawn_local(overrides.clone().follow(current.clone(), link.clone()));
     let listeners = Listeners::open(workers, prepared, context).map_err(system("cannot serve a listener"))?;

@@ -155,9 +155,13 @@ pub fn admin(section: &Section, listeners: &[ListenAddr]) -> Option<Admin> {
             "use letters, digits and `-._~+/`",
         ),
     });
+    let metrics_need_token = section.bool("metrics_need_token").unwrap_or_default();
     section.unknown();
+    if metrics_need_token && let (None, Some(node)) = (section.node("token"), section.node("metrics_need_token")) {
+        return section.fault("metrics_need_token", node, "no token is set", "set `token`, or leave this out");
+    }
     let default = values::listen("127.0.0.1:9090").ok()?;
-    Some(Admin { listen: listen.unwrap_or(default), token })
+    Some(Admin { listen: listen.unwrap_or(default), token, metrics_need_token })
 }
 
 pub fn store(section: &Section) -> StoreSettings {

@@ -57,13 +57,10 @@ impl Limits {
         Ok(description(limit, &snapshot.config))
     }
 
-    /// The decisions that `body` asks for. `may_take` is asked before anything is charged.
-    pub async fn decide(&self, body: &[u8], may_take: impl FnOnce() -> Result<(), Problem>) -> Result<Value, Problem> {
+    /// The decisions that `body` asks for.
+    pub async fn decide(&self, body: &[u8]) -> Result<Value, Problem> {
         let snapshot = self.current.load_full();
         let Order { op, decisions } = Order::read(body, &snapshot.config)?;
-        if op == Op::Take {
-            may_take()?;
-        }
         let limiter = self.link.limiter();
         let mut answers = Vec::with_capacity(decisions.len());
         let mut decisions = decisions.into_iter().peekable();

@@ -1,0 +1,179 @@
+//! Who may do what on the admin listener, decided from a request's head and its peer. Called by
+//! `pages` before a body is read.
+
+use http::header::{AUTHORIZATION, HOST, ORIGIN};
+use http::{HeaderMap, HeaderName, StatusCode};
+use sha2::{Digest, Sha256};
+
+use crate::config::Admin;
+
+/// A refusal: the status and what to do about it.
+pub type Refused = (StatusCode, &'static str);
+
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// What a page gives to whoever sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Whether the gateway is well.
+    Open,
+    /// Counts, under names of the config.
+    Metrics,
+    /// The config.
+    Look,
+    /// What single keys have used, and changes.
+    Manage,
+}
+
+const TOKEN: &str = "send the admin token: `Authorization: Bearer TOKEN`";
+
+/// `local`: the peer is on this machine.
+pub fn may(access: Access, headers: &HeaderMap, admin: &Admin, local: bool) -> Result<(), Refused> {
+    let token = admin.token.as_deref();
+    match access {
+        Access::Open => Ok(()),
+        Access::Metrics if !admin.metrics_need_token => Ok(()),
+        Access::Metrics => may_look(headers, token),
+        Access::Look => may_look(headers, token),
+        Access::Manage => {
+            same_site(headers)?;
+            may_look(headers, token)?;
+            match token.is_some() || local {
+                true => Ok(()),
+                false => Err((
+                    StatusCode::FORBIDDEN,
+                    "without `token` in [admin] only this machine may see keys and change state: set one, or ask \
+                     over loopback",
+                )),
+            }
+        }
+    }
+}
+
+/// Where no token is configured: a page in a browser on this machine could reach us under a name of its
+/// own choice (DNS rebinding), so no name is believed.
+fn may_look(headers: &HeaderMap, token: Option<&str>) -> Result<(), Refused> {
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+    match token {
+        Some(token) if bears(headers, token) => Ok(()),
+        Some(_) => Err((StatusCode::UNAUTHORIZED, TOKEN)),
+        None if host.is_none_or(is_literal) => Ok(()),
+        None => {
+            Err((StatusCode::FORBIDDEN, "ask by IP address or as localhost, or set `token` in [admin] and send it"))
+        }
+    }
+}
+
+/// Browsers say when a request comes from another site; other clients say nothing.
+fn same_site(headers: &HeaderMap) -> Result<(), Refused> {
+    let foreign = (StatusCode::FORBIDDEN, "requests from pages of other sites are refused");
+    if headers.get(FETCH_SITE).is_some_and(|site| site != "same-origin" && site != "none") {
+        return Err(foreign);
+    }
+    let Some(origin) = headers.get(ORIGIN) else { return Ok(()) };
+    let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+    match (origin, host) {
+        (Some((_, origin)), Some(host)) if origin.eq_ignore_ascii_case(host) => Ok(()),
+        _ => Err(foreign),
+    }
+}
+
+/// Digests are compared, whole, so that the time taken tells nothing of the token.
+fn bears(headers: &HeaderMap, token: &str) -> bool {
+    let stated = headers.get(AUTHORIZATION).map(|value| value.as_bytes()).unwrap_or_default();
+    let Some((scheme, stated)) = stated.split_at_checked(7) else { return false };
+    let (stated, token) = (Sha256::digest(stated.trim_ascii()), Sha256::digest(token));
+    let difference = stated.iter().zip(&token).fold(0, |sum, (a, b)| sum | (a ^ b));
+    scheme.eq_ignore_ascii_case(b"bearer ") && difference == 0
+}
+
+/// True of `localhost` and of IP addresses, with or without a port.
+fn is_literal(host: &str) -> bool {
+    if host.parse::<std::net::SocketAddr>().is_ok() {
+        return true;
+    }
+    if let Some(v6) = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        return v6.parse::<std::net::Ipv6Addr>().is_ok();
+    }
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    name.eq_ignore_ascii_case("localhost") || name.parse::<std::net::Ipv4Addr>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(fields: &[(&'static str, &'static str)]) -> HeaderMap {
+        fields.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap())).collect()
+    }
+
+    fn admin(token: Option<&str>, metrics_need_token: bool) -> Admin {
+        let listen = crate::net::ListenAddr::Tcp(([127, 0, 0, 1], 9900).into());
+        Admin { listen, token: token.map(str::to_owned), metrics_need_token }
+    }
+
+    #[test]
+    fn every_page_but_probes_needs_the_token_that_is_set() {
+        use Access::{Look, Manage, Metrics, Open};
+        let bearer = head(&[("host", "gw.example:9900"), ("authorization", "Bearer secret")]);
+        let basic = head(&[("host", "127.0.0.1"), ("authorization", "Basic  secret")]);
+        let wrong = head(&[("host", "127.0.0.1"), ("authorization", "Bearer secre")]);
+        let none = head(&[("host", "127.0.0.1:9900")]);
+        let named = head(&[("host", "gw.example:9900")]);
+        let (set, unset) = (admin(Some("secret"), false), admin(None, false));
+        let status = |access, headers: &HeaderMap, admin: &Admin, local| {
+            may(access, headers, admin, local).map_or_else(|(status, _)| status.as_u16(), |()| 200)
+        };
+        for (headers, admin, local, all) in [
+            (&bearer, &set, false, [200, 200, 200, 200]),
+            (&bearer, &set, true, [200, 200, 200, 200]),
+            (&basic, &set, true, [200, 200, 401, 401]),
+            (&wrong, &set, true, [200, 200, 401, 401]),
+            (&none, &set, true, [200, 200, 401, 401]),
+            (&none, &set, false, [200, 200, 401, 401]),
+            (&none, &unset, true, [200, 200, 200, 200]),
+            (&none, &unset, false, [200, 200, 200, 403]),
+            (&bearer, &unset, false, [200, 200, 403, 403]),
+            (&named, &unset, true, [200, 200, 403, 403]),
+        ] {
+            let found = [Open, Metrics, Look, Manage].map(|access| status(access, headers, admin, local));
+            assert_eq!(found, all, "{headers:?} {:?} {local}", admin.token);
+        }
+        let closed = super::tests::admin(Some("secret"), true);
+        assert_eq!([&bearer, &none].map(|headers| status(Metrics, headers, &closed, true)), [200, 401]);
+        assert_eq!(status(Open, &none, &closed, false), 200);
+    }
+
+    #[test]
+    fn pages_of_other_sites_change_nothing() {
+        for fields in [
+            [("host", "127.0.0.1:9900"), ("origin", "http://evil.example")],
+            [("host", "127.0.0.1:9900"), ("origin", "null")],
+            [("host", "127.0.0.1:9900"), ("sec-fetch-site", "cross-site")],
+            [("host", "evil.example:9900"), ("origin", "http://evil.example:9900")],
+        ] {
+            assert!(may(Access::Manage, &head(&fields), &admin(None, false), true).is_err(), "{fields:?}");
+        }
+        let own = [("host", "localhost:9900"), ("origin", "http://localhost:9900"), ("sec-fetch-site", "same-origin")];
+        assert_eq!(may(Access::Manage, &head(&own), &admin(None, false), true), Ok(()));
+    }
+
+    #[test]
+    fn names_are_not_addresses() {
+        for (host, literal) in [
+            ("127.0.0.1", true),
+            ("127.0.0.1:9900", true),
+            ("[::1]", true),
+            ("[::1]:9900", true),
+            ("localhost:9900", true),
+            ("LOCALHOST", true),
+            ("localhost.evil.example", false),
+            ("127.0.0.1.evil.example", false),
+            ("sluicegate:9900", false),
+            ("", false),
+        ] {
+            assert_eq!(is_literal(host), literal, "{host}");
+        }
+    }
+}

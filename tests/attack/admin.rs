@@ -1,0 +1,217 @@
+//! Floods of the admin listener: clients that send nothing, too little or too slowly, or do not
+//! read. Probes, metrics and decisions are answered meanwhile.
+
+use std::fmt::Write as _;
+use std::io::Write;
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::support::client::Client;
+use crate::support::gateway::Gateway;
+use crate::support::http::Message;
+
+const CONFIG: &str = r#"
+[limit.all]
+rate = "1000000/s"
+key = "all"
+
+[[route]]
+path = "/"
+upstream = "echo:"
+limits = ["all"]
+"#;
+
+const TOKEN: &str = "authorization: Bearer secret-secret-secret\r\n";
+
+/// More than the listener has places for.
+const HOGS: usize = 1000;
+
+/// The thousand have to be got through once; a stalled listener is silent for its timeouts, 5 s and more.
+const SLOW: Duration = Duration::from_millis(2500);
+
+fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+}
+
+fn decide(fields: &str, length: usize) -> String {
+    format!("POST /-/decide HTTP/1.1\r\nhost: 127.0.0.1\r\n{fields}content-length: {length}\r\n\r\n")
+}
+
+fn peek(admin: SocketAddr, fields: &str) -> Message {
+    let body = r#"{"operation":"peek","decisions":[{"limits":["all"]}]}"#;
+    Client::connect(admin).ask(&decide(fields, body.len()), body)
+}
+
+/// Median and worst of many answers.
+fn waits(mut ask: impl FnMut() -> u16) -> [Duration; 2] {
+    let mut waits: Vec<Duration> = (0..30)
+        .map(|_| {
+            let since = Instant::now();
+            assert_eq!(ask(), 200);
+            since.elapsed()
+        })
+        .collect();
+    waits.sort_unstable();
+    [waits[waits.len() / 2], waits[waits.len() - 1]]
+}
+
+/// Probes, metrics and decisions come in time; a machine that is busy with other things gets some grace.
+#[track_caller]
+fn assert_reachable(gateway: &Gateway, fields: &str, during: &str) {
+    for path in ["/livez", "/readyz", "/metrics"] {
+        let [median, worst] = waits(|| crate::support::client::ask(gateway.admin, &get(path)).status());
+        assert!(
+            median < Duration::from_millis(100) && worst < SLOW,
+            "{during}: {path} took {median:?}, at worst {worst:?}"
+        );
+    }
+    let [median, worst] = waits(|| peek(gateway.admin, fields).status());
+    assert!(
+        median < Duration::from_millis(100) && worst < SLOW,
+        "{during}: deciding took {median:?}, at worst {worst:?}"
+    );
+}
+
+/// Many connections that have sent `bytes`.
+fn flood(admin: SocketAddr, bytes: &str) -> Vec<TcpStream> {
+    let connect = |_| {
+        let mut stream = TcpStream::connect(admin).unwrap();
+        // Whoever is thrown out at once may not get all of it.
+        let _ = stream.write_all(bytes.as_bytes());
+        stream
+    };
+    (0..HOGS).map(connect).collect()
+}
+
+#[test]
+fn silent_clients_keep_nobody_out() {
+    let gateway = Gateway::start(CONFIG);
+    for (kind, bytes) in [
+        ("nothing sent", String::new()),
+        ("half a head", "GET /livez HTTP/1.1\r\nhost: 127".to_owned()),
+        ("a body that does not come", decide("", 100)),
+        ("a body waited for", decide("expect: 100-continue\r\n", 100)),
+        ("half a body", decide("", 100) + "{"),
+        (
+            "an endless body",
+            "POST /-/decide HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{\r\n".to_owned(),
+        ),
+        ("answers kept open", get("/livez")),
+        ("pipelined requests", get("/livez").repeat(100)),
+        ("an upgrade", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned()),
+    ] {
+        let hogs = flood(gateway.admin, &bytes);
+        assert_reachable(&gateway, "", kind);
+        drop(hogs);
+    }
+}
+
+#[test]
+fn a_token_is_checked_before_a_body_is_waited_for() {
+    let gateway = Gateway::start(&format!("token = \"secret-secret-secret\"\n{CONFIG}"));
+    for fields in ["", "authorization: Bearer wrong\r\n", "expect: 100-continue\r\n", TOKEN] {
+        let hogs = flood(gateway.admin, &decide(fields, 100));
+        assert_reachable(&gateway, TOKEN, fields);
+        drop(hogs);
+    }
+    for fields in ["", "authorization: Bearer wrong\r\n", "expect: 100-continue\r\n"] {
+        let since = Instant::now();
+        let mut client = Client::connect(gateway.admin);
+        client.send(decide(fields, 100));
+        // No interim answer either.
+        let refused = client.answer("POST");
+        assert_eq!((refused.status(), refused.get("www-authenticate")), (401, Some("Bearer")), "{fields}");
+        assert!(since.elapsed() < Duration::from_secs(1));
+        let mut client = Client::connect(gateway.admin);
+        client.send(decide(fields, 1 << 20));
+        for _ in 0..16 {
+            std::thread::sleep(Duration::from_millis(5));
+            client.send("x".repeat(1 << 16));
+        }
+        assert_eq!(client.answer("POST").status(), 401, "the answer arrives although nobody needs the body");
+    }
+    let mut client = Client::connect(gateway.admin);
+    client.send(decide(&format!("{TOKEN}expect: 100-continue\r\n"), 100));
+    assert_eq!(client.try_head().unwrap().status(), 100);
+    let mut client = Client::connect(gateway.admin);
+    client.send(decide(&format!("{TOKEN}expect: 100-continue\r\n"), 2 << 20));
+    assert_eq!(client.answer("POST").status(), 413, "before it is sent");
+}
+
+/// Bytes keep coming, one at a time: no pause is long.
+#[test]
+fn dripping_clients_are_cut() {
+    let gateway = Gateway::start(CONFIG);
+    let over = AtomicBool::new(false);
+    let (head, body) = ("GET /livez HTTP/1.1\r\nx: ", decide("", 1000));
+    std::thread::scope(|scope| {
+        let drippers: Vec<_> = [head, &body]
+            .into_iter()
+            .map(|start| {
+                let mut hogs = flood(gateway.admin, start);
+                let over = &over;
+                scope.spawn(move || {
+                    let since = Instant::now();
+                    while !over.load(Ordering::Relaxed) {
+                        hogs.retain_mut(|hog| hog.write_all(b"y").is_ok());
+                        std::thread::sleep(Duration::from_millis(50));
+                        if hogs.is_empty() {
+                            break;
+                        }
+                    }
+                    (hogs.len(), since.elapsed())
+                })
+            })
+            .collect();
+        assert_reachable(&gateway, "", "drips");
+        let mut late = Client::connect(gateway.admin);
+        late.send(decide("", 10));
+        let (since, answer) = (Instant::now(), late.answer("POST"));
+        assert_eq!(answer.status(), 408);
+        assert!((2..5).contains(&since.elapsed().as_secs()), "{:?}", since.elapsed());
+        std::thread::sleep(Duration::from_secs(4));
+        over.store(true, Ordering::Relaxed);
+        for dripper in drippers {
+            let (left, after) = dripper.join().unwrap();
+            assert_eq!(left, 0, "still connected after {after:?}");
+        }
+    });
+}
+
+/// To make the text takes long where there are many routes.
+#[test]
+fn metrics_that_nobody_reads_cost_little() {
+    let mut config = CONFIG.to_owned();
+    for i in 0..1000 {
+        let _ = write!(config, "[[route]]\npath = \"/{i}/\"\nupstream = \"echo:\"\nlimits = [\"all\"]\n");
+    }
+    let gateway = Gateway::start(&config);
+    let size = gateway.metrics().len();
+    assert!(size > 1 << 20, "{size}");
+    let before = gateway.memory("VmRSS");
+    let hogs = flood(gateway.admin, &get("/metrics"));
+    let answered = |path| waits(|| crate::support::client::ask(gateway.admin, &get(path)).status());
+    let [median, worst] = answered("/livez");
+    assert!(median < Duration::from_millis(100) && worst < SLOW, "{median:?}, at worst {worst:?}");
+    assert_eq!(gateway.metrics().len() >> 16, size >> 16, "whole");
+    let grown = gateway.memory("VmRSS").saturating_sub(before);
+    assert!(grown < 150 << 20, "{} MiB for {HOGS} answers of {size} bytes", grown >> 20);
+    drop(hogs);
+}
+
+/// A connection that is cut off after its answer was sent loses nothing of it.
+#[test]
+fn an_answer_outlives_what_was_not_read() {
+    let gateway = Gateway::start(CONFIG);
+    for _ in 0..20 {
+        let mut client = Client::connect(gateway.admin);
+        client.send(get("/livez") + &"x".repeat(100_000));
+        assert_eq!(client.answer("GET").status(), 200);
+        client.assert_closed();
+    }
+    let mut client = Client::connect(gateway.admin);
+    client.send(get("/livez"));
+    client.stream().shutdown(Shutdown::Write).unwrap();
+    assert_eq!(client.answer("GET").status(), 200);
+}
