@@ -18,5 +18,6 @@ mod support;
 mod attack {
     mod admin;
     mod linger;
+    mod odd_keys;
     mod repeated_keys;
 }

@@ -30,6 +30,7 @@ use source::Sources;
 pub(crate) use reader::closest;
 pub use report::Report;
 pub use shorthand::proxy_text;
+pub(crate) use values::percent_decoded;
 
 /// The config in the file at `path` and in all it includes.
 pub fn load(path: &Path) -> Result<Config, Report> {

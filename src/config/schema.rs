@@ -36,6 +36,7 @@ sections! {
         "after" "repeated";
     WHEN = "limit.when": "method" "path" "host" "route" "client" "header" "cookie" "query" "param" "jwt";
     OVERRIDE = "limit.overrides": "key" "rate" "burst" "debt" "queue" "in_flight";
+    OVERRIDE_KEY = "limit.overrides.key": "percent";
     ROUTE = "route": "name" "host" "path" "methods" "header" "upstream" "respond" "limits" "allow"
         "deny" "rewrite" "request_headers" "response_headers" "max_body" "max_in_flight" "refuse"
         "ratelimit_headers" "body_timeout" "min_body_rate" "connect_timeout" "response_timeout" "stream_timeout";

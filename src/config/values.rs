@@ -23,6 +23,18 @@ pub fn fault<T>(what: impl Into<String>, help: impl Into<String>) -> Result<T, F
     Err(Fault { what: what.into(), help: help.into() })
 }
 
+/// The bytes that `%XX` stand for, and the rest as it is; `None` where a `%` has no two digits.
+pub fn percent_decoded(text: &str) -> Option<Vec<u8>> {
+    let mut pieces = text.split('%');
+    let mut bytes = pieces.next()?.as_bytes().to_vec();
+    for piece in pieces {
+        let digits = piece.get(..2).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.extend_from_slice(piece[2..].as_bytes());
+    }
+    Some(bytes)
+}
+
 /// `count` units per `per_ms`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
@@ -312,6 +324,23 @@ pub fn key_part(text: &str) -> Result<KeyPart, Fault> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn percent_encoding() {
+        for (text, decoded) in [
+            ("a+b", Some("a+b".as_bytes())),
+            ("%41%20%c3%BC", Some("A \u{fc}".as_bytes())),
+            ("caf%E9", Some(b"caf\xe9")),
+            ("\u{fc}%2a", Some("\u{fc}*".as_bytes())),
+            ("", Some(b"")),
+            ("%", None),
+            ("%4", None),
+            ("%+1", None),
+            ("%4\u{fc}", None),
+        ] {
+            assert_eq!(percent_decoded(text).as_deref(), decoded, "{text}");
+        }
+    }
 
     #[test]
     fn rates_in_every_spelling() {

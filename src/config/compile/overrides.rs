@@ -10,6 +10,7 @@ use crate::config::schema;
 use crate::config::source::Sources;
 use crate::config::substitute::Text;
 use crate::config::tree::{Entry, Node, Table as Tree, Value};
+use crate::config::values;
 use crate::limit::algo::Rule;
 use crate::limit::key::Key;
 use crate::limit::overrides::{Budget, Overrides, Table};
@@ -56,7 +57,7 @@ fn entry(section: &Section, algorithm: &str, base: &Tree, key: &Key, item: &Node
     let title = format!("`overrides` of {}", section.title);
     let own = Section::new(section.sources, &schema::OVERRIDE, title, tree);
     let values = match own.node("key") {
-        Some(_) => own.strings("key", |text| Ok(text.to_owned())),
+        Some(node) => written_values(&own, node),
         None => own.absent(format!("{} has an entry without a key", own.title), &help(algorithm)),
     };
     // Named by the entry; what it does not name is the limit's own.
@@ -77,8 +78,48 @@ fn entry(section: &Section, algorithm: &str, base: &Tree, key: &Key, item: &Node
     }
 }
 
+/// Each a string, or `{ percent = "caf%E9" }` for bytes that no string holds; `None` is the star.
+fn written_values(own: &Section, node: &Node) -> Option<Vec<At<Option<Vec<u8>>>>> {
+    let items = match &node.value {
+        Value::Array(items) => items.as_slice(),
+        _ => std::slice::from_ref(node),
+    };
+    let read = |item: &Node| {
+        let value = match &item.value {
+            Value::String(text) => (text.value != "*").then(|| text.value.clone().into_bytes()),
+            Value::Table(table) => Some(percent(own, table)?),
+            _ => return own.wrong_type("key", "a string, or a list of strings", item),
+        };
+        Some(At { place: item.place, value })
+    };
+    // Every item is read, for its mistakes, before one of them fails the list.
+    let values: Vec<_> = items.iter().map(read).collect();
+    values.into_iter().collect()
+}
+
+fn percent(own: &Section, table: &Tree) -> Option<Vec<u8>> {
+    let section = Section::new(own.sources, &schema::OVERRIDE_KEY, format!("`key` of {}", own.title), table);
+    let bytes = section.parse("percent", |text| match values::percent_decoded(text) {
+        Some(bytes) => Ok(bytes),
+        None => values::fault("it is not percent-encoded", "write bytes as %XX, and `%` itself as %25"),
+    });
+    section.unknown();
+    match section.node("percent") {
+        Some(_) => bytes,
+        None => section.absent(
+            format!("{} has no bytes", section.title),
+            "write a string, or { percent = \"caf%E9\" } for bytes that no string holds",
+        ),
+    }
+}
+
 /// One value for each part of the key; `None` is the star.
-fn key_values(own: &Section, key: &Key, written: Vec<At<String>>, item: &Node) -> Option<Vec<Option<Vec<u8>>>> {
+fn key_values(
+    own: &Section,
+    key: &Key,
+    written: Vec<At<Option<Vec<u8>>>>,
+    item: &Node,
+) -> Option<Vec<Option<Vec<u8>>>> {
     if written.len() != key.0.len() {
         let what = format!("it has {} values, the key of the limit has {} parts", written.len(), key.0.len());
         let node = own.node("key").unwrap_or(item);
@@ -86,15 +127,10 @@ fn key_values(own: &Section, key: &Key, written: Vec<At<String>>, item: &Node) -
     }
     let mut values = Vec::with_capacity(written.len());
     for (part, At { place, value }) in key.0.iter().zip(written) {
-        values.push(match value.as_str() {
-            "*" => None,
-            _ => match part.canonical(value.into_bytes()) {
-                Ok(value) => Some(value),
-                Err(what) => {
-                    return own.fault_at("key", place, &what, "write a value that this part of the key can have");
-                }
-            },
-        });
+        match value.map(|value| part.canonical(value)).transpose() {
+            Ok(value) => values.push(value),
+            Err(what) => return own.fault_at("key", place, &what, "write a value that this part of the key can have"),
+        }
     }
     Some(values)
 }

@@ -8,7 +8,7 @@ use http::StatusCode;
 
 use super::json::{Faults, Node, Problem, parse, unknown};
 use super::receipt::Receipt;
-use crate::config::Config;
+use crate::config::{Config, percent_decoded};
 use crate::limit::decision::{Check, Op};
 use crate::limit::inputs::{Ambiguous, Repeated};
 use crate::limit::key::{COST_MAX, KeyPart, PartValue, Parts};
@@ -39,7 +39,7 @@ pub struct Named(Vec<(String, Given)>);
 
 enum Given {
     Ip(IpAddr),
-    Text(String),
+    Bytes(Vec<u8>),
 }
 
 const DECISIONS_MAX: usize = 1000;
@@ -54,7 +54,7 @@ impl Parts for Named {
         let found = self.0.iter().find(|(name, _)| is_name_of(name, part));
         Ok(found.map(|(_, given)| match given {
             Given::Ip(ip) => PartValue::Ip(*ip),
-            Given::Text(text) => PartValue::Bytes(Cow::Borrowed(text.as_bytes())),
+            Given::Bytes(bytes) => PartValue::Bytes(Cow::Borrowed(bytes)),
         }))
     }
 }
@@ -69,12 +69,15 @@ fn is_name_of(name: &str, part: &KeyPart) -> bool {
 }
 
 /// A value as the requests of its owner would show it.
-fn given(part: &KeyPart, text: &str) -> Result<Given, String> {
+fn given(part: &KeyPart, bytes: Vec<u8>) -> Result<Given, String> {
     match part {
-        _ if text.len() > VALUE_MAX => Err(format!("it is longer than {VALUE_MAX} bytes")),
-        KeyPart::Ip { .. } => text.parse().map(Given::Ip).map_err(|_| format!("`{text}` is not an IP address")),
-        KeyPart::Host => Ok(Given::Text(text.to_ascii_lowercase())),
-        _ => Ok(Given::Text(text.to_owned())),
+        _ if bytes.len() > VALUE_MAX => Err(format!("it is longer than {VALUE_MAX} bytes")),
+        KeyPart::Ip { .. } => {
+            let text = String::from_utf8_lossy(&bytes);
+            text.parse().map(Given::Ip).map_err(|_| format!("`{text}` is not an IP address"))
+        }
+        KeyPart::Host => Ok(Given::Bytes(bytes.to_ascii_lowercase())),
+        _ => Ok(Given::Bytes(bytes)),
     }
 }
 
@@ -165,13 +168,25 @@ fn named(node: &Node, limits: &[Arc<Limit>]) -> Option<Named> {
         if named.iter().any(|(earlier, _): &(String, Given)| is_name_of(earlier, part)) {
             value.fault::<()>(format!("`{part}` stands there twice"));
         }
-        let Some(text) = value.text() else { continue };
-        match given(part, text) {
+        let Some(bytes) = bytes(&value) else { continue };
+        match given(part, bytes) {
             Ok(given) => named.push((name.to_owned(), given)),
             Err(why) => drop(value.fault::<()>(why)),
         }
     }
     Some(Named(named))
+}
+
+/// A string, or `{"percent": TEXT}` for bytes that no string of JSON holds.
+fn bytes(value: &Node) -> Option<Vec<u8>> {
+    let Some(encoded) = value.get("percent") else {
+        return match value.is_object() {
+            true => value.fault("it must be a string, or {\"percent\": \"caf%E9\"}"),
+            false => value.text().map(|text| text.as_bytes().to_vec()),
+        };
+    };
+    value.only(&["percent"])?;
+    percent_decoded(encoded.text()?).or_else(|| encoded.fault("it is not percent-encoded: bytes are written %XX"))
 }
 
 /// The body of a refund: a receipt, or a key and units.
@@ -213,11 +228,12 @@ pub fn query(limit: &Limit, query: &str) -> Result<(Named, Option<i64>), Problem
     let (mut values, mut cost) = (Vec::new(), None);
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let value = percent_decoded(value).ok_or_else(|| bad(format!("`{name}` is not percent-encoded UTF-8")))?;
+        let value = percent_decoded(value).ok_or_else(|| bad(format!("`{name}` is not percent-encoded")))?;
         match name {
             "key" => values.push(value),
             "cost" => {
-                let within = value.parse().ok().filter(|cost| (0..=COST_MAX).contains(cost));
+                let value = str::from_utf8(&value).ok().and_then(|value| value.parse().ok());
+                let within = value.filter(|cost| (0..=COST_MAX).contains(cost));
                 cost = Some(within.ok_or_else(|| bad(format!("`cost` is an integer from 0 to {COST_MAX}")))?);
             }
             _ => return Err(bad(format!("unknown parameter `{name}`; there are `key` and `cost`"))),
@@ -234,7 +250,7 @@ pub fn query(limit: &Limit, query: &str) -> Result<(Named, Option<i64>), Problem
         }));
     }
     let named = parts.into_iter().zip(values).map(|(part, value)| {
-        given(part, &value).map(|given| (part.to_string(), given)).map_err(|why| bad(format!("key {part}: {why}")))
+        given(part, value).map(|given| (part.to_string(), given)).map_err(|why| bad(format!("key {part}: {why}")))
     });
     Ok((Named(named.collect::<Result<_, _>>()?), cost))
 }
@@ -252,39 +268,4 @@ pub fn check(
         let detail = format!("`{}` is keyed by {}: give each of them in `key`", limit.name, names.join(", "));
         Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
     })
-}
-
-fn percent_decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [byte, after @ ..] = rest {
-        rest = after;
-        if *byte != b'%' {
-            bytes.push(*byte);
-            continue;
-        }
-        let digits = rest.get(..2).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit))?;
-        bytes.push(u8::from_str_radix(str::from_utf8(digits).ok()?, 16).ok()?);
-        rest = &rest[2..];
-    }
-    String::from_utf8(bytes).ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn percent_encoding() {
-        for (text, decoded) in [
-            ("a+b", Some("a+b")),
-            ("%41%20%c3%BC", Some("A \u{fc}")),
-            ("%", None),
-            ("%4", None),
-            ("%+1", None),
-            ("%ff", None),
-        ] {
-            assert_eq!(percent_decoded(text).as_deref(), decoded, "{text}");
-        }
-    }
 }

@@ -136,6 +136,10 @@ impl<'a> Node<'a> {
         self.value.as_str() == Some(text)
     }
 
+    pub fn is_object(&self) -> bool {
+        self.value.is_object()
+    }
+
     pub fn text(&self) -> Option<&'a str> {
         self.value.as_str().or_else(|| self.fault("it must be a string"))
     }
