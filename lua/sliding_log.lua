@@ -8,7 +8,7 @@ local max, min = math.max, math.min
 -- as it is, but so many units from now on.
 local function head(rule, state, now)
   local longest, largest = max(state.longest, rule[2]), max(state.largest, rule[1])
-  if state.total == 0 or state.newest < now - longest then return rule[2], rule[1], now, 0 end
+  if state.total == 0 or state.newest < now - state.longest then return rule[2], rule[1], now, 0 end
   -- A charge further ahead than a window was left by another clock. All that still counts must be
   -- moved for good, or it would hold the limit until that time comes.
   if state.newest > now + longest then
@@ -64,8 +64,11 @@ local function adjust(rule, state, now, delta, receipt)
     local weight = state:weight_at(receipt)
     if weight == 0 then return false end
     local units = min(-delta, weight)
-    if units == state.total then return 1, { none = true } end
-    return min(state.newest + longest + 1 - now, 2 * longest), { ms = receipt, weight = weight - units }
+    if units == state.total or anew and anew <= units then return 1, { none = true } end
+    if anew then
+      return longest + 1, { anew = anew - units, clock = clock, cost = 0, longest = longest, largest = largest }
+    end
+    return state.newest + longest + 1 - now, { ms = receipt, weight = weight - units }
   end
   if delta == 0 then return false end
   return clock + longest + 1 - now,

@@ -6,6 +6,7 @@
     clippy::expect_used,
     clippy::panic,
     clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
     clippy::cast_sign_loss,
     reason = "a test that fails says so"
 )]
@@ -14,6 +15,7 @@ mod support;
 
 mod bounds {
     mod dates;
+    mod looks;
     mod parameters;
 }
 

@@ -74,6 +74,12 @@ struct Log {
 }
 
 impl Log {
+    /// No receipt names the units any more.
+    fn move_to(&mut self, now: i64) {
+        self.units.iter_mut().for_each(|unit| *unit = (now, usize::MAX));
+        self.newest = now;
+    }
+
     fn since(&self, edge: i64) -> i64 {
         self.units.iter().filter(|(ms, _)| *ms >= edge).count() as i64
     }
@@ -97,9 +103,7 @@ proptest! {
             // A clock that is a window behind: what lies ahead is moved to now, before a request
             // is decided that could be charged.
             if log.newest > now + window && cost > 0 {
-                log.units.iter_mut().for_each(|(ms, _)| *ms = now);
-                log.newest = now;
-                refunds.clear();
+                log.move_to(now);
             }
             // A unit counts for one ms longer than the window.
             let inside = log.since(now - window);
@@ -127,6 +131,9 @@ proptest! {
                 if held {
                     log.units.retain(|(_, owner)| *owner != whose);
                     log.newest = if log.units.is_empty() { 0 } else { log.newest };
+                    if log.newest > now + window {
+                        log.move_to(now);
+                    }
                 }
             }
         }

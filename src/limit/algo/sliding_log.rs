@@ -109,8 +109,14 @@ impl Algorithm for SlidingLog {
             if units == log.charges.sum() {
                 return Some((State::default(), 1));
             }
-            let ttl_ms = (log.newest + longest + 1 - now).min(2 * longest);
-            return Some((log.with(receipt, weight - units), ttl_ms));
+            if let Some(kept) = anew {
+                let kept = kept - units;
+                return match kept {
+                    1.. => Some((log.charged(Some(kept), clock, 0, longest, largest), longest + 1)),
+                    _ => Some((State::default(), 1)),
+                };
+            }
+            return Some((log.with(receipt, weight - units), log.newest + longest + 1 - now));
         }
         if delta == 0 {
             return None;
@@ -146,7 +152,7 @@ struct Head {
 impl SlidingLog {
     fn head(&self, log: &Log, now: i64) -> Head {
         let (longest, largest) = (log.longest.max(self.window_ms), log.largest.max(self.limit));
-        if log.charges.sum() == 0 || log.newest < now - longest {
+        if log.charges.sum() == 0 || log.newest < now - log.longest {
             return Head { longest: self.window_ms, largest: self.limit, clock: now, anew: Some(0) };
         }
         // A charge further ahead than a window was left by another clock. All that still counts
