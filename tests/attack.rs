@@ -18,6 +18,8 @@ mod support;
 mod attack {
     mod admin;
     mod linger;
+    mod long_decisions;
     mod odd_keys;
+    mod real_time;
     mod repeated_keys;
 }
