@@ -17,9 +17,11 @@ mod support;
 
 mod attack {
     mod admin;
+    mod evictions;
     mod linger;
     mod long_decisions;
     mod odd_keys;
     mod real_time;
     mod repeated_keys;
+    mod wall_clock;
 }

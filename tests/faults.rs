@@ -39,10 +39,10 @@
 //! | two trimmers cut live entries of a list (Koala) | `shapes.rs:one_key_many_operations_a_call` |
 //! | a log of a million entries per key | `config.rs:bounds_are_where_the_errors_say` `memory.rs:a_key_in_redis_is_as_small_as_it_can_be` |
 //! | keys without bound in memory (Upstash's map of the blocked, caddy's logs) | `memory.rs:every_algorithm_stays_within_max_keys` `after/denials.rs:what_is_remembered_is_bounded` |
-//! | a full table ends in errors (nginx), or forgets whoever it meets | `memory.rs:every_algorithm_stays_within_max_keys` `src/limit/store/shard.rs:the_key_that_expires_first_makes_room` |
+//! | a full table ends in errors (nginx), or forgets whoever it meets | `attack/evictions.rs:the_keys_of_one_limit_push_out_no_other` `attack/evictions.rs:what_is_used_up_outlives_what_is_used_once` `src/limit/store/partition.rs:a_spent_key_is_the_last_to_go` |
 //! | **Clocks** |  |
 //! | the caller's clock decides, and clocks 0.2 s apart switch the limit off (Traefik, APISIX limit-req, Upstash, the seeds) | `faults/gateways.rs:two_gateways_with_other_clocks_admit_exactly_the_limit_in_every_form` `faults/gateways.rs:clocks_apart_do_not_add_to_the_rate` |
-//! | elapsed time without its sign: a clock set back refills (APISIX) | `faults/clocks.rs:a_clock_that_goes_back_mints_nothing` `faults/clocks.rs:clocks_that_disagree_do_not_switch_a_limit_off` |
+//! | elapsed time without its sign: a clock set back refills (APISIX) | `faults/clocks.rs:a_clock_that_goes_back_mints_nothing` `attack/wall_clock.rs:a_step_of_the_clock_refills_nothing` `faults/clocks.rs:clocks_that_disagree_do_not_switch_a_limit_off` |
 //! | a clock set back takes tokens away and mints them later (token bucket post) | `faults/clocks.rs:an_interval_keeps_its_phase_whatever_the_clock_does` `bounds/parameters.rs:lumps_come_once_an_interval` |
 //! | a clock set far back shuts everybody out until it is right again | `faults/clocks.rs:a_clock_set_back_shuts_nobody_out_for_long` |
 //! | workers that race for a key decide by times out of order | `faults/clocks.rs:workers_that_meet_at_a_key_do_not_turn_its_clock_back` |

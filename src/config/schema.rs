@@ -33,7 +33,7 @@ sections! {
     LIMIT = "limit": "algorithm" "rate" "burst" "debt" "refill" "start" "anchor" "key" "missing"
         "cost" "mode" "on_error" "precision" "zone" "resets_at" "week_start" "state" "queue"
         "nodelay" "in_flight" "lease" "linger" "charge_on" "refund_on" "settle" "max_delayed" "when" "overrides"
-        "after" "repeated";
+        "after" "repeated" "max_keys";
     WHEN = "limit.when": "method" "path" "host" "route" "client" "header" "cookie" "query" "param" "jwt";
     OVERRIDE = "limit.overrides": "key" "rate" "burst" "debt" "queue" "in_flight";
     OVERRIDE_KEY = "limit.overrides.key": "percent";

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::config::Config;
 use crate::limit::Limiter;
 use crate::limit::store::Store;
 use crate::limit::store::memory::Memory;
@@ -29,6 +30,18 @@ impl Link {
     pub fn open(settings: &StoreSettings, memory: &Arc<Memory>, metrics: &Metrics) -> Link {
         let open = RefCell::new(Open::new(settings, memory, metrics));
         Link { memory: memory.clone(), metrics: metrics.clone(), open }
+    }
+
+    /// Gives each limit of `config` its share of the keys in memory; the series of those that only
+    /// `old` has go.
+    pub fn divide(&self, config: &Config, old: Option<&Config>) {
+        let evictions = &self.metrics.store_evictions;
+        let counter = |name: &str| Some(evictions.with_label_values(&[name]));
+        self.memory.divide(config.store.max_keys, &config.limits, counter);
+        let of_old = old.into_iter().flat_map(|old| &old.limits);
+        for gone in of_old.filter(|limit| config.limits.iter().all(|kept| kept.name != limit.name)) {
+            let _ = evictions.remove_label_values(&[&gone.name]);
+        }
     }
 
     pub fn limiter(&self) -> Rc<Limiter> {

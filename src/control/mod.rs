@@ -110,6 +110,7 @@ async fn start(source: Source, config: Config) -> Result<(Reloader, mpsc::Sender
     let (addresses, admin) = prepared.addresses();
     let memory = Arc::new(Memory::new(config.store.max_keys));
     let link = Rc::new(Link::open(&config.store, &memory, &metrics));
+    link.divide(&config, None);
     let overrides = Rc::new(Live::default());
     let count = config.server.workers;
     ErrorKind::ALL.iter().for_each(|kind| drop(metrics.store_error(kind.label())));

@@ -109,6 +109,7 @@ impl Reloader {
         }
         let generation = old.generation + 1;
         let snapshot = Arc::new(Snapshot::new(generation, config, &mut self.book));
+        self.link.divide(&snapshot.config, Some(&old.config));
         self.current.store(snapshot.clone());
         self.link.exchange(store);
         self.listeners.exchange(prepared, &snapshot.config);
@@ -153,10 +154,6 @@ fn keep_fixed(config: &mut Config, old: &Config) -> Vec<&'static str> {
     if config.server.workers != old.server.workers {
         config.server.workers = old.server.workers;
         restart.push("server.workers");
-    }
-    if config.store.max_keys != old.store.max_keys {
-        config.store.max_keys = old.store.max_keys;
-        restart.push("store.max_keys");
     }
     restart
 }

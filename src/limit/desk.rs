@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use tokio::task::{spawn_local, yield_now};
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::clock;
 use super::decision::{Check, Op, StoreError};
 use super::overrides::Budget;
 use super::rule::Limit;
@@ -171,7 +172,7 @@ impl Desk {
                 return;
             }
         };
-        let brought = turns.take(&key);
+        let brought = turns.take(&key, memory.now_ms());
         let decision = memory.run_now(Op::Adjust, &brought);
         turns.settle(&key, brought, Some(&decision));
     }
@@ -181,7 +182,7 @@ impl Desk {
         loop {
             // Requests that are turned away together come together.
             yield_now().await;
-            let brought = turns.take(key);
+            let brought = turns.take(key, clock::now_ms());
             let outcome = match brought.is_empty() {
                 true => None,
                 false => self.store.run(Op::Adjust, brought.clone()).await.ok(),

@@ -186,6 +186,11 @@ impl Limiter {
         &self.prefix
     }
 
+    /// The clock of this gateway's own memory.
+    pub fn memory_ms(&self) -> i64 {
+        self.desk.local.now_ms()
+    }
+
     /// Whether other gateways use the same state.
     pub fn is_shared(&self) -> bool {
         !matches!(self.desk.store, Store::Memory(_))

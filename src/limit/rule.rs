@@ -1,6 +1,7 @@
 //! A limit as compiled: whose budget (`key`), how much (`rule`), and what else the config says of
 //! it. Made by `config`, asked by the limiter.
 
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 
 use crate::limit::afterwards::Afterwards;
@@ -15,6 +16,8 @@ use crate::limit::when::When;
 #[derive(Debug)]
 pub struct Limit {
     pub name: String,
+    /// Of the name alone; see [`id`].
+    pub id: u64,
     pub rule: Arc<Rule>,
     pub key: Key,
     pub missing: Missing,
@@ -28,6 +31,8 @@ pub struct Limit {
     pub overrides: Overrides,
     /// The limit that must be exhausted before this one is asked.
     pub after: Option<String>,
+    /// Its share of the keys in memory; without one it has a part of what the others leave.
+    pub max_keys: Option<usize>,
     /// What it wants once the outcome of the request is known.
     pub afterwards: Option<Afterwards>,
 }
@@ -74,6 +79,11 @@ impl Limit {
     pub fn needs_claims(&self) -> bool {
         self.key.0.iter().any(|part| matches!(part, KeyPart::Claim(_))) || self.when.needs_claims()
     }
+}
+
+/// A number by which stores know the limit `name`, the same in every config.
+pub fn id(name: &str) -> u64 {
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(name)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

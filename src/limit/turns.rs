@@ -5,7 +5,6 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use super::clock::now_ms;
 use super::decision::{Check, Decision};
 
 /// By state key.
@@ -36,11 +35,12 @@ impl Turns {
         !std::mem::replace(&mut unused.under_way, true)
     }
 
-    /// The turns of `key` to bring now, newest first; those that have passed are of no use.
-    pub fn take(&self, key: &str) -> Vec<Check> {
+    /// The turns of `key` to bring now, newest first; those that have passed by the clock of their
+    /// store are of no use.
+    pub fn take(&self, key: &str, now_ms: i64) -> Vec<Check> {
         let mut keys = self.0.borrow_mut();
         let Some(unused) = keys.get_mut(key) else { return Vec::new() };
-        let now_us = now_ms().saturating_mul(1000);
+        let now_us = now_ms.saturating_mul(1000);
         let mut turns = std::mem::take(&mut unused.turns);
         turns.retain(|check| check.tag > now_us);
         turns.sort_by_key(|check| std::cmp::Reverse(check.tag));

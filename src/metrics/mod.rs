@@ -49,6 +49,7 @@ pub struct Metrics {
     /// What each worker sees of the store; the two gauges show the worst of it.
     pub store_health: Arc<StoreHealth>,
     pub store_denial_cache_hits: IntCounter,
+    pub store_evictions: IntCounterVec,
     /// How many gateways share the store.
     pub gateways: Arc<Gateways>,
 }
@@ -146,6 +147,12 @@ impl Metrics {
                     "store_denial_cache_hits_total",
                     "Requests refused without a store call, by a refusal that still holds.",
                 ))?,
+            )?,
+            store_evictions: counters(
+                &r,
+                "store_evictions_total",
+                "Keys in use that had to go from memory to make room for others of their limit.",
+                &["limit"],
             )?,
             gateways: Arc::new(Gateways::new(registered(
                 &r,

@@ -23,6 +23,7 @@ use crate::http::reject::Judge;
 use crate::limit::key::Facts;
 use crate::limit::store::Store;
 use crate::limit::store::memory::Memory;
+use crate::limit::store::shares::divided;
 use crate::limit::store::timeline::Timeline;
 use crate::limit::{Limiter, Verdict};
 use crate::metrics::Metrics;
@@ -49,8 +50,9 @@ pub fn run(config: &Config, logs: &[PathBuf], options: &Options) -> Result<Outco
     let headers = config.limits.iter().any(|limit| limit.needs_headers())
         || config.routes.iter().any(|route| !route.matcher.headers.is_empty());
     let mut sources = Sources::open(logs, headers)?;
-    let configured = Rc::new(Timeline::new(config.store.max_keys));
-    let keys_each = (config.store.max_keys / config.limits.len().max(1)).max(KEYS_EACH_MIN);
+    let configured = Rc::new(Timeline::new(config.store.max_keys, &config.limits));
+    let shares = divided(config.store.max_keys, &config.limits);
+    let tally = |(limit, share): (&Arc<_>, usize)| Tally::new(limit, share.max(KEYS_EACH_MIN), options.top);
     let stand_in = Arc::new(Memory::new(1));
     let metrics = Metrics::new().map_err(|error| error.to_string())?;
     let mut replay = Replay {
@@ -60,7 +62,7 @@ pub fn run(config: &Config, logs: &[PathBuf], options: &Options) -> Result<Outco
         configured,
         ends: Ends::default(),
         counts: Counts::default(),
-        tallies: config.limits.iter().map(|limit| Tally::new(limit, keys_each, options.top)).collect(),
+        tallies: config.limits.iter().zip(shares).map(tally).collect(),
         series: Series::default(),
         verdicts: options.verdicts.as_deref().map(Verdicts::create).transpose()?,
     };

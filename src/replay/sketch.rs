@@ -2,27 +2,8 @@
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
-use std::hash::{BuildHasherDefault, Hasher};
 
-/// For sets and maps of what is a hash already.
-pub type ByHash = BuildHasherDefault<Same>;
-
-#[derive(Default)]
-pub struct Same(u64);
-
-impl Hasher for Same {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
+use crate::limit::store::partition::ByHash;
 
 /// Distinct keys by their hash: exact up to a bound, then estimated (HyperLogLog, standard error
 /// below 1 %).

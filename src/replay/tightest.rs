@@ -9,10 +9,8 @@ use crate::limit::algo::sliding_window::SlidingWindow;
 use crate::limit::algo::{Rule, State, Step};
 use crate::limit::answer::Answer;
 use crate::limit::decision::Check;
-use crate::limit::store::shard::Shard;
+use crate::limit::store::partition::{ByHash, Entry, Partition, Room};
 use crate::limit::store::timeline::endless_rule;
-
-use super::sketch::ByHash;
 
 pub struct Tightest {
     /// With the number reached so far.
@@ -21,7 +19,7 @@ pub struct Tightest {
     taken: bool,
     impossible: Option<&'static str>,
     /// By the hash of the state key.
-    keys: Shard<u64, ByHash>,
+    keys: Partition<u64, ByHash>,
     max_keys: usize,
 }
 
@@ -54,7 +52,7 @@ impl Tightest {
             number,
             taken: false,
             impossible: starts_empty.then_some("a bucket that starts empty refuses whoever comes first"),
-            keys: Shard::default(),
+            keys: Partition::default(),
             max_keys,
         }
     }
@@ -84,7 +82,7 @@ impl Tightest {
             step = self.decide(&self.rule, key, check, now_ms);
         }
         if let Some((state, ttl_ms)) = step.next {
-            self.keys.store(&key, || key, state, now_ms.saturating_add(ttl_ms), now_ms, self.max_keys);
+            self.store(key, (state, ttl_ms), now_ms);
         }
         step.answer.admitted.then_some(step.answer)
     }
@@ -97,8 +95,14 @@ impl Tightest {
         if self.rule.lease_ms().is_some() && held.remaining == self.number {
             self.keys.remove(key);
         } else {
-            self.keys.store(key, || *key, state, now_ms.saturating_add(ttl_ms), now_ms, self.max_keys);
+            self.store(*key, (state, ttl_ms), now_ms);
         }
+    }
+
+    /// No key is spent: whoever refuses gets a larger number.
+    fn store(&mut self, key: u64, (state, ttl_ms): (State, i64), now_ms: i64) {
+        let entry = Entry { state, expires_ms: now_ms.saturating_add(ttl_ms), spent: false };
+        self.keys.store(&key, || key, entry, now_ms, &Room { max_keys: self.max_keys, left: |_| 0 });
     }
 
     fn decide(&self, rule: &Rule, key: u64, check: &Check, now_ms: i64) -> Step<State> {

@@ -1,7 +1,6 @@
 //! Real gateways, as many processes, over HTTP, on one real redis-server: whatever their clocks and
 //! zones are, they admit exactly what one limit admits.
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use redis::Commands;
@@ -10,6 +9,7 @@ use serde_json::{Value, json};
 use crate::stores::RedisServer;
 use crate::stores::forms::forms;
 use crate::support::client::{Client, get};
+use crate::support::faketime::clock;
 use crate::support::gateway::Gateway;
 use crate::support::until;
 use crate::support::upstream::Upstream;
@@ -35,30 +35,6 @@ fn route(name: &str, to: &str, lines: &str) -> String {
         "[[route]]\nname = \"{name}\"\npath = \"/{name}\"\n{to}\nlimits = [\"{name}\"]\n\n\
          [limit.\"{name}\"]\nkey = \"all\"\n{lines}\n\n"
     )
-}
-
-/// faketime does not start under the number of a process that left its memory behind.
-fn clear_up_after_faketime() {
-    let Ok(left) = std::fs::read_dir("/dev/shm") else { return };
-    for file in left.flatten() {
-        let name = file.file_name().to_string_lossy().into_owned();
-        let of = ["faketime_shm_", "sem.faketime_sem_"].iter().find_map(|prefix| name.strip_prefix(prefix));
-        if of.is_some_and(|process| !std::path::Path::new("/proc").join(process).exists()) {
-            let _ = std::fs::remove_file(file.path());
-        }
-    }
-}
-
-/// What makes a process see another time: the variables that `faketime` sets.
-fn clock(offset: &str) -> Vec<(String, String)> {
-    clear_up_after_faketime();
-    let output = Command::new("faketime").args(["-f", "+0s", "env"]).output();
-    let output = output.expect("faketime does not start; install it: apt-get install faketime");
-    let text = String::from_utf8(output.stdout).unwrap();
-    let library = text.lines().find_map(|line| line.strip_prefix("LD_PRELOAD=")).expect("faketime preloads a library");
-    [("LD_PRELOAD", library), ("FAKETIME", offset), ("FAKETIME_DONT_FAKE_MONOTONIC", "1")]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .to_vec()
 }
 
 fn variables(env: &[(String, String)]) -> Vec<(&str, &str)> {

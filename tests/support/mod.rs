@@ -172,6 +172,7 @@ fn generate(rule: &Rule, rng: &mut StdRng) -> Rule {
 pub fn limit(name: &str, rule: Rule, mode: Mode) -> Arc<Limit> {
     Arc::new(Limit {
         name: name.to_owned(),
+        id: sluicegate::limit::rule::id(name),
         rule: Arc::new(rule),
         key: Key(vec![KeyPart::All]),
         missing: Missing::Skip,
@@ -182,6 +183,7 @@ pub fn limit(name: &str, rule: Rule, mode: Mode) -> Arc<Limit> {
         when: Default::default(),
         overrides: Default::default(),
         after: None,
+        max_keys: None,
         afterwards: None,
     })
 }

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub mod client;
+pub mod faketime;
 pub mod gateway;
 pub mod http;
 pub mod manual;

@@ -8,4 +8,6 @@ pub struct Context<'a> {
     pub on_error: OnError,
     pub sets: &'a Names<Listed>,
     pub has_jwt: bool,
+    /// Of the whole store.
+    pub max_keys: usize,
 }

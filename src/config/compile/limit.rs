@@ -8,7 +8,7 @@ use super::context::Context;
 use super::jwt::JWT_HELP;
 use super::names::{Named, Names};
 use super::rule::{rule, strangers};
-use super::server::ON_ERROR;
+use super::server::{ON_ERROR, usize_of};
 use super::{overrides, when};
 use crate::config::reader::{At, Section};
 use crate::config::report::Diagnostic;
@@ -18,19 +18,31 @@ use crate::config::values::{self, Fault, fault};
 use crate::limit::algo::NAMES;
 use crate::limit::inputs::Repeated;
 use crate::limit::key::{COST_MAX, Cost, Key, KeyPart, Missing};
-use crate::limit::rule::{Limit, Mode};
+use crate::limit::rule::{Limit, Mode, id};
 
 const KEY_PARTS_MAX: usize = 16;
+/// A key in each shard of the memory store.
+const KEYS_MIN: i64 = 64;
 
 pub fn limits(named: Vec<Named>, context: &Context) -> Names<Arc<Limit>> {
     let mut limits = Names::new(schema::LIMIT.name);
     let mut after: HashMap<&str, At<String>> = HashMap::new();
     let mut sources = None;
+    let mut taken: usize = 0;
     for Named { name, place, section } in named {
         let base = section.parse_at("after", |text| Ok(text.to_owned()));
         let limit = limit(&section, name, context, base.as_ref()).map(Arc::new);
         after.extend(base.map(|base| (name, base)));
         sources = Some(section.sources);
+        if let (Some(limit), Some(node)) = (&limit, section.node("max_keys")) {
+            taken = taken.saturating_add(limit.max_keys.unwrap_or(0));
+            if taken > context.max_keys {
+                let what =
+                    format!("the limits up to here have {taken} keys of their own, [store] has {}", context.max_keys);
+                let help = format!("raise max_keys of [store] to {taken} or more, or give the limits less");
+                section.fault::<()>("max_keys", node, &what, &help);
+            }
+        }
         section.finish();
         limits.insert(name, place, limit);
     }
@@ -75,6 +87,7 @@ fn limit(section: &Section, name: &str, context: &Context, after: Option<&At<Str
     let repeated = section.choice("repeated", &repeated).unwrap_or_default();
     let mode = section.choice("mode", &[("enforce", Mode::Enforce), ("shadow", Mode::Shadow)]).unwrap_or(Mode::Enforce);
     let on_error = section.choice("on_error", ON_ERROR).unwrap_or(context.on_error);
+    let max_keys = usize_of(section.integer("max_keys", KEYS_MIN..=1_000_000_000));
     let afterwards = afterwards(section, rule.as_ref());
     let (rule, key, cost, when, overrides, afterwards) = (rule?, key?, cost?, when?, overrides?, afterwards?);
     if let (Cost::Fixed(fixed), Some(node)) = (&cost, section.node("cost")) {
@@ -87,6 +100,7 @@ fn limit(section: &Section, name: &str, context: &Context, after: Option<&At<Str
     let rule = Arc::new(rule);
     Some(Limit {
         name: name.to_owned(),
+        id: id(name),
         rule,
         key,
         missing,
@@ -97,6 +111,7 @@ fn limit(section: &Section, name: &str, context: &Context, after: Option<&At<Str
         when,
         overrides,
         after,
+        max_keys,
         afterwards,
     })
 }

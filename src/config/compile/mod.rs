@@ -50,7 +50,7 @@ pub fn compile(sources: &Sources, documents: &[Table]) -> Option<Config> {
     let sets = set::sets(sets.named(sources, "set", &schema::SET));
     let has_jwt = !jwt.table.entries.is_empty();
     let jwt = jwt::jwt(&jwt.section(sources, &schema::JWT));
-    let context = Context { on_error: store.on_error, sets: &sets, has_jwt };
+    let context = Context { on_error: store.on_error, sets: &sets, has_jwt, max_keys: store.max_keys };
     let limits = limit::limits(limits.named(sources, "limit", &schema::LIMIT), &context);
     let mut upstreams = upstream::upstreams(upstreams.named(sources, "upstream", &schema::UPSTREAM));
     let context = route::Context { defaults: &server.defaults, limits: &limits, sets: &sets };

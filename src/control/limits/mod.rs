@@ -22,7 +22,7 @@ use crate::limit::decision::{Check, ErrorKind, Op};
 use crate::limit::key::{COST_MAX, Cost, Missing};
 use crate::limit::overrides::Budget;
 use crate::limit::rule::{Limit, Mode, OnError};
-use crate::limit::{Ask, Checked, Limiter, Outcome, Standing, Verdict, clock};
+use crate::limit::{Ask, Checked, Limiter, Outcome, Standing, Verdict};
 use crate::snapshot::{Current, Reason};
 use asked::{Decision, Order};
 use receipt::{Receipt, Use, Used};
@@ -150,7 +150,7 @@ impl Limits {
         }
         let used = &self.used[usize::from(receipt.local)];
         let now_ms = match receipt.local {
-            true => clock::now_ms(),
+            true => limiter.memory_ms(),
             false => clock_ms(limiter, limit)
                 .await
                 .map_err(|kind| store_away(kind, "; nothing was given back, the receipt is still good"))?,
@@ -210,6 +210,7 @@ async fn answer(limiter: Rc<Limiter>, op: Op, decision: Decision) -> Value {
         }
     };
     let (clock_ms, verdict) = tokio::join!(biased; clock_ms, limiter.decide_asks(op, &limits, asks, false));
+    let clock_ms = |local: bool| clock_ms.filter(|_| !local).unwrap_or_else(|| limiter.memory_ms());
     let entries: Vec<Value> = limits
         .iter()
         .zip(checks)
@@ -223,7 +224,7 @@ async fn answer(limiter: Rc<Limiter>, op: Op, decision: Decision) -> Value {
     json!({ "admitted": !verdict.refused, "limits": entries })
 }
 
-/// `clock_ms`: the time by the store.
+/// `clock_ms`: the time by the store, or by this gateway's own memory.
 fn entry(
     op: Op,
     limit: &Limit,
@@ -231,7 +232,7 @@ fn entry(
     who: String,
     checked: Option<&Checked>,
     verdict: &Verdict,
-    clock_ms: Option<i64>,
+    clock_ms: impl Fn(bool) -> i64,
 ) -> Value {
     let Some(&Checked { outcome, standing, .. }) = checked else {
         let why = match check {
@@ -260,7 +261,7 @@ fn entry(
     let charged = in_force && answer.admitted && (!verdict.refused || limit.mode == Mode::Shadow);
     if op == Op::Take && charged && check.cost > 0 {
         let local = matches!(outcome, Outcome::Local(_));
-        let now_ms = clock_ms.filter(|_| !local).unwrap_or_else(clock::now_ms);
+        let now_ms = clock_ms(local);
         let receipt = Receipt {
             id: rand::random(),
             expires_ms: now_ms.saturating_add(answer.reset_ms.max(1)),
@@ -324,7 +325,7 @@ async fn give_back_units(limiter: &Limiter, mut check: Check) -> Result<bool, Pr
 /// is the start of a window that nobody has asked for yet.
 async fn clock_ms(limiter: &Limiter, limit: &Arc<Limit>) -> Result<i64, ErrorKind> {
     if !limiter.is_shared() {
-        return Ok(clock::now_ms());
+        return Ok(limiter.memory_ms());
     }
     let check = window(limit, "{clock}:clock", 0, 1, limiter.prefix());
     limiter.run(Op::Peek, check).await.map(|answer| answer.receipt)

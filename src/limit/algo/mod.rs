@@ -54,6 +54,11 @@ pub trait Algorithm {
 }
 
 impl Rule {
+    /// Whether its windows are those of the calendar, which goes by the wall clock.
+    pub fn is_calendar(&self) -> bool {
+        matches!(self, Rule::Calendar(_))
+    }
+
     /// The largest cost that can ever be admitted.
     pub fn most(&self) -> i64 {
         match self {

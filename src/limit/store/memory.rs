@@ -1,48 +1,107 @@
 //! Limit state in this process: the embedded store, and the stand-in while Redis is away. Shared
-//! by all workers, sharded so that they seldom meet, bounded in keys.
+//! by all workers, sharded so that they seldom meet, bounded in keys, for each limit by its share.
 
+use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::shard::Shard;
-use crate::limit::algo::{State, Step};
+use arc_swap::ArcSwap;
+use prometheus::IntCounter;
+
+use super::partition::{ByHash, Entry, Partition, Room};
+use super::shares::{SHARE_MIN, Share, Shares};
+use crate::limit::algo::{Rule, State, Step};
 use crate::limit::answer::Answer;
-use crate::limit::clock::now_ms;
+use crate::limit::clock::{self, Steady};
 use crate::limit::decision::{Check, Decision, Op};
-
-type TextShard = Shard<Box<str>>;
+use crate::limit::rule::Limit;
 
 pub struct Memory {
-    shards: Vec<Mutex<TextShard>>,
+    shards: Vec<Mutex<Shard>>,
     hasher: RandomState,
-    max_keys_per_shard: usize,
+    shares: ArcSwap<Shares>,
+    clock: Steady,
 }
 
-const SHARDS: usize = 64;
+/// By the id of the limit.
+type Shard = HashMap<u64, Keys, ByHash>;
+
+/// A limit's keys in one shard.
+struct Keys {
+    partition: Partition<Box<str>>,
+    share: Arc<Share>,
+}
+
+const SHARDS: usize = SHARE_MIN;
+
+/// The time of a decision.
+#[derive(Clone, Copy)]
+struct Now {
+    steady_ms: i64,
+    /// By the wall clock, as calendars go.
+    wall_ms: i64,
+}
+
+impl Now {
+    fn of(self, rule: &Rule) -> i64 {
+        if rule.is_calendar() { self.wall_ms } else { self.steady_ms }
+    }
+}
 
 impl Memory {
+    /// Each limit may have `max_keys` until [`Memory::divide`] says how many each has.
     pub fn new(max_keys: usize) -> Memory {
         Memory {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
-            max_keys_per_shard: (max_keys / SHARDS).max(1),
+            shares: ArcSwap::from_pointee(Shares::undivided(max_keys)),
+            clock: Steady::start(),
         }
+    }
+
+    /// Gives each of `limits` its share of `max_keys`. The keys of a limit that is not among them are
+    /// kept until the next time. `counter` makes the counter of a limit's evictions by its name.
+    pub fn divide(&self, max_keys: usize, limits: &[Arc<Limit>], counter: impl Fn(&str) -> Option<IntCounter>) {
+        let shares = Arc::new(self.shares.load().next(max_keys, limits, counter));
+        self.shares.store(shares.clone());
+        for i in 0..SHARDS {
+            let mut shard = self.lock(i);
+            let gone: Vec<Keys> = shard.extract_if(|id, _| shares.find(*id).is_none()).map(|(_, keys)| keys).collect();
+            for (id, keys) in shard.iter_mut() {
+                if let Some(share) = shares.find(*id) {
+                    keys.share = share.clone();
+                }
+            }
+            drop(shard);
+            // May be many: requests do not wait for it.
+            drop(gone);
+        }
+    }
+
+    /// The clock that all decisions but those of calendars go by.
+    pub fn now_ms(&self) -> i64 {
+        self.clock.now_ms()
     }
 
     /// Runs `op` on all `checks` at `now_ms`.
     pub fn run(&self, op: Op, checks: &[Check], now_ms: i64) -> Decision {
-        self.run_by(|| now_ms, op, checks)
+        self.run_by(|| Now { steady_ms: now_ms, wall_ms: now_ms }, op, checks)
     }
 
     /// Runs `op` on all `checks` by this machine's clock, read once their keys are locked: workers
     /// that meet at a key must not turn its time back.
     pub fn run_now(&self, op: Op, checks: &[Check]) -> Decision {
-        self.run_by(now_ms, op, checks)
+        let now = || {
+            let steady_ms = self.now_ms();
+            let dated = checks.iter().any(|check| check.rule.is_calendar());
+            Now { steady_ms, wall_ms: if dated { clock::now_ms() } else { steady_ms } }
+        };
+        self.run_by(now, op, checks)
     }
 
-    fn run_by(&self, clock: impl FnOnce() -> i64, op: Op, checks: &[Check]) -> Decision {
-        let mut locked = self.lock_for(checks, clock);
+    fn run_by(&self, now: impl FnOnce() -> Now, op: Op, checks: &[Check]) -> Decision {
+        let mut locked = self.lock_for(checks, now);
         match op {
             Op::Take | Op::Peek => locked.decide(checks, op == Op::Take),
             Op::Adjust => locked.adjust(checks),
@@ -51,26 +110,26 @@ impl Memory {
     }
 
     /// The shards concerned are locked in index order, so two decisions cannot wait for each other.
-    fn lock_for(&self, checks: &[Check], clock: impl FnOnce() -> i64) -> Locked<'_> {
+    fn lock_for(&self, checks: &[Check], now: impl FnOnce() -> Now) -> Locked<'_> {
         let homes: Vec<usize> = checks.iter().map(|check| self.home(&check.key)).collect();
         let mut order = homes.clone();
         order.sort_unstable();
         order.dedup();
         let slots = homes.iter().map(|home| order.partition_point(|shard| shard < home)).collect();
         let shards = order.into_iter().map(|shard| self.lock(shard)).collect();
-        Locked { slots, shards, max_keys: self.max_keys_per_shard, now_ms: clock() }
+        Locked { memory: self, slots, shards, now: now() }
     }
 
     /// What is held for a key, and for how many ms more.
     pub fn state(&self, key: &str, now_ms: i64) -> Option<(State, i64)> {
         let shard = self.lock(self.home(key));
-        let (state, expires_ms) = shard.entry(key, now_ms)?;
-        Some((state.clone(), expires_ms - now_ms))
+        let entry = shard.values().find_map(|keys| keys.partition.entry(key, now_ms))?;
+        Some((entry.state.clone(), entry.expires_ms - now_ms))
     }
 
     /// Keys held, expired ones included until they are met.
     pub fn len(&self) -> usize {
-        (0..SHARDS).map(|i| self.lock(i).len()).sum()
+        (0..SHARDS).map(|i| self.lock(i).values().map(|keys| keys.partition.len()).sum::<usize>()).sum()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -79,7 +138,7 @@ impl Memory {
 
     /// Keys still in use that had to go to make room for others.
     pub fn forgotten(&self) -> u64 {
-        (0..SHARDS).map(|i| self.lock(i).forgotten()).sum()
+        (0..SHARDS).map(|i| self.lock(i).values().map(|keys| keys.partition.forgotten()).sum::<u64>()).sum()
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "below SHARDS")]
@@ -88,27 +147,31 @@ impl Memory {
     }
 
     /// A panic while holding a shard leaves whole entries, so the shard stays usable.
-    fn lock(&self, shard: usize) -> MutexGuard<'_, TextShard> {
+    fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The shards of one request's keys.
 struct Locked<'a> {
-    shards: Vec<MutexGuard<'a, TextShard>>,
+    memory: &'a Memory,
+    shards: Vec<MutexGuard<'a, Shard>>,
     /// Per check: its place in `shards`.
     slots: Vec<usize>,
-    max_keys: usize,
-    now_ms: i64,
+    now: Now,
 }
 
 impl Locked<'_> {
+    fn live(&self, i: usize, check: &Check) -> Option<&State> {
+        let keys = self.shards[self.slots[i]].get(&check.limit.id)?;
+        keys.partition.live(check.key.as_str(), self.now.of(&check.rule))
+    }
+
     fn decide(&mut self, checks: &[Check], keep: bool) -> Decision {
         let mut admitted = true;
         let mut steps = Vec::with_capacity(checks.len());
         for (i, check) in checks.iter().enumerate() {
-            let state = self.shards[self.slots[i]].live(check.key.as_str(), self.now_ms);
-            let mut step = check.rule.decide(state, self.now_ms, check.cost, check.tag);
+            let mut step = check.rule.decide(self.live(i, check), self.now.of(&check.rule), check.cost, check.tag);
             if check.role.after.is_some_and(|base| steps.get(base).is_some_and(passed)) {
                 // Not its turn: the limit before it still has room.
                 step.answer.admitted = true;
@@ -122,14 +185,15 @@ impl Locked<'_> {
         for (i, (check, step)) in checks.iter().zip(steps).enumerate() {
             let own = check.role.shadow || !step.answer.admitted;
             if let (Some(next), true) = (step.next, keep && (admitted || own)) {
-                self.store(i, &check.key, next);
+                // The next one like this would be refused.
+                let spent = !step.answer.admitted || step.answer.remaining < check.cost.max(1);
+                self.store(i, check, next, spent);
             }
             answers.push(if admitted || own {
                 step.answer
             } else {
                 // What the limit would have left is not what it has: nothing is charged.
-                let state = self.shards[self.slots[i]].live(check.key.as_str(), self.now_ms);
-                check.rule.decide(state, self.now_ms, 0, check.tag).answer
+                check.rule.decide(self.live(i, check), self.now.of(&check.rule), 0, check.tag).answer
             });
         }
         Decision { admitted, answers }
@@ -137,11 +201,12 @@ impl Locked<'_> {
 
     fn adjust(&mut self, checks: &[Check]) -> Decision {
         let answers = checks.iter().enumerate().map(|(i, check)| {
-            let state = self.shards[self.slots[i]].live(check.key.as_str(), self.now_ms);
-            let next = check.rule.adjust(state, self.now_ms, check.cost, check.tag);
+            let now_ms = self.now.of(&check.rule);
+            let next = check.rule.adjust(self.live(i, check), now_ms, check.cost, check.tag);
             let admitted = next.is_some();
             if let Some(next) = next {
-                self.store(i, &check.key, next);
+                let spent = check.rule.decide(Some(&next.0), now_ms, 0, check.tag).answer.remaining < 1;
+                self.store(i, check, next, spent);
             }
             Answer { admitted, remaining: 0, retry_ms: 0, reset_ms: 0, receipt: check.tag }
         });
@@ -150,15 +215,29 @@ impl Locked<'_> {
 
     fn reset(&mut self, checks: &[Check]) -> Decision {
         let answers = checks.iter().enumerate().map(|(i, check)| {
-            self.shards[self.slots[i]].remove(check.key.as_str());
+            if let Some(keys) = self.shards[self.slots[i]].get_mut(&check.limit.id) {
+                keys.partition.remove(check.key.as_str());
+            }
             Answer { admitted: true, remaining: 0, retry_ms: 0, reset_ms: 0, receipt: 0 }
         });
         Decision { answers: answers.collect(), admitted: true }
     }
 
-    fn store(&mut self, check: usize, key: &str, (state, ttl_ms): (State, i64)) {
-        let expires_ms = self.now_ms.saturating_add(ttl_ms);
-        self.shards[self.slots[check]].store(key, || key.into(), state, expires_ms, self.now_ms, self.max_keys);
+    fn store(&mut self, i: usize, check: &Check, (state, ttl_ms): (State, i64), spent: bool) {
+        let (id, now_ms) = (check.limit.id, self.now.of(&check.rule));
+        let keys = self.shards[self.slots[i]].entry(id).or_insert_with(|| {
+            let share = self.memory.shares.load().find(id).cloned().unwrap_or_else(Shares::least);
+            Keys { partition: Partition::default(), share }
+        });
+        let entry = Entry { state, expires_ms: now_ms.saturating_add(ttl_ms), spent };
+        let room = Room {
+            max_keys: (keys.share.max_keys / SHARDS).max(1),
+            left: |state: &State| check.rule.decide(Some(state), now_ms, 0, 0).answer.remaining,
+        };
+        let evicted = keys.partition.store(check.key.as_str(), || check.key.as_str().into(), entry, now_ms, &room);
+        if let (Some(counter), true) = (&keys.share.evicted, evicted > 0) {
+            counter.inc_by(evicted);
+        }
     }
 }
 
@@ -180,6 +259,7 @@ mod tests {
     fn limit(name: &str, limit: i64, window_ms: i64, mode: Mode) -> Arc<Limit> {
         Arc::new(Limit {
             name: name.to_owned(),
+            id: crate::limit::rule::id(name),
             rule: Arc::new(Rule::FixedWindow(FixedWindow { limit, window_ms, clock: false })),
             key: Key(vec![KeyPart::All]),
             missing: Missing::Skip,
@@ -190,6 +270,7 @@ mod tests {
             when: Default::default(),
             overrides: Default::default(),
             after: None,
+            max_keys: None,
             afterwards: None,
         })
     }
@@ -252,5 +333,39 @@ mod tests {
         assert_eq!(admitted, 300);
         let left: Vec<i64> = ask(0).answers.iter().map(|answer| answer.remaining).collect();
         assert_eq!(left, [4700, 0, 0], "a shadow limit is charged by its own verdict");
+    }
+
+    #[test]
+    fn keys_of_a_limit_that_is_gone_are_kept_for_one_more_config() {
+        let memory = Memory::new(6400);
+        let (a, b) = (limit("a", 1, 3_600_000, Mode::Enforce), limit("b", 1, 3_600_000, Mode::Enforce));
+        memory.divide(6400, &[a.clone(), b.clone()], |_| None);
+        let admitted = |limit| memory.run(Op::Take, &[check(limit, "k", 1)], NOW).admitted;
+        assert!(admitted(&a) && admitted(&b));
+        memory.divide(6400, std::slice::from_ref(&b), |_| None);
+        assert_eq!(memory.len(), 2);
+        memory.divide(6400, &[a.clone(), b.clone()], |_| None);
+        assert!(!admitted(&a) && !admitted(&b));
+        memory.divide(6400, std::slice::from_ref(&b), |_| None);
+        memory.divide(6400, std::slice::from_ref(&b), |_| None);
+        assert_eq!(memory.len(), 1);
+        // Of a request that holds a config of before.
+        assert!(admitted(&a));
+    }
+
+    #[test]
+    fn limits_share_the_keys() {
+        let memory = Memory::new(12_800);
+        let mut own = limit("own", 9, 3_600_000, Mode::Enforce);
+        Arc::get_mut(&mut own).unwrap().max_keys = Some(6400);
+        let limits = [own, limit("a", 9, 3_600_000, Mode::Enforce), limit("b", 9, 3_600_000, Mode::Enforce)];
+        memory.divide(12_800, &limits, |_| None);
+        for (limit, share) in limits.iter().zip([6400, 3200, 3200]) {
+            let before = memory.len();
+            for i in 0..20_000 {
+                memory.run(Op::Take, &[check(limit, &format!("{}{i}", limit.name), 1)], NOW);
+            }
+            assert_eq!(memory.len() - before, share, "{}", limit.name);
+        }
     }
 }

@@ -2,9 +2,10 @@
 //! are charged or none. `memory` runs the native algorithms; `redis` runs their Lua twins.
 
 pub mod memory;
+pub mod partition;
 pub mod redis;
 pub mod settings;
-pub mod shard;
+pub mod shares;
 pub mod timeline;
 
 use std::rc::Rc;

@@ -22,7 +22,7 @@ pub struct StoreSettings {
 impl StoreSettings {
     /// Whether a handle made for `self` serves `other` too, once it has the other's TLS.
     pub fn same_but_tls(&self, other: &StoreSettings) -> bool {
-        StoreSettings { tls: other.tls.clone(), ..self.clone() } == *other
+        StoreSettings { tls: other.tls.clone(), max_keys: other.max_keys, ..self.clone() } == *other
     }
 }
 

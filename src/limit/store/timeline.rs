@@ -9,6 +9,7 @@ use crate::limit::algo::Rule;
 use crate::limit::algo::concurrency::Concurrency;
 use crate::limit::answer::Answer;
 use crate::limit::decision::{Check, Decision, Op, Role};
+use crate::limit::rule::Limit;
 
 pub struct Timeline {
     memory: Memory,
@@ -20,8 +21,10 @@ pub struct Timeline {
 const FOREVER_MS: i64 = 1 << 50;
 
 impl Timeline {
-    pub fn new(max_keys: usize) -> Timeline {
-        Timeline { memory: Memory::new(max_keys), now_ms: Cell::new(0), last: RefCell::new(None) }
+    pub fn new(max_keys: usize, limits: &[Arc<Limit>]) -> Timeline {
+        let memory = Memory::new(max_keys);
+        memory.divide(max_keys, limits, |_| None);
+        Timeline { memory, now_ms: Cell::new(0), last: RefCell::new(None) }
     }
 
     pub fn set_now(&self, now_ms: i64) {

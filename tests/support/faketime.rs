@@ -1,0 +1,36 @@
+//! Another time for a gateway: the library of `faketime`, preloaded. Used by tests of clocks.
+
+use std::path::Path;
+use std::process::Command;
+
+/// It does not start under the number of a process that left its memory behind.
+fn clear_up() {
+    let Ok(left) = std::fs::read_dir("/dev/shm") else { return };
+    for file in left.flatten() {
+        let name = file.file_name().to_string_lossy().into_owned();
+        let of = ["faketime_shm_", "sem.faketime_sem_"].iter().find_map(|prefix| name.strip_prefix(prefix));
+        if of.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
+            let _ = std::fs::remove_file(file.path());
+        }
+    }
+}
+
+/// What makes a process see another time: the variables that `faketime` sets.
+pub fn clock(offset: &str) -> Vec<(String, String)> {
+    variables(&[("FAKETIME", offset)])
+}
+
+/// The same with an offset, like `+2h`, that the file at `path` holds: it can change at any moment.
+pub fn clock_of(path: &Path) -> Vec<(String, String)> {
+    variables(&[("FAKETIME_TIMESTAMP_FILE", path.to_str().unwrap()), ("FAKETIME_NO_CACHE", "1")])
+}
+
+fn variables(own: &[(&str, &str)]) -> Vec<(String, String)> {
+    clear_up();
+    let output = Command::new("faketime").args(["-f", "+0s", "env"]).output();
+    let output = output.expect("faketime does not start; install it: apt-get install faketime");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let library = text.lines().find_map(|line| line.strip_prefix("LD_PRELOAD=")).expect("faketime preloads a library");
+    let common = [("LD_PRELOAD", library), ("FAKETIME_DONT_FAKE_MONOTONIC", "1")];
+    common.iter().chain(own).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
