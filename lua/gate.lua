@@ -13,6 +13,7 @@
 --              + 4 x n: asked only if the n-th check of the decision is exhausted
 --   tag        a number no other decision has, for algorithms that name what they store
 -- Reply integers: now, per decision: admitted, per check: admitted, remaining, retry, reset, receipt
+--   a decision that a full server has no room for is 2 alone: nothing of it is stored
 local floor = math.floor
 
 local args, cursor = cmsgpack.unpack(ARGV[1]), 0
@@ -68,8 +69,28 @@ local function answer(admitted, remaining, retry, reset, receipt)
   size = size + 5
 end
 
+-- The server refuses whatever may take memory (`maxmemory`, `noeviction`). Keys that exist go on.
+local full = false
+
+-- Whether the key of that state exists.
+local function exists(state)
+  return state and (not state.at or state:at(0)) and true or false
+end
+
 -- Of each check of the decision at hand: what is stored if the decision allows it.
-local keys, used, nexts, lives, tags, passed, own = {}, {}, {}, {}, {}, {}, {}
+local keys, used, nexts, lives, tags, passed, own, shadows = {}, {}, {}, {}, {}, {}, {}, {}
+
+-- Whether the server has room for what the decision stores. A shadow limit is not worth a fallback:
+-- it forgets.
+local function has_room(checks, refused)
+  for i = 1, checks do
+    if lives[i] and (own[i] or not refused) and not exists(states[keys[i]]) then
+      if not shadows[i] then return false end
+      lives[i] = false
+    end
+  end
+  return true
+end
 
 local function take(checks, keep)
   local refused, head = false, size + 1
@@ -88,8 +109,13 @@ local function take(checks, keep)
     answer(admitted, remaining, retry, reset, receipt)
     -- A refusal may have a state of its own to store; a charge is stored only if all admit, that
     -- of a shadow limit by its own verdict.
-    passed[i], own[i] = admitted, shadow or not admitted
+    passed[i], own[i], shadows[i] = admitted, shadow or not admitted, shadow
     keys[i], used[i], nexts[i], lives[i], tags[i] = key, rule, next, ttl, tag
+  end
+  if full and keep and not has_room(checks, refused) then
+    for i = head + 1, size do reply[i] = nil end
+    size, reply[head] = head, 2
+    return
   end
   reply[head] = refused and 0 or 1
   for i = 1, checks do
@@ -109,6 +135,7 @@ local function adjust(checks)
   for _ = 1, checks do
     local key, rule, cost, _, receipt = int(), rules[int()], int(), int(), int()
     local ttl, next = rule.adjust(rule, open(key, rule), now, cost, receipt)
+    if full and not exists(states[key]) then ttl = false end
     if ttl then apply(key, rule, ttl, next) end
     answer(ttl, 0, 0, 0, receipt)
   end
@@ -126,20 +153,36 @@ local function reset(checks)
   end
 end
 
-local total = #args
-while cursor < total do
-  local operation, checks = int(), int()
-  if operation <= 2 then
-    take(checks, operation == 1)
-  elseif operation == 3 then
-    adjust(checks)
-  else
-    reset(checks)
+local total, decisions = #args, cursor
+local function run()
+  while cursor < total do
+    local operation, checks = int(), int()
+    if operation <= 2 then
+      take(checks, operation == 1)
+    elseif operation == 3 then
+      adjust(checks)
+    else
+      reset(checks)
+    end
+  end
+  for key, ttl in pairs(ttls) do
+    local rule = owners[key]
+    rule.shape.save(KEYS[key], rule, states[key], ttl)
   end
 end
 
-for key, ttl in pairs(ttls) do
-  local rule = owners[key]
-  rule.shape.save(KEYS[key], rule, states[key], ttl)
+local done, why = pcall(run)
+if not done then
+  local said = type(why) == 'table' and why.err or tostring(why)
+  if not string.find(said, 'OOM', 1, true) then
+    -- Returned, the error of a command keeps its code; raised again it would lose it.
+    return { err = string.match(said, '^%u+ ') and said or 'ERR ' .. said }
+  end
+  -- Only the first write of a script is refused for want of memory, so nothing has been written. One
+  -- that takes no memory opens the way for those that only replace what is there.
+  full, cursor, size, reply = true, decisions, 1, { now }
+  states, owners, ttls = {}, {}, {}
+  call('DEL', KEYS[1] .. ':none')
+  run()
 end
 return reply

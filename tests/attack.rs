@@ -18,10 +18,15 @@ mod support;
 mod attack {
     mod admin;
     mod evictions;
+    mod far_redis;
+    mod faults_inside;
+    mod full_redis;
     mod linger;
     mod long_decisions;
     mod odd_keys;
     mod real_time;
     mod repeated_keys;
+    mod reservations;
+    mod turns;
     mod wall_clock;
 }

@@ -125,7 +125,7 @@ fn the_reference_config_states_the_defaults() {
     assert_eq!(full.ratelimit_headers, none.ratelimit_headers);
     assert_eq!(full.routes[0].timeouts, none.routes[0].timeouts);
     assert_eq!(full.routes[0].max_body, none.routes[0].max_body);
-    let limit = good(&format!("{ROUTE}[limit.per-ip]\nrate = \"10/s\"\nburst = 20\n")).limits.remove(0);
+    let limit = good(&format!("{ROUTE}[limit.per-ip]\nrate = \"10/s\"\nburst = 20\n")).limits[0].clone();
     assert_eq!(format!("{:?}", full.limits[0]), format!("{limit:?}"));
 }
 
@@ -209,7 +209,7 @@ fn substitution_happens_inside_string_values_only() {
 
 #[test]
 fn limits_compile_to_exact_integers() {
-    let limit = |text: &str| good(&format!("{ROUTE}[limit.x]\n{text}")).limits.remove(0);
+    let limit = |text: &str| good(&format!("{ROUTE}[limit.x]\n{text}")).limits[0].clone();
     let bucket = |text: &str| match &*limit(text).rule {
         Rule::TokenBucket(bucket) => bucket.clone(),
         other => panic!("{other:?}"),
@@ -287,7 +287,7 @@ fn bounds_are_where_the_errors_say() {
 fn windows_compile_to_exact_integers() {
     let params = |text: &str, now: &str| {
         let now = now.parse::<jiff::Timestamp>().unwrap().as_millisecond();
-        good(&format!("{ROUTE}[limit.x]\n{text}")).limits.remove(0).rule.params(now)
+        good(&format!("{ROUTE}[limit.x]\n{text}")).limits[0].rule.params(now)
     };
     let any = "2026-11-20T12:00:00Z";
     assert_eq!(params("algorithm = \"gcra\"\nrate = \"10/s\"\nburst = 7", any), [1, 100, 7]);

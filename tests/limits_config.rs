@@ -103,7 +103,7 @@ fn a_base_stands_before_what_comes_after_it() {
 #[test]
 fn a_condition_needs_no_set_of_addresses_but_a_client_does() {
     let text = "[set.s]\nvalues = [\"anna\", \"10.0.0.0/8\"]\n[limit.x]\nrate = \"1/s\"\nwhen = { WHAT }";
-    let x = good(&text.replace("WHAT", "query = { q = \"set:s\" }")).limits.remove(0);
+    let x = good(&text.replace("WHAT", "query = { q = \"set:s\" }")).limits[0].clone();
     let headers = HeaderMap::new();
     for (query, holds) in [("q=anna", true), ("q=10.0.0.0/8", true), ("q=10.0.0.1", false), ("", false)] {
         assert_eq!(x.when.holds(&facts(&headers, Some(query)), Repeated::Refuse), Ok(holds), "{query}");

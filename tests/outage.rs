@@ -126,12 +126,22 @@ fn out_of_memory() {
     worker(async {
         let metrics = Metrics::new().unwrap();
         let redis = connected(&server.url(), &metrics, DEADLINE).await;
+        let known = limit("known", window(10), Mode::Enforce);
+        assert!(kind(&redis, &known).await.unwrap().admitted);
         let mut client = server.client();
         let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(1).query(&mut client).unwrap();
-        fails_with(&redis, ErrorKind::OutOfMemory).await;
-        assert_eq!((metrics.store_up.get(), metrics.store_breaker_state.get()), (0, 2));
+        // A full server says so at once, and is no server that is away.
+        let new = limit("new", window(10), Mode::Enforce);
+        for left in (0..9).rev() {
+            assert_eq!(kind(&redis, &new).await, Err(ErrorKind::OutOfMemory));
+            let decision = kind(&redis, &known).await.unwrap();
+            assert_eq!((decision.admitted, decision.answers[0].remaining), (true, left));
+        }
+        assert!(!kind(&redis, &known).await.unwrap().admitted);
+        assert_eq!((metrics.store_up.get(), metrics.store_breaker_state.get()), (1, 0));
+        assert_eq!(metrics.store_error(ErrorKind::OutOfMemory.label()).get(), 9);
         let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(0).query(&mut client).unwrap();
-        assert!(recovered(&redis).await < Duration::from_secs(2));
+        assert_eq!(kind(&redis, &new).await.unwrap().answers[0].remaining, 9);
     });
 }
 

@@ -35,7 +35,8 @@ const DEADLINE: Duration = Duration::from_secs(5);
 fn call(client: &mut redis::Connection, asked: &[(Op, Vec<Check>)], now: i64) -> Vec<Decision> {
     let slices: Vec<(Op, &[Check])> = asked.iter().map(|(op, checks)| (*op, checks.as_slice())).collect();
     let reply = Call::new(&slices, now).eval().query(client).unwrap();
-    decode(reply, asked.iter().map(|(_, checks)| checks.len())).expect("a reply of the right form")
+    let found = decode(reply, asked.iter().map(|(_, checks)| checks.len())).expect("a reply of the right form");
+    found.into_iter().map(Result::unwrap).collect()
 }
 
 fn one(client: &mut redis::Connection, op: Op, check: Check, now: i64) -> sluicegate::limit::answer::Answer {

@@ -54,7 +54,7 @@ fn decides_like_the_memory_store() {
             let slices: Vec<(Op, &[Check])> = decisions.iter().map(|(op, checks)| (*op, checks.as_slice())).collect();
             let reply = Call::new(&slices, now).eval().query(&mut client).unwrap();
             let counts = decisions.iter().map(|(_, checks)| checks.len());
-            assert_eq!(decode(reply, counts), Some(expected), "at {now}: {decisions:?}");
+            assert_eq!(decode(reply, counts), Some(expected.into_iter().map(Ok).collect()), "at {now}: {decisions:?}");
             for check in decisions.iter().flat_map(|(_, checks)| checks) {
                 assert_holds_alike(&mut client, &memory, &check.key, now);
             }
@@ -345,24 +345,31 @@ fn state_of_another_form_counts_as_none() {
 fn a_client_that_left_is_not_charged() {
     let server = RedisServer::start(&[]);
     worker(async {
-        let redis = std::rc::Rc::new(connected(&server.url(), &Metrics::new().unwrap(), Duration::from_secs(5)).await);
-        let one = limit("one", window(100), Mode::Enforce);
-        let () = redis::cmd("CLIENT").arg("PAUSE").arg(100).arg("ALL").query(&mut server.client()).unwrap();
+        let metrics = Metrics::new().unwrap();
+        let redis = std::rc::Rc::new(connected(&server.url(), &metrics, Duration::from_secs(5)).await);
+        let one = limit("one", window(10_000), Mode::Enforce);
+        let () = redis::cmd("CLIENT").arg("PAUSE").arg(400).arg("ALL").query(&mut server.client()).unwrap();
         let mut running = JoinSet::new();
-        for _ in 0..20 {
+        let ask = |set: &mut JoinSet<_>| {
             let (redis, one) = (redis.clone(), one.clone());
-            running.spawn_local(async move { kind(&redis, &one).await });
+            set.spawn_local(async move { kind(&redis, &one).await });
+        };
+        // The more calls are under way, the longer the next one waits for others to join it.
+        for _ in 0..100 {
+            ask(&mut running);
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        // Those of the call in flight are charged, these wait behind it.
+        let left = metrics.store_batch_size.get_sample_count();
+        while metrics.store_batch_size.get_sample_count() == left {
+            ask(&mut running);
+            tokio::task::yield_now().await;
+        }
         let mut leaving = JoinSet::new();
-        for _ in 0..20 {
-            let (redis, one) = (redis.clone(), one.clone());
-            leaving.spawn_local(async move { kind(&redis, &one).await });
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        (0..20).for_each(|_| ask(&mut leaving));
+        tokio::task::yield_now().await;
         leaving.shutdown().await;
+        let stayed = running.len() as i64;
         assert!(running.join_all().await.iter().all(Result::is_ok));
-        assert_eq!(kind(&redis, &one).await.unwrap().answers[0].remaining, 79);
+        assert_eq!(kind(&redis, &one).await.unwrap().answers[0].remaining, 10_000 - stayed - 1);
     });
 }

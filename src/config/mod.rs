@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::limit::jwt::Jwt;
-use crate::limit::rule::Limit;
+use crate::limit::rule::LimitTable;
 use crate::limit::store::settings::StoreSettings;
 use crate::net::{IpSet, ListenAddr};
 use crate::route::table::RouteTable;
@@ -71,7 +71,7 @@ pub struct Config {
     pub table: RouteTable,
     pub routes: Vec<Route>,
     pub upstreams: Vec<Upstream>,
-    pub limits: Vec<Arc<Limit>>,
+    pub limits: Arc<LimitTable>,
     /// SHA-256 over all files read, hex.
     pub hash: String,
     /// Whatever must reload when it changes: the config, its includes and their directories, files

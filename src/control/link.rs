@@ -38,7 +38,7 @@ impl Link {
         let evictions = &self.metrics.store_evictions;
         let counter = |name: &str| Some(evictions.with_label_values(&[name]));
         self.memory.divide(config.store.max_keys, &config.limits, counter);
-        let of_old = old.into_iter().flat_map(|old| &old.limits);
+        let of_old = old.into_iter().flat_map(|old| old.limits.iter());
         for gone in of_old.filter(|limit| config.limits.iter().all(|kept| kept.name != limit.name)) {
             let _ = evictions.remove_label_values(&[&gone.name]);
         }

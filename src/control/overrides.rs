@@ -54,7 +54,7 @@ impl Live {
         if config.store.kind == StoreKind::Memory {
             good.clear();
         }
-        for limit in &config.limits {
+        for limit in config.limits.iter() {
             let fits = |raw| limit.overrides.set_live(&limit.key, raw).is_ok();
             if good.get(&limit.name).is_some_and(|raw| !fits(raw)) {
                 good.remove(&limit.name);
@@ -100,7 +100,7 @@ impl Live {
 
     fn take(&self, config: &Config, mut found: BTreeMap<String, Result<Raw, String>>) {
         let Known { good, logged } = &mut *self.0.borrow_mut();
-        for limit in &config.limits {
+        for limit in config.limits.iter() {
             let Some(found) = found.remove(&limit.name) else { continue };
             if found.as_ref().is_ok_and(|raw| good.get(&limit.name).map_or(raw.is_empty(), |known| raw == known)) {
                 logged.remove(&limit.name);

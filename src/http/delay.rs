@@ -1,48 +1,84 @@
-//! Holding admitted requests back until their turn, a bounded number at once. Used by `gateway`
-//! after a verdict that says so.
+//! Holding admitted requests back until their turn, a bounded number at once. A request takes its
+//! seat before the store is asked: a turn that nobody can wait for would be lost. Used by `gateway`.
 
-use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A worker's requests that wait for their turn.
+/// The seats of all workers.
 #[derive(Default)]
-pub struct WaitingRoom {
-    waiting: Cell<usize>,
-    by_limit: RefCell<HashMap<String, usize>>,
+pub struct WaitingRoom(Mutex<Taken>);
+
+#[derive(Default)]
+struct Taken {
+    all: usize,
+    by_limit: HashMap<String, usize>,
 }
 
-/// One request's place; dropping it leaves.
+/// A limit that may hold a request back.
+pub struct Wanted<'a> {
+    /// Its place among the limits of the route.
+    pub place: usize,
+    pub name: &'a str,
+    /// How many requests may wait for it.
+    pub max: usize,
+}
+
+/// One request's place, among those of every limit that may hold it back; dropping it leaves.
 pub struct Seat {
-    room: Rc<WaitingRoom>,
-    limit: String,
+    room: Arc<WaitingRoom>,
+    limits: Vec<String>,
 }
 
 impl WaitingRoom {
-    /// A seat for a request that `limit` holds back, unless `max` wait already or `max_of_limit`
-    /// for this limit.
-    pub fn enter(self: &Rc<Self>, limit: &str, max: usize, max_of_limit: usize) -> Option<Seat> {
-        let mut by_limit = self.by_limit.borrow_mut();
-        let own = by_limit.get(limit).copied().unwrap_or(0);
-        if self.waiting.get() >= max || own >= max_of_limit {
-            return None;
+    /// A seat with all `limits`, of which there is at least one, unless `max` requests wait
+    /// already. Else the place of the limit that has no seat left.
+    pub fn enter(self: &Arc<Self>, limits: &[Wanted], max: usize) -> Result<Seat, usize> {
+        let mut taken = self.taken();
+        let full = |wanted: &&Wanted| {
+            taken.all >= max || taken.by_limit.get(wanted.name).is_some_and(|own| *own >= wanted.max) || wanted.max == 0
+        };
+        if let Some(wanted) = limits.iter().find(full) {
+            return Err(wanted.place);
         }
-        self.waiting.set(self.waiting.get() + 1);
-        by_limit.insert(limit.to_owned(), own + 1);
-        Some(Seat { room: self.clone(), limit: limit.to_owned() })
+        taken.all += 1;
+        for wanted in limits {
+            *taken.by_limit.entry(wanted.name.to_owned()).or_default() += 1;
+        }
+        Ok(Seat { room: self.clone(), limits: limits.iter().map(|wanted| wanted.name.to_owned()).collect() })
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seat {
+    /// The request waits for `limit` alone.
+    pub fn wait_for(&mut self, limit: &str) {
+        let mut taken = self.room.taken();
+        let (kept, left): (Vec<_>, Vec<_>) = self.limits.drain(..).partition(|name| name == limit);
+        left.iter().for_each(|name| taken.leave(name));
+        drop(taken);
+        self.limits = kept;
+    }
+}
+
+impl Taken {
+    fn leave(&mut self, limit: &str) {
+        if let Some(own) = self.by_limit.get_mut(limit) {
+            *own -= 1;
+            if *own == 0 {
+                self.by_limit.remove(limit);
+            }
+        }
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.room.waiting.set(self.room.waiting.get() - 1);
-        let mut by_limit = self.room.by_limit.borrow_mut();
-        if let Some(own) = by_limit.get_mut(&self.limit) {
-            *own -= 1;
-            if *own == 0 {
-                by_limit.remove(&self.limit);
-            }
-        }
+        let mut taken = self.room.taken();
+        taken.all -= 1;
+        self.limits.iter().for_each(|name| taken.leave(name));
     }
 }
 
@@ -52,14 +88,24 @@ mod tests {
 
     #[test]
     fn seats_are_bounded_in_all_and_by_limit_and_come_back() {
-        let room = Rc::new(WaitingRoom::default());
-        let a: Vec<Seat> = (0..2).filter_map(|_| room.enter("a", 3, 2)).collect();
-        assert!(a.len() == 2 && room.enter("a", 3, 2).is_none());
-        let b = room.enter("b", 3, 2);
-        assert!(b.is_some() && room.enter("c", 3, 2).is_none());
-        drop(a);
-        assert!(room.enter("a", 3, 2).is_some());
-        drop(b);
-        assert!(room.waiting.get() == 0 && room.by_limit.borrow().is_empty());
+        let room = Arc::new(WaitingRoom::default());
+        let wanted = |name, place| Wanted { place, name, max: 2 };
+        let enter = |names: &[&'static str]| {
+            let wanted: Vec<Wanted> = names.iter().enumerate().map(|(place, name)| wanted(name, place)).collect();
+            room.enter(&wanted, 4)
+        };
+        let mut both = enter(&["a", "b"]).ok();
+        let a = enter(&["a"]).ok();
+        assert!(both.is_some() && a.is_some());
+        assert_eq!(enter(&["b", "a"]).err(), Some(1));
+        if let Some(both) = &mut both {
+            both.wait_for("b");
+        }
+        let more = [enter(&["b", "a"]).ok(), enter(&["c"]).ok()];
+        assert!(more.iter().all(Option::is_some));
+        assert_eq!(enter(&["d"]).err(), Some(0));
+        drop((both, a, more));
+        assert!(room.taken().all == 0 && room.taken().by_limit.is_empty());
+        assert_eq!(room.enter(&[Wanted { place: 3, name: "a", max: 0 }], 4).err(), Some(3));
     }
 }

@@ -16,7 +16,7 @@ use hyper::body::Incoming;
 use super::account::Account;
 use super::body::Body;
 use super::client::{self, Identity};
-use super::delay::Seat;
+use super::delay::{Seat, Wanted};
 use super::forward::{self, Outgoing};
 use super::forwarding::Forwarding;
 use super::gate::{self, Admitted};
@@ -26,9 +26,11 @@ use super::respond::Refusal;
 use super::upload::{Progress, RequestBody, Upload, UploadState};
 use super::{echo, fields, grpc, headers, respond, unread};
 use crate::config::ForwardedHeader;
+use crate::limit::decision::{Check, Op};
 use crate::limit::jwt::Claims;
 use crate::limit::key::Facts;
-use crate::limit::{Verdict, clock};
+use crate::limit::rule::Mode;
+use crate::limit::{Ask, Verdict, clock};
 use crate::route::{Action, Rewrite, Route};
 
 /// A request under way: what the page has found out so far, for the tail.
@@ -157,8 +159,13 @@ async fn limit(
         params: &route.params,
         claims: claims(exchange, route),
     };
-    let mut verdict = exchange.view.limiter.decide(&route.limits, &facts).await;
-    let turn = take_seat(exchange, route, &mut verdict);
+    let limiter = &exchange.view.limiter;
+    let asks = limiter.asks(&route.limits, &facts);
+    let (mut verdict, seat) = match take_seat(exchange, &asks) {
+        Ok(seat) => (limiter.decide_asks(Op::Take, &route.limits, asks, true).await, seat),
+        Err(place) => (Verdict::without_seat(place), None),
+    };
+    let turn = verdict.delay_ms(&route.limits).zip(seat);
     exchange.account.decided(route, &verdict);
     exchange.account.hold(verdict.held.take());
     let refused = verdict.refused;
@@ -166,26 +173,29 @@ async fn limit(
     if refused {
         return Err(Refusal::Limited);
     }
-    if let Some((seat, delay)) = turn {
+    if let Some(((place, delay_ms), mut seat)) = turn {
+        seat.wait_for(&route.limits[place].name);
         // No deadline is armed: the limit bounds the wait, and a client that leaves ends it.
-        tokio::time::sleep(delay).await;
-        drop(seat);
+        tokio::time::sleep(Duration::from_millis(u64::try_from(delay_ms).unwrap_or(0))).await;
     }
     exchange.account.go_on();
     Ok(())
 }
 
-/// A seat for a request that has to wait for its turn; without a free one it is turned away.
-fn take_seat(exchange: &Exchange<'_>, route: &Route, verdict: &mut Verdict) -> Option<(Seat, Duration)> {
-    let (index, delay_ms) = verdict.delay_ms(&route.limits)?;
-    let limit = &route.limits[index];
+/// A seat for a request that may have to wait for its turn, or the place of the limit that has none
+/// left.
+fn take_seat(exchange: &Exchange<'_>, asks: &[Ask]) -> Result<Option<Seat>, usize> {
     let max = exchange.view.snapshot.config.server.max_delayed;
-    let own = limit.afterwards.as_ref().and_then(|wants| wants.max_delayed).unwrap_or(max);
-    let seat = exchange.client.local.waiting.enter(&limit.name, max, own);
-    if seat.is_none() {
-        verdict.turn_away(index, &route.limits);
+    let wanted = asks.iter().enumerate().filter_map(|(place, ask)| {
+        let Ask::Check(Check { limit, rule, .. }) = ask else { return None };
+        let max = limit.afterwards.as_ref().and_then(|wants| wants.max_delayed).unwrap_or(max);
+        (rule.delays() && limit.mode == Mode::Enforce).then_some(Wanted { place, name: &limit.name, max })
+    });
+    let wanted: Vec<Wanted> = wanted.collect();
+    if wanted.is_empty() {
+        return Ok(None);
     }
-    Some((seat?, Duration::from_millis(u64::try_from(delay_ms).unwrap_or(0))))
+    exchange.client.local.common.waiting.enter(&wanted, max).map(Some)
 }
 
 /// What the request's token says, for limits that ask.

@@ -82,7 +82,9 @@ fn code(refusal: &Refusal) -> Code {
 /// The code of a limit's refusal, and the exact wait.
 fn limited(outcome: Outcome) -> (Code, Option<i64>) {
     match respond::reason(outcome) {
-        Reason::StoreDown => (Code::Unavailable, respond::retry_after(outcome).map(|wait_s| wait_s * 1000)),
+        Reason::StoreDown | Reason::MaxDelayed => {
+            (Code::Unavailable, respond::retry_after(outcome).map(|wait_s| wait_s * 1000))
+        }
         Reason::MissingKey => (Code::PermissionDenied, None),
         Reason::RepeatedKey => (Code::InvalidArgument, None),
         Reason::NeverFits => (Code::ResourceExhausted, Some(NEVER)),

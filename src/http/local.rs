@@ -30,13 +30,13 @@ pub struct Common {
     pub memory: Arc<Memory>,
     pub via: Via,
     pub access_log: AccessLog,
+    /// Requests held back until their turn.
+    pub waiting: Arc<WaitingRoom>,
 }
 
 pub struct Local {
     pub common: Common,
     pub pools: Pools,
-    /// Requests held back until their turn.
-    pub waiting: Rc<WaitingRoom>,
     view: RefCell<Rc<View>>,
     /// A store opened for the next snapshot.
     next: RefCell<Option<(StoreSettings, Store)>>,
@@ -78,7 +78,6 @@ impl Local {
             old_desks: RefCell::default(),
             common,
             pools,
-            waiting: Rc::default(),
         }
     }
 

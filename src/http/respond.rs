@@ -110,6 +110,7 @@ pub fn reason(outcome: Outcome) -> Reason {
         Outcome::MissingKey => Reason::MissingKey,
         Outcome::RepeatedKey => Reason::RepeatedKey,
         Outcome::Blocked => Reason::Blocked,
+        Outcome::NoSeat => Reason::MaxDelayed,
         _ if outcome.answer().is_some_and(|answer| answer.retry_ms == NEVER) => Reason::NeverFits,
         _ => Reason::Exhausted,
     }
@@ -121,6 +122,8 @@ const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json"
 pub fn retry_after(outcome: Outcome) -> Option<i64> {
     match outcome {
         Outcome::Closed => Some(seconds(STORE_RETRY_MS)),
+        // Somebody's turn comes sooner or later; nobody knows who takes the seat then.
+        Outcome::NoSeat => Some(1),
         _ => match outcome.answer()?.retry_ms {
             NEVER => None,
             wait_ms => Some(seconds(wait_ms)),
@@ -137,7 +140,9 @@ fn limited(route: &Route, verdict: &Verdict, limit: &Limit, outcome: Outcome) ->
     };
     let wait = retry_after(outcome);
     let mut response = match &route.refuse.body {
-        Some(template) if matches!(outcome, Outcome::Store(_) | Outcome::Local(_) | Outcome::Blocked) => {
+        Some(template)
+            if matches!(outcome, Outcome::Store(_) | Outcome::Local(_) | Outcome::Blocked | Outcome::NoSeat) =>
+        {
             let wait = wait.map_or_else(|| "-".to_owned(), |wait| wait.to_string());
             let text = template
                 .replace("{retry_after}", &wait)
@@ -179,6 +184,7 @@ pub fn title(outcome: Outcome) -> &'static str {
         }
         Reason::NeverFits => "the request costs more than its quota ever holds",
         Reason::Blocked => "the quota of this client is 0",
+        Reason::MaxDelayed => "as many requests as may are waiting for their turn",
         _ => "request quota exceeded",
     }
 }

@@ -99,6 +99,8 @@ pub struct StoreError {
 pub enum ErrorKind {
     /// No answer within the deadline; whether the charge happened is unknown.
     Timeout,
+    /// It waited as long as the deadline for a call to leave; nothing was charged.
+    QueueTimeout,
     /// No connection, and none is waited for.
     Disconnected,
     /// The breaker is open: the store failed lately and is not asked.
@@ -117,11 +119,14 @@ pub enum ErrorKind {
     Denied,
     /// Any other error reply, or a reply of the wrong form.
     Reply,
+    /// The task that carried it failed; whether the charge happened is unknown.
+    Internal,
 }
 
 impl ErrorKind {
-    pub const ALL: [ErrorKind; 10] = [
+    pub const ALL: [ErrorKind; 12] = [
         ErrorKind::Timeout,
+        ErrorKind::QueueTimeout,
         ErrorKind::Disconnected,
         ErrorKind::BreakerOpen,
         ErrorKind::Overloaded,
@@ -131,16 +136,18 @@ impl ErrorKind {
         ErrorKind::OutOfMemory,
         ErrorKind::Denied,
         ErrorKind::Reply,
+        ErrorKind::Internal,
     ];
 
     /// Whether the operation may have happened all the same.
     pub fn is_unsure(self) -> bool {
-        matches!(self, ErrorKind::Timeout | ErrorKind::Disconnected | ErrorKind::Reply)
+        matches!(self, ErrorKind::Timeout | ErrorKind::Disconnected | ErrorKind::Reply | ErrorKind::Internal)
     }
 
     pub fn label(self) -> &'static str {
         match self {
             ErrorKind::Timeout => "timeout",
+            ErrorKind::QueueTimeout => "queue_timeout",
             ErrorKind::Disconnected => "disconnected",
             ErrorKind::BreakerOpen => "breaker_open",
             ErrorKind::Overloaded => "overloaded",
@@ -150,6 +157,7 @@ impl ErrorKind {
             ErrorKind::OutOfMemory => "oom",
             ErrorKind::Denied => "denied",
             ErrorKind::Reply => "reply",
+            ErrorKind::Internal => "internal",
         }
     }
 }

@@ -3,7 +3,8 @@
 //! [`super::Limiter`] in front of the Redis store.
 //!
 //! Only limits whose charges never come back early are remembered, hence none with leases, queues,
-//! refunds or settled costs. What an operator gives back or resets in this process drops all that
+//! refunds or settled costs; and on a cluster none that are asked together with limits of other keys,
+//! as what one decision has charged for the moment may have refused another. What an operator gives back or resets in this process drops all that
 //! is remembered; another gateway's takes effect here after [`LONGEST`] at the latest.
 
 use std::sync::Arc;
@@ -79,10 +80,10 @@ impl Denials {
         known.filter_map(|(i, check)| Some((i, self.entries.get(check.key.as_str())?.answer(check, now)?))).collect()
     }
 
-    /// Remembers what the store refuses, as of now; it was asked at `asked`.
-    pub fn learn_all(&mut self, checks: &[Check], decision: &Decision, asked: Asked) {
+    /// Remembers what the store refuses, as of now, where it is `lasting`; it was asked at `asked`.
+    pub fn learn_all(&mut self, checks: &[Check], decision: &Decision, asked: Asked, lasting: impl Fn(&Check) -> bool) {
         let now = Instant::now();
-        for (check, answer) in checks.iter().zip(&decision.answers) {
+        for (check, answer) in checks.iter().zip(&decision.answers).filter(|(check, _)| lasting(check)) {
             self.learn(check, *answer, asked, now);
         }
     }

@@ -3,7 +3,6 @@
 //! wait. Made with the store by [`super::Limiter`], used by `held`.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +15,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::clock;
 use super::decision::{Check, Op, StoreError};
 use super::overrides::Budget;
-use super::rule::Limit;
+use super::rule::LimitTable;
 use super::store::Store;
 use super::store::memory::Memory;
 use super::turns::Turns;
@@ -27,8 +26,8 @@ pub struct Desk {
     /// Answers for `on_error = "local"` while the store is away.
     pub local: Arc<Memory>,
     gateways: Arc<Gateways>,
-    /// Those in force, by name.
-    limits: RefCell<HashMap<String, Arc<Limit>>>,
+    /// Those in force.
+    limits: RefCell<Arc<LimitTable>>,
     /// Given back and not yet taken back, by place.
     turns: [Turns; 2],
     leases: RefCell<Slab<Lease>>,
@@ -98,8 +97,8 @@ impl Desk {
     }
 
     /// Another config is in force: charges are corrected and leases renewed as its limits say.
-    pub fn follow(&self, limits: &[Arc<Limit>]) {
-        *self.limits.borrow_mut() = limits.iter().map(|limit| (limit.name.clone(), limit.clone())).collect();
+    pub fn follow(&self, limits: &Arc<LimitTable>) {
+        *self.limits.borrow_mut() = limits.clone();
         let now = Instant::now();
         for (_, lease) in self.leases.borrow_mut().iter_mut() {
             self.bring_up_to_date(&mut lease.check, lease.place);
@@ -109,11 +108,18 @@ impl Desk {
         self.sooner.notify_one();
     }
 
+    /// Whether a refusal of the check may pass before its time, because what a decision over several
+    /// slots of a cluster has charged is given back.
+    pub fn may_be_reserved(&self, check: &Check) -> bool {
+        matches!(&self.store, Store::Redis(redis) if redis.is_cluster())
+            && self.limits.borrow().is_among_others(&check.limit.name)
+    }
+
     /// Gives the check the numbers its key has now. A limit that is gone, or counts in another way,
     /// leaves it those of its charge.
     fn bring_up_to_date(&self, check: &mut Check, place: Place) {
         let limits = self.limits.borrow();
-        let Some(limit) = limits.get(&check.limit.name).filter(|limit| limit.rule.name() == check.rule.name()) else {
+        let Some(limit) = limits.named(&check.limit.name).filter(|limit| limit.rule.name() == check.rule.name()) else {
             return;
         };
         let own = check.whose.as_deref().and_then(|whose| limit.overrides.find(whose));

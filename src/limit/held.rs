@@ -1,11 +1,10 @@
 //! What an admitted request holds of its limits until it ends: the charges that may still change
-//! and the leases to give back. Made by [`super::Limiter::decide`] for the limits that want it,
+//! and the leases to give back. Made by [`super::Limiter::decide_asks`] for the limits that want it,
 //! kept by the request's account; dropping it, on whichever path, settles all of it once.
 
 use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
@@ -14,7 +13,6 @@ use super::afterwards::{Afterwards, End};
 use super::answer::Answer;
 use super::decision::Check;
 use super::desk::{Desk, LeaseId, Place};
-use super::rule::Limit;
 
 pub struct Held {
     desk: Rc<Desk>,
@@ -68,16 +66,6 @@ impl Held {
         self.charges = others;
         let held = Held { desk: self.desk.clone(), charges: leases, answered: true };
         (!held.charges.is_empty()).then(|| Rc::new(Leases(RefCell::new(held))))
-    }
-
-    /// What `limit` charged, as far as it may come back.
-    pub fn cost(&self, limit: &Arc<Limit>) -> i64 {
-        self.charges.iter().find(|charge| Arc::ptr_eq(&charge.check.limit, limit)).map_or(0, |charge| charge.check.cost)
-    }
-
-    /// The request is refused after all: everything goes back.
-    pub fn refuse(mut self) {
-        self.end(|charge| (-charge.check.cost, false));
     }
 
     /// The head of the answer is known.

@@ -25,6 +25,7 @@ use super::standing::Standing;
 use super::store::Store;
 use super::store::memory::Memory;
 use super::store::redis::Redis;
+use super::store::redis::lane::Shares;
 use super::verdict::{Checked, Outcome, Verdict};
 use crate::metrics::{Gateways, Metrics};
 
@@ -70,17 +71,14 @@ impl Limiter {
         &self.desk
     }
 
-    /// Asks every one of `limits`; charges all of them or none.
-    pub async fn decide(&self, limits: &[Arc<Limit>], facts: &Facts<'_>) -> Verdict {
-        self.decide_asks(Op::Take, limits, self.asks(limits, facts), true).await
-    }
-
-    /// The same for a request of the past: what its end would have given back stays charged.
+    /// Asks every one of `limits` about a request of the past; charges all of them or none. What its
+    /// end would have given back stays charged.
     pub async fn decide_past(&self, limits: &[Arc<Limit>], facts: &Facts<'_>) -> Verdict {
         self.decide_asks(Op::Take, limits, self.asks(limits, facts), false).await
     }
 
-    fn asks(&self, limits: &[Arc<Limit>], facts: &Facts) -> Vec<Ask> {
+    /// What each of `limits` has to say to a request.
+    pub fn asks(&self, limits: &[Arc<Limit>], facts: &Facts) -> Vec<Ask> {
         let asks = limits.iter().map(|limit| match limit.when.holds(facts, limit.repeated) {
             Ok(false) => Ok(Ask::Nothing),
             Ok(true) => limit.cost.of(facts, limit.repeated).map(|cost| self.ask(limit, facts, cost)),
@@ -231,7 +229,7 @@ impl Limiter {
                 Ok((decision, held))
             }
             Store::Redis(redis) if watched => self.take_for_good(redis.clone(), checks).await,
-            Store::Redis(redis) => ask_redis(redis, op, checks, &self.denials, None).await,
+            Store::Redis(redis) => ask_redis(redis, op, Rc::new(checks), &self.denials, &self.desk, false).await,
             store @ Store::Timeline(_) => Ok((store.run(op, checks).await?, None)),
         }
     }
@@ -240,12 +238,19 @@ impl Limiter {
     async fn take_for_good(&self, redis: Rc<Redis>, checks: Vec<Check>) -> Result<Taken, StoreError> {
         let (reply, answer) = oneshot::channel();
         let (desk, denials, call) = (self.desk.clone(), self.denials.clone(), Call::begin(&self.desk));
+        let checks = Rc::new(checks);
+        let (asked, asker) = (checks.clone(), redis.clone());
         spawn_local(async move {
             // What nobody takes is dropped, and settles itself.
-            let _ = reply.send(ask_redis(&redis, Op::Take, checks, &denials, Some(&desk)).await);
+            let _ = reply.send(ask_redis(&asker, Op::Take, asked, &denials, &desk, true).await);
             drop(call);
         });
-        answer.await.unwrap_or_else(|_| Err(StoreError { kind: ErrorKind::Disconnected, checks: Vec::new() }))
+        answer.await.unwrap_or_else(|_| {
+            // The task failed; what it has charged is not known.
+            redis.count(ErrorKind::Internal);
+            self.desk.release(&checks);
+            Err(StoreError { kind: ErrorKind::Internal, checks: Rc::unwrap_or_clone(checks) })
+        })
     }
 
     /// The verdict without the store: each limit by its own `on_error`, the local ones together.
@@ -301,23 +306,27 @@ impl Limiter {
 async fn ask_redis(
     redis: &Redis,
     op: Op,
-    checks: Vec<Check>,
+    checks: Shares,
     denials: &RefCell<Denials>,
-    watch: Option<&Rc<Desk>>,
+    desk: &Rc<Desk>,
+    watch: bool,
 ) -> Result<Taken, StoreError> {
     let asked = Asked::at(Instant::now());
-    let checks = Rc::new(checks);
     match redis.ask(op, &checks).await {
         Ok(decision) => {
             if op == Op::Take && !decision.admitted {
-                denials.borrow_mut().learn_all(&checks, &decision, asked);
+                let lasting = |check: &Check| !desk.may_be_reserved(check);
+                denials.borrow_mut().learn_all(&checks, &decision, asked, lasting);
             }
-            let held = watch.and_then(|desk| held(desk, Rc::unwrap_or_clone(checks), &decision, Place::Store));
+            let held = match watch {
+                true => held(desk, Rc::unwrap_or_clone(checks), &decision, Place::Store),
+                false => None,
+            };
             Ok((decision, held))
         }
         Err(kind) => {
             let checks = Rc::unwrap_or_clone(checks);
-            if let (Some(desk), true) = (watch, kind.is_unsure()) {
+            if watch && kind.is_unsure() {
                 desk.release(&checks);
             }
             Err(StoreError { kind, checks })

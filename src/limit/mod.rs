@@ -1,4 +1,4 @@
-//! Throttling: all limits of one request, decided together. [`Limiter::decide`] is the door;
+//! Throttling: all limits of one request, decided together. [`Limiter::decide_asks`] is the door;
 //! behind it `when` says whether a limit applies, `key` whose budget, `overrides` how much,
 //! `algo` does the arithmetic, `store` keeps the state. What is still to do once an admitted
 //! request ends is in `held`, which goes with the request.

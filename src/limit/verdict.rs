@@ -45,6 +45,8 @@ pub enum Outcome {
     RepeatedKey,
     /// Refused: the key's override is a rate of 0.
     Blocked,
+    /// Refused unasked: it might have to wait, and no more requests may.
+    NoSeat,
     /// Admitted: the key's override is "unlimited".
     Unlimited,
 }
@@ -58,6 +60,7 @@ impl Outcome {
             | Outcome::MissingKey
             | Outcome::RepeatedKey
             | Outcome::Blocked
+            | Outcome::NoSeat
             | Outcome::Unlimited => None,
         }
     }
@@ -66,12 +69,18 @@ impl Outcome {
         match self {
             Outcome::Store(answer) | Outcome::Local(answer) => answer.admitted,
             Outcome::Open | Outcome::Unlimited => true,
-            Outcome::Closed | Outcome::MissingKey | Outcome::RepeatedKey | Outcome::Blocked => false,
+            Outcome::Closed | Outcome::MissingKey | Outcome::RepeatedKey | Outcome::Blocked | Outcome::NoSeat => false,
         }
     }
 }
 
 impl Verdict {
+    /// No store was asked: at the limit of that place as many requests wait as may.
+    pub fn without_seat(limit: usize) -> Verdict {
+        let checked = Checked { limit, outcome: Outcome::NoSeat, standing: Standing::InForce, own: None };
+        Verdict { refused: true, checks: vec![checked], held: None }
+    }
+
     /// `roles` may be empty when no limit comes after another.
     pub fn absorb(
         &mut self,
@@ -97,21 +106,6 @@ impl Verdict {
             .map(|(limit, answer)| (limit, answer.retry_ms))
             .max_by_key(|(_, delay_ms)| *delay_ms)
             .filter(|_| !self.refused)
-    }
-
-    /// Turns an admitted request away, because it cannot wait for its turn at `limit`.
-    pub fn turn_away(&mut self, limit: usize, limits: &[Arc<Limit>]) {
-        self.refused = true;
-        let held = self.held.take();
-        for checked in &mut self.checks {
-            if let Outcome::Store(answer) | Outcome::Local(answer) = &mut checked.outcome {
-                answer.admitted &= checked.limit != limit;
-                answer.remaining += held.as_ref().map_or(0, |held| held.cost(&limits[checked.limit]));
-            }
-        }
-        if let Some(held) = held {
-            held.refuse();
-        }
     }
 
     /// The enforced limits that refuse.

@@ -51,6 +51,8 @@ labels! {
     Blocked = "blocked",
     /// The store is away and the limit is `on_error = "closed"`.
     StoreDown = "store_down",
+    /// It might have to wait for its turn, and as many requests as may do already.
+    MaxDelayed = "max_delayed",
     /// The client's address is on the route's `deny` list.
     Denied = "denied",
     /// The route serves `max_in_flight` requests already.

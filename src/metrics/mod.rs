@@ -43,7 +43,11 @@ pub struct Metrics {
     pub reload_success_timestamp: Gauge,
     pub store_up: IntGauge,
     pub store_duration: Histogram,
+    /// Of the oldest decision of each call.
+    pub store_queue_duration: Histogram,
     pub store_batch_size: Histogram,
+    /// Tasks that failed and were started anew.
+    pub store_task_restarts: IntCounter,
     /// 0 closed, 1 half open, 2 open.
     pub store_breaker_state: IntGauge,
     /// What each worker sees of the store; the two gauges show the worst of it.
@@ -128,6 +132,21 @@ impl Metrics {
                     "store_request_duration_seconds",
                     "Time of one store call.",
                     STORE_BUCKETS,
+                ))?,
+            )?,
+            store_queue_duration: registered(
+                &r,
+                Histogram::with_opts(histogram(
+                    "store_queue_duration_seconds",
+                    "Wait of the oldest decision of a store call before the call leaves.",
+                    STORE_BUCKETS,
+                ))?,
+            )?,
+            store_task_restarts: registered(
+                &r,
+                IntCounter::with_opts(opts(
+                    "store_task_restarts_total",
+                    "Tasks between a worker and the store that failed by a fault of ours and were started anew.",
                 ))?,
             )?,
             store_batch_size: registered(

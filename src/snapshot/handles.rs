@@ -26,6 +26,7 @@ impl LimitHandles {
                 want(Decision::Deny);
                 if limit.rule.delays() {
                     want(Decision::Delayed);
+                    record.rejections.want(Reason::MaxDelayed as usize);
                 }
                 record.rejections.want(Reason::Exhausted as usize);
                 if limit.repeated == Repeated::Refuse && limit.reads_repeatable() {

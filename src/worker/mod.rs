@@ -83,6 +83,7 @@ impl Workers {
             memory: memory.clone(),
             via: Via::new(rand::random()),
             access_log,
+            waiting: Arc::default(),
         };
         let census = Arc::<Census>::default();
         let mut threads = Vec::with_capacity(count);

@@ -170,12 +170,21 @@ fn what_is_remembered_is_bounded() {
     let mut denials = Denials::default();
     let store = Memory::new(1_000_000);
     let one = limit("one", bucket(1, 1), Mode::Enforce);
-    let (asked, now) = (Asked::at(Instant::now()), Instant::now());
-    for i in 0..ENTRIES_MAX * 3 {
-        let checks = [check(&one, &i.to_string(), 2)];
-        let answer = store.run(Op::Take, &checks, 1_795_000_000_000).answers[0];
-        denials.learn(&checks[0], answer, asked, now);
-        assert!(denials.len() <= ENTRIES_MAX);
+    // What other tests give back meanwhile makes it forget all.
+    for _ in 0..20 {
+        let (asked, now) = (Asked::at(Instant::now()), Instant::now());
+        let checks: Vec<Check> = (0..ENTRIES_MAX * 3).map(|i| check(&one, &i.to_string(), 2)).collect();
+        for check in &checks {
+            let answer = store.run(Op::Take, std::slice::from_ref(check), 1_795_000_000_000).answers[0];
+            denials.learn(check, answer, asked, now);
+            assert!(denials.len() <= ENTRIES_MAX);
+        }
+        let known = checks.chunks(1).filter(|check| !denials.known(check, now).is_empty()).count();
+        if (known, denials.len()) == (ENTRIES_MAX, ENTRIES_MAX) {
+            // The one learned last is among them.
+            assert!(!denials.known(&checks[checks.len() - 1..], now).is_empty());
+            return;
+        }
     }
-    assert!(denials.len() == ENTRIES_MAX || denials.is_empty());
+    panic!("less than {ENTRIES_MAX} refusals are remembered");
 }

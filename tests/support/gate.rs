@@ -102,7 +102,8 @@ impl Gate {
         assert_eq!(integer(&reply[0]), now);
         assert!(self.keys.borrow().held.values().all(|held| held.expires != NEVER), "a key without an expiry");
         let reply = redis::Value::Array(reply.iter().map(|value| redis::Value::Int(integer(value))).collect());
-        decode(reply, decisions.iter().map(|(_, checks)| checks.len())).expect("a reply of the right form")
+        let found = decode(reply, decisions.iter().map(|(_, checks)| checks.len())).expect("a reply of the right form");
+        found.into_iter().map(Result::unwrap).collect()
     }
 
     fn strings(&self, values: &[Vec<u8>]) -> Table {

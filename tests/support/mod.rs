@@ -4,6 +4,7 @@
 
 pub mod forms;
 pub mod gate;
+pub mod line;
 pub mod tls;
 pub mod told;
 pub mod topology;

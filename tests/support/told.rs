@@ -45,7 +45,9 @@ impl Told {
             Told::Redis(server) => {
                 let (call, client) = (Call::new(asked, now), &mut *server.client.borrow_mut());
                 let reply = call.evalsha().query(client).or_else(|_| call.eval().query(client)).unwrap();
-                decode(reply, asked.iter().map(|(_, checks)| checks.len())).expect("a reply of the right form")
+                let found =
+                    decode(reply, asked.iter().map(|(_, checks)| checks.len())).expect("a reply of the right form");
+                found.into_iter().map(Result::unwrap).collect()
             }
         }
     }

@@ -20,12 +20,15 @@ mod upstream;
 mod when;
 mod window;
 
+use std::sync::Arc;
+
 use super::Config;
 use super::reader::Section;
 use super::report::{Diagnostic, Kind, Place};
 use super::schema::{self, Schema};
 use super::source::{SMALLEST, Sources};
 use super::tree::{self, Node, Table, Value};
+use crate::limit::rule::LimitTable;
 use context::Context;
 use names::Named;
 
@@ -63,6 +66,7 @@ pub fn compile(sources: &Sources, documents: &[Table]) -> Option<Config> {
     if sources.has_mistakes() {
         return None;
     }
+    let limits = Arc::new(LimitTable::new(limits.into_values(), routes.iter().map(|route| route.limits.as_slice())));
     Some(Config {
         server: server.settings,
         listeners: server.listeners,
@@ -73,7 +77,7 @@ pub fn compile(sources: &Sources, documents: &[Table]) -> Option<Config> {
         table,
         routes,
         upstreams: upstreams.list,
-        limits: limits.into_values(),
+        limits,
         hash: sources.hash(),
         files: sources.files(),
     })

@@ -232,7 +232,7 @@ mod tests {
     fn overrides(limit: &str) -> (Overrides, Key) {
         let text = format!("[[route]]\nupstream = \"echo:\"\n[limit.x]\n{limit}");
         let config = from_text("test", &text).unwrap_or_else(|report| panic!("{report}"));
-        let limit = Arc::into_inner(config.limits.into_iter().next().unwrap()).unwrap();
+        let limit = Arc::into_inner(Arc::into_inner(config.limits).unwrap().all.remove(0)).unwrap();
         (limit.overrides, limit.key)
     }
 

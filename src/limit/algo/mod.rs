@@ -51,6 +51,11 @@ pub trait Algorithm {
     fn delays(&self) -> bool {
         false
     }
+
+    /// How much of the store's time a check takes: 1 is that of a few stored numbers.
+    fn work(&self, _cost: i64) -> i64 {
+        1
+    }
 }
 
 impl Rule {
@@ -134,6 +139,11 @@ macro_rules! algorithms {
 
             pub fn delays(&self) -> bool {
                 match self { $(Rule::$Name(rule) => rule.delays()),* }
+            }
+
+            /// At least 1.
+            pub fn work(&self, cost: i64) -> i64 {
+                match self { $(Rule::$Name(rule) => rule.work(cost)),* }
             }
 
             /// Whether a decision needs a number that no other has.

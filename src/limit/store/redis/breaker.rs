@@ -13,7 +13,14 @@ const OPEN_MAX: Duration = Duration::from_secs(2);
 pub struct Breaker {
     state: State,
     open_for: Duration,
+    /// Grows with each failure that counts, and with each probe.
+    round: u64,
 }
+
+/// A call under way: the round in which it left. Calls that were under way together when one of
+/// them failed meet the same trouble, so only the first failure counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket(u64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -39,7 +46,7 @@ pub enum Phase {
 
 impl Default for Breaker {
     fn default() -> Breaker {
-        Breaker { state: State::Closed { failures: 0 }, open_for: OPEN_MIN }
+        Breaker { state: State::Closed { failures: 0 }, open_for: OPEN_MIN, round: 0 }
     }
 }
 
@@ -53,24 +60,31 @@ impl Breaker {
         }
     }
 
-    /// Asks to make a call. After `true` the caller owes [`Breaker::succeeded`] or
-    /// [`Breaker::failed`].
-    pub fn begin(&mut self, now: Instant) -> bool {
+    /// Asks to make a call. The ticket is owed to [`Breaker::succeeded`] or [`Breaker::failed`].
+    pub fn begin(&mut self, now: Instant) -> Option<Ticket> {
         if self.refuses(now) {
-            return false;
+            return None;
         }
         if self.phase() != Phase::Closed {
+            self.round += 1;
             self.state = State::HalfOpen { probing: true };
         }
-        true
+        Some(Ticket(self.round))
     }
 
-    pub fn succeeded(&mut self) {
-        *self = Breaker::default();
+    pub fn succeeded(&mut self, ticket: Ticket) {
+        // An answer to a call of before it opened says nothing of the probe's.
+        if self.phase() == Phase::Closed || ticket.0 == self.round {
+            *self = Breaker { round: self.round, ..Breaker::default() };
+        }
     }
 
     /// True if this failure opened it.
-    pub fn failed(&mut self, now: Instant) -> bool {
+    pub fn failed(&mut self, now: Instant, ticket: Ticket) -> bool {
+        if ticket.0 != self.round {
+            return false;
+        }
+        self.round += 1;
         match self.state {
             State::Closed { failures } if failures + 1 < FAILURES => {
                 self.state = State::Closed { failures: failures + 1 };
@@ -97,11 +111,20 @@ impl Breaker {
 mod tests {
     use super::*;
 
+    fn fails(breaker: &mut Breaker, now: Instant) -> bool {
+        let ticket = breaker.begin(now).unwrap();
+        breaker.failed(now, ticket)
+    }
+
+    fn succeeds(breaker: &mut Breaker, now: Instant) {
+        let ticket = breaker.begin(now).unwrap();
+        breaker.succeeded(ticket);
+    }
+
     fn opened(now: Instant) -> Breaker {
         let mut breaker = Breaker::default();
         for failure in 1..=FAILURES {
-            assert!(breaker.begin(now));
-            assert_eq!(breaker.failed(now), failure == FAILURES);
+            assert_eq!(fails(&mut breaker, now), failure == FAILURES);
         }
         breaker
     }
@@ -111,10 +134,10 @@ mod tests {
         let now = Instant::now();
         let mut breaker = Breaker::default();
         for _ in 0..10 {
-            breaker.failed(now);
-            breaker.failed(now);
+            fails(&mut breaker, now);
+            fails(&mut breaker, now);
             assert_eq!(breaker.phase(), Phase::Closed);
-            breaker.succeeded();
+            succeeds(&mut breaker, now);
         }
         let breaker = opened(now);
         assert_eq!(breaker.phase(), Phase::Open);
@@ -123,17 +146,38 @@ mod tests {
     }
 
     #[test]
-    fn half_open_lets_one_call_through() {
+    fn calls_under_way_together_fail_as_one() {
         let now = Instant::now();
-        let mut breaker = opened(now);
+        let mut breaker = Breaker::default();
+        for failure in 1..=FAILURES {
+            let tickets: Vec<Ticket> = (0..8).map(|_| breaker.begin(now).unwrap()).collect();
+            let opened: Vec<bool> = tickets.into_iter().map(|ticket| breaker.failed(now, ticket)).collect();
+            assert_eq!(opened.iter().filter(|opened| **opened).count(), usize::from(failure == FAILURES));
+            assert_eq!(opened[0], failure == FAILURES);
+        }
+    }
+
+    #[test]
+    fn half_open_lets_one_call_through_and_believes_only_that() {
+        let now = Instant::now();
+        let mut breaker = Breaker::default();
+        let early = [breaker.begin(now).unwrap(), breaker.begin(now).unwrap(), breaker.begin(now).unwrap()];
+        for _ in 0..FAILURES {
+            fails(&mut breaker, now);
+        }
+        breaker.succeeded(early[0]);
+        assert_eq!(breaker.phase(), Phase::Open);
         let later = now + OPEN_MIN;
-        assert!(breaker.begin(later));
+        let probe = breaker.begin(later).unwrap();
         assert_eq!(breaker.phase(), Phase::HalfOpen);
         assert!(breaker.refuses(later));
-        assert!(!breaker.begin(later));
-        breaker.succeeded();
+        assert_eq!(breaker.begin(later), None);
+        breaker.succeeded(early[1]);
+        assert!(!breaker.failed(later, early[2]));
+        assert_eq!(breaker.phase(), Phase::HalfOpen);
+        breaker.succeeded(probe);
         assert_eq!(breaker.phase(), Phase::Closed);
-        assert!(breaker.begin(later));
+        assert!(breaker.begin(later).is_some());
     }
 
     #[test]
@@ -142,15 +186,13 @@ mod tests {
         let mut breaker = opened(now);
         for open_ms in [100, 200, 400, 800, 1600, 2000, 2000] {
             let open = Duration::from_millis(open_ms);
-            assert!(!breaker.begin(now + open - Duration::from_nanos(1)));
+            assert_eq!(breaker.begin(now + open - Duration::from_nanos(1)), None);
             now += open;
-            assert!(breaker.begin(now));
-            assert!(breaker.failed(now));
+            assert!(fails(&mut breaker, now));
         }
         now += OPEN_MAX;
-        assert!(breaker.begin(now));
-        breaker.succeeded();
-        assert!(!breaker.failed(now) && !breaker.failed(now) && breaker.failed(now));
+        succeeds(&mut breaker, now);
+        assert!(!fails(&mut breaker, now) && !fails(&mut breaker, now) && fails(&mut breaker, now));
         assert!(breaker.refuses(now + OPEN_MIN - Duration::from_nanos(1)) && !breaker.refuses(now + OPEN_MIN));
     }
 }

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use futures_util::future::join_all;
-use tokio::task::AbortHandle;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use super::address::Addr;
 use super::lane::{Context, Fault, Shares};
 use super::map::Node;
 use super::nodes::Nodes;
+use super::revive::revive;
 use super::slot::{self, slot_of};
 use super::spread;
 use crate::limit::answer::Answer;
@@ -19,14 +20,17 @@ use crate::limit::decision::{Decision, ErrorKind, Op};
 
 pub struct Cluster {
     pub nodes: Rc<Nodes>,
-    keeper: AbortHandle,
+    /// Ends with the handle.
+    _keeper: JoinSet<()>,
 }
 
 impl Cluster {
     pub fn open(seeds: Vec<Addr>, context: Context) -> Cluster {
         let nodes = Rc::new(Nodes::new(seeds, context));
-        let keeper = tokio::task::spawn_local(nodes.clone().keep()).abort_handle();
-        Cluster { nodes, keeper }
+        let restarts = nodes.context.metrics.store_task_restarts.clone();
+        let (kept, mut keeper) = (nodes.clone(), JoinSet::new());
+        keeper.spawn_local(revive(restarts, move || kept.clone().keep()));
+        Cluster { nodes, _keeper: keeper }
     }
 
     /// Waits until the map and every master, or all seeds in vain, have been tried once.
@@ -57,9 +61,7 @@ impl Cluster {
         let decided = timeout_at(until, task).await;
         decided.unwrap_or(Err(ErrorKind::Timeout))
     }
-}
 
-impl Cluster {
     /// Changes do not depend on each other: each slot has its own call, all of them leave at once,
     /// and one that fails holds none of the others back.
     async fn change(&self, op: Op, checks: &Shares, until: Instant) -> Result<Decision, ErrorKind> {
@@ -98,11 +100,5 @@ impl Cluster {
             outcome = Ok(Decision { admitted: true, answers });
         }
         Ok(part.into_iter().zip(outcome.map_err(Fault::kind)?.answers).collect())
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        self.keeper.abort();
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bb8::ManageConnection;
 use bb8_redis::RedisConnectionManager;
 use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, Cmd, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, RedisResult, Value};
 use tokio::net::TcpStream;
 
@@ -33,7 +34,9 @@ impl Dialer {
             (Addr::Tcp(host, port), None) => ConnectionAddr::Tcp(host.clone(), *port),
             (Addr::Unix(path), _) => ConnectionAddr::Unix(path.clone()),
         };
-        let info = at.into_connection_info()?.set_redis_settings(self.login.clone());
+        // Or a call would wait until the server's machine has acknowledged the one before.
+        let tcp = TcpSettings::default().set_nodelay(true);
+        let info = at.into_connection_info()?.set_redis_settings(self.login.clone()).set_tcp_settings(tcp);
         let mut pipe = RedisConnectionManager::new(info)?.connect().await?;
         pipe.set_response_timeout(NO_TIMEOUT);
         Ok(pipe)

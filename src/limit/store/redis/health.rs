@@ -1,12 +1,13 @@
 //! Whether the store can be asked, as this worker sees it: the connection and the breaker, and
-//! what metrics show of both. Shared by `lane.rs` and `nodes.rs`, which ask, and `link.rs`, which connects.
+//! what metrics show of both. Shared by `lane.rs`, `pump.rs` and
+//! `nodes.rs`, which ask, and `link.rs`, which connects.
 
 use std::cell::{Cell, RefCell};
 use std::time::Instant;
 
 use tokio::sync::Notify;
 
-use super::breaker::{Breaker, Phase};
+use super::breaker::{Breaker, Phase, Ticket};
 use crate::limit::decision::ErrorKind;
 use crate::metrics::{Metrics, StoreView};
 
@@ -57,30 +58,29 @@ impl Health {
         self.down.get().or_else(|| self.breaker.borrow().refuses(Instant::now()).then_some(ErrorKind::BreakerOpen))
     }
 
-    /// Asks to make a call, which owes [`Health::succeeded`] or [`Health::failed`].
-    pub fn begin(&self) -> bool {
+    /// Asks to make a call.
+    pub fn begin(&self) -> Option<Attempt<'_>> {
         let mut breaker = self.breaker.borrow_mut();
         let before = breaker.phase();
-        let allowed = breaker.begin(Instant::now());
+        let ticket = breaker.begin(Instant::now());
         let changed = breaker.phase() != before;
         drop(breaker);
         if changed {
             self.show("");
         }
-        allowed
+        Some(Attempt { health: self, ticket: Some(ticket?) })
     }
 
-    pub fn succeeded(&self) {
+    fn succeeded(&self, ticket: Ticket) {
         let before = self.breaker.borrow().phase();
-        self.breaker.borrow_mut().succeeded();
-        if before != Phase::Closed {
+        self.breaker.borrow_mut().succeeded(ticket);
+        if before != self.breaker.borrow().phase() {
             self.show("");
         }
     }
 
-    /// True if this failure opened the breaker.
-    pub fn failed(&self, why: &str) -> bool {
-        let opened = self.breaker.borrow_mut().failed(Instant::now());
+    fn failed(&self, ticket: Ticket, why: &str) -> bool {
+        let opened = self.breaker.borrow_mut().failed(Instant::now(), ticket);
         if opened {
             self.show(why);
         }
@@ -96,5 +96,33 @@ impl Health {
     fn show(&self, why: &str) {
         let phase = self.breaker.borrow().phase();
         self.view.set(self.down.get().is_none() && phase == Phase::Closed, phase as i64, why);
+    }
+}
+
+/// A call under way. One that is given up without a word has failed, so that a probe never stays
+/// under way for good.
+pub struct Attempt<'a> {
+    health: &'a Health,
+    ticket: Option<Ticket>,
+}
+
+impl Attempt<'_> {
+    pub fn succeeded(mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.health.succeeded(ticket);
+        }
+    }
+
+    /// True if this failure opened the breaker.
+    pub fn failed(mut self, why: &str) -> bool {
+        self.ticket.take().is_some_and(|ticket| self.health.failed(ticket, why))
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.health.failed(ticket, "the call was given up");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Keeps one connection to Redis. It connects, checks and reconnects in a task of its own, so no
-//! request ever waits for that. `lane.rs` takes the connection for each call and says when it broke.
+//! request ever waits for that. `pump.rs` takes the connection for each call and says when it broke.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -10,7 +11,6 @@ use bb8::{ManageConnection, Pool};
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, RedisResult, Value};
 use tokio::sync::Notify;
-use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::address::Addr;
@@ -32,6 +32,8 @@ pub struct Link {
     manager: Manager,
     health: Rc<Health>,
     broke: Notify,
+    /// The pool has a connection.
+    offered: Cell<bool>,
 }
 
 /// A clone shares the connection.
@@ -65,8 +67,8 @@ impl Connection {
 }
 
 impl Link {
-    /// Starts connecting; the task ends with [`JoinHandle::abort`].
-    pub fn open(target: Target, dialer: Dialer, health: Rc<Health>) -> (Rc<Link>, JoinHandle<()>) {
+    /// Connects once somebody runs [`Link::keep`].
+    pub fn new(target: Target, dialer: Dialer, health: Rc<Health>) -> Link {
         let manager = Manager(Arc::new((target, dialer)));
         let pool = Pool::builder()
             .max_size(1)
@@ -74,9 +76,7 @@ impl Link {
             .max_lifetime(None)
             .idle_timeout(None)
             .build_unchecked(manager.clone());
-        let link = Rc::new(Link { pool, manager, health, broke: Notify::new() });
-        let keeper = tokio::task::spawn_local(link.clone().keep());
-        (link, keeper)
+        Link { pool, manager, health, broke: Notify::new(), offered: Cell::new(false) }
     }
 
     /// The live connection, or `None` at once.
@@ -97,7 +97,12 @@ impl Link {
         }
     }
 
-    async fn keep(self: Rc<Self>) {
+    /// Connects, and again whenever the connection breaks.
+    pub async fn keep(self: Rc<Self>) {
+        // What an earlier run of this task left behind, if it failed.
+        if self.offered.get() {
+            self.clear().await;
+        }
         let mut pause = Duration::ZERO;
         loop {
             match timeout(CONNECT_TIMEOUT, self.manager.connect()).await {
@@ -122,6 +127,7 @@ impl Link {
         if self.pool.add(connection.clone()).is_err() {
             return;
         }
+        self.offered.set(true);
         self.health.set_up();
         while !connection.broken.load(Ordering::Relaxed) {
             if timeout(self.manager.target().heartbeat(), self.broke.notified()).await.is_ok() {
@@ -136,8 +142,15 @@ impl Link {
                 Err(_) => self.lost(&connection, ErrorKind::Disconnected, "no answer to a look at its clock"),
             }
         }
-        // Taken from the pool and given back broken, which drops it there.
-        drop(timeout(Duration::ZERO, self.pool.get()).await);
+        self.clear().await;
+    }
+
+    /// Takes the connection from the pool and gives it back broken, which drops it there.
+    async fn clear(&self) {
+        if let Ok(Ok(connection)) = timeout(Duration::ZERO, self.pool.get()).await {
+            connection.broken.store(true, Ordering::Relaxed);
+        }
+        self.offered.set(false);
     }
 }
 

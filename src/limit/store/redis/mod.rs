@@ -1,8 +1,9 @@
 //! Limit state in Redis, shared by all gateways, in whatever form Redis comes. One handle per
 //! worker: [`Redis::run`] queues, and tasks carry all decisions that wait to the script together.
 //!
-//! While a call is in flight later decisions gather, and leave together in the next; an idle pipe
-//! adds no wait. No decision waits longer than the deadline in all, none waits for a connect.
+//! Decisions gather while a call is under way, and leave together in the next; an idle pipe adds no
+//! wait, and a far server gets several calls at once. A decision waits for its call to leave no
+//! longer than the deadline, and then for the answer no longer than that; none waits for a connect.
 
 pub mod address;
 mod breaker;
@@ -15,6 +16,9 @@ mod likely;
 mod link;
 mod map;
 mod nodes;
+mod pump;
+mod queue;
+mod revive;
 mod sentinel;
 pub mod slot;
 mod spread;
@@ -116,9 +120,19 @@ impl Redis {
     pub async fn ask(&self, op: Op, checks: &Shares) -> Result<Decision, ErrorKind> {
         let outcome = self.ask_servers(op, checks).await;
         if let Err(kind) = &outcome {
-            self.errors[*kind as usize].inc();
+            self.count(*kind);
         }
         outcome
+    }
+
+    /// Whether limits of different keys may be apart, so that they are charged one after another.
+    pub fn is_cluster(&self) -> bool {
+        matches!(*self.servers, Servers::Cluster(_))
+    }
+
+    /// Counts a decision that had no answer.
+    pub fn count(&self, kind: ErrorKind) {
+        self.errors[kind as usize].inc();
     }
 
     async fn ask_servers(&self, op: Op, checks: &Shares) -> Result<Decision, ErrorKind> {

@@ -38,7 +38,7 @@ pub async fn run(nodes: Rc<Nodes>, op: Op, checks: Shares, until: Instant) -> Re
             spread.give_back().await;
         }
     });
-    answer.await.unwrap_or(Err(ErrorKind::Disconnected))
+    answer.await.unwrap_or(Err(ErrorKind::Internal))
 }
 
 struct Spread<'a> {

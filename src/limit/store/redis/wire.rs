@@ -13,8 +13,9 @@ use crate::limit::decision::{Check, Decision, ErrorKind, Op};
 
 /// Decisions carried by one call, so that a script never blocks Redis for long.
 pub const DECISIONS_MAX: usize = 128;
-/// State keys of one call, which the script unpacks on its stack.
-pub const KEYS_MAX: usize = 1000;
+/// Work of one call, in units of [`Rule::work`]. No check is less than one, so this bounds the keys
+/// too, which the script unpacks on its stack.
+pub const WORK_MAX: i64 = 1000;
 
 static SHA: LazyLock<String> = LazyLock::new(|| sha1_smol::Sha1::from(SCRIPT).digest().to_string());
 
@@ -145,9 +146,13 @@ impl Ints {
     }
 }
 
-/// The decisions in a reply; `checks` says how many answers each has. `None` if the reply is not
-/// what the script sends.
-pub fn decode(reply: Value, checks: impl Iterator<Item = usize>) -> Option<Vec<Decision>> {
+/// Says, in place of a verdict, that the server has no room for what the decision would store;
+/// no answers follow, and nothing was charged.
+const UNDECIDED: i64 = 2;
+
+/// The decisions in a reply; `checks` says how many answers each has. One that a full server could
+/// not make is an error of its own. `None` if the reply is not what the script sends.
+pub fn decode(reply: Value, checks: impl Iterator<Item = usize>) -> Option<Vec<Result<Decision, ErrorKind>>> {
     let Value::Array(values) = reply else { return None };
     let mut ints = values.into_iter().map(|value| match value {
         Value::Int(int) => Some(int),
@@ -157,7 +162,11 @@ pub fn decode(reply: Value, checks: impl Iterator<Item = usize>) -> Option<Vec<D
     let mut int = || ints.next().flatten();
     let decisions = checks
         .map(|count| {
-            let admitted = flag(int()?)?;
+            let head = int()?;
+            if head == UNDECIDED {
+                return Some(Err(ErrorKind::OutOfMemory));
+            }
+            let admitted = flag(head)?;
             let answers = (0..count)
                 .map(|_| {
                     Some(Answer {
@@ -169,9 +178,9 @@ pub fn decode(reply: Value, checks: impl Iterator<Item = usize>) -> Option<Vec<D
                     })
                 })
                 .collect::<Option<Vec<Answer>>>()?;
-            Some(Decision { admitted, answers })
+            Some(Ok(Decision { admitted, answers }))
         })
-        .collect::<Option<Vec<Decision>>>()?;
+        .collect::<Option<Vec<Result<Decision, ErrorKind>>>>()?;
     ints.next().is_none().then_some(decisions)
 }
 
@@ -242,6 +251,7 @@ mod tests {
     fn a_reply_is_read_whole_or_not_at_all() {
         let whole = [9, 1, 1, 4, 0, 60, 7, 0, 0, 0, 30, 60, 7, 1, 2, 0, 5, 7];
         let decisions = decode(ints(&whole), [1, 2].into_iter()).unwrap();
+        let decisions: Vec<Decision> = decisions.into_iter().map(Result::unwrap).collect();
         assert_eq!((decisions[0].admitted, decisions[1].admitted), (true, false));
         let answer = Answer { admitted: false, remaining: 0, retry_ms: 30, reset_ms: 60, receipt: 7 };
         assert_eq!(decisions[1].answers[0], answer);
@@ -249,8 +259,16 @@ mod tests {
             assert_eq!(decode(ints(&whole[..len]), [1, 2].into_iter()), None, "{len} integers");
         }
         assert_eq!(decode(ints(&[&whole[..], &[0]].concat()), [1, 2].into_iter()), None);
-        assert_eq!(decode(ints(&[9, 2, 1, 4, 0, 60, 7]), [1].into_iter()), None);
+        assert_eq!(decode(ints(&[9, 3, 1, 4, 0, 60, 7]), [1].into_iter()), None);
         assert_eq!(decode(ints(&[9, 1, -1, 4, 0, 60, 7]), [1].into_iter()), None);
+    }
+
+    #[test]
+    fn a_decision_that_found_no_room_has_no_answers() {
+        let found = decode(ints(&[9, 2, 1, 1, 4, 0, 60, 7, 2]), [3, 1, 2].into_iter()).unwrap();
+        assert_eq!(found.iter().map(Result::is_ok).collect::<Vec<bool>>(), [false, true, false]);
+        assert_eq!(found[0], Err(ErrorKind::OutOfMemory));
+        assert_eq!(decode(ints(&[9, 2, 1, 4, 0, 60, 7]), [1].into_iter()), None);
     }
 
     #[test]

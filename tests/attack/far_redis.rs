@@ -1,0 +1,143 @@
+//! Redis some milliseconds away: a decision costs one round trip, and a near Redis no more calls.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use rand::Rng;
+use sluicegate::limit::decision::ErrorKind;
+use sluicegate::limit::rule::Mode;
+use sluicegate::limit::store::redis::Redis;
+use sluicegate::metrics::Metrics;
+use tokio::task::{JoinSet, yield_now};
+
+use crate::stores::line::DelayLine;
+use crate::stores::{RedisServer, connected, kind, limit, window, worker};
+
+const EACH_WAY: Duration = Duration::from_millis(10);
+/// That of `[store]` unless it says otherwise.
+const DEADLINE: Duration = Duration::from_millis(30);
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+/// Of one command at a time.
+fn round_trip(port: u16) -> Duration {
+    let mut client = redis::Client::open(format!("redis://127.0.0.1:{port}/")).unwrap().get_connection().unwrap();
+    let ping = || {
+        let sent = Instant::now();
+        let () = redis::cmd("PING").query(&mut client).unwrap();
+        sent.elapsed()
+    };
+    median(std::iter::repeat_with(ping).take(15).collect())
+}
+
+/// 50 connections that ask one thing after another: how long each took, and what failed.
+async fn asked_for(redis: &Rc<Redis>, span: Duration) -> (Vec<Duration>, Vec<ErrorKind>) {
+    let one = limit("one", window(1_000_000), Mode::Enforce);
+    let until = Instant::now() + span;
+    let mut clients = JoinSet::new();
+    for number in 0..50 {
+        let (redis, one) = (redis.clone(), one.clone());
+        clients.spawn_local(async move {
+            let (mut times, mut failures) = (Vec::new(), Vec::new());
+            tokio::time::sleep(Duration::from_micros(number * 900)).await;
+            while Instant::now() < until {
+                let asked = Instant::now();
+                let failure = kind(&redis, &one).await.err();
+                times.push(asked.elapsed());
+                if let Some(failure) = failure {
+                    failures.push(failure);
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            }
+            (times, failures)
+        });
+    }
+    let (times, failures): (Vec<_>, Vec<_>) = clients.join_all().await.into_iter().unzip();
+    (times.concat(), failures.concat())
+}
+
+#[test]
+fn a_decision_waits_about_one_round_trip() {
+    let server = RedisServer::start(&[]);
+    let line = DelayLine::to(server.port, EACH_WAY);
+    worker(async {
+        let metrics = Metrics::new().unwrap();
+        let redis = Rc::new(connected(&line.redis_url(), &metrics, DEADLINE).await);
+        // A machine that is busy with other tests may itself be late once.
+        let mut seen = Vec::new();
+        for _ in 0..5 {
+            let trip = {
+                let port = line.port;
+                tokio::task::spawn_blocking(move || round_trip(port)).await.unwrap()
+            };
+            let (times, failures) = asked_for(&redis, Duration::from_millis(700)).await;
+            let (asked, p50) = (times.len(), median(times));
+            if failures.is_empty() && p50 <= trip.mul_f64(1.3) {
+                assert!(asked > 500, "{asked} decisions");
+                return;
+            }
+            seen.push((p50, trip, failures.len(), asked));
+        }
+        panic!("median, round trip, failures, decisions: {seen:?}");
+    });
+}
+
+#[test]
+fn decisions_share_calls_to_a_near_redis() {
+    const CLIENTS: u64 = 64;
+    const EACH: u64 = 100;
+    let server = RedisServer::start(&[]);
+    worker(async {
+        let metrics = Metrics::new().unwrap();
+        let redis = Rc::new(connected(&server.url(), &metrics, Duration::from_secs(5)).await);
+        let one = limit("one", window(1_000_000), Mode::Enforce);
+        let calls = metrics.store_batch_size.get_sample_count();
+        let mut clients = JoinSet::new();
+        for _ in 0..CLIENTS {
+            let (redis, one) = (redis.clone(), one.clone());
+            clients.spawn_local(async move {
+                for _ in 0..EACH {
+                    kind(&redis, &one).await.unwrap();
+                    // They do not come in step.
+                    for _ in 0..rand::rng().random_range(0..20) {
+                        yield_now().await;
+                    }
+                }
+            });
+        }
+        clients.join_all().await;
+        let calls = metrics.store_batch_size.get_sample_count() - calls;
+        let per_decision = calls as f64 / (CLIENTS * EACH) as f64;
+        assert!(per_decision < 0.2, "{per_decision} calls per decision");
+    });
+}
+
+#[test]
+fn a_full_call_does_not_wait_for_the_one_before() {
+    let server = RedisServer::start(&[]);
+    worker(async {
+        let metrics = Metrics::new().unwrap();
+        let redis = Rc::new(connected(&server.url(), &metrics, Duration::from_secs(10)).await);
+        let one = limit("one", window(1_000_000), Mode::Enforce);
+        let () = redis::cmd("CLIENT").arg("PAUSE").arg(500).arg("ALL").query(&mut server.client()).unwrap();
+        let (answered, left) =
+            (|| metrics.store_duration.get_sample_count(), || metrics.store_batch_size.get_sample_count());
+        let (before, asked) = (answered(), left());
+        let mut clients = JoinSet::new();
+        for _ in 0..1280 {
+            let (redis, one) = (redis.clone(), one.clone());
+            clients.spawn_local(async move { kind(&redis, &one).await.unwrap() });
+        }
+        yield_now().await;
+        // All of them are on their way, and none has been answered.
+        let until = Instant::now() + Duration::from_millis(400);
+        while left() < asked + 10 && Instant::now() < until {
+            yield_now().await;
+        }
+        assert_eq!((left() - asked, answered()), (10, before));
+        clients.join_all().await;
+    });
+}

@@ -1,0 +1,127 @@
+//! A Redis that is full of one limit's keys: what it knows goes on, what is new follows `on_error`.
+
+use redis::Commands;
+
+use crate::stores::RedisServer;
+use crate::support::client::get;
+use crate::support::gateway::Gateway;
+use crate::support::until;
+
+const ROUTES: &str = r#"
+[[route]]
+name = "login"
+path = "/login"
+respond = { body = "in" }
+limits = ["logins"]
+
+[[route]]
+name = "page"
+path = "/page"
+respond = { body = "in" }
+limits = ["pages"]
+
+[[route]]
+name = "open"
+path = "/open"
+respond = { body = "in" }
+limits = ["open"]
+
+[[route]]
+name = "flood"
+path = "/flood"
+respond = { body = "in" }
+limits = ["flooded"]
+
+[limit.logins]
+rate = "3/h"
+burst = 3
+key = ["header:x-user"]
+on_error = "closed"
+
+[limit.pages]
+algorithm = "sliding_log"
+rate = "4/h"
+key = ["header:x-user"]
+on_error = "closed"
+
+[limit.open]
+rate = "1/h"
+burst = 1
+key = ["header:x-user"]
+on_error = "open"
+
+[limit.flooded]
+rate = "5/87600h"
+burst = 5
+key = ["header:x-user"]
+on_error = "open"
+"#;
+
+#[test]
+fn a_flood_of_keys_leaves_the_known_ones_their_budgets() {
+    let server = RedisServer::start(&["--maxmemory-policy", "noeviction"]);
+    let gateway = Gateway::start(&format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n{ROUTES}", server.url()));
+    until("the store has been reached", || gateway.metric("store_gateways", &[]) >= Some(1.0));
+    until("every worker has reached it", || gateway.metric("store_up", &[]) == Some(1.0));
+    let mut client = gateway.client();
+    let mut ask = |target: &str, user: &str| client.ask(&get(target, &format!("x-user: {user}\r\n")), "").status();
+    assert_eq!([0; 4].map(|_| ask("/login", "spent")), [200, 200, 200, 429]);
+    assert_eq!([ask("/login", "known"), ask("/page", "known")], [200, 200]);
+
+    let mut redis = server.client();
+    let used: String = redis::cmd("INFO").arg("memory").query(&mut redis).unwrap();
+    let used: u64 = used.lines().find_map(|line| line.strip_prefix("used_memory:")?.parse().ok()).unwrap();
+    let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(used + 300_000).query(&mut redis).unwrap();
+    let oom = [("kind", "oom")];
+    for user in 0.. {
+        assert_eq!(ask("/flood", &format!("junk-{user}")), 200);
+        if user % 100 == 0 && gateway.metric("store_errors_total", &oom).is_some_and(|full| full > 100.0) {
+            break;
+        }
+        assert!(user < 20_000, "Redis is never full");
+    }
+    let keys: i64 = redis::cmd("DBSIZE").query(&mut redis).unwrap();
+
+    // What is spent stays spent, and what is left is counted on.
+    assert_eq!([0; 3].map(|_| ask("/login", "spent")), [429; 3]);
+    assert_eq!([0; 3].map(|_| ask("/login", "known")), [200, 200, 429]);
+    assert_eq!([0; 4].map(|_| ask("/page", "known")), [200, 200, 200, 429]);
+    // Who is new gets what `on_error` says, and that at once.
+    assert_eq!(
+        [ask("/login", "new"), ask("/page", "new"), ask("/open", "new"), ask("/open", "new")],
+        [503, 503, 200, 200]
+    );
+    assert_eq!(redis::cmd("DBSIZE").query::<i64>(&mut redis).unwrap(), keys);
+    // Redis is there all the while.
+    gateway.assert_metric("store_up", &[], 1.0);
+    gateway.assert_metric("store_breaker_state", &[], 0.0);
+    assert_eq!(gateway.metric("store_errors_total", &[("kind", "breaker_open")]).unwrap_or(0.0), 0.0);
+
+    let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(0).query(&mut redis).unwrap();
+    assert_eq!(
+        [ask("/login", "new"), ask("/page", "new"), ask("/open", "new"), ask("/open", "new")],
+        [200, 200, 200, 429]
+    );
+    assert!(redis.exists::<_, bool>("sg:{x-user=new}:logins:token_bucket").is_ok());
+}
+
+#[test]
+fn a_request_with_one_new_key_is_refused_by_a_spent_one() {
+    let server = RedisServer::start(&["--maxmemory-policy", "noeviction"]);
+    let gateway = Gateway::start(&format!(
+        "[store]\nurl = \"{}\"\ndeadline = \"2s\"\n\n[[route]]\nname = \"both\"\npath = \"/\"\nrespond = {{ body = \"in\" }}\n\
+         limits = [\"spent\", \"new\"]\n\n[limit.spent]\nrate = \"2/h\"\nburst = 2\nkey = [\"header:x-a\"]\non_error = \"open\"\n\n\
+         [limit.new]\nrate = \"9/h\"\nkey = [\"header:x-b\"]\non_error = \"open\"\n",
+        server.url()
+    ));
+    until("the store has been reached", || gateway.metric("store_gateways", &[]) >= Some(1.0));
+    until("every worker has reached it", || gateway.metric("store_up", &[]) == Some(1.0));
+    let mut client = gateway.client();
+    let mut ask = |b: &str| client.ask(&get("/", &format!("x-a: a\r\nx-b: {b}\r\n")), "").status();
+    assert_eq!([ask("0"), ask("0"), ask("0")], [200, 200, 429]);
+    let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(1).query(&mut server.client()).unwrap();
+    for fresh in ["1", "2", "3"] {
+        assert_eq!(ask(fresh), 429, "a fresh key is no way around a spent one");
+    }
+    drop(server);
+}
