@@ -49,6 +49,7 @@ GOALS = [
     ("10,000 routes / 10 routes", "sluicegate-10k-routes", "sluicegate-10-routes", "cpu", 1.05),
 ]
 BEFORE = "@before"
+FAR, NEAR = "sluicegate+redis-far", "sluicegate+redis"
 
 
 def main():
@@ -61,6 +62,7 @@ def main():
     print(subprocess.run([options.binary, "--version"], capture_output=True, text=True, check=True).stdout.strip())
     print_subjects(chosen, results)
     print_goals(results)
+    print_distance(results)
     return print_faults(chosen, results)
 
 
@@ -127,7 +129,10 @@ def measure(bench, chosen, options):
         helpers.append(spawn(back, make.upstream(bench), bench))
         redis = spawn(back, redis_command, bench)
         helpers.append(redis)
-        for helper, port in zip(helpers, (bench.upstream, bench.redis)):
+        line = os.path.join(os.path.dirname(os.path.abspath(__file__)), "delay_line.py")
+        line_command = [sys.executable, line, str(bench.far_redis), str(bench.redis), str(make.FAR_MS)]
+        helpers.append(spawn(back, line_command, bench))
+        for helper, port in zip(helpers, (bench.upstream, bench.redis, bench.far_redis)):
             await_port(helper, port, bench)
         for number in range(options.rounds):
             print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
@@ -146,21 +151,24 @@ def run(bench, subject, redis, front, back, options):
     try:
         await_port(proxy, subject.port, bench)
         await_answer(subject.port)
+        conns = subject.conns or options.conns
         # The first load opens the connections, warms the caches and spends what is to be spent.
-        load(bench, subject, back, options, 1)
+        load(bench, subject, back, conns, 1)
         before = cpu(proxy.pid), cpu(redis.pid), calls(bench.redis)
-        figures = load(bench, subject, back, options, options.secs)
+        failed = undecided(subject.admin)
+        figures = load(bench, subject, back, conns, options.secs)
+        figures["undecided"] = undecided(subject.admin) - failed
         after = cpu(proxy.pid), cpu(redis.pid), calls(bench.redis)
         per_request = [(late - early) / max(figures["requests"], 1) for early, late in zip(before, after)]
         figures |= {"cpu": per_request[0] * 1e6, "redis": per_request[1] * 1e6, "calls": per_request[2]}
         figures["rss"] = peak_rss_mb(proxy.pid)
+        figures["trips"] = figures["p50"] / round_trip_ms(bench.far_redis) if subject.name.startswith(FAR) else 0
         return figures
     finally:
         stop(proxy)
 
 
-def load(bench, subject, core, options, secs):
-    conns = subject.conns or options.conns
+def load(bench, subject, core, conns, secs):
     command = ["taskset", "-c", str(core), "wrk", "-t1", f"-c{conns}", f"-d{secs}s", "--latency"]
     command += ["-s", make.load_script(bench, subject), f"http://127.0.0.1:{subject.port}/"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -255,6 +263,27 @@ def calls(port):
     return sum(int(count) for count in re.findall(r"cmdstat_evalsha:calls=(\d+)", ask(port, "INFO commandstats")))
 
 
+def undecided(admin):
+    """Decisions that the store did not make, by the metrics of the proxy."""
+    if admin is None:
+        return 0
+    text = urlopen(f"http://127.0.0.1:{admin}/metrics", timeout=5).read().decode()
+    return sum(float(value) for value in re.findall(r"^sluicegate_store_errors_total\S* (\S+)", text, re.MULTILINE))
+
+
+def round_trip_ms(port, count=20):
+    """Median of a PING over one connection."""
+    times = []
+    with socket.create_connection(("127.0.0.1", port), 5) as link:
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(count):
+            start = time.monotonic()
+            link.sendall(b"PING\r\n")
+            link.recv(64)
+            times.append((time.monotonic() - start) * 1000)
+    return statistics.median(times)
+
+
 def ask(port, command):
     with socket.create_connection(("127.0.0.1", port), 5) as link:
         link.sendall(f"{command}\r\nQUIT\r\n".encode())
@@ -301,6 +330,24 @@ def print_goals(results):
         goal_text = "" if goal is None else f"<= {goal:g}"
         verdict = "" if goal is None else "  met" if middle <= goal else "  missed"
         print(f"{label:46}{middle:9.2f}{f'{min(found):.2f}..{max(found):.2f}':>14}{goal_text:>8}{verdict}")
+
+
+def print_distance(results):
+    """What a decision costs a near Redis in calls, and its client a far one in round trips."""
+    rows = []
+    for suffix in ("", BEFORE):
+        near, far = NEAR + suffix, FAR + suffix
+        if results.get(near):
+            rows.append((f"{near}: calls per decision", median(results, near, "calls"), None))
+        if results.get(far):
+            share = statistics.median(one["undecided"] / one["requests"] for one in results[far])
+            rows.append((f"{far}: p50 in round trips", median(results, far, "trips"), 1.3))
+            rows.append((f"{far}: share without a decision", share, 0.0))
+    if rows:
+        print(f"\n{f'Redis near, and {2 * make.FAR_MS} ms away at the default deadline':56}{'measured':>9}{'goal':>8}")
+    for label, value, goal in rows:
+        verdict = "" if goal is None else f"{f'<= {goal:g}':>8}" + ("  met" if value <= goal else "  missed")
+        print(f"{label:56}{value:9.3f}{verdict}")
 
 
 def print_faults(chosen, results):

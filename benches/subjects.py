@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 BODY = "hello from the upstream, " + "x" * 103  # 128 bytes
 KEYS = 1000
+FAR_MS = 10
 NGINX_MODULES = "/usr/lib/nginx/modules"
 LUA_MODULES = ["ndk_http_module.so", "ngx_http_lua_module.so"]
 # Debian keeps the driver under another name than its project does.
@@ -33,6 +34,8 @@ class Subject:
     head: dict = field(default_factory=dict)
     # Client connections, where it is not the number chosen for all.
     conns: int | None = None
+    # Where it tells its metrics, if it does.
+    admin: int | None = None
 
     def asked(self, how):
         """The same proxy under another load."""
@@ -67,6 +70,8 @@ class Bench:
     dir: str
     upstream: int = field(default_factory=lambda: free_port())
     redis: int = field(default_factory=lambda: free_port())
+    # The same Redis, FAR_MS away each way.
+    far_redis: int = field(default_factory=lambda: free_port())
 
     def write(self, name, text):
         path = os.path.join(self.dir, name)
@@ -110,14 +115,17 @@ def sluicegate(bench, binary, suffix=""):
     spent = route + 'limits = ["spent"]\n\n[limit.spent]\nrate = "1/day"\nburst = 1\nkey = ["header:x-api-key"]\n'
     redis = f'[store]\nurl = "redis://127.0.0.1:{bench.redis}"\ndeadline = "500ms"\n\n'
 
+    # With the deadline that a config has which says nothing of it.
+    far = f'[store]\nurl = "redis://127.0.0.1:{bench.far_redis}"\n\n'
+
     def role(name, text, server="[server]\n", **more):
-        port = free_port()
+        port, admin = free_port(), free_port()
         head = (
-            f'{server}listen = ["127.0.0.1:{port}"]\n\n[admin]\nlisten = "127.0.0.1:{free_port()}"\n\n'
+            f'{server}listen = ["127.0.0.1:{port}"]\n\n[admin]\nlisten = "127.0.0.1:{admin}"\n\n'
             f'[upstream.app]\nservers = ["http://127.0.0.1:{bench.upstream}"]\n\n'
         )
         path = bench.write(f"{name}{suffix}.toml", head + text)
-        return Subject(name, [binary, "run", "-c", path], port, **more)
+        return Subject(name, [binary, "run", "-c", path], port, admin=admin, **more)
 
     plain = role("sluicegate", route)
     roles = [
@@ -127,6 +135,7 @@ def sluicegate(bench, binary, suffix=""):
         role("sluicegate+memory", limited),
         role("sluicegate+redis", redis + limited),
         role("sluicegate+redis-3", redis + three),
+        role("sluicegate+redis-far", far + limited, conns=50),
         role("sluicegate+refusal", redis + spent, refuses=True),
         role("sluicegate-10-routes", routes(10), spread=spread(10)),
         role("sluicegate-10k-routes", routes(10_000), spread=spread(10_000)),

@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+"""A line of some length to a server on this machine: `delay_line.py PORT TARGET_PORT MILLISECONDS`.
+Every byte arrives so much later, in order, each way. Run by compare.py."""
+import asyncio
+import socket
+import sys
+
+
+async def relay(reader, writer, delay, loop):
+    under_way = asyncio.Queue()
+
+    async def deliver():
+        while (item := await under_way.get()) is not None:
+            due, data = item
+            if (wait := due - loop.time()) > 0:
+                await asyncio.sleep(wait)
+            writer.write(data)
+        writer.close()
+
+    delivery = asyncio.ensure_future(deliver())
+    try:
+        while data := await reader.read(65536):
+            under_way.put_nowait((loop.time() + delay, data))
+    except OSError:
+        pass
+    under_way.put_nowait(None)
+    await delivery
+
+
+async def main(port, target, delay):
+    loop = asyncio.get_running_loop()
+
+    async def accept(reader, writer):
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", target)
+        for end in (writer, far_writer):
+            end.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await asyncio.gather(relay(reader, far_writer, delay, loop), relay(far_reader, writer, delay, loop))
+
+    server = await asyncio.start_server(accept, "127.0.0.1", port)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]) / 1000))
