@@ -307,6 +307,96 @@ fn an_exhausted_key_is_only_read() {
     }
 }
 
+/// The largest log there is: so many charges of so many units each, one each 36 ms, the last at `NOW`.
+fn fill(client: &mut redis::Connection, key: &str, sorted_set: bool, charges: usize, units: usize) {
+    let written = |count: String, units: usize| if units == 1 { count } else { format!("{count}:{units}") };
+    let blocks: Vec<usize> = (0..charges - 1).step_by(1024).map(|from| (charges - 1 - from).min(1024)).collect();
+    let blocks =
+        blocks.iter().map(|count| if units == 1 { count.to_string() } else { format!("{count}:{}", count * units) });
+    let head = [format!("3600000 100000 {NOW} {units}")].into_iter().chain(blocks).collect::<Vec<_>>().join(" ");
+    let past = (1..charges as i64).map(|i| (NOW - 36 * i, written((NOW - 36 * i).to_string(), units)));
+    let stored: Vec<(i64, String)> = std::iter::once((NOW, head)).chain(past).collect();
+    for chunk in stored.chunks(10_000) {
+        match sorted_set {
+            true => client.zadd_multiple::<_, _, _, ()>(key, chunk).unwrap(),
+            false => client.rpush(key, chunk.iter().map(|(_, text)| text).collect::<Vec<_>>()).unwrap(),
+        }
+    }
+}
+
+/// Whatever it costs and however much is stored: the commands of one decision, each of which touches
+/// 64 entries of a log or 256 leases at most, most of them a few. Prints the time of each script.
+#[test]
+fn no_decision_is_long() {
+    let server = RedisServer::start(&[]);
+    let mut client = server.client();
+    let measure = |what: &str, limit: &Arc<Limit>, op: Op, cost: i64, tag: i64, now: i64, admitted: bool| {
+        let check = Check { tag, ..check(limit, "all", cost) };
+        let mut connection = server.client();
+        let () = redis::cmd("CONFIG").arg("RESETSTAT").query(&mut connection).unwrap();
+        assert_eq!(one(&mut connection, op, check, now).admitted, admitted, "{what}");
+        let info: String = redis::cmd("INFO").arg("commandstats").query(&mut connection).unwrap();
+        let script = info.lines().find_map(|line| line.strip_prefix("cmdstat_eval:calls=1,usec=")).unwrap();
+        let calls: Vec<String> =
+            commands(&mut connection).into_iter().filter(|call| !call.starts_with("info")).collect();
+        let count: i64 = calls.iter().map(|call| call.split_once('=').unwrap().1.parse::<i64>().unwrap()).sum();
+        println!("{what}: {} us, {calls:?}", script.split(',').next().unwrap());
+        let most = if what.contains("weights") { 400 } else { 80 };
+        assert!(count <= most, "{what}: {calls:?}");
+    };
+    for sorted_set in [false, true] {
+        for (charges, units) in [(100_000, 1), (50_000, 2)] {
+            let limit = limit("wide", log(100_000, sorted_set), Mode::Enforce);
+            let key = check(&limit, "all", 1).key;
+            let () = redis::cmd("FLUSHALL").query(&mut client).unwrap();
+            fill(&mut client, &key, sorted_set, charges, units);
+            let form = format!("{charges} charges of {units}, sorted_set = {sorted_set}");
+            let ask = |what: &str, op, cost, tag, now, admitted| {
+                measure(&format!("{form}, {what}"), &limit, op, cost, tag, now, admitted);
+            };
+            // Teaches the server the script.
+            one(&mut client, Op::Peek, check(&limit, "all", 1), NOW);
+            let middle = NOW - 36 * (charges as i64 / 2);
+            ask("refused", Op::Take, 1, 0, NOW + 1, false);
+            ask("refused at the largest cost", Op::Take, 100_000, 0, NOW + 1, false);
+            ask("refused at half of it", Op::Take, 50_021, 0, NOW + 1, false);
+            ask("peek", Op::Peek, 1, 0, NOW + 1, false);
+            ask("nothing", Op::Take, 0, 0, NOW + 1, true);
+            ask("deep refund", Op::Adjust, -9, middle, NOW + 1, true);
+            ask("given back twice", Op::Adjust, -9, middle, NOW + 1, false);
+            ask("partial refund", Op::Adjust, -1, middle - 36, NOW + 1, true);
+            ask("admitted", Op::Take, 1, 0, NOW + 2, true);
+            ask("admitted as many leave", Op::Take, 40_000, 0, NOW + 2_700_000, true);
+            ask("admitted after that", Op::Take, 1, 0, NOW + 2_700_001, true);
+            ask("admitted when all have left", Op::Take, 100_000, 0, NOW + 9_000_000, true);
+        }
+    }
+    // A gateway with all of its leases dies; so does one with nearly all.
+    let limit = limit("slots", leases(100_000, 60_000), Mode::Enforce);
+    let key = check(&limit, "all", 1).key;
+    for late in [0, 1] {
+        let () = redis::cmd("FLUSHALL").query(&mut client).unwrap();
+        let () = client.zadd(&key, "lease", -60_000).unwrap();
+        let held: Vec<(i64, i64)> = (0..99_999).map(|i| (NOW + 60_000, (1 << 51) + 2 * i)).collect();
+        for chunk in held.chunks(10_000) {
+            let () = client.zadd_multiple(&key, chunk).unwrap();
+        }
+        let () = client.zadd(&key, "7", NOW + 60_000 + 5 * late).unwrap();
+        let ask = |what: &str, op, cost, tag, now, admitted| {
+            measure(&format!("100000 leases, {what}"), &limit, op, cost, tag, now, admitted);
+        };
+        ask("refused", Op::Take, 1, 99, NOW, false);
+        ask("refused at the largest cost", Op::Take, 100_000, 99, NOW, false);
+        ask("renewal", Op::Adjust, 0, (1 << 51) + 50_000, NOW, true);
+        ask("release", Op::Adjust, -1, (1 << 51) + 50_000, NOW, true);
+        ask("take", Op::Take, 1, 1 << 50, NOW, true);
+        ask("release of that", Op::Adjust, -1, 1 << 50, NOW, true);
+        ask("take of many when they have expired", Op::Take, 65_535, 1 << 50, NOW + 60_003, true);
+        ask("refused, of many weights", Op::Take, 40_000, 1 << 49, NOW + 60_004, false);
+        ask("release of a part", Op::Adjust, -21_845, 1 << 50, NOW + 60_004, true);
+    }
+}
+
 const HOLDER: &str = "SLUICEGATE_TEST_HOLDER";
 const LEASE_MS: i64 = 1500;
 

@@ -11,7 +11,7 @@
 do
   local BLOCK = 1024
   -- Charges that a decision lets go at most, so that none is long after many have left together.
-  local TRIMMED = 256
+  local TRIMMED = 64
   -- Charges read at once.
   local CHUNK = 64
   local ipairs, insert, remove = ipairs, table.insert, table.remove

@@ -30,7 +30,7 @@ struct Log {
 }
 
 /// Charges that a decision lets go at most, so that none is long after many have left together.
-const TRIMMED: usize = 256;
+const TRIMMED: usize = 64;
 
 impl Algorithm for SlidingLog {
     type State = State;
