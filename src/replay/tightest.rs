@@ -101,8 +101,8 @@ impl Tightest {
 
     /// No key is spent: whoever refuses gets a larger number.
     fn store(&mut self, key: u64, (state, ttl_ms): (State, i64), now_ms: i64) {
-        let entry = Entry { state, expires_ms: now_ms.saturating_add(ttl_ms), spent: false };
-        self.keys.store(&key, || key, entry, now_ms, &Room { max_keys: self.max_keys, left: |_| 0 });
+        let entry = Entry { state, expires_ms: now_ms.saturating_add(ttl_ms) };
+        self.keys.store(&key, || key, entry, false, now_ms, &Room { max_keys: self.max_keys, left: |_| 0 });
     }
 
     fn decide(&self, rule: &Rule, key: u64, check: &Check, now_ms: i64) -> Step<State> {

@@ -229,12 +229,13 @@ impl Locked<'_> {
             let share = self.memory.shares.load().find(id).cloned().unwrap_or_else(Shares::least);
             Keys { partition: Partition::default(), share }
         });
-        let entry = Entry { state, expires_ms: now_ms.saturating_add(ttl_ms), spent };
+        let entry = Entry { state, expires_ms: now_ms.saturating_add(ttl_ms) };
         let room = Room {
             max_keys: (keys.share.max_keys / SHARDS).max(1),
             left: |state: &State| check.rule.decide(Some(state), now_ms, 0, 0).answer.remaining,
         };
-        let evicted = keys.partition.store(check.key.as_str(), || check.key.as_str().into(), entry, now_ms, &room);
+        let key = check.key.as_str();
+        let evicted = keys.partition.store(key, || key.into(), entry, spent, now_ms, &room);
         if let (Some(counter), true) = (&keys.share.evicted, evicted > 0) {
             counter.inc_by(evicted);
         }

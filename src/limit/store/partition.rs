@@ -25,8 +25,6 @@ pub struct Partition<K, S = RandomState> {
 pub struct Entry {
     pub state: State,
     pub expires_ms: i64,
-    /// The key refuses from now on.
-    pub spent: bool,
 }
 
 /// How many keys there may be, and what is `left` to one of them now.
@@ -54,17 +52,18 @@ impl<K: Hash + Eq, S: BuildHasher> Partition<K, S> {
         self.entries.get(key).filter(|entry| now_ms < entry.expires_ms)
     }
 
-    /// `own` makes the key that is kept, of a new one. Says how many keys in use had to go for it.
+    /// `own` makes the key that is kept, of a new one; `spent`: it refuses from now on. Says how many
+    /// keys in use had to go for it.
     pub fn store<Q: Hash + Equivalent<K> + ?Sized>(
         &mut self,
         key: &Q,
         own: impl FnOnce() -> K,
         entry: Entry,
+        spent: bool,
         now_ms: i64,
         room: &Room<impl Fn(&State) -> i64>,
     ) -> u64 {
         let before = self.forgotten;
-        let spent = entry.spent;
         let index = match self.entries.get_index_of(key) {
             Some(index) => {
                 self.entries[index] = entry;
@@ -149,7 +148,7 @@ impl<K: Hash + Eq, S: BuildHasher> Partition<K, S> {
         };
         let sample = (0..EVICTION_SAMPLE.min(count)).map(|i| start + (self.hand + i) % count);
         let worth = |index: &usize| {
-            let Entry { state, expires_ms, .. } = &self.entries[*index];
+            let Entry { state, expires_ms } = &self.entries[*index];
             let live = *expires_ms > now_ms;
             (live, Reverse(if live { left(state) } else { 0 }), *expires_ms)
         };
@@ -196,18 +195,18 @@ mod tests {
         Rule::FixedWindow(FixedWindow { limit: 9, window_ms: 1000, clock: false })
     }
 
-    /// A key of which `used` of nine are used.
-    fn entry(used: i64, life_ms: i64) -> Entry {
+    /// A key of which `used` of nine are used, and whether it is spent.
+    fn entry(used: i64, life_ms: i64) -> (Entry, bool) {
         let state = rule().decide(None, NOW, used, 0).next.unwrap().0;
-        Entry { state, expires_ms: NOW + life_ms, spent: used == 9 }
+        (Entry { state, expires_ms: NOW + life_ms }, used == 9)
     }
 
     fn room(max_keys: usize) -> Room<impl Fn(&State) -> i64> {
         Room { max_keys, left: |state: &State| rule().decide(Some(state), NOW, 0, 0).answer.remaining }
     }
 
-    fn put(partition: &mut Partition<String>, key: &str, entry: Entry, max_keys: usize) -> u64 {
-        partition.store(key, || key.to_owned(), entry, NOW, &room(max_keys))
+    fn put(partition: &mut Partition<String>, key: &str, (entry, spent): (Entry, bool), max_keys: usize) -> u64 {
+        partition.store(key, || key.to_owned(), entry, spent, NOW, &room(max_keys))
     }
 
     #[test]
