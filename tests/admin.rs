@@ -467,6 +467,21 @@ fn all_but_probes_and_metrics_need_the_token() {
     assert!(scraped.status() == 200 && scraped.text().contains("sluicegate_config_info"));
 }
 
+/// Also before anybody has asked the limit.
+#[test]
+fn windows_of_the_calendar_are_shown_as_they_are_now() {
+    let limit = |unit: &str| format!("[limit.{unit}]\nalgorithm = \"calendar\"\nrate = \"9/{unit}\"\n");
+    let gateway = Gateway::start(&format!("{LIMITS}\n{}{}{}", limit("month"), limit("year"), limit("day")));
+    let today = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
+    let day_ms = 86_400_000;
+    let month = i64::from(today.days_in_month()) * day_ms;
+    let year = i64::from(today.days_in_year()) * day_ms;
+    for (name, window_ms) in [("month", month), ("year", year), ("day", day_ms)] {
+        let shown = ok(&gateway, "GET", &format!("/-/limits/{name}"), &Value::Null);
+        assert_eq!(shown["policy"], json!({ "quota": 9, "window_ms": window_ms }), "{name}");
+    }
+}
+
 #[test]
 fn a_new_store_is_followed() {
     let redis = RedisServer::start(&[]);

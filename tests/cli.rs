@@ -191,6 +191,27 @@ fn healthcheck_follows_readiness_through_the_drain() {
     assert_eq!(ask(&["--url", &url]).0, 1);
 }
 
+/// The gateway runs on with the config it has.
+#[test]
+fn healthcheck_asks_a_gateway_whose_file_has_become_bad() {
+    let tmp = tempfile::tempdir().unwrap();
+    let file = config(tmp.path(), &format!("127.0.0.1:{}", free_port()), &format!("127.0.0.1:{}", free_port()), "");
+    let (good, file) = (std::fs::read_to_string(&file).unwrap(), file.to_str().unwrap().to_owned());
+    let mut gateway = Running::start(&mut sluicegate(&["run", "-c", &file]));
+    for bad in
+        ["[limit.x]\nrate = \"often\"\n", "nonsense = 1\n", "[limit.x\n", "key = \u{201c}ip\u{201d}\n", "[admin]\n"]
+    {
+        std::fs::write(&file, format!("{good}\n{bad}")).unwrap();
+        assert_eq!(output(&["check", "-c", &file]).0, 2, "{bad}");
+        assert_eq!(output(&["healthcheck", "-c", &file]), (0, String::new(), String::new()), "{bad}");
+    }
+    std::fs::remove_file(&file).unwrap();
+    let (_, _, stderr) = output(&["healthcheck", "-c", &file]);
+    assert!(stderr.contains("asking 127.0.0.1:9900"), "{stderr}");
+    gateway.signal("INT");
+    assert_eq!(gateway.end().code(), Some(0));
+}
+
 #[test]
 fn healthcheck_gives_up_on_a_silent_server() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();

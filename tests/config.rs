@@ -134,7 +134,7 @@ fn defaults() {
     let config = good(ROUTE);
     let server = &config.server;
     assert_eq!(config.listeners[0].to_string(), "127.0.0.1:8080");
-    assert_eq!(config.admin.listen.to_string(), "127.0.0.1:9090");
+    assert_eq!(config.admin.listen.to_string(), "127.0.0.1:9900");
     assert_eq!(config.admin.token, None);
     assert!(server.workers >= 1);
     assert_eq!(server.strictness, Strictness::Strict);

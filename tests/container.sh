@@ -327,7 +327,7 @@ metric_is() { curl -fsS "$admin/metrics" | sum_of "$1" "$2"; }
 
 composed() { docker exec "$run-net" "$@"; }
 
-composed_metric_is() { composed curl --max-time 20 -fsS http://127.0.0.1:9090/metrics | sum_of "$1" "$2"; }
+composed_metric_is() { composed curl --max-time 20 -fsS http://127.0.0.1:9900/metrics | sum_of "$1" "$2"; }
 
 sum_of() {
     local sum

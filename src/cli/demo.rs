@@ -83,7 +83,7 @@ Sluicegate demo. In another terminal:
   curl -i http://127.0.0.1:8080/
       While refused: Retry-After says when, exactly. One request comes back every second.
 
-  curl -s http://127.0.0.1:9090/metrics | grep -E 'rejections_total|decisions_total'
+  curl -s http://127.0.0.1:9900/metrics | grep -E 'rejections_total|decisions_total'
       The refusals, by route and limit.
 
   Edit {}

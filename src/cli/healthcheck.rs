@@ -45,16 +45,13 @@ fn unhealthy(why: &str) -> ExitCode {
 /// A gateway whose config was edited badly runs on with the old one, so a bad file is no reason
 /// to call it unhealthy.
 fn admin_address(config: &Path) -> ListenAddr {
-    config::load(config).map_or_else(
-        |_| {
-            eprintln!("{} cannot be used, asking {DEFAULT_ADMIN}", config.display());
-            ListenAddr::Tcp(DEFAULT_ADMIN)
-        },
-        |config| config.admin.listen,
-    )
+    config::admin_address(config).unwrap_or_else(|| {
+        eprintln!("{} does not tell where [admin] listens, asking {DEFAULT_ADMIN}", config.display());
+        ListenAddr::Tcp(DEFAULT_ADMIN)
+    })
 }
 
-const DEFAULT_ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090);
+const DEFAULT_ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9900);
 
 fn ask_url(uri: &Uri) -> io::Result<u16> {
     let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');

@@ -118,7 +118,7 @@ struct Proxy {
     #[arg(long, value_name = "LIMIT")]
     limit: Vec<String>,
     /// Where to serve metrics and probes
-    #[arg(long, default_value = "127.0.0.1:9090", value_name = "ADDR")]
+    #[arg(long, default_value = "127.0.0.1:9900", value_name = "ADDR")]
     admin: String,
 }
 

@@ -39,6 +39,14 @@ pub fn load(path: &Path) -> Result<Config, Report> {
     compile::compile(&sources, &documents).ok_or_else(|| sources.into_report())
 }
 
+/// Where the admin listener of a gateway with this file is, even if the file has become one that does not
+/// load: the gateway runs on then. `None` where the file does not tell.
+pub fn admin_address(path: &Path) -> Option<ListenAddr> {
+    let sources = Sources::default();
+    let documents = sources.documents(path);
+    compile::admin_address(&sources, &documents)
+}
+
 /// The config in a text that is in no file; relative paths in it start at the working directory.
 pub fn from_text(name: &str, text: &str) -> Result<Config, Report> {
     let sources = Sources::default();

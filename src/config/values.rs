@@ -30,7 +30,7 @@ pub fn percent_decoded(text: &str) -> Option<Vec<u8>> {
     for piece in pieces {
         let digits = piece.get(..2).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
         bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        bytes.extend_from_slice(piece[2..].as_bytes());
+        bytes.extend_from_slice(&piece.as_bytes()[2..]);
     }
     Some(bytes)
 }

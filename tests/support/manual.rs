@@ -31,7 +31,7 @@ pub struct Page {
 
 /// Where the examples expect things.
 const GATEWAY: &str = "127.0.0.1:8080";
-const ADMIN: &str = "127.0.0.1:9090";
+const ADMIN: &str = "127.0.0.1:9900";
 const APP: &str = "127.0.0.1:3000";
 const REDIS: &str = "127.0.0.1:6379";
 

@@ -29,6 +29,7 @@ use super::schema::{self, Schema};
 use super::source::{SMALLEST, Sources};
 use super::tree::{self, Node, Table, Value};
 use crate::limit::rule::LimitTable;
+use crate::net::ListenAddr;
 use context::Context;
 use names::Named;
 
@@ -87,6 +88,14 @@ pub fn compile(sources: &Sources, documents: &[Table]) -> Option<Config> {
 struct Merged {
     title: &'static str,
     table: Table,
+}
+
+/// Where [admin] listens, whatever else is wrong with the config; `None` where that cannot be read.
+pub fn admin_address(sources: &Sources, documents: &[Table]) -> Option<ListenAddr> {
+    let roots: Vec<Section> =
+        documents.iter().map(|table| Section::new(sources, &schema::ROOT, "the top level", table)).collect();
+    let admin = merged(sources, &roots, "admin");
+    server::admin_address(&admin.section(sources, &schema::ADMIN)).filter(|_| !documents.is_empty())
 }
 
 fn merged(sources: &Sources, roots: &[Section], key: &'static str) -> Merged {

@@ -19,6 +19,8 @@ const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from
 const PAUSE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_400);
 /// hyper's smallest buffer for a request head is 8 KiB.
 const HEAD_BYTES: RangeInclusive<u64> = 8 * 1024..=1024 * 1024;
+/// 9090 would be Prometheus' own.
+const ADMIN: &str = "127.0.0.1:9900";
 pub const BODY_MAX: RangeInclusive<u64> = 0..=1 << 50;
 pub const ON_ERROR: &[(&str, OnError)] =
     &[("open", OnError::Open), ("closed", OnError::Closed), ("local", OnError::Local)];
@@ -139,6 +141,14 @@ fn same_address(a: &ListenAddr, b: &ListenAddr) -> bool {
     a == b && !matches!(a, ListenAddr::Tcp(address) if address.port() == 0)
 }
 
+/// As `admin` would, of a section that may be broken elsewhere.
+pub fn admin_address(section: &Section) -> Option<ListenAddr> {
+    match section.node("listen") {
+        Some(_) => section.parse("listen", values::listen),
+        None => values::listen(ADMIN).ok(),
+    }
+}
+
 pub fn admin(section: &Section, listeners: &[ListenAddr]) -> Option<Admin> {
     let listen = section.parse("listen", |text| {
         let address = values::listen(text)?;
@@ -160,7 +170,7 @@ pub fn admin(section: &Section, listeners: &[ListenAddr]) -> Option<Admin> {
     if metrics_need_token && let (None, Some(node)) = (section.node("token"), section.node("metrics_need_token")) {
         return section.fault("metrics_need_token", node, "no token is set", "set `token`, or leave this out");
     }
-    let default = values::listen("127.0.0.1:9090").ok()?;
+    let default = values::listen(ADMIN).ok()?;
     Some(Admin { listen: listen.unwrap_or(default), token, metrics_need_token })
 }
 

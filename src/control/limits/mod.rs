@@ -22,7 +22,7 @@ use crate::limit::decision::{Check, ErrorKind, Op};
 use crate::limit::key::{COST_MAX, Cost, Missing};
 use crate::limit::overrides::Budget;
 use crate::limit::rule::{Limit, Mode, OnError};
-use crate::limit::{Ask, Checked, Limiter, Outcome, Standing, Verdict};
+use crate::limit::{Ask, Checked, Limiter, Outcome, Standing, Verdict, clock};
 use crate::snapshot::{Current, Reason};
 use asked::{Decision, Order};
 use receipt::{Receipt, Use, Used};
@@ -366,7 +366,10 @@ fn cost_of(limit: &Limit) -> i64 {
 }
 
 fn description(limit: &Limit, config: &Config) -> Value {
-    let policy = limit.rule.policy();
+    // A calendar's policy is that of the window asked for last, on any worker and perhaps long ago.
+    let rule = Rule::clone(&limit.rule);
+    let _ = rule.params(clock::now_ms());
+    let policy = rule.policy();
     let key: Vec<String> = limit.key.0.iter().map(ToString::to_string).collect();
     let routes: Vec<&str> = config
         .routes
