@@ -167,6 +167,11 @@ impl Locked<'_> {
         keys.partition.live(check.key.as_str(), self.now.of(&check.rule))
     }
 
+    fn is_spent(&self, i: usize, check: &Check) -> bool {
+        let keys = self.shards[self.slots[i]].get(&check.limit.id);
+        keys.is_some_and(|keys| keys.partition.is_spent(check.key.as_str()))
+    }
+
     fn decide(&mut self, checks: &[Check], keep: bool) -> Decision {
         let mut admitted = true;
         let mut steps = Vec::with_capacity(checks.len());
@@ -205,7 +210,11 @@ impl Locked<'_> {
             let next = check.rule.adjust(self.live(i, check), now_ms, check.cost, check.tag);
             let admitted = next.is_some();
             if let Some(next) = next {
-                let spent = check.rule.decide(Some(&next.0), now_ms, 0, check.tag).answer.remaining < 1;
+                let spent = match check.cost {
+                    // A renewal; what it takes to look is more than it is worth.
+                    0 => self.is_spent(i, check),
+                    _ => check.rule.decide(Some(&next.0), now_ms, 0, check.tag).answer.remaining < 1,
+                };
                 self.store(i, check, next, spent);
             }
             Answer { admitted, remaining: 0, retry_ms: 0, reset_ms: 0, receipt: check.tag }

@@ -52,6 +52,11 @@ impl<K: Hash + Eq, S: BuildHasher> Partition<K, S> {
         self.entries.get(key).filter(|entry| now_ms < entry.expires_ms)
     }
 
+    /// Whether the key refuses, as of when it was stored.
+    pub fn is_spent<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> bool {
+        self.entries.get_index_of(key).is_some_and(|index| index < self.spent)
+    }
+
     /// `own` makes the key that is kept, of a new one; `spent`: it refuses from now on. Says how many
     /// keys in use had to go for it.
     pub fn store<Q: Hash + Equivalent<K> + ?Sized>(
