@@ -51,9 +51,9 @@ fn hour(past: &Past, now: i64, cost: i64) -> Option<i64> {
     when(units(past, |at_ms| number(at_ms) == number(now)) + cost <= 40)
 }
 
-/// Exactly what the last five seconds hold.
+/// Exactly what the last five seconds hold, and one ms more.
 fn last_five_seconds(past: &Past, now: i64, cost: i64) -> Option<i64> {
-    when(units(past, |at_ms| at_ms > now - 5000) + cost <= 6)
+    when(units(past, |at_ms| at_ms >= now - 5000) + cost <= 6)
 }
 
 /// Of the window before as much as a window back from now still covers.
