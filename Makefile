@@ -4,7 +4,7 @@ CARGO ?= cargo
 # Programs the tests talk to, by Debian package. Each is installed when missing.
 TEST_PROGRAMS = redis-server:redis-server promtool:prometheus curl:curl python3:python3-venv faketime:faketime kill:procps script:bsdutils
 
-.PHONY: help demo test check bench pgo memory container-test tools
+.PHONY: help demo test check bench pgo memory mutants container-test tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ pgo: ## a profile-guided build, a tenth cheaper, as target/pgo/sluicegate
 
 memory: tools ## bytes per key of every form, in memory and in Redis; takes minutes
 	$(CARGO) test --quiet --test memory -- --include-ignored --nocapture --test-threads 1
+
+mutants: tools ## break what decides, place by place, and list the breaks that no test notices; an hour
+	@tests/mutants.sh $(MINUTES)
 
 container-test: ## build the image with a Docker Engine and use it
 	tests/container.sh

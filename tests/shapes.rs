@@ -34,7 +34,7 @@ const DEADLINE: Duration = Duration::from_secs(5);
 
 fn call(client: &mut redis::Connection, asked: &[(Op, Vec<Check>)], now: i64) -> Vec<Decision> {
     let slices: Vec<(Op, &[Check])> = asked.iter().map(|(op, checks)| (*op, checks.as_slice())).collect();
-    let reply = Call::new(&slices, now).eval().query(client).unwrap();
+    let reply = support::lua::with_script(Call::new(&slices, now).eval()).query(client).unwrap();
     let found = decode(reply, asked.iter().map(|(_, checks)| checks.len())).expect("a reply of the right form");
     found.into_iter().map(Result::unwrap).collect()
 }

@@ -177,9 +177,9 @@ struct Twin {
 
 impl Twin {
     fn load(name: &str) -> Twin {
-        let file = |name| std::fs::read_to_string(format!("{}/lua/{name}.lua", env!("CARGO_MANIFEST_DIR"))).unwrap();
         let lua = Lua::new();
-        let module: Table = lua.load(format!("{}{}", file("counted"), file(name))).eval().unwrap();
+        let module: Table =
+            lua.load(format!("{}{}", support::lua::file("counted"), support::lua::file(name))).eval().unwrap();
         let (decide, adjust) = (module.get("decide").unwrap(), module.get("adjust").unwrap());
         let gate = module.contains_key("shape").unwrap().then(Gate::load);
         Twin { lua, skew: std::cell::Cell::new(0), decide, adjust, gate }

@@ -14,7 +14,6 @@ use std::rc::Rc;
 
 use mlua::{Function, Lua, Table, Value};
 use redis::{Arg, Cmd};
-use sluicegate::limit::algo::SCRIPT;
 use sluicegate::limit::decision::{Check, Decision, Op};
 use sluicegate::limit::store::redis::wire::{Call, decode};
 
@@ -85,7 +84,7 @@ impl Gate {
             lua.create_function(|lua, bytes: mlua::LuaString| lua.create_sequence_from(unpack(&bytes.as_bytes())));
         let cmsgpack = lua.create_table_from([("unpack", unpack.unwrap())]).unwrap();
         lua.globals().set("cmsgpack", cmsgpack).unwrap();
-        let script = lua.load(SCRIPT).into_function().unwrap();
+        let script = lua.load(super::lua::script()).into_function().unwrap();
         Gate { lua, script, keys }
     }
 

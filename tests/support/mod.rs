@@ -5,6 +5,7 @@
 pub mod forms;
 pub mod gate;
 pub mod line;
+pub mod lua;
 pub mod tls;
 pub mod told;
 pub mod topology;

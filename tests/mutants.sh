@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Breaks what decides, one place at a time, and lists the breaks that no test notices. Rust by
+# cargo-mutants, in random order, going on where the last run ended; Lua by tests/mutants/lua.py.
+# Arguments: minutes in all (default 60); then, for cargo-mutants, options such as --shard 0/20.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+minutes=${1:-60}
+shift || true
+version=27.1.0
+if ! cargo mutants --version >/dev/null 2>&1; then
+    echo "installing cargo-mutants $version"
+    cargo install --locked --quiet "cargo-mutants@$version"
+fi
+out=$PWD/target/mutants
+tree=$out/tree
+mkdir -p "$tree"
+started=$SECONDS
+
+# Broken is a copy, in place, so that a break costs no build from nothing.
+git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$tree" --
+# cargo-mutants follows `mod`, and does not see the modules that a macro declares.
+for file in src/limit/algo/*.rs; do
+    name=$(basename "$file" .rs)
+    [ "$name" = mod ] || grep -q "^\(pub \)\?mod $name;" src/limit/algo/mod.rs ||
+        printf '\n#[cfg(any())]\nmod %s;\n' "$name" >>"$tree/src/limit/algo/mod.rs"
+done
+
+# $1: minutes; $2: name; then files; then, behind --, the tests that should notice, and options.
+rust() {
+    local span=$1 name=$2 files=() tests=()
+    shift 2
+    while [ "$1" != -- ]; do files+=(-f "$1"); shift; done
+    shift
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do tests+=("$1"); shift; done
+    shift || true
+    echo "== $name, $span min"
+    # Interrupted it tells what it has; 2: some survived, 3: some took too long; 124: the time was up.
+    timeout --signal INT --kill-after 60 "$((span * 60))" \
+        cargo mutants --dir "$tree" --in-place --iterate --no-times --colors never --output "$out/$name" --minimum-test-timeout 60 \
+        "${files[@]}" "$@" -- "${tests[@]}" || case $? in 2 | 3 | 4 | 124 | 130) ;; *) return 1 ;; esac
+    local found="$out/$name/mutants.out/missed.txt"
+    [ -s "$found" ] && sed 's/^/SURVIVED /' "$found" || echo "no survivor so far"
+}
+
+algorithms=(--lib --test twin --test bounds)
+around=(--lib --test store --test after --test faults)
+rust $((minutes * 2 / 5)) algorithms 'src/limit/algo/**/*.rs' -- "${algorithms[@]}" -- "$@"
+rust $((minutes * 2 / 5)) around src/limit/limiter.rs src/limit/held.rs src/limit/denials.rs -- "${around[@]}" -- "$@"
+echo "== lua"
+tests/mutants/lua.py --minutes $((minutes / 5))
+echo "took $(((SECONDS - started) / 60)) min; survivors of Rust: target/mutants/*/mutants.out/missed.txt"

@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""Breaks the Lua of the limits, one place at a time, and lists the breaks that no test notices.
+
+The tests take the files from a directory (LUA_DIR, tests/support/lua.rs), so nothing is built anew for
+a break. gateways.lua, which decides nothing, is left out.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import random
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TOKEN = re.compile(r"--\[\[.*?\]\]|--[^\n]*|'[^'\n]*'|\"[^\"\n]*\"|\.\.|[<>=~]=|\d+|[A-Za-z_]\w*|\S", re.S)
+SWAPS = {
+    "<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "~=", "~=": "==",
+    "+": "-", "-": "+", "*": "+", "/": "*", "%": "+",
+    "and": "or", "or": "and", "true": "false", "false": "true", "not": "",
+}
+CALLS = {"min": "max", "max": "min", "floor": "ceil", "ceil": "floor"}
+OPERAND_ENDS = re.compile(r"[\w\])]")
+# A break that loops for ever is noticed by its time.
+CPU_SECONDS = 120
+# Only what these hold is kept in shapes of the server's.
+SHAPED = {"shapes.lua", "gate.lua", "counted.lua", "sliding_log.lua", "concurrency.lua"}
+
+
+def breaks(path):
+    """Every break of a file: its place, what stands there and what would."""
+    text = path.read_text()
+    tokens = [t for t in TOKEN.finditer(text) if not t.group().startswith("--")]
+    for i, token in enumerate(tokens):
+        word, before = token.group(), tokens[i - 1].group() if i else ""
+        after = tokens[i + 1].group() if i + 1 < len(tokens) else ""
+        if word == "-" and (not OPERAND_ENDS.fullmatch(before[-1:]) or before in ("return", "and", "or", "not")):
+            new = ""
+        elif word in CALLS and after == "(":
+            new = CALLS[word]
+        elif word in SWAPS:
+            new = SWAPS[word]
+        elif word.isdigit():
+            new = "0" if word == "1" else str(int(word) + 1)
+        else:
+            continue
+        yield path.name, token.start(), word, new
+
+
+def build():
+    """The test programs, by name."""
+    command = ["cargo", "test", "--no-run", "--test", "twin", "--test", "shapes", "--message-format", "json"]
+    lines = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    messages = (json.loads(line) for line in lines)
+    return {m["target"]["name"]: m["executable"] for m in messages if m.get("executable")}
+
+
+def run(program, lua):
+    """Whether the tests pass with the files in `lua`, and what they say."""
+    limit = lambda: resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+    env = dict(os.environ, LUA_DIR=str(lua), RUST_BACKTRACE="0")
+    try:
+        done = subprocess.run(
+            [program, "--test-threads", "1"], cwd=ROOT, env=env, preexec_fn=limit, timeout=20 * CPU_SECONDS,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        )
+    except subprocess.TimeoutExpired:
+        return False, "no end"
+    return done.returncode == 0, f"status {done.returncode}\n{done.stdout[-2000:]}"
+
+
+def noticing(name):
+    """The test programs that look at a file."""
+    return ["twin", "shapes"] if name in SHAPED else ["twin"]
+
+
+def survives(programs, found):
+    name, start, old, new = found
+    with tempfile.TemporaryDirectory(prefix="sluicegate-lua-") as scratch:
+        lua = Path(scratch) / "lua"
+        shutil.copytree(ROOT / "lua", lua)
+        text = (lua / name).read_text()
+        (lua / name).write_text(text[:start] + new + text[start + len(old):])
+        return all(run(programs[program], lua)[0] for program in noticing(name))
+
+
+def place(found):
+    name, start, old, new = found
+    before = (ROOT / "lua" / name).read_text()[:start]
+    line, column = before.count("\n") + 1, start - before.rfind("\n")
+    return f"lua/{name}:{line}:{column}: `{old}` as `{new}`"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("files", nargs="*", help="of lua/; default: all that decide")
+    parser.add_argument("--minutes", type=float, default=20, help="no break is begun after that")
+    parser.add_argument("--sample", type=int, help="so many breaks instead of all")
+    parser.add_argument("--seed", type=int, help="the same order as a run before")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    args = parser.parse_args()
+
+    files = [ROOT / "lua" / Path(name).name for name in args.files] or sorted((ROOT / "lua").glob("*.lua"))
+    todo = [found for path in files if path.name != "gateways.lua" for found in breaks(path)]
+    programs = build()
+    for program in sorted({program for path in files for program in noticing(path.name)}):
+        passed, said = run(programs[program], ROOT / "lua")
+        if not passed:
+            sys.exit(f"{program} fails without any break: {said}")
+    if survives(programs, (files[0].name, 0, "", "error('broken') ")):
+        sys.exit("the tests do not read LUA_DIR: what they say of breaks would mean nothing")
+
+    total, seed = len(todo), args.seed if args.seed is not None else random.randrange(10**6)
+    random.Random(seed).shuffle(todo)
+    todo = todo[: args.sample]
+    end, survivors, tried = time.monotonic() + 60 * args.minutes, [], 0
+
+    def attempt(found):
+        return None if time.monotonic() > end else survives(programs, found)
+
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        for found, survived in zip(todo, pool.map(attempt, todo)):
+            tried += survived is not None
+            if survived:
+                survivors.append(found)
+                print(f"SURVIVED {place(found)}", flush=True)
+    print(f"{tried} of {total} breaks tried (--seed {seed}): {tried - len(survivors)} noticed, {len(survivors)} survived")
+
+
+main()
