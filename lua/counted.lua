@@ -1,9 +1,16 @@
--- What windows that count have in common: arithmetic only, twin of src/limit/algo/counted.rs.
--- Joined before the algorithm files.
--- window  count, id, end, and whether it has to be stored even after a refusal
+-- What windows that count have in common: arithmetic only, twin of src/limit/algo/counted.rs. Joined
+-- before the algorithm files as `counted()`.
+-- record  count, start, length, and of a fixed window whether the next one starts on the clock (1),
+--         not with its first request (0)
+-- window  such a record, its end as the rule sees it, and whether it has to be stored even after a
+--         refusal
 local counted = {}
 
-function counted.decide(limit, now, cost, count, id, stop, mended)
+-- No record counts more.
+local MOST = 4503599627370496
+
+function counted.decide(limit, now, cost, record, stop, mended)
+  local count = record[1]
   local admitted = cost == 0 or count + cost <= limit
   if admitted then count = count + cost end
 
@@ -15,11 +22,63 @@ function counted.decide(limit, now, cost, count, id, stop, mended)
     retry = left
   end
   local store = cost > 0 and (admitted or mended)
-  return admitted, math.max(limit - count, 0), retry, left, id, store and left, { count, id }
+  return admitted, math.max(limit - count, 0), retry, left, math.max(now, record[2]), store and left,
+    { count, record[2], record[3], record[4] }
 end
 
--- The receipt is the id of the window charged; when that window is over nothing is given back.
-function counted.adjust(now, delta, receipt, count, id, stop)
-  if delta < 0 and (count == 0 or id ~= receipt) then return false end
-  return stop - now, { math.max(count + delta, 0), id }
+-- How much of a charge of `cost`, made at `charged`, is counted in this window.
+local function left(record, cost, charged)
+  local within = record[2] <= charged and charged < record[2] + record[3]
+  return within and math.min(cost, record[1]) or 0
 end
+
+-- The receipt is the time of the charge; when its window is over nothing is given back.
+function counted.adjust(now, delta, receipt, record, stop)
+  if delta < 0 and left(record, -delta, receipt) == 0 then return false end
+  local count = math.min(math.max(record[1] + delta, 0), MOST)
+  return stop - now, { count, record[2], record[3], record[4] }, delta
+end
+
+-- What is done with records of another basis.
+function counted.rest(adopt)
+  local rest = { adopt = adopt }
+
+  -- The window that holds now, by the numbers of the record.
+  local function advanced(record, now)
+    if now < record[2] + record[3] then return { record[1], record[2], record[3], record[4] } end
+    local whole = now - (now - record[2]) % record[3]
+    return { 0, record[4] == 0 and now or whole, record[3], record[4] }
+  end
+
+  function rest.sound(record)
+    return record[3] >= 1
+  end
+
+  function rest.charged(record, now, cost)
+    local next = advanced(record, now)
+    next[1] = math.min(next[1] + cost, MOST)
+    return next
+  end
+
+  function rest.life(record, now)
+    return record[1] == 0 and 0 or record[2] + record[3] - now
+  end
+
+  function rest.lasts(_, record, now)
+    return math.max(rest.life(record, now), 1)
+  end
+
+  function rest.left(_, record, now, cost, receipt)
+    return left(advanced(record, now), cost, receipt)
+  end
+
+  function rest.back(record, now, units)
+    local next = advanced(record, now)
+    next[1] = math.max(next[1] - units, 0)
+    return next
+  end
+
+  return rest
+end
+
+return counted

@@ -1,17 +1,21 @@
 -- Fixed window: arithmetic only, twin of src/limit/algo/fixed_window.rs, same names, same order.
 -- rule   at most limit in each window ms; clock 1: windows start at multiples of window since the
 --        epoch; clock 0: a window starts with its first request
--- state  count, start of the window it belongs to
+-- state  count, start of the window it belongs to, window, clock
 local max = math.max
+local counted = counted()
 
--- What the window that holds now has counted, its start, its end, and whether that has to be stored
--- even after a refusal.
-local function window_at(rule, state, now)
+local function owns(rule, record)
+  return record[3] == rule[2] and record[4] == rule[3]
+end
+
+-- The window that holds now, its end, and whether that has to be stored even after a refusal.
+local function window_at(rule, record, now)
   local window, clock = rule[2], rule[3]
 
   local count, start, mended = 0, now, false
-  if state then
-    count, start = state[1], state[2]
+  if record then
+    count, start = record[1], record[2]
     -- A start further ahead than a whole window was left by another clock. It must be mended for
     -- good, or the window would start anew with each refusal.
     if start > now + window then start, mended = now, true end
@@ -24,15 +28,26 @@ local function window_at(rule, state, now)
   elseif at >= start + window then
     count, start = 0, at
   end
-  return count, start, start + window, mended
+  return { count, start, window, clock }, start + window, mended
 end
 
-local function decide(rule, state, now, cost)
-  return counted.decide(rule[1], now, cost, window_at(rule, state, now))
+local function decide(rule, record, now, cost)
+  return counted.decide(rule[1], now, cost, window_at(rule, record, now))
 end
 
-local function adjust(rule, state, now, delta, receipt)
-  return counted.adjust(now, delta, receipt, window_at(rule, state, now))
+local function adjust(rule, record, now, delta, receipt)
+  return counted.adjust(now, delta, receipt, window_at(rule, record, now))
 end
 
-return { decide = decide, adjust = adjust, fields = 2 }
+return recorded(4, owns, decide, adjust, function()
+  local rest
+  -- The window keeps its start, and ends by this period. On the clock it starts where it must: a much
+  -- longer one that started before tells nothing of this.
+  rest = counted.rest(function(rule, record, now)
+    local other = rest.charged(record, now, 0)
+    local found = window_at(rule, other, now)
+    if rule[3] == 1 and other[3] <= 2 * rule[2] then found[1] = other[1] end
+    return found, found[1]
+  end)
+  return rest
+end)

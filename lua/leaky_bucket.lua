@@ -1,39 +1,45 @@
 -- Leaky bucket: arithmetic only, twin of src/limit/algo/leaky_bucket.rs, same names, same order.
 -- rule   rate units leave every per ms, evenly; a unit waits for its turn at most queue ms;
 --        nodelay 1: those that would wait go at once
--- state  used, at, per: units taken that have not left, times per, as of time at. The next free
---        slot is used / rate ms after at, exactly
+-- state  used, at, rate, per (a record of lua/refill.lua): the next free slot is used / rate ms after
+--        at, exactly
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
+
+-- Slots further ahead, which no queue reaches, are not told apart.
+local SLOT_MOST_MS = 1000000000000
+
+local function owns(rule, record)
+  return record[3] == rule[1] and record[4] == rule[2]
+end
 
 -- What has not left by now, the most there can be, and whether that has to be stored even after a
 -- refusal.
-local function level(rule, state, now)
+local function level(rule, record, now)
   local rate, per, queue = rule[1], rule[2], rule[3]
   local full = queue * rate + per
-  if not state then return 0, full, false end
+  if not record then return 0, full, false end
 
-  local used, at = state[1], state[2]
-  if state[3] ~= per then used = ceil(used / max(state[3], 1) * per) end
-  used = min(used, full)
+  local used, at = record[1], record[2]
   if at <= now then
     if now - at >= ceil(used / rate) then return 0, full, false end
     return used - (now - at) * rate, full, false
   end
   -- The clock went back: the slots stay where they are, but none may be further ahead than the
-  -- queue is long, and that for good.
-  if at - now > floor((full - used) / rate) then return full, full, true end
+  -- queue is long, or than they were, and that for good.
+  local most = max(full, used)
+  if at - now > floor((most - used) / rate) then return most, full, true end
   return used + (at - now) * rate, full, false
 end
 
 -- The slot `used` after now, in microseconds.
 local function slot(rule, used, now)
   local rate = rule[1]
-  return (now + floor(used / rate)) * 1000 + floor(used % rate * 1000 / rate)
+  return (now + min(floor(used / rate), SLOT_MOST_MS)) * 1000 + floor(used % rate * 1000 / rate)
 end
 
-local function decide(rule, state, now, cost)
-  local rate, per, queue, nodelay = rule[1], rule[2], rule[3], rule[4]
-  local used, full, mended = level(rule, state, now)
+local function decide(rule, record, now, cost)
+  local rate, per, nodelay = rule[1], rule[2], rule[4]
+  local used, full, mended = level(rule, record, now)
   local burst = floor(full / per)
 
   local need = min(cost, burst + 1) * per
@@ -51,19 +57,50 @@ local function decide(rule, state, now, cost)
 
   local reset = ceil(used / rate)
   local store = cost > 0 and (admitted or mended)
-  return admitted, floor((full - used) / per), retry, reset, slot(rule, used, now), store and reset,
-    { used, now, per }
+  local receipt = nodelay == 1 and now or slot(rule, used, now)
+  return admitted, max(floor((full - used) / per), 0), retry, reset, receipt, store and reset,
+    { used, now, rate, per }
 end
 
--- The receipt is the slot after the charge. Where requests wait for their slots only the last one
+-- The receipt is the time of the charge, and as much is given back as is still there of it for
+-- certain. Where requests wait for their slots it is the slot after the charge, and only the last one
 -- can be given back: those behind others would leave a hole.
-local function adjust(rule, state, now, delta, receipt)
+local function adjust(rule, record, now, delta, receipt)
   local rate, per, nodelay = rule[1], rule[2], rule[4]
-  local used, full = level(rule, state, now)
-  if delta < 0 and (used == 0 or nodelay == 0 and slot(rule, used, now) ~= receipt) then return false end
-  local burst = floor(full / per)
-  used = max(min(used + max(min(delta, burst), -burst) * per, full), 0)
-  return max(ceil(used / rate), 1), { used, now, per }
+  local before, full = level(rule, record, now)
+  local used, more = before, 0
+  if delta < 0 then
+    local refill = refill()
+    local need = min(-delta, floor(refill.MOST / per)) * per
+    if nodelay == 1 then
+      used = used - refill.remains(before, now, rate, 1, need, receipt)
+    elseif slot(rule, before, now) == receipt then
+      used = used - min(need, before)
+    end
+    if used == before then return false end
+  else
+    used = max(min(used + min(delta, floor(full / per)) * per, full), used)
+    more = ceil((used - before) / per)
+  end
+  return max(ceil(used / rate), 1), { used, now, rate, per }, more
 end
 
-return { decide = decide, adjust = adjust, fields = 3 }
+return recorded(4, owns, decide, adjust, function()
+  local refill = refill()
+
+  function refill.adopt(rule, record, now)
+    local own = refill.adopted(record, now, rule[1], rule[2])
+    return own, own[1]
+  end
+
+  function refill.lasts(_, record, now)
+    return max(refill.life(record, now), 1)
+  end
+
+  -- A slot says nothing of those by other numbers.
+  function refill.left(rule, record, now, cost, receipt)
+    return rule[4] == 1 and refill.left_units(record, now, cost, receipt) or 0
+  end
+
+  return refill
+end)

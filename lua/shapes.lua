@@ -2,7 +2,8 @@
 -- call, applies what decisions leave behind, and saves once. Joined in front of the gate by
 -- src/limit/algo/mod.rs; the algorithms see only what `open` returns.
 --
--- cells  whole numbers as text, readable in redis-cli; state is an array of them
+-- cells  whole numbers as text, readable in redis-cli; state is an array of them, and `others` as
+--        lua/records.lua says
 -- log    lua/shapes/log.lua: charges by time, a list or a sorted set
 -- leases lua/shapes/leases.lua: holders with an expiry each, a sorted set
 local call, try = redis.call, redis.pcall
@@ -10,39 +11,72 @@ local floor, max, min, huge = math.floor, math.max, math.min, math.huge
 local tonumber, match, gmatch, format, concat = tonumber, string.match, string.gmatch, string.format, table.concat
 
 -- `%d` is exact for these numbers, where `..` and tostring keep 14 digits.
-local FORMAT = { '%d', '%d %d', '%d %d %d', '%d %d %d %d' }
-local PATTERN = { '^(%d+)$', '^(%d+) (%d+)$', '^(%d+) (%d+) (%d+)$', '^(%d+) (%d+) (%d+) (%d+)$' }
+local FORMAT = { '%d', '%d %d', '%d %d %d', '%d %d %d %d', '%d %d %d %d %d' }
+local PATTERN = {
+  '^(%d+)$', '^(%d+) (%d+)$', '^(%d+) (%d+) (%d+)$', '^(%d+) (%d+) (%d+) (%d+)$',
+  '^(%d+) (%d+) (%d+) (%d+) (%d+)$',
+}
 
 local cells = {}
 
-function cells.open(key, rule, text)
+-- The numbers of a text that has nothing but numbers.
+local function numbers(text)
+  local array, size = {}, 0
+  for digits in gmatch(text, '%d+') do
+    size = size + 1
+    array[size] = tonumber(digits)
+  end
+  return array
+end
+
+-- Several records; false if they are no such thing.
+local function several(text, width)
+  if not match(text, '^[%d ]+ |[%d |]+$') then return false end
+  local state
+  for part in gmatch(text, '[^|]+') do
+    local record = numbers(part)
+    if state then record.till = table.remove(record, 1) end
+    if width and #record ~= width or #record == 0 then return false end
+    if not state then
+      state = record
+      state.others = {}
+    else
+      state.others[#state.others + 1] = record
+    end
+  end
+  return state
+end
+
+function cells.open(_, rule, text)
   if not text then return false end
   local width = rule.fields
   if width then
-    local a, b, c, d = match(text, PATTERN[width])
-    return a and { tonumber(a), tonumber(b), tonumber(c), tonumber(d) } or false
+    local a, b, c, d, e = match(text, PATTERN[width])
+    if a then return { tonumber(a), tonumber(b), tonumber(c), tonumber(d), tonumber(e) } end
+  elseif match(text, '^[%d ]+$') then
+    local state = numbers(text)
+    return #state > 0 and state
   end
-  if not match(text, '^[%d ]+$') then return false end
-  local state, size = {}, 0
-  for digits in gmatch(text, '%d+') do
-    size = size + 1
-    state[size] = tonumber(digits)
-  end
-  return state
+  return several(text, width)
 end
 
 function cells.apply(_, next)
   return next
 end
 
+local function written(record, width)
+  if width then return format(FORMAT[width], record[1], record[2], record[3], record[4], record[5]) end
+  local parts = {}
+  for i = 1, #record do parts[i] = format('%d', record[i]) end
+  return concat(parts, ' ')
+end
+
 function cells.save(key, rule, state, ttl)
-  local text
-  if rule.fields then
-    text = format(FORMAT[rule.fields], state[1], state[2], state[3], state[4])
-  else
-    local parts = {}
-    for i = 1, #state do parts[i] = format('%d', state[i]) end
-    text = concat(parts, ' ')
+  local text = written(state, rule.fields)
+  if state.others then
+    for _, record in ipairs(state.others) do
+      text = text .. format(' | %d ', record.till) .. written(record, rule.fields)
+    end
   end
   call('SET', key, text, 'PX', ttl)
 end

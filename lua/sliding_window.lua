@@ -3,7 +3,7 @@
 -- rule   limit; window ms; unit: ms of one counter. unit = window: two counters, the older weighted
 --        by the share of it that the window still covers. Smaller: every counter that the window
 --        touches counts in full, so no stretch as long as a window ever holds more than limit
--- state  unit, number of the newest counter (time / unit), counters from the newest backwards
+-- state  unit, window, number of the newest counter (time / unit), counters from the newest backwards
 local floor, max, min = math.floor, math.max, math.min
 
 -- Above this a sum of counters, or a counter times the window, is not exact.
@@ -15,37 +15,25 @@ local function most(rule)
   return floor(EXACT / (rule[3] == rule[2] and rule[2] or COUNTERS))
 end
 
--- When the counter of that number no longer counts. Of a strict one the last ms may hold a charge;
--- a weighted one has lost its weight when the window after it ends.
-local function expiry(rule, id)
-  return (id + 1) * rule[3] + rule[2] - (rule[3] == rule[2] and 0 or 1)
+local function owns(rule, record)
+  return record[1] == rule[3] and record[2] == rule[2]
 end
 
--- Counters of another unit, each at the latest time its charges can be of.
-local function moved(rule, state, now)
-  local unit, id = rule[3], floor(now / rule[3])
-  local counts = {}
-  for i = 3, #state do
-    local latest = min((state[2] - i + 4) * state[1] - 1, now)
-    local home = floor(latest / unit)
-    if state[i] > 0 and expiry(rule, home) > now then
-      local place = id - home + 1
-      for gap = #counts + 1, place do counts[gap] = 0 end
-      counts[place] = min(counts[place] + state[i], most(rule))
-    end
-  end
-  return counts
+-- When the counter of that number no longer counts. Of a strict one the last ms may hold a charge made
+-- at its end, which is a whole window ago only a ms after that; a weighted one has lost its weight
+-- when the window after it ends.
+local function expiry(rule, id)
+  return (id + 1) * rule[3] + rule[2]
 end
 
 -- Number of the counter that now falls into, the counters that still count from it backwards, the
 -- time they hold for, and whether that has to be stored even after a refusal.
-local function counts_at(rule, state, now)
+local function counts_at(rule, record, now)
   local window, unit = rule[2], rule[3]
   local id, counts, at, mended = floor(now / unit), {}, now, false
-  if not state or not state[3] or state[1] < 1 then return id, counts, at, mended end
-  if state[1] ~= unit then return id, moved(rule, state, now), at, true end
+  if not record or not record[4] then return id, counts, at, mended end
 
-  local newest = state[2]
+  local newest = record[3]
   -- Further ahead than a whole window was left by another clock. It must be mended for good, or
   -- the window would never pass.
   if newest * unit > now + window then newest, mended = id + 1, true end
@@ -53,11 +41,17 @@ local function counts_at(rule, state, now)
   if expiry(rule, newest) <= at then return id, counts, at, mended end
   local shift = id - newest
   for i = 1, shift do counts[i] = 0 end
-  for i = 3, #state do
-    if expiry(rule, newest - i + 3) <= at then break end
-    counts[shift + i - 2] = min(state[i], most(rule))
+  for i = 4, #record do
+    if expiry(rule, newest - i + 4) <= at then break end
+    counts[shift + i - 3] = min(record[i], most(rule))
   end
   return id, counts, at, mended
+end
+
+-- The place of the counter that holds a charge of that time, if it still counts any.
+local function place_of(rule, id, counts, charged)
+  local place = id - floor(charged / rule[3]) + 1
+  return (counts[place] or 0) > 0 and place
 end
 
 -- What could be taken now, below 0 if more than limit is taken.
@@ -99,15 +93,15 @@ local function clear_at(rule, id, counts, now)
 end
 
 local function stored(rule, id, counts)
-  local next, size = { rule[3], id, counts[1] or 0 }, #counts
+  local next, size = { rule[3], rule[2], id, counts[1] or 0 }, #counts
   while size > 1 and counts[size] == 0 do size = size - 1 end
-  for i = 2, size do next[i + 2] = counts[i] end
+  for i = 2, size do next[i + 3] = counts[i] end
   return next
 end
 
-local function decide(rule, state, now, cost)
+local function decide(rule, record, now, cost)
   local limit = rule[1]
-  local id, counts, at, mended = counts_at(rule, state, now)
+  local id, counts, at, mended = counts_at(rule, record, now)
 
   local free = room(rule, id, counts, at)
   local admitted, retry = cost == 0 or cost <= free, 0
@@ -123,20 +117,82 @@ local function decide(rule, state, now, cost)
 
   local reset = clear_at(rule, id, counts, now) - now
   local store = cost > 0 and (admitted or mended)
-  return admitted, max(free, 0), retry, reset, id * rule[3], store and max(reset, 1), stored(rule, id, counts)
+  return admitted, max(free, 0), retry, reset, at, store and max(reset, 1), stored(rule, id, counts)
 end
 
--- The receipt is the start of the counter charged; when it no longer counts nothing is given back.
-local function adjust(rule, state, now, delta, receipt)
-  local unit = rule[3]
-  local id, counts = counts_at(rule, state, now)
+-- The receipt is the time of the charge; when its counter no longer counts nothing is given back.
+local function adjust(rule, record, now, delta, receipt)
+  local id, counts = counts_at(rule, record, now)
   local place = 1
   if delta < 0 then
-    place = id - floor(receipt / unit) + 1
-    if receipt % unit ~= 0 or (counts[place] or 0) == 0 then return false end
+    place = place_of(rule, id, counts, receipt)
+    if not place then return false end
   end
   counts[place] = max(min((counts[place] or 0) + delta, most(rule)), 0)
-  return max(clear_at(rule, id, counts, now) - now, 1), stored(rule, id, counts)
+  return max(clear_at(rule, id, counts, now) - now, 1), stored(rule, id, counts), delta
 end
 
-return { decide = decide, adjust = adjust }
+return recorded(nil, owns, decide, adjust, function()
+  local rest = {}
+
+  -- Whose basis the record is of.
+  local function of(record)
+    return { 0, record[2], record[1] }
+  end
+
+  function rest.sound(record)
+    return record[4] and record[1] >= 1 and record[2] >= 1
+  end
+
+  -- Counters of another unit, each at the latest time its charges can be of.
+  function rest.adopt(rule, record, now)
+    local unit, id = rule[3], floor(now / rule[3])
+    local from, living = counts_at(of(record), record, now)
+    local counts, used = {}, 0
+    for i = 1, #living do
+      local latest = min((from - i + 2) * record[1] - 1, now)
+      local home = floor(latest / unit)
+      if living[i] > 0 and expiry(rule, home) > now then
+        local place = id - home + 1
+        for gap = #counts + 1, place do counts[gap] = 0 end
+        counts[place] = min(counts[place] + living[i], most(rule))
+      end
+    end
+    for i = 1, #counts do used = used + counts[i] end
+    return stored(rule, id, counts), used
+  end
+
+  function rest.life(record, now)
+    local rule = of(record)
+    local id, counts = counts_at(rule, record, now)
+    return clear_at(rule, id, counts, now) - now
+  end
+
+  function rest.lasts(_, record, now)
+    return max(rest.life(record, now), 1)
+  end
+
+  function rest.charged(record, now, cost)
+    local rule = of(record)
+    local id, counts = counts_at(rule, record, now)
+    counts[1] = min((counts[1] or 0) + cost, most(rule))
+    return stored(rule, id, counts)
+  end
+
+  function rest.left(_, record, now, cost, receipt)
+    local rule = of(record)
+    local id, counts = counts_at(rule, record, now)
+    local place = place_of(rule, id, counts, receipt)
+    return place and min(counts[place], cost) or 0
+  end
+
+  function rest.back(record, now, units, receipt)
+    local rule = of(record)
+    local id, counts = counts_at(rule, record, now)
+    local place = place_of(rule, id, counts, receipt)
+    if place then counts[place] = max(counts[place] - units, 0) end
+    return stored(rule, id, counts)
+  end
+
+  return rest
+end)

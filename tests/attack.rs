@@ -23,8 +23,10 @@ mod attack {
     mod full_redis;
     mod linger;
     mod long_decisions;
+    mod numbers;
     mod odd_keys;
     mod real_time;
+    mod refunds;
     mod repeated_keys;
     mod reservations;
     mod turns;

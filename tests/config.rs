@@ -296,24 +296,36 @@ fn windows_compile_to_exact_integers() {
     assert_eq!(params(sliding, any), [10, 60_000, 60_000]);
     assert_eq!(params(&format!("{sliding}precision = 2"), any), [10, 60_000, 60_000]);
     assert_eq!(params(&format!("{sliding}precision = 7"), any), [10, 60_000, 8572]);
-    let ids = |text: &str, now: &str| {
+    let starts = |text: &str, now: &str, zone: &str| {
         let params = params(&format!("algorithm = \"calendar\"\n{text}"), now);
-        (params[0], [1, 3, 5, 7, 9].map(|i| params[i]))
+        let shown = |ms: i64| {
+            let time = jiff::Timestamp::from_millisecond(ms).unwrap().in_tz(zone).unwrap();
+            time.strftime("%m-%d %H:%M").to_string()
+        };
+        (params[0], params[1..].iter().map(|ms| shown(*ms)).collect::<Vec<_>>().join(", "))
     };
-    assert_eq!(ids("rate = \"5/day\"", any), (5, [20261119, 20261120, 20261121, 20261122, 20261123]));
     assert_eq!(
-        ids("rate = \"5/h\"\nzone = \"Asia/Kathmandu\"", any).1,
-        [20261120160, 20261120170, 20261120180, 20261120190, 20261120200]
+        starts("rate = \"5/day\"", any, "UTC"),
+        (5, "11-19 00:00, 11-20 00:00, 11-21 00:00, 11-22 00:00, 11-23 00:00".to_owned())
     );
     assert_eq!(
-        ids("rate = \"5/week\"\nweek_start = \"sunday\"\nresets_at = \"18:30\"", "2026-11-22T18:29:59Z").1,
-        [20261108, 20261115, 20261122, 20261129, 20261206]
+        starts("rate = \"5/h\"\nzone = \"Asia/Kathmandu\"", any, "Asia/Kathmandu").1,
+        "11-20 16:00, 11-20 17:00, 11-20 18:00, 11-20 19:00, 11-20 20:00"
+    );
+    let sunday = "rate = \"5/week\"\nweek_start = \"sunday\"\nresets_at = \"18:30\"";
+    assert_eq!(
+        starts(sunday, "2026-11-22T18:29:59Z", "UTC").1,
+        "11-08 18:30, 11-15 18:30, 11-22 18:30, 11-29 18:30, 12-06 18:30"
+    );
+    let berlin = "rate = \"5/month\"\nresets_at = \"04:00\"\nzone = \"europe/berlin\"";
+    assert_eq!(
+        starts(berlin, "2026-12-01T02:59:59Z", "Europe/Berlin").1,
+        "10-01 04:00, 11-01 04:00, 12-01 04:00, 01-01 04:00, 02-01 04:00"
     );
     assert_eq!(
-        ids("rate = \"5/month\"\nresets_at = \"04:00\"\nzone = \"europe/berlin\"", "2026-12-01T02:59:59Z").1,
-        [20261001, 20261101, 20261201, 20270101, 20270201]
+        starts("rate = \"5/year\"", any, "UTC").1,
+        "01-01 00:00, 01-01 00:00, 01-01 00:00, 01-01 00:00, 01-01 00:00"
     );
-    assert_eq!(ids("rate = \"5/year\"", any).1, [20250101, 20260101, 20270101, 20280101, 20290101]);
 }
 
 #[test]

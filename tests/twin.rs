@@ -34,10 +34,13 @@ fn every_algorithm_decides_like_its_twin() {
         let mut seeded = support::seeded();
         let twin = Twin::load(name);
         let rng = &mut seeded.rng;
-        let mut walk = Walk { rule: support::random_rule(name, rng), state: None, now: NOW, tag: 0 };
+        let mut walk = Walk { rule: support::random_rule(name, rng), known: Vec::new(), state: None, now: NOW, tag: 0 };
         let mut receipts = [0; 8];
         for step in 0..if twin.gate.is_some() { NATIVE_STEPS } else { STEPS } {
             walk.wander(name, rng);
+            if rng.random_bool(0.05) {
+                walk.switch(rng);
+            }
             walk.tag = rng.random_range(0..1 << 52);
             let most = walk.rule.policy().window_ms.min(1 << 40) * 9 / 20;
             twin.skew.set(if rng.random_bool(0.5) { 0 } else { rng.random_range(-most..=most) });
@@ -67,6 +70,8 @@ fn every_algorithm_decides_like_its_twin() {
 #[derive(Debug)]
 struct Walk {
     rule: Rule,
+    /// Rules that the state has been seen through.
+    known: Vec<Rule>,
     state: Option<State>,
     now: i64,
     tag: i64,
@@ -113,6 +118,14 @@ impl Walk {
         }
     }
 
+    /// To one of the last rules.
+    fn switch(&mut self, rng: &mut StdRng) {
+        let from = self.known.len().saturating_sub(6);
+        if from < self.known.len() {
+            self.rule = self.known[rng.random_range(from..self.known.len())].clone();
+        }
+    }
+
     /// Time passes, most often by about one answer's wait; now and then the rule changes under
     /// the state, the clock jumps, or the state is lost.
     fn wander(&mut self, name: &str, rng: &mut StdRng) {
@@ -130,7 +143,11 @@ impl Walk {
             _ => {
                 match rng.random_range(0..4) {
                     0 => self.state = None,
-                    _ => self.rule = support::random_rule(name, rng),
+                    1 => {
+                        self.rule = support::random_rule(name, rng);
+                        self.known.push(self.rule.clone());
+                    }
+                    _ => self.switch(rng),
                 }
                 0
             }
@@ -178,8 +195,11 @@ struct Twin {
 impl Twin {
     fn load(name: &str) -> Twin {
         let lua = Lua::new();
-        let module: Table =
-            lua.load(format!("{}{}", support::lua::file("counted"), support::lua::file(name))).eval().unwrap();
+        let file = support::lua::file;
+        let shared = |name: &str, arguments: &str| format!("local function {name}({arguments})\n{}end\n", file(name));
+        let text =
+            [file("records"), shared("refill", ""), shared("counted", ""), shared("bucket", "fields"), file(name)];
+        let module: Table = lua.load(text.concat()).eval().unwrap();
         let (decide, adjust) = (module.get("decide").unwrap(), module.get("adjust").unwrap());
         let gate = module.contains_key("shape").unwrap().then(Gate::load);
         Twin { lua, skew: std::cell::Cell::new(0), decide, adjust, gate }
@@ -218,8 +238,21 @@ impl Twin {
 
     fn state(&self, walk: &Walk) -> Value {
         let Some(state) = &walk.state else { return Value::Boolean(false) };
-        let fields = state.text().split(' ').map(|field| field.parse().unwrap()).collect::<Vec<f64>>();
-        Value::Table(self.lua.create_sequence_from(fields).unwrap())
+        let text = state.text();
+        let mut records = text.split(" | ").map(|record| {
+            let fields = record.split(' ').map(|field| field.parse().unwrap()).collect::<Vec<f64>>();
+            self.lua.create_sequence_from(fields).unwrap()
+        });
+        let own = records.next().unwrap();
+        let others: Vec<Table> = records.collect();
+        for other in &others {
+            other.set("till", other.get::<f64>(1).unwrap()).unwrap();
+            other.raw_remove(1).unwrap();
+        }
+        if !others.is_empty() {
+            own.set("others", others).unwrap();
+        }
+        Value::Table(own)
     }
 }
 
@@ -279,12 +312,23 @@ fn native(state: &State, now: i64) -> Data {
     Data::Sorted(set)
 }
 
-/// Life and fields of the state that a function leaves behind, if it leaves one.
+/// Life and text of the state that a function leaves behind, if it leaves one.
 fn next(values: &[Value]) -> Option<(String, i64)> {
     let ttl = values.first().filter(|ttl| !matches!(ttl, Value::Boolean(false)))?;
-    let fields: Vec<Value> = values[1].as_table().unwrap().sequence_values().map(Result::unwrap).collect();
-    let fields: Vec<String> = fields.iter().map(|field| integer(field).to_string()).collect();
-    Some((fields.join(" "), integer(ttl)))
+    let own = values[1].as_table().unwrap();
+    let fields = |record: &Table| -> Vec<String> {
+        record
+            .clone()
+            .sequence_values()
+            .map(|field: mlua::Result<Value>| integer(&field.unwrap()).to_string())
+            .collect()
+    };
+    let mut text = fields(own).join(" ");
+    for other in own.get::<Option<Vec<Table>>>("others").unwrap().unwrap_or_default() {
+        let till = integer(&other.get::<Value>("till").unwrap());
+        text.push_str(&format!(" | {till} {}", fields(&other).join(" ")));
+    }
+    Some((text, integer(ttl)))
 }
 
 /// A clock too far from that of whoever sent the windows: nothing that another gateway counts is
@@ -295,6 +339,7 @@ fn a_calendar_of_another_age_is_no_harm() {
     let hours = 3_600_000;
     let mut walk = Walk {
         rule: support::calendar(3, sluicegate::limit::algo::calendar::Unit::Hour),
+        known: Vec::new(),
         state: None,
         now: NOW,
         tag: 0,
@@ -305,8 +350,8 @@ fn a_calendar_of_another_age_is_no_harm() {
         let (answer, next) = twin.decide(&walk, 1);
         let state = next.unwrap();
         assert_eq!((answer.admitted, answer.remaining, answer.reset_ms), (true, 0, hours));
-        let id = walk.decide(1).0.receipt;
-        assert_eq!(state, (format!("3 {id}"), hours));
+        let start = NOW - NOW % hours;
+        assert_eq!(state, (format!("3 {start} {hours}"), hours));
         let (answer, next) = twin.decide(&walk, 2);
         assert_eq!((answer.admitted, answer.retry_ms, next), (false, hours, None));
         walk.state = None;

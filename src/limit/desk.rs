@@ -1,5 +1,5 @@
 //! One worker's back office of a store: brings corrections of charges to it and renews the leases
-//! of requests under way, by the numbers that their keys have by then. Nothing here makes a request
+//! of requests under way, by the numbers that their keys have by then where the algorithm needs them. Nothing here makes a request
 //! wait. Made with the store by [`super::Limiter`], used by `held`.
 
 use std::cell::{Cell, RefCell};
@@ -115,9 +115,12 @@ impl Desk {
             && self.limits.borrow().is_among_others(&check.limit.name)
     }
 
-    /// Gives the check the numbers its key has now. A limit that is gone, or counts in another way,
-    /// leaves it those of its charge.
+    /// Gives the check the numbers its key has now, unless its charge is known by those it was made by.
+    /// A limit that is gone, or counts in another way, leaves it those.
     fn bring_up_to_date(&self, check: &mut Check, place: Place) {
+        if check.rule.own_numbers() {
+            return;
+        }
         let limits = self.limits.borrow();
         let Some(limit) = limits.named(&check.limit.name).filter(|limit| limit.rule.name() == check.rule.name()) else {
             return;

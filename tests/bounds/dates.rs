@@ -120,16 +120,20 @@ fn a_day_begins_once_whatever_the_clock_shows() {
             let rule = rule_of(&format!("{lines}\nzone = \"{zone}\"\nresets_at = \"{resets_at}\""));
             let reset: jiff::civil::Time = resets_at.parse().unwrap();
             let mut today: Option<Date> = None;
+            let mut starts: HashMap<Option<Date>, i64> = HashMap::new();
             // Two days on either side: the first tells where the model starts.
             for quarter in -192..192 {
                 let now = noon + quarter * QUARTER;
                 let shown = Timestamp::from_millisecond(now).unwrap().to_zoned(tz.clone()).datetime();
                 let begun = if shown.time() >= reset { shown.date() } else { shown.date().yesterday().unwrap() };
                 today = today.max(Some(begun));
-                let id = rule.decide(None, now, 0, 0).answer.receipt;
-                let number = today.unwrap().strftime("%Y%m%d").to_string().parse::<i64>().unwrap();
-                assert_eq!(id, number, "{zone} at {shown}, days from {resets_at}");
+                let text = rule.decide(None, now, 1, 0).next.unwrap().0.text();
+                let start = text.split(' ').nth(1).unwrap().parse().unwrap();
+                let known = *starts.entry(today).or_insert(start);
+                assert_eq!(known, start, "{zone} at {shown}, days from {resets_at}");
             }
+            let days: std::collections::HashSet<i64> = starts.values().copied().collect();
+            assert_eq!(days.len(), starts.len(), "two days of {zone} from {resets_at} are one");
         }
     }
 }

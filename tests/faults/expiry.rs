@@ -118,3 +118,35 @@ fn nothing_is_given_back_beyond_what_was_charged() {
         }
     });
 }
+
+/// What came in since a charge may have been its own: of five units that were refilled none comes back
+/// on top, of those half refilled a half.
+#[test]
+fn what_was_refilled_meanwhile_is_not_given_back() {
+    on_both(|store| {
+        for (name, lines) in [
+            ("bucket", "rate = \"1/10s\"\nburst = 5"),
+            ("interval", "rate = \"1/10s\"\nburst = 5\nrefill = \"interval\""),
+            ("gcra", "algorithm = \"gcra\"\nrate = \"1/10s\"\nburst = 5"),
+            ("leaky", "algorithm = \"leaky_bucket\"\nrate = \"1/10s\"\nqueue = \"40s\"\nnodelay = true"),
+        ] {
+            let limit = limit_of("one", lines);
+            let back = |one: &Check, tag, now| store.one(Op::Adjust, &Check { cost: -1, tag, ..one.clone() }, now);
+            let one = check(&limit, &format!("{name} late"), 1);
+            let receipts: Vec<i64> = (0..5).map(|_| store.one(Op::Take, &one, NOW).receipt).collect();
+            assert_eq!(store.grab(&one, 9, NOW + 50_000), 5, "{name}");
+            for receipt in receipts {
+                assert!(!back(&one, receipt, NOW + 52_000).admitted, "{name}");
+            }
+            assert_eq!(store.grab(&one, 9, NOW + 52_000), 0, "{name}");
+
+            // Half of one has come in, and half of each of two is given back.
+            let one = check(&limit, &format!("{name} between"), 1);
+            let receipts: Vec<i64> = (0..5).map(|_| store.one(Op::Take, &one, NOW).receipt).collect();
+            assert!(receipts[..2].iter().all(|receipt| back(&one, *receipt, NOW + 5000).admitted));
+            let whole = if name == "interval" { 2 } else { 1 };
+            assert_eq!(store.grab(&one, 9, NOW + 5000), whole, "{name}");
+            assert_eq!(store.grab(&one, 9, NOW + 10_000), 1, "{name}");
+        }
+    });
+}

@@ -183,7 +183,8 @@ fn gateways_in_other_zones_share_a_day() {
     if before == today {
         assert_eq!(admitted, [200, 200, 200, 200, 200, 429, 429, 429]);
         let state: String = server.client().get("sg:{all}:day:calendar").unwrap();
-        assert_eq!(state, format!("5 {}", today.strftime("%Y%m%d")));
+        let start = today.in_tz("Asia/Shanghai").unwrap().timestamp().as_millisecond();
+        assert_eq!(state, format!("5 {start} 86400000"));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Receipts by the clock of the store, not by those of the gateways that give and take them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -57,4 +57,22 @@ fn a_receipt_counts_once_whatever_the_clocks_say() {
             Client::connect(one.admin).ask("DELETE /-/limits/one/state HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n", "");
         assert_eq!(reset.status(), 200, "{}", reset.text());
     }
+}
+
+/// Given back when most of it has healed: what is left of it, not what others have charged since.
+#[test]
+fn a_receipt_is_worth_what_has_not_healed() {
+    let server = RedisServer::start(&[]);
+    let store = format!("[store]\nurl = \"{}\"\ndeadline = \"5s\"\n", server.url());
+    let gateway = Gateway::start(&format!(
+        "{store}\n[limit.one]\nrate = \"2/s\"\nburst = 5\nkey = \"all\"\n\n[[route]]\nupstream = \"echo:\"\n\
+         limits = [\"one\"]\n"
+    ));
+    let (_, receipt) = take(&gateway, 2);
+    std::thread::sleep(Duration::from_millis(700));
+    let since = Instant::now();
+    take(&gateway, 3);
+    refund(&gateway, &receipt);
+    let left = take(&gateway, 1).0.as_f64().unwrap();
+    assert!(left <= 1.0 + 2.0 * since.elapsed().as_secs_f64(), "{left} left of a burst of 5 that was charged 3 and 1");
 }

@@ -34,7 +34,7 @@ fn each_admits_its_count_and_says_when_to_come_back() {
     let to_midnight = |now: i64| 24 * HOUR_MS - now % (24 * HOUR_MS);
     // The weight of the five falls below one in the window after this one.
     let weighted = |now: i64| HOUR_MS - now % HOUR_MS + HOUR_MS / 5;
-    let parts = |now: i64| 6000 - now % 6000 + 60_000 - 1;
+    let parts = |now: i64| 6000 - now % 6000 + 60_000;
     type Wait = Box<dyn Fn(i64) -> i64>;
     let wait = |ms: i64| -> Wait { Box::new(move |_| ms) };
     let month: Wait = Box::new(|_| month_left_ms());
@@ -256,10 +256,12 @@ fn a_charge_is_given_back_once() {
         let queue = title == "leaky_bucket" && index == 0;
         let applied = [refund(&first["receipt"]), refund(&second["receipt"]), refund(&second["receipt"])];
         assert_eq!(applied, [!queue, true, false], "{title} {index}");
-        let peek = post(&gateway, "/-/decide", &order("peek", 1)).json();
-        let left = peek["decisions"][0]["limits"][0]["remaining"].as_i64().unwrap();
         let all = first["remaining"].as_i64().unwrap();
-        assert_eq!(left, all - i64::from(queue), "{title} {index}");
+        // What came in between a charge and its refund is not given back, and comes in as fast again.
+        until("what was given back is there", || {
+            let peek = post(&gateway, "/-/decide", &order("peek", 1)).json();
+            peek["decisions"][0]["limits"][0]["remaining"].as_i64().unwrap() == all - i64::from(queue)
+        });
     }
 }
 

@@ -14,11 +14,12 @@ pub fn file(name: &str) -> String {
 /// The script of the gate.
 pub fn script() -> String {
     let Some(other) = other_dir() else { return SCRIPT.to_owned() };
-    let names = std::fs::read_dir(own_dir()).unwrap().map(|entry| entry.unwrap().path());
-    names.fold(SCRIPT.to_owned(), |script, path| {
-        let name = path.file_stem().unwrap().to_str().unwrap();
-        script.replace(&read(&own_dir(), name), &read(&other, name))
-    })
+    let names = ["", "shapes/"].into_iter().flat_map(|folder| {
+        let entries = std::fs::read_dir(own_dir().join(folder)).unwrap().map(|entry| entry.unwrap().path());
+        let files = entries.filter(|path| path.extension().is_some_and(|extension| extension == "lua"));
+        files.map(move |path| format!("{folder}{}", path.file_stem().unwrap().to_str().unwrap()))
+    });
+    names.fold(SCRIPT.to_owned(), |script, name| script.replace(&read(&own_dir(), &name), &read(&other, &name)))
 }
 
 /// The same EVAL with this script.

@@ -94,8 +94,8 @@ fn generate(rule: &Rule, rng: &mut StdRng) -> Rule {
     };
     match rule {
         Rule::TokenBucket(_) => {
-            // used + need stays below 2^53: (2 burst + 2 debt + 1) per.
-            let most = (EXACT / period - 1) / 4;
+            // What is asked for at most, (burst + debt + 1) per, is no more than 2^51.
+            let most = (EXACT / period - 4) / 8;
             let most = if rng.random_bool(0.2) { most } else { most.min(200) };
             let debt = if rng.random_bool(0.3) { rng.random_range(1..=most) } else { 0 };
             Rule::TokenBucket(TokenBucket {
@@ -139,8 +139,8 @@ fn generate(rule: &Rule, rng: &mut StdRng) -> Rule {
             Rule::Concurrency(Concurrency { in_flight: rng.random_range(1..=most), lease_ms: period })
         }
         Rule::Gcra(_) => {
-            // used + need stays below 2^53: (2 burst + 1) per.
-            let most = (EXACT / period - 1) / 4;
+            // What is asked for at most, (burst + 1) per, is no more than 2^51.
+            let most = (EXACT / period - 4) / 4;
             let most = if rng.random_bool(0.2) { most } else { most.min(200) };
             let rate = if rng.random_bool(0.1) { most } else { most.min(50) };
             Rule::Gcra(Gcra {

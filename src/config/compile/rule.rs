@@ -96,8 +96,9 @@ fn token_bucket(section: &Section, rate: Option<At<Rate>>) -> Option<Rule> {
             &format!("the largest count for this period is {largest}"),
         );
     }
-    // The twins divide at most (burst + 2 debt + 1) * per, and compute at most twice that.
-    let room = (EXACT - 1) / per_ms - 1;
+    // What is used by whatever numbers and what is asked for, (burst + 2 debt + 1) * per, are half of
+    // what can be divided each.
+    let room = (EXACT / 2 - 1) / per_ms - 1;
     let at = section.node("burst").map_or(place, |node| node.place);
     let named = if section.node("burst").is_some() { "burst" } else { "rate" };
     let burst = burst.unwrap_or(count);
@@ -145,8 +146,9 @@ fn gcra(section: &Section, rate: Option<At<Rate>>) -> Option<Rule> {
     if rate >= EXACT {
         return section.fault_at("rate", place, "it is too large to stay exact", "write a smaller one");
     }
-    // The twins divide at most (burst + 1) * per, and compute at most twice that.
-    let largest = (EXACT - 1) / per_ms - 1;
+    // What is used by whatever numbers and what is asked for, (burst + 1) * per, are half of what can be
+    // divided each.
+    let largest = (EXACT / 2 - 1) / per_ms - 1;
     let (named, at) = section.node("burst").map_or(("rate", place), |node| ("burst", node.place));
     let burst = burst.unwrap_or(count);
     if burst > largest {

@@ -2,8 +2,8 @@
 //! hour, day, week, month or year of a time zone.
 //!
 //! A window starts at the first instant of its local date (at `resets_at`), whatever daylight
-//! saving does that day, and ends where the next one starts. Its id is the local date, a number
-//! that does not depend on the release of the time zone database.
+//! saving does that day, and ends where the next one starts. Whoever has the same two instants counts
+//! together, by whatever settings; other windows have records of their own.
 
 mod dates;
 
@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 
-use super::counted::{State, Window};
+use super::counted::{Record, Window};
+use super::records::{self, Recorded, State};
 use super::{Algorithm, Policy, Step};
 use dates::Windows;
 pub use dates::{Dates, Unit};
@@ -41,12 +42,13 @@ impl PartialEq for Known {
 }
 
 impl Algorithm for Calendar {
-    type State = State;
+    type State = State<Record>;
+
+    const OWN_NUMBERS: bool = true;
 
     fn params(&self, now: i64) -> Vec<i64> {
         let windows = self.windows(now);
-        let windows = windows.iter().flat_map(|window| [window.id, window.start_ms]);
-        std::iter::once(self.limit).chain(windows).collect()
+        std::iter::once(self.limit).chain(windows.map(|window| window.start_ms)).collect()
     }
 
     /// Of the window decided in last: a day is not always 24 hours long.
@@ -62,17 +64,74 @@ impl Algorithm for Calendar {
         Calendar { limit: (self.limit / n).max(1), ..self.clone() }
     }
 
-    fn decide(&self, state: Option<&State>, now: i64, cost: i64, _tag: i64) -> Step<State> {
-        self.window_at(state, now).decide(self.limit, now, cost)
+    fn decide(&self, state: Option<&Self::State>, now: i64, cost: i64, _tag: i64) -> Step<Self::State> {
+        records::decide(self, state, now, cost)
     }
 
-    fn adjust(&self, state: Option<&State>, now: i64, delta: i64, receipt: i64) -> Option<(State, i64)> {
-        self.window_at(state, now).adjust(now, delta, receipt)
+    fn adjust(&self, state: Option<&Self::State>, now: i64, delta: i64, receipt: i64) -> Option<(Self::State, i64)> {
+        records::adjust(self, state, now, delta, receipt)
     }
 
-    fn text(state: &State) -> String {
-        state.text()
+    fn text(state: &Self::State) -> String {
+        records::text(state, |Record { count, start_ms, length_ms, .. }| format!("{count} {start_ms} {length_ms}"))
     }
+}
+
+impl Recorded for Calendar {
+    type Record = Record;
+
+    /// What window comes next only its own calendar knows.
+    const KEPT_MS: i64 = 0;
+
+    fn owns(&self, record: &Record, now: i64) -> bool {
+        let windows = self.windows(now);
+        // Time does not run backwards.
+        let holds = [1, 2].iter().any(|place| *record == Record { count: record.count, ..window(&windows, *place) });
+        holds || ends_at(record, windows[1].start_ms)
+    }
+
+    fn decide_one(&self, record: Option<&Record>, now: i64, cost: i64) -> Step<Record> {
+        self.window_at(record, now).decide(self.limit, now, cost)
+    }
+
+    fn adjust_one(&self, record: Option<&Record>, now: i64, delta: i64, receipt: i64) -> Option<(Record, i64, i64)> {
+        self.window_at(record, now).adjust(now, delta, receipt)
+    }
+
+    /// Counted on the same date or later, or in a window of about the same length. Of a longer one it
+    /// is not known what was taken in this.
+    fn adopt(&self, record: &Record, now: i64) -> (Record, i64) {
+        let current = window(&self.windows(now), 1);
+        let known = record.start_ms >= current.start_ms || record.length_ms <= 2 * current.length_ms;
+        let count = if known { record.advanced(now).count } else { 0 };
+        (Record { count, ..current }, count)
+    }
+
+    fn life(record: &Record, now: i64) -> i64 {
+        record.life(now)
+    }
+
+    fn charged(record: &Record, now: i64, cost: i64) -> Record {
+        record.charged(now, cost)
+    }
+
+    fn left(&self, record: &Record, now: i64, cost: i64, receipt: i64) -> f64 {
+        record.left_units(now, cost, receipt)
+    }
+
+    fn back(record: &Record, now: i64, units: f64, _receipt: i64) -> Record {
+        record.back(now, units)
+    }
+}
+
+fn ends_at(record: &Record, ms: i64) -> bool {
+    record.start_ms + record.length_ms == ms
+}
+
+/// The window at that place, with nothing counted.
+fn window(windows: &Windows, place: usize) -> Record {
+    let start_ms = windows[place].start_ms;
+    Record { count: 0, start_ms, length_ms: windows[place + 1].start_ms - start_ms, first_hit: false }
 }
 
 impl Calendar {
@@ -84,19 +143,11 @@ impl Calendar {
         self.dates.unit
     }
 
-    fn window_at(&self, state: Option<&State>, now: i64) -> Window {
-        let [_, current, next, after, _] = self.windows(now);
-        let fresh = Window { count: 0, id: current.id, end: next.start_ms, mended: false };
-        match state {
-            Some(state) if state.id == current.id => Window { count: state.count, ..fresh },
-            // Time does not run backwards.
-            Some(state) if state.id == next.id => {
-                Window { count: state.count, id: next.id, end: after.start_ms, mended: false }
-            }
-            // Left by another clock, or by shorter windows inside this one.
-            Some(state) if state.id > current.id => Window { count: state.count, mended: true, ..fresh },
-            _ => fresh,
-        }
+    /// `record` is one of the window before, of this one or of the next.
+    fn window_at(&self, record: Option<&Record>, now: i64) -> Window {
+        let current = window(&self.windows(now), 1);
+        let record = record.filter(|record| !ends_at(record, current.start_ms)).copied().unwrap_or(current);
+        Window { record, end: record.start_ms + record.length_ms, mended: false }
     }
 
     /// Copied: counting the readers of one allocation would make the workers wait for each other.

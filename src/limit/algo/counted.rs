@@ -4,55 +4,95 @@
 use super::Step;
 use crate::limit::answer::{Answer, NEVER};
 
-/// `count` units were taken in the window `id`.
+/// No record counts more.
+const MOST: i64 = 1 << 52;
+
+/// `count` units were taken in the window of `length_ms` from `start_ms` on.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct State {
+pub struct Record {
     pub count: i64,
-    pub id: i64,
+    pub start_ms: i64,
+    pub length_ms: i64,
+    /// The next window starts with its first request, not where this one ends.
+    pub first_hit: bool,
 }
 
-/// The window that holds now.
+/// The window that holds now, as a rule sees it.
 pub struct Window {
-    pub count: i64,
-    pub id: i64,
+    pub record: Record,
+    /// When it ends.
     pub end: i64,
     /// It has to be stored even after a refusal.
     pub mended: bool,
 }
 
 impl Window {
-    pub fn decide(mut self, limit: i64, now: i64, cost: i64) -> Step<State> {
-        let admitted = cost == 0 || self.count + cost <= limit;
+    pub fn decide(self, limit: i64, now: i64, cost: i64) -> Step<Record> {
+        let Window { mut record, end, mended } = self;
+        let admitted = cost == 0 || record.count + cost <= limit;
         if admitted {
-            self.count += cost;
+            record.count += cost;
         }
 
-        let left = self.end - now;
+        let left = end - now;
         let mut retry_ms = 0;
         if cost > limit {
             retry_ms = NEVER;
         } else if !admitted {
             retry_ms = left;
         }
-        let store = cost > 0 && (admitted || self.mended);
-        let remaining = (limit - self.count).max(0);
+        let store = cost > 0 && (admitted || mended);
+        let remaining = (limit - record.count).max(0);
         Step {
-            answer: Answer { admitted, remaining, retry_ms, reset_ms: left, receipt: self.id },
-            next: store.then_some((State { count: self.count, id: self.id }, left)),
+            answer: Answer { admitted, remaining, retry_ms, reset_ms: left, receipt: now.max(record.start_ms) },
+            next: store.then_some((record, left)),
         }
     }
 
-    /// The receipt is the id of the window charged; when that window is over nothing is given back.
-    pub fn adjust(self, now: i64, delta: i64, receipt: i64) -> Option<(State, i64)> {
-        if delta < 0 && (self.count == 0 || self.id != receipt) {
+    /// The receipt is the time of the charge; when its window is over nothing is given back.
+    pub fn adjust(self, now: i64, delta: i64, receipt: i64) -> Option<(Record, i64, i64)> {
+        let Window { mut record, end, .. } = self;
+        if delta < 0 && record.left(-delta, receipt) == 0 {
             return None;
         }
-        Some((State { count: (self.count + delta).max(0), id: self.id }, self.end - now))
+        record.count = (record.count + delta).clamp(0, MOST);
+        Some((record, end - now, delta))
     }
 }
 
-impl State {
-    pub fn text(self) -> String {
-        format!("{} {}", self.count, self.id)
+impl Record {
+    /// The window that holds now, by the numbers of the record.
+    pub fn advanced(&self, now: i64) -> Record {
+        if now < self.start_ms + self.length_ms {
+            return *self;
+        }
+        let whole = now - (now - self.start_ms) % self.length_ms;
+        Record { count: 0, start_ms: if self.first_hit { now } else { whole }, ..*self }
+    }
+
+    pub fn charged(&self, now: i64, cost: i64) -> Record {
+        let record = self.advanced(now);
+        Record { count: (record.count + cost).min(MOST), ..record }
+    }
+
+    pub fn life(&self, now: i64) -> i64 {
+        if self.count == 0 { 0 } else { self.start_ms + self.length_ms - now }
+    }
+
+    /// How much of a charge of `cost`, made at `charged_ms`, is counted in this window.
+    pub fn left(&self, cost: i64, charged_ms: i64) -> i64 {
+        let within = self.start_ms <= charged_ms && charged_ms < self.start_ms + self.length_ms;
+        if within { cost.min(self.count) } else { 0 }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "below 2^53")]
+    pub fn left_units(&self, now: i64, cost: i64, charged_ms: i64) -> f64 {
+        self.advanced(now).left(cost, charged_ms) as f64
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "at most a cost")]
+    pub fn back(&self, now: i64, units: f64) -> Record {
+        let record = self.advanced(now);
+        Record { count: (record.count - units as i64).max(0), ..record }
     }
 }

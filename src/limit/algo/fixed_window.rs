@@ -1,7 +1,8 @@
 //! Fixed window; twin of `lua/fixed_window.lua`, same names, same order. At most `limit` in each
 //! window, hence at most twice that in any stretch as long as a window.
 
-use super::counted::{State, Window};
+use super::counted::{Record, Window};
+use super::records::{self, Recorded, State};
 use super::{Algorithm, Policy, Step};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -13,7 +14,9 @@ pub struct FixedWindow {
 }
 
 impl Algorithm for FixedWindow {
-    type State = State;
+    type State = State<Record>;
+
+    const OWN_NUMBERS: bool = true;
 
     fn params(&self, _now: i64) -> Vec<i64> {
         vec![self.limit, self.window_ms, i64::from(self.clock)]
@@ -23,16 +26,18 @@ impl Algorithm for FixedWindow {
         Policy { quota: self.limit, window_ms: self.window_ms }
     }
 
-    fn decide(&self, state: Option<&State>, now: i64, cost: i64, _tag: i64) -> Step<State> {
-        self.window_at(state, now).decide(self.limit, now, cost)
+    fn decide(&self, state: Option<&Self::State>, now: i64, cost: i64, _tag: i64) -> Step<Self::State> {
+        records::decide(self, state, now, cost)
     }
 
-    fn adjust(&self, state: Option<&State>, now: i64, delta: i64, receipt: i64) -> Option<(State, i64)> {
-        self.window_at(state, now).adjust(now, delta, receipt)
+    fn adjust(&self, state: Option<&Self::State>, now: i64, delta: i64, receipt: i64) -> Option<(Self::State, i64)> {
+        records::adjust(self, state, now, delta, receipt)
     }
 
-    fn text(state: &State) -> String {
-        state.text()
+    fn text(state: &Self::State) -> String {
+        records::text(state, |Record { count, start_ms, length_ms, first_hit }| {
+            format!("{count} {start_ms} {length_ms} {}", i64::from(!first_hit))
+        })
     }
 
     fn share(&self, n: i64) -> FixedWindow {
@@ -40,14 +45,56 @@ impl Algorithm for FixedWindow {
     }
 }
 
+impl Recorded for FixedWindow {
+    type Record = Record;
+
+    fn owns(&self, record: &Record, _now: i64) -> bool {
+        record.length_ms == self.window_ms && record.first_hit != self.clock
+    }
+
+    fn decide_one(&self, record: Option<&Record>, now: i64, cost: i64) -> Step<Record> {
+        self.window_at(record, now).decide(self.limit, now, cost)
+    }
+
+    fn adjust_one(&self, record: Option<&Record>, now: i64, delta: i64, receipt: i64) -> Option<(Record, i64, i64)> {
+        self.window_at(record, now).adjust(now, delta, receipt)
+    }
+
+    /// The window keeps its start, and ends by this period. On the clock it starts where it must: a much
+    /// longer one that started before tells nothing of this.
+    fn adopt(&self, record: &Record, now: i64) -> (Record, i64) {
+        let other = record.advanced(now);
+        let Window { mut record, .. } = self.window_at(Some(&other), now);
+        if self.clock && other.length_ms <= 2 * self.window_ms {
+            record.count = other.count;
+        }
+        (record, record.count)
+    }
+
+    fn life(record: &Record, now: i64) -> i64 {
+        record.life(now)
+    }
+
+    fn charged(record: &Record, now: i64, cost: i64) -> Record {
+        record.charged(now, cost)
+    }
+
+    fn left(&self, record: &Record, now: i64, cost: i64, receipt: i64) -> f64 {
+        record.left_units(now, cost, receipt)
+    }
+
+    fn back(record: &Record, now: i64, units: f64, _receipt: i64) -> Record {
+        record.back(now, units)
+    }
+}
+
 impl FixedWindow {
-    /// The id of a window is its start.
-    fn window_at(&self, state: Option<&State>, now: i64) -> Window {
+    fn window_at(&self, record: Option<&Record>, now: i64) -> Window {
         let FixedWindow { window_ms: window, clock, .. } = *self;
 
         let (mut count, mut start, mut mended) = (0, now, false);
-        if let Some(state) = state {
-            (count, start) = (state.count, state.id);
+        if let Some(record) = record {
+            (count, start) = (record.count, record.start_ms);
             // A start further ahead than a whole window was left by another clock. It must be mended
             // for good, or the window would start anew with each refusal.
             if start > now + window {
@@ -64,6 +111,7 @@ impl FixedWindow {
         } else if at >= start + window {
             (count, start) = (0, at);
         }
-        Window { count, id: start, end: start + window, mended }
+        let record = Record { count, start_ms: start, length_ms: window, first_hit: !clock };
+        Window { record, end: start + window, mended }
     }
 }

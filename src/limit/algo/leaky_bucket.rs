@@ -2,10 +2,11 @@
 //! leave evenly, never closer than `per_ms / rate`; what comes faster waits for its slot, at most
 //! `queue_ms`, and is refused beyond.
 //!
-//! The state counts what has not left, in units of unit x ms: nothing is rounded, and a changed
-//! rate or queue keeps what was taken.
+//! The state counts what has not left, whatever the queue: the next free slot of a record is
+//! `used / rate` ms after its time, exactly.
 
-use super::token_bucket::rescale;
+use super::records::{self, Recorded, State};
+use super::refill::{MOST, Record};
 use super::{Algorithm, Policy, Step, div_ceil};
 use crate::limit::answer::{Answer, NEVER};
 
@@ -19,17 +20,10 @@ pub struct LeakyBucket {
     pub nodelay: bool,
 }
 
-/// `used` unit x `per_ms` were taken and have not left as of `at_ms`: the next free slot is
-/// `used / rate` ms after it, exactly.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct State {
-    used: i64,
-    at_ms: i64,
-    per_ms: i64,
-}
-
 impl Algorithm for LeakyBucket {
-    type State = State;
+    type State = State<Record>;
+
+    const OWN_NUMBERS: bool = true;
 
     fn params(&self, _now_ms: i64) -> Vec<i64> {
         let LeakyBucket { rate, per_ms, queue_ms, nodelay } = *self;
@@ -53,9 +47,29 @@ impl Algorithm for LeakyBucket {
         !self.nodelay && self.queue_ms > 0
     }
 
-    fn decide(&self, state: Option<&State>, now: i64, cost: i64, _tag: i64) -> Step<State> {
+    fn decide(&self, state: Option<&Self::State>, now: i64, cost: i64, _tag: i64) -> Step<Self::State> {
+        records::decide(self, state, now, cost)
+    }
+
+    fn adjust(&self, state: Option<&Self::State>, now: i64, delta: i64, receipt: i64) -> Option<(Self::State, i64)> {
+        records::adjust(self, state, now, delta, receipt)
+    }
+
+    fn text(state: &Self::State) -> String {
+        records::text(state, |record| record.text(4))
+    }
+}
+
+impl Recorded for LeakyBucket {
+    type Record = Record;
+
+    fn owns(&self, record: &Record, now: i64) -> bool {
+        record.same_basis(&self.new(0, now))
+    }
+
+    fn decide_one(&self, record: Option<&Record>, now: i64, cost: i64) -> Step<Record> {
         let LeakyBucket { rate, per_ms: per, nodelay, .. } = *self;
-        let (mut used, mended) = self.level(state, now);
+        let (mut used, mended) = self.level(record, now);
         let (full, burst) = (self.full(), self.burst());
 
         let need = cost.min(burst + 1) * per;
@@ -75,53 +89,78 @@ impl Algorithm for LeakyBucket {
 
         let reset_ms = div_ceil(used, rate);
         let store = cost > 0 && (admitted || mended);
-        let remaining = (full - used) / per;
+        let remaining = ((full - used) / per).max(0);
+        let receipt = if nodelay { now } else { self.slot(used, now) };
         Step {
-            answer: Answer { admitted, remaining, retry_ms, reset_ms, receipt: self.slot(used, now) },
-            next: store.then_some((State { used, at_ms: now, per_ms: per }, reset_ms)),
+            answer: Answer { admitted, remaining, retry_ms, reset_ms, receipt },
+            next: store.then(|| (self.new(used, now), reset_ms)),
         }
     }
 
-    /// The receipt is the slot after the charge. Where requests wait for their slots only the last
-    /// one can be given back: those behind others would leave a hole.
-    fn adjust(&self, state: Option<&State>, now: i64, delta: i64, receipt: i64) -> Option<(State, i64)> {
+    /// The receipt is the time of the charge, and as much is given back as is still there of it for
+    /// certain. Where requests wait for their slots it is the slot after the charge, and only the
+    /// last one can be given back: those behind others would leave a hole.
+    fn adjust_one(&self, record: Option<&Record>, now: i64, delta: i64, receipt: i64) -> Option<(Record, i64, i64)> {
         let LeakyBucket { rate, per_ms: per, nodelay, .. } = *self;
-        let (mut used, _) = self.level(state, now);
-        if delta < 0 && (used == 0 || !nodelay && self.slot(used, now) != receipt) {
-            return None;
+        let (before, _) = self.level(record, now);
+        let (mut used, mut more) = (before, 0);
+        if delta < 0 {
+            let need = (-delta).min(MOST / per) * per;
+            used -= match nodelay {
+                true => self.new(before, now).left(need, receipt),
+                false if self.slot(before, now) == receipt => need.min(before),
+                false => 0,
+            };
+            if used == before {
+                return None;
+            }
+        } else {
+            used = (used + delta.min(self.burst()) * per).min(self.full()).max(used);
+            more = div_ceil(used - before, per);
         }
-        let burst = self.burst();
-        used = (used + delta.min(burst).max(-burst) * per).min(self.full()).max(0);
-        Some((State { used, at_ms: now, per_ms: per }, div_ceil(used, rate).max(1)))
+        Some((self.new(used, now), div_ceil(used, rate).max(1), more))
     }
 
-    fn text(state: &State) -> String {
-        format!("{} {} {}", state.used, state.at_ms, state.per_ms)
+    fn adopt(&self, record: &Record, now: i64) -> (Record, i64) {
+        let record = record.adopted(self.new(0, now), now);
+        (record, record.used)
+    }
+
+    fn life(record: &Record, now: i64) -> i64 {
+        record.whole_at() - now
+    }
+
+    fn charged(record: &Record, now: i64, cost: i64) -> Record {
+        record.charged(now, cost)
+    }
+
+    /// A slot says nothing of those by other numbers.
+    fn left(&self, record: &Record, now: i64, cost: i64, receipt: i64) -> f64 {
+        if self.nodelay { record.left_units(now, cost, receipt) } else { 0.0 }
+    }
+
+    fn back(record: &Record, now: i64, units: f64, _receipt: i64) -> Record {
+        record.back(now, units)
     }
 }
 
 impl LeakyBucket {
-    /// What has not left by now, and whether that has to be stored even after a refusal.
-    fn level(&self, state: Option<&State>, now: i64) -> (i64, bool) {
-        let LeakyBucket { rate, per_ms: per, .. } = *self;
-        let full = self.full();
-        let Some(state) = state else { return (0, false) };
+    fn new(&self, used: i64, at_ms: i64) -> Record {
+        Record { used, at_ms, rate: self.rate, per_ms: self.per_ms, lump_ms: 1 }
+    }
 
-        let (mut used, at) = (state.used, state.at_ms);
-        if state.per_ms != per {
-            used = rescale(used, state.per_ms, per);
-        }
-        used = used.min(full);
+    /// What has not left by now, and whether that has to be stored even after a refusal.
+    fn level(&self, record: Option<&Record>, now: i64) -> (i64, bool) {
+        let Some(record) = record else { return (0, false) };
+        let Record { used, at_ms: at, rate, .. } = *record;
         if at <= now {
-            if now - at >= div_ceil(used, rate) {
-                return (0, false);
-            }
-            return (used - (now - at) * rate, false);
+            return (record.advanced(now).used, false);
         }
         // The clock went back: the slots stay where they are, but none may be further ahead than
-        // the queue is long, and that for good.
-        if at - now > (full - used) / rate {
-            return (full, true);
+        // the queue is long, or than they were, and that for good.
+        let most = self.full().max(used);
+        if at - now > (most - used) / rate {
+            return (most, true);
         }
         (used + (at - now) * rate, false)
     }
@@ -138,6 +177,9 @@ impl LeakyBucket {
 
     /// The slot `used` after now, in microseconds.
     fn slot(&self, used: i64, now: i64) -> i64 {
-        (now + used / self.rate) * 1000 + used % self.rate * 1000 / self.rate
+        (now + (used / self.rate).min(SLOT_MOST_MS)) * 1000 + used % self.rate * 1000 / self.rate
     }
 }
+
+/// Slots further ahead, which no queue reaches, are not told apart.
+const SLOT_MOST_MS: i64 = 1_000_000_000_000;

@@ -1,8 +1,11 @@
 //! The algorithms. Each is one file here and one of the same name in `lua/`, twins that decide
 //! alike, and one entry in the list below: the rule and state enums, the config names and the
-//! Redis script derive from it. `counted` and `tree` are what two of them share. Nothing in this folder does I/O or reads a clock.
+//! Redis script derive from it. `counted`, `refill` and `tree` are what some of them share, `records` is how
+//! changed numbers forget nothing. Nothing in this folder does I/O or reads a clock.
 
-pub mod counted;
+mod counted;
+mod records;
+mod refill;
 mod tree;
 
 use super::answer::{Answer, Policy};
@@ -14,6 +17,9 @@ pub trait Algorithm {
 
     /// Whether `decide` needs its `tag`.
     const TAGGED: bool = false;
+
+    /// Whether a charge is corrected by the numbers that it was made by, whatever the key has now.
+    const OWN_NUMBERS: bool = false;
 
     /// The rule's numbers in the order the Lua twin reads them. `now_ms` is the caller's idea of
     /// the time, for what depends on the calendar; the twin decides by the store's own.
@@ -103,7 +109,14 @@ macro_rules! algorithms {
         /// The Redis script: what algorithms share, a constructor per algorithm file, the shapes of state, the gate.
         pub const SCRIPT: &str = concat!(
             "local modules = {}\n",
+            include_str!("../../../lua/records.lua"),
+            "local function refill()\n",
+            include_str!("../../../lua/refill.lua"),
+            "end\nlocal function counted()\n",
             include_str!("../../../lua/counted.lua"),
+            "end\nlocal function bucket(fields)\n",
+            include_str!("../../../lua/bucket.lua"),
+            "end\n",
             $("modules[#modules + 1] = function()\n",
               include_str!(concat!("../../../lua/", stringify!($module), ".lua")),
               "end\n",)*
@@ -149,6 +162,11 @@ macro_rules! algorithms {
             /// Whether a decision needs a number that no other has.
             pub fn tagged(&self) -> bool {
                 match self { $(Rule::$Name(_) => $module::$Name::TAGGED),* }
+            }
+
+            /// See [`Algorithm::OWN_NUMBERS`].
+            pub fn own_numbers(&self) -> bool {
+                match self { $(Rule::$Name(_) => $module::$Name::OWN_NUMBERS),* }
             }
 
             /// A state of another algorithm counts as none.

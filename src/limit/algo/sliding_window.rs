@@ -5,6 +5,7 @@
 //! counters, each a part of the window: all that the window touches count in full, so no stretch
 //! as long as a window ever admits more than `limit`.
 
+use super::records::{self, Recorded, State};
 use super::{Algorithm, Policy, Step, div_ceil};
 use crate::limit::answer::{Answer, NEVER};
 
@@ -19,8 +20,9 @@ pub struct SlidingWindow {
 
 /// Counters from the one numbered `id` (time / `unit_ms`) backwards.
 #[derive(Clone, Debug, PartialEq)]
-pub struct State {
+pub struct Record {
     unit_ms: i64,
+    window_ms: i64,
     id: i64,
     counts: Vec<i64>,
 }
@@ -31,7 +33,9 @@ const EXACT: i64 = (1 << 52) - 1;
 const COUNTERS: i64 = 64;
 
 impl Algorithm for SlidingWindow {
-    type State = State;
+    type State = State<Record>;
+
+    const OWN_NUMBERS: bool = true;
 
     fn params(&self, _now: i64) -> Vec<i64> {
         vec![self.limit, self.window_ms, self.unit_ms]
@@ -45,8 +49,35 @@ impl Algorithm for SlidingWindow {
         SlidingWindow { limit: (self.limit / n).max(1), ..*self }
     }
 
-    fn decide(&self, state: Option<&State>, now: i64, cost: i64, _tag: i64) -> Step<State> {
-        let mut counted = self.counts_at(state, now);
+    fn decide(&self, state: Option<&Self::State>, now: i64, cost: i64, _tag: i64) -> Step<Self::State> {
+        records::decide(self, state, now, cost)
+    }
+
+    fn adjust(&self, state: Option<&Self::State>, now: i64, delta: i64, receipt: i64) -> Option<(Self::State, i64)> {
+        records::adjust(self, state, now, delta, receipt)
+    }
+
+    fn text(state: &Self::State) -> String {
+        records::text(state, |Record { unit_ms, window_ms, id, counts }| {
+            let mut text = format!("{unit_ms} {window_ms} {id}");
+            for count in counts {
+                text.push(' ');
+                text.push_str(&count.to_string());
+            }
+            text
+        })
+    }
+}
+
+impl Recorded for SlidingWindow {
+    type Record = Record;
+
+    fn owns(&self, record: &Record, _now: i64) -> bool {
+        record.unit_ms == self.unit_ms && record.window_ms == self.window_ms
+    }
+
+    fn decide_one(&self, record: Option<&Record>, now: i64, cost: i64) -> Step<Record> {
+        let mut counted = self.counts_at(record, now);
 
         let mut free = self.room(&counted);
         let admitted = cost == 0 || cost <= free;
@@ -63,37 +94,64 @@ impl Algorithm for SlidingWindow {
 
         let reset_ms = self.clear_at(&counted, now) - now;
         let store = cost > 0 && (admitted || counted.mended);
-        let receipt = counted.id * self.unit_ms;
+        let receipt = counted.at;
         Step {
             answer: Answer { admitted, remaining: free.max(0), retry_ms, reset_ms, receipt },
             next: store.then(|| (self.stored(counted), reset_ms.max(1))),
         }
     }
 
-    /// The receipt is the start of the counter charged; when it no longer counts nothing is given
+    /// The receipt is the time of the charge; when its counter no longer counts nothing is given
     /// back.
-    fn adjust(&self, state: Option<&State>, now: i64, delta: i64, receipt: i64) -> Option<(State, i64)> {
-        let mut counted = self.counts_at(state, now);
+    fn adjust_one(&self, record: Option<&Record>, now: i64, delta: i64, receipt: i64) -> Option<(Record, i64, i64)> {
+        let mut counted = self.counts_at(record, now);
         let mut place = 0;
         if delta < 0 {
-            place = usize::try_from(counted.id - receipt.div_euclid(self.unit_ms)).ok()?;
-            if receipt % self.unit_ms != 0 || counted.get(place) == 0 {
-                return None;
-            }
+            place = self.place_of(&counted, receipt)?;
         }
         let changed = (counted.get(place) + delta).min(self.most()).max(0);
         counted.add(place, changed - counted.get(place));
         let reset_ms = self.clear_at(&counted, now) - now;
-        Some((self.stored(counted), reset_ms.max(1)))
+        Some((self.stored(counted), reset_ms.max(1), delta))
     }
 
-    fn text(state: &State) -> String {
-        let mut text = format!("{} {}", state.unit_ms, state.id);
-        for count in &state.counts {
-            text.push(' ');
-            text.push_str(&count.to_string());
+    fn adopt(&self, record: &Record, now: i64) -> (Record, i64) {
+        let living = SlidingWindow::of(record).counts_at(Some(record), now);
+        let mut counted = Counted { id: now / self.unit_ms, counts: Vec::new(), at: now, mended: false };
+        self.move_into(&mut counted, &living, record.unit_ms, now);
+        let used = counted.counts.iter().sum();
+        (self.stored(counted), used)
+    }
+
+    fn life(record: &Record, now: i64) -> i64 {
+        let rule = SlidingWindow::of(record);
+        rule.clear_at(&rule.counts_at(Some(record), now), now) - now
+    }
+
+    fn charged(record: &Record, now: i64, cost: i64) -> Record {
+        let rule = SlidingWindow::of(record);
+        let mut counted = rule.counts_at(Some(record), now);
+        let more = cost.min(rule.most() - counted.get(0));
+        counted.add(0, more);
+        rule.stored(counted)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "below 2^53")]
+    fn left(&self, record: &Record, now: i64, cost: i64, receipt: i64) -> f64 {
+        let rule = SlidingWindow::of(record);
+        let counted = rule.counts_at(Some(record), now);
+        rule.place_of(&counted, receipt).map_or(0, |place| counted.get(place).min(cost)) as f64
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "at most a cost")]
+    fn back(record: &Record, now: i64, units: f64, receipt: i64) -> Record {
+        let rule = SlidingWindow::of(record);
+        let mut counted = rule.counts_at(Some(record), now);
+        if let Some(place) = rule.place_of(&counted, receipt) {
+            let given = counted.get(place).min(units as i64);
+            counted.add(place, -given);
         }
-        text
+        rule.stored(counted)
     }
 }
 
@@ -132,6 +190,11 @@ impl SlidingWindow {
         EXACT / if precision == 2 { window_ms } else { COUNTERS }
     }
 
+    /// Whose basis the record is of.
+    fn of(record: &Record) -> SlidingWindow {
+        SlidingWindow { limit: 0, window_ms: record.window_ms, unit_ms: record.unit_ms }
+    }
+
     pub fn weighted(&self) -> bool {
         self.unit_ms == self.window_ms
     }
@@ -140,22 +203,19 @@ impl SlidingWindow {
         EXACT / if self.weighted() { self.window_ms } else { COUNTERS }
     }
 
-    /// When the counter of that number no longer counts. Of a strict one the last ms may hold a
-    /// charge; a weighted one has lost its weight when the window after it ends.
+    /// When the counter of that number no longer counts. Of a strict one the last ms may hold a charge
+    /// made at its end, which is a whole window ago only a ms after that; a weighted one has lost its
+    /// weight when the window after it ends.
     fn expiry(&self, id: i64) -> i64 {
-        (id + 1) * self.unit_ms + self.window_ms - i64::from(!self.weighted())
+        (id + 1) * self.unit_ms + self.window_ms
     }
 
-    fn counts_at(&self, state: Option<&State>, now: i64) -> Counted {
+    fn counts_at(&self, record: Option<&Record>, now: i64) -> Counted {
         let SlidingWindow { window_ms: window, unit_ms: unit, .. } = *self;
         let mut counted = Counted { id: now / unit, counts: Vec::new(), at: now, mended: false };
-        let Some(state) = state else { return counted };
-        if state.unit_ms != unit {
-            self.move_into(&mut counted, state, now);
-            return counted;
-        }
+        let Some(record) = record else { return counted };
 
-        let mut newest = state.id;
+        let mut newest = record.id;
         // Further ahead than a whole window was left by another clock. It must be mended for good,
         // or the window would never pass.
         if newest * unit > now + window {
@@ -168,15 +228,21 @@ impl SlidingWindow {
             return counted;
         }
         counted.counts.resize(usize::try_from(counted.id - newest).unwrap_or(0), 0);
-        let living = (0..).zip(&state.counts).take_while(|(age, _)| self.expiry(newest - age) > counted.at);
+        let living = (0..).zip(&record.counts).take_while(|(age, _)| self.expiry(newest - age) > counted.at);
         counted.counts.extend(living.map(|(_, count)| (*count).min(self.most())));
         counted
     }
 
+    /// The place of the counter that holds a charge of that time, if it still counts any.
+    fn place_of(&self, counted: &Counted, charged_ms: i64) -> Option<usize> {
+        let place = usize::try_from(counted.id - charged_ms.div_euclid(self.unit_ms)).ok()?;
+        (counted.get(place) > 0).then_some(place)
+    }
+
     /// Counters of another unit, each at the latest time its charges can be of.
-    fn move_into(&self, counted: &mut Counted, state: &State, now: i64) {
-        for (age, count) in (0..).zip(&state.counts) {
-            let latest = ((state.id - age + 1) * state.unit_ms - 1).min(now);
+    fn move_into(&self, counted: &mut Counted, from: &Counted, unit_ms: i64, now: i64) {
+        for (age, count) in (0..).zip(&from.counts) {
+            let latest = ((from.id - age + 1) * unit_ms - 1).min(now);
             let home = latest.div_euclid(self.unit_ms);
             if *count > 0 && self.expiry(home) > now {
                 let place = usize::try_from(counted.id - home).unwrap_or(0);
@@ -184,7 +250,6 @@ impl SlidingWindow {
                 counted.add(place, sum - counted.get(place));
             }
         }
-        counted.mended = true;
     }
 
     /// What could be taken now, below 0 if more than `limit` is taken.
@@ -225,9 +290,9 @@ impl SlidingWindow {
         newest.map_or(now, |(age, _)| self.expiry(counted.id - age))
     }
 
-    fn stored(&self, Counted { id, mut counts, .. }: Counted) -> State {
+    fn stored(&self, Counted { id, mut counts, .. }: Counted) -> Record {
         let size = counts.iter().rposition(|count| *count > 0).map_or(1, |last| last + 1);
         counts.resize(size, 0);
-        State { unit_ms: self.unit_ms, id, counts }
+        Record { unit_ms: self.unit_ms, window_ms: self.window_ms, id, counts }
     }
 }

@@ -1,9 +1,10 @@
 //! Token bucket in exact integers; twin of `lua/token_bucket.lua`, same names, same order.
 //!
-//! The state counts what was taken and not yet refilled, in units of token x ms, so neither
-//! refill nor charge ever divides. A raised or lowered burst therefore keeps what was consumed,
-//! and a bucket that has refilled equals an absent one.
+//! The state counts what was taken and not yet refilled, whatever the burst, so a raised or lowered
+//! one keeps it, and a bucket that has refilled equals an absent one.
 
+use super::records::{self, Recorded, State};
+use super::refill::{MOST, Record};
 use super::{Algorithm, Policy, Step, div_ceil};
 use crate::limit::answer::{Answer, NEVER};
 
@@ -22,20 +23,14 @@ pub struct TokenBucket {
     pub empty: bool,
 }
 
-/// `used` token x `per_ms` were taken and not yet refilled as of `at_ms`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct State {
-    used: i64,
-    at_ms: i64,
-    per_ms: i64,
-}
-
 /// How long a bucket that starts empty is remembered once it is full; a client idle for longer
 /// starts empty again.
 const EMPTY_KEPT_MS: i64 = 86_400_000;
 
 impl Algorithm for TokenBucket {
-    type State = State;
+    type State = State<Record>;
+
+    const OWN_NUMBERS: bool = true;
 
     fn params(&self, _now: i64) -> Vec<i64> {
         let TokenBucket { rate, per_ms, burst, debt, interval, empty } = *self;
@@ -46,9 +41,42 @@ impl Algorithm for TokenBucket {
         Policy { quota: self.burst, window_ms: div_ceil(self.burst * self.per_ms, self.rate) }
     }
 
-    fn decide(&self, state: Option<&State>, now: i64, cost: i64, _tag: i64) -> Step<State> {
+    fn decide(&self, state: Option<&Self::State>, now: i64, cost: i64, _tag: i64) -> Step<Self::State> {
+        records::decide(self, state, now, cost)
+    }
+
+    fn adjust(&self, state: Option<&Self::State>, now: i64, delta: i64, receipt: i64) -> Option<(Self::State, i64)> {
+        records::adjust(self, state, now, delta, receipt)
+    }
+
+    fn text(state: &Self::State) -> String {
+        records::text(state, |record| record.text(5))
+    }
+
+    /// The refill of a continuous bucket is shared exactly, by a period n times as long.
+    fn share(&self, n: i64) -> TokenBucket {
+        let TokenBucket { rate, per_ms, burst, debt, .. } = *self;
+        let (rate, per_ms) = match self.interval {
+            true if rate >= n => (rate / n, per_ms),
+            true => (1, per_ms * div_ceil(n, rate)),
+            false => (rate, per_ms * n),
+        };
+        TokenBucket { rate, per_ms, burst: (burst / n).max(1), debt: debt / n, ..*self }
+    }
+}
+
+impl Recorded for TokenBucket {
+    type Record = Record;
+
+    fn owns(&self, record: &Record, now: i64) -> bool {
+        record.same_basis(&self.new(0, now))
+    }
+
+    fn decide_one(&self, record: Option<&Record>, now: i64, cost: i64) -> Step<Record> {
         let TokenBucket { per_ms: per, burst, debt, .. } = *self;
-        let Level { mut used, at, full, floor_debt, lump, gain, mended } = self.level(state, now);
+        let Level { record: Record { used, at_ms: at, lump_ms: lump, .. }, full, floor_debt, mended } =
+            self.level(record, now);
+        let (mut used, gain) = (used, self.rate * lump);
 
         let need = cost.min(burst + debt + 1) * per;
         let mut over = used + need - full;
@@ -70,94 +98,95 @@ impl Algorithm for TokenBucket {
         let store = cost > 0 && (admitted || mended);
         let remaining = ((full - used) / per).max(0);
         Step {
-            answer: Answer { admitted, remaining, retry_ms, reset_ms: reset_ms.max(0), receipt: 0 },
-            next: store.then_some((State { used, at_ms: at, per_ms: per }, self.life(reset_ms))),
+            answer: Answer { admitted, remaining, retry_ms, reset_ms: reset_ms.max(0), receipt: now.max(at) },
+            next: store.then(|| (self.new(used, at), self.stored_for(reset_ms))),
         }
     }
 
-    /// Tokens given back fill the bucket at most; tokens taken on top empty it at most to its debt.
-    fn adjust(&self, state: Option<&State>, now: i64, delta: i64, _receipt: i64) -> Option<(State, i64)> {
+    /// The receipt is the time of the charge: what came in since is not given back, as it may have
+    /// been the charge's own. Tokens taken on top empty the bucket at most to its debt.
+    fn adjust_one(&self, record: Option<&Record>, now: i64, delta: i64, receipt: i64) -> Option<(Record, i64, i64)> {
         let TokenBucket { per_ms: per, burst, debt, .. } = *self;
-        let Level { mut used, mut at, full, floor_debt, lump, gain, .. } = self.level(state, now);
-        if delta < 0 && (used == 0 || state.is_none()) {
-            return None;
+        let Level { record: level, full, floor_debt, .. } = self.level(record, now);
+        let (mut used, mut at, mut more) = (level.used, level.at_ms, 0);
+        if delta < 0 {
+            let need = (-delta).min(MOST / per) * per;
+            let given = level.left(need, receipt);
+            if given == 0 || record.is_none() {
+                return None;
+            }
+            used -= given;
+        } else {
+            used = (used + delta.min(burst + debt) * per).min(full + floor_debt).max(used);
+            more = div_ceil(used - level.used, per);
         }
-        let change = delta.clamp(-burst - debt, burst + debt) * per;
-        used = (used + change).min(full + floor_debt).max(0);
         if used == 0 {
             at = now.max(at);
         }
-        let life = self.life(at + div_ceil(used, gain) * lump - now);
-        Some((State { used, at_ms: at, per_ms: per }, life))
+        let record = self.new(used, at);
+        let life = self.stored_for(record.whole_at() - now);
+        Some((record, life, more))
     }
 
-    fn text(state: &State) -> String {
-        format!("{} {} {}", state.used, state.at_ms, state.per_ms)
+    fn adopt(&self, record: &Record, now: i64) -> (Record, i64) {
+        let record = record.adopted(self.new(0, now), now);
+        (record, record.used)
     }
 
-    /// The refill of a continuous bucket is shared exactly, by a period n times as long.
-    fn share(&self, n: i64) -> TokenBucket {
-        let TokenBucket { rate, per_ms, burst, debt, .. } = *self;
-        let (rate, per_ms) = match self.interval {
-            true if rate >= n => (rate / n, per_ms),
-            true => (1, per_ms * div_ceil(n, rate)),
-            false => (rate, per_ms * n),
-        };
-        TokenBucket { rate, per_ms, burst: (burst / n).max(1), debt: debt / n, ..*self }
+    fn lasts(&self, record: &Record, now: i64) -> i64 {
+        self.stored_for(Self::life(record, now)).max(1)
+    }
+
+    fn life(record: &Record, now: i64) -> i64 {
+        record.whole_at() - now
+    }
+
+    fn charged(record: &Record, now: i64, cost: i64) -> Record {
+        record.charged(now, cost)
+    }
+
+    fn left(&self, record: &Record, now: i64, cost: i64, receipt: i64) -> f64 {
+        record.left_units(now, cost, receipt)
+    }
+
+    fn back(record: &Record, now: i64, units: f64, _receipt: i64) -> Record {
+        record.back(now, units)
     }
 }
 
-/// What was taken and not yet refilled by now, the stamp it holds for, the sizes involved, and
-/// whether the state has to be stored even after a refusal.
+/// What was taken and not yet refilled by now, the sizes involved, and whether the state has to be
+/// stored even after a refusal.
 struct Level {
-    used: i64,
-    at: i64,
+    record: Record,
     full: i64,
     floor_debt: i64,
-    lump: i64,
-    gain: i64,
     mended: bool,
 }
 
 impl TokenBucket {
-    fn level(&self, state: Option<&State>, now: i64) -> Level {
-        let TokenBucket { rate, per_ms: per, burst, debt, interval, empty } = *self;
-        let (full, floor_debt) = (burst * per, debt * per);
-        let lump = if interval { per } else { 1 };
-        let gain = rate * lump;
-
-        let (mut used, mut at, mut mended) = (0, now, empty && state.is_none());
-        if let Some(state) = state {
-            (used, at) = (state.used, state.at_ms);
-            if state.per_ms != per {
-                used = rescale(used, state.per_ms, per);
-            }
-            used = used.min(full + floor_debt);
-            // A stamp further ahead than a whole refill was left by another clock. It must be mended
-            // for good, or the refill would start anew with each refusal.
-            if at > now + div_ceil(full + floor_debt, gain) * lump {
-                (at, mended) = (now, true);
-            }
-            let steps = (now - at).max(0) / lump;
-            if steps >= div_ceil(used, gain) {
-                (used, at) = (0, now.max(at));
-            } else {
-                (used, at) = (used - steps * gain, at + steps * lump);
-            }
-        } else if empty {
-            used = full;
-        }
-        Level { used, at, full, floor_debt, lump, gain, mended }
+    fn new(&self, used: i64, at_ms: i64) -> Record {
+        let TokenBucket { rate, per_ms, interval, .. } = *self;
+        Record { used, at_ms, rate, per_ms, lump_ms: if interval { per_ms } else { 1 } }
     }
 
-    fn life(&self, reset_ms: i64) -> i64 {
+    fn level(&self, record: Option<&Record>, now: i64) -> Level {
+        let TokenBucket { per_ms: per, burst, debt, empty, .. } = *self;
+        let (full, floor_debt) = (burst * per, debt * per);
+        let Some(record) = record else {
+            return Level { record: self.new(if empty { full } else { 0 }, now), full, floor_debt, mended: empty };
+        };
+        let mut record = *record;
+        // A stamp further ahead than a whole refill was left by another clock. It must be mended
+        // for good, or the refill would start anew with each refusal.
+        let whole = (full + floor_debt).max(record.used);
+        let mended = record.at_ms > now + div_ceil(whole, record.gain()) * record.lump_ms;
+        if mended {
+            record.at_ms = now;
+        }
+        Level { record: record.advanced(now), full, floor_debt, mended }
+    }
+
+    fn stored_for(&self, reset_ms: i64) -> i64 {
         reset_ms + 1 + if self.empty { EMPTY_KEPT_MS } else { 0 }
     }
-}
-
-/// The same operations in the same order as the twin, in doubles, so both round alike. The
-/// result is at most one unit (a fraction of a token) above the true quotient.
-#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "below 2^53")]
-pub(super) fn rescale(used: i64, from_per: i64, to_per: i64) -> i64 {
-    (used as f64 / from_per.max(1) as f64 * to_per as f64).ceil() as i64
 }

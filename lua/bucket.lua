@@ -1,0 +1,100 @@
+-- Buckets: arithmetic only, twin of src/limit/algo/token_bucket.rs, same names, same order. Joined before
+-- the algorithm files as `bucket(fields)`: of a record it stores four numbers, or all five.
+-- rule   rate tokens every per ms; at most burst at once; and of five: debt tokens may be taken in
+--        advance; interval 1: refill in whole lumps every per ms; empty 1: a new bucket starts empty
+-- state  records of lua/refill.lua
+-- Absent state is a full bucket, so a bucket that has refilled may expire.
+local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
+
+local EMPTY_KEPT_MS = 86400000
+
+local function owns(rule, record)
+  return record[3] == rule[1] and record[4] == rule[2] and (record[5] or 1) == (rule[5] == 1 and rule[2] or 1)
+end
+
+-- What was taken and not yet refilled by now, the stamp it holds for, the sizes involved, and
+-- whether the state has to be stored even after a refusal.
+local function level(rule, record, now)
+  local rate, per, burst, debt, interval, empty = rule[1], rule[2], rule[3], rule[4] or 0, rule[5], rule[6]
+  local full, floor_debt = burst * per, debt * per
+  local lump = interval == 1 and per or 1
+  local gain = rate * lump
+  if not record then return empty == 1 and full or 0, now, full, floor_debt, lump, gain, empty == 1 end
+
+  local used, at, mended = record[1], record[2], false
+  -- A stamp further ahead than a whole refill was left by another clock. It must be mended for
+  -- good, or the refill would start anew with each refusal.
+  if at > now and at > now + ceil(max(full + floor_debt, used) / gain) * lump then at, mended = now, true end
+  local steps = floor(max(now - at, 0) / lump)
+  if steps >= ceil(used / gain) then
+    used, at = 0, max(now, at)
+  else
+    used, at = used - steps * gain, at + steps * lump
+  end
+  return used, at, full, floor_debt, lump, gain, mended
+end
+
+local function stored_for(rule, reset)
+  return reset + 1 + (rule[6] == 1 and EMPTY_KEPT_MS or 0)
+end
+
+local function decide(rule, record, now, cost)
+  local per, burst, debt = rule[2], rule[3], rule[4] or 0
+  local used, at, full, floor_debt, lump, gain, mended = level(rule, record, now)
+
+  local need = min(cost, burst + debt + 1) * per
+  local over = used + need - full
+  if debt > 0 then over = max(over - floor_debt, min(over, used - full + 1)) end
+  local admitted = cost == 0 or over <= 0
+  if admitted then used = used + need end
+
+  local retry = 0
+  if cost > burst + debt then
+    retry = -1
+  elseif not admitted then
+    retry = at + ceil(over / gain) * lump - now
+  end
+  local reset = at + ceil(used / gain) * lump - now
+  local store = cost > 0 and (admitted or mended)
+  return admitted, max(floor((full - used) / per), 0), retry, max(reset, 0), max(now, at),
+    store and stored_for(rule, reset), { used, at, rule[1], per, fields == 5 and lump or nil }
+end
+
+-- The receipt is the time of the charge: what came in since is not given back, as it may have been
+-- the charge's own. Tokens taken on top empty the bucket at most to its debt.
+local function adjust(rule, record, now, delta, receipt)
+  local per, burst, debt = rule[2], rule[3], rule[4] or 0
+  local before, at, full, floor_debt, lump, gain = level(rule, record, now)
+  local used, more = before, 0
+  if delta < 0 then
+    local refill = refill()
+    local need = min(-delta, floor(refill.MOST / per)) * per
+    local given = refill.remains(used, at, gain, lump, need, receipt)
+    if given == 0 or not record then return false end
+    used = used - given
+  else
+    used = max(min(used + min(delta, burst + debt) * per, full + floor_debt), used)
+    more = ceil((used - before) / per)
+  end
+  if used == 0 then at = max(now, at) end
+  return stored_for(rule, at + ceil(used / gain) * lump - now), { used, at, rule[1], per, fields == 5 and lump or nil }, more
+end
+
+return recorded(fields, owns, decide, adjust, function()
+  local refill = refill()
+
+  function refill.adopt(rule, record, now)
+    local own = refill.adopted(record, now, rule[1], rule[2], fields == 5 and (rule[5] == 1 and rule[2] or 1) or nil)
+    return own, own[1]
+  end
+
+  function refill.lasts(rule, record, now)
+    return max(stored_for(rule, refill.life(record, now)), 1)
+  end
+
+  function refill.left(_, record, now, cost, receipt)
+    return refill.left_units(record, now, cost, receipt)
+  end
+
+  return refill
+end)

@@ -1,0 +1,93 @@
+//! Records that refill; twin of `lua/refill.lua`, same names, same order. Used by `token_bucket`,
+//! `gcra` and `leaky_bucket`, which say what they admit.
+//!
+//! A record counts what was taken and has not come back, in units of token x ms, so neither refill
+//! nor charge ever divides. An empty record equals an absent one.
+
+use super::div_ceil;
+
+/// `used` token x `per_ms` were taken and not yet refilled as of `at_ms`; `rate` come back every
+/// `per_ms`, all together if `lump_ms` is `per_ms`, evenly if it is 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Record {
+    pub used: i64,
+    pub at_ms: i64,
+    pub rate: i64,
+    pub per_ms: i64,
+    pub lump_ms: i64,
+}
+
+/// No record has more used, and no rule takes more at once: their sum is exact.
+pub const MOST: i64 = 1 << 51;
+
+impl Record {
+    pub fn gain(&self) -> i64 {
+        self.rate * self.lump_ms
+    }
+
+    pub fn same_basis(&self, other: &Record) -> bool {
+        (self.rate, self.per_ms, self.lump_ms) == (other.rate, other.per_ms, other.lump_ms)
+    }
+
+    /// When all has come back.
+    pub fn whole_at(&self) -> i64 {
+        self.at_ms + div_ceil(self.used, self.gain()) * self.lump_ms
+    }
+
+    /// As of now, or of the last lump.
+    pub fn advanced(&self, now: i64) -> Record {
+        let steps = (now - self.at_ms).max(0) / self.lump_ms;
+        if steps >= div_ceil(self.used, self.gain()) {
+            return Record { used: 0, at_ms: now.max(self.at_ms), ..*self };
+        }
+        Record { used: self.used - steps * self.gain(), at_ms: self.at_ms + steps * self.lump_ms, ..*self }
+    }
+
+    pub fn charged(&self, now: i64, cost: i64) -> Record {
+        let record = self.advanced(now);
+        let need = cost.min(MOST / self.per_ms + 1) * self.per_ms;
+        Record { used: (record.used + need).min(MOST), ..record }
+    }
+
+    /// What was used by other numbers, by these. At most one unit (a fraction of a token) above the
+    /// true quotient: the same operations in the same order as the twin, in doubles, so both round
+    /// alike.
+    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "at most 2^51")]
+    pub fn adopted(&self, basis: Record, now: i64) -> Record {
+        let record = self.advanced(now);
+        let used = (record.used as f64 / self.per_ms as f64 * basis.per_ms as f64).ceil();
+        let keeps_phase = self.lump_ms == basis.lump_ms || record.at_ms > now;
+        let at_ms = if keeps_phase { record.at_ms } else { now };
+        Record { used: used.min(MOST as f64) as i64, at_ms, ..basis }
+    }
+
+    /// How much of a charge of `need`, made at `charged_ms`, is still there at least: what came back
+    /// since may have been all its own. Of an advanced record.
+    pub fn left(&self, need: i64, charged_ms: i64) -> i64 {
+        let lumps = div_ceil((self.at_ms - charged_ms).max(0), self.lump_ms);
+        if lumps >= div_ceil(need, self.gain()) { 0 } else { (need - lumps * self.gain()).min(self.used) }
+    }
+
+    /// The same of another basis's record, in units.
+    #[expect(clippy::cast_precision_loss, reason = "at most 2^52")]
+    pub fn left_units(&self, now: i64, cost: i64, charged_ms: i64) -> f64 {
+        let need = cost.min(MOST / self.per_ms + 1) * self.per_ms;
+        self.advanced(now).left(need, charged_ms) as f64 / self.per_ms as f64
+    }
+
+    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "at most 2^52")]
+    pub fn back(&self, now: i64, units: f64) -> Record {
+        let record = self.advanced(now);
+        let given = (units * self.per_ms as f64).floor().min(record.used as f64) as i64;
+        Record { used: record.used - given, ..record }
+    }
+
+    /// Five numbers, of which the last can be left out where nothing comes in lumps.
+    pub fn text(&self, fields: usize) -> String {
+        let Record { used, at_ms, rate, per_ms, lump_ms } = *self;
+        match fields {
+            4 => format!("{used} {at_ms} {rate} {per_ms}"),
+            _ => format!("{used} {at_ms} {rate} {per_ms} {lump_ms}"),
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Two gateways on one Redis that have different numbers for one key: a rolling deploy, or a live
+//! override that each sees at its own look.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use redis::Commands;
+
+use crate::stores::RedisServer;
+use crate::support::client::{Client, get};
+use crate::support::gateway::Gateway;
+
+/// One limit by the tenant.
+fn gateway(server: &RedisServer, lines: &str) -> Gateway {
+    Gateway::start(&format!(
+        "[store]\nurl = \"{}\"\ndeadline = \"5s\"\non_error = \"closed\"\n\n[[route]]\nrespond = {{ body = \"in\" }}\n\
+         limits = [\"one\"]\n\n[limit.one]\nkey = \"header:tenant\"\n{lines}\n",
+        server.url()
+    ))
+}
+
+fn is_in(client: &mut Client, tenant: &str) -> bool {
+    client.ask(&get("/", &format!("tenant: {tenant}\r\n")), "").status() == 200
+}
+
+/// What all of them admit to one tenant until `end`, each asked by two connections without a pause.
+fn flood(gateways: &[SocketAddr], tenant: &str, end: Instant) -> i64 {
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = gateways
+            .iter()
+            .flat_map(|addr| [addr; 2])
+            .map(|addr| {
+                scope.spawn(move || {
+                    let mut client = Client::connect(*addr);
+                    let mut admitted = 0;
+                    while Instant::now() < end {
+                        admitted += i64::from(is_in(&mut client, tenant));
+                    }
+                    admitted
+                })
+            })
+            .collect();
+        clients.into_iter().map(|client| client.join().unwrap()).sum()
+    })
+}
+
+/// The numbers of the one, those of the other, and what the more generous admits at once and each second.
+const PAIRS: [(&str, [&str; 2], i64, i64); 8] = [
+    ("gcra", ["rate = \"10/s\"\nburst = 500", "rate = \"10/s\"\nburst = 10"], 500, 10),
+    ("token_bucket", ["rate = \"10/s\"\nburst = 500", "rate = \"10/s\"\nburst = 10"], 500, 10),
+    ("token_bucket", ["rate = \"10/s\"\nburst = 500", "rate = \"50/s\"\nburst = 5"], 500, 50),
+    (
+        "leaky_bucket",
+        ["rate = \"10/s\"\nqueue = \"50s\"\nnodelay = true", "rate = \"10/s\"\nqueue = \"1s\"\nnodelay = true"],
+        501,
+        10,
+    ),
+    ("fixed_window", ["rate = \"500/h\"", "rate = \"10/s\""], 500, 10),
+    ("sliding_window", ["rate = \"500/h\"\nprecision = 10", "rate = \"10/s\"\nprecision = 5"], 500, 10),
+    ("sliding_window", ["rate = \"500/h\"", "rate = \"10/min\""], 500, 10),
+    ("calendar", ["rate = \"500/day\"", "rate = \"20/hour\"\nzone = \"Asia/Kathmandu\""], 500, 0),
+];
+
+#[test]
+fn gateways_with_different_numbers_do_not_add_up() {
+    let server = RedisServer::start(&[]);
+    for (algorithm, numbers, at_once, a_second) in PAIRS {
+        server.client().flushall::<()>().unwrap();
+        let gateways = numbers.map(|lines| gateway(&server, &format!("algorithm = \"{algorithm}\"\n{lines}")));
+        let addrs = gateways.each_ref().map(|gateway| gateway.addr);
+        let since = Instant::now();
+        let admitted = flood(&addrs, "acme", since + Duration::from_millis(1500));
+        let most = at_once + a_second * i64::try_from(since.elapsed().as_secs() + 1).unwrap();
+        assert!(admitted <= most, "{algorithm} {numbers:?}: {admitted}, at most {most}");
+        // The other one may keep the generous one from giving all it has, but not both from theirs.
+        assert!(admitted >= 5, "{algorithm}: only {admitted}");
+    }
+}
+
+/// Each gateway looks at the overrides every two seconds, when it pleases.
+#[test]
+fn an_override_does_not_add_up_while_it_spreads() {
+    for algorithm in ["gcra", "token_bucket"] {
+        let server = RedisServer::start(&[]);
+        let lines = format!("algorithm = \"{algorithm}\"\nrate = \"10/s\"\nburst = 500");
+        let gateways = [gateway(&server, &lines), gateway(&server, &lines)];
+        let addrs = gateways.each_ref().map(|gateway| gateway.addr);
+        let since = Instant::now();
+        let spent = flood(&addrs, "acme", since + Duration::from_millis(700));
+        server.client().hset::<_, _, _, ()>("sg:overrides:one", "acme", "burst=10").unwrap();
+        let after = flood(&addrs, "acme", Instant::now() + Duration::from_millis(2500));
+        let most = 500 + 10 * i64::try_from(since.elapsed().as_secs() + 1).unwrap();
+        assert!(spent + after <= most, "{algorithm}: {spent}, then {after}; at most {most}");
+    }
+}

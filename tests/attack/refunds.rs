@@ -1,0 +1,98 @@
+//! Requests that wait until the bucket has refilled what they took, and have it given back as well.
+
+use std::time::{Duration, Instant};
+
+use crate::stores::RedisServer;
+use crate::support::client::{Client, get};
+use crate::support::gateway::Gateway;
+use crate::support::upstream::Upstream;
+
+/// Answers `/fail` with 500 after a while; others at once.
+fn upstream(after: Duration) -> Upstream {
+    Upstream::start(move |peer| {
+        loop {
+            let Some(request) = peer.request()? else { return Ok(()) };
+            let fails = request.head.starts_with("GET /fail");
+            if fails {
+                std::thread::sleep(after);
+            }
+            peer.send(if fails {
+                "HTTP/1.1 500 Failed\r\ncontent-length: 0\r\n\r\n"
+            } else {
+                "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
+            })?;
+        }
+    })
+}
+
+fn gateway(store: &str, upstream: &Upstream, limit: &str) -> Gateway {
+    Gateway::start(&format!(
+        "{store}\n[[route]]\nupstream = \"http://{}\"\nlimits = [\"one\"]\n\n[limit.one]\nkey = \"all\"\n{limit}\n",
+        upstream.addr
+    ))
+}
+
+fn on_both(test: impl Fn(&str)) {
+    test("");
+    let server = RedisServer::start(&[]);
+    test(&format!("[store]\nurl = \"{}\"\ndeadline = \"5s\"\n", server.url()));
+}
+
+fn admitted(gateway: &Gateway, most: usize) -> usize {
+    (0..most).filter(|_| gateway.ask(&get("/", "")).status() == 200).count()
+}
+
+/// Five that fail when their five units have long come in again.
+#[test]
+fn what_has_been_refilled_is_not_given_back() {
+    const LATE: Duration = Duration::from_millis(2600);
+    let upstream = upstream(LATE);
+    on_both(|store| {
+        for algorithm in ["token_bucket", "gcra", "leaky_bucket"] {
+            let size = if algorithm == "leaky_bucket" { "queue = \"2s\"\nnodelay = true" } else { "burst = 5" };
+            let limit = format!("algorithm = \"{algorithm}\"\nrate = \"2/s\"\n{size}\nrefund_on = [\"5xx\"]");
+            let gateway = gateway(store, &upstream, &limit);
+            let mut failing: Vec<Client> = (0..5).map(|_| gateway.client()).collect();
+            let since = Instant::now();
+            failing.iter_mut().for_each(|client| client.send(get("/fail", "")));
+            std::thread::sleep((LATE - Duration::from_millis(100)).saturating_sub(since.elapsed()));
+            let before = Instant::now();
+            let kept = admitted(&gateway, 8);
+            assert!(kept >= 4, "{algorithm} admits only {kept}");
+            for client in &mut failing {
+                assert_eq!(client.answer("GET").status(), 500);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            let more = admitted(&gateway, 8);
+            let most = 5 + usize::try_from(before.elapsed().as_millis()).unwrap() * 2 / 1000;
+            assert!(kept + more <= most, "{algorithm} {store}: {kept}, then {more}; at most {most}");
+        }
+    });
+}
+
+/// Slow requests are left a few at a time, while others are made.
+#[test]
+fn leaving_slow_requests_buys_no_burst() {
+    let upstream = upstream(Duration::from_secs(20));
+    on_both(|store| {
+        let limit = "algorithm = \"gcra\"\nrate = \"10/s\"\nburst = 5\nrefund_on = [\"client_abort\"]";
+        let gateway = gateway(store, &upstream, limit);
+        let mut slow = Vec::new();
+        while slow.len() < 25 {
+            let mut client = gateway.client();
+            client.send(get("/fail", ""));
+            slow.push(client);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        std::thread::sleep(Duration::from_millis(600));
+        let since = Instant::now();
+        let mut kept = admitted(&gateway, 8);
+        while !slow.is_empty() {
+            slow.truncate(slow.len() - 5);
+            std::thread::sleep(Duration::from_millis(5));
+            kept += admitted(&gateway, 5);
+        }
+        let most = 5 + usize::try_from(since.elapsed().as_millis()).unwrap() / 100;
+        assert!(kept <= most, "{kept} in {:?}, at most {most}", since.elapsed());
+    });
+}
