@@ -64,7 +64,7 @@ impl Recorded for LeakyBucket {
     type Record = Record;
 
     fn owns(&self, record: &Record, now: i64) -> bool {
-        record.same_basis(&self.new(0, now))
+        record.same_basis(&self.record(0, now))
     }
 
     fn decide_one(&self, record: Option<&Record>, now: i64, cost: i64) -> Step<Record> {
@@ -93,7 +93,7 @@ impl Recorded for LeakyBucket {
         let receipt = if nodelay { now } else { self.slot(used, now) };
         Step {
             answer: Answer { admitted, remaining, retry_ms, reset_ms, receipt },
-            next: store.then(|| (self.new(used, now), reset_ms)),
+            next: store.then(|| (self.record(used, now), reset_ms)),
         }
     }
 
@@ -107,7 +107,7 @@ impl Recorded for LeakyBucket {
         if delta < 0 {
             let need = (-delta).min(MOST / per) * per;
             used -= match nodelay {
-                true => self.new(before, now).left(need, receipt),
+                true => self.record(before, now).left(need, receipt),
                 false if self.slot(before, now) == receipt => need.min(before),
                 false => 0,
             };
@@ -118,11 +118,11 @@ impl Recorded for LeakyBucket {
             used = (used + delta.min(self.burst()) * per).min(self.full()).max(used);
             more = div_ceil(used - before, per);
         }
-        Some((self.new(used, now), div_ceil(used, rate).max(1), more))
+        Some((self.record(used, now), div_ceil(used, rate).max(1), more))
     }
 
     fn adopt(&self, record: &Record, now: i64) -> (Record, i64) {
-        let record = record.adopted(self.new(0, now), now);
+        let record = record.adopted(self.record(0, now), now);
         (record, record.used)
     }
 
@@ -145,7 +145,7 @@ impl Recorded for LeakyBucket {
 }
 
 impl LeakyBucket {
-    fn new(&self, used: i64, at_ms: i64) -> Record {
+    fn record(&self, used: i64, at_ms: i64) -> Record {
         Record { used, at_ms, rate: self.rate, per_ms: self.per_ms, lump_ms: 1 }
     }
 

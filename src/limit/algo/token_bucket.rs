@@ -69,7 +69,7 @@ impl Recorded for TokenBucket {
     type Record = Record;
 
     fn owns(&self, record: &Record, now: i64) -> bool {
-        record.same_basis(&self.new(0, now))
+        record.same_basis(&self.record(0, now))
     }
 
     fn decide_one(&self, record: Option<&Record>, now: i64, cost: i64) -> Step<Record> {
@@ -99,7 +99,7 @@ impl Recorded for TokenBucket {
         let remaining = ((full - used) / per).max(0);
         Step {
             answer: Answer { admitted, remaining, retry_ms, reset_ms: reset_ms.max(0), receipt: now.max(at) },
-            next: store.then(|| (self.new(used, at), self.stored_for(reset_ms))),
+            next: store.then(|| (self.record(used, at), self.stored_for(reset_ms))),
         }
     }
 
@@ -123,13 +123,13 @@ impl Recorded for TokenBucket {
         if used == 0 {
             at = now.max(at);
         }
-        let record = self.new(used, at);
+        let record = self.record(used, at);
         let life = self.stored_for(record.whole_at() - now);
         Some((record, life, more))
     }
 
     fn adopt(&self, record: &Record, now: i64) -> (Record, i64) {
-        let record = record.adopted(self.new(0, now), now);
+        let record = record.adopted(self.record(0, now), now);
         (record, record.used)
     }
 
@@ -164,7 +164,7 @@ struct Level {
 }
 
 impl TokenBucket {
-    fn new(&self, used: i64, at_ms: i64) -> Record {
+    fn record(&self, used: i64, at_ms: i64) -> Record {
         let TokenBucket { rate, per_ms, interval, .. } = *self;
         Record { used, at_ms, rate, per_ms, lump_ms: if interval { per_ms } else { 1 } }
     }
@@ -173,7 +173,7 @@ impl TokenBucket {
         let TokenBucket { per_ms: per, burst, debt, empty, .. } = *self;
         let (full, floor_debt) = (burst * per, debt * per);
         let Some(record) = record else {
-            return Level { record: self.new(if empty { full } else { 0 }, now), full, floor_debt, mended: empty };
+            return Level { record: self.record(if empty { full } else { 0 }, now), full, floor_debt, mended: empty };
         };
         let mut record = *record;
         // A stamp further ahead than a whole refill was left by another clock. It must be mended
