@@ -11,6 +11,7 @@
 mod support;
 
 mod gateway {
+    mod exchange;
     mod headers;
     mod lifecycle;
     mod limits;

@@ -101,6 +101,8 @@ pub struct Server {
     /// First byte to end of the request head.
     pub header_timeout: Duration,
     pub keepalive_timeout: Duration,
+    /// How long a request goes on whose client has shut down its side.
+    pub half_close_timeout: Duration,
     /// Readiness fails this long before the listeners close.
     pub shutdown_delay: Duration,
     /// Requests still running this long after the listeners closed are cut.

@@ -21,13 +21,13 @@ sections! {
     SERVER = "server": "listen" "workers" "trusted_proxies" "forwarded_headers" "strictness" "access_log"
         "max_connections" "max_connections_per_ip" "max_headers" "max_header_bytes" "max_body"
         "header_timeout" "keepalive_timeout" "body_timeout" "min_body_rate" "connect_timeout"
-        "response_timeout" "stream_timeout" "shutdown_delay" "shutdown_timeout" "max_delayed";
+        "response_timeout" "stream_timeout" "half_close_timeout" "shutdown_delay" "shutdown_timeout" "max_delayed";
     ADMIN = "admin": "listen" "token" "metrics_need_token";
     STORE = "store": "url" "prefix" "deadline" "on_error" "max_keys" "ca"
         "client_cert" "client_key";
     HEADERS = "headers": "ratelimit";
     JWT = "jwt": "key" "algorithms" "header" "issuer" "audience";
-    UPSTREAM = "upstream": "servers" "balance";
+    UPSTREAM = "upstream": "servers" "balance" "max_idle";
     UPSTREAM_SERVER = "upstream.servers": "url" "weight";
     SET = "set": "values" "file";
     LIMIT = "limit": "algorithm" "rate" "burst" "debt" "refill" "start" "anchor" "key" "missing"

@@ -13,6 +13,7 @@ use super::access_log::{AccessLog, Entry, Record};
 use super::body::{Body, Tail};
 use super::respond::{self, Failure, Refusal};
 use super::slot::Slot;
+use super::upload::Progress;
 use crate::config::Server;
 use crate::limit::Verdict;
 use crate::limit::held::{Held, Leases};
@@ -129,7 +130,14 @@ impl Account {
     }
 
     /// Counts the answer and ties what remains to the end of its body.
-    pub fn close(mut self, response: Response<Body>, route: Option<&Route>, server: &Server) -> Response<Body> {
+    /// `upload`: the request's, which may outlast its answer.
+    pub fn close(
+        mut self,
+        response: Response<Body>,
+        route: Option<&Route>,
+        server: &Server,
+        upload: Option<Rc<Progress>>,
+    ) -> Response<Body> {
         self.closed = true;
         self.handles.route.requests.inc(&self.method, response.status());
         if let Some(entry) = &mut self.log {
@@ -147,6 +155,7 @@ impl Account {
             keepalive: server.keepalive_timeout,
             held: self.held.take(),
             leases: self.leases.take(),
+            upload,
             log: self.log.take(),
         };
         response.map(|body| body.with_tail(tail))

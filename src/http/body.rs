@@ -1,8 +1,8 @@
 //! The response body towards the client: it passes frames on, and on the way keeps the
 //! connection's deadline and the account. What ends with a response ends with its body.
 
+use std::cell::RefCell;
 use std::fmt;
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use hyper::body::Incoming;
 
 use super::access_log::Entry;
-use super::linger::{self, Linger};
-use super::pool::Lease;
+use super::linger::Linger;
 use super::slot::{Phase, Slot};
-use super::upload::{Progress, Upload, UploadError, UploadState};
+use super::upload::{Progress, Upload, UploadError};
+use super::upstream::exchange::{self, Exchange};
+use super::upstream::h1::Fault;
 use crate::limit::held::{Held, Leases};
 use crate::snapshot::RouteHandles;
 
@@ -29,16 +29,12 @@ pub struct Body {
 
 enum Source {
     Full(Bytes),
-    Upstream(Option<Arriving>),
+    Upstream {
+        exchange: Rc<RefCell<Exchange>>,
+        /// It goes on when the client leaves.
+        linger: Option<Linger>,
+    },
     Echo(Upload),
-}
-
-/// The body of an upstream's response.
-pub struct Arriving {
-    pub body: Incoming,
-    pub lease: Lease,
-    pub progress: Option<Rc<Progress>>,
-    pub linger: Option<Linger>,
 }
 
 /// What ends with the response, whichever way it ends.
@@ -53,13 +49,15 @@ pub struct Tail {
     /// What is given back to limits at the end.
     pub held: Option<Box<Held>>,
     pub leases: Option<Rc<Leases>>,
+    /// The request's own body, which may outlast the answer.
+    pub upload: Option<Rc<Progress>>,
     pub log: Option<Box<Entry>>,
 }
 
 /// A response body that could not be completed.
 #[derive(Debug)]
 pub enum BodyError {
-    Upstream(hyper::Error),
+    Upstream(Fault),
     Upload(UploadError),
 }
 
@@ -79,9 +77,9 @@ impl Body {
         Body { source: Source::Full(bytes.into()), tail: None }
     }
 
-    /// Streams an upstream's response; its connection is kept for reuse if both sides end.
-    pub fn upstream(arriving: Arriving) -> Body {
-        Body { source: Source::Upstream(Some(arriving)), tail: None }
+    /// Streams an upstream's answer.
+    pub fn upstream(exchange: Rc<RefCell<Exchange>>, linger: Option<Linger>) -> Body {
+        Body { source: Source::Upstream { exchange, linger }, tail: None }
     }
 
     /// Streams the request's own body back.
@@ -104,9 +102,9 @@ impl HttpBody for Body {
         let polled = match &mut self.source {
             Source::Full(bytes) if bytes.is_empty() => Poll::Ready(None),
             Source::Full(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            Source::Upstream(None) => Poll::Ready(None),
-            Source::Upstream(Some(arriving)) => {
-                arriving.poll(cx).map(|frame| frame.map(|frame| frame.map_err(BodyError::Upstream)))
+            Source::Upstream { exchange, .. } => {
+                let polled = exchange.borrow_mut().poll_frame(cx);
+                polled.map(|frame| frame.map(|frame| frame.map_err(BodyError::Upstream)))
             }
             Source::Echo(upload) => upload.poll(cx).map(|frame| frame.map(|frame| frame.map_err(BodyError::Upload))),
         };
@@ -122,7 +120,7 @@ impl HttpBody for Body {
     fn is_end_stream(&self) -> bool {
         match &self.source {
             Source::Full(bytes) => bytes.is_empty(),
-            Source::Upstream(arriving) => arriving.as_ref().is_none_or(|arriving| arriving.body.is_end_stream()),
+            Source::Upstream { exchange, .. } => exchange.borrow().is_answered(),
             Source::Echo(upload) => upload.is_end(),
         }
     }
@@ -130,60 +128,18 @@ impl HttpBody for Body {
     fn size_hint(&self) -> SizeHint {
         match &self.source {
             Source::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Source::Upstream(Some(arriving)) => arriving.body.size_hint(),
-            Source::Upstream(None) => SizeHint::with_exact(0),
+            Source::Upstream { exchange, .. } => exchange.borrow().size_hint(),
             Source::Echo(upload) => upload.size_hint(),
-        }
-    }
-}
-
-impl Arriving {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let mut polled = Pin::new(&mut self.body).poll_frame(cx);
-        if polled.is_pending() {
-            // Asked for more, the connection reads more.
-            self.lease.advance(cx);
-            polled = Pin::new(&mut self.body).poll_frame(cx);
-        }
-        polled
-    }
-
-    /// Nobody reads on.
-    fn end(mut self, stream: Duration) {
-        let sent = self.progress.as_ref().is_none_or(|progress| progress.state() == UploadState::Done);
-        if !sent {
-            return;
-        }
-        if self.body.is_end_stream() {
-            self.lease.release();
-        } else if let Some(linger) = self.linger.take() {
-            linger.go_on(self.discard(stream));
-        }
-    }
-
-    /// Reads the rest for nobody, within bounds.
-    pub async fn discard(mut self, stream: Duration) {
-        let mut left = linger::DISCARD_MAX;
-        while let Ok(frame) = tokio::time::timeout(stream, poll_fn(|cx| self.poll(cx))).await {
-            let size = match &frame {
-                None => return self.lease.release(),
-                Some(Ok(frame)) => frame.data_ref().map_or(0, Bytes::len),
-                Some(Err(_)) => return,
-            };
-            match left.checked_sub(size) {
-                Some(rest) => left = rest,
-                None => return,
-            }
         }
     }
 }
 
 impl Drop for Body {
     fn drop(&mut self) {
-        if let Source::Upstream(arriving) = &mut self.source
-            && let Some(arriving) = arriving.take()
-        {
-            arriving.end(self.tail.as_ref().map_or(Duration::ZERO, |tail| tail.stream));
+        let Source::Upstream { exchange, linger } = &mut self.source else { return };
+        let answered = exchange.borrow().is_answered();
+        if let (false, Some(linger), Some(tail)) = (answered, linger.take(), &self.tail) {
+            linger.go_on(exchange::discard(exchange.clone(), tail.stream, tail.stream));
         }
     }
 }
@@ -197,6 +153,9 @@ impl Drop for Tail {
         if let Some(entry) = &self.log {
             entry.write(self.started);
         }
-        self.slot.arm(Phase::Idle, self.keepalive);
+        match &self.upload {
+            Some(upload) => upload.answered(self.keepalive),
+            None => self.slot.arm(Phase::Idle, self.keepalive),
+        }
     }
 }

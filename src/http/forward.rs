@@ -1,52 +1,38 @@
-//! One exchange with an upstream: pick a server, send the request, wait for the response head.
-//! Called by `gateway` once the request may pass.
+//! One request to an upstream: pick a server, send the request, wait for the head of the answer. Called
+//! by `gateway` once the request may pass.
 
+use std::cell::RefCell;
 use std::future::poll_fn;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
 use std::time::Instant;
 
-use http::header::HOST;
-use http::{HeaderMap, Method, Request, Response, Uri};
-use hyper::body::Incoming;
-use hyper::client::conn::TrySendError;
-use prometheus::IntCounter;
-use tokio::time::timeout;
+use http::header::{CONTENT_LENGTH, HOST, TRAILER};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, Uri};
+use tokio::task::spawn_local;
 
-use super::body::{Arriving, Body};
+use super::body::Body;
+use super::headers;
 use super::linger::Linger;
-use super::pool::{Lease, ServerPool, Servers};
 use super::respond::Failure;
 use super::slot::{Expired, Phase, Slot};
-use super::upload::{Progress, RequestBody, UploadState};
+use super::upload::{Upload, UploadState};
+use super::upstream::exchange::{self, Exchange, Trouble};
+use super::upstream::h1::{self, Framing};
+use super::upstream::pool::Servers;
+use super::upstream::sender::Sender;
 use crate::route::Timeouts;
 
 /// A request ready to leave.
 pub struct Outgoing {
-    pub request: Request<RequestBody>,
-    /// Of the request body, if there is one.
-    pub progress: Option<Rc<Progress>>,
+    pub method: Method,
+    pub target: Uri,
+    pub headers: HeaderMap,
+    pub upload: Option<Upload>,
     /// Send the server's own authority as `Host`.
     pub upstream_host: bool,
     /// The exchange goes on when the client leaves.
     pub linger: Option<Linger>,
 }
-
-/// A request under way to its response head. Dropped before that, its client has left.
-struct Asked {
-    running: Option<(Lease, Answer)>,
-    progress: Option<Rc<Progress>>,
-    linger: Option<Linger>,
-    timeouts: Timeouts,
-    since: Instant,
-}
-
-type Sent = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>;
-type Answer = Pin<Box<dyn Future<Output = Sent>>>;
-
-/// Servers asked for a connection before a request fails.
-const ATTEMPTS: usize = 3;
 
 /// Sends `outgoing` to a server of `servers`.
 ///
@@ -57,165 +43,155 @@ pub async fn forward(
     servers: &Servers,
     slot: &Slot,
     timeouts: &Timeouts,
-    outgoing: Outgoing,
+    mut outgoing: Outgoing,
 ) -> Result<Response<Body>, Failure> {
-    let Outgoing { mut request, progress, upstream_host, linger } = outgoing;
-    let mut fresh = false;
+    let upload = outgoing.upload.take();
+    let progress = upload.as_ref().map(Upload::share_progress);
+    let framing = outgoing.framing(upload.as_ref());
+    let mut unsent = upload;
+    let mut sender: Option<Sender> = None;
     loop {
-        let mut lease = acquire(servers, timeouts, fresh).await?;
-        if upstream_host || !request.headers().contains_key(HOST) {
-            request.headers_mut().insert(HOST, lease.server().host.clone());
-        }
-        let copy = lease.reused.then(|| Replay::of(&request)).flatten();
+        let Ok(lease) = servers.acquire(timeouts.connect, sender.is_some()).await else {
+            servers.outcomes.connect_error.inc();
+            return Err(Failure::Connect);
+        };
+        let host = &lease.server().host;
+        let next = match sender.take() {
+            None => Sender::new(outgoing.head(host, framing), unsent.take(), outgoing.announced(framing)),
+            Some(mut again) => {
+                if outgoing.is_for_any_host() {
+                    again.set_head(outgoing.head(host, framing));
+                }
+                again
+            }
+        };
         if progress.is_none() {
             slot.arm(Phase::Response, timeouts.response);
-        } else {
-            lease.detach();
         }
         let reused = lease.reused;
-        let response: Answer = Box::pin(lease.sender.try_send_request(request));
-        let mut asked = Asked {
-            running: Some((lease, response)),
-            progress: progress.clone(),
-            linger: linger.clone(),
-            timeouts: timeouts.clone(),
-            since: Instant::now(),
-        };
-        let sent = slot.within(poll_fn(|cx| asked.poll(cx))).await;
-        let lease = asked.running.take().map(|(lease, _)| lease);
-        let error = match sent {
+        let asked = Asked::new(Exchange::new(lease, next, outgoing.method.clone()), &outgoing.linger, timeouts);
+        let outcome = slot.within(poll_fn(|cx| asked.exchange.borrow_mut().poll_head(cx))).await;
+        let trouble = match outcome {
             Ok(Ok(response)) => {
                 servers.outcomes.ok.inc();
-                let Some(lease) = lease else { return Err(Failure::Broken) };
-                return Ok(received(response, lease, progress, linger));
+                if let Some(progress) = &progress {
+                    progress.answering();
+                }
+                return Ok(asked.answered(response));
             }
-            Ok(Err(error)) => error,
+            Ok(Err(trouble)) => trouble,
             // The client's slowness says nothing of the upstream.
             Err(Expired(Phase::Upload)) => return Err(Failure::UploadTimeout),
             Err(Expired(_)) => {
                 servers.outcomes.timeout.inc();
+                asked.end();
                 return Err(Failure::Timeout);
             }
         };
         slot.disarm();
-        request = match again(error, reused, copy) {
-            Some(request) => request,
-            None => return Err(failure(progress.as_deref(), &servers.outcomes.broken)),
-        };
+        match (trouble, progress.as_ref().map(|progress| progress.state())) {
+            (Trouble::Upload, Some(UploadState::TooLarge)) => return Err(Failure::TooLarge),
+            (Trouble::Upload, _) => return Err(Failure::UploadBroken),
+            (Trouble::Closed, _) if reused => sender = asked.again(outgoing.method.is_idempotent()),
+            (trouble, _) => {
+                tracing::debug!(upstream = servers.name, %trouble, "an upstream did not answer");
+                asked.end();
+            }
+        }
+        if sender.is_none() {
+            servers.outcomes.broken.inc();
+            return Err(Failure::Broken);
+        }
         servers.outcomes.retried_stale.inc();
-        fresh = true;
     }
 }
 
-/// A connection: an idle one unless `fresh`, else a new one, at the servers' turns.
-async fn acquire(servers: &Servers, timeouts: &Timeouts, fresh: bool) -> Result<Lease, Failure> {
-    for attempt in 0..ATTEMPTS {
-        let server: &Rc<ServerPool> = servers.pick();
-        if let (false, Some(lease)) = (fresh, server.idle()) {
-            return Ok(lease);
-        }
-        match server.connect(timeouts.connect).await {
-            Ok(lease) => return Ok(lease),
-            Err(_) if servers.list.len() > 1 && attempt + 1 < ATTEMPTS => servers.outcomes.retried_connect.inc(),
-            Err(_) => break,
+impl Outgoing {
+    fn head(&self, host: &HeaderValue, framing: Framing) -> Vec<u8> {
+        let mut head = Vec::with_capacity(HEAD_SIZE);
+        let target = self.target.path_and_query().map_or("/", |target| target.as_str());
+        h1::write_head(&mut head, &self.method, target, &self.headers, host, self.upstream_host, framing);
+        head
+    }
+
+    /// Its `Host` is that of the server.
+    fn is_for_any_host(&self) -> bool {
+        self.upstream_host || !self.headers.contains_key(HOST)
+    }
+
+    fn framing(&self, upload: Option<&Upload>) -> Framing {
+        match upload.map(|upload| upload.size_hint().exact()) {
+            None => Framing::None { announced: self.headers.contains_key(CONTENT_LENGTH) },
+            Some(Some(length)) => Framing::Length(length),
+            Some(None) => Framing::Chunked,
         }
     }
-    servers.outcomes.connect_error.inc();
-    Err(Failure::Connect)
+
+    /// The trailers that may follow a chunked body.
+    fn announced(&self, framing: Framing) -> Option<Vec<HeaderName>> {
+        let lines = self.headers.get_all(TRAILER).iter();
+        (framing == Framing::Chunked).then(|| headers::announced(lines).collect())
+    }
 }
 
-fn received(
-    response: Response<Incoming>,
-    lease: Lease,
-    progress: Option<Rc<Progress>>,
+/// What most heads fit in.
+const HEAD_SIZE: usize = 1024;
+
+/// A request under way to the head of its answer. When it is dropped the client has left, or did not
+/// send its request to the end.
+struct Asked {
+    exchange: Rc<RefCell<Exchange>>,
     linger: Option<Linger>,
-) -> Response<Body> {
-    if let Some(progress) = &progress {
-        progress.answer();
-    }
-    response.map(|body| Body::upstream(Arriving { body, lease, progress, linger }))
+    timeouts: Timeouts,
+    since: Instant,
 }
 
 impl Asked {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Sent> {
-        match &mut self.running {
-            Some((lease, response)) => {
-                lease.advance(cx);
-                response.as_mut().poll(cx)
-            }
-            None => Poll::Pending,
+    fn new(exchange: Exchange, linger: &Option<Linger>, timeouts: &Timeouts) -> Asked {
+        Asked {
+            exchange: Rc::new(RefCell::new(exchange)),
+            linger: linger.clone(),
+            timeouts: timeouts.clone(),
+            since: Instant::now(),
         }
     }
 
-    /// What is left of it without its client.
-    async fn discard(mut self) {
-        let left = self.timeouts.response.saturating_sub(self.since.elapsed());
-        let Ok(Ok(response)) = timeout(left, poll_fn(|cx| self.poll(cx))).await else {
-            self.running = None;
-            return;
-        };
-        if let Some((lease, _)) = self.running.take() {
-            let arriving = Arriving { body: response.into_body(), lease, progress: None, linger: None };
-            arriving.discard(self.timeouts.stream).await;
+    fn answered(mut self, response: Response<()>) -> Response<Body> {
+        let whole = self.exchange.borrow_mut().take_whole();
+        let linger = self.linger.take();
+        if !self.exchange.borrow().is_sent() {
+            spawn_local(exchange::carry_on(self.exchange.clone()));
         }
+        response.map(|()| match whole {
+            Some(bytes) => Body::full(bytes),
+            None => Body::upstream(self.exchange.clone(), linger),
+        })
+    }
+
+    /// The upstream is to blame: the client gets to its answer.
+    fn end(mut self) {
+        self.linger = None;
+        if let Some(upload) = self.exchange.borrow_mut().give_up() {
+            spawn_local(upload.discard());
+        }
+    }
+
+    /// To be sent once more, if that is safe.
+    fn again(mut self, idempotent: bool) -> Option<Sender> {
+        self.linger = None;
+        let again = self.exchange.borrow_mut().again(idempotent);
+        if again.is_none() {
+            self.end();
+        }
+        again
     }
 }
 
 impl Drop for Asked {
     fn drop(&mut self) {
-        let sent = self.progress.as_ref().is_none_or(|progress| progress.state() == UploadState::Done);
-        if let (true, Some(linger), running @ Some(_)) = (sent, self.linger.take(), self.running.take()) {
-            let (progress, timeouts) = (self.progress.take(), self.timeouts.clone());
-            linger.go_on(Asked { running, progress, linger: None, timeouts, since: self.since }.discard());
-        }
-    }
-}
-
-/// What an idempotent request without a body needs to be sent again.
-struct Replay {
-    method: Method,
-    uri: Uri,
-    headers: HeaderMap,
-}
-
-impl Replay {
-    fn of(request: &Request<RequestBody>) -> Option<Replay> {
-        let idempotent = request.method().is_idempotent() && matches!(request.body(), RequestBody::Empty);
-        idempotent.then(|| Replay {
-            method: request.method().clone(),
-            uri: request.uri().clone(),
-            headers: request.headers().clone(),
-        })
-    }
-
-    fn request(self) -> Request<RequestBody> {
-        let mut request = Request::new(RequestBody::Empty);
-        *request.method_mut() = self.method;
-        *request.uri_mut() = self.uri;
-        *request.headers_mut() = self.headers;
-        request
-    }
-}
-
-/// The request to send once more, if that is safe.
-fn again(
-    mut error: TrySendError<Request<RequestBody>>,
-    reused: bool,
-    copy: Option<Replay>,
-) -> Option<Request<RequestBody>> {
-    if !reused {
-        return None;
-    }
-    error.take_message().or_else(|| copy.map(Replay::request))
-}
-
-fn failure(progress: Option<&Progress>, broken: &IntCounter) -> Failure {
-    match progress.map(Progress::state) {
-        Some(UploadState::TooLarge) => Failure::TooLarge,
-        Some(UploadState::Broken) => Failure::UploadBroken,
-        _ => {
-            broken.inc();
-            Failure::Broken
+        if let Some(linger) = self.linger.take() {
+            let left = self.timeouts.response.saturating_sub(self.since.elapsed());
+            linger.go_on(exchange::discard(self.exchange.clone(), left, self.timeouts.stream));
         }
     }
 }

@@ -23,7 +23,7 @@ use super::gate::{self, Admitted};
 use super::linger::Linger;
 use super::local::{Client, View};
 use super::respond::Refusal;
-use super::upload::{Progress, RequestBody, Upload, UploadState};
+use super::upload::{Progress, Upload, UploadState};
 use super::{echo, fields, grpc, headers, respond, unread};
 use crate::config::ForwardedHeader;
 use crate::limit::decision::{Check, Op};
@@ -42,6 +42,8 @@ struct Exchange<'a> {
     body: Option<Incoming>,
     /// The body was taken and not read to its end, so nothing can follow it.
     cut: bool,
+    /// Of the body, once it was taken.
+    upload: Option<Rc<Progress>>,
     account: Account,
     route: Option<usize>,
     verdict: Option<Verdict>,
@@ -60,6 +62,7 @@ pub async fn serve(client: Rc<Client>, request: Request<Incoming>) -> Result<Res
         parts,
         body: Some(body),
         cut: false,
+        upload: None,
         account,
         route: None,
         verdict: None,
@@ -94,7 +97,7 @@ pub async fn serve(client: Rc<Client>, request: Request<Incoming>) -> Result<Res
     } else if let Some(body) = exchange.body {
         unread::settle(body, &exchange.parts.headers, &mut response);
     }
-    Ok(exchange.account.close(response, route, &view.snapshot.config.server))
+    Ok(exchange.account.close(response, route, &view.snapshot.config.server, exchange.upload))
 }
 
 async fn page(exchange: &mut Exchange<'_>) -> Result<Response<Body>, Refusal> {
@@ -176,7 +179,9 @@ async fn limit(
     if let Some(((place, delay_ms), mut seat)) = turn {
         seat.wait_for(&route.limits[place].name);
         // No deadline is armed: the limit bounds the wait, and a client that leaves ends it.
+        exchange.client.slot.hold_back(true);
         tokio::time::sleep(Duration::from_millis(u64::try_from(delay_ms).unwrap_or(0))).await;
+        exchange.client.slot.hold_back(false);
     }
     exchange.account.go_on();
     Ok(())
@@ -209,7 +214,7 @@ fn claims(exchange: &Exchange<'_>, route: &Route) -> Option<Arc<Claims>> {
 
 /// The request body under the route's cap and deadline, for an action that reads it; nothing is
 /// read yet.
-fn upload(exchange: &mut Exchange<'_>, route: &Route) -> Result<Option<(Upload, Rc<Progress>)>, Refusal> {
+fn upload(exchange: &mut Exchange<'_>, route: &Route) -> Result<Option<Upload>, Refusal> {
     let Some(body) = exchange.body.take_if(|body| !body.is_end_stream()) else { return Ok(None) };
     if body.size_hint().lower() > route.max_body {
         exchange.body = Some(body);
@@ -219,7 +224,9 @@ fn upload(exchange: &mut Exchange<'_>, route: &Route) -> Result<Option<(Upload, 
         exchange.body = Some(body);
         return Ok(None);
     }
-    Ok(Some(Upload::new(body, exchange.client.slot.clone(), &route.timeouts, route.max_body)))
+    let upload = Upload::new(body, exchange.client.slot.clone(), &route.timeouts, route.max_body);
+    exchange.upload = Some(upload.share_progress());
+    Ok(Some(upload))
 }
 
 /// Turns the head into the one that the upstream gets: canonical target, clean fields.
@@ -259,36 +266,29 @@ fn target(admitted: &Admitted, rewrite: &Rewrite) -> Option<Uri> {
 }
 
 /// The route's own answer, the echo, or an exchange with the upstream.
-async fn send(
-    exchange: &mut Exchange<'_>,
-    route: &Route,
-    upload: Option<(Upload, Rc<Progress>)>,
-) -> Result<Response<Body>, Refusal> {
+async fn send(exchange: &mut Exchange<'_>, route: &Route, upload: Option<Upload>) -> Result<Response<Body>, Refusal> {
     let index = match &route.action {
         Action::Upstream(index) => *index,
-        Action::Echo => return Ok(echo::answer(&exchange.parts, upload.map(|(upload, _)| upload))),
+        Action::Echo => return Ok(echo::answer(&exchange.parts, upload)),
         Action::Respond { status, body, content_type } => {
             return Ok(respond::fixed(*status, body.clone(), content_type.clone()));
         }
     };
-    let (body, progress) = match upload {
-        Some((upload, progress)) => (RequestBody::Upload(upload), Some(progress)),
-        None => (RequestBody::Empty, None),
+    let outgoing = Outgoing {
+        method: exchange.parts.method.clone(),
+        target: std::mem::take(&mut exchange.parts.uri),
+        headers: std::mem::take(&mut exchange.parts.headers),
+        upload,
+        upstream_host: route.rewrite.upstream_host,
+        linger: exchange.account.share_leases().map(|leases| Linger::new(exchange.client, leases)),
     };
-    let mut request = Request::new(body);
-    *request.method_mut() = exchange.parts.method.clone();
-    *request.uri_mut() = std::mem::take(&mut exchange.parts.uri);
-    *request.headers_mut() = std::mem::take(&mut exchange.parts.headers);
-    let linger = exchange.account.share_leases().map(|leases| Linger::new(exchange.client, leases));
-    let upstream_host = route.rewrite.upstream_host;
-    let outgoing = Outgoing { request, progress: progress.clone(), upstream_host, linger };
     let servers = &exchange.view.upstreams[index];
     let answered = forward::forward(servers, &exchange.client.slot, &route.timeouts, outgoing).await;
     let mut response = answered.map_err(|failure| {
-        exchange.cut = progress.is_some_and(|progress| progress.state() != UploadState::Done);
+        let unread = |upload: &Rc<Progress>| upload.state() != UploadState::Done;
+        exchange.cut = exchange.upload.as_ref().is_some_and(unread);
         Refusal::Upstream(failure)
     })?;
-    *response.version_mut() = Version::HTTP_11;
     let via = exchange.view.snapshot.config.server.forwarded_headers.has(ForwardedHeader::Via);
     headers::forward_response(response.headers_mut(), via.then_some(&exchange.client.local.common.via));
     Ok(response)

@@ -57,6 +57,17 @@ pub fn forward_response(headers: &mut HeaderMap, via: Option<&Via>) {
     }
 }
 
+/// The trailers that the `Trailer` lines announce, of those that a message may have: none that says how it
+/// is read, where it goes or whose it is.
+pub fn announced<'a>(lines: impl Iterator<Item = &'a HeaderValue>) -> impl Iterator<Item = HeaderName> {
+    let names = lines.flat_map(tokens).filter_map(|token| HeaderName::from_bytes(token).ok());
+    names.filter(|name| {
+        let text = name.as_str();
+        let framing = matches!(text, "cache-control" | "expect" | "max-forwards" | "set-cookie");
+        !framing && !is_protected(text) && Known::of(text).is_none() && !is_alias(text)
+    })
+}
+
 /// A route's own changes: removals first, so that a field can be replaced whatever it held.
 pub fn edit(headers: &mut HeaderMap, edit: &HeaderEdit) {
     for name in &edit.remove {

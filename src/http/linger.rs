@@ -11,10 +11,6 @@ use tokio::time::{Instant, sleep_until};
 use super::local::Client;
 use crate::limit::held::Leases;
 
-/// Bytes of an answer that are read for nobody. A server with more to send notices that the connection
-/// is closed.
-pub const DISCARD_MAX: usize = 1024 * 1024;
-
 /// What an exchange needs to go on without its client.
 #[derive(Clone)]
 pub struct Linger {

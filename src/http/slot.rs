@@ -37,6 +37,15 @@ pub struct Slot {
     phase: Cell<Phase>,
     due: Cell<u64>,
     expired: Cell<bool>,
+    /// Requests begun so far.
+    turn: Cell<u64>,
+    /// The request under way waits for more of its body.
+    starved: Cell<bool>,
+    /// When a client that has shut down its side is taken for gone.
+    gone_at: Cell<u64>,
+    gone: Cell<bool>,
+    /// The request under way has not been let on yet.
+    held_back: Cell<bool>,
     cut: Cell<bool>,
     lingers: Cell<bool>,
     waker: RefCell<Option<Waker>>,
@@ -54,10 +63,68 @@ impl Slot {
             phase: Cell::new(Phase::Busy),
             due,
             expired: Cell::new(false),
+            turn: Cell::new(0),
+            starved: Cell::new(false),
+            gone_at: Cell::new(u64::MAX),
+            gone: Cell::new(false),
+            held_back: Cell::new(false),
             cut: Cell::new(false),
             lingers: Cell::new(false),
             waker: RefCell::default(),
         }
+    }
+
+    /// A request begins.
+    pub fn begin(&self) {
+        self.turn.set(self.turn.get() + 1);
+        self.starved.set(false);
+        self.held_back.set(false);
+        self.gone_at.set(u64::MAX);
+        self.disarm();
+    }
+
+    /// The number of the request under way, or of the last one.
+    pub fn turn(&self) -> u64 {
+        self.turn.get()
+    }
+
+    /// Whether request number `turn` waits for more of its body, after all of it that was there.
+    pub fn starve(&self, turn: u64, waits: bool) {
+        if self.turn() == turn && self.starved.replace(waits) != waits && waits && self.gone_at.get() != u64::MAX {
+            // There is no more: the connection is to look again.
+            self.wake();
+        }
+    }
+
+    /// The client has shut down its side. True when it has a request under way that may be whole, and
+    /// whose answer it may be waiting for: for `limit`, then it is taken for gone.
+    pub fn half_closed(&self, limit: Duration) -> bool {
+        if self.starved.get()
+            || self.held_back.get()
+            || limit.is_zero()
+            || matches!(self.phase(), Phase::Idle | Phase::Head)
+        {
+            return false;
+        }
+        if self.gone_at.get() == u64::MAX {
+            let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+            self.gone_at.set(self.ticks.get().saturating_add(limit_ms));
+        }
+        true
+    }
+
+    /// The request waits for its turn, or waits no longer. Turns are scarce: meanwhile a client that has
+    /// shut down its side is taken for gone at once.
+    pub fn hold_back(&self, waits: bool) {
+        self.held_back.set(waits);
+        if waits && self.gone_at.get() != u64::MAX {
+            self.gone.set(true);
+            self.wake();
+        }
+    }
+
+    pub fn is_gone(&self) -> bool {
+        self.gone.get()
     }
 
     /// Enters `phase`, which ends within `limit`. Also called to extend a phase on progress.
@@ -140,6 +207,10 @@ impl Slot {
 
     /// Called by the worker at each tick.
     pub fn look(&self) {
+        if self.ticks.get() >= self.gone_at.get() && !self.gone.get() {
+            self.gone.set(true);
+            self.wake();
+        }
         if self.ticks.get() >= self.due.get() && !self.expired.get() {
             self.expired.set(true);
             self.wake();

@@ -1,5 +1,5 @@
-//! The request body towards the upstream, with its deadline and its cap. Made by `gateway`, read by
-//! the upstream connection or echoed by `body`.
+//! The request body on its way from the client, with its deadline and its cap. Made by `gateway`, sent on
+//! by the upstream exchange or echoed by `body`.
 
 use std::cell::Cell;
 use std::fmt;
@@ -9,37 +9,39 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
+use tokio::time::timeout;
 
 use super::slot::{Phase, Slot};
 use crate::route::Timeouts;
 
-/// A request body as the upstream connection reads it.
-pub enum RequestBody {
-    Empty,
-    Upload(Upload),
-}
+/// How long the rest of a body that nobody wants is read, so that the client gets to its answer.
+const DISCARD_TIME: Duration = Duration::from_secs(5);
 
 /// A client's body with its deadline and cap.
 pub struct Upload {
     body: Incoming,
-    slot: Rc<Slot>,
     progress: Rc<Progress>,
-    timeouts: Timeouts,
     max_bytes: u64,
-    started_ms: u64,
-    /// Bytes seen when the deadline was last set.
-    armed_at: Option<u64>,
 }
 
-/// How far an upload is; shared with the forwarder, which waits for the response meanwhile.
-#[derive(Default)]
+/// How far an upload is, and whom it waits for: that sets the deadline of the connection.
 pub struct Progress {
-    seen: Cell<u64>,
+    slot: Rc<Slot>,
+    /// The request among those of its connection: a later one sets deadlines of its own.
+    turn: u64,
+    timeouts: Timeouts,
     state: Cell<UploadState>,
-    /// The response head has arrived: the deadline now follows the response.
-    answered: Cell<bool>,
+    stage: Cell<Stage>,
+    /// Bytes from the client.
+    seen: Cell<u64>,
+    /// Bytes, framing included, that the upstream has taken.
+    taken: Cell<u64>,
+    /// What was last waited for.
+    wait: Cell<Option<Wait>>,
+    /// Since when the client could have sent, the upstream's pauses left out.
+    since_ms: Cell<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,7 +55,25 @@ pub enum UploadState {
     Broken,
 }
 
-/// Ends an upstream exchange whose request body cannot be completed.
+/// How far the answer is meanwhile.
+#[derive(Clone, Copy)]
+enum Stage {
+    /// There is none yet.
+    Asking,
+    /// It streams: as long as either side moves, neither is late.
+    Answering,
+    /// It has been sent, and after the upload the connection may be idle for so long.
+    Answered { keepalive: Duration },
+}
+
+/// For bytes after so many.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    Client(u64),
+    Upstream { taken: u64, since_ms: u64 },
+}
+
+/// Ends an exchange whose request body cannot be completed.
 #[derive(Debug)]
 pub struct UploadError(UploadState);
 
@@ -73,35 +93,118 @@ impl Progress {
         self.state.get()
     }
 
-    pub fn answer(&self) {
-        self.answered.set(true);
+    /// The head of the answer has arrived.
+    pub fn answering(&self) {
+        self.stage.set(Stage::Answering);
+    }
+
+    /// The answer has been sent, and a connection without a request may be idle for `keepalive`.
+    pub fn answered(&self, keepalive: Duration) {
+        self.stage.set(Stage::Answered { keepalive });
+        self.wait.set(None);
+        match self.state.get() {
+            UploadState::Running => self.arm(Phase::Upload, self.timeouts.body),
+            _ => self.arm(Phase::Idle, keepalive),
+        }
+    }
+
+    /// The upstream has taken so many bytes more.
+    pub fn moved(&self, bytes: usize) {
+        self.taken.set(self.taken.get() + bytes as u64);
+        if let Some(Wait::Upstream { since_ms, .. }) = self.wait.take() {
+            self.since_ms.set(self.since_ms.get() + (self.slot.now_ms() - since_ms));
+        }
+        if let Stage::Answering = self.stage.get() {
+            self.arm(Phase::Stream, self.timeouts.stream);
+        }
+    }
+
+    /// Everything has been sent.
+    pub fn sent(&self) {
+        if let Stage::Asking = self.stage.get() {
+            self.arm(Phase::Response, self.timeouts.response);
+        }
+    }
+
+    /// The upstream takes no more at the moment.
+    pub fn wait_for_upstream(&self) {
+        let taken = self.taken.get();
+        if matches!(self.stage.get(), Stage::Answering)
+            || matches!(self.wait.get(), Some(Wait::Upstream { taken: at, .. }) if at == taken)
+        {
+            return;
+        }
+        self.wait.set(Some(Wait::Upstream { taken, since_ms: self.slot.now_ms() }));
+        self.arm(Phase::Response, self.timeouts.body.min(self.timeouts.response));
+    }
+
+    /// Sets the deadline for more bytes: a pause of at most `body`, and after the first such
+    /// interval an average of at least `min_body_rate`.
+    fn wait_for_client(&self) {
+        let wait = Some(Wait::Client(self.seen.get()));
+        if matches!(self.stage.get(), Stage::Answering) || self.wait.get() == wait {
+            return;
+        }
+        self.wait.set(wait);
+        let pause = self.timeouts.body;
+        let earned = Duration::from_secs(self.seen.get() / self.timeouts.min_body_rate.max(1));
+        let spent = Duration::from_millis(self.slot.now_ms().saturating_sub(self.since_ms.get()));
+        self.arm(Phase::Upload, pause.min((pause + earned).saturating_sub(spent)));
+    }
+
+    fn end(&self, state: UploadState) {
+        self.state.set(state);
+        if state != UploadState::Done {
+            return;
+        }
+        match self.stage.get() {
+            Stage::Asking => self.arm(Phase::Response, self.timeouts.response),
+            Stage::Answering => {}
+            Stage::Answered { keepalive } => self.arm(Phase::Idle, keepalive),
+        }
+    }
+
+    fn arm(&self, phase: Phase, limit: Duration) {
+        if self.slot.turn() == self.turn {
+            self.slot.arm(phase, limit);
+        }
     }
 }
 
 impl Upload {
-    pub fn new(body: Incoming, slot: Rc<Slot>, timeouts: &Timeouts, max_bytes: u64) -> (Upload, Rc<Progress>) {
-        let progress = Rc::new(Progress::default());
-        let started_ms = slot.now_ms();
-        let upload = Upload {
-            body,
-            slot,
-            progress: progress.clone(),
+    pub fn new(body: Incoming, slot: Rc<Slot>, timeouts: &Timeouts, max_bytes: u64) -> Upload {
+        let progress = Rc::new(Progress {
+            turn: slot.turn(),
             timeouts: timeouts.clone(),
-            max_bytes,
-            started_ms,
-            armed_at: None,
-        };
-        (upload, progress)
+            state: Cell::default(),
+            stage: Cell::new(Stage::Asking),
+            seen: Cell::new(0),
+            taken: Cell::new(0),
+            wait: Cell::new(None),
+            since_ms: Cell::new(slot.now_ms()),
+            slot,
+        });
+        Upload { body, progress, max_bytes }
+    }
+
+    pub fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    pub fn share_progress(&self) -> Rc<Progress> {
+        self.progress.clone()
     }
 
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
-        match Pin::new(&mut self.body).poll_frame(cx) {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        self.progress.slot.starve(self.progress.turn, polled.is_pending());
+        match polled {
             Poll::Pending => {
-                self.wait();
+                self.progress.wait_for_client();
                 Poll::Pending
             }
             Poll::Ready(None) => {
-                self.done();
+                self.progress.end(UploadState::Done);
                 Poll::Ready(None)
             }
             Poll::Ready(Some(Err(_))) => self.fail(UploadState::Broken),
@@ -112,7 +215,7 @@ impl Upload {
                     return self.fail(UploadState::TooLarge);
                 }
                 if self.body.is_end_stream() {
-                    self.done();
+                    self.progress.end(UploadState::Done);
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
@@ -127,55 +230,15 @@ impl Upload {
         self.body.size_hint()
     }
 
+    /// Reads the rest for nobody, within bounds: closing before would reset the connection, and the
+    /// client might lose the answer that is on its way.
+    pub async fn discard(mut self) {
+        let rest = async { while let Some(Ok(_)) = std::future::poll_fn(|cx| self.poll(cx)).await {} };
+        let _ = timeout(DISCARD_TIME, rest).await;
+    }
+
     fn fail(&mut self, state: UploadState) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
-        self.progress.state.set(state);
+        self.progress.end(state);
         Poll::Ready(Some(Err(UploadError(state))))
-    }
-
-    fn done(&mut self) {
-        self.progress.state.set(UploadState::Done);
-        if !self.progress.answered.get() {
-            self.slot.arm(Phase::Response, self.timeouts.response);
-        }
-    }
-
-    /// Sets the deadline for more bytes: a pause of at most `body`, and after the first such
-    /// interval an average of at least `min_body_rate`.
-    fn wait(&mut self) {
-        let seen = self.progress.seen.get();
-        if self.progress.answered.get() || self.armed_at == Some(seen) {
-            return;
-        }
-        self.armed_at = Some(seen);
-        let pause = self.timeouts.body;
-        let earned = Duration::from_secs(seen / self.timeouts.min_body_rate.max(1));
-        let spent = Duration::from_millis(self.slot.now_ms() - self.started_ms);
-        self.slot.arm(Phase::Upload, pause.min((pause + earned).saturating_sub(spent)));
-    }
-}
-
-impl HttpBody for RequestBody {
-    type Data = Bytes;
-    type Error = UploadError;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
-        match &mut *self {
-            RequestBody::Empty => Poll::Ready(None),
-            RequestBody::Upload(upload) => upload.poll(cx),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            RequestBody::Empty => true,
-            RequestBody::Upload(upload) => upload.is_end(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            RequestBody::Empty => SizeHint::with_exact(0),
-            RequestBody::Upload(upload) => upload.size_hint(),
-        }
     }
 }

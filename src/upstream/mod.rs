@@ -11,6 +11,8 @@ pub struct Upstream {
     /// Never empty.
     pub servers: Vec<Server>,
     pub balance: Balance,
+    /// Idle connections kept per server and worker; `None` = as many as were in use at once lately.
+    pub max_idle: Option<usize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -21,16 +22,16 @@ pub async fn serve<S>(stream: S, client: Rc<Client>, worker: &Worker)
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
-    let (header_timeout, max_headers, max_header_bytes) = {
+    let (header_timeout, half_close_timeout, max_headers, max_header_bytes) = {
         // Let go of at once: a connection may outlive many configs.
         let view = client.local.view();
         let server = &view.snapshot.config.server;
-        (server.header_timeout, server.max_headers, server.max_header_bytes)
+        (server.header_timeout, server.half_close_timeout, server.max_headers, server.max_header_bytes)
     };
     client.slot.arm(Phase::Head, header_timeout);
-    let io = TokioIo::new(Watched { stream, client: client.clone(), header_timeout });
+    let io = TokioIo::new(Watched { stream, client: client.clone(), header_timeout, half_close_timeout });
     let service = service_fn(|request| {
-        client.slot.disarm();
+        client.slot.begin();
         gateway::serve(client.clone(), request)
     });
     // No hyper timer: the slot bounds every phase. Its own limits stay as a second wall.
@@ -43,7 +44,7 @@ where
     let mut draining = false;
     poll_fn(|cx| {
         client.slot.register(cx.waker());
-        if client.slot.is_cut() {
+        if client.slot.is_cut() || client.slot.is_gone() {
             return Poll::Ready(());
         }
         if worker.draining() && !draining {
@@ -68,12 +69,13 @@ where
 /// The least read buffer hyper accepts.
 const MIN_BUFFER: usize = 8192;
 
-/// Notes the first byte of a request, which starts the deadline of its head, and shows all bytes to
-/// the inspector.
+/// Notes the first byte of a request, which starts the deadline of its head, shows all bytes to the
+/// inspector, and keeps the end of the stream back while a request is under way.
 struct Watched<S> {
     stream: S,
     client: Rc<Client>,
-    header_timeout: std::time::Duration,
+    header_timeout: Duration,
+    half_close_timeout: Duration,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
@@ -81,6 +83,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         let before = buf.filled().len();
         let result = Pin::new(&mut self.stream).poll_read(cx, buf);
         let fresh = &buf.filled()[before..];
+        let ended = fresh.is_empty() && buf.remaining() > 0 && matches!(result, Poll::Ready(Ok(())));
+        if ended && self.client.slot.half_closed(self.half_close_timeout) {
+            // The server would drop the request. It asks again after the answer.
+            return Poll::Pending;
+        }
         if self.client.slot.phase() == Phase::Idle && !fresh.is_empty() {
             self.client.slot.arm(Phase::Head, self.header_timeout);
         }

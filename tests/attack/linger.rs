@@ -10,6 +10,8 @@ use crate::support::gateway::Gateway;
 use crate::support::until;
 use crate::support::upstream::{Running, Upstream, ok};
 
+/// Who closes has left; nobody is taken to read on.
+const AT_ONCE: &str = "half_close_timeout = \"0s\"";
 const WORK: Duration = Duration::from_millis(300);
 
 /// Works on every request for `work` whatever becomes of its connection, and then answers. `/begun`
@@ -89,16 +91,33 @@ fn aborts_put_no_more_on_the_backend_than_may_run() {
 }
 
 #[test]
+fn an_upload_that_is_broken_off_keeps_its_slot_too() {
+    let running = Arc::<Running>::default();
+    let own = running.clone();
+    let upstream = Upstream::start(move |peer| {
+        // It starts to work before it has all of the body.
+        while peer.head()?.is_some() {
+            own.work(WORK);
+            peer.send(ok("in"))?;
+        }
+        Ok(())
+    });
+    let gateway = gateway("", "memory:", &upstream, "");
+    assert_eq!(attack(&gateway, &running, &(post("/", 1000, "") + "some of it")), 2);
+    assert!(running.ended() >= 6, "{}", running.ended());
+}
+
+#[test]
 fn without_lingering_they_do() {
     let (upstream, running) = backend(WORK);
-    let gateway = gateway("", "memory:", &upstream, "0s");
+    let gateway = gateway(AT_ONCE, "memory:", &upstream, "0s");
     assert!(attack(&gateway, &running, &get("/", "")) > 10);
 }
 
 #[test]
 fn a_slot_outlives_its_client_by_its_own_time_at_most() {
     let (upstream, running) = backend(Duration::from_secs(6));
-    let gateway = gateway("", "memory:", &upstream, "2500ms");
+    let gateway = gateway(AT_ONCE, "memory:", &upstream, "2500ms");
     leave_two(&gateway, &running);
     let start = Instant::now();
     // The lease alone, which is shorter, is renewed until then.
@@ -167,7 +186,7 @@ fn a_drain_waits_for_them_as_for_requests() {
     for (timeout, end) in [("5s", 800..3000), ("300ms", 250..1300)] {
         let work = if timeout == "5s" { Duration::from_secs(1) } else { Duration::from_secs(4) };
         let (upstream, running) = backend(work);
-        let mut gateway = gateway(&format!("shutdown_timeout = \"{timeout}\""), &redis.url(), &upstream, "");
+        let mut gateway = gateway(&format!("{AT_ONCE}\nshutdown_timeout = \"{timeout}\""), &redis.url(), &upstream, "");
         leave_two(&gateway, &running);
         let start = Instant::now();
         gateway.signal("TERM");

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::PATIENCE;
-use super::http::{Message, Reader, framing};
+use super::http::{Framing, Message, Reader, framing};
 
 pub struct Upstream {
     pub addr: SocketAddr,
@@ -125,6 +125,11 @@ impl Peer {
         let message = Message { head, body: Vec::new() };
         let _ = self.requests.send(message.clone());
         Ok(Some(message))
+    }
+
+    /// So many bytes more, whatever they are.
+    pub fn exactly(&mut self, bytes: u64) -> io::Result<()> {
+        self.reader.body(&Framing::Length(bytes)).map(drop)
     }
 
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {

@@ -78,6 +78,7 @@ pub fn server(section: &Section) -> Compiled {
         max_delayed: usize_of(section.integer("max_delayed", 0..=10_000_000)).unwrap_or(10_000),
         header_timeout: section.duration("header_timeout", WAIT).unwrap_or(seconds(10)),
         keepalive_timeout: section.duration("keepalive_timeout", WAIT).unwrap_or(seconds(75)),
+        half_close_timeout: section.duration("half_close_timeout", PAUSE).unwrap_or(seconds(1)),
         shutdown_delay: section.duration("shutdown_delay", PAUSE).unwrap_or(Duration::ZERO),
         shutdown_timeout: section.duration("shutdown_timeout", PAUSE).unwrap_or(seconds(30)),
         trusted_proxies: section

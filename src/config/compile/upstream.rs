@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::names::{Named, Names};
+use super::server::usize_of;
 use crate::config::reader::{At, Section};
 use crate::config::report::Diagnostic;
 use crate::config::tree::{Node, Value};
@@ -26,9 +27,11 @@ pub fn upstreams(named: Vec<Named>) -> Upstreams {
             Some(node) => servers(&section, "servers", node),
             None => section.absent(format!("{} has no servers", section.title), "add servers = [\"http://HOST:PORT\"]"),
         };
+        let max_idle = usize_of(section.integer("max_idle", 0..=100_000));
         section.finish();
         let index = servers.map(|servers| {
-            upstreams.list.push(Upstream { name: name.to_owned(), servers, balance: balance.unwrap_or(Balance::P2c) });
+            let balance = balance.unwrap_or(Balance::P2c);
+            upstreams.list.push(Upstream { name: name.to_owned(), servers, balance, max_idle });
             upstreams.list.len() - 1
         });
         upstreams.names.insert(name, place, index);
@@ -47,7 +50,7 @@ impl Upstreams {
             weight => format!("{}*{weight}", server.authority),
         };
         let name = servers.iter().map(label).collect::<Vec<_>>().join(",");
-        self.list.push(Upstream { name, servers: servers.clone(), balance: Balance::P2c });
+        self.list.push(Upstream { name, servers: servers.clone(), balance: Balance::P2c, max_idle: None });
         self.anonymous.insert(servers, self.list.len() - 1);
         self.list.len() - 1
     }

@@ -4,30 +4,25 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Waker};
 use std::time::Duration;
 
 use http::HeaderValue;
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
 use prometheus::IntCounter;
-use tokio::net::TcpStream;
-use tokio::task::spawn_local;
 use tokio::time::timeout;
 
-use super::upload::RequestBody;
+use super::connect::Connection;
 use crate::metrics::Metrics;
 use crate::upstream::Upstream;
 use crate::upstream::balance::Balancer;
 
-/// Idle connections kept per server and worker.
-const IDLE_MAX: usize = 64;
-/// Shorter than the 5 s after which common application servers close an idle connection.
+/// Shorter than the 5 s after which common application servers close an idle connection. Those kept are
+/// never more than were in use at once within this time.
 const IDLE_MS: u64 = 4_000;
 /// Connections are renewed after this long, so that a changed name or balance takes effect.
 const AGE_MS: u64 = 3_600_000;
+/// Servers asked for a connection before a request fails.
+const ATTEMPTS: usize = 3;
 /// A server that refused a connection is passed over this long while others are there.
 const AVOID_MS: u64 = 2_000;
 
@@ -43,6 +38,8 @@ pub struct Servers {
     pub name: String,
     pub list: Vec<Rc<ServerPool>>,
     pub outcomes: Outcomes,
+    /// Idle connections kept per server and worker.
+    max_idle: usize,
     balancer: Balancer,
     random: Cell<u64>,
 }
@@ -68,23 +65,18 @@ pub struct ServerPool {
 }
 
 struct Idle {
-    sender: SendRequest<RequestBody>,
-    wire: Option<Wire>,
+    connection: Connection,
     since_ms: u64,
     born_ms: u64,
 }
 
-/// The moving part of a connection: nothing is read or written unless it is polled.
-type Wire = Pin<Box<http1::Connection<TokioIo<TcpStream>, RequestBody>>>;
-
 /// A connection in use by one request.
 pub struct Lease {
-    pub sender: SendRequest<RequestBody>,
-    /// `None` once it has ended, or once a task of its own polls it.
-    wire: Option<Wire>,
+    pub connection: Connection,
     /// It served a request before, so the server may be closing it right now.
     pub reused: bool,
     born_ms: u64,
+    max_idle: usize,
     load: Load,
 }
 
@@ -102,6 +94,7 @@ impl Pools {
             name: upstream.name.clone(),
             list: list.collect(),
             outcomes: Outcomes::new(&upstream.name, metrics),
+            max_idle: upstream.max_idle.unwrap_or(usize::MAX),
             balancer: Balancer::new(upstream.balance, &upstream.servers),
             random: Cell::new(rand::random::<u64>() | 1),
         }
@@ -111,15 +104,35 @@ impl Pools {
     pub fn sweep(&self, now_ms: u64) {
         self.now_ms.set(now_ms);
         self.servers.borrow_mut().retain(|_, server| {
-            server.idle.borrow_mut().retain_mut(|idle| now_ms < idle.since_ms + IDLE_MS && idle.open());
+            server.idle.borrow_mut().retain(|idle| now_ms < idle.since_ms + IDLE_MS && idle.connection.is_quiet());
             Rc::strong_count(server) > 1
         });
     }
 }
 
 impl Servers {
+    /// A connection: an idle one unless `fresh`, else a new one, at the servers' turns.
+    ///
+    /// # Errors
+    /// When no server accepted one.
+    pub async fn acquire(&self, connect: Duration, fresh: bool) -> io::Result<Lease> {
+        let mut attempt = 1;
+        loop {
+            let server = self.pick();
+            if let (false, Some(lease)) = (fresh, server.idle(self.max_idle)) {
+                return Ok(lease);
+            }
+            match server.connect(connect, self.max_idle).await {
+                Ok(lease) => return Ok(lease),
+                Err(_) if self.list.len() > 1 && attempt < ATTEMPTS => self.outcomes.retried_connect.inc(),
+                Err(error) => return Err(error),
+            }
+            attempt += 1;
+        }
+    }
+
     /// The server for the next attempt.
-    pub fn pick(&self) -> &Rc<ServerPool> {
+    fn pick(&self) -> &Rc<ServerPool> {
         let index = self.balancer.pick(
             self.next_random(),
             |server| self.list[server].in_flight.get(),
@@ -168,24 +181,23 @@ impl ServerPool {
         self.now_ms.get() >= self.avoid_until_ms.get()
     }
 
-    /// An idle connection, if one is ready.
-    pub fn idle(self: &Rc<ServerPool>) -> Option<Lease> {
-        let mut idle = self.idle.borrow_mut();
-        while let Some(mut kept) = idle.pop() {
-            if kept.open() && kept.sender.is_ready() {
-                let Idle { sender, wire, born_ms, .. } = kept;
-                return Some(self.lease(sender, wire, true, born_ms));
+    /// An idle connection, if there is one.
+    fn idle(self: &Rc<ServerPool>, max_idle: usize) -> Option<Lease> {
+        loop {
+            let Idle { connection, born_ms, .. } = self.idle.borrow_mut().pop()?;
+            if connection.is_quiet() {
+                return Some(self.lease(connection, true, born_ms, max_idle));
             }
         }
-        None
     }
 
     /// A new connection, name look-up included, within `limit`.
-    pub async fn connect(self: &Rc<ServerPool>, limit: Duration) -> io::Result<Lease> {
-        match timeout(limit, self.handshake()).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-            Ok((sender, wire)) => {
+    async fn connect(self: &Rc<ServerPool>, limit: Duration, max_idle: usize) -> io::Result<Lease> {
+        let opened = timeout(limit, Connection::open(&self.authority)).await;
+        match opened.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+            Ok(connection) => {
                 self.avoid_until_ms.set(0);
-                Ok(self.lease(sender, Some(wire), false, self.now_ms.get()))
+                Ok(self.lease(connection, false, self.now_ms.get(), max_idle))
             }
             Err(error) => {
                 self.avoid_until_ms.set(self.now_ms.get() + AVOID_MS);
@@ -195,67 +207,25 @@ impl ServerPool {
         }
     }
 
-    async fn handshake(&self) -> io::Result<(SendRequest<RequestBody>, Wire)> {
-        let stream = TcpStream::connect(&self.authority).await?;
-        stream.set_nodelay(true)?;
-        let (sender, connection) =
-            http1::Builder::new().handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-        Ok((sender, Box::pin(connection)))
-    }
-
-    fn lease(
-        self: &Rc<ServerPool>,
-        sender: SendRequest<RequestBody>,
-        wire: Option<Wire>,
-        reused: bool,
-        born_ms: u64,
-    ) -> Lease {
+    fn lease(self: &Rc<ServerPool>, connection: Connection, reused: bool, born_ms: u64, max_idle: usize) -> Lease {
         self.in_flight.set(self.in_flight.get() + 1);
-        Lease { sender, wire, reused, born_ms, load: Load(self.clone()) }
-    }
-}
-
-impl Idle {
-    /// Reads what has arrived, which while idle can only be the end.
-    fn open(&mut self) -> bool {
-        advance(&mut self.wire, &mut Context::from_waker(Waker::noop()));
-        !self.sender.is_closed()
-    }
-}
-
-/// Errors of the connection reach the request that meets them.
-fn advance(wire: &mut Option<Wire>, cx: &mut Context<'_>) {
-    if wire.as_mut().is_some_and(|wire| wire.as_mut().poll(cx).is_ready()) {
-        *wire = None;
+        Lease { connection, reused, born_ms, max_idle, load: Load(self.clone()) }
     }
 }
 
 impl Lease {
-    /// Moves bytes both ways. The request's own task does it, which spares a wake-up of another
-    /// one each time.
-    pub fn advance(&mut self, cx: &mut Context<'_>) {
-        advance(&mut self.wire, cx);
-    }
-
-    /// Gives the connection a task of its own: an upload must go on while nobody reads the
-    /// response.
-    pub fn detach(&mut self) {
-        if let Some(wire) = self.wire.take() {
-            spawn_local(async move { drop(wire.await) });
-        }
-    }
-
     pub fn server(&self) -> &ServerPool {
         &self.load.0
     }
 
     /// Keeps the connection for another request: the exchange ended cleanly on both sides.
     pub fn release(self) {
-        let Lease { sender, wire, born_ms, load, .. } = self;
+        let Lease { mut connection, born_ms, max_idle, load, .. } = self;
         let now_ms = load.0.now_ms.get();
         let mut idle = load.0.idle.borrow_mut();
-        if idle.len() < IDLE_MAX && now_ms < born_ms + AGE_MS && !sender.is_closed() {
-            idle.push(Idle { sender, wire, since_ms: now_ms, born_ms });
+        if idle.len() < max_idle && now_ms < born_ms + AGE_MS && connection.received.is_empty() {
+            connection.rest();
+            idle.push(Idle { connection, since_ms: now_ms, born_ms });
         }
     }
 }

@@ -1,0 +1,255 @@
+//! One request and its answer on one connection, moved by the task that polls it: nothing is read or
+//! written in between. Its connection serves another request once both sides ended cleanly and nothing
+//! unread is left. Made by `forward`, read by `body`.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Response};
+use http_body::{Frame, SizeHint};
+use tokio::time::timeout;
+
+use super::h1::body::{Decoder, Piece};
+use super::h1::{Fault, HeadReader};
+use super::pool::Lease;
+use super::sender::{End, Sender};
+use crate::http::upload::Upload;
+
+/// Bytes of an answer that are read for nobody. A server with more to send notices that the connection
+/// is closed.
+const DISCARD_MAX: usize = 1024 * 1024;
+
+pub struct Exchange {
+    /// `None` once another request may have the connection, or it is of no more use.
+    lease: Option<Lease>,
+    sender: Sender,
+    method: Method,
+    reader: HeadReader,
+    /// Before the head of the answer, of nothing.
+    body: Decoder,
+    /// The upstream keeps the connection.
+    keep_alive: bool,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Asked,
+    /// The head has arrived.
+    Answering,
+    /// The answer is whole.
+    Answered,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum Trouble {
+    /// The request body cannot be completed.
+    Upload,
+    /// The connection ended before the first byte of an answer.
+    Closed,
+    Fault(Fault),
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Trouble::Upload => f.write_str("the request body cannot be completed"),
+            Trouble::Closed => f.write_str("the connection ended without an answer"),
+            Trouble::Fault(fault) => fault.fmt(f),
+        }
+    }
+}
+
+impl Exchange {
+    pub fn new(lease: Lease, sender: Sender, method: Method) -> Exchange {
+        Exchange {
+            lease: Some(lease),
+            sender,
+            method,
+            reader: HeadReader::default(),
+            body: Decoder::Length(0),
+            keep_alive: false,
+            state: State::Asked,
+        }
+    }
+
+    /// The request, to be sent in another exchange if that is safe; this one is over.
+    pub fn again(&mut self, idempotent: bool) -> Option<Sender> {
+        self.lease = None;
+        self.sender.again(idempotent)
+    }
+
+    /// Sends the request and reads the head of its answer.
+    pub fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<()>, Trouble>> {
+        let Some(lease) = &mut self.lease else { return Poll::Ready(Err(Trouble::Closed)) };
+        let connection = &mut lease.connection;
+        if let Poll::Ready(End::Upload) = self.sender.poll(connection, cx) {
+            return Poll::Ready(Err(Trouble::Upload));
+        }
+        loop {
+            match self.reader.read(&mut connection.received, &self.method) {
+                Ok(None) => {}
+                Ok(Some(head)) => {
+                    (self.body, self.keep_alive, self.state) = (head.body, head.keep_alive, State::Answering);
+                    return Poll::Ready(Ok(head.response));
+                }
+                Err(fault) => return Poll::Ready(Err(Trouble::Fault(fault))),
+            }
+            let Ok(1..) = ready!(connection.poll_receive(cx)) else {
+                let trouble = match self.reader.is_idle() && connection.received.is_empty() {
+                    true => Trouble::Closed,
+                    false => Trouble::Fault(Fault::Cut),
+                };
+                return Poll::Ready(Err(trouble));
+            };
+        }
+    }
+
+    /// The body of the answer, if it is small and all of it is there.
+    pub fn take_whole(&mut self) -> Option<Bytes> {
+        let received = &mut self.lease.as_mut()?.connection.received;
+        let (Decoder::Length(left), Some(_)) = (&self.body, self.sender.end()) else { return None };
+        let length = usize::try_from(*left).ok().filter(|length| *length <= received.len())?;
+        let body = received.split_to(length).freeze();
+        self.answered();
+        Some(body)
+    }
+
+    /// Reads the body of the answer.
+    pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
+        let mut ended = false;
+        loop {
+            let Some(lease) = &mut self.lease else { return Poll::Ready(None) };
+            let connection = &mut lease.connection;
+            match self.body.next(&mut connection.received, ended) {
+                Ok(Piece::End) => {
+                    self.answered();
+                    return Poll::Ready(None);
+                }
+                Ok(Piece::Data(data)) => {
+                    if self.body.is_end() {
+                        self.answered();
+                    }
+                    return Poll::Ready(Some(Ok(Frame::data(data))));
+                }
+                Ok(Piece::Trailers(trailers)) => {
+                    self.answered();
+                    return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
+                }
+                Ok(Piece::More) => match ready!(connection.poll_receive(cx)) {
+                    Ok(0) => ended = true,
+                    Ok(_) => {}
+                    Err(_) => return self.fail(Fault::Cut),
+                },
+                Err(fault) => return self.fail(fault),
+            }
+        }
+    }
+
+    fn fail(&mut self, fault: Fault) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
+        self.lease = None;
+        self.sender.give_up();
+        Poll::Ready(Some(Err(fault)))
+    }
+
+    pub fn is_answered(&self) -> bool {
+        self.state == State::Answered
+    }
+
+    pub fn size_hint(&self) -> SizeHint {
+        self.body.exact().map_or_else(SizeHint::new, SizeHint::with_exact)
+    }
+
+    /// The request has been sent to its last byte.
+    pub fn is_sent(&self) -> bool {
+        self.sender.end() == Some(End::Done)
+    }
+
+    /// The answer is whole: the connection is free, unless the request is still being sent.
+    fn answered(&mut self) {
+        self.state = State::Answered;
+        self.release();
+    }
+
+    fn release(&mut self) {
+        match self.sender.end() {
+            None => {}
+            Some(End::Done) if self.keep_alive && self.is_answered() => {
+                if let Some(lease) = self.lease.take() {
+                    lease.release();
+                }
+            }
+            // An answer that is not whole yet is still read.
+            Some(_) if self.is_answered() => self.lease = None,
+            Some(_) => {}
+        }
+    }
+
+    /// Sends what is there of the request body.
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        // After its answer the upstream closes.
+        if self.is_answered() && !self.keep_alive {
+            return Poll::Ready(());
+        }
+        match &mut self.lease {
+            Some(lease) => self.sender.poll(&mut lease.connection, cx).map(drop),
+            None => Poll::Ready(()),
+        }
+    }
+
+    /// The client has left: what is missing of its request will not come.
+    fn poll_abandon(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match &mut self.lease {
+            Some(lease) if self.sender.end() != Some(End::Done) => {
+                self.sender.give_up();
+                lease.connection.poll_finish(cx)
+            }
+            _ => Poll::Ready(()),
+        }
+    }
+
+    /// Takes what is left of a request body that nobody reads.
+    pub fn give_up(&mut self) -> Option<Upload> {
+        self.sender.give_up()
+    }
+}
+
+/// Waits for the answer and reads it for nobody, within bounds.
+pub async fn discard(exchange: Rc<RefCell<Exchange>>, response: Duration, stream: Duration) {
+    poll_fn(|cx| exchange.borrow_mut().poll_abandon(cx)).await;
+    let asked = exchange.borrow().state == State::Asked;
+    if asked {
+        let head = timeout(response, poll_fn(|cx| exchange.borrow_mut().poll_head(cx))).await;
+        if !matches!(head, Ok(Ok(_))) {
+            return;
+        }
+    }
+    let mut left = DISCARD_MAX;
+    while let Ok(Some(Ok(frame))) = timeout(stream, poll_fn(|cx| exchange.borrow_mut().poll_frame(cx))).await {
+        match left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) {
+            Some(rest) => left = rest,
+            None => return,
+        }
+    }
+}
+
+/// Sends the rest of a request that is answered already, whether the answer is read or not, and lets its
+/// client get to the end of it where the upstream takes no more.
+pub async fn carry_on(exchange: Rc<RefCell<Exchange>>) {
+    poll_fn(|cx| exchange.borrow_mut().poll_send(cx)).await;
+    let rest = {
+        let mut exchange = exchange.borrow_mut();
+        let rest = exchange.give_up();
+        exchange.release();
+        rest
+    };
+    if let Some(upload) = rest {
+        upload.discard().await;
+    }
+}

@@ -1,0 +1,9 @@
+//! One exchange with an upstream server, over HTTP/1.1 of our own: [`connect`] opens connections,
+//! [`pool`] keeps them, [`h1`] is the wire form, [`exchange`] moves one request and its answer. Used by
+//! `forward`.
+
+pub mod connect;
+pub mod exchange;
+pub mod h1;
+pub mod pool;
+pub mod sender;
