@@ -4,7 +4,7 @@ CARGO ?= cargo
 # Programs the tests talk to, by Debian package. Each is installed when missing.
 TEST_PROGRAMS = redis-server:redis-server promtool:prometheus curl:curl python3:python3-venv faketime:faketime kill:procps script:bsdutils
 
-.PHONY: help demo test check bench pgo memory mutants container-test tools
+.PHONY: help demo test check bench pgo fuzz memory mutants container-test tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ bench: ## CPU per request beside nginx and haproxy, one run, as ratios
 
 pgo: ## a profile-guided build, a tenth cheaper, as target/pgo/sluicegate
 	@benches/pgo.sh
+
+fuzz: ## a minute of random answers from an upstream; needs a nightly toolchain and cargo-fuzz
+	$(CARGO) +nightly fuzz run answer -- -max_total_time=$(or $(SECONDS),60) -max_len=4096
 
 memory: tools ## bytes per key of every form, in memory and in Redis; takes minutes
 	$(CARGO) test --quiet --test memory -- --include-ignored --nocapture --test-threads 1
