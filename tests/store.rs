@@ -280,6 +280,32 @@ fn many_decisions_share_a_call() {
 }
 
 #[test]
+fn a_call_carries_no_more_work_than_its_bound() {
+    let server = RedisServer::start(&[]);
+    worker(async {
+        let metrics = Metrics::new().unwrap();
+        let redis = std::rc::Rc::new(connected(&server.url(), &metrics, Duration::from_secs(5)).await);
+        // A charge given back is looked for along the list; a sorted set finds it, and so does a short list.
+        for (rule, calls_of_20) in [
+            (support::log(100_000, false), 20..=20),
+            (support::log(100_000, true), 3..=4),
+            (support::log(100, false), 1..=2),
+        ] {
+            let log = limit("log", rule, Mode::Enforce);
+            let calls = metrics.store_batch_size.get_sample_count();
+            let mut running = JoinSet::new();
+            for tag in 0..20 {
+                let (redis, back) = (redis.clone(), Check { tag, ..check(&log, "all", -1) });
+                running.spawn_local(async move { redis.run(Op::Adjust, vec![back]).await.unwrap() });
+            }
+            running.join_all().await;
+            let calls = metrics.store_batch_size.get_sample_count() - calls;
+            assert!(calls_of_20.contains(&calls), "{calls} calls, {:?}", log.rule);
+        }
+    });
+}
+
+#[test]
 fn a_full_queue_and_a_long_decision_are_bounded() {
     let server = RedisServer::start(&[]);
     worker(async {

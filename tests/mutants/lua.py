@@ -31,7 +31,12 @@ OPERAND_ENDS = re.compile(r"[\w\])]")
 # A break that loops for ever is noticed by its time.
 CPU_SECONDS = 120
 # Only what these hold is kept in shapes of the server's.
-SHAPED = {"shapes.lua", "gate.lua", "counted.lua", "sliding_log.lua", "concurrency.lua"}
+SHAPED = {"shapes.lua", "shapes/log.lua", "shapes/leases.lua", "gate.lua", "counted.lua", "sliding_log.lua", "concurrency.lua"}
+
+
+def name_of(path):
+    """As below lua/, like `shapes/log.lua`."""
+    return str(path.relative_to(ROOT / "lua"))
 
 
 def breaks(path):
@@ -51,7 +56,7 @@ def breaks(path):
             new = "0" if word == "1" else str(int(word) + 1)
         else:
             continue
-        yield path.name, token.start(), word, new
+        yield name_of(path), token.start(), word, new
 
 
 def build():
@@ -100,21 +105,21 @@ def place(found):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("files", nargs="*", help="of lua/; default: all that decide")
+    parser.add_argument("files", nargs="*", help="paths; default: all that decide")
     parser.add_argument("--minutes", type=float, default=20, help="no break is begun after that")
     parser.add_argument("--sample", type=int, help="so many breaks instead of all")
     parser.add_argument("--seed", type=int, help="the same order as a run before")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     args = parser.parse_args()
 
-    files = [ROOT / "lua" / Path(name).name for name in args.files] or sorted((ROOT / "lua").glob("*.lua"))
+    files = [Path(name).resolve() for name in args.files] or sorted((ROOT / "lua").rglob("*.lua"))
     todo = [found for path in files if path.name != "gateways.lua" for found in breaks(path)]
     programs = build()
-    for program in sorted({program for path in files for program in noticing(path.name)}):
+    for program in sorted({program for path in files for program in noticing(name_of(path))}):
         passed, said = run(programs[program], ROOT / "lua")
         if not passed:
             sys.exit(f"{program} fails without any break: {said}")
-    if survives(programs, (files[0].name, 0, "", "error('broken') ")):
+    if survives(programs, (name_of(files[0]), 0, "", "error('broken') ")):
         sys.exit("the tests do not read LUA_DIR: what they say of breaks would mean nothing")
 
     total, seed = len(todo), args.seed if args.seed is not None else random.randrange(10**6)

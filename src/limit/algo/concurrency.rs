@@ -51,6 +51,10 @@ impl Algorithm for Concurrency {
         Policy { quota: self.in_flight, window_ms: self.lease_ms }
     }
 
+    fn work(&self, _correction: bool) -> i64 {
+        1 + self.in_flight / 1000
+    }
+
     fn share(&self, n: i64) -> Concurrency {
         Concurrency { in_flight: (self.in_flight / n).max(1), ..*self }
     }

@@ -58,8 +58,9 @@ pub trait Algorithm {
         false
     }
 
-    /// How much of the store's time a check takes: 1 is that of a few stored numbers.
-    fn work(&self, _cost: i64) -> i64 {
+    /// The time that a decision, or a correction by receipt, takes Redis at most, in units of what one
+    /// of a few numbers takes: about five microseconds. Bounds what one call carries.
+    fn work(&self, _correction: bool) -> i64 {
         1
     }
 }
@@ -155,8 +156,8 @@ macro_rules! algorithms {
             }
 
             /// At least 1.
-            pub fn work(&self, cost: i64) -> i64 {
-                match self { $(Rule::$Name(rule) => rule.work(cost)),* }
+            pub fn work(&self, correction: bool) -> i64 {
+                match self { $(Rule::$Name(rule) => rule.work(correction)),* }
             }
 
             /// Whether a decision needs a number that no other has.

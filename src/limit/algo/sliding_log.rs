@@ -43,6 +43,11 @@ impl Algorithm for SlidingLog {
         Policy { quota: self.limit, window_ms: self.window_ms }
     }
 
+    /// A charge that is given back whole is looked for from the newest entry of a list on.
+    fn work(&self, correction: bool) -> i64 {
+        1 + self.limit / if correction && !self.sorted_set { 200 } else { 1000 }
+    }
+
     fn share(&self, n: i64) -> SlidingLog {
         SlidingLog { limit: (self.limit / n).max(1), ..*self }
     }

@@ -41,7 +41,8 @@ impl Waiting {
     }
 
     fn work(&self) -> i64 {
-        self.checks.iter().fold(0, |work, check| check.rule.work(check.cost).saturating_add(work))
+        let correction = self.op == Op::Adjust;
+        self.checks.iter().map(|check| check.rule.work(correction)).sum()
     }
 }
 
