@@ -37,6 +37,8 @@ pub struct Common {
 pub struct Local {
     pub common: Common,
     pub pools: Pools,
+    /// Room to gather what leaves in one write; holds nothing in between.
+    pub gathered: RefCell<Vec<u8>>,
     view: RefCell<Rc<View>>,
     /// A store opened for the next snapshot.
     next: RefCell<Option<(StoreSettings, Store)>>,
@@ -73,6 +75,7 @@ impl Local {
         let pools = Pools::default();
         let view = View::new(common.current.load_full(), None, None, &pools, &common);
         Local {
+            gathered: RefCell::default(),
             view: RefCell::new(Rc::new(view)),
             next: RefCell::default(),
             old_desks: RefCell::default(),

@@ -66,6 +66,10 @@ where
     .await;
 }
 
+/// A head and a body of up to this size leave in one plain write: the kernel takes longer to look at a
+/// list of buffers than it takes to copy them.
+const GATHER_MAX: usize = 16 * 1024;
+
 /// The least read buffer hyper accepts.
 const MIN_BUFFER: usize = 8192;
 
@@ -108,7 +112,20 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         cx: &mut Context<'_>,
         bufs: &[std::io::IoSlice<'_>],
     ) -> Poll<std::io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        let mut filled = bufs.iter().filter(|buf| !buf.is_empty());
+        let (first, second) = (filled.next(), filled.next());
+        let length: usize = bufs.iter().map(|buf| buf.len()).sum();
+        match (first, second) {
+            (Some(only), None) => Pin::new(&mut self.stream).poll_write(cx, only),
+            (Some(_), Some(_)) if length <= GATHER_MAX => {
+                let Watched { stream, client, .. } = &mut *self;
+                let mut gathered = client.local.gathered.borrow_mut();
+                gathered.clear();
+                bufs.iter().for_each(|buf| gathered.extend_from_slice(buf));
+                Pin::new(stream).poll_write(cx, &gathered)
+            }
+            _ => Pin::new(&mut self.stream).poll_write_vectored(cx, bufs),
+        }
     }
 
     fn is_write_vectored(&self) -> bool {
