@@ -9,6 +9,8 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use tokio::sync::Notify;
+
 /// Milliseconds since the worker started, as of its last look at the deadlines.
 pub type Ticks = Rc<Cell<u64>>;
 
@@ -48,6 +50,8 @@ pub struct Slot {
     held_back: Cell<bool>,
     cut: Cell<bool>,
     lingers: Cell<bool>,
+    /// For exchanges that linger; the connection itself may still be open.
+    cut_off: Notify,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -70,6 +74,7 @@ impl Slot {
             held_back: Cell::new(false),
             cut: Cell::new(false),
             lingers: Cell::new(false),
+            cut_off: Notify::new(),
             waker: RefCell::default(),
         }
     }
@@ -184,6 +189,7 @@ impl Slot {
     /// Ends the connection wherever it is, unanswered.
     pub fn cut(&self) {
         self.cut.set(true);
+        self.cut_off.notify_waiters();
         self.wake();
     }
 
@@ -194,11 +200,9 @@ impl Slot {
     /// The client has left, its exchange with the upstream goes on: waits until that is cut.
     pub async fn linger(&self) {
         self.lingers.set(true);
-        poll_fn(|cx| {
-            self.register(cx.waker());
-            if self.is_cut() { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
+        while !self.is_cut() {
+            self.cut_off.notified().await;
+        }
     }
 
     pub fn lingers(&self) -> bool {

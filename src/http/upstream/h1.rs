@@ -297,3 +297,34 @@ impl Length {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_has_one_host_and_one_framing_whatever_its_fields_say() {
+        let headers: HeaderMap =
+            [(CONTENT_LENGTH, "9"), (TRANSFER_ENCODING, "gzip"), (HOST, "a.test"), (HOST, "b.test")]
+                .into_iter()
+                .map(|(name, value)| (name, HeaderValue::from_static(value)))
+                .collect();
+        let server = HeaderValue::from_static("server:80");
+        let head = |headers: &HeaderMap, replace, framing| {
+            let mut out = Vec::new();
+            write_head(&mut out, &Method::POST, "/x?y", headers, &server, replace, framing);
+            String::from_utf8(out).unwrap()
+        };
+        let line = "POST /x?y HTTP/1.1\r\n";
+        for (replace, framing, rest) in [
+            (false, Framing::Length(5), "content-length: 5\r\n\r\n"),
+            (true, Framing::Chunked, "transfer-encoding: chunked\r\n\r\n"),
+            (false, Framing::None { announced: true }, "content-length: 0\r\n\r\n"),
+            (true, Framing::None { announced: false }, "\r\n"),
+        ] {
+            let host = if replace { "server:80" } else { "a.test" };
+            assert_eq!(head(&headers, replace, framing), format!("{line}host: {host}\r\n{rest}"));
+            assert_eq!(head(&HeaderMap::new(), replace, framing), format!("{line}host: server:80\r\n{rest}"));
+        }
+    }
+}
