@@ -5,12 +5,14 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    reason = "a test fails by panicking, its helpers too"
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "a test fails by panicking, its helpers too, and counts small numbers"
 )]
 
 #[path = "support/mod.rs"]
-#[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "small numbers of a test")]
-#[allow(clippy::cast_precision_loss, clippy::cast_sign_loss, reason = "likewise")]
 mod stores;
 #[path = "support/program.rs"]
 mod support;
