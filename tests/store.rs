@@ -22,6 +22,7 @@ use sluicegate::limit::algo::calendar::Unit;
 use sluicegate::limit::algo::gcra::Gcra;
 use sluicegate::limit::algo::{NAMES, Rule, State};
 use sluicegate::limit::decision::{Check, Decision, ErrorKind, Op};
+use sluicegate::limit::key::Cost;
 use sluicegate::limit::rule::{Limit, Mode};
 use sluicegate::limit::store::memory::Memory;
 use sluicegate::limit::store::redis::wire::{Call, decode};
@@ -286,12 +287,17 @@ fn a_call_carries_no_more_work_than_its_bound() {
         let metrics = Metrics::new().unwrap();
         let redis = std::rc::Rc::new(connected(&server.url(), &metrics, Duration::from_secs(5)).await);
         // A charge given back is looked for along the list; a sorted set finds it, and so does a short list.
-        for (rule, calls_of_20) in [
-            (support::log(100_000, false), 20..=20),
-            (support::log(100_000, true), 3..=4),
-            (support::log(100, false), 1..=2),
+        // Slots of different weights are counted weight by weight.
+        for (rule, cost, calls_of_20) in [
+            (support::log(100_000, false), Cost::Fixed(1), 20..=20),
+            (support::log(100_000, true), Cost::Fixed(1), 3..=4),
+            (support::log(100, false), Cost::Fixed(1), 1..=2),
+            (support::leases(999, 15_000), Cost::Query("n".to_owned()), 2..=3),
+            (support::leases(999, 15_000), Cost::Fixed(1), 1..=1),
         ] {
-            let log = limit("log", rule, Mode::Enforce);
+            let mut log = Arc::into_inner(limit("log", rule, Mode::Enforce)).unwrap();
+            log.cost = cost;
+            let log = Arc::new(log);
             let calls = metrics.store_batch_size.get_sample_count();
             let mut running = JoinSet::new();
             for tag in 0..20 {

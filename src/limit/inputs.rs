@@ -98,7 +98,9 @@ pub fn cookie<'h>(headers: &'h HeaderMap, name: &str, repeated: Repeated) -> Fou
                 _ => found = Some(value),
             },
             None if repeated != Repeated::Refuse => {}
-            None if compare(key, name) != Likeness::None || hides_one(pair, name) => return Err(Ambiguous),
+            None if compare(without_odd_edges(key), name) != Likeness::None || hides_one(pair, name) => {
+                return Err(Ambiguous);
+            }
             None => {}
         }
     }
@@ -119,9 +121,21 @@ fn hides_one(pair: &[u8], name: &str) -> bool {
     })
 }
 
-/// Whether all servers read the value to its end, and none of them undoes an escape.
+/// Whether all servers read the value to its end, none of them undoes an escape, and none takes
+/// anything off its ends.
 fn is_whole(value: &[u8]) -> bool {
-    !unquoted(value).iter().any(|byte| matches!(byte, b',' | b' ' | b'\t' | b'"' | b'\\'))
+    let value = unquoted(value);
+    let cut = value.iter().any(|byte| matches!(byte, b',' | b' ' | b'\t' | b'"' | b'\\'));
+    !cut && without_odd_edges(value).len() == value.len()
+}
+
+/// Without the bytes at either end that some servers take for white space: U+00A0 and U+0085, written
+/// in Latin-1 or UTF-8, and others that no cookie has.
+fn without_odd_edges(mut text: &[u8]) -> &[u8] {
+    while let [0x80.. | 0..=b' ', rest @ ..] | [rest @ .., 0x80.. | 0..=b' '] = text {
+        text = rest;
+    }
+    text
 }
 
 fn unquoted(value: &[u8]) -> &[u8] {
@@ -328,7 +342,7 @@ mod tests {
         let of = |lines: &[&'static str], name: &str, repeated| {
             let mut headers = HeaderMap::new();
             for line in lines {
-                headers.append(COOKIE, HeaderValue::from_static(line));
+                headers.append(COOKIE, HeaderValue::from_bytes(line.as_bytes()).unwrap());
             }
             shown(cookie(&headers, name, repeated))
         };
@@ -349,6 +363,8 @@ mod tests {
             &["a sid=real"],
             &["sid=real x"],
             &["sid=real,x"],
+            &["sid=real\u{a0}"],
+            &["a=1; \u{a0}sid=real"],
             &["sid=\"\\162eal\""],
         ] {
             assert_eq!(of(lines, "sid", Repeated::Refuse), Err(Ambiguous), "{lines:?}");

@@ -199,6 +199,14 @@ pub fn network(ip: IpAddr, v4: u8, v6: u8) -> IpAddr {
 }
 
 impl Cost {
+    /// What a request can cost.
+    pub fn most(&self) -> i64 {
+        match self {
+            Cost::Fixed(cost) => *cost,
+            Cost::Header(_) | Cost::Query(_) => COST_MAX,
+        }
+    }
+
     /// # Errors
     /// The request states more than one, and `repeated` chooses none.
     pub fn of(&self, facts: &Facts, repeated: Repeated) -> Result<i64, Ambiguous> {

@@ -18,7 +18,7 @@ use tokio::task::LocalSet;
 
 use crate::stores::{RedisServer, check, connected, kind, leases, limit, window, worker};
 
-const DEADLINE: Duration = Duration::from_secs(1);
+const DEADLINE: Duration = Duration::from_secs(10);
 
 /// A client of the store that fails in the task which brings its answer.
 struct Poison;

@@ -35,6 +35,8 @@ fn junk_beside_the_key_buys_nothing() {
         ("/header", "x-api-key: junkN\r\nX_API_KEY: real\r\n"),
         ("/cookie", "cookie: sid=junkN; sid=real\r\n"),
         ("/cookie", "cookie: sid=real\r\ncookie: sid=junkN\r\n"),
+        ("/cookie", "cookie: sid=real\u{a0}\r\n"),
+        ("/cookie", "cookie: sid=junkN; \u{a0}sid=real\r\n"),
         ("/query?user=jN&user=victim", ""),
         ("/query?user=victim&us%65r=jN", ""),
         ("/query?user=jN&a=1;user=victim", ""),

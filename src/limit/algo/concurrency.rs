@@ -51,8 +51,13 @@ impl Algorithm for Concurrency {
         Policy { quota: self.in_flight, window_ms: self.lease_ms }
     }
 
-    fn work(&self, _correction: bool) -> i64 {
-        1 + self.in_flight / 1000
+    /// Units of different weights are counted weight by weight; when enough of them end is looked for
+    /// by halving the lease.
+    fn work(&self, most_cost: i64, _correction: bool) -> i64 {
+        let bits = |number: i64| i64::from(i64::BITS - number.max(1).leading_zeros());
+        let weights = bits(most_cost.min(self.in_flight));
+        let looks = if weights > 1 { weights * bits(self.lease_ms) / 2 } else { 0 };
+        1 + self.in_flight / 1000 + looks
     }
 
     fn share(&self, n: i64) -> Concurrency {

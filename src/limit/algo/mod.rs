@@ -59,8 +59,9 @@ pub trait Algorithm {
     }
 
     /// The time that a decision, or a correction by receipt, takes Redis at most, in units of what one
-    /// of a few numbers takes: about five microseconds. Bounds what one call carries.
-    fn work(&self, _correction: bool) -> i64 {
+    /// of a few numbers takes: about five microseconds. `most_cost`: what a request can cost. Bounds what
+    /// one call carries.
+    fn work(&self, _most_cost: i64, _correction: bool) -> i64 {
         1
     }
 }
@@ -156,8 +157,8 @@ macro_rules! algorithms {
             }
 
             /// At least 1.
-            pub fn work(&self, correction: bool) -> i64 {
-                match self { $(Rule::$Name(rule) => rule.work(correction)),* }
+            pub fn work(&self, most_cost: i64, correction: bool) -> i64 {
+                match self { $(Rule::$Name(rule) => rule.work(most_cost, correction)),* }
             }
 
             /// Whether a decision needs a number that no other has.

@@ -44,7 +44,7 @@ impl Algorithm for SlidingLog {
     }
 
     /// A charge that is given back whole is looked for from the newest entry of a list on.
-    fn work(&self, correction: bool) -> i64 {
+    fn work(&self, _most_cost: i64, correction: bool) -> i64 {
         1 + self.limit / if correction && !self.sorted_set { 200 } else { 1000 }
     }
 

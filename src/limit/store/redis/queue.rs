@@ -42,7 +42,7 @@ impl Waiting {
 
     fn work(&self) -> i64 {
         let correction = self.op == Op::Adjust;
-        self.checks.iter().map(|check| check.rule.work(correction)).sum()
+        self.checks.iter().map(|check| check.rule.work(check.limit.cost.most(), correction)).sum()
     }
 }
 
