@@ -1,12 +1,26 @@
 -- Buckets: arithmetic only, twin of src/limit/algo/token_bucket.rs, same names, same order. Joined before
 -- the algorithm files as `bucket(fields)`: of a record it stores four numbers, or all five.
 -- rule   rate tokens every per ms; at most burst at once; and of five: debt tokens may be taken in
---        advance; interval 1: refill in whole lumps every per ms; empty 1: a new bucket starts empty
+--        advance; interval 1: refill in whole lumps every per ms; empty 1: a new bucket starts empty;
+--        refunds, if there is a seventh: charges may have to be given back
 -- state  records of lua/refill.lua
 -- Absent state is a full bucket, so a bucket that has refilled may expire.
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 
 local EMPTY_KEPT_MS = 86400000
+
+local shared
+local function refilling()
+  shared = shared or refill(fields)
+  return shared
+end
+
+local NO_MARKS = {}
+
+-- In lumps a bucket that had been empty meanwhile would get them at other times.
+local function is_marked(rule)
+  return rule[7] and rule[5] ~= 1
+end
 
 local function owns(rule, record)
   return record[3] == rule[1] and record[4] == rule[2] and (record[5] or 1) == (rule[5] == 1 and rule[2] or 1)
@@ -46,6 +60,7 @@ local function decide(rule, record, now, cost)
   local over = used + need - full
   if debt > 0 then over = max(over - floor_debt, min(over, used - full + 1)) end
   local admitted = cost == 0 or over <= 0
+  local before = used
   if admitted then used = used + need end
 
   local retry = 0
@@ -56,32 +71,39 @@ local function decide(rule, record, now, cost)
   end
   local reset = at + ceil(used / gain) * lump - now
   local store = cost > 0 and (admitted or mended)
+  local next = { used, at, rule[1], per, fields == 5 and lump or nil }
+  if admitted and cost > 0 and (is_marked(rule) or record and #record > 5) then
+    refilling().marked(next, not mended and record or NO_MARKS, before, is_marked(rule))
+  end
   return admitted, max(floor((full - used) / per), 0), retry, max(reset, 0), max(now, at),
-    store and stored_for(rule, reset), { used, at, rule[1], per, fields == 5 and lump or nil }
+    store and stored_for(rule, reset), next
 end
 
--- The receipt is the time of the charge: what came in since is not given back, as it may have been
--- the charge's own. Tokens taken on top empty the bucket at most to its debt.
+-- The receipt is the time of the charge, and as much is given back as is still there of it for certain.
+-- Tokens taken on top empty the bucket at most to its debt.
 local function adjust(rule, record, now, delta, receipt)
   local per, burst, debt = rule[2], rule[3], rule[4] or 0
-  local before, at, full, floor_debt, lump, gain = level(rule, record, now)
-  local used, more = before, 0
+  local before, at, full, floor_debt, lump, gain, mended = level(rule, record, now)
+  local refill, marks = refilling(), not mended and record or NO_MARKS
+  local next = { before, at, rule[1], per, fields == 5 and lump or nil }
+  local more
   if delta < 0 then
-    local refill = refill()
     local need = min(-delta, floor(refill.MOST / per)) * per
-    local given = refill.remains(used, at, gain, lump, need, receipt)
+    local given = refill.holds(marks, before, at, gain, lump, need, receipt)
     if given == 0 or not record then return false end
-    used = used - given
+    next[1] = before - given
+    refill.given(next, marks, receipt, given)
   else
-    used = max(min(used + min(delta, burst + debt) * per, full + floor_debt), used)
-    more = ceil((used - before) / per)
+    next[1] = max(min(before + min(delta, burst + debt) * per, full + floor_debt), before)
+    more = ceil((next[1] - before) / per)
+    refill.marked(next, marks, before, is_marked(rule))
   end
-  if used == 0 then at = max(now, at) end
-  return stored_for(rule, at + ceil(used / gain) * lump - now), { used, at, rule[1], per, fields == 5 and lump or nil }, more
+  if next[1] == 0 then next[2] = max(now, at) end
+  return stored_for(rule, next[2] + ceil(next[1] / gain) * lump - now), next, more
 end
 
 return recorded(fields, owns, decide, adjust, function()
-  local refill = refill()
+  local refill = refilling()
 
   function refill.adopt(rule, record, now)
     local own = refill.adopted(record, now, rule[1], rule[2], fields == 5 and (rule[5] == 1 and rule[2] or 1) or nil)

@@ -1,12 +1,25 @@
 -- Leaky bucket: arithmetic only, twin of src/limit/algo/leaky_bucket.rs, same names, same order.
 -- rule   rate units leave every per ms, evenly; a unit waits for its turn at most queue ms;
---        nodelay 1: those that would wait go at once
+--        nodelay 1: those that would wait go at once; if there is a fifth: charges may have to be given
+--        back
 -- state  used, at, rate, per (a record of lua/refill.lua): the next free slot is used / rate ms after
 --        at, exactly
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 
 -- Slots further ahead, which no queue reaches, are not told apart.
 local SLOT_MOST_MS = 1000000000000
+
+local shared
+local function refilling()
+  shared = shared or refill(4)
+  return shared
+end
+
+-- Slots are no times of charges.
+local function marked(rule, next, record, used)
+  local wanted = rule[4] == 1 and rule[5]
+  if wanted or record and #record > 5 then refilling().marked(next, record or {}, used, wanted) end
+end
 
 local function owns(rule, record)
   return record[3] == rule[1] and record[4] == rule[2]
@@ -53,13 +66,15 @@ local function decide(rule, record, now, cost)
   elseif cost > 0 and nodelay == 0 then
     retry = ceil(used / rate)
   end
+  local before = used
   if admitted then used = used + need end
 
   local reset = ceil(used / rate)
   local store = cost > 0 and (admitted or mended)
   local receipt = nodelay == 1 and now or slot(rule, used, now)
-  return admitted, max(floor((full - used) / per), 0), retry, reset, receipt, store and reset,
-    { used, now, rate, per }
+  local next = { used, now, rate, per }
+  if admitted and cost > 0 then marked(rule, next, record, before) end
+  return admitted, max(floor((full - used) / per), 0), retry, reset, receipt, store and reset, next
 end
 
 -- The receipt is the time of the charge, and as much is given back as is still there of it for
@@ -68,25 +83,27 @@ end
 local function adjust(rule, record, now, delta, receipt)
   local rate, per, nodelay = rule[1], rule[2], rule[4]
   local before, full = level(rule, record, now)
-  local used, more = before, 0
+  local next, more = { before, now, rate, per }, nil
   if delta < 0 then
-    local refill = refill()
+    local refill, marks = refilling(), record or {}
     local need = min(-delta, floor(refill.MOST / per)) * per
     if nodelay == 1 then
-      used = used - refill.remains(before, now, rate, 1, need, receipt)
+      next[1] = before - refill.holds(marks, before, now, rate, 1, need, receipt)
     elseif slot(rule, before, now) == receipt then
-      used = used - min(need, before)
+      next[1] = before - min(need, before)
     end
-    if used == before then return false end
+    if next[1] == before then return false end
+    refill.given(next, marks, nodelay == 1 and receipt or 0, before - next[1])
   else
-    used = max(min(used + min(delta, floor(full / per)) * per, full), used)
-    more = ceil((used - before) / per)
+    next[1] = max(min(before + min(delta, floor(full / per)) * per, full), before)
+    more = ceil((next[1] - before) / per)
+    marked(rule, next, record, before)
   end
-  return max(ceil(used / rate), 1), { used, now, rate, per }, more
+  return max(ceil(next[1] / rate), 1), next, more
 end
 
 return recorded(4, owns, decide, adjust, function()
-  local refill = refill()
+  local refill = refilling()
 
   function refill.adopt(rule, record, now)
     local own = refill.adopted(record, now, rule[1], rule[2])

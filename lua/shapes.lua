@@ -29,19 +29,25 @@ local function numbers(text)
   return array
 end
 
--- Several records; false if they are no such thing.
+-- More than five are those of lua/refill.lua with marks, of which there are a few.
+local function fits(record, width)
+  local size = #record
+  return size > 0 and (not width or size == width or size > 5 and size <= 15 and size % 2 == 1)
+end
+
+-- Several records, or one with marks; false if they are no such thing.
 local function several(text, width)
-  if not match(text, '^[%d ]+ |[%d |]+$') then return false end
+  if not match(text, '^[%d ]+$') and not match(text, '^[%d ]+ |[%d |]+$') then return false end
   local state
   for part in gmatch(text, '[^|]+') do
     local record = numbers(part)
     if state then record.till = table.remove(record, 1) end
-    if width and #record ~= width or #record == 0 then return false end
-    if not state then
-      state = record
-      state.others = {}
-    else
+    if not fits(record, width) then return false end
+    if state then
+      state.others = state.others or {}
       state.others[#state.others + 1] = record
+    else
+      state = record
     end
   end
   return state
@@ -65,7 +71,7 @@ function cells.apply(_, next)
 end
 
 local function written(record, width)
-  if width then return format(FORMAT[width], record[1], record[2], record[3], record[4], record[5]) end
+  if width and #record <= 5 then return format(FORMAT[width], record[1], record[2], record[3], record[4], record[5]) end
   local parts = {}
   for i = 1, #record do parts[i] = format('%d', record[i]) end
   return concat(parts, ' ')

@@ -170,13 +170,13 @@ proptest! {
 
     #[test]
     fn token_bucket_admits_its_burst_and_its_rate((burst, per, arrivals) in schedules(far), rate in 1..30_i64) {
-        let rule = TokenBucket { rate, per_ms: per, burst, debt: 0, interval: false, empty: false };
+        let rule = TokenBucket { rate, per_ms: per, burst, debt: 0, interval: false, empty: false, refunds: false };
         Client::run(Rule::TokenBucket(rule), &arrivals).assert_in_any_stretch(rate_bound(rate, per, burst));
     }
 
     #[test]
     fn gcra_admits_its_burst_and_its_rate((burst, per, arrivals) in schedules(far), rate in 1..30_i64) {
-        let rule = Rule::Gcra(Gcra { rate, per_ms: per, burst });
+        let rule = Rule::Gcra(Gcra { rate, per_ms: per, burst, refunds: false });
         Client::run(rule, &arrivals).assert_in_any_stretch(rate_bound(rate, per, burst));
     }
 
@@ -186,8 +186,8 @@ proptest! {
         (burst, per, arrivals) in schedules(never),
         rate in prop_oneof![1..30_i64, 1000..5_000_000_i64],
     ) {
-        let bucket = TokenBucket { rate, per_ms: per, burst, debt: 0, interval: false, empty: false };
-        let (mut bucket, mut gcra) = (Client::new(Rule::TokenBucket(bucket)), Client::new(Rule::Gcra(Gcra { rate, per_ms: per, burst })));
+        let bucket = TokenBucket { rate, per_ms: per, burst, debt: 0, interval: false, empty: false, refunds: false };
+        let (mut bucket, mut gcra) = (Client::new(Rule::TokenBucket(bucket)), Client::new(Rule::Gcra(Gcra { rate, per_ms: per, burst, refunds: false })));
         for arrival in arrivals {
             prop_assert_eq!(bucket.arrive(arrival), gcra.arrive(arrival));
         }
@@ -196,7 +196,7 @@ proptest! {
     /// The time until it admits, in fractions of a ms that are never rounded.
     #[test]
     fn gcra_is_exact((burst, per, arrivals) in schedules(never), rate in 1..5_000_000_i64) {
-        let mut client = Client::new(Rule::Gcra(Gcra { rate, per_ms: per, burst }));
+        let mut client = Client::new(Rule::Gcra(Gcra { rate, per_ms: per, burst, refunds: false }));
         // Theoretical arrival time in units of 1 / rate ms.
         let mut tat = 0_i128;
         for (step, cost) in arrivals {
@@ -335,7 +335,7 @@ fn grab(client: &mut Client) -> usize {
 #[test]
 fn a_changed_number_keeps_what_was_consumed() {
     let minute = 60_000;
-    let gcra = |rate, per_ms, burst| Rule::Gcra(Gcra { rate, per_ms, burst });
+    let gcra = |rate, per_ms, burst| Rule::Gcra(Gcra { rate, per_ms, burst, refunds: false });
     let sliding = |limit, precision| support::sliding(limit, minute, precision);
     let calendar = support::calendar;
     for (before, after, got) in [

@@ -214,14 +214,14 @@ fn limits_compile_to_exact_integers() {
         Rule::TokenBucket(bucket) => bucket.clone(),
         other => panic!("{other:?}"),
     };
-    let plain = TokenBucket { rate: 1, per_ms: 100, burst: 10, debt: 0, interval: false, empty: false };
+    let plain = TokenBucket { rate: 1, per_ms: 100, burst: 10, debt: 0, interval: false, empty: false, refunds: false };
     assert_eq!(bucket("rate = \"10/s\""), plain);
     // An interval refills in lumps of the whole count, so it is not reduced.
     let lumps = TokenBucket { rate: 10, per_ms: 1000, interval: true, ..plain };
     assert_eq!(bucket("rate = \"10/s\"\nrefill = \"interval\""), lumps);
     assert_eq!(
         bucket("rate = \"7/day\"\nburst = 3\ndebt = 2\nstart = \"empty\""),
-        TokenBucket { rate: 7, per_ms: 86_400_000, burst: 3, debt: 2, interval: false, empty: true }
+        TokenBucket { rate: 7, per_ms: 86_400_000, burst: 3, debt: 2, interval: false, empty: true, refunds: false }
     );
     assert_eq!(
         limit("rate = \"5/10s\"\nalgorithm = \"fixed_window\"\nanchor = \"clock\"").rule.params(0),

@@ -169,7 +169,7 @@ proptest! {
         nodelay: bool,
         requests in requests(300),
     ) {
-        let mut key = Key::new(Rule::LeakyBucket(LeakyBucket { rate, per_ms: per, queue_ms: queue, nodelay }));
+        let mut key = Key::new(Rule::LeakyBucket(LeakyBucket { rate, per_ms: per, queue_ms: queue, nodelay, refunds: false }));
         // Next free slot, times rate.
         let mut free = 0i128;
         let mut now = NOW;
@@ -279,7 +279,9 @@ fn changed_numbers_apply_to_what_was_taken() {
     key.rule = log(15, 60_000);
     assert_eq!(key.take(NOW + 3, 0, 0).remaining, 4);
 
-    let queue = |rate, queue_ms| Rule::LeakyBucket(LeakyBucket { rate, per_ms: 1000, queue_ms, nodelay: false });
+    let queue = |rate, queue_ms| {
+        Rule::LeakyBucket(LeakyBucket { rate, per_ms: 1000, queue_ms, nodelay: false, refunds: false })
+    };
     let mut key = Key::new(queue(10, 1000));
     let delays: Vec<i64> = (0..11).map(|_| key.take(NOW, 1, 0).retry_ms).collect();
     assert_eq!(delays, (0..11).map(|i| i * 100).collect::<Vec<i64>>());
@@ -306,7 +308,13 @@ fn changed_numbers_apply_to_what_was_taken() {
 /// A slot in the middle of the queue cannot be given back: those behind it keep theirs.
 #[test]
 fn only_the_last_slot_is_given_back() {
-    let mut key = Key::new(Rule::LeakyBucket(LeakyBucket { rate: 1, per_ms: 100, queue_ms: 1000, nodelay: false }));
+    let mut key = Key::new(Rule::LeakyBucket(LeakyBucket {
+        rate: 1,
+        per_ms: 100,
+        queue_ms: 1000,
+        nodelay: false,
+        refunds: false,
+    }));
     let first = key.take(NOW, 1, 0);
     let second = key.take(NOW, 1, 0);
     assert!(!key.adjust(NOW, -1, first.receipt));

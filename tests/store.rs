@@ -196,7 +196,7 @@ fn two_gateways_admit_exactly_the_limit() {
     let rules = [
         bucket(1, 1000),
         window(1000),
-        Rule::Gcra(Gcra { rate: 1, per_ms: 3_600_000, burst: 1000 }),
+        Rule::Gcra(Gcra { rate: 1, per_ms: 3_600_000, burst: 1000, refunds: false }),
         sliding(1000, 3_600_000, 2),
         sliding(1000, 3_600_000, 60),
         calendar(1000, Unit::Year),
@@ -353,8 +353,11 @@ fn state_of_another_form_counts_as_none() {
                 let () = client.del(&key).unwrap();
             }
         }
-        for rule in [Rule::Gcra(Gcra { rate: 1, per_ms: 9, burst: 10 }), sliding(10, 9000, 2), calendar(10, Unit::Year)]
-        {
+        for rule in [
+            Rule::Gcra(Gcra { rate: 1, per_ms: 9, burst: 10, refunds: false }),
+            sliding(10, 9000, 2),
+            calendar(10, Unit::Year),
+        ] {
             let limit = limit("other", rule, Mode::Enforce);
             let key = check(&limit, "all", 1).key;
             for text in

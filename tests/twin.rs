@@ -197,8 +197,13 @@ impl Twin {
         let lua = Lua::new();
         let file = support::lua::file;
         let shared = |name: &str, arguments: &str| format!("local function {name}({arguments})\n{}end\n", file(name));
-        let text =
-            [file("records"), shared("refill", ""), shared("counted", ""), shared("bucket", "fields"), file(name)];
+        let text = [
+            file("records"),
+            shared("refill", "fields"),
+            shared("counted", ""),
+            shared("bucket", "fields"),
+            file(name),
+        ];
         let module: Table = lua.load(text.concat()).eval().unwrap();
         let (decide, adjust) = (module.get("decide").unwrap(), module.get("adjust").unwrap());
         let gate = module.contains_key("shape").unwrap().then(Gate::load);

@@ -96,3 +96,31 @@ fn leaving_slow_requests_buys_no_burst() {
         assert!(kept <= most, "{kept} in {:?}, at most {most}", since.elapsed());
     });
 }
+
+/// Far more is reserved than used, and as much comes in meanwhile: what was not used can be used at once.
+#[test]
+fn what_was_only_reserved_comes_back_after_a_while() {
+    let upstream = Upstream::start(|peer| {
+        while peer.request()?.is_some() {
+            std::thread::sleep(Duration::from_secs(1));
+            peer.send("HTTP/1.1 200 OK\r\nx-actual-cost: 200\r\ncontent-length: 0\r\n\r\n")?;
+        }
+        Ok(())
+    });
+    on_both(|store| {
+        for algorithm in ["token_bucket", "gcra", "leaky_bucket"] {
+            let size = if algorithm == "leaky_bucket" { "queue = \"9s\"\nnodelay = true" } else { "burst = 9000" };
+            let settle = "cost = 1000\nsettle = \"header:x-actual-cost\"";
+            let limit = format!("algorithm = \"{algorithm}\"\nrate = \"1000/s\"\n{size}\n{settle}");
+            let gateway = gateway(store, &upstream, &limit);
+            for round in 0..2 {
+                let mut clients: Vec<Client> = (0..8).map(|_| gateway.client()).collect();
+                clients.iter_mut().for_each(|client| client.send(get("/", "")));
+                for client in &mut clients {
+                    assert_eq!(client.answer("GET").status(), 200, "{algorithm} {store}, round {round}");
+                }
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+    });
+}

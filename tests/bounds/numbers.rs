@@ -26,11 +26,17 @@ type Numbers = (i64, i64, i64);
 fn rules(algorithm: &str, (rate, per_ms, burst): Numbers, odd: bool) -> [Rule; 2] {
     const ALL: i64 = 1_000_000;
     [burst, ALL].map(|burst| match algorithm {
-        "token_bucket" => Rule::TokenBucket(TokenBucket { rate, per_ms, burst, debt: 0, interval: odd, empty: false }),
-        "gcra" => Rule::Gcra(Gcra { rate, per_ms, burst }),
-        "leaky_bucket" => {
-            Rule::LeakyBucket(LeakyBucket { rate, per_ms, queue_ms: (burst - 1) * per_ms / rate, nodelay: odd })
+        "token_bucket" => {
+            Rule::TokenBucket(TokenBucket { rate, per_ms, burst, debt: 0, interval: odd, empty: false, refunds: false })
         }
+        "gcra" => Rule::Gcra(Gcra { rate, per_ms, burst, refunds: false }),
+        "leaky_bucket" => Rule::LeakyBucket(LeakyBucket {
+            rate,
+            per_ms,
+            queue_ms: (burst - 1) * per_ms / rate,
+            nodelay: odd,
+            refunds: false,
+        }),
         "fixed_window" => Rule::FixedWindow(FixedWindow { limit: burst, window_ms: per_ms, clock: odd }),
         "sliding_window" => support::sliding(burst, per_ms, if odd { 2 } else { 2 + rate }),
         "calendar" => {
@@ -167,10 +173,10 @@ proptest! {
 /// What was taken of a key under numbers that nobody uses any more is forgotten in time.
 #[test]
 fn numbers_that_are_gone_are_forgotten() {
-    let rule = |rate, burst| Rule::Gcra(Gcra { rate, per_ms: 1000, burst });
+    let rule = |rate, burst| Rule::Gcra(Gcra { rate, per_ms: 1000, burst, refunds: false });
     let mut client = Client::new(rule(7, 100));
     client.arrive((0, 90));
-    client.rule = Rule::Gcra(Gcra { rate: 1, per_ms: 3_600_000, burst: 100 });
+    client.rule = Rule::Gcra(Gcra { rate: 1, per_ms: 3_600_000, burst: 100, refunds: false });
     client.arrive((0, 1));
     let records = |client: &Client| client.state.as_ref().unwrap().0.text().split('|').count();
     assert_eq!(records(&client), 2);

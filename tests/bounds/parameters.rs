@@ -64,7 +64,7 @@ proptest! {
         interval: bool,
         empty: bool,
     ) {
-        let rule = TokenBucket { rate, per_ms: per, burst, debt, interval, empty };
+        let rule = TokenBucket { rate, per_ms: per, burst, debt, interval, empty, refunds: false };
         let mut model = Model { rule: rule.clone(), level: 0, at: 0, known: false };
         let mut client = Client::new(Rule::TokenBucket(rule));
         for (step, cost) in arrivals {
@@ -80,7 +80,7 @@ proptest! {
         debt in 1..40_i64,
         empty: bool,
     ) {
-        let rule = TokenBucket { rate, per_ms: per, burst, debt, interval: false, empty };
+        let rule = TokenBucket { rate, per_ms: per, burst, debt, interval: false, empty, refunds: false };
         Client::run(Rule::TokenBucket(rule), &arrivals).assert_in_any_stretch(rate_bound(rate, per, burst + debt));
     }
 
@@ -91,7 +91,7 @@ proptest! {
         rate in 1..30_i64,
         debt in prop_oneof![Just(0), 1..30_i64],
     ) {
-        let rule = TokenBucket { rate, per_ms: per, burst, debt, interval: true, empty: false };
+        let rule = TokenBucket { rate, per_ms: per, burst, debt, interval: true, empty: false, refunds: false };
         let client = Client::run(Rule::TokenBucket(rule), &arrivals);
         client.assert_in_any_stretch(|length| Some(burst + debt + rate * ((length - 1) / per + 1)));
     }
@@ -102,7 +102,7 @@ proptest! {
         (burst, per, arrivals) in schedules(never),
         rate in 1..30_i64,
     ) {
-        let rule = TokenBucket { rate, per_ms: per, burst, debt: 0, interval: false, empty: true };
+        let rule = TokenBucket { rate, per_ms: per, burst, debt: 0, interval: false, empty: true, refunds: false };
         let mut client = Client::new(Rule::TokenBucket(rule));
         prop_assert!(!client.arrive((0, 1)).admitted);
         for arrival in arrivals {
@@ -119,7 +119,7 @@ proptest! {
         nodelay: bool,
     ) {
         let queue_ms = places * per / rate;
-        let rule = Rule::LeakyBucket(LeakyBucket { rate, per_ms: per, queue_ms, nodelay });
+        let rule = Rule::LeakyBucket(LeakyBucket { rate, per_ms: per, queue_ms, nodelay, refunds: false });
         let burst = rule.policy().quota;
         // The first of a queue that is no multiple of the spacing may go when less than one has left.
         Client::run(rule, &arrivals).assert_in_any_stretch(|length| Some(burst + ((length - 1) * rate + per - 1) / per));
@@ -132,7 +132,7 @@ proptest! {
         (places, per, arrivals) in schedules(never),
         rate in 1..30_i64,
     ) {
-        let rule = Rule::LeakyBucket(LeakyBucket { rate, per_ms: per, queue_ms: places * per / rate, nodelay: false });
+        let rule = Rule::LeakyBucket(LeakyBucket { rate, per_ms: per, queue_ms: places * per / rate, nodelay: false, refunds: false });
         let mut client = Client::new(rule);
         let mut ends: Vec<(i64, i64)> = Vec::new();
         for (step, cost) in arrivals {

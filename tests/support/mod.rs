@@ -66,15 +66,23 @@ pub fn random_rule(name: &str, rng: &mut StdRng) -> Rule {
 /// Any rule of the algorithm; a new algorithm needs a line here.
 fn sample(name: &str) -> Rule {
     match name {
-        "token_bucket" => {
-            Rule::TokenBucket(TokenBucket { rate: 1, per_ms: 1, burst: 1, debt: 0, interval: false, empty: false })
-        }
+        "token_bucket" => Rule::TokenBucket(TokenBucket {
+            rate: 1,
+            per_ms: 1,
+            burst: 1,
+            debt: 0,
+            interval: false,
+            empty: false,
+            refunds: false,
+        }),
         "fixed_window" => Rule::FixedWindow(FixedWindow { limit: 1, window_ms: 1, clock: false }),
-        "gcra" => Rule::Gcra(Gcra { rate: 1, per_ms: 1, burst: 1 }),
+        "gcra" => Rule::Gcra(Gcra { rate: 1, per_ms: 1, burst: 1, refunds: false }),
         "sliding_window" => sliding(1, 1000, 2),
         "calendar" => calendar(1, Unit::Day),
         "sliding_log" => Rule::SlidingLog(SlidingLog { limit: 1, window_ms: 1, sorted_set: false }),
-        "leaky_bucket" => Rule::LeakyBucket(LeakyBucket { rate: 1, per_ms: 1, queue_ms: 0, nodelay: false }),
+        "leaky_bucket" => {
+            Rule::LeakyBucket(LeakyBucket { rate: 1, per_ms: 1, queue_ms: 0, nodelay: false, refunds: false })
+        }
         "concurrency" => Rule::Concurrency(Concurrency { in_flight: 1, lease_ms: 1000 }),
         _ => panic!("tests/support has no rules of {name} yet"),
     }
@@ -109,6 +117,7 @@ fn generate(rule: &Rule, rng: &mut StdRng) -> Rule {
                 debt,
                 interval: rng.random_bool(0.3),
                 empty: rng.random_bool(0.2),
+                refunds: rng.random_bool(0.5),
             })
         }
         Rule::FixedWindow(_) => Rule::FixedWindow(FixedWindow {
@@ -132,7 +141,13 @@ fn generate(rule: &Rule, rng: &mut StdRng) -> Rule {
                 2 => rng.random_range(0..=most),
                 _ => (rng.random_range(0..20) * period / rate).min(most),
             };
-            Rule::LeakyBucket(LeakyBucket { rate, per_ms: period, queue_ms, nodelay: rng.random_bool(0.3) })
+            Rule::LeakyBucket(LeakyBucket {
+                rate,
+                per_ms: period,
+                queue_ms,
+                nodelay: rng.random_bool(0.6),
+                refunds: rng.random_bool(0.5),
+            })
         }
         Rule::Concurrency(_) => {
             let most = if rng.random_bool(0.1) { 2500 } else { 20 };
@@ -147,6 +162,7 @@ fn generate(rule: &Rule, rng: &mut StdRng) -> Rule {
                 rate: rng.random_range(1..=rate),
                 per_ms: period,
                 burst: if rng.random_bool(0.1) { most } else { rng.random_range(1..=most) },
+                refunds: rng.random_bool(0.5),
             })
         }
         Rule::SlidingWindow(_) => {
@@ -393,7 +409,15 @@ pub async fn recovered(redis: &Redis) -> Duration {
 
 /// `burst` tokens that come back over an hour.
 pub fn bucket(rate: i64, burst: i64) -> Rule {
-    Rule::TokenBucket(TokenBucket { rate, per_ms: 3_600_000, burst, debt: 0, interval: false, empty: false })
+    Rule::TokenBucket(TokenBucket {
+        rate,
+        per_ms: 3_600_000,
+        burst,
+        debt: 0,
+        interval: false,
+        empty: false,
+        refunds: false,
+    })
 }
 
 pub fn window(limit: i64) -> Rule {
@@ -407,7 +431,13 @@ pub fn log(limit: i64, sorted_set: bool) -> Rule {
 
 /// One unit an hour; `burst` may wait, or go at once.
 pub fn leaky(burst: i64, nodelay: bool) -> Rule {
-    Rule::LeakyBucket(LeakyBucket { rate: 1, per_ms: 3_600_000, queue_ms: (burst - 1) * 3_600_000, nodelay })
+    Rule::LeakyBucket(LeakyBucket {
+        rate: 1,
+        per_ms: 3_600_000,
+        queue_ms: (burst - 1) * 3_600_000,
+        nodelay,
+        refunds: false,
+    })
 }
 
 pub fn leases(in_flight: i64, lease_ms: i64) -> Rule {

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::exact::{EXACT, gcd};
+use super::rule::corrected;
 use crate::config::reader::{At, Section};
 use crate::config::values::Rate;
 use crate::limit::algo::Rule;
@@ -53,7 +54,7 @@ pub fn leaky_bucket(section: &Section, rate: Option<At<Rate>>) -> Option<Rule> {
         let help = format!("the longest `queue` for this rate is {room}ms");
         return section.fault("queue", node, "it is too long to stay exact", &help);
     }
-    Some(Rule::LeakyBucket(LeakyBucket { rate, per_ms, queue_ms, nodelay }))
+    Some(Rule::LeakyBucket(LeakyBucket { rate, per_ms, queue_ms, nodelay, refunds: corrected(section) }))
 }
 
 pub fn concurrency(section: &Section) -> Option<Rule> {

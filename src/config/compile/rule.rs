@@ -47,6 +47,11 @@ pub fn rule(section: &Section, algorithm: &str) -> Option<Rule> {
     }
 }
 
+/// Whether the end of a request may change what it was charged.
+pub fn corrected(section: &Section) -> bool {
+    ["charge_on", "refund_on", "settle"].iter().any(|key| section.node(key).is_some())
+}
+
 /// Whether `algorithm` has the parameter `key`, which not all have.
 pub fn takes(algorithm: &str, key: &str) -> bool {
     match key {
@@ -116,7 +121,7 @@ fn token_bucket(section: &Section, rate: Option<At<Rate>>) -> Option<Rule> {
             &format!("the largest for this rate and burst is {largest}"),
         );
     }
-    Some(Rule::TokenBucket(TokenBucket { rate, per_ms, burst, debt, interval, empty }))
+    Some(Rule::TokenBucket(TokenBucket { rate, per_ms, burst, debt, interval, empty, refunds: corrected(section) }))
 }
 
 fn fixed_window(section: &Section, rate: Option<At<Rate>>) -> Option<Rule> {
@@ -155,7 +160,7 @@ fn gcra(section: &Section, rate: Option<At<Rate>>) -> Option<Rule> {
         let help = format!("the largest `burst` for this rate is {largest}");
         return section.fault_at(named, at, "the burst is too large to stay exact", &help);
     }
-    Some(Rule::Gcra(Gcra { rate, per_ms, burst }))
+    Some(Rule::Gcra(Gcra { rate, per_ms, burst, refunds: corrected(section) }))
 }
 
 #[cfg(test)]

@@ -13,6 +13,8 @@ pub struct Gcra {
     pub rate: i64,
     pub per_ms: i64,
     pub burst: i64,
+    /// Charges may have to be given back.
+    pub refunds: bool,
 }
 
 impl Algorithm for Gcra {
@@ -20,8 +22,8 @@ impl Algorithm for Gcra {
 
     const OWN_NUMBERS: bool = true;
 
-    fn params(&self, _now: i64) -> Vec<i64> {
-        vec![self.rate, self.per_ms, self.burst]
+    fn params(&self, now: i64) -> Vec<i64> {
+        if self.refunds { self.bucket().params(now) } else { vec![self.rate, self.per_ms, self.burst] }
     }
 
     fn policy(&self) -> Policy {
@@ -47,7 +49,7 @@ impl Algorithm for Gcra {
 
 impl Gcra {
     fn bucket(&self) -> TokenBucket {
-        let Gcra { rate, per_ms, burst } = *self;
-        TokenBucket { rate, per_ms, burst, debt: 0, interval: false, empty: false }
+        let Gcra { rate, per_ms, burst, refunds } = *self;
+        TokenBucket { rate, per_ms, burst, debt: 0, interval: false, empty: false, refunds }
     }
 }

@@ -5,6 +5,7 @@
 //! The state counts what has not left, whatever the queue: the next free slot of a record is
 //! `used / rate` ms after its time, exactly.
 
+use super::ledger::{Mark, Marks};
 use super::records::{self, Recorded, State};
 use super::refill::{MOST, Record};
 use super::{Algorithm, Policy, Step, div_ceil};
@@ -18,6 +19,8 @@ pub struct LeakyBucket {
     pub queue_ms: i64,
     /// Admit the same requests, but at once.
     pub nodelay: bool,
+    /// Charges may have to be given back.
+    pub refunds: bool,
 }
 
 impl Algorithm for LeakyBucket {
@@ -26,8 +29,10 @@ impl Algorithm for LeakyBucket {
     const OWN_NUMBERS: bool = true;
 
     fn params(&self, _now_ms: i64) -> Vec<i64> {
-        let LeakyBucket { rate, per_ms, queue_ms, nodelay } = *self;
-        vec![rate, per_ms, queue_ms, i64::from(nodelay)]
+        let LeakyBucket { rate, per_ms, queue_ms, nodelay, refunds } = *self;
+        let mut params = vec![rate, per_ms, queue_ms, i64::from(nodelay)];
+        params.extend(refunds.then_some(1));
+        params
     }
 
     fn policy(&self) -> Policy {
@@ -69,7 +74,8 @@ impl Recorded for LeakyBucket {
 
     fn decide_one(&self, record: Option<&Record>, now: i64, cost: i64) -> Step<Record> {
         let LeakyBucket { rate, per_ms: per, nodelay, .. } = *self;
-        let (mut used, mended) = self.level(record, now);
+        let (before, mended) = self.level(record, now);
+        let mut used = before;
         let (full, burst) = (self.full(), self.burst());
 
         let need = cost.min(burst + 1) * per;
@@ -93,7 +99,10 @@ impl Recorded for LeakyBucket {
         let receipt = if nodelay { now } else { self.slot(used, now) };
         Step {
             answer: Answer { admitted, remaining, retry_ms, reset_ms, receipt },
-            next: store.then(|| (self.record(used, now), reset_ms)),
+            next: store.then(|| {
+                let marks = if admitted { self.marks_after(record, before, now) } else { Marks::default() };
+                (Record { marks, ..self.record(used, now) }, reset_ms)
+            }),
         }
     }
 
@@ -104,26 +113,31 @@ impl Recorded for LeakyBucket {
         let LeakyBucket { rate, per_ms: per, nodelay, .. } = *self;
         let (before, _) = self.level(record, now);
         let (mut used, mut more) = (before, 0);
+        let next_marks;
         if delta < 0 {
             let need = (-delta).min(MOST / per) * per;
+            let (level, marks) = (self.record(before, now), marks_of(record));
             used -= match nodelay {
-                true => self.record(before, now).left(need, receipt),
+                true => level.holds(marks, need, receipt),
                 false if self.slot(before, now) == receipt => need.min(before),
                 false => 0,
             };
             if used == before {
                 return None;
             }
+            next_marks = level.given(marks, if nodelay { receipt } else { 0 }, before - used);
         } else {
             used = (used + delta.min(self.burst()) * per).min(self.full()).max(used);
             more = div_ceil(used - before, per);
+            next_marks = self.marks_after(record, before, now);
         }
-        Some((self.record(used, now), div_ceil(used, rate).max(1), more))
+        Some((Record { marks: next_marks, ..self.record(used, now) }, div_ceil(used, rate).max(1), more))
     }
 
     fn adopt(&self, record: &Record, now: i64) -> (Record, i64) {
         let record = record.adopted(self.record(0, now), now);
-        (record, record.used)
+        let used = record.used;
+        (record, used)
     }
 
     fn life(record: &Record, now: i64) -> i64 {
@@ -144,15 +158,24 @@ impl Recorded for LeakyBucket {
     }
 }
 
+fn marks_of(record: Option<&Record>) -> &[Mark] {
+    record.map_or(&[], |record| &record.marks)
+}
+
 impl LeakyBucket {
     fn record(&self, used: i64, at_ms: i64) -> Record {
-        Record { used, at_ms, rate: self.rate, per_ms: self.per_ms, lump_ms: 1 }
+        Record { used, at_ms, rate: self.rate, per_ms: self.per_ms, lump_ms: 1, marks: Marks::default() }
+    }
+
+    /// Slots are no times of charges.
+    fn marks_after(&self, record: Option<&Record>, used: i64, now: i64) -> Marks {
+        self.record(used, now).marked(marks_of(record), self.refunds && self.nodelay)
     }
 
     /// What has not left by now, and whether that has to be stored even after a refusal.
     fn level(&self, record: Option<&Record>, now: i64) -> (i64, bool) {
         let Some(record) = record else { return (0, false) };
-        let Record { used, at_ms: at, rate, .. } = *record;
+        let &Record { used, at_ms: at, rate, .. } = record;
         if at <= now {
             return (record.advanced(now).used, false);
         }

@@ -1,9 +1,10 @@
 //! The algorithms. Each is one file here and one of the same name in `lua/`, twins that decide
 //! alike, and one entry in the list below: the rule and state enums, the config names and the
-//! Redis script derive from it. `counted`, `refill` and `tree` are what some of them share, `records` is how
+//! Redis script derive from it. `counted`, `refill` with its `ledger`, and `tree` are what some of them share, `records` is how
 //! changed numbers forget nothing. Nothing in this folder does I/O or reads a clock.
 
 mod counted;
+mod ledger;
 mod records;
 mod refill;
 mod tree;
@@ -112,7 +113,7 @@ macro_rules! algorithms {
         pub const SCRIPT: &str = concat!(
             "local modules = {}\n",
             include_str!("../../../lua/records.lua"),
-            "local function refill()\n",
+            "local function refill(fields)\n",
             include_str!("../../../lua/refill.lua"),
             "end\nlocal function counted()\n",
             include_str!("../../../lua/counted.lua"),

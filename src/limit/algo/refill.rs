@@ -5,16 +5,20 @@
 //! nor charge ever divides. An empty record equals an absent one.
 
 use super::div_ceil;
+use super::ledger::{Mark, Marks};
 
 /// `used` token x `per_ms` were taken and not yet refilled as of `at_ms`; `rate` come back every
 /// `per_ms`, all together if `lump_ms` is `per_ms`, evenly if it is 1.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Record {
     pub used: i64,
     pub at_ms: i64,
     pub rate: i64,
     pub per_ms: i64,
     pub lump_ms: i64,
+    /// What its refunds go by. Only its own rule's charges keep it: what else makes a record of this
+    /// one leaves it away, which gives back less.
+    pub marks: Marks,
 }
 
 /// No record has more used, and no rule takes more at once: their sum is exact.
@@ -34,13 +38,17 @@ impl Record {
         self.at_ms + div_ceil(self.used, self.gain()) * self.lump_ms
     }
 
+    pub fn with(&self, used: i64, at_ms: i64) -> Record {
+        Record { used, at_ms, marks: Marks::default(), ..*self }
+    }
+
     /// As of now, or of the last lump.
     pub fn advanced(&self, now: i64) -> Record {
         let steps = (now - self.at_ms).max(0) / self.lump_ms;
         if steps >= div_ceil(self.used, self.gain()) {
-            return Record { used: 0, at_ms: now.max(self.at_ms), ..*self };
+            return self.with(0, now.max(self.at_ms));
         }
-        Record { used: self.used - steps * self.gain(), at_ms: self.at_ms + steps * self.lump_ms, ..*self }
+        self.with(self.used - steps * self.gain(), self.at_ms + steps * self.lump_ms)
     }
 
     pub fn charged(&self, now: i64, cost: i64) -> Record {
@@ -82,12 +90,17 @@ impl Record {
         Record { used: record.used - given, ..record }
     }
 
-    /// Five numbers, of which the last can be left out where nothing comes in lumps.
+    /// Five numbers, of which the last can be left out where nothing comes in lumps; then two of each
+    /// mark.
     pub fn text(&self, fields: usize) -> String {
-        let Record { used, at_ms, rate, per_ms, lump_ms } = *self;
-        match fields {
-            4 => format!("{used} {at_ms} {rate} {per_ms}"),
-            _ => format!("{used} {at_ms} {rate} {per_ms} {lump_ms}"),
+        let Record { used, at_ms, rate, per_ms, lump_ms, marks } = self;
+        let mut text = format!("{used} {at_ms} {rate} {per_ms}");
+        if fields > 4 || !marks.is_empty() {
+            text.push_str(&format!(" {lump_ms}"));
         }
+        for Mark { at_ms, low } in marks {
+            text.push_str(&format!(" {at_ms} {low}"));
+        }
+        text
     }
 }

@@ -3,6 +3,7 @@
 //! The state counts what was taken and not yet refilled, whatever the burst, so a raised or lowered
 //! one keeps it, and a bucket that has refilled equals an absent one.
 
+use super::ledger::{Mark, Marks};
 use super::records::{self, Recorded, State};
 use super::refill::{MOST, Record};
 use super::{Algorithm, Policy, Step, div_ceil};
@@ -21,6 +22,8 @@ pub struct TokenBucket {
     pub interval: bool,
     /// A new bucket holds nothing instead of everything.
     pub empty: bool,
+    /// Charges may have to be given back.
+    pub refunds: bool,
 }
 
 /// How long a bucket that starts empty is remembered once it is full; a client idle for longer
@@ -33,8 +36,10 @@ impl Algorithm for TokenBucket {
     const OWN_NUMBERS: bool = true;
 
     fn params(&self, _now: i64) -> Vec<i64> {
-        let TokenBucket { rate, per_ms, burst, debt, interval, empty } = *self;
-        vec![rate, per_ms, burst, debt, i64::from(interval), i64::from(empty)]
+        let TokenBucket { rate, per_ms, burst, debt, interval, empty, refunds } = *self;
+        let mut params = vec![rate, per_ms, burst, debt, i64::from(interval), i64::from(empty)];
+        params.extend(refunds.then_some(1));
+        params
     }
 
     fn policy(&self) -> Policy {
@@ -74,9 +79,9 @@ impl Recorded for TokenBucket {
 
     fn decide_one(&self, record: Option<&Record>, now: i64, cost: i64) -> Step<Record> {
         let TokenBucket { per_ms: per, burst, debt, .. } = *self;
-        let Level { record: Record { used, at_ms: at, lump_ms: lump, .. }, full, floor_debt, mended } =
-            self.level(record, now);
-        let (mut used, gain) = (used, self.rate * lump);
+        let Level { record: before, full, floor_debt, mended } = self.level(record, now);
+        let Record { mut used, at_ms: at, lump_ms: lump, .. } = before;
+        let gain = before.gain();
 
         let need = cost.min(burst + debt + 1) * per;
         let mut over = used + need - full;
@@ -97,40 +102,50 @@ impl Recorded for TokenBucket {
         let reset_ms = at + div_ceil(used, gain) * lump - now;
         let store = cost > 0 && (admitted || mended);
         let remaining = ((full - used) / per).max(0);
+        let next = || {
+            let marks =
+                if admitted { before.marked(marks_of(record, mended), self.is_marked()) } else { Marks::default() };
+            Record { marks, ..self.record(used, at) }
+        };
         Step {
             answer: Answer { admitted, remaining, retry_ms, reset_ms: reset_ms.max(0), receipt: now.max(at) },
-            next: store.then(|| (self.record(used, at), self.stored_for(reset_ms))),
+            next: store.then(|| (next(), self.stored_for(reset_ms))),
         }
     }
 
-    /// The receipt is the time of the charge: what came in since is not given back, as it may have
-    /// been the charge's own. Tokens taken on top empty the bucket at most to its debt.
+    /// The receipt is the time of the charge, and as much is given back as is still there of it for
+    /// certain. Tokens taken on top empty the bucket at most to its debt.
     fn adjust_one(&self, record: Option<&Record>, now: i64, delta: i64, receipt: i64) -> Option<(Record, i64, i64)> {
         let TokenBucket { per_ms: per, burst, debt, .. } = *self;
-        let Level { record: level, full, floor_debt, .. } = self.level(record, now);
+        let Level { record: level, full, floor_debt, mended } = self.level(record, now);
         let (mut used, mut at, mut more) = (level.used, level.at_ms, 0);
+        let marks = marks_of(record, mended);
+        let next_marks;
         if delta < 0 {
             let need = (-delta).min(MOST / per) * per;
-            let given = level.left(need, receipt);
+            let given = level.holds(marks, need, receipt);
             if given == 0 || record.is_none() {
                 return None;
             }
             used -= given;
+            next_marks = level.given(marks, receipt, given);
         } else {
             used = (used + delta.min(burst + debt) * per).min(full + floor_debt).max(used);
             more = div_ceil(used - level.used, per);
+            next_marks = level.marked(marks, self.is_marked());
         }
         if used == 0 {
             at = now.max(at);
         }
-        let record = self.record(used, at);
+        let record = Record { marks: next_marks, ..self.record(used, at) };
         let life = self.stored_for(record.whole_at() - now);
         Some((record, life, more))
     }
 
     fn adopt(&self, record: &Record, now: i64) -> (Record, i64) {
         let record = record.adopted(self.record(0, now), now);
-        (record, record.used)
+        let used = record.used;
+        (record, used)
     }
 
     fn lasts(&self, record: &Record, now: i64) -> i64 {
@@ -163,10 +178,20 @@ struct Level {
     mended: bool,
 }
 
+/// Those by a clock far ahead say nothing.
+fn marks_of(record: Option<&Record>, mended: bool) -> &[Mark] {
+    record.filter(|_| !mended).map_or(&[], |record| &record.marks)
+}
+
 impl TokenBucket {
+    /// In lumps a bucket that had been empty meanwhile would get them at other times.
+    fn is_marked(&self) -> bool {
+        self.refunds && !self.interval
+    }
+
     fn record(&self, used: i64, at_ms: i64) -> Record {
         let TokenBucket { rate, per_ms, interval, .. } = *self;
-        Record { used, at_ms, rate, per_ms, lump_ms: if interval { per_ms } else { 1 } }
+        Record { used, at_ms, rate, per_ms, lump_ms: if interval { per_ms } else { 1 }, marks: Marks::default() }
     }
 
     fn level(&self, record: Option<&Record>, now: i64) -> Level {
@@ -175,15 +200,12 @@ impl TokenBucket {
         let Some(record) = record else {
             return Level { record: self.record(if empty { full } else { 0 }, now), full, floor_debt, mended: empty };
         };
-        let mut record = *record;
         // A stamp further ahead than a whole refill was left by another clock. It must be mended
         // for good, or the refill would start anew with each refusal.
         let whole = (full + floor_debt).max(record.used);
         let mended = record.at_ms > now + div_ceil(whole, record.gain()) * record.lump_ms;
-        if mended {
-            record.at_ms = now;
-        }
-        Level { record: record.advanced(now), full, floor_debt, mended }
+        let record = if mended { record.with(record.used, now) } else { record.advanced(now) };
+        Level { record, full, floor_debt, mended }
     }
 
     fn stored_for(&self, reset_ms: i64) -> i64 {
