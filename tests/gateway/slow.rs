@@ -171,7 +171,8 @@ fn a_reader_that_stops_reading_is_cut() {
     upstream.request();
     gateway.assert_metric("http_rejected_total", &[("reason", "stream_timeout")], 1.0);
     gateway.assert_metric("requests_in_flight", &[("route", "down")], 0.0);
-    let grown = gateway.memory("VmHWM") - memory;
+    // The kernel's peak is read from counters of threads and may come out lower than before.
+    let grown = gateway.memory("VmHWM").saturating_sub(memory);
     assert!(grown < 20 << 20, "{grown} bytes were buffered for a client that does not read");
 }
 
