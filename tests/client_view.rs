@@ -11,7 +11,7 @@ use rand::Rng;
 use rules::{check, limit, random_rule, seeded};
 use serde_json::json;
 use sfv::{BareItem, List, ListEntry, Parser};
-use sluicegate::http::respond::retry_after;
+use sluicegate::http::answer::problem::retry_after;
 use sluicegate::limit::Outcome;
 use sluicegate::limit::algo::NAMES;
 use sluicegate::limit::answer::{Answer, NEVER};

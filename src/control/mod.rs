@@ -4,7 +4,6 @@
 mod admin;
 mod diff;
 mod job;
-mod limits;
 mod link;
 mod listeners;
 mod overrides;
@@ -31,7 +30,7 @@ use crate::metrics::Metrics;
 use crate::snapshot::{Book, Snapshot};
 use crate::worker::{BindError, Workers};
 use job::{Failure, Job, Order, Outcome, Trigger};
-use limits::Limits;
+
 use link::Link;
 use listeners::Listeners;
 use overrides::Live;
@@ -132,7 +131,7 @@ async fn start(source: Source, config: Config) -> Result<(Reloader, mpsc::Sender
         metrics: metrics.clone(),
         shared: shared.clone(),
         jobs: jobs.clone(),
-        limits: Limits::new(current.clone(), link.clone()),
+        limits: admin::Limits::new(current.clone(), link.clone()),
         scrape: Default::default(),
     };
     spawn_local(overrides.clone().follow(current.clone(), link.clone()));

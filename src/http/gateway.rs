@@ -13,19 +13,24 @@ use http::{HeaderValue, Request, Response, Uri, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
 
-use super::account::Account;
-use super::body::Body;
-use super::client::{self, Identity};
-use super::delay::{Seat, Wanted};
-use super::forward::{self, Outgoing};
-use super::forwarding::Forwarding;
-use super::gate::{self, Admitted};
-use super::linger::Linger;
-use super::local::{Client, View};
-use super::respond::Refusal;
-use super::upload::{Progress, Upload, UploadState};
-use super::{echo, fields, grpc, headers, respond, unread};
 use crate::config::ForwardedHeader;
+use crate::http::answer::account::Account;
+use crate::http::answer::body::Body;
+use crate::http::answer::echo;
+use crate::http::answer::grpc;
+use crate::http::answer::problem;
+use crate::http::answer::problem::Refusal;
+use crate::http::answer::ratelimit;
+use crate::http::answer::unread;
+use crate::http::context::{Client, View};
+use crate::http::delay::{Seat, Wanted};
+use crate::http::downstream::gate::{self, Admitted};
+use crate::http::downstream::identity::{self, Identity};
+use crate::http::downstream::upload::{Progress, Upload, UploadState};
+use crate::http::headers;
+use crate::http::upstream::forward::{self, Outgoing};
+use crate::http::upstream::forwarding::Forwarding;
+use crate::http::upstream::linger::Linger;
 use crate::limit::decision::{Check, Op};
 use crate::limit::jwt::Claims;
 use crate::limit::key::Facts;
@@ -90,7 +95,7 @@ pub async fn serve(client: Rc<Client>, request: Request<Incoming>) -> Result<Res
     };
     if let (Some(route), Some(verdict)) = (route, &exchange.verdict) {
         let dialects = route.ratelimit_headers.as_ref().unwrap_or(&view.snapshot.config.ratelimit_headers);
-        fields::describe(&mut response, dialects, route, verdict);
+        ratelimit::describe(&mut response, dialects, route, verdict);
     }
     if exchange.cut {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -112,7 +117,7 @@ async fn page(exchange: &mut Exchange<'_>) -> Result<Response<Body>, Refusal> {
     if let Some(reject) = admitted.would_reject() {
         client.local.common.metrics.http_would_reject(reject.reason()).inc();
     }
-    let identity = client::identify(client.peer, &parts.headers, &config.server.trusted_proxies);
+    let identity = identity::identify(client.peer, &parts.headers, &config.server.trusted_proxies);
     if config.server.access_log {
         exchange.account.log(&client.local.common.access_log, identity.ip, admitted.host(), admitted.path());
     }
@@ -271,7 +276,7 @@ async fn send(exchange: &mut Exchange<'_>, route: &Route, upload: Option<Upload>
         Action::Upstream(index) => *index,
         Action::Echo => return Ok(echo::answer(&exchange.parts, upload)),
         Action::Respond { status, body, content_type } => {
-            return Ok(respond::fixed(*status, body.clone(), content_type.clone()));
+            return Ok(problem::fixed(*status, body.clone(), content_type.clone()));
         }
     };
     let outgoing = Outgoing {

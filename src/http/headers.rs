@@ -6,11 +6,11 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::forwarding::{Forwarding, speaks_of_client};
-use super::gate::Admitted;
-use super::hop::Via;
-use super::reject::{Judge, Reject};
 use crate::config::Strictness;
+use crate::http::downstream::gate::Admitted;
+use crate::http::downstream::hop::Via;
+use crate::http::downstream::reject::{Judge, Reject};
+use crate::http::upstream::forwarding::{Forwarding, speaks_of_client};
 use crate::route::HeaderEdit;
 
 /// Turns the fields of a request into those to forward:
@@ -218,8 +218,9 @@ mod tests {
 
     use super::*;
     use crate::config::ForwardedHeaders;
-    use crate::http::hop::Hop;
-    use crate::http::{client, gate};
+    use crate::http::downstream::gate;
+    use crate::http::downstream::hop::Hop;
+    use crate::http::downstream::identity;
     use crate::net::{IpSet, parse_network};
 
     const PEER: &str = "192.0.2.1";
@@ -245,7 +246,7 @@ mod tests {
         parts.headers.insert(HOST, HeaderValue::from_static("A.example:8080"));
         let peer: IpAddr = peer.parse().unwrap();
         let trusted: IpSet = parse_network("10.0.0.0/8").into_iter().collect();
-        let identity = client::identify(peer, &parts.headers, &trusted);
+        let identity = identity::identify(peer, &parts.headers, &trusted);
         let (hop, via) = (Hop::new(peer, false, 8080), Via::new(0xab));
         let fields = ForwardedHeaders::default();
         let forwarding = Forwarding { hop: &hop, via: &via, identity: &identity, fields };

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use http::{HeaderMap, Method};
 
-use crate::http::canonical;
+use crate::http::downstream::canonical;
 
 #[derive(Debug, PartialEq)]
 pub struct Entry {

@@ -10,8 +10,8 @@ use tokio::net::{TcpListener, UnixListener};
 
 use super::listener::Listener;
 use super::{Worker, connection};
-use crate::http::hop::Hop;
-use crate::http::local::Client;
+use crate::http::context::Client;
+use crate::http::downstream::hop::Hop;
 
 /// Pause after an accept failed for want of file descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(50);

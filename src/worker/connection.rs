@@ -13,9 +13,9 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Worker;
+use crate::http::context::Client;
+use crate::http::deadline::Phase;
 use crate::http::gateway;
-use crate::http::local::Client;
-use crate::http::slot::Phase;
 
 /// Serves `stream` until it ends, its deadline passes or the worker has drained it.
 pub async fn serve<S>(stream: S, client: Rc<Client>, worker: &Worker)

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, interval};
 
 use super::Worker;
-use crate::http::slot::TICK;
+use crate::http::deadline::TICK;
 
 /// Longest wait of a drained worker for the store to take back what the last requests held; two
 /// deadlines of the store, if that is longer: a decision under way, then what it gives back.

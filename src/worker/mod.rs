@@ -27,11 +27,11 @@ use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::config::Strictness;
-use crate::http::access_log::AccessLog;
-use crate::http::hop::Via;
-use crate::http::inspect::Inspector;
-use crate::http::local::{Common, Local};
-use crate::http::slot::{Phase, Slot, TICK, Ticks};
+use crate::http::answer::access_log::AccessLog;
+use crate::http::context::{Common, Local};
+use crate::http::deadline::{Phase, Slot, TICK, Ticks};
+use crate::http::downstream::hop::Via;
+use crate::http::downstream::inspect::Inspector;
 use crate::limit::store::memory::Memory;
 use crate::limit::store::settings::StoreSettings;
 use crate::metrics::Metrics;

@@ -2,6 +2,7 @@
 //! thread so that it answers however busy the workers are. Bounded in connections, time and bytes.
 
 mod guard;
+mod limits;
 mod pages;
 mod room;
 mod scrape;
@@ -15,6 +16,7 @@ use socket2::SockRef;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::{JoinHandle, spawn_local};
 
+pub use limits::Limits;
 pub use pages::Context;
 
 use crate::net::ListenAddr;

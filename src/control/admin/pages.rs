@@ -18,10 +18,10 @@ use tokio::task::spawn_local;
 use tokio::time::timeout;
 
 use super::guard::{self, Access};
+use super::limits::{Limits, Problem};
 use super::room::{Ticket, Work};
 use super::scrape::Scrape;
 use crate::control::job::{Job, Order, Outcome, Trigger};
-use crate::control::limits::{Limits, Problem};
 use crate::control::shared::{Lifecycle, Shared, rfc3339};
 use crate::metrics::Metrics;
 use crate::snapshot::Current;

@@ -18,7 +18,7 @@ use super::h1::body::{Decoder, Piece};
 use super::h1::{Fault, HeadReader};
 use super::pool::Lease;
 use super::sender::{End, Sender};
-use crate::http::upload::Upload;
+use crate::http::downstream::upload::Upload;
 
 /// Bytes of an answer that are read for nobody. A server with more to send notices that the connection
 /// is closed.

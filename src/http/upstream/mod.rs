@@ -4,6 +4,9 @@
 
 pub mod connect;
 pub mod exchange;
+pub mod forward;
+pub mod forwarding;
 pub mod h1;
+pub mod linger;
 pub mod pool;
 pub mod sender;

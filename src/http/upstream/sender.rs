@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderName};
 
 use super::connect::Connection;
 use super::h1;
-use crate::http::upload::{Progress, Upload};
+use crate::http::downstream::upload::{Progress, Upload};
 
 /// Bytes gathered into one write; larger pieces of a body are sent as they came.
 const GATHER_MAX: usize = 16 * 1024;

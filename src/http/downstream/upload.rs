@@ -13,7 +13,7 @@ use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::timeout;
 
-use super::slot::{Phase, Slot};
+use crate::http::deadline::{Phase, Slot};
 use crate::route::Timeouts;
 
 /// How long the rest of a body that nobody wants is read, so that the client gets to its answer.

@@ -10,16 +10,16 @@ use http::header::{CONTENT_LENGTH, HOST, TRAILER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, Uri};
 use tokio::task::spawn_local;
 
-use super::body::Body;
-use super::headers;
-use super::linger::Linger;
-use super::respond::Failure;
-use super::slot::{Expired, Phase, Slot};
-use super::upload::{Upload, UploadState};
-use super::upstream::exchange::{self, Exchange, Trouble};
-use super::upstream::h1::{self, Framing};
-use super::upstream::pool::Servers;
-use super::upstream::sender::Sender;
+use crate::http::answer::body::Body;
+use crate::http::answer::problem::Failure;
+use crate::http::deadline::{Expired, Phase, Slot};
+use crate::http::downstream::upload::{Upload, UploadState};
+use crate::http::headers;
+use crate::http::upstream::exchange::{self, Exchange, Trouble};
+use crate::http::upstream::h1::{self, Framing};
+use crate::http::upstream::linger::Linger;
+use crate::http::upstream::pool::Servers;
+use crate::http::upstream::sender::Sender;
 use crate::route::Timeouts;
 
 /// A request ready to leave.

@@ -5,9 +5,9 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::json;
 
-use super::body::Body;
-use super::fields::seconds;
-use super::reject::Reject;
+use crate::http::answer::body::Body;
+use crate::http::answer::ratelimit::seconds;
+use crate::http::downstream::reject::Reject;
 use crate::limit::answer::NEVER;
 use crate::limit::rule::Limit;
 use crate::limit::{Outcome, STORE_RETRY_MS, Verdict};

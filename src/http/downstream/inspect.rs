@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use memchr::memchr;
 
-use super::reject::Reject;
+use crate::http::downstream::reject::Reject;
 
 /// Reads along. Whatever it cannot follow it leaves to the parser, which is the stricter of the
 /// two about bodies, so both agree on where each accepted request ends.

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::net::Ipv6Addr;
 
-use super::reject::{Judge, Reject};
+use crate::http::downstream::reject::{Judge, Reject};
 
 /// A host with an optional port, read from a `Host` field or a request target.
 #[derive(Debug, PartialEq, Eq)]

@@ -13,8 +13,8 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::task::spawn_local;
 
-use super::link::Link;
 use crate::config::Config;
+use crate::control::link::Link;
 use crate::limit::algo::Rule;
 use crate::limit::algo::fixed_window::FixedWindow;
 use crate::limit::answer::{Answer, NEVER, Policy};
@@ -282,7 +282,7 @@ fn entry(
 fn unasked(outcome: Outcome) -> Value {
     match outcome.admitted() {
         true => json!({ "admitted": true }),
-        false => json!({ "admitted": false, "reason": crate::http::respond::reason(outcome).label() }),
+        false => json!({ "admitted": false, "reason": crate::http::answer::problem::reason(outcome).label() }),
     }
 }
 

@@ -10,10 +10,10 @@ use http::{HeaderMap, HeaderValue};
 /// clones references.
 #[derive(Clone, Debug)]
 pub struct Hop {
-    pub(super) peer: IpAddr,
-    pub(super) peer_text: HeaderValue,
-    pub(super) proto: HeaderValue,
-    pub(super) port: HeaderValue,
+    pub(crate) peer: IpAddr,
+    pub(crate) peer_text: HeaderValue,
+    pub(crate) proto: HeaderValue,
+    pub(crate) port: HeaderValue,
 }
 
 impl Hop {
@@ -59,7 +59,7 @@ impl Via {
     }
 }
 
-pub(super) fn address_value(ip: IpAddr) -> HeaderValue {
+pub(crate) fn address_value(ip: IpAddr) -> HeaderValue {
     // An address is always plain text, so the stand-in is never used.
     HeaderValue::try_from(ip.to_string()).unwrap_or(HeaderValue::from_static("unknown"))
 }

@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
-use super::body::Body;
+use crate::http::answer::body::Body;
 
 /// Bodies up to this size are read and thrown away behind the answer, so the connection stays
 /// usable; for a larger one a new connection is cheaper.

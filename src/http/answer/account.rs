@@ -9,12 +9,12 @@ use std::time::Instant;
 use http::{Method, Response, StatusCode};
 use jiff::Timestamp;
 
-use super::access_log::{AccessLog, Entry, Record};
-use super::body::{Body, Tail};
-use super::respond::{self, Failure, Refusal};
-use super::slot::Slot;
-use super::upload::Progress;
 use crate::config::Server;
+use crate::http::answer::access_log::{AccessLog, Entry, Record};
+use crate::http::answer::body::{Body, Tail};
+use crate::http::answer::problem::{self, Failure, Refusal};
+use crate::http::deadline::Slot;
+use crate::http::downstream::upload::Progress;
 use crate::limit::Verdict;
 use crate::limit::held::{Held, Leases};
 use crate::metrics::Metrics;
@@ -86,7 +86,7 @@ impl Account {
             self.handles.limits[checked.limit].decide(route.limits[checked.limit].mode, checked);
         }
         if let Some(checked) = verdict.strictest(&route.limits) {
-            self.handles.limits[checked.limit].reject(respond::reason(checked.outcome));
+            self.handles.limits[checked.limit].reject(problem::reason(checked.outcome));
             if let Some(entry) = &mut self.log {
                 entry.record.refused_by = Some(route.limits[checked.limit].name.clone());
             }

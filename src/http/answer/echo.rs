@@ -7,8 +7,8 @@ use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderValue, Response};
 
-use super::body::Body;
-use super::upload::Upload;
+use crate::http::answer::body::Body;
+use crate::http::downstream::upload::Upload;
 
 /// A request with a body gets it back, streamed, under its own content type; one without gets its
 /// request line and header fields as text.

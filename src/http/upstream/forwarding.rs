@@ -8,10 +8,10 @@ use bytes::Bytes;
 use http::header::{FORWARDED, VIA};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::client::Identity;
-use super::gate::Admitted;
-use super::hop::{Hop, Via, address_value};
 use crate::config::{ForwardedHeader, ForwardedHeaders};
+use crate::http::downstream::gate::Admitted;
+use crate::http::downstream::hop::{Hop, Via, address_value};
+use crate::http::downstream::identity::Identity;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -136,7 +136,8 @@ mod tests {
 
     use super::*;
     use crate::config::Strictness;
-    use crate::http::{client, gate};
+    use crate::http::downstream::gate;
+    use crate::http::downstream::identity;
     use crate::net::{IpSet, parse_network};
 
     fn told(peer: &str, fields: ForwardedHeaders, came: &[(&'static str, &str)]) -> HeaderMap {
@@ -147,7 +148,7 @@ mod tests {
             came.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap())).collect();
         let peer: IpAddr = peer.parse().unwrap();
         let trusted: IpSet = parse_network("10.0.0.0/8").into_iter().collect();
-        let identity = client::identify(peer, &headers, &trusted);
+        let identity = identity::identify(peer, &headers, &trusted);
         let (hop, via) = (Hop::new(peer, false, 8080), Via::new(1));
         Forwarding { hop: &hop, via: &via, identity: &identity, fields }.tell(&mut headers, &admitted);
         headers

@@ -9,12 +9,12 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::access_log::AccessLog;
-use super::delay::WaitingRoom;
-use super::hop::{Hop, Via};
-use super::inspect::Inspector;
-use super::slot::Slot;
-use super::upstream::pool::{Pools, Servers};
+use crate::http::answer::access_log::AccessLog;
+use crate::http::deadline::Slot;
+use crate::http::delay::WaitingRoom;
+use crate::http::downstream::hop::{Hop, Via};
+use crate::http::downstream::inspect::Inspector;
+use crate::http::upstream::pool::{Pools, Servers};
 use crate::limit::Limiter;
 use crate::limit::desk::Desk;
 use crate::limit::store::Store;

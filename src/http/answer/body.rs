@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 
-use super::access_log::Entry;
-use super::linger::Linger;
-use super::slot::{Phase, Slot};
-use super::upload::{Progress, Upload, UploadError};
-use super::upstream::exchange::{self, Exchange};
-use super::upstream::h1::Fault;
+use crate::http::answer::access_log::Entry;
+use crate::http::deadline::{Phase, Slot};
+use crate::http::downstream::upload::{Progress, Upload, UploadError};
+use crate::http::upstream::exchange::{self, Exchange};
+use crate::http::upstream::h1::Fault;
+use crate::http::upstream::linger::Linger;
 use crate::limit::held::{Held, Leases};
 use crate::snapshot::RouteHandles;
 

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep_until};
 
-use super::local::Client;
+use crate::http::context::Client;
 use crate::limit::held::Leases;
 
 /// What an exchange needs to go on without its client.

@@ -6,9 +6,9 @@ use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Method, Version};
 
-use super::canonical::{self, Authority};
-use super::reject::{Judge, Reject};
 use crate::config::Strictness;
+use crate::http::downstream::canonical::{self, Authority};
+use crate::http::downstream::reject::{Judge, Reject};
 
 /// What the gate found out. Holds its own references into the head, so the parts may be changed
 /// and moved afterwards; no text is copied unless it had to be rewritten.

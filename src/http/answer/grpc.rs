@@ -7,8 +7,8 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
 
-use super::body::Body;
-use super::respond::{self, Failure, Refusal};
+use crate::http::answer::body::Body;
+use crate::http::answer::problem::{self, Failure, Refusal};
 use crate::limit::answer::NEVER;
 use crate::limit::{Outcome, Verdict};
 use crate::route::Route;
@@ -49,7 +49,7 @@ pub fn response(refusal: &Refusal, route: Option<&Route>, verdict: Option<&Verdi
     {
         (code, pushback_ms) = limited(checked.outcome);
         let violated: Vec<&str> = verdict.violated(&route.limits).map(|limit| limit.name.as_str()).collect();
-        message = format!("{}: {}", respond::title(checked.outcome), violated.join(", "));
+        message = format!("{}: {}", problem::title(checked.outcome), violated.join(", "));
     }
     let mut response = Response::new(Body::full(Bytes::new()));
     let headers = response.headers_mut();
@@ -81,9 +81,9 @@ fn code(refusal: &Refusal) -> Code {
 
 /// The code of a limit's refusal, and the exact wait.
 fn limited(outcome: Outcome) -> (Code, Option<i64>) {
-    match respond::reason(outcome) {
+    match problem::reason(outcome) {
         Reason::StoreDown | Reason::MaxDelayed => {
-            (Code::Unavailable, respond::retry_after(outcome).map(|wait_s| wait_s * 1000))
+            (Code::Unavailable, problem::retry_after(outcome).map(|wait_s| wait_s * 1000))
         }
         Reason::MissingKey => (Code::PermissionDenied, None),
         Reason::RepeatedKey => (Code::InvalidArgument, None),

@@ -1,0 +1,9 @@
+//! Reading a request strictly: what the client sent, who it is, what is refused as unclear.
+
+pub mod canonical;
+pub mod gate;
+pub mod hop;
+pub mod identity;
+pub mod inspect;
+pub mod reject;
+pub mod upload;
