@@ -32,19 +32,20 @@ rust() {
     shift 2
     while [ "$1" != -- ]; do files+=(-f "$1"); shift; done
     shift
-    while [ $# -gt 0 ] && [ "$1" != -- ]; do tests+=("$1"); shift; done
+    # For the build as well, which would take in every test otherwise.
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do tests+=("--cargo-arg=$1"); shift; done
     shift || true
     echo "== $name, $span min"
     # Interrupted it tells what it has; 2: some survived, 3: some took too long; 124: the time was up.
     timeout --signal INT --kill-after 60 "$((span * 60))" \
-        cargo mutants --dir "$tree" --in-place --iterate --no-times --colors never --output "$out/$name" --minimum-test-timeout 60 \
-        "${files[@]}" "$@" -- "${tests[@]}" || case $? in 2 | 3 | 4 | 124 | 130) ;; *) return 1 ;; esac
+        cargo mutants --dir "$tree" --in-place --iterate --shuffle --no-times --colors never --output "$out/$name" --minimum-test-timeout 60 \
+        "${files[@]}" "${tests[@]}" "$@" || case $? in 2 | 3 | 4 | 124 | 130) ;; *) return 1 ;; esac
     local found="$out/$name/mutants.out/missed.txt"
     [ -s "$found" ] && sed 's/^/SURVIVED /' "$found" || echo "no survivor so far"
 }
 
-algorithms=(--lib --test twin --test bounds)
-around=(--lib --test store --test after --test faults)
+algorithms=(--lib --test=twin --test=bounds)
+around=(--lib --test=store --test=after --test=faults)
 rust $((minutes * 2 / 5)) algorithms 'src/limit/algo/**/*.rs' -- "${algorithms[@]}" -- "$@"
 rust $((minutes * 2 / 5)) around src/limit/limiter.rs src/limit/held.rs src/limit/denials.rs -- "${around[@]}" -- "$@"
 echo "== lua"

@@ -290,16 +290,16 @@ mod tests {
     }
 
     #[test]
-    fn a_million_clients_stay_within_the_bound() {
-        let memory = Memory::new(100_000);
+    fn a_flood_of_clients_stays_within_the_bound() {
+        let memory = Memory::new(20_000);
         let limit = limit("any", 9, 3_600_000, Mode::Enforce);
-        for i in 0..1_000_000 {
+        for i in 0..200_000 {
             memory.run(Op::Take, &[check(&limit, &i.to_string(), 1)], NOW);
-            if i % 50_000 == 0 {
-                assert!(memory.len() <= 100_000);
+            if i % 10_000 == 0 {
+                assert!(memory.len() <= 20_000);
             }
         }
-        assert!((95_000..=100_000).contains(&memory.len()), "{} keys", memory.len());
+        assert!((19_000..=20_000).contains(&memory.len()), "{} keys", memory.len());
     }
 
     #[test]
