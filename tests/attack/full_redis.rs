@@ -108,20 +108,25 @@ fn a_flood_of_keys_leaves_the_known_ones_their_budgets() {
 #[test]
 fn a_request_with_one_new_key_is_refused_by_a_spent_one() {
     let server = RedisServer::start(&["--maxmemory-policy", "noeviction"]);
-    let gateway = Gateway::start(&format!(
+    let config = format!(
         "[store]\nurl = \"{}\"\ndeadline = \"2s\"\n\n[[route]]\nname = \"both\"\npath = \"/\"\nrespond = {{ body = \"in\" }}\n\
          limits = [\"spent\", \"new\"]\n\n[limit.spent]\nrate = \"2/h\"\nburst = 2\nkey = [\"header:x-a\"]\non_error = \"open\"\n\n\
          [limit.new]\nrate = \"9/h\"\nkey = [\"header:x-b\"]\non_error = \"open\"\n",
         server.url()
-    ));
-    until("the store has been reached", || gateway.metric("store_gateways", &[]) >= Some(1.0));
-    until("every worker has reached it", || gateway.metric("store_up", &[]) == Some(1.0));
-    let mut client = gateway.client();
-    let mut ask = |b: &str| client.ask(&get("/", &format!("x-a: a\r\nx-b: {b}\r\n")), "").status();
-    assert_eq!([ask("0"), ask("0"), ask("0")], [200, 200, 429]);
+    );
+    // The other knows nothing of the spent key, and has to ask.
+    let gateways = [Gateway::start(&config), Gateway::start(&config)];
+    for gateway in &gateways {
+        until("the store has been reached", || gateway.metric("store_gateways", &[]) >= Some(2.0));
+        until("every worker has reached it", || gateway.metric("store_up", &[]) == Some(1.0));
+    }
+    let mut clients = gateways.each_ref().map(Gateway::client);
+    let mut ask =
+        |gateway: usize, b: &str| clients[gateway].ask(&get("/", &format!("x-a: a\r\nx-b: {b}\r\n")), "").status();
+    assert_eq!([ask(0, "0"), ask(0, "0"), ask(0, "0")], [200, 200, 429]);
     let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(1).query(&mut server.client()).unwrap();
     for fresh in ["1", "2", "3"] {
-        assert_eq!(ask(fresh), 429, "a fresh key is no way around a spent one");
+        assert_eq!(ask(1, fresh), 429, "a fresh key is no way around a spent one");
     }
     drop(server);
 }
