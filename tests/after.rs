@@ -13,15 +13,10 @@
     reason = "a test fails by panicking, its helpers too"
 )]
 
-#[path = "support/mod.rs"]
 mod stores;
-#[path = "support/program.rs"]
 mod support;
 
 mod after {
-    use crate::support::gateway::Gateway;
-    use crate::support::until;
-
     mod denials;
     mod keys;
     mod leaving;
@@ -29,11 +24,4 @@ mod after {
     mod outcome;
     mod reloads;
     mod turns;
-
-    /// Until then limits are decided without the store.
-    #[track_caller]
-    fn connected(gateway: &Gateway) {
-        until("the store has been reached", || gateway.metric("store_gateways", &[]) >= Some(1.0));
-        until("every worker has reached it", || gateway.metric("store_up", &[]) == Some(1.0));
-    }
 }

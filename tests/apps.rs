@@ -8,7 +8,6 @@
     reason = "a test fails by panicking, its helpers too"
 )]
 
-#[path = "support/program.rs"]
 mod support;
 
 mod apps {

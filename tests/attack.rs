@@ -12,9 +12,7 @@
     reason = "a test fails by panicking, its helpers too, and counts small numbers"
 )]
 
-#[path = "support/mod.rs"]
 mod stores;
-#[path = "support/program.rs"]
 mod support;
 
 mod attack {

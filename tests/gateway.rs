@@ -1,24 +1,35 @@
-//! The running program over real sockets: what clients and upstreams see, byte by byte.
+//! The running program over real sockets: its command line, its start, its reloads, and what clients and
+//! upstreams see, byte by byte.
 
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    reason = "a test fails by panicking, its helpers too"
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "a test fails by panicking, its helpers too, and counts small numbers"
 )]
 
-#[path = "support/program.rs"]
+mod stores;
 mod support;
 
 mod gateway {
+    mod cli;
+    mod client_view;
+    mod differential;
     mod exchange;
     mod headers;
     mod lifecycle;
     mod limits;
     mod metrics;
     mod refusals;
+    mod reload;
+    mod reload_program;
     mod routing;
     mod slow;
+    mod start;
     mod strict;
     mod upstreams;
 }

@@ -10,8 +10,8 @@
     reason = "a test that fails says so"
 )]
 
-#[path = "support/mod.rs"]
 mod stores;
+mod support;
 
 use std::process::Command;
 use std::sync::Arc;

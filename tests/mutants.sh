@@ -44,7 +44,7 @@ rust() {
     [ -s "$found" ] && sed 's/^/SURVIVED /' "$found" || echo "no survivor so far"
 }
 
-algorithms=(--lib --test=twin --test=bounds)
+algorithms=(--lib --test=algorithms)
 around=(--lib --test=store --test=after --test=faults)
 rust $((minutes * 2 / 5)) algorithms 'src/limit/algo/**/*.rs' -- "${algorithms[@]}" -- "$@"
 rust $((minutes * 2 / 5)) around src/limit/limiter.rs src/limit/held.rs src/limit/denials.rs -- "${around[@]}" -- "$@"

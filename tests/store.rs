@@ -11,7 +11,12 @@
     reason = "a test that fails says so"
 )]
 
+mod stores;
 mod support;
+
+mod store {
+    mod shapes;
+}
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,14 +32,14 @@ use sluicegate::limit::rule::{Limit, Mode};
 use sluicegate::limit::store::memory::Memory;
 use sluicegate::limit::store::redis::wire::{Call, decode};
 use sluicegate::metrics::Metrics;
-use support::{DEADLINE, RedisServer, bucket, calendar, check, connected, kind, limit, sliding, window, worker};
+use stores::{DEADLINE, RedisServer, bucket, calendar, check, connected, kind, limit, sliding, window, worker};
 use tokio::task::JoinSet;
 
 #[test]
 fn decides_like_the_memory_store() {
     let server = RedisServer::start(&[]);
     let mut client = server.client();
-    let mut seeded = support::seeded();
+    let mut seeded = stores::seeded();
     let rng = &mut seeded.rng;
     for _ in 0..20 {
         let () = redis::cmd("FLUSHALL").query(&mut client).unwrap();
@@ -44,12 +49,12 @@ fn decides_like_the_memory_store() {
         let limits: Vec<Arc<Limit>> = (0..NAMES.len() * 2)
             .map(|i| {
                 let mode = if i == 0 { Mode::Shadow } else { Mode::Enforce };
-                limit(&format!("limit-{i}"), minutes(support::random_rule(NAMES[i % NAMES.len()], rng), rng), mode)
+                limit(&format!("limit-{i}"), minutes(stores::random_rule(NAMES[i % NAMES.len()], rng), rng), mode)
             })
             .collect();
         for _ in 0..100 {
             now += rng.random_range(0..10_000);
-            let decisions = support::random_decisions(&limits, 8, receipt, rng);
+            let decisions = stores::random_decisions(&limits, 8, receipt, rng);
             let expected: Vec<Decision> = decisions.iter().map(|(op, checks)| memory.run(*op, checks, now)).collect();
             receipt = expected[0].answers[0].receipt;
             let slices: Vec<(Op, &[Check])> = decisions.iter().map(|(op, checks)| (*op, checks.as_slice())).collect();
@@ -69,9 +74,9 @@ fn stored(client: &mut redis::Connection, key: &str) -> String {
     let form: String = redis::cmd("TYPE").arg(key).query(client).unwrap();
     let mut fields: Vec<String> = match form.as_str() {
         "none" => Vec::new(),
-        "list" => return support::log_text(client.lrange::<_, Vec<String>>(key, 0, -1).unwrap()),
+        "list" => return stores::log_text(client.lrange::<_, Vec<String>>(key, 0, -1).unwrap()),
         "zset" if key.ends_with("sliding_log") => {
-            return support::log_text(client.zrevrange::<_, Vec<String>>(key, 0, -1).unwrap());
+            return stores::log_text(client.zrevrange::<_, Vec<String>>(key, 0, -1).unwrap());
         }
         "zset" => {
             client.zrange_withscores::<_, Vec<(String, String)>>(key, 0, -1).unwrap().into_iter().map(pair).collect()
@@ -130,7 +135,7 @@ fn minutes(mut rule: Rule, rng: &mut impl Rng) -> Rule {
         }
         Rule::SlidingWindow(_) => {
             let precision = [2, 3, 60][rng.random_range(0..3)];
-            return support::sliding(rng.random_range(1..100), period, precision);
+            return stores::sliding(rng.random_range(1..100), period, precision);
         }
         Rule::Calendar(rule) => rule.limit = rule.limit.min(100),
         Rule::SlidingLog(rule) => rule.window_ms = period,
@@ -200,11 +205,11 @@ fn two_gateways_admit_exactly_the_limit() {
         sliding(1000, 3_600_000, 2),
         sliding(1000, 3_600_000, 60),
         calendar(1000, Unit::Year),
-        support::log(1000, false),
-        support::log(1000, true),
-        support::leaky(1000, false),
-        support::leaky(1000, true),
-        support::leases(1000, 3_600_000),
+        stores::log(1000, false),
+        stores::log(1000, true),
+        stores::leaky(1000, false),
+        stores::leaky(1000, true),
+        stores::leases(1000, 3_600_000),
     ];
     for rule in rules {
         let () = redis::cmd("FLUSHALL").query(&mut server.client()).unwrap();
@@ -289,11 +294,11 @@ fn a_call_carries_no_more_work_than_its_bound() {
         // A charge given back is looked for along the list; a sorted set finds it, and so does a short list.
         // Slots of different weights are counted weight by weight.
         for (rule, cost, calls_of_20) in [
-            (support::log(100_000, false), Cost::Fixed(1), 20..=20),
-            (support::log(100_000, true), Cost::Fixed(1), 3..=4),
-            (support::log(100, false), Cost::Fixed(1), 1..=2),
-            (support::leases(999, 15_000), Cost::Query("n".to_owned()), 2..=3),
-            (support::leases(999, 15_000), Cost::Fixed(1), 1..=1),
+            (stores::log(100_000, false), Cost::Fixed(1), 20..=20),
+            (stores::log(100_000, true), Cost::Fixed(1), 3..=4),
+            (stores::log(100, false), Cost::Fixed(1), 1..=2),
+            (stores::leases(999, 15_000), Cost::Query("n".to_owned()), 2..=3),
+            (stores::leases(999, 15_000), Cost::Fixed(1), 1..=1),
         ] {
             let mut log = Arc::into_inner(limit("log", rule, Mode::Enforce)).unwrap();
             log.cost = cost;

@@ -11,7 +11,6 @@ use sluicegate::limit::denials::{Asked, Denials, ENTRIES_MAX, given_back};
 use sluicegate::limit::rule::{Limit, Mode};
 use sluicegate::limit::store::memory::Memory;
 
-use crate::after::connected;
 use crate::stores::{RedisServer, bucket, check, limit, random_rule, seeded};
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
@@ -22,7 +21,7 @@ fn gateway(server: &RedisServer, limits: &str, more: &str) -> Gateway {
          respond = {{ body = \"in\" }}\nlimits = [{limits}]\n\n{more}",
         server.url()
     ));
-    connected(&gateway);
+    gateway.until_connected();
     gateway
 }
 

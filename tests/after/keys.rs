@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use redis::TypedCommands;
 
-use crate::after::connected;
 use crate::stores::RedisServer;
 use crate::support::client::{Client, get};
 use crate::support::gateway::Gateway;
@@ -19,7 +18,7 @@ fn gateway(server: Option<&RedisServer>, to: &str, limit: &str) -> Gateway {
         "{store}\n[[route]]\nname = \"app\"\nupstream = \"{to}\"\nlimits = [\"x\"]\n\n[limit.x]\nkey = \"header:tenant\"\n{limit}"
     ));
     if server.is_some() {
-        connected(&gateway);
+        gateway.until_connected();
     }
     gateway
 }

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::after::connected;
 use crate::stores::RedisServer;
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
+use crate::support::ports::nobody;
 use crate::support::until;
-use crate::support::upstream::{Upstream, nobody, ok};
+use crate::support::upstream::{Upstream, ok};
 
 /// Answers as the target says: `/401` with that status, `/cost/7` with that true cost, `/hang`
 /// never.
@@ -69,7 +69,7 @@ fn only_failed_logins_count() {
     on_both_stores(|store| {
         let gateway = limited(store, &upstream.url(), "charge_on = [401, 403]");
         if !store.is_empty() {
-            connected(&gateway);
+            gateway.until_connected();
         }
         let ask = |target: &str, cost: i64| gateway.ask(&get(target, &format!("x-cost: {cost}\r\n"))).status();
         for _ in 0..12 {
@@ -96,7 +96,7 @@ fn what_the_config_names_is_given_back() {
         let gateway =
             limited(store, &upstream.url(), "refund_on = [\"5xx\", \"connect_error\", \"client_abort\", 404]");
         if !store.is_empty() {
-            connected(&gateway);
+            gateway.until_connected();
         }
         let ask = |target: &str| gateway.ask(&get(target, "x-cost: 3\r\n")).status();
         for target in ["/404", "/500", "/503", "/404", "/599"] {
@@ -119,7 +119,7 @@ fn an_upstream_that_nobody_reaches_costs_nothing() {
     on_both_stores(|store| {
         let gateway = limited(store, &format!("http://{}", nobody()), "refund_on = [\"connect_error\"]");
         if !store.is_empty() {
-            connected(&gateway);
+            gateway.until_connected();
         }
         for _ in 0..8 {
             assert_eq!(gateway.ask(&get("/", "x-cost: 9\r\n")).status(), 502);
@@ -160,7 +160,7 @@ fn the_true_cost_is_settled() {
     on_both_stores(|store| {
         let gateway = limited(store, &upstream.url(), "settle = \"header:x-actual-cost\"\ndebt = 20");
         if !store.is_empty() {
-            connected(&gateway);
+            gateway.until_connected();
         }
         let ask = |target: &str, cost: i64| gateway.ask(&get(target, &format!("x-cost: {cost}\r\n")));
         let answer = ask("/cost/7", 2);
@@ -183,7 +183,7 @@ fn a_charge_made_without_the_store_is_given_back_without_it() {
     let upstream = scripted();
     let mut server = RedisServer::start(&[]);
     let gateway = limited(&redis_store(&server), &upstream.url(), "refund_on = [\"5xx\"]");
-    connected(&gateway);
+    gateway.until_connected();
     server.kill();
     until("the store is away", || gateway.metric("store_up", &[]) == Some(0.0));
     for _ in 0..4 {
@@ -201,7 +201,7 @@ fn what_cannot_be_given_back_is_not_tried_again() {
     let upstream = scripted();
     let server = RedisServer::start(&[]);
     let gateway = limited(&redis_store(&server), &upstream.url(), "refund_on = [\"client_abort\"]");
-    connected(&gateway);
+    gateway.until_connected();
     let mut client = gateway.client();
     client.send(get("/hang", "x-cost: 3\r\n"));
     until("the charge", || left(&gateway) == 7);
@@ -223,13 +223,13 @@ fn a_gateway_that_ends_settles_its_last_requests() {
     let config = |gateway: &str| format!("{}\n{gateway}", redis_store(&server));
     let limit = "refund_on = [\"5xx\"]";
     let mut ending = limited(&config(""), &upstream.url(), limit);
-    connected(&ending);
+    ending.until_connected();
     let mut client = ending.client();
     assert_eq!(client.ask(&get("/500", "x-cost: 3\r\n"), "").status(), 500);
     ending.signal("TERM");
     assert!(ending.exit().success());
     let next = limited(&config(""), &upstream.url(), limit);
-    connected(&next);
+    next.until_connected();
     assert_left(&next, 10);
 }
 
@@ -246,7 +246,7 @@ fn a_gateway_that_cuts_requests_ends_all_the_same() {
             upstream.url()
         ),
     );
-    connected(&gateway);
+    gateway.until_connected();
     let mut client = gateway.client();
     client.send(get("/hang", ""));
     upstream.request();

@@ -8,7 +8,6 @@ use std::time::Duration;
 use redis::Commands;
 use serde_json::Value;
 
-use crate::after::connected;
 use crate::stores::RedisServer;
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
@@ -115,7 +114,7 @@ fn a_slot_is_let_go_of_although_the_store_did_not_listen() {
     let (upstream, release) = upstream();
     let limit = "algorithm = \"concurrency\"\nin_flight = 5\nlease = \"1h\"";
     let gateway = Gateway::start(&config(&redis.url(), &upstream.url(), limit));
-    connected(&gateway);
+    gateway.until_connected();
     let mut long = gateway.client();
     long.send(get("/held", ""));
     upstream.request();
@@ -140,12 +139,12 @@ fn nothing_holds_on_to_a_store_of_before() {
     let (upstream, _release) = upstream();
     let limit = "algorithm = \"fixed_window\"\nrate = \"10/day\"";
     let gateway = Gateway::with("workers = 2", &config(&old.url(), &upstream.url(), limit));
-    connected(&gateway);
+    gateway.until_connected();
     // A connection of before that asks for nothing any more.
     let mut idle = gateway.client();
     assert_eq!(idle.ask(&get("/", ""), "").status(), 200);
     reload(&gateway, &old.url(), &new.url());
-    connected(&gateway);
+    gateway.until_connected();
     old.kill();
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(gateway.metric("store_up", &[]), Some(1.0), "{}", gateway.log());

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::after::connected;
 use crate::stores::RedisServer;
 use crate::support::client::{Client, get};
 use crate::support::gateway::Gateway;
 use crate::support::http::Message;
-use crate::support::upstream::{Running, Upstream, nobody, ok};
+use crate::support::ports::nobody;
+use crate::support::upstream::{Running, Upstream, ok};
 use crate::support::{PATIENCE, until};
 
 /// One every 200 ms, and four may wait.
@@ -26,7 +26,7 @@ fn gateway(server: &str, store: &str, to: &str, limits: &str, more: &str) -> Gat
         ),
     );
     if !store.is_empty() {
-        connected(&gateway);
+        gateway.until_connected();
     }
     gateway
 }

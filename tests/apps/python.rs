@@ -1,19 +1,21 @@
 //! Python programs as processes of their own. Used by `httpbin` and `files`.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
+use crate::support::ports::Reserved;
 use crate::support::until;
 
 pub struct App {
     pub addr: SocketAddr,
     child: Child,
     dir: TempDir,
+    _port: Reserved,
 }
 
 impl App {
@@ -35,7 +37,8 @@ impl App {
     }
 
     fn start(program: &Path, arguments: impl Fn(SocketAddr) -> Vec<String>) -> App {
-        let addr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let port = Reserved::new();
+        let addr = port.addr();
         let dir = tempfile::tempdir().unwrap();
         let log = fs::File::create(dir.path().join("log")).unwrap();
         let child = Command::new(program)
@@ -46,7 +49,7 @@ impl App {
             .stderr(log)
             .spawn()
             .unwrap_or_else(|error| panic!("{}: {error}; install it: apt-get install python3-venv", program.display()));
-        let mut app = App { addr, child, dir };
+        let mut app = App { addr, child, dir, _port: port };
         until("the application listens", || {
             let ended = app.child.try_wait().unwrap();
             assert!(ended.is_none(), "the application ended: {ended:?}\n{}", app.log());

@@ -5,7 +5,6 @@ use redis::Commands;
 use crate::stores::RedisServer;
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
-use crate::support::until;
 
 const ROUTES: &str = r#"
 [[route]]
@@ -61,8 +60,7 @@ on_error = "open"
 fn a_flood_of_keys_leaves_the_known_ones_their_budgets() {
     let server = RedisServer::start(&["--maxmemory-policy", "noeviction"]);
     let gateway = Gateway::start(&format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n{ROUTES}", server.url()));
-    until("the store has been reached", || gateway.metric("store_gateways", &[]) >= Some(1.0));
-    until("every worker has reached it", || gateway.metric("store_up", &[]) == Some(1.0));
+    gateway.until_connected();
     let mut client = gateway.client();
     let mut ask = |target: &str, user: &str| client.ask(&get(target, &format!("x-user: {user}\r\n")), "").status();
     assert_eq!([0; 4].map(|_| ask("/login", "spent")), [200, 200, 200, 429]);
@@ -117,8 +115,7 @@ fn a_request_with_one_new_key_is_refused_by_a_spent_one() {
     // The other knows nothing of the spent key, and has to ask.
     let gateways = [Gateway::start(&config), Gateway::start(&config)];
     for gateway in &gateways {
-        until("the store has been reached", || gateway.metric("store_gateways", &[]) >= Some(2.0));
-        until("every worker has reached it", || gateway.metric("store_up", &[]) == Some(1.0));
+        gateway.until_connected();
     }
     let mut clients = gateways.each_ref().map(Gateway::client);
     let mut ask =

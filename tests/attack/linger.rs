@@ -47,7 +47,7 @@ fn gateway(server: &str, store: &str, to: &Upstream, linger: &str) -> Gateway {
             to.url()
         ),
     );
-    until("the store has been reached", || gateway.metric("store_up", &[]) == Some(1.0));
+    gateway.until_connected();
     gateway
 }
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 use crate::stores::RedisServer;
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
-use crate::support::until;
 
 /// Requests at once, of a user each, at the largest cost there is; meanwhile a limit that is
 /// exhausted is asked on and on. It is one with refunds, so each time the store is asked.
@@ -28,7 +27,7 @@ fn the_largest_cost_takes_the_store_away_from_nobody() {
         wide("set", "algorithm = \"sliding_log\"\nrate = \"100000/h\"\nstate = \"sorted_set\""),
         wide("leases", "algorithm = \"concurrency\"\nin_flight = 100000"),
     ));
-    until("the store has been reached", || gateway.metric("store_up", &[]) == Some(1.0));
+    gateway.until_connected();
     let mut client = gateway.client();
     let mut ask = || client.ask(&get("/spent", ""), "").status();
     assert_eq!([(); 6].map(|()| ask()), [200, 200, 200, 200, 200, 429]);

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use crate::stores::RedisServer;
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
-use crate::support::until;
 
 /// One request after another, each as soon as the one before is answered.
 fn never_more_than_20_within_a_second(gateway: &Gateway, target: &str) {
@@ -44,7 +43,7 @@ fn a_log_in_memory_is_exact_by_the_clock_of_the_client() {
 fn a_log_in_redis_is_exact_by_the_clock_of_the_client() {
     let server = RedisServer::start(&[]);
     let gateway = Gateway::start(&config(&server.url()));
-    until("the store has been reached", || gateway.metric("store_up", &[]) == Some(1.0));
+    gateway.until_connected();
     std::thread::scope(|scope| {
         for target in ["/list", "/sorted_set"] {
             scope.spawn(|| never_more_than_20_within_a_second(&gateway, target));

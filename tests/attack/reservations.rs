@@ -4,7 +4,6 @@
 use crate::stores::topology::RedisCluster;
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
-use crate::support::until;
 
 fn gateway(cluster: &RedisCluster, limits: &str) -> Gateway {
     let gateway = Gateway::start(&format!(
@@ -13,8 +12,7 @@ fn gateway(cluster: &RedisCluster, limits: &str) -> Gateway {
          [limit.two]\nrate = \"100/h\"\nkey = [\"header:x-b\"]\n",
         cluster.url()
     ));
-    until("the store has been reached", || gateway.metric("store_gateways", &[]) >= Some(1.0));
-    until("every worker has reached it", || gateway.metric("store_up", &[]) == Some(1.0));
+    gateway.until_connected();
     gateway
 }
 

@@ -21,8 +21,7 @@ fn gateway(store: &str, workers: usize, rate: &str, queue: &str) -> Gateway {
         ),
     );
     if !store.is_empty() {
-        until("the store has been reached", || gateway.metric("store_gateways", &[]) >= Some(1.0));
-        until("every worker has reached it", || gateway.metric("store_up", &[]) == Some(1.0));
+        gateway.until_connected();
     }
     gateway
 }

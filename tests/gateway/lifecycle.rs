@@ -57,7 +57,7 @@ fn term_lets_the_request_in_flight_finish_and_exits_with_0() {
 fn a_request_in_flight_ends_under_the_config_it_began_with() {
     let (upstream, release) = held();
     let gateway = in_front_of(&upstream, "");
-    let config = gateway.dir.path().join("sluicegate.toml");
+    let config = gateway.config();
     let before = std::fs::read_to_string(&config).unwrap();
     let mark = |mark: &str| {
         let edited = format!("{before}response_headers = {{ set = {{ x-config = \"{mark}\" }} }}\n");
@@ -235,11 +235,11 @@ fn head_has_the_fields_of_get_and_no_body() {
 #[test]
 fn a_unix_socket_serves_like_a_port() {
     use std::io::{Read, Write};
-    let gateway = Gateway::launch(|dir, _, admin| {
+    let gateway = Gateway::launch(&[], |dir| {
         let config = dir.join("sluicegate.toml");
         let socket = dir.join("in.sock");
         let text = format!(
-            "[server]\nlisten = [\"unix:{}\"]\n\n[admin]\nlisten = \"{admin}\"\n\n[[route]]\nupstream = \"echo:\"\n",
+            "[server]\nlisten = [\"unix:{}\"]\n\n[admin]\nlisten = \"127.0.0.1:0\"\n\n[[route]]\nupstream = \"echo:\"\n",
             socket.display()
         );
         std::fs::write(&config, text).unwrap();

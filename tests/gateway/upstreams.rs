@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::support::client::{get, post};
 use crate::support::gateway::Gateway;
+use crate::support::ports::nobody;
 use crate::support::until;
-use crate::support::upstream::{Upstream, nobody, ok};
+use crate::support::upstream::{Upstream, ok};
 
 fn route(upstream: &str) -> String {
     format!("[[route]]\nname = \"app\"\npath = \"/\"\nupstream = \"{upstream}\"\n")

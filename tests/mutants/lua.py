@@ -61,19 +61,19 @@ def breaks(path):
 
 def build():
     """The test programs, by name."""
-    command = ["cargo", "test", "--no-run", "--test", "twin", "--test", "shapes", "--message-format", "json"]
+    command = ["cargo", "test", "--no-run", "--test", "algorithms", "--test", "store", "--message-format", "json"]
     lines = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
     messages = (json.loads(line) for line in lines)
     return {m["target"]["name"]: m["executable"] for m in messages if m.get("executable")}
 
 
-def run(program, lua):
-    """Whether the tests pass with the files in `lua`, and what they say."""
+def run(programs, tests, lua):
+    """Whether `tests`, a module of a program's, pass with the files in `lua`, and what they say."""
     limit = lambda: resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     env = dict(os.environ, LUA_DIR=str(lua), RUST_BACKTRACE="0")
     try:
         done = subprocess.run(
-            [program, "--test-threads", "1"], cwd=ROOT, env=env, preexec_fn=limit, timeout=20 * CPU_SECONDS,
+            [programs[tests.split("::")[0]], tests, "--test-threads", "1"], cwd=ROOT, env=env, preexec_fn=limit, timeout=20 * CPU_SECONDS,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
         )
     except subprocess.TimeoutExpired:
@@ -82,8 +82,9 @@ def run(program, lua):
 
 
 def noticing(name):
-    """The test programs that look at a file."""
-    return ["twin", "shapes"] if name in SHAPED else ["twin"]
+    """The tests that look at a file."""
+    twin = "algorithms::twin"
+    return [twin, "store::shapes"] if name in SHAPED else [twin]
 
 
 def survives(programs, found):
@@ -93,7 +94,7 @@ def survives(programs, found):
         shutil.copytree(ROOT / "lua", lua)
         text = (lua / name).read_text()
         (lua / name).write_text(text[:start] + new + text[start + len(old):])
-        return all(run(programs[program], lua)[0] for program in noticing(name))
+        return all(run(programs, tests, lua)[0] for tests in noticing(name))
 
 
 def place(found):
@@ -115,10 +116,10 @@ def main():
     files = [Path(name).resolve() for name in args.files] or sorted((ROOT / "lua").rglob("*.lua"))
     todo = [found for path in files if path.name != "gateways.lua" for found in breaks(path)]
     programs = build()
-    for program in sorted({program for path in files for program in noticing(name_of(path))}):
-        passed, said = run(programs[program], ROOT / "lua")
+    for tests in sorted({tests for path in files for tests in noticing(name_of(path))}):
+        passed, said = run(programs, tests, ROOT / "lua")
         if not passed:
-            sys.exit(f"{program} fails without any break: {said}")
+            sys.exit(f"{tests} fails without any break: {said}")
     if survives(programs, (name_of(files[0]), 0, "", "error('broken') ")):
         sys.exit("the tests do not read LUA_DIR: what they say of breaks would mean nothing")
 

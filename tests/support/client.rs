@@ -103,3 +103,8 @@ pub fn get(target: &str, fields: &str) -> String {
 pub fn post(target: &str, length: u64, fields: &str) -> String {
     format!("POST {target} HTTP/1.1\r\nhost: a.test\r\ncontent-length: {length}\r\n{fields}\r\n")
 }
+
+/// `METHOD target` of the admin listener, announcing `length` bytes, with further field lines.
+pub fn call(method: &str, target: &str, fields: &str, length: usize) -> String {
+    format!("{method} {target} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n{fields}\r\n")
+}

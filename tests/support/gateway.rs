@@ -1,29 +1,44 @@
-//! The built program as a process of its own: started on free ports, looked at through its admin
-//! listener, ended with the value. Its log is printed when the test fails.
+//! The built program as a process of its own: it listens on ports that the system gives it, which its
+//! log names; it is looked at through its admin listener and ended with the value. Its log is printed
+//! when the test fails.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Instant;
 
 use tempfile::TempDir;
 
-use super::client::{Client, ask};
+use super::client::{self, Client};
 use super::http::Message;
-use super::{PATIENCE, until};
+use super::until;
 
 pub struct Gateway {
+    /// The first listener that has a port; 0.0.0.0:0 where none has.
     pub addr: SocketAddr,
     pub admin: SocketAddr,
-    /// Holds the config as `sluicegate.toml`.
+    /// Holds the config as `sluicegate.toml`, unless it was laid out otherwise.
     pub dir: TempDir,
     child: Child,
     log: PathBuf,
 }
 
-/// Another process may take a free port before the gateway binds it.
-const ATTEMPTS: usize = 5;
+/// `[server]` up to further lines of its own, and `[admin]`: any ports.
+const LISTEN: &str = "[server]\nlisten = [\"127.0.0.1:0\"]\n";
+const ADMIN: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n";
+
+/// A config of one worker; `server` are further lines of `[server]`, `rest` all but that and `[admin]`.
+pub fn config(server: &str, rest: &str) -> String {
+    let workers = if server.contains("workers") { "" } else { "workers = 1\n" };
+    format!("{LISTEN}{workers}{server}\n\n{ADMIN}\n{rest}\n")
+}
+
+/// The program under test, with nothing of the tester's own settings.
+pub fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
+    command.env_remove("SLUICEGATE_CONFIG").env_remove("SLUICEGATE_LOG").stdin(Stdio::null());
+    command
+}
 
 impl Gateway {
     /// One worker; `config` is all but `[server]` and `[admin]`.
@@ -37,73 +52,53 @@ impl Gateway {
     }
 
     /// With further variables in its environment.
-    pub fn within(env: &[(&str, &str)], server: &str, config: &str) -> Gateway {
-        let workers = if server.contains("workers") { "" } else { "workers = 1" };
-        Gateway::launch_within(env, |dir, addr, admin| {
-            let text = format!(
-                "[server]\nlisten = [\"{addr}\"]\n{workers}\n{server}\n\n[admin]\nlisten = \"{admin}\"\n\n{config}\n"
-            );
-            let path = dir.join("sluicegate.toml");
-            fs::write(&path, text).unwrap();
-            vec!["run".to_owned(), "--config".to_owned(), path.display().to_string()]
-        })
+    pub fn within(env: &[(&str, &str)], server: &str, rest: &str) -> Gateway {
+        Gateway::launch(env, |dir| laid_out(dir, &config(server, rest)))
+    }
+
+    /// With this text as its whole config.
+    pub fn whole(config: &str) -> Gateway {
+        Gateway::launch(&[], |dir| laid_out(dir, config))
     }
 
     /// Runs `sluicegate proxy` with `arguments`.
     pub fn proxy(arguments: &[&str]) -> Gateway {
-        Gateway::launch(|_, addr, admin| {
-            let own = ["proxy", "--listen", &addr.to_string(), "--admin", &admin.to_string()].map(str::to_owned);
-            own.into_iter().chain(arguments.iter().map(|argument| (*argument).to_owned())).collect()
-        })
+        let own = ["proxy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+        Gateway::launch(&[], |_| own.iter().chain(arguments).map(|argument| (*argument).to_owned()).collect())
     }
 
-    /// `arguments` makes the command line for an empty directory, a listener and an admin address.
-    pub fn launch(arguments: impl Fn(&Path, SocketAddr, SocketAddr) -> Vec<String>) -> Gateway {
-        Gateway::launch_within(&[], arguments)
+    /// `arguments` lays out an empty directory and returns the command line.
+    pub fn launch(env: &[(&str, &str)], arguments: impl FnOnce(&Path) -> Vec<String>) -> Gateway {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("stderr.log");
+        let child = program()
+            .args(arguments(dir.path()))
+            .envs(env.iter().copied())
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+        let mut gateway = Gateway { addr: nowhere, admin: nowhere, dir, child, log };
+        until("the gateway is ready", || {
+            let ended = gateway.child.try_wait().unwrap();
+            assert!(ended.is_none(), "the gateway ended at its start: {ended:?}");
+            gateway.find_addresses()
+        });
+        gateway
     }
 
-    fn launch_within(
-        env: &[(&str, &str)],
-        arguments: impl Fn(&Path, SocketAddr, SocketAddr) -> Vec<String>,
-    ) -> Gateway {
-        let mut log = String::new();
-        for _ in 0..ATTEMPTS {
-            let dir = tempfile::tempdir().unwrap();
-            let [addr, admin] = free_addresses();
-            let path = dir.path().join("stderr.log");
-            let child = Command::new(env!("CARGO_BIN_EXE_sluicegate"))
-                .args(arguments(dir.path(), addr, admin))
-                .envs(env.iter().copied())
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(fs::File::create(&path).unwrap())
-                .spawn()
-                .unwrap();
-            let mut gateway = Gateway { addr, admin, dir, child, log: path };
-            if gateway.becomes_ready() {
-                return gateway;
-            }
-            log = fs::read_to_string(&gateway.log).unwrap();
-            assert!(log.contains("in use"), "the gateway ended at its start:\n{log}");
-        }
-        panic!("the gateway found no free port in {ATTEMPTS} attempts:\n{log}");
-    }
-
-    /// False when the process ended instead.
-    fn becomes_ready(&mut self) -> bool {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            if self.child.try_wait().unwrap().is_some() {
-                return false;
-            }
-            // What listens there may be another gateway, which took the address first.
-            let is_own = self.log().contains(" ready listen=");
-            if is_own && self.admin("/readyz").status() == 200 {
-                return true;
-            }
-            assert!(Instant::now() < end, "the gateway is not ready after {PATIENCE:?}");
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
+    /// Reads them from the line that says that it is ready; false while there is none.
+    fn find_addresses(&mut self) -> bool {
+        let log = self.log();
+        let Some((_, ready)) = log.split_once(" ready listen=\"").filter(|(_, ready)| ready.contains('\n')) else {
+            return false;
+        };
+        let (listen, rest) = ready.split_once('"').unwrap();
+        let (admin, _) = rest.trim_start_matches(" admin=\"").split_once('"').unwrap();
+        self.addr = listen.split(", ").find_map(|addr| addr.parse().ok()).unwrap_or(self.addr);
+        self.admin = admin.parse().unwrap_or(self.admin);
+        true
     }
 
     pub fn client(&self) -> Client {
@@ -117,17 +112,25 @@ impl Gateway {
     /// One request on a connection of its own.
     #[track_caller]
     pub fn ask(&self, head: &str) -> Message {
-        ask(self.addr, head)
+        client::ask(self.addr, head)
     }
 
     /// `GET target` on a connection of its own.
     #[track_caller]
     pub fn get(&self, target: &str) -> Message {
-        self.ask(&super::client::get(target, ""))
+        self.ask(&client::get(target, ""))
     }
 
+    /// `GET path` of the admin listener.
+    #[track_caller]
     pub fn admin(&self, path: &str) -> Message {
-        ask(self.admin, &format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n"))
+        self.admin_ask("GET", path, "", "")
+    }
+
+    /// A call of the admin listener, with further field lines, each ended by CRLF.
+    #[track_caller]
+    pub fn admin_ask(&self, method: &str, path: &str, fields: &str, body: impl AsRef<[u8]>) -> Message {
+        Client::connect(self.admin).ask(&client::call(method, path, fields, body.as_ref().len()), body)
     }
 
     pub fn metrics(&self) -> String {
@@ -152,15 +155,51 @@ impl Gateway {
     /// Waits until a series has a value: some are counted just after the answer was sent.
     #[track_caller]
     pub fn assert_metric(&self, name: &str, labels: &[(&str, &str)], value: f64) {
-        let end = Instant::now() + PATIENCE / 5;
-        loop {
-            let found = self.metric(name, labels);
-            if found == Some(value) {
-                return;
+        let mut found = None;
+        until(&format!("{name} {labels:?} is {value}"), || {
+            let is = self.metric(name, labels);
+            if is != found {
+                eprintln!("{name} {labels:?} is {is:?}");
             }
-            assert!(Instant::now() < end, "{name} {labels:?} is {found:?}, not {value}");
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
+            found = is;
+            is == Some(value)
+        });
+    }
+
+    /// Waits until every worker has reached its store; until then limits are decided without it.
+    #[track_caller]
+    pub fn until_connected(&self) {
+        until("the store has been reached", || self.metric("store_gateways", &[]) >= Some(1.0));
+        until("every worker has reached it", || self.metric("store_up", &[]) == Some(1.0));
+    }
+
+    /// The file `sluicegate.toml`.
+    pub fn config(&self) -> PathBuf {
+        self.dir.path().join("sluicegate.toml")
+    }
+
+    /// Puts another text in place of the config's, at once: the watcher may be first, and must not see a
+    /// part.
+    pub fn write_config(&self, text: &str) {
+        let next = self.dir.path().join("next");
+        fs::write(&next, text).unwrap();
+        fs::rename(next, self.config()).unwrap();
+    }
+
+    /// The same, and has it read. Returns the answer.
+    #[track_caller]
+    pub fn reload(&self, text: &str) -> Message {
+        self.write_config(text);
+        let answer = self.admin_ask("POST", "/-/reload", "", "");
+        assert_eq!(answer.status(), 200, "{}", answer.text());
+        answer
+    }
+
+    /// Has the config read with `to` in place of `from`, which must be there.
+    #[track_caller]
+    pub fn reload_with(&self, from: &str, to: &str) {
+        let text = fs::read_to_string(self.config()).unwrap();
+        self.reload(&super::manual::changed(&text, from, to));
     }
 
     #[track_caller]
@@ -207,8 +246,9 @@ impl Drop for Gateway {
     }
 }
 
-/// Two addresses that were free a moment ago.
-fn free_addresses() -> [SocketAddr; 2] {
-    let listeners = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
-    listeners.map(|listener| listener.local_addr().unwrap())
+/// Writes the config, and returns the command that runs with it.
+fn laid_out(dir: &Path, config: &str) -> Vec<String> {
+    let path = dir.join("sluicegate.toml");
+    fs::write(&path, config).unwrap();
+    vec!["run".to_owned(), "--config".to_owned(), path.display().to_string()]
 }

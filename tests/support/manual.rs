@@ -1,5 +1,5 @@
 //! Pages of the manual as tests read them: configs, and commands with the answers shown below them.
-//! Used by `admin.rs` and `manual.rs`.
+//! Used by `limits/admin.rs` and `limits/manual.rs`.
 
 use std::collections::HashMap;
 use std::process::Command;
@@ -7,7 +7,6 @@ use std::process::Command;
 use serde_json::Value;
 
 use super::gateway::Gateway;
-use super::until;
 use super::upstream::{Upstream, ok};
 
 /// A config and the examples that follow it, up to the next config.
@@ -108,9 +107,7 @@ impl Part {
         let config = changes.iter().fold(config, |config, (from, to)| changed(&config, from, to));
         let gateway = Gateway::with(server, &config);
         if redis.is_some() {
-            // Until then limits are decided without the store.
-            until("the store has been reached", || gateway.metric("store_gateways", &[]) >= Some(1.0));
-            until("every worker has reached it", || gateway.metric("store_up", &[]) == Some(1.0));
+            gateway.until_connected();
         }
         gateway
     }

@@ -184,8 +184,3 @@ impl Running {
 pub fn ok(body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
-
-/// An address where nothing listens: connecting is refused.
-pub fn nobody() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}

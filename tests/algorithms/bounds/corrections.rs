@@ -1,0 +1,234 @@
+//! Takes, corrections and time, mixed: nothing that is given back is more than what the charge still
+//! holds. Against a bucket that counts, in whole numbers, only the charges that stand.
+
+use proptest::prelude::*;
+use sluicegate::limit::algo::Rule;
+use sluicegate::limit::algo::gcra::Gcra;
+use sluicegate::limit::algo::leaky_bucket::LeakyBucket;
+use sluicegate::limit::algo::token_bucket::TokenBucket;
+
+use super::{Client, never, rate_bound, schedules};
+
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    at: i64,
+    cost: i64,
+    receipt: i64,
+}
+
+/// What of these charges would not have come back by `now`, times `per`, had there been no others.
+fn used(charges: &[Taken], rule: &TokenBucket, now: i64) -> i64 {
+    let (mut used, mut at) = (0, 0);
+    let gone = |used: i64, at: &mut i64, to: i64| -> i64 {
+        let lump = if rule.interval { rule.per_ms } else { 1 };
+        let steps = (to - *at) / lump;
+        let left = (i128::from(used) - i128::from(steps) * i128::from(rule.rate * lump)).max(0);
+        *at = if left == 0 { to } else { *at + steps * lump };
+        i64::try_from(left).unwrap()
+    };
+    for charge in charges {
+        used = gone(used, &mut at, charge.at) + charge.cost * rule.per_ms;
+    }
+    gone(used, &mut at, now)
+}
+
+fn rules(rate: i64, per_ms: i64, burst: i64, which: usize) -> (Rule, TokenBucket) {
+    let bucket = TokenBucket { rate, per_ms, burst, debt: 0, interval: which == 3, empty: false, refunds: true };
+    let rule = match which {
+        0 | 3 => Rule::TokenBucket(bucket.clone()),
+        1 => Rule::Gcra(Gcra { rate, per_ms, burst, refunds: true }),
+        _ => Rule::LeakyBucket(LeakyBucket {
+            rate,
+            per_ms,
+            queue_ms: (burst - 1) * per_ms / rate,
+            nodelay: true,
+            refunds: true,
+        }),
+    };
+    (rule, bucket)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Each charge is given back once or not at all, whole or in parts, at any time and in any order.
+    #[test]
+    fn what_is_given_back_was_there(
+        (burst, per, arrivals) in schedules(never),
+        rate in 1..30_i64,
+        actions in prop::collection::vec((0..4_u8, any::<prop::sample::Index>(), 1..9_i64), 120),
+        which in 0..4_usize,
+    ) {
+        let (rule, bucket) = rules(rate, per, burst, which);
+        let mut client = Client::new(rule);
+        let (mut stand, mut open): (Vec<Taken>, Vec<Taken>) = (Vec::new(), Vec::new());
+        for ((step, cost), (action, place, part)) in arrivals.into_iter().zip(actions) {
+            let answer = client.arrive((step, cost));
+            if answer.admitted && cost > 0 {
+                let taken = Taken { at: client.now, cost, receipt: answer.receipt };
+                stand.push(taken);
+                open.push(taken);
+            }
+            if action < 2 && !open.is_empty() {
+                let taken = open.swap_remove(place.index(open.len()));
+                let delta = part.min(taken.cost);
+                client.adjust(-delta, taken.receipt);
+                let charge = stand.iter_mut().find(|one| one.receipt == taken.receipt && one.cost == taken.cost).unwrap();
+                charge.cost -= delta;
+            }
+            // A bucket that never saw what went back has no less.
+            let most = (burst * per - used(&stand, &bucket, client.now)) / per;
+            // Its lumps may have come at other times, the last one earlier.
+            let most = most + if bucket.interval { rate } else { 0 };
+            let left = client.arrive((0, 0)).remaining;
+            prop_assert!(left <= most, "{} left, {} without what went back: {:?}", left, most, stand);
+        }
+        client.charges.clear();
+        client.charges.extend(stand.iter().map(|taken| super::Charge {
+            lived: taken.at - super::NOW, cost: taken.cost, receipt: taken.receipt, start: 0,
+        }));
+        match bucket.interval {
+            false => client.assert_in_any_stretch(rate_bound(rate, per, burst)),
+            true => client.assert_in_any_stretch(|length| Some(burst + ((length - 1) / per + 1) * rate)),
+        }
+    }
+
+    /// In lumps: within one interval all of a charge comes back.
+    #[test]
+    fn a_charge_comes_back_whole_before_its_lump(
+        rate in 1..30_i64, per in 2..3000_i64, burst in 5..40_i64, before in 0..5_i64, wait in 0..3000_i64,
+    ) {
+        let (rule, _) = rules(rate, per, burst, 3);
+        let mut client = Client::new(rule);
+        client.arrive((0, before));
+        let receipt = client.arrive((0, 3.min(burst - before))).receipt;
+        client.arrive((wait, 0));
+        let cost = 3.min(burst - before);
+        client.adjust(-cost, receipt);
+        let lumps = wait / per;
+        let most = burst - (before - lumps * rate).max(0);
+        let left = client.arrive((0, 0)).remaining;
+        prop_assert!(left <= most);
+        if lumps == 0 {
+            prop_assert_eq!(left, burst - before);
+        }
+    }
+
+    /// Alone in its bucket a charge leaves nothing behind, whenever it is given back.
+    #[test]
+    fn a_charge_alone_goes_without_a_trace(
+        rate in 1..5000_i64, per in 1..3000_i64, burst in 1..40_i64, wait in 0..5000_i64, which in 0..4_usize,
+    ) {
+        let (rule, _) = rules(rate, per, burst, which);
+        let burst = rule.policy().quota;
+        let mut client = Client::new(rule);
+        let receipt = client.arrive((0, 1)).receipt;
+        client.arrive((wait, 0));
+        client.adjust(-1, receipt);
+        prop_assert_eq!(client.arrive((0, burst)).admitted, true);
+    }
+    /// With nothing else meanwhile it is as if it had never been made, whatever was before.
+    #[test]
+    fn a_charge_given_back_was_never_made(
+        (burst, per, arrivals) in schedules(never),
+        rate in 1..30_i64,
+        cost in 1..40_i64,
+        waits in prop::collection::vec(0..3000_i64, 3),
+        which in 0..3_usize,
+    ) {
+        let (rule, _) = rules(rate, per, burst, which);
+        let (mut with, mut without) = (Client::new(rule.clone()), Client::new(rule));
+        for arrival in arrivals {
+            let receipt = with.arrive(arrival).receipt;
+            without.arrive(arrival);
+            if arrival.1 % 3 == 2 {
+                prop_assert_eq!(with.adjust(-1, receipt), without.adjust(-1, receipt));
+            }
+        }
+        let step = (waits[0], 0);
+        with.arrive(step);
+        without.arrive(step);
+        let answer = with.arrive((0, cost));
+        let cost = if answer.admitted { cost } else { 0 };
+        for (part, wait) in [cost / 3, cost - cost / 3].into_iter().zip(&waits[1..]) {
+            with.arrive((*wait, 0));
+            without.arrive((*wait, 0));
+            with.adjust(-part, answer.receipt);
+        }
+        for arrival in [(0, 0), (0, burst), (0, 1), (per, 2)] {
+            let answers = (with.arrive(arrival), without.arrive(arrival));
+            prop_assert_eq!(answers.0, answers.1, "{} by {}", cost, answer.receipt);
+        }
+    }
+}
+
+/// Units in use after reservations of 1000 of a budget of 100000 a minute, one every `apart` ms, of each
+/// of which an answer 10 s later says that it took 200.
+fn used_after_settling(which: usize, count: i64, apart: i64) -> (i64, i64) {
+    let (rule, bucket) = rules(5, 3, 100_000, which);
+    let mut client = Client::new(rule);
+    let mut stand: Vec<Taken> = Vec::new();
+    for _ in 0..count {
+        let answer = client.arrive((apart, 1000));
+        assert!(answer.admitted);
+        stand.push(Taken { at: client.now, cost: 1000, receipt: answer.receipt });
+    }
+    for taken in &mut stand {
+        client.arrive((taken.at + 10_000 - client.now, 0));
+        client.adjust(-800, taken.receipt);
+        taken.cost = 200;
+    }
+    (100_000 - client.arrive((0, 0)).remaining, used(&stand, &bucket, client.now) / 3)
+}
+
+/// What is reserved and not used comes back although as much has come in meanwhile: never less than
+/// what the answers say is used, and hardly more.
+#[test]
+fn reservations_are_settled_while_the_budget_is_in_use() {
+    for which in 0..3 {
+        for (count, apart) in [(60, 0), (60, 1), (60, 5), (90, 1), (90, 5), (60, 100), (200, 400), (80, 300)] {
+            let (used, least) = used_after_settling(which, count, apart);
+            let most = least + count * 1000 / if apart > 1 { 15 } else { 60 };
+            assert!(least <= used && used <= most, "{count} every {apart} ms: {used}, {least} to {most}");
+        }
+    }
+}
+
+/// One long request beside many that come and go: only those before it were part of what it found.
+#[test]
+fn a_long_request_is_given_back_beside_short_ones() {
+    for which in 0..3 {
+        let (rule, _) = rules(1, 100, 100, which);
+        let mut client = Client::new(rule);
+        client.arrive((0, 50));
+        let long = client.arrive((0, 30)).receipt;
+        for _ in 0..400 {
+            let short = client.arrive((7, 20));
+            assert!(short.admitted);
+            client.arrive((3, 0));
+            client.adjust(-20, short.receipt);
+        }
+        client.adjust(-30, long);
+        assert_eq!(client.arrive((0, 0)).remaining, 90);
+    }
+}
+
+/// A limit that gets its `refund_on` while a bucket is in use: of what was before nothing is known.
+#[test]
+fn what_came_back_before_the_marks_stays() {
+    for which in 0..3 {
+        let (marked, bucket) = rules(1, 100, 10, which);
+        let plain = match &marked {
+            Rule::TokenBucket(rule) => Rule::TokenBucket(TokenBucket { refunds: false, ..rule.clone() }),
+            Rule::LeakyBucket(rule) => Rule::LeakyBucket(LeakyBucket { refunds: false, ..rule.clone() }),
+            _ => Rule::Gcra(Gcra { rate: bucket.rate, per_ms: bucket.per_ms, burst: bucket.burst, refunds: false }),
+        };
+        let mut client = Client::new(plain);
+        let receipt = client.arrive((0, 5)).receipt;
+        client.arrive((600, 6));
+        client.rule = marked;
+        client.arrive((0, 2));
+        client.adjust(-5, receipt);
+        assert_eq!(client.arrive((0, 0)).remaining, 2);
+    }
+}

@@ -1,0 +1,187 @@
+//! Numbers that change under a key, over and over: every rule finds what it would have left had it
+//! alone seen each charge, whoever made it. On both stores.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use sluicegate::limit::algo::calendar::Unit;
+use sluicegate::limit::algo::fixed_window::FixedWindow;
+use sluicegate::limit::algo::gcra::Gcra;
+use sluicegate::limit::algo::leaky_bucket::LeakyBucket;
+use sluicegate::limit::algo::token_bucket::TokenBucket;
+use sluicegate::limit::algo::{Rule, State};
+use sluicegate::limit::decision::{Check, Op};
+use sluicegate::limit::rule::Mode;
+use sluicegate::limit::store::memory::Memory;
+
+use super::{Client, NOW};
+use crate::stores;
+use crate::stores::told::Told;
+
+/// Rate, period in ms, burst.
+type Numbers = (i64, i64, i64);
+
+/// The rule of these numbers, and the one that charges its state whatever was taken.
+fn rules(algorithm: &str, (rate, per_ms, burst): Numbers, odd: bool) -> [Rule; 2] {
+    const ALL: i64 = 1_000_000;
+    [burst, ALL].map(|burst| match algorithm {
+        "token_bucket" => {
+            Rule::TokenBucket(TokenBucket { rate, per_ms, burst, debt: 0, interval: odd, empty: false, refunds: false })
+        }
+        "gcra" => Rule::Gcra(Gcra { rate, per_ms, burst, refunds: false }),
+        "leaky_bucket" => Rule::LeakyBucket(LeakyBucket {
+            rate,
+            per_ms,
+            queue_ms: (burst - 1) * per_ms / rate,
+            nodelay: odd,
+            refunds: false,
+        }),
+        "fixed_window" => Rule::FixedWindow(FixedWindow { limit: burst, window_ms: per_ms, clock: odd }),
+        "sliding_window" => stores::sliding(burst, per_ms, if odd { 2 } else { 2 + rate }),
+        "calendar" => stores::calendar(burst, [Unit::Hour, Unit::Day, Unit::Month][usize::try_from(rate % 3).unwrap()]),
+        other => panic!("no rules of {other}"),
+    })
+}
+
+/// A rule on a state of its own, which is charged whatever any rule admits.
+struct Alone {
+    rule: Rule,
+    open: Rule,
+    state: Option<(State, i64)>,
+}
+
+impl Alone {
+    fn living(&self, now: i64) -> Option<&State> {
+        self.state.as_ref().filter(|(_, expires)| now < *expires).map(|(state, _)| state)
+    }
+
+    fn charge(&mut self, now: i64, cost: i64) {
+        if let Some((state, ttl_ms)) = self.open.decide(self.living(now), now, cost, 0).next {
+            self.state = Some((state, now + ttl_ms));
+        }
+    }
+}
+
+fn walk(
+    store: &Told,
+    who: &str,
+    algorithm: &str,
+    numbers: &[(Numbers, bool)],
+    steps: &[(i64, i64, usize)],
+) -> Result<(), TestCaseError> {
+    let mut numbers = numbers.to_vec();
+    // A longer unit knows what was taken in a shorter one, a window of the clock what was in any.
+    numbers.sort_by_key(|((rate, per_ms, _), odd)| match algorithm {
+        "calendar" => (rate % 3, false),
+        _ => (*per_ms, *odd),
+    });
+    numbers.sort_by_key(|(_, odd)| algorithm == "fixed_window" && *odd);
+    let mut rules: Vec<Alone> = numbers
+        .iter()
+        .map(|(numbers, odd)| rules(algorithm, *numbers, *odd))
+        .map(|[rule, open]| Alone { rule, open, state: None })
+        .collect();
+    let limit = stores::limit("one", rules[0].rule.clone(), Mode::Enforce);
+    let mut now = NOW;
+    let mut todo: VecDeque<(i64, i64, usize)> = steps.iter().copied().collect();
+    while let Some((step, cost, which)) = todo.pop_front() {
+        now += step;
+        if store.held(&stores::check(&limit, who, 1).key, now).is_none() && which < rules.len() {
+            // Every rule has charged a new key before time passes.
+            todo.push_front((0, cost, which));
+            (0..rules.len()).rev().for_each(|which| todo.push_front((0, 1, which + rules.len())));
+            continue;
+        }
+        let (cost, which) = (&cost, which % rules.len());
+        let check = Check { rule: Arc::new(rules[which].rule.clone()), ..stores::check(&limit, who, *cost) };
+        let alone = rules[which].rule.decide(rules[which].living(now), now, *cost, 0).answer;
+        let answer = store.one(Op::Take, &check, now);
+        if let Told::Redis(_) = store {
+            // The server's own time stands still meanwhile.
+            store.command(&["PERSIST", &check.key]);
+        }
+        prop_assert_eq!(
+            (answer.admitted, answer.remaining, answer.retry_ms),
+            (alone.admitted, alone.remaining, alone.retry_ms),
+            "{:?} at {}",
+            rules[which].rule,
+            now
+        );
+        if answer.admitted && *cost > 0 {
+            rules.iter_mut().for_each(|alone| alone.charge(now, *cost));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn numbers_that_come_and_go_leave_what_each_alone_would_have_left() {
+    let redis = Told::redis();
+    let memory = Told::Memory(Memory::new(1_000_000));
+    for algorithm in ["token_bucket", "gcra", "leaky_bucket", "fixed_window", "sliding_window", "calendar"] {
+        for (store, cases) in [(&memory, 200), (&redis, 12)] {
+            let case = (
+                prop::collection::vec(((1..8_i64, 20_000..40_000_i64, 4..30_i64), any::<bool>()), 2..=4),
+                prop::collection::vec(
+                    (
+                        prop_oneof![Just(0), 0..3_i64, 0..9000_i64],
+                        prop_oneof![4 => 1..4_i64, 1 => 0..30_i64],
+                        0..2_usize,
+                    ),
+                    1..60,
+                ),
+            );
+            let config = Config { cases, failure_persistence: None, ..Config::default() };
+            TestRunner::new(config)
+                .run(&case, |(numbers, steps)| {
+                    walk(store, &rand::random::<u64>().to_string(), algorithm, &numbers, &steps)
+                })
+                .unwrap_or_else(|failure| panic!("{algorithm}: {failure:?}"));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Gateways that disagree, of which any may decide: together no more than the largest burst and the
+    /// fastest rate allow, also after more rules than a key remembers.
+    #[test]
+    fn who_disagrees_admits_together_what_the_most_generous_allows(
+        numbers in prop::collection::vec((1..30_i64, 1..3000_i64, 1..40_i64), 2..8),
+        steps in prop::collection::vec((0..4000_i64, 1..9_i64, 0..8_usize), 1..150),
+        which in 0..3_usize,
+    ) {
+        let algorithm = ["token_bucket", "gcra", "leaky_bucket"][which];
+        let rules: Vec<Rule> = numbers.iter().map(|numbers| rules(algorithm, *numbers, algorithm == "leaky_bucket")[0].clone()).collect();
+        let mut client = Client::new(rules[0].clone());
+        for (step, cost, which) in steps {
+            client.rule = rules[which % rules.len()].clone();
+            client.arrive((step, cost));
+        }
+        let burst = numbers.iter().map(|(.., burst)| *burst).max().unwrap();
+        // What is taken over from another record is rounded to its fraction of a token.
+        client.assert_in_any_stretch(|length| {
+            numbers.iter().map(|(rate, per, _)| burst + (length * rate + per - 1) / per).max()
+        });
+    }
+}
+
+/// What was taken of a key under numbers that nobody uses any more is forgotten in time.
+#[test]
+fn numbers_that_are_gone_are_forgotten() {
+    let rule = |rate, burst| Rule::Gcra(Gcra { rate, per_ms: 1000, burst, refunds: false });
+    let mut client = Client::new(rule(7, 100));
+    client.arrive((0, 90));
+    client.rule = Rule::Gcra(Gcra { rate: 1, per_ms: 3_600_000, burst: 100, refunds: false });
+    client.arrive((0, 1));
+    let records = |client: &Client| client.state.as_ref().unwrap().0.text().split('|').count();
+    assert_eq!(records(&client), 2);
+    // What it had has come back after 13 s; it is kept for ten minutes all the same.
+    client.arrive((599_000, 1));
+    assert_eq!(records(&client), 2);
+    client.arrive((1000, 1));
+    assert_eq!(records(&client), 1);
+}

@@ -1,0 +1,317 @@
+//! The algorithms that remember single requests or hold them back, against models so plain that
+//! they can be checked by reading: a list of all requests, searched anew for each.
+
+use proptest::prelude::*;
+use sluicegate::limit::algo::concurrency::Concurrency;
+use sluicegate::limit::algo::leaky_bucket::LeakyBucket;
+use sluicegate::limit::algo::sliding_log::SlidingLog;
+use sluicegate::limit::algo::{Rule, State};
+use sluicegate::limit::answer::{Answer, NEVER};
+
+const NOW: i64 = 1_795_000_000_000;
+
+/// A key's rule and state.
+struct Key {
+    rule: Rule,
+    state: Option<State>,
+}
+
+impl Key {
+    fn new(rule: Rule) -> Key {
+        Key { rule, state: None }
+    }
+
+    fn take(&mut self, now: i64, cost: i64, tag: i64) -> Answer {
+        let step = self.rule.decide(self.state.as_ref(), now, cost, tag);
+        if let Some((state, ttl_ms)) = step.next {
+            assert!(ttl_ms > 0);
+            self.state = Some(state);
+        }
+        step.answer
+    }
+
+    fn adjust(&mut self, now: i64, delta: i64, receipt: i64) -> bool {
+        let next = self.rule.adjust(self.state.as_ref(), now, delta, receipt);
+        let changed = next.is_some();
+        if let Some((state, ttl_ms)) = next {
+            assert!(ttl_ms > 0);
+            self.state = Some(state);
+        }
+        changed
+    }
+}
+
+/// Time between requests: mostly small, sometimes a jump in either direction.
+fn pauses(window: i64) -> impl Strategy<Value = i64> {
+    prop_oneof![
+        12 => Just(0),
+        12 => 0..=window / 4 + 1,
+        2 => 0..=2 * window,
+        2 => -window..=0,
+        1 => -20 * window..=20 * window,
+    ]
+}
+
+/// Pause, cost, and whether the request is given back, and how many requests later.
+fn requests(window: i64) -> impl Strategy<Value = Vec<(i64, i64, Option<usize>)>> {
+    let refund = prop_oneof![3 => Just(None), 1 => (0..6usize).prop_map(Some)];
+    prop::collection::vec((pauses(window), 0..5i64, refund), 1..200)
+}
+
+/// Of each admitted unit: when it counts from, and whose it is; and when the last was charged.
+#[derive(Default)]
+struct Log {
+    units: Vec<(i64, usize)>,
+    newest: i64,
+}
+
+impl Log {
+    /// No receipt names the units any more.
+    fn move_to(&mut self, now: i64) {
+        self.units.iter_mut().for_each(|unit| *unit = (now, usize::MAX));
+        self.newest = now;
+    }
+
+    fn since(&self, edge: i64) -> i64 {
+        self.units.iter().filter(|(ms, _)| *ms >= edge).count() as i64
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_sliding_log_admits_what_the_model_admits(
+        limit in 1..30i64,
+        window in 30..2000i64,
+        requests in requests(500),
+    ) {
+        let mut key = Key::new(Rule::SlidingLog(SlidingLog { limit, window_ms: window, sorted_set: false }));
+        let mut log = Log::default();
+        let mut now = NOW;
+        let mut refunds: Vec<(usize, usize, i64, i64)> = Vec::new();
+        for (i, (pause, cost, refund)) in requests.into_iter().enumerate() {
+            now += pause;
+            // A clock that is a window behind: what lies ahead is moved to now, before a request
+            // is decided that could be charged.
+            if log.newest > now + window && cost > 0 {
+                log.move_to(now);
+            }
+            // A unit counts for one ms longer than the window.
+            let inside = log.since(now - window);
+            let answer = key.take(now, cost, 0);
+            prop_assert_eq!(answer.admitted, cost == 0 || inside + cost <= limit, "request {} at {}", i, now);
+            let charged = if answer.admitted { cost } else { 0 };
+            prop_assert_eq!(answer.remaining, (limit - inside - charged).max(0));
+            prop_assert_eq!(answer.retry_ms == NEVER, cost > limit);
+            if answer.admitted {
+                if cost > 0 {
+                    log.newest = now.max(log.newest);
+                    // What has left stays gone, whatever the clock does next.
+                    log.units.retain(|(ms, _)| *ms >= now - window);
+                }
+                log.units.extend((0..cost).map(|_| (log.newest, i)));
+                if let Some(later) = refund {
+                    refunds.push((i + later, i, cost, answer.receipt));
+                }
+            }
+            let due: Vec<_> = refunds.iter().filter(|(at, ..)| *at <= i).copied().collect();
+            refunds.retain(|(at, ..)| *at > i);
+            for (_, whose, cost, receipt) in due {
+                let held = log.units.iter().any(|(ms, owner)| *owner == whose && *ms >= now - window);
+                prop_assert_eq!(key.adjust(now, -cost, receipt), held && cost > 0);
+                if held {
+                    log.units.retain(|(_, owner)| *owner != whose);
+                    log.newest = if log.units.is_empty() { 0 } else { log.newest };
+                    if log.newest > now + window {
+                        log.move_to(now);
+                    }
+                }
+            }
+        }
+    }
+
+    /// However the requests come, as long as the clock goes forward: never more than the limit in
+    /// any window.
+    #[test]
+    fn no_window_holds_more_than_the_limit(
+        limit in 1..30i64,
+        window in 1..300i64,
+        mut arrivals in prop::collection::vec((0..3000i64, 1..5i64), 1..400),
+    ) {
+        arrivals.sort_unstable();
+        let mut key = Key::new(Rule::SlidingLog(SlidingLog { limit, window_ms: window, sorted_set: true }));
+        let mut admitted: Vec<(i64, i64)> = Vec::new();
+        for (at, cost) in arrivals {
+            if key.take(NOW + at, cost, 0).admitted {
+                admitted.push((at, cost));
+            }
+            // Two ms that are a window apart may be less than that apart.
+            let within = admitted.iter().filter(|(then, _)| *then >= at - window).map(|(_, cost)| cost).sum::<i64>();
+            prop_assert!(within <= limit, "{} within {} ms", within, window);
+        }
+    }
+
+    /// The queue against exact fractions: admission, delay, and the spacing of what leaves.
+    #[test]
+    fn a_queue_lets_nothing_out_faster_than_its_rate(
+        rate in 1..50i64,
+        per in 1..2000i64,
+        queue in 0..3000i64,
+        nodelay: bool,
+        requests in requests(300),
+    ) {
+        let mut key = Key::new(Rule::LeakyBucket(LeakyBucket { rate, per_ms: per, queue_ms: queue, nodelay, refunds: false }));
+        // Next free slot, times rate.
+        let mut free = 0i128;
+        let mut now = NOW;
+        let mut departures: Vec<(i64, i64)> = Vec::new();
+        for (pause, cost, refund) in requests {
+            now += pause;
+            let (clock, long) = (i128::from(now) * i128::from(rate), i128::from(queue * rate));
+            if free > clock + long + i128::from(per) && cost > 0 {
+                // The clock jumped back further than the queue is long.
+                free = clock + long + i128::from(per);
+                departures.clear();
+            }
+            let slot = free.max(clock);
+            let last = slot + i128::from((cost - 1) * per);
+            let answer = key.take(now, cost, 0);
+            let fits = cost <= queue * rate / per + 1;
+            prop_assert_eq!(answer.admitted, cost == 0 || fits && last <= clock + long);
+            prop_assert_eq!(answer.retry_ms == NEVER, !fits && cost > 0);
+            if answer.admitted && cost > 0 {
+                let delay = (slot - clock + i128::from(rate) - 1) / i128::from(rate);
+                prop_assert_eq!(i128::from(answer.retry_ms), if nodelay { 0 } else { delay });
+                prop_assert!(answer.retry_ms <= queue, "waits {} of {}", answer.retry_ms, queue);
+                free = slot + i128::from(cost * per);
+                if refund == Some(0) {
+                    prop_assert!(key.adjust(now, -cost, answer.receipt));
+                    free = slot;
+                    continue;
+                }
+                // In whole ms a departure is at most one late.
+                let out = now + answer.retry_ms;
+                let mut units = 0;
+                for (earlier, cost) in departures.iter().rev().filter(|_| !nodelay) {
+                    units += cost;
+                    prop_assert!((out - earlier + 1) * rate > units * per, "{} units in {} ms", units, out - earlier);
+                }
+                departures.push((out, cost));
+            }
+        }
+    }
+
+    /// Takes, releases, renewals and deaths: never more held than the limit, and all that is free
+    /// can be had.
+    #[test]
+    fn never_more_units_are_held_than_the_limit(
+        limit in 1..12i64,
+        lease in 50..500i64,
+        steps in prop::collection::vec((0..80i64, 0..6u8, 1..4i64, any::<prop::sample::Index>()), 1..300),
+    ) {
+        let mut key = Key::new(Rule::Concurrency(Concurrency { in_flight: limit, lease_ms: lease }));
+        // Tag, units, expiry.
+        let mut held: Vec<(i64, i64, i64)> = Vec::new();
+        let mut lost: Vec<i64> = Vec::new();
+        let mut now = NOW;
+        for (i, (pause, action, cost, which)) in steps.into_iter().enumerate() {
+            now += pause;
+            lost.extend(held.iter().filter(|(_, _, expiry)| *expiry <= now).map(|(tag, ..)| *tag));
+            held.retain(|(_, _, expiry)| *expiry > now);
+            let units = |held: &[(i64, i64, i64)]| held.iter().map(|(_, units, _)| units).sum::<i64>();
+            match action {
+                0..3 => {
+                    let tag = (i as i64 + 1) * 1000;
+                    let answer = key.take(now, cost, tag);
+                    prop_assert_eq!(answer.admitted, units(&held) + cost <= limit);
+                    if answer.admitted {
+                        prop_assert_eq!(answer.receipt, tag);
+                        held.push((tag, cost, now + lease));
+                    }
+                    prop_assert_eq!(answer.remaining, limit - units(&held));
+                }
+                3 if !held.is_empty() => {
+                    let (tag, units, _) = held.swap_remove(which.index(held.len()));
+                    prop_assert!(key.adjust(now, -units, tag));
+                    prop_assert!(!key.adjust(now, -units, tag), "given back twice");
+                }
+                4 if !held.is_empty() => {
+                    let place = which.index(held.len());
+                    prop_assert!(key.adjust(now, 0, held[place].0));
+                    held[place].2 = now + lease;
+                }
+                5 if !lost.is_empty() => {
+                    let tag = lost.swap_remove(which.index(lost.len()));
+                    prop_assert!(!key.adjust(now, -1, tag), "what is lost cannot be released");
+                    let room = units(&held) < limit;
+                    prop_assert_eq!(key.adjust(now, 0, tag), room);
+                    if room {
+                        held.push((tag, 1, now + lease));
+                    }
+                }
+                _ => {}
+            }
+            prop_assert!(units(&held) <= limit);
+        }
+    }
+}
+
+/// A limit that is raised, lowered or given another window keeps what was taken.
+#[test]
+fn changed_numbers_apply_to_what_was_taken() {
+    let log = |limit, window_ms| Rule::SlidingLog(SlidingLog { limit, window_ms, sorted_set: false });
+    let mut key = Key::new(log(10, 1000));
+    assert_eq!(key.take(NOW, 10, 0).remaining, 0);
+    key.rule = log(15, 1000);
+    assert_eq!(key.take(NOW + 1, 1, 0).remaining, 4);
+    key.rule = log(5, 1000);
+    let refused = key.take(NOW + 2, 1, 0);
+    assert_eq!((refused.admitted, refused.remaining, refused.retry_ms), (false, 0, 999));
+    key.rule = log(15, 60_000);
+    assert_eq!(key.take(NOW + 3, 0, 0).remaining, 4);
+
+    let queue = |rate, queue_ms| {
+        Rule::LeakyBucket(LeakyBucket { rate, per_ms: 1000, queue_ms, nodelay: false, refunds: false })
+    };
+    let mut key = Key::new(queue(10, 1000));
+    let delays: Vec<i64> = (0..11).map(|_| key.take(NOW, 1, 0).retry_ms).collect();
+    assert_eq!(delays, (0..11).map(|i| i * 100).collect::<Vec<i64>>());
+    assert!(!key.take(NOW, 1, 0).admitted);
+    key.rule = queue(20, 1000);
+    let answer = key.take(NOW, 1, 0);
+    assert_eq!((answer.admitted, answer.retry_ms), (true, 550));
+
+    let leases = |in_flight, lease_ms| Rule::Concurrency(Concurrency { in_flight, lease_ms });
+    let mut key = Key::new(leases(2, 60_000));
+    assert!(key.take(NOW, 1, 10).admitted && key.take(NOW, 1, 20).admitted);
+    key.rule = leases(3, 60_000);
+    assert!(key.take(NOW, 1, 30).admitted);
+    // A shorter lease cuts nobody else's: its holder renews it by the numbers it has.
+    key.rule = leases(3, 1000);
+    assert_eq!(key.take(NOW, 1, 40).retry_ms, 60_000);
+    assert!(key.adjust(NOW, 0, 30), "its own is renewed by the new one");
+    assert_eq!(key.take(NOW, 1, 50).retry_ms, 1000);
+    assert!(!key.take(NOW + 999, 1, 50).admitted);
+    assert!(key.take(NOW + 1000, 1, 60).admitted);
+    assert_eq!(key.take(NOW + 59_999, 2, 70).retry_ms, 1);
+}
+
+/// A slot in the middle of the queue cannot be given back: those behind it keep theirs.
+#[test]
+fn only_the_last_slot_is_given_back() {
+    let mut key = Key::new(Rule::LeakyBucket(LeakyBucket {
+        rate: 1,
+        per_ms: 100,
+        queue_ms: 1000,
+        nodelay: false,
+        refunds: false,
+    }));
+    let first = key.take(NOW, 1, 0);
+    let second = key.take(NOW, 1, 0);
+    assert!(!key.adjust(NOW, -1, first.receipt));
+    assert!(key.adjust(NOW + 10, -1, second.receipt));
+    assert!(!key.adjust(NOW + 10, -1, second.receipt), "given back twice");
+    assert!(key.adjust(NOW + 10, -1, first.receipt));
+    assert_eq!(key.take(NOW + 10, 1, 0).retry_ms, 0);
+}

@@ -1,0 +1,393 @@
+//! The Lua and Rust halves of each algorithm decide alike: same answer, same stored state, same
+//! life of it, after every step of long random walks. Then the whole gate against the memory store.
+
+use crate::stores::gate::{Data, Gate, Held, float, integer};
+use mlua::{Function, Lua, MultiValue, Table, Value};
+use rand::Rng;
+use rand::rngs::StdRng;
+use sluicegate::limit::algo::{NAMES, Rule, State};
+use sluicegate::limit::answer::{Answer, NEVER};
+use sluicegate::limit::decision::{Check, Decision, Op};
+use sluicegate::limit::rule::Mode;
+use sluicegate::limit::store::memory::Memory;
+
+const STEPS: usize = 40_000;
+const NOW: i64 = 1_795_000_000_000;
+/// Those that keep their state in a form of the server's are walked through the whole script.
+const NATIVE_STEPS: usize = 4_000;
+
+#[test]
+fn every_algorithm_decides_like_its_twin() {
+    for name in NAMES {
+        let mut seeded = crate::stores::seeded();
+        let twin = Twin::load(name);
+        let rng = &mut seeded.rng;
+        let mut walk =
+            Walk { rule: crate::stores::random_rule(name, rng), known: Vec::new(), state: None, now: NOW, tag: 0 };
+        let mut receipts = [0; 8];
+        for step in 0..if twin.gate.is_some() { NATIVE_STEPS } else { STEPS } {
+            walk.wander(name, rng);
+            if rng.random_bool(0.05) {
+                walk.switch(rng);
+            }
+            walk.tag = rng.random_range(0..1 << 52);
+            let most = walk.rule.policy().window_ms.min(1 << 40) * 9 / 20;
+            twin.skew.set(if rng.random_bool(0.5) { 0 } else { rng.random_range(-most..=most) });
+            let cost = random_cost(&walk.rule, rng);
+            let (answer, next) = walk.decide(cost);
+            let lua = twin.decide(&walk, cost);
+            assert_eq!((answer, text(&next)), lua, "step {step} of {name}: {walk:?} cost {cost}");
+            walk.assert_retry_is_exact(&answer, cost);
+            walk.keep(next);
+            receipts[step % receipts.len()] = answer.receipt;
+            if rng.random_bool(0.2) {
+                let delta = if rng.random_bool(0.5) { -cost } else { rng.random_range(-9..9) };
+                let receipt = match rng.random_range(0..10) {
+                    0..4 => answer.receipt,
+                    4..9 => receipts[rng.random_range(0..receipts.len())],
+                    _ => walk.now,
+                };
+                let next = walk.rule.adjust(walk.state.as_ref(), walk.now, delta, receipt);
+                let lua = twin.adjust(&walk, delta, receipt);
+                assert_eq!(text(&next), lua, "step {step} of {name}: {walk:?} adjusts {delta} by {receipt}");
+                walk.keep(next);
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Walk {
+    rule: Rule,
+    /// Rules that the state has been seen through.
+    known: Vec<Rule>,
+    state: Option<State>,
+    now: i64,
+    tag: i64,
+}
+
+type Next = Option<(State, i64)>;
+
+fn text(next: &Next) -> Option<(String, i64)> {
+    next.as_ref().map(|(state, ttl_ms)| canonical(state, *ttl_ms))
+}
+
+/// Leases that expire together have no order, and an empty key of the server's is none.
+fn canonical(state: &State, ttl_ms: i64) -> (String, i64) {
+    let text = match state {
+        State::Concurrency(_) => sorted_pairs(&state.text()),
+        _ => state.text(),
+    };
+    let ttl_ms = if text.is_empty() { 0 } else { ttl_ms };
+    (text, ttl_ms)
+}
+
+fn held_text(data: &Data, leases: bool) -> String {
+    let text = data.text(leases);
+    if leases { sorted_pairs(&text) } else { text }
+}
+
+fn sorted_pairs(text: &str) -> String {
+    let fields: Vec<&str> = text.split_whitespace().collect();
+    let mut pairs: Vec<String> = fields.chunks(2).map(|pair| format!("{} {}", pair[0], pair[1])).collect();
+    pairs.sort();
+    pairs.join(" ")
+}
+
+impl Walk {
+    fn decide(&self, cost: i64) -> (Answer, Next) {
+        let step = self.rule.decide(self.state.as_ref(), self.now, cost, self.tag);
+        (step.answer, step.next)
+    }
+
+    fn keep(&mut self, next: Next) {
+        if let Some((state, ttl_ms)) = next {
+            assert!(ttl_ms >= 1, "{self:?} lives {ttl_ms} ms");
+            self.state = Some(state);
+        }
+    }
+
+    /// To one of the last rules.
+    fn switch(&mut self, rng: &mut StdRng) {
+        let from = self.known.len().saturating_sub(6);
+        if from < self.known.len() {
+            self.rule = self.known[rng.random_range(from..self.known.len())].clone();
+        }
+    }
+
+    /// Time passes, most often by about one answer's wait; now and then the rule changes under
+    /// the state, the clock jumps, or the state is lost.
+    fn wander(&mut self, name: &str, rng: &mut StdRng) {
+        let (answer, _) = self.decide(1);
+        self.now += match rng.random_range(0..20) {
+            0..6 => 0,
+            6..9 => rng.random_range(0..3),
+            9..12 => answer.retry_ms.max(0),
+            12 => (answer.retry_ms - 1).max(0),
+            13..15 => answer.reset_ms + rng.random_range(-1..=1),
+            15 => rng.random_range(0..=self.rule.policy().window_ms.min(1 << 40)),
+            16 => -rng.random_range(0..=self.rule.policy().window_ms.min(1 << 40)),
+            17 => -rng.random_range(0..10),
+            18 => rng.random_range(-(1 << 36)..1 << 36),
+            _ => {
+                match rng.random_range(0..4) {
+                    0 => self.state = None,
+                    1 => {
+                        self.rule = crate::stores::random_rule(name, rng);
+                        self.known.push(self.rule.clone());
+                    }
+                    _ => self.switch(rng),
+                }
+                0
+            }
+        };
+        // Far jumps stay within a plausible clock.
+        self.now = self.now.clamp(NOW / 4, NOW * 4);
+    }
+
+    /// One ms before its time it refuses, at its time it admits.
+    fn assert_retry_is_exact(&self, answer: &Answer, cost: i64) {
+        if answer.admitted || answer.retry_ms == NEVER {
+            return;
+        }
+        assert!(answer.retry_ms > 0, "{self:?} refuses, but for {} ms", answer.retry_ms);
+        let state = self.decide(cost).1.map(|(state, _)| state).or_else(|| self.state.clone());
+        let at = |ms: i64| self.rule.decide(state.as_ref(), self.now + ms, cost, self.tag).answer.admitted;
+        assert!(at(answer.retry_ms), "{self:?} cost {cost} refuses after {} ms", answer.retry_ms);
+        assert!(!at(answer.retry_ms - 1), "{self:?} cost {cost} admits before {} ms", answer.retry_ms);
+    }
+}
+
+fn random_cost(rule: &Rule, rng: &mut StdRng) -> i64 {
+    let quota = rule.policy().quota;
+    match rng.random_range(0..10) {
+        0 => 0,
+        1 => sluicegate::limit::key::COST_MAX,
+        2 => quota.min(1_000_000_000),
+        3 => (quota + 1).min(1_000_000_000),
+        4 => rng.random_range(1..=quota.min(1_000_000_000)),
+        _ => rng.random_range(1..4),
+    }
+}
+
+/// An algorithm's Lua file, loaded as Redis would.
+struct Twin {
+    lua: Lua,
+    /// How far the clock of whoever sends the rule is ahead of the store's.
+    skew: std::cell::Cell<i64>,
+    decide: Function,
+    adjust: Function,
+    /// For an algorithm whose state is more than an array of numbers.
+    gate: Option<Gate>,
+}
+
+impl Twin {
+    fn load(name: &str) -> Twin {
+        let lua = Lua::new();
+        let file = crate::stores::lua::file;
+        let shared = |name: &str, arguments: &str| format!("local function {name}({arguments})\n{}end\n", file(name));
+        let text = [
+            file("records"),
+            shared("refill", "fields"),
+            shared("counted", ""),
+            shared("bucket", "fields"),
+            file(name),
+        ];
+        let module: Table = lua.load(text.concat()).eval().unwrap();
+        let (decide, adjust) = (module.get("decide").unwrap(), module.get("adjust").unwrap());
+        let gate = module.contains_key("shape").unwrap().then(Gate::load);
+        Twin { lua, skew: std::cell::Cell::new(0), decide, adjust, gate }
+    }
+
+    fn decide(&self, walk: &Walk, cost: i64) -> (Answer, Option<(String, i64)>) {
+        if let Some(gate) = &self.gate {
+            return through(gate, walk, Op::Take, cost, walk.tag);
+        }
+        let arguments = (self.rule(walk), self.state(walk), float(walk.now), float(cost), float(walk.tag));
+        let values: Vec<Value> = self.decide.call::<MultiValue>(arguments).unwrap().into_iter().collect();
+        let answer = Answer {
+            admitted: values[0].as_boolean().unwrap(),
+            remaining: integer(&values[1]),
+            retry_ms: integer(&values[2]),
+            reset_ms: integer(&values[3]),
+            receipt: integer(&values[4]),
+        };
+        (answer, next(&values[5..]))
+    }
+
+    fn adjust(&self, walk: &Walk, delta: i64, receipt: i64) -> Option<(String, i64)> {
+        if let Some(gate) = &self.gate {
+            let (answer, next) = through(gate, walk, Op::Adjust, delta, receipt);
+            assert_eq!(answer.admitted, next.is_some());
+            return next;
+        }
+        let arguments = (self.rule(walk), self.state(walk), float(walk.now), float(delta), float(receipt));
+        let values: Vec<Value> = self.adjust.call::<MultiValue>(arguments).unwrap().into_iter().collect();
+        next(&values)
+    }
+
+    fn rule(&self, walk: &Walk) -> Table {
+        self.lua.create_sequence_from(walk.rule.params(walk.now + self.skew.get()).into_iter().map(float)).unwrap()
+    }
+
+    fn state(&self, walk: &Walk) -> Value {
+        let Some(state) = &walk.state else { return Value::Boolean(false) };
+        let text = state.text();
+        let mut records = text.split(" | ").map(|record| {
+            let fields = record.split(' ').map(|field| field.parse().unwrap()).collect::<Vec<f64>>();
+            self.lua.create_sequence_from(fields).unwrap()
+        });
+        let own = records.next().unwrap();
+        let others: Vec<Table> = records.collect();
+        for other in &others {
+            other.set("till", other.get::<f64>(1).unwrap()).unwrap();
+            other.raw_remove(1).unwrap();
+        }
+        if !others.is_empty() {
+            own.set("others", others).unwrap();
+        }
+        Value::Table(own)
+    }
+}
+
+/// One check through the whole script, on a key that holds the walk's state and is written for
+/// sure if its expiry changes.
+fn through(gate: &Gate, walk: &Walk, op: Op, cost: i64, tag: i64) -> (Answer, Option<(String, i64)>) {
+    const UNTOUCHED: i64 = i64::MAX - 1;
+    let limit = crate::stores::limit("one", walk.rule.clone(), Mode::Enforce);
+    let check = Check { tag, ..crate::stores::check(&limit, "all", cost) };
+    let key = check.key.clone();
+    gate.keys.borrow_mut().held.clear();
+    let before = walk.state.as_ref().filter(|state| !state.text().is_empty()).map(|state| native(state, walk.now));
+    if let Some(data) = before.clone() {
+        gate.keys.borrow_mut().held.insert(key.clone(), Held { data, expires: UNTOUCHED });
+    }
+    let answer = gate.decide(&[(op, vec![check])], walk.now)[0].answers[0];
+    let after = gate.keys.borrow_mut().held.remove(&key);
+    let next = match after {
+        Some(Held { data, expires: UNTOUCHED }) => {
+            assert_eq!(Some(data), before);
+            None
+        }
+        Some(Held { data, expires }) => {
+            Some((held_text(&data, matches!(walk.rule, Rule::Concurrency(_))), expires - walk.now))
+        }
+        None => before.map(|_| (String::new(), 0)),
+    };
+    (answer, next)
+}
+
+/// State as the server holds it; a log by turns in either form, whatever its rule says.
+fn native(state: &State, now: i64) -> Data {
+    let text = state.text();
+    let fields: Vec<&str> = text.split_whitespace().collect();
+    let number = |text: &str| text.parse::<i64>().unwrap();
+    let mut set: Vec<(i64, String)> = match state {
+        State::Concurrency(_) => fields.chunks(2).map(|pair| (number(pair[1]), pair[0].to_owned())).collect(),
+        _ if fields.is_empty() => Vec::new(),
+        _ => {
+            let (head, charges) = fields.split_at(4);
+            // Blocks of any size are summed up.
+            let size = [1, 3, 700][(now % 7 % 3) as usize];
+            let units = |charge: &&str| charge.split_once(':').map_or(1, |(_, units)| number(units));
+            let block = |block: &[&str]| format!("{}:{}", block.len(), block.iter().map(units).sum::<i64>());
+            let blocks = charges.chunks(size).map(block);
+            let head = head.iter().map(|part| (*part).to_owned()).chain(blocks).collect::<Vec<_>>().join(" ");
+            let stored = std::iter::once(head).chain(charges.iter().map(|charge| (*charge).to_owned()));
+            if now % 3 == 0 {
+                return Data::List(stored.collect());
+            }
+            let ms = |text: &str| number(text.split(':').next().unwrap());
+            let times = std::iter::once(number(fields[2])).chain(charges.iter().map(|charge| ms(charge)));
+            times.zip(stored).collect()
+        }
+    };
+    set.sort();
+    Data::Sorted(set)
+}
+
+/// Life and text of the state that a function leaves behind, if it leaves one.
+fn next(values: &[Value]) -> Option<(String, i64)> {
+    let ttl = values.first().filter(|ttl| !matches!(ttl, Value::Boolean(false)))?;
+    let own = values[1].as_table().unwrap();
+    let fields = |record: &Table| -> Vec<String> {
+        record
+            .clone()
+            .sequence_values()
+            .map(|field: mlua::Result<Value>| integer(&field.unwrap()).to_string())
+            .collect()
+    };
+    let mut text = fields(own).join(" ");
+    for other in own.get::<Option<Vec<Table>>>("others").unwrap().unwrap_or_default() {
+        let till = integer(&other.get::<Value>("till").unwrap());
+        text.push_str(&format!(" | {till} {}", fields(&other).join(" ")));
+    }
+    Some((text, integer(ttl)))
+}
+
+/// A clock too far from that of whoever sent the windows: nothing that another gateway counts is
+/// disturbed, the limit holds, and it ends.
+#[test]
+fn a_calendar_of_another_age_is_no_harm() {
+    let twin = Twin::load("calendar");
+    let hours = 3_600_000;
+    let mut walk = Walk {
+        rule: crate::stores::calendar(3, sluicegate::limit::algo::calendar::Unit::Hour),
+        known: Vec::new(),
+        state: None,
+        now: NOW,
+        tag: 0,
+    };
+    for skew in [-9 * hours, 9 * hours, -2 * hours, 3 * hours] {
+        twin.skew.set(skew);
+        walk.state = walk.decide(2).1.map(|(state, _)| state);
+        let (answer, next) = twin.decide(&walk, 1);
+        let state = next.unwrap();
+        assert_eq!((answer.admitted, answer.remaining, answer.reset_ms), (true, 0, hours));
+        let start = NOW - NOW % hours;
+        assert_eq!(state, (format!("3 {start} {hours}"), hours));
+        let (answer, next) = twin.decide(&walk, 2);
+        assert_eq!((answer.admitted, answer.retry_ms, next), (false, hours, None));
+        walk.state = None;
+        let (answer, next) = twin.decide(&walk, 3);
+        assert!(answer.admitted && next.is_some_and(|(_, ttl_ms)| ttl_ms == hours));
+    }
+}
+
+#[test]
+fn the_gate_decides_like_the_memory_store() {
+    let mut seeded = crate::stores::seeded();
+    let rng = &mut seeded.rng;
+    for _ in 0..60 {
+        let memory = Memory::new(1_000_000);
+        let gate = Gate::load();
+        let mut now = NOW;
+        let mut limits = random_limits(rng);
+        let mut receipt = 0;
+        for call in 0..100 {
+            now += if rng.random_bool(0.5) { rng.random_range(0..5) } else { rng.random_range(0..2000) };
+            if rng.random_bool(0.02) {
+                limits = random_limits(rng);
+            }
+            let decisions = crate::stores::random_decisions(&limits, 8, receipt, rng);
+            let expected: Vec<Decision> = decisions.iter().map(|(op, checks)| memory.run(*op, checks, now)).collect();
+            receipt = expected[0].answers[0].receipt;
+            assert_eq!(gate.decide(&decisions, now), expected, "call {call} at {now}: {decisions:?}");
+            for (key, held) in &gate.keys.borrow().held {
+                let (state, ttl_ms) = memory.state(key, now).unwrap_or_else(|| panic!("{key} holds {held:?}"));
+                let text = held_text(&held.data, matches!(state, State::Concurrency(_)));
+                assert_eq!((text, held.expires - now), canonical(&state, ttl_ms), "{key} after call {call} at {now}");
+            }
+        }
+    }
+}
+
+/// Every algorithm, some twice, some as a shadow.
+fn random_limits(rng: &mut StdRng) -> Vec<std::sync::Arc<sluicegate::limit::rule::Limit>> {
+    (0..NAMES.len() * 2)
+        .map(|i| {
+            let mode = if rng.random_bool(0.25) { Mode::Shadow } else { Mode::Enforce };
+            crate::stores::limit(&format!("limit-{i}"), crate::stores::random_rule(NAMES[i % NAMES.len()], rng), mode)
+        })
+        .collect()
+}

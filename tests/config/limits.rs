@@ -1,0 +1,204 @@
+//! What the loader makes of keys, tokens, conditions and chains of limits. Its mistakes are in
+//! `tests/config/bad`, each with its text.
+
+use std::net::IpAddr;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use http::{HeaderMap, HeaderValue};
+use proptest::prelude::*;
+use sluicegate::config::{self, Config};
+use sluicegate::limit::inputs::Repeated;
+use sluicegate::limit::key::{Facts, Key, KeyPart};
+
+const ROUTE: &str = "[[route]]\nupstream = \"echo:\"\n";
+
+fn good(text: &str) -> Config {
+    config::from_text("test", &format!("{ROUTE}{text}")).unwrap_or_else(|report| panic!("{report}\n{text}"))
+}
+
+fn facts<'a>(headers: &'a HeaderMap, query: Option<&'a str>) -> Facts<'a> {
+    let client = IpAddr::from([10, 1, 2, 3]);
+    Facts { client, method: "GET", host: "h", path: "/", query, headers, route: "r", params: &[], claims: None }
+}
+
+#[test]
+fn key_parts_have_names() {
+    let config = good(
+        "[limit.x]\nrate = \"1/s\"\nkey = [\"cookie:Sid\", \"query:a[b]\", \"param:post_id\", \"ip/24/56\", \"header:X-Key\"]",
+    );
+    let key = [
+        KeyPart::Cookie("Sid".into()),
+        KeyPart::Query("a[b]".into()),
+        KeyPart::Param("post_id".into()),
+        KeyPart::Ip { v4: 24, v6: 56 },
+        KeyPart::Header("x-key".parse().unwrap()),
+    ];
+    assert_eq!(config.limits[0].key, Key(key.to_vec()));
+}
+
+const RSA: &str = "-----BEGIN PUBLIC KEY-----
+MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEA5CH5u1YbTnRjqEcN+ayw
+ViBelVQXpCTp0EL6ZNt8FPS4sNIfP0iWxfxZQ8y4tGcm3k4ea6UUXKA9cZn6/5kV
+ZV+S/gECyFkOzxxNy+mVGsgGkfO3obFqX5IfBfaEsTYwv7KBGQnr3J2CsK/QTyif
+2oshZW/SCikV06ogjTEQvODvSaM33MaVUpPWZ78PN2FD2f0PFnmMgJ5VdHDdB3O6
+Npv6CFA6sbXnHrizZnLoJfAYzDBNdWpy2EoNDdL3OnV9YUGG6LTs58VehuPrLy4d
+eOKVP03uFYFUeO5YurA3WwfNS1Z5gUJIvh02jWF89RjeO9KtLLOY5pidm1C5RcPN
+DQIDAQAB
+-----END PUBLIC KEY-----
+";
+/// `{"sub":"anna"}`, signed with the private half, which is not kept.
+const RSA_TOKEN: &str = "Bearer eyJhbGciOiJSUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiJhbm5hIn0.\
+    fAF3Ojbc4pwbw53Bv90Att31fBhmcF8l8ClS8BLQ_fBRgIKdfukgqvBLQ-gLq94jJ2Y356yQS6gh_31eXF6zVW6i8fPhf6sF-Jy5iTwg\
+    MKgCsn5cj3vRBfURqaTTnsFSuVHk1T02wIAUw9_DTqZ9R_7SXIeY1ox2IYeGA4oUm7VmIMHkNvwq52YO_H5JO067iFz94OIOHJYLNrqy\
+    TnECDJc8GtaBzxQusB6mbYbo1D-YEuPGPXVWUHv_5iymzEoM9Ywi5q7YkblFtg3nURlLF9-m0gHnA0KB0LHlDbeZGTO32yIBFhPZEulj\
+    17-vsmchrJxGK3Z1v0z3KryYmmAeWg";
+
+#[test]
+fn public_keys_of_every_kind_load_and_an_rsa_signature_is_checked() {
+    let config = good(&format!("[jwt]\nkey = '''{RSA}'''\nalgorithms = [\"RS256\"]"));
+    let sub = |token: &str| {
+        let mut headers = HeaderMap::new();
+        headers.insert("authorization", HeaderValue::from_str(token).unwrap());
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let claims = config.jwt.as_ref().unwrap().claims(&headers, i64::try_from(now).unwrap())?;
+        claims.get("sub").map(str::to_owned)
+    };
+    assert_eq!(sub(RSA_TOKEN).as_deref(), Some("anna"));
+    assert_eq!(sub(&RSA_TOKEN.replace("fAF3", "gAF3")), None);
+
+    for (key, algorithm) in [
+        (
+            "MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEUu0EPWqG9u8Xo307OleGKM7ExhZt\n\
+             xr1jJFSWAOKjQFRe/c3ESQyDCw6hY+YgOO1m/jt+QnjXbobL3r/9+vdtrg==",
+            "ES256",
+        ),
+        ("MCowBQYDK2VwAyEAWKtPg/T6VoGcARhhq5ezjSvXCTquZuyKDv2MLBFOsig=", "EdDSA"),
+    ] {
+        let pem = format!("-----BEGIN PUBLIC KEY-----\n{key}\n-----END PUBLIC KEY-----\n");
+        let config = good(&format!("[jwt]\nkey = '''{pem}'''\nalgorithms = \"{algorithm}\"\nheader = \"x-token\""));
+        assert_eq!(config.jwt.unwrap().header, "x-token");
+        for other in ["RS256", "ES256", "EdDSA"].into_iter().filter(|other| *other != algorithm) {
+            let text = format!("{ROUTE}[jwt]\nkey = '''{pem}'''\nalgorithms = \"{other}\"");
+            assert!(config::from_text("test", &text).is_err(), "{algorithm} as {other}");
+        }
+    }
+}
+
+#[test]
+fn a_base_stands_before_what_comes_after_it() {
+    let limit = |name, after| format!("[limit.{name}]\nrate = \"1/s\"\n{after}\n");
+    let text = format!(
+        "limits = [\"c\", \"b\", \"d\", \"a\"]\n{}{}{}{}",
+        limit("a", ""),
+        limit("b", "after = \"a\""),
+        limit("c", "after = \"b\""),
+        limit("d", "")
+    );
+    let names: Vec<String> = good(&text).routes[0].limits.iter().map(|limit| limit.name.clone()).collect();
+    assert_eq!(names, ["d", "a", "b", "c"]);
+}
+
+#[test]
+fn a_condition_needs_no_set_of_addresses_but_a_client_does() {
+    let text = "[set.s]\nvalues = [\"anna\", \"10.0.0.0/8\"]\n[limit.x]\nrate = \"1/s\"\nwhen = { WHAT }";
+    let x = good(&text.replace("WHAT", "query = { q = \"set:s\" }")).limits[0].clone();
+    let headers = HeaderMap::new();
+    for (query, holds) in [("q=anna", true), ("q=10.0.0.0/8", true), ("q=10.0.0.1", false), ("", false)] {
+        assert_eq!(x.when.holds(&facts(&headers, Some(query)), Repeated::Refuse), Ok(holds), "{query}");
+    }
+    let text = format!("{ROUTE}{}", text.replace("WHAT", "client = \"set:s\""));
+    assert!(config::from_text("test", &text).unwrap_err().to_string().contains("`anna` is not an address"));
+}
+
+/// What the reference config says of a pattern, word by word.
+fn naive(pattern: &str, value: Option<&str>, set: &[&str]) -> bool {
+    if let Some(rest) = pattern.strip_prefix('!') {
+        return !naive(rest, value, set);
+    }
+    let Some(value) = value else { return false };
+    let int = |text: &str| {
+        let digits = text.strip_prefix('-').unwrap_or(text);
+        (!digits.is_empty() && digits.chars().all(|c| c.is_ascii_digit())).then(|| text.parse::<i128>().unwrap())
+    };
+    if let Some(text) = pattern.strip_prefix("= ") {
+        return value == text;
+    }
+    if pattern == "set:s" {
+        return set.contains(&value);
+    }
+    for (operator, holds) in [
+        ("<=", (|a, b| a <= b) as fn(i128, i128) -> bool),
+        (">=", |a, b| a >= b),
+        ("<", |a, b| a < b),
+        (">", |a, b| a > b),
+    ] {
+        if let Some(bound) = pattern.strip_prefix(operator) {
+            return int(value).is_some_and(|value| holds(value, int(bound).unwrap()));
+        }
+    }
+    if pattern == "*" {
+        return !value.is_empty();
+    }
+    if pattern.contains('*') {
+        let regex = format!("^{}$", regex::escape(pattern).replace("\\*", ".*"));
+        return regex::Regex::new(&regex).unwrap().is_match(value);
+    }
+    let bounds: Vec<(i128, i128)> = (1..pattern.len())
+        .filter(|at| pattern.as_bytes()[*at] == b'-')
+        .filter_map(|at| Some((int(&pattern[..at])?, int(&pattern[at + 1..])?)))
+        .collect();
+    match bounds.first() {
+        Some((from, to)) => int(value).is_some_and(|value| (*from..=*to).contains(&value)),
+        None => value == pattern,
+    }
+}
+
+fn pattern() -> impl Strategy<Value = String> {
+    let plain = prop_oneof![
+        3 => "[ab*]{1,3}",
+        2 => (-20_i64..20, 0_i64..20).prop_map(|(from, more)| format!("{from}-{}", from + more)),
+        2 => ("<|<=|>|>=", -20_i64..20).prop_map(|(operator, bound)| format!("{operator}{bound}")),
+        1 => "= [ab0-9!*<-]{0,3}",
+        1 => Just("set:s".to_owned()),
+        1 => "[0-9]{1,2}",
+        1 => Just("add-comment".to_owned()),
+        1 => Just(String::new()),
+    ];
+    plain.prop_filter("two stars are as one", |text| {
+        text.is_empty() || !text.trim_matches('*').is_empty() || text == "*"
+    })
+}
+
+fn value() -> impl Strategy<Value = Option<String>> {
+    prop::option::of(prop_oneof![
+        "[ab*!<-]{0,4}",
+        (-25_i64..25).prop_map(|int| int.to_string()),
+        "0?[0-9]{1,25}",
+        Just("add-comment".to_owned()),
+        Just("vip".to_owned()),
+    ])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3000))]
+
+    #[test]
+    fn conditions_hold_as_documented(
+        patterns in prop::collection::vec(pattern(), 1..3),
+        negated in any::<bool>(),
+        value in value(),
+    ) {
+        let not = if negated { "!" } else { "" };
+        let written: Vec<String> = patterns.iter().map(|pattern| format!("{:?}", format!("{not}{pattern}"))).collect();
+        let config = good(&format!(
+            "[set.s]\nvalues = [\"vip\", \"a\", \"7\"]\n[limit.x]\nrate = \"1/s\"\nwhen = {{ query = {{ q = [{}] }} }}",
+            written.join(", ")
+        ));
+        let mut words = patterns.iter().map(|pattern| naive(&format!("{not}{pattern}"), value.as_deref(), &["vip", "a", "7"]));
+        let expected = if negated { words.all(|word| word) } else { words.any(|word| word) };
+        let query = value.as_ref().map(|value| format!("q={value}"));
+        let headers = HeaderMap::new();
+        let holds = config.limits[0].when.holds(&facts(&headers, query.as_deref()), Repeated::Refuse);
+        prop_assert_eq!(holds, Ok(expected), "{:?}", written);
+    }
+}

@@ -1,0 +1,197 @@
+//! The command line of the real program: exit codes, what goes to which stream, signals.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::support::gateway::{Gateway, program};
+use crate::support::until;
+use crate::support::upstream::Upstream;
+
+/// Exit code and streams of a command that ends by itself.
+fn output(args: &[&str]) -> (i32, String, String) {
+    let output = program().args(args).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+/// The config of a gateway that listens at these addresses, in `name` of the directory.
+fn config(dir: &Path, name: &str, listen: &str, admin: &str, server: &str) -> PathBuf {
+    let file = dir.join(name);
+    let text = format!(
+        "[server]\nlisten = [\"{listen}\"]\n{server}\n[admin]\nlisten = \"{admin}\"\n\n\
+         [[route]]\npath = \"/\"\nupstream = \"echo:\"\nlimits = [\"per-ip\"]\n\n\
+         [limit.per-ip]\nrate = \"10/s\"\nburst = 20\nkey = \"ip\"\n"
+    );
+    fs::write(&file, text).unwrap();
+    file
+}
+
+/// One that runs, and a config that says where, as those have who know their ports in advance.
+fn running(admin: &str, server: &str) -> (Gateway, String) {
+    let gateway = Gateway::launch(&[], |dir| {
+        let file = config(dir, "sluicegate.toml", "127.0.0.1:0", admin, server);
+        vec!["run".to_owned(), "-c".to_owned(), file.display().to_string()]
+    });
+    let admin =
+        admin.replace("127.0.0.1:0", &gateway.admin.to_string()).replace(":0", &format!(":{}", gateway.admin.port()));
+    let known = config(gateway.dir.path(), "known.toml", &gateway.addr.to_string(), &admin, server);
+    (gateway, known.display().to_string())
+}
+
+#[test]
+fn help_names_every_command_and_the_exit_codes() {
+    let (code, stdout, _) = output(&["--help"]);
+    assert_eq!(code, 0);
+    for word in ["run", "check", "proxy", "demo", "replay", "healthcheck", "Examples:", "Exit codes:"] {
+        assert!(stdout.contains(word), "{word} is missing:\n{stdout}");
+    }
+    let (code, stdout, _) = output(&["--version"]);
+    assert_eq!((code, stdout.trim()), (0, concat!("sluicegate ", env!("CARGO_PKG_VERSION"))));
+}
+
+#[test]
+fn bad_usage_is_code_2() {
+    for args in [&["nonsense"][..], &[], &["run", "--nonsense"], &["proxy"], &["healthcheck", "--url", "ftp://x"]] {
+        let (code, stdout, stderr) = output(args);
+        assert_eq!(code, 2, "{args:?}");
+        assert!(stdout.is_empty() && !stderr.is_empty(), "{args:?}: {stdout} {stderr}");
+    }
+    assert_eq!(output(&["--log", "a=b=c", "check"]).0, 2);
+}
+
+#[test]
+fn check_says_what_a_good_config_holds() {
+    let tmp = tempfile::tempdir().unwrap();
+    let file = config(tmp.path(), "sluicegate.toml", "127.0.0.1:1", "127.0.0.1:2", "");
+    let (code, stdout, stderr) = output(&["check", "-c", file.to_str().unwrap()]);
+    assert_eq!((code, stdout.as_str()), (0, "ok: 1 routes, 1 limits, 0 upstreams\n"), "{stderr}");
+    let (code, stdout, _) = output(&["check", "-c", file.to_str().unwrap(), "--format", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((code, &json["ok"], &json["routes"]), (0, &true.into(), &1.into()));
+    let by_environment = program().arg("check").env("SLUICEGATE_CONFIG", &file).output().unwrap();
+    assert!(by_environment.status.success());
+}
+
+#[test]
+fn a_bad_or_missing_config_is_code_2_with_the_place() {
+    let tmp = tempfile::tempdir().unwrap();
+    let file = tmp.path().join("bad.toml");
+    fs::write(&file, "[[route]]\npath = \"/\"\nupstream = \"echo:\"\nlimit = [\"x\"]\n").unwrap();
+    let file = file.to_str().unwrap();
+    for command in ["check", "run"] {
+        let (code, stdout, stderr) = output(&[command, "-c", file]);
+        assert_eq!((code, stdout.as_str()), (2, ""), "{command}");
+        assert!(stderr.contains("bad.toml:4") && stderr.contains('^'), "{command}: {stderr}");
+    }
+    let (code, stdout, _) = output(&["check", "-c", file, "--format", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((code, &json["ok"]), (2, &false.into()));
+    assert!(!json["diagnostics"].as_array().unwrap().is_empty());
+    let missing = tmp.path().join("missing.toml");
+    for command in ["check", "run"] {
+        let (code, _, stderr) = output(&[command, "-c", missing.to_str().unwrap()]);
+        assert!(code == 2 && stderr.contains("missing.toml"), "{command}: {code} {stderr}");
+    }
+}
+
+#[test]
+fn an_address_in_use_is_code_1_and_names_it() {
+    let tmp = tempfile::tempdir().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = taken.local_addr().unwrap().to_string();
+    let file = config(tmp.path(), "sluicegate.toml", &addr, "127.0.0.1:0", "");
+    let (code, _, stderr) = output(&["run", "-c", file.to_str().unwrap()]);
+    assert_eq!(code, 1);
+    assert!(stderr.contains(&format!("cannot listen on {addr}")) && stderr.contains("choose another"), "{stderr}");
+}
+
+#[test]
+fn healthcheck_follows_readiness_through_the_drain() {
+    let (mut gateway, file) = running("0.0.0.0:0", "shutdown_delay = \"1s\"");
+    gateway.admin.set_ip([127, 0, 0, 1].into());
+    let url = format!("http://{}/readyz", gateway.admin);
+    let ask = |args: &[&str]| output(&[&["healthcheck"], args].concat());
+    assert_eq!(ask(&["-c", &file]), (0, String::new(), String::new()));
+    assert_eq!(ask(&["--url", &url]).0, 0);
+    gateway.signal("TERM");
+    until("the gateway is draining", || gateway.admin("/readyz").status() == 503);
+    assert!(gateway.admin("/readyz").text().contains("draining"));
+    assert_eq!(gateway.admin("/livez").status(), 200);
+    assert_eq!(gateway.get("/").status(), 200, "served while balancers look away");
+    let (code, _, stderr) = ask(&["--url", &url]);
+    assert!(code == 1 && stderr.contains("503"), "{code} {stderr}");
+    assert_eq!(gateway.exit().code(), Some(0));
+    assert_eq!(ask(&["--url", &url]).0, 1, "nothing runs any more");
+    assert_eq!(ask(&["-c", &file]).0, 1, "nothing runs any more");
+}
+
+/// The gateway runs on with the config it has.
+#[test]
+fn healthcheck_asks_a_gateway_whose_file_has_become_bad() {
+    let (mut gateway, file) = running("127.0.0.1:0", "");
+    let good = fs::read_to_string(&file).unwrap();
+    for bad in
+        ["[limit.x]\nrate = \"often\"\n", "nonsense = 1\n", "[limit.x\n", "key = \u{201c}ip\u{201d}\n", "[admin]\n"]
+    {
+        fs::write(&file, format!("{good}\n{bad}")).unwrap();
+        assert_eq!(output(&["check", "-c", &file]).0, 2, "{bad}");
+        assert_eq!(output(&["healthcheck", "-c", &file]), (0, String::new(), String::new()), "{bad}");
+    }
+    fs::remove_file(&file).unwrap();
+    let (_, _, stderr) = output(&["healthcheck", "-c", &file]);
+    assert!(stderr.contains("asking 127.0.0.1:9900"), "{stderr}");
+    gateway.signal("INT");
+    assert_eq!(gateway.exit().code(), Some(0));
+}
+
+#[test]
+fn healthcheck_gives_up_on_a_silent_server() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let started = Instant::now();
+    let url = format!("http://{}/readyz", silent.local_addr().unwrap());
+    assert_eq!(output(&["healthcheck", "--url", &url]).0, 1);
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+}
+
+#[test]
+fn healthcheck_reaches_a_unix_socket() {
+    let tmp = tempfile::tempdir().unwrap();
+    let socket = tmp.path().join("admin.sock");
+    let (mut gateway, file) = running(&format!("unix:{}", socket.display()), "");
+    assert_eq!(output(&["healthcheck", "-c", &file]).0, 0);
+    gateway.signal("INT");
+    assert_eq!(gateway.exit().code(), Some(0));
+    assert!(!socket.exists(), "the socket file remains");
+}
+
+#[test]
+fn a_second_signal_ends_the_drain_with_code_1() {
+    let (mut gateway, _) = running("127.0.0.1:0", "shutdown_delay = \"60s\"");
+    gateway.signal("TERM");
+    until("the gateway is draining", || gateway.admin("/readyz").status() == 503);
+    gateway.signal("INT");
+    assert_eq!(gateway.exit().code(), Some(1));
+}
+
+#[test]
+fn proxy_needs_no_file() {
+    let upstream = Upstream::text("hi");
+    let mut gateway = Gateway::proxy(&["--to", &upstream.url(), "--limit", "1/day burst 2 by ip"]);
+    assert_eq!([0; 3].map(|_| gateway.get("/").status()), [200, 200, 429]);
+    gateway.signal("TERM");
+    assert_eq!(gateway.exit().code(), Some(0));
+}
+
+#[test]
+fn proxy_refuses_a_limit_it_cannot_read() {
+    let (code, _, stderr) = output(&["proxy", "--to", "http://127.0.0.1:1", "--limit", "many"]);
+    assert!(code == 2 && stderr.contains("many"), "{code} {stderr}");
+}
+
+#[test]
+fn the_demo_config_is_valid() {
+    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/conf/demo.toml");
+    assert_eq!(output(&["check", "-c", demo]).0, 0);
+}

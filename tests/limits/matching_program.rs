@@ -1,0 +1,97 @@
+//! The program under test, on either store. Used by `matching.rs`.
+
+use std::fs;
+use std::ops::Deref;
+
+use crate::stores::RedisServer;
+use crate::support::gateway::{Gateway, config};
+use crate::support::http::Message;
+use crate::support::until;
+
+/// A gateway of two workers that believes what this machine says of clients.
+pub struct Program {
+    gateway: Gateway,
+    /// The `[store]` of every config.
+    store: String,
+}
+
+const SERVER: &str = "trusted_proxies = [\"127.0.0.1\"]\nworkers = 2";
+
+impl Deref for Program {
+    type Target = Gateway;
+
+    fn deref(&self) -> &Gateway {
+        &self.gateway
+    }
+}
+
+impl Program {
+    pub fn start(redis: Option<&RedisServer>, rest: &str) -> Program {
+        Program::start_with(redis, rest, &[])
+    }
+
+    /// With further files beside the config.
+    pub fn start_with(redis: Option<&RedisServer>, rest: &str, files: &[(&str, &str)]) -> Program {
+        let url = redis.map_or("memory:".to_owned(), RedisServer::url);
+        let store = format!("[store]\nurl = \"{url}\"\ndeadline = \"2s\"\non_error = \"closed\"\n");
+        let gateway = Gateway::launch(&[], |dir| {
+            for (name, text) in files {
+                fs::write(dir.join(name), text).unwrap();
+            }
+            let path = dir.join("sluicegate.toml");
+            fs::write(&path, config(SERVER, &format!("{store}{rest}"))).unwrap();
+            vec!["run".to_owned(), "-c".to_owned(), path.display().to_string()]
+        });
+        if redis.is_some() {
+            gateway.until_connected();
+        }
+        Program { gateway, store }
+    }
+
+    /// One request on a connection of its own.
+    #[track_caller]
+    pub fn ask(&self, target: &str, fields: &str) -> Message {
+        self.gateway.ask(&format!("GET {target} HTTP/1.1\r\nhost: 127.0.0.1\r\n{fields}\r\n"))
+    }
+
+    /// How many of `count` equal requests are admitted.
+    #[track_caller]
+    pub fn admitted(&self, count: usize, target: &str, fields: &str) -> usize {
+        (0..count)
+            .filter(|_| match self.ask(target, fields).status() {
+                200 => true,
+                429 => false,
+                status => panic!("{status}"),
+            })
+            .count()
+    }
+
+    /// Puts another config in force and returns the reload's summary.
+    #[track_caller]
+    pub fn reload(&self, rest: &str) -> String {
+        let before = self.log().len();
+        self.gateway.reload(&config(SERVER, &format!("{}{rest}", self.store)));
+        until("the reload is logged", || self.log()[before..].contains("config reloaded"));
+        self.log()[before..].to_owned()
+    }
+
+    /// The value of a series, 0 where there is none.
+    pub fn count(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        self.metric(name, labels).unwrap_or_default()
+    }
+
+    pub fn decisions(&self, limit: &str, decision: &str) -> f64 {
+        self.count("limit_decisions_total", &[("decision", decision), ("limit", limit), ("route", "/")])
+    }
+}
+
+/// A route with one limit `x`.
+pub fn one(limit: &str) -> String {
+    format!("[[route]]\nupstream = \"echo:\"\nlimits = [\"x\"]\n[limit.x]\nalgorithm = \"fixed_window\"\n{limit}\n")
+}
+
+/// Once on the memory store, once on Redis.
+pub fn on_both_stores(test: impl Fn(Option<&RedisServer>)) {
+    test(None);
+    test(Some(&RedisServer::start(&[])));
+}

@@ -1,0 +1,86 @@
+//! Redis over TLS, with certificates made for the test. Used by `outage/tls.rs` and `limits/overrides.rs`.
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair};
+use sluicegate::limit::store::redis::tls::Files;
+
+use super::RedisServer;
+use super::topology::Sentinel;
+use crate::support::ports::Reserved;
+
+/// A certificate authority.
+pub struct Ca(CertifiedIssuer<'static, KeyPair>);
+
+/// A certificate and its key, PEM.
+pub struct Pair {
+    pub cert: String,
+    pub key: String,
+}
+
+impl Ca {
+    pub fn new(name: &str) -> Ca {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Ca(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    pub fn pem(&self) -> String {
+        self.0.as_ref().pem()
+    }
+
+    pub fn issue(&self, names: &[&str], client: &str) -> Pair {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.distinguished_name.push(DnType::CommonName, client);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate().unwrap();
+        Pair { cert: params.signed_by(&key, &*self.0).unwrap().pem(), key: key.serialize_pem() }
+    }
+}
+
+/// A server that speaks TLS on one port, with a plain one for the test itself.
+pub struct TlsServer {
+    pub server: RedisServer,
+    pub port: u16,
+    _port: Reserved,
+    pub dir: tempfile::TempDir,
+}
+
+impl TlsServer {
+    /// `more`: further arguments.
+    pub fn start(pair: &Pair, ca: &Ca, more: &[&str]) -> TlsServer {
+        let (dir, reserved) = (tempfile::tempdir().unwrap(), Reserved::new());
+        let port = reserved.port();
+        let path = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path.display().to_string()
+        };
+        let (cert, key, ca) = (path("cert", &pair.cert), path("key", &pair.key), path("ca", &ca.pem()));
+        let tls = ["--tls-port", &port.to_string(), "--tls-cert-file", &cert, "--tls-key-file", &key];
+        let server =
+            RedisServer::start(&[&tls[..], &["--tls-ca-cert-file", &ca, "--tls-auth-clients", "yes"], more].concat());
+        TlsServer { server, port, _port: reserved, dir }
+    }
+
+    /// A sentinel that calls it `mine`; both speak TLS only.
+    pub fn sentinel(&self) -> Sentinel {
+        let dir = self.dir.path().display();
+        Sentinel::start(|port| {
+            format!(
+                "port 0\ntls-port {port}\ntls-replication yes\ntls-cert-file {dir}/cert\ntls-key-file {dir}/key\n\
+                 tls-ca-cert-file {dir}/ca\nsentinel monitor mine 127.0.0.1 {} 1\n",
+                self.port
+            )
+        })
+    }
+
+    pub fn url(&self, host: &str) -> String {
+        format!("rediss://{host}:{}", self.port)
+    }
+}
+
+pub fn files(ca: &Ca, client: Option<&Pair>) -> Files {
+    let of = |part: fn(&Pair) -> &String| client.map(|pair| part(pair).clone());
+    Files { ca: Some(ca.pem()), client_cert: of(|pair| &pair.cert), client_key: of(|pair| &pair.key) }
+}

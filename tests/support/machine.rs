@@ -1,0 +1,60 @@
+//! What else the machine does: it makes things late that are not late by themselves. For tests that bound
+//! a time from above.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Does something until it took no longer than `most`, three times at most: what is slow by itself is slow
+/// each time, what the machine delays is not.
+#[track_caller]
+pub fn within<T>(most: Duration, what: &str, mut attempt: impl FnMut() -> T) -> T {
+    let mut took = Vec::new();
+    for _ in 0..3 {
+        let since = Instant::now();
+        let done = attempt();
+        took.push(since.elapsed());
+        if since.elapsed() <= most {
+            return done;
+        }
+    }
+    panic!("{what}: {took:?}, each longer than {most:?}");
+}
+
+/// Measures on a thread of its own how late this machine wakes who sleeps.
+pub struct Lateness {
+    worst_us: Arc<AtomicU64>,
+    stopped: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Lateness {
+    pub fn watch() -> Lateness {
+        const NAP: Duration = Duration::from_millis(1);
+        let (worst_us, stopped) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
+        let (worst, stop) = (worst_us.clone(), stopped.clone());
+        let thread = std::thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                let since = Instant::now();
+                std::thread::sleep(NAP);
+                let late = since.elapsed().saturating_sub(NAP);
+                worst.fetch_max(u64::try_from(late.as_micros()).unwrap(), Ordering::Relaxed);
+            }
+        });
+        Lateness { worst_us, stopped, thread: Some(thread) }
+    }
+
+    /// What a bound may be exceeded by: a request and its answer wait for the machine four times, here and at
+    /// the server.
+    pub fn allowance(&self) -> Duration {
+        4 * Duration::from_micros(self.worst_us.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for Lateness {
+    fn drop(&mut self) {
+        self.stopped.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}

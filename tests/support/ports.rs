@@ -1,0 +1,36 @@
+//! Ports for programs that must be told theirs. (The gateway is told 0, and says which it took.)
+
+use std::net::SocketAddr;
+
+use socket2::{Domain, Socket, Type};
+
+/// A port that nobody else is given while this value lives: the socket holds it and does not listen. A
+/// program that sets SO_REUSEADDR, as servers do, may listen there; until then connecting is refused.
+pub struct Reserved {
+    socket: Socket,
+}
+
+impl Reserved {
+    pub fn new() -> Reserved {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.set_reuse_address(true).unwrap();
+        socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        Reserved { socket }
+    }
+
+    pub fn addr(&self) -> SocketAddr {
+        self.socket.local_addr().unwrap().as_socket().unwrap()
+    }
+
+    pub fn port(&self) -> u16 {
+        self.addr().port()
+    }
+}
+
+/// An address where nothing listens, for as long as the test's process lives: connecting is refused.
+pub fn nobody() -> SocketAddr {
+    let reserved = Reserved::new();
+    let addr = reserved.addr();
+    std::mem::forget(reserved);
+    addr
+}
