@@ -8,13 +8,13 @@
 
 pub mod cli;
 pub mod config;
-pub mod control;
+mod control;
 pub mod http;
 pub mod limit;
 pub mod metrics;
-pub mod net;
-pub mod replay;
+mod net;
+mod replay;
 pub mod route;
-pub mod snapshot;
+mod snapshot;
 pub mod upstream;
-pub mod worker;
+mod worker;

@@ -2,10 +2,10 @@
 //! workers, once per request.
 
 pub mod answer;
-pub mod context;
-pub mod deadline;
-pub mod delay;
-pub mod downstream;
-pub mod gateway;
-pub mod headers;
+pub(crate) mod context;
+pub(crate) mod deadline;
+pub(crate) mod delay;
+pub(crate) mod downstream;
+pub(crate) mod gateway;
+pub(crate) mod headers;
 pub mod upstream;

@@ -1,7 +1,7 @@
 //! A route: which requests it takes, and everything that then happens to them. Built by the
 //! config compiler, found by [`table::RouteTable`], obeyed by the request function.
 
-pub mod table;
+pub(crate) mod table;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! An upstream: a set of servers and the way to pick one. Built by the config compiler; each
 //! worker keeps its own connections to the servers (`http::pool`).
 
-pub mod balance;
+pub(crate) mod balance;
 
 /// A set of servers that serve alike.
 #[derive(Debug)]

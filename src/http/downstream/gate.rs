@@ -16,7 +16,6 @@ use crate::http::downstream::reject::{Judge, Reject};
 pub struct Admitted {
     authority: HeaderValue,
     host_len: usize,
-    port: Option<u16>,
     target: PathAndQuery,
     path: Option<String>,
     /// The Host field received is not `authority` and must be replaced before forwarding.
@@ -30,10 +29,6 @@ impl Admitted {
     /// names no usable host.
     pub fn host(&self) -> &str {
         self.authority.as_bytes().get(..self.host_len).and_then(|host| str::from_utf8(host).ok()).unwrap_or_default()
-    }
-
-    pub fn port(&self) -> Option<u16> {
-        self.port
     }
 
     /// The Host field to forward; empty when there is none.
@@ -92,7 +87,6 @@ pub fn admit(parts: &Parts, strictness: Strictness) -> Result<Admitted, Reject> 
     Ok(Admitted {
         authority: host.text,
         host_len: host.len,
-        port: host.port,
         target,
         path,
         host_changed: host.changed,
@@ -281,7 +275,7 @@ mod tests {
         let head =
             get("/a/b?q=%zz#x", &[("host", "example.com:8080"), ("content-length", "5"), ("expect", "100-Continue")]);
         let admitted = admit(&head, Strictness::Strict).unwrap();
-        assert_eq!((admitted.host(), admitted.port()), ("example.com", Some(8080)));
+        assert_eq!((admitted.host(), admitted.authority().as_bytes()), ("example.com", &b"example.com:8080"[..]));
         assert_eq!((admitted.path(), admitted.query()), ("/a/b", Some("q=%zz")));
         assert!(!admitted.path_changed() && !admitted.host_changed());
         assert!(admit(&get("/", &[A, ("transfer-encoding", "Chunked")]), Strictness::Strict).is_ok());

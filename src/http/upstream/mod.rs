@@ -2,11 +2,11 @@
 //! [`pool`] keeps them, [`h1`] is the wire form, [`exchange`] moves one request and its answer. Used by
 //! `forward`.
 
-pub mod connect;
-pub mod exchange;
-pub mod forward;
-pub mod forwarding;
+pub(crate) mod connect;
+pub(crate) mod exchange;
+pub(crate) mod forward;
+pub(crate) mod forwarding;
 pub mod h1;
-pub mod linger;
-pub mod pool;
-pub mod sender;
+pub(crate) mod linger;
+pub(crate) mod pool;
+pub(crate) mod sender;

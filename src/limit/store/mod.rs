@@ -2,11 +2,11 @@
 //! are charged or none. `memory` runs the native algorithms; `redis` runs their Lua twins.
 
 pub mod memory;
-pub mod partition;
+pub(crate) mod partition;
 pub mod redis;
 pub mod settings;
-pub mod shares;
-pub mod timeline;
+pub(crate) mod shares;
+pub(crate) mod timeline;
 
 use std::rc::Rc;
 use std::sync::Arc;

@@ -110,10 +110,6 @@ impl<K: Hash + Eq, S: BuildHasher> Partition<K, S> {
         self.entries.len()
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
     /// Keys still in use that had to go to make room for others.
     pub fn forgotten(&self) -> u64 {
         self.forgotten
