@@ -121,7 +121,7 @@ impl Outcome {
 }
 
 impl Failure {
-    pub fn diagnostics(&self) -> Value {
+    fn diagnostics(&self) -> Value {
         match self {
             Failure::Config(report) => report.json(),
             Failure::Bind(error) => json!([{ "message": error.to_string() }]),

@@ -81,8 +81,7 @@ impl<const N: usize> Tally<N> {
 }
 
 /// Label values of `method`; every other method counts as the last.
-pub const METHODS: [&str; 10] =
-    ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "OTHER"];
+const METHODS: [&str; 10] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "OTHER"];
 
 /// Counters by method and status code. Most routes see a few of the thousands there could be: those
 /// met first stand here, more in further links.

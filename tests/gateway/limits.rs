@@ -20,8 +20,8 @@ fn quota(answer: &Message) -> (u16, Option<&str>, Option<&str>) {
 
 #[test]
 fn a_token_bucket_is_spent_and_says_exactly_when_to_come_back() {
-    let start = Instant::now();
     let gateway = limited("rate = \"1/10s\"\nburst = 3\nkey = \"ip\"");
+    let start = Instant::now();
     let mut client = gateway.client();
     for (r, t) in [(2, 20), (1, 20), (0, 30)] {
         let answer = client.ask(&get("/", ""), "");

@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 
 use crate::support::client::{Client, get, post};
 use crate::support::gateway::Gateway;
+use crate::support::machine::Stopwatch;
 use crate::support::upstream::{Upstream, ok};
 
-/// Deadlines are looked at ten times a second, and the machine may be busy.
-const LATE: Duration = Duration::from_millis(700);
+/// Deadlines are looked at ten times a second.
+const LATE_MS: u64 = 700;
 
 #[track_caller]
-fn assert_took(start: Instant, expected_ms: u64) {
-    let (took, expected) = (start.elapsed(), Duration::from_millis(expected_ms));
+fn assert_took(watch: &Stopwatch, expected_ms: u64) {
     // The gateway may have started to count a little before the test.
-    assert!(took + Duration::from_millis(20) >= expected && took <= expected + LATE, "{took:?} for {expected:?}");
+    watch.assert_ms(expected_ms - 20..expected_ms + LATE_MS);
 }
 
 /// Sends `piece` every `pause` until the gateway answers or closes; what it answered.
@@ -40,30 +40,30 @@ fn drip(client: &mut Client, piece: &[u8], pause: Duration) -> Vec<u8> {
 #[test]
 fn a_head_must_be_whole_in_time() {
     let gateway = Gateway::with("header_timeout = \"400ms\"", "[[route]]\npath = \"/\"\nrespond = { }\n");
-    let start = Instant::now();
+    let watch = Stopwatch::start();
     let mut silent = gateway.client();
     silent.assert_closed();
-    assert_took(start, 400);
+    assert_took(&watch, 400);
 
-    let start = Instant::now();
+    let watch = Stopwatch::start();
     let mut partial = gateway.client();
     partial.send("GET / HTTP/1.1\r\nhost: a\r\nx-more: ");
     partial.assert_closed();
-    assert_took(start, 400);
+    assert_took(&watch, 400);
 
-    let start = Instant::now();
+    let watch = Stopwatch::start();
     let mut dripping = gateway.client();
     dripping.send("GET / HTTP/1.1\r\nhost: a\r\n");
     assert_eq!(drip(&mut dripping, b"x-a: b\r\n", Duration::from_millis(50)), b"");
-    assert_took(start, 400);
+    assert_took(&watch, 400);
 
     // The second head of a connection has the same time, from its first byte.
     let mut second = gateway.client();
     assert_eq!(second.ask(&get("/", ""), "").status(), 200);
-    let start = Instant::now();
+    let watch = Stopwatch::start();
     second.send("G");
     second.assert_closed();
-    assert_took(start, 400);
+    assert_took(&watch, 400);
     gateway.assert_metric("http_rejected_total", &[("reason", "header_timeout")], 4.0);
 }
 
@@ -77,9 +77,9 @@ fn an_idle_connection_is_closed_after_its_keepalive_timeout() {
         std::thread::sleep(Duration::from_millis(250));
     }
     assert_eq!(client.ask(&get("/", ""), "").status(), 200);
-    let start = Instant::now();
+    let watch = Stopwatch::start();
     client.assert_closed();
-    assert_took(start, 500);
+    assert_took(&watch, 500);
 }
 
 #[test]
@@ -89,20 +89,20 @@ fn a_body_must_come_steadily() {
         "[[route]]\nname = \"up\"\npath = \"/\"\nupstream = \"{}\"\nbody_timeout = \"400ms\"\nmin_body_rate = 1000\n",
         upstream.url()
     ));
-    let start = Instant::now();
+    let watch = Stopwatch::start();
     let mut stalled = gateway.client();
     let answer = stalled.ask(&post("/", 100, ""), "ten bytes!");
-    assert_took(start, 400);
+    assert_took(&watch, 400);
     assert_eq!((answer.status(), answer.get("connection")), (408, Some("close")));
     assert_eq!(answer.json()["detail"], "the request body did not arrive in time");
     stalled.assert_closed();
 
     // Never a pause of 400 ms, but 1 byte in 50 ms is below 1000 bytes in a second.
-    let start = Instant::now();
+    let watch = Stopwatch::start();
     let mut dripping = gateway.client();
     dripping.send(post("/", 100_000, ""));
     let answer = drip(&mut dripping, b"x", Duration::from_millis(50));
-    assert_took(start, 400);
+    assert_took(&watch, 400);
     assert!(answer.starts_with(b"HTTP/1.1 408 "), "{}", String::from_utf8_lossy(&answer));
     gateway.assert_metric("requests_total", &[("route", "up"), ("method", "POST"), ("code", "408")], 2.0);
     gateway.assert_metric("requests_in_flight", &[("route", "up")], 0.0);
@@ -127,11 +127,11 @@ fn a_body_for_nobody_is_bounded_too() {
         "[[route]]\npath = \"/\"\nupstream = \"echo:\"\nbody_timeout = \"400ms\"\nstream_timeout = \"400ms\"\n\n\
          [[route]]\npath = \"/fixed\"\nrespond = { body = \"fixed\" }\nbody_timeout = \"400ms\"\nstream_timeout = \"400ms\"\n",
     );
-    let start = Instant::now();
+    let watch = Stopwatch::start();
     let mut echo = gateway.client();
     echo.send(post("/", 100, ""));
     let _ = echo.try_answer("POST").unwrap_err();
-    assert_took(start, 400);
+    assert_took(&watch, 400);
 
     let mut fixed = gateway.client();
     fixed.send(post("/fixed", 100, ""));
@@ -198,10 +198,10 @@ fn a_server_that_stops_writing_is_cut_and_a_steady_one_is_not() {
     ));
     let mut client = gateway.client();
     assert_eq!(client.ask(&get("/steady", ""), "").text(), "xxxxxxxxxx");
-    let start = Instant::now();
+    let watch = Stopwatch::start();
     client.send(get("/stall", ""));
     client.try_answer("GET").unwrap_err();
-    assert_took(start, 500);
+    assert_took(&watch, 500);
 }
 
 #[test]

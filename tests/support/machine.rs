@@ -1,6 +1,7 @@
 //! What else the machine does: it makes things late that are not late by themselves. For tests that bound
 //! a time from above.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -20,6 +21,34 @@ pub fn within<T>(most: Duration, what: &str, mut attempt: impl FnMut() -> T) -> 
         }
     }
     panic!("{what}: {took:?}, each longer than {most:?}");
+}
+
+/// How long this thread, or the first thread of a process, was kept from running while it could have.
+pub fn kept_waiting(process: Option<u32>) -> Duration {
+    let whose = process.map_or("thread-self".to_owned(), |process| process.to_string());
+    // Time on a processor, time in wait for one, turns; a kernel that does not count has none of it.
+    let counted = std::fs::read_to_string(format!("/proc/{whose}/schedstat")).unwrap_or_default();
+    Duration::from_nanos(counted.split(' ').nth(1).and_then(|waited| waited.parse().ok()).unwrap_or_default())
+}
+
+/// How long something takes, and how late the machine was meanwhile.
+pub struct Stopwatch {
+    since: Instant,
+    lateness: Lateness,
+}
+
+impl Stopwatch {
+    pub fn start() -> Stopwatch {
+        Stopwatch { lateness: Lateness::watch(), since: Instant::now() }
+    }
+
+    /// In ms; beyond the end by no more than the machine's own lateness.
+    #[track_caller]
+    pub fn assert_ms(&self, expected: Range<u64>) {
+        let (took, own) = (self.since.elapsed(), self.lateness.allowance());
+        let [least, most] = [expected.start, expected.end].map(Duration::from_millis);
+        assert!(took >= least && took < most + own, "{took:?} for {expected:?} ms, on a machine late by {own:?}");
+    }
 }
 
 /// Measures on a thread of its own how late this machine wakes who sleeps.

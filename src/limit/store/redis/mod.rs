@@ -46,7 +46,7 @@ use sentinel::{Sentinels, Target};
 use tls::Tls;
 
 /// Longest wait for the first attempts to connect: as long as one may take.
-pub const FIRST_CONNECT: Duration = link::CONNECT_TIMEOUT;
+const FIRST_CONNECT: Duration = link::CONNECT_TIMEOUT;
 
 /// A worker's way to Redis; lives in the worker's runtime.
 pub struct Redis {

@@ -19,7 +19,7 @@ use super::wire::{DECISIONS_MAX, WORK_MAX};
 use crate::limit::decision::{Decision, ErrorKind, Op};
 
 /// Calls under way to one server at once.
-pub const CALLS_MAX: usize = 32;
+const CALLS_MAX: usize = 32;
 /// Pause between two calls, for each that is under way.
 const PAUSE: Duration = Duration::from_millis(1);
 
