@@ -5,8 +5,10 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
 
+only=()
 if [ $# -gt 0 ]; then
     programs=("${@/#/--test=}")
+    only=("${programs[@]}")
 else
     programs=(--lib)
     for file in tests/*.rs; do
@@ -15,7 +17,7 @@ else
     programs+=(--doc)
 fi
 
-"$cargo" test --no-run || exit 1
+"$cargo" test --no-run "${only[@]}" || exit 1
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 
@@ -34,6 +36,7 @@ for at in "${!programs[@]}"; do
     [ -t 1 ] || echo "$head"
     show "$head"
     # Not --quiet: each test that ends is a line.
+    result=ok
     "$cargo" test --color never "$program" 2>&1 | tee "$logs/$name" | {
         total='?' ended=0
         while IFS= read -r line; do
@@ -44,9 +47,7 @@ for at in "${!programs[@]}"; do
             esac
             show "$head: $ended of $total tests, $((SECONDS - since)) s"
         done
-    }
-    result=ok
-    [ "${PIPESTATUS[0]}" -eq 0 ] || { result=FAILED; failed+=("$name"); }
+    } || { result=FAILED; failed+=("$name"); }
     passed=$(awk '/^test result: / { sum += $4 } END { print sum + 0 }' "$logs/$name")
     show ''
     echo "$head: $result, $passed passed, $((SECONDS - since)) s"
