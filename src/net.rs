@@ -2,7 +2,7 @@
 //! `trusted_proxies`.
 //! Called by the config compiler (to build) and the request path (to ask).
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -26,8 +26,9 @@ impl fmt::Display for ListenAddr {
 }
 
 /// A set of networks. A look-up costs one hash probe per distinct prefix length in the set.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct IpSet {
+    /// In order of the lengths, so that equal sets are equal however they were made.
     by_prefix: Vec<(u8, HashSet<IpAddr>)>,
 }
 
@@ -54,40 +55,19 @@ impl IpSet {
 
     fn insert(&mut self, net: IpNet) {
         let len = net.prefix_len();
-        let slot = match self.by_prefix.iter().position(|(l, _)| *l == len) {
-            Some(slot) => slot,
-            None => {
-                self.by_prefix.push((len, HashSet::new()));
-                self.by_prefix.len() - 1
-            }
-        };
+        let slot = self.by_prefix.binary_search_by_key(&len, |(len, _)| *len).unwrap_or_else(|slot| {
+            self.by_prefix.insert(slot, (len, HashSet::new()));
+            slot
+        });
         self.by_prefix[slot].1.insert(net.network());
     }
 }
 
-/// In order, so that equal sets print alike and a reload can tell what changed.
-impl fmt::Debug for IpSet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let nets: BTreeSet<_> =
-            self.by_prefix.iter().flat_map(|(len, nets)| nets.iter().map(move |ip| (ip, len))).collect();
-        f.debug_set().entries(nets).finish()
-    }
-}
-
 /// A named list: its items as texts, and as networks where they are networks.
-#[derive(Default)]
+#[derive(Debug, Default, PartialEq)]
 pub struct Set {
     pub networks: IpSet,
     pub strings: HashSet<String>,
-    /// Equal lists have equal ones.
-    pub digest: String,
-}
-
-/// Short, however long the list.
-impl fmt::Debug for Set {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Set({} items, {})", self.strings.len(), self.digest)
-    }
 }
 
 impl FromIterator<IpNet> for IpSet {
@@ -123,6 +103,15 @@ mod tests {
         ] {
             assert_eq!(set.contains(ip.parse().unwrap()), inside, "{ip}");
         }
+    }
+
+    #[test]
+    fn sets_of_the_same_networks_are_equal() {
+        let set = |texts: [&str; 3]| texts.iter().filter_map(|text| parse_network(text)).collect::<IpSet>();
+        let one = set(["10.0.0.0/8", "192.0.2.7", "2001:db8::/32"]);
+        assert_eq!(one, set(["2001:db8::/32", "192.0.2.7", "10.0.0.0/8"]));
+        assert_ne!(one, set(["2001:db8::/32", "192.0.2.8", "10.0.0.0/8"]));
+        assert_ne!(one, set(["2001:db8::/33", "192.0.2.7", "10.0.0.0/8"]));
     }
 
     #[test]

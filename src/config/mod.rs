@@ -87,7 +87,7 @@ pub struct Config {
     pub files: Vec<PathBuf>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Server {
     /// Resolved: at least 1.
     pub workers: usize,
@@ -161,7 +161,7 @@ pub enum Strictness {
     Monitor,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Admin {
     pub listen: ListenAddr,
     pub token: Option<String>,

@@ -3,12 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use crate::config::Config;
 use crate::limit::rule::Limit;
 use crate::route::{Action, Route};
+use crate::upstream::Upstream;
 
 /// Differences of two configs. Displays as one line.
 #[derive(Debug, Default, PartialEq)]
@@ -27,8 +29,8 @@ struct Changes {
     removed: Vec<String>,
     changed: Vec<String>,
     /// Of the changed limits those whose keys begin with a whole budget: the state of an algorithm
-    /// says nothing to another, nor that of a key to another.
-    anew: Vec<String>,
+    /// says nothing to another, nor that of a key to another. `None` for what keeps no state.
+    anew: Option<Vec<String>>,
 }
 
 /// Names shown of each kind of change in the one-line form.
@@ -39,9 +41,9 @@ impl Diff {
         Diff {
             listeners: Changes::between(listeners(old), listeners(new)),
             routes: Changes::between(routes(old), routes(new)),
-            limits: Changes { anew: anew(old, new), ..Changes::between(limits(old), limits(new)) },
+            limits: Changes { anew: Some(anew(old, new)), ..Changes::between(limits(old), limits(new)) },
             upstreams: Changes::between(upstreams(old), upstreams(new)),
-            settings: Changes::between(settings(old), settings(new)),
+            settings: settings(old, new),
         }
     }
 
@@ -49,8 +51,8 @@ impl Diff {
         let mut kinds = serde_json::Map::new();
         for (_, plural, changes) in self.kinds() {
             let mut kind = json!({ "added": changes.added, "removed": changes.removed, "changed": changes.changed });
-            if plural == "limits" {
-                kind["starting_anew"] = json!(changes.anew);
+            if let Some(anew) = &changes.anew {
+                kind["starting_anew"] = json!(anew);
             }
             kinds.insert(plural.to_owned(), kind);
         }
@@ -73,10 +75,10 @@ impl fmt::Display for Diff {
         let mut separator = "";
         for (kind, plural, changes) in self.kinds() {
             for (names, verb) in [
-                (&changes.added, "added"),
+                (changes.added.as_slice(), "added"),
                 (&changes.removed, "removed"),
                 (&changes.changed, "changed"),
-                (&changes.anew, "starting anew"),
+                (changes.anew.as_deref().unwrap_or_default(), "starting anew"),
             ] {
                 if names.is_empty() {
                     continue;
@@ -96,7 +98,7 @@ impl fmt::Display for Diff {
 
 impl Changes {
     /// From name and content of each item.
-    fn between(old: BTreeMap<String, String>, new: BTreeMap<String, String>) -> Changes {
+    fn between<T: PartialEq>(old: BTreeMap<String, T>, new: BTreeMap<String, T>) -> Changes {
         let mut changes = Changes::default();
         for (name, content) in &new {
             match old.get(name) {
@@ -110,16 +112,17 @@ impl Changes {
     }
 }
 
-fn listeners(config: &Config) -> BTreeMap<String, String> {
-    config.listeners.iter().map(|addr| (addr.to_string(), String::new())).collect()
+/// All that there is to say of a listener is its address.
+fn listeners(config: &Config) -> BTreeMap<String, ()> {
+    config.listeners.iter().map(|addr| (addr.to_string(), ())).collect()
 }
 
-fn routes(config: &Config) -> BTreeMap<String, String> {
+fn routes(config: &Config) -> BTreeMap<String, impl PartialEq> {
     config.routes.iter().map(|route| (route.name.clone(), content(route, config))).collect()
 }
 
 /// Everything a route says, with names in place of what has a line of its own in the diff.
-fn content(route: &Route, config: &Config) -> String {
+fn content<'c>(route: &'c Route, config: &'c Config) -> impl PartialEq + use<'c> {
     let Route {
         name: _,
         matcher,
@@ -139,47 +142,43 @@ fn content(route: &Route, config: &Config) -> String {
         ratelimit_headers,
     } = route;
     let action = match action {
-        Action::Upstream(index) => config.upstreams.get(*index).map_or(String::new(), |u| u.name.clone()),
-        other => format!("{other:?}"),
+        Action::Upstream(index) => Err(config.upstreams.get(*index).map(|upstream| &upstream.name)),
+        other => Ok(other),
     };
     let limits: Vec<&str> = limits.iter().map(|limit| limit.name.as_str()).collect();
-    format!(
-        "{:?}",
-        (
-            (matcher, action, limits, allow, deny, rewrite),
-            (request_headers, response_headers, max_body, max_in_flight, timeouts, refuse, ratelimit_headers)
-        )
+    (
+        (matcher, action, limits, allow, deny, rewrite),
+        (request_headers, response_headers, max_body, max_in_flight, timeouts, refuse, ratelimit_headers),
     )
 }
 
-fn limits(config: &Config) -> BTreeMap<String, String> {
-    config.limits.iter().map(|limit| (limit.name.clone(), format!("{limit:?}"))).collect()
+fn limits(config: &Config) -> BTreeMap<String, &Limit> {
+    config.limits.iter().map(|limit| (limit.name.clone(), &**limit)).collect()
 }
 
 /// Limits of which the state of before is not looked at any more.
 fn anew(old: &Config, new: &Config) -> Vec<String> {
-    let before: BTreeMap<&str, _> = old.limits.iter().map(|limit| (limit.name.as_str(), limit)).collect();
-    let changed = |limit: &&std::sync::Arc<Limit>| {
-        before.get(limit.name.as_str()).is_some_and(|old| old.rule.name() != limit.rule.name() || old.key != limit.key)
+    let changed = |limit: &&Arc<Limit>| {
+        let before = old.limits.named(&limit.name);
+        before.is_some_and(|old| old.rule.name() != limit.rule.name() || old.key != limit.key)
     };
     new.limits.iter().filter(changed).map(|limit| limit.name.clone()).collect()
 }
 
-fn upstreams(config: &Config) -> BTreeMap<String, String> {
-    config.upstreams.iter().map(|upstream| (upstream.name.clone(), format!("{upstream:?}"))).collect()
+fn upstreams(config: &Config) -> BTreeMap<String, &Upstream> {
+    config.upstreams.iter().map(|upstream| (upstream.name.clone(), upstream)).collect()
 }
 
-fn settings(config: &Config) -> BTreeMap<String, String> {
-    [
-        ("server", format!("{:?}", config.server)),
-        ("admin", format!("{:?}", config.admin)),
-        ("store", format!("{:?}", config.store)),
-        ("headers", format!("{:?}", config.ratelimit_headers)),
-        ("jwt", format!("{:?}", config.jwt)),
-    ]
-    .into_iter()
-    .map(|(name, content)| (name.to_owned(), content))
-    .collect()
+fn settings(old: &Config, new: &Config) -> Changes {
+    let tables = [
+        ("admin", old.admin == new.admin),
+        ("headers", old.ratelimit_headers == new.ratelimit_headers),
+        ("jwt", old.jwt == new.jwt),
+        ("server", old.server == new.server),
+        ("store", old.store == new.store),
+    ];
+    let changed = tables.into_iter().filter(|(_, same)| !same).map(|(name, _)| name.to_owned());
+    Changes { changed: changed.collect(), ..Changes::default() }
 }
 
 #[cfg(test)]
@@ -196,12 +195,24 @@ mod tests {
             items(&[("a", "1"), ("b", "1"), ("c", "1")]),
             items(&[("b", "2"), ("c", "1"), ("d", "1")]),
         );
-        let diff = Diff { limits: changes, ..Diff::default() };
+        let diff = Diff { limits: Changes { anew: Some(Vec::new()), ..changes }, ..Diff::default() };
         assert_eq!(diff.to_string(), "limit added: d; limit removed: a; limit changed: b");
         assert_eq!(
             diff.json()["limits"],
             json!({ "added": ["d"], "removed": ["a"], "changed": ["b"], "starting_anew": [] })
         );
+    }
+
+    #[test]
+    fn a_limit_that_decided_is_not_changed_by_that() {
+        let text = "[[route]]\nupstream = \"echo:\"\nlimits = [\"daily\"]\n\
+                    [limit.daily]\nalgorithm = \"calendar\"\nrate = \"10/day\"\n";
+        let config = |text: &str| crate::config::from_text("test", text).unwrap();
+        let (old, new) = (config(text), config(text));
+        old.limits[0].rule.decide(None, 1_795_000_000_000, 1, 0);
+        assert_eq!(Diff::between(&old, &new).to_string(), "nothing but comments or layout");
+        let new = config(&text.replace("10/day", "11/day"));
+        assert_eq!(Diff::between(&old, &new).to_string(), "limit changed: daily");
     }
 
     #[test]

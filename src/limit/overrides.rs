@@ -177,10 +177,17 @@ impl Default for Overrides {
     }
 }
 
-/// Only what the config says, in order.
+/// Only what the config says.
 impl fmt::Debug for Overrides {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.fixed.budgets.iter().collect::<BTreeMap<_, _>>()).finish()
+        f.debug_tuple("Overrides").field(&self.fixed.budgets).finish()
+    }
+}
+
+/// Whether the config says the same; what is live stays so over a reload.
+impl PartialEq for Overrides {
+    fn eq(&self, other: &Overrides) -> bool {
+        self.fixed.budgets == other.fixed.budgets
     }
 }
 

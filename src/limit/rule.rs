@@ -52,7 +52,7 @@ impl Deref for LimitTable {
 }
 
 /// One `[limit.NAME]`.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub struct Limit {
     pub name: String,
     /// Of the name alone; see [`id`].

@@ -12,10 +12,10 @@ use super::key::Facts;
 use crate::net::{IpSet, Set};
 
 /// Conditions that must all hold; none: the limit always applies.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub struct When(pub Vec<Condition>);
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub enum Condition {
     Text {
         subject: Subject,
@@ -30,7 +30,7 @@ pub enum Condition {
 }
 
 /// What is looked at: the canonical forms.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub enum Subject {
     Method,
     Path,
@@ -43,7 +43,7 @@ pub enum Subject {
     Claim(String),
 }
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub enum Test {
     /// There is a value, and one of the patterns takes it.
     Any(Vec<Pattern>),
@@ -51,7 +51,7 @@ pub enum Test {
     None(Vec<Pattern>),
 }
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub enum Pattern {
     NotEmpty,
     Text(String),

@@ -42,7 +42,7 @@ pub struct Route {
 }
 
 /// All conditions must hold; an empty list is no condition.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub struct Matcher {
     pub hosts: Vec<HostPattern>,
     pub path: PathPattern,
@@ -69,6 +69,20 @@ pub enum PathPattern {
     Regex(Regex),
 }
 
+/// As written.
+impl PartialEq for PathPattern {
+    fn eq(&self, other: &PathPattern) -> bool {
+        match (self, other) {
+            (
+                PathPattern::Segments { segments, exact },
+                PathPattern::Segments { segments: other_segments, exact: other_exact },
+            ) => (segments, exact) == (other_segments, other_exact),
+            (PathPattern::Regex(regex), PathPattern::Regex(other)) => regex.as_str() == other.as_str(),
+            (PathPattern::Segments { .. } | PathPattern::Regex(_), _) => false,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Segment {
     Literal(String),
@@ -76,7 +90,7 @@ pub enum Segment {
     Param(String),
 }
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub enum Action {
     /// Index into `Config::upstreams`.
     Upstream(usize),
@@ -90,7 +104,7 @@ pub enum Action {
 }
 
 /// Prefixes without a trailing slash; empty = leave.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub struct Rewrite {
     pub strip_prefix: String,
     pub add_prefix: String,
@@ -98,7 +112,7 @@ pub struct Rewrite {
     pub upstream_host: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub struct HeaderEdit {
     pub remove: Vec<HeaderName>,
     pub set: Vec<(HeaderName, HeaderValue)>,
@@ -119,7 +133,7 @@ pub struct Timeouts {
 }
 
 /// How a limit's refusal looks. `body: None` = `application/problem+json`.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub struct Refuse {
     pub status: StatusCode,
     /// May hold `{retry_after}`, `{limit}`, `{route}`.

@@ -4,7 +4,7 @@
 pub(crate) mod balance;
 
 /// A set of servers that serve alike.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub struct Upstream {
     /// The `[upstream.NAME]`, or `host:port` for one written as a URL in its route.
     pub name: String,

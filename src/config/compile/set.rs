@@ -5,8 +5,6 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use sha2::{Digest, Sha256};
-
 use super::names::{Named, Names};
 use crate::config::reader::{At, Section};
 use crate::config::report::{Diagnostic, Kind, Place};
@@ -70,19 +68,16 @@ fn set(section: &Section) -> Option<Listed> {
 }
 
 fn listed(items: impl Iterator<Item = At<String>>) -> Listed {
-    let (mut networks, mut set, mut others, mut hash) = (Vec::new(), Set::default(), Vec::new(), Sha256::new());
+    let (mut networks, mut set, mut others) = (Vec::new(), Set::default(), Vec::new());
     for At { place, value } in items {
         match values::network(&value) {
             Ok(network) => networks.push(network),
             Err(fault) if others.len() < OTHERS_MAX => others.push((place, fault)),
             Err(_) => {}
         }
-        hash.update(&value);
-        hash.update(b"\n");
         set.strings.insert(value);
     }
     set.networks = networks.into_iter().collect();
-    set.digest = hash.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
     Listed { set: Arc::new(set), others: Rc::new(others), reported: Rc::default() }
 }
 
