@@ -18,3 +18,4 @@ pub mod route;
 mod snapshot;
 pub mod upstream;
 mod worker;
+mod written;

@@ -17,6 +17,7 @@ use sluicegate::limit::algo::Rule;
 use sluicegate::limit::algo::token_bucket::TokenBucket;
 use sluicegate::limit::key::{Cost, Key, KeyPart, Missing};
 use sluicegate::limit::rule::{Mode, OnError};
+use sluicegate::limit::source::{Prefixes, Source};
 use sluicegate::limit::store::settings::StoreKind;
 use sluicegate::route::{Action, Dialect, HostPattern, PathPattern, Segment};
 use sluicegate::upstream::Balance;
@@ -241,9 +242,9 @@ fn limits_compile_to_exact_integers() {
         "rate = \"1/s\"\nkey = [\"ip/24/56\", \"header:X-Api-Key\", \"all\"]\ncost = \"query:n\"\nmode = \"shadow\"\n\
          missing = \"refuse\"\non_error = \"closed\"",
     );
-    let header = KeyPart::Header("x-api-key".parse().unwrap());
-    assert_eq!(all.key, Key(vec![KeyPart::Ip { v4: 24, v6: 56 }, header, KeyPart::All]));
-    assert_eq!((&all.cost, all.mode), (&Cost::Query("n".into()), Mode::Shadow));
+    let sources = [Source::Ip(Prefixes { v4: 24, v6: 56 }), Source::Header("x-api-key".parse().unwrap())];
+    assert_eq!(all.key, Key(sources.map(KeyPart::Source).into_iter().chain([KeyPart::All]).collect()));
+    assert_eq!((&all.cost, all.mode), (&Cost::Stated(Source::Query("n".into())), Mode::Shadow));
     assert_eq!((all.missing, all.on_error), (Missing::Refuse, OnError::Closed));
     assert_eq!(limit("rate = \"1/s\"").missing, Missing::Shared);
     assert_eq!(

@@ -29,6 +29,7 @@ use sluicegate::limit::algo::{NAMES, Rule, State};
 use sluicegate::limit::decision::{Check, Decision, ErrorKind, Op};
 use sluicegate::limit::key::Cost;
 use sluicegate::limit::rule::{Limit, Mode};
+use sluicegate::limit::source::Source;
 use sluicegate::limit::store::memory::Memory;
 use sluicegate::limit::store::redis::wire::{Call, decode};
 use sluicegate::metrics::Metrics;
@@ -297,7 +298,7 @@ fn a_call_carries_no_more_work_than_its_bound() {
             (stores::log(100_000, false), Cost::Fixed(1), 20..=20),
             (stores::log(100_000, true), Cost::Fixed(1), 3..=4),
             (stores::log(100, false), Cost::Fixed(1), 1..=2),
-            (stores::leases(999, 15_000), Cost::Query("n".to_owned()), 2..=3),
+            (stores::leases(999, 15_000), Cost::Stated(Source::Query("n".to_owned())), 2..=3),
             (stores::leases(999, 15_000), Cost::Fixed(1), 1..=1),
         ] {
             let mut log = Arc::into_inner(limit("log", rule, Mode::Enforce)).unwrap();

@@ -5,23 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use http::{HeaderName, HeaderValue};
+use http::HeaderValue;
 use ipnet::IpNet;
 
-use crate::limit::key::{IP_DEFAULT, KeyPart};
+use crate::limit::key::{Key, KeyPart};
+use crate::limit::source::{Kind, Source};
 use crate::net::{ListenAddr, parse_network};
 use crate::upstream::Server;
-
-/// Why a value is refused, and what to write instead.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
-    pub what: String,
-    pub help: String,
-}
-
-pub fn fault<T>(what: impl Into<String>, help: impl Into<String>) -> Result<T, Fault> {
-    Err(Fault { what: what.into(), help: help.into() })
-}
+pub use crate::written::{Fault, fault, header_name, param_name};
 
 /// The bytes that `%XX` stand for, and the rest as it is; `None` where a `%` has no two digits.
 pub fn percent_decoded(text: &str) -> Option<Vec<u8>> {
@@ -234,13 +225,6 @@ pub fn is_name(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b))
 }
 
-pub fn header_name(text: &str) -> Result<HeaderName, Fault> {
-    match HeaderName::from_bytes(text.as_bytes()) {
-        Ok(name) => Ok(name),
-        Err(_) => fault(format!("`{text}` is not a header name"), "header names have letters, digits and `-`"),
-    }
-}
-
 pub fn header_value(text: &str) -> Result<HeaderValue, Fault> {
     match HeaderValue::from_str(text) {
         Ok(value) if text.trim() == text => Ok(value),
@@ -251,74 +235,28 @@ pub fn header_value(text: &str) -> Result<HeaderValue, Fault> {
     }
 }
 
-pub fn cookie_name(text: &str) -> Result<String, Fault> {
-    // The same characters as in header names, but cookies tell upper case from lower.
-    match HeaderName::from_bytes(text.as_bytes()) {
-        Ok(_) => Ok(text.to_owned()),
-        Err(_) => fault(format!("`{text}` is not a cookie name"), "cookie names have letters, digits, `-` and `_`"),
-    }
-}
-
-/// The name of a parameter in the template of a path.
-pub fn param_name(text: &str) -> Result<String, Fault> {
-    match text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
-        true => fault(
-            format!("`{{{text}}}` is not a parameter"),
-            "parameter names have letters, digits and `_`: \"/users/{id}\"",
-        ),
-        false => Ok(text.to_owned()),
-    }
-}
-
-/// The name of a query parameter or claim, decoded.
-pub fn input_name(text: &str, kind: &str) -> Result<String, Fault> {
-    match text.len() {
-        1..=128 if !text.chars().any(char::is_control) => Ok(text.to_owned()),
-        _ => fault(format!("`{text}` is not the name of a {kind}"), "names have 1 to 128 bytes, no control characters"),
-    }
-}
-
-const KEY_HELP: &str = "key parts are ip, ip/24/56 (prefixes for IPv4 and IPv6), host, path, method, route, param:NAME, header:NAME, \
-     cookie:NAME, query:NAME, jwt:CLAIM, all";
-
 /// One part of a limit's key.
 pub fn key_part(text: &str) -> Result<KeyPart, Fault> {
-    Ok(match text {
-        "ip" => KeyPart::Ip { v4: IP_DEFAULT.0, v6: IP_DEFAULT.1 },
-        "host" => KeyPart::Host,
-        "path" => KeyPart::Path,
-        "method" => KeyPart::Method,
-        "route" => KeyPart::Route,
-        "all" => KeyPart::All,
-        _ => {
-            if let Some(name) = text.strip_prefix("header:") {
-                return header_name(name).map(KeyPart::Header);
-            }
-            if let Some(name) = text.strip_prefix("cookie:") {
-                return cookie_name(name).map(KeyPart::Cookie);
-            }
-            if let Some(name) = text.strip_prefix("query:") {
-                return input_name(name, "query parameter").map(KeyPart::Query);
-            }
-            if let Some(name) = text.strip_prefix("param:") {
-                return param_name(name).map(KeyPart::Param);
-            }
-            if let Some(name) = text.strip_prefix("jwt:") {
-                return input_name(name, "claim").map(KeyPart::Claim);
-            }
-            if text.starts_with("tls:") {
-                return fault(format!("`{text}` needs TLS, which there is not yet"), KEY_HELP);
-            }
-            if let Some((v4, v6)) = text.strip_prefix("ip/").and_then(|lengths| lengths.split_once('/')) {
-                let length = |text: &str, max: u8| text.parse().ok().filter(|n| (1..=max).contains(n));
-                return match (length(v4, 32), length(v6, 128)) {
-                    (Some(v4), Some(v6)) => Ok(KeyPart::Ip { v4, v6 }),
-                    _ => fault("prefixes go from 1 to 32 for IPv4 and from 1 to 128 for IPv6", "like \"ip/24/56\""),
-                };
-            }
-            return fault(format!("unknown key part `{text}`"), KEY_HELP);
-        }
-    })
+    let help = || {
+        let forms = Key::SOURCES.iter().map(|kind| kind.form());
+        format!("key parts are {}, {}", forms.collect::<Vec<_>>().join(", "), KeyPart::ALL)
+    };
+    match Source::parse(text, Key::SOURCES) {
+        Some(source) => source.map(KeyPart::Source),
+        None if text == KeyPart::ALL => Ok(KeyPart::All),
+        None if text.starts_with("tls:") => fault(format!("`{text}` needs TLS, which there is not yet"), help()),
+        None => fault(format!("unknown key part `{text}`"), help()),
+    }
+}
+
+/// A source where `allowed` ones may stand; `help` says what else may.
+pub fn source(text: &str, allowed: &[Kind], help: &str) -> Result<Source, Fault> {
+    Source::parse(text, allowed).unwrap_or_else(|| fault(format!("unknown source `{text}`"), help))
+}
+
+/// How sources of these kinds are written, for messages.
+pub fn forms(kinds: &[Kind]) -> String {
+    kinds.iter().map(|kind| format!("\"{}\"", kind.form())).collect::<Vec<_>>().join(" or ")
 }
 
 #[cfg(test)]

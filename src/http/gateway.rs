@@ -33,8 +33,8 @@ use crate::http::upstream::forwarding::Forwarding;
 use crate::http::upstream::linger::Linger;
 use crate::limit::decision::{Check, Op};
 use crate::limit::jwt::Claims;
-use crate::limit::key::Facts;
 use crate::limit::rule::Mode;
+use crate::limit::source::Facts;
 use crate::limit::{Ask, Verdict, clock};
 use crate::route::{Action, Rewrite, Route};
 

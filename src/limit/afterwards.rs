@@ -3,17 +3,18 @@
 
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, StatusCode};
+use http::{HeaderMap, StatusCode};
 
 use super::algo::Rule;
-use super::key::COST_MAX;
+use super::key::units;
+use super::source::{Kind, Source};
 
 /// A limit that wants nothing afterwards has none of this.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Afterwards {
     pub charge: Charge,
-    /// The response header that states the true cost.
-    pub settle: Option<HeaderName>,
+    /// Where the answer states the true cost; of several the largest counts.
+    pub settle: Option<Source>,
     /// The charge is a lease: given back when the request ends, renewed until then.
     pub lease: bool,
     /// How long the lease outlives a client that left, while the upstream works on its request.
@@ -69,6 +70,9 @@ impl Outcomes {
 }
 
 impl Afterwards {
+    /// Where an answer may state a cost.
+    pub const SOURCES: &[Kind] = &[Kind::Header];
+
     /// What the algorithm itself wants.
     pub fn of(rule: &Rule) -> Afterwards {
         Afterwards { lease: rule.lease_ms().is_some(), ..Afterwards::default() }
@@ -95,27 +99,20 @@ impl Afterwards {
             return -cost;
         }
         match (end, &self.settle) {
-            (End::Answered { headers, .. }, Some(name)) => stated(headers, name).map_or(0, |actual| actual - cost),
+            (End::Answered { headers, .. }, Some(source)) => {
+                source.in_answer(headers).filter_map(units).max().map_or(0, |actual| actual - cost)
+            }
             _ => 0,
         }
     }
 }
 
-/// The cost a response states, of several the largest; `None` if it states none, or no number.
-fn stated(headers: &HeaderMap, name: &HeaderName) -> Option<i64> {
-    let costs = headers.get_all(name).iter().filter_map(|value| {
-        let digits = value.to_str().ok()?;
-        let number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-        number.then(|| digits.parse().map_or(COST_MAX, |cost: i64| cost.min(COST_MAX)))
-    });
-    costs.max()
-}
-
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
+    use http::{HeaderName, HeaderValue};
 
     use super::*;
+    use crate::limit::key::COST_MAX;
 
     const NAME: HeaderName = HeaderName::from_static("x-actual-cost");
 
@@ -151,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_stated_cost_is_settled_and_nonsense_is_not() {
-        let settle = Afterwards { settle: Some(NAME), ..Afterwards::default() };
+        let settle = Afterwards { settle: Some(Source::Header(NAME)), ..Afterwards::default() };
         for (stated, correction) in
             [("10", 7), ("3", 0), ("0", -3), ("99999999999999999999", COST_MAX - 3), ("-5", 0), ("1.5", 0), ("", 0)]
         {

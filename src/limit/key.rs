@@ -1,17 +1,9 @@
-//! Whose budget: the parts of a limit's key, read from a request, and the cost of the request. What
-//! the budget is called then is in `names`.
+//! Whose budget: the parts of a limit's key; and what a request costs. What the budget is called then is
+//! in `names`.
 
-use std::borrow::Cow;
-use std::fmt::{self, Write};
-use std::net::IpAddr;
-use std::sync::Arc;
+use std::fmt;
 
-use http::{HeaderMap, HeaderName};
-use ipnet::IpNet;
-
-use super::inputs::{self, Ambiguous, Found, Repeated};
-use super::jwt::Claims;
-use super::names;
+use super::source::{Ambiguous, Facts, Kind, Repeated, Source};
 
 /// The parts, in config order; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,23 +11,9 @@ pub struct Key(pub Vec<KeyPart>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyPart {
-    /// The client's network: addresses with the same leading bits share a budget.
-    Ip {
-        v4: u8,
-        v6: u8,
-    },
-    Host,
-    Path,
-    Method,
-    Route,
-    Header(HeaderName),
-    Cookie(String),
-    Query(String),
-    /// What `{NAME}` of the route's template takes.
-    Param(String),
-    /// A claim of a verified token.
-    Claim(String),
+    /// The same for every request.
     All,
+    Source(Source),
 }
 
 /// What happens when a part of the key is absent from the request.
@@ -49,175 +27,88 @@ pub enum Missing {
     Refuse,
 }
 
-/// What a request shows to keys and costs: the canonical forms that also route and forward it.
-pub struct Facts<'a> {
-    pub client: IpAddr,
-    pub method: &'a str,
-    pub host: &'a str,
-    pub path: &'a str,
-    pub query: Option<&'a str>,
-    pub headers: &'a HeaderMap,
-    pub route: &'a str,
-    /// Of the route's template.
-    pub params: &'a [Param],
-    /// Of the verified token, if there is one and a limit of the route asks for it.
-    pub claims: Option<Arc<Claims>>,
-}
-
-/// A `{NAME}` of a template.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Param {
-    pub name: String,
-    /// The segment of the path that it takes, from 0.
-    pub segment: usize,
-}
-
-/// Where the values of key parts come from: a request, or somebody who asks about one.
-pub trait Parts {
-    /// `None` when absent.
-    ///
-    /// # Errors
-    /// There is more than one, and `repeated` chooses none.
-    fn value(&self, part: &KeyPart, repeated: Repeated) -> Result<Option<PartValue<'_>>, Ambiguous>;
-}
-
-pub enum PartValue<'a> {
-    /// The client, of which the part says how much counts.
-    Ip(IpAddr),
-    Bytes(Cow<'a, [u8]>),
-}
-
 /// Cost of one request in units of the limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cost {
     Fixed(i64),
-    Header(HeaderName),
-    Query(String),
+    /// The request states it.
+    Stated(Source),
 }
 
-/// The cost of a request whose header or query states none, or states no number.
+/// The cost of a request that states none, or no number.
 const COST_DEFAULT: i64 = 1;
 /// Larger stated costs count as this much, which keeps every product below 2^53.
 pub const COST_MAX: i64 = 1_000_000_000;
 
-impl Parts for Facts<'_> {
-    fn value(&self, part: &KeyPart, repeated: Repeated) -> Result<Option<PartValue<'_>>, Ambiguous> {
-        let bytes = match part {
-            KeyPart::Ip { .. } => return Ok(Some(PartValue::Ip(self.client))),
-            KeyPart::Host => self.host.as_bytes(),
-            KeyPart::Path => self.path.as_bytes(),
-            KeyPart::Method => self.method.as_bytes(),
-            KeyPart::Route => self.route.as_bytes(),
-            KeyPart::Header(name) => return Ok(inputs::header(self.headers, name, repeated)?.map(PartValue::Bytes)),
-            KeyPart::Cookie(name) => return Ok(inputs::cookie(self.headers, name, repeated)?.map(PartValue::Bytes)),
-            KeyPart::Query(name) => return Ok(inputs::query(self.query, name, repeated)?.map(PartValue::Bytes)),
-            KeyPart::Param(name) => return Ok(self.param(name, repeated)?.map(PartValue::Bytes)),
-            KeyPart::Claim(name) => match self.claims.as_ref().and_then(|claims| claims.get(name)) {
-                Some(claim) => claim.as_bytes(),
-                None => return Ok(None),
-            },
-            KeyPart::All => return Ok(None),
-        };
-        Ok(Some(PartValue::Bytes(Cow::Borrowed(bytes))))
-    }
-}
+impl Key {
+    /// What a key may go by.
+    pub const SOURCES: &[Kind] = Kind::ALL;
 
-impl Facts<'_> {
-    /// What `{name}` of the route's template takes.
-    pub fn param(&self, name: &str, repeated: Repeated) -> Found<'_> {
-        match self.params.iter().find(|param| param.name == name) {
-            Some(param) => inputs::segment(self.path, param.segment, repeated),
-            None => Ok(None),
-        }
+    pub fn sources(&self) -> impl Iterator<Item = &Source> {
+        self.0.iter().filter_map(|part| match part {
+            KeyPart::All => None,
+            KeyPart::Source(source) => Some(source),
+        })
     }
 }
 
 impl KeyPart {
-    /// As in the config.
-    pub fn write_name(&self, text: &mut String) {
-        match self {
-            KeyPart::Ip { v4, v6 } => {
-                text.push_str("ip");
-                if (*v4, *v6) != IP_DEFAULT {
-                    let _ = write!(text, "/{v4}/{v6}");
-                }
-            }
-            KeyPart::Host => text.push_str("host"),
-            KeyPart::Path => text.push_str("path"),
-            KeyPart::Method => text.push_str("method"),
-            KeyPart::Route => text.push_str("route"),
-            KeyPart::All => text.push_str("all"),
-            KeyPart::Header(name) => write_name(text, "header:", name.as_str()),
-            KeyPart::Cookie(name) => write_name(text, "cookie:", name),
-            KeyPart::Query(name) => write_name(text, "query:", name),
-            KeyPart::Param(name) => write_name(text, "param:", name),
-            KeyPart::Claim(name) => write_name(text, "jwt:", name),
-        }
-    }
+    /// What [`KeyPart::All`] is called.
+    pub const ALL: &str = "all";
 
-    /// A value that somebody wrote, as requests show it.
+    /// A value that somebody wrote, as it stands in the names of budgets.
+    ///
+    /// # Errors
+    /// It is no value that the part can have.
     pub fn canonical(&self, written: Vec<u8>) -> Result<Vec<u8>, String> {
         match self {
-            KeyPart::Ip { v4, v6 } => {
-                let text = String::from_utf8_lossy(&written);
-                match text.parse::<IpAddr>() {
-                    Ok(ip) => Ok(network(ip, *v4, *v6).to_string().into_bytes()),
-                    Err(_) => Err(format!("`{text}` is not an address")),
-                }
-            }
-            KeyPart::Host => Ok(written.to_ascii_lowercase()),
-            _ => Ok(written),
+            KeyPart::All => Ok(written),
+            KeyPart::Source(source) => match source.written(written) {
+                Ok(value) => Ok(source.text(value).into_owned()),
+                Err(text) => Err(format!("`{text}` is not an address")),
+            },
         }
     }
 }
 
 impl fmt::Display for KeyPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut name = String::new();
-        self.write_name(&mut name);
-        f.write_str(&name)
+        match self {
+            KeyPart::All => f.write_str(KeyPart::ALL),
+            KeyPart::Source(source) => source.fmt(f),
+        }
     }
-}
-
-/// A name that could be taken for more than a name is written as a hash.
-fn write_name(text: &mut String, kind: &str, name: &str) {
-    text.push_str(kind);
-    match name.bytes().all(|byte| byte.is_ascii_graphic() && !b"{},=#!".contains(&byte)) {
-        true => text.push_str(name),
-        false => names::write_hash(text, name.as_bytes()),
-    }
-}
-
-/// Prefix lengths of the key part `ip`: an IPv4 address, an IPv6 network of one site.
-pub const IP_DEFAULT: (u8, u8) = (32, 64);
-
-/// The network of which `ip` is a part.
-pub fn network(ip: IpAddr, v4: u8, v6: u8) -> IpAddr {
-    let ip = ip.to_canonical();
-    let prefix = if ip.is_ipv4() { v4 } else { v6 };
-    IpNet::new(ip, prefix).map_or(ip, |net| net.network())
 }
 
 impl Cost {
+    /// Where a cost may be stated.
+    pub const SOURCES: &[Kind] = &[Kind::Header, Kind::Query];
+
+    pub fn source(&self) -> Option<&Source> {
+        match self {
+            Cost::Fixed(_) => None,
+            Cost::Stated(source) => Some(source),
+        }
+    }
+
     /// What a request can cost.
     pub fn most(&self) -> i64 {
         match self {
             Cost::Fixed(cost) => *cost,
-            Cost::Header(_) | Cost::Query(_) => COST_MAX,
+            Cost::Stated(_) => COST_MAX,
         }
     }
 
     /// # Errors
     /// The request states more than one, and `repeated` chooses none.
     pub fn of(&self, facts: &Facts, repeated: Repeated) -> Result<i64, Ambiguous> {
-        let stated = match self {
-            Cost::Fixed(cost) => return Ok(*cost),
-            Cost::Header(name) => inputs::header(facts.headers, name, repeated)?,
-            Cost::Query(name) => inputs::query(facts.query, name, repeated)?,
-        };
-        let stated = stated.as_deref().and_then(|stated| str::from_utf8(stated).ok());
-        let digits = stated.filter(|digits| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()));
-        Ok(digits.map_or(COST_DEFAULT, |digits| digits.parse().map_or(COST_MAX, |cost: i64| cost.min(COST_MAX))))
+        match self {
+            Cost::Fixed(cost) => Ok(*cost),
+            Cost::Stated(source) => {
+                let stated = facts.text(source, repeated)?;
+                Ok(stated.and_then(|stated| units(&stated)).unwrap_or(COST_DEFAULT))
+            }
+        }
     }
 }
 
@@ -225,20 +116,31 @@ impl Cost {
 impl fmt::Display for Cost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Cost::Fixed(cost) => write!(f, "{cost}"),
-            Cost::Header(name) => write!(f, "header:{name}"),
-            Cost::Query(name) => write!(f, "query:{name}"),
+            Cost::Fixed(cost) => cost.fmt(f),
+            Cost::Stated(source) => source.fmt(f),
         }
     }
 }
 
+/// A stated cost, [`COST_MAX`] at most; `None` for what is no number.
+pub fn units(digits: &[u8]) -> Option<i64> {
+    let digits = str::from_utf8(digits).ok()?;
+    let number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    number.then(|| digits.parse().map_or(COST_MAX, |cost: i64| cost.min(COST_MAX)))
+}
+
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
+    use std::net::IpAddr;
+    use std::sync::Arc;
+
+    use http::{HeaderMap, HeaderName, HeaderValue};
     use proptest::prelude::*;
 
     use super::*;
+    use crate::limit::jwt::Claims;
     use crate::limit::names::{Frame, Unnamed};
+    use crate::limit::source::{Param, Prefixes};
 
     const NAMES: [HeaderName; 2] = [HeaderName::from_static("x-a"), HeaderName::from_static("x-b")];
 
@@ -257,6 +159,10 @@ mod tests {
                 claims: None,
             }
         }
+    }
+
+    fn key(sources: &[Source]) -> Key {
+        Key(sources.iter().cloned().map(KeyPart::Source).collect())
     }
 
     fn state_key(frame: [&str; 3], key: &Key, missing: Missing, facts: &Facts) -> Result<String, Unnamed> {
@@ -285,14 +191,14 @@ mod tests {
         let claims = text.clone().map(|text| Arc::new(Claims::from_iter([("sub".to_owned(), text)])));
         let facts = Facts { host, path, query: query.as_deref(), claims, ..Facts::of(&headers) };
         let [a, b] = NAMES;
-        let key = Key(vec![
-            KeyPart::Host,
-            KeyPart::Header(a),
-            KeyPart::Query("a,b".to_owned()),
-            KeyPart::Path,
-            KeyPart::Header(b),
-            KeyPart::Claim("sub".to_owned()),
-            KeyPart::Cookie("sid".to_owned()),
+        let key = key(&[
+            Source::Host,
+            Source::Header(a),
+            Source::Query("a,b".to_owned()),
+            Source::Path,
+            Source::Header(b),
+            Source::Claim("sub".to_owned()),
+            Source::Cookie("sid".to_owned()),
         ]);
         state_key(["sg", "limit", "token_bucket"], &key, Missing::Shared, &facts).unwrap()
     }
@@ -347,11 +253,11 @@ mod tests {
         }
     }
 
-    fn ip_key(client: &str, part: KeyPart) -> String {
+    fn ip_key(client: &str, part: Source) -> String {
         let headers = HeaderMap::new();
         let client = client.parse().unwrap();
         let facts = Facts { client, ..Facts::of(&headers) };
-        state_key(["sg", "l", "gcra"], &Key(vec![part]), Missing::Skip, &facts).unwrap()
+        state_key(["sg", "l", "gcra"], &key(&[part]), Missing::Skip, &facts).unwrap()
     }
 
     #[test]
@@ -361,12 +267,12 @@ mod tests {
         let params = [Param { name: "post".to_owned(), segment: 1 }];
         let claims = Some(Arc::new(Claims::from_iter([("sub".to_owned(), "anna".to_owned())])));
         let facts = Facts { query: Some("uid=4+2"), path: "/posts/5", params: &params, claims, ..Facts::of(&headers) };
-        let key = Key(vec![
-            KeyPart::Cookie("sid".into()),
-            KeyPart::Query("uid".into()),
-            KeyPart::Claim("sub".into()),
-            KeyPart::Query("x,y".into()),
-            KeyPart::Param("post".into()),
+        let key = key(&[
+            Source::Cookie("sid".into()),
+            Source::Query("uid".into()),
+            Source::Claim("sub".into()),
+            Source::Query("x,y".into()),
+            Source::Param("post".into()),
         ]);
         let text = state_key(["sg", "l", "gcra"], &key, Missing::Shared, &facts).unwrap();
         assert!(text.starts_with("sg:{cookie:sid=7,query:uid#"), "{text}");
@@ -377,8 +283,8 @@ mod tests {
 
     #[test]
     fn clients_are_networks() {
-        let site = KeyPart::Ip { v4: 32, v6: 64 };
-        let wide = KeyPart::Ip { v4: 24, v6: 56 };
+        let site = Source::Ip(Prefixes::default());
+        let wide = Source::Ip(Prefixes { v4: 24, v6: 56 });
         assert_eq!(ip_key("10.1.2.3", site.clone()), "sg:{ip=10.1.2.3}:l:gcra");
         assert_eq!(ip_key("::ffff:10.1.2.3", site.clone()), "sg:{ip=10.1.2.3}:l:gcra");
         assert_eq!(ip_key("2001:db8::1:2:3:4", site), "sg:{ip=2001:db8::}:l:gcra");

@@ -16,11 +16,11 @@ use super::decision::{Check, Decision, ErrorKind, Op, Role, StoreError};
 use super::denials::{Asked, Denials};
 use super::desk::{Call, Desk, Place};
 use super::held::Held;
-use super::inputs::Ambiguous;
-use super::key::{Facts, Missing, Parts};
+use super::key::Missing;
 use super::names::Unnamed;
 use super::overrides::Budget;
 use super::rule::{Limit, Mode, OnError};
+use super::source::{Ambiguous, Facts, Values};
 use super::standing::Standing;
 use super::store::Store;
 use super::store::memory::Memory;
@@ -143,9 +143,9 @@ impl Limiter {
         }
     }
 
-    /// What `limit` has to say to whom `parts` name, apart from its `when`.
-    pub fn ask(&self, limit: &Arc<Limit>, parts: &impl Parts, cost: i64) -> Ask {
-        match self.check(limit, parts, cost) {
+    /// What `limit` has to say to whom `facts` name, apart from its `when`.
+    pub fn ask(&self, limit: &Arc<Limit>, facts: &impl Values, cost: i64) -> Ask {
+        match self.check(limit, facts, cost) {
             Ok((check, None)) => Ask::Check(check),
             Ok((_, Some(Outcome::Blocked))) => Ask::Blocked(Standing::InForce),
             Ok((_, Some(_))) => Ask::Unlimited,
@@ -159,11 +159,11 @@ impl Limiter {
     pub fn check(
         &self,
         limit: &Arc<Limit>,
-        parts: &impl Parts,
+        facts: &impl Values,
         cost: i64,
     ) -> Result<(Check, Option<Outcome>), Unnamed> {
         let overridden = limit.overrides.any();
-        let names = limit.names(&self.prefix, parts, overridden || limit.may_hold(&limit.rule))?;
+        let names = limit.names(&self.prefix, facts, overridden || limit.may_hold(&limit.rule))?;
         let mut check = Check::new(limit, names.state, cost);
         let own = names.values.as_deref().filter(|_| overridden).and_then(|values| limit.overrides.find(values));
         let instead = match own {

@@ -199,16 +199,16 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::limit::inputs::Repeated;
-    use crate::limit::key::{Facts, KeyPart, Missing};
+    use crate::limit::key::{KeyPart, Missing};
     use crate::limit::names::Frame;
+    use crate::limit::source::{Facts, Repeated, Source};
 
     fn names() -> [HeaderName; 2] {
         [HeaderName::from_static("x-a"), HeaderName::from_static("x-b")]
     }
 
     fn key() -> Key {
-        Key(names().map(KeyPart::Header).to_vec())
+        Key(names().map(|name| KeyPart::Source(Source::Header(name))).to_vec())
     }
 
     /// Budgets that tell themselves apart.

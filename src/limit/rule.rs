@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use crate::limit::afterwards::Afterwards;
 use crate::limit::algo::Rule;
-use crate::limit::inputs::Repeated;
-use crate::limit::key::{Cost, Key, KeyPart, Missing, Parts};
+use crate::limit::key::{Cost, Key, Missing};
 use crate::limit::names::{Frame, Names, Unnamed};
 use crate::limit::overrides::Overrides;
+use crate::limit::source::{Origin, Repeated, Source, Values};
 use crate::limit::when::When;
 
 /// All limits of a config, found by their names, shared by all that follow it.
@@ -77,13 +77,13 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// What names the budget of whom `parts` name; `values`: as overrides do, too.
+    /// What names the budget of whom `facts` name; `values`: as overrides do, too.
     ///
     /// # Errors
     /// They name none.
-    pub fn names(&self, prefix: &str, parts: &impl Parts, values: bool) -> Result<Names, Unnamed> {
+    pub fn names(&self, prefix: &str, facts: &impl Values, values: bool) -> Result<Names, Unnamed> {
         let frame = Frame { prefix, limit: &self.name, algorithm: self.rule.name() };
-        self.key.names(frame, parts, self.missing, self.repeated, values)
+        self.key.names(frame, facts, self.missing, self.repeated, values)
     }
 
     /// Whether the end of a request may change what it takes by `rule`.
@@ -91,32 +91,32 @@ impl Limit {
         self.afterwards.is_some() || rule.delays()
     }
 
+    /// What it reads of a request.
+    fn sources(&self) -> impl Iterator<Item = &Source> {
+        self.key.sources().chain(self.when.sources()).chain(self.cost.source())
+    }
+
     /// The parameters of a route's template that it looks at.
     pub fn params(&self) -> impl Iterator<Item = &str> {
-        let of_key = self.key.0.iter().filter_map(|part| match part {
-            KeyPart::Param(name) => Some(name.as_str()),
+        self.sources().filter_map(|source| match source {
+            Source::Param(name) => Some(name.as_str()),
             _ => None,
-        });
-        of_key.chain(self.when.params())
+        })
     }
 
     /// Whether what it reads of a request may stand there more than once.
     pub fn reads_repeatable(&self) -> bool {
-        let of_key = self.key.0.iter().any(|part| {
-            matches!(part, KeyPart::Header(_) | KeyPart::Cookie(_) | KeyPart::Query(_) | KeyPart::Param(_))
-        });
-        of_key || !matches!(self.cost, Cost::Fixed(_)) || self.when.reads_repeatable()
+        self.sources().any(|source| matches!(source.kind().origin(), Origin::Target | Origin::Fields))
     }
 
     /// Whether it looks at a header field.
     pub fn needs_headers(&self) -> bool {
-        let of_key = self.key.0.iter().any(|part| matches!(part, KeyPart::Header(_) | KeyPart::Cookie(_)));
-        of_key || matches!(self.cost, Cost::Header(_)) || self.when.needs_headers()
+        self.sources().any(|source| source.kind().origin() == Origin::Fields)
     }
 
     /// Whether it looks at a token.
     pub fn needs_claims(&self) -> bool {
-        self.key.0.iter().any(|part| matches!(part, KeyPart::Claim(_))) || self.when.needs_claims()
+        self.sources().any(|source| source.kind().origin() == Origin::Token)
     }
 }
 

@@ -1,14 +1,10 @@
 //! Whether a limit applies to a request: the compiled `when`. The config compiler builds it, the
 //! limiter asks it before it asks the limit.
 
-use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use http::HeaderName;
-
-use super::inputs::{self, Ambiguous, Found, Repeated};
-use super::key::Facts;
+use super::source::{Ambiguous, Facts, Kind, Repeated, Source};
 use crate::net::{IpSet, Set};
 
 /// Conditions that must all hold; none: the limit always applies.
@@ -18,7 +14,7 @@ pub struct When(pub Vec<Condition>);
 #[derive(Debug, PartialEq)]
 pub enum Condition {
     Text {
-        subject: Subject,
+        source: Source,
         test: Test,
     },
     /// The client's address lies in one of the sets, or (`inside` false) in none.
@@ -27,20 +23,6 @@ pub enum Condition {
         nets: IpSet,
         inside: bool,
     },
-}
-
-/// What is looked at: the canonical forms.
-#[derive(Debug, PartialEq)]
-pub enum Subject {
-    Method,
-    Path,
-    Host,
-    Route,
-    Header(HeaderName),
-    Cookie(String),
-    Query(String),
-    Param(String),
-    Claim(String),
 }
 
 #[derive(Debug, PartialEq)]
@@ -63,6 +45,19 @@ pub enum Pattern {
 }
 
 impl When {
+    /// What texts are compared of; the client is compared with networks.
+    pub const SOURCES: [Kind; 9] = [
+        Kind::Method,
+        Kind::Path,
+        Kind::Host,
+        Kind::Route,
+        Kind::Header,
+        Kind::Cookie,
+        Kind::Query,
+        Kind::Param,
+        Kind::Claim,
+    ];
+
     /// # Errors
     /// Whether it holds depends on a value that stands there more than once, of which `repeated`
     /// chooses none.
@@ -79,34 +74,10 @@ impl When {
         holds
     }
 
-    /// The parameters of a route's template that are asked for.
-    pub fn params(&self) -> impl Iterator<Item = &str> {
-        self.subjects().filter_map(|subject| match subject {
-            Subject::Param(name) => Some(name.as_str()),
-            _ => None,
-        })
-    }
-
-    /// Whether something is asked for that may stand there more than once.
-    pub fn reads_repeatable(&self) -> bool {
-        self.subjects().any(|subject| {
-            matches!(subject, Subject::Header(_) | Subject::Cookie(_) | Subject::Query(_) | Subject::Param(_))
-        })
-    }
-
-    /// Whether a header field is asked for.
-    pub fn needs_headers(&self) -> bool {
-        self.subjects().any(|subject| matches!(subject, Subject::Header(_) | Subject::Cookie(_)))
-    }
-
-    /// Whether a claim of a token is asked for.
-    pub fn needs_claims(&self) -> bool {
-        self.subjects().any(|subject| matches!(subject, Subject::Claim(_)))
-    }
-
-    fn subjects(&self) -> impl Iterator<Item = &Subject> {
+    /// What texts are read of. The client, which every request has, is not among it.
+    pub fn sources(&self) -> impl Iterator<Item = &Source> {
         self.0.iter().filter_map(|condition| match condition {
-            Condition::Text { subject, .. } => Some(subject),
+            Condition::Text { source, .. } => Some(source),
             Condition::Client { .. } => None,
         })
     }
@@ -115,8 +86,8 @@ impl When {
 impl Condition {
     fn holds(&self, facts: &Facts, repeated: Repeated) -> Result<bool, Ambiguous> {
         Ok(match self {
-            Condition::Text { subject, test } => {
-                let value = subject.of(facts, repeated)?;
+            Condition::Text { source, test } => {
+                let value = facts.text(source, repeated)?;
                 match test {
                     Test::Any(patterns) => {
                         value.is_some_and(|value| patterns.iter().any(|pattern| pattern.takes(&value)))
@@ -133,26 +104,6 @@ impl Condition {
 
 fn client_in(sets: &[Arc<Set>], nets: &IpSet, client: IpAddr) -> bool {
     nets.contains(client) || sets.iter().any(|set| set.networks.contains(client))
-}
-
-impl Subject {
-    fn of<'f>(&self, facts: &'f Facts, repeated: Repeated) -> Found<'f> {
-        let plain = match self {
-            Subject::Method => facts.method,
-            Subject::Path => facts.path,
-            Subject::Host => facts.host,
-            Subject::Route => facts.route,
-            Subject::Header(name) => return inputs::header(facts.headers, name, repeated),
-            Subject::Cookie(name) => return inputs::cookie(facts.headers, name, repeated),
-            Subject::Query(name) => return inputs::query(facts.query, name, repeated),
-            Subject::Param(name) => return facts.param(name, repeated),
-            Subject::Claim(name) => match facts.claims.as_ref().and_then(|claims| claims.get(name)) {
-                Some(claim) => claim,
-                None => return Ok(None),
-            },
-        };
-        Ok(Some(Cow::Borrowed(plain.as_bytes())))
-    }
 }
 
 impl Pattern {

@@ -1,5 +1,7 @@
 //! The answer of a replay as JSON. Called by the command line.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use super::counts::Counts;
@@ -47,6 +49,7 @@ impl Outcome {
         let count = |(count, exact): (u64, bool)| json!({ "count": count, "exact": exact });
         let top = tally.top.top(self.top);
         let top: Vec<Value> = top.iter().map(|(key, count)| json!({ "key": key, "refused": count })).collect();
+        let absent: BTreeMap<_, _> = tally.absent().into_iter().map(|(name, (_, count))| (name, count)).collect();
         let settle = limit.afterwards.as_ref().is_some_and(|wants| wants.settle.is_some());
         json!({
             "name": limit.name, "algorithm": limit.rule.name(), "quota": policy.quota, "window_ms": policy.window_ms,
@@ -55,7 +58,7 @@ impl Outcome {
             "keys": count(tally.keys.count()), "refused_keys": count(tally.refused_keys.count()),
             "tightest": self.tightest_json(tally),
             "not_in_log": {
-                "key_parts": gaps.absent, "cost": gaps.cost, "duration": gaps.duration, "status": gaps.status,
+                "key_parts": absent, "cost": gaps.cost, "duration": gaps.duration, "status": gaps.status,
                 "unreachable": gaps.unreachable, "limited": gaps.limited, "settle": settle,
             },
             "top": top, "top_missed": tally.top.missed,

@@ -20,7 +20,7 @@ use super::verdicts::Verdicts;
 use crate::config::Config;
 use crate::http::downstream::canonical;
 use crate::http::downstream::reject::Judge;
-use crate::limit::key::Facts;
+use crate::limit::source::Facts;
 use crate::limit::store::Store;
 use crate::limit::store::memory::Memory;
 use crate::limit::store::shares::divided;

@@ -8,8 +8,8 @@ use crate::limit::Verdict;
 use crate::limit::afterwards::{Charge, Outcomes};
 use crate::limit::answer::Answer;
 use crate::limit::decision::Check;
-use crate::limit::key::{Cost, Facts, KeyPart, Parts};
 use crate::limit::rule::Limit;
+use crate::limit::source::{Facts, Source};
 
 use super::ends::Ending;
 use super::entry::Entry;
@@ -35,8 +35,8 @@ pub struct Tally {
 /// Requests of which the log does not say what the limit wants to know.
 #[derive(Default)]
 pub struct Gaps {
-    /// By part of the key.
-    pub absent: BTreeMap<String, u64>,
+    /// By place among the sources of the key.
+    absent: Vec<u64>,
     pub cost: u64,
     /// For a limit that follows the end of a request.
     pub duration: u64,
@@ -64,7 +64,7 @@ impl Tally {
             refused_keys: Distinct::default(),
             top: Frequent::new(COUNTED_MIN.max(top * COUNTED_PER_NAMED)),
             tightest: Tightest::new(&limit.rule, max_keys),
-            gaps: Gaps::default(),
+            gaps: Gaps { absent: vec![0; limit.key.sources().count()], ..Gaps::default() },
         }
     }
 
@@ -82,11 +82,12 @@ impl Tally {
         if no_host || check.key.contains('!') {
             self.note_absent(facts, no_host);
         }
-        self.gaps.cost += u64::from(match &self.limit.cost {
-            Cost::Fixed(_) => false,
-            Cost::Header(name) => !facts.headers.contains_key(name),
-            Cost::Query(_) => facts.query.is_none(),
-        });
+        let unstated = |source: &Source| match source {
+            // The log shows the whole query, or none.
+            Source::Query(_) => facts.query.is_none(),
+            source => facts.text(source, self.limit.repeated) == Ok(None),
+        };
+        self.gaps.cost += u64::from(self.limit.cost.source().is_some_and(unstated));
         self.note_end(entry);
         hash
     }
@@ -143,15 +144,16 @@ impl Tally {
     /// Counts the parts that are missing.
     fn note_absent(&mut self, facts: &Facts, no_host: bool) {
         let Limit { key, repeated, .. } = &*self.limit;
-        let absent = &mut self.gaps.absent;
-        if no_host && key.0.contains(&KeyPart::Host) {
-            *absent.entry("host".to_owned()).or_default() += 1;
+        for (source, count) in key.sources().zip(&mut self.gaps.absent) {
+            let unknown = no_host && *source == Source::Host;
+            *count += u64::from(unknown || facts.text(source, *repeated) == Ok(None));
         }
-        for part in key.0.iter().filter(|part| **part != KeyPart::All) {
-            if let Ok(None) = facts.value(part, *repeated) {
-                *absent.entry(part.to_string()).or_default() += 1;
-            }
-        }
+    }
+
+    /// The sources of the key that requests lack, by name, and how many lack them.
+    pub fn absent(&self) -> BTreeMap<String, (&Source, u64)> {
+        let counts = self.limit.key.sources().zip(self.gaps.absent.iter().copied());
+        counts.filter(|(_, count)| *count > 0).map(|found| (found.0.to_string(), found)).collect()
     }
 }
 

@@ -10,6 +10,7 @@ use super::units::{duration, percent, time};
 use crate::limit::algo::Rule;
 use crate::limit::key::Missing;
 use crate::limit::rule::Mode;
+use crate::limit::source::Source;
 
 impl Outcome {
     pub fn text(&self) -> String {
@@ -77,9 +78,9 @@ impl Outcome {
 
     fn notes(&self, tally: &Tally, text: &mut String) {
         let Tally { limit, gaps, .. } = tally;
-        let Gaps { absent, cost, duration, status, unreachable, limited } = gaps;
-        for (part, count) in absent {
-            let fate = fate(part, limit.missing);
+        let Gaps { cost, duration, status, unreachable, limited, .. } = gaps;
+        for (part, (source, count)) in tally.absent() {
+            let fate = fate(source, limit.missing);
             let _ = writeln!(text, "  note      key part {part} is not in the log: {count} requests {fate}");
         }
         if let Some(wants) = limit.afterwards.as_ref().filter(|_| tally.seen > 0) {
@@ -88,11 +89,13 @@ impl Outcome {
             } else if wants.lease && *duration > 0 {
                 let _ = writeln!(text, "  note      {duration} requests without duration were taken as ended at once");
             }
-            if let Some(name) = &wants.settle {
-                let _ = writeln!(
-                    text,
-                    "  note      settle: the response header {name} is not in the log: costs stay as asked"
-                );
+            if let Some(source) = &wants.settle {
+                let what = match source {
+                    Source::Header(name) => format!("header {name}"),
+                    other => other.to_string(),
+                };
+                let _ =
+                    writeln!(text, "  note      settle: the response {what} is not in the log: costs stay as asked");
             }
         }
         for (count, what) in [
@@ -183,12 +186,12 @@ fn numbers(rule: &Rule) -> String {
     }
 }
 
-fn fate(part: &str, missing: Missing) -> &'static str {
-    match missing {
-        _ if part == "host" => "share the budget of no host",
-        Missing::Shared => "share one budget",
-        Missing::Skip => "skipped",
-        Missing::Refuse => "refused",
+fn fate(source: &Source, missing: Missing) -> &'static str {
+    match (source, missing) {
+        (Source::Host, _) => "share the budget of no host",
+        (_, Missing::Shared) => "share one budget",
+        (_, Missing::Skip) => "skipped",
+        (_, Missing::Refuse) => "refused",
     }
 }
 

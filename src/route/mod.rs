@@ -10,8 +10,8 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use regex::Regex;
 
-use crate::limit::key::Param;
 use crate::limit::rule::Limit;
+use crate::limit::source::Param;
 use crate::net::IpSet;
 
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use http::{Method, StatusCode};
 
 use crate::config::Config;
-use crate::limit::inputs::Repeated;
 use crate::limit::rule::{Limit, Mode, OnError};
+use crate::limit::source::Repeated;
 use crate::limit::store::settings::StoreKind;
 use crate::limit::{Checked, Outcome, Standing};
 use crate::metrics::{Decision, LimitRecord, Reason, RouteRecord};

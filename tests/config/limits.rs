@@ -7,8 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use http::{HeaderMap, HeaderValue};
 use proptest::prelude::*;
 use sluicegate::config::{self, Config};
-use sluicegate::limit::inputs::Repeated;
-use sluicegate::limit::key::{Facts, Key, KeyPart};
+use sluicegate::limit::key::{Key, KeyPart};
+use sluicegate::limit::source::{Facts, Prefixes, Repeated, Source};
 
 const ROUTE: &str = "[[route]]\nupstream = \"echo:\"\n";
 
@@ -27,13 +27,13 @@ fn key_parts_have_names() {
         "[limit.x]\nrate = \"1/s\"\nkey = [\"cookie:Sid\", \"query:a[b]\", \"param:post_id\", \"ip/24/56\", \"header:X-Key\"]",
     );
     let key = [
-        KeyPart::Cookie("Sid".into()),
-        KeyPart::Query("a[b]".into()),
-        KeyPart::Param("post_id".into()),
-        KeyPart::Ip { v4: 24, v6: 56 },
-        KeyPart::Header("x-key".parse().unwrap()),
+        Source::Cookie("Sid".into()),
+        Source::Query("a[b]".into()),
+        Source::Param("post_id".into()),
+        Source::Ip(Prefixes { v4: 24, v6: 56 }),
+        Source::Header("x-key".parse().unwrap()),
     ];
-    assert_eq!(config.limits[0].key, Key(key.to_vec()));
+    assert_eq!(config.limits[0].key, Key(key.map(KeyPart::Source).to_vec()));
 }
 
 const RSA: &str = "-----BEGIN PUBLIC KEY-----

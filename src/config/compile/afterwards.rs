@@ -11,6 +11,7 @@ use crate::config::tree::{Node, Value};
 use crate::config::values::{self, Fault, fault};
 use crate::limit::afterwards::{Afterwards, Charge, Outcomes};
 use crate::limit::algo::Rule;
+use crate::limit::source::Source;
 
 /// The default of `response_timeout`: with both left alone, no slot comes back while the gateway would
 /// itself still wait for the answer.
@@ -127,9 +128,7 @@ fn word(text: &str, words: &[&str]) -> Result<Word, Fault> {
     }
 }
 
-fn settle_source(text: &str) -> Result<http::HeaderName, Fault> {
-    match text.strip_prefix("header:") {
-        Some(name) => values::header_name(name),
-        None => fault(format!("unknown source `{text}`"), "write \"header:NAME\", a header of the response"),
-    }
+fn settle_source(text: &str) -> Result<Source, Fault> {
+    let help = format!("write {}, a header of the response", values::forms(Afterwards::SOURCES));
+    values::source(text, Afterwards::SOURCES, &help)
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::afterwards::afterwards;
 use super::context::Context;
-use super::jwt::JWT_HELP;
 use super::names::{Named, Names};
 use super::rule::{rule, strangers};
 use super::server::{ON_ERROR, usize_of};
@@ -14,11 +13,11 @@ use crate::config::reader::{At, Section};
 use crate::config::report::Diagnostic;
 use crate::config::schema;
 use crate::config::tree::{Node, Value};
-use crate::config::values::{self, Fault, fault};
+use crate::config::values::{self, Fault};
 use crate::limit::algo::NAMES;
-use crate::limit::inputs::Repeated;
 use crate::limit::key::{COST_MAX, Cost, Key, KeyPart, Missing};
 use crate::limit::rule::{Limit, Mode, id};
+use crate::limit::source::{Prefixes, Repeated, Source};
 
 const KEY_PARTS_MAX: usize = 16;
 /// A key in each shard of the memory store.
@@ -118,7 +117,7 @@ fn limit(section: &Section, name: &str, context: &Context, after: Option<&At<Str
 
 fn key(section: &Section, context: &Context) -> Option<Key> {
     let Some(node) = section.node("key") else {
-        return values::key_part("ip").ok().map(|ip| Key(vec![ip]));
+        return Some(Key(vec![KeyPart::Source(Source::Ip(Prefixes::default()))]));
     };
     let parts = section.strings("key", values::key_part)?;
     if parts.is_empty() {
@@ -134,36 +133,30 @@ fn key(section: &Section, context: &Context) -> Option<Key> {
     }
     let mut key: Vec<KeyPart> = Vec::with_capacity(parts.len());
     for At { place, value } in parts {
-        if matches!(value, KeyPart::Claim(_)) && !context.has_jwt {
-            return section.fault_at("key", place, "there is no [jwt] that says how tokens are verified", JWT_HELP);
+        let part = match value {
+            KeyPart::All => Ok(KeyPart::All),
+            KeyPart::Source(source) => context.readable(source).map(KeyPart::Source),
+        };
+        match part {
+            Err(Fault { what, help }) => return section.fault_at("key", place, &what, &help),
+            Ok(part) if key.contains(&part) => {
+                return section.fault_at("key", place, "this part stands there twice", "remove one of the two");
+            }
+            Ok(part) => key.push(part),
         }
-        if key.contains(&value) {
-            return section.fault_at("key", place, "this part stands there twice", "remove one of the two");
-        }
-        key.push(value);
     }
     Some(Key(key))
 }
 
 fn cost(section: &Section) -> Option<Cost> {
+    let source = |text: &str| {
+        let help = format!("write an integer without quotes, {}", values::forms(Cost::SOURCES));
+        values::source(text, Cost::SOURCES, &help).map(Cost::Stated)
+    };
     match section.node("cost") {
         None => Some(Cost::Fixed(1)),
         Some(Node { value: Value::Integer(_), .. }) => section.integer("cost", 0..=COST_MAX).map(Cost::Fixed),
-        Some(Node { value: Value::String(_), .. }) => section.parse("cost", cost_source),
-        Some(node) => section.wrong_type("cost", "an integer, \"header:NAME\" or \"query:NAME\"", node),
-    }
-}
-
-fn cost_source(text: &str) -> Result<Cost, Fault> {
-    const HELP: &str = "write an integer without quotes, \"header:NAME\" or \"query:NAME\"";
-    if let Some(name) = text.strip_prefix("header:") {
-        return values::header_name(name).map(Cost::Header);
-    }
-    match text.strip_prefix("query:") {
-        Some(name) if !name.is_empty() && name.bytes().all(|b| b.is_ascii_graphic() && !b"&=#".contains(&b)) => {
-            Ok(Cost::Query(name.to_owned()))
-        }
-        Some(name) => fault(format!("`{name}` is not the name of a query parameter"), HELP),
-        None => fault(format!("unknown source `{text}`"), HELP),
+        Some(Node { value: Value::String(_), .. }) => section.parse("cost", source),
+        Some(node) => section.wrong_type("cost", &format!("an integer, {}", values::forms(Cost::SOURCES)), node),
     }
 }

@@ -18,16 +18,20 @@ use std::sync::Arc;
 use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
 
 use super::context::Context;
-use super::jwt::JWT_HELP;
 use crate::config::reader::Section;
+use crate::config::report::Place;
 use crate::config::schema;
-use crate::config::tree::{Entry, Node, Value};
+use crate::config::tree::{Node, Value};
 use crate::config::values::{self, Fault, fault};
-use crate::limit::when::{Condition, Pattern, Subject, Test, When, integer};
+use crate::limit::source::Source;
+use crate::limit::when::{Condition, Pattern, Test, When, integer};
 use crate::net::{IpSet, Set};
 
 const HELP: &str = "write \"text\", \"a*\", \"*\", \"1-9\", \"<5\", \">=5\", \"set:NAME\", \"!\" before any of these, \
                     or \"= text\" for a text that looks like one of them";
+
+/// The condition on the address of the client.
+const CLIENT: &str = "client";
 
 pub fn when(section: &Section, context: &Context) -> Option<When> {
     if section.node("when").is_none() {
@@ -36,17 +40,18 @@ pub fn when(section: &Section, context: &Context) -> Option<When> {
     let table = section.table("when")?;
     let when = Section::new(section.sources, &schema::WHEN, format!("`when` of {}", section.title), table);
     let mut conditions = Vec::new();
-    for (key, subject) in
-        [("method", Subject::Method), ("path", Subject::Path), ("host", Subject::Host), ("route", Subject::Route)]
-    {
+    for kind in When::SOURCES.into_iter().filter(|kind| kind.argument().is_none()) {
+        let key = kind.word();
         if let Some(node) = when.node(key) {
-            conditions.push(text(&when, context, key, node, subject));
+            let source = source(&when, context, key, node.place, key);
+            conditions.push(source.and_then(|source| text(&when, context, key, node, source)));
         }
     }
-    if let Some(node) = when.node("client") {
+    if let Some(node) = when.node(CLIENT) {
         conditions.push(client(&when, context, node));
     }
-    for key in ["header", "cookie", "query", "param", "jwt"] {
+    for kind in When::SOURCES.into_iter().filter(|kind| kind.argument().is_some()) {
+        let key = kind.word();
         if when.node(key).is_none() {
             continue;
         }
@@ -55,28 +60,19 @@ pub fn when(section: &Section, context: &Context) -> Option<When> {
             continue;
         };
         for entry in &table.entries {
-            let subject = named(&when, context, key, entry);
-            conditions.push(subject.and_then(|subject| text(&when, context, key, &entry.node, subject)));
+            let source = source(&when, context, key, entry.place, &format!("{key}:{}", entry.key));
+            conditions.push(source.and_then(|source| text(&when, context, key, &entry.node, source)));
         }
     }
     when.finish();
     conditions.into_iter().collect::<Option<_>>().map(When)
 }
 
-/// The subject of an entry of `header`, `cookie`, `query`, `param` or `jwt`.
-fn named(when: &Section, context: &Context, key: &str, entry: &Entry) -> Option<Subject> {
-    let name = entry.key.as_str();
-    let subject = match key {
-        "header" => values::header_name(name).map(Subject::Header),
-        "cookie" => values::cookie_name(name).map(Subject::Cookie),
-        "query" => values::input_name(name, "query parameter").map(Subject::Query),
-        "param" => values::param_name(name).map(Subject::Param),
-        _ if !context.has_jwt => fault("there is no [jwt] that says how tokens are verified", JWT_HELP),
-        _ => values::input_name(name, "claim").map(Subject::Claim),
-    };
-    match subject {
-        Ok(subject) => Some(subject),
-        Err(Fault { what, help }) => when.fault_at(key, entry.place, &what, &help),
+/// The source that `text` names at `place`.
+fn source(when: &Section, context: &Context, key: &str, place: Place, text: &str) -> Option<Source> {
+    match values::source(text, &When::SOURCES, HELP).and_then(|source| context.readable(source)) {
+        Ok(source) => Some(source),
+        Err(Fault { what, help }) => when.fault_at(key, place, &what, &help),
     }
 }
 
@@ -89,9 +85,9 @@ enum Written<'t> {
     Set(&'t str),
 }
 
-fn text(when: &Section, context: &Context, key: &str, node: &Node, subject: Subject) -> Option<Condition> {
+fn text(when: &Section, context: &Context, key: &str, node: &Node, source: Source) -> Option<Condition> {
     let read = |written: Written, node: &Node| -> Option<Pattern> {
-        if let Err(Fault { what, help }) = possible(&subject, &written) {
+        if let Err(Fault { what, help }) = possible(&source, &written) {
             return when.fault(key, node, &what, &help);
         }
         Some(match written {
@@ -104,7 +100,7 @@ fn text(when: &Section, context: &Context, key: &str, node: &Node, subject: Subj
     };
     let (negated, patterns) = patterns(when, key, node, read)?;
     let test = if negated { Test::None(patterns) } else { Test::Any(patterns) };
-    Some(Condition::Text { subject, test })
+    Some(Condition::Text { source, test })
 }
 
 fn client(when: &Section, context: &Context, node: &Node) -> Option<Condition> {
@@ -123,10 +119,10 @@ fn client(when: &Section, context: &Context, node: &Node) -> Option<Condition> {
         };
         match client_nets(text) {
             Ok(nets) => Some(Item::Nets(nets)),
-            Err(Fault { what, help }) => when.fault("client", node, &what, &help),
+            Err(Fault { what, help }) => when.fault(CLIENT, node, &what, &help),
         }
     };
-    let (negated, items) = patterns(when, "client", node, read)?;
+    let (negated, items) = patterns(when, CLIENT, node, read)?;
     let (mut sets, mut nets) = (Vec::new(), Vec::new());
     for item in items {
         match item {
@@ -239,19 +235,19 @@ fn bound(text: &str) -> Option<i64> {
     integer(text.as_bytes()).filter(|_| text.parse::<i64>().is_ok())
 }
 
-/// Refuses texts that the subject never is, as its canonical form is another.
-fn possible(subject: &Subject, written: &Written) -> Result<(), Fault> {
+/// Refuses texts that the source never says, as its canonical form is another.
+fn possible(source: &Source, written: &Written) -> Result<(), Fault> {
     let (Written::Text(text) | Written::Wildcard(text)) = written else { return Ok(()) };
-    match subject {
-        Subject::Method if text.bytes().any(|byte| byte.is_ascii_lowercase()) => fault(
+    match source {
+        Source::Method if text.bytes().any(|byte| byte.is_ascii_lowercase()) => fault(
             format!("methods are in upper case, so `{text}` matches nothing"),
             format!("write \"{}\"", text.to_ascii_uppercase()),
         ),
-        Subject::Host if text.bytes().any(|byte| byte.is_ascii_uppercase()) => fault(
+        Source::Host if text.bytes().any(|byte| byte.is_ascii_uppercase()) => fault(
             format!("hosts are compared in lower case, so `{text}` matches nothing"),
             format!("write \"{}\"", text.to_ascii_lowercase()),
         ),
-        Subject::Path if !text.starts_with(['/', '*']) => {
+        Source::Path if !text.starts_with(['/', '*']) => {
             fault(format!("no path is `{text}`, as all start with `/`"), format!("write \"/{text}\""))
         }
         _ => Ok(()),
@@ -290,10 +286,9 @@ fn client_nets(text: &str) -> Result<Vec<IpNet>, Fault> {
             _ => fault(format!("`{text}` is not an IPv4 network"), HELP),
         };
     }
-    match values::network(text) {
-        Ok(net) => Ok(vec![net]),
-        Err(Fault { what, .. }) if what.contains("bits set") => values::network(text).map(|net| vec![net]),
-        Err(_) => fault(format!("`{text}` is not an address, network or range"), HELP),
+    match text.parse::<IpAddr>().is_err() && text.parse::<IpNet>().is_err() {
+        true => fault(format!("`{text}` is not an address, network or range"), HELP),
+        false => values::network(text).map(|net| vec![net]),
     }
 }
 
@@ -342,6 +337,15 @@ mod tests {
         for text in ["<x", ">", "<1.5", "9-1", "!!x", ">9223372036854775807", "<99999999999999999999", "!<x"] {
             assert!(written(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn every_source_and_the_client_have_a_key() {
+        let mut keys: Vec<&str> = When::SOURCES.into_iter().map(|kind| kind.word()).chain([CLIENT]).collect();
+        let mut known = schema::WHEN.keys.to_vec();
+        keys.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(keys, known);
     }
 
     #[test]

@@ -1,7 +1,5 @@
 //! What is asked about limits: bodies and queries, checked against the config. Called by `mod.rs`.
 
-use std::borrow::Cow;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::StatusCode;
@@ -10,9 +8,9 @@ use super::json::{Faults, Node, Problem, parse, unknown};
 use super::receipt::Receipt;
 use crate::config::{Config, percent_decoded};
 use crate::limit::decision::{Check, Op};
-use crate::limit::inputs::{Ambiguous, Repeated};
-use crate::limit::key::{COST_MAX, KeyPart, PartValue, Parts};
+use crate::limit::key::COST_MAX;
 use crate::limit::rule::Limit;
+use crate::limit::source::{Ambiguous, Repeated, Source, Value, Values};
 use crate::limit::{Limiter, Outcome};
 
 /// The body of `POST /-/decide`.
@@ -33,14 +31,9 @@ pub enum Refund {
     Units { parts: Named, cost: i64 },
 }
 
-/// Values of key parts, by the names that the parts have in the config.
+/// Values of a key's sources, by what these are called.
 #[derive(Default)]
-pub struct Named(Vec<(String, Given)>);
-
-enum Given {
-    Ip(IpAddr),
-    Bytes(Vec<u8>),
-}
+pub struct Named(Vec<(String, Value<'static>)>);
 
 const DECISIONS_MAX: usize = 1000;
 /// As many as a route may have.
@@ -48,37 +41,20 @@ const LIMITS_MAX: usize = 16;
 /// A request's field may not be longer either.
 const VALUE_MAX: usize = 8 * 1024;
 
-impl Parts for Named {
+impl Values for Named {
     /// Each is named once.
-    fn value(&self, part: &KeyPart, _: Repeated) -> Result<Option<PartValue<'_>>, Ambiguous> {
-        let found = self.0.iter().find(|(name, _)| is_name_of(name, part));
-        Ok(found.map(|(_, given)| match given {
-            Given::Ip(ip) => PartValue::Ip(*ip),
-            Given::Bytes(bytes) => PartValue::Bytes(Cow::Borrowed(bytes)),
-        }))
-    }
-}
-
-/// `ip` names the client whatever part of its address counts; header names have no case.
-fn is_name_of(name: &str, part: &KeyPart) -> bool {
-    match part {
-        KeyPart::Ip { .. } if name == "ip" => true,
-        KeyPart::Header(_) => name.eq_ignore_ascii_case(&part.to_string()),
-        _ => name == part.to_string(),
+    fn value(&self, source: &Source, _: Repeated) -> Result<Option<Value<'_>>, Ambiguous> {
+        let found = self.0.iter().find(|(name, _)| source.is_called(name));
+        Ok(found.map(|(_, value)| value.borrowed()))
     }
 }
 
 /// A value as the requests of its owner would show it.
-fn given(part: &KeyPart, bytes: Vec<u8>) -> Result<Given, String> {
-    match part {
-        _ if bytes.len() > VALUE_MAX => Err(format!("it is longer than {VALUE_MAX} bytes")),
-        KeyPart::Ip { .. } => {
-            let text = String::from_utf8_lossy(&bytes);
-            text.parse().map(Given::Ip).map_err(|_| format!("`{text}` is not an IP address"))
-        }
-        KeyPart::Host => Ok(Given::Bytes(bytes.to_ascii_lowercase())),
-        _ => Ok(Given::Bytes(bytes)),
+fn given(source: &Source, bytes: Vec<u8>) -> Result<Value<'static>, String> {
+    if bytes.len() > VALUE_MAX {
+        return Err(format!("it is longer than {VALUE_MAX} bytes"));
     }
+    source.written(bytes).map_err(|text| format!("`{text}` is not an IP address"))
 }
 
 impl Order {
@@ -154,22 +130,22 @@ fn in_turn(mut waiting: Vec<Arc<Limit>>, items: &[Node]) -> Vec<Arc<Limit>> {
 
 /// A name that no limit asked is keyed by is a mistake: left alone it would leave a part absent.
 fn named(node: &Node, limits: &[Arc<Limit>]) -> Option<Named> {
-    let mut named = Vec::new();
-    let parts = || limits.iter().flat_map(|limit| limit.key.0.iter()).filter(|part| **part != KeyPart::All);
+    let mut named: Vec<(String, Value)> = Vec::new();
+    let sources = || limits.iter().flat_map(|limit| limit.key.sources());
     for (name, value) in node.entries()? {
-        let Some(part) = parts().find(|part| is_name_of(name, part)) else {
-            let mut known: Vec<String> = parts().map(ToString::to_string).collect();
+        let Some(source) = sources().find(|source| source.is_called(name)) else {
+            let mut known: Vec<String> = sources().map(ToString::to_string).collect();
             known.sort_unstable();
             known.dedup();
             let known = if known.is_empty() { "nothing".to_owned() } else { known.join(", ") };
             value.fault::<()>(format!("these limits are keyed by {known}"));
             continue;
         };
-        if named.iter().any(|(earlier, _): &(String, Given)| is_name_of(earlier, part)) {
-            value.fault::<()>(format!("`{part}` stands there twice"));
+        if named.iter().any(|(earlier, _)| source.is_called(earlier)) {
+            value.fault::<()>(format!("`{source}` stands there twice"));
         }
         let Some(bytes) = bytes(&value) else { continue };
-        match given(part, bytes) {
+        match given(source, bytes) {
             Ok(given) => named.push((name.to_owned(), given)),
             Err(why) => drop(value.fault::<()>(why)),
         }
@@ -239,9 +215,9 @@ pub fn query(limit: &Limit, query: &str) -> Result<(Named, Option<i64>), Problem
             _ => return Err(bad(format!("unknown parameter `{name}`; there are `key` and `cost`"))),
         }
     }
-    let parts: Vec<&KeyPart> = limit.key.0.iter().filter(|part| **part != KeyPart::All).collect();
-    if parts.len() != values.len() {
-        let names: Vec<String> = parts.iter().map(ToString::to_string).collect();
+    let sources: Vec<&Source> = limit.key.sources().collect();
+    if sources.len() != values.len() {
+        let names: Vec<String> = sources.iter().map(ToString::to_string).collect();
         return Err(bad(match names.as_slice() {
             [] => format!("`{}` has one budget for all: leave `key` out", limit.name),
             names => {
@@ -249,8 +225,8 @@ pub fn query(limit: &Limit, query: &str) -> Result<(Named, Option<i64>), Problem
             }
         }));
     }
-    let named = parts.into_iter().zip(values).map(|(part, value)| {
-        given(part, value).map(|given| (part.to_string(), given)).map_err(|why| bad(format!("key {part}: {why}")))
+    let named = sources.into_iter().zip(values).map(|(source, value)| {
+        given(source, value).map(|value| (source.to_string(), value)).map_err(|why| bad(format!("key {source}: {why}")))
     });
     Ok((Named(named.collect::<Result<_, _>>()?), cost))
 }

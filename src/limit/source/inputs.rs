@@ -1,6 +1,6 @@
 //! What a request says under a name: header fields, query parameters, cookies and segments of the
 //! path, read as the servers behind read them, so that another spelling of the same thing is not
-//! another thing. Called by `key`, `when` and costs.
+//! another thing. Called by `facts`.
 
 use std::borrow::Cow;
 

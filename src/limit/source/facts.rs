@@ -1,0 +1,101 @@
+//! What sources read: the facts of a request, and the values found there. Facts are gathered by the
+//! request page and by the replay.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::HeaderMap;
+
+use super::Source;
+use super::inputs::{self, Ambiguous, Found, Repeated};
+use crate::limit::jwt::Claims;
+
+/// What a request shows to limits: the canonical forms that also route and forward it.
+pub struct Facts<'a> {
+    pub client: IpAddr,
+    pub method: &'a str,
+    pub host: &'a str,
+    pub path: &'a str,
+    pub query: Option<&'a str>,
+    pub headers: &'a HeaderMap,
+    pub route: &'a str,
+    /// Of the route's template.
+    pub params: &'a [Param],
+    /// Of the verified token, if there is one and a limit of the route asks for it.
+    pub claims: Option<Arc<Claims>>,
+}
+
+/// A `{NAME}` of a template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Param {
+    pub name: String,
+    /// The segment of the path that it takes, from 0.
+    pub segment: usize,
+}
+
+/// Who has values of sources: a request, or somebody who asks about one.
+pub trait Values {
+    /// `None` when absent.
+    ///
+    /// # Errors
+    /// There is more than one, and `repeated` chooses none.
+    fn value(&self, source: &Source, repeated: Repeated) -> Result<Option<Value<'_>>, Ambiguous>;
+}
+
+pub enum Value<'a> {
+    /// Whole; its source says how much counts.
+    Ip(IpAddr),
+    Bytes(Cow<'a, [u8]>),
+}
+
+impl Values for Facts<'_> {
+    fn value(&self, source: &Source, repeated: Repeated) -> Result<Option<Value<'_>>, Ambiguous> {
+        let found = match source {
+            Source::Ip(_) => return Ok(Some(Value::Ip(self.client))),
+            Source::Host => plain(self.host),
+            Source::Path => plain(self.path),
+            Source::Method => plain(self.method),
+            Source::Route => plain(self.route),
+            Source::Param(name) => self.param(name, repeated),
+            Source::Header(name) => inputs::header(self.headers, name, repeated),
+            Source::Cookie(name) => inputs::cookie(self.headers, name, repeated),
+            Source::Query(name) => inputs::query(self.query, name, repeated),
+            Source::Claim(name) => match self.claims.as_ref().and_then(|claims| claims.get(name)) {
+                Some(claim) => plain(claim),
+                None => Ok(None),
+            },
+        };
+        Ok(found?.map(Value::Bytes))
+    }
+}
+
+fn plain(text: &str) -> Found<'_> {
+    Ok(Some(Cow::Borrowed(text.as_bytes())))
+}
+
+impl Facts<'_> {
+    fn param(&self, name: &str, repeated: Repeated) -> Found<'_> {
+        match self.params.iter().find(|param| param.name == name) {
+            Some(param) => inputs::segment(self.path, param.segment, repeated),
+            None => Ok(None),
+        }
+    }
+
+    /// The value of `source` as text.
+    ///
+    /// # Errors
+    /// As [`Values::value`].
+    pub fn text(&self, source: &Source, repeated: Repeated) -> Found<'_> {
+        Ok(self.value(source, repeated)?.map(|value| source.text(value)))
+    }
+}
+
+impl Value<'_> {
+    pub fn borrowed(&self) -> Value<'_> {
+        match self {
+            Value::Ip(ip) => Value::Ip(*ip),
+            Value::Bytes(bytes) => Value::Bytes(Cow::Borrowed(bytes)),
+        }
+    }
+}
