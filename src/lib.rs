@@ -10,6 +10,7 @@ pub mod cli;
 pub mod config;
 mod control;
 pub mod http;
+mod labels;
 pub mod limit;
 pub mod metrics;
 mod net;

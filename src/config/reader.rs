@@ -132,6 +132,12 @@ impl<'a> Section<'a> {
         self.parse(key, |text| choose(text, words))
     }
 
+    /// One of a closed set with labels.
+    pub fn label<T: Copy>(&self, key: &'static str, all: &[T], label: fn(T) -> &'static str) -> Option<T> {
+        let words: Vec<(&str, T)> = all.iter().map(|value| (label(*value), *value)).collect();
+        self.choice(key, &words)
+    }
+
     /// A string, or a list of strings.
     pub fn strings<T>(&self, key: &'static str, parse: impl Fn(&str) -> Result<T, Fault>) -> Option<Vec<At<T>>> {
         let node = self.node(key)?;

@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 
 use super::diff::Diff;
 use crate::config::Report;
+use crate::labels::labels;
 use crate::worker::BindError;
 
 /// A reload somebody waits for.
@@ -27,12 +28,20 @@ pub struct Order {
     pub files: Vec<PathBuf>,
 }
 
-/// Who asked; the `trigger` label of `config_reloads_total`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trigger {
-    File,
-    Signal,
-    Api,
+labels! {
+    /// Who asked; the `trigger` label of `config_reloads_total`.
+    Trigger:
+    File = "file",
+    Signal = "signal",
+    Api = "api",
+}
+
+labels! {
+    /// What an outcome counts as; the `result` label of `config_reloads_total`.
+    ReloadResult:
+    Success = "success",
+    Failure = "failure",
+    Unchanged = "unchanged",
 }
 
 #[derive(Debug)]
@@ -74,25 +83,12 @@ impl Order {
     }
 }
 
-impl Trigger {
-    pub const ALL: [Trigger; 3] = [Trigger::File, Trigger::Signal, Trigger::Api];
-
-    pub fn label(self) -> &'static str {
-        match self {
-            Trigger::File => "file",
-            Trigger::Signal => "signal",
-            Trigger::Api => "api",
-        }
-    }
-}
-
 impl Outcome {
-    /// The `result` label of `config_reloads_total`.
-    pub fn label(&self) -> &'static str {
+    pub fn result(&self) -> ReloadResult {
         match self {
-            Outcome::Applied(_) | Outcome::Valid(_) => "success",
-            Outcome::Unchanged { .. } => "unchanged",
-            Outcome::Failed { .. } => "failure",
+            Outcome::Applied(_) | Outcome::Valid(_) => ReloadResult::Success,
+            Outcome::Unchanged { .. } => ReloadResult::Unchanged,
+            Outcome::Failed { .. } => ReloadResult::Failure,
         }
     }
 
@@ -100,7 +96,7 @@ impl Outcome {
     pub fn json(&self) -> Value {
         match self {
             Outcome::Applied(applied) | Outcome::Valid(applied) => json!({
-                "result": self.label(),
+                "result": self.result().label(),
                 "generation": applied.generation,
                 "changed": true,
                 "summary": applied.diff.to_string(),
@@ -108,10 +104,10 @@ impl Outcome {
                 "restart_needed_for": applied.restart,
             }),
             Outcome::Unchanged { generation } => {
-                json!({ "result": self.label(), "generation": generation, "changed": false })
+                json!({ "result": self.result().label(), "generation": generation, "changed": false })
             }
             Outcome::Failed { generation, failure } => json!({
-                "result": self.label(),
+                "result": self.result().label(),
                 "generation": generation,
                 "changed": false,
                 "diagnostics": failure.diagnostics(),

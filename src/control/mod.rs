@@ -29,7 +29,7 @@ use crate::limit::store::memory::Memory;
 use crate::metrics::Metrics;
 use crate::snapshot::{Book, Snapshot};
 use crate::worker::{BindError, Workers};
-use job::{Failure, Job, Order, Outcome, Trigger};
+use job::{Failure, Job, Order, Outcome, ReloadResult, Trigger};
 
 use link::Link;
 use listeners::Listeners;
@@ -102,8 +102,8 @@ async fn control(source: Source) -> Result<(), Error> {
 /// Binds, then starts the workers: an address in use is an error before anything runs.
 async fn start(source: Source, config: Config) -> Result<(Reloader, mpsc::Sender<Job>, mpsc::Receiver<Job>), Error> {
     let metrics = Metrics::new().map_err(Error::Metrics)?;
-    for result in ["success", "failure", "unchanged"] {
-        Trigger::ALL.iter().for_each(|trigger| drop(metrics.config_reload(result, trigger.label())));
+    for result in ReloadResult::ALL {
+        Trigger::ALL.iter().for_each(|trigger| drop(metrics.config_reload(result.label(), trigger.label())));
     }
     let prepared = listeners::bind_all(&config).map_err(Error::Bind)?;
     let (addresses, admin) = prepared.addresses();

@@ -121,7 +121,8 @@ impl Reloader {
 
     /// Counts, logs and remembers.
     fn account(&self, outcome: &Outcome, trigger: Trigger) {
-        self.metrics.config_reload(outcome.label(), trigger.label()).inc();
+        self.metrics.config_reload(outcome.result().label(), trigger.label()).inc();
+        let overtakes = trigger != Trigger::File;
         let trigger = trigger.label();
         match outcome {
             Outcome::Applied(applied) => {
@@ -144,7 +145,7 @@ impl Reloader {
         let mut record = outcome.json();
         record["trigger"] = trigger.into();
         record["at"] = rfc3339(SystemTime::now()).into();
-        self.shared.remember_reload(record, trigger != Trigger::File.label());
+        self.shared.remember_reload(record, overtakes);
     }
 }
 

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
 
+use crate::labels::labels;
+
 pub struct Shared {
     lifecycle: AtomicU8,
     polling: AtomicBool,
@@ -16,22 +18,20 @@ pub struct Shared {
     last_reload: Mutex<Value>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lifecycle {
-    Starting,
-    Ready,
+labels! {
+    Lifecycle:
+    Starting = "starting",
+    Ready = "ready",
     /// Told to stop: readiness fails, requests are still served.
-    Draining,
+    Draining = "draining",
 }
 
-impl Lifecycle {
-    pub fn label(self) -> &'static str {
-        match self {
-            Lifecycle::Starting => "starting",
-            Lifecycle::Ready => "ready",
-            Lifecycle::Draining => "draining",
-        }
-    }
+labels! {
+    /// How edits of the config files are noticed.
+    Watching:
+    Events = "events",
+    /// Where the system gives no events.
+    Poll = "poll",
 }
 
 impl Default for Shared {
@@ -63,9 +63,8 @@ impl Shared {
         self.started.elapsed()
     }
 
-    /// How edits of the config files are noticed: `events` or, where the system gives none, `poll`.
-    pub fn watch(&self) -> &'static str {
-        if self.polling.load(Ordering::Relaxed) { "poll" } else { "events" }
+    pub fn watching(&self) -> Watching {
+        if self.polling.load(Ordering::Relaxed) { Watching::Poll } else { Watching::Events }
     }
 
     pub fn fall_back_to_polling(&self) {

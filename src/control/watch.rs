@@ -17,7 +17,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::job::{Contents, Job, Order, Trigger};
-use super::shared::Shared;
+use super::shared::{Shared, Watching};
 
 /// The control thread's end of the watcher.
 pub struct Watch {
@@ -174,7 +174,7 @@ impl Watcher {
 
     /// Without events, the poll goes on alone.
     fn degrade(&mut self, error: &notify::Error) {
-        if self.shared.watch() == "events" {
+        if self.shared.watching() == Watching::Events {
             let remedy = match &error.kind {
                 notify::ErrorKind::MaxFilesWatch => "; raise the sysctl fs.inotify.max_user_watches",
                 notify::ErrorKind::Io(_) => "; raise the sysctl fs.inotify.max_user_instances if it is too low",

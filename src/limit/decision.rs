@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::algo::Rule;
 use super::answer::Answer;
 use super::rule::{Limit, Mode};
+use crate::labels::labels;
 
 /// One limit asked for one key.
 #[derive(Clone, Debug)]
@@ -94,70 +95,38 @@ pub struct StoreError {
     pub checks: Vec<Check>,
 }
 
-/// Why a store gave no answer; the `kind` label of `store_errors_total`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ErrorKind {
+labels! {
+    /// Why a store gave no answer; the `kind` label of `store_errors_total`.
+    ErrorKind:
     /// No answer within the deadline; whether the charge happened is unknown.
-    Timeout,
+    Timeout = "timeout",
     /// It waited as long as the deadline for a call to leave; nothing was charged.
-    QueueTimeout,
+    QueueTimeout = "queue_timeout",
     /// No connection, and none is waited for.
-    Disconnected,
+    Disconnected = "disconnected",
     /// The breaker is open: the store failed lately and is not asked.
-    BreakerOpen,
+    BreakerOpen = "breaker_open",
     /// More decisions wait than `redis::lane::QUEUE_MAX`.
-    Overloaded,
+    Overloaded = "overloaded",
     /// Redis is loading its data set (`LOADING`).
-    Loading,
+    Loading = "loading",
     /// A script blocks Redis (`BUSY`).
-    Busy,
+    Busy = "busy",
     /// Redis is a replica (`READONLY`) or has no master (`MASTERDOWN`, `CLUSTERDOWN`).
-    Readonly,
+    Readonly = "readonly",
     /// Redis is out of memory (`OOM`).
-    OutOfMemory,
+    OutOfMemory = "oom",
     /// Wrong or missing credentials (`NOAUTH`, `WRONGPASS`, `NOPERM`).
-    Denied,
+    Denied = "denied",
     /// Any other error reply, or a reply of the wrong form.
-    Reply,
+    Reply = "reply",
     /// The task that carried it failed; whether the charge happened is unknown.
-    Internal,
+    Internal = "internal",
 }
 
 impl ErrorKind {
-    pub const ALL: [ErrorKind; 12] = [
-        ErrorKind::Timeout,
-        ErrorKind::QueueTimeout,
-        ErrorKind::Disconnected,
-        ErrorKind::BreakerOpen,
-        ErrorKind::Overloaded,
-        ErrorKind::Loading,
-        ErrorKind::Busy,
-        ErrorKind::Readonly,
-        ErrorKind::OutOfMemory,
-        ErrorKind::Denied,
-        ErrorKind::Reply,
-        ErrorKind::Internal,
-    ];
-
     /// Whether the operation may have happened all the same.
     pub fn is_unsure(self) -> bool {
         matches!(self, ErrorKind::Timeout | ErrorKind::Disconnected | ErrorKind::Reply | ErrorKind::Internal)
-    }
-
-    pub fn label(self) -> &'static str {
-        match self {
-            ErrorKind::Timeout => "timeout",
-            ErrorKind::QueueTimeout => "queue_timeout",
-            ErrorKind::Disconnected => "disconnected",
-            ErrorKind::BreakerOpen => "breaker_open",
-            ErrorKind::Overloaded => "overloaded",
-            ErrorKind::Loading => "loading",
-            ErrorKind::Busy => "busy",
-            ErrorKind::Readonly => "readonly",
-            ErrorKind::OutOfMemory => "oom",
-            ErrorKind::Denied => "denied",
-            ErrorKind::Reply => "reply",
-            ErrorKind::Internal => "internal",
-        }
     }
 }

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use super::source::{Ambiguous, Facts, Kind, Repeated, Source};
+use crate::labels::labels;
 
 /// The parts, in config order; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,15 +17,15 @@ pub enum KeyPart {
     Source(Source),
 }
 
-/// What happens when a part of the key is absent from the request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missing {
+labels! {
+    /// What happens when a part of the key is absent from the request.
+    Missing:
     /// The limit does not apply.
-    Skip,
+    Skip = "skip",
     /// All such requests share one budget.
-    Shared,
+    Shared = "shared",
     /// The request is refused.
-    Refuse,
+    Refuse = "refuse",
 }
 
 /// Cost of one request in units of the limit.

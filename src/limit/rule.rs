@@ -6,6 +6,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::ops::Deref;
 use std::sync::Arc;
 
+use crate::labels::labels;
 use crate::limit::afterwards::Afterwards;
 use crate::limit::algo::Rule;
 use crate::limit::key::{Cost, Key, Missing};
@@ -125,18 +126,18 @@ pub fn id(name: &str) -> u64 {
     BuildHasherDefault::<DefaultHasher>::default().hash_one(name)
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    Enforce,
+labels! {
+    Mode:
+    Enforce = "enforce",
     /// Decide and count, never refuse.
-    Shadow,
+    Shadow = "shadow",
 }
 
-/// Verdict when the store cannot be asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnError {
-    Open,
-    Closed,
+labels! {
+    /// Verdict when the store cannot be asked.
+    OnError:
+    Open = "open",
+    Closed = "closed",
     /// Its share of the rule on this gateway's own memory.
-    Local,
+    Local = "local",
 }

@@ -1,24 +1,7 @@
-//! Closed sets of label values, each with its one table. Used by the records of routes and by
-//! whoever counts on them.
+//! The closed sets of label values of the records of routes. Used by the records and by whoever counts on
+//! them.
 
-/// Declares an enum whose values are label values.
-macro_rules! labels {
-    ($(#[$doc:meta])* $Name:ident: $($(#[$variant_doc:meta])* $Variant:ident = $label:literal,)*) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $Name {
-            $($(#[$variant_doc])* $Variant),*
-        }
-
-        impl $Name {
-            pub const ALL: &[$Name] = &[$($Name::$Variant),*];
-
-            pub fn label(self) -> &'static str {
-                match self { $($Name::$Variant => $label),* }
-            }
-        }
-    };
-}
+use crate::labels::labels;
 
 labels! {
     /// What became of one limit's part in a request; the `decision` label of

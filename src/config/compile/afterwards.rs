@@ -9,6 +9,7 @@ use http::StatusCode;
 use crate::config::reader::{Section, closest};
 use crate::config::tree::{Node, Value};
 use crate::config::values::{self, Fault, fault};
+use crate::labels::labels;
 use crate::limit::afterwards::{Afterwards, Charge, Outcomes};
 use crate::limit::algo::Rule;
 use crate::limit::source::Source;
@@ -21,8 +22,8 @@ const LINGER_MAX: Duration = Duration::from_secs(3600);
 /// `None` is a mistake; most limits want nothing, `Some(None)`.
 #[expect(clippy::option_option, reason = "as every compiler of a section: None is a mistake")]
 pub fn afterwards(section: &Section, rule: Option<&Rule>) -> Option<Option<Afterwards>> {
-    let charge_on = outcomes(section, "charge_on", &[]);
-    let refund_on = outcomes(section, "refund_on", &["connect_error", "client_abort"]);
+    let charge_on = outcomes(section, "charge_on", CLASSES);
+    let refund_on = outcomes(section, "refund_on", Word::ALL);
     let settle = match section.node("settle") {
         None => Some(None),
         Some(_) => section.parse("settle", settle_source).map(Some),
@@ -61,7 +62,7 @@ pub fn afterwards(section: &Section, rule: Option<&Rule>) -> Option<Option<After
 
 /// A list of statuses, classes and `words`.
 #[expect(clippy::option_option, reason = "as above")]
-fn outcomes(section: &Section, key: &'static str, words: &[&str]) -> Option<Option<Outcomes>> {
+fn outcomes(section: &Section, key: &'static str, words: &[Word]) -> Option<Option<Outcomes>> {
     let Some(node) = section.node(key) else { return Some(None) };
     let items = match &node.value {
         Value::Array(items) => items.as_slice(),
@@ -78,7 +79,7 @@ fn outcomes(section: &Section, key: &'static str, words: &[&str]) -> Option<Opti
     whole.then_some(Some(outcomes))
 }
 
-fn outcome(section: &Section, key: &str, item: &Node, words: &[&str], outcomes: &mut Outcomes) -> Option<()> {
+fn outcome(section: &Section, key: &str, item: &Node, words: &[Word], outcomes: &mut Outcomes) -> Option<()> {
     match &item.value {
         Value::Integer(code) => {
             let status = u16::try_from(*code).ok().filter(|code| (200..=599).contains(code));
@@ -91,7 +92,10 @@ fn outcome(section: &Section, key: &str, item: &Node, words: &[&str], outcomes: 
             }
         }
         Value::String(_) => match section.parse_node(key, item, |text| word(text, words))? {
-            Word::Class(class) => outcomes.classes.push(class),
+            Word::Success => outcomes.classes.push(2),
+            Word::Redirection => outcomes.classes.push(3),
+            Word::ClientError => outcomes.classes.push(4),
+            Word::ServerError => outcomes.classes.push(5),
             Word::ConnectError => outcomes.connect_error = true,
             Word::ClientAbort => outcomes.client_abort = true,
         },
@@ -100,32 +104,32 @@ fn outcome(section: &Section, key: &str, item: &Node, words: &[&str], outcomes: 
     Some(())
 }
 
-enum Word {
-    Class(u16),
-    ConnectError,
-    ClientAbort,
+labels! {
+    /// An outcome that is no single status.
+    Word:
+    Success = "2xx",
+    Redirection = "3xx",
+    ClientError = "4xx",
+    ServerError = "5xx",
+    ConnectError = "connect_error",
+    ClientAbort = "client_abort",
 }
 
-fn word(text: &str, words: &[&str]) -> Result<Word, Fault> {
-    match text {
-        "2xx" => Ok(Word::Class(2)),
-        "3xx" => Ok(Word::Class(3)),
-        "4xx" => Ok(Word::Class(4)),
-        "5xx" => Ok(Word::Class(5)),
-        "connect_error" if words.contains(&text) => Ok(Word::ConnectError),
-        "client_abort" if words.contains(&text) => Ok(Word::ClientAbort),
-        _ => {
-            let all = ["2xx", "3xx", "4xx", "5xx"].into_iter().chain(words.iter().copied());
-            let help = match closest(text, all.clone()) {
-                Some(word) => format!("did you mean \"{word}\"?"),
-                None => {
-                    let all: Vec<&str> = all.collect();
-                    format!("write statuses like 401 without quotes, or one of {}", all.join(", "))
-                }
-            };
-            fault(format!("unknown outcome `{text}`"), help)
-        }
+const CLASSES: &[Word] = &[Word::Success, Word::Redirection, Word::ClientError, Word::ServerError];
+
+fn word(text: &str, words: &[Word]) -> Result<Word, Fault> {
+    if let Some(word) = words.iter().find(|word| word.label() == text) {
+        return Ok(*word);
     }
+    let all = words.iter().map(|word| word.label());
+    let help = match closest(text, all.clone()) {
+        Some(word) => format!("did you mean \"{word}\"?"),
+        None => {
+            let all: Vec<&str> = all.collect();
+            format!("write statuses like 401 without quotes, or one of {}", all.join(", "))
+        }
+    };
+    fault(format!("unknown outcome `{text}`"), help)
 }
 
 fn settle_source(text: &str) -> Result<Source, Fault> {

@@ -22,8 +22,6 @@ const HEAD_BYTES: RangeInclusive<u64> = 8 * 1024..=1024 * 1024;
 /// 9090 would be Prometheus' own.
 const ADMIN: &str = "127.0.0.1:9900";
 pub const BODY_MAX: RangeInclusive<u64> = 0..=1 << 50;
-pub const ON_ERROR: &[(&str, OnError)] =
-    &[("open", OnError::Open), ("closed", OnError::Closed), ("local", OnError::Local)];
 
 const FORWARDED_HEADERS: &[(&str, ForwardedHeader)] = &[
     ("x-forwarded-for", ForwardedHeader::XForwardedFor),
@@ -183,7 +181,7 @@ pub fn store(section: &Section) -> StoreSettings {
         kind,
         prefix: section.parse("prefix", prefix).unwrap_or_else(|| "sg".to_owned()),
         deadline: section.duration("deadline", deadline).unwrap_or(Duration::from_millis(30)),
-        on_error: section.choice("on_error", ON_ERROR).unwrap_or(OnError::Local),
+        on_error: section.label("on_error", OnError::ALL, OnError::label).unwrap_or(OnError::Local),
         max_keys: usize_of(section.integer("max_keys", 1..=1_000_000_000)).unwrap_or(1_000_000),
     };
     section.unknown();

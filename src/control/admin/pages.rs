@@ -236,7 +236,7 @@ fn status(context: &Context) -> Value {
         "generation": snapshot.generation,
         "hash": snapshot.config.hash,
         "loaded_at": rfc3339(snapshot.loaded_at),
-        "watch": shared.watch(),
+        "watch": shared.watching().label(),
         "last_reload": shared.last_reload(),
     })
 }

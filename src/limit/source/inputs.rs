@@ -8,15 +8,18 @@ use http::header::COOKIE;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode;
 
-/// What counts where a name stands in a request more than once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Repeated {
+use crate::labels::labels;
+
+labels! {
+    /// What counts where a name stands in a request more than once.
+    #[derive(Default)]
+    Repeated:
     /// Nothing: servers differ in which one they read. The same goes for whatever one server takes
     /// for the name, or for the end of the value, and another does not.
     #[default]
-    Refuse,
-    First,
-    Last,
+    Refuse = "refuse",
+    First = "first",
+    Last = "last",
 }
 
 /// Servers would not agree on what the request says.

@@ -4,6 +4,7 @@
 mod asked;
 mod json;
 mod receipt;
+mod words;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,13 +20,14 @@ use crate::limit::algo::Rule;
 use crate::limit::algo::fixed_window::FixedWindow;
 use crate::limit::answer::{Answer, NEVER, Policy};
 use crate::limit::decision::{Check, ErrorKind, Op};
-use crate::limit::key::{COST_MAX, Cost, Missing};
+use crate::limit::key::{COST_MAX, Cost};
 use crate::limit::overrides::Budget;
-use crate::limit::rule::{Limit, Mode, OnError};
+use crate::limit::rule::{Limit, Mode};
 use crate::limit::{Ask, Checked, Limiter, Outcome, Standing, Verdict, clock};
 use crate::snapshot::{Current, Reason};
 use asked::{Decision, Order};
 use receipt::{Receipt, Use, Used};
+use words::{Decider, Kept, Unasked};
 
 pub use json::Problem;
 
@@ -124,29 +126,29 @@ impl Limits {
         let snapshot = self.current.load_full();
         let limit = find(&snapshot.config, name)?;
         let limiter = self.link.limiter();
-        let (applied, reason) = match asked::refund(limit, body)? {
+        let kept = match asked::refund(limit, body)? {
             asked::Refund::Receipt(receipt) => self.refund_receipt(&limiter, limit, &receipt).await?,
             asked::Refund::Units { parts, cost } => {
                 let (check, _) = asked::check(&limiter, limit, &parts, cost)?;
-                (give_back_units(&limiter, check).await?, "nothing_charged")
+                give_back_units(&limiter, check).await?
             }
         };
-        let mut answer = json!({ "limit": name, "applied": applied });
-        if !applied {
-            answer["reason"] = reason.into();
+        let mut answer = json!({ "limit": name, "applied": kept.is_none() });
+        if let Some(why) = kept {
+            answer["reason"] = why.label().into();
         }
         Ok(answer)
     }
 
-    /// Whether it was applied, and if not, why.
+    /// Why nothing was given back; `None` if it was.
     async fn refund_receipt(
         &self,
         limiter: &Limiter,
         limit: &Arc<Limit>,
         receipt: &Receipt,
-    ) -> Result<(bool, &'static str), Problem> {
+    ) -> Result<Option<Kept>, Problem> {
         if receipt.names().is_none_or(|(_, algorithm)| algorithm != limit.rule.name()) {
-            return Ok((false, "algorithm_changed"));
+            return Ok(Some(Kept::AlgorithmChanged));
         }
         let used = &self.used[usize::from(receipt.local)];
         let now_ms = match receipt.local {
@@ -157,8 +159,8 @@ impl Limits {
         };
         match used.borrow_mut().note(receipt, now_ms) {
             Use::First => {}
-            Use::Again => return Ok((false, "used")),
-            Use::Expired => return Ok((false, "expired")),
+            Use::Again => return Ok(Some(Kept::Used)),
+            Use::Expired => return Ok(Some(Kept::Expired)),
         }
         let mut check = Check::new(limit, receipt.key.clone(), -receipt.cost);
         check.tag = receipt.receipt;
@@ -166,13 +168,14 @@ impl Limits {
             check.rule = rule;
         }
         if receipt.local {
-            return Ok((limiter.run_local(Op::Adjust, check).is_some_and(|answer| answer.admitted), "nothing_charged"));
+            let changed = limiter.run_local(Op::Adjust, check).is_some_and(|answer| answer.admitted);
+            return Ok((!changed).then_some(Kept::NothingCharged));
         }
         if limiter.is_shared() {
             let mark = limiter.run(Op::Take, mark(limit, receipt, now_ms)).await;
             match mark {
                 Ok(answer) if answer.admitted => {}
-                Ok(_) => return Ok((false, "used")),
+                Ok(_) => return Ok(Some(Kept::Used)),
                 Err(kind) => {
                     if !kind.is_unsure() {
                         used.borrow_mut().forget(receipt);
@@ -186,7 +189,7 @@ impl Limits {
             .run(Op::Adjust, check)
             .await
             .map_err(|kind| store_away(kind, "; it is not known whether the refund happened, the receipt is used"))?;
-        Ok((answer.admitted, "nothing_charged"))
+        Ok((!answer.admitted).then_some(Kept::NothingCharged))
     }
 }
 
@@ -236,31 +239,31 @@ fn entry(
 ) -> Value {
     let Some(&Checked { outcome, standing, .. }) = checked else {
         let why = match check {
-            None => "key_absent",
-            Some(_) if verdict.refused => "refused_before",
-            Some(_) => "base_has_room",
+            None => Unasked::KeyAbsent,
+            Some(_) if verdict.refused => Unasked::RefusedBefore,
+            Some(_) => Unasked::BaseHasRoom,
         };
-        return json!({ "limit": limit.name, "asked": false, "reason": why });
+        return not_asked(limit, why);
     };
     if standing == Standing::NotYet {
-        return json!({ "limit": limit.name, "asked": false, "reason": "base_has_room" });
+        return not_asked(limit, Unasked::BaseHasRoom);
     }
     let Some((answer, check)) = outcome.answer().zip(check) else {
         let mut entry = unasked(outcome);
         entry["limit"] = limit.name.as_str().into();
         entry["asked"] = true.into();
-        entry["source"] = "none".into();
+        entry["source"] = Decider::None.label().into();
         return entry;
     };
     let mut entry = numbers(answer, check.rule.policy());
     entry["limit"] = limit.name.as_str().into();
     entry["asked"] = true.into();
-    entry["mode"] = mode(limit).into();
-    entry["source"] = if matches!(outcome, Outcome::Local(_)) { "local" } else { "store" }.into();
+    entry["mode"] = limit.mode.label().into();
+    let local = matches!(outcome, Outcome::Local(_));
+    entry["source"] = if local { Decider::Local } else { Decider::Store }.label().into();
     let in_force = standing == Standing::InForce;
     let charged = in_force && answer.admitted && (!verdict.refused || limit.mode == Mode::Shadow);
     if op == Op::Take && charged && check.cost > 0 {
-        let local = matches!(outcome, Outcome::Local(_));
         let now_ms = clock_ms(local);
         let receipt = Receipt {
             id: rand::random(),
@@ -276,6 +279,10 @@ fn entry(
         }
     }
     entry
+}
+
+fn not_asked(limit: &Limit, why: Unasked) -> Value {
+    json!({ "limit": limit.name, "asked": false, "reason": why.label() })
 }
 
 /// What is known without a store.
@@ -307,7 +314,7 @@ fn numbers(answer: &Answer, policy: Policy) -> Value {
 }
 
 /// Without a receipt: of what is charged now. A peek names it.
-async fn give_back_units(limiter: &Limiter, mut check: Check) -> Result<bool, Problem> {
+async fn give_back_units(limiter: &Limiter, mut check: Check) -> Result<Option<Kept>, Problem> {
     let cost = check.cost;
     check.cost = 0;
     let now =
@@ -318,7 +325,7 @@ async fn give_back_units(limiter: &Limiter, mut check: Check) -> Result<bool, Pr
         .run(Op::Adjust, check)
         .await
         .map_err(|kind| store_away(kind, "; it is not known whether the refund happened"))?;
-    Ok(answer.admitted)
+    Ok((!answer.admitted).then_some(Kept::NothingCharged))
 }
 
 /// The clock of the store, by which charges come back: that of gateways may be another. In Redis it
@@ -382,25 +389,10 @@ fn description(limit: &Limit, config: &Config) -> Value {
         "algorithm": limit.rule.name(),
         "policy": { "quota": policy.quota, "window_ms": policy.window_ms },
         "key": key,
-        "missing": match limit.missing {
-            Missing::Skip => "skip",
-            Missing::Shared => "shared",
-            Missing::Refuse => "refuse",
-        },
+        "missing": limit.missing.label(),
         "cost": limit.cost.to_string(),
-        "mode": mode(limit),
-        "on_error": match limit.on_error {
-            OnError::Open => "open",
-            OnError::Closed => "closed",
-            OnError::Local => "local",
-        },
+        "mode": limit.mode.label(),
+        "on_error": limit.on_error.label(),
         "routes": routes,
     })
-}
-
-fn mode(limit: &Limit) -> &'static str {
-    match limit.mode {
-        Mode::Enforce => "enforce",
-        Mode::Shadow => "shadow",
-    }
 }
