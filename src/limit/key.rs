@@ -282,12 +282,23 @@ mod tests {
         assert_eq!(state_key(["sg", "l", "gcra"], &key, Missing::Skip, &facts), Err(Unnamed::Missing));
     }
 
+    /// Other gateways find the same budget under the same bytes.
+    #[test]
+    fn what_cannot_stand_in_a_key_is_half_a_sha_256() {
+        let headers = HeaderMap::from_iter([(NAMES[0].clone(), HeaderValue::from_static("abc def"))]);
+        let of = |source| state_key(["sg", "l", "gcra"], &key(&[source]), Missing::Shared, &Facts::of(&headers));
+        let header = of(Source::Header(NAMES[0].clone())).unwrap();
+        assert_eq!(header, "sg:{header:x-a#010971ea0013a09d91df437de2cd6f66}:l:gcra");
+        assert_eq!(of(Source::Query("a,b".into())).unwrap(), "sg:{query:1eb7c54d52831bbfe8942af0b1c56b74!}:l:gcra");
+    }
+
     #[test]
     fn clients_are_networks() {
         let site = Source::Ip(Prefixes::default());
         let wide = Source::Ip(Prefixes { v4: 24, v6: 56 });
         assert_eq!(ip_key("10.1.2.3", site.clone()), "sg:{ip=10.1.2.3}:l:gcra");
         assert_eq!(ip_key("::ffff:10.1.2.3", site.clone()), "sg:{ip=10.1.2.3}:l:gcra");
+        assert_eq!(ip_key("0.99.100.255", site.clone()), "sg:{ip=0.99.100.255}:l:gcra");
         assert_eq!(ip_key("2001:db8::1:2:3:4", site), "sg:{ip=2001:db8::}:l:gcra");
         assert_eq!(ip_key("10.1.2.3", wide.clone()), "sg:{ip/24/56=10.1.2.0}:l:gcra");
         assert_eq!(ip_key("2001:db8:0:1ff::1", wide), "sg:{ip/24/56=2001:db8:0:100::}:l:gcra");

@@ -242,8 +242,9 @@ fn write_name(text: &mut String, name: &str) {
 
 /// 128 bits in hexadecimal digits, for what cannot stand there as it is.
 pub fn write_hash(text: &mut String, value: &[u8]) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
     for byte in &Sha256::digest(value)[..16] {
-        let _ = write!(text, "{byte:02x}");
+        text.extend([byte >> 4, byte & 0xf].map(|digit| char::from(DIGITS[usize::from(digit)])));
     }
 }
 
