@@ -106,22 +106,6 @@ impl Recorded for Calendar {
         let count = if known { record.advanced(now).count } else { 0 };
         (Record { count, ..current }, count)
     }
-
-    fn life(record: &Record, now: i64) -> i64 {
-        record.life(now)
-    }
-
-    fn charged(record: &Record, now: i64, cost: i64) -> Record {
-        record.charged(now, cost)
-    }
-
-    fn left(&self, record: &Record, now: i64, cost: i64, receipt: i64) -> f64 {
-        record.left_units(now, cost, receipt)
-    }
-
-    fn back(record: &Record, now: i64, units: f64, _receipt: i64) -> Record {
-        record.back(now, units)
-    }
 }
 
 fn ends_at(record: &Record, ms: i64) -> bool {

@@ -1,7 +1,7 @@
 //! What windows that count have in common; twin of `lua/counted.lua`, same names, same order. Used
 //! by `fixed_window` and `calendar`, which say what window it is.
 
-use super::Step;
+use super::{Step, records};
 use crate::limit::answer::{Answer, NEVER};
 
 /// No record counts more.
@@ -52,7 +52,7 @@ impl Window {
     /// The receipt is the time of the charge; when its window is over nothing is given back.
     pub fn adjust(self, now: i64, delta: i64, receipt: i64) -> Option<(Record, i64, i64)> {
         let Window { mut record, end, .. } = self;
-        if delta < 0 && record.left(-delta, receipt) == 0 {
+        if delta < 0 && record.counts(-delta, receipt) == 0 {
             return None;
         }
         record.count = (record.count + delta).clamp(0, MOST);
@@ -70,28 +70,30 @@ impl Record {
         Record { count: 0, start_ms: if self.first_hit { now } else { whole }, ..*self }
     }
 
-    pub fn charged(&self, now: i64, cost: i64) -> Record {
+    /// How much of a charge of `cost`, made at `charged_ms`, is counted in this window.
+    fn counts(&self, cost: i64, charged_ms: i64) -> i64 {
+        let within = self.start_ms <= charged_ms && charged_ms < self.start_ms + self.length_ms;
+        if within { cost.min(self.count) } else { 0 }
+    }
+}
+
+impl records::Record for Record {
+    fn life(&self, now: i64) -> i64 {
+        if self.count == 0 { 0 } else { self.start_ms + self.length_ms - now }
+    }
+
+    fn charged(&self, now: i64, cost: i64) -> Record {
         let record = self.advanced(now);
         Record { count: (record.count + cost).min(MOST), ..record }
     }
 
-    pub fn life(&self, now: i64) -> i64 {
-        if self.count == 0 { 0 } else { self.start_ms + self.length_ms - now }
-    }
-
-    /// How much of a charge of `cost`, made at `charged_ms`, is counted in this window.
-    pub fn left(&self, cost: i64, charged_ms: i64) -> i64 {
-        let within = self.start_ms <= charged_ms && charged_ms < self.start_ms + self.length_ms;
-        if within { cost.min(self.count) } else { 0 }
-    }
-
     #[expect(clippy::cast_precision_loss, reason = "below 2^53")]
-    pub fn left_units(&self, now: i64, cost: i64, charged_ms: i64) -> f64 {
-        self.advanced(now).left(cost, charged_ms) as f64
+    fn left(&self, now: i64, cost: i64, charged_ms: i64) -> f64 {
+        self.advanced(now).counts(cost, charged_ms) as f64
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "at most a cost")]
-    pub fn back(&self, now: i64, units: f64) -> Record {
+    fn back(&self, now: i64, units: f64, _charged_ms: i64) -> Record {
         let record = self.advanced(now);
         Record { count: (record.count - units as i64).max(0), ..record }
     }

@@ -140,21 +140,9 @@ impl Recorded for LeakyBucket {
         (record, used)
     }
 
-    fn life(record: &Record, now: i64) -> i64 {
-        record.whole_at() - now
-    }
-
-    fn charged(record: &Record, now: i64, cost: i64) -> Record {
-        record.charged(now, cost)
-    }
-
     /// A slot says nothing of those by other numbers.
     fn left(&self, record: &Record, now: i64, cost: i64, receipt: i64) -> f64 {
-        if self.nodelay { record.left_units(now, cost, receipt) } else { 0.0 }
-    }
-
-    fn back(record: &Record, now: i64, units: f64, _receipt: i64) -> Record {
-        record.back(now, units)
+        if self.nodelay { records::Record::left(record, now, cost, receipt) } else { 0.0 }
     }
 }
 

@@ -70,16 +70,16 @@ impl Record {
     /// How much of a charge of `need`, made at `charged_ms`, this record still holds at least. Of an
     /// advanced record.
     pub fn holds(&self, marks: &[Mark], need: i64, charged_ms: i64) -> i64 {
-        let most = self.left(need, charged_ms);
+        let most = self.remains(need, charged_ms);
         if marks.is_empty() {
             return most;
         }
         let (mut most, mut since) = (most, charged_ms);
         for mark in standing(marks, self.used).into_iter().filter(|mark| mark.at_ms > charged_ms) {
-            most = most.max(self.with(mark.low, since).left(need, charged_ms));
+            most = most.max(self.with(mark.low, since).remains(need, charged_ms));
             since = mark.at_ms;
         }
-        most.max(self.with(self.used, since).left(need, charged_ms))
+        most.max(self.with(self.used, since).remains(need, charged_ms))
     }
 
     /// The marks that follow when so much of a charge made at `charged_ms` is given back of this

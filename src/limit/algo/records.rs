@@ -13,9 +13,23 @@
 
 use super::Step;
 
+/// A record by its own numbers, whatever the rule that looks at it now.
+pub trait Record: Clone {
+    /// For how long it counts anything.
+    fn life(&self, now: i64) -> i64;
+
+    fn charged(&self, now: i64, cost: i64) -> Self;
+
+    /// How much of a charge of `cost` is still in it for certain.
+    fn left(&self, now: i64, cost: i64, receipt: i64) -> f64;
+
+    /// The record after `units` of that charge were given back.
+    fn back(&self, now: i64, units: f64, receipt: i64) -> Self;
+}
+
 /// What an algorithm does with one record.
 pub trait Recorded {
-    type Record: Clone;
+    type Record: Record;
 
     /// How long a record at least outlives its last charge by its own rule.
     const KEPT_MS: i64 = KEPT_MS;
@@ -39,19 +53,13 @@ pub trait Recorded {
 
     /// How long a record of this rule is to be stored.
     fn lasts(&self, record: &Self::Record, now: i64) -> i64 {
-        Self::life(record, now).max(1)
+        record.life(now).max(1)
     }
 
-    /// For how long the record counts anything, by its own numbers.
-    fn life(record: &Self::Record, now: i64) -> i64;
-
-    fn charged(record: &Self::Record, now: i64, cost: i64) -> Self::Record;
-
     /// How much of a charge of `cost` is still in the record for certain.
-    fn left(&self, record: &Self::Record, now: i64, cost: i64, receipt: i64) -> f64;
-
-    /// The record after `units` of that charge were given back.
-    fn back(record: &Self::Record, now: i64, units: f64, receipt: i64) -> Self::Record;
+    fn left(&self, record: &Self::Record, now: i64, cost: i64, receipt: i64) -> f64 {
+        record.left(now, cost, receipt)
+    }
 }
 
 /// The record of the rule that has decided last, and those of others.
@@ -86,7 +94,7 @@ fn seen<A: Recorded>(rule: &A, state: &State<A::Record>, now: i64) -> Seen<A::Re
     let mut own = rule.owns(&state.own, now).then(|| state.own.clone());
     let moved = own.is_none();
     if moved {
-        let till_ms = now + A::KEPT_MS.max(A::life(&state.own, now));
+        let till_ms = now + A::KEPT_MS.max(state.own.life(now));
         others.push(Other { record: state.own.clone(), till_ms });
     }
     for other in &state.others {
@@ -112,16 +120,16 @@ fn seen<A: Recorded>(rule: &A, state: &State<A::Record>, now: i64) -> Seen<A::Re
 }
 
 /// The state of an own record and others, and its life.
-fn joined<A: Recorded>(
-    own: A::Record,
+fn joined<R: Record>(
+    own: R,
     mut ttl: i64,
-    others: Vec<Other<A::Record>>,
+    others: Vec<Other<R>>,
     now: i64,
-    change: impl Fn(&A::Record) -> A::Record,
-) -> (State<A::Record>, i64) {
+    change: impl Fn(&R) -> R,
+) -> (State<R>, i64) {
     let changed = others.into_iter().map(|Other { record, till_ms }| {
         let record = change(&record);
-        ttl = ttl.max(A::life(&record, now).min(till_ms - now));
+        ttl = ttl.max(record.life(now).min(till_ms - now));
         Other { record, till_ms }
     });
     let others = changed.collect();
@@ -146,8 +154,8 @@ pub fn decide<A: Recorded>(rule: &A, state: Option<&State<A::Record>>, now: i64,
         Some((own, ttl))
     });
     let next = next.map(|(own, ttl)| {
-        joined::<A>(own, ttl, others, now, |record| match answer.admitted {
-            true => A::charged(record, now, cost),
+        joined(own, ttl, others, now, |record| match answer.admitted {
+            true => record.charged(now, cost),
             false => record.clone(),
         })
     });
@@ -174,11 +182,11 @@ pub fn adjust<A: Recorded>(
     }
     let (next, ttl, more) = rule.adjust_one(own.as_ref(), now, delta, receipt)?;
     if delta >= 0 {
-        return Some(joined::<A>(next, ttl, others, now, |record| A::charged(record, now, more)));
+        return Some(joined(next, ttl, others, now, |record| record.charged(now, more)));
     }
     let records = own.iter().chain(others.iter().map(|other| &other.record));
     let units = records.map(|record| rule.left(record, now, -delta, receipt)).fold(f64::INFINITY, f64::min);
-    Some(joined::<A>(next, ttl, others, now, |record| A::back(record, now, units, receipt)))
+    Some(joined(next, ttl, others, now, |record| record.back(now, units, receipt)))
 }
 
 /// The own record, then each other one behind a bar and the time when it is forgotten.

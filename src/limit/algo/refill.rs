@@ -4,8 +4,8 @@
 //! A record counts what was taken and has not come back, in units of token x ms, so neither refill
 //! nor charge ever divides. An empty record equals an absent one.
 
-use super::div_ceil;
 use super::ledger::{Mark, Marks};
+use super::{div_ceil, records};
 
 /// `used` token x `per_ms` were taken and not yet refilled as of `at_ms`; `rate` come back every
 /// `per_ms`, all together if `lump_ms` is `per_ms`, evenly if it is 1.
@@ -51,12 +51,6 @@ impl Record {
         self.with(self.used - steps * self.gain(), self.at_ms + steps * self.lump_ms)
     }
 
-    pub fn charged(&self, now: i64, cost: i64) -> Record {
-        let record = self.advanced(now);
-        let need = cost.min(MOST / self.per_ms + 1) * self.per_ms;
-        Record { used: (record.used + need).min(MOST), ..record }
-    }
-
     /// What was used by other numbers, by these. At most one unit (a fraction of a token) above the
     /// true quotient: the same operations in the same order as the twin, in doubles, so both round
     /// alike.
@@ -71,23 +65,14 @@ impl Record {
 
     /// How much of a charge of `need`, made at `charged_ms`, is still there at least: what came back
     /// since may have been all its own. Of an advanced record.
-    pub fn left(&self, need: i64, charged_ms: i64) -> i64 {
+    pub fn remains(&self, need: i64, charged_ms: i64) -> i64 {
         let lumps = div_ceil((self.at_ms - charged_ms).max(0), self.lump_ms);
         if lumps >= div_ceil(need, self.gain()) { 0 } else { (need - lumps * self.gain()).min(self.used) }
     }
 
-    /// The same of another basis's record, in units.
-    #[expect(clippy::cast_precision_loss, reason = "at most 2^52")]
-    pub fn left_units(&self, now: i64, cost: i64, charged_ms: i64) -> f64 {
-        let need = cost.min(MOST / self.per_ms + 1) * self.per_ms;
-        self.advanced(now).left(need, charged_ms) as f64 / self.per_ms as f64
-    }
-
-    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "at most 2^52")]
-    pub fn back(&self, now: i64, units: f64) -> Record {
-        let record = self.advanced(now);
-        let given = (units * self.per_ms as f64).floor().min(record.used as f64) as i64;
-        Record { used: record.used - given, ..record }
+    /// Of `cost` units, in those of `used`.
+    fn need(&self, cost: i64) -> i64 {
+        cost.min(MOST / self.per_ms + 1) * self.per_ms
     }
 
     /// Five numbers, of which the last can be left out where nothing comes in lumps; then two of each
@@ -102,5 +87,28 @@ impl Record {
             text.push_str(&format!(" {at_ms} {low}"));
         }
         text
+    }
+}
+
+impl records::Record for Record {
+    fn life(&self, now: i64) -> i64 {
+        self.whole_at() - now
+    }
+
+    fn charged(&self, now: i64, cost: i64) -> Record {
+        let record = self.advanced(now);
+        Record { used: (record.used + self.need(cost)).min(MOST), ..record }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "at most 2^52")]
+    fn left(&self, now: i64, cost: i64, charged_ms: i64) -> f64 {
+        self.advanced(now).remains(self.need(cost), charged_ms) as f64 / self.per_ms as f64
+    }
+
+    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "at most 2^52")]
+    fn back(&self, now: i64, units: f64, _charged_ms: i64) -> Record {
+        let record = self.advanced(now);
+        let given = (units * self.per_ms as f64).floor().min(record.used as f64) as i64;
+        Record { used: record.used - given, ..record }
     }
 }

@@ -122,31 +122,33 @@ impl Recorded for SlidingWindow {
         let used = counted.counts.iter().sum();
         (self.stored(counted), used)
     }
+}
 
-    fn life(record: &Record, now: i64) -> i64 {
-        let rule = SlidingWindow::of(record);
-        rule.clear_at(&rule.counts_at(Some(record), now), now) - now
+impl records::Record for Record {
+    fn life(&self, now: i64) -> i64 {
+        let rule = SlidingWindow::of(self);
+        rule.clear_at(&rule.counts_at(Some(self), now), now) - now
     }
 
-    fn charged(record: &Record, now: i64, cost: i64) -> Record {
-        let rule = SlidingWindow::of(record);
-        let mut counted = rule.counts_at(Some(record), now);
+    fn charged(&self, now: i64, cost: i64) -> Record {
+        let rule = SlidingWindow::of(self);
+        let mut counted = rule.counts_at(Some(self), now);
         let more = cost.min(rule.most() - counted.get(0));
         counted.add(0, more);
         rule.stored(counted)
     }
 
     #[expect(clippy::cast_precision_loss, reason = "below 2^53")]
-    fn left(&self, record: &Record, now: i64, cost: i64, receipt: i64) -> f64 {
-        let rule = SlidingWindow::of(record);
-        let counted = rule.counts_at(Some(record), now);
+    fn left(&self, now: i64, cost: i64, receipt: i64) -> f64 {
+        let rule = SlidingWindow::of(self);
+        let counted = rule.counts_at(Some(self), now);
         rule.place_of(&counted, receipt).map_or(0, |place| counted.get(place).min(cost)) as f64
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "at most a cost")]
-    fn back(record: &Record, now: i64, units: f64, receipt: i64) -> Record {
-        let rule = SlidingWindow::of(record);
-        let mut counted = rule.counts_at(Some(record), now);
+    fn back(&self, now: i64, units: f64, receipt: i64) -> Record {
+        let rule = SlidingWindow::of(self);
+        let mut counted = rule.counts_at(Some(self), now);
         if let Some(place) = rule.place_of(&counted, receipt) {
             let given = counted.get(place).min(units as i64);
             counted.add(place, -given);

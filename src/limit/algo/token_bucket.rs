@@ -4,7 +4,7 @@
 //! one keeps it, and a bucket that has refilled equals an absent one.
 
 use super::ledger::{Mark, Marks};
-use super::records::{self, Recorded, State};
+use super::records::{self, Record as _, Recorded, State};
 use super::refill::{MOST, Record};
 use super::{Algorithm, Policy, Step, div_ceil};
 use crate::limit::answer::{Answer, NEVER};
@@ -149,23 +149,7 @@ impl Recorded for TokenBucket {
     }
 
     fn lasts(&self, record: &Record, now: i64) -> i64 {
-        self.stored_for(Self::life(record, now)).max(1)
-    }
-
-    fn life(record: &Record, now: i64) -> i64 {
-        record.whole_at() - now
-    }
-
-    fn charged(record: &Record, now: i64, cost: i64) -> Record {
-        record.charged(now, cost)
-    }
-
-    fn left(&self, record: &Record, now: i64, cost: i64, receipt: i64) -> f64 {
-        record.left_units(now, cost, receipt)
-    }
-
-    fn back(record: &Record, now: i64, units: f64, _receipt: i64) -> Record {
-        record.back(now, units)
+        self.stored_for(record.life(now)).max(1)
     }
 }
 
