@@ -7,7 +7,7 @@
 local counted = {}
 
 -- No record counts more.
-local MOST = 4503599627370496
+local MOST = EXACT
 
 function counted.decide(limit, now, cost, record, stop, mended)
   local count = record[1]

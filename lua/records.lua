@@ -9,6 +9,9 @@
 -- state  the fields of a record; in `others` those of further ones, each with the time `till` when it
 --        is forgotten. As text: own | till other | till other
 
+-- Operands of a division stay below this: see src/limit/algo/exact.rs.
+local EXACT = 4503599627370496
+
 -- What is done where there is more than one record, or one of another basis. one:
 --   owns(rule, record, now)                  whether the record is one of the rule's basis
 --   decide(rule, record, now, cost), adjust(rule, record, now, delta, receipt): as of a state; the

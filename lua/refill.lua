@@ -8,7 +8,7 @@
 local refill = {}
 
 -- No record has more used, and no rule takes more at once: their sum is exact.
-refill.MOST = 2251799813685248
+refill.MOST = EXACT / 2
 
 function refill.sound(record)
   return record[3] >= 1 and record[4] >= 1 and (record[5] or 1) >= 1

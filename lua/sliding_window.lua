@@ -7,12 +7,12 @@
 local floor, max, min = math.floor, math.max, math.min
 
 -- Above this a sum of counters, or a counter times the window, is not exact.
-local EXACT = 4503599627370495
+local MOST = EXACT - 1
 -- More counters than a window has, the newest and the oldest touched included.
 local COUNTERS = 64
 
 local function most(rule)
-  return floor(EXACT / (rule[3] == rule[2] and rule[2] or COUNTERS))
+  return floor(MOST / (rule[3] == rule[2] and rule[2] or COUNTERS))
 end
 
 local function owns(rule, record)

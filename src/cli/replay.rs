@@ -10,6 +10,7 @@ use clap::Args;
 use super::check::Format;
 use super::{BAD_CONFIG, ConfigFile, RUNTIME, bad_config};
 use crate::config;
+use crate::limit::algo::{SPECS, Spec};
 use crate::replay::{self, Options};
 
 const HELP: &str = "\
@@ -30,16 +31,24 @@ connect_error. A request that had to wait for its turn in the queue of a leaky_b
 max_delayed is not applied.
 
 Tightest numbers: the least with which a limit alone would have refused nobody.
-  token_bucket, gcra                                          burst
-  fixed_window, calendar, sliding_log, sliding_window         the count of the rate
-  leaky_bucket                                                queue
-  concurrency                                                 in_flight
-Keys with numbers of their own (overrides) do not count for them.
+{numbers}Keys with numbers of their own (overrides) do not count for them.
 
 Exit codes: 0 ok, 1 a log cannot be read, has lines and no good one, or none that a route takes, 2 bad config or usage.";
 
+fn help() -> String {
+    let mut numbers: Vec<(&str, Vec<&str>)> = Vec::new();
+    for Spec { name, number, .. } in SPECS {
+        match numbers.iter_mut().find(|(words, _)| *words == number.words) {
+            Some((_, names)) => names.push(name),
+            None => numbers.push((number.words, vec![name])),
+        }
+    }
+    let lines = numbers.iter().map(|(words, names)| format!("  {:<60}{words}\n", names.join(", ")));
+    HELP.replace("{numbers}", &lines.collect::<String>())
+}
+
 #[derive(Args)]
-#[command(after_help = HELP)]
+#[command(after_help = help())]
 pub struct Replay {
     #[command(flatten)]
     config: ConfigFile,

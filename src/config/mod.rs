@@ -59,7 +59,7 @@ pub type Keys = BTreeSet<(&'static str, &'static str)>;
 
 /// Every key there is, and those that the file at `path` uses: a reference config uses all.
 pub fn known_and_used_keys(path: &Path) -> (Keys, Keys) {
-    let known = schema::ALL.iter().flat_map(|section| section.keys.iter().map(|key| (section.name, *key)));
+    let known = schema::ALL.iter().flat_map(|section| section.keys().map(|key| (section.name, key)));
     let sources = Sources::default();
     let documents = sources.documents(path);
     compile::compile(&sources, &documents);

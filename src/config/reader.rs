@@ -49,7 +49,11 @@ impl<'a> Section<'a> {
     }
 
     pub fn entry(&self, key: &'static str) -> Option<&'a Entry> {
-        debug_assert!(self.schema.keys.contains(&key), "`{key}` is not in the schema of {}", self.schema.name);
+        debug_assert!(
+            self.schema.keys().any(|known| known == key),
+            "`{key}` is not in the schema of {}",
+            self.schema.name
+        );
         self.asked.borrow_mut().push(key);
         let entry = self.table.get(key)?;
         self.sources.saw(self.schema.name, key);
@@ -218,9 +222,9 @@ impl<'a> Section<'a> {
         let asked = self.asked.borrow();
         for entry in self.table.entries.iter().filter(|entry| !asked.contains(&entry.key.as_str())) {
             let message = format!("unknown key `{}` in {}", entry.key, self.title);
-            let help = match closest(&entry.key, self.schema.keys.iter().copied()) {
+            let help = match closest(&entry.key, self.schema.keys()) {
                 Some(key) => format!("did you mean `{key}`?"),
-                None => format!("the keys here are {}", self.schema.keys.join(", ")),
+                None => format!("the keys here are {}", self.schema.keys().collect::<Vec<_>>().join(", ")),
             };
             self.mistake(Diagnostic::new(entry.place, message).label("unknown key").help(help));
         }

@@ -1,16 +1,32 @@
 //! Every key of the config, section by section. `reader` checks what it meets against this list
 //! and a test checks that conf/full.toml shows all of it.
 
+use crate::limit::algo::all_params;
+use crate::limit::algo::params::Param;
+
 /// The keys of one kind of table.
 #[derive(Debug)]
 pub struct Schema {
     pub name: &'static str,
-    pub keys: &'static [&'static str],
+    own: &'static [&'static str],
+    /// Which options of algorithms stand in it, too.
+    params: &'static [fn(&Param) -> bool],
+}
+
+impl Schema {
+    pub fn keys(&self) -> impl Iterator<Item = &'static str> {
+        let params = all_params().filter(|param| self.params.iter().any(|takes| takes(param)));
+        self.own.iter().copied().chain(params.map(|param| param.name))
+    }
 }
 
 macro_rules! sections {
-    ($($(#[$doc:meta])* $NAME:ident = $name:literal: $($key:literal)*;)*) => {
-        $($(#[$doc])* pub const $NAME: Schema = Schema { name: $name, keys: &[$($key),*] };)*
+    ($($NAME:ident = $name:literal: $($key:literal)* $(, $params:expr)?;)*) => {
+        $(pub const $NAME: Schema = Schema {
+            name: $name,
+            own: &[$($key),*],
+            params: &[$($params)?],
+        };)*
 
         pub const ALL: &[&Schema] = &[$(&$NAME),*];
     };
@@ -30,12 +46,10 @@ sections! {
     UPSTREAM = "upstream": "servers" "balance" "max_idle";
     UPSTREAM_SERVER = "upstream.servers": "url" "weight";
     SET = "set": "values" "file";
-    LIMIT = "limit": "algorithm" "rate" "burst" "debt" "refill" "start" "anchor" "key" "missing"
-        "cost" "mode" "on_error" "precision" "zone" "resets_at" "week_start" "state" "queue"
-        "nodelay" "in_flight" "lease" "linger" "charge_on" "refund_on" "settle" "max_delayed" "when" "overrides"
-        "after" "repeated" "max_keys";
+    LIMIT = "limit": "algorithm" "key" "missing" "repeated" "cost" "mode" "on_error" "when" "after" "overrides"
+        "charge_on" "refund_on" "settle" "max_delayed" "max_keys", |_| true;
     WHEN = "limit.when": "method" "path" "host" "route" "client" "header" "cookie" "query" "param" "jwt";
-    OVERRIDE = "limit.overrides": "key" "rate" "burst" "debt" "queue" "in_flight";
+    OVERRIDE = "limit.overrides": "key", |param| param.amount;
     OVERRIDE_KEY = "limit.overrides.key": "percent";
     ROUTE = "route": "name" "host" "path" "methods" "header" "upstream" "respond" "limits" "allow"
         "deny" "rewrite" "request_headers" "response_headers" "max_body" "max_in_flight" "refuse"

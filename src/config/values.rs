@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::HeaderValue;
 use ipnet::IpNet;
 
+use crate::limit::algo::params::{PERIOD_MOST_MS, Rate};
 use crate::limit::key::{Key, KeyPart};
 use crate::limit::source::{Kind, Source};
 use crate::net::{ListenAddr, parse_network};
@@ -26,15 +27,7 @@ pub fn percent_decoded(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// `count` units per `per_ms`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rate {
-    pub count: i64,
-    pub per_ms: i64,
-}
-
 const DAY_MS: u64 = 86_400_000;
-const PERIOD_MAX_MS: u64 = 3660 * DAY_MS;
 const RATE_HELP: &str = "write a count per period: \"10/s\", \"5/10s\", \"1000/min\", \"10000/day\"";
 const DURATION_HELP: &str = "write a whole number and its unit: \"30ms\", \"2s\", \"1m\", \"1h\", \"1d\"";
 const SIZE_HELP: &str = "write a whole number of bytes, or with a unit: \"64KiB\", \"10MiB\", \"1GiB\", \"1MB\"";
@@ -62,10 +55,11 @@ pub fn rate(text: &str) -> Result<Rate, Fault> {
         );
     };
     let number = if number.is_empty() { Some(1) } else { number.parse::<u64>().ok() };
-    match number.and_then(|number| number.checked_mul(unit_ms)) {
+    let per_ms = number.and_then(|number| i64::try_from(number.checked_mul(unit_ms)?).ok());
+    match per_ms {
         Some(0) => fault("the period is 0", RATE_HELP),
-        Some(ms) if ms <= PERIOD_MAX_MS => Ok(Rate { count, per_ms: i64::try_from(ms).unwrap_or(i64::MAX) }),
-        _ => fault("the period is too long", "the longest is 3660 days"),
+        Some(per_ms) if per_ms <= PERIOD_MOST_MS => Ok(Rate { count, per_ms }),
+        _ => fault("the period is too long", format!("the longest is {} days", PERIOD_MOST_MS.unsigned_abs() / DAY_MS)),
     }
 }
 

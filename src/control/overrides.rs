@@ -13,7 +13,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::link::Link;
 use crate::config::Config;
-use crate::limit::overrides::Raw;
+use crate::limit::overrides::{ENTRIES_MAX, Raw};
 use crate::limit::rule::Limit;
 use crate::limit::store::Store;
 use crate::limit::store::redis::Redis;
@@ -41,8 +41,6 @@ struct Look {
 
 const PERIOD: Duration = Duration::from_secs(2);
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
-/// A hash with more fields is not read.
-const ENTRIES_MAX: i64 = 10_000;
 /// Questions asked at once, so that other clients of Redis get their turn.
 const CHUNK: usize = 500;
 
@@ -151,10 +149,11 @@ async fn hash(redis: &Redis, key: &str, size: RedisResult<Value>) -> RedisResult
     let malformed = || failure("a reply of the wrong form");
     match size {
         Ok(Value::Int(0)) => Ok(Ok(Raw::new())),
-        Ok(Value::Int(size)) if size <= ENTRIES_MAX => {
-            fields(ask(redis, "HGETALL", key).await?).map(Ok).ok_or_else(malformed)
+        // One that is too large is not read.
+        Ok(Value::Int(size)) if usize::try_from(size).is_ok_and(|size| size > ENTRIES_MAX) => {
+            Ok(Err(format!("{key} has {size} fields, {ENTRIES_MAX} are allowed")))
         }
-        Ok(Value::Int(size)) => Ok(Err(format!("{key} has {size} fields, {ENTRIES_MAX} are allowed"))),
+        Ok(Value::Int(_)) => fields(ask(redis, "HGETALL", key).await?).map(Ok).ok_or_else(malformed),
         Ok(_) => Err(malformed()),
         // Another kind of value under this name.
         Err(error) if error.code() == Some("WRONGTYPE") => Ok(Err(format!("{key} is not a hash"))),

@@ -46,6 +46,8 @@ pub struct Overrides {
 /// Fields and values of the hash.
 pub type Raw = BTreeMap<Vec<u8>, Vec<u8>>;
 
+/// Of one limit in the config, and of one live.
+pub const ENTRIES_MAX: usize = 10_000;
 /// Distinct places of stars in one table: each costs a probe.
 const MASKS_MAX: usize = 16;
 

@@ -9,7 +9,6 @@ use super::outcome::Outcome;
 use super::tally::Tally;
 use super::tightest::Needed;
 use super::units::time;
-use crate::limit::algo::Rule;
 use crate::limit::rule::Mode;
 
 impl Outcome {
@@ -66,12 +65,7 @@ impl Outcome {
     }
 
     fn tightest_json(&self, tally: &Tally) -> Value {
-        let kind = match &*tally.limit.rule {
-            Rule::TokenBucket(_) | Rule::Gcra(_) => "burst",
-            Rule::FixedWindow(_) | Rule::Calendar(_) | Rule::SlidingLog(_) | Rule::SlidingWindow(_) => "count",
-            Rule::LeakyBucket(_) => "queue_ms",
-            Rule::Concurrency(_) => "in_flight",
-        };
+        let kind = tally.limit.rule.number().name;
         let (value, none) = match self.needed(tally) {
             Needed::Nothing => (None, Some("nothing was taken")),
             Needed::Number(number) => (Some(number), None),

@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use super::series::Series;
 use super::ticks::{self, grouped};
-use super::units::{duration, percent};
+use super::units::percent;
+use crate::limit::algo::told::duration;
 
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 480.0;

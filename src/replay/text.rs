@@ -6,8 +6,8 @@ use super::counts::Counts;
 use super::outcome::Outcome;
 use super::tally::{Gaps, Tally};
 use super::tightest::Needed;
-use super::units::{duration, percent, time};
-use crate::limit::algo::Rule;
+use super::units::{percent, time};
+use crate::limit::algo::told::duration;
 use crate::limit::key::Missing;
 use crate::limit::rule::Mode;
 use crate::limit::source::Source;
@@ -51,7 +51,7 @@ impl Outcome {
     fn limit_text(&self, tally: &Tally, text: &mut String) {
         let limit = &tally.limit;
         let shadow = if limit.mode == Mode::Shadow { ", shadow" } else { "" };
-        let _ = writeln!(text, "\nlimit {} ({}, {}{shadow})", limit.name, limit.rule.name(), numbers(&limit.rule));
+        let _ = writeln!(text, "\nlimit {} ({}, {}{shadow})", limit.name, limit.rule.name(), limit.rule.told());
         let _ = writeln!(text, "  requests  {} of {} keys", tally.seen, about(tally.keys.count()));
         let share = percent(tally.refused, tally.seen);
         let keys = about(tally.refused_keys.count());
@@ -117,16 +117,7 @@ impl Outcome {
             Needed::Number(number) => number,
         };
         let least = if tally.tightest.is_lower_bound() { "at least " } else { "" };
-        let what = match &*tally.limit.rule {
-            Rule::TokenBucket(bucket) => format!("burst {number} at {} per {}", bucket.rate, duration(bucket.per_ms)),
-            Rule::Gcra(gcra) => format!("burst {number} at {} per {}", gcra.rate, duration(gcra.per_ms)),
-            Rule::LeakyBucket(bucket) => {
-                format!("queue {} at {} per {}", duration(number), bucket.rate, duration(bucket.per_ms))
-            }
-            Rule::Concurrency(_) => format!("in_flight {number}"),
-            Rule::Calendar(calendar) => format!("{number} per {}", calendar.unit().name()),
-            rule => format!("{number} per {}", duration(rule.policy().window_ms)),
-        };
+        let what = tally.limit.rule.numbered(number).told_number();
         format!("{least}{what} would have refused nobody")
     }
 
@@ -169,20 +160,6 @@ impl Counts {
         if !self.fine {
             text.push_str("  times are whole seconds: requests of one second count as simultaneous\n");
         }
-    }
-}
-
-/// What the config says of a rule.
-fn numbers(rule: &Rule) -> String {
-    let policy = rule.policy();
-    match rule {
-        Rule::Concurrency(_) => format!("{} in flight", policy.quota),
-        Rule::Calendar(calendar) => format!("{} per {}", policy.quota, calendar.unit().name()),
-        Rule::LeakyBucket(bucket) => {
-            let (per, queue) = (duration(bucket.per_ms), duration(bucket.queue_ms));
-            format!("{} per {per}, queue {queue}", bucket.rate)
-        }
-        _ => format!("{} per {}", policy.quota, duration(policy.window_ms)),
     }
 }
 

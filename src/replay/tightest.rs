@@ -5,12 +5,10 @@
 //! What a key has used does not depend on the number as long as nothing is refused, so the number
 //! in the end admits all, and one less would have refused the request that raised it.
 
-use crate::limit::algo::sliding_window::SlidingWindow;
 use crate::limit::algo::{Rule, State, Step};
 use crate::limit::answer::Answer;
 use crate::limit::decision::Check;
 use crate::limit::store::partition::{ByHash, Entry, Partition, Room};
-use crate::limit::store::timeline::endless_rule;
 
 pub struct Tightest {
     /// With the number reached so far.
@@ -38,20 +36,14 @@ pub enum Needed {
     None(&'static str),
 }
 
-/// What a config may say at most; above it the arithmetic is not exact.
-const EXACT: i64 = (1 << 52) - 1;
-const ENTRIES_MAX: i64 = 100_000;
-const QUEUE_MAX_MS: i64 = 86_400_000;
-
 impl Tightest {
     pub fn new(rule: &Rule, max_keys: usize) -> Tightest {
-        let number = i64::from(!matches!(rule, Rule::LeakyBucket(_)));
-        let starts_empty = matches!(rule, Rule::TokenBucket(bucket) if bucket.empty);
+        let number = rule.number().least;
         Tightest {
-            rule: numbered(endless_rule(rule).as_ref().unwrap_or(rule), number),
+            rule: rule.endless().as_ref().unwrap_or(rule).numbered(number),
             number,
             taken: false,
-            impossible: starts_empty.then_some("a bucket that starts empty refuses whoever comes first"),
+            impossible: rule.hopeless(),
             keys: Partition::default(),
             max_keys,
         }
@@ -111,8 +103,8 @@ impl Tightest {
 
     /// To the least number that admits `check`.
     fn raise(&mut self, key: u64, check: &Check, now_ms: i64) {
-        let largest = largest(&self.rule);
-        let fits = |number| self.decide(&numbered(&self.rule, number), key, check, now_ms).answer.admitted;
+        let largest = self.rule.largest();
+        let fits = |number| self.decide(&self.rule.numbered(number), key, check, now_ms).answer.admitted;
         let (mut low, mut high, mut step) = (self.number, self.number, 1);
         while !fits(high) {
             if high >= largest {
@@ -131,33 +123,6 @@ impl Tightest {
             }
         }
         self.number = high;
-        self.rule = numbered(&self.rule, high);
-    }
-}
-
-/// The rule with another burst, count, queue or number in flight.
-fn numbered(rule: &Rule, number: i64) -> Rule {
-    let mut rule = rule.clone();
-    match &mut rule {
-        Rule::TokenBucket(bucket) => bucket.burst = number,
-        Rule::Gcra(gcra) => gcra.burst = number,
-        Rule::FixedWindow(window) => window.limit = number,
-        Rule::SlidingWindow(window) => window.limit = number,
-        Rule::Calendar(calendar) => calendar.limit = number,
-        Rule::SlidingLog(log) => log.limit = number,
-        Rule::LeakyBucket(bucket) => bucket.queue_ms = number,
-        Rule::Concurrency(concurrency) => concurrency.in_flight = number,
-    }
-    rule
-}
-
-fn largest(rule: &Rule) -> i64 {
-    match rule {
-        Rule::TokenBucket(bucket) => EXACT / bucket.per_ms - 1 - 2 * bucket.debt,
-        Rule::Gcra(gcra) => EXACT / gcra.per_ms - 1,
-        Rule::FixedWindow(_) | Rule::Calendar(_) => EXACT / 2,
-        Rule::SlidingWindow(window) => SlidingWindow::largest(window.window_ms, if window.weighted() { 2 } else { 3 }),
-        Rule::SlidingLog(_) | Rule::Concurrency(_) => ENTRIES_MAX,
-        Rule::LeakyBucket(bucket) => (EXACT / 4 / bucket.rate).min(QUEUE_MAX_MS),
+        self.rule = self.rule.numbered(high);
     }
 }

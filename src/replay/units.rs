@@ -1,4 +1,4 @@
-//! Shares, times and durations as people read them.
+//! Shares and times as people read them.
 
 use jiff::Timestamp;
 
@@ -10,13 +10,4 @@ pub fn percent(part: u64, whole: u64) -> String {
 
 pub fn time(ms: i64) -> String {
     Timestamp::from_millisecond(ms).map_or_else(|_| format!("{ms} ms"), |time| time.to_string())
-}
-
-pub fn duration(ms: i64) -> String {
-    for (unit, name) in [(86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s")] {
-        if ms >= unit && ms % unit == 0 {
-            return format!("{} {name}", ms / unit);
-        }
-    }
-    format!("{ms} ms")
 }

@@ -7,6 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use http::{HeaderMap, HeaderValue};
 use proptest::prelude::*;
 use sluicegate::config::{self, Config};
+use sluicegate::limit::algo::params::Kind;
+use sluicegate::limit::algo::{SPECS, Spec};
 use sluicegate::limit::key::{Key, KeyPart};
 use sluicegate::limit::source::{Facts, Prefixes, Repeated, Source};
 
@@ -201,4 +203,38 @@ proptest! {
         let holds = config.limits[0].when.holds(&facts(&headers, query.as_deref()), Repeated::Refuse);
         prop_assert_eq!(holds, Ok(expected), "{:?}", written);
     }
+}
+
+/// A limit whose number is this, with others that are large.
+fn numbered(spec: &Spec, number: i64) -> String {
+    let leading = match (spec.leading.kind, spec.number.words) {
+        (Kind::Integer { .. }, _) => format!("{} = {number}", spec.leading.name),
+        (_, "the count of the rate") => format!("rate = \"{number}/day\""),
+        (_, "queue") => format!("rate = \"4999999999/5000000ms\"\nqueue = \"{number}ms\""),
+        (_, words) => format!("rate = \"7/day\"\n{words} = {number}"),
+    };
+    format!("{ROUTE}[limit.x]\nalgorithm = \"{}\"\n{leading}\n", spec.name)
+}
+
+/// What the replay may recommend is what a config may say.
+#[test]
+fn the_largest_number_of_each_algorithm_loads_and_no_larger_one() {
+    for spec in SPECS {
+        let load = |number| config::from_text("test", &numbered(spec, number));
+        let rule = |number| load(number).unwrap_or_else(|report| panic!("{number}: {report}")).limits[0].rule.clone();
+        let largest = rule(spec.number.least).largest();
+        assert_eq!(rule(largest), rule(1).numbered(largest).into(), "{}", spec.name);
+        let report = load(largest + 1).unwrap_err().to_string();
+        assert!(report.contains(&largest.to_string()), "{}, {largest}:\n{report}", spec.name);
+    }
+}
+
+/// Where an algorithm has no default for an option that does not fit, it is the rate that is said to be
+/// wrong.
+#[test]
+fn a_window_shorter_than_its_counters_is_refused() {
+    let text = format!("{ROUTE}limits = \"x\"\n[limit.x]\nalgorithm = \"sliding_window\"\nrate = \"5/ms\"\n");
+    let report = config::from_text("test", &text).map(|_| ()).unwrap_err().to_string();
+    assert!(report.contains("`rate` in [limit.x]: 2 parts of 1 ms are shorter than a millisecond"), "{report}");
+    assert!(report.contains("the shortest period is 2ms"), "{report}");
 }

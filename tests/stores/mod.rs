@@ -171,7 +171,7 @@ fn generate(rule: &Rule, rng: &mut StdRng) -> Rule {
         Rule::SlidingWindow(_) => {
             let precision = if rng.random_bool(0.5) { 2 } else { rng.random_range(3..=60) };
             let window_ms = period.max(precision);
-            let most = SlidingWindow::largest(window_ms, precision);
+            let most = sliding(1, window_ms, precision).largest();
             sliding(if rng.random_bool(0.1) { most } else { rng.random_range(1..100) }, window_ms, precision)
         }
         Rule::Calendar(_) => {

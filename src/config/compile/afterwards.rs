@@ -1,6 +1,5 @@
 //! What a limit wants once the outcome of a request is known: `charge_on`, `refund_on`, `settle`,
-//! `max_delayed`, `linger`.
-//! Called by `limit`.
+//! `max_delayed`, `linger`. Called by `limit`.
 
 use std::time::Duration;
 
@@ -12,16 +11,16 @@ use crate::config::values::{self, Fault, fault};
 use crate::labels::labels;
 use crate::limit::afterwards::{Afterwards, Charge, Outcomes};
 use crate::limit::algo::Rule;
+use crate::limit::algo::params::{Given, LINGER};
 use crate::limit::source::Source;
 
 /// The default of `response_timeout`: with both left alone, no slot comes back while the gateway would
 /// itself still wait for the answer.
-const LINGER: Duration = Duration::from_secs(60);
-const LINGER_MAX: Duration = Duration::from_secs(3600);
+const LINGER_MS: i64 = 60_000;
 
 /// `None` is a mistake; most limits want nothing, `Some(None)`.
 #[expect(clippy::option_option, reason = "as every compiler of a section: None is a mistake")]
-pub fn afterwards(section: &Section, rule: Option<&Rule>) -> Option<Option<Afterwards>> {
+pub fn afterwards(section: &Section, rule: Option<&(Rule, Given)>) -> Option<Option<Afterwards>> {
     let charge_on = outcomes(section, "charge_on", CLASSES);
     let refund_on = outcomes(section, "refund_on", Word::ALL);
     let settle = match section.node("settle") {
@@ -39,14 +38,11 @@ pub fn afterwards(section: &Section, rule: Option<&Rule>) -> Option<Option<After
         (None, None) => Charge::Always,
     };
     let max_delayed = super::server::usize_of(section.integer("max_delayed", 0..=10_000_000));
-    let linger = match section.node("linger") {
-        Some(_) => section.duration("linger", Duration::ZERO..=LINGER_MAX),
-        None => Some(LINGER),
-    };
-    let rule = rule?;
+    let (rule, given) = rule?;
     let mut afterwards = Afterwards { charge, settle: settle?, max_delayed, ..Afterwards::of(rule) };
     if afterwards.lease {
-        afterwards.linger = linger?;
+        let linger_ms = given.get(&LINGER).unwrap_or(LINGER_MS);
+        afterwards.linger = Duration::from_millis(linger_ms.unsigned_abs());
     }
     if let (Some(node), false) = (section.node("max_delayed"), rule.delays()) {
         let help = "it bounds the requests that wait in the `queue` of a leaky_bucket";

@@ -14,7 +14,7 @@ use crate::config::report::Diagnostic;
 use crate::config::schema;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{self, Fault};
-use crate::limit::algo::NAMES;
+use crate::limit::algo::{SPECS, Spec};
 use crate::limit::key::{COST_MAX, Cost, Key, KeyPart, Missing};
 use crate::limit::rule::{Limit, Mode, OnError, id};
 use crate::limit::source::{Prefixes, Repeated, Source};
@@ -64,20 +64,20 @@ pub fn limits(named: Vec<Named>, context: &Context) -> Names<Arc<Limit>> {
 }
 
 fn limit(section: &Section, name: &str, context: &Context, after: Option<&At<String>>) -> Option<Limit> {
-    let algorithms: Vec<(&str, &str)> = NAMES.iter().map(|name| (*name, *name)).collect();
-    let algorithm = match section.node("algorithm") {
-        Some(node) => section.parse_node("algorithm", node, |text| crate::config::reader::choose(text, &algorithms)),
-        None => Some(NAMES[0]),
+    let algorithms: Vec<(&str, &'static Spec)> = SPECS.iter().map(|spec| (spec.name, spec)).collect();
+    let spec = match section.node("algorithm") {
+        Some(_) => section.choice("algorithm", &algorithms),
+        None => SPECS.first(),
     };
-    let rule = match algorithm {
-        Some(algorithm) => rule(section, algorithm),
+    let rule = match spec {
+        Some(spec) => rule(section, spec),
         // For its mistakes.
         None => section.parse("rate", values::rate).and(None),
     };
-    strangers(section, algorithm);
+    strangers(section, spec);
     let key = key(section, context);
     let when = when::when(section, context);
-    let overrides = overrides::overrides(section, algorithm, rule.as_ref(), key.as_ref());
+    let overrides = overrides::overrides(section, spec, rule.is_some(), key.as_ref());
     let after = after.map(|at| at.value.clone());
     let cost = cost(section);
     let missing = section.label("missing", Missing::ALL, Missing::label).unwrap_or(Missing::Shared);
@@ -86,7 +86,7 @@ fn limit(section: &Section, name: &str, context: &Context, after: Option<&At<Str
     let on_error = section.label("on_error", OnError::ALL, OnError::label).unwrap_or(context.on_error);
     let max_keys = usize_of(section.integer("max_keys", KEYS_MIN..=1_000_000_000));
     let afterwards = afterwards(section, rule.as_ref());
-    let (rule, key, cost, when, overrides, afterwards) = (rule?, key?, cost?, when?, overrides?, afterwards?);
+    let ((rule, _), key, cost, when, overrides, afterwards) = (rule?, key?, cost?, when?, overrides?, afterwards?);
     if let (Cost::Fixed(fixed), Some(node)) = (&cost, section.node("cost")) {
         let most = rule.most();
         if *fixed > most {

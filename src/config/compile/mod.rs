@@ -4,11 +4,10 @@
 mod action;
 mod afterwards;
 mod context;
+mod dates;
 mod edit;
-mod exact;
 mod jwt;
 mod limit;
-mod limit_flow;
 mod matcher;
 mod names;
 mod overrides;
@@ -18,7 +17,6 @@ mod server;
 mod set;
 mod upstream;
 mod when;
-mod window;
 
 use std::sync::Arc;
 

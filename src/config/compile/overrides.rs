@@ -11,21 +11,19 @@ use crate::config::source::Sources;
 use crate::config::substitute::Text;
 use crate::config::tree::{Entry, Node, Table as Tree, Value};
 use crate::config::values;
-use crate::limit::algo::Rule;
+use crate::limit::algo::params::Param;
+use crate::limit::algo::{Spec, all_params};
 use crate::limit::key::Key;
-use crate::limit::overrides::{Budget, Overrides, Table};
-
-/// More entries are refused; the live ones have the same bound.
-pub const ENTRIES_MAX: usize = 10_000;
+use crate::limit::overrides::{Budget, ENTRIES_MAX, Overrides, Table};
 
 pub fn overrides(
     section: &Section,
-    algorithm: Option<&'static str>,
-    rule: Option<&Rule>,
+    spec: Option<&'static Spec>,
+    has_rule: bool,
     key: Option<&Key>,
 ) -> Option<Overrides> {
     let node = section.node("overrides");
-    let (Some(algorithm), Some(_), Some(key)) = (algorithm, rule, key) else { return None };
+    let (Some(spec), true, Some(key)) = (spec, has_rule, key) else { return None };
     let mut base = section.own_table().clone();
     // Copied for each entry.
     base.entries.retain(|entry| !matches!(entry.key.as_str(), "overrides" | "when" | "key"));
@@ -41,16 +39,16 @@ pub fn overrides(
         }
         let mut whole = true;
         for item in items {
-            whole &= entry(section, algorithm, &base, key, item, &mut table).is_some();
+            whole &= entry(section, spec, &base, key, item, &mut table).is_some();
         }
         if !whole {
             return None;
         }
     }
-    Some(Overrides::new(table, Arc::new(move |value| live(algorithm, &base, value))))
+    Some(Overrides::new(table, Arc::new(move |value| live(spec, &base, value))))
 }
 
-fn entry(section: &Section, algorithm: &str, base: &Tree, key: &Key, item: &Node, table: &mut Table) -> Option<()> {
+fn entry(section: &Section, spec: &Spec, base: &Tree, key: &Key, item: &Node, table: &mut Table) -> Option<()> {
     let Value::Table(tree) = &item.value else {
         return section.wrong_type("overrides", "a list of tables", item);
     };
@@ -58,16 +56,16 @@ fn entry(section: &Section, algorithm: &str, base: &Tree, key: &Key, item: &Node
     let own = Section::new(section.sources, &schema::OVERRIDE, title, tree);
     let values = match own.node("key") {
         Some(node) => written_values(&own, node),
-        None => own.absent(format!("{} has an entry without a key", own.title), &help(algorithm)),
+        None => own.absent(format!("{} has an entry without a key", own.title), &help(spec)),
     };
     // Named by the entry; what it does not name is the limit's own.
-    let changed: Vec<&Entry> = amounts().filter_map(|name| own.entry(name)).collect();
+    let changed: Vec<&Entry> = amounts(all_params()).filter_map(|name| own.entry(name)).collect();
     own.unknown();
     if changed.is_empty() {
-        return section.fault("overrides", item, "the entry changes nothing", &help(algorithm));
+        return section.fault("overrides", item, "the entry changes nothing", &help(spec));
     }
     let values = key_values(&own, key, values?, item)?;
-    let budget = budget(section.sources, &own.title, algorithm, base, changed.into_iter().cloned().collect())?;
+    let budget = budget(section.sources, &own.title, spec, base, changed.into_iter().cloned().collect())?;
     let values: Vec<Option<&[u8]>> = values.iter().map(|value| value.as_deref()).collect();
     match table.insert(&values, budget) {
         true => Some(()),
@@ -136,16 +134,16 @@ fn key_values(
 }
 
 /// The limit's rule with the numbers of `changed` laid over its own.
-fn budget(sources: &Sources, title: &str, algorithm: &str, base: &Tree, changed: Vec<Entry>) -> Option<Budget> {
-    let strangers: Vec<&Entry> = changed.iter().filter(|entry| !rule::takes(algorithm, &entry.key)).collect();
+fn budget(sources: &Sources, title: &str, spec: &Spec, base: &Tree, changed: Vec<Entry>) -> Option<Budget> {
+    let strangers: Vec<&Entry> = changed.iter().filter(|entry| !spec.has(&entry.key)).collect();
     for entry in &strangers {
-        let message = format!("`{}` in {title}: {algorithm} has no such parameter", entry.key);
-        sources.mistake(Diagnostic::new(entry.place, message).help(help(algorithm)));
+        let message = format!("`{}` in {title}: {} has no such parameter", entry.key, spec.name);
+        sources.mistake(Diagnostic::new(entry.place, message).help(help(spec)));
     }
     if !strangers.is_empty() {
         return None;
     }
-    if let Some(entry) = changed.iter().find(|entry| entry.key == leading(algorithm)) {
+    if let Some(entry) = changed.iter().find(|entry| entry.key == spec.leading.name) {
         let budget = match &entry.node.value {
             Value::Integer(0) => Some(Budget::Blocked),
             Value::String(text) if text.value.trim() == "0" => Some(Budget::Blocked),
@@ -160,30 +158,25 @@ fn budget(sources: &Sources, title: &str, algorithm: &str, base: &Tree, changed:
     tree.entries.retain(|entry| !changed.iter().any(|new| new.key == entry.key));
     tree.entries.extend(changed);
     let section = Section::new(sources, &schema::LIMIT, title, &tree);
-    rule::rule(&section, algorithm).map(|rule| Budget::Rule(Arc::new(rule)))
-}
-
-/// The number that may also be 0 or "unlimited".
-fn leading(algorithm: &str) -> &'static str {
-    if rule::takes(algorithm, "rate") { "rate" } else { "in_flight" }
+    rule::rule(&section, spec).map(|(rule, _)| Budget::Rule(Arc::new(rule)))
 }
 
 /// What an entry may change: amounts, not the shape of the limit.
-fn amounts() -> impl Iterator<Item = &'static str> {
-    schema::OVERRIDE.keys.iter().copied().filter(|name| *name != "key")
+fn amounts<'p>(params: impl Iterator<Item = &'p Param>) -> impl Iterator<Item = &'static str> {
+    params.filter(|param| param.amount).map(|param| param.name)
 }
 
-fn numbers(algorithm: &str) -> impl Iterator<Item = &'static str> {
-    amounts().filter(move |name| rule::takes(algorithm, name))
+fn numbers(spec: &Spec) -> String {
+    amounts(spec.params()).collect::<Vec<_>>().join(", ")
 }
 
-fn help(algorithm: &str) -> String {
-    let (names, leading) = (numbers(algorithm).collect::<Vec<_>>().join(", "), leading(algorithm));
-    format!("an entry of {algorithm} names a `key` and {names}; {leading} may be 0 or \"unlimited\", too")
+fn help(spec: &Spec) -> String {
+    let (name, leading) = (spec.name, spec.leading.name);
+    format!("an entry of {name} names a `key` and {}; {leading} may be 0 or \"unlimited\", too", numbers(spec))
 }
 
 /// A budget of the form `rate=100/s;burst=5`.
-fn live(algorithm: &str, base: &Tree, value: &str) -> Result<Budget, String> {
+fn live(spec: &Spec, base: &Tree, value: &str) -> Result<Budget, String> {
     let sources = Sources::default();
     let file = sources.add("override".to_owned(), std::path::PathBuf::new(), value.to_owned());
     let place = Place { file, start: 0, end: value.len() };
@@ -191,9 +184,8 @@ fn live(algorithm: &str, base: &Tree, value: &str) -> Result<Budget, String> {
     for pair in value.split(';').map(str::trim).filter(|pair| !pair.is_empty()) {
         let (name, text) = pair.split_once('=').ok_or_else(|| format!("`{pair}` is not NAME=VALUE"))?;
         let (name, text) = (name.trim(), text.trim());
-        if !amounts().any(|known| known == name) {
-            let known = numbers(algorithm).collect::<Vec<_>>().join(", ");
-            return Err(format!("`{name}` cannot stand here; write {known}"));
+        if !amounts(all_params()).any(|known| known == name) {
+            return Err(format!("`{name}` cannot stand here; write {}", numbers(spec)));
         }
         if changed.iter().any(|entry| entry.key == name) {
             return Err(format!("`{name}` stands here twice; remove one"));
@@ -205,8 +197,8 @@ fn live(algorithm: &str, base: &Tree, value: &str) -> Result<Budget, String> {
         changed.push(Entry { key: name.to_owned(), place, node: Node { place, value } });
     }
     if changed.is_empty() {
-        let example = if leading(algorithm) == "rate" { "rate=100/s" } else { "in_flight=20" };
-        return Err(format!("it changes nothing; write {example}"));
+        let example = rule::example(&spec.leading).trim_matches('"');
+        return Err(format!("it changes nothing; write {}={example}", spec.leading.name));
     }
     // The places of the limit are those of other sources.
     let mut base = base.clone();
@@ -214,7 +206,7 @@ fn live(algorithm: &str, base: &Tree, value: &str) -> Result<Budget, String> {
         (entry.place, entry.node.place) = (place, place);
     }
     base.place = place;
-    match budget(&sources, "the override", algorithm, &base, changed) {
+    match budget(&sources, "the override", spec, &base, changed) {
         Some(budget) if !sources.has_mistakes() => Ok(budget),
         _ => {
             let report = sources.into_report().json();
@@ -262,7 +254,7 @@ mod tests {
                 ("debt=0", ""),
                 ("rate=0", ""),
                 ("rate=unlimited", ""),
-                ("", "it changes nothing; write rate=100/s"),
+                ("", "it changes nothing; write rate=10/s"),
                 ("rate", "`rate` is not NAME=VALUE"),
                 ("rate=5/fortnight", "`rate` in the override: unknown unit `fortnight`; units are"),
                 ("burst=99999999999999999", "`burst` in the override: it must be from 1 to 4503599627370496"),

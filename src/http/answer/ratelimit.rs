@@ -205,7 +205,7 @@ fn shown<'a>(route: &'a Route, verdict: &'a Verdict) -> impl Iterator<Item = (&'
 }
 
 fn counts_requests_in_flight(limit: &Limit) -> bool {
-    limit.rule.name() == "concurrency"
+    limit.rule.lease_ms().is_some()
 }
 
 /// The wait of a refused request, which is also its Retry-After, else the time until the quota is

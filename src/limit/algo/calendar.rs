@@ -5,17 +5,19 @@
 //! saving does that day, and ends where the next one starts. Whoever has the same two instants counts
 //! together, by whatever settings; other windows have records of their own.
 
-mod dates;
-
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
+use jiff::civil::{Time, Weekday};
+use jiff::tz::TimeZone;
 
-use super::counted::{Record, Window};
+use super::algorithm::COUNT;
+use super::counted::{LARGEST, Record, Window};
+use super::dates::Windows;
+pub use super::dates::{Dates, Unit};
+use super::params::{Dated, Field, Given, Misfit, Param, at_most, misfit};
 use super::records::{self, Recorded, State};
-use super::{Algorithm, Policy, Step};
-use dates::Windows;
-pub use dates::{Dates, Unit};
+use super::{Algorithm, Number, Policy, Step};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Calendar {
@@ -41,10 +43,41 @@ impl PartialEq for Known {
     }
 }
 
+const RATE: Field<Dated> = Field::dated("rate").amount();
+const ZONE: Field<TimeZone> = Field::zone("zone");
+const RESETS_AT: Field<Time> = Field::time_of_day("resets_at");
+const WEEK_START: Field<Weekday> = Field::weekday("week_start");
+
 impl Algorithm for Calendar {
     type State = State<Record>;
 
+    const LEADING: Param = RATE.param;
+    const OTHERS: &'static [Param] = &[ZONE.param, RESETS_AT.param, WEEK_START.param];
+
+    const NUMBER: Number = COUNT;
+
+    const CALENDAR: bool = true;
+
     const OWN_NUMBERS: bool = true;
+
+    fn build(given: &Given) -> Result<Calendar, Misfit> {
+        let Dated { count, unit } = given.need(&RATE)?;
+        let limit = at_most(LARGEST, count)?;
+        let (resets_at, week_start) = (given.get(&RESETS_AT), given.get(&WEEK_START));
+        if unit == Unit::Hour && resets_at.is_some() {
+            return Err(misfit(RESETS_AT.name(), "hours begin at full hours", "remove it"));
+        }
+        if unit != Unit::Week && week_start.is_some() {
+            return Err(misfit(WEEK_START.name(), "the rate is not one per week", "remove it"));
+        }
+        let dates = Dates {
+            unit,
+            zone: given.get(&ZONE).unwrap_or(TimeZone::UTC),
+            resets_at: resets_at.unwrap_or(Time::midnight()),
+            week_start: week_start.unwrap_or(Weekday::Monday),
+        };
+        Ok(Calendar::new(limit, dates))
+    }
 
     fn params(&self, now: i64) -> Vec<i64> {
         let windows = self.windows(now);
@@ -62,6 +95,18 @@ impl Algorithm for Calendar {
 
     fn share(&self, n: i64) -> Calendar {
         Calendar { limit: (self.limit / n).max(1), ..self.clone() }
+    }
+
+    fn numbered(&self, limit: i64) -> Calendar {
+        Calendar { limit, ..self.clone() }
+    }
+
+    fn largest(&self) -> i64 {
+        LARGEST
+    }
+
+    fn told(&self) -> String {
+        format!("{} per {}", self.limit, self.dates.unit.name())
     }
 
     fn decide(&self, state: Option<&Self::State>, now: i64, cost: i64, _tag: i64) -> Step<Self::State> {
@@ -123,10 +168,6 @@ impl Calendar {
         Calendar { limit, dates, known: Known::default() }
     }
 
-    pub fn unit(&self) -> Unit {
-        self.dates.unit
-    }
-
     /// `record` is one of the window before, of this one or of the next.
     fn window_at(&self, record: Option<&Record>, now: i64) -> Window {
         let current = window(&self.windows(now), 1);
@@ -149,9 +190,6 @@ impl Calendar {
 
 #[cfg(test)]
 mod tests {
-    use jiff::civil::{Time, Weekday};
-    use jiff::tz::TimeZone;
-
     use super::*;
 
     fn days(limit: i64) -> Calendar {

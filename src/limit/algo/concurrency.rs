@@ -3,8 +3,9 @@
 //! dies, it is free `lease_ms` after its last renewal. So the wait of a refusal is the longest:
 //! a release may come earlier.
 
-use super::tree::Tree;
-use super::{Algorithm, Policy, Step};
+use super::params::{Field, Given, LINGER, Misfit, Param};
+use super::tree::{ENTRIES_MAX, Tree};
+use super::{Algorithm, Number, Policy, Step};
 use crate::limit::answer::{Answer, NEVER};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -37,11 +38,27 @@ const AT_ONCE: usize = 256;
 /// By it the expiries of one bit lie above those of the bit before, where they are stored as one
 /// number. Later than any expiry.
 const RADIX: i64 = 1 << 43;
+/// Longer than anybody holds a lease.
+const FOREVER_MS: i64 = 1 << 50;
+const LEASE_MS: i64 = 15_000;
+
+const IN_FLIGHT: Field<i64> = Field::<i64>::integer("in_flight", 1, ENTRIES_MAX).amount();
+const LEASE: Field<i64> = Field::<i64>::duration("lease", 1000, 3_600_000);
 
 impl Algorithm for Concurrency {
     type State = State;
 
+    const LEADING: Param = IN_FLIGHT.param;
+    const OTHERS: &'static [Param] = &[LEASE.param, LINGER.param];
+
+    const NUMBER: Number = Number { name: "in_flight", words: "in_flight", least: 1 };
+
     const TAGGED: bool = true;
+
+    fn build(given: &Given) -> Result<Concurrency, Misfit> {
+        let in_flight = given.need(&IN_FLIGHT)?;
+        Ok(Concurrency { in_flight, lease_ms: given.get(&LEASE).unwrap_or(LEASE_MS) })
+    }
 
     fn params(&self, _now_ms: i64) -> Vec<i64> {
         vec![self.in_flight, self.lease_ms]
@@ -64,8 +81,28 @@ impl Algorithm for Concurrency {
         Concurrency { in_flight: (self.in_flight / n).max(1), ..*self }
     }
 
+    fn numbered(&self, in_flight: i64) -> Concurrency {
+        Concurrency { in_flight, ..*self }
+    }
+
+    fn largest(&self) -> i64 {
+        ENTRIES_MAX
+    }
+
     fn lease_ms(&self) -> Option<i64> {
         Some(self.lease_ms)
+    }
+
+    fn endless(&self) -> Option<Concurrency> {
+        Some(Concurrency { lease_ms: FOREVER_MS, ..*self })
+    }
+
+    fn told(&self) -> String {
+        format!("{} in flight", self.in_flight)
+    }
+
+    fn told_number(&self) -> String {
+        format!("in_flight {}", self.in_flight)
     }
 
     fn decide(&self, state: Option<&State>, now: i64, cost: i64, tag: i64) -> Step<State> {

@@ -1,11 +1,15 @@
 //! What windows that count have in common; twin of `lua/counted.lua`, same names, same order. Used
 //! by `fixed_window` and `calendar`, which say what window it is.
 
+use super::exact::EXACT;
 use super::{Step, records};
 use crate::limit::answer::{Answer, NEVER};
+use crate::limit::key::COST_MAX;
 
 /// No record counts more.
-const MOST: i64 = 1 << 52;
+const MOST: i64 = EXACT;
+/// The largest limit: a count and one more cost are added before they are compared.
+pub const LARGEST: i64 = EXACT - 1 - COST_MAX;
 
 /// `count` units were taken in the window of `length_ms` from `start_ms` on.
 #[derive(Clone, Copy, Debug, PartialEq)]

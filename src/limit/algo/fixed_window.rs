@@ -1,9 +1,11 @@
 //! Fixed window; twin of `lua/fixed_window.lua`, same names, same order. At most `limit` in each
 //! window, hence at most twice that in any stretch as long as a window.
 
-use super::counted::{Record, Window};
+use super::algorithm::COUNT;
+use super::counted::{LARGEST, Record, Window};
+use super::params::{Field, Given, Misfit, Param, RATE, at_most};
 use super::records::{self, Recorded, State};
-use super::{Algorithm, Policy, Step};
+use super::{Algorithm, Number, Policy, Step};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct FixedWindow {
@@ -13,10 +15,23 @@ pub struct FixedWindow {
     pub clock: bool,
 }
 
+const ANCHOR: Field<bool> = Field::<bool>::either("anchor", ["first_hit", "clock"]);
+
 impl Algorithm for FixedWindow {
     type State = State<Record>;
 
+    const LEADING: Param = RATE.param;
+    const OTHERS: &'static [Param] = &[ANCHOR.param];
+
+    const NUMBER: Number = COUNT;
+
     const OWN_NUMBERS: bool = true;
+
+    fn build(given: &Given) -> Result<FixedWindow, Misfit> {
+        let rate = given.need(&RATE)?;
+        let clock = given.get(&ANCHOR).unwrap_or(false);
+        Ok(FixedWindow { limit: at_most(LARGEST, rate.count)?, window_ms: rate.per_ms, clock })
+    }
 
     fn params(&self, _now: i64) -> Vec<i64> {
         vec![self.limit, self.window_ms, i64::from(self.clock)]
@@ -42,6 +57,14 @@ impl Algorithm for FixedWindow {
 
     fn share(&self, n: i64) -> FixedWindow {
         FixedWindow { limit: (self.limit / n).max(1), ..*self }
+    }
+
+    fn numbered(&self, limit: i64) -> FixedWindow {
+        FixedWindow { limit, ..*self }
+    }
+
+    fn largest(&self) -> i64 {
+        LARGEST
     }
 }
 

@@ -2,10 +2,11 @@
 //! (ITU-T I.371): what is left of the backlog as of the last conformance time. Its verdicts are those
 //! of a token bucket with the same numbers, and that decides them.
 
+use super::params::{Given, Misfit, Param, RATE, Rate};
 use super::records::{self, State};
 use super::refill::Record;
-use super::token_bucket::TokenBucket;
-use super::{Algorithm, Policy, Step};
+use super::token_bucket::{BURST, TokenBucket, sizes};
+use super::{Algorithm, Number, Policy, Step};
 
 /// `rate` units every `per_ms`; `burst` at most at once.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +21,17 @@ pub struct Gcra {
 impl Algorithm for Gcra {
     type State = State<Record>;
 
+    const LEADING: Param = RATE.param;
+    const OTHERS: &'static [Param] = &[BURST.param];
+
+    const NUMBER: Number = TokenBucket::NUMBER;
+
     const OWN_NUMBERS: bool = true;
+
+    fn build(given: &Given) -> Result<Gcra, Misfit> {
+        let (Rate { count: rate, per_ms }, burst) = sizes(given, false)?;
+        Ok(Gcra { rate, per_ms, burst, refunds: given.refunds })
+    }
 
     fn params(&self, now: i64) -> Vec<i64> {
         if self.refunds { self.bucket().params(now) } else { vec![self.rate, self.per_ms, self.burst] }
@@ -32,6 +43,18 @@ impl Algorithm for Gcra {
 
     fn share(&self, n: i64) -> Gcra {
         Gcra { per_ms: self.per_ms * n, burst: (self.burst / n).max(1), ..*self }
+    }
+
+    fn numbered(&self, burst: i64) -> Gcra {
+        Gcra { burst, ..*self }
+    }
+
+    fn largest(&self) -> i64 {
+        self.bucket().largest()
+    }
+
+    fn told_number(&self) -> String {
+        self.bucket().told_number()
     }
 
     fn decide(&self, state: Option<&Self::State>, now: i64, cost: i64, _tag: i64) -> Step<Self::State> {

@@ -5,10 +5,13 @@
 //! The state counts what has not left, whatever the queue: the next free slot of a record is
 //! `used / rate` ms after its time, exactly.
 
+use super::exact::div_ceil;
 use super::ledger::{Mark, Marks};
+use super::params::{Field, Given, Misfit, Param, RATE, Rate, misfit};
 use super::records::{self, Recorded, State};
 use super::refill::{MOST, Record};
-use super::{Algorithm, Policy, Step, div_ceil};
+use super::told::duration;
+use super::{Algorithm, Number, Policy, Step};
 use crate::limit::answer::{Answer, NEVER};
 
 /// `rate` units leave every `per_ms`; one waits at most `queue_ms`.
@@ -23,10 +26,40 @@ pub struct LeakyBucket {
     pub refunds: bool,
 }
 
+/// A day.
+const QUEUE_MOST_MS: i64 = 86_400_000;
+/// Slots are told apart by their microsecond.
+const SLOTS_PER_MS: i64 = 1000;
+
+const QUEUE: Field<i64> = Field::<i64>::duration("queue", 0, QUEUE_MOST_MS).amount();
+const NODELAY: Field<bool> = Field::<bool>::flag("nodelay");
+
 impl Algorithm for LeakyBucket {
     type State = State<Record>;
 
+    const LEADING: Param = RATE.param;
+    const OTHERS: &'static [Param] = &[QUEUE.param, NODELAY.param];
+
+    const NUMBER: Number = Number { name: "queue_ms", words: "queue", least: 0 };
+
     const OWN_NUMBERS: bool = true;
+
+    fn build(given: &Given) -> Result<LeakyBucket, Misfit> {
+        let written = given.need(&RATE)?;
+        let Rate { count: rate, per_ms } = written.reduced();
+        if rate > per_ms * SLOTS_PER_MS {
+            let help = format!("the largest count for this period is {}", written.per_ms * SLOTS_PER_MS);
+            return Err(misfit(RATE.name(), "slots would be closer than a microsecond", help));
+        }
+        let queue_ms = given.get(&QUEUE).unwrap_or(0);
+        let nodelay = given.get(&NODELAY).unwrap_or(false);
+        let bucket = LeakyBucket { rate, per_ms, queue_ms, nodelay, refunds: given.refunds };
+        if queue_ms > bucket.largest() {
+            let help = format!("the longest `queue` for this rate is {}ms", bucket.largest());
+            return Err(misfit(QUEUE.name(), "it is too long to stay exact", help));
+        }
+        Ok(bucket)
+    }
 
     fn params(&self, _now_ms: i64) -> Vec<i64> {
         let LeakyBucket { rate, per_ms, queue_ms, nodelay, refunds } = *self;
@@ -46,6 +79,23 @@ impl Algorithm for LeakyBucket {
         let queue_ms = div_ceil((units - 1) * per_ms, self.rate);
         let part = LeakyBucket { per_ms, queue_ms, ..*self };
         if part.burst() > units { LeakyBucket { queue_ms: queue_ms - 1, ..part } } else { part }
+    }
+
+    fn numbered(&self, queue_ms: i64) -> LeakyBucket {
+        LeakyBucket { queue_ms, ..*self }
+    }
+
+    /// At most a cost and a queue's length are added to what is taken: 2 queue rate + 3 per.
+    fn largest(&self) -> i64 {
+        ((MOST - self.rate - 2 * self.per_ms) / self.rate).min(QUEUE_MOST_MS)
+    }
+
+    fn told(&self) -> String {
+        format!("{} per {}, queue {}", self.rate, duration(self.per_ms), duration(self.queue_ms))
+    }
+
+    fn told_number(&self) -> String {
+        format!("queue {} at {} per {}", duration(self.queue_ms), self.rate, duration(self.per_ms))
     }
 
     fn delays(&self) -> bool {
@@ -188,7 +238,7 @@ impl LeakyBucket {
 
     /// The slot `used` after now, in microseconds.
     fn slot(&self, used: i64, now: i64) -> i64 {
-        (now + (used / self.rate).min(SLOT_MOST_MS)) * 1000 + used % self.rate * 1000 / self.rate
+        (now + (used / self.rate).min(SLOT_MOST_MS)) * SLOTS_PER_MS + used % self.rate * SLOTS_PER_MS / self.rate
     }
 }
 

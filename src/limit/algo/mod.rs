@@ -1,94 +1,58 @@
 //! The algorithms. Each is one file here and one of the same name in `lua/`, twins that decide
-//! alike, and one entry in the list below: the rule and state enums, the config names and the
-//! Redis script derive from it. `counted`, `refill` with its `ledger`, and `tree` are what some of them share, `records` is how
-//! changed numbers forget nothing. Nothing in this folder does I/O or reads a clock.
+//! alike, and one entry in the list below: the rule and state enums, what the config knows of them and
+//! the Redis script derive from it. `algorithm` is what a file must say, `params` how it states its
+//! options, `exact` up to where its numbers are exact. `counted`, `refill` with its `ledger`, and `tree`
+//! are what some of them share, `records` is how changed numbers forget nothing. Nothing in this folder
+//! does I/O or reads a clock.
 
+mod algorithm;
 mod counted;
+pub mod dates;
+mod exact;
 mod ledger;
+pub mod params;
 mod records;
 mod refill;
+pub mod told;
 mod tree;
 
-use super::answer::{Answer, Policy};
+use super::answer::Policy;
+pub use algorithm::{Algorithm, Number, Step};
+use params::{Given, Misfit, Param};
 
-/// A decision as arithmetic. All times are integer milliseconds, all products stay below 2^53
-/// so that the Lua twin, which has only doubles, computes the same integers.
-pub trait Algorithm {
-    type State: Clone;
+/// An algorithm before it has numbers.
+#[derive(Debug)]
+pub struct Spec {
+    /// As the config and the state keys call it.
+    pub name: &'static str,
+    /// See [`Algorithm::LEADING`].
+    pub leading: Param,
+    /// See [`Algorithm::OTHERS`].
+    pub others: &'static [Param],
+    /// See [`Algorithm::NUMBER`].
+    pub number: Number,
+    /// See [`Algorithm::build`].
+    pub build: fn(&Given) -> Result<Rule, Misfit>,
+}
 
-    /// Whether `decide` needs its `tag`.
-    const TAGGED: bool = false;
-
-    /// Whether a charge is corrected by the numbers that it was made by, whatever the key has now.
-    const OWN_NUMBERS: bool = false;
-
-    /// The rule's numbers in the order the Lua twin reads them. `now_ms` is the caller's idea of
-    /// the time, for what depends on the calendar; the twin decides by the store's own.
-    fn params(&self, now_ms: i64) -> Vec<i64>;
-
-    fn policy(&self) -> Policy;
-
-    /// What `cost` units at `now_ms` get, and the state that follows. `tag` is a number that no
-    /// other decision has, for algorithms that name what they store.
-    fn decide(&self, state: Option<&Self::State>, now_ms: i64, cost: i64, tag: i64) -> Step<Self::State>;
-
-    /// The state, and its life in ms, after `delta` units more were taken, or given back if
-    /// negative, of what `receipt` stands for. `None`: nothing to change, for instance because
-    /// the window that was charged is over.
-    fn adjust(&self, state: Option<&Self::State>, now_ms: i64, delta: i64, receipt: i64) -> Option<(Self::State, i64)>;
-
-    /// The state as the Lua twin writes it.
-    fn text(state: &Self::State) -> String;
-
-    /// The rule for one of `n` gateways that decide alone for a while: an n-th of it, but at least
-    /// one unit.
-    fn share(&self, _n: i64) -> Self
-    where
-        Self: Sized + Clone,
-    {
-        self.clone()
+impl Spec {
+    /// All its options.
+    pub fn params(&self) -> impl Iterator<Item = &Param> {
+        std::iter::once(&self.leading).chain(self.others)
     }
 
-    /// For an algorithm whose charges end by themselves unless they are renewed: after how long.
-    fn lease_ms(&self) -> Option<i64> {
-        None
-    }
-
-    /// Whether an admitted request may have to wait for its turn.
-    fn delays(&self) -> bool {
-        false
-    }
-
-    /// The time that a decision, or a correction by receipt, takes Redis at most, in units of what one
-    /// of a few numbers takes: about five microseconds. `most_cost`: what a request can cost. Bounds what
-    /// one call carries.
-    fn work(&self, _most_cost: i64, _correction: bool) -> i64 {
-        1
+    pub fn has(&self, name: &str) -> bool {
+        self.params().any(|param| param.name == name)
     }
 }
 
-impl Rule {
-    /// Whether its windows are those of the calendar, which goes by the wall clock.
-    pub fn is_calendar(&self) -> bool {
-        matches!(self, Rule::Calendar(_))
-    }
-
-    /// The largest cost that can ever be admitted.
-    pub fn most(&self) -> i64 {
-        match self {
-            Rule::TokenBucket(rule) => rule.burst + rule.debt,
-            _ => self.policy().quota,
-        }
-    }
-}
-
-/// Outcome of one decision of one limit.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Step<S> {
-    pub answer: Answer,
-    /// The state to store and for how long: the charged one if admitted; after a refusal only
-    /// what the refusal itself must leave behind.
-    pub next: Option<(S, i64)>,
+/// The options of all algorithms, each name once.
+pub fn all_params() -> impl Iterator<Item = &'static Param> {
+    let new = |(i, spec): (usize, &'static Spec)| {
+        let before = &SPECS[..i];
+        spec.params().filter(move |param| !before.iter().any(|spec| spec.has(param.name)))
+    };
+    SPECS.iter().enumerate().flat_map(new)
 }
 
 macro_rules! algorithms {
@@ -108,6 +72,15 @@ macro_rules! algorithms {
 
         /// Config names, in the order of the list.
         pub const NAMES: &[&str] = &[$(stringify!($module)),*];
+
+        /// All of them; a limit that names none has the first.
+        pub const SPECS: &[Spec] = &[$(Spec {
+            name: stringify!($module),
+            leading: $module::$Name::LEADING,
+            others: $module::$Name::OTHERS,
+            number: $module::$Name::NUMBER,
+            build: |given| $module::$Name::build(given).map(Rule::$Name),
+        }),*];
 
         /// The Redis script: what algorithms share, a constructor per algorithm file, the shapes of state, the gate.
         pub const SCRIPT: &str = concat!(
@@ -134,6 +107,16 @@ macro_rules! algorithms {
                 match self { $(Rule::$Name(_) => stringify!($module)),* }
             }
 
+            /// See [`Algorithm::NUMBER`].
+            pub fn number(&self) -> Number {
+                match self { $(Rule::$Name(_) => $module::$Name::NUMBER),* }
+            }
+
+            /// See [`Algorithm::CALENDAR`].
+            pub fn is_calendar(&self) -> bool {
+                match self { $(Rule::$Name(_) => $module::$Name::CALENDAR),* }
+            }
+
             pub fn params(&self, now_ms: i64) -> Vec<i64> {
                 match self { $(Rule::$Name(rule) => rule.params(now_ms)),* }
             }
@@ -149,8 +132,38 @@ macro_rules! algorithms {
                 match self { $(Rule::$Name(rule) => Rule::$Name(rule.share(n))),* }
             }
 
+            pub fn numbered(&self, number: i64) -> Rule {
+                match self { $(Rule::$Name(rule) => Rule::$Name(rule.numbered(number))),* }
+            }
+
+            pub fn largest(&self) -> i64 {
+                match self { $(Rule::$Name(rule) => rule.largest()),* }
+            }
+
+            pub fn hopeless(&self) -> Option<&'static str> {
+                match self { $(Rule::$Name(rule) => rule.hopeless()),* }
+            }
+
+            /// The largest cost that can ever be admitted.
+            pub fn most(&self) -> i64 {
+                match self { $(Rule::$Name(rule) => rule.most()),* }
+            }
+
             pub fn lease_ms(&self) -> Option<i64> {
                 match self { $(Rule::$Name(rule) => rule.lease_ms()),* }
+            }
+
+            /// The rule whose leases never run out, if it has leases.
+            pub fn endless(&self) -> Option<Rule> {
+                match self { $(Rule::$Name(rule) => rule.endless().map(Rule::$Name)),* }
+            }
+
+            pub fn told(&self) -> String {
+                match self { $(Rule::$Name(rule) => rule.told()),* }
+            }
+
+            pub fn told_number(&self) -> String {
+                match self { $(Rule::$Name(rule) => rule.told_number()),* }
             }
 
             pub fn delays(&self) -> bool {
@@ -236,7 +249,52 @@ impl Rule {
     }
 }
 
-/// Division that rounds up; `a` and `b` are not negative, `b` is not 0.
-fn div_ceil(a: i64, b: i64) -> i64 {
-    a / b + i64::from(a % b != 0)
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use jiff::civil::{Time, Weekday};
+    use jiff::tz::TimeZone;
+
+    use super::params::{Dated, Kind, LINGER, Rate, Value};
+    use super::*;
+
+    fn sample(kind: Kind) -> Value {
+        match kind {
+            Kind::Rate => Value::Rate(Rate { count: 10, per_ms: 1000 }),
+            Kind::Dated => Value::Dated(Dated { count: 10, unit: dates::Unit::Week }),
+            Kind::Integer { least, .. } => Value::Integer(least + 1),
+            Kind::Duration { least_ms, .. } => Value::Integer(least_ms),
+            Kind::Flag | Kind::Either(_) => Value::Flag(true),
+            Kind::Zone => Value::Zone(TimeZone::UTC),
+            Kind::TimeOfDay => Value::TimeOfDay(Time::midnight()),
+            Kind::Weekday => Value::Weekday(Weekday::Sunday),
+        }
+    }
+
+    /// A rule of which the leading option is said, and as the case may be the others.
+    fn built(spec: &Spec, others: bool) -> Rule {
+        let value = |param: &Param| (others || param.name == spec.leading.name).then(|| sample(param.kind));
+        let values = spec.params().map(|param| (param.name, value(param))).collect();
+        (spec.build)(&Given::new(values, false)).unwrap_or_else(|misfit| panic!("{}: {misfit:?}", spec.name))
+    }
+
+    /// Of an option that is not listed, or that is read as what it is not, `Given` would say so.
+    #[test]
+    fn every_algorithm_is_built_of_the_options_that_it_lists() {
+        for spec in SPECS {
+            let names: HashSet<&str> = spec.params().map(|param| param.name).collect();
+            assert_eq!(names.len(), spec.params().count(), "{}", spec.name);
+            for rule in [built(spec, false), built(spec, true)] {
+                assert_eq!(rule.name(), spec.name);
+                assert_eq!(rule.lease_ms().is_some(), spec.has(LINGER.name()), "{}", spec.name);
+            }
+            assert!(spec.others.is_empty() || built(spec, false) != built(spec, true), "{}", spec.name);
+        }
+    }
+
+    #[test]
+    fn the_leading_option_is_an_amount() {
+        assert!(SPECS.iter().all(|spec| spec.leading.amount));
+    }
 }

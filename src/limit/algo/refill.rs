@@ -4,8 +4,9 @@
 //! A record counts what was taken and has not come back, in units of token x ms, so neither refill
 //! nor charge ever divides. An empty record equals an absent one.
 
+use super::exact::{EXACT, div_ceil};
 use super::ledger::{Mark, Marks};
-use super::{div_ceil, records};
+use super::records;
 
 /// `used` token x `per_ms` were taken and not yet refilled as of `at_ms`; `rate` come back every
 /// `per_ms`, all together if `lump_ms` is `per_ms`, evenly if it is 1.
@@ -22,7 +23,7 @@ pub struct Record {
 }
 
 /// No record has more used, and no rule takes more at once: their sum is exact.
-pub const MOST: i64 = 1 << 51;
+pub const MOST: i64 = EXACT / 2;
 
 impl Record {
     pub fn gain(&self) -> i64 {

@@ -1,8 +1,10 @@
 //! Sliding log; twin of `lua/sliding_log.lua`, same names, same order. Exact: at most `limit` in
 //! any stretch of `window_ms`. Remembers each charge, whatever its cost, until its window is over.
 
-use super::tree::Tree;
-use super::{Algorithm, Policy, Step};
+use super::algorithm::COUNT;
+use super::params::{Field, Given, Misfit, Param, RATE, misfit};
+use super::tree::{ENTRIES_MAX, Tree};
+use super::{Algorithm, Number, Policy, Step};
 use crate::limit::answer::{Answer, NEVER};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -32,8 +34,30 @@ struct Log {
 /// Charges that a decision lets go at most, so that none is long after many have left together.
 const TRIMMED: usize = 64;
 
+/// Units of a limit for each ms of its window, at most.
+const PER_MS: i64 = 1000;
+
+const STATE: Field<bool> = Field::<bool>::either("state", ["list", "sorted_set"]);
+
 impl Algorithm for SlidingLog {
     type State = State;
+
+    const LEADING: Param = RATE.param;
+    const OTHERS: &'static [Param] = &[STATE.param];
+
+    const NUMBER: Number = COUNT;
+
+    fn build(given: &Given) -> Result<SlidingLog, Misfit> {
+        let rate = given.need(&RATE)?;
+        let sorted_set = given.get(&STATE).unwrap_or(false);
+        let log = SlidingLog { limit: rate.count, window_ms: rate.per_ms, sorted_set };
+        let largest = log.largest();
+        if log.limit > largest {
+            let help = format!("sliding_window needs no entry for each unit; the largest count for this is {largest}");
+            return Err(misfit(RATE.name(), "the log would be too long", help));
+        }
+        Ok(log)
+    }
 
     fn params(&self, _now_ms: i64) -> Vec<i64> {
         vec![self.limit, self.window_ms, i64::from(self.sorted_set)]
@@ -50,6 +74,14 @@ impl Algorithm for SlidingLog {
 
     fn share(&self, n: i64) -> SlidingLog {
         SlidingLog { limit: (self.limit / n).max(1), ..*self }
+    }
+
+    fn numbered(&self, limit: i64) -> SlidingLog {
+        SlidingLog { limit, ..*self }
+    }
+
+    fn largest(&self) -> i64 {
+        ENTRIES_MAX.min(self.window_ms * PER_MS)
     }
 
     fn decide(&self, state: Option<&State>, now: i64, cost: i64, _tag: i64) -> Step<State> {

@@ -5,8 +5,11 @@
 //! counters, each a part of the window: all that the window touches count in full, so no stretch
 //! as long as a window ever admits more than `limit`.
 
+use super::algorithm::COUNT;
+use super::exact::{EXACT, div_ceil};
+use super::params::{Field, Given, Misfit, Param, RATE, at_most, misfit};
 use super::records::{self, Recorded, State};
-use super::{Algorithm, Policy, Step, div_ceil};
+use super::{Algorithm, Number, Policy, Step};
 use crate::limit::answer::{Answer, NEVER};
 
 /// At most `limit` in about any `window_ms`; `unit_ms` is the span of one counter, the whole
@@ -28,14 +31,35 @@ pub struct Record {
 }
 
 /// Above this a sum of counters, or a counter times the window, is not exact.
-const EXACT: i64 = (1 << 52) - 1;
+const MOST: i64 = EXACT - 1;
 /// More counters than a window has, the newest and the oldest touched included.
 const COUNTERS: i64 = 64;
+
+const PRECISION: Field<i64> = Field::<i64>::integer("precision", 2, 60);
 
 impl Algorithm for SlidingWindow {
     type State = State<Record>;
 
+    const LEADING: Param = RATE.param;
+    const OTHERS: &'static [Param] = &[PRECISION.param];
+
+    const NUMBER: Number = COUNT;
+
     const OWN_NUMBERS: bool = true;
+
+    fn build(given: &Given) -> Result<SlidingWindow, Misfit> {
+        let rate = given.need(&RATE)?;
+        let precision = given.get(&PRECISION).unwrap_or(2);
+        let Some(window) = SlidingWindow::new(rate.count, rate.per_ms, precision) else {
+            let what = format!("{precision} parts of {} ms are shorter than a millisecond", rate.per_ms);
+            return Err(match given.get(&PRECISION) {
+                Some(_) => misfit(PRECISION.name(), what, format!("at most {}", rate.per_ms)),
+                None => misfit(RATE.name(), what, format!("the shortest period is {precision}ms")),
+            });
+        };
+        at_most(window.largest(), rate.count)?;
+        Ok(window)
+    }
 
     fn params(&self, _now: i64) -> Vec<i64> {
         vec![self.limit, self.window_ms, self.unit_ms]
@@ -47,6 +71,15 @@ impl Algorithm for SlidingWindow {
 
     fn share(&self, n: i64) -> SlidingWindow {
         SlidingWindow { limit: (self.limit / n).max(1), ..*self }
+    }
+
+    fn numbered(&self, limit: i64) -> SlidingWindow {
+        SlidingWindow { limit, ..*self }
+    }
+
+    /// Also of what a counter holds.
+    fn largest(&self) -> i64 {
+        MOST / if self.weighted() { self.window_ms } else { COUNTERS }
     }
 
     fn decide(&self, state: Option<&Self::State>, now: i64, cost: i64, _tag: i64) -> Step<Self::State> {
@@ -109,7 +142,7 @@ impl Recorded for SlidingWindow {
         if delta < 0 {
             place = self.place_of(&counted, receipt)?;
         }
-        let changed = (counted.get(place) + delta).min(self.most()).max(0);
+        let changed = (counted.get(place) + delta).min(self.largest()).max(0);
         counted.add(place, changed - counted.get(place));
         let reset_ms = self.clear_at(&counted, now) - now;
         Some((self.stored(counted), reset_ms.max(1), delta))
@@ -133,7 +166,7 @@ impl records::Record for Record {
     fn charged(&self, now: i64, cost: i64) -> Record {
         let rule = SlidingWindow::of(self);
         let mut counted = rule.counts_at(Some(self), now);
-        let more = cost.min(rule.most() - counted.get(0));
+        let more = cost.min(rule.largest() - counted.get(0));
         counted.add(0, more);
         rule.stored(counted)
     }
@@ -187,22 +220,13 @@ impl SlidingWindow {
         (window_ms >= precision).then_some(SlidingWindow { limit, window_ms, unit_ms })
     }
 
-    /// The largest limit that stays exact.
-    pub fn largest(window_ms: i64, precision: i64) -> i64 {
-        EXACT / if precision == 2 { window_ms } else { COUNTERS }
-    }
-
     /// Whose basis the record is of.
     fn of(record: &Record) -> SlidingWindow {
         SlidingWindow { limit: 0, window_ms: record.window_ms, unit_ms: record.unit_ms }
     }
 
-    pub fn weighted(&self) -> bool {
+    fn weighted(&self) -> bool {
         self.unit_ms == self.window_ms
-    }
-
-    fn most(&self) -> i64 {
-        EXACT / if self.weighted() { self.window_ms } else { COUNTERS }
     }
 
     /// When the counter of that number no longer counts. Of a strict one the last ms may hold a charge
@@ -231,7 +255,7 @@ impl SlidingWindow {
         }
         counted.counts.resize(usize::try_from(counted.id - newest).unwrap_or(0), 0);
         let living = (0..).zip(&record.counts).take_while(|(age, _)| self.expiry(newest - age) > counted.at);
-        counted.counts.extend(living.map(|(_, count)| (*count).min(self.most())));
+        counted.counts.extend(living.map(|(_, count)| (*count).min(self.largest())));
         counted
     }
 
@@ -248,7 +272,7 @@ impl SlidingWindow {
             let home = latest.div_euclid(self.unit_ms);
             if *count > 0 && self.expiry(home) > now {
                 let place = usize::try_from(counted.id - home).unwrap_or(0);
-                let sum = (counted.get(place) + count).min(self.most());
+                let sum = (counted.get(place) + count).min(self.largest());
                 counted.add(place, sum - counted.get(place));
             }
         }

@@ -3,10 +3,13 @@
 //! The state counts what was taken and not yet refilled, whatever the burst, so a raised or lowered
 //! one keeps it, and a bucket that has refilled equals an absent one.
 
+use super::exact::{EXACT, div_ceil};
 use super::ledger::{Mark, Marks};
+use super::params::{Field, Given, Misfit, Param, RATE, Rate, misfit};
 use super::records::{self, Record as _, Recorded, State};
 use super::refill::{MOST, Record};
-use super::{Algorithm, Policy, Step, div_ceil};
+use super::told::duration;
+use super::{Algorithm, Number, Policy, Step};
 use crate::limit::answer::{Answer, NEVER};
 
 /// `rate` tokens every `per_ms`; `burst` at most at once.
@@ -30,10 +33,63 @@ pub struct TokenBucket {
 /// starts empty again.
 const EMPTY_KEPT_MS: i64 = 86_400_000;
 
+/// Default: the count of the rate.
+pub(super) const BURST: Field<i64> = Field::<i64>::integer("burst", 1, EXACT).amount();
+const DEBT: Field<i64> = Field::<i64>::integer("debt", 0, EXACT).amount();
+const REFILL: Field<bool> = Field::<bool>::either("refill", ["continuous", "interval"]);
+const START: Field<bool> = Field::<bool>::either("start", ["full", "empty"]);
+
+/// Rate and burst as both buckets have them.
+pub(super) fn sizes(given: &Given, interval: bool) -> Result<(Rate, i64), Misfit> {
+    let written = given.need(&RATE)?;
+    // A continuous refill of 10 in 1000 ms is one of 1 in 100 ms; an interval's lumps are not.
+    let rate = if interval { written } else { written.reduced() };
+    let burst = given.get(&BURST).unwrap_or(written.count);
+    let largest = room(rate.per_ms);
+    if burst > largest {
+        let help = format!("the largest `burst` for this rate is {largest}");
+        return Err(misfit(given.blamed(&BURST, &RATE), "the burst is too large to stay exact", help));
+    }
+    // What comes back at once divides.
+    let largest = (EXACT - 1) / if interval { rate.per_ms } else { 1 };
+    if rate.count > largest {
+        let help = match interval {
+            true => format!("the largest count for this period is {largest}"),
+            false => "write a smaller one".to_owned(),
+        };
+        return Err(misfit(RATE.name(), "it is too large to stay exact", help));
+    }
+    Ok((rate, burst))
+}
+
+/// The most that burst and twice the debt can be together: with one unit more, times the period, they stay
+/// below the most that is taken at once.
+fn room(per_ms: i64) -> i64 {
+    (MOST - 1) / per_ms - 1
+}
+
 impl Algorithm for TokenBucket {
     type State = State<Record>;
 
+    const LEADING: Param = RATE.param;
+    const OTHERS: &'static [Param] = &[BURST.param, DEBT.param, REFILL.param, START.param];
+
+    const NUMBER: Number = Number { name: "burst", words: "burst", least: 1 };
+
     const OWN_NUMBERS: bool = true;
+
+    fn build(given: &Given) -> Result<TokenBucket, Misfit> {
+        let interval = given.get(&REFILL).unwrap_or(false);
+        let (Rate { count: rate, per_ms }, burst) = sizes(given, interval)?;
+        let debt = given.get(&DEBT).unwrap_or(0);
+        let largest = (room(per_ms) - burst) / 2;
+        if debt > largest {
+            let help = format!("the largest for this rate and burst is {largest}");
+            return Err(misfit(DEBT.name(), "it is too large to stay exact", help));
+        }
+        let empty = given.get(&START).unwrap_or(false);
+        Ok(TokenBucket { rate, per_ms, burst, debt, interval, empty, refunds: given.refunds })
+    }
 
     fn params(&self, _now: i64) -> Vec<i64> {
         let TokenBucket { rate, per_ms, burst, debt, interval, empty, refunds } = *self;
@@ -67,6 +123,26 @@ impl Algorithm for TokenBucket {
             false => (rate, per_ms * n),
         };
         TokenBucket { rate, per_ms, burst: (burst / n).max(1), debt: debt / n, ..*self }
+    }
+
+    fn numbered(&self, burst: i64) -> TokenBucket {
+        TokenBucket { burst, ..*self }
+    }
+
+    fn largest(&self) -> i64 {
+        room(self.per_ms) - 2 * self.debt
+    }
+
+    fn hopeless(&self) -> Option<&'static str> {
+        self.empty.then_some("a bucket that starts empty refuses whoever comes first")
+    }
+
+    fn most(&self) -> i64 {
+        self.burst + self.debt
+    }
+
+    fn told_number(&self) -> String {
+        format!("burst {} at {} per {}", self.burst, self.rate, duration(self.per_ms))
     }
 }
 

@@ -4,6 +4,9 @@
 
 use std::sync::Arc;
 
+/// Entries of one key, for algorithms that keep one for each unit.
+pub const ENTRIES_MAX: i64 = 100_000;
+
 /// Entries of a leaf, and children of any other node, at most.
 const MOST: usize = 64;
 

@@ -5,8 +5,6 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use super::memory::Memory;
-use crate::limit::algo::Rule;
-use crate::limit::algo::concurrency::Concurrency;
 use crate::limit::answer::Answer;
 use crate::limit::decision::{Check, Decision, Op, Role};
 use crate::limit::rule::Limit;
@@ -16,9 +14,6 @@ pub struct Timeline {
     now_ms: Cell<i64>,
     last: RefCell<Option<(Vec<Check>, Decision)>>,
 }
-
-/// Longer than any log.
-const FOREVER_MS: i64 = 1 << 50;
 
 impl Timeline {
     pub fn new(max_keys: usize, limits: &[Arc<Limit>]) -> Timeline {
@@ -73,15 +68,7 @@ impl Timeline {
     }
 }
 
+/// Leases are renewed for as long as their requests last, and in a log every request has an end.
 fn endless(check: &Check) -> Check {
-    Check { rule: endless_rule(&check.rule).map_or_else(|| check.rule.clone(), Arc::new), ..check.clone() }
-}
-
-/// The rule whose leases never run out, if it has leases: they are renewed for as long as their
-/// requests last, and in a log every request has an end.
-pub fn endless_rule(rule: &Rule) -> Option<Rule> {
-    match rule {
-        Rule::Concurrency(rule) => Some(Rule::Concurrency(Concurrency { lease_ms: FOREVER_MS, ..rule.clone() })),
-        _ => None,
-    }
+    Check { rule: check.rule.endless().map_or_else(|| check.rule.clone(), Arc::new), ..check.clone() }
 }

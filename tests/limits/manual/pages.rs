@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sluicegate::config::from_text;
+use sluicegate::limit::algo::SPECS;
 
 use crate::stores::RedisServer;
 use crate::support::manual::{Page, app};
@@ -93,5 +94,29 @@ fn what_the_page_names_exists() {
     ] {
         assert!(text.contains(&format!("`{option}")), "{option} is not told");
         assert!(full.contains(&format!("{option} = ")), "{option} is no option");
+    }
+}
+
+/// Whoever adds an algorithm says what it does, and to whom it is of use.
+#[test]
+fn the_page_tells_every_algorithm_and_all_its_options() {
+    let text = std::fs::read_to_string("docs/limits.md").unwrap();
+    let full = std::fs::read_to_string("conf/full.toml").unwrap();
+    for spec in SPECS {
+        let name = spec.name;
+        assert!(full.contains(&format!("\"{name}\"")), "conf/full.toml does not name {name}");
+        let wishes = text.split("## Which algorithm when").nth(1).unwrap().split("\n## ").next().unwrap();
+        let costs = text.split("## What a limit costs").nth(1).unwrap().split("\n## ").next().unwrap();
+        assert!(wishes.contains(&format!("[{name}](#{name})")), "no wish leads to {name}");
+        assert!(costs.contains(&format!("`{name}`")), "it is not told what {name} costs");
+        let section = text.split(&format!("\n## {name}\n")).nth(1).unwrap_or_else(|| panic!("no section on {name}"));
+        let section = section.split("\n## ").next().unwrap();
+        for row in ["| most admitted |", "| state |", "| Retry-After |", "| new numbers |", "| refund |"] {
+            assert!(section.contains(row), "{name} has no row {row}");
+        }
+        for param in spec.params() {
+            let told = [format!("`{}`", param.name), format!("`{} = ", param.name), format!("\n{} = ", param.name)];
+            assert!(told.iter().any(|form| section.contains(form)), "{name} does not tell {}", param.name);
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! From an instant to the calendar windows around it, in any time zone. Called by `calendar`.
+//! From an instant to the calendar windows around it, in any time zone. Used by
+//! `calendar`, and by `params` for the units of its rate.
 
 use jiff::civil::{Date, Time, Weekday};
 use jiff::tz::{AmbiguousOffset, Offset, TimeZone};
