@@ -16,7 +16,7 @@ use sluicegate::config::{self, Config, Report, Strictness};
 use sluicegate::limit::algo::Rule;
 use sluicegate::limit::algo::token_bucket::TokenBucket;
 use sluicegate::limit::key::{Cost, Key, KeyPart, Missing};
-use sluicegate::limit::rule::{Mode, OnError};
+use sluicegate::limit::limits::{Mode, OnError};
 use sluicegate::limit::source::{Prefixes, Source};
 use sluicegate::limit::store::settings::StoreKind;
 use sluicegate::route::{Action, Dialect, HostPattern, PathPattern, Segment};

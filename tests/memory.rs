@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use sluicegate::limit::decision::{Check, Op};
-use sluicegate::limit::rule::Limit;
+use sluicegate::limit::limits::Limit;
 use sluicegate::limit::store::memory::Memory;
 use sluicegate::limit::store::redis::wire::{Call, decode};
 use stores::RedisServer;

@@ -23,7 +23,7 @@ mod outage {
 use std::time::{Duration, Instant};
 
 use sluicegate::limit::decision::ErrorKind;
-use sluicegate::limit::rule::Mode;
+use sluicegate::limit::limits::Mode;
 use sluicegate::limit::store::redis::Redis;
 use sluicegate::metrics::Metrics;
 use stores::{DEADLINE, RedisServer, SLACK, connected, kind, limit, recovered, settings, until, window, worker};

@@ -28,7 +28,7 @@ use sluicegate::limit::algo::gcra::Gcra;
 use sluicegate::limit::algo::{NAMES, Rule, State};
 use sluicegate::limit::decision::{Check, Decision, ErrorKind, Op};
 use sluicegate::limit::key::Cost;
-use sluicegate::limit::rule::{Limit, Mode};
+use sluicegate::limit::limits::{Limit, Mode};
 use sluicegate::limit::source::Source;
 use sluicegate::limit::store::memory::Memory;
 use sluicegate::limit::store::redis::wire::{Call, decode};

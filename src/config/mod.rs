@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::limit::jwt::Jwt;
-use crate::limit::rule::LimitTable;
+use crate::limit::limits::LimitTable;
 use crate::limit::store::settings::StoreSettings;
 use crate::net::{IpSet, ListenAddr};
 use crate::route::table::RouteTable;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::config::Config;
-use crate::limit::rule::Limit;
+use crate::limit::limits::Limit;
 use crate::route::{Action, Route};
 use crate::upstream::Upstream;
 

@@ -13,8 +13,8 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::link::Link;
 use crate::config::Config;
+use crate::limit::limits::Limit;
 use crate::limit::overrides::{ENTRIES_MAX, Raw};
-use crate::limit::rule::Limit;
 use crate::limit::store::Store;
 use crate::limit::store::redis::Redis;
 use crate::limit::store::settings::StoreKind;

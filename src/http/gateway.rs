@@ -33,7 +33,7 @@ use crate::http::upstream::forwarding::Forwarding;
 use crate::http::upstream::linger::Linger;
 use crate::limit::decision::{Check, Op};
 use crate::limit::jwt::Claims;
-use crate::limit::rule::Mode;
+use crate::limit::limits::Mode;
 use crate::limit::source::Facts;
 use crate::limit::{Ask, Verdict, clock};
 use crate::route::{Action, Rewrite, Route};

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::answer::{Answer, NEVER};
 use super::decision::{Check, Role};
-use super::rule::{Limit, OnError};
+use super::limits::{Limit, OnError};
 use super::standing::Standing;
 
 /// What a limit has to say to a request, before any store is asked.

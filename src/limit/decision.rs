@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::algo::Rule;
 use super::answer::Answer;
-use super::rule::{Limit, Mode};
+use super::limits::{Limit, Mode};
 use crate::labels::labels;
 
 /// One limit asked for one key.

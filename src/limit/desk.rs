@@ -14,8 +14,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::clock;
 use super::decision::{Check, Op, StoreError};
+use super::limits::LimitTable;
 use super::overrides::Budget;
-use super::rule::LimitTable;
 use super::store::Store;
 use super::store::memory::Memory;
 use super::turns::Turns;

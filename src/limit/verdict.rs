@@ -7,7 +7,7 @@ use super::answer::{Answer, NEVER};
 use super::chain;
 use super::decision::{Decision, Role};
 use super::held::Held;
-use super::rule::{Limit, Mode};
+use super::limits::{Limit, Mode};
 use super::standing::Standing;
 
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ use super::outcome::Outcome;
 use super::tally::Tally;
 use super::tightest::Needed;
 use super::units::time;
-use crate::limit::rule::Mode;
+use crate::limit::limits::Mode;
 
 impl Outcome {
     pub fn json(&self) -> Value {

@@ -8,7 +8,7 @@ use crate::limit::Verdict;
 use crate::limit::afterwards::{Charge, Outcomes};
 use crate::limit::answer::Answer;
 use crate::limit::decision::Check;
-use crate::limit::rule::Limit;
+use crate::limit::limits::Limit;
 use crate::limit::source::{Facts, Source};
 
 use super::ends::Ending;

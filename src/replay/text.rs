@@ -9,7 +9,7 @@ use super::tightest::Needed;
 use super::units::{percent, time};
 use crate::limit::algo::told::duration;
 use crate::limit::key::Missing;
-use crate::limit::rule::Mode;
+use crate::limit::limits::Mode;
 use crate::limit::source::Source;
 
 impl Outcome {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use crate::limit::Verdict;
-use crate::limit::rule::Mode;
+use crate::limit::limits::Mode;
 use crate::route::Route;
 
 use super::units::time;

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use regex::Regex;
 
-use crate::limit::rule::Limit;
+use crate::limit::limits::Limit;
 use crate::limit::source::Param;
 use crate::net::IpSet;
 

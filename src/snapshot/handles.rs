@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::{Method, StatusCode};
 
 use crate::config::Config;
-use crate::limit::rule::{Limit, Mode, OnError};
+use crate::limit::limits::{Limit, Mode, OnError};
 use crate::limit::source::Repeated;
 use crate::limit::store::settings::StoreKind;
 use crate::limit::{Checked, Outcome, Standing};

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use arc_swap::ArcSwap;
 
 use crate::config::Config;
-use crate::limit::rule::Limit;
+use crate::limit::limits::Limit;
 use crate::route::Route;
 pub use book::{Book, UNMATCHED};
 use handles::LimitHandles;

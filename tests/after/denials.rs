@@ -8,7 +8,7 @@ use sluicegate::limit::algo::NAMES;
 use sluicegate::limit::answer::NEVER;
 use sluicegate::limit::decision::{Check, Op};
 use sluicegate::limit::denials::{Asked, Denials, ENTRIES_MAX, given_back};
-use sluicegate::limit::rule::{Limit, Mode};
+use sluicegate::limit::limits::{Limit, Mode};
 use sluicegate::limit::store::memory::Memory;
 
 use crate::stores::{RedisServer, bucket, check, limit, random_rule, seeded};

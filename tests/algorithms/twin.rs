@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 use sluicegate::limit::algo::{NAMES, Rule, State};
 use sluicegate::limit::answer::{Answer, NEVER};
 use sluicegate::limit::decision::{Check, Decision, Op};
-use sluicegate::limit::rule::Mode;
+use sluicegate::limit::limits::Mode;
 use sluicegate::limit::store::memory::Memory;
 
 const STEPS: usize = 40_000;
@@ -383,7 +383,7 @@ fn the_gate_decides_like_the_memory_store() {
 }
 
 /// Every algorithm, some twice, some as a shadow.
-fn random_limits(rng: &mut StdRng) -> Vec<std::sync::Arc<sluicegate::limit::rule::Limit>> {
+fn random_limits(rng: &mut StdRng) -> Vec<std::sync::Arc<sluicegate::limit::limits::Limit>> {
     (0..NAMES.len() * 2)
         .map(|i| {
             let mode = if rng.random_bool(0.25) { Mode::Shadow } else { Mode::Enforce };

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rand::Rng;
 use sluicegate::limit::decision::ErrorKind;
-use sluicegate::limit::rule::Mode;
+use sluicegate::limit::limits::Mode;
 use sluicegate::limit::store::redis::Redis;
 use sluicegate::metrics::Metrics;
 use tokio::task::{JoinSet, yield_now};

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use sluicegate::limit::afterwards::Afterwards;
 use sluicegate::limit::decision::{ErrorKind, Op};
-use sluicegate::limit::rule::{Limit, Mode, OnError};
+use sluicegate::limit::limits::{Limit, Mode, OnError};
 use sluicegate::limit::store::Store;
 use sluicegate::limit::store::memory::Memory;
 use sluicegate::limit::{Ask, Limiter};

@@ -132,7 +132,7 @@ fn an_idle_bucket_never_exceeds_its_burst() {
 fn a_later_refusal_charges_no_earlier_limit() {
     on_both(|store| {
         let forms = forms(10);
-        let last = check(&crate::stores::limit("last", window(3), sluicegate::limit::rule::Mode::Enforce), "last", 1);
+        let last = check(&crate::stores::limit("last", window(3), sluicegate::limit::limits::Mode::Enforce), "last", 1);
         for form in forms.iter().filter(|form| form.room > 3) {
             let checks = [check(&form.limit(), "first", 1), last.clone()];
             let admitted = (0..20)

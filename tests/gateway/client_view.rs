@@ -14,7 +14,7 @@ use sluicegate::limit::Outcome;
 use sluicegate::limit::algo::NAMES;
 use sluicegate::limit::answer::{Answer, NEVER};
 use sluicegate::limit::decision::Op;
-use sluicegate::limit::rule::Mode;
+use sluicegate::limit::limits::Mode;
 use sluicegate::limit::store::memory::Memory;
 
 /// Two limits of clock-free arithmetic: a bucket that hardly refills, and windows of an hour.

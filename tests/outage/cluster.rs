@@ -12,7 +12,7 @@ use rand::Rng;
 use sluicegate::limit::algo::Rule;
 use sluicegate::limit::clock::now_ms;
 use sluicegate::limit::decision::{Check, Decision, ErrorKind, Op};
-use sluicegate::limit::rule::{Limit, Mode};
+use sluicegate::limit::limits::{Limit, Mode};
 use sluicegate::limit::store::memory::Memory;
 use sluicegate::limit::store::redis::slot::{SLOTS, slot};
 use sluicegate::limit::store::redis::wire::{Call, decode};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::stores::topology::{Load, PASSWORD, SENTINEL_PASSWORD, SLACK, Watched, ask, failures, longest};
 use crate::stores::{DEADLINE, check, connected, kind, limit, recovered, settings, until, window, worker};
 use sluicegate::limit::decision::ErrorKind;
-use sluicegate::limit::rule::Mode;
+use sluicegate::limit::limits::Mode;
 use sluicegate::limit::store::redis::Redis;
 use sluicegate::metrics::Metrics;
 

@@ -10,7 +10,7 @@ use crate::stores::tls::{Ca, Pair, TlsServer, files};
 use crate::stores::topology::ask;
 use crate::stores::{DEADLINE, RedisServer, kind, limit, settings, until, window, worker};
 use sluicegate::limit::decision::ErrorKind;
-use sluicegate::limit::rule::Mode;
+use sluicegate::limit::limits::Mode;
 use sluicegate::limit::store::redis::Redis;
 use sluicegate::limit::store::redis::tls::{Files, Tls};
 use sluicegate::limit::store::settings::StoreSettings;

@@ -12,7 +12,7 @@ use rand::Rng;
 use redis::Commands;
 use sluicegate::limit::algo::{Rule, State};
 use sluicegate::limit::decision::{Check, Decision, Op};
-use sluicegate::limit::rule::{Limit, Mode};
+use sluicegate::limit::limits::{Limit, Mode};
 use sluicegate::limit::store::memory::Memory;
 use sluicegate::limit::store::redis::wire::{Call, decode};
 use sluicegate::metrics::Metrics;

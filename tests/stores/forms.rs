@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sluicegate::config;
 use sluicegate::limit::algo::Rule;
-use sluicegate::limit::rule::Limit;
+use sluicegate::limit::limits::Limit;
 
 pub struct Form {
     /// A limit's and a route's name, made of the algorithm and what is special.

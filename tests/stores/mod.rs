@@ -25,7 +25,7 @@ use sluicegate::limit::algo::{
 };
 use sluicegate::limit::decision::{Check, Decision, ErrorKind, Op, StoreError};
 use sluicegate::limit::key::{Cost, Key, KeyPart, Missing};
-use sluicegate::limit::rule::{Limit, Mode, OnError};
+use sluicegate::limit::limits::{Limit, Mode, OnError};
 use sluicegate::limit::store::redis::Redis;
 use sluicegate::limit::store::redis::tls::Tls;
 use sluicegate::limit::store::settings::{RedisUrl, StoreKind, StoreSettings};
@@ -193,7 +193,7 @@ fn generate(rule: &Rule, rng: &mut StdRng) -> Rule {
 pub fn limit(name: &str, rule: Rule, mode: Mode) -> Arc<Limit> {
     Arc::new(Limit {
         name: name.to_owned(),
-        id: sluicegate::limit::rule::id(name),
+        id: sluicegate::limit::limits::id(name),
         rule: Arc::new(rule),
         key: Key(vec![KeyPart::All]),
         missing: Missing::Skip,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Connection, FromRedisValue};
 use sluicegate::limit::decision::{ErrorKind, Op};
-use sluicegate::limit::rule::Limit;
+use sluicegate::limit::limits::Limit;
 use sluicegate::limit::store::redis::{Redis, slot};
 use tokio::task::JoinSet;
 

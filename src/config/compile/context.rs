@@ -4,7 +4,7 @@ use super::jwt::JWT_HELP;
 use super::names::Names;
 use super::set::Listed;
 use crate::config::values::{Fault, fault};
-use crate::limit::rule::OnError;
+use crate::limit::limits::OnError;
 use crate::limit::source::{Origin, Source};
 
 pub struct Context<'a> {

@@ -16,7 +16,7 @@ use crate::config::tree::{Node, Value};
 use crate::config::values::{self, Fault};
 use crate::limit::algo::{SPECS, Spec};
 use crate::limit::key::{COST_MAX, Cost, Key, KeyPart, Missing};
-use crate::limit::rule::{Limit, Mode, OnError, id};
+use crate::limit::limits::{Limit, Mode, OnError, id};
 use crate::limit::source::{Prefixes, Repeated, Source};
 
 const KEY_PARTS_MAX: usize = 16;

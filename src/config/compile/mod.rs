@@ -26,7 +26,7 @@ use super::report::{Diagnostic, Kind, Place};
 use super::schema::{self, Schema};
 use super::source::{SMALLEST, Sources};
 use super::tree::{self, Node, Table, Value};
-use crate::limit::rule::LimitTable;
+use crate::limit::limits::LimitTable;
 use crate::net::ListenAddr;
 use context::Context;
 use names::Named;

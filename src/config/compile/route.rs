@@ -12,7 +12,7 @@ use crate::config::reader::{At, Section};
 use crate::config::report::{Diagnostic, Place};
 use crate::config::source::Sources;
 use crate::config::values::{self, Fault, fault};
-use crate::limit::rule::Limit;
+use crate::limit::limits::Limit;
 use crate::limit::source::Param;
 use crate::net::IpSet;
 use crate::route::table::RouteTable;

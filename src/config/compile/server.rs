@@ -7,7 +7,7 @@ use crate::config::reader::{At, Section, choose};
 use crate::config::report::Diagnostic;
 use crate::config::values::{self, Fault, fault};
 use crate::config::{Admin, ForwardedHeader, Server, Strictness};
-use crate::limit::rule::OnError;
+use crate::limit::limits::OnError;
 use crate::limit::store::redis::address::Address;
 use crate::limit::store::redis::tls::{Files, Tls};
 use crate::limit::store::settings::{RedisUrl, StoreKind, StoreSettings};

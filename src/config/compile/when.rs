@@ -342,7 +342,7 @@ mod tests {
     #[test]
     fn every_source_and_the_client_have_a_key() {
         let mut keys: Vec<&str> = When::SOURCES.into_iter().map(|kind| kind.word()).chain([CLIENT]).collect();
-        let mut known = schema::WHEN.keys.to_vec();
+        let mut known = schema::WHEN.keys().collect::<Vec<_>>();
         keys.sort_unstable();
         known.sort_unstable();
         assert_eq!(keys, known);

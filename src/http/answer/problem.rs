@@ -9,7 +9,7 @@ use crate::http::answer::body::Body;
 use crate::http::answer::ratelimit::seconds;
 use crate::http::downstream::reject::Reject;
 use crate::limit::answer::NEVER;
-use crate::limit::rule::Limit;
+use crate::limit::limits::Limit;
 use crate::limit::{Outcome, STORE_RETRY_MS, Verdict};
 use crate::route::Route;
 use crate::snapshot::Reason;

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
 use crate::limit::algo::Rule;
 use crate::limit::answer::{Answer, NEVER, Policy};
-use crate::limit::rule::{Limit, Mode};
+use crate::limit::limits::{Limit, Mode};
 use crate::limit::{Standing, Verdict};
 use crate::route::{Dialect, Route};
 

@@ -15,7 +15,7 @@ use crate::limit::algo::{Rule, State, Step};
 use crate::limit::answer::Answer;
 use crate::limit::clock::{self, Steady};
 use crate::limit::decision::{Check, Decision, Op};
-use crate::limit::rule::Limit;
+use crate::limit::limits::Limit;
 
 pub struct Memory {
     shards: Vec<Mutex<Shard>>,
@@ -262,14 +262,14 @@ mod tests {
     use super::*;
     use crate::limit::algo::{Rule, fixed_window::FixedWindow};
     use crate::limit::key::{Cost, Key, KeyPart, Missing};
-    use crate::limit::rule::{Limit, Mode, OnError};
+    use crate::limit::limits::{Limit, Mode, OnError};
 
     const NOW: i64 = 1_795_000_000_000;
 
     fn limit(name: &str, limit: i64, window_ms: i64, mode: Mode) -> Arc<Limit> {
         Arc::new(Limit {
             name: name.to_owned(),
-            id: crate::limit::rule::id(name),
+            id: crate::limit::limits::id(name),
             rule: Arc::new(Rule::FixedWindow(FixedWindow { limit, window_ms, clock: false })),
             key: Key(vec![KeyPart::All]),
             missing: Missing::Skip,

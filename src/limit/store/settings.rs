@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::redis::tls::Tls;
-use crate::limit::rule::OnError;
+use crate::limit::limits::OnError;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoreSettings {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use prometheus::IntCounter;
 
 use super::partition::ByHash;
-use crate::limit::rule::Limit;
+use crate::limit::limits::Limit;
 
 /// By the id of the limit.
 #[derive(Default)]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::memory::Memory;
 use crate::limit::answer::Answer;
 use crate::limit::decision::{Check, Decision, Op, Role};
-use crate::limit::rule::Limit;
+use crate::limit::limits::Limit;
 
 pub struct Timeline {
     memory: Memory,

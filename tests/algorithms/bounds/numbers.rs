@@ -13,7 +13,7 @@ use sluicegate::limit::algo::leaky_bucket::LeakyBucket;
 use sluicegate::limit::algo::token_bucket::TokenBucket;
 use sluicegate::limit::algo::{Rule, State};
 use sluicegate::limit::decision::{Check, Op};
-use sluicegate::limit::rule::Mode;
+use sluicegate::limit::limits::Mode;
 use sluicegate::limit::store::memory::Memory;
 
 use super::{Client, NOW};

@@ -9,7 +9,7 @@ use super::receipt::Receipt;
 use crate::config::{Config, percent_decoded};
 use crate::limit::decision::{Check, Op};
 use crate::limit::key::COST_MAX;
-use crate::limit::rule::Limit;
+use crate::limit::limits::Limit;
 use crate::limit::source::{Ambiguous, Repeated, Source, Value, Values};
 use crate::limit::{Limiter, Outcome};
 
