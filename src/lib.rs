@@ -1,10 +1,10 @@
 //! Sluicegate: a reverse proxy with exact, distributed throttling built in.
 //!
-//! The modules, in the order a request meets them: [`worker`] accepts the connection, [`http`]
-//! holds the one-page request function and what it calls, [`route`] matches, [`limit`] decides,
-//! [`upstream`] picks a server. Around them: [`config`] turns text into a [`snapshot`],
-//! [`control`] watches, reloads and serves the admin listener, [`metrics`] counts, [`cli`] starts
-//! it all, [`replay`] tries limits on an access log. ARCHITECTURE.md draws the same map with its invariants.
+//! The modules, in the order a request meets them: `worker` accepts the connection, `http`
+//! holds the one-page request function and what it calls, `route` matches, `limit` decides,
+//! `upstream` picks a server. Around them: `config` turns text into a `snapshot`,
+//! `control` watches, reloads and serves the admin listener, `metrics` counts, `cli` starts
+//! it all, `replay` tries limits on an access log. ARCHITECTURE.md draws the same map with its invariants.
 
 pub mod cli;
 pub mod config;

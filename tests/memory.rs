@@ -146,7 +146,7 @@ fn in_redis(server: &RedisServer, limit: &Arc<Limit>, keys: usize, requests: i64
     let before = used(server);
     (0..keys).step_by(100).for_each(|from| take(from, (from + 100).min(keys)));
     settle();
-    (used(server) - before) / keys
+    used(server).saturating_sub(before) / keys
 }
 
 /// The server notices that a client has gone.
@@ -197,7 +197,7 @@ fn a_key_in_redis_is_as_small_as_it_can_be() {
     (0..60).for_each(|minute| take(&mut client, minute));
     drop(client);
     settle();
-    let bytes = (used(&server) - before) / 1000;
+    let bytes = used(&server).saturating_sub(before) / 1000;
     println!("| sliding_window.60, 60 counters | {bytes} | |");
     assert!(bytes < 209 + 60 * 4, "{bytes} bytes");
 }
@@ -215,7 +215,7 @@ fn measured() {
     let before = resident();
     fill(&memory, &limit, keys + keys / 5, cost);
     assert!((keys * 99 / 100..=keys).contains(&memory.len()), "{} of {keys}", memory.len());
-    println!("\nbytes {}", (resident() - before) / memory.len());
+    println!("\nbytes {}", resident().saturating_sub(before) / memory.len());
 }
 
 fn resident() -> usize {

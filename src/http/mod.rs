@@ -1,4 +1,4 @@
-//! HTTP as a request meets it: [`gateway`] is the page; the others are its lines. Called by the
+//! HTTP as a request meets it: `gateway` is the page; the others are its lines. Called by the
 //! workers, once per request.
 
 pub mod answer;

@@ -1,5 +1,5 @@
 //! A route: which requests it takes, and everything that then happens to them. Built by the
-//! config compiler, found by [`table::RouteTable`], obeyed by the request function.
+//! config compiler, found by `table::RouteTable`, obeyed by the request function.
 
 pub(crate) mod table;
 

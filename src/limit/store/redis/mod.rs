@@ -84,7 +84,7 @@ impl Redis {
         Redis { servers, tls, errors: lane::counters(metrics), _report: report }
     }
 
-    /// Waits until it is known whether the servers can be reached, or for [`FIRST_CONNECT`].
+    /// Waits until it is known whether the servers can be reached, or for `FIRST_CONNECT`.
     pub async fn settled(&self) {
         let settled = async {
             match &*self.servers {
