@@ -1,9 +1,11 @@
 //! The config loader from outside: what it makes of good configs, and what it says of bad ones.
 
-#![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "config/limits.rs"]
 mod limits;
+mod stores;
+mod support;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};

@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use http::{HeaderMap, HeaderValue};
 use proptest::prelude::*;
+use rand::Rng;
 use sluicegate::config::{self, Config};
 use sluicegate::limit::algo::params::Kind;
 use sluicegate::limit::algo::{SPECS, Spec};
@@ -237,4 +238,60 @@ fn a_window_shorter_than_its_counters_is_refused() {
     let report = config::from_text("test", &text).map(|_| ()).unwrap_err().to_string();
     assert!(report.contains("`rate` in [limit.x]: 2 parts of 1 ms are shorter than a millisecond"), "{report}");
     assert!(report.contains("the shortest period is 2ms"), "{report}");
+}
+
+/// An option as text, from small to far too large.
+fn written(kind: Kind, rng: &mut impl Rng) -> String {
+    let count = [1, 2, 7, 1000, 1 << 20, 1 << 40, (1 << 51) - 1, 1 << 52, i64::MAX][rng.random_range(0..9)];
+    let within = |least: i64, most: i64, pick: u8| match pick {
+        0 => least,
+        1 => most,
+        2 => most + 1,
+        _ => i64::midpoint(least, most.min(1 << 22)),
+    };
+    let pick = rng.random_range(0..6);
+    match kind {
+        Kind::Rate => format!("\"{count}/{}\"", ["ms", "3ms", "s", "997ms", "day", "3660day"][rng.random_range(0..6)]),
+        Kind::Dated => format!("\"{count}/{}\"", ["hour", "week", "year"][rng.random_range(0..3)]),
+        Kind::Integer { least, most } => within(least, most, pick).to_string(),
+        Kind::Duration { least_ms, most_ms } => format!("\"{}ms\"", within(least_ms, most_ms, pick)),
+        Kind::Flag => rng.random_bool(0.5).to_string(),
+        Kind::Either(words) => format!("\"{}\"", words[rng.random_range(0..2)]),
+        Kind::Zone => "\"Asia/Kathmandu\"".to_owned(),
+        Kind::TimeOfDay => "\"04:30\"".to_owned(),
+        Kind::Weekday => "\"sunday\"".to_owned(),
+    }
+}
+
+/// Whatever is said of an algorithm, there is a limit or a mistake; and what loads never overflows.
+#[test]
+fn options_make_a_limit_that_counts_or_a_mistake() {
+    let mut seeded = crate::stores::seeded();
+    let rng = &mut seeded.rng;
+    for spec in SPECS {
+        let mut loaded = 0;
+        for _ in 0..400 {
+            let mut text = format!("{ROUTE}limits = \"x\"\n[limit.x]\nalgorithm = \"{}\"\n", spec.name);
+            for param in spec.params() {
+                if param.name == spec.leading.name || rng.random_bool(0.4) {
+                    text += &format!("{} = {}\n", param.name, written(param.kind, rng));
+                }
+            }
+            let Ok(config) = config::from_text("test", &text) else { continue };
+            assert_eq!((config.routes.len(), config.limits.len()), (1, 1), "{text}");
+            loaded += 1;
+            let (rule, mut state, mut now) = (&config.limits[0].rule, None, 1_795_000_000_000);
+            for _ in 0..12 {
+                let cost = [0, 1, rule.most(), rule.most() + 1, 1_000_000_000][rng.random_range(0..5)];
+                let step = rule.decide(state.as_ref(), now, cost, rng.random_range(0..1 << 52));
+                assert!(!step.answer.admitted || cost <= rule.most(), "{cost} of {text}");
+                let receipt = step.answer.receipt;
+                state = step.next.map(|(state, _)| state).or(state);
+                let delta = [-1, -cost, 1, 1_000_000_000][rng.random_range(0..4)];
+                state = rule.adjust(state.as_ref(), now, delta, receipt).map(|(state, _)| state).or(state);
+                now += [0, 1, 1000, 86_400_000][rng.random_range(0..4)];
+            }
+        }
+        assert!(loaded > 40, "{}: {loaded} of 400 load", spec.name);
+    }
 }
