@@ -105,7 +105,7 @@ fn text_that_is_no_text_and_files_without_end_are_refused() {
 fn the_shipped_configs_load() {
     let small = config::load(Path::new("conf/sluicegate.toml")).unwrap_or_else(|report| panic!("{report}"));
     assert_eq!(std::fs::read_to_string("conf/sluicegate.toml").unwrap().lines().filter(|l| !l.is_empty()).count(), 8);
-    assert_eq!(small.upstreams[0].servers[0].authority, "127.0.0.1:3000");
+    assert_eq!(small.upstreams[0].servers[0].origin.authority, "127.0.0.1:3000");
     let demo = config::load(Path::new("conf/demo.toml")).unwrap_or_else(|report| panic!("{report}"));
     assert!(matches!(demo.routes[0].action, Action::Echo));
     assert_eq!(demo.routes[0].limits.len(), 1);
@@ -375,7 +375,10 @@ fn upstreams_written_as_urls_are_shared_by_equal_lists() {
     let names: Vec<&str> = config.upstreams.iter().map(|upstream| upstream.name.as_str()).collect();
     assert_eq!(names, ["app", "a:1,b:2*2", "a:1"]);
     assert_eq!((config.upstreams[0].balance, config.upstreams[1].balance), (Balance::RoundRobin, Balance::P2c));
-    assert_eq!((config.upstreams[0].servers[0].authority.as_str(), config.upstreams[0].servers[0].weight), ("h:80", 3));
+    assert_eq!(
+        (config.upstreams[0].servers[0].origin.authority.as_str(), config.upstreams[0].servers[0].weight),
+        ("h:80", 3)
+    );
     let chosen: Vec<usize> = config
         .routes
         .iter()

@@ -12,7 +12,7 @@ use crate::limit::algo::params::{PERIOD_MOST_MS, Rate};
 use crate::limit::key::{Key, KeyPart};
 use crate::limit::source::{Kind, Source};
 use crate::net::{ListenAddr, parse_network};
-use crate::upstream::Server;
+use crate::upstream::{Origin, Scheme, Server};
 pub use crate::written::{Fault, fault, header_name, param_name};
 
 /// The bytes that `%XX` stand for, and the rest as it is; `None` where a `%` has no two digits.
@@ -200,7 +200,7 @@ pub fn server(text: &str) -> Result<Server, Fault> {
         Some(Some(port)) => port,
         Some(None) => return fault("the port must be a number from 1 to 65535", HELP),
     };
-    Ok(Server { authority: format!("{host}:{port}"), weight: 1 })
+    Ok(Server { origin: Origin { scheme: Scheme::Http, authority: format!("{host}:{port}") }, weight: 1 })
 }
 
 /// Lower-case labels of letters, digits, `-` and `_`, without trailing dot.
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn servers_of_urls() {
-        let authority = |text| server(text).unwrap().authority;
+        let authority = |text| server(text).unwrap().origin.authority;
         assert_eq!(authority("http://App.Local"), "app.local:80");
         assert_eq!(authority("http://[::1]:3000/"), "[::1]:3000");
         for text in [

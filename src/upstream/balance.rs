@@ -91,11 +91,13 @@ fn gcd(a: u32, b: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Origin, Scheme};
     use super::*;
 
     fn balancer(balance: Balance, weights: &[u32]) -> Balancer {
+        let origin = Origin { scheme: Scheme::Http, authority: String::new() };
         let servers: Vec<Server> =
-            weights.iter().map(|weight| Server { authority: String::new(), weight: *weight }).collect();
+            weights.iter().map(|weight| Server { origin: origin.clone(), weight: *weight }).collect();
         Balancer::new(balance, &servers)
     }
 

@@ -17,9 +17,22 @@ pub struct Upstream {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Server {
+    pub origin: Origin,
+    pub weight: u32,
+}
+
+/// What servers are told apart by: connections to equal origins serve alike.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Origin {
+    pub scheme: Scheme,
     /// `host:port`, IPv6 in brackets; the port is always written.
     pub authority: String,
-    pub weight: u32,
+}
+
+/// How a server is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scheme {
+    Http,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -46,8 +46,8 @@ impl Upstreams {
             return *index;
         }
         let label = |server: &Server| match server.weight {
-            1 => server.authority.clone(),
-            weight => format!("{}*{weight}", server.authority),
+            1 => server.origin.authority.clone(),
+            weight => format!("{}*{weight}", server.origin.authority),
         };
         let name = servers.iter().map(label).collect::<Vec<_>>().join(",");
         self.list.push(Upstream { name, servers: servers.clone(), balance: Balance::P2c, max_idle: None });
@@ -70,11 +70,14 @@ pub fn servers(section: &Section, key: &'static str, node: &Node) -> Option<Vec<
     let mut seen = HashMap::new();
     let mut unique = true;
     for server in &servers {
-        if let Some(first) = seen.insert(&server.value.authority, server.place) {
+        if let Some(first) = seen.insert(&server.value.origin, server.place) {
             section.mistake(
-                Diagnostic::new(server.place, format!("the server `{}` is listed twice", server.value.authority))
-                    .related(first, "first listed here")
-                    .help("give it a weight instead: { url = \"...\", weight = 2 }"),
+                Diagnostic::new(
+                    server.place,
+                    format!("the server `{}` is listed twice", server.value.origin.authority),
+                )
+                .related(first, "first listed here")
+                .help("give it a weight instead: { url = \"...\", weight = 2 }"),
             );
             unique = false;
         }

@@ -8,6 +8,8 @@ use bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
 
+use crate::upstream::{Origin, Scheme};
+
 /// Bytes asked of the kernel at once: at first, and at most when the upstream has that many at hand.
 const READ_MIN: usize = 8 * 1024;
 const READ_MAX: usize = 64 * 1024;
@@ -21,12 +23,14 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects to `authority`, `host:port`, and looks the name up before.
+    /// Connects to a server of `origin`, and looks its name up before.
     ///
     /// # Errors
     /// What the system says.
-    pub async fn open(authority: &str) -> io::Result<Connection> {
-        let stream = TcpStream::connect(authority).await?;
+    pub async fn open(origin: &Origin) -> io::Result<Connection> {
+        let stream = match origin.scheme {
+            Scheme::Http => TcpStream::connect(&origin.authority).await?,
+        };
         stream.set_nodelay(true)?;
         Ok(Connection { stream, received: BytesMut::new(), room: READ_MIN })
     }

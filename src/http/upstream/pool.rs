@@ -13,8 +13,8 @@ use tokio::time::timeout;
 
 use super::connect::Connection;
 use crate::metrics::Metrics;
-use crate::upstream::Upstream;
 use crate::upstream::balance::Balancer;
+use crate::upstream::{Origin, Upstream};
 
 /// Shorter than the 5 s after which common application servers close an idle connection. Those kept are
 /// never more than were in use at once within this time.
@@ -26,10 +26,10 @@ const ATTEMPTS: usize = 3;
 /// A server that refused a connection is passed over this long while others are there.
 const AVOID_MS: u64 = 2_000;
 
-/// All servers this worker talks to, by authority.
+/// All servers this worker talks to.
 #[derive(Default)]
 pub struct Pools {
-    servers: RefCell<HashMap<String, Rc<ServerPool>>>,
+    servers: RefCell<HashMap<Origin, Rc<ServerPool>>>,
     now_ms: Rc<Cell<u64>>,
 }
 
@@ -55,7 +55,7 @@ pub struct Outcomes {
 }
 
 pub struct ServerPool {
-    authority: String,
+    origin: Origin,
     /// The authority as a `Host` value.
     pub host: HeaderValue,
     idle: RefCell<Vec<Idle>>,
@@ -87,8 +87,8 @@ impl Pools {
     pub fn servers(&self, upstream: &Upstream, metrics: &Metrics) -> Servers {
         let mut servers = self.servers.borrow_mut();
         let list = upstream.servers.iter().map(|server| {
-            let make = || Rc::new(ServerPool::new(&server.authority, self.now_ms.clone()));
-            servers.entry(server.authority.clone()).or_insert_with(make).clone()
+            let make = || Rc::new(ServerPool::new(&server.origin, self.now_ms.clone()));
+            servers.entry(server.origin.clone()).or_insert_with(make).clone()
         });
         Servers {
             name: upstream.name.clone(),
@@ -116,18 +116,29 @@ impl Servers {
     /// # Errors
     /// When no server accepted one.
     pub async fn acquire(&self, connect: Duration, fresh: bool) -> io::Result<Lease> {
+        let server = self.pick();
+        let idle = if fresh { None } else { server.idle(self.max_idle) };
+        match idle {
+            Some(lease) => Ok(lease),
+            // Rare, and larger than all the rest that a request keeps.
+            None => Box::pin(self.connect(server, connect, fresh)).await,
+        }
+    }
+
+    /// Connects to `server`, or to others when it does not accept.
+    async fn connect(&self, mut server: &Rc<ServerPool>, limit: Duration, fresh: bool) -> io::Result<Lease> {
         let mut attempt = 1;
         loop {
-            let server = self.pick();
-            if let (false, Some(lease)) = (fresh, server.idle(self.max_idle)) {
-                return Ok(lease);
-            }
-            match server.connect(connect, self.max_idle).await {
+            match server.connect(limit, self.max_idle).await {
                 Ok(lease) => return Ok(lease),
                 Err(_) if self.list.len() > 1 && attempt < ATTEMPTS => self.outcomes.retried_connect.inc(),
                 Err(error) => return Err(error),
             }
             attempt += 1;
+            server = self.pick();
+            if let (false, Some(lease)) = (fresh, server.idle(self.max_idle)) {
+                return Ok(lease);
+            }
         }
     }
 
@@ -166,10 +177,10 @@ impl Outcomes {
 }
 
 impl ServerPool {
-    fn new(authority: &str, now_ms: Rc<Cell<u64>>) -> ServerPool {
+    fn new(origin: &Origin, now_ms: Rc<Cell<u64>>) -> ServerPool {
         ServerPool {
-            host: HeaderValue::from_str(authority).unwrap_or(HeaderValue::from_static("localhost")),
-            authority: authority.to_owned(),
+            host: HeaderValue::from_str(&origin.authority).unwrap_or(HeaderValue::from_static("localhost")),
+            origin: origin.clone(),
             idle: RefCell::default(),
             in_flight: Cell::new(0),
             avoid_until_ms: Cell::new(0),
@@ -193,7 +204,7 @@ impl ServerPool {
 
     /// A new connection, name look-up included, within `limit`.
     async fn connect(self: &Rc<ServerPool>, limit: Duration, max_idle: usize) -> io::Result<Lease> {
-        let opened = timeout(limit, Connection::open(&self.authority)).await;
+        let opened = timeout(limit, Connection::open(&self.origin)).await;
         match opened.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(connection) => {
                 self.avoid_until_ms.set(0);
@@ -201,7 +212,7 @@ impl ServerPool {
             }
             Err(error) => {
                 self.avoid_until_ms.set(self.now_ms.get() + AVOID_MS);
-                tracing::debug!(server = self.authority, %error, "cannot connect to an upstream server");
+                tracing::debug!(server = self.origin.authority, %error, "cannot connect to an upstream server");
                 Err(error)
             }
         }
