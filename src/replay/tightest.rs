@@ -8,7 +8,7 @@
 use crate::limit::algo::{Rule, State, Step};
 use crate::limit::answer::Answer;
 use crate::limit::decision::Check;
-use crate::limit::store::partition::{ByHash, Entry, Partition, Room};
+use crate::limit::store::partition::{Entry, Hashed, Partition, Room};
 
 pub struct Tightest {
     /// With the number reached so far.
@@ -17,7 +17,7 @@ pub struct Tightest {
     taken: bool,
     impossible: Option<&'static str>,
     /// By the hash of the state key.
-    keys: Partition<u64, ByHash>,
+    keys: Partition<u64>,
     max_keys: usize,
 }
 
@@ -80,12 +80,12 @@ impl Tightest {
     }
 
     pub fn adjust(&mut self, Back { key, delta, receipt }: &Back, now_ms: i64) {
-        let state = self.keys.live(key, now_ms);
+        let state = self.keys.live(hashed(key), now_ms);
         let Some((state, ttl_ms)) = self.rule.adjust(state, now_ms, *delta, *receipt) else { return };
         // Without leases that run out, a key that holds none would stay.
         let held = self.rule.decide(Some(&state), now_ms, 0, 0).answer;
         if self.rule.lease_ms().is_some() && held.remaining == self.number {
-            self.keys.remove(key);
+            self.keys.remove(hashed(key));
         } else {
             self.store(*key, (state, ttl_ms), now_ms);
         }
@@ -94,11 +94,11 @@ impl Tightest {
     /// No key is spent: whoever refuses gets a larger number.
     fn store(&mut self, key: u64, (state, ttl_ms): (State, i64), now_ms: i64) {
         let entry = Entry { state, expires_ms: now_ms.saturating_add(ttl_ms) };
-        self.keys.store(&key, || key, entry, false, now_ms, &Room { max_keys: self.max_keys, left: |_| 0 });
+        self.keys.store(hashed(&key), || key, entry, false, now_ms, &Room { max_keys: self.max_keys, left: |_| 0 });
     }
 
     fn decide(&self, rule: &Rule, key: u64, check: &Check, now_ms: i64) -> Step<State> {
-        rule.decide(self.keys.live(&key, now_ms), now_ms, check.cost, check.tag)
+        rule.decide(self.keys.live(hashed(&key), now_ms), now_ms, check.cost, check.tag)
     }
 
     /// To the least number that admits `check`.
@@ -125,4 +125,9 @@ impl Tightest {
         self.number = high;
         self.rule = self.rule.numbered(high);
     }
+}
+
+/// A key is a hash already.
+fn hashed(key: &u64) -> Hashed<'_, u64> {
+    Hashed { hash: *key, key }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arc_swap::ArcSwap;
 use prometheus::IntCounter;
 
-use super::partition::{ByHash, Entry, Partition, Room};
+use super::partition::{ByHash, Entry, Hashed, Partition, Room};
 use super::shares::{SHARE_MIN, Share, Shares};
 use crate::limit::algo::{Rule, State, Step};
 use crate::limit::answer::Answer;
@@ -33,7 +33,9 @@ struct Keys {
     share: Arc<Share>,
 }
 
+/// As many as a number has bits, of which the shards of a decision are a set.
 const SHARDS: usize = SHARE_MIN;
+const _: () = assert!(SHARDS == u64::BITS as usize);
 
 /// The time of a decision.
 #[derive(Clone, Copy)]
@@ -111,19 +113,18 @@ impl Memory {
 
     /// The shards concerned are locked in index order, so two decisions cannot wait for each other.
     fn lock_for(&self, checks: &[Check], now: impl FnOnce() -> Now) -> Locked<'_> {
-        let homes: Vec<usize> = checks.iter().map(|check| self.home(&check.key)).collect();
-        let mut order = homes.clone();
-        order.sort_unstable();
-        order.dedup();
-        let slots = homes.iter().map(|home| order.partition_point(|shard| shard < home)).collect();
-        let shards = order.into_iter().map(|shard| self.lock(shard)).collect();
-        Locked { memory: self, slots, shards, now: now() }
+        let homes: Vec<Home> = checks.iter().map(|check| self.home(&check.key)).collect();
+        let wanted = homes.iter().fold(0_u64, |wanted, home| wanted | 1 << home.shard);
+        let mut shards = Vec::with_capacity(homes.len());
+        shards.extend((0..SHARDS).filter(|shard| wanted & 1 << shard != 0).map(|shard| self.lock(shard)));
+        Locked { memory: self, homes, wanted, shards, now: now() }
     }
 
     /// What is held for a key, and for how many ms more.
     pub fn state(&self, key: &str, now_ms: i64) -> Option<(State, i64)> {
-        let shard = self.lock(self.home(key));
-        let entry = shard.values().find_map(|keys| keys.partition.entry(key, now_ms))?;
+        let Home { hash, shard } = self.home(key);
+        let shard = self.lock(shard);
+        let entry = shard.values().find_map(|keys| keys.partition.entry(Hashed { hash, key }, now_ms))?;
         Some((entry.state.clone(), entry.expires_ms - now_ms))
     }
 
@@ -141,9 +142,10 @@ impl Memory {
         (0..SHARDS).map(|i| self.lock(i).values().map(|keys| keys.partition.forgotten()).sum::<u64>()).sum()
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "below SHARDS")]
-    fn home(&self, key: &str) -> usize {
-        (self.hasher.hash_one(key) % SHARDS as u64) as usize
+    /// By other bits of the hash than those that tell the keys of a shard apart.
+    fn home(&self, key: &str) -> Home {
+        let hash = self.hasher.hash_one(key);
+        Home { hash, shard: (hash >> 40) as usize % SHARDS }
     }
 
     /// A panic while holding a shard leaves whole entries, so the shard stays usable.
@@ -155,21 +157,39 @@ impl Memory {
 /// The shards of one request's keys.
 struct Locked<'a> {
     memory: &'a Memory,
+    /// Of each check.
+    homes: Vec<Home>,
+    /// Which shards are locked, as bits,
+    wanted: u64,
+    /// and they, in order.
     shards: Vec<MutexGuard<'a, Shard>>,
-    /// Per check: its place in `shards`.
-    slots: Vec<usize>,
     now: Now,
 }
 
+/// Where a key is.
+struct Home {
+    hash: u64,
+    shard: usize,
+}
+
 impl Locked<'_> {
+    /// The place in `shards` of that of check `i`.
+    fn place(&self, i: usize) -> usize {
+        (self.wanted & ((1 << self.homes[i].shard) - 1)).count_ones() as usize
+    }
+
+    fn hashed<'c>(&self, i: usize, check: &'c Check) -> Hashed<'c, str> {
+        Hashed { hash: self.homes[i].hash, key: &check.key }
+    }
+
     fn live(&self, i: usize, check: &Check) -> Option<&State> {
-        let keys = self.shards[self.slots[i]].get(&check.limit.id)?;
-        keys.partition.live(check.key.as_str(), self.now.of(&check.rule))
+        let keys = self.shards[self.place(i)].get(&check.limit.id)?;
+        keys.partition.live(self.hashed(i, check), self.now.of(&check.rule))
     }
 
     fn is_spent(&self, i: usize, check: &Check) -> bool {
-        let keys = self.shards[self.slots[i]].get(&check.limit.id);
-        keys.is_some_and(|keys| keys.partition.is_spent(check.key.as_str()))
+        let keys = self.shards[self.place(i)].get(&check.limit.id);
+        keys.is_some_and(|keys| keys.partition.is_spent(self.hashed(i, check)))
     }
 
     fn decide(&mut self, checks: &[Check], keep: bool) -> Decision {
@@ -224,8 +244,9 @@ impl Locked<'_> {
 
     fn reset(&mut self, checks: &[Check]) -> Decision {
         let answers = checks.iter().enumerate().map(|(i, check)| {
-            if let Some(keys) = self.shards[self.slots[i]].get_mut(&check.limit.id) {
-                keys.partition.remove(check.key.as_str());
+            let (place, key) = (self.place(i), self.hashed(i, check));
+            if let Some(keys) = self.shards[place].get_mut(&check.limit.id) {
+                keys.partition.remove(key);
             }
             Answer { admitted: true, remaining: 0, retry_ms: 0, reset_ms: 0, receipt: 0 }
         });
@@ -234,7 +255,8 @@ impl Locked<'_> {
 
     fn store(&mut self, i: usize, check: &Check, (state, ttl_ms): (State, i64), spent: bool) {
         let (id, now_ms) = (check.limit.id, self.now.of(&check.rule));
-        let keys = self.shards[self.slots[i]].entry(id).or_insert_with(|| {
+        let (place, key) = (self.place(i), self.hashed(i, check));
+        let keys = self.shards[place].entry(id).or_insert_with(|| {
             let share = self.memory.shares.load().find(id).cloned().unwrap_or_else(Shares::least);
             Keys { partition: Partition::default(), share }
         });
@@ -243,8 +265,7 @@ impl Locked<'_> {
             max_keys: (keys.share.max_keys / SHARDS).max(1),
             left: |state: &State| check.rule.decide(Some(state), now_ms, 0, 0).answer.remaining,
         };
-        let key = check.key.as_str();
-        let evicted = keys.partition.store(key, || key.into(), entry, spent, now_ms, &room);
+        let evicted = keys.partition.store(key, || key.key.into(), entry, spent, now_ms, &room);
         if let (Some(counter), true) = (&keys.share.evicted, evicted > 0) {
             counter.inc_by(evicted);
         }

@@ -2,16 +2,18 @@
 //! come, and when that is not enough, what is least used. Called by `memory`, and by the replay.
 
 use std::cmp::Reverse;
-use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
+use std::hash::{BuildHasherDefault, Hasher};
 
+use indexmap::map::RawEntryApiV1;
+use indexmap::map::raw_entry_v1::RawEntryMut;
 use indexmap::{Equivalent, IndexMap};
 
 use crate::limit::algo::State;
 
 #[derive(Default)]
-pub struct Partition<K, S = RandomState> {
-    /// The spent ones first.
-    entries: IndexMap<K, Entry, S>,
+pub struct Partition<K> {
+    /// The spent ones first. Nothing is hashed here.
+    entries: IndexMap<K, Entry, ()>,
     /// How many are spent: those that refuse, or did when they were last charged.
     spent: usize,
     /// Where the next look for expired entries goes on,
@@ -26,6 +28,20 @@ pub struct Entry {
     pub state: State,
     pub expires_ms: i64,
 }
+
+/// A key with its hash, by which the caller has found the partition already.
+pub struct Hashed<'q, Q: ?Sized> {
+    pub hash: u64,
+    pub key: &'q Q,
+}
+
+impl<Q: ?Sized> Clone for Hashed<'_, Q> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<Q: ?Sized> Copy for Hashed<'_, Q> {}
 
 /// How many keys there may be, and what is `left` to one of them now.
 pub struct Room<F: Fn(&State) -> i64> {
@@ -43,25 +59,30 @@ const EVICTIONS: usize = 4;
 /// would push out each other, and never be spent.
 const UNSPENT_PART: usize = 8;
 
-impl<K: Hash + Eq, S: BuildHasher> Partition<K, S> {
-    pub fn live<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q, now_ms: i64) -> Option<&State> {
+impl<K> Partition<K> {
+    pub fn live<Q: Equivalent<K> + ?Sized>(&self, key: Hashed<Q>, now_ms: i64) -> Option<&State> {
         self.entry(key, now_ms).map(|entry| &entry.state)
     }
 
-    pub fn entry<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q, now_ms: i64) -> Option<&Entry> {
-        self.entries.get(key).filter(|entry| now_ms < entry.expires_ms)
+    pub fn entry<Q: Equivalent<K> + ?Sized>(&self, Hashed { hash, key }: Hashed<Q>, now_ms: i64) -> Option<&Entry> {
+        let (_, entry) = self.entries.raw_entry_v1().from_hash(hash, |held| key.equivalent(held))?;
+        (now_ms < entry.expires_ms).then_some(entry)
     }
 
     /// Whether the key refuses, as of when it was stored.
-    pub fn is_spent<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> bool {
-        self.entries.get_index_of(key).is_some_and(|index| index < self.spent)
+    pub fn is_spent<Q: Equivalent<K> + ?Sized>(&self, key: Hashed<Q>) -> bool {
+        self.index(key).is_some_and(|index| index < self.spent)
+    }
+
+    fn index<Q: Equivalent<K> + ?Sized>(&self, Hashed { hash, key }: Hashed<Q>) -> Option<usize> {
+        self.entries.raw_entry_v1().index_from_hash(hash, |held| key.equivalent(held))
     }
 
     /// `own` makes the key that is kept, of a new one; `spent`: it refuses from now on. Says how many
     /// keys in use had to go for it.
-    pub fn store<Q: Hash + Equivalent<K> + ?Sized>(
+    pub fn store<Q: Equivalent<K> + ?Sized>(
         &mut self,
-        key: &Q,
+        key: Hashed<Q>,
         own: impl FnOnce() -> K,
         entry: Entry,
         spent: bool,
@@ -69,7 +90,7 @@ impl<K: Hash + Eq, S: BuildHasher> Partition<K, S> {
         room: &Room<impl Fn(&State) -> i64>,
     ) -> u64 {
         let before = self.forgotten;
-        let index = match self.entries.get_index_of(key) {
+        let index = match self.index(key) {
             Some(index) => {
                 self.entries[index] = entry;
                 index
@@ -82,7 +103,12 @@ impl<K: Hash + Eq, S: BuildHasher> Partition<K, S> {
                     }
                 }
                 // Behind the spent ones.
-                self.entries.insert_full(own(), entry).0
+                let index = self.entries.len();
+                match self.entries.raw_entry_mut_v1().from_hash(key.hash, |_| false) {
+                    RawEntryMut::Vacant(vacant) => vacant.insert_hashed_nocheck(key.hash, own(), entry),
+                    RawEntryMut::Occupied(occupied) => occupied.into_key_value_mut(),
+                };
+                index
             }
         };
         match (index < self.spent, spent) {
@@ -99,8 +125,8 @@ impl<K: Hash + Eq, S: BuildHasher> Partition<K, S> {
         self.forgotten - before
     }
 
-    pub fn remove<Q: Hash + Equivalent<K> + ?Sized>(&mut self, key: &Q) {
-        if let Some(index) = self.entries.get_index_of(key) {
+    pub fn remove<Q: Equivalent<K> + ?Sized>(&mut self, key: Hashed<Q>) {
+        if let Some(index) = self.index(key) {
             self.remove_at(index);
         }
     }
@@ -184,6 +210,7 @@ impl Hasher for Same {
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
+    use std::hash::{BuildHasher, DefaultHasher};
 
     use proptest::prelude::*;
 
@@ -206,8 +233,16 @@ mod tests {
         Room { max_keys, left: |state: &State| rule().decide(Some(state), NOW, 0, 0).answer.remaining }
     }
 
+    fn hashed(key: &str) -> Hashed<'_, str> {
+        Hashed { hash: BuildHasherDefault::<DefaultHasher>::default().hash_one(key), key }
+    }
+
+    fn holds(partition: &Partition<String>, key: impl AsRef<str>) -> bool {
+        partition.entry(hashed(key.as_ref()), 0).is_some()
+    }
+
     fn put(partition: &mut Partition<String>, key: &str, (entry, spent): (Entry, bool), max_keys: usize) -> u64 {
-        partition.store(key, || key.to_owned(), entry, spent, NOW, &room(max_keys))
+        partition.store(hashed(key), || key.to_owned(), entry, spent, NOW, &room(max_keys))
     }
 
     #[test]
@@ -217,12 +252,12 @@ mod tests {
             put(&mut partition, &format!("k{i}"), entry(used, life_ms), 5);
         }
         for victim in ["k1", "k0", "k4", "k2"] {
-            assert!(partition.entries.contains_key(victim));
+            assert!(holds(&partition, victim));
             assert_eq!(put(&mut partition, &format!("new-{victim}"), entry(6, 1000), 5), 1);
-            assert!(!partition.entries.contains_key(victim), "{victim} stays");
+            assert!(!holds(&partition, victim), "{victim} stays");
             assert_eq!(partition.len(), 5);
         }
-        assert!(partition.entries.contains_key("k3"), "it is spent");
+        assert!(holds(&partition, "k3"), "it is spent");
         assert_eq!(partition.forgotten(), 4);
     }
 
@@ -235,7 +270,7 @@ mod tests {
         for i in 0..10_000 {
             put(&mut partition, &format!("new-{i}"), entry(8, 1000), 200);
         }
-        assert!((0..100).all(|i| partition.entries.contains_key(&format!("spent-{i}"))));
+        assert!((0..100).all(|i| holds(&partition, format!("spent-{i}"))));
         assert_eq!((partition.len(), partition.spent), (200, 100));
     }
 
@@ -273,7 +308,7 @@ mod tests {
             for (what, key, used) in steps {
                 let key = key.to_string();
                 if what == 0 {
-                    partition.remove(&key);
+                    partition.remove(hashed(&key));
                     model.remove(&key);
                 } else {
                     let lost = put(&mut partition, &key, entry(used, 1000), 100);
