@@ -19,8 +19,8 @@ pub struct Listeners {
 
 /// Sockets of a config that is not in force yet; dropping them changes nothing.
 pub struct Prepared {
-    listeners: Vec<(ListenAddr, Listener)>,
-    admin: Option<(ListenAddr, Listener)>,
+    listeners: Vec<Listener>,
+    admin: Option<Listener>,
 }
 
 /// How long an address in use by one of our own listeners may take to become free.
@@ -31,20 +31,16 @@ const HANDOVER_STEP: Duration = Duration::from_millis(5);
 pub fn bind_all(config: &Config) -> Result<Prepared, BindError> {
     let mut listeners = Vec::with_capacity(config.listeners.len());
     for addr in &config.listeners {
-        listeners.push((addr.clone(), Listener::bind(addr)?));
+        listeners.push(Listener::bind(addr)?);
     }
-    let addr = config.admin.listen.clone();
-    let admin = Listener::bind(&addr)?;
-    Ok(Prepared { listeners, admin: Some((addr, admin)) })
+    let admin = Listener::bind(&config.admin.listen)?;
+    Ok(Prepared { listeners, admin: Some(admin) })
 }
 
 impl Prepared {
     /// The bound addresses, for the log: a port written as 0 is known now.
     pub fn addresses(&self) -> (Vec<String>, String) {
-        let name = |(addr, listener): &(ListenAddr, Listener)| match listener {
-            Listener::Tcp(socket) => socket.local_addr().map_or_else(|_| addr.to_string(), |addr| addr.to_string()),
-            Listener::Unix(_) => addr.to_string(),
-        };
+        let name = |listener: &Listener| listener.bound_addr().to_string();
         (self.listeners.iter().map(name).collect(), self.admin.as_ref().map(name).unwrap_or_default())
     }
 }
@@ -53,12 +49,12 @@ impl Listeners {
     /// Serves what `bind_all` bound.
     pub fn open(workers: Workers, prepared: Prepared, context: admin::Context) -> io::Result<Listeners> {
         let mut listeners = Listeners { workers, open: Vec::new(), admin: admin::Server::new(context) };
-        for (addr, listener) in prepared.listeners {
-            listeners.workers.listen(&addr, &listener)?;
-            listeners.open.push(addr);
+        for listener in prepared.listeners {
+            listeners.workers.listen(&listener)?;
+            listeners.open.push(listener.addr().clone());
         }
-        if let Some((addr, listener)) = prepared.admin {
-            listeners.admin.listen(addr, listener)?;
+        if let Some(listener) = prepared.admin {
+            listeners.admin.listen(listener)?;
         }
         Ok(listeners)
     }
@@ -99,7 +95,7 @@ impl Listeners {
                 }
                 (result, _) => result?,
             };
-            prepared.listeners.push((addr.clone(), listener));
+            prepared.listeners.push(listener);
         }
         let addr = &config.admin.listen;
         if Some(addr) != self.admin.addr() {
@@ -115,7 +111,7 @@ impl Listeners {
                 }
                 (result, _) => result?,
             };
-            prepared.admin = Some((addr.clone(), listener));
+            prepared.admin = Some(listener);
         }
         Ok(())
     }
@@ -123,7 +119,7 @@ impl Listeners {
     async fn restore(&mut self, displaced: Vec<ListenAddr>) {
         for addr in displaced {
             let reopened = bind_soon(&addr).await.and_then(|listener| {
-                self.workers.listen(&addr, &listener).map_err(|error| BindError { addr: addr.clone(), error })
+                self.workers.listen(&listener).map_err(|error| BindError { addr: addr.clone(), error })
             });
             if let Err(error) = reopened {
                 tracing::error!("{error}; it was open before the reload that failed");
@@ -134,7 +130,7 @@ impl Listeners {
     async fn reopen_admin(&mut self, addr: ListenAddr) {
         let reopened = bind_soon(&addr)
             .await
-            .and_then(|listener| self.admin.listen(addr.clone(), listener).map_err(|error| BindError { addr, error }));
+            .and_then(|listener| self.admin.listen(listener).map_err(|error| BindError { addr, error }));
         if let Err(error) = reopened {
             tracing::error!("{error}; the admin listener was open there before the reload that failed");
         }
@@ -142,8 +138,9 @@ impl Listeners {
 
     /// Serves the prepared sockets, then closes those that `config`, now in force, does not name.
     pub fn exchange(&mut self, prepared: Prepared, config: &Config) {
-        for (addr, listener) in prepared.listeners {
-            match self.workers.listen(&addr, &listener) {
+        for listener in prepared.listeners {
+            let addr = listener.addr().clone();
+            match self.workers.listen(&listener) {
                 Ok(()) => self.open.push(addr),
                 Err(error) => tracing::error!("{}", BindError { addr, error }),
             }
@@ -151,9 +148,9 @@ impl Listeners {
         let (kept, closed) = std::mem::take(&mut self.open).into_iter().partition(|a| config.listeners.contains(a));
         self.open = kept;
         closed.iter().for_each(|addr| self.close(addr));
-        if let Some((addr, listener)) = prepared.admin {
-            let old = self.admin.addr().cloned();
-            match self.admin.listen(addr.clone(), listener) {
+        if let Some(listener) = prepared.admin {
+            let (addr, old) = (listener.addr().clone(), self.admin.addr().cloned());
+            match self.admin.listen(listener) {
                 Ok(()) => old.iter().for_each(remove_socket_file),
                 Err(error) => tracing::error!("{}", BindError { addr, error }),
             }

@@ -2,7 +2,6 @@
 //! what one of them keeps ([`Local`]), for one snapshot ([`View`]), for one connection
 //! ([`Client`]). Made by the workers.
 
-use std::any::Any;
 use std::cell::RefCell;
 use std::net::IpAddr;
 use std::rc::{Rc, Weak};
@@ -10,8 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::http::answer::access_log::AccessLog;
-use crate::http::deadline::Slot;
+use crate::http::answer::ratelimit::Policies;
+use crate::http::connections::Ticket;
+use crate::http::deadline::ConnectionDeadline;
 use crate::http::delay::WaitingRoom;
+use crate::http::downstream::gate::LastHost;
 use crate::http::downstream::hop::{Hop, Via};
 use crate::http::downstream::inspect::Inspector;
 use crate::http::upstream::pool::{Pools, Servers};
@@ -53,21 +55,26 @@ pub struct View {
     pub limiter: Limiter,
     /// Of `config.upstreams`, same index.
     pub upstreams: Vec<Servers>,
+    pub ratelimit: Policies,
 }
 
 /// What every request of a connection shares.
 pub struct Client {
     pub local: Rc<Local>,
-    pub slot: Rc<Slot>,
-    /// Its place among the connections of the gateway, which it leaves when dropped: an exchange that
-    /// goes on after the client left still counts.
-    pub place: Box<dyn Any>,
+    pub ticket: Ticket,
     /// The peer; `127.0.0.1` on a Unix socket.
     pub peer: IpAddr,
     /// What its forwarding headers say.
     pub hop: Hop,
+    pub last_host: LastHost,
     /// Follows the bytes for what the parser repairs; under `strict` only.
     pub inspector: Option<RefCell<Inspector>>,
+}
+
+impl Client {
+    pub fn deadline(&self) -> &Rc<ConnectionDeadline> {
+        self.ticket.deadline()
+    }
 }
 
 impl Local {
@@ -147,6 +154,7 @@ impl View {
         limiter.desk().follow(&snapshot.config.limits);
         View {
             limiter,
+            ratelimit: Policies::default(),
             upstreams: snapshot.config.upstreams.iter().map(|upstream| pools.servers(upstream, metrics)).collect(),
             snapshot,
         }

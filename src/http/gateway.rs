@@ -1,15 +1,15 @@
 //! One request, from its head to its answer: read `page` from top to bottom, the order of lines
 //! is the order of treatment. [`serve`] is the tail that every answer passes, whoever made it.
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::header::CONNECTION;
+use http::header::{CONNECTION, CONTENT_LENGTH, TRAILER};
 use http::request::Parts;
-use http::uri::PathAndQuery;
-use http::{HeaderValue, Request, Response, Uri, Version};
+use http::{HeaderValue, Request, Response};
 use http_body::Body as _;
 use hyper::body::Incoming;
 
@@ -20,17 +20,19 @@ use crate::http::answer::echo;
 use crate::http::answer::grpc;
 use crate::http::answer::problem;
 use crate::http::answer::problem::Refusal;
-use crate::http::answer::ratelimit;
 use crate::http::answer::unread;
 use crate::http::context::{Client, View};
 use crate::http::delay::{Seat, Wanted};
 use crate::http::downstream::gate::{self, Admitted};
 use crate::http::downstream::identity::{self, Identity};
 use crate::http::downstream::upload::{Progress, Upload, UploadState};
+use crate::http::fields::{Fields, Known};
 use crate::http::headers;
 use crate::http::upstream::forward::{self, Outgoing};
-use crate::http::upstream::forwarding::Forwarding;
+use crate::http::upstream::forwarding::{self, Forwarding};
+use crate::http::upstream::h1::request::{Framing, HostField, RequestHead};
 use crate::http::upstream::linger::Linger;
+use crate::http::upstream::pool::Servers;
 use crate::limit::decision::{Check, Op};
 use crate::limit::jwt::Claims;
 use crate::limit::limits::Mode;
@@ -42,30 +44,49 @@ use crate::route::{Action, Rewrite, Route};
 struct Exchange<'a> {
     client: &'a Rc<Client>,
     view: &'a View,
-    parts: Parts,
-    /// Taken by whoever reads it.
-    body: Option<Incoming>,
+    received: Box<Received>,
     /// The body was taken and not read to its end, so nothing can follow it.
     cut: bool,
     /// Of the body, once it was taken.
     upload: Option<Rc<Progress>>,
-    account: Account,
+    account: Box<Account>,
     route: Option<usize>,
     verdict: Option<Verdict>,
 }
 
+/// A request as it came.
+struct Received {
+    parts: Parts,
+    fields: Fields,
+    /// Taken by whoever reads it.
+    body: Option<Incoming>,
+}
+
 /// Serves one request. Never fails: every failure is an answer.
-pub async fn serve(client: Rc<Client>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+pub fn serve(
+    client: Rc<Client>,
+    request: Request<Incoming>,
+) -> impl Future<Output = Result<Response<Body>, Infallible>> {
     let started = Instant::now();
-    let view = client.local.view();
     let (parts, body) = request.into_parts();
-    let is_grpc = grpc::is_asked(&parts.headers);
-    let account = Account::open(&view.snapshot, &client.slot, &parts.method, started);
+    // In boxes: the future is moved about before it is polled.
+    let received = Box::new(Received { fields: Fields::of(&parts.headers), parts, body: Some(body) });
+    let account = Account::open(client.deadline().begin(), &received.parts.method, started);
+    answer(client, received, account)
+}
+
+async fn answer(
+    client: Rc<Client>,
+    received: Box<Received>,
+    account: Box<Account>,
+) -> Result<Response<Body>, Infallible> {
+    let view = client.local.view();
+    let Received { parts, fields, .. } = &*received;
+    let is_grpc = fields.has(Known::ContentType) && grpc::is_asked(&parts.headers);
     let mut exchange = Exchange {
         client: &client,
         view: &view,
-        parts,
-        body: Some(body),
+        received,
         cut: false,
         upload: None,
         account,
@@ -93,27 +114,30 @@ pub async fn serve(client: Rc<Client>, request: Request<Incoming>) -> Result<Res
             if is_grpc { grpc::response(&refusal, route, verdict) } else { response }
         }
     };
-    if let (Some(route), Some(verdict)) = (route, &exchange.verdict) {
+    if let (Some(index), Some(route), Some(verdict)) = (exchange.route, route, &exchange.verdict) {
         let dialects = route.ratelimit_headers.as_ref().unwrap_or(&view.snapshot.config.ratelimit_headers);
-        ratelimit::describe(&mut response, dialects, route, verdict);
+        view.ratelimit.describe(&mut response, dialects, (index, route), verdict);
     }
     if exchange.cut {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    } else if let Some(body) = exchange.body {
-        unread::settle(body, &exchange.parts.headers, &mut response);
+    } else if let Some(body) = exchange.received.body {
+        unread::settle(body, &exchange.received.parts.headers, &mut response);
     }
-    Ok(exchange.account.close(response, route, &view.snapshot.config.server, exchange.upload))
+    exchange.account.close(&mut response, route, &view.snapshot, exchange.upload);
+    Ok(response)
 }
 
 async fn page(exchange: &mut Exchange<'_>) -> Result<Response<Body>, Refusal> {
-    let Exchange { client, view, parts, .. } = exchange;
+    let Exchange { client, view, .. } = *exchange;
+    let Received { parts, fields, .. } = &*exchange.received;
     let config = &view.snapshot.config;
 
     if let Some(reject) = client.inspector.as_ref().and_then(|inspector| inspector.borrow_mut().verdict()) {
         exchange.cut = true;
         return Err(Refusal::Gate(reject));
     }
-    let admitted = gate::admit(parts, config.server.strictness).map_err(Refusal::Gate)?;
+    let strictness = config.server.strictness;
+    let admitted = gate::admit(parts, *fields, strictness, &client.last_host).map_err(Refusal::Gate)?;
     if let Some(reject) = admitted.would_reject() {
         client.local.common.metrics.http_would_reject(reject.reason()).inc();
     }
@@ -135,11 +159,28 @@ async fn page(exchange: &mut Exchange<'_>) -> Result<Response<Body>, Refusal> {
     if route.deny.contains(identity.ip) {
         return Err(Refusal::Denied);
     }
-    limit(exchange, route, &admitted, &identity).await?;
+    if !route.limits.is_empty() {
+        limit(exchange, route, &admitted, &identity).await?;
+    }
 
-    rewrite(exchange, route, &admitted, &identity)?;
+    let server = &config.server;
+    let via = &client.local.common.via;
+    let forwarding = Forwarding { hop: &client.hop, via, identity: &identity, fields: server.forwarded_headers };
+    let as_lines = rewrite(exchange, route, &admitted, &forwarding)?;
     let upload = upload(exchange, route)?;
-    send(exchange, route, upload).await
+    match &route.action {
+        Action::Upstream(index) => {
+            let outgoing = outgoing(exchange, route, &admitted, as_lines.then_some(&forwarding), upload);
+            send(exchange, route, &view.upstreams[*index], outgoing).await
+        }
+        Action::Echo => {
+            let Parts { method, headers, .. } = &exchange.received.parts;
+            Ok(echo::answer(method, &target(&admitted, &route.rewrite), headers, upload))
+        }
+        Action::Respond { status, body, content_type } => {
+            Ok(problem::fixed(*status, body.clone(), content_type.clone()))
+        }
+    }
 }
 
 /// Asks the route's limits, unless the client is on its `allow` list.
@@ -149,26 +190,12 @@ async fn limit(
     admitted: &Admitted,
     identity: &Identity,
 ) -> Result<(), Refusal> {
-    if route.limits.is_empty() {
-        return Ok(());
-    }
     if route.allow.contains(identity.ip) {
         exchange.account.bypassed();
         return Ok(());
     }
-    let facts = Facts {
-        client: identity.ip,
-        method: exchange.parts.method.as_str(),
-        host: admitted.host(),
-        path: admitted.path(),
-        query: admitted.query(),
-        headers: &exchange.parts.headers,
-        route: &route.name,
-        params: &route.params,
-        claims: claims(exchange, route),
-    };
+    let asks = asks(exchange, route, admitted, identity);
     let limiter = &exchange.view.limiter;
-    let asks = limiter.asks(&route.limits, &facts);
     let (mut verdict, seat) = match take_seat(exchange, &asks) {
         Ok(seat) => (limiter.decide_asks(Op::Take, &route.limits, asks, true).await, seat),
         Err(place) => (Verdict::without_seat(place), None),
@@ -184,12 +211,29 @@ async fn limit(
     if let Some(((place, delay_ms), mut seat)) = turn {
         seat.wait_for(&route.limits[place].name);
         // No deadline is armed: the limit bounds the wait, and a client that leaves ends it.
-        exchange.client.slot.hold_back(true);
+        exchange.account.deadline().hold_back(true);
         tokio::time::sleep(Duration::from_millis(u64::try_from(delay_ms).unwrap_or(0))).await;
-        exchange.client.slot.hold_back(false);
+        exchange.account.deadline().hold_back(false);
     }
     exchange.account.go_on();
     Ok(())
+}
+
+/// What each limit of the route has to say to the request.
+fn asks(exchange: &Exchange<'_>, route: &Route, admitted: &Admitted, identity: &Identity) -> Vec<Ask> {
+    let parts = &exchange.received.parts;
+    let facts = Facts {
+        client: identity.ip,
+        method: parts.method.as_str(),
+        host: admitted.host(),
+        path: admitted.path(),
+        query: admitted.query(),
+        headers: &parts.headers,
+        route: &route.name,
+        params: &route.params,
+        claims: claims(exchange, route),
+    };
+    exchange.view.limiter.asks(&route.limits, &facts)
 }
 
 /// A seat for a request that may have to wait for its turn, or the place of the limit that has none
@@ -214,81 +258,102 @@ fn claims(exchange: &Exchange<'_>, route: &Route) -> Option<Arc<Claims>> {
     if !route.limits.iter().any(|limit| limit.needs_claims()) {
         return None;
     }
-    jwt.claims(&exchange.parts.headers, clock::now_ms() / 1000)
+    jwt.claims(&exchange.received.parts.headers, clock::now_ms() / 1000)
 }
 
 /// The request body under the route's cap and deadline, for an action that reads it; nothing is
 /// read yet.
 fn upload(exchange: &mut Exchange<'_>, route: &Route) -> Result<Option<Upload>, Refusal> {
-    let Some(body) = exchange.body.take_if(|body| !body.is_end_stream()) else { return Ok(None) };
+    let Some(body) = exchange.received.body.take_if(|body| !body.is_end_stream()) else { return Ok(None) };
     if body.size_hint().lower() > route.max_body {
-        exchange.body = Some(body);
+        exchange.received.body = Some(body);
         return Err(Refusal::TooLarge);
     }
     if matches!(route.action, Action::Respond { .. }) {
-        exchange.body = Some(body);
+        exchange.received.body = Some(body);
         return Ok(None);
     }
-    let upload = Upload::new(body, exchange.client.slot.clone(), &route.timeouts, route.max_body);
+    let upload = Upload::new(body, exchange.account.deadline().clone(), &route.timeouts, route.max_body);
     exchange.upload = Some(upload.share_progress());
     Ok(Some(upload))
 }
 
-/// Turns the head into the one that the upstream gets: canonical target, clean fields.
+/// Turns the fields into those that the upstream gets. True when the forwarding fields are left to be
+/// written as lines, which is cheaper: where nothing changes or continues them.
 fn rewrite(
     exchange: &mut Exchange<'_>,
     route: &Route,
     admitted: &Admitted,
-    identity: &Identity,
-) -> Result<(), Refusal> {
-    let Exchange { client, view, parts, .. } = exchange;
-    let server = &view.snapshot.config.server;
-    let via = &client.local.common.via;
-    let forwarding = Forwarding { hop: &client.hop, via, identity, fields: server.forwarded_headers };
-    headers::forward_request(&mut parts.headers, admitted, &forwarding, server.strictness).map_err(Refusal::Gate)?;
-    headers::edit(&mut parts.headers, &route.request_headers);
-    parts.version = Version::HTTP_11;
-    if let Some(target) = target(admitted, &route.rewrite) {
-        parts.uri = target;
+    forwarding: &Forwarding,
+) -> Result<bool, Refusal> {
+    let Received { parts, fields, .. } = &mut *exchange.received;
+    let headers = &mut parts.headers;
+    let strictness = exchange.view.snapshot.config.server.strictness;
+    let trusted_peer = forwarding.identity.trusted_peer;
+    headers::clean_request(headers, *fields, admitted, trusted_peer, forwarding.via, strictness)
+        .map_err(Refusal::Gate)?;
+    let is_forwarded = matches!(route.action, Action::Upstream(_));
+    let as_lines = is_forwarded && !trusted_peer && !forwarding::is_edited(&route.request_headers);
+    if !as_lines {
+        forwarding.tell(headers, admitted.authority());
     }
-    Ok(())
+    headers::edit(headers, &route.request_headers);
+    Ok(as_lines)
 }
 
-/// The target to forward; `None` when it is the one received.
-fn target(admitted: &Admitted, rewrite: &Rewrite) -> Option<Uri> {
+/// The request as it leaves, with the lines of `forwarding` if there are any.
+fn outgoing(
+    exchange: &mut Exchange<'_>,
+    route: &Route,
+    admitted: &Admitted,
+    forwarding: Option<&Forwarding>,
+    upload: Option<Upload>,
+) -> Outgoing {
+    let Parts { method, headers, .. } = &exchange.received.parts;
+    let framing = match upload.as_ref().map(|upload| upload.size_hint().exact()) {
+        None => Framing::None { announced: headers.contains_key(CONTENT_LENGTH) },
+        Some(Some(length)) => Framing::Length(length),
+        Some(None) => Framing::Chunked,
+    };
+    let host = if route.rewrite.upstream_host { HostField::OfServer } else { HostField::Received };
+    let tell = |lines: &mut Vec<u8>| {
+        if let Some(forwarding) = forwarding {
+            forwarding.write(lines, admitted.authority());
+        }
+    };
+    let leases = exchange.account.share_leases();
+    Outgoing {
+        method: method.clone(),
+        head: RequestHead::write(method, &target(admitted, &route.rewrite), headers, host, framing, tell),
+        upload,
+        trailers: (framing == Framing::Chunked).then(|| headers::announced(headers.get_all(TRAILER).iter()).collect()),
+        linger: leases.map(|leases| Linger::new(exchange.client, leases, &route.timeouts)),
+    }
+}
+
+/// The target to forward.
+fn target<'a>(admitted: &'a Admitted, rewrite: &Rewrite) -> Cow<'a, str> {
     let received = admitted.path();
     let rest = match received.strip_prefix(rewrite.strip_prefix.as_str()) {
         Some(rest) if rest.is_empty() || rest.starts_with('/') => rest,
         _ => received,
     };
     if rest.len() == received.len() && rewrite.add_prefix.is_empty() && !admitted.path_changed() {
-        return Some(Uri::from(admitted.target().clone()));
+        return Cow::Borrowed(admitted.target().as_str());
     }
     let slash = if rest.is_empty() { "/" } else { "" };
     let query = admitted.query().map_or_else(String::new, |query| format!("?{query}"));
-    let text = format!("{}{rest}{slash}{query}", rewrite.add_prefix);
-    PathAndQuery::from_maybe_shared(text.into_bytes()).ok().map(Uri::from)
+    Cow::Owned(format!("{}{rest}{slash}{query}", rewrite.add_prefix))
 }
 
-/// The route's own answer, the echo, or an exchange with the upstream.
-async fn send(exchange: &mut Exchange<'_>, route: &Route, upload: Option<Upload>) -> Result<Response<Body>, Refusal> {
-    let index = match &route.action {
-        Action::Upstream(index) => *index,
-        Action::Echo => return Ok(echo::answer(&exchange.parts, upload)),
-        Action::Respond { status, body, content_type } => {
-            return Ok(problem::fixed(*status, body.clone(), content_type.clone()));
-        }
-    };
-    let outgoing = Outgoing {
-        method: exchange.parts.method.clone(),
-        target: std::mem::take(&mut exchange.parts.uri),
-        headers: std::mem::take(&mut exchange.parts.headers),
-        upload,
-        upstream_host: route.rewrite.upstream_host,
-        linger: exchange.account.share_leases().map(|leases| Linger::new(exchange.client, leases)),
-    };
-    let servers = &exchange.view.upstreams[index];
-    let answered = forward::forward(servers, &exchange.client.slot, &route.timeouts, outgoing).await;
+/// An exchange with the upstream.
+async fn send(
+    exchange: &mut Exchange<'_>,
+    route: &Route,
+    servers: &Servers,
+    outgoing: Outgoing,
+) -> Result<Response<Body>, Refusal> {
+    let answered = forward::forward(servers, exchange.account.deadline(), &route.timeouts, outgoing).await;
     let mut response = answered.map_err(|failure| {
         let unread = |upload: &Rc<Progress>| upload.state() != UploadState::Done;
         exchange.cut = exchange.upload.as_ref().is_some_and(unread);

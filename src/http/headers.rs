@@ -2,7 +2,7 @@
 //! client. Called by the request function before forwarding and before answering.
 
 use http::header::{
-    CONNECTION, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
+    CONNECTION, FORWARDED, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -10,48 +10,58 @@ use crate::config::Strictness;
 use crate::http::downstream::gate::Admitted;
 use crate::http::downstream::hop::Via;
 use crate::http::downstream::reject::{Judge, Reject};
-use crate::http::upstream::forwarding::{Forwarding, speaks_of_client};
+use crate::http::fields::{Fields, Known, is_alias, speaks_of_client};
 use crate::route::HeaderEdit;
 
-/// Turns the fields of a request into those to forward:
+/// Cleans the fields of a request for the next hop:
 /// 1. fields of this hop only go, and those that `Connection` names (`TE: trailers` stays, and
 ///    `Trailer` with a chunked body, as both announce trailers that are passed on);
 /// 2. names with other characters than letters, digits and `-` go: servers that map names to
 ///    variables take `x_real_ip` for `x-real-ip`;
 /// 3. what the request says of the client goes, wanted or not, unless a trusted peer says it;
-///    `Forwarded` as it came goes always: one identity, the one the limits saw, goes on;
-/// 4. the wanted forwarding fields and the canonical `Host` are set. A request without a host gets
-///    none.
-pub fn forward_request(
+/// 4. the canonical `Host` is set. A request without a host gets none.
+pub fn clean_request(
     headers: &mut HeaderMap,
+    fields: Fields,
     admitted: &Admitted,
-    forwarding: &Forwarding,
+    trusted_peer: bool,
+    via: &Via,
     strictness: Strictness,
 ) -> Result<(), Reject> {
-    let mut seen = Seen::of(headers, !forwarding.identity.trusted_peer, true);
-    if seen.has(Known::Connection) {
-        named_by_connection(headers, &mut seen.remove, &mut Judge::new(strictness))?;
+    let mut remove = Vec::new();
+    if fields.alias || (fields.of_client && !trusted_peer) {
+        let goes = |name: &&HeaderName| {
+            let name = name.as_str();
+            Known::of(name).is_none() && (is_alias(name) || (!trusted_peer && speaks_of_client(name)))
+        };
+        remove.extend(headers.keys().filter(goes).cloned());
     }
-    if seen.has(Known::Via) && forwarding.via.is_in(headers) {
+    if fields.has(Known::Connection) {
+        named_by_connection(headers, &mut remove, &mut Judge::new(strictness))?;
+    }
+    if fields.has(Known::Via) && via.is_in(headers) {
         return Err(Reject::Loop);
     }
-    seen.drop_hop_by_hop(headers);
+    if fields.has(Known::Forwarded) && !trusted_peer {
+        remove.push(FORWARDED);
+    }
+    drop_hop_by_hop(headers, fields, remove);
 
     if admitted.host_changed() {
         headers.insert(HOST, admitted.authority().clone());
     }
-    forwarding.tell(headers, admitted);
     Ok(())
 }
 
 /// Turns the fields of an upstream's response into those to send on, with `via` added if given.
 pub fn forward_response(headers: &mut HeaderMap, via: Option<&Via>) {
-    let mut seen = Seen::of(headers, false, false);
-    if seen.has(Known::Connection) {
+    let fields = Fields::of(headers);
+    let mut remove = Vec::new();
+    if fields.has(Known::Connection) {
         // A protected name is not followed; without strictness there is no refusal.
-        let _ = named_by_connection(headers, &mut seen.remove, &mut Judge::new(Strictness::Defensive));
+        let _ = named_by_connection(headers, &mut remove, &mut Judge::new(Strictness::Defensive));
     }
-    seen.drop_hop_by_hop(headers);
+    drop_hop_by_hop(headers, fields, remove);
     if let Some(via) = via {
         headers.append(VIA, via.field().clone());
     }
@@ -64,7 +74,7 @@ pub fn announced<'a>(lines: impl Iterator<Item = &'a HeaderValue>) -> impl Itera
     names.filter(|name| {
         let text = name.as_str();
         let framing = matches!(text, "cache-control" | "expect" | "max-forwards" | "set-cookie");
-        !framing && !is_protected(text) && Known::of(text).is_none() && !is_alias(text)
+        !framing && !is_protected(text) && !is_of_this_hop(text) && !is_alias(text)
     })
 }
 
@@ -82,99 +92,45 @@ const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
-/// Fields with a meaning for this hop, in the order of [`HOP_BY_HOP`].
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Known {
-    Connection,
-    KeepAlive,
-    ProxyConnection,
-    ProxyAuthenticate,
-    ProxyAuthorization,
-    Http2Settings,
-    Upgrade,
-    TransferEncoding,
-    Te,
-    Trailer,
-    Via,
-}
-
 /// Removed when present. `Te` and `Trailer` need a second look; `Via` stays.
-const HOP_BY_HOP: [HeaderName; 8] = [
-    CONNECTION,
-    KEEP_ALIVE,
-    PROXY_CONNECTION,
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-    HTTP2_SETTINGS,
-    UPGRADE,
-    TRANSFER_ENCODING,
+const HOP_BY_HOP: [(Known, HeaderName); 8] = [
+    (Known::Connection, CONNECTION),
+    (Known::KeepAlive, KEEP_ALIVE),
+    (Known::ProxyConnection, PROXY_CONNECTION),
+    (Known::ProxyAuthenticate, PROXY_AUTHENTICATE),
+    (Known::ProxyAuthorization, PROXY_AUTHORIZATION),
+    (Known::Http2Settings, HTTP2_SETTINGS),
+    (Known::Upgrade, UPGRADE),
+    (Known::TransferEncoding, TRANSFER_ENCODING),
 ];
 
-impl Known {
-    fn of(name: &str) -> Option<Known> {
-        Some(match name {
-            "connection" => Known::Connection,
-            "keep-alive" => Known::KeepAlive,
-            "proxy-connection" => Known::ProxyConnection,
-            "proxy-authenticate" => Known::ProxyAuthenticate,
-            "proxy-authorization" => Known::ProxyAuthorization,
-            "http2-settings" => Known::Http2Settings,
-            "upgrade" => Known::Upgrade,
-            "transfer-encoding" => Known::TransferEncoding,
-            "te" => Known::Te,
-            "trailer" => Known::Trailer,
-            "via" => Known::Via,
-            _ => return None,
-        })
-    }
+/// Known names that `Connection` may name without that anything follows: they go anyway, or are read.
+const OF_THIS_HOP: [Known; 3] = [Known::Te, Known::Trailer, Known::Via];
+
+fn is_of_this_hop(name: &str) -> bool {
+    let known = Known::of(name);
+    known.is_some_and(|known| OF_THIS_HOP.contains(&known) || HOP_BY_HOP.iter().any(|(hop, _)| *hop == known))
 }
 
-/// The outcome of one pass over the names: looking for each absent name would hash each of them.
-struct Seen {
-    known: u16,
-    /// Other names to remove; seldom any, and then the vector allocates nothing.
-    remove: Vec<HeaderName>,
-}
-
-impl Seen {
-    fn of(headers: &HeaderMap, foreign_forwarding: bool, request: bool) -> Seen {
-        let mut seen = Seen { known: 0, remove: Vec::new() };
-        for name in headers.keys() {
-            let text = name.as_str();
-            if let Some(known) = Known::of(text) {
-                seen.known |= 1 << known as u16;
-            } else if request && (is_alias(text) || (foreign_forwarding && speaks_of_client(text))) {
-                seen.remove.push(name.clone());
-            }
-        }
-        seen
+fn drop_hop_by_hop(headers: &mut HeaderMap, fields: Fields, remove: Vec<HeaderName>) {
+    if fields.has(Known::Trailer) && !fields.has(Known::TransferEncoding) {
+        headers.remove(TRAILER);
     }
-
-    fn has(&self, known: Known) -> bool {
-        self.known & (1 << known as u16) != 0
+    if fields.has(Known::Te) {
+        let trailers = headers.get_all(TE).iter().any(|line| tokens(line).any(|t| t.eq_ignore_ascii_case(b"trailers")));
+        if trailers {
+            headers.insert(TE, HeaderValue::from_static("trailers"));
+        } else {
+            headers.remove(TE);
+        }
     }
-
-    fn drop_hop_by_hop(self, headers: &mut HeaderMap) {
-        if self.has(Known::Trailer) && !self.has(Known::TransferEncoding) {
-            headers.remove(TRAILER);
-        }
-        if self.has(Known::Te) {
-            let trailers =
-                headers.get_all(TE).iter().any(|line| tokens(line).any(|t| t.eq_ignore_ascii_case(b"trailers")));
-            if trailers {
-                headers.insert(TE, HeaderValue::from_static("trailers"));
-            } else {
-                headers.remove(TE);
-            }
-        }
-        for (bit, name) in HOP_BY_HOP.iter().enumerate() {
-            if self.known & (1 << bit) != 0 {
-                headers.remove(name);
-            }
-        }
-        for name in self.remove {
+    for (known, name) in &HOP_BY_HOP {
+        if fields.has(*known) {
             headers.remove(name);
         }
+    }
+    for name in remove {
+        headers.remove(name);
     }
 }
 
@@ -188,7 +144,7 @@ fn named_by_connection(headers: &HeaderMap, remove: &mut Vec<HeaderName>, judge:
         let Ok(name) = HeaderName::from_bytes(token) else { continue };
         if is_protected(name.as_str()) {
             judge.fault(Reject::ConnectionField)?;
-        } else if Known::of(name.as_str()).is_none() && headers.contains_key(&name) {
+        } else if !is_of_this_hop(name.as_str()) && headers.contains_key(&name) {
             remove.push(name);
         }
     }
@@ -199,10 +155,6 @@ fn is_protected(name: &str) -> bool {
     matches!(name, "host" | "authorization" | "cookie" | "set-cookie" | "forwarded" | "x-real-ip")
         || name.starts_with("content-")
         || name.starts_with("x-forwarded-")
-}
-
-fn is_alias(name: &str) -> bool {
-    !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
 fn tokens(line: &HeaderValue) -> impl Iterator<Item = &[u8]> {
@@ -218,9 +170,10 @@ mod tests {
 
     use super::*;
     use crate::config::ForwardedHeaders;
-    use crate::http::downstream::gate;
+    use crate::http::downstream::gate::{self, LastHost};
     use crate::http::downstream::hop::Hop;
     use crate::http::downstream::identity;
+    use crate::http::upstream::forwarding::Forwarding;
     use crate::net::{IpSet, parse_network};
 
     const PEER: &str = "192.0.2.1";
@@ -241,7 +194,8 @@ mod tests {
         let mut parts = Request::new(()).into_parts().0;
         parts.headers.insert(HOST, HeaderValue::from_static("A.example:8080"));
         // The gate sees the host alone: odd framing is to reach the functions under test.
-        let admitted = gate::admit(&parts, Strictness::Strict).unwrap();
+        let admitted =
+            gate::admit(&parts, Fields::of(&parts.headers), Strictness::Strict, &LastHost::default()).unwrap();
         parts.headers.extend(headers);
         parts.headers.insert(HOST, HeaderValue::from_static("A.example:8080"));
         let peer: IpAddr = peer.parse().unwrap();
@@ -250,7 +204,9 @@ mod tests {
         let (hop, via) = (Hop::new(peer, false, 8080), Via::new(0xab));
         let fields = ForwardedHeaders::default();
         let forwarding = Forwarding { hop: &hop, via: &via, identity: &identity, fields };
-        forward_request(&mut parts.headers, &admitted, &forwarding, strictness)?;
+        let received = Fields::of(&parts.headers);
+        clean_request(&mut parts.headers, received, &admitted, identity.trusted_peer, &via, strictness)?;
+        forwarding.tell(&mut parts.headers, admitted.authority());
         Ok(parts.headers)
     }
 
@@ -438,8 +394,8 @@ mod tests {
             forward_response(&mut response, Some(&Via::new(0xab)));
             for peer in [PEER, PROXY] {
                 let request = forward_map(peer, all.clone(), Strictness::Defensive).unwrap();
-                for name in HOP_BY_HOP {
-                    prop_assert!(!request.contains_key(&name) && !response.contains_key(&name), "{}", name);
+                for (_, name) in &HOP_BY_HOP {
+                    prop_assert!(!request.contains_key(name) && !response.contains_key(name), "{}", name);
                 }
                 prop_assert!(!request.keys().any(|name| name.as_str().contains(['_', '.'])));
                 prop_assert_eq!(request.get_all("x-forwarded-for").iter().count(), 1);

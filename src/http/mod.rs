@@ -2,10 +2,12 @@
 //! workers, once per request.
 
 pub mod answer;
+pub(crate) mod connections;
 pub(crate) mod context;
 pub(crate) mod deadline;
 pub(crate) mod delay;
 pub(crate) mod downstream;
+pub(crate) mod fields;
 pub(crate) mod gateway;
 pub(crate) mod headers;
 pub mod upstream;

@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::limit::limits::Limit;
 use crate::route::Route;
 pub use book::{Book, UNMATCHED};
-use handles::LimitHandles;
+pub use handles::LimitHandles;
 
 pub use crate::metrics::Reason;
 use crate::metrics::RouteRecord;

@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Worker;
 use crate::http::context::Client;
-use crate::http::deadline::Phase;
+use crate::http::deadline::{Awaited, Phase};
 use crate::http::gateway;
 
 /// Serves `stream` until it ends, its deadline passes or the worker has drained it.
@@ -28,13 +28,13 @@ where
         let server = &view.snapshot.config.server;
         (server.header_timeout, server.half_close_timeout, server.max_headers, server.max_header_bytes)
     };
-    client.slot.arm(Phase::Head, header_timeout);
+    client.deadline().arm(Phase::Head, header_timeout);
     let io = TokioIo::new(Watched { stream, client: client.clone(), header_timeout, half_close_timeout });
     let service = service_fn(|request| {
-        client.slot.begin();
+        client.deadline().end_requests();
         gateway::serve(client.clone(), request)
     });
-    // No hyper timer: the slot bounds every phase. Its own limits stay as a second wall.
+    // No hyper timer: the deadlines bound every phase. Its own limits stay as a second wall.
     let connection = http1::Builder::new()
         .max_headers(max_headers)
         .max_buf_size(max_header_bytes.max(MIN_BUFFER))
@@ -43,8 +43,9 @@ where
     let mut connection = pin!(connection);
     let mut draining = false;
     poll_fn(|cx| {
-        client.slot.register(cx.waker());
-        if client.slot.is_cut() || client.slot.is_gone() {
+        let deadline = client.deadline();
+        deadline.register(cx.waker());
+        if deadline.is_cut() || deadline.is_gone() {
             return Poll::Ready(());
         }
         if worker.draining() && !draining {
@@ -55,9 +56,10 @@ where
             return Poll::Ready(());
         }
         // A deadline the request itself did not answer for ends the connection.
-        match client.slot.expired() {
-            Some(expired) => {
-                worker.count_timeout(expired.0);
+        let expired = deadline.expired().map(Phase::timeout);
+        match expired.or_else(|| deadline.expired_request().map(Awaited::timeout)) {
+            Some(reason) => {
+                worker.count_timeout(reason);
                 Poll::Ready(())
             }
             None => Poll::Pending,
@@ -88,12 +90,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         let result = Pin::new(&mut self.stream).poll_read(cx, buf);
         let fresh = &buf.filled()[before..];
         let ended = fresh.is_empty() && buf.remaining() > 0 && matches!(result, Poll::Ready(Ok(())));
-        if ended && self.client.slot.half_closed(self.half_close_timeout) {
+        if ended && self.client.deadline().half_closed(self.half_close_timeout) {
             // The server would drop the request. It asks again after the answer.
             return Poll::Pending;
         }
-        if self.client.slot.phase() == Phase::Idle && !fresh.is_empty() {
-            self.client.slot.arm(Phase::Head, self.header_timeout);
+        if self.client.deadline().phase() == Phase::Idle && !fresh.is_empty() {
+            self.client.deadline().arm(Phase::Head, self.header_timeout);
         }
         if let Some(inspector) = &self.client.inspector {
             inspector.borrow_mut().feed(fresh);

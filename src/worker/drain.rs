@@ -17,12 +17,12 @@ impl Worker {
     /// when none was.
     pub(super) async fn drained(&self, timeout: Duration) -> bool {
         self.draining.set(true);
-        self.slots.borrow().iter().for_each(|(_, slot)| slot.wake());
+        self.connections.wake();
         let empty = self.emptied(timeout).await;
         // Nobody misses the answer of an exchange whose client has left.
-        let whole = self.slots.borrow().iter().all(|(_, slot)| slot.lingers());
+        let whole = self.connections.all_linger();
         if !empty {
-            self.slots.borrow().iter().for_each(|(_, slot)| slot.cut());
+            self.connections.cut();
             // Each goes with its next turn.
             self.emptied(SETTLE).await;
         }
@@ -34,7 +34,7 @@ impl Worker {
     async fn emptied(&self, timeout: Duration) -> bool {
         let until = Instant::now() + timeout;
         let mut beats = interval(TICK / 4);
-        while !self.slots.borrow().is_empty() {
+        while !self.connections.is_empty() {
             if Instant::now() >= until {
                 return false;
             }

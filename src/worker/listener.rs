@@ -1,58 +1,145 @@
-//! Listening sockets: bound by the control thread, accepted from by every worker.
+//! Listening sockets: bound by the control thread, accepted from by every worker and by the admin
+//! server.
 
-use std::os::unix::net::UnixListener as StdUnixListener;
+use std::net::{IpAddr, Ipv4Addr};
 use std::{fmt, io};
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use tokio::net::{TcpListener, UnixListener};
 
+use super::stream::Stream;
 use crate::net::ListenAddr;
 
 /// A bound socket, not yet accepted from.
 #[derive(Debug)]
-pub enum Listener {
+pub struct Listener {
+    addr: ListenAddr,
+    socket: Bound,
+}
+
+#[derive(Debug)]
+enum Bound {
     Tcp(std::net::TcpListener),
-    Unix(StdUnixListener),
+    Unix(std::os::unix::net::UnixListener),
+}
+
+/// A socket that is accepted from, in the runtime where it was made.
+pub struct Acceptor(Accepting);
+
+enum Accepting {
+    Tcp { socket: TcpListener, port: u16 },
+    Unix(UnixListener),
+}
+
+/// A connection with where it comes from.
+pub struct Accepted {
+    pub stream: Stream,
+    /// `127.0.0.1` on a Unix socket.
+    pub peer: IpAddr,
+    /// The port that the client has asked.
+    pub port: u16,
 }
 
 /// Connections that may wait in the kernel until a worker is free.
 const BACKLOG: i32 = 4096;
+/// The peer address of a Unix socket.
+const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+/// The port that a client of a Unix socket is said to have asked: the one that HTTP implies.
+const LOCAL_PORT: u16 = 80;
+
 impl Listener {
     /// Binds `addr`. A Unix socket left behind by a dead process is replaced.
     ///
     /// # Errors
     /// What the system says, with the address and a remedy.
     pub fn bind(addr: &ListenAddr) -> Result<Listener, BindError> {
-        open(addr).map_err(|error| BindError { addr: addr.clone(), error })
+        match Bound::open(addr) {
+            Ok(socket) => Ok(Listener { addr: addr.clone(), socket }),
+            Err(error) => Err(BindError { addr: addr.clone(), error }),
+        }
+    }
+
+    /// As it was asked for.
+    pub fn addr(&self) -> &ListenAddr {
+        &self.addr
+    }
+
+    /// As it was bound: a port written as 0 is known.
+    pub fn bound_addr(&self) -> ListenAddr {
+        match &self.socket {
+            Bound::Tcp(socket) => socket.local_addr().map_or_else(|_| self.addr.clone(), ListenAddr::Tcp),
+            Bound::Unix(_) => self.addr.clone(),
+        }
     }
 
     pub fn try_clone(&self) -> io::Result<Listener> {
-        match self {
-            Listener::Tcp(listener) => listener.try_clone().map(Listener::Tcp),
-            Listener::Unix(listener) => listener.try_clone().map(Listener::Unix),
+        let socket = match &self.socket {
+            Bound::Tcp(socket) => Bound::Tcp(socket.try_clone()?),
+            Bound::Unix(socket) => Bound::Unix(socket.try_clone()?),
+        };
+        Ok(Listener { addr: self.addr.clone(), socket })
+    }
+
+    /// Bounds what the kernel takes of an answer at once, in bytes. A Unix socket has bounds of its own.
+    pub fn set_send_buffer(&self, size: usize) -> io::Result<()> {
+        match &self.socket {
+            // Those accepted inherit it.
+            Bound::Tcp(socket) => SockRef::from(socket).set_send_buffer_size(size),
+            Bound::Unix(_) => Ok(()),
+        }
+    }
+
+    /// Accepts from it in this runtime.
+    pub fn accept(self) -> io::Result<Acceptor> {
+        Ok(Acceptor(match self.socket {
+            Bound::Tcp(socket) => {
+                let socket = TcpListener::from_std(socket)?;
+                Accepting::Tcp { port: socket.local_addr()?.port(), socket }
+            }
+            Bound::Unix(socket) => Accepting::Unix(UnixListener::from_std(socket)?),
+        }))
+    }
+}
+
+impl Acceptor {
+    pub async fn next(&self) -> io::Result<Accepted> {
+        match &self.0 {
+            Accepting::Tcp { socket, port } => {
+                let (stream, peer) = socket.accept().await?;
+                // Answers leave at once; a socket that cannot do so still works.
+                let _ = stream.set_nodelay(true);
+                Ok(Accepted { stream: Stream::Tcp(stream), peer: peer.ip().to_canonical(), port: *port })
+            }
+            Accepting::Unix(socket) => {
+                let (stream, _) = socket.accept().await?;
+                Ok(Accepted { stream: Stream::Unix(stream), peer: LOCAL, port: LOCAL_PORT })
+            }
         }
     }
 }
 
-fn open(addr: &ListenAddr) -> io::Result<Listener> {
-    match addr {
-        ListenAddr::Tcp(addr) => {
-            let domain = if addr.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
-            let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-            socket.set_reuse_address(true)?;
-            socket.set_nonblocking(true)?;
-            socket.bind(&(*addr).into())?;
-            socket.listen(BACKLOG)?;
-            Ok(Listener::Tcp(socket.into()))
-        }
-        ListenAddr::Unix(path) => {
-            if std::os::unix::net::UnixStream::connect(path)
-                .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
-            {
-                std::fs::remove_file(path)?;
+impl Bound {
+    fn open(addr: &ListenAddr) -> io::Result<Bound> {
+        match addr {
+            ListenAddr::Tcp(addr) => {
+                let domain = if addr.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
+                let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+                socket.set_reuse_address(true)?;
+                socket.set_nonblocking(true)?;
+                socket.bind(&(*addr).into())?;
+                socket.listen(BACKLOG)?;
+                Ok(Bound::Tcp(socket.into()))
             }
-            let listener = StdUnixListener::bind(path)?;
-            listener.set_nonblocking(true)?;
-            Ok(Listener::Unix(listener))
+            ListenAddr::Unix(path) => {
+                if std::os::unix::net::UnixStream::connect(path)
+                    .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+                {
+                    std::fs::remove_file(path)?;
+                }
+                let socket = std::os::unix::net::UnixListener::bind(path)?;
+                socket.set_nonblocking(true)?;
+                Ok(Bound::Unix(socket))
+            }
         }
     }
 }

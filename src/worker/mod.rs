@@ -6,21 +6,20 @@ mod accept;
 mod connection;
 mod drain;
 mod listener;
+mod stream;
 
-pub use listener::{BindError, Listener, remove_socket_file};
+pub use listener::{Accepted, Acceptor, BindError, Listener, remove_socket_file};
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use prometheus::IntGauge;
-use slab::Slab;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, spawn_local};
@@ -28,8 +27,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::config::Strictness;
 use crate::http::answer::access_log::AccessLog;
+use crate::http::connections::{ConnectionCount, Connections, Ticket};
 use crate::http::context::{Common, Local};
-use crate::http::deadline::{Phase, Slot, TICK, Ticks};
+use crate::http::deadline::TICK;
 use crate::http::downstream::hop::Via;
 use crate::http::downstream::inspect::Inspector;
 use crate::limit::store::memory::Memory;
@@ -47,25 +47,16 @@ pub struct Workers {
 
 /// What the control thread asks of a worker; a handful in a process' life.
 enum Command {
-    Listen(ListenAddr, Listener),
+    Listen(Listener),
     Unlisten(ListenAddr),
     Reach(StoreSettings, oneshot::Sender<()>),
     Drain(Duration, oneshot::Sender<bool>),
 }
 
-/// The connections of all workers.
-#[derive(Default)]
-struct Census {
-    connections: AtomicUsize,
-    by_ip: Mutex<HashMap<IpAddr, usize>>,
-}
-
 /// One worker; lives on its thread.
 struct Worker {
     local: Rc<Local>,
-    census: Arc<Census>,
-    ticks: Ticks,
-    slots: RefCell<Slab<Rc<Slot>>>,
+    connections: Rc<Connections>,
     gauges: RefCell<HashMap<String, IntGauge>>,
     draining: Cell<bool>,
 }
@@ -85,18 +76,18 @@ impl Workers {
             access_log,
             waiting: Arc::default(),
         };
-        let census = Arc::<Census>::default();
+        let count_all = Arc::<ConnectionCount>::default();
         let mut threads = Vec::with_capacity(count);
         for number in 0..count {
             let (sender, commands) = mpsc::unbounded_channel();
             let runtime = Builder::new_current_thread();
-            let (common, census) = (common.clone(), census.clone());
+            let (common, count_all) = (common.clone(), count_all.clone());
             let (ready, started) = std::sync::mpsc::sync_channel(1);
             let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
                 let mut builder = runtime;
                 match builder.enable_all().build_local(LocalOptions::default()) {
                     Ok(runtime) => runtime.block_on(async {
-                        let worker = Worker::new(common, census);
+                        let worker = Worker::new(common, count_all);
                         let _ = ready.send(Ok(()));
                         worker.run(commands).await;
                     }),
@@ -128,9 +119,9 @@ impl Workers {
     ///
     /// # Errors
     /// When the socket cannot be shared with all workers.
-    pub fn listen(&self, addr: &ListenAddr, listener: &Listener) -> io::Result<()> {
+    pub fn listen(&self, listener: &Listener) -> io::Result<()> {
         for (commands, _) in &self.threads {
-            let _ = commands.send(Command::Listen(addr.clone(), listener.try_clone()?));
+            let _ = commands.send(Command::Listen(listener.try_clone()?));
         }
         Ok(())
     }
@@ -164,12 +155,10 @@ impl Workers {
 }
 
 impl Worker {
-    fn new(common: Common, census: Arc<Census>) -> Rc<Worker> {
+    fn new(common: Common, count_all: Arc<ConnectionCount>) -> Rc<Worker> {
         Rc::new(Worker {
             local: Rc::new(Local::new(common)),
-            census,
-            ticks: Ticks::default(),
-            slots: RefCell::default(),
+            connections: Connections::new(count_all),
             gauges: RefCell::default(),
             draining: Cell::new(false),
         })
@@ -180,9 +169,9 @@ impl Worker {
         let mut loops: HashMap<ListenAddr, AbortHandle> = HashMap::new();
         while let Some(command) = commands.recv().await {
             match command {
-                Command::Listen(addr, listener) => {
-                    let name = addr.to_string();
-                    let task = spawn_local(accept::accept(self.clone(), listener, name));
+                Command::Listen(listener) => {
+                    let addr = listener.addr().clone();
+                    let task = spawn_local(accept::accept(self.clone(), listener));
                     loops.insert(addr, task.abort_handle());
                 }
                 Command::Unlisten(addr) => {
@@ -212,9 +201,9 @@ impl Worker {
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             beats.tick().await;
-            self.ticks.set(u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX));
-            self.slots.borrow().iter().for_each(|(_, slot)| slot.look());
-            self.local.pools.sweep(self.ticks.get());
+            let now_ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
+            self.connections.look(now_ms);
+            self.local.pools.sweep(now_ms);
             drop(self.local.view());
         }
     }
@@ -223,17 +212,15 @@ impl Worker {
         self.draining.get()
     }
 
-    /// Counts a connection in, unless a cap is reached.
-    fn enter(self: &Rc<Worker>, peer: IpAddr) -> Option<Ticket> {
+    /// A place for a new connection, unless a cap is reached.
+    fn enter(&self, peer: IpAddr) -> Option<Ticket> {
         let view = self.local.view();
         let server = &view.snapshot.config.server;
-        if !self.census.enter(peer, server.max_connections, server.max_connections_per_ip) {
+        let ticket = self.connections.enter(peer, server.max_connections, server.max_connections_per_ip);
+        if ticket.is_none() {
             self.local.common.metrics.http_rejected("max_connections").inc();
-            return None;
         }
-        let slot = Rc::new(Slot::new(self.ticks.clone()));
-        let key = self.slots.borrow_mut().insert(slot.clone());
-        Some(Ticket { worker: self.clone(), slot, key, peer })
+        ticket
     }
 
     /// Shows an open connection in the metrics.
@@ -260,23 +247,12 @@ impl Worker {
         gauge
     }
 
-    /// Counts a connection that its deadline ended.
-    fn count_timeout(&self, phase: Phase) {
-        match phase {
-            Phase::Head => self.local.common.metrics.http_rejected("header_timeout").inc(),
-            Phase::Upload => self.local.common.metrics.http_rejected("body_timeout").inc(),
-            Phase::Stream => self.local.common.metrics.http_rejected("stream_timeout").inc(),
-            Phase::Idle | Phase::Busy | Phase::Response => {}
+    /// Counts a connection that a deadline ended, unless it was merely idle.
+    fn count_timeout(&self, reason: Option<&'static str>) {
+        if let Some(reason) = reason {
+            self.local.common.metrics.http_rejected(reason).inc();
         }
     }
-}
-
-/// A connection's place in the worker's books; dropping it leaves them.
-struct Ticket {
-    worker: Rc<Worker>,
-    slot: Rc<Slot>,
-    key: usize,
-    peer: IpAddr,
 }
 
 /// A connection that its client has not left, in the metrics.
@@ -285,46 +261,5 @@ struct Open(IntGauge);
 impl Drop for Open {
     fn drop(&mut self) {
         self.0.dec();
-    }
-}
-
-impl Ticket {
-    fn slot(&self) -> &Rc<Slot> {
-        &self.slot
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        self.worker.slots.borrow_mut().remove(self.key);
-        self.worker.census.leave(self.peer);
-    }
-}
-
-impl Census {
-    fn enter(&self, peer: IpAddr, max: usize, max_per_ip: usize) -> bool {
-        if self.connections.fetch_add(1, Ordering::Relaxed) >= max {
-            self.connections.fetch_sub(1, Ordering::Relaxed);
-            return false;
-        }
-        let mut by_ip = self.by_ip.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = by_ip.entry(peer).or_default();
-        if *count >= max_per_ip {
-            self.connections.fetch_sub(1, Ordering::Relaxed);
-            return false;
-        }
-        *count += 1;
-        true
-    }
-
-    fn leave(&self, peer: IpAddr) {
-        self.connections.fetch_sub(1, Ordering::Relaxed);
-        let mut by_ip = self.by_ip.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = by_ip.get_mut(&peer) {
-            *count -= 1;
-            if *count == 0 {
-                by_ip.remove(&peer);
-            }
-        }
     }
 }

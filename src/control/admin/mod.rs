@@ -12,15 +12,13 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use socket2::SockRef;
-use tokio::net::{TcpListener, UnixListener};
 use tokio::task::{JoinHandle, spawn_local};
 
 pub use limits::Limits;
 pub use pages::Context;
 
 use crate::net::ListenAddr;
-use crate::worker::{Listener, remove_socket_file};
+use crate::worker::{Accepted, Acceptor, Listener, remove_socket_file};
 use room::Room;
 use serve::serve;
 
@@ -43,20 +41,10 @@ impl Server {
     }
 
     /// Accepts from `listener` and no longer from the one before it.
-    pub fn listen(&mut self, addr: ListenAddr, listener: Listener) -> io::Result<()> {
-        let (context, room) = (self.context.clone(), self.room.clone());
-        let task = match listener {
-            Listener::Tcp(listener) => {
-                listener.set_nonblocking(true)?;
-                // Those accepted inherit it.
-                SockRef::from(&listener).set_send_buffer_size(SEND_BUFFER)?;
-                spawn_local(accept_tcp(TcpListener::from_std(listener)?, context, room))
-            }
-            Listener::Unix(listener) => {
-                listener.set_nonblocking(true)?;
-                spawn_local(accept_unix(UnixListener::from_std(listener)?, context, room))
-            }
-        };
+    pub fn listen(&mut self, listener: Listener) -> io::Result<()> {
+        let addr = listener.addr().clone();
+        listener.set_send_buffer(SEND_BUFFER)?;
+        let task = spawn_local(accept(listener.accept()?, self.context.clone(), self.room.clone()));
         if let Some((_, before)) = self.open.replace((addr, task)) {
             before.abort();
         }
@@ -85,23 +73,13 @@ impl Server {
     }
 }
 
-async fn accept_tcp(listener: TcpListener, context: Rc<Context>, room: Rc<Room>) {
+async fn accept(acceptor: Acceptor, context: Rc<Context>, room: Rc<Room>) {
     loop {
-        match listener.accept().await {
-            Ok((stream, peer)) => {
-                let local = peer.ip().to_canonical().is_loopback();
-                spawn_local(serve(stream, local, context.clone(), Room::enter(&room)));
+        match acceptor.next().await {
+            // On a Unix socket, the file's permissions say who may come.
+            Ok(Accepted { stream, peer, .. }) => {
+                spawn_local(serve(stream, peer.is_loopback(), context.clone(), Room::enter(&room)));
             }
-            Err(error) => pause(&error).await,
-        }
-    }
-}
-
-async fn accept_unix(listener: UnixListener, context: Rc<Context>, room: Rc<Room>) {
-    loop {
-        match listener.accept().await {
-            // The file's permissions say who may come.
-            Ok((stream, _)) => drop(spawn_local(serve(stream, true, context.clone(), Room::enter(&room)))),
             Err(error) => pause(&error).await,
         }
     }

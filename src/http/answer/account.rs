@@ -1,35 +1,35 @@
-//! The account of one request: counted once when its answer is known, closed when the answer has
-//! been sent. Opened and fed by `gateway`; a request that is dropped midway is accounted here too.
+//! The account of one request: counted once when its answer is known, ended when it is dropped, with
+//! the answer's body or, where there was no answer, with the request. Opened and fed by `gateway`.
 
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::{Method, Response, StatusCode};
 use jiff::Timestamp;
 
-use crate::config::Server;
 use crate::http::answer::access_log::{AccessLog, Entry, Record};
-use crate::http::answer::body::{Body, Tail};
+use crate::http::answer::body::Body;
 use crate::http::answer::problem::{self, Failure, Refusal};
-use crate::http::deadline::Slot;
+use crate::http::deadline::{Awaited, RequestDeadline};
 use crate::http::downstream::upload::Progress;
 use crate::limit::Verdict;
 use crate::limit::held::{Held, Leases};
 use crate::metrics::Metrics;
 use crate::route::Route;
-use crate::snapshot::{Reason, RouteHandles, Snapshot, UNMATCHED};
+use crate::snapshot::{LimitHandles, Reason, RouteHandles, Snapshot, UNMATCHED};
 
 pub struct Account {
-    slot: Rc<Slot>,
-    /// The route's, or those of unmatched requests.
-    handles: Arc<RouteHandles>,
-    method: Method,
-    started: Instant,
+    deadline: RequestDeadline,
+    /// Its route's, or those of unmatched requests once it is answered without one.
+    handles: Option<Arc<RouteHandles>>,
     /// Counted among the route's requests in flight.
     entered: bool,
-    closed: bool,
+    method: Method,
+    started: Instant,
+    /// The request is being answered, or has been.
+    answer: Option<Answer>,
     /// What its limits want once its outcome is known.
     held: Option<Box<Held>>,
     /// Its slots, from when it is forwarded.
@@ -37,19 +37,33 @@ pub struct Account {
     log: Option<Box<Entry>>,
 }
 
+/// The answer on its way to the client.
+struct Answer {
+    /// The longest pause.
+    stream: Duration,
+    /// What the connection may be idle for afterwards.
+    keepalive: Duration,
+    /// The request's own body, which may outlast the answer.
+    upload: Option<Rc<Progress>>,
+}
+
 impl Account {
-    pub fn open(snapshot: &Snapshot, slot: &Rc<Slot>, method: &Method, started: Instant) -> Account {
-        Account {
-            slot: slot.clone(),
-            handles: snapshot.unmatched.clone(),
+    pub fn open(deadline: RequestDeadline, method: &Method, started: Instant) -> Box<Account> {
+        Box::new(Account {
+            deadline,
+            handles: None,
+            entered: false,
             method: method.clone(),
             started,
-            entered: false,
-            closed: false,
+            answer: None,
             held: None,
             leases: None,
             log: None,
-        }
+        })
+    }
+
+    pub fn deadline(&self) -> &RequestDeadline {
+        &self.deadline
     }
 
     /// The request goes into the access log.
@@ -68,7 +82,7 @@ impl Account {
 
     /// The request belongs to a route. False when that route is full.
     pub fn enter(&mut self, handles: &Arc<RouteHandles>, max_in_flight: Option<usize>) -> bool {
-        self.handles = handles.clone();
+        self.handles = Some(handles.clone());
         let in_flight = &handles.route.in_flight;
         in_flight.inc();
         self.entered = true;
@@ -78,15 +92,16 @@ impl Account {
 
     /// The route's `allow` list spared the request its limits.
     pub fn bypassed(&self) {
-        self.handles.limits.iter().for_each(|limit| limit.bypass());
+        self.handles.iter().flat_map(|handles| &handles.limits).for_each(LimitHandles::bypass);
     }
 
     pub fn decided(&mut self, route: &Route, verdict: &Verdict) {
+        let Some(handles) = &self.handles else { return };
         for checked in &verdict.checks {
-            self.handles.limits[checked.limit].decide(route.limits[checked.limit].mode, checked);
+            handles.limits[checked.limit].decide(route.limits[checked.limit].mode, checked);
         }
         if let Some(checked) = verdict.strictest(&route.limits) {
-            self.handles.limits[checked.limit].reject(problem::reason(checked.outcome));
+            handles.limits[checked.limit].reject(problem::reason(checked.outcome));
             if let Some(entry) = &mut self.log {
                 entry.record.refused_by = Some(route.limits[checked.limit].name.clone());
             }
@@ -121,58 +136,74 @@ impl Account {
     pub fn refused(&self, refusal: &Refusal, metrics: &Metrics) {
         match refusal {
             Refusal::Gate(reject) => metrics.http_rejected(reject.reason()).inc(),
-            Refusal::Denied => self.handles.route.rejections.inc(Reason::Denied as usize),
-            Refusal::MaxInFlight => self.handles.route.rejections.inc(Reason::MaxInFlight as usize),
+            Refusal::Denied => self.rejected(Reason::Denied),
+            Refusal::MaxInFlight => self.rejected(Reason::MaxInFlight),
             Refusal::TooLarge | Refusal::Upstream(Failure::TooLarge) => metrics.http_rejected("body_too_large").inc(),
             Refusal::Upstream(Failure::UploadTimeout) => metrics.http_rejected("body_timeout").inc(),
             Refusal::NoRoute | Refusal::Limited | Refusal::Upstream(_) => {}
         }
     }
 
-    /// Counts the answer and ties what remains to the end of its body.
+    fn rejected(&self, reason: Reason) {
+        if let Some(handles) = &self.handles {
+            handles.route.rejections.inc(reason as usize);
+        }
+    }
+
+    /// Counts the answer; the request ends with its body.
     /// `upload`: the request's, which may outlast its answer.
     pub fn close(
-        mut self,
-        response: Response<Body>,
+        mut self: Box<Self>,
+        response: &mut Response<Body>,
         route: Option<&Route>,
-        server: &Server,
+        snapshot: &Snapshot,
         upload: Option<Rc<Progress>>,
-    ) -> Response<Body> {
-        self.closed = true;
-        self.handles.route.requests.inc(&self.method, response.status());
+    ) {
+        let handles = self.handles.get_or_insert_with(|| snapshot.unmatched.clone());
+        handles.route.requests.inc(&self.method, response.status());
         if let Some(entry) = &mut self.log {
             entry.status = response.status();
             if let Some(route) = route {
                 entry.record.route.clone_from(&route.name);
             }
         }
-        let tail = Tail {
-            slot: self.slot.clone(),
-            handles: self.handles.clone(),
-            entered: self.entered,
-            started: self.started,
-            stream: route.map_or(server.keepalive_timeout, |route| route.timeouts.stream),
-            keepalive: server.keepalive_timeout,
-            held: self.held.take(),
-            leases: self.leases.take(),
-            upload,
-            log: self.log.take(),
-        };
-        response.map(|body| body.with_tail(tail))
+        let keepalive = snapshot.config.server.keepalive_timeout;
+        let stream = route.map_or(keepalive, |route| route.timeouts.stream);
+        self.deadline.arm(Awaited::Stream, stream);
+        self.answer = Some(Answer { stream, keepalive, upload });
+        response.body_mut().end_with(self);
+    }
+
+    /// So many bytes more of the answer are on their way.
+    pub fn sent(&mut self, bytes: usize) {
+        if let Some(answer) = &self.answer {
+            self.deadline.arm(Awaited::Stream, answer.stream);
+        }
+        if let Some(entry) = &mut self.log {
+            entry.add(bytes);
+        }
     }
 }
 
+/// The end of the request: its answer has been sent as far as it goes, or the client left before.
 impl Drop for Account {
     fn drop(&mut self) {
-        if self.closed {
-            return;
-        }
-        self.handles.route.requests.inc(&self.method, client_closed());
-        if self.entered {
-            self.handles.route.in_flight.dec();
+        if let Some(RouteHandles { route, .. }) = self.handles.as_deref() {
+            match &self.answer {
+                Some(_) => route.duration.observe(self.started.elapsed().as_secs_f64()),
+                None => route.requests.inc(&self.method, client_closed()),
+            }
+            if self.entered {
+                route.in_flight.dec();
+            }
         }
         if let Some(entry) = &self.log {
             entry.write(self.started);
+        }
+        match &self.answer {
+            Some(Answer { upload: Some(upload), keepalive, .. }) => upload.answered(*keepalive),
+            Some(Answer { upload: None, keepalive, .. }) => self.deadline.end(*keepalive),
+            None => {}
         }
     }
 }

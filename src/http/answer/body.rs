@@ -1,30 +1,25 @@
-//! The response body towards the client: it passes frames on, and on the way keeps the
-//! connection's deadline and the account. What ends with a response ends with its body.
+//! The response body towards the client: it passes frames on and holds the account of its request,
+//! which ends with it.
 
 use std::cell::RefCell;
 use std::fmt;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 
-use crate::http::answer::access_log::Entry;
-use crate::http::deadline::{Phase, Slot};
-use crate::http::downstream::upload::{Progress, Upload, UploadError};
+use crate::http::answer::account::Account;
+use crate::http::downstream::upload::{Upload, UploadError};
 use crate::http::upstream::exchange::{self, Exchange};
 use crate::http::upstream::h1::Fault;
 use crate::http::upstream::linger::Linger;
-use crate::limit::held::{Held, Leases};
-use crate::snapshot::RouteHandles;
 
 /// A response body as the client connection reads it.
 pub struct Body {
     source: Source,
-    tail: Option<Tail>,
+    account: Option<Box<Account>>,
 }
 
 enum Source {
@@ -34,24 +29,7 @@ enum Source {
         /// It goes on when the client leaves.
         linger: Option<Linger>,
     },
-    Echo(Upload),
-}
-
-/// What ends with the response, whichever way it ends.
-pub struct Tail {
-    pub slot: Rc<Slot>,
-    pub handles: Arc<RouteHandles>,
-    /// Counted among the route's requests in flight.
-    pub entered: bool,
-    pub started: Instant,
-    pub stream: Duration,
-    pub keepalive: Duration,
-    /// What is given back to limits at the end.
-    pub held: Option<Box<Held>>,
-    pub leases: Option<Rc<Leases>>,
-    /// The request's own body, which may outlast the answer.
-    pub upload: Option<Rc<Progress>>,
-    pub log: Option<Box<Entry>>,
+    Echo(Box<Upload>),
 }
 
 /// A response body that could not be completed.
@@ -74,23 +52,22 @@ impl std::error::Error for BodyError {}
 
 impl Body {
     pub fn full(bytes: impl Into<Bytes>) -> Body {
-        Body { source: Source::Full(bytes.into()), tail: None }
+        Body { source: Source::Full(bytes.into()), account: None }
     }
 
     /// Streams an upstream's answer.
     pub fn upstream(exchange: Rc<RefCell<Exchange>>, linger: Option<Linger>) -> Body {
-        Body { source: Source::Upstream { exchange, linger }, tail: None }
+        Body { source: Source::Upstream { exchange, linger }, account: None }
     }
 
     /// Streams the request's own body back.
     pub fn echo(upload: Upload) -> Body {
-        Body { source: Source::Echo(upload), tail: None }
+        Body { source: Source::Echo(Box::new(upload)), account: None }
     }
 
-    pub fn with_tail(mut self, tail: Tail) -> Body {
-        tail.slot.arm(Phase::Stream, tail.stream);
-        self.tail = Some(tail);
-        self
+    /// The request ends with this body.
+    pub fn end_with(&mut self, account: Box<Account>) {
+        self.account = Some(account);
     }
 }
 
@@ -108,11 +85,8 @@ impl HttpBody for Body {
             }
             Source::Echo(upload) => upload.poll(cx).map(|frame| frame.map(|frame| frame.map_err(BodyError::Upload))),
         };
-        if let (Poll::Ready(Some(Ok(frame))), Some(tail)) = (&polled, &mut self.tail) {
-            tail.slot.arm(Phase::Stream, tail.stream);
-            if let Some(entry) = &mut tail.log {
-                entry.add(frame.data_ref().map_or(0, Bytes::len));
-            }
+        if let (Poll::Ready(Some(Ok(frame))), Some(account)) = (&polled, &mut self.account) {
+            account.sent(frame.data_ref().map_or(0, Bytes::len));
         }
         polled
     }
@@ -138,24 +112,9 @@ impl Drop for Body {
     fn drop(&mut self) {
         let Source::Upstream { exchange, linger } = &mut self.source else { return };
         let answered = exchange.borrow().is_answered();
-        if let (false, Some(linger), Some(tail)) = (answered, linger.take(), &self.tail) {
-            linger.go_on(exchange::discard(exchange.clone(), tail.stream, tail.stream));
-        }
-    }
-}
-
-impl Drop for Tail {
-    fn drop(&mut self) {
-        self.handles.route.duration.observe(self.started.elapsed().as_secs_f64());
-        if self.entered {
-            self.handles.route.in_flight.dec();
-        }
-        if let Some(entry) = &self.log {
-            entry.write(self.started);
-        }
-        match &self.upload {
-            Some(upload) => upload.answered(self.keepalive),
-            None => self.slot.arm(Phase::Idle, self.keepalive),
+        if let (false, Some(linger)) = (answered, linger.take()) {
+            let stream = linger.stream;
+            linger.go_on(exchange::discard(exchange.clone(), stream, stream));
         }
     }
 }

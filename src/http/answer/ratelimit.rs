@@ -1,6 +1,8 @@
 //! The rate limit response fields, by dialect. Called by the tail of `gateway` for every answer
 //! of a limited route, admitted or refused.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fmt::Write;
 
 use bytes::Bytes;
@@ -9,7 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use crate::limit::algo::Rule;
 use crate::limit::answer::{Answer, NEVER, Policy};
 use crate::limit::limits::{Limit, Mode};
-use crate::limit::{Standing, Verdict};
+use crate::limit::{Checked, Standing, Verdict};
 use crate::route::{Dialect, Route};
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -28,57 +30,91 @@ const LEGACY: [HeaderName; 3] = [
 /// Structured fields hold no integer of more digits.
 const INTEGER_MAX: i64 = 999_999_999_999_999;
 
-/// Adds the fields of each of `dialects`, replacing any that came from the upstream: only this
-/// gateway knows both quotas, and a client must not read two.
-///
-/// A redirect gets none: a client that finds little left there would not follow it.
-pub fn describe<B>(response: &mut Response<B>, dialects: &[Dialect], route: &Route, verdict: &Verdict) {
-    let redirect = response.status().is_redirection() && response.status() != StatusCode::NOT_MODIFIED;
-    if redirect {
-        return;
-    }
-    let headers = response.headers_mut();
-    for dialect in dialects {
-        match dialect {
-            Dialect::Draft11 => draft_11(headers, route, verdict),
-            Dialect::Draft07 => draft_07(headers, route, verdict),
-            Dialect::Draft03 => draft_03(headers, route, verdict),
-            Dialect::Legacy => legacy(headers, route, verdict),
+/// What answers of a route say alike, by the place of the route; for one config.
+#[derive(Default)]
+pub struct Policies(RefCell<HashMap<usize, HeaderValue>>);
+
+impl Policies {
+    /// Adds the fields of each of `dialects`, replacing any that came from the upstream: only this
+    /// gateway knows both quotas, and a client must not read two.
+    ///
+    /// A redirect gets none: a client that finds little left there would not follow it.
+    pub fn describe<B>(
+        &self,
+        response: &mut Response<B>,
+        dialects: &[Dialect],
+        (place, route): (usize, &Route),
+        verdict: &Verdict,
+    ) {
+        let redirect = response.status().is_redirection() && response.status() != StatusCode::NOT_MODIFIED;
+        if redirect {
+            return;
         }
+        let headers = response.headers_mut();
+        for dialect in dialects {
+            match dialect {
+                Dialect::Draft11 => self.draft_11(headers, place, route, verdict),
+                Dialect::Draft07 => draft_07(headers, route, verdict),
+                Dialect::Draft03 => draft_03(headers, route, verdict),
+                Dialect::Legacy => legacy(headers, route, verdict),
+            }
+        }
+    }
+
+    /// draft-ietf-httpapi-ratelimit-headers-11: two lists of quoted policy names with parameters.
+    fn draft_11(&self, headers: &mut HeaderMap, place: usize, route: &Route, verdict: &Verdict) {
+        let mut states = String::with_capacity(64);
+        for (limit, rule, answer) in shown(route, verdict) {
+            let window_s = match counts_requests_in_flight(limit) {
+                true => wait_s(answer),
+                false => window_s(rule.policy(), answer),
+            };
+            named(&mut states, &limit.name);
+            number(&mut states, "r", answer.remaining.min(INTEGER_MAX));
+            number(&mut states, "t", window_s);
+        }
+        if states.is_empty() {
+            return;
+        }
+        if is_usual(route, verdict) {
+            let mut known = self.0.borrow_mut();
+            let policies = known.entry(place).or_insert_with(|| value(policies_11(route, verdict)));
+            headers.insert(RATELIMIT_POLICY, policies.clone());
+        } else {
+            headers.insert(RATELIMIT_POLICY, value(policies_11(route, verdict)));
+        }
+        headers.insert(RATELIMIT, value(states));
     }
 }
 
-/// draft-ietf-httpapi-ratelimit-headers-11: two lists of quoted policy names with parameters.
-fn draft_11(headers: &mut HeaderMap, route: &Route, verdict: &Verdict) {
-    let (mut policies, mut states) = (String::with_capacity(64), String::with_capacity(64));
-    for (limit, rule, answer) in shown(route, verdict) {
-        let separator = if policies.is_empty() { "" } else { ", " };
+/// Every limit of the route has answered, each by its own numbers.
+fn is_usual(route: &Route, verdict: &Verdict) -> bool {
+    let usual = |checked: &Checked| {
+        checked.standing == Standing::InForce && checked.own.is_none() && checked.outcome.answer().is_some()
+    };
+    verdict.checks.len() == route.limits.len() && verdict.checks.iter().all(usual)
+}
+
+fn policies_11(route: &Route, verdict: &Verdict) -> String {
+    let mut policies = String::with_capacity(64);
+    for (limit, rule, _) in shown(route, verdict) {
         let policy = rule.policy();
-        let (name, quota) = (&limit.name, policy.quota.min(INTEGER_MAX));
-        let remaining = answer.remaining.min(INTEGER_MAX);
-        named(&mut policies, separator, name);
-        number(&mut policies, "q", quota);
-        let window_s = if counts_requests_in_flight(limit) {
+        named(&mut policies, &limit.name);
+        number(&mut policies, "q", policy.quota.min(INTEGER_MAX));
+        if counts_requests_in_flight(limit) {
             policies.push_str(";qu=\"concurrent-requests\"");
-            wait_s(answer)
         } else {
             number(&mut policies, "w", seconds(policy.window_ms));
-            window_s(policy, answer)
-        };
-        named(&mut states, separator, name);
-        number(&mut states, "r", remaining);
-        number(&mut states, "t", window_s);
+        }
     }
-    set(headers, RATELIMIT_POLICY, policies);
-    set(headers, RATELIMIT, states);
+    policies
 }
 
 /// A policy name holds no character that a quoted string would escape.
-fn named(text: &mut String, separator: &str, name: &str) {
-    text.push_str(separator);
-    text.push('"');
-    text.push_str(name);
-    text.push('"');
+fn named(list: &mut String, name: &str) {
+    list.push_str(if list.is_empty() { "\"" } else { ", \"" });
+    list.push_str(name);
+    list.push('"');
 }
 
 fn number(text: &mut String, parameter: &str, value: i64) {
@@ -113,8 +149,8 @@ fn window_s(policy: Policy, answer: &Answer) -> i64 {
 fn draft_07(headers: &mut HeaderMap, route: &Route, verdict: &Verdict) {
     let Some(state) = Narrowest::of(route, verdict) else { return };
     let Narrowest { limit, remaining, reset_s } = state;
-    set(headers, RATELIMIT_POLICY, policies(route, verdict));
-    set(headers, RATELIMIT, format!("limit={limit}, remaining={remaining}, reset={reset_s}"));
+    headers.insert(RATELIMIT_POLICY, value(policies(route, verdict)));
+    headers.insert(RATELIMIT, value(format!("limit={limit}, remaining={remaining}, reset={reset_s}")));
 }
 
 /// Draft 03: the same in three fields.
@@ -157,7 +193,7 @@ impl Narrowest {
 
     fn write(&self, headers: &mut HeaderMap, names: &[HeaderName; 3], limit: String) {
         let [limit_name, remaining_name, reset_name] = names.clone();
-        set(headers, limit_name, limit);
+        headers.insert(limit_name, value(limit));
         headers.insert(remaining_name, HeaderValue::from(self.remaining));
         headers.insert(reset_name, HeaderValue::from(self.reset_s));
     }
@@ -222,8 +258,7 @@ pub fn seconds(ms: i64) -> i64 {
     (ms.div_euclid(1000) + i64::from(ms % 1000 != 0)).clamp(1, INTEGER_MAX)
 }
 
-fn set(headers: &mut HeaderMap, name: HeaderName, value: String) {
-    if let (false, Ok(value)) = (value.is_empty(), HeaderValue::from_maybe_shared(Bytes::from(value))) {
-        headers.insert(name, value);
-    }
+/// Of names and numbers, so the stand-in is never used.
+fn value(text: String) -> HeaderValue {
+    HeaderValue::from_maybe_shared(Bytes::from(text)).unwrap_or(HeaderValue::from_static(""))
 }

@@ -1,6 +1,8 @@
 //! The gate: refuses what another server on the path could read differently, and fixes the one
 //! form of host and path that the rest of the request uses. Called first for every request.
 
+use std::cell::RefCell;
+
 use http::header::{CONTENT_LENGTH, EXPECT, HOST, HeaderValue, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::uri::PathAndQuery;
@@ -9,6 +11,7 @@ use http::{HeaderMap, Method, Version};
 use crate::config::Strictness;
 use crate::http::downstream::canonical::{self, Authority};
 use crate::http::downstream::reject::{Judge, Reject};
+use crate::http::fields::{Fields, Known};
 
 /// What the gate found out. Holds its own references into the head, so the parts may be changed
 /// and moved afterwards; no text is copied unless it had to be rewritten.
@@ -64,9 +67,13 @@ impl Admitted {
     }
 }
 
-/// Checks the head of a request. The number and size of fields, and everything below a whole head
+/// The host that the last request of a connection named: most say the same again and again.
+#[derive(Default)]
+pub struct LastHost(RefCell<Option<Host>>);
+
+/// Checks the head of a request, which has `fields`. The number and size of fields, and everything below a whole head
 /// (line ends, field names, chunks), are checked by the parser.
-pub fn admit(parts: &Parts, strictness: Strictness) -> Result<Admitted, Reject> {
+pub fn admit(parts: &Parts, fields: Fields, strictness: Strictness, last: &LastHost) -> Result<Admitted, Reject> {
     let mut judge = Judge::new(strictness);
     if !matches!(parts.version, Version::HTTP_10 | Version::HTTP_11) {
         return Err(Reject::Version);
@@ -74,8 +81,13 @@ pub fn admit(parts: &Parts, strictness: Strictness) -> Result<Admitted, Reject> 
     if parts.method == Method::CONNECT {
         return Err(Reject::Connect);
     }
-    framing(parts)?;
-    if parts.headers.get_all(EXPECT).iter().any(|value| !value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
+    if fields.has_any(&[Known::ContentLength, Known::TransferEncoding]) {
+        framing(parts)?;
+    }
+    let expects = fields.has(Known::Expect);
+    if expects
+        && parts.headers.get_all(EXPECT).iter().any(|value| !value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+    {
         judge.fault(Reject::Expect)?;
     }
     let target = target(parts, &mut judge)?;
@@ -83,7 +95,7 @@ pub fn admit(parts: &Parts, strictness: Strictness) -> Result<Admitted, Reject> 
     if target.query().is_some_and(|query| !query.is_ascii()) {
         judge.fault(Reject::QueryNonAscii)?;
     }
-    let host = host(parts, &mut judge)?;
+    let host = host(parts, last, &mut judge)?;
     Ok(Admitted {
         authority: host.text,
         host_len: host.len,
@@ -137,6 +149,7 @@ fn target(parts: &Parts, judge: &mut Judge) -> Result<PathAndQuery, Reject> {
     }
 }
 
+#[derive(Clone, Debug)]
 struct Host {
     text: HeaderValue,
     len: usize,
@@ -144,8 +157,8 @@ struct Host {
     changed: bool,
 }
 
-fn host(parts: &Parts, judge: &mut Judge) -> Result<Host, Reject> {
-    let field = host_field(&parts.headers, parts.version, judge)?;
+fn host(parts: &Parts, last: &LastHost, judge: &mut Judge) -> Result<Host, Reject> {
+    let field = host_field(&parts.headers, parts.version, last, judge)?;
     let Some(named) = parts.uri.authority() else { return Ok(field) };
     // The target outranks the field wherever a difference is let through (RFC 9112, 3.2.2).
     let Some(read) = canonical::authority(named.as_str().as_bytes()) else {
@@ -168,7 +181,7 @@ fn host(parts: &Parts, judge: &mut Judge) -> Result<Host, Reject> {
     Ok(host)
 }
 
-fn host_field(headers: &HeaderMap, version: Version, judge: &mut Judge) -> Result<Host, Reject> {
+fn host_field(headers: &HeaderMap, version: Version, last: &LastHost, judge: &mut Judge) -> Result<Host, Reject> {
     let mut lines = headers.get_all(HOST).iter();
     let Some(value) = lines.next() else {
         if version == Version::HTTP_11 {
@@ -180,7 +193,7 @@ fn host_field(headers: &HeaderMap, version: Version, judge: &mut Judge) -> Resul
     if repeated {
         judge.fault(Reject::HostRepeated)?;
     }
-    let mut host = match canonical::authority(value.as_bytes()).and_then(|read| build(value, read)) {
+    let mut host = match last.read(value) {
         Some(host) => host,
         None => {
             judge.fault(Reject::HostInvalid)?;
@@ -189,6 +202,21 @@ fn host_field(headers: &HeaderMap, version: Version, judge: &mut Judge) -> Resul
     };
     host.changed |= repeated;
     Ok(host)
+}
+
+impl LastHost {
+    fn read(&self, value: &HeaderValue) -> Option<Host> {
+        let mut last = self.0.borrow_mut();
+        if let Some(last) = last.as_ref().filter(|last| last.text == value) {
+            return Some(Host { text: value.clone(), ..*last });
+        }
+        let host = canonical::authority(value.as_bytes()).and_then(|read| build(value, read))?;
+        if !host.changed {
+            // A copy: what was received would be kept with its buffer.
+            *last = HeaderValue::from_bytes(value.as_bytes()).ok().map(|text| Host { text, ..host });
+        }
+        Some(host)
+    }
 }
 
 /// `None` is unreachable for text that `canonical::authority` has read.
@@ -207,6 +235,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// A second time on the same connection makes no difference.
+    fn admit(parts: &Parts, strictness: Strictness) -> Result<Admitted, Reject> {
+        let (fields, last) = (Fields::of(&parts.headers), LastHost::default());
+        let [first, again] = [(), ()].map(|()| super::admit(parts, fields, strictness, &last));
+        assert_eq!(format!("{first:?}"), format!("{again:?}"));
+        first
+    }
 
     fn parts(method: &str, target: &[u8], version: Version, fields: &[(&str, &str)]) -> Parts {
         let mut request = Request::new(());

@@ -1,10 +1,13 @@
 //! What this hop says of a connection (`X-Forwarded-*`) and of itself (`Via`), and by the latter
 //! the detection of loops. Made by the workers, written by the header rules.
 
+use std::cell::RefCell;
 use std::net::IpAddr;
 
 use http::header::VIA;
 use http::{HeaderMap, HeaderValue};
+
+use crate::config::ForwardedHeaders;
 
 /// What this hop writes into every request of a connection, made once so that a request only
 /// clones references.
@@ -14,6 +17,8 @@ pub struct Hop {
     pub(crate) peer_text: HeaderValue,
     pub(crate) proto: HeaderValue,
     pub(crate) port: HeaderValue,
+    /// What all its requests tell the upstream alike.
+    pub(crate) told: RefCell<Option<Told>>,
 }
 
 impl Hop {
@@ -25,8 +30,16 @@ impl Hop {
             peer_text: address_value(peer),
             proto: HeaderValue::from_static(if tls { "https" } else { "http" }),
             port: HeaderValue::from(port),
+            told: RefCell::default(),
         }
     }
+}
+
+/// Fields as lines of a head, of those that were wanted.
+#[derive(Clone, Debug)]
+pub(crate) struct Told {
+    pub(crate) fields: ForwardedHeaders,
+    pub(crate) lines: Box<[u8]>,
 }
 
 /// The name under which this process stands in `Via`; instances differ, so that two gateways in a

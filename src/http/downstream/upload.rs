@@ -13,7 +13,7 @@ use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::timeout;
 
-use crate::http::deadline::{Phase, Slot};
+use crate::http::deadline::{Awaited, RequestDeadline};
 use crate::route::Timeouts;
 
 /// How long the rest of a body that nobody wants is read, so that the client gets to its answer.
@@ -26,11 +26,9 @@ pub struct Upload {
     max_bytes: u64,
 }
 
-/// How far an upload is, and whom it waits for: that sets the deadline of the connection.
+/// How far an upload is, and whom it waits for: that sets the deadline of its request.
 pub struct Progress {
-    slot: Rc<Slot>,
-    /// The request among those of its connection: a later one sets deadlines of its own.
-    turn: u64,
+    deadline: RequestDeadline,
     timeouts: Timeouts,
     state: Cell<UploadState>,
     stage: Cell<Stage>,
@@ -103,8 +101,8 @@ impl Progress {
         self.stage.set(Stage::Answered { keepalive });
         self.wait.set(None);
         match self.state.get() {
-            UploadState::Running => self.arm(Phase::Upload, self.timeouts.body),
-            _ => self.arm(Phase::Idle, keepalive),
+            UploadState::Running => self.deadline.arm(Awaited::Upload, self.timeouts.body),
+            _ => self.deadline.end(keepalive),
         }
     }
 
@@ -112,17 +110,17 @@ impl Progress {
     pub fn moved(&self, bytes: usize) {
         self.taken.set(self.taken.get() + bytes as u64);
         if let Some(Wait::Upstream { since_ms, .. }) = self.wait.take() {
-            self.since_ms.set(self.since_ms.get() + (self.slot.now_ms() - since_ms));
+            self.since_ms.set(self.since_ms.get() + (self.deadline.now_ms() - since_ms));
         }
         if let Stage::Answering = self.stage.get() {
-            self.arm(Phase::Stream, self.timeouts.stream);
+            self.deadline.arm(Awaited::Stream, self.timeouts.stream);
         }
     }
 
     /// Everything has been sent.
     pub fn sent(&self) {
         if let Stage::Asking = self.stage.get() {
-            self.arm(Phase::Response, self.timeouts.response);
+            self.deadline.arm(Awaited::Response, self.timeouts.response);
         }
     }
 
@@ -134,8 +132,8 @@ impl Progress {
         {
             return;
         }
-        self.wait.set(Some(Wait::Upstream { taken, since_ms: self.slot.now_ms() }));
-        self.arm(Phase::Response, self.timeouts.body.min(self.timeouts.response));
+        self.wait.set(Some(Wait::Upstream { taken, since_ms: self.deadline.now_ms() }));
+        self.deadline.arm(Awaited::Response, self.timeouts.body.min(self.timeouts.response));
     }
 
     /// Sets the deadline for more bytes: a pause of at most `body`, and after the first such
@@ -148,8 +146,8 @@ impl Progress {
         self.wait.set(wait);
         let pause = self.timeouts.body;
         let earned = Duration::from_secs(self.seen.get() / self.timeouts.min_body_rate.max(1));
-        let spent = Duration::from_millis(self.slot.now_ms().saturating_sub(self.since_ms.get()));
-        self.arm(Phase::Upload, pause.min((pause + earned).saturating_sub(spent)));
+        let spent = Duration::from_millis(self.deadline.now_ms().saturating_sub(self.since_ms.get()));
+        self.deadline.arm(Awaited::Upload, pause.min((pause + earned).saturating_sub(spent)));
     }
 
     fn end(&self, state: UploadState) {
@@ -158,31 +156,24 @@ impl Progress {
             return;
         }
         match self.stage.get() {
-            Stage::Asking => self.arm(Phase::Response, self.timeouts.response),
+            Stage::Asking => self.deadline.arm(Awaited::Response, self.timeouts.response),
             Stage::Answering => {}
-            Stage::Answered { keepalive } => self.arm(Phase::Idle, keepalive),
-        }
-    }
-
-    fn arm(&self, phase: Phase, limit: Duration) {
-        if self.slot.turn() == self.turn {
-            self.slot.arm(phase, limit);
+            Stage::Answered { keepalive } => self.deadline.end(keepalive),
         }
     }
 }
 
 impl Upload {
-    pub fn new(body: Incoming, slot: Rc<Slot>, timeouts: &Timeouts, max_bytes: u64) -> Upload {
+    pub fn new(body: Incoming, deadline: RequestDeadline, timeouts: &Timeouts, max_bytes: u64) -> Upload {
         let progress = Rc::new(Progress {
-            turn: slot.turn(),
             timeouts: timeouts.clone(),
             state: Cell::default(),
             stage: Cell::new(Stage::Asking),
             seen: Cell::new(0),
             taken: Cell::new(0),
             wait: Cell::new(None),
-            since_ms: Cell::new(slot.now_ms()),
-            slot,
+            since_ms: Cell::new(deadline.now_ms()),
+            deadline,
         });
         Upload { body, progress, max_bytes }
     }
@@ -197,7 +188,7 @@ impl Upload {
 
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
-        self.progress.slot.starve(self.progress.turn, polled.is_pending());
+        self.progress.deadline.starve(polled.is_pending());
         match polled {
             Poll::Pending => {
                 self.progress.wait_for_client();

@@ -1,17 +1,18 @@
 //! What this hop tells the upstream of the client and of itself: the forwarding fields, as far as
-//! `[server] forwarded_headers` wants them. Called by `headers` once the request's own are clean.
+//! `[server] forwarded_headers` wants them. Called by `gateway` once the request's own are clean.
 
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use bytes::Bytes;
 use http::header::{FORWARDED, VIA};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::config::{ForwardedHeader, ForwardedHeaders};
-use crate::http::downstream::gate::Admitted;
-use crate::http::downstream::hop::{Hop, Via, address_value};
+use crate::http::downstream::hop::{Hop, Told, Via, address_value};
 use crate::http::downstream::identity::Identity;
+use crate::http::fields::speaks_of_client;
+use crate::http::upstream::h1::request::write_field;
+use crate::route::HeaderEdit;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -28,18 +29,20 @@ pub struct Forwarding<'a> {
     pub fields: ForwardedHeaders,
 }
 
-/// Whether the field says something of the client, so that one which no trusted peer sent goes.
-pub fn speaks_of_client(name: &str) -> bool {
-    name.starts_with("x-forwarded-") || name == X_REAL_IP || name == X_REQUEST_ID
+/// Whether a route's own changes touch what is told, or may be.
+pub fn is_edited(edit: &HeaderEdit) -> bool {
+    let told = |name: &HeaderName| speaks_of_client(name.as_str()) || *name == VIA || *name == FORWARDED;
+    edit.remove.iter().any(told) || edit.set.iter().any(|(name, _)| told(name))
 }
 
 impl Forwarding<'_> {
     /// Adds the wanted fields to a head whose foreign ones are gone. What a trusted peer said stays
     /// where it is about the client, and is continued where it is a chain.
-    pub fn tell(&self, headers: &mut HeaderMap, admitted: &Admitted) {
+    /// `authority`: what the request has asked, empty where it says none.
+    pub fn tell(&self, headers: &mut HeaderMap, authority: &HeaderValue) {
         let Forwarding { hop, via, identity, fields } = self;
         let client = if identity.ip == hop.peer { hop.peer_text.clone() } else { address_value(identity.ip) };
-        let forwarded = fields.has(ForwardedHeader::Forwarded).then(|| self.element(headers, admitted));
+        let forwarded = fields.has(ForwardedHeader::Forwarded).then(|| self.element(headers, authority));
         headers.remove(FORWARDED);
         if fields.has(ForwardedHeader::XForwardedFor) {
             let chain = match identity.trusted_peer {
@@ -58,19 +61,60 @@ impl Forwarding<'_> {
         };
         set(ForwardedHeader::XForwardedProto, X_FORWARDED_PROTO, &hop.proto);
         set(ForwardedHeader::XForwardedPort, X_FORWARDED_PORT, &hop.port);
-        if !admitted.authority().is_empty() {
-            set(ForwardedHeader::XForwardedHost, X_FORWARDED_HOST, admitted.authority());
+        if !authority.is_empty() {
+            set(ForwardedHeader::XForwardedHost, X_FORWARDED_HOST, authority);
         }
         if fields.has(ForwardedHeader::Via) {
             headers.append(VIA, via.field().clone());
         }
         let named = identity.trusted_peer && headers.contains_key(X_REQUEST_ID);
         if fields.has(ForwardedHeader::XRequestId) && !named {
-            headers.insert(X_REQUEST_ID, request_id());
+            let id = HeaderValue::from_bytes(&request_id());
+            headers.insert(X_REQUEST_ID, id.unwrap_or(HeaderValue::from_static("-")));
         }
         if let Some(forwarded) = forwarded {
             headers.insert(FORWARDED, forwarded);
         }
+    }
+
+    /// Writes the same as lines of a head. Only for a peer that is not trusted, whose head says nothing of
+    /// the client: what all its requests say alike is written once for the connection.
+    pub fn write(&self, out: &mut Vec<u8>, authority: &HeaderValue) {
+        let mut told = self.hop.told.borrow_mut();
+        match &*told {
+            Some(told) if told.fields == self.fields => out.extend_from_slice(&told.lines),
+            _ => {
+                let lines = self.lines_of_connection();
+                out.extend_from_slice(&lines);
+                *told = Some(Told { fields: self.fields, lines });
+            }
+        }
+        if self.fields.has(ForwardedHeader::XForwardedHost) && !authority.is_empty() {
+            write_field(out, &X_FORWARDED_HOST, authority);
+        }
+        if self.fields.has(ForwardedHeader::XRequestId) {
+            out.extend_from_slice(b"x-request-id: ");
+            out.extend_from_slice(&request_id());
+            out.extend_from_slice(b"\r\n");
+        }
+        if self.fields.has(ForwardedHeader::Forwarded) {
+            write_field(out, &FORWARDED, &self.element(&HeaderMap::new(), authority));
+        }
+    }
+
+    fn lines_of_connection(&self) -> Box<[u8]> {
+        let constant = [
+            ForwardedHeader::XForwardedFor,
+            ForwardedHeader::XRealIp,
+            ForwardedHeader::XForwardedProto,
+            ForwardedHeader::XForwardedPort,
+            ForwardedHeader::Via,
+        ];
+        let fields = constant.into_iter().filter(|field| self.fields.has(*field)).collect();
+        let (mut headers, mut lines) = (HeaderMap::new(), Vec::new());
+        Forwarding { fields, ..*self }.tell(&mut headers, &HeaderValue::from_static(""));
+        headers.iter().for_each(|(name, value)| write_field(&mut lines, name, value));
+        lines.into()
     }
 
     /// The chain of a trusted peer with the peer added, on one line: many servers read only one.
@@ -92,12 +136,12 @@ impl Forwarding<'_> {
 
     /// `Forwarded` (RFC 7239) of the one identity that the limits saw: the client, with the host and
     /// scheme it used, then the peer if that is another.
-    fn element(&self, headers: &HeaderMap, admitted: &Admitted) -> HeaderValue {
+    fn element(&self, headers: &HeaderMap, authority: &HeaderValue) -> HeaderValue {
         let Forwarding { hop, identity, .. } = self;
         let said = |name: HeaderName| headers.get(name).filter(|_| identity.trusted_peer);
         let mut text = String::with_capacity(64);
         write_node(&mut text, identity.ip);
-        let host = said(X_FORWARDED_HOST).unwrap_or(admitted.authority());
+        let host = said(X_FORWARDED_HOST).unwrap_or(authority);
         // A quoted string has no need of escapes for what is no quote and no backslash.
         if let Some(host) = host.to_str().ok().filter(|host| !host.is_empty() && !host.contains(['"', '\\'])) {
             let _ = write!(text, ";host=\"{host}\"");
@@ -120,38 +164,51 @@ fn write_node(text: &mut String, ip: IpAddr) {
 }
 
 /// 128 random bits in hexadecimal digits; unique, not secret.
-fn request_id() -> HeaderValue {
+fn request_id() -> [u8; 32] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let text: Vec<u8> = rand::random::<[u8; 16]>()
-        .iter()
-        .flat_map(|byte| [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]])
-        .collect();
-    HeaderValue::from_maybe_shared(Bytes::from(text)).unwrap_or(HeaderValue::from_static("-"))
+    let random = rand::random::<[u8; 16]>();
+    std::array::from_fn(|i| DIGITS[usize::from(if i % 2 == 0 { random[i / 2] >> 4 } else { random[i / 2] & 15 })])
 }
 
 #[cfg(test)]
 mod tests {
-    use http::Request;
-    use http::header::HOST;
-
     use super::*;
-    use crate::config::Strictness;
-    use crate::http::downstream::gate;
     use crate::http::downstream::identity;
     use crate::net::{IpSet, parse_network};
 
     fn told(peer: &str, fields: ForwardedHeaders, came: &[(&'static str, &str)]) -> HeaderMap {
-        let mut parts = Request::new(()).into_parts().0;
-        parts.headers.insert(HOST, HeaderValue::from_static("shop.example"));
-        let admitted = gate::admit(&parts, Strictness::Strict).unwrap();
         let mut headers: HeaderMap =
             came.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap())).collect();
         let peer: IpAddr = peer.parse().unwrap();
         let trusted: IpSet = parse_network("10.0.0.0/8").into_iter().collect();
         let identity = identity::identify(peer, &headers, &trusted);
         let (hop, via) = (Hop::new(peer, false, 8080), Via::new(1));
-        Forwarding { hop: &hop, via: &via, identity: &identity, fields }.tell(&mut headers, &admitted);
+        let forwarding = Forwarding { hop: &hop, via: &via, identity: &identity, fields };
+        let authority = HeaderValue::from_static("shop.example");
+        forwarding.tell(&mut headers, &authority);
+        if !identity.trusted_peer {
+            for _ in 0..2 {
+                let mut written = Vec::new();
+                forwarding.write(&mut written, &authority);
+                assert_eq!(lines(&written), lines_of(&headers));
+            }
+        }
         headers
+    }
+
+    /// Those of a head, in order, the random part of a request ID left out.
+    fn lines(head: &[u8]) -> Vec<String> {
+        let head = String::from_utf8(head.to_vec()).unwrap();
+        let mut lines: Vec<String> = head.split_terminator("\r\n").map(|line| line.to_owned()).collect();
+        lines.iter_mut().filter(|line| line.starts_with("x-request-id: ")).for_each(|line| line.truncate(14));
+        lines.sort();
+        lines
+    }
+
+    fn lines_of(headers: &HeaderMap) -> Vec<String> {
+        let mut head = Vec::new();
+        headers.iter().for_each(|(name, value)| write_field(&mut head, name, value));
+        lines(&head)
     }
 
     #[test]
@@ -192,7 +249,7 @@ mod tests {
     #[test]
     fn request_ids_are_32_digits_and_differ() {
         let (one, other) = (request_id(), request_id());
-        assert!(one.len() == 32 && one.as_bytes().iter().all(u8::is_ascii_hexdigit));
+        assert!(one.iter().all(u8::is_ascii_hexdigit));
         assert_ne!(one, other);
     }
 }

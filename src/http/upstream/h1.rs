@@ -1,15 +1,15 @@
-//! The wire form of HTTP/1.1 towards an upstream, without I/O: the head of a request is written, the
-//! head of an answer read, and how the answer's body ends is decided by RFC 9112 section 6.3 and nothing
-//! else. What contradicts itself is a fault, after which the connection is of no use.
+//! The wire form of HTTP/1.1 towards an upstream, without I/O: `request` writes a head, here the head of
+//! an answer is read, and how the answer's body ends is decided by RFC 9112 section 6.3 and nothing else. What contradicts itself is a fault, after which the connection is of no use.
 
 pub mod body;
+pub mod request;
 
 use std::fmt;
 use std::mem::MaybeUninit;
 
 use bytes::{Buf, Bytes, BytesMut};
-use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
+use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
 use httparse::ParserConfig;
 use hyper::ext::ReasonPhrase;
 
@@ -23,17 +23,6 @@ pub const HEAD_MAX: usize = 64 * 1024;
 pub const INTERIM_MAX: usize = 16;
 /// Fields that this gateway adds to an answer: room for them spares the map from growing.
 const OWN_FIELDS: usize = 4;
-
-/// How the end of a request body is marked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Framing {
-    /// There is none. `announced`: the client said so itself, by a length of 0.
-    None {
-        announced: bool,
-    },
-    Length(u64),
-    Chunked,
-}
 
 /// What an upstream did that ends the exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,48 +60,6 @@ impl fmt::Display for Fault {
 }
 
 impl std::error::Error for Fault {}
-
-/// Appends the head of a request. The length or coding of the body is written from `framing`, whatever
-/// `headers` say; `host` stands in for a missing `Host`, or for the one there is if `replace`.
-pub fn write_head(
-    out: &mut Vec<u8>,
-    method: &Method,
-    target: &str,
-    headers: &HeaderMap,
-    host: &HeaderValue,
-    replace: bool,
-    framing: Framing,
-) {
-    out.extend_from_slice(method.as_str().as_bytes());
-    out.push(b' ');
-    out.extend_from_slice(target.as_bytes());
-    out.extend_from_slice(b" HTTP/1.1\r\n");
-    let host = if replace { host } else { headers.get(HOST).unwrap_or(host) };
-    write_field(out, &HOST, host);
-    for (name, value) in headers {
-        if *name != HOST && *name != CONTENT_LENGTH && *name != TRANSFER_ENCODING {
-            write_field(out, name, value);
-        }
-    }
-    match framing {
-        Framing::None { announced: false } => {}
-        Framing::None { announced: true } => out.extend_from_slice(b"content-length: 0\r\n"),
-        Framing::Length(length) => {
-            out.extend_from_slice(b"content-length: ");
-            out.extend_from_slice(itoa::Buffer::new().format(length).as_bytes());
-            out.extend_from_slice(b"\r\n");
-        }
-        Framing::Chunked => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
-    }
-    out.extend_from_slice(b"\r\n");
-}
-
-pub fn write_field(out: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
-    out.extend_from_slice(name.as_str().as_bytes());
-    out.extend_from_slice(b": ");
-    out.extend_from_slice(value.as_bytes());
-    out.extend_from_slice(b"\r\n");
-}
 
 /// The head of a final answer.
 #[derive(Debug)]
@@ -294,37 +241,6 @@ impl Length {
             (true, None) => Ok(Decoder::chunked()),
             (false, Some(length)) => Ok(Decoder::Length(length)),
             (false, None) => Ok(Decoder::Close),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_head_has_one_host_and_one_framing_whatever_its_fields_say() {
-        let headers: HeaderMap =
-            [(CONTENT_LENGTH, "9"), (TRANSFER_ENCODING, "gzip"), (HOST, "a.test"), (HOST, "b.test")]
-                .into_iter()
-                .map(|(name, value)| (name, HeaderValue::from_static(value)))
-                .collect();
-        let server = HeaderValue::from_static("server:80");
-        let head = |headers: &HeaderMap, replace, framing| {
-            let mut out = Vec::new();
-            write_head(&mut out, &Method::POST, "/x?y", headers, &server, replace, framing);
-            String::from_utf8(out).unwrap()
-        };
-        let line = "POST /x?y HTTP/1.1\r\n";
-        for (replace, framing, rest) in [
-            (false, Framing::Length(5), "content-length: 5\r\n\r\n"),
-            (true, Framing::Chunked, "transfer-encoding: chunked\r\n\r\n"),
-            (false, Framing::None { announced: true }, "content-length: 0\r\n\r\n"),
-            (true, Framing::None { announced: false }, "\r\n"),
-        ] {
-            let host = if replace { "server:80" } else { "a.test" };
-            assert_eq!(head(&headers, replace, framing), format!("{line}host: {host}\r\n{rest}"));
-            assert_eq!(head(&HeaderMap::new(), replace, framing), format!("{line}host: server:80\r\n{rest}"));
         }
     }
 }

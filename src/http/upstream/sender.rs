@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName};
 
 use super::connect::Connection;
-use super::h1;
+use super::h1::request::write_field;
 use crate::http::downstream::upload::{Progress, Upload};
 
 /// Bytes gathered into one write; larger pieces of a body are sent as they came.
@@ -226,7 +226,7 @@ impl Sender {
             self.bytes.extend_from_slice(b"0\r\n");
             for (name, value) in trailers.iter().flatten() {
                 if announced.contains(name) {
-                    h1::write_field(&mut self.bytes, name, value);
+                    write_field(&mut self.bytes, name, value);
                 }
             }
             self.bytes.extend_from_slice(b"\r\n");

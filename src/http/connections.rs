@@ -1,0 +1,123 @@
+//! The client connections of the gateway: how many all workers have, and which ones a worker has. Made
+//! by the workers.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use slab::Slab;
+
+use crate::http::deadline::{ConnectionDeadline, Ticks};
+
+/// How many connections there are, over all workers.
+#[derive(Default)]
+pub struct ConnectionCount {
+    all: AtomicUsize,
+    by_ip: Mutex<HashMap<IpAddr, usize>>,
+}
+
+/// One worker's connections.
+pub struct Connections {
+    count: Arc<ConnectionCount>,
+    ticks: Ticks,
+    deadlines: RefCell<Slab<Rc<ConnectionDeadline>>>,
+}
+
+/// A connection's place among the others, which it leaves when dropped. Whatever goes on for the
+/// connection keeps it, so that it is counted and drained: an exchange after its client left, for one.
+pub struct Ticket {
+    connections: Rc<Connections>,
+    deadline: Rc<ConnectionDeadline>,
+    key: usize,
+    peer: IpAddr,
+}
+
+impl Connections {
+    pub fn new(count: Arc<ConnectionCount>) -> Rc<Connections> {
+        Rc::new(Connections { count, ticks: Ticks::default(), deadlines: RefCell::default() })
+    }
+
+    /// A place for a connection of `peer`, unless there are `max` connections already, or `max_per_ip`
+    /// of that address.
+    pub fn enter(self: &Rc<Self>, peer: IpAddr, max: usize, max_per_ip: usize) -> Option<Ticket> {
+        if !self.count.enter(peer, max, max_per_ip) {
+            return None;
+        }
+        let deadline = Rc::new(ConnectionDeadline::new(self.ticks.clone()));
+        let key = self.deadlines.borrow_mut().insert(deadline.clone());
+        Some(Ticket { connections: self.clone(), deadline, key, peer })
+    }
+
+    /// Looks at all deadlines, `now_ms` after the worker's start.
+    pub fn look(&self, now_ms: u64) {
+        self.ticks.set(now_ms);
+        self.each(ConnectionDeadline::look);
+    }
+
+    /// Lets each connection look around.
+    pub fn wake(&self) {
+        self.each(ConnectionDeadline::wake);
+    }
+
+    /// Ends each connection wherever it is.
+    pub fn cut(&self) {
+        self.each(ConnectionDeadline::cut);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.deadlines.borrow().is_empty()
+    }
+
+    /// There is none whose client is still there.
+    pub fn all_linger(&self) -> bool {
+        self.deadlines.borrow().iter().all(|(_, deadline)| deadline.lingers())
+    }
+
+    fn each(&self, act: impl Fn(&ConnectionDeadline)) {
+        self.deadlines.borrow().iter().for_each(|(_, deadline)| act(deadline));
+    }
+}
+
+impl Ticket {
+    pub fn deadline(&self) -> &Rc<ConnectionDeadline> {
+        &self.deadline
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.connections.deadlines.borrow_mut().remove(self.key);
+        self.connections.count.leave(self.peer);
+    }
+}
+
+impl ConnectionCount {
+    fn enter(&self, peer: IpAddr, max: usize, max_per_ip: usize) -> bool {
+        if self.all.fetch_add(1, Ordering::Relaxed) >= max {
+            self.all.fetch_sub(1, Ordering::Relaxed);
+            return false;
+        }
+        let mut by_ip = self.by_ip.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = by_ip.entry(peer).or_default();
+        if *count >= max_per_ip {
+            self.all.fetch_sub(1, Ordering::Relaxed);
+            return false;
+        }
+        *count += 1;
+        true
+    }
+
+    fn leave(&self, peer: IpAddr) {
+        self.all.fetch_sub(1, Ordering::Relaxed);
+        let mut by_ip = self.by_ip.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = by_ip.get_mut(&peer) {
+            *count -= 1;
+            if *count == 0 {
+                by_ip.remove(&peer);
+            }
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! When a client connection ends: by a deadline while no request is under way, by one of its requests
+//! that did not answer for its own, when its client is gone, or when the worker cuts it.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::task::Waker;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::request::{Awaited, RequestDeadline, RequestState};
+use super::{Deadline, Ticks};
+
+/// What a connection waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// The first byte of a further request.
+    Idle,
+    /// The rest of a request head.
+    Head,
+    /// Its requests, each of which has a deadline of its own.
+    Requests,
+}
+
+pub struct ConnectionDeadline {
+    deadline: Deadline<Phase>,
+    /// Of the requests under way, and of some that are over, whose room the next ones take.
+    requests: RefCell<Vec<Rc<RequestState>>>,
+    /// A deadline of a request has passed; it may have been answered for.
+    late: Cell<bool>,
+    /// When a client that has shut down its side is taken for gone.
+    gone_at_ms: Cell<u64>,
+    gone: Cell<bool>,
+    cut: Cell<bool>,
+    lingers: Cell<bool>,
+    /// For exchanges that linger; the connection itself may still be open.
+    cut_off: Notify,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Phase {
+    /// The reason under which a connection is counted that ends by its deadline.
+    pub fn timeout(self) -> Option<&'static str> {
+        match self {
+            Phase::Head => Some("header_timeout"),
+            Phase::Idle | Phase::Requests => None,
+        }
+    }
+}
+
+impl ConnectionDeadline {
+    pub fn new(ticks: Ticks) -> ConnectionDeadline {
+        ConnectionDeadline {
+            deadline: Deadline::none(ticks, Phase::Head),
+            requests: RefCell::default(),
+            late: Cell::new(false),
+            gone_at_ms: Cell::new(u64::MAX),
+            gone: Cell::new(false),
+            cut: Cell::new(false),
+            lingers: Cell::new(false),
+            cut_off: Notify::new(),
+            waker: RefCell::default(),
+        }
+    }
+
+    /// A request begins.
+    pub fn begin(self: &Rc<Self>) -> RequestDeadline {
+        self.gone_at_ms.set(u64::MAX);
+        self.deadline.disarm(Phase::Requests);
+        let mut requests = self.requests.borrow_mut();
+        let free = requests.iter().find(|request| request.is_over() && Rc::strong_count(request) == 1);
+        let state = match free {
+            Some(free) => free.clone(),
+            None => {
+                let new = Rc::new(RequestState::new(self.deadline.ticks.clone()));
+                requests.push(new.clone());
+                new
+            }
+        };
+        state.begin();
+        RequestDeadline::new(self, state)
+    }
+
+    /// Whatever becomes of the bodies of earlier requests, they are over for the client: on a connection
+    /// that carries one request at a time, a further one has come.
+    pub fn end_requests(&self) {
+        for request in &*self.requests.borrow() {
+            request.end();
+        }
+    }
+
+    /// A request is over; the connection may be idle for `keepalive` once all are.
+    pub(super) fn ended(&self, keepalive: Duration) {
+        if self.requests.borrow().iter().all(|request| request.is_over()) {
+            self.arm(Phase::Idle, keepalive);
+        }
+    }
+
+    /// The client has shut down its side. True when it has requests under way that may be whole, and
+    /// whose answers it may be waiting for: for `limit`, then it is taken for gone.
+    pub fn half_closed(&self, limit: Duration) -> bool {
+        if limit.is_zero() || self.phase() != Phase::Requests || self.requests.borrow().iter().any(|r| r.needs_client())
+        {
+            return false;
+        }
+        if !self.is_half_closed() {
+            self.gone_at_ms.set(self.deadline.in_ms(limit));
+        }
+        true
+    }
+
+    pub(super) fn is_half_closed(&self) -> bool {
+        self.gone_at_ms.get() != u64::MAX
+    }
+
+    /// A client that has shut down its side is not waited for any longer.
+    pub(super) fn give_up_half_closed(&self) {
+        if self.is_half_closed() {
+            self.gone.set(true);
+            self.wake();
+        }
+    }
+
+    pub fn is_gone(&self) -> bool {
+        self.gone.get()
+    }
+
+    /// Enters `phase`, which ends within `limit`.
+    pub fn arm(&self, phase: Phase, limit: Duration) {
+        self.deadline.arm(phase, limit);
+    }
+
+    pub fn phase(&self) -> Phase {
+        self.deadline.awaited.get()
+    }
+
+    /// What did not come in time: of the connection itself,
+    pub fn expired(&self) -> Option<Phase> {
+        self.deadline.expired()
+    }
+
+    /// and of a request that has not answered for it.
+    pub fn expired_request(&self) -> Option<Awaited> {
+        if !self.late.get() {
+            return None;
+        }
+        let expired = self.requests.borrow().iter().find_map(|request| request.deadline.expired());
+        self.late.set(expired.is_some());
+        expired
+    }
+
+    /// The connection's task, to be woken when a deadline passes.
+    pub fn register(&self, waker: &Waker) {
+        let mut held = self.waker.borrow_mut();
+        if !held.as_ref().is_some_and(|held| held.will_wake(waker)) {
+            *held = Some(waker.clone());
+        }
+    }
+
+    pub fn wake(&self) {
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Ends the connection wherever it is, unanswered.
+    pub fn cut(&self) {
+        self.cut.set(true);
+        self.cut_off.notify_waiters();
+        self.wake();
+    }
+
+    pub fn is_cut(&self) -> bool {
+        self.cut.get()
+    }
+
+    /// The client has left, its exchange with the upstream goes on: waits until that is cut.
+    pub async fn linger(&self) {
+        self.lingers.set(true);
+        while !self.is_cut() {
+            self.cut_off.notified().await;
+        }
+    }
+
+    pub fn lingers(&self) -> bool {
+        self.lingers.get()
+    }
+
+    /// Called by the worker at each tick.
+    pub fn look(&self) {
+        let left = self.deadline.now_ms() >= self.gone_at_ms.get() && !self.gone.replace(true);
+        let late = self.requests.borrow().iter().filter(|request| request.deadline.look()).count() > 0;
+        if late {
+            self.late.set(true);
+        }
+        if self.deadline.look() || left || late {
+            self.wake();
+        }
+    }
+}

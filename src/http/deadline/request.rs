@@ -1,0 +1,219 @@
+//! The deadline of one request, from its head to the end of its answer and its body. Other requests of
+//! its connection have their own.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use super::connection::ConnectionDeadline;
+use super::{Deadline, Ticks};
+
+/// What a request waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Awaited {
+    /// This gateway itself: bounded elsewhere.
+    Gateway,
+    /// More of the request body.
+    Upload,
+    /// The upstream's response head.
+    Response,
+    /// More of the response body, or room to write it.
+    Stream,
+}
+
+impl Awaited {
+    /// The reason under which a connection is counted that ends by a deadline of its request.
+    pub fn timeout(self) -> Option<&'static str> {
+        match self {
+            Awaited::Upload => Some("body_timeout"),
+            Awaited::Stream => Some("stream_timeout"),
+            Awaited::Gateway | Awaited::Response => None,
+        }
+    }
+}
+
+/// A request's hold on its deadline. Cheap to clone.
+#[derive(Clone)]
+pub struct RequestDeadline {
+    connection: Rc<ConnectionDeadline>,
+    state: Rc<RequestState>,
+}
+
+/// What the connection sees of it.
+pub(super) struct RequestState {
+    pub(super) deadline: Deadline<Awaited>,
+    /// It waits for more of its body.
+    starved: Cell<bool>,
+    /// It has not been let on yet.
+    held_back: Cell<bool>,
+    /// Nothing of it is waited for any more.
+    over: Cell<bool>,
+}
+
+impl RequestState {
+    pub(super) fn new(ticks: Ticks) -> RequestState {
+        RequestState {
+            deadline: Deadline::none(ticks, Awaited::Gateway),
+            starved: Cell::new(false),
+            held_back: Cell::new(false),
+            over: Cell::new(true),
+        }
+    }
+
+    pub(super) fn begin(&self) {
+        self.starved.set(false);
+        self.held_back.set(false);
+        self.over.set(false);
+        self.deadline.disarm(Awaited::Gateway);
+    }
+
+    /// False when it was over before.
+    pub(super) fn end(&self) -> bool {
+        self.deadline.disarm(Awaited::Gateway);
+        !self.over.replace(true)
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.over.get()
+    }
+
+    /// Without its client it cannot go on, or should not.
+    pub(super) fn needs_client(&self) -> bool {
+        !self.is_over() && (self.starved.get() || self.held_back.get())
+    }
+}
+
+impl RequestDeadline {
+    pub(super) fn new(connection: &Rc<ConnectionDeadline>, state: Rc<RequestState>) -> RequestDeadline {
+        RequestDeadline { connection: connection.clone(), state }
+    }
+
+    /// Waits for `awaited`, for `limit` at most. Also called to extend a wait on progress.
+    pub fn arm(&self, awaited: Awaited, limit: Duration) {
+        if !self.state.is_over() {
+            self.state.deadline.arm(awaited, limit);
+        }
+    }
+
+    pub fn disarm(&self) {
+        self.state.deadline.disarm(Awaited::Gateway);
+    }
+
+    /// Milliseconds on the worker's coarse clock.
+    pub fn now_ms(&self) -> u64 {
+        self.state.deadline.now_ms()
+    }
+
+    /// The request is over, and a connection without another may be idle for `keepalive`.
+    pub fn end(&self, keepalive: Duration) {
+        if self.state.end() {
+            self.connection.ended(keepalive);
+        }
+    }
+
+    /// Whether it waits for more of its body, after all of it that was there.
+    pub fn starve(&self, waits: bool) {
+        let changed = !self.state.is_over() && self.state.starved.replace(waits) != waits;
+        if changed && waits && self.connection.is_half_closed() {
+            // There is no more: the connection is to look again.
+            self.connection.wake();
+        }
+    }
+
+    /// It waits for its turn, or waits no longer. Turns are scarce: meanwhile a client that has shut down
+    /// its side is taken for gone at once.
+    pub fn hold_back(&self, waits: bool) {
+        self.state.held_back.set(waits);
+        if waits {
+            self.connection.give_up_half_closed();
+        }
+    }
+
+    /// Runs `future` until it ends or the deadline in force passes.
+    ///
+    /// # Errors
+    /// What did not come in time.
+    pub async fn within<F: Future>(&self, future: F) -> Result<F::Output, Awaited> {
+        let mut future = pin!(future);
+        poll_fn(|cx| {
+            if let Some(awaited) = self.state.deadline.expired() {
+                self.disarm();
+                return Poll::Ready(Err(awaited));
+            }
+            future.as_mut().poll(cx).map(Ok)
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Phase;
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn connection() -> (Ticks, Rc<ConnectionDeadline>) {
+        let ticks = Ticks::default();
+        (ticks.clone(), Rc::new(ConnectionDeadline::new(ticks)))
+    }
+
+    fn pass(ticks: &Ticks, connection: &ConnectionDeadline, ms: u64) {
+        ticks.set(ticks.get() + ms);
+        connection.look();
+    }
+
+    #[test]
+    fn requests_of_a_connection_have_deadlines_of_their_own() {
+        let (ticks, connection) = connection();
+        let (one, other) = (connection.begin(), connection.begin());
+        one.arm(Awaited::Response, SECOND);
+        other.arm(Awaited::Upload, SECOND * 3);
+        pass(&ticks, &connection, 2000);
+        assert_eq!(connection.expired_request(), Some(Awaited::Response));
+        one.end(SECOND);
+        assert_eq!((connection.expired_request(), connection.phase()), (None, Phase::Requests));
+        pass(&ticks, &connection, 2000);
+        assert_eq!(connection.expired_request(), Some(Awaited::Upload));
+        other.end(SECOND);
+        assert_eq!((connection.expired_request(), connection.phase()), (None, Phase::Idle));
+        pass(&ticks, &connection, 2000);
+        assert_eq!(connection.expired(), Some(Phase::Idle));
+    }
+
+    #[test]
+    fn what_is_over_sets_no_deadline_and_its_room_is_used_again() {
+        let (ticks, connection) = connection();
+        let (first, held) = (connection.begin(), connection.begin());
+        drop(first);
+        connection.end_requests();
+        let next = connection.begin();
+        assert!(!Rc::ptr_eq(&held.state, &next.state));
+        held.arm(Awaited::Upload, Duration::ZERO);
+        held.end(Duration::ZERO);
+        pass(&ticks, &connection, 1000);
+        assert_eq!((connection.expired_request(), connection.phase()), (None, Phase::Requests));
+        next.end(SECOND);
+        drop((next, held));
+        drop((connection.begin(), connection.begin()));
+        connection.end_requests();
+    }
+
+    #[test]
+    fn a_client_that_shut_down_its_side_is_waited_for_while_nothing_is_missing() {
+        let (ticks, connection) = connection();
+        assert!(!connection.half_closed(SECOND), "its head is not whole");
+        let request = connection.begin();
+        request.starve(true);
+        assert!(!connection.half_closed(SECOND), "its body is not whole");
+        request.starve(false);
+        assert!(connection.half_closed(SECOND));
+        pass(&ticks, &connection, 999);
+        assert!(!connection.is_gone());
+        pass(&ticks, &connection, 1);
+        assert!(connection.is_gone());
+    }
+}

@@ -1,0 +1,99 @@
+//! Which fields a head has, of those that mean something to this gateway. One pass over the names: to
+//! look for each absent one would hash each of them. Used by the gate and by the header rules.
+
+use http::HeaderMap;
+
+/// The names that are known, where `name` is a field of the head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    Connection,
+    KeepAlive,
+    ProxyConnection,
+    ProxyAuthenticate,
+    ProxyAuthorization,
+    Http2Settings,
+    Upgrade,
+    TransferEncoding,
+    Te,
+    Trailer,
+    Via,
+    Host,
+    ContentLength,
+    ContentType,
+    Expect,
+    Forwarded,
+}
+
+/// What is in a head.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fields {
+    known: u32,
+    /// Something is said of the client: `X-Forwarded-*`, `X-Real-IP`, `X-Request-ID`.
+    pub of_client: bool,
+    /// A name has other characters than letters, digits and `-`.
+    pub alias: bool,
+}
+
+impl Known {
+    pub fn of(name: &str) -> Option<Known> {
+        Some(match name {
+            "connection" => Known::Connection,
+            "keep-alive" => Known::KeepAlive,
+            "proxy-connection" => Known::ProxyConnection,
+            "proxy-authenticate" => Known::ProxyAuthenticate,
+            "proxy-authorization" => Known::ProxyAuthorization,
+            "http2-settings" => Known::Http2Settings,
+            "upgrade" => Known::Upgrade,
+            "transfer-encoding" => Known::TransferEncoding,
+            "te" => Known::Te,
+            "trailer" => Known::Trailer,
+            "via" => Known::Via,
+            "host" => Known::Host,
+            "content-length" => Known::ContentLength,
+            "content-type" => Known::ContentType,
+            "expect" => Known::Expect,
+            "forwarded" => Known::Forwarded,
+            _ => return None,
+        })
+    }
+
+    fn bit(self) -> u32 {
+        1 << self as u32
+    }
+}
+
+impl Fields {
+    pub fn of(headers: &HeaderMap) -> Fields {
+        let mut fields = Fields::default();
+        for name in headers.keys() {
+            let name = name.as_str();
+            match Known::of(name) {
+                Some(known) => fields.known |= known.bit(),
+                None => {
+                    fields.of_client |= speaks_of_client(name);
+                    fields.alias |= is_alias(name);
+                }
+            }
+        }
+        fields
+    }
+
+    pub fn has(self, known: Known) -> bool {
+        self.known & known.bit() != 0
+    }
+
+    /// Whether there is any of `known`.
+    pub fn has_any(self, known: &[Known]) -> bool {
+        known.iter().any(|known| self.has(*known))
+    }
+}
+
+/// Whether the field says something of the client, so that one which no trusted peer sent goes.
+pub fn speaks_of_client(name: &str) -> bool {
+    name.starts_with("x-") && (name.starts_with("x-forwarded-") || matches!(name, "x-real-ip" | "x-request-id"))
+}
+
+/// Servers that map names to variables take `x_real_ip` for `x-real-ip`.
+pub fn is_alias(name: &str) -> bool {
+    !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
