@@ -8,6 +8,8 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::Cache;
+
 use crate::http::answer::access_log::AccessLog;
 use crate::http::answer::ratelimit::Policies;
 use crate::http::connections::Ticket;
@@ -41,6 +43,7 @@ pub struct Local {
     pub pools: Pools,
     /// Room to gather what leaves in one write; holds nothing in between.
     pub gathered: RefCell<Vec<u8>>,
+    current: RefCell<Cache<Current, Arc<Snapshot>>>,
     view: RefCell<Rc<View>>,
     /// A store opened for the next snapshot.
     next: RefCell<Option<(StoreSettings, Store)>>,
@@ -83,6 +86,7 @@ impl Local {
         let view = View::new(common.current.load_full(), None, None, &pools, &common);
         Local {
             gathered: RefCell::default(),
+            current: RefCell::new(Cache::new(common.current.clone())),
             view: RefCell::new(Rc::new(view)),
             next: RefCell::default(),
             old_desks: RefCell::default(),
@@ -94,9 +98,10 @@ impl Local {
     /// The snapshot in force with what this worker keeps for it.
     pub fn view(&self) -> Rc<View> {
         let mut view = self.view.borrow_mut();
-        let current = self.common.current.load();
-        if !Arc::ptr_eq(&current, &view.snapshot) {
-            let next = View::new(Arc::clone(&current), Some(&**view), self.next.take(), &self.pools, &self.common);
+        let mut current = self.current.borrow_mut();
+        let current = current.load();
+        if !Arc::ptr_eq(current, &view.snapshot) {
+            let next = View::new(Arc::clone(current), Some(&**view), self.next.take(), &self.pools, &self.common);
             let desk = view.limiter.desk();
             if !Rc::ptr_eq(desk, next.limiter.desk()) {
                 desk.retire();

@@ -1,5 +1,5 @@
 //! One request, from its head to its answer: read `page` from top to bottom, the order of lines
-//! is the order of treatment. [`serve`] is the tail that every answer passes, whoever made it.
+//! is the order of treatment. `answer` is the tail that every answer passes, whoever made it.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -142,14 +142,12 @@ async fn page(exchange: &mut Exchange<'_>) -> Result<Response<Body>, Refusal> {
         client.local.common.metrics.http_would_reject(reject.reason()).inc();
     }
     let identity = identity::identify(client.peer, &parts.headers, &config.server.trusted_proxies);
+    let (host, path) = (admitted.host(), admitted.path());
     if config.server.access_log {
-        exchange.account.log(&client.local.common.access_log, identity.ip, admitted.host(), admitted.path());
+        exchange.account.log(&client.local.common.access_log, identity.ip, host, path);
     }
 
-    let index = config
-        .table
-        .find(&config.routes, admitted.host(), admitted.path(), &parts.method, &parts.headers)
-        .ok_or(Refusal::NoRoute)?;
+    let index = config.table.find(&config.routes, host, path, &parts.method, &parts.headers).ok_or(Refusal::NoRoute)?;
     let route = &config.routes[index];
     exchange.route = Some(index);
     if !exchange.account.enter(&view.snapshot.routes[index], route.max_in_flight) {

@@ -228,9 +228,12 @@ impl Limiter {
                 let held = if watched { held(&self.desk, checks, &decision, Place::Store) } else { None };
                 Ok((decision, held))
             }
-            Store::Redis(redis) if watched => self.take_for_good(redis.clone(), checks).await,
-            Store::Redis(redis) => ask_redis(redis, op, Rc::new(checks), &self.denials, &self.desk, false).await,
-            store @ Store::Timeline(_) => Ok((store.run(op, checks).await?, None)),
+            // In boxes: a decision in memory, and a request without one, keep no room for them.
+            Store::Redis(redis) if watched => Box::pin(self.take_for_good(redis.clone(), checks)).await,
+            Store::Redis(redis) => {
+                Box::pin(ask_redis(redis, op, Rc::new(checks), &self.denials, &self.desk, false)).await
+            }
+            Store::Timeline(timeline) => Ok((timeline.run(op, checks), None)),
         }
     }
 

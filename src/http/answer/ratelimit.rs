@@ -2,7 +2,7 @@
 //! of a limited route, admitted or refused.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use bytes::Bytes;
@@ -32,7 +32,7 @@ const INTEGER_MAX: i64 = 999_999_999_999_999;
 
 /// What answers of a route say alike, by the place of the route; for one config.
 #[derive(Default)]
-pub struct Policies(RefCell<HashMap<usize, HeaderValue>>);
+pub struct Policies(RefCell<BTreeMap<usize, HeaderValue>>);
 
 impl Policies {
     /// Adds the fields of each of `dialects`, replacing any that came from the upstream: only this

@@ -134,7 +134,9 @@ impl Inspector {
             if memchr(b'#', text).is_some() {
                 self.head.fault.get_or_insert(Reject::TargetFragment);
             }
-        } else if let Some(colon) = memchr(b':', text) {
+        } else if matches!(text[0], b'c' | b'C' | b't' | b'T')
+            && let Some(colon) = memchr(b':', text)
+        {
             self.field(&text[..colon], text[colon + 1..].trim_ascii());
         }
         self.head.lines += 1;

@@ -166,8 +166,11 @@ fn write_node(text: &mut String, ip: IpAddr) {
 /// 128 random bits in hexadecimal digits; unique, not secret.
 fn request_id() -> [u8; 32] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let random = rand::random::<[u8; 16]>();
-    std::array::from_fn(|i| DIGITS[usize::from(if i % 2 == 0 { random[i / 2] >> 4 } else { random[i / 2] & 15 })])
+    let mut id = [0; 32];
+    for (pair, byte) in id.as_chunks_mut().0.iter_mut().zip(rand::random::<[u8; 16]>()) {
+        *pair = [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]];
+    }
+    id
 }
 
 #[cfg(test)]
