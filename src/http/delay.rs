@@ -4,6 +4,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::limit::Ask;
+use crate::limit::decision::Check;
+use crate::limit::limits::Mode;
+
 /// The seats of all workers.
 #[derive(Default)]
 pub struct WaitingRoom(Mutex<Taken>);
@@ -15,12 +19,12 @@ struct Taken {
 }
 
 /// A limit that may hold a request back.
-pub struct Wanted<'a> {
+struct Wanted<'a> {
     /// Its place among the limits of the route.
-    pub place: usize,
-    pub name: &'a str,
+    place: usize,
+    name: &'a str,
     /// How many requests may wait for it.
-    pub max: usize,
+    max: usize,
 }
 
 /// One request's place, among those of every limit that may hold it back; dropping it leaves.
@@ -30,9 +34,22 @@ pub struct Seat {
 }
 
 impl WaitingRoom {
+    /// A seat for a request that may have to wait, by what its limits are asked, or the place of the limit
+    /// that has none left. `max` requests may wait in all, and for a limit that says no number.
+    pub fn seat_for(self: &Arc<Self>, asks: &[Ask], max: usize) -> Result<Option<Seat>, usize> {
+        let wanted = asks.iter().enumerate().filter_map(|(place, ask)| {
+            let Ask::Check(Check { limit, rule, .. }) = ask else { return None };
+            let max = limit.afterwards.as_ref().and_then(|wants| wants.max_delayed).unwrap_or(max);
+            (rule.delays() && limit.mode == Mode::Enforce).then_some(Wanted { place, name: &limit.name, max })
+        });
+        // Without such a limit nothing is allocated.
+        let wanted: Vec<Wanted> = wanted.collect();
+        if wanted.is_empty() { Ok(None) } else { self.enter(&wanted, max).map(Some) }
+    }
+
     /// A seat with all `limits`, of which there is at least one, unless `max` requests wait
     /// already. Else the place of the limit that has no seat left.
-    pub fn enter(self: &Arc<Self>, limits: &[Wanted], max: usize) -> Result<Seat, usize> {
+    fn enter(self: &Arc<Self>, limits: &[Wanted], max: usize) -> Result<Seat, usize> {
         let mut taken = self.taken();
         let full = |wanted: &&Wanted| {
             taken.all >= max || taken.by_limit.get(wanted.name).is_some_and(|own| *own >= wanted.max) || wanted.max == 0

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::header::{CONNECTION, CONTENT_LENGTH, TRAILER};
+use http::header::CONNECTION;
 use http::request::Parts;
 use http::{HeaderValue, Request, Response};
 use http_body::Body as _;
@@ -22,7 +22,6 @@ use crate::http::answer::problem;
 use crate::http::answer::problem::Refusal;
 use crate::http::answer::unread;
 use crate::http::context::{Client, View};
-use crate::http::delay::{Seat, Wanted};
 use crate::http::downstream::gate::{self, Admitted};
 use crate::http::downstream::identity::{self, Identity};
 use crate::http::downstream::upload::{Progress, Upload, UploadState};
@@ -30,12 +29,11 @@ use crate::http::fields::{Fields, Known};
 use crate::http::headers;
 use crate::http::upstream::forward::{self, Outgoing};
 use crate::http::upstream::forwarding::{self, Forwarding};
-use crate::http::upstream::h1::request::{Framing, HostField, RequestHead};
+use crate::http::upstream::h1::request::HostField;
 use crate::http::upstream::linger::Linger;
 use crate::http::upstream::pool::Servers;
-use crate::limit::decision::{Check, Op};
+use crate::limit::decision::Op;
 use crate::limit::jwt::Claims;
-use crate::limit::limits::Mode;
 use crate::limit::source::Facts;
 use crate::limit::{Ask, Verdict, clock};
 use crate::route::{Action, Rewrite, Route};
@@ -194,7 +192,8 @@ async fn limit(
     }
     let asks = asks(exchange, route, admitted, identity);
     let limiter = &exchange.view.limiter;
-    let (mut verdict, seat) = match take_seat(exchange, &asks) {
+    let max_delayed = exchange.view.snapshot.config.server.max_delayed;
+    let (mut verdict, seat) = match exchange.client.local.common.waiting.seat_for(&asks, max_delayed) {
         Ok(seat) => (limiter.decide_asks(Op::Take, &route.limits, asks, true).await, seat),
         Err(place) => (Verdict::without_seat(place), None),
     };
@@ -232,22 +231,6 @@ fn asks(exchange: &Exchange<'_>, route: &Route, admitted: &Admitted, identity: &
         claims: claims(exchange, route),
     };
     exchange.view.limiter.asks(&route.limits, &facts)
-}
-
-/// A seat for a request that may have to wait for its turn, or the place of the limit that has none
-/// left.
-fn take_seat(exchange: &Exchange<'_>, asks: &[Ask]) -> Result<Option<Seat>, usize> {
-    let max = exchange.view.snapshot.config.server.max_delayed;
-    let wanted = asks.iter().enumerate().filter_map(|(place, ask)| {
-        let Ask::Check(Check { limit, rule, .. }) = ask else { return None };
-        let max = limit.afterwards.as_ref().and_then(|wants| wants.max_delayed).unwrap_or(max);
-        (rule.delays() && limit.mode == Mode::Enforce).then_some(Wanted { place, name: &limit.name, max })
-    });
-    let wanted: Vec<Wanted> = wanted.collect();
-    if wanted.is_empty() {
-        return Ok(None);
-    }
-    exchange.client.local.common.waiting.enter(&wanted, max).map(Some)
 }
 
 /// What the request's token says, for limits that ask.
@@ -307,26 +290,15 @@ fn outgoing(
     forwarding: Option<&Forwarding>,
     upload: Option<Upload>,
 ) -> Outgoing {
-    let Parts { method, headers, .. } = &exchange.received.parts;
-    let framing = match upload.as_ref().map(|upload| upload.size_hint().exact()) {
-        None => Framing::None { announced: headers.contains_key(CONTENT_LENGTH) },
-        Some(Some(length)) => Framing::Length(length),
-        Some(None) => Framing::Chunked,
-    };
+    let leases = exchange.account.share_leases();
+    let linger = leases.map(|leases| Linger::new(exchange.client, leases, &route.timeouts));
+    let target = target(admitted, &route.rewrite);
     let host = if route.rewrite.upstream_host { HostField::OfServer } else { HostField::Received };
-    let tell = |lines: &mut Vec<u8>| {
+    Outgoing::new(&exchange.received.parts, &target, host, upload, linger, |lines| {
         if let Some(forwarding) = forwarding {
             forwarding.write(lines, admitted.authority());
         }
-    };
-    let leases = exchange.account.share_leases();
-    Outgoing {
-        method: method.clone(),
-        head: RequestHead::write(method, &target(admitted, &route.rewrite), headers, host, framing, tell),
-        upload,
-        trailers: (framing == Framing::Chunked).then(|| headers::announced(headers.get_all(TRAILER).iter()).collect()),
-        linger: leases.map(|leases| Linger::new(exchange.client, leases, &route.timeouts)),
-    }
+    })
 }
 
 /// The target to forward.

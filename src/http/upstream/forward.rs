@@ -6,6 +6,8 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::time::Instant;
 
+use http::header::{CONTENT_LENGTH, TRAILER};
+use http::request::Parts;
 use http::{HeaderName, Method, Response};
 use tokio::task::spawn_local;
 
@@ -13,8 +15,9 @@ use crate::http::answer::body::Body;
 use crate::http::answer::problem::Failure;
 use crate::http::deadline::{Awaited, RequestDeadline};
 use crate::http::downstream::upload::{Upload, UploadState};
+use crate::http::headers;
 use crate::http::upstream::exchange::{self, Exchange, Trouble};
-use crate::http::upstream::h1::request::RequestHead;
+use crate::http::upstream::h1::request::{Framing, HostField, RequestHead};
 use crate::http::upstream::linger::Linger;
 use crate::http::upstream::pool::Servers;
 use crate::http::upstream::sender::Sender;
@@ -98,6 +101,33 @@ pub async fn forward(
             return Err(Failure::Broken);
         }
         servers.outcomes.retried_stale.inc();
+    }
+}
+
+impl Outgoing {
+    /// `tell` appends further lines to the fields.
+    pub fn new(
+        parts: &Parts,
+        target: &str,
+        host: HostField,
+        upload: Option<Upload>,
+        linger: Option<Linger>,
+        tell: impl FnOnce(&mut Vec<u8>),
+    ) -> Outgoing {
+        let Parts { method, headers, .. } = parts;
+        let framing = match upload.as_ref().map(|upload| upload.size_hint().exact()) {
+            None => Framing::None { announced: headers.contains_key(CONTENT_LENGTH) },
+            Some(Some(length)) => Framing::Length(length),
+            Some(None) => Framing::Chunked,
+        };
+        let announced = || headers::announced(headers.get_all(TRAILER).iter()).collect();
+        Outgoing {
+            method: method.clone(),
+            head: RequestHead::write(method, target, headers, host, framing, tell),
+            upload,
+            trailers: (framing == Framing::Chunked).then(announced),
+            linger,
+        }
     }
 }
 
