@@ -5,19 +5,21 @@ use std::collections::BTreeSet;
 use super::source::{crate_files, root};
 
 /// The modules of the crate from the ground up, each with those that it may name.
-const LAYERS: [(&str, &[&str]); 12] = [
+const LAYERS: [(&str, &[&str]); 14] = [
+    ("labels", &[]),
+    ("written", &[]),
     ("net", &[]),
     ("upstream", &[]),
-    ("metrics", &[]),
-    ("limit", &["net", "metrics"]),
+    ("metrics", &["labels"]),
+    ("limit", &["labels", "written", "net", "metrics"]),
     ("route", &["net", "limit"]),
-    ("config", &["net", "upstream", "limit", "route"]),
+    ("config", &["labels", "written", "net", "upstream", "limit", "route"]),
     ("snapshot", &["metrics", "limit", "route", "config"]),
     ("http", &["net", "upstream", "metrics", "limit", "route", "config", "snapshot"]),
     ("worker", &["net", "metrics", "limit", "config", "snapshot", "http"]),
     ("replay", &["metrics", "limit", "route", "config", "http"]),
-    ("control", &["net", "metrics", "limit", "route", "config", "snapshot", "http", "worker"]),
-    ("cli", &["net", "config", "replay", "control"]),
+    ("control", &["labels", "net", "upstream", "metrics", "limit", "route", "config", "snapshot", "http", "worker"]),
+    ("cli", &["net", "limit", "config", "replay", "control"]),
 ];
 
 /// The rooms of `http` likewise.
