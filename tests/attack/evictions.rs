@@ -69,13 +69,13 @@ fn shares_follow_the_config_and_a_limit_that_comes_back_has_forgotten_nothing() 
         assert_eq!(answer.status(), 200, "{}", answer.text());
     };
     assert_eq!(admitted(&gateway, "/login", "alice", 6), 5);
-    flood(&gateway, "/vote", "v", 2000);
+    flood(&gateway, "/vote", "v", 1000);
     assert_eq!(evictions(&gateway, "votes"), 0.0);
     reload(&|text| {
         text.replace(LOGINS, "").replace("key = \"header:x-user\"", "key = \"header:x-user\"\nmax_keys = 640")
     });
     assert_eq!(gateway.metric("store_evictions_total", &[("limit", "logins")]), None);
-    flood(&gateway, "/vote", "w", 1000);
+    flood(&gateway, "/vote", "w", 2000);
     assert!(evictions(&gateway, "votes") > 2000.0, "there is less room now");
     reload(&|text| text + LOGINS);
     assert_eq!(admitted(&gateway, "/login", "alice", 6), 0);
