@@ -5,6 +5,7 @@
 --        refunds, if there is a seventh: charges may have to be given back
 -- state  records of lua/refill.lua
 -- Absent state is a full bucket, so a bucket that has refilled may expire.
+-- What every decision passes through compares where it could call max and min: the server pays for calls.
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 
 local EMPTY_KEPT_MS = 86400000
@@ -20,6 +21,10 @@ local NO_MARKS = {}
 -- In lumps a bucket that had been empty meanwhile would get them at other times.
 local function is_marked(rule)
   return rule[7] and rule[5] ~= 1
+end
+
+local function lump_of(rule)
+  return rule[5] == 1 and rule[2] or 1
 end
 
 local function owns(rule, record)
@@ -39,11 +44,13 @@ local function level(rule, record, now)
   -- A stamp further ahead than a whole refill was left by another clock. It must be mended for
   -- good, or the refill would start anew with each refusal.
   if at > now and at > now + ceil(max(full + floor_debt, used) / gain) * lump then at, mended = now, true end
-  local steps = floor(max(now - at, 0) / lump)
-  if steps >= ceil(used / gain) then
-    used, at = 0, max(now, at)
-  else
-    used, at = used - steps * gain, at + steps * lump
+  if at < now then
+    local steps = lump == 1 and now - at or floor((now - at) / lump)
+    if steps >= ceil(used / gain) then
+      used, at = 0, now
+    else
+      used, at = used - steps * gain, at + steps * lump
+    end
   end
   return used, at, full, floor_debt, lump, gain, mended
 end
@@ -56,7 +63,7 @@ local function decide(rule, record, now, cost)
   local per, burst, debt = rule[2], rule[3], rule[4] or 0
   local used, at, full, floor_debt, lump, gain, mended = level(rule, record, now)
 
-  local need = min(cost, burst + debt + 1) * per
+  local need = (cost <= burst + debt and cost or burst + debt + 1) * per
   local over = used + need - full
   if debt > 0 then over = max(over - floor_debt, min(over, used - full + 1)) end
   local admitted = cost == 0 or over <= 0
@@ -71,12 +78,12 @@ local function decide(rule, record, now, cost)
   end
   local reset = at + ceil(used / gain) * lump - now
   local store = cost > 0 and (admitted or mended)
-  local next = { used, at, rule[1], per, fields == 5 and lump or nil }
-  if admitted and cost > 0 and (is_marked(rule) or record and #record > 5) then
+  local next = store and { used, at, rule[1], per, fields == 5 and lump or nil }
+  if store and admitted and (rule[7] or record and record[6]) then
     refilling().marked(next, not mended and record or NO_MARKS, before, is_marked(rule))
   end
-  return admitted, max(floor((full - used) / per), 0), retry, max(reset, 0), max(now, at),
-    store and stored_for(rule, reset), next
+  return admitted, full > used and floor((full - used) / per) or 0, retry, reset > 0 and reset or 0,
+    at > now and at or now, store and stored_for(rule, reset), next
 end
 
 -- The receipt is the time of the charge, and as much is given back as is still there of it for certain.
@@ -106,7 +113,7 @@ return recorded(fields, owns, decide, adjust, function()
   local refill = refilling()
 
   function refill.adopt(rule, record, now)
-    local own = refill.adopted(record, now, rule[1], rule[2], fields == 5 and (rule[5] == 1 and rule[2] or 1) or nil)
+    local own = refill.adopted(record, now, rule[1], rule[2], fields == 5 and lump_of(rule) or nil)
     return own, own[1]
   end
 
@@ -119,4 +126,6 @@ return recorded(fields, owns, decide, adjust, function()
   end
 
   return refill
+end, function(rule)
+  return { rule[1], rule[2], fields == 5 and lump_of(rule) or nil }
 end)

@@ -50,4 +50,4 @@ return recorded(4, owns, decide, adjust, function()
     return found, found[1]
   end)
   return rest
-end)
+end, function(rule) return { rule[2], rule[3] } end)

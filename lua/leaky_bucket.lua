@@ -120,4 +120,4 @@ return recorded(4, owns, decide, adjust, function()
   end
 
   return refill
-end)
+end, function(rule) return { rule[1], rule[2] } end)

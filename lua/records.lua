@@ -112,8 +112,9 @@ local function among(one)
   return decide, adjust
 end
 
--- An algorithm of records. rest: what `among` needs and one record of the rule's basis does not.
-local function recorded(fields, owns, decide_one, adjust_one, rest)
+-- An algorithm of records. rest: what `among` needs and one record of the rule's basis does not; basis:
+-- the numbers that follow the first two in every record of a rule, if they are always the same.
+local function recorded(fields, owns, decide_one, adjust_one, rest, basis)
   local decide_all, adjust_all
   local function load()
     local one = rest()
@@ -135,5 +136,5 @@ local function recorded(fields, owns, decide_one, adjust_one, rest)
     return adjust_all(rule, state, now, delta, receipt)
   end
 
-  return { decide = decide, adjust = adjust, fields = fields }
+  return { decide = decide, adjust = adjust, fields = fields, basis = basis }
 end

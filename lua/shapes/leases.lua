@@ -4,160 +4,168 @@
 -- more, `lease`, has the longest lease as a negative score.
 --
 -- state  longest, and the methods without a `_`
-do
-  -- By it the expiries of one bit lie above those of the bit before. Later than any expiry.
-  local RADIX = 2 ^ 43
-  -- Of each bit, units that a decision lets go, and that it mends, at most: so none is long after
-  -- many have expired together.
-  local AT_ONCE = 256
-  local ipairs = ipairs
-  local leases, methods = {}, {}
-  local meta = { __index = methods }
+local read = native()
+local floor, max, tonumber, match, format = math.floor, math.max, tonumber, string.match, string.format
+-- By it the expiries of one bit lie above those of the bit before. Later than any expiry.
+local RADIX = 2 ^ 43
+-- Of each bit, units that a decision lets go, and that it mends, at most: so none is long after
+-- many have expired together.
+local AT_ONCE = 256
+local ipairs = ipairs
+local leases, methods = {}, {}
+local meta = { __index = methods }
 
-  local function whole(number)
-    return format('%d', number)
-  end
-
-  local function empty(state)
-    state.longest, state.bits, state.stored = 0, 0, false
-    methods._forget(state)
-  end
-
-  -- What was read holds no more.
-  function methods._forget(state)
-    state.alive, state.free, state.last = {}, {}, nil
-  end
-
-  function leases.open(key, _, text)
-    local state = setmetatable({ key = key, foreign = text and true or false }, meta)
-    empty(state)
-    if text then return state end
-    local longest = read(state, 'ZSCORE', 'lease')
-    longest = longest and match(longest, '^-(%d+)$')
-    if longest then
-      state.longest, state.stored = tonumber(longest), true
-      state:_look()
-    else
-      -- Nothing, or something else.
-      state.foreign = true
-    end
-    return state
-  end
-
-  -- How many bits there are: the last unit has the highest.
-  function methods._look(state)
-    local top = call('ZREVRANGE', state.key, 0, 0, 'WITHSCORES')
-    local score = tonumber(top[2]) or -1
-    state.bits = score < 0 and 0 or floor(score / RADIX) + 1
-    if state.bits == 1 then state.last = score end
-  end
-
-  -- Units held at `now`.
-  function methods.live(state, now)
-    local live = state.alive[now]
-    if live then return live end
-    live = 0
-    for bit = 0, state.bits - 1 do
-      local base = bit * RADIX
-      live = live + 2 ^ bit * call('ZCOUNT', state.key, '(' .. whole(base + now), '(' .. whole(base + RADIX))
-    end
-    state.alive[now] = live
-    return live
-  end
-
-  -- The latest expiry; 0 when there is none.
-  function methods.latest(state)
-    if state.last then return state.last end
-    local latest = 0
-    for bit = 0, state.bits - 1 do
-      local base = bit * RADIX
-      local last = call('ZREVRANGEBYSCORE', state.key, '(' .. whole(base + RADIX), whole(base), 'WITHSCORES', 'LIMIT', 0, 1)
-      latest = max(latest, (tonumber(last[2]) or base) - base)
-    end
-    state.last = latest
-    return latest
-  end
-
-  -- When no more than `units` will be held.
-  function methods.freed(state, units, now)
-    local free = state.free[units]
-    if free then return free end
-    if state.bits == 1 then
-      free = tonumber(call('ZREVRANGE', state.key, units, units, 'WITHSCORES')[2]) or now
-      state.free[units] = free
-      return free
-    end
-    local low, high = now, state:latest()
-    while high - low > 1 do
-      local middle = floor((low + high) / 2)
-      if state:live(middle) <= units then high = middle else low = middle end
-    end
-    state.free[units] = high
-    return high
-  end
-
-  -- What the decision with this tag holds at `now`, and until when.
-  function methods.held(state, tag, now)
-    local held, till = 0, now
-    for bit = 0, state.bits - 1 do
-      local score = call('ZSCORE', state.key, whole(tag + bit))
-      local expiry = score and tonumber(score) - bit * RADIX or 0
-      if expiry > now then held, till = held + 2 ^ bit, expiry end
-    end
-    return held, till
-  end
-
-  function methods._mend(state, base, far)
-    local ids = call('ZRANGEBYSCORE', state.key, '(' .. whole(base + far), '(' .. whole(base + RADIX), 'LIMIT', 0, AT_ONCE)
-    if #ids == 0 then return end
-    local pairs, score = {}, whole(base + far)
-    for i, id in ipairs(ids) do pairs[2 * i - 1], pairs[2 * i] = score, id end
-    call('ZADD', state.key, unpack(pairs))
-  end
-
-  function methods._trim(state, base, now)
-    local ids = call('ZRANGEBYSCORE', state.key, whole(base), whole(base + now), 'LIMIT', 0, AT_ONCE)
-    if #ids > 0 then call('ZREM', state.key, unpack(ids)) end
-  end
-
-  -- next: { now, longest, anew = nobody else holds any; tag holds `units` until `expiry` } or { none = true }
-  function leases.apply(state, next)
-    if next.none or next.anew or state.foreign then
-      -- What nobody holds may be long, and is freed beside the script.
-      if state.stored or state.foreign then call('UNLINK', state.key) end
-      state.foreign = false
-      empty(state)
-      if next.none then return state end
-    end
-    local now, longest, far = next.now, next.longest, next.now + next.longest
-    local late = state:latest() > far
-    for bit = 0, state.bits - 1 do
-      if late then state:_mend(bit * RADIX, far) end
-      state:_trim(bit * RADIX, now)
-    end
-    local put, gone, rest, bit = {}, {}, next.units, 0
-    if not state.stored or longest > state.longest then put = { whole(-longest), 'lease' } end
-    while rest > 0 or bit < state.bits do
-      local id = whole(next.tag + bit)
-      if rest % 2 == 1 then
-        put[#put + 1] = whole(bit * RADIX + next.expiry)
-        put[#put + 1] = id
-      else
-        gone[#gone + 1] = id
-      end
-      rest, bit = floor(rest / 2), bit + 1
-    end
-    if #gone > 0 then call('ZREM', state.key, unpack(gone)) end
-    if #put > 0 then call('ZADD', state.key, unpack(put)) end
-    state.longest, state.stored = longest, true
-    state:_forget()
-    state:_look()
-    return state
-  end
-
-  function leases.save(key, _, state, ttl)
-    if state.stored then call('PEXPIRE', key, ttl) end
-  end
-
-  shapes.leases = leases
+local function whole(number)
+  return format('%d', number)
 end
+
+local function empty(state)
+  state.longest, state.bits, state.stored = 0, 0, false
+  methods._forget(state)
+end
+
+-- What was read holds no more.
+function methods._forget(state)
+  state.alive, state.free, state.last = {}, {}, nil
+end
+
+function leases.open(key, _, text)
+  local state = setmetatable({ key = key, foreign = text and true or false }, meta)
+  empty(state)
+  if text then return state end
+  local longest = read(state, 'ZSCORE', 'lease')
+  longest = longest and match(longest, '^-(%d+)$')
+  if longest then
+    state.longest, state.stored = tonumber(longest), true
+    state:_look()
+  else
+    -- Nothing, or something else.
+    state.foreign = true
+  end
+  return state
+end
+
+-- How many bits there are: the last unit has the highest.
+function methods._look(state)
+  local top = call('ZREVRANGE', state.key, 0, 0, 'WITHSCORES')
+  local score = tonumber(top[2]) or -1
+  state.bits = score < 0 and 0 or floor(score / RADIX) + 1
+  if state.bits == 1 then state.last = score end
+end
+
+-- Units held at `now`.
+function methods.live(state, now)
+  local live = state.alive[now]
+  if live then return live end
+  live = 0
+  for bit = 0, state.bits - 1 do
+    local base = bit * RADIX
+    live = live + 2 ^ bit * call('ZCOUNT', state.key, '(' .. whole(base + now), '(' .. whole(base + RADIX))
+  end
+  state.alive[now] = live
+  return live
+end
+
+-- The latest expiry; 0 when there is none.
+function methods.latest(state)
+  if state.last then return state.last end
+  local latest = 0
+  for bit = 0, state.bits - 1 do
+    local base = bit * RADIX
+    local last = call('ZREVRANGEBYSCORE', state.key, '(' .. whole(base + RADIX), whole(base), 'WITHSCORES', 'LIMIT', 0, 1)
+    latest = max(latest, (tonumber(last[2]) or base) - base)
+  end
+  state.last = latest
+  return latest
+end
+
+-- When no more than `units` will be held.
+function methods.freed(state, units, now)
+  local free = state.free[units]
+  if free then return free end
+  if state.bits == 1 then
+    free = tonumber(call('ZREVRANGE', state.key, units, units, 'WITHSCORES')[2]) or now
+    state.free[units] = free
+    return free
+  end
+  -- It is no sooner than any bit alone allows, and then where all are held in one size.
+  local low, high, above = now, state:latest(), 0
+  for bit = state.bits - 1, 0, -1 do
+    local base, place = bit * RADIX, above + floor(units / 2 ^ bit)
+    local score = tonumber(call('ZREVRANGE', state.key, place, place, 'WITHSCORES')[2])
+    if score and score > base + low then low = score - base end
+    above = above + call('ZCOUNT', state.key, whole(base), '(' .. whole(base + RADIX))
+  end
+  if low > now and state:live(low) <= units then high = low end
+  while high - low > 1 do
+    local middle = floor((low + high) / 2)
+    if state:live(middle) <= units then high = middle else low = middle end
+  end
+  state.free[units] = high
+  return high
+end
+
+-- What the decision with this tag holds at `now`, and until when.
+function methods.held(state, tag, now)
+  local held, till = 0, now
+  for bit = 0, state.bits - 1 do
+    local score = call('ZSCORE', state.key, whole(tag + bit))
+    local expiry = score and tonumber(score) - bit * RADIX or 0
+    if expiry > now then held, till = held + 2 ^ bit, expiry end
+  end
+  return held, till
+end
+
+function methods._mend(state, base, far)
+  local ids = call('ZRANGEBYSCORE', state.key, '(' .. whole(base + far), '(' .. whole(base + RADIX), 'LIMIT', 0, AT_ONCE)
+  if #ids == 0 then return end
+  local pairs, score = {}, whole(base + far)
+  for i, id in ipairs(ids) do pairs[2 * i - 1], pairs[2 * i] = score, id end
+  call('ZADD', state.key, unpack(pairs))
+end
+
+function methods._trim(state, base, now)
+  local ids = call('ZRANGEBYSCORE', state.key, whole(base), whole(base + now), 'LIMIT', 0, AT_ONCE)
+  if #ids > 0 then call('ZREM', state.key, unpack(ids)) end
+end
+
+-- next: { now, longest, anew = nobody else holds any; tag holds `units` until `expiry` } or { none = true }
+function leases.apply(state, next)
+  if next.none or next.anew or state.foreign then
+    -- What nobody holds may be long, and is freed beside the script.
+    if state.stored or state.foreign then call('UNLINK', state.key) end
+    state.foreign = false
+    empty(state)
+    if next.none then return state end
+  end
+  local now, longest, far = next.now, next.longest, next.now + next.longest
+  local late = state:latest() > far
+  for bit = 0, state.bits - 1 do
+    if late then state:_mend(bit * RADIX, far) end
+    state:_trim(bit * RADIX, now)
+  end
+  local put, gone, rest, bit = {}, {}, next.units, 0
+  if not state.stored or longest > state.longest then put = { whole(-longest), 'lease' } end
+  while rest > 0 or bit < state.bits do
+    local id = whole(next.tag + bit)
+    if rest % 2 == 1 then
+      put[#put + 1] = whole(bit * RADIX + next.expiry)
+      put[#put + 1] = id
+    else
+      gone[#gone + 1] = id
+    end
+    rest, bit = floor(rest / 2), bit + 1
+  end
+  if #gone > 0 then call('ZREM', state.key, unpack(gone)) end
+  if #put > 0 then call('ZADD', state.key, unpack(put)) end
+  state.longest, state.stored = longest, true
+  state:_forget()
+  state:_look()
+  return state
+end
+
+function leases.save(key, _, state, ttl)
+  if state.stored then call('PEXPIRE', key, ttl) end
+end
+
+return leases

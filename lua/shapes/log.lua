@@ -8,302 +8,303 @@
 --        and a part of one block, however long the log is.
 --
 -- state  longest, largest, newest, total (all units), and the methods without a `_`
-do
-  local BLOCK = 1024
-  -- Charges that a decision lets go at most, so that none is long after many have left together.
-  local TRIMMED = 64
-  -- Charges read at once.
-  local CHUNK = 64
-  local ipairs, insert, remove = ipairs, table.insert, table.remove
-  local log, methods = {}, {}
-  local meta = { __index = methods }
+local read, clean = native()
+local floor, max, min, huge = math.floor, math.max, math.min, math.huge
+local tonumber, match, gmatch, format, concat = tonumber, string.match, string.gmatch, string.format, table.concat
+local BLOCK = 1024
+-- Charges that a decision lets go at most, so that none is long after many have left together.
+local TRIMMED = 64
+-- Charges read at once.
+local CHUNK = 64
+local ipairs, insert, remove = ipairs, table.insert, table.remove
+local log, methods = {}, {}
+local meta = { __index = methods }
 
-  local function pair(text)
-    local number, units = match(text, '^(%d+):?(%d*)$')
-    return tonumber(number) or 0, number and (tonumber(units) or 1) or 0
-  end
-
-  local function written(number, units, plain)
-    return units == plain and format('%d', number) or format('%d:%d', number, units)
-  end
-
-  local function empty(state)
-    state.longest, state.largest, state.newest, state.units = 0, 0, 0, 0
-    -- Of all but the newest charge: blocks, newest first; how many; those read lately.
-    state.counts, state.sums, state.size, state.known = {}, {}, 0, {}
-    state.total = 0
-    -- The head as stored; false while it is not.
-    state.head = false
-  end
-
-  function log.open(key, rule, text)
-    local state = setmetatable({ key = key, sorted = rule[3] == 1, foreign = text and true or false }, meta)
-    empty(state)
-    if text then return state end
-    local found = state:_read(-1, -1)[1]
-    if not found then return state end
-    local longest, largest, newest, units, blocks = match(found, '^(%d+) (%d+) (%d+) (%d+)([%d: ]*)$')
-    if not longest then
-      state.foreign = true
-      return state
-    end
-    state.head = found
-    state.longest, state.largest = tonumber(longest), tonumber(largest)
-    state.newest, state.units = tonumber(newest), tonumber(units)
-    state.total = state.units
-    for count, sum in gmatch(blocks, '(%d+):?(%d*)') do
-      count = tonumber(count)
-      sum = tonumber(sum) or count
-      insert(state.counts, count)
-      insert(state.sums, sum)
-      state.size, state.total = state.size + count, state.total + sum
-    end
-    return state
-  end
-
-  -- The charges before the newest, from the i-th to the j-th, from 0; -1 is the head.
-  function methods._read(state, i, j)
-    if state.foreign then return {} end
-    local sorted, skip = state.sorted, (state.head or i < 0) and 1 or 0
-    local found = read(state, sorted and 'ZREVRANGE' or 'LRANGE', i + skip, j + skip)
-    -- It turned out to be kept in the other form.
-    if state.sorted ~= sorted then return state:_read(i, j) end
-    return found or {}
-  end
-
-  -- The ms and the units of the i-th charge before the newest.
-  function methods._charge(state, i)
-    local found = state.known[i]
-    if not found then
-      found = { pair(state:_read(i, i)[1] or '') }
-      state.known[i] = found
-    end
-    return found[1], found[2]
-  end
-
-  -- How many of the charges before the newest are of `ms` or later. `recent` ones are looked for
-  -- from the newest on, old ones from the oldest on: where the border most often is.
-  function methods._count(state, ms, recent)
-    local low, high, step = 0, state.size, 1
-    while low < high do
-      local probe = recent and min(low + step, high) - 1 or max(high - step, low)
-      local later = state:_charge(probe) >= ms
-      if later then low = probe + 1 else high = probe end
-      -- Past the border: what is left lies within the last step.
-      if recent ~= later then break end
-      step = step * 2
-    end
-    while low < high do
-      local middle = floor((low + high) / 2)
-      if state:_charge(middle) >= ms then low = middle + 1 else high = middle end
-    end
-    return low
-  end
-
-  -- The units of the charges from the i-th to before the j-th, read one by one, and the charge in
-  -- which there are more than `most`.
-  function methods._sum(state, i, j, most)
-    local sum = 0
-    for from = i, j - 1, CHUNK do
-      for k, text in ipairs(state:_read(from, min(from + CHUNK, j) - 1)) do
-        local ms, units = pair(text)
-        sum = sum + units
-        if sum > most then return sum, ms, from + k - 1 end
-      end
-    end
-    return sum
-  end
-
-  -- The block of the i-th charge, the charges in front of it, and their units.
-  function methods._block(state, i)
-    local before, sum, b = 0, 0, 1
-    while state.counts[b] and before + state.counts[b] <= i do
-      before, sum = before + state.counts[b], sum + state.sums[b]
-      b = b + 1
-    end
-    return b, before, sum
-  end
-
-  -- Units charged at `ms` or later.
-  function methods.since(state, ms)
-    if ms > state.newest then return 0 end
-    local count = state:_count(ms, false)
-    if count == state.size then return state.total end
-    local b, before, sum = state:_block(count)
-    local behind = before + state.counts[b]
-    sum = sum + state.units
-    if state.counts[b] == state.sums[b] then return sum + count - before end
-    if count - before <= behind - count then return sum + state:_sum(before, count, huge) end
-    return sum + state.sums[b] - state:_sum(count, behind, huge)
-  end
-
-  -- The ms of the charge that holds the units-th unit from the newest, from 0; false if there are
-  -- not so many.
-  function methods.at(state, units)
-    if units >= state.total then return false end
-    if units < state.units then return state.newest end
-    units = units - state.units
-    local before, b = 0, 1
-    while units >= state.sums[b] do
-      before, units = before + state.counts[b], units - state.sums[b]
-      b = b + 1
-    end
-    if state.counts[b] == state.sums[b] then return (state:_charge(before + units)) end
-    -- The oldest, as for most that are refused, needs no search.
-    local last = before + state.counts[b] - 1
-    local oldest, own = state:_charge(last)
-    if units >= state.sums[b] - own then return oldest end
-    local _, found = state:_sum(before, last, units)
-    return found or 0
-  end
-
-  -- The newest ms that has units.
-  function methods.latest(state)
-    if state.units > 0 then return state.newest end
-    return state.size > 0 and (state:_charge(0))
-  end
-
-  -- The units charged at `ms`, and the place of that charge.
-  function methods.weight_at(state, ms)
-    if ms == state.newest then return state.units end
-    local place = state:_count(ms, true) - 1
-    if place < 0 then return 0 end
-    local found, units = state:_charge(place)
-    return found == ms and units or 0, place
-  end
-
-  function methods._forget(state)
-    if state.head or state.size > 0 then call('UNLINK', state.key) end
-    empty(state)
-  end
-
-  -- Puts the newest charge before the next one. The head is written with what is saved.
-  function methods._push(state)
-    if state.units == 0 then return end
-    local text = written(state.newest, state.units, 1)
-    if state.sorted then
-      if state.head then call('ZREM', state.key, state.head) end
-      call('ZADD', state.key, format('%d', state.newest), text)
-    elseif state.head then
-      call('LSET', state.key, 0, text)
-    else
-      call('LPUSH', state.key, text)
-    end
-    state.head = false
-    if not state.counts[1] or state.counts[1] >= BLOCK then
-      insert(state.counts, 1, 0)
-      insert(state.sums, 1, 0)
-    end
-    state.counts[1], state.sums[1] = state.counts[1] + 1, state.sums[1] + state.units
-    state.size, state.units, state.known = state.size + 1, 0, {}
-  end
-
-  -- Takes `count` charges of so many units out of a block.
-  function methods._lessen(state, b, count, units)
-    local counts, sums = state.counts, state.sums
-    counts[b], sums[b] = counts[b] - count, sums[b] - units
-    state.size, state.total = state.size - count, state.total - units
-    if counts[b] == 0 then
-      remove(counts, b)
-      remove(sums, b)
-      return
-    end
-    for one = max(b - 1, 1), min(b, #counts - 1) do
-      if counts[one] + counts[one + 1] <= BLOCK / 2 then
-        counts[one], sums[one] = counts[one] + remove(counts, one + 1), sums[one] + remove(sums, one + 1)
-        return
-      end
-    end
-  end
-
-  function methods._trim(state)
-    local edge, least, gone = state.newest - state.longest, state.largest, 0
-    local chunk = 1
-    while gone < TRIMMED and state.size > 0 do
-      local found = state:_read(max(state.size - chunk, 0), state.size - 1)
-      local count = 0
-      for i = #found, 1, -1 do
-        local ms, units = pair(found[i])
-        if ms >= edge and state.total - units < least or gone + count == TRIMMED then break end
-        count = count + 1
-        state:_lessen(#state.counts, 1, units)
-      end
-      gone = gone + count
-      if count < #found or count == 0 then break end
-      chunk = min(chunk * 4, CHUNK)
-    end
-    if gone == 0 then return end
-    state.known = {}
-    if state.sorted then
-      call('ZREMRANGEBYRANK', state.key, 0, gone - 1)
-    else
-      call('LTRIM', state.key, 0, -gone - 1)
-    end
-  end
-
-  function methods._set(state, ms, units)
-    local weight, place = state:weight_at(ms)
-    if ms == state.newest then
-      state.units, state.total = units, state.total - weight + units
-      return
-    end
-    local b = state:_block(place)
-    local old, new = written(ms, weight, 1), written(ms, units, 1)
-    local skip = state.head and 1 or 0
-    if state.sorted then
-      call('ZREM', state.key, old)
-      if units > 0 then call('ZADD', state.key, format('%d', ms), new) end
-    elseif units > 0 then
-      call('LSET', state.key, place + skip, new)
-    else
-      call('LREM', state.key, place < state.size / 2 and 1 or -1, old)
-    end
-    state.known = {}
-    state:_lessen(b, units == 0 and 1 or 0, weight - units)
-  end
-
-  -- next: { anew = units that are all there is, or false; cost = units at the ms `clock`; longest, largest }
-  --    or { ms, weight = units that are left there } or { none = true }
-  function log.apply(state, next)
-    clean(state)
-    if next.none then
-      state:_forget()
-    elseif next.ms then
-      state:_set(next.ms, next.weight)
-    else
-      if next.anew then
-        state:_forget()
-        state.newest, state.units, state.total = next.clock, next.anew, next.anew
-      end
-      if next.cost > 0 then
-        if next.clock > state.newest then
-          state:_push()
-          state.newest = next.clock
-        end
-        state.units, state.total = state.units + next.cost, state.total + next.cost
-      end
-      state.longest, state.largest = next.longest, next.largest
-      state:_trim()
-    end
-    return state
-  end
-
-  function log.save(key, _, state, ttl)
-    if state.total == 0 then return end
-    local parts = { format('%d %d %d %d', state.longest, state.largest, state.newest, state.units) }
-    for b, count in ipairs(state.counts) do parts[b + 1] = written(count, state.sums[b], count) end
-    local head = concat(parts, ' ')
-    if state.sorted then
-      if state.head and state.head ~= head then call('ZREM', key, state.head) end
-      call('ZADD', key, format('%d', state.newest), head)
-    elseif state.head then
-      call('LSET', key, 0, head)
-    else
-      call('LPUSH', key, head)
-    end
-    state.head = head
-    call('PEXPIRE', key, ttl)
-  end
-
-  shapes.log = log
+local function pair(text)
+  local number, units = match(text, '^(%d+):?(%d*)$')
+  return tonumber(number) or 0, number and (tonumber(units) or 1) or 0
 end
+
+local function written(number, units, plain)
+  return units == plain and format('%d', number) or format('%d:%d', number, units)
+end
+
+local function empty(state)
+  state.longest, state.largest, state.newest, state.units = 0, 0, 0, 0
+  -- Of all but the newest charge: blocks, newest first; how many; those read lately.
+  state.counts, state.sums, state.size, state.known = {}, {}, 0, {}
+  state.total = 0
+  -- The head as stored; false while it is not.
+  state.head = false
+end
+
+function log.open(key, rule, text)
+  local state = setmetatable({ key = key, sorted = rule[3] == 1, foreign = text and true or false }, meta)
+  empty(state)
+  if text then return state end
+  local found = state:_read(-1, -1)[1]
+  if not found then return state end
+  local longest, largest, newest, units, blocks = match(found, '^(%d+) (%d+) (%d+) (%d+)([%d: ]*)$')
+  if not longest then
+    state.foreign = true
+    return state
+  end
+  state.head = found
+  state.longest, state.largest = tonumber(longest), tonumber(largest)
+  state.newest, state.units = tonumber(newest), tonumber(units)
+  state.total = state.units
+  for count, sum in gmatch(blocks, '(%d+):?(%d*)') do
+    count = tonumber(count)
+    sum = tonumber(sum) or count
+    insert(state.counts, count)
+    insert(state.sums, sum)
+    state.size, state.total = state.size + count, state.total + sum
+  end
+  return state
+end
+
+-- The charges before the newest, from the i-th to the j-th, from 0; -1 is the head.
+function methods._read(state, i, j)
+  if state.foreign then return {} end
+  local sorted, skip = state.sorted, (state.head or i < 0) and 1 or 0
+  local found = read(state, sorted and 'ZREVRANGE' or 'LRANGE', i + skip, j + skip)
+  -- It turned out to be kept in the other form.
+  if state.sorted ~= sorted then return state:_read(i, j) end
+  return found or {}
+end
+
+-- The ms and the units of the i-th charge before the newest.
+function methods._charge(state, i)
+  local found = state.known[i]
+  if not found then
+    found = { pair(state:_read(i, i)[1] or '') }
+    state.known[i] = found
+  end
+  return found[1], found[2]
+end
+
+-- How many of the charges before the newest are of `ms` or later. `recent` ones are looked for
+-- from the newest on, old ones from the oldest on: where the border most often is.
+function methods._count(state, ms, recent)
+  local low, high, step = 0, state.size, 1
+  while low < high do
+    local probe = recent and min(low + step, high) - 1 or max(high - step, low)
+    local later = state:_charge(probe) >= ms
+    if later then low = probe + 1 else high = probe end
+    -- Past the border: what is left lies within the last step.
+    if recent ~= later then break end
+    step = step * 2
+  end
+  while low < high do
+    local middle = floor((low + high) / 2)
+    if state:_charge(middle) >= ms then low = middle + 1 else high = middle end
+  end
+  return low
+end
+
+-- The units of the charges from the i-th to before the j-th, read one by one, and the charge in
+-- which there are more than `most`.
+function methods._sum(state, i, j, most)
+  local sum = 0
+  for from = i, j - 1, CHUNK do
+    for k, text in ipairs(state:_read(from, min(from + CHUNK, j) - 1)) do
+      local ms, units = pair(text)
+      sum = sum + units
+      if sum > most then return sum, ms, from + k - 1 end
+    end
+  end
+  return sum
+end
+
+-- The block of the i-th charge, the charges in front of it, and their units.
+function methods._block(state, i)
+  local before, sum, b = 0, 0, 1
+  while state.counts[b] and before + state.counts[b] <= i do
+    before, sum = before + state.counts[b], sum + state.sums[b]
+    b = b + 1
+  end
+  return b, before, sum
+end
+
+-- Units charged at `ms` or later.
+function methods.since(state, ms)
+  if ms > state.newest then return 0 end
+  local count = state:_count(ms, false)
+  if count == state.size then return state.total end
+  local b, before, sum = state:_block(count)
+  local behind = before + state.counts[b]
+  sum = sum + state.units
+  if state.counts[b] == state.sums[b] then return sum + count - before end
+  if count - before <= behind - count then return sum + state:_sum(before, count, huge) end
+  return sum + state.sums[b] - state:_sum(count, behind, huge)
+end
+
+-- The ms of the charge that holds the units-th unit from the newest, from 0; false if there are
+-- not so many.
+function methods.at(state, units)
+  if units >= state.total then return false end
+  if units < state.units then return state.newest end
+  units = units - state.units
+  local before, b = 0, 1
+  while units >= state.sums[b] do
+    before, units = before + state.counts[b], units - state.sums[b]
+    b = b + 1
+  end
+  if state.counts[b] == state.sums[b] then return (state:_charge(before + units)) end
+  -- The oldest, as for most that are refused, needs no search.
+  local last = before + state.counts[b] - 1
+  local oldest, own = state:_charge(last)
+  if units >= state.sums[b] - own then return oldest end
+  local _, found = state:_sum(before, last, units)
+  return found or 0
+end
+
+-- The newest ms that has units.
+function methods.latest(state)
+  if state.units > 0 then return state.newest end
+  return state.size > 0 and (state:_charge(0))
+end
+
+-- The units charged at `ms`, and the place of that charge.
+function methods.weight_at(state, ms)
+  if ms == state.newest then return state.units end
+  local place = state:_count(ms, true) - 1
+  if place < 0 then return 0 end
+  local found, units = state:_charge(place)
+  return found == ms and units or 0, place
+end
+
+function methods._forget(state)
+  if state.head or state.size > 0 then call('UNLINK', state.key) end
+  empty(state)
+end
+
+-- Puts the newest charge before the next one. The head is written with what is saved.
+function methods._push(state)
+  if state.units == 0 then return end
+  local text = written(state.newest, state.units, 1)
+  if state.sorted then
+    if state.head then call('ZREM', state.key, state.head) end
+    call('ZADD', state.key, format('%d', state.newest), text)
+  elseif state.head then
+    call('LSET', state.key, 0, text)
+  else
+    call('LPUSH', state.key, text)
+  end
+  state.head = false
+  if not state.counts[1] or state.counts[1] >= BLOCK then
+    insert(state.counts, 1, 0)
+    insert(state.sums, 1, 0)
+  end
+  state.counts[1], state.sums[1] = state.counts[1] + 1, state.sums[1] + state.units
+  state.size, state.units, state.known = state.size + 1, 0, {}
+end
+
+-- Takes `count` charges of so many units out of a block.
+function methods._lessen(state, b, count, units)
+  local counts, sums = state.counts, state.sums
+  counts[b], sums[b] = counts[b] - count, sums[b] - units
+  state.size, state.total = state.size - count, state.total - units
+  if counts[b] == 0 then
+    remove(counts, b)
+    remove(sums, b)
+    return
+  end
+  for one = max(b - 1, 1), min(b, #counts - 1) do
+    if counts[one] + counts[one + 1] <= BLOCK / 2 then
+      counts[one], sums[one] = counts[one] + remove(counts, one + 1), sums[one] + remove(sums, one + 1)
+      return
+    end
+  end
+end
+
+function methods._trim(state)
+  local edge, least, gone = state.newest - state.longest, state.largest, 0
+  local chunk = 1
+  while gone < TRIMMED and state.size > 0 do
+    local found = state:_read(max(state.size - chunk, 0), state.size - 1)
+    local count = 0
+    for i = #found, 1, -1 do
+      local ms, units = pair(found[i])
+      if ms >= edge and state.total - units < least or gone + count == TRIMMED then break end
+      count = count + 1
+      state:_lessen(#state.counts, 1, units)
+    end
+    gone = gone + count
+    if count < #found or count == 0 then break end
+    chunk = min(chunk * 4, CHUNK)
+  end
+  if gone == 0 then return end
+  state.known = {}
+  if state.sorted then
+    call('ZREMRANGEBYRANK', state.key, 0, gone - 1)
+  else
+    call('LTRIM', state.key, 0, -gone - 1)
+  end
+end
+
+function methods._set(state, ms, units)
+  local weight, place = state:weight_at(ms)
+  if ms == state.newest then
+    state.units, state.total = units, state.total - weight + units
+    return
+  end
+  local b = state:_block(place)
+  local old, new = written(ms, weight, 1), written(ms, units, 1)
+  local skip = state.head and 1 or 0
+  if state.sorted then
+    call('ZREM', state.key, old)
+    if units > 0 then call('ZADD', state.key, format('%d', ms), new) end
+  elseif units > 0 then
+    call('LSET', state.key, place + skip, new)
+  else
+    call('LREM', state.key, place < state.size / 2 and 1 or -1, old)
+  end
+  state.known = {}
+  state:_lessen(b, units == 0 and 1 or 0, weight - units)
+end
+
+-- next: { anew = units that are all there is, or false; cost = units at the ms `clock`; longest, largest }
+--    or { ms, weight = units that are left there } or { none = true }
+function log.apply(state, next)
+  clean(state)
+  if next.none then
+    state:_forget()
+  elseif next.ms then
+    state:_set(next.ms, next.weight)
+  else
+    if next.anew then
+      state:_forget()
+      state.newest, state.units, state.total = next.clock, next.anew, next.anew
+    end
+    if next.cost > 0 then
+      if next.clock > state.newest then
+        state:_push()
+        state.newest = next.clock
+      end
+      state.units, state.total = state.units + next.cost, state.total + next.cost
+    end
+    state.longest, state.largest = next.longest, next.largest
+    state:_trim()
+  end
+  return state
+end
+
+function log.save(key, _, state, ttl)
+  if state.total == 0 then return end
+  local parts = { format('%d %d %d %d', state.longest, state.largest, state.newest, state.units) }
+  for b, count in ipairs(state.counts) do parts[b + 1] = written(count, state.sums[b], count) end
+  local head = concat(parts, ' ')
+  if state.sorted then
+    if state.head and state.head ~= head then call('ZREM', key, state.head) end
+    call('ZADD', key, format('%d', state.newest), head)
+  elseif state.head then
+    call('LSET', key, 0, head)
+  else
+    call('LPUSH', key, head)
+  end
+  state.head = head
+  call('PEXPIRE', key, ttl)
+end
+
+return log

@@ -82,7 +82,8 @@ impl Gate {
         lua.globals().set("redis", redis).unwrap();
         let unpack =
             lua.create_function(|lua, bytes: mlua::LuaString| lua.create_sequence_from(unpack(&bytes.as_bytes())));
-        let cmsgpack = lua.create_table_from([("unpack", unpack.unwrap())]).unwrap();
+        let pack = lua.create_function(|lua, ints: Vec<Value>| lua.create_string(pack(&ints)));
+        let cmsgpack = lua.create_table_from([("unpack", unpack.unwrap()), ("pack", pack.unwrap())]).unwrap();
         lua.globals().set("cmsgpack", cmsgpack).unwrap();
         let script = lua.load(super::lua::script()).into_function().unwrap();
         Gate { lua, script, keys }
@@ -97,11 +98,12 @@ impl Gate {
         let (keys, argv) = keys_and_args(&cmd);
         self.lua.globals().set("KEYS", self.strings(&keys)).unwrap();
         self.lua.globals().set("ARGV", self.strings(&argv)).unwrap();
-        let reply: Vec<Value> = self.script.call(()).unwrap();
-        assert_eq!(integer(&reply[0]), now);
+        let reply: mlua::LuaString = self.script.call(()).unwrap();
+        let reply = reply.as_bytes().to_vec();
+        assert_eq!(unpack(&reply)[0], float(now));
         assert!(self.keys.borrow().held.values().all(|held| held.expires != NEVER), "a key without an expiry");
-        let reply = redis::Value::Array(reply.iter().map(|value| redis::Value::Int(integer(value))).collect());
-        let found = decode(reply, decisions.iter().map(|(_, checks)| checks.len())).expect("a reply of the right form");
+        let found = decode(redis::Value::BulkString(reply), decisions.iter().map(|(_, checks)| checks.len()))
+            .expect("a reply of the right form");
         found.into_iter().map(Result::unwrap).collect()
     }
 
@@ -346,6 +348,12 @@ fn unpack(bytes: &[u8]) -> Vec<f64> {
     }
     assert_eq!(u32::from_be_bytes(bytes[1..5].try_into().unwrap()) as usize, ints.len());
     ints
+}
+
+/// And as it may write it.
+fn pack(values: &[Value]) -> Vec<u8> {
+    let head = [&[0xdd], &(values.len() as u32).to_be_bytes()[..]].concat();
+    values.iter().fold(head, |bytes, value| [&bytes[..], &[0xd3], &integer(value).to_be_bytes()[..]].concat())
 }
 
 pub fn float(int: i64) -> f64 {

@@ -82,9 +82,9 @@ macro_rules! algorithms {
             build: |given| $module::$Name::build(given).map(Rule::$Name),
         }),*];
 
-        /// The Redis script: what algorithms share, a constructor per algorithm file, the shapes of state, the gate.
+        /// The Redis script: what algorithms share, the algorithm files by the places of this list,
+        /// the shapes of state by their names, the gate. What a call does not need is not made.
         pub const SCRIPT: &str = concat!(
-            "local modules = {}\n",
             include_str!("../../../lua/records.lua"),
             "local function refill(fields)\n",
             include_str!("../../../lua/refill.lua"),
@@ -92,13 +92,19 @@ macro_rules! algorithms {
             include_str!("../../../lua/counted.lua"),
             "end\nlocal function bucket(fields)\n",
             include_str!("../../../lua/bucket.lua"),
-            "end\n",
-            $("modules[#modules + 1] = function()\n",
+            "end\nlocal function module(place)\n",
+            $("place = place - 1\nif place == 0 then\n",
               include_str!(concat!("../../../lua/", stringify!($module), ".lua")),
               "end\n",)*
-            include_str!("../../../lua/shapes.lua"),
+            "end\nlocal call = redis.call\nlocal function native()\n",
+            include_str!("../../../lua/shapes/native.lua"),
+            "end\nlocal function shape(name)\nif name == 'cells' then\n",
+            include_str!("../../../lua/shapes/cells.lua"),
+            "elseif name == 'log' then\n",
             include_str!("../../../lua/shapes/log.lua"),
+            "else\n",
             include_str!("../../../lua/shapes/leases.lua"),
+            "end\nend\n",
             include_str!("../../../lua/gate.lua"),
         );
 

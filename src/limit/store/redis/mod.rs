@@ -11,6 +11,7 @@ mod cluster;
 mod dial;
 mod gateways;
 mod health;
+mod ints;
 pub mod lane;
 mod likely;
 mod link;

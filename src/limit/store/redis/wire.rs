@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock};
 
 use redis::{Cmd, RedisError, Value};
 
+use super::ints::{Ints, Reader};
 use crate::limit::algo::{Rule, SCRIPT};
 use crate::limit::answer::Answer;
 use crate::limit::clock;
@@ -34,15 +35,16 @@ impl<'a> Call<'a> {
     /// `assumed_ms` is about the time at which the script decides: the calendar windows around it
     /// go with the call, and the script's clock picks one.
     pub fn assuming(decisions: &[(Op, &'a [Check])], now_ms: i64, assumed_ms: i64) -> Call<'a> {
-        let mut keys = Table::default();
-        let mut rules = Table::default();
+        let count = decisions.iter().map(|(_, checks)| checks.len()).sum();
+        let mut keys = Keys { places: HashMap::with_capacity(count), items: Vec::with_capacity(count) };
+        let mut rules = Vec::new();
         let mut asked = Ints::default();
         for (op, checks) in decisions {
             asked.push(*op as i64);
             asked.push_len(checks.len());
             for check in *checks {
-                asked.push_len(keys.place(check.key.as_str(), check.key.as_str()));
-                asked.push_len(rules.place(Arc::as_ptr(&check.rule), &*check.rule));
+                asked.push_len(keys.place(&check.key));
+                asked.push_len(rule_place(&mut rules, &check.rule));
                 asked.push(check.cost);
                 asked.push(check.role.code());
                 asked.push(check.tag);
@@ -50,10 +52,8 @@ impl<'a> Call<'a> {
         }
         let mut head = Ints::default();
         head.push(now_ms);
-        head.push_len(rules.items.len());
-        for rule in &rules.items {
-            head.push_rule(rule, assumed_ms);
-        }
+        head.push_len(rules.len());
+        rules.into_iter().for_each(|rule| push_rule(&mut head, rule, assumed_ms));
         Call { keys: keys.items, args: head.array_with(&asked) }
     }
 
@@ -79,71 +79,41 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Things sent once, and the place of each, from 1.
-struct Table<K, T> {
-    places: HashMap<K, usize>,
-    items: Vec<T>,
+/// Keys, each sent once, and their places, from 1.
+struct Keys<'a> {
+    places: HashMap<&'a str, usize>,
+    items: Vec<&'a str>,
 }
 
-impl<K, T> Default for Table<K, T> {
-    fn default() -> Self {
-        Table { places: HashMap::new(), items: Vec::new() }
-    }
-}
-
-impl<K: std::hash::Hash + Eq, T> Table<K, T> {
-    fn place(&mut self, identity: K, item: T) -> usize {
-        *self.places.entry(identity).or_insert_with(|| {
-            self.items.push(item);
+impl<'a> Keys<'a> {
+    fn place(&mut self, key: &'a str) -> usize {
+        *self.places.entry(key).or_insert_with(|| {
+            self.items.push(key);
             self.items.len()
         })
     }
 }
 
-/// Integers in MessagePack, each in its shortest common form.
-#[derive(Default)]
-struct Ints {
-    bytes: Vec<u8>,
-    count: usize,
+/// Rules that are looked through for one that is sent already: of more, some are sent twice.
+const KNOWN_RULES: usize = 16;
+
+/// The place, from 1, of a rule that is sent with the call.
+fn rule_place<'a>(rules: &mut Vec<&'a Arc<Rule>>, rule: &'a Arc<Rule>) -> usize {
+    let known = rules.iter().take(KNOWN_RULES).position(|known| Arc::ptr_eq(known, rule));
+    known.map_or_else(
+        || {
+            rules.push(rule);
+            rules.len()
+        },
+        |place| place + 1,
+    )
 }
 
-impl Ints {
-    fn push(&mut self, int: i64) {
-        self.count += 1;
-        if let Ok(byte @ 0..=0x7f) = u8::try_from(int) {
-            self.bytes.push(byte);
-        } else if let Ok(short) = u16::try_from(int) {
-            self.bytes.push(0xcd);
-            self.bytes.extend(short.to_be_bytes());
-        } else if let Ok(long) = u32::try_from(int) {
-            self.bytes.push(0xce);
-            self.bytes.extend(long.to_be_bytes());
-        } else {
-            self.bytes.push(0xd3);
-            self.bytes.extend(int.to_be_bytes());
-        }
-    }
-
-    fn push_len(&mut self, len: usize) {
-        self.push(i64::try_from(len).unwrap_or(i64::MAX));
-    }
-
-    fn push_rule(&mut self, rule: &Rule, now_ms: i64) {
-        let params = rule.params(now_ms);
-        self.push_len(rule.index());
-        self.push_len(params.len());
-        params.into_iter().for_each(|param| self.push(param));
-    }
-
-    fn array_with(&self, rest: &Ints) -> Vec<u8> {
-        let count = u32::try_from(self.count + rest.count).unwrap_or(u32::MAX);
-        let mut array = Vec::with_capacity(5 + self.bytes.len() + rest.bytes.len());
-        array.push(0xdd);
-        array.extend(count.to_be_bytes());
-        array.extend(&self.bytes);
-        array.extend(&rest.bytes);
-        array
-    }
+fn push_rule(ints: &mut Ints, rule: &Rule, now_ms: i64) {
+    let params = rule.params(now_ms);
+    ints.push_len(rule.index());
+    ints.push_len(params.len());
+    params.into_iter().for_each(|param| ints.push(param));
 }
 
 /// Says, in place of a verdict, that the server has no room for what the decision would store;
@@ -153,35 +123,30 @@ const UNDECIDED: i64 = 2;
 /// The decisions in a reply; `checks` says how many answers each has. One that a full server could
 /// not make is an error of its own. `None` if the reply is not what the script sends.
 pub fn decode(reply: Value, checks: impl Iterator<Item = usize>) -> Option<Vec<Result<Decision, ErrorKind>>> {
-    let Value::Array(values) = reply else { return None };
-    let mut ints = values.into_iter().map(|value| match value {
-        Value::Int(int) => Some(int),
-        _ => None,
-    });
-    let _now = ints.next()??;
-    let mut int = || ints.next().flatten();
-    let decisions = checks
-        .map(|count| {
-            let head = int()?;
-            if head == UNDECIDED {
-                return Some(Err(ErrorKind::OutOfMemory));
-            }
-            let admitted = flag(head)?;
-            let answers = (0..count)
-                .map(|_| {
-                    Some(Answer {
-                        admitted: flag(int()?)?,
-                        remaining: int()?,
-                        retry_ms: int()?,
-                        reset_ms: int()?,
-                        receipt: int()?,
-                    })
-                })
-                .collect::<Option<Vec<Answer>>>()?;
-            Some(Ok(Decision { admitted, answers }))
-        })
-        .collect::<Option<Vec<Result<Decision, ErrorKind>>>>()?;
-    ints.next().is_none().then_some(decisions)
+    let Value::BulkString(bytes) = reply else { return None };
+    let mut ints = Reader::open(&bytes)?;
+    let _now = ints.int()?;
+    let decisions = checks.map(|count| decision(&mut ints, count)).collect::<Option<_>>()?;
+    ints.is_done().then_some(decisions)
+}
+
+fn decision(ints: &mut Reader<'_>, checks: usize) -> Option<Result<Decision, ErrorKind>> {
+    let head = ints.int()?;
+    if head == UNDECIDED {
+        return Some(Err(ErrorKind::OutOfMemory));
+    }
+    let admitted = flag(head)?;
+    let mut answers = Vec::with_capacity(checks);
+    for _ in 0..checks {
+        answers.push(Answer {
+            admitted: flag(ints.int()?)?,
+            remaining: ints.int()?,
+            retry_ms: ints.int()?,
+            reset_ms: ints.int()?,
+            receipt: ints.int()?,
+        });
+    }
+    Some(Ok(Decision { admitted, answers }))
 }
 
 fn flag(int: i64) -> Option<bool> {
@@ -244,7 +209,9 @@ mod tests {
     use super::*;
 
     fn ints(ints: &[i64]) -> Value {
-        Value::Array(ints.iter().copied().map(Value::Int).collect())
+        let mut reply = Ints::default();
+        ints.iter().for_each(|int| reply.push(*int));
+        Value::BulkString(reply.array_with(&Ints::default()))
     }
 
     #[test]
@@ -273,22 +240,10 @@ mod tests {
 
     #[test]
     fn a_reply_of_another_kind_is_none() {
-        let nested = Value::Array(vec![Value::Int(1), Value::Array(vec![]), Value::Nil]);
-        for reply in [Value::Nil, Value::Okay, Value::Int(1), Value::BulkString(b"9".to_vec()), nested] {
+        let integers = Value::Array([9, 1, 1, 4, 0, 60, 7].map(Value::Int).into());
+        for reply in [Value::Nil, Value::Okay, Value::Int(1), Value::BulkString(b"9".to_vec()), integers] {
             assert_eq!(decode(reply, [1].into_iter()), None);
         }
-    }
-
-    #[test]
-    fn integers_take_their_shortest_form() {
-        let mut some = Ints::default();
-        for int in [0, 127, 128, 65_535, 65_536, 4_294_967_295, 4_294_967_296, -1] {
-            some.push(int);
-        }
-        let array = Ints::default().array_with(&some);
-        assert_eq!(array[..5], [0xdd, 0, 0, 0, 8]);
-        assert_eq!(array[5..10], [0, 127, 0xcd, 0, 128]);
-        assert_eq!(array.len(), 5 + 2 + 2 * 3 + 2 * 5 + 2 * 9);
     }
 
     #[test]

@@ -1,13 +1,9 @@
--- The forms in which limit state is kept in Redis. A shape opens the state of a key once per
--- call, applies what decisions leave behind, and saves once. Joined in front of the gate by
--- src/limit/algo/mod.rs; the algorithms see only what `open` returns.
+-- The shape `cells`: whole numbers as text, readable in redis-cli; state is an array of them, and `others`
+-- as lua/records.lua says.
 --
--- cells  whole numbers as text, readable in redis-cli; state is an array of them, and `others` as
---        lua/records.lua says
--- log    lua/shapes/log.lua: charges by time, a list or a sorted set
--- leases lua/shapes/leases.lua: holders with an expiry each, a sorted set
-local call, try = redis.call, redis.pcall
-local floor, max, min, huge = math.floor, math.max, math.min, math.huge
+-- A shape is the form in which limit state is kept in Redis. It opens the state of a key once per call,
+-- applies what decisions leave behind where that is not the state itself, and saves once; the algorithms
+-- see only what `open` returns. The others are log.lua and leases.lua.
 local tonumber, match, gmatch, format, concat = tonumber, string.match, string.gmatch, string.format, table.concat
 
 -- `%d` is exact for these numbers, where `..` and tostring keep 14 digits.
@@ -53,9 +49,14 @@ local function several(text, width)
   return state
 end
 
+-- One record of the basis that the rule has, almost always: only its first two numbers are read.
 function cells.open(_, rule, text)
   if not text then return false end
-  local width = rule.fields
+  local basis, width = rule.basis, rule.fields
+  if basis then
+    local a, b = match(text, basis.pattern)
+    if a then return { tonumber(a), tonumber(b), basis[1], basis[2], basis[3] } end
+  end
   if width then
     local a, b, c, d, e = match(text, PATTERN[width])
     if a then return { tonumber(a), tonumber(b), tonumber(c), tonumber(d), tonumber(e) } end
@@ -66,10 +67,6 @@ function cells.open(_, rule, text)
   return several(text, width)
 end
 
-function cells.apply(_, next)
-  return next
-end
-
 local function written(record, width)
   if width and #record <= 5 then return format(FORMAT[width], record[1], record[2], record[3], record[4], record[5]) end
   local parts = {}
@@ -78,33 +75,27 @@ local function written(record, width)
 end
 
 function cells.save(key, rule, state, ttl)
-  local text = written(state, rule.fields)
+  local basis, text = rule.basis, nil
+  if basis and not state[6] then
+    text = format(basis.format, state[1], state[2])
+  else
+    text = written(state, rule.fields)
+  end
   if state.others then
     for _, record in ipairs(state.others) do
       text = text .. format(' | %d ', record.till) .. written(record, rule.fields)
     end
   end
-  call('SET', key, text, 'PX', ttl)
+  -- The server spells a number as `%.17g`, which takes several times as long.
+  call('SET', key, text, 'PX', format('%d', ttl))
 end
 
--- Reads for the shapes in lua/shapes. A key of a form they cannot read counts as absent, and is
--- deleted once there is something to write.
-local function read(state, command, ...)
-  local found = try(command, state.key, ...)
-  if type(found) ~= 'table' or not found.err then return found end
-  local kind = call('TYPE', state.key).ok
-  if kind == 'list' and state.sorted or kind == 'zset' and state.sorted == false then
-    state.sorted = not state.sorted
-    return nil
-  end
-  if kind == 'zset' or kind == 'list' and state.sorted ~= nil then error(found.err) end
-  state.foreign = true
-  return nil
+-- What follows the first two numbers in every record of a rule.
+function cells.basis(basis)
+  local text = ''
+  for i = 1, #basis do text = text .. format(' %d', basis[i]) end
+  basis.pattern, basis.format = '^(%d+) (%d+)' .. text .. '$', '%d %d' .. text
+  return basis
 end
 
-local function clean(state)
-  if state.foreign then call('DEL', state.key) end
-  state.foreign = false
-end
-
-local shapes = { cells = cells }
+return cells
