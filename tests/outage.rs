@@ -261,7 +261,7 @@ fn missing_and_wrong_passwords() {
         let with = |login: &str| server.url().replace("//", &format!("//{login}"));
         for url in [server.url(), with(":wrong@"), with("nobody:right@")] {
             let metrics = Metrics::new().unwrap();
-            let redis = Redis::connect(&settings(DEADLINE), &url, &metrics);
+            let redis = Redis::connect(&settings(DEADLINE), &url, &metrics, &Default::default());
             let one = limit("one", window(9), Mode::Enforce);
             let until = Instant::now() + Duration::from_secs(5);
             while kind(&redis, &one).await != Err(ErrorKind::Denied) {
@@ -301,7 +301,7 @@ fn an_address_that_cannot_be_read_or_reached() {
     worker(async {
         let metrics = Metrics::new().unwrap();
         for url in ["no url", "redis://127.0.0.1:1/"] {
-            let redis = Redis::connect(&settings(DEADLINE), url, &metrics);
+            let redis = Redis::connect(&settings(DEADLINE), url, &metrics, &Default::default());
             let one = limit("one", window(9), Mode::Enforce);
             assert_eq!(kind(&redis, &one).await, Err(ErrorKind::Disconnected));
             assert_eq!(metrics.store_up.get(), 0);
@@ -351,7 +351,7 @@ fn the_worst_worker_is_what_the_gauges_show() {
         let metrics = Metrics::new().unwrap();
         let _up = connected(&server.url(), &metrics, DEADLINE).await;
         assert_eq!(metrics.store_up.get(), 1);
-        let down = Redis::connect(&settings(DEADLINE), "redis://127.0.0.1:1/", &metrics);
+        let down = Redis::connect(&settings(DEADLINE), "redis://127.0.0.1:1/", &metrics, &Default::default());
         assert_eq!(metrics.store_up.get(), 0);
         drop(down);
         until("the store is up", || metrics.store_up.get() == 1).await;

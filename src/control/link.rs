@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use crate::config::Config;
 use crate::limit::Limiter;
-use crate::limit::store::Store;
-use crate::limit::store::memory::Memory;
+use crate::limit::limits::LimitTable;
 use crate::limit::store::settings::StoreSettings;
+use crate::limit::store::{Store, Stores};
 use crate::metrics::Metrics;
 
 pub struct Link {
-    memory: Arc<Memory>,
+    stores: Stores,
     metrics: Metrics,
     open: RefCell<Open>,
 }
@@ -27,9 +27,9 @@ pub struct Open {
 
 impl Link {
     /// Connects in the background.
-    pub fn open(settings: &StoreSettings, memory: &Arc<Memory>, metrics: &Metrics) -> Link {
-        let open = RefCell::new(Open::new(settings, memory, metrics));
-        Link { memory: memory.clone(), metrics: metrics.clone(), open }
+    pub fn open(settings: &StoreSettings, stores: &Stores, metrics: &Metrics) -> Link {
+        let open = RefCell::new(Open::new(settings, stores, metrics));
+        Link { stores: stores.clone(), metrics: metrics.clone(), open }
     }
 
     /// Gives each limit of `config` its share of the keys in memory; the series of those that only
@@ -37,7 +37,7 @@ impl Link {
     pub fn divide(&self, config: &Config, old: Option<&Config>) {
         let evictions = &self.metrics.store_evictions;
         let counter = |name: &str| Some(evictions.with_label_values(&[name]));
-        self.memory.divide(config.store.max_keys, &config.limits, counter);
+        self.stores.memory.divide(config.store.max_keys, &config.limits, counter);
         let of_old = old.into_iter().flat_map(|old| old.limits.iter());
         for gone in of_old.filter(|limit| config.limits.iter().all(|kept| kept.name != limit.name)) {
             let _ = evictions.remove_label_values(&[&gone.name]);
@@ -58,24 +58,21 @@ impl Link {
         if open.settings.same_but_tls(settings) {
             return Open { settings: settings.clone(), ..open };
         }
-        let open = Open::new(settings, &self.memory, &self.metrics);
+        let open = Open::new(settings, &self.stores, &self.metrics);
         open.store().settled().await;
         open
     }
 
-    /// Whoever asks from now on asks `next`.
-    pub fn exchange(&self, next: Open) {
-        if let Store::Redis(redis) = next.store() {
-            redis.set_tls(&next.settings.tls);
-        }
+    /// Whoever asks from now on asks `next`, with `limits` in force.
+    pub fn exchange(&self, next: Open, limits: &Arc<LimitTable>) {
+        next.store().follow(&next.settings, limits);
         *self.open.borrow_mut() = next;
     }
 }
 
 impl Open {
-    fn new(settings: &StoreSettings, memory: &Arc<Memory>, metrics: &Metrics) -> Open {
-        let store = Store::open(settings, memory, metrics);
-        let limiter = Limiter::new(store, None, memory, &settings.prefix, metrics);
+    fn new(settings: &StoreSettings, stores: &Stores, metrics: &Metrics) -> Open {
+        let limiter = Limiter::new(stores.open(settings), None, &stores.memory, &settings.prefix, metrics);
         Open { settings: settings.clone(), limiter: Rc::new(limiter) }
     }
 

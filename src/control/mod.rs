@@ -25,6 +25,7 @@ use tokio::task::spawn_local;
 
 use crate::config::{Config, Report};
 use crate::limit::decision::ErrorKind;
+use crate::limit::store::Stores;
 use crate::limit::store::memory::Memory;
 use crate::metrics::Metrics;
 use crate::snapshot::{Book, Snapshot};
@@ -107,8 +108,8 @@ async fn start(source: Source, config: Config) -> Result<(Reloader, mpsc::Sender
     }
     let prepared = listeners::bind_all(&config).map_err(Error::Bind)?;
     let (addresses, admin) = prepared.addresses();
-    let memory = Arc::new(Memory::new(config.store.max_keys));
-    let link = Rc::new(Link::open(&config.store, &memory, &metrics));
+    let stores = Stores::new(Arc::new(Memory::new(config.store.max_keys)), &metrics);
+    let link = Rc::new(Link::open(&config.store, &stores, &metrics));
     link.divide(&config, None);
     let overrides = Rc::new(Live::default());
     let count = config.server.workers;
@@ -120,7 +121,7 @@ async fn start(source: Source, config: Config) -> Result<(Reloader, mpsc::Sender
     let shared = Arc::new(Shared::default());
     let (jobs, inbox) = mpsc::channel(JOBS);
 
-    let workers = Workers::start(count, &current, &metrics, &memory).map_err(system("cannot start the workers"))?;
+    let workers = Workers::start(count, &current, &metrics, &stores).map_err(system("cannot start the workers"))?;
     // The sockets are bound: whoever comes meanwhile waits there. A store that is away is no
     // reason not to start.
     let store = link.store();

@@ -111,7 +111,7 @@ impl Reloader {
         let snapshot = Arc::new(Snapshot::new(generation, config, &mut self.book));
         self.link.divide(&snapshot.config, Some(&old.config));
         self.current.store(snapshot.clone());
-        self.link.exchange(store);
+        self.link.exchange(store, &snapshot.config.limits);
         self.listeners.exchange(prepared, &snapshot.config);
         self.metrics.config_loaded(&snapshot.config.hash, generation, snapshot.loaded_at);
         // Only now: until the swap, requests counted on the series of the old config.

@@ -21,9 +21,8 @@ use crate::http::downstream::inspect::Inspector;
 use crate::http::upstream::pool::{Pools, Servers};
 use crate::limit::Limiter;
 use crate::limit::desk::Desk;
-use crate::limit::store::Store;
-use crate::limit::store::memory::Memory;
 use crate::limit::store::settings::StoreSettings;
+use crate::limit::store::{Store, Stores};
 use crate::metrics::Metrics;
 use crate::snapshot::{Current, Snapshot};
 
@@ -31,7 +30,7 @@ use crate::snapshot::{Current, Snapshot};
 pub struct Common {
     pub current: Current,
     pub metrics: Metrics,
-    pub memory: Arc<Memory>,
+    pub stores: Stores,
     pub via: Via,
     pub access_log: AccessLog,
     /// Requests held back until their turn.
@@ -120,7 +119,7 @@ impl Local {
         if view.snapshot.config.store.same_but_tls(&settings) {
             return view.limiter.desk().store.settled().await;
         }
-        let store = Store::open(&settings, &self.common.memory, &self.common.metrics);
+        let store = self.common.stores.open(&settings);
         store.settled().await;
         *self.next.borrow_mut() = Some((settings, store));
     }
@@ -144,18 +143,15 @@ impl View {
         pools: &Pools,
         common: &Common,
     ) -> View {
-        let Common { memory, metrics, .. } = common;
+        let Common { stores, metrics, .. } = common;
         let settings = &snapshot.config.store;
         let kept = previous.filter(|view| view.snapshot.config.store.same_but_tls(settings));
         let opened = opened.filter(|(with, _)| with.same_but_tls(settings)).map(|(_, store)| store);
-        let store = kept
-            .map(|view| view.limiter.desk().store.clone())
-            .or(opened)
-            .unwrap_or_else(|| Store::open(settings, memory, metrics));
-        if let Store::Redis(redis) = &store {
-            redis.set_tls(&settings.tls);
-        }
-        let limiter = Limiter::new(store, kept.map(|view| &view.limiter), memory, &settings.prefix, metrics);
+        let store =
+            kept.map(|view| view.limiter.desk().store.clone()).or(opened).unwrap_or_else(|| stores.open(settings));
+        store.follow(settings, &snapshot.config.limits);
+        let previous = kept.map(|view| &view.limiter);
+        let limiter = Limiter::new(store, previous, &stores.memory, &settings.prefix, metrics);
         limiter.desk().follow(&snapshot.config.limits);
         View {
             limiter,

@@ -1,6 +1,7 @@
 //! What is asked of a store, and the form of its answers: the checks of one request, decided
 //! together.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use super::algo::Rule;
@@ -24,6 +25,9 @@ pub struct Check {
     /// A number that no other decision has, or for [`Op::Adjust`] the receipt of the charge.
     pub tag: i64,
 }
+
+/// The checks of one decision, shared by those who wait and those who ask.
+pub type Shares = Rc<Vec<Check>>;
 
 /// What is done with the checks of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use tokio::task::{spawn_local, yield_now};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::clock;
-use super::decision::{Check, Op, StoreError};
+use super::decision::{Check, Op};
 use super::limits::LimitTable;
 use super::overrides::Budget;
 use super::store::Store;
@@ -108,13 +108,6 @@ impl Desk {
         self.sooner.notify_one();
     }
 
-    /// Whether a refusal of the check may pass before its time, because what a decision over several
-    /// slots of a cluster has charged is given back.
-    pub fn may_be_reserved(&self, check: &Check) -> bool {
-        matches!(&self.store, Store::Redis(redis) if redis.is_cluster())
-            && self.limits.borrow().is_among_others(&check.limit.name)
-    }
-
     /// Gives the check the numbers its key has now, unless its charge is known by those it was made by.
     /// A limit that is gone, or counts in another way, leaves it those.
     fn bring_up_to_date(&self, check: &mut Check, place: Place) {
@@ -150,16 +143,12 @@ impl Desk {
         let (local, stored): (Vec<_>, Vec<_>) = corrections.into_iter().partition(|(_, place)| *place == Place::Local);
         self.adjust_local(local.into_iter().map(|(check, _)| check).collect());
         let stored: Vec<Check> = stored.into_iter().map(|(check, _)| check).collect();
-        match &self.store {
-            _ if stored.is_empty() => {}
-            Store::Memory(memory) => drop(memory.run_now(Op::Adjust, &stored)),
-            store => {
-                let (store, call) = (store.clone(), Call::begin(self));
-                spawn_local(async move {
-                    bring(&store, stored, &call.0.retired).await;
-                    drop(call);
-                });
-            }
+        if !stored.is_empty() && self.store.run_at_once(Op::Adjust, &stored).is_none() {
+            let (store, call) = (self.store.clone(), Call::begin(self));
+            spawn_local(async move {
+                bring(&store, stored, &call.0.retired).await;
+                drop(call);
+            });
         }
     }
 
@@ -169,21 +158,24 @@ impl Desk {
         if !turns.keep(check) {
             return;
         }
-        let memory = match (place, &self.store) {
-            (Place::Local, _) => &self.local,
-            (Place::Store, Store::Memory(memory)) => memory,
-            (Place::Store, _) => {
-                let (desk, call) = (self.clone(), Call::begin(self));
-                spawn_local(async move {
-                    desk.bring_turns(&key).await;
-                    drop(call);
-                });
-                return;
-            }
+        let now_ms = match place {
+            Place::Local => Some(self.local.now_ms()),
+            Place::Store => self.store.now_at_once(),
         };
-        let brought = turns.take(&key, memory.now_ms());
-        let decision = memory.run_now(Op::Adjust, &brought);
-        turns.settle(&key, brought, Some(&decision));
+        let Some(now_ms) = now_ms else {
+            let (desk, call) = (self.clone(), Call::begin(self));
+            spawn_local(async move {
+                desk.bring_turns(&key).await;
+                drop(call);
+            });
+            return;
+        };
+        let brought = turns.take(&key, now_ms);
+        let decision = match place {
+            Place::Local => Some(self.local.run_now(Op::Adjust, &brought)),
+            Place::Store => self.store.run_at_once(Op::Adjust, &brought),
+        };
+        turns.settle(&key, brought, decision.as_ref());
     }
 
     async fn bring_turns(&self, key: &str) {
@@ -191,12 +183,12 @@ impl Desk {
         loop {
             // Requests that are turned away together come together.
             yield_now().await;
-            let brought = turns.take(key, clock::now_ms());
+            let brought = Rc::new(turns.take(key, clock::now_ms()));
             let outcome = match brought.is_empty() {
                 true => None,
-                false => self.store.run(Op::Adjust, brought.clone()).await.ok(),
+                false => self.store.adjust(&brought).await.ok(),
             };
-            if !turns.settle(key, brought, outcome.as_ref()) {
+            if !turns.settle(key, Rc::unwrap_or_clone(brought), outcome.as_ref()) {
                 return;
             }
         }
@@ -262,9 +254,11 @@ fn every(check: &Check) -> Option<Duration> {
 
 /// Brings corrections to the store, and those that may be made again until they have happened or
 /// have become pointless.
-async fn bring(store: &Store, mut checks: Vec<Check>, retired: &Cell<bool>) {
+async fn bring(store: &Store, checks: Vec<Check>, retired: &Cell<bool>) {
     let since = Instant::now();
-    while let Err(StoreError { kind, checks: mut failed }) = store.run(Op::Adjust, checks).await {
+    let mut checks = Rc::new(checks);
+    while let Err(kind) = store.adjust(&checks).await {
+        let mut failed = Rc::unwrap_or_clone(checks);
         let alone = failed.len() == 1;
         failed.retain(|check| match check.rule.lease_ms().and_then(|life_ms| u64::try_from(life_ms).ok()) {
             // A renewal comes again by itself.
@@ -277,7 +271,7 @@ async fn bring(store: &Store, mut checks: Vec<Check>, retired: &Cell<bool>) {
         if failed.is_empty() {
             return;
         }
-        checks = failed;
+        checks = Rc::new(failed);
         sleep(AGAIN).await;
     }
 }

@@ -1,19 +1,15 @@
 //! The door to all limits: gathers what each limit has to say to a request, asks the store once,
 //! and decides without it when it is away. One per worker, made by its view.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
 
-use prometheus::IntCounter;
 use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 
 use super::answer::{Answer, NEVER};
 use super::chain::{self, Ask};
-use super::decision::{Check, Decision, ErrorKind, Op, Role, StoreError};
-use super::denials::{Asked, Denials};
+use super::decision::{Check, Decision, ErrorKind, Op, Role, Shares, StoreError};
 use super::desk::{Call, Desk, Place};
 use super::held::Held;
 use super::key::Missing;
@@ -24,17 +20,13 @@ use super::source::{Ambiguous, Facts, Values};
 use super::standing::Standing;
 use super::store::Store;
 use super::store::memory::Memory;
-use super::store::redis::Redis;
-use super::store::redis::lane::Shares;
+use super::store::once::{Mark, Use};
 use super::verdict::{Checked, Outcome, Verdict};
 use crate::metrics::{Gateways, Metrics};
 
 /// A worker's way to limit decisions.
 pub struct Limiter {
     desk: Rc<Desk>,
-    /// Refusals by Redis that need not be asked for again.
-    denials: Rc<RefCell<Denials>>,
-    denials_used: IntCounter,
     gateways: Arc<Gateways>,
     prefix: String,
 }
@@ -59,8 +51,6 @@ impl Limiter {
                 || Desk::new(store, local.clone(), metrics.gateways.clone()),
                 |previous| previous.desk.clone(),
             ),
-            denials: Rc::default(),
-            denials_used: metrics.store_denial_cache_hits.clone(),
             gateways: metrics.gateways.clone(),
             prefix: prefix.to_owned(),
         }
@@ -119,8 +109,7 @@ impl Limiter {
         if verdict.refused || checks.is_empty() {
             return verdict;
         }
-        let cached = op == Op::Take && matches!(self.desk.store, Store::Redis(_));
-        if !(cached && self.known_to_refuse(&mut verdict, &indexes, &checks)) {
+        if op == Op::Peek || !self.known_to_refuse(&mut verdict, &indexes, &checks) {
             self.ask_store(op, &mut verdict, &indexes, checks, hold).await;
         }
         for (index, rule) in own {
@@ -189,15 +178,9 @@ impl Limiter {
         self.desk.local.now_ms()
     }
 
-    /// Whether other gateways use the same state.
-    pub fn is_shared(&self) -> bool {
-        !matches!(self.desk.store, Store::Memory(_))
-    }
-
-    /// One check, answered by the store alone: for those who manage state.
-    pub async fn run(&self, op: Op, check: Check) -> Result<Answer, ErrorKind> {
-        let decision = self.desk.store.run(op, vec![check]).await.map_err(|error| error.kind)?;
-        decision.answers.first().copied().ok_or(ErrorKind::Reply)
+    /// The store alone: for those who manage state.
+    pub fn store(&self) -> &Store {
+        &self.desk.store
     }
 
     /// The same on the stand-in's state.
@@ -205,8 +188,13 @@ impl Limiter {
         self.desk.local.run_now(op, &[check]).answers.first().copied()
     }
 
+    /// The same of a mark that can be made once.
+    pub fn once_local(&self, mark: Mark) -> Use {
+        self.desk.local.once(mark, self.memory_ms())
+    }
+
     fn known_to_refuse(&self, verdict: &mut Verdict, indexes: &[usize], checks: &[Check]) -> bool {
-        let known = self.denials.borrow_mut().known(checks, Instant::now());
+        let known = self.desk.store.known_refusals(checks);
         verdict.refused = !known.is_empty();
         verdict.checks.extend(known.into_iter().map(|(i, answer)| Checked {
             limit: indexes[i],
@@ -214,43 +202,35 @@ impl Limiter {
             standing: Standing::InForce,
             own: None,
         }));
-        if verdict.refused {
-            self.denials_used.inc();
-        }
         verdict.refused
     }
 
     async fn run_all(&self, op: Op, checks: Vec<Check>, hold: bool) -> Result<Taken, StoreError> {
         let watched = hold && op == Op::Take && checks.iter().any(may_hold);
-        match &self.desk.store {
-            Store::Memory(memory) => {
-                let decision = memory.run_now(op, &checks);
+        match self.desk.store.run_at_once(op, &checks) {
+            Some(decision) => {
                 let held = if watched { held(&self.desk, checks, &decision, Place::Store) } else { None };
                 Ok((decision, held))
             }
-            // In boxes: a decision in memory, and a request without one, keep no room for them.
-            Store::Redis(redis) if watched => Box::pin(self.take_for_good(redis.clone(), checks)).await,
-            Store::Redis(redis) => {
-                Box::pin(ask_redis(redis, op, Rc::new(checks), &self.denials, &self.desk, false)).await
-            }
-            Store::Timeline(timeline) => Ok((timeline.run(op, checks), None)),
+            None if watched => self.take_for_good(checks).await,
+            None => ask(&self.desk, op, Rc::new(checks), false).await,
         }
     }
 
     /// Takes even if the request goes away meanwhile, so that what it holds is given back.
-    async fn take_for_good(&self, redis: Rc<Redis>, checks: Vec<Check>) -> Result<Taken, StoreError> {
+    async fn take_for_good(&self, checks: Vec<Check>) -> Result<Taken, StoreError> {
         let (reply, answer) = oneshot::channel();
-        let (desk, denials, call) = (self.desk.clone(), self.denials.clone(), Call::begin(&self.desk));
+        let (desk, call) = (self.desk.clone(), Call::begin(&self.desk));
         let checks = Rc::new(checks);
-        let (asked, asker) = (checks.clone(), redis.clone());
+        let asked = checks.clone();
         spawn_local(async move {
             // What nobody takes is dropped, and settles itself.
-            let _ = reply.send(ask_redis(&asker, Op::Take, asked, &denials, &desk, true).await);
+            let _ = reply.send(ask(&desk, Op::Take, asked, true).await);
             drop(call);
         });
         answer.await.unwrap_or_else(|_| {
             // The task failed; what it has charged is not known.
-            redis.count(ErrorKind::Internal);
+            self.desk.store.count(ErrorKind::Internal);
             self.desk.release(&checks);
             Err(StoreError { kind: ErrorKind::Internal, checks: Rc::unwrap_or_clone(checks) })
         })
@@ -306,21 +286,9 @@ impl Limiter {
 }
 
 /// `watch`: what is charged there is held until the request ends.
-async fn ask_redis(
-    redis: &Redis,
-    op: Op,
-    checks: Shares,
-    denials: &RefCell<Denials>,
-    desk: &Rc<Desk>,
-    watch: bool,
-) -> Result<Taken, StoreError> {
-    let asked = Asked::at(Instant::now());
-    match redis.ask(op, &checks).await {
+async fn ask(desk: &Rc<Desk>, op: Op, checks: Shares, watch: bool) -> Result<Taken, StoreError> {
+    match desk.store.decide(op, &checks).await {
         Ok(decision) => {
-            if op == Op::Take && !decision.admitted {
-                let lasting = |check: &Check| !desk.may_be_reserved(check);
-                denials.borrow_mut().learn_all(&checks, &decision, asked, lasting);
-            }
             let held = match watch {
                 true => held(desk, Rc::unwrap_or_clone(checks), &decision, Place::Store),
                 false => None,

@@ -9,7 +9,6 @@ pub mod answer;
 mod chain;
 pub mod clock;
 pub mod decision;
-pub mod denials;
 pub(crate) mod desk;
 pub(crate) mod held;
 pub(crate) mod jwt;

@@ -46,6 +46,10 @@ pub struct Overrides {
 /// Fields and values of the hash.
 pub type Raw = BTreeMap<Vec<u8>, Vec<u8>>;
 
+/// What a look at a hash found, or what is wrong with it; the outer error: the store gave no answer, and
+/// why.
+pub type Found = Result<Result<Raw, String>, String>;
+
 /// Of one limit in the config, and of one live.
 pub const ENTRIES_MAX: usize = 10_000;
 /// Distinct places of stars in one table: each costs a probe.

@@ -8,7 +8,6 @@ use http::{Method, StatusCode};
 use crate::config::Config;
 use crate::limit::limits::{Limit, Mode, OnError};
 use crate::limit::source::Repeated;
-use crate::limit::store::settings::StoreKind;
 use crate::limit::{Checked, Outcome, Standing};
 use crate::metrics::{Decision, LimitRecord, Reason, RouteRecord};
 use crate::route::Route;
@@ -38,8 +37,8 @@ impl LimitHandles {
         if !route.allow.is_empty() || limit.after.is_some() {
             want(Decision::Bypass);
         }
-        match (&config.store.kind, limit.on_error) {
-            (StoreKind::Memory, _) => {}
+        match (config.store.is_shared(), limit.on_error) {
+            (false, _) => {}
             (_, OnError::Open) => want(Decision::ErrorOpen),
             (_, OnError::Local) => {
                 want(Decision::LocalAllow);

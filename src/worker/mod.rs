@@ -32,7 +32,7 @@ use crate::http::context::{Common, Local};
 use crate::http::deadline::TICK;
 use crate::http::downstream::hop::Via;
 use crate::http::downstream::inspect::Inspector;
-use crate::limit::store::memory::Memory;
+use crate::limit::store::Stores;
 use crate::limit::store::settings::StoreSettings;
 use crate::metrics::Metrics;
 use crate::net::ListenAddr;
@@ -66,12 +66,12 @@ impl Workers {
     ///
     /// # Errors
     /// When the system refuses a thread or an event queue.
-    pub fn start(count: usize, current: &Current, metrics: &Metrics, memory: &Arc<Memory>) -> io::Result<Workers> {
+    pub fn start(count: usize, current: &Current, metrics: &Metrics, stores: &Stores) -> io::Result<Workers> {
         let (access_log, log_writer) = AccessLog::start(metrics.access_log_dropped.clone())?;
         let common = Common {
             current: current.clone(),
             metrics: metrics.clone(),
-            memory: memory.clone(),
+            stores: stores.clone(),
             via: Via::new(rand::random()),
             access_log,
             waiting: Arc::default(),

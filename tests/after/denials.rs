@@ -7,9 +7,9 @@ use rand::Rng;
 use sluicegate::limit::algo::NAMES;
 use sluicegate::limit::answer::NEVER;
 use sluicegate::limit::decision::{Check, Op};
-use sluicegate::limit::denials::{Asked, Denials, ENTRIES_MAX, given_back};
 use sluicegate::limit::limits::{Limit, Mode};
 use sluicegate::limit::store::memory::Memory;
+use sluicegate::limit::store::redis::denials::{Denials, ENTRIES_MAX, Recalls};
 
 use crate::stores::{RedisServer, bucket, check, limit, random_rule, seeded};
 use crate::support::PATIENCE;
@@ -95,7 +95,8 @@ fn nothing_is_refused_that_the_store_would_admit() {
     // Windows of the calendar are too long to pass in a walk.
     let names: Vec<&str> = NAMES.iter().copied().filter(|name| *name != "calendar").collect();
     for round in 0..300 {
-        let (store, mut denials) = (Memory::new(100_000), Denials::default());
+        let (store, recalls) = (Memory::new(100_000), Recalls::default());
+        let mut denials = Denials::new(recalls.clone());
         let base = Instant::now();
         let mut limits: Vec<Arc<Limit>> = (0..3).map(|i| rule_of(names[(round + i) % names.len()], i, rng)).collect();
         let mut seen = vec![limits[0].rule.clone()];
@@ -125,10 +126,10 @@ fn nothing_is_refused_that_the_store_would_admit() {
                 let op = if rng.random_bool(0.5) { Op::Reset } else { Op::Adjust };
                 let back: Vec<Check> = checks.iter().map(|check| Check { cost: -3, ..check.clone() }).collect();
                 store.run(op, &back, now_us / 1000);
-                given_back();
+                recalls.add();
                 continue;
             }
-            let refused = denials.known(&checks, at(now_us));
+            let refused = denials.known(&checks, || at(now_us));
             if !refused.is_empty() {
                 known += 1;
                 let decision = store.run(Op::Peek, &checks, now_us / 1000);
@@ -142,7 +143,7 @@ fn nothing_is_refused_that_the_store_would_admit() {
                 }
                 continue;
             }
-            let asked = Asked::at(at(now_us));
+            let asked = denials.asked(at(now_us));
             now_us += rng.random_range(0..3000);
             let decision = store.run(Op::Take, &checks, now_us / 1000);
             now_us += rng.random_range(0..3000);
@@ -167,24 +168,19 @@ fn rule_of(name: &str, number: usize, rng: &mut rand::rngs::StdRng) -> Arc<Limit
 
 #[test]
 fn what_is_remembered_is_bounded() {
-    let mut denials = Denials::default();
+    let mut denials = Denials::new(Recalls::default());
     let store = Memory::new(1_000_000);
     let one = limit("one", bucket(1, 1), Mode::Enforce);
-    // What other tests give back meanwhile makes it forget all.
-    for _ in 0..20 {
-        let (asked, now) = (Asked::at(Instant::now()), Instant::now());
-        let checks: Vec<Check> = (0..ENTRIES_MAX * 3).map(|i| check(&one, &i.to_string(), 2)).collect();
-        for check in &checks {
-            let answer = store.run(Op::Take, std::slice::from_ref(check), 1_795_000_000_000).answers[0];
-            denials.learn(check, answer, asked, now);
-            assert!(denials.len() <= ENTRIES_MAX);
-        }
-        let known = checks.chunks(1).filter(|check| !denials.known(check, now).is_empty()).count();
-        if (known, denials.len()) == (ENTRIES_MAX, ENTRIES_MAX) {
-            // The one learned last is among them.
-            assert!(!denials.known(&checks[checks.len() - 1..], now).is_empty());
-            return;
-        }
+    let now = Instant::now();
+    let asked = denials.asked(now);
+    let checks: Vec<Check> = (0..ENTRIES_MAX * 3).map(|i| check(&one, &i.to_string(), 2)).collect();
+    for check in &checks {
+        let answer = store.run(Op::Take, std::slice::from_ref(check), 1_795_000_000_000).answers[0];
+        denials.learn(check, answer, asked, now);
+        assert!(denials.len() <= ENTRIES_MAX);
     }
-    panic!("less than {ENTRIES_MAX} refusals are remembered");
+    let known = checks.chunks(1).filter(|check| !denials.known(check, || now).is_empty()).count();
+    assert_eq!((known, denials.len()), (ENTRIES_MAX, ENTRIES_MAX));
+    // The one learned last is among them.
+    assert!(!denials.known(&checks[checks.len() - 1..], || now).is_empty());
 }

@@ -190,13 +190,11 @@ fn workers_that_meet_at_a_key_do_not_turn_its_clock_back() {
         let since = Instant::now();
         let hammer = || {
             let store = Store::Memory(memory.clone());
-            crate::stores::worker(async {
-                let mut admitted = 0;
-                while since.elapsed() < Duration::from_millis(700) {
-                    admitted += u128::from(store.run(Op::Take, vec![one.clone()]).await.unwrap().admitted);
-                }
-                admitted
-            })
+            let mut admitted = 0;
+            while since.elapsed() < Duration::from_millis(700) {
+                admitted += u128::from(store.run_at_once(Op::Take, std::slice::from_ref(&one)).unwrap().admitted);
+            }
+            admitted
         };
         let admitted: u128 = std::thread::scope(|scope| {
             let threads = [(); 4].map(|()| scope.spawn(hammer));

@@ -455,7 +455,12 @@ fn a_cluster_asks_for_a_login_and_for_nodes() {
     worker(async {
         let metrics = Metrics::new().unwrap();
         let url = node.url().replace("redis://", "redis+cluster://:wrong@");
-        let redis = sluicegate::limit::store::redis::Redis::connect(&crate::stores::settings(DEADLINE), &url, &metrics);
+        let redis = sluicegate::limit::store::redis::Redis::connect(
+            &crate::stores::settings(DEADLINE),
+            &url,
+            &metrics,
+            &Default::default(),
+        );
         let one = limit("one", window(9), Mode::Enforce);
         let until = Instant::now() + PATIENT;
         while kind(&redis, &one).await != Err(ErrorKind::Denied) {

@@ -111,7 +111,7 @@ fn wrong_names_and_passwords_find_no_master() {
             (SENTINEL_PASSWORD, "wrong", ErrorKind::Denied),
         ] {
             let metrics = Metrics::new().unwrap();
-            let redis = Redis::connect(&settings(DEADLINE), &url.replace(right, wrong), &metrics);
+            let redis = Redis::connect(&settings(DEADLINE), &url.replace(right, wrong), &metrics, &Default::default());
             let one = limit("one", window(9), Mode::Enforce);
             let since = Instant::now();
             while kind(&redis, &one).await != Err(expected) {

@@ -37,7 +37,8 @@ fn a_trusted_server_and_a_known_client_meet() {
         let client = ca.issue(&[], "gateway");
         for host in ["localhost", "127.0.0.1"] {
             let metrics = Metrics::new().unwrap();
-            let redis = Redis::connect(&with(files(&ca, Some(&client))), &server.url(host), &metrics);
+            let redis =
+                Redis::connect(&with(files(&ca, Some(&client))), &server.url(host), &metrics, &Default::default());
             answers(&redis).await;
             assert_eq!(metrics.store_up.get(), 1);
         }
@@ -79,7 +80,7 @@ fn whoever_is_not_trusted_is_named_and_not_asked() {
         let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
         let work = async {
             let metrics = Metrics::new().unwrap();
-            let redis = Redis::connect(&with(files), &url, &metrics);
+            let redis = Redis::connect(&with(files), &url, &metrics, &Default::default());
             let one = limit("one", window(9), Mode::Enforce);
             until("it is logged", || log.0.lock().unwrap().windows(8).any(|words| words == b"on_error")).await;
             for _ in 0..20 {
@@ -108,10 +109,10 @@ fn new_connections_use_new_certificates() {
     worker(async {
         let metrics = Metrics::new().unwrap();
         let client = [old.issue(&[], "gateway"), new.issue(&[], "gateway")];
-        let redis = Rc::new(Redis::connect(&with(files(&old, Some(&client[0]))), &url, &metrics));
+        let redis = Rc::new(Redis::connect(&with(files(&old, Some(&client[0]))), &url, &metrics, &Default::default()));
         answers(&redis).await;
         let one = limit("one", window(1_000_000), Mode::Enforce);
-        redis.set_tls(&Tls::new(files(&new, Some(&client[1]))).unwrap());
+        redis.follow(&Tls::new(files(&new, Some(&client[1]))).unwrap(), &Default::default());
         assert!(kind(&redis, &one).await.unwrap().admitted, "the connection at hand goes on");
 
         let pair = new.issue(&["localhost"], "server");

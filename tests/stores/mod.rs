@@ -296,7 +296,7 @@ pub fn worker<T>(work: impl Future<Output = T>) -> T {
 
 /// A handle that has connected.
 pub async fn connected(url: &str, metrics: &Metrics, deadline: Duration) -> Redis {
-    let redis = Redis::connect(&settings(deadline), url, metrics);
+    let redis = Redis::connect(&settings(deadline), url, metrics, &Default::default());
     recovered(&redis).await;
     redis
 }

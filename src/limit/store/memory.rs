@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arc_swap::ArcSwap;
 use prometheus::IntCounter;
 
+use super::once::{Mark, Marks, Use};
 use super::partition::{ByHash, Entry, Hashed, Partition, Room};
 use super::shares::{SHARE_MIN, Share, Shares};
 use crate::limit::algo::{Rule, State, Step};
@@ -22,6 +23,7 @@ pub struct Memory {
     hasher: RandomState,
     shares: ArcSwap<Shares>,
     clock: Steady,
+    marks: Mutex<Marks>,
 }
 
 /// By the id of the limit.
@@ -59,6 +61,7 @@ impl Memory {
             hasher: RandomState::new(),
             shares: ArcSwap::from_pointee(Shares::undivided(max_keys)),
             clock: Steady::start(),
+            marks: Mutex::default(),
         }
     }
 
@@ -84,6 +87,11 @@ impl Memory {
     /// The clock that all decisions but those of calendars go by.
     pub fn now_ms(&self) -> i64 {
         self.clock.now_ms()
+    }
+
+    /// Makes a mark that can be made once, as long as this process lives.
+    pub fn once(&self, mark: Mark, now_ms: i64) -> Use {
+        self.marks.lock().unwrap_or_else(PoisonError::into_inner).note(mark, now_ms)
     }
 
     /// Runs `op` on all `checks` at `now_ms`.

@@ -20,6 +20,11 @@ pub struct StoreSettings {
 }
 
 impl StoreSettings {
+    /// Whether other gateways use the same state.
+    pub fn is_shared(&self) -> bool {
+        self.kind != StoreKind::Memory
+    }
+
     /// Whether a handle made for `self` serves `other` too, once it has the other's TLS.
     pub fn same_but_tls(&self, other: &StoreSettings) -> bool {
         StoreSettings { tls: other.tls.clone(), max_keys: other.max_keys, ..self.clone() } == *other

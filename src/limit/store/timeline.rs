@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use super::memory::Memory;
+use super::once::{Mark, Use};
 use crate::limit::answer::Answer;
 use crate::limit::decision::{Check, Decision, Op, Role};
 use crate::limit::limits::Limit;
@@ -20,6 +21,14 @@ impl Timeline {
         let memory = Memory::new(max_keys);
         memory.divide(max_keys, limits, |_| None);
         Timeline { memory, now_ms: Cell::new(0), last: RefCell::new(None) }
+    }
+
+    pub fn now_ms(&self) -> i64 {
+        self.now_ms.get()
+    }
+
+    pub fn once(&self, mark: Mark, now_ms: i64) -> Use {
+        self.memory.once(mark, now_ms)
     }
 
     pub fn set_now(&self, now_ms: i64) {

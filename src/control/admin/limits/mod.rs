@@ -6,7 +6,6 @@ mod json;
 mod receipt;
 mod words;
 
-use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -17,16 +16,16 @@ use tokio::task::spawn_local;
 use crate::config::Config;
 use crate::control::link::Link;
 use crate::limit::algo::Rule;
-use crate::limit::algo::fixed_window::FixedWindow;
 use crate::limit::answer::{Answer, NEVER, Policy};
 use crate::limit::decision::{Check, ErrorKind, Op};
 use crate::limit::key::{COST_MAX, Cost};
 use crate::limit::limits::{Limit, Mode};
 use crate::limit::overrides::Budget;
+use crate::limit::store::once::{Mark, Use};
 use crate::limit::{Ask, Checked, Limiter, Outcome, Standing, Verdict, clock};
 use crate::snapshot::{Current, Reason};
 use asked::{Decision, Order};
-use receipt::{Receipt, Use, Used};
+use receipt::Receipt;
 use words::{Decider, Kept, Unasked};
 
 pub use json::Problem;
@@ -34,8 +33,6 @@ pub use json::Problem;
 pub struct Limits {
     current: Current,
     link: Rc<Link>,
-    /// Receipts of the store's charges, and of those made without it: each by its own clock.
-    used: [RefCell<Used>; 2],
 }
 
 /// Limits asked at once by one call: few enough that the last answer meets the store's deadline.
@@ -43,7 +40,7 @@ const AT_ONCE: usize = 128;
 
 impl Limits {
     pub fn new(current: Current, link: Rc<Link>) -> Limits {
-        Limits { current, link, used: Default::default() }
+        Limits { current, link }
     }
 
     pub fn list(&self) -> Value {
@@ -96,8 +93,8 @@ impl Limits {
         }
         let mut now = check.clone();
         now.cost = 0;
-        let now = limiter.run(Op::Peek, now).await.map_err(|kind| store_away(kind, ""))?;
-        let answer = limiter.run(Op::Peek, check).await.map_err(|kind| store_away(kind, ""))?;
+        let now = run(&limiter, Op::Peek, now).await.map_err(|kind| store_away(kind, ""))?;
+        let answer = run(&limiter, Op::Peek, check).await.map_err(|kind| store_away(kind, ""))?;
         let mut state = numbers(&Answer { remaining: now.remaining, reset_ms: now.reset_ms, ..answer }, policy);
         state["limit"] = name.into();
         state["state_key"] = key.into();
@@ -114,8 +111,7 @@ impl Limits {
         let key = check.key.clone();
         // What was used while the store was away goes as well.
         limiter.run_local(Op::Reset, check.clone());
-        limiter
-            .run(Op::Reset, check)
+        run(&limiter, Op::Reset, check)
             .await
             .map_err(|kind| store_away(kind, "; it is not known whether the key was reset"))?;
         Ok(json!({ "limit": name, "state_key": key, "reset": true }))
@@ -150,14 +146,7 @@ impl Limits {
         if receipt.names().is_none_or(|(_, algorithm)| algorithm != limit.rule.name()) {
             return Ok(Some(Kept::AlgorithmChanged));
         }
-        let used = &self.used[usize::from(receipt.local)];
-        let now_ms = match receipt.local {
-            true => limiter.memory_ms(),
-            false => clock_ms(limiter, limit)
-                .await
-                .map_err(|kind| store_away(kind, "; nothing was given back, the receipt is still good"))?,
-        };
-        match used.borrow_mut().note(receipt, now_ms) {
+        match use_up(limiter, receipt).await? {
             Use::First => {}
             Use::Again => return Ok(Some(Kept::Used)),
             Use::Expired => return Ok(Some(Kept::Expired)),
@@ -171,22 +160,7 @@ impl Limits {
             let changed = limiter.run_local(Op::Adjust, check).is_some_and(|answer| answer.admitted);
             return Ok((!changed).then_some(Kept::NothingCharged));
         }
-        if limiter.is_shared() {
-            let mark = limiter.run(Op::Take, mark(limit, receipt, now_ms)).await;
-            match mark {
-                Ok(answer) if answer.admitted => {}
-                Ok(_) => return Ok(Some(Kept::Used)),
-                Err(kind) => {
-                    if !kind.is_unsure() {
-                        used.borrow_mut().forget(receipt);
-                        return Err(store_away(kind, "; nothing was given back, the receipt is still good"));
-                    }
-                    return Err(store_away(kind, "; nothing was given back, the receipt may count as used"));
-                }
-            }
-        }
-        let answer = limiter
-            .run(Op::Adjust, check)
+        let answer = run(limiter, Op::Adjust, check)
             .await
             .map_err(|kind| store_away(kind, "; it is not known whether the refund happened, the receipt is used"))?;
         Ok((!answer.admitted).then_some(Kept::NothingCharged))
@@ -205,10 +179,10 @@ async fn answer(limiter: Rc<Limiter>, op: Op, decision: Decision) -> Value {
         });
         asks.push(ask);
     }
-    // Asked in front of the decision, in the same call: no receipt may outlive its charge.
+    // Asked in front of the decision, on the same connection: no receipt may outlive its charge.
     let clock_ms = async {
-        match limits.first() {
-            Some(limit) if op == Op::Take => clock_ms(&limiter, limit).await.ok(),
+        match op {
+            Op::Take => limiter.store().now().await.ok(),
             _ => None,
         }
     };
@@ -318,38 +292,39 @@ async fn give_back_units(limiter: &Limiter, mut check: Check) -> Result<Option<K
     let cost = check.cost;
     check.cost = 0;
     let now =
-        limiter.run(Op::Peek, check.clone()).await.map_err(|kind| store_away(kind, "; nothing was given back"))?;
+        run(limiter, Op::Peek, check.clone()).await.map_err(|kind| store_away(kind, "; nothing was given back"))?;
     check.cost = -cost;
     check.tag = now.receipt;
-    let answer = limiter
-        .run(Op::Adjust, check)
+    let answer = run(limiter, Op::Adjust, check)
         .await
         .map_err(|kind| store_away(kind, "; it is not known whether the refund happened"))?;
     Ok((!answer.admitted).then_some(Kept::NothingCharged))
 }
 
-/// The clock of the store, by which charges come back: that of gateways may be another. In Redis it
-/// is the start of a window that nobody has asked for yet.
-async fn clock_ms(limiter: &Limiter, limit: &Arc<Limit>) -> Result<i64, ErrorKind> {
-    if !limiter.is_shared() {
-        return Ok(limiter.memory_ms());
+/// Whether the receipt is used for the first time.
+async fn use_up(limiter: &Limiter, receipt: &Receipt) -> Result<Use, Problem> {
+    let mark = Mark { id: receipt.id, expires_ms: receipt.expires_ms };
+    if receipt.local {
+        return Ok(limiter.once_local(mark));
     }
-    let check = window(limit, "{clock}:clock", 0, 1, limiter.prefix());
-    limiter.run(Op::Peek, check).await.map(|answer| answer.receipt)
+    let good = |kind| store_away(kind, "; nothing was given back, the receipt is still good");
+    let now_ms = limiter.store().now().await.map_err(good)?;
+    limiter.store().once(mark, now_ms).await.map_err(|kind| match kind.is_unsure() {
+        true => store_away(kind, "; nothing was given back, the receipt may count as used"),
+        false => good(kind),
+    })
 }
 
-/// A used receipt, for all gateways to see: a limit of one for as long as the receipt is good.
-fn mark(limit: &Arc<Limit>, receipt: &Receipt, now_ms: i64) -> Check {
-    let Receipt { id, expires_ms, key, .. } = receipt;
-    let prefix = key.split_once(":{").map_or("", |(prefix, _)| prefix);
-    window(limit, &format!("{{receipt={id:032x}}}:receipt"), 1, (expires_ms - now_ms).max(1000), prefix)
-}
-
-/// A window of our own, for one in `window_ms`.
-fn window(limit: &Arc<Limit>, name: &str, cost: i64, window_ms: i64, prefix: &str) -> Check {
-    let mut check = Check::new(limit, format!("{prefix}:{name}:fixed_window"), cost);
-    check.rule = Arc::new(Rule::FixedWindow(FixedWindow { limit: 1, window_ms, clock: false }));
-    check
+/// One check, answered by the store alone.
+async fn run(limiter: &Limiter, op: Op, check: Check) -> Result<Answer, ErrorKind> {
+    let checks = Rc::new(vec![check]);
+    let store = limiter.store();
+    let decision = match op {
+        Op::Take | Op::Peek => store.decide(op, &checks).await?,
+        Op::Adjust => store.adjust(&checks).await?,
+        Op::Reset => store.reset(&checks).await?,
+    };
+    decision.answers.first().copied().ok_or(ErrorKind::Reply)
 }
 
 fn find<'c>(config: &'c Config, name: &str) -> Result<&'c Arc<Limit>, Problem> {

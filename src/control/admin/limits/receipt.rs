@@ -1,7 +1,6 @@
-//! Receipts: what a charge was, for whoever gives it back, and which of them were given back
-//! already. Called by the refund page and by the decisions that hand receipts out.
+//! Receipts: what a charge was, for whoever gives it back. Called by the refund page and by the decisions
+//! that hand receipts out.
 
-use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use sha2::{Digest, Sha256};
@@ -74,50 +73,6 @@ impl Receipt {
     }
 }
 
-/// The receipts used on this gateway. Bounded, and yet none is ever accepted twice: to forget one
-/// is to refuse all that expire no later.
-#[derive(Default)]
-pub struct Used {
-    ids: BTreeSet<(i64, u128)>,
-    /// Receipts that expire by then count as expired.
-    floor_ms: i64,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-pub enum Use {
-    First,
-    Again,
-    Expired,
-}
-
-/// Used receipts remembered.
-const USED_MAX: usize = 65_536;
-
-impl Used {
-    pub fn note(&mut self, receipt: &Receipt, now_ms: i64) -> Use {
-        if receipt.expires_ms <= now_ms.max(self.floor_ms) {
-            return Use::Expired;
-        }
-        // What is forgotten here stays refused, also by a clock that is set back.
-        self.floor_ms = self.floor_ms.max(now_ms);
-        self.ids = self.ids.split_off(&(now_ms, 0));
-        if !self.ids.insert((receipt.expires_ms, receipt.id)) {
-            return Use::Again;
-        }
-        if self.ids.len() > USED_MAX
-            && let Some((expires_ms, _)) = self.ids.pop_first()
-        {
-            self.floor_ms = self.floor_ms.max(expires_ms);
-        }
-        Use::First
-    }
-
-    /// Nothing came of it: it may be used again.
-    pub fn forget(&mut self, receipt: &Receipt) {
-        self.ids.remove(&(receipt.expires_ms, receipt.id));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,28 +97,5 @@ mod tests {
         assert_eq!(Receipt { who: "a".repeat(TOKEN_MAX / 2), ..receipt }.token(), None);
         assert_eq!(Receipt::read(&"\u{e9}".repeat(40)), None);
         assert_eq!(Receipt::read(&"+1".repeat(40)), None);
-    }
-
-    #[test]
-    fn a_receipt_counts_once_until_it_expires() {
-        let mut used = Used::default();
-        assert_eq!(used.note(&receipt(1, 100), 99), Use::First);
-        assert_eq!(used.note(&receipt(1, 100), 99), Use::Again);
-        assert_eq!(used.note(&receipt(2, 100), 99), Use::First);
-        assert_eq!(used.note(&receipt(1, 100), 100), Use::Expired);
-        used.note(&receipt(3, 300), 200);
-        assert_eq!(used.ids.len(), 1, "expired ones are forgotten");
-        used.forget(&receipt(3, 300));
-        assert_eq!(used.note(&receipt(3, 300), 200), Use::First);
-    }
-
-    #[test]
-    fn what_had_to_be_forgotten_is_not_accepted_again() {
-        let mut used = Used::default();
-        let all: Vec<Receipt> =
-            (0..).zip(1000..).take(USED_MAX + 10).map(|(id, expires_ms)| receipt(id, expires_ms)).collect();
-        assert!(all.iter().all(|receipt| used.note(receipt, 1) == Use::First));
-        assert_eq!(used.ids.len(), USED_MAX);
-        assert!(all.iter().all(|receipt| used.note(receipt, 1) != Use::First));
     }
 }

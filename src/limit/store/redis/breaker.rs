@@ -51,7 +51,7 @@ impl Default for Breaker {
 }
 
 impl Breaker {
-    /// Whether a decision that comes now need not even queue.
+    /// Whether a decision that comes `now` need not even queue.
     pub fn refuses(&self, now: Instant) -> bool {
         match self.state {
             State::Closed { .. } => false,

@@ -9,14 +9,14 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use super::address::Addr;
-use super::lane::{Context, Fault, Shares};
+use super::lane::{Context, Fault};
 use super::map::Node;
 use super::nodes::Nodes;
 use super::revive::revive;
 use super::slot::{self, slot_of};
 use super::spread;
 use crate::limit::answer::Answer;
-use crate::limit::decision::{Decision, ErrorKind, Op};
+use crate::limit::decision::{Decision, ErrorKind, Op, Shares};
 
 pub struct Cluster {
     pub nodes: Rc<Nodes>,

@@ -53,9 +53,9 @@ impl Health {
         }
     }
 
-    /// Why a decision that comes now is not even queued.
-    pub fn refusal(&self) -> Option<ErrorKind> {
-        self.down.get().or_else(|| self.breaker.borrow().refuses(Instant::now()).then_some(ErrorKind::BreakerOpen))
+    /// Why a decision that comes `now` is not even queued.
+    pub fn refusal(&self, now: Instant) -> Option<ErrorKind> {
+        self.down.get().or_else(|| self.breaker.borrow().refuses(now).then_some(ErrorKind::BreakerOpen))
     }
 
     /// Asks to make a call.

@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::denials::Recalls;
 use super::dial::Dialer;
 use super::health::Health;
 use super::link::Link;
@@ -19,14 +20,11 @@ use super::queue::{Queue, Waiting};
 use super::revive::revive;
 use super::sentinel::Target;
 use super::wire::{self, Redirect};
-use crate::limit::decision::{Check, Decision, ErrorKind, Op};
+use crate::limit::decision::{Decision, ErrorKind, Op, Shares};
 use crate::metrics::Metrics;
 
 /// Decisions that may wait for a call to one server; more are not queued.
 pub const QUEUE_MAX: usize = 4096;
-
-/// The checks of one decision, shared by those who wait and those who send.
-pub type Shares = Rc<Vec<Check>>;
 
 pub struct Lane {
     queue: Rc<Queue>,
@@ -42,6 +40,7 @@ pub struct Context {
     pub dialer: Dialer,
     pub deadline: Duration,
     pub metrics: Metrics,
+    pub recalls: Recalls,
 }
 
 /// Why a server gave no answer.
@@ -98,11 +97,12 @@ impl Lane {
     }
 
     pub async fn ask(&self, op: Op, checks: &Shares, way: Way) -> Result<Decision, Fault> {
-        if let Some(kind) = self.health.refusal() {
+        let since = Instant::now();
+        if let Some(kind) = self.health.refusal(since.into_std()) {
             return Err(Fault::Failed(kind));
         }
         let (reply, answer) = oneshot::channel();
-        let waiting = Waiting { op, checks: checks.clone(), way, since: Instant::now(), reply };
+        let waiting = Waiting { op, checks: checks.clone(), way, since, reply };
         if !self.queue.push(waiting) {
             return Err(Fault::Failed(ErrorKind::Overloaded));
         }

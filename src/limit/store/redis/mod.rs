@@ -8,8 +8,10 @@
 pub mod address;
 mod breaker;
 mod cluster;
+pub mod denials;
 mod dial;
 mod gateways;
+mod hashes;
 mod health;
 mod ints;
 pub mod lane;
@@ -26,33 +28,51 @@ mod spread;
 pub mod tls;
 pub mod wire;
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ::redis::{Cmd, RedisResult, Value};
 use prometheus::IntCounter;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::limit::decision::{Check, Decision, ErrorKind, Op, StoreError};
+use crate::limit::answer::Answer;
+use crate::limit::decision::{Check, Decision, ErrorKind, Op, Shares, StoreError};
+use crate::limit::limits::LimitTable;
+use crate::limit::overrides::Found;
+use crate::limit::store::once::{Mark, Marks, Use};
 use crate::limit::store::settings::StoreSettings;
 use crate::metrics::Metrics;
 use address::{Address, Form};
 use cluster::Cluster;
+use denials::{Asked, Denials, Recalls};
 use dial::Dialer;
 use health::Health;
-use lane::{Context, Fault, Lane, Shares, Way};
+use lane::{Context, Fault, Lane, Way};
 use sentinel::{Sentinels, Target};
 use tls::Tls;
 
 /// Longest wait for the first attempts to connect: as long as one may take.
 const FIRST_CONNECT: Duration = link::CONNECT_TIMEOUT;
+/// A mark is kept this long at least, whatever the clocks say.
+const MARK_MIN_MS: i64 = 1000;
 
 /// A worker's way to Redis; lives in the worker's runtime.
 pub struct Redis {
     servers: Rc<Servers>,
     tls: Arc<Mutex<Tls>>,
+    prefix: String,
+    deadline: Duration,
+    /// Those in force.
+    limits: RefCell<Arc<LimitTable>>,
+    /// Refusals that need not be asked for again.
+    denials: RefCell<Denials>,
+    denials_used: IntCounter,
+    recalls: Recalls,
+    /// Made through this handle.
+    marks: RefCell<Marks>,
     errors: Vec<IntCounter>,
     /// Ends with the handle.
     _report: JoinSet<()>,
@@ -68,10 +88,11 @@ enum Servers {
 
 impl Redis {
     /// Returns at once and connects in the background. The URL may hold a password and is not logged.
-    pub fn connect(settings: &StoreSettings, url: &str, metrics: &Metrics) -> Redis {
+    /// `recalls` is that of all handles of the process.
+    pub fn connect(settings: &StoreSettings, url: &str, metrics: &Metrics, recalls: &Recalls) -> Redis {
         let tls = Arc::new(Mutex::new(settings.tls.clone()));
         let servers = match Address::parse(url) {
-            Ok(address) => servers(address, settings, &tls, metrics),
+            Ok(address) => servers(address, settings, &tls, metrics, recalls),
             Err(mistake) => {
                 let health = Health::new(metrics);
                 health.set_down(ErrorKind::Disconnected, mistake.what);
@@ -82,7 +103,19 @@ impl Redis {
         let (asked, key) = (servers.clone(), format!("{}:gateways", settings.prefix));
         let claim = metrics.gateways.claim();
         report.spawn_local(async move { gateways::report(async |cmd| asked.send(&key, cmd).await, &key, claim).await });
-        Redis { servers, tls, errors: lane::counters(metrics), _report: report }
+        Redis {
+            servers,
+            tls,
+            prefix: settings.prefix.clone(),
+            deadline: settings.deadline,
+            limits: RefCell::default(),
+            denials: RefCell::new(Denials::new(recalls.clone())),
+            denials_used: metrics.store_denial_cache_hits.clone(),
+            recalls: recalls.clone(),
+            marks: RefCell::default(),
+            errors: lane::counters(metrics),
+            _report: report,
+        }
     }
 
     /// Waits until it is known whether the servers can be reached, or for `FIRST_CONNECT`.
@@ -104,9 +137,20 @@ impl Redis {
         self.servers.send(key, cmd).await
     }
 
-    /// For connections made from now on.
-    pub fn set_tls(&self, tls: &Tls) {
+    /// Another config is in force: `tls` is for connections made from now on.
+    pub fn follow(&self, tls: &Tls, limits: &Arc<LimitTable>) {
         *self.tls.lock().unwrap_or_else(PoisonError::into_inner) = tls.clone();
+        *self.limits.borrow_mut() = limits.clone();
+        self.denials.borrow_mut().clear();
+    }
+
+    /// The checks that are known to be refused, with the answers that the servers would give.
+    pub fn known_refusals(&self, checks: &[Check]) -> Vec<(usize, Answer)> {
+        let known = self.denials.borrow_mut().known(checks, Instant::now);
+        if !known.is_empty() {
+            self.denials_used.inc();
+        }
+        known
     }
 
     /// Runs `op` on all `checks` together. After [`ErrorKind::Timeout`] and
@@ -119,16 +163,68 @@ impl Redis {
 
     /// The same for a caller who needs the checks afterwards.
     pub async fn ask(&self, op: Op, checks: &Shares) -> Result<Decision, ErrorKind> {
+        let asked = self.denials.borrow().asked(Instant::now());
         let outcome = self.ask_servers(op, checks).await;
-        if let Err(kind) = &outcome {
-            self.count(*kind);
+        match &outcome {
+            Err(kind) => self.count(*kind),
+            Ok(decision) if op == Op::Take && !decision.admitted => self.learn(checks, decision, asked),
+            Ok(_) => {}
+        }
+        if matches!(op, Op::Adjust | Op::Reset) && checks.iter().any(denials::fit) {
+            self.recalls.add();
         }
         outcome
     }
 
-    /// Whether limits of different keys may be apart, so that they are charged one after another.
-    pub fn is_cluster(&self) -> bool {
-        matches!(*self.servers, Servers::Cluster(_))
+    fn learn(&self, checks: &[Check], decision: &Decision, asked: Asked) {
+        let limits = self.limits.borrow();
+        let is_cluster = matches!(*self.servers, Servers::Cluster(_));
+        // There what a decision over several slots has charged may be given back before its time.
+        let lasting = |check: &Check| !(is_cluster && limits.is_among_others(&check.limit.name));
+        self.denials.borrow_mut().learn_all(checks, decision, asked, lasting);
+    }
+
+    /// The clock of a server, of a cluster always that of the same slot, in ms.
+    pub async fn now(&self) -> Result<i64, ErrorKind> {
+        let key = format!("{}:{{clock}}:clock", self.prefix);
+        let time = self.answer(&key, &::redis::cmd("TIME")).await?;
+        let (seconds, micros): (i64, i64) = ::redis::from_redis_value(time).map_err(|_| ErrorKind::Reply)?;
+        Ok(seconds.saturating_mul(1000).saturating_add(micros / 1000))
+    }
+
+    /// Makes the mark for all gateways to see. Here it is remembered too: a server may forget.
+    pub async fn once(&self, mark: Mark, now_ms: i64) -> Result<Use, ErrorKind> {
+        let here = self.marks.borrow_mut().note(mark, now_ms);
+        if here != Use::First {
+            return Ok(here);
+        }
+        let key = format!("{}:{{receipt={:032x}}}:receipt", self.prefix, mark.id);
+        let mut set = ::redis::cmd("SET");
+        set.arg(&key).arg(1).arg("NX").arg("PX").arg((mark.expires_ms - now_ms).max(MARK_MIN_MS));
+        match self.answer(&key, &set).await {
+            Ok(Value::Nil) => Ok(Use::Again),
+            Ok(_) => Ok(Use::First),
+            Err(kind) => {
+                if !kind.is_unsure() {
+                    self.marks.borrow_mut().forget(mark);
+                }
+                Err(kind)
+            }
+        }
+    }
+
+    /// The hashes under `keys`.
+    pub async fn hashes(&self, keys: &[String]) -> Vec<Found> {
+        hashes::read(self, keys).await
+    }
+
+    /// What is no decision, but waits no longer than one.
+    async fn answer(&self, key: &str, cmd: &Cmd) -> Result<Value, ErrorKind> {
+        let outcome = match timeout(self.deadline, self.send(key, cmd)).await {
+            Ok(outcome) => outcome.map_err(|error| wire::error_kind(&error)),
+            Err(_) => Err(ErrorKind::Timeout),
+        };
+        outcome.inspect_err(|kind| self.count(*kind))
     }
 
     /// Counts a decision that had no answer.
@@ -158,10 +254,21 @@ impl Servers {
     }
 }
 
-fn servers(address: Address, settings: &StoreSettings, tls: &Arc<Mutex<Tls>>, metrics: &Metrics) -> Servers {
+fn servers(
+    address: Address,
+    settings: &StoreSettings,
+    tls: &Arc<Mutex<Tls>>,
+    metrics: &Metrics,
+    recalls: &Recalls,
+) -> Servers {
     let tls = address.tls.then(|| tls.clone());
     let dialer = Dialer { login: address.login, tls };
-    let context = Context { dialer: dialer.clone(), deadline: settings.deadline, metrics: metrics.clone() };
+    let context = Context {
+        dialer: dialer.clone(),
+        deadline: settings.deadline,
+        metrics: metrics.clone(),
+        recalls: recalls.clone(),
+    };
     match address.form {
         Form::Node(addr) => Servers::One(Lane::open(Target::Fixed(addr), false, &context)),
         Form::Sentinel { sentinels, login, master } => {

@@ -14,12 +14,12 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::address::Addr;
 use super::dial::send;
 use super::health::Health;
-use super::lane::{Context, Fault, Shares, Way};
+use super::lane::{Context, Fault, Way};
 use super::likely::Likely;
 use super::map::{Map, Node};
 use super::slot::{self, slot_of};
 use super::wire::{self, Redirect};
-use crate::limit::decision::{Decision, ErrorKind, Op};
+use crate::limit::decision::{Decision, ErrorKind, Op, Shares};
 
 /// Between two looks at a map that nobody complained about.
 const REFRESH: Duration = Duration::from_secs(2);

@@ -14,9 +14,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::lane::{Fault, QUEUE_MAX, Shares, Way};
+use super::lane::{Fault, QUEUE_MAX, Way};
 use super::wire::{DECISIONS_MAX, WORK_MAX};
-use crate::limit::decision::{Decision, ErrorKind, Op};
+use crate::limit::decision::{Decision, ErrorKind, Op, Shares};
 
 /// Calls under way to one server at once.
 const CALLS_MAX: usize = 32;

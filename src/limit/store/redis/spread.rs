@@ -13,12 +13,11 @@ use futures_util::future::{join, join_all};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::lane::{Fault, Shares};
+use super::lane::Fault;
 use super::nodes::Nodes;
 use super::slot::slot;
 use crate::limit::answer::Answer;
-use crate::limit::decision::{Check, Decision, ErrorKind, Op, Role};
-use crate::limit::denials;
+use crate::limit::decision::{Check, Decision, ErrorKind, Op, Role, Shares};
 
 /// Runs to its end whether or not the client waits. What a decision charged that came too late
 /// for its client is given back.
@@ -183,7 +182,7 @@ impl Spread<'_> {
         let outcomes = join_all(back.iter().map(|checks| self.nodes.ask(Op::Adjust, checks, until))).await;
         if !back.is_empty() {
             // Meanwhile others may have been refused for what was only reserved.
-            denials::given_back();
+            self.nodes.context.recalls.add();
         }
         if let Some(fault) = outcomes.into_iter().find_map(Result::err) {
             tracing::debug!(?fault, "a charge of a refused request could not be given back");

@@ -1,11 +1,12 @@
 //! Refusals that a worker remembers, so that a key known to be exhausted costs Redis nothing.
-//! Exact: what is refused from memory, the store would have refused too. Asked by
-//! [`super::Limiter`] in front of the Redis store.
+//! Exact: what is refused from memory, the store would have refused too. Kept and asked by
+//! [`super::Redis`].
 //!
 //! Only limits whose charges never come back early are remembered, hence none with leases, queues,
 //! refunds or settled costs; and on a cluster none that are asked together with limits of other keys,
-//! as what one decision has charged for the moment may have refused another. What an operator gives back or resets in this process drops all that
-//! is remembered; another gateway's takes effect here after [`LONGEST`] at the latest.
+//! as what one decision has charged for the moment may have refused another. What an operator gives back
+//! or resets in this process drops all that is remembered; another gateway's takes effect here after
+//! [`LONGEST`] at the latest.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,17 +14,23 @@ use std::time::{Duration, Instant};
 
 use indexmap::IndexMap;
 
-use super::algo::Rule;
-use super::answer::{Answer, NEVER};
-use super::decision::{Check, Decision, Role};
+use crate::limit::algo::Rule;
+use crate::limit::answer::{Answer, NEVER};
+use crate::limit::decision::{Check, Decision, Role};
 
-#[derive(Default)]
 pub struct Denials {
     entries: IndexMap<Box<str>, Denial>,
     /// Where the next look for entries that are over goes on.
     cursor: usize,
-    epoch: u64,
+    recalls: Recalls,
+    /// Of those, what is known.
+    recalled: u64,
 }
+
+/// Counts what was given back or reset outside of a decision, through whatever handle: all handles of
+/// a process share one.
+#[derive(Clone, Debug, Default)]
+pub struct Recalls(Arc<AtomicU64>);
 
 struct Denial {
     rule: Arc<Rule>,
@@ -39,7 +46,7 @@ struct Denial {
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     at: Instant,
-    epoch: u64,
+    recalled: u64,
 }
 
 /// Refusals remembered per worker.
@@ -49,33 +56,44 @@ pub const LONGEST: Duration = Duration::from_secs(1);
 /// Entries looked at with each new one, so that those that are over go.
 const SWEEP: usize = 4;
 
-/// Counts what was given back or reset in this process.
-static EPOCH: AtomicU64 = AtomicU64::new(0);
-
-/// To be called after charges were changed outside of a decision.
-pub fn given_back() {
-    EPOCH.fetch_add(1, Ordering::AcqRel);
-}
-
 /// Whether a refusal of this check may be remembered.
 pub fn fit(check: &Check) -> bool {
     check.role == Role::default() && check.limit.afterwards.is_none() && !check.rule.delays()
 }
 
-impl Asked {
-    pub fn at(at: Instant) -> Asked {
-        Asked { at, epoch: EPOCH.load(Ordering::Acquire) }
+impl Recalls {
+    /// To be called after charges were changed outside of a decision.
+    pub fn add(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn count(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
     }
 }
 
 impl Denials {
-    /// The checks that are known to refuse, with the answers the store would give now.
-    pub fn known(&mut self, checks: &[Check], now: Instant) -> Vec<(usize, Answer)> {
+    pub fn new(recalls: Recalls) -> Denials {
+        Denials { entries: IndexMap::new(), cursor: 0, recalled: recalls.count(), recalls }
+    }
+
+    /// For a decision that leaves for the store at `at`.
+    pub fn asked(&self, at: Instant) -> Asked {
+        Asked { at, recalled: self.recalls.count() }
+    }
+
+    pub fn clear(&mut self) {
+        self.entries.clear();
+    }
+
+    /// The checks that are known to refuse, with the answers the store would give at `now`.
+    pub fn known(&mut self, checks: &[Check], now: impl FnOnce() -> Instant) -> Vec<(usize, Answer)> {
         self.forget_outdated();
         // A shadow limit counts what is refused, so it must be asked.
         if self.entries.is_empty() || checks.iter().any(|check| check.role.shadow) {
             return Vec::new();
         }
+        let now = now();
         let known = checks.iter().enumerate().filter(|(_, check)| fit(check));
         known.filter_map(|(i, check)| Some((i, self.entries.get(check.key.as_str())?.answer(check, now)?))).collect()
     }
@@ -91,7 +109,7 @@ impl Denials {
     /// Remembers that the store refused `check`; it was asked at `asked` and answered by `now`.
     pub fn learn(&mut self, check: &Check, answer: Answer, asked: Asked, now: Instant) {
         self.forget_outdated();
-        if answer.admitted || !fit(check) || asked.epoch != self.epoch {
+        if answer.admitted || !fit(check) || asked.recalled != self.recalled {
             return;
         }
         let wait = match u64::try_from(answer.retry_ms) {
@@ -120,9 +138,9 @@ impl Denials {
     }
 
     fn forget_outdated(&mut self) {
-        let epoch = EPOCH.load(Ordering::Acquire);
-        if epoch != self.epoch {
-            self.epoch = epoch;
+        let recalled = self.recalls.count();
+        if recalled != self.recalled {
+            self.recalled = recalled;
             self.entries.clear();
         }
     }
