@@ -183,8 +183,8 @@ async fn hammer(url: String, limits: Vec<Arc<Limit>>, tasks: usize, rounds: usiz
         running.spawn_local(async move {
             let mut admitted = 0;
             for _ in 0..rounds {
-                let checks = limits.iter().map(|limit| check(limit, "all", 1)).collect();
-                let decision = redis.run(Op::Take, checks).await.unwrap();
+                let checks: Vec<_> = limits.iter().map(|limit| check(limit, "all", 1)).collect();
+                let decision = redis.ask(Op::Take, &checks.into()).await.unwrap();
                 assert_eq!(decision.admitted, decision.answers.iter().all(|answer| answer.admitted));
                 admitted += i64::from(decision.admitted);
             }
@@ -275,7 +275,7 @@ fn many_decisions_share_a_call() {
         let mut running = JoinSet::new();
         for _ in 0..1280 {
             let (redis, one) = (redis.clone(), one.clone());
-            running.spawn_local(async move { redis.run(Op::Take, vec![check(&one, "all", 1)]).await.unwrap() });
+            running.spawn_local(async move { redis.ask(Op::Take, &vec![check(&one, "all", 1)].into()).await.unwrap() });
         }
         let mut left: Vec<i64> =
             running.join_all().await.iter().map(|decision| decision.answers[0].remaining).collect();
@@ -308,7 +308,7 @@ fn a_call_carries_no_more_work_than_its_bound() {
             let mut running = JoinSet::new();
             for tag in 0..20 {
                 let (redis, back) = (redis.clone(), Check { tag, ..check(&log, "all", -1) });
-                running.spawn_local(async move { redis.run(Op::Adjust, vec![back]).await.unwrap() });
+                running.spawn_local(async move { redis.ask(Op::Adjust, &vec![back].into()).await.unwrap() });
             }
             running.join_all().await;
             let calls = metrics.store_batch_size.get_sample_count() - calls;
@@ -323,9 +323,9 @@ fn a_full_queue_and_a_long_decision_are_bounded() {
     worker(async {
         let metrics = Metrics::new().unwrap();
         let redis = std::rc::Rc::new(connected(&server.url(), &metrics, Duration::from_secs(5)).await);
-        let wide: Vec<Check> =
-            (0..700).map(|i| check(&limit(&format!("l{i}"), window(9), Mode::Enforce), "all", 1)).collect();
-        let (a, b) = tokio::join!(redis.run(Op::Take, wide.clone()), redis.run(Op::Take, wide));
+        let wide = (0..700).map(|i| check(&limit(&format!("l{i}"), window(9), Mode::Enforce), "all", 1));
+        let wide = std::rc::Rc::new(wide.collect());
+        let (a, b) = tokio::join!(redis.ask(Op::Take, &wide), redis.ask(Op::Take, &wide));
         assert!(a.unwrap().admitted && b.unwrap().admitted);
 
         let one = limit("one", window(1_000_000), Mode::Enforce);
@@ -354,7 +354,7 @@ fn state_of_another_form_counts_as_none() {
             for limit in [&one, &two] {
                 let key = check(limit, "all", 1).key;
                 let () = client.set(&key, text).unwrap();
-                let decision = redis.run(Op::Take, vec![check(limit, "all", 1)]).await.unwrap();
+                let decision = redis.ask(Op::Take, &vec![check(limit, "all", 1)].into()).await.unwrap();
                 assert_eq!((decision.admitted, decision.answers[0].remaining), (true, 9), "{text:?}");
                 let () = client.del(&key).unwrap();
             }
@@ -370,7 +370,7 @@ fn state_of_another_form_counts_as_none() {
                 ["", "x", "1", "-1 5 9 1", "1e3 2 3 4", "0 5 5 5", "1 2 3\n", "9000 1", "1 1 1 0", " ", "0 0 0 0"]
             {
                 let () = client.set(&key, text).unwrap();
-                let decision = redis.run(Op::Take, vec![check(&limit, "all", 1)]).await.unwrap();
+                let decision = redis.ask(Op::Take, &vec![check(&limit, "all", 1)].into()).await.unwrap();
                 assert_eq!((decision.admitted, decision.answers[0].remaining), (true, 9), "{text:?} {limit:?}");
                 let () = client.del(&key).unwrap();
             }

@@ -37,8 +37,8 @@ fn a_pump_that_fails_is_started_anew() {
         let redis = Rc::new(connected(&server.url(), &metrics, DEADLINE).await);
         let one = limit("one", window(1_000_000), Mode::Enforce);
         for round in 1..=5 {
-            let poisoned = check(&one, "all", 1);
-            let mut poisoned = pin!(redis.run(Op::Take, vec![poisoned]));
+            let poisoned = vec![check(&one, "all", 1)].into();
+            let mut poisoned = pin!(redis.ask(Op::Take, &poisoned));
             let waker = Waker::from(Arc::new(Poison));
             assert!(poisoned.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
             // One that shares its call is told at once, by whatever name.

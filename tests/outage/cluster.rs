@@ -98,7 +98,7 @@ async fn several_slots_decide_alike(cluster: &RedisCluster) {
             }
             let op = if rng.random_bool(0.2) { Op::Peek } else { Op::Take };
             let expected = memory.run(op, &checks, now_ms());
-            let found = redis.run(op, checks.clone()).await.unwrap();
+            let found = redis.ask(op, &checks.clone().into()).await.unwrap();
             assert_eq!(left(&found), left(&expected), "{op:?} {checks:?}");
         }
     }
@@ -113,7 +113,7 @@ async fn settle(redis: &sluicegate::limit::store::redis::Redis) {
     let probe = limit("settle", bucket(1000, 1000), Mode::Enforce);
     for who in WHO {
         let since = Instant::now();
-        while redis.run(Op::Take, vec![check(&probe, who, 1)]).await.is_err() {
+        while redis.ask(Op::Take, &vec![check(&probe, who, 1)].into()).await.is_err() {
             assert!(since.elapsed() < PATIENT, "no answer for {who}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -135,8 +135,8 @@ async fn several_slots_under_contention(cluster: &RedisCluster) {
             running.spawn_local(async move {
                 let mut admitted = 0;
                 for _ in 0..20 {
-                    let checks = limits.iter().zip(WHO).map(|(limit, who)| check(limit, who, 1)).collect();
-                    admitted += i64::from(redis.run(Op::Take, checks).await.unwrap().admitted);
+                    let checks: Vec<_> = limits.iter().zip(WHO).map(|(limit, who)| check(limit, who, 1)).collect();
+                    admitted += i64::from(redis.ask(Op::Take, &checks.into()).await.unwrap().admitted);
                 }
                 admitted
             });
@@ -164,7 +164,7 @@ async fn every_node_learns_the_script(cluster: &RedisCluster) {
             let () = ask(&mut master.client(), &["SCRIPT", "FLUSH"]);
         }
         for who in WHO {
-            let decision = redis.run(Op::Take, vec![check(&one, who, 1)]).await.unwrap();
+            let decision = redis.ask(Op::Take, &vec![check(&one, who, 1)].into()).await.unwrap();
             assert_eq!(decision.answers[0].remaining, left, "{who}");
         }
     }
@@ -323,7 +323,7 @@ fn keys_on_their_way_are_charged_where_they_are() {
         settle(&redis).await;
         let limits = [limit("one", window(10), Mode::Enforce), limit("two", window(5), Mode::Enforce)];
         let all = || limits.iter().map(|limit| check(limit, "a", 1)).collect::<Vec<_>>();
-        assert!(redis.run(Op::Take, all()).await.unwrap().admitted);
+        assert!(redis.ask(Op::Take, &all().into()).await.unwrap().admitted);
 
         let slot = slot(&all()[0].key);
         let from = cluster.owner_index(slot);
@@ -336,12 +336,12 @@ fn keys_on_their_way_are_charged_where_they_are() {
         let () = ask(&mut source, &["MIGRATE", "127.0.0.1", &port, &all()[0].key, "0", "1000"]);
         // One key is at each end, and stays so: neither node can decide alone.
         for left in [3, 2, 1, 0] {
-            let decision = redis.run(Op::Take, all()).await.unwrap();
+            let decision = redis.ask(Op::Take, &all().into()).await.unwrap();
             assert_eq!((decision.admitted, decision.answers[1].remaining), (true, left));
         }
-        let refused = redis.run(Op::Take, all()).await.unwrap();
+        let refused = redis.ask(Op::Take, &all().into()).await.unwrap();
         assert!(!refused.admitted && !refused.answers[1].admitted);
-        let first = redis.run(Op::Peek, all()[..1].to_vec()).await.unwrap();
+        let first = redis.ask(Op::Peek, &all()[..1].to_vec().into()).await.unwrap();
         assert_eq!(first.answers[0].remaining, 4, "a refused request is not charged (peeked for one more)");
     });
 }
@@ -365,12 +365,12 @@ fn what_was_reserved_before_a_failure_is_given_back() {
             })
             .unwrap();
         let both = || vec![check(&limits[0], here, 1), check(&limits[1], there, 1)];
-        let left = async || redis.run(Op::Peek, both()[..1].to_vec()).await.unwrap().answers[0].remaining;
+        let left = async || redis.ask(Op::Peek, &both()[..1].to_vec().into()).await.unwrap().answers[0].remaining;
         let hanging = cluster.owner(slot(&key(there)));
 
         hanging.signal("STOP");
         let asked = Instant::now();
-        assert_eq!(redis.run(Op::Take, both()).await.unwrap_err().kind, ErrorKind::Timeout);
+        assert_eq!(redis.ask(Op::Take, &both().into()).await.unwrap_err(), ErrorKind::Timeout);
         assert!(asked.elapsed() < DEADLINE + SLACK, "waited {:?}", asked.elapsed());
         // The other master goes on as if nothing had been asked.
         let since = Instant::now();
@@ -382,12 +382,12 @@ fn what_was_reserved_before_a_failure_is_given_back() {
 
         // A client that leaves midway.
         let deadline = Instant::now() + PATIENT;
-        while redis.run(Op::Peek, both()).await.is_err() {
+        while redis.ask(Op::Peek, &both().into()).await.is_err() {
             assert!(Instant::now() < deadline);
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let () = ask(&mut hanging.client(), &["CLIENT", "PAUSE", "50", "ALL"]);
-        let leaving = tokio::time::timeout(Duration::from_millis(20), redis.run(Op::Take, both())).await;
+        let leaving = tokio::time::timeout(Duration::from_millis(20), redis.ask(Op::Take, &both().into())).await;
         assert!(leaving.is_err());
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert_eq!(left().await, 9);
@@ -404,7 +404,7 @@ fn a_release_reaches_every_node_that_is_there() {
         let mut held: Vec<Check> = WHO.iter().map(|who| check(&slots, who, 1)).collect();
         held.sort_by_key(|held| slot(&held.key));
         for held in &mut held {
-            let decision = redis.run(Op::Take, vec![held.clone()]).await.unwrap();
+            let decision = redis.ask(Op::Take, &vec![held.clone()].into()).await.unwrap();
             held.tag = decision.answers[0].receipt;
         }
         let away = cluster.owner_index(slot(&held[0].key));
@@ -413,8 +413,8 @@ fn a_release_reaches_every_node_that_is_there() {
             elsewhere.map(|held| (cluster.owner(slot(&held.key)).client(), held.key.clone())).collect();
         assert!(elsewhere.len() > 1);
         cluster.nodes[away].signal("STOP");
-        let back = held.iter().map(|held| Check { cost: -1, ..held.clone() }).collect();
-        assert!(redis.run(Op::Adjust, back).await.is_err());
+        let back: Vec<_> = held.iter().map(|held| Check { cost: -1, ..held.clone() }).collect();
+        assert!(redis.ask(Op::Adjust, &back.into()).await.is_err());
         for (mut client, key) in elsewhere {
             assert_eq!(ask::<i64>(&mut client, &["ZCARD", &key]), 0, "{key}");
         }

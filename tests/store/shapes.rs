@@ -398,7 +398,7 @@ fn holder() {
     let Ok(url) = std::env::var(HOLDER) else { return };
     worker(async {
         let redis = connected(&url, &Metrics::new().unwrap(), DEADLINE).await;
-        let decision = redis.run(Op::Take, vec![check(&slots(), "all", 4)]).await.unwrap();
+        let decision = redis.ask(Op::Take, &vec![check(&slots(), "all", 4)].into()).await.unwrap();
         println!("\nholds {}", decision.answers[0].receipt);
         tokio::time::sleep(Duration::from_secs(60)).await;
     });
@@ -421,23 +421,23 @@ fn a_dead_holder_returns_its_slots() {
     worker(async {
         let redis = connected(&server.url(), &Metrics::new().unwrap(), DEADLINE).await;
         let slots = slots();
-        let alive = redis.run(Op::Take, vec![check(&slots, "all", 1)]).await.unwrap().answers[0];
+        let alive = redis.ask(Op::Take, &vec![check(&slots, "all", 1)].into()).await.unwrap().answers[0];
         assert!(alive.admitted);
-        let refused = redis.run(Op::Take, vec![check(&slots, "all", 1)]).await.unwrap().answers[0];
+        let refused = redis.ask(Op::Take, &vec![check(&slots, "all", 1)].into()).await.unwrap().answers[0];
         assert!(!refused.admitted && (1..=LEASE_MS).contains(&refused.retry_ms), "{refused:?}");
         // The heartbeat of one that lives keeps its slot.
         let mut renew = check(&slots, "all", 0);
         renew.tag = alive.receipt;
         tokio::time::sleep(Duration::from_millis(refused.retry_ms as u64 / 2)).await;
-        assert!(redis.run(Op::Adjust, vec![renew]).await.unwrap().answers[0].admitted);
+        assert!(redis.ask(Op::Adjust, &vec![renew].into()).await.unwrap().answers[0].admitted);
         let free = loop {
-            let answer = redis.run(Op::Take, vec![check(&slots, "all", 4)]).await.unwrap().answers[0];
+            let answer = redis.ask(Op::Take, &vec![check(&slots, "all", 4)].into()).await.unwrap().answers[0];
             if answer.admitted {
                 break since.elapsed();
             }
             tokio::time::sleep(Duration::from_millis(answer.retry_ms as u64)).await;
         };
         assert!(free < Duration::from_millis(LEASE_MS as u64 + 2000), "free after {free:?}");
-        assert!(!redis.run(Op::Take, vec![check(&slots, "all", 1)]).await.unwrap().admitted);
+        assert!(!redis.ask(Op::Take, &vec![check(&slots, "all", 1)].into()).await.unwrap().admitted);
     });
 }

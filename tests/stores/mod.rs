@@ -23,7 +23,7 @@ use sluicegate::limit::algo::sliding_log::SlidingLog;
 use sluicegate::limit::algo::{
     NAMES, Rule, fixed_window::FixedWindow, gcra::Gcra, sliding_window::SlidingWindow, token_bucket::TokenBucket,
 };
-use sluicegate::limit::decision::{Check, Decision, ErrorKind, Op, StoreError};
+use sluicegate::limit::decision::{Check, Decision, ErrorKind, Op};
 use sluicegate::limit::key::{Cost, Key, KeyPart, Missing};
 use sluicegate::limit::limits::{Limit, Mode, OnError};
 use sluicegate::limit::store::redis::Redis;
@@ -305,8 +305,8 @@ pub async fn connected(url: &str, metrics: &Metrics, deadline: Duration) -> Redi
 pub async fn recovered(redis: &Redis) -> Duration {
     let since = Instant::now();
     let probe = limit("probe", bucket(1000, 1000), Mode::Enforce);
-    while let Err(error) = redis.run(Op::Take, vec![check(&probe, "all", 1)]).await {
-        assert!(since.elapsed() < PATIENCE, "still {:?}", error.kind);
+    while let Err(error) = redis.ask(Op::Take, &vec![check(&probe, "all", 1)].into()).await {
+        assert!(since.elapsed() < PATIENCE, "still {error:?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     since.elapsed()
@@ -350,10 +350,7 @@ pub fn leases(in_flight: i64, lease_ms: i64) -> Rule {
 }
 
 pub async fn kind(redis: &Redis, limit: &Arc<Limit>) -> Result<Decision, ErrorKind> {
-    redis.run(Op::Take, vec![check(limit, "all", 1)]).await.map_err(|error: StoreError| {
-        assert_eq!(error.checks.len(), 1, "the checks come back");
-        error.kind
-    })
+    redis.ask(Op::Take, &vec![check(limit, "all", 1)].into()).await
 }
 
 /// Waits until `done` while the other tasks go on, for what can only be seen by looking again.

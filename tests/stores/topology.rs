@@ -275,8 +275,8 @@ impl Load {
                 tokio::time::sleep(Duration::from_micros(250 * i)).await;
                 while !stop.get() {
                     let asked = Instant::now();
-                    let outcome = redis.run(Op::Take, vec![check(&limit, key, 1)]).await;
-                    let outcome = outcome.map(|decision| decision.admitted).map_err(|error| error.kind);
+                    let outcome = redis.ask(Op::Take, &vec![check(&limit, key, 1)].into()).await;
+                    let outcome = outcome.map(|decision| decision.admitted);
                     seen.borrow_mut().push(Seen { at: Instant::now(), took: asked.elapsed(), outcome });
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }

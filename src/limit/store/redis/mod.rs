@@ -39,7 +39,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::limit::answer::Answer;
-use crate::limit::decision::{Check, Decision, ErrorKind, Op, Shares, StoreError};
+use crate::limit::decision::{Check, Decision, ErrorKind, Op, Shares};
 use crate::limit::limits::LimitTable;
 use crate::limit::overrides::Found;
 use crate::limit::store::once::{Mark, Marks, Use};
@@ -155,13 +155,6 @@ impl Redis {
 
     /// Runs `op` on all `checks` together. After [`ErrorKind::Timeout`] and
     /// [`ErrorKind::Disconnected`] a charge may have happened, so nothing is asked twice.
-    pub async fn run(&self, op: Op, checks: Vec<Check>) -> Result<Decision, StoreError> {
-        let checks = Rc::new(checks);
-        let outcome = self.ask(op, &checks).await;
-        outcome.map_err(|kind| StoreError { kind, checks: Rc::unwrap_or_clone(checks) })
-    }
-
-    /// The same for a caller who needs the checks afterwards.
     pub async fn ask(&self, op: Op, checks: &Shares) -> Result<Decision, ErrorKind> {
         let asked = self.denials.borrow().asked(Instant::now());
         let outcome = self.ask_servers(op, checks).await;
