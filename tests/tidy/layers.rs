@@ -34,13 +34,6 @@ const ROOM_EXCEPTIONS: [(&str, &str); 2] = [
     ("src/http/upstream/forward.rs", "http::answer::problem::Failure"),
 ];
 
-/// Files of `http` that name a kind of store, likewise: whoever asks limits names the store alone.
-const STORE_EXCEPTIONS: [(&str, &str); 2] = [
-    // A worker's own way to the store is made where its requests begin.
-    ("src/http/context.rs", "Memory"),
-    ("src/http/context.rs", "Redis"),
-];
-
 /// No module may name itself through one that it names: each names only those that stand before it.
 fn assert_no_circle(table: &[(&str, &[&str])]) {
     for (at, (module, names)) in table.iter().enumerate() {
@@ -101,11 +94,11 @@ fn http_names_no_kind_of_store() {
     for file in crate_files().iter().filter(|file| file.top() == "http") {
         for kind in ["Memory", "Redis"] {
             if file.words.iter().any(|word| word == kind) {
-                wrong.insert((file.path.clone(), kind.to_owned()));
+                wrong.insert(format!("{} names {kind}", file.path));
             }
         }
     }
-    assert_exceptions(&wrong, &STORE_EXCEPTIONS, "ask `limit::store::Store`, or let `limit` do it");
+    assert!(wrong.is_empty(), "ask `limit::store::Store`, or let `limit` do it: {wrong:#?}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Limit state in Redis, shared by all gateways, in whatever form Redis comes. One handle per
-//! worker: [`Redis::run`] queues, and tasks carry all decisions that wait to the script together.
+//! worker: [`Redis::ask`] queues, and tasks carry all decisions that wait to the script together.
 //!
 //! Decisions gather while a call is under way, and leave together in the next; an idle pipe adds no
 //! wait, and a far server gets several calls at once. A decision waits for its call to leave no
