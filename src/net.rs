@@ -26,7 +26,7 @@ impl fmt::Display for ListenAddr {
 }
 
 /// A set of networks. A look-up costs one hash probe per distinct prefix length in the set.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IpSet {
     /// In order of the lengths, so that equal sets are equal however they were made.
     by_prefix: Vec<(u8, HashSet<IpAddr>)>,

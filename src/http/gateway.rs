@@ -173,9 +173,7 @@ async fn page(exchange: &mut Exchange<'_>) -> Result<Response<Body>, Refusal> {
             let Parts { method, headers, .. } = &exchange.received.parts;
             Ok(echo::answer(method, &target(&admitted, &route.rewrite), headers, upload))
         }
-        Action::Respond { status, body, content_type } => {
-            Ok(problem::fixed(*status, body.clone(), content_type.clone()))
-        }
+        Action::Respond(fixed) => Ok(problem::fixed(fixed.status, fixed.body.clone(), fixed.content_type.clone())),
     }
 }
 
@@ -250,7 +248,7 @@ fn upload(exchange: &mut Exchange<'_>, route: &Route) -> Result<Option<Upload>, 
         exchange.received.body = Some(body);
         return Err(Refusal::TooLarge);
     }
-    if matches!(route.action, Action::Respond { .. }) {
+    if matches!(route.action, Action::Respond(_)) {
         exchange.received.body = Some(body);
         return Ok(None);
     }

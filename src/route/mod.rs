@@ -1,44 +1,49 @@
 //! A route: which requests it takes, and everything that then happens to them. Built by the
 //! config compiler, found by `table::RouteTable`, obeyed by the request function.
 
+mod plan;
+mod steps;
 pub(crate) mod table;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Method, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use regex::Regex;
 
 use crate::limit::limits::Limit;
 use crate::limit::source::Param;
 use crate::net::IpSet;
 
+/// What every request reads comes first and fills two lines of memory. What many routes have in common
+/// stands once for all of them.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Route {
-    /// Unique among the routes; the metric label and log field.
-    pub name: String,
-    pub matcher: Matcher,
-    /// Of its template.
-    pub params: Vec<Param>,
     pub action: Action,
     /// In config order. A limit stands here at most once, so no two checks share a state key.
     pub limits: Vec<Arc<Limit>>,
-    /// Clients let through without asking any limit.
-    pub allow: IpSet,
     /// Clients answered 403 before any limit is asked.
-    pub deny: IpSet,
-    pub rewrite: Rewrite,
-    pub request_headers: HeaderEdit,
-    pub response_headers: HeaderEdit,
+    pub deny: Arc<IpSet>,
+    pub rewrite: Arc<Rewrite>,
+    pub request_headers: Arc<HeaderEdit>,
+    pub response_headers: Arc<HeaderEdit>,
+    pub timeouts: Arc<Timeouts>,
     /// Largest request body in bytes.
     pub max_body: u64,
     /// Requests of this route served at once, over all workers.
     pub max_in_flight: Option<usize>,
-    pub timeouts: Timeouts,
-    pub refuse: Refuse,
     /// Forms of the rate limit fields of this route's responses, where they are not those of all.
     pub ratelimit_headers: Option<Vec<Dialect>>,
+    /// Clients let through without asking any limit.
+    pub allow: Arc<IpSet>,
+    pub refuse: Arc<Refuse>,
+    /// Of its template.
+    pub params: Vec<Param>,
+    /// Unique among the routes; the metric label and log field.
+    pub name: String,
+    pub matcher: Matcher,
 }
 
 /// All conditions must hold; an empty list is no condition.
@@ -49,6 +54,26 @@ pub struct Matcher {
     pub methods: Vec<Method>,
     /// Header present with exactly this value.
     pub headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl Matcher {
+    /// How many there are besides host and path.
+    fn conditions(&self) -> usize {
+        usize::from(!self.methods.is_empty()) + self.headers.len()
+    }
+
+    /// The conditions besides host and path.
+    fn takes(&self, method: &Method, headers: &HeaderMap) -> bool {
+        (self.methods.is_empty() || self.methods.contains(method))
+            && self.headers.iter().all(|(name, value)| headers.get_all(name).iter().any(|found| found == value))
+    }
+
+    /// Whether it takes all that `other` takes, host and path being equal.
+    fn covers(&self, other: &Matcher) -> bool {
+        let methods = self.methods.is_empty()
+            || (!other.methods.is_empty() && other.methods.iter().all(|method| self.methods.contains(method)));
+        methods && self.headers.iter().all(|condition| other.headers.contains(condition))
+    }
 }
 
 /// Hosts are lower case, without port and trailing dot.
@@ -96,15 +121,19 @@ pub enum Action {
     Upstream(usize),
     /// The built-in echo server.
     Echo,
-    Respond {
-        status: StatusCode,
-        body: Bytes,
-        content_type: HeaderValue,
-    },
+    Respond(Box<Fixed>),
+}
+
+/// A route's own answer.
+#[derive(Debug, PartialEq)]
+pub struct Fixed {
+    pub status: StatusCode,
+    pub body: Bytes,
+    pub content_type: HeaderValue,
 }
 
 /// Prefixes without a trailing slash; empty = leave.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Rewrite {
     pub strip_prefix: String,
     pub add_prefix: String,
@@ -112,7 +141,7 @@ pub struct Rewrite {
     pub upstream_host: bool,
 }
 
-#[derive(Debug, Default, PartialEq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct HeaderEdit {
     pub remove: Vec<HeaderName>,
     pub set: Vec<(HeaderName, HeaderValue)>,
@@ -133,7 +162,7 @@ pub struct Timeouts {
 }
 
 /// How a limit's refusal looks. `body: None` = `application/problem+json`.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Refuse {
     pub status: StatusCode,
     /// May hold `{retry_after}`, `{limit}`, `{route}`.

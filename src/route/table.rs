@@ -1,46 +1,64 @@
-//! Which route takes a request: a look-up whose cost does not grow with the number of routes.
-//! Built by the config compiler, which also asks it for conflicts; asked once per request.
-
-use std::cmp::Reverse;
-use std::collections::HashMap;
+//! Which route takes a request: a look-up whose cost does not grow with the number of routes, in memory
+//! that lies close together. Built by the config compiler, which also asks for conflicts; asked once per
+//! request.
 
 use http::{HeaderMap, Method};
 use regex::RegexSet;
 
-use super::{HostPattern, Matcher, PathPattern, Route, Segment};
+use super::plan::{EXACT, Plan, SUFFIX, regex_text};
+use super::steps::{Steps, small};
+use super::{PathPattern, Route};
 
 /// Hosts are tried exact, then by wildcard (longest suffix first), then the routes without host.
 /// A request that no route of one host takes is offered to the next.
-#[derive(Debug, Default)]
-pub struct RouteTable {
-    exact: HashMap<String, Paths>,
-    /// By suffix with its leading dot.
-    suffixes: HashMap<String, Paths>,
-    longest_suffix: usize,
-    any: Paths,
-}
-
-/// The paths of one host. Segments form a trie, literals are tried before parameters and longer
-/// paths before shorter ones; after it come the regexes in config order.
 ///
-/// Each node has one way to it, so a look-up visits a node at most once, whatever the path.
+/// The paths of one host form a trie of segments: literals are tried before parameters and longer paths
+/// before shorter ones; after it come the regexes in config order. Each node has one way to it, so a
+/// look-up visits a node at most once, whatever the path.
 #[derive(Debug)]
-struct Paths {
+pub struct RouteTable {
+    /// To the tries by host, and within them by literal.
+    steps: Steps,
+    /// The first is the root for any host.
     nodes: Vec<Node>,
-    regexes: Vec<usize>,
-    /// Over `regexes`, when they are many.
-    set: Option<RegexSet>,
+    lists: Vec<Listed>,
+    regexes: Vec<Regexes>,
+    /// Some routes name their host in full.
+    names_hosts: bool,
+    longest_suffix: usize,
 }
 
-/// Lists hold route indices in the order to try them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Node {
-    literals: HashMap<String, usize>,
-    param: Option<usize>,
+    /// The node behind any one segment; 0 is none.
+    param: u32,
     /// Routes whose path ends here.
-    exact: Vec<usize>,
+    exact: List,
     /// Routes whose path may go on from here.
-    prefix: Vec<usize>,
+    prefix: List,
+    /// One more than the place of a root's regexes; 0 is none.
+    regexes: u32,
+    /// There are steps from here.
+    branches: bool,
+}
+
+/// Routes in the order to try them.
+#[derive(Clone, Copy, Debug)]
+struct List {
+    start: u32,
+    count: u32,
+}
+
+/// Twice the index of a route, and one more if it has conditions besides host and path: those that have
+/// none need not be looked at.
+#[derive(Clone, Copy, Debug)]
+struct Listed(u32);
+
+#[derive(Debug)]
+struct Regexes {
+    routes: Vec<Listed>,
+    /// Over all of them, when they are many.
+    set: Option<RegexSet>,
 }
 
 /// From this many regexes on one pass over all of them is cheaper than one each.
@@ -48,24 +66,29 @@ const REGEX_SET_FROM: usize = 9;
 
 impl RouteTable {
     pub fn new(routes: &[Route]) -> RouteTable {
-        let mut table = RouteTable::default();
-        for (index, Route { matcher, .. }) in routes.iter().enumerate() {
-            if matcher.hosts.is_empty() {
-                table.any.insert(index, &matcher.path);
+        let plan = Plan::new(routes);
+        let (mut lists, mut regexes) = (Vec::new(), Vec::new());
+        let mut list = |routes_here: &[u32]| {
+            let start = small(lists.len());
+            lists.extend(routes_here.iter().map(|index| Listed::new(*index, routes)));
+            List { start, count: small(routes_here.len()) }
+        };
+        let nodes = plan.nodes.iter().map(|node| {
+            if !node.regexes.is_empty() {
+                regexes.push(Regexes::new(&node.regexes, routes));
             }
-            for host in &matcher.hosts {
-                let paths = match host {
-                    HostPattern::Exact(name) => table.exact.entry(name.clone()).or_default(),
-                    HostPattern::Suffix(suffix) => {
-                        table.longest_suffix = table.longest_suffix.max(suffix.len());
-                        table.suffixes.entry(suffix.clone()).or_default()
-                    }
-                };
-                paths.insert(index, &matcher.path);
+            Node {
+                param: node.param,
+                exact: list(&node.exact),
+                prefix: list(&node.prefix),
+                regexes: if node.regexes.is_empty() { 0 } else { small(regexes.len()) },
+                branches: node.branches,
             }
-        }
-        table.hosts_mut().for_each(|paths| paths.finish(routes));
-        table
+        });
+        let nodes = nodes.collect();
+        lists.shrink_to_fit();
+        let Plan { names_hosts, longest_suffix, .. } = plan;
+        RouteTable { steps: Steps::new(plan.steps), nodes, lists, regexes, names_hosts, longest_suffix }
     }
 
     /// `host` and `path` in canonical form.
@@ -77,186 +100,128 @@ impl RouteTable {
         method: &Method,
         headers: &HeaderMap,
     ) -> Option<usize> {
-        let takes = |index: usize| routes.get(index).is_some_and(|route| route.matcher.takes(method, headers));
-        let search = |paths: &Paths| paths.find(routes, path, &takes);
-        if let Some(index) = self.exact.get(host).and_then(search) {
+        let takes = |listed: Listed| {
+            let matcher = || routes.get(listed.index()).is_some_and(|route| route.matcher.takes(method, headers));
+            !listed.is_conditional() || matcher()
+        };
+        let search = |root: u32| self.search(root, routes, path, &takes);
+        let exact = if self.names_hosts { self.steps.find(EXACT, host) } else { None };
+        if let Some(index) = exact.and_then(search) {
             return Some(index);
         }
-        if !self.suffixes.is_empty() {
+        if self.longest_suffix > 0 {
             let dots = host.bytes().enumerate().skip(1).filter(|(_, byte)| *byte == b'.').map(|(at, _)| at);
             for at in dots.filter(|at| host.len() - at <= self.longest_suffix) {
-                if let Some(index) = self.suffixes.get(&host[at..]).and_then(search) {
+                if let Some(index) = self.steps.find(SUFFIX, &host[at..]).and_then(search) {
                     return Some(index);
                 }
             }
         }
-        search(&self.any)
+        search(0)
     }
 
     /// Routes that can never take a request, each with the first route that takes all of its
     /// requests before it: same path, and on every host of the shadowed one.
     pub fn conflicts(routes: &[Route]) -> Vec<(usize, usize)> {
-        let mut table = RouteTable::new(routes);
-        let mut open_on: Vec<usize> = vec![0; routes.len()];
-        let mut shadowed_by: Vec<Option<usize>> = vec![None; routes.len()];
-        for paths in table.hosts_mut() {
-            for group in paths.groups(routes) {
-                for (tried, index) in group.iter().enumerate() {
-                    let covers = |by: &&usize| routes[**by].matcher.covers(&routes[*index].matcher);
-                    match group[..tried].iter().find(covers) {
-                        Some(by) => shadowed_by[*index] = shadowed_by[*index].or(Some(*by)),
-                        None => open_on[*index] += 1,
-                    }
-                }
-            }
-        }
-        let pairs = shadowed_by.into_iter().enumerate().filter(|(index, _)| open_on[*index] == 0);
-        pairs.filter_map(|(index, by)| Some((index, by?))).collect()
+        Plan::new(routes).conflicts(routes)
     }
 
-    fn hosts_mut(&mut self) -> impl Iterator<Item = &mut Paths> {
-        self.exact.values_mut().chain(self.suffixes.values_mut()).chain([&mut self.any])
-    }
-}
-
-impl Default for Paths {
-    fn default() -> Paths {
-        Paths { nodes: vec![Node::default()], regexes: Vec::new(), set: None }
-    }
-}
-
-impl Paths {
-    fn insert(&mut self, index: usize, path: &PathPattern) {
-        let list = match path {
-            PathPattern::Regex(_) => &mut self.regexes,
-            PathPattern::Segments { segments, exact } => {
-                let end = segments.iter().fold(0, |node, segment| self.step(node, segment));
-                if *exact { &mut self.nodes[end].exact } else { &mut self.nodes[end].prefix }
-            }
-        };
-        // A host may be listed twice in one route.
-        if list.last() != Some(&index) {
-            list.push(index);
-        }
-    }
-
-    fn step(&mut self, node: usize, segment: &Segment) -> usize {
-        let new = self.nodes.len();
-        let next = match segment {
-            Segment::Literal(text) => *self.nodes[node].literals.entry(text.clone()).or_insert(new),
-            Segment::Param(_) => *self.nodes[node].param.get_or_insert(new),
-        };
-        if next == new {
-            self.nodes.push(Node::default());
-        }
-        next
-    }
-
-    /// Puts every list into the order to try it: most conditions first, then config order. Equal
-    /// regexes are tried together, where the first of them stands.
-    fn finish(&mut self, routes: &[Route]) {
-        let most_first = |index: &usize| (Reverse(routes[*index].matcher.conditions()), *index);
-        for node in &mut self.nodes {
-            node.exact.sort_by_key(most_first);
-            node.prefix.sort_by_key(most_first);
-        }
-        let mut first: HashMap<&str, usize> = HashMap::new();
-        for index in &self.regexes {
-            first.entry(regex_text(&routes[*index])).or_insert(*index);
-        }
-        self.regexes.sort_by_key(|index| (first.get(regex_text(&routes[*index])).copied(), most_first(index)));
-        if self.regexes.len() >= REGEX_SET_FROM {
-            // Above its size limit there is no set, and they are asked one by one.
-            self.set = RegexSet::new(self.regexes.iter().map(|index| regex_text(&routes[*index]))).ok();
-        }
-    }
-
-    fn find(&self, routes: &[Route], path: &str, takes: &impl Fn(usize) -> bool) -> Option<usize> {
+    fn search(&self, root: u32, routes: &[Route], path: &str, takes: &impl Fn(Listed) -> bool) -> Option<usize> {
         let by_segments = match path.strip_prefix('/') {
-            Some("") => self.walk(0, None, takes),
-            Some(rest) => self.walk(0, Some(rest), takes),
+            Some("") => self.walk(root, None, takes),
+            Some(rest) => self.walk(root, Some(rest), takes),
             // `*` has no segments; only a route for every path takes it.
-            None => first(&self.nodes[0].prefix, takes),
+            None => self.first(self.node(root).prefix, takes),
         };
-        by_segments.or_else(|| self.by_regex(routes, path, takes))
+        by_segments.or_else(|| {
+            let place = self.node(root).regexes.checked_sub(1)?;
+            self.regexes[place as usize].find(routes, path, takes)
+        })
     }
 
     /// `rest` is what follows the slash after the segments walked, `None` when the path ended
     /// without one.
-    fn walk(&self, node: usize, rest: Option<&str>, takes: &impl Fn(usize) -> bool) -> Option<usize> {
-        let node = &self.nodes[node];
+    fn walk(&self, at: u32, rest: Option<&str>, takes: &impl Fn(Listed) -> bool) -> Option<usize> {
+        let node = self.node(at);
         let Some(rest) = rest else {
-            return first(&node.exact, takes).or_else(|| first(&node.prefix, takes));
+            return self.first(node.exact, takes).or_else(|| self.first(node.prefix, takes));
         };
         let (segment, next) = rest.split_once('/').map_or((rest, None), |(segment, next)| (segment, Some(next)));
-        let deeper = |child: usize| self.walk(child, next, takes);
+        let deeper = |child: u32| self.walk(child, next, takes);
         let found = if segment.is_empty() {
             None
         } else {
-            let literal = node.literals.get(segment).copied();
-            literal.and_then(deeper).or_else(|| node.param.and_then(deeper))
+            let literal = if node.branches { self.steps.find(at, segment) } else { None };
+            literal.and_then(deeper).or_else(|| Some(node.param).filter(|param| *param > 0).and_then(deeper))
         };
-        found.or_else(|| first(&node.prefix, takes))
+        found.or_else(|| self.first(node.prefix, takes))
     }
 
-    fn by_regex(&self, routes: &[Route], path: &str, takes: &impl Fn(usize) -> bool) -> Option<usize> {
-        if let Some(set) = &self.set {
-            return set.matches(path).iter().filter_map(|at| self.regexes.get(at).copied()).find(|index| takes(*index));
+    fn node(&self, at: u32) -> &Node {
+        &self.nodes[at as usize]
+    }
+
+    fn first(&self, list: List, takes: &impl Fn(Listed) -> bool) -> Option<usize> {
+        let start = list.start as usize;
+        let listed = &self.lists[start..start + list.count as usize];
+        listed.iter().find(|listed| takes(**listed)).map(|listed| listed.index())
+    }
+}
+
+impl Listed {
+    fn new(index: u32, routes: &[Route]) -> Listed {
+        Listed(index * 2 + u32::from(routes[index as usize].matcher.conditions() > 0))
+    }
+
+    fn index(self) -> usize {
+        self.0 as usize / 2
+    }
+
+    fn is_conditional(self) -> bool {
+        self.0 % 2 == 1
+    }
+}
+
+impl Regexes {
+    fn new(indices: &[u32], routes: &[Route]) -> Regexes {
+        let many = indices.len() >= REGEX_SET_FROM;
+        // Above its size limit there is no set, and they are asked one by one.
+        let texts = || indices.iter().map(|index| regex_text(&routes[*index as usize]));
+        Regexes {
+            routes: indices.iter().map(|index| Listed::new(*index, routes)).collect(),
+            set: if many { RegexSet::new(texts()).ok() } else { None },
         }
-        let matches = |index: &usize| match routes.get(*index).map(|route| &route.matcher.path) {
-            Some(PathPattern::Regex(regex)) => regex.is_match(path),
-            _ => false,
+    }
+
+    fn find(&self, routes: &[Route], path: &str, takes: &impl Fn(Listed) -> bool) -> Option<usize> {
+        let found = match &self.set {
+            Some(set) => {
+                let matched = set.matches(path);
+                matched.iter().filter_map(|at| self.routes.get(at).copied()).find(|listed| takes(*listed))
+            }
+            None => {
+                let matches = |listed: Listed| match routes.get(listed.index()).map(|route| &route.matcher.path) {
+                    Some(PathPattern::Regex(regex)) => regex.is_match(path),
+                    _ => false,
+                };
+                self.routes.iter().copied().find(|listed| takes(*listed) && matches(*listed))
+            }
         };
-        self.regexes.iter().copied().find(|index| takes(*index) && matches(index))
-    }
-
-    /// The routes of equal path, each list in the order to try it.
-    fn groups(&self, routes: &[Route]) -> Vec<&[usize]> {
-        let ends = self.nodes.iter().flat_map(|node| [node.exact.as_slice(), node.prefix.as_slice()]);
-        let same = |a: &usize, b: &usize| regex_text(&routes[*a]) == regex_text(&routes[*b]);
-        ends.chain(self.regexes.chunk_by(same)).collect()
-    }
-}
-
-fn first(list: &[usize], takes: &impl Fn(usize) -> bool) -> Option<usize> {
-    list.iter().copied().find(|index| takes(*index))
-}
-
-fn regex_text(route: &Route) -> &str {
-    match &route.matcher.path {
-        PathPattern::Regex(regex) => regex.as_str(),
-        PathPattern::Segments { .. } => "",
-    }
-}
-
-impl Matcher {
-    fn conditions(&self) -> usize {
-        usize::from(!self.methods.is_empty()) + self.headers.len()
-    }
-
-    /// The conditions besides host and path.
-    fn takes(&self, method: &Method, headers: &HeaderMap) -> bool {
-        (self.methods.is_empty() || self.methods.contains(method))
-            && self.headers.iter().all(|(name, value)| headers.get_all(name).iter().any(|found| found == value))
-    }
-
-    /// Whether it takes all that `other` takes, host and path being equal.
-    fn covers(&self, other: &Matcher) -> bool {
-        let methods = self.methods.is_empty()
-            || (!other.methods.is_empty() && other.methods.iter().all(|method| self.methods.contains(method)));
-        methods && self.headers.iter().all(|condition| other.headers.contains(condition))
+        found.map(Listed::index)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cmp::Reverse;
+    use std::sync::Arc;
+
     use http::{HeaderName, HeaderValue, StatusCode};
     use proptest::prelude::*;
     use regex::Regex;
 
     use super::*;
-    use crate::net::IpSet;
-    use crate::route::{Action, HeaderEdit, Refuse, Rewrite, Timeouts};
+    use crate::route::{Action, HostPattern, Matcher, Refuse, Segment, Timeouts};
 
     const ZERO: std::time::Duration = std::time::Duration::ZERO;
     const X_V: HeaderName = HeaderName::from_static("x-v");
@@ -277,15 +242,19 @@ mod tests {
             params: Vec::new(),
             action: Action::Echo,
             limits: Vec::new(),
-            allow: IpSet::default(),
-            deny: IpSet::default(),
-            rewrite: Rewrite::default(),
-            request_headers: HeaderEdit::default(),
-            response_headers: HeaderEdit::default(),
+            allow: Arc::default(),
+            deny: Arc::default(),
+            rewrite: Arc::default(),
+            request_headers: Arc::default(),
+            response_headers: Arc::default(),
             max_body: 0,
             max_in_flight: None,
-            timeouts: Timeouts { body: ZERO, min_body_rate: 0, connect: ZERO, response: ZERO, stream: ZERO },
-            refuse: Refuse { status: StatusCode::OK, body: None, content_type: HeaderValue::from_static("a/b") },
+            timeouts: Arc::new(Timeouts { body: ZERO, min_body_rate: 0, connect: ZERO, response: ZERO, stream: ZERO }),
+            refuse: Arc::new(Refuse {
+                status: StatusCode::OK,
+                body: None,
+                content_type: HeaderValue::from_static("a/b"),
+            }),
             ratelimit_headers: None,
         }
     }

@@ -10,7 +10,7 @@ use crate::config::reader::{Section, closest};
 use crate::config::schema;
 use crate::config::tree::{Node, Value};
 use crate::config::values::fault;
-use crate::route::{Action, Refuse, Rewrite};
+use crate::route::{Action, Fixed, Refuse, Rewrite};
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
@@ -62,11 +62,11 @@ fn respond(section: &Section) -> Option<Action> {
         );
     }
     respond.finish();
-    Some(Action::Respond {
+    Some(Action::Respond(Box::new(Fixed {
         status: status?,
         body: Bytes::from(body.unwrap_or_default()),
         content_type: content_type.unwrap_or(TEXT),
-    })
+    })))
 }
 
 pub fn rewrite(section: &Section) -> Rewrite {

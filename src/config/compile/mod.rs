@@ -15,6 +15,7 @@ mod route;
 mod rule;
 mod server;
 mod set;
+mod shared;
 mod upstream;
 mod when;
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::names::Names;
 use super::server::{BODY_MAX, Defaults, dialects, timeouts, usize_of};
 use super::set::Listed;
+use super::shared::Shared;
 use super::upstream::Upstreams;
 use super::{action, edit, matcher};
 use crate::config::reader::{At, Section};
@@ -41,9 +42,9 @@ pub fn routes(
     context: &Context,
     upstreams: &mut Upstreams,
 ) -> (Vec<Route>, RouteTable) {
-    let mut placed = Vec::with_capacity(sections.len());
+    let (mut placed, mut shared) = (Vec::with_capacity(sections.len()), Shared::default());
     for section in sections {
-        placed.extend(route(section, context, upstreams));
+        placed.extend(route(section, context, upstreams, &mut shared));
         section.unknown();
     }
     let (routes, places): (Vec<Route>, Vec<(Place, Option<Place>)>) =
@@ -81,7 +82,7 @@ pub fn routes(
     (routes, table)
 }
 
-fn route(section: &Section, context: &Context, upstreams: &mut Upstreams) -> Option<Placed> {
+fn route(section: &Section, context: &Context, upstreams: &mut Upstreams, shared: &mut Shared) -> Option<Placed> {
     let place = section.node("path").map_or(section.place, |node| node.place);
     let name = section.parse_at("name", name);
     let matcher = matcher::matcher(section);
@@ -109,15 +110,15 @@ fn route(section: &Section, context: &Context, upstreams: &mut Upstreams) -> Opt
         params,
         action: action?,
         limits: limits?,
-        allow: allow?,
-        deny: deny?,
-        rewrite,
-        request_headers: request_headers?,
-        response_headers: response_headers?,
+        allow: shared.networks.share(allow?),
+        deny: shared.networks.share(deny?),
+        rewrite: shared.rewrites.share(rewrite),
+        request_headers: shared.edits.share(request_headers?),
+        response_headers: shared.edits.share(response_headers?),
         max_body,
         max_in_flight,
-        timeouts,
-        refuse,
+        timeouts: shared.timeouts.share(timeouts),
+        refuse: shared.refusals.share(refuse),
         ratelimit_headers,
     };
     Some(Placed { route, place, named })
