@@ -2,7 +2,7 @@
 //! what one of them keeps ([`Local`]), for one snapshot ([`View`]), for one connection
 //! ([`Client`]). Made by the workers.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::net::IpAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::limit::desk::Desk;
 use crate::limit::store::settings::StoreSettings;
 use crate::limit::store::{Store, Stores};
 use crate::metrics::Metrics;
-use crate::snapshot::{Current, Snapshot};
+use crate::snapshot::{Current, RouteHandles, Snapshot};
 
 #[derive(Clone)]
 pub struct Common {
@@ -42,6 +42,7 @@ pub struct Local {
     pub pools: Pools,
     /// Room to gather what leaves in one write; holds nothing in between.
     pub gathered: RefCell<Vec<u8>>,
+    /// The snapshot in force, looked at without writing what other workers read.
     current: RefCell<Cache<Current, Arc<Snapshot>>>,
     view: RefCell<Rc<View>>,
     /// A store opened for the next snapshot.
@@ -58,6 +59,11 @@ pub struct View {
     /// Of `config.upstreams`, same index.
     pub upstreams: Vec<Servers>,
     pub ratelimit: Policies,
+    /// What this worker counts on for requests that no route takes.
+    pub unmatched: Rc<RouteHandles>,
+    /// Of `config.routes`, same index: made with the first request, for most workers see few routes.
+    handles: Vec<OnceCell<Rc<RouteHandles>>>,
+    worker: usize,
 }
 
 /// What every request of a connection shares.
@@ -85,8 +91,8 @@ impl Local {
         let view = View::new(common.current.load_full(), None, None, &pools, &common);
         Local {
             gathered: RefCell::default(),
-            current: RefCell::new(Cache::new(common.current.clone())),
             view: RefCell::new(Rc::new(view)),
+            current: RefCell::new(Cache::new(common.current.clone())),
             next: RefCell::default(),
             old_desks: RefCell::default(),
             common,
@@ -157,7 +163,15 @@ impl View {
             limiter,
             ratelimit: Policies::default(),
             upstreams: snapshot.config.upstreams.iter().map(|upstream| pools.servers(upstream, metrics)).collect(),
+            unmatched: Rc::new(snapshot.unmatched.of_worker(metrics.worker())),
+            handles: snapshot.records.iter().map(|_| OnceCell::new()).collect(),
+            worker: metrics.worker(),
             snapshot,
         }
+    }
+
+    /// What this worker counts on for the route at `index`.
+    pub fn handles(&self, index: usize) -> Rc<RouteHandles> {
+        self.handles[index].get_or_init(|| Rc::new(self.snapshot.records[index].of_worker(self.worker))).clone()
     }
 }

@@ -69,16 +69,17 @@ pub fn serve(
     let (parts, body) = request.into_parts();
     // In boxes: the future is moved about before it is polled.
     let received = Box::new(Received { fields: Fields::of(&parts.headers), parts, body: Some(body) });
-    let account = Account::open(client.deadline().begin(), &received.parts.method, started);
-    answer(client, received, account)
+    let view = client.local.view();
+    let account = Account::open(&view.unmatched, client.deadline().begin(), &received.parts.method, started);
+    answer(client, view, received, account)
 }
 
 async fn answer(
     client: Rc<Client>,
+    view: Rc<View>,
     received: Box<Received>,
     account: Box<Account>,
 ) -> Result<Response<Body>, Infallible> {
-    let view = client.local.view();
     let Received { parts, fields, .. } = &*received;
     let is_grpc = fields.has(Known::ContentType) && grpc::is_asked(&parts.headers);
     let mut exchange = Exchange {
@@ -148,7 +149,7 @@ async fn page(exchange: &mut Exchange<'_>) -> Result<Response<Body>, Refusal> {
     let index = config.table.find(&config.routes, host, path, &parts.method, &parts.headers).ok_or(Refusal::NoRoute)?;
     let route = &config.routes[index];
     exchange.route = Some(index);
-    if !exchange.account.enter(&view.snapshot.routes[index], route.max_in_flight) {
+    if !exchange.account.enter(view.handles(index), route.max_in_flight) {
         return Err(Refusal::MaxInFlight);
     }
 

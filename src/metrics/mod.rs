@@ -1,16 +1,24 @@
 //! Every metric family, registered once for the life of the process. Labels come from config names
 //! and closed enums, never from request bytes, so the number of series is bounded by the config.
 
+mod counter;
+mod counts;
 mod gateways;
 mod labels;
 mod record;
 mod routes;
+mod shards;
+mod shown;
 mod store;
 
+pub use counter::Counter;
+use counter::Counters;
+pub use counts::{Code, LimitCounts, RouteCounts};
 pub use gateways::{Claim, Gateways};
 pub use labels::{Decision, Reason};
 pub use record::{LimitRecord, RouteRecord};
 use routes::{Routes, Scrape};
+pub use shards::Shard;
 pub use store::{StoreHealth, StoreView};
 
 use std::sync::Arc;
@@ -22,16 +30,18 @@ use prometheus::{
     TextEncoder,
 };
 
-/// The families. Cheap to clone: all clones count together.
+/// The families. Cheap to clone: all clones count together, each thread on a clone of its own.
 #[derive(Clone)]
 pub struct Metrics {
     registry: Registry,
+    /// Whose part of the counts that workers keep for themselves.
+    worker: usize,
     /// What is counted by route.
     pub routes: Arc<Routes>,
     http_rejected: IntCounterVec,
     http_would_reject: IntCounterVec,
-    upstream_requests: IntCounterVec,
-    upstream_retries: IntCounterVec,
+    upstream_requests: Counters,
+    upstream_retries: Counters,
     connections: IntGaugeVec,
     config_info: IntGaugeVec,
     config_reloads: IntCounterVec,
@@ -52,7 +62,7 @@ pub struct Metrics {
     pub store_breaker_state: IntGauge,
     /// What each worker sees of the store; the two gauges show the worst of it.
     pub store_health: Arc<StoreHealth>,
-    pub store_denial_cache_hits: IntCounter,
+    store_denial_cache_hits: Counters,
     pub store_evictions: IntCounterVec,
     /// How many gateways share the store.
     pub gateways: Arc<Gateways>,
@@ -72,6 +82,7 @@ impl Metrics {
         r.register(Box::new(Scrape::new(routes.clone())?))?;
         let metrics = Metrics {
             routes,
+            worker: 0,
             http_rejected: counters(
                 &r,
                 "http_rejected_total",
@@ -84,17 +95,17 @@ impl Metrics {
                 "Requests that only strictness = \"monitor\" let pass.",
                 &["reason"],
             )?,
-            upstream_requests: counters(
+            upstream_requests: registered(
                 &r,
-                "upstream_requests_total",
-                "Requests sent to upstreams.",
-                &["upstream", "outcome"],
+                Counters::new("upstream_requests_total", "Requests sent to upstreams.", &["outcome", "upstream"])?,
             )?,
-            upstream_retries: counters(
+            upstream_retries: registered(
                 &r,
-                "upstream_retries_total",
-                "Requests sent to an upstream once more.",
-                &["upstream", "reason"],
+                Counters::new(
+                    "upstream_retries_total",
+                    "Requests sent to an upstream once more.",
+                    &["reason", "upstream"],
+                )?,
             )?,
             connections: gauges(&r, "connections", "Open client connections.", &["listener", "protocol"])?,
             config_info: gauges(&r, "config_info", "The config in force.", &["hash", "generation"])?,
@@ -162,10 +173,11 @@ impl Metrics {
             store_breaker_state,
             store_denial_cache_hits: registered(
                 &r,
-                IntCounter::with_opts(opts(
+                Counters::new(
                     "store_denial_cache_hits_total",
                     "Requests refused without a store call, by a refusal that still holds.",
-                ))?,
+                    &[],
+                )?,
             )?,
             store_evictions: counters(
                 &r,
@@ -184,6 +196,15 @@ impl Metrics {
             .with_label_values(&[env!("CARGO_PKG_VERSION"), option_env!("SLUICEGATE_REVISION").unwrap_or("unknown")])
             .set(1);
         Ok(metrics)
+    }
+
+    /// For the thread of one worker; 0 is the control thread.
+    pub fn of_worker(&self, worker: usize) -> Metrics {
+        Metrics { worker, ..self.clone() }
+    }
+
+    pub fn worker(&self) -> usize {
+        self.worker
     }
 
     /// The text exposition format, version 0.0.4.
@@ -215,16 +236,20 @@ impl Metrics {
         self.http_would_reject.with_label_values(&[reason])
     }
 
-    pub fn upstream_requests(&self, upstream: &str, outcome: &'static str) -> IntCounter {
-        self.upstream_requests.with_label_values(&[upstream, outcome])
+    pub fn upstream_requests(&self, upstream: &str, outcome: &'static str) -> Counter {
+        self.upstream_requests.of(self.worker, &[outcome, upstream])
     }
 
-    pub fn upstream_retries(&self, upstream: &str, reason: &'static str) -> IntCounter {
-        self.upstream_retries.with_label_values(&[upstream, reason])
+    pub fn upstream_retries(&self, upstream: &str, reason: &'static str) -> Counter {
+        self.upstream_retries.of(self.worker, &[reason, upstream])
     }
 
     pub fn connections(&self, listener: &str, protocol: &'static str) -> IntGauge {
         self.connections.with_label_values(&[listener, protocol])
+    }
+
+    pub fn store_denial_cache_hits(&self) -> Counter {
+        self.store_denial_cache_hits.of(self.worker, &[])
     }
 
     pub fn store_error(&self, kind: &'static str) -> IntCounter {

@@ -1,243 +1,164 @@
-//! What is counted of one route: plain cells, a few hundred bytes with its series, so that ten
-//! thousand routes stay small and near each other in memory. Written by requests, read by
-//! `routes`, which shows them.
+//! What is counted of one route: a small part for each worker that served it, and what all of them
+//! share. Bound to requests by `snapshot`, shown by `routes`.
 
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use http::{Method, StatusCode};
-
-use super::labels::{Decision, Reason};
+use super::counts::{Code, Codes, Histogram, LimitCounts, RouteCounts, Tally};
+use super::shards::{Count, Shards};
 
 /// Counts of one route; they outlive a reload that keeps the route.
 #[derive(Default)]
 pub struct RouteRecord {
-    pub requests: Codes,
-    pub duration: Durations,
-    pub in_flight: InFlight,
-    /// Refusals that no limit made.
-    pub rejections: Tally<{ Reason::ALL.len() }>,
+    pub shards: Shards<RouteCounts>,
+    pub rejections: Wanted,
+    /// Requests being served while the route had a cap, which is exact over all workers.
+    capped: AtomicI64,
+    codes: Mutex<Vec<Code>>,
     limits: Mutex<Vec<Arc<LimitRecord>>>,
 }
 
 /// Counts of one limit on one route.
 pub struct LimitRecord {
     pub name: String,
-    pub decisions: Tally<{ Decision::ALL.len() }>,
-    pub rejections: Tally<{ Reason::ALL.len() }>,
+    pub shards: Shards<LimitCounts>,
+    pub decisions: Wanted,
+    pub rejections: Wanted,
+}
+
+/// Series of a closed set that are shown before anything is counted, so that rates start at 0.
+#[derive(Default)]
+pub struct Wanted(AtomicU32);
+
+impl Wanted {
+    pub fn want(&self, index: usize) {
+        self.0.fetch_or(1 << index, Ordering::Relaxed);
+    }
+
+    /// The series that exist: index and count.
+    pub fn shown<'a, const N: usize>(&self, parts: impl Iterator<Item = &'a Tally<N>>) -> Vec<(usize, u64)> {
+        let mut counts = [0; N];
+        for part in parts {
+            counts.iter_mut().enumerate().for_each(|(index, count)| *count += part.get(index));
+        }
+        let wanted = self.0.load(Ordering::Relaxed);
+        let shown = counts.into_iter().enumerate();
+        shown.filter(|(index, count)| *count > 0 || wanted & (1 << index) != 0).collect()
+    }
 }
 
 impl RouteRecord {
     /// The record of the route's limit `name`, made when it is new.
     pub fn limit(&self, name: &str) -> Arc<LimitRecord> {
-        let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut limits = lock(&self.limits);
         if let Some(limit) = limits.iter().find(|limit| limit.name == name) {
             return limit.clone();
         }
-        let (decisions, rejections) = (Tally::default(), Tally::default());
-        let limit = Arc::new(LimitRecord { name: name.to_owned(), decisions, rejections });
+        let (decisions, rejections) = (Wanted::default(), Wanted::default());
+        let limit = Arc::new(LimitRecord { name: name.to_owned(), shards: Shards::default(), decisions, rejections });
         limits.push(limit.clone());
         limit
     }
 
     pub fn limits(&self) -> Vec<Arc<LimitRecord>> {
-        self.limits.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.limits).clone()
     }
 
     /// Forgets the limits for which `kept` is false.
     pub fn retain_limits(&self, kept: impl Fn(&str) -> bool) {
-        self.limits.lock().unwrap_or_else(PoisonError::into_inner).retain(|limit| kept(&limit.name));
-    }
-}
-
-/// Counters of a closed set. A series exists once it is wanted or counted.
-pub struct Tally<const N: usize> {
-    counts: [AtomicU64; N],
-    wanted: AtomicU32,
-}
-
-impl<const N: usize> Default for Tally<N> {
-    fn default() -> Tally<N> {
-        Tally { counts: [const { AtomicU64::new(0) }; N], wanted: AtomicU32::new(0) }
-    }
-}
-
-impl<const N: usize> Tally<N> {
-    pub fn inc(&self, index: usize) {
-        self.counts[index].fetch_add(1, Ordering::Relaxed);
+        lock(&self.limits).retain(|limit| kept(&limit.name));
     }
 
-    /// Shows the series from now on, so that rates are computed from 0 on.
-    pub fn want(&self, index: usize) {
-        self.wanted.fetch_or(1 << index, Ordering::Relaxed);
-    }
-
-    /// The series that exist: index and count.
-    pub fn shown(&self) -> impl Iterator<Item = (usize, u64)> {
-        let wanted = self.wanted.load(Ordering::Relaxed);
-        let counts = self.counts.iter().enumerate().map(|(index, count)| (index, count.load(Ordering::Relaxed)));
-        counts.filter(move |(index, count)| *count > 0 || wanted & (1 << index) != 0)
-    }
-}
-
-/// Label values of `method`; every other method counts as the last.
-const METHODS: [&str; 10] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "OTHER"];
-
-/// Counters by method and status code. Most routes see a few of the thousands there could be: those
-/// met first stand here, more in further links.
-#[derive(Default)]
-pub struct Codes {
-    cells: [CodeCell; 3],
-    more: OnceLock<Box<Codes>>,
-}
-
-/// `key` is 0 while the cell is free.
-#[derive(Default)]
-struct CodeCell {
-    key: AtomicU32,
-    count: AtomicU64,
-}
-
-impl Codes {
-    pub fn inc(&self, method: &Method, status: StatusCode) {
-        self.cell(method, status).fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Shows the series from now on.
-    pub fn want(&self, method: &Method, status: StatusCode) {
-        self.cell(method, status);
-    }
-
-    fn cell(&self, method: &Method, status: StatusCode) -> &AtomicU64 {
-        let method = METHODS.iter().position(|name| *name == method.as_str()).unwrap_or(METHODS.len() - 1);
-        // Status codes have three digits, the first of them at least 1.
-        let key = u32::from(status.as_u16()) + 1000 * u32::try_from(method).unwrap_or(0);
-        let mut link = self;
-        loop {
-            for cell in &link.cells {
-                let taken = cell.key.compare_exchange(0, key, Ordering::AcqRel, Ordering::Acquire);
-                if taken.is_ok() || taken == Err(key) {
-                    return &cell.count;
-                }
-            }
-            link = link.more.get_or_init(Box::default);
+    /// Shows the answers of this method and status from now on.
+    pub fn want(&self, code: Code) {
+        let mut codes = lock(&self.codes);
+        if !codes.contains(&code) {
+            codes.push(code);
         }
     }
 
-    /// The series that exist: method, status code, count.
-    pub fn shown(&self) -> Vec<(&'static str, u32, u64)> {
-        let (mut shown, mut link) = (Vec::new(), Some(self));
-        while let Some(codes) = link {
-            for cell in &codes.cells {
-                let key = cell.key.load(Ordering::Acquire);
-                if let (Some(method), true) = (METHODS.get(key as usize / 1000), key > 0) {
-                    shown.push((*method, key % 1000, cell.count.load(Ordering::Relaxed)));
-                }
-            }
-            link = codes.more.get().map(|more| &**more);
+    /// The answers that exist as series, by method and status.
+    pub fn requests(&self) -> BTreeMap<Code, u64> {
+        let mut shown: BTreeMap<Code, u64> = lock(&self.codes).iter().map(|code| (*code, 0)).collect();
+        for (code, count) in self.shards.iter().map(|part| &part.requests).flat_map(Codes::counted) {
+            *shown.entry(code).or_default() += count;
         }
         shown
     }
-}
 
-/// Upper bounds of the duration buckets, in seconds.
-pub const BUCKETS: [f64; 14] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
-
-/// Durations by bucket; those above the last one only count in all.
-#[derive(Default)]
-pub struct Durations {
-    buckets: [AtomicU64; BUCKETS.len()],
-    above: AtomicU64,
-    sum_ns: AtomicU64,
-}
-
-impl Durations {
-    pub fn observe(&self, seconds: f64) {
-        let place = BUCKETS.iter().position(|bound| seconds <= *bound);
-        place.map_or(&self.above, |place| &self.buckets[place]).fetch_add(1, Ordering::Relaxed);
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates")]
-        self.sum_ns.fetch_add((seconds * 1e9) as u64, Ordering::Relaxed);
+    pub fn durations(&self) -> Histogram {
+        Histogram::of(self.shards.iter().map(|part| &part.duration))
     }
 
-    /// The cumulative count of each bucket, of all, and the sum in seconds.
-    #[expect(clippy::cast_precision_loss, reason = "a sum of seconds")]
-    pub fn shown(&self) -> ([u64; BUCKETS.len()], u64, f64) {
-        let (mut counts, mut count) = ([0; BUCKETS.len()], 0);
-        for (shown, bucket) in counts.iter_mut().zip(&self.buckets) {
-            count += bucket.load(Ordering::Relaxed);
-            *shown = count;
-        }
-        count += self.above.load(Ordering::Relaxed);
-        (counts, count, self.sum_ns.load(Ordering::Relaxed) as f64 / 1e9)
+    /// The series of refusals that no limit made.
+    pub fn refusals(&self) -> Vec<(usize, u64)> {
+        self.rejections.shown(self.shards.iter().map(|part| &part.rejections))
+    }
+
+    /// Requests being served.
+    pub fn in_flight(&self) -> i64 {
+        let parts = self.shards.iter().map(|part| &part.in_flight);
+        let uncapped = parts.map(Count::get).fold(0, u64::wrapping_add);
+        self.capped.load(Ordering::Relaxed).wrapping_add(uncapped.cast_signed())
+    }
+
+    /// Counts a request in, where no more than `max` may be served. False when there are more now.
+    pub fn enter_capped(&self, max: usize) -> bool {
+        // Counting first keeps the cap exact: two that meet may both be refused, never both pass.
+        self.capped.fetch_add(1, Ordering::Relaxed);
+        usize::try_from(self.in_flight()).is_ok_and(|count| count <= max)
+    }
+
+    pub fn leave_capped(&self) {
+        self.capped.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Requests being served.
-#[derive(Default)]
-pub struct InFlight(AtomicI64);
-
-impl InFlight {
-    pub fn inc(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+impl LimitRecord {
+    pub fn decided(&self) -> Vec<(usize, u64)> {
+        self.decisions.shown(self.shards.iter().map(|part| &part.decisions))
     }
 
-    pub fn dec(&self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+    pub fn rejected(&self) -> Vec<(usize, u64)> {
+        self.rejections.shown(self.shards.iter().map(|part| &part.rejections))
     }
+}
 
-    pub fn get(&self) -> i64 {
-        self.0.load(Ordering::Relaxed)
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
+    use http::{Method, StatusCode};
+
     use super::*;
 
     #[test]
-    fn every_method_and_code_has_a_counter_of_its_own() {
-        let codes = Codes::default();
-        let methods = [Method::GET, Method::POST, Method::from_bytes(b"BREW").unwrap()];
-        let every: Vec<StatusCode> = (100..=999).map(|code| StatusCode::from_u16(code).unwrap()).collect();
-        for round in 0..2 {
-            for method in &methods {
-                every.iter().for_each(|status| codes.inc(method, *status));
-            }
-            let shown = codes.shown();
-            assert_eq!(shown.len(), 3 * 900);
-            assert!(shown.iter().all(|(_, _, count)| *count == round + 1));
-            assert!(shown.contains(&("OTHER", 418, round + 1)));
+    fn workers_are_added_up_and_wanted_series_are_shown() {
+        let record = RouteRecord::default();
+        let [ok, made] = [StatusCode::OK, StatusCode::CREATED].map(|status| Code::new(&Method::GET, status));
+        record.want(ok);
+        record.want(ok);
+        record.rejections.want(1);
+        for worker in 0..3 {
+            record.shards.of(worker).requests.inc(made);
+            record.shards.of(worker).rejections.inc(3);
         }
+        assert_eq!(record.requests().into_iter().collect::<Vec<_>>(), [(ok, 0), (made, 3)]);
+        assert_eq!(record.refusals(), [(1, 0), (3, 3)]);
     }
 
     #[test]
-    fn threads_that_meet_a_new_code_share_its_counter() {
-        let codes = Codes::default();
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope
-                    .spawn(|| (100..600).for_each(|code| codes.inc(&Method::GET, StatusCode::from_u16(code).unwrap())));
-            }
-        });
-        let shown = codes.shown();
-        assert_eq!(shown.len(), 500);
-        assert!(shown.iter().all(|(_, _, count)| *count == 4), "{shown:?}");
-    }
-
-    #[test]
-    fn a_bucket_holds_its_bound() {
-        let durations = Durations::default();
-        [0.0005, 0.001, 0.0011, 30.0, 31.0].into_iter().for_each(|seconds| durations.observe(seconds));
-        let (counts, count, sum) = durations.shown();
-        assert_eq!((counts[0], counts[1], counts[12], counts[13], count), (2, 3, 3, 4, 5));
-        assert!((sum - 61.0026).abs() < 1e-6);
-    }
-
-    #[test]
-    fn a_series_is_shown_once_it_is_wanted_or_counted() {
-        let tally = Tally::<4>::default();
-        tally.want(1);
-        tally.inc(3);
-        assert_eq!(tally.shown().collect::<Vec<_>>(), [(1, 0), (3, 1)]);
+    fn a_cap_counts_those_that_came_before_it() {
+        let record = RouteRecord::default();
+        record.shards.of(1).in_flight.inc();
+        assert!(record.enter_capped(2));
+        assert!(!record.enter_capped(2));
+        record.leave_capped();
+        record.shards.of(1).in_flight.dec();
+        assert_eq!(record.in_flight(), 1);
+        assert!(record.enter_capped(2));
     }
 }

@@ -7,8 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto;
 
+use super::counts::{BUCKETS, Histogram};
 use super::labels::{Decision, Reason};
-use super::record::{BUCKETS, RouteRecord};
+use super::record::RouteRecord;
+use super::shown::{self, counter, family, gauge};
 
 /// The `limit` label of rejections that no limit made.
 const NO_LIMIT: &str = "_none";
@@ -70,25 +72,25 @@ impl Collector for Scrape {
         let [mut requests, mut durations, mut in_flight, mut decisions, mut rejections] = [const { Vec::new() }; 5];
         // Requests do not take this lock; only loads and scrapes meet here.
         for (name, record) in self.routes.lock().iter() {
-            for (method, code, count) in record.requests.shown() {
-                let code = code.to_string();
-                requests.push(counted(count, &[("code", &code), ("method", method), ("route", name)]));
+            for (code, count) in record.requests() {
+                let (method, status) = (code.method(), code.status().to_string());
+                requests.push(counter(count, &[("code", &status), ("method", method), ("route", name)]));
             }
             durations.push(histogram(record, name));
-            in_flight.push(gauge(record.in_flight.get(), &[("route", name)]));
-            for (index, count) in record.rejections.shown() {
+            in_flight.push(gauge(record.in_flight(), &[("route", name)]));
+            for (index, count) in record.refusals() {
                 let reason = Reason::ALL[index].label();
-                rejections.push(counted(count, &[("limit", NO_LIMIT), ("reason", reason), ("route", name)]));
+                rejections.push(counter(count, &[("limit", NO_LIMIT), ("reason", reason), ("route", name)]));
             }
             for limit in record.limits() {
-                for (index, count) in limit.decisions.shown() {
+                for (index, count) in limit.decided() {
                     let decision = Decision::ALL[index].label();
                     let labels = [("decision", decision), ("limit", &limit.name), ("route", name)];
-                    decisions.push(counted(count, &labels));
+                    decisions.push(counter(count, &labels));
                 }
-                for (index, count) in limit.rejections.shown() {
+                for (index, count) in limit.rejected() {
                     let labels = [("limit", &*limit.name), ("reason", Reason::ALL[index].label()), ("route", name)];
-                    rejections.push(counted(count, &labels));
+                    rejections.push(counter(count, &labels));
                 }
             }
         }
@@ -104,54 +106,18 @@ impl Collector for Scrape {
     }
 }
 
-fn family(desc: &Desc, kind: proto::MetricType, metrics: Vec<proto::Metric>) -> proto::MetricFamily {
-    let mut family = proto::MetricFamily::default();
-    family.set_name(desc.fq_name.clone());
-    family.set_help(desc.help.clone());
-    family.set_field_type(kind);
-    family.set_metric(metrics);
-    family
-}
-
-/// A metric without a value; `labels` in the order of their names.
-fn labelled(labels: &[(&str, &str)]) -> proto::Metric {
-    let pairs = labels.iter().map(|(name, value)| {
-        let mut pair = proto::LabelPair::default();
-        pair.set_name((*name).to_owned());
-        pair.set_value((*value).to_owned());
-        pair
-    });
-    proto::Metric::from_label(pairs.collect())
-}
-
-#[expect(clippy::cast_precision_loss, reason = "the text format knows doubles only")]
-fn counted(count: u64, labels: &[(&str, &str)]) -> proto::Metric {
-    let (mut metric, mut counter) = (labelled(labels), proto::Counter::default());
-    counter.set_value(count as f64);
-    metric.set_counter(counter);
-    metric
-}
-
-#[expect(clippy::cast_precision_loss, reason = "the text format knows doubles only")]
-fn gauge(value: i64, labels: &[(&str, &str)]) -> proto::Metric {
-    let (mut metric, mut gauge) = (labelled(labels), proto::Gauge::default());
-    gauge.set_value(value as f64);
-    metric.set_gauge(gauge);
-    metric
-}
-
 fn histogram(record: &RouteRecord, route: &str) -> proto::Metric {
-    let (counts, count, sum) = record.duration.shown();
-    let buckets = BUCKETS.into_iter().zip(counts).map(|(bound, count)| {
+    let Histogram { cumulative, count, sum_seconds } = record.durations();
+    let buckets = BUCKETS.into_iter().zip(cumulative).map(|(bound, count)| {
         let mut bucket = proto::Bucket::default();
         bucket.set_upper_bound(bound);
         bucket.set_cumulative_count(count);
         bucket
     });
-    let (mut metric, mut histogram) = (labelled(&[("route", route)]), proto::Histogram::default());
+    let (mut metric, mut histogram) = (shown::labelled(&[("route", route)]), proto::Histogram::default());
     histogram.set_bucket(buckets.collect());
     histogram.set_sample_count(count);
-    histogram.set_sample_sum(sum);
+    histogram.set_sample_sum(sum_seconds);
     metric.set_histogram(histogram);
     metric
 }

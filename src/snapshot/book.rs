@@ -4,7 +4,6 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::handles;
 use crate::config::Config;
 use crate::metrics::{Metrics, RouteRecord};
 use crate::route::Route;
@@ -21,11 +20,8 @@ impl Book {
         Book { metrics: metrics.clone() }
     }
 
-    /// The record of `route`; its series exist from now on.
     pub fn route(&mut self, route: &Route) -> Arc<RouteRecord> {
-        let record = self.metrics.routes.named(&route.name);
-        handles::prepare(&record, route);
-        record
+        self.metrics.routes.named(&route.name)
     }
 
     pub fn unmatched(&mut self) -> Arc<RouteRecord> {

@@ -81,7 +81,8 @@ impl Workers {
         for number in 0..count {
             let (sender, commands) = mpsc::unbounded_channel();
             let runtime = Builder::new_current_thread();
-            let (common, count_all) = (common.clone(), count_all.clone());
+            let common = Common { metrics: metrics.of_worker(number + 1), ..common.clone() };
+            let count_all = count_all.clone();
             let (ready, started) = std::sync::mpsc::sync_channel(1);
             let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
                 let mut builder = runtime;

@@ -3,7 +3,6 @@
 
 use std::net::IpAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::{Method, Response, StatusCode};
@@ -18,12 +17,12 @@ use crate::limit::Verdict;
 use crate::limit::held::{Held, Leases};
 use crate::metrics::Metrics;
 use crate::route::Route;
-use crate::snapshot::{LimitHandles, Reason, RouteHandles, Snapshot, UNMATCHED};
+use crate::snapshot::{Reason, RouteHandles, Snapshot, UNMATCHED};
 
 pub struct Account {
     deadline: RequestDeadline,
-    /// Its route's, or those of unmatched requests once it is answered without one.
-    handles: Option<Arc<RouteHandles>>,
+    /// The route's, or those of unmatched requests.
+    handles: Rc<RouteHandles>,
     /// Counted among the route's requests in flight.
     entered: bool,
     method: Method,
@@ -48,10 +47,15 @@ struct Answer {
 }
 
 impl Account {
-    pub fn open(deadline: RequestDeadline, method: &Method, started: Instant) -> Box<Account> {
+    pub fn open(
+        unmatched: &Rc<RouteHandles>,
+        deadline: RequestDeadline,
+        method: &Method,
+        started: Instant,
+    ) -> Box<Account> {
         Box::new(Account {
             deadline,
-            handles: None,
+            handles: unmatched.clone(),
             entered: false,
             method: method.clone(),
             started,
@@ -81,22 +85,19 @@ impl Account {
     }
 
     /// The request belongs to a route. False when that route is full.
-    pub fn enter(&mut self, handles: &Arc<RouteHandles>, max_in_flight: Option<usize>) -> bool {
-        self.handles = Some(handles.clone());
-        let in_flight = &handles.route.in_flight;
-        in_flight.inc();
+    pub fn enter(&mut self, handles: Rc<RouteHandles>, max_in_flight: Option<usize>) -> bool {
+        self.handles = handles;
         self.entered = true;
-        // Counting first keeps the cap exact: two that meet may both be refused, never both pass.
-        max_in_flight.is_none_or(|max| usize::try_from(in_flight.get()).is_ok_and(|count| count <= max))
+        self.handles.enter(max_in_flight)
     }
 
     /// The route's `allow` list spared the request its limits.
     pub fn bypassed(&self) {
-        self.handles.iter().flat_map(|handles| &handles.limits).for_each(LimitHandles::bypass);
+        self.handles.limits.iter().for_each(|limit| limit.bypass());
     }
 
     pub fn decided(&mut self, route: &Route, verdict: &Verdict) {
-        let Some(handles) = &self.handles else { return };
+        let handles = &self.handles;
         for checked in &verdict.checks {
             handles.limits[checked.limit].decide(route.limits[checked.limit].mode, checked);
         }
@@ -136,17 +137,11 @@ impl Account {
     pub fn refused(&self, refusal: &Refusal, metrics: &Metrics) {
         match refusal {
             Refusal::Gate(reject) => metrics.http_rejected(reject.reason()).inc(),
-            Refusal::Denied => self.rejected(Reason::Denied),
-            Refusal::MaxInFlight => self.rejected(Reason::MaxInFlight),
+            Refusal::Denied => self.handles.reject(Reason::Denied),
+            Refusal::MaxInFlight => self.handles.reject(Reason::MaxInFlight),
             Refusal::TooLarge | Refusal::Upstream(Failure::TooLarge) => metrics.http_rejected("body_too_large").inc(),
             Refusal::Upstream(Failure::UploadTimeout) => metrics.http_rejected("body_timeout").inc(),
             Refusal::NoRoute | Refusal::Limited | Refusal::Upstream(_) => {}
-        }
-    }
-
-    fn rejected(&self, reason: Reason) {
-        if let Some(handles) = &self.handles {
-            handles.route.rejections.inc(reason as usize);
         }
     }
 
@@ -159,8 +154,7 @@ impl Account {
         snapshot: &Snapshot,
         upload: Option<Rc<Progress>>,
     ) {
-        let handles = self.handles.get_or_insert_with(|| snapshot.unmatched.clone());
-        handles.route.requests.inc(&self.method, response.status());
+        self.handles.answer(&self.method, response.status());
         if let Some(entry) = &mut self.log {
             entry.status = response.status();
             if let Some(route) = route {
@@ -188,14 +182,12 @@ impl Account {
 /// The end of the request: its answer has been sent as far as it goes, or the client left before.
 impl Drop for Account {
     fn drop(&mut self) {
-        if let Some(RouteHandles { route, .. }) = self.handles.as_deref() {
-            match &self.answer {
-                Some(_) => route.duration.observe(self.started.elapsed().as_secs_f64()),
-                None => route.requests.inc(&self.method, client_closed()),
-            }
-            if self.entered {
-                route.in_flight.dec();
-            }
+        match &self.answer {
+            Some(_) => self.handles.observe(self.started.elapsed().as_secs_f64()),
+            None => self.handles.answer(&self.method, client_closed()),
+        }
+        if self.entered {
+            self.handles.leave();
         }
         if let Some(entry) = &self.log {
             entry.write(self.started);

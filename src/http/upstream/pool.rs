@@ -8,11 +8,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use http::HeaderValue;
-use prometheus::IntCounter;
 use tokio::time::timeout;
 
 use super::connect::Connection;
-use crate::metrics::Metrics;
+use crate::metrics::{Counter, Metrics};
 use crate::upstream::balance::Balancer;
 use crate::upstream::{Origin, Upstream};
 
@@ -46,12 +45,12 @@ pub struct Servers {
 
 /// Counters of one upstream, by what became of a request sent to it.
 pub struct Outcomes {
-    pub ok: IntCounter,
-    pub connect_error: IntCounter,
-    pub timeout: IntCounter,
-    pub broken: IntCounter,
-    pub retried_stale: IntCounter,
-    pub retried_connect: IntCounter,
+    pub ok: Counter,
+    pub connect_error: Counter,
+    pub timeout: Counter,
+    pub broken: Counter,
+    pub retried_stale: Counter,
+    pub retried_connect: Counter,
 }
 
 pub struct ServerPool {

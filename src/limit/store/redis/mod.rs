@@ -44,7 +44,7 @@ use crate::limit::limits::LimitTable;
 use crate::limit::overrides::Found;
 use crate::limit::store::once::{Mark, Marks, Use};
 use crate::limit::store::settings::StoreSettings;
-use crate::metrics::Metrics;
+use crate::metrics::{Counter, Metrics};
 use address::{Address, Form};
 use cluster::Cluster;
 use denials::{Asked, Denials, Recalls};
@@ -69,7 +69,7 @@ pub struct Redis {
     limits: RefCell<Arc<LimitTable>>,
     /// Refusals that need not be asked for again.
     denials: RefCell<Denials>,
-    denials_used: IntCounter,
+    denials_used: Counter,
     recalls: Recalls,
     /// Made through this handle.
     marks: RefCell<Marks>,
@@ -110,7 +110,7 @@ impl Redis {
             deadline: settings.deadline,
             limits: RefCell::default(),
             denials: RefCell::new(Denials::new(recalls.clone())),
-            denials_used: metrics.store_denial_cache_hits.clone(),
+            denials_used: metrics.store_denial_cache_hits(),
             recalls: recalls.clone(),
             marks: RefCell::default(),
             errors: lane::counters(metrics),
