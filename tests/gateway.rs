@@ -27,6 +27,7 @@ mod gateway {
     mod refusals;
     mod reload;
     mod reload_program;
+    mod rest;
     mod routing;
     mod slow;
     mod start;

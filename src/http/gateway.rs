@@ -67,10 +67,11 @@ pub fn serve(
 ) -> impl Future<Output = Result<Response<Body>, Infallible>> {
     let started = Instant::now();
     let (parts, body) = request.into_parts();
+    let deadline = client.deadline().begin(body.is_end_stream());
     // In boxes: the future is moved about before it is polled.
     let received = Box::new(Received { fields: Fields::of(&parts.headers), parts, body: Some(body) });
     let view = client.local.view();
-    let account = Account::open(&view.unmatched, client.deadline().begin(), &received.parts.method, started);
+    let account = Account::open(&view.unmatched, deadline, &received.parts.method, started);
     answer(client, view, received, account)
 }
 
@@ -120,7 +121,8 @@ async fn answer(
     if exchange.cut {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     } else if let Some(body) = exchange.received.body {
-        unread::settle(body, &exchange.received.parts.headers, &mut response);
+        let deadline = exchange.account.deadline();
+        unread::settle(body, deadline, &exchange.received.parts.headers, &mut response);
     }
     exchange.account.close(&mut response, route, &view.snapshot, exchange.upload);
     Ok(response)

@@ -7,6 +7,7 @@ mod connection;
 mod drain;
 mod listener;
 mod stream;
+mod watched;
 
 pub use listener::{Accepted, Acceptor, BindError, Listener, remove_socket_file};
 

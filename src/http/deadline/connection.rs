@@ -11,6 +11,10 @@ use tokio::sync::Notify;
 use super::request::{Awaited, RequestDeadline, RequestState};
 use super::{Deadline, Ticks};
 
+/// A connection that waits for a further request this long lets go of what it reads and writes with:
+/// long enough that one in steady use keeps it.
+const REST: Duration = Duration::from_millis(500);
+
 /// What a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -28,6 +32,11 @@ pub struct ConnectionDeadline {
     requests: RefCell<Vec<Rc<RequestState>>>,
     /// A deadline of a request has passed; it may have been answered for.
     late: Cell<bool>,
+    /// When an idle connection has nothing better to do than to rest.
+    rest_at_ms: Cell<u64>,
+    tired: Cell<bool>,
+    /// The socket has taken all that was written.
+    flushed: Cell<bool>,
     /// When a client that has shut down its side is taken for gone.
     gone_at_ms: Cell<u64>,
     gone: Cell<bool>,
@@ -54,6 +63,9 @@ impl ConnectionDeadline {
             deadline: Deadline::none(ticks, Phase::Head),
             requests: RefCell::default(),
             late: Cell::new(false),
+            rest_at_ms: Cell::new(u64::MAX),
+            tired: Cell::new(false),
+            flushed: Cell::new(true),
             gone_at_ms: Cell::new(u64::MAX),
             gone: Cell::new(false),
             cut: Cell::new(false),
@@ -63,9 +75,11 @@ impl ConnectionDeadline {
         }
     }
 
-    /// A request begins.
-    pub fn begin(self: &Rc<Self>) -> RequestDeadline {
+    /// A request begins, without a body if it is `whole`.
+    pub fn begin(self: &Rc<Self>, whole: bool) -> RequestDeadline {
         self.gone_at_ms.set(u64::MAX);
+        self.rest_at_ms.set(u64::MAX);
+        self.tired.set(false);
         self.deadline.disarm(Phase::Requests);
         let mut requests = self.requests.borrow_mut();
         let free = requests.iter().find(|request| request.is_over() && Rc::strong_count(request) == 1);
@@ -77,7 +91,7 @@ impl ConnectionDeadline {
                 new
             }
         };
-        state.begin();
+        state.begin(whole);
         RequestDeadline::new(self, state)
     }
 
@@ -86,6 +100,7 @@ impl ConnectionDeadline {
     pub fn end_requests(&self) {
         for request in &*self.requests.borrow() {
             request.end();
+            request.read_whole();
         }
     }
 
@@ -128,6 +143,18 @@ impl ConnectionDeadline {
     /// Enters `phase`, which ends within `limit`.
     pub fn arm(&self, phase: Phase, limit: Duration) {
         self.deadline.arm(phase, limit);
+        self.rest_at_ms.set(if phase == Phase::Idle { self.deadline.in_ms(REST) } else { u64::MAX });
+        self.tired.set(false);
+    }
+
+    /// The connection has been idle for a while, between two requests: what comes next is a head.
+    pub fn may_rest(&self) -> bool {
+        self.tired.get() && self.flushed.get() && self.requests.borrow().iter().all(|request| request.is_whole())
+    }
+
+    /// Whether the socket has taken all that was to be written to it.
+    pub fn flushed(&self, flushed: bool) {
+        self.flushed.set(flushed);
     }
 
     pub fn phase(&self) -> Phase {
@@ -193,7 +220,8 @@ impl ConnectionDeadline {
         if late {
             self.late.set(true);
         }
-        if self.deadline.look() || left || late {
+        let rests = self.deadline.now_ms() >= self.rest_at_ms.get() && !self.tired.replace(true);
+        if self.deadline.look() || left || late || rests {
             self.wake();
         }
     }

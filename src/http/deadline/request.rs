@@ -49,6 +49,8 @@ pub(super) struct RequestState {
     starved: Cell<bool>,
     /// It has not been let on yet.
     held_back: Cell<bool>,
+    /// Its body has been read to the end, or it had none.
+    whole: Cell<bool>,
     /// Nothing of it is waited for any more.
     over: Cell<bool>,
 }
@@ -59,11 +61,13 @@ impl RequestState {
             deadline: Deadline::none(ticks, Awaited::Gateway),
             starved: Cell::new(false),
             held_back: Cell::new(false),
+            whole: Cell::new(true),
             over: Cell::new(true),
         }
     }
 
-    pub(super) fn begin(&self) {
+    pub(super) fn begin(&self, whole: bool) {
+        self.whole.set(whole);
         self.starved.set(false);
         self.held_back.set(false);
         self.over.set(false);
@@ -74,6 +78,14 @@ impl RequestState {
     pub(super) fn end(&self) -> bool {
         self.deadline.disarm(Awaited::Gateway);
         !self.over.replace(true)
+    }
+
+    pub(super) fn read_whole(&self) {
+        self.whole.set(true);
+    }
+
+    pub(super) fn is_whole(&self) -> bool {
+        self.whole.get()
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -100,6 +112,11 @@ impl RequestDeadline {
 
     pub fn disarm(&self) {
         self.state.deadline.disarm(Awaited::Gateway);
+    }
+
+    /// Its body has been read to the end.
+    pub fn read_whole(&self) {
+        self.state.read_whole();
     }
 
     /// Milliseconds on the worker's coarse clock.
@@ -169,7 +186,7 @@ mod tests {
     #[test]
     fn requests_of_a_connection_have_deadlines_of_their_own() {
         let (ticks, connection) = connection();
-        let (one, other) = (connection.begin(), connection.begin());
+        let (one, other) = (connection.begin(true), connection.begin(true));
         one.arm(Awaited::Response, SECOND);
         other.arm(Awaited::Upload, SECOND * 3);
         pass(&ticks, &connection, 2000);
@@ -187,10 +204,10 @@ mod tests {
     #[test]
     fn what_is_over_sets_no_deadline_and_its_room_is_used_again() {
         let (ticks, connection) = connection();
-        let (first, held) = (connection.begin(), connection.begin());
+        let (first, held) = (connection.begin(true), connection.begin(true));
         drop(first);
         connection.end_requests();
-        let next = connection.begin();
+        let next = connection.begin(true);
         assert!(!Rc::ptr_eq(&held.state, &next.state));
         held.arm(Awaited::Upload, Duration::ZERO);
         held.end(Duration::ZERO);
@@ -198,7 +215,7 @@ mod tests {
         assert_eq!((connection.expired_request(), connection.phase()), (None, Phase::Requests));
         next.end(SECOND);
         drop((next, held));
-        drop((connection.begin(), connection.begin()));
+        drop((connection.begin(true), connection.begin(true)));
         connection.end_requests();
     }
 
@@ -206,7 +223,7 @@ mod tests {
     fn a_client_that_shut_down_its_side_is_waited_for_while_nothing_is_missing() {
         let (ticks, connection) = connection();
         assert!(!connection.half_closed(SECOND), "its head is not whole");
-        let request = connection.begin();
+        let request = connection.begin(true);
         request.starve(true);
         assert!(!connection.half_closed(SECOND), "its body is not whole");
         request.starve(false);

@@ -155,6 +155,7 @@ impl Progress {
         if state != UploadState::Done {
             return;
         }
+        self.deadline.read_whole();
         match self.stage.get() {
             Stage::Asking => self.deadline.arm(Awaited::Response, self.timeouts.response),
             Stage::Answering => {}

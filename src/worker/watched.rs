@@ -1,0 +1,124 @@
+//! A client's stream as the parser sees it: whatever it reads and writes passes here. Made by
+//! `connection`.
+
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::stream::Stream;
+use crate::http::context::Client;
+use crate::http::deadline::Phase;
+
+/// A head and a body of up to this size leave in one plain write: the kernel takes longer to look at a
+/// list of buffers than it takes to copy them.
+const GATHER_MAX: usize = 16 * 1024;
+
+/// Notes the first byte of a request, which starts the deadline of its head, shows all bytes to the
+/// inspector, and keeps the end of the stream back while a request is under way.
+pub struct Watched {
+    stream: Stream,
+    /// Read before, by a parser that has gone.
+    unread: Bytes,
+    client: Rc<Client>,
+    header_timeout: Duration,
+    half_close_timeout: Duration,
+}
+
+impl Watched {
+    pub fn new(stream: Stream, client: Rc<Client>, header_timeout: Duration, half_close_timeout: Duration) -> Watched {
+        Watched { stream, unread: Bytes::new(), client, header_timeout, half_close_timeout }
+    }
+
+    /// `unread` comes first.
+    pub fn after(self, unread: &[u8]) -> Watched {
+        // A copy of next to nothing: even an empty part would keep the whole buffer.
+        Watched { unread: Bytes::copy_from_slice(unread), ..self }
+    }
+
+    /// Ready once there is something to read, be it the end or an error.
+    pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.unread.is_empty() { self.stream.poll_readable(cx).map(drop) } else { Poll::Ready(()) }
+    }
+
+    /// The first byte of a request starts the deadline of its head.
+    fn begin_head(&self) {
+        if self.client.deadline().phase() == Phase::Idle {
+            self.client.deadline().arm(Phase::Head, self.header_timeout);
+        }
+    }
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if !self.unread.is_empty() {
+            let length = self.unread.len().min(buf.remaining());
+            buf.put_slice(&self.unread[..length]);
+            self.unread.advance(length);
+            self.begin_head();
+            return Poll::Ready(Ok(()));
+        }
+        let before = buf.filled().len();
+        let result = Pin::new(&mut self.stream).poll_read(cx, buf);
+        let fresh = &buf.filled()[before..];
+        let ended = fresh.is_empty() && buf.remaining() > 0 && matches!(result, Poll::Ready(Ok(())));
+        if ended && self.client.deadline().half_closed(self.half_close_timeout) {
+            // The server would drop the request. It asks again after the answer.
+            return Poll::Pending;
+        }
+        if !fresh.is_empty() {
+            self.begin_head();
+        }
+        if let Some(inspector) = &self.client.inspector {
+            inspector.borrow_mut().feed(fresh);
+        }
+        result
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.client.deadline().flushed(false);
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.client.deadline().flushed(false);
+        let mut filled = bufs.iter().filter(|buf| !buf.is_empty());
+        let (first, second) = (filled.next(), filled.next());
+        let length: usize = bufs.iter().map(|buf| buf.len()).sum();
+        match (first, second) {
+            (Some(only), None) => Pin::new(&mut self.stream).poll_write(cx, only),
+            (Some(_), Some(_)) if length <= GATHER_MAX => {
+                let Watched { stream, client, .. } = &mut *self;
+                let mut gathered = client.local.gathered.borrow_mut();
+                gathered.clear();
+                bufs.iter().for_each(|buf| gathered.extend_from_slice(buf));
+                Pin::new(stream).poll_write(cx, &gathered)
+            }
+            _ => Pin::new(&mut self.stream).poll_write_vectored(cx, bufs),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Asked for only once all has been written.
+        self.client.deadline().flushed(true);
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
