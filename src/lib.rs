@@ -9,6 +9,7 @@
 pub mod cli;
 pub mod config;
 mod control;
+mod heap;
 pub mod http;
 mod labels;
 pub mod limit;

@@ -24,6 +24,7 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_local;
 
 use crate::config::{Config, Report};
+use crate::heap;
 use crate::limit::decision::ErrorKind;
 use crate::limit::store::Stores;
 use crate::limit::store::memory::Memory;
@@ -137,6 +138,8 @@ async fn start(source: Source, config: Config) -> Result<(Reloader, mpsc::Sender
     };
     spawn_local(overrides.clone().follow(current.clone(), link.clone()));
     let listeners = Listeners::open(workers, prepared, context).map_err(system("cannot serve a listener"))?;
+    // What the texts of the config took.
+    heap::give_back();
     shared.enter(Lifecycle::Ready);
     tracing::info!(listen = addresses.join(", "), admin, workers = count, "ready");
     Ok((Reloader { source, current, metrics, book, shared, listeners, overrides, link }, jobs, inbox))

@@ -6,6 +6,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use tokio::task::spawn_local;
+
 use super::diff::Diff;
 use super::job::{Applied, Contents, Failure, Order, Outcome, Trigger};
 use super::link::Link;
@@ -15,6 +17,7 @@ use super::shared::{Shared, rfc3339};
 use super::source::Source;
 use super::watch;
 use crate::config::{Config, Report};
+use crate::heap;
 use crate::metrics::Metrics;
 use crate::snapshot::{Book, Current, Snapshot};
 
@@ -36,6 +39,9 @@ const STEADY: Duration = Duration::from_millis(20);
 /// which is tried this often: a file that never rests is loaded all the same.
 const STEADY_ATTEMPTS: usize = 10;
 
+/// Long enough for every worker to have noticed a new config, and for most requests under the old one.
+const LET_GO: Duration = Duration::from_secs(1);
+
 impl Reloader {
     /// Loads the config and puts it in force, unless it is invalid, the same, or a dry run. Says
     /// also what the files of the order held.
@@ -53,6 +59,7 @@ impl Reloader {
         if !dry_run && !quiet {
             self.account(&outcome, trigger);
         }
+        spawn_local(give_back());
         (outcome, contents)
     }
 
@@ -147,6 +154,12 @@ impl Reloader {
         record["at"] = rfc3339(SystemTime::now()).into();
         self.shared.remember_reload(record, overtakes);
     }
+}
+
+/// Once the workers have let go of the config of before.
+async fn give_back() {
+    tokio::time::sleep(LET_GO).await;
+    heap::give_back();
 }
 
 /// Carries over what is fixed when the process starts, and names what would have changed.

@@ -67,6 +67,10 @@ impl Connections {
         self.each(ConnectionDeadline::cut);
     }
 
+    pub fn len(&self) -> usize {
+        self.deadlines.borrow().len()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.deadlines.borrow().is_empty()
     }

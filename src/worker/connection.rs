@@ -71,6 +71,7 @@ async fn readable(io: &Watched, client: &Client, worker: &Worker) -> bool {
 
 /// Serves requests as they come. Hands the stream back when there has been none for a while.
 async fn requests(io: Watched, client: &Rc<Client>, worker: &Worker, bounds: &Bounds) -> Option<Watched> {
+    let _parsing = worker.tide.parse();
     let service = service_fn(|request| {
         client.deadline().end_requests();
         gateway::serve(client.clone(), request)

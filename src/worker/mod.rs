@@ -7,6 +7,7 @@ mod connection;
 mod drain;
 mod listener;
 mod stream;
+mod tide;
 mod watched;
 
 pub use listener::{Accepted, Acceptor, BindError, Listener, remove_socket_file};
@@ -38,6 +39,7 @@ use crate::limit::store::settings::StoreSettings;
 use crate::metrics::Metrics;
 use crate::net::ListenAddr;
 use crate::snapshot::Current;
+use tide::Tide;
 
 /// The running worker threads.
 pub struct Workers {
@@ -60,6 +62,7 @@ struct Worker {
     connections: Rc<Connections>,
     gauges: RefCell<HashMap<String, IntGauge>>,
     draining: Cell<bool>,
+    tide: Tide,
 }
 
 impl Workers {
@@ -163,6 +166,7 @@ impl Worker {
             connections: Connections::new(count_all),
             gauges: RefCell::default(),
             draining: Cell::new(false),
+            tide: Tide::default(),
         })
     }
 
@@ -206,6 +210,7 @@ impl Worker {
             let now_ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
             self.connections.look(now_ms);
             self.local.pools.sweep(now_ms);
+            self.tide.beat(self.connections.len());
             drop(self.local.view());
         }
     }

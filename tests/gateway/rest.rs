@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use crate::support::client::{get, post};
+use crate::support::client::{Client, get, post};
 use crate::support::gateway::Gateway;
+use crate::support::until;
 
 const FIXED: &str = "[[route]]\nname = \"fixed\"\npath = \"/\"\nrespond = { body = \"fixed\" }\n";
 
@@ -81,4 +82,21 @@ fn an_answer_that_the_client_has_not_taken_is_not_lost() {
     assert_eq!(answer.text().len() as u64, size);
     rest();
     assert_eq!(client.ask(&get("/", ""), "").status(), 200);
+}
+
+#[test]
+fn a_connection_at_rest_holds_at_most_8_kb_and_leaves_nothing_behind() {
+    const COUNT: u64 = 800;
+    let gateway = Gateway::with("max_connections_per_ip = 1000", FIXED);
+    // What the first request brings into memory stays.
+    assert_eq!(gateway.get("/").status(), 200);
+    let before = gateway.memory("VmRSS");
+    let mut clients: Vec<Client> = (0..COUNT).map(|_| gateway.client()).collect();
+    for client in &mut clients {
+        assert_eq!(client.ask(&get("/", ""), "").status(), 200);
+    }
+    let each = || gateway.memory("VmRSS").saturating_sub(before) / COUNT;
+    until("they are at rest", || each() < 8192);
+    drop(clients);
+    until("what they took is given back", || each() < 2048);
 }

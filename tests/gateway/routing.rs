@@ -2,6 +2,7 @@
 
 use crate::support::client::{get, post};
 use crate::support::gateway::Gateway;
+use crate::support::until;
 use crate::support::upstream::Upstream;
 
 /// A route that answers with its own name.
@@ -219,4 +220,18 @@ fn the_deny_list_answers_403_before_any_limit_and_sets_name_networks() {
     gateway.assert_metric("limit_decisions_total", &one("deny"), 1.0);
     let denied = [("route", "guarded"), ("limit", "_none"), ("reason", "denied")];
     gateway.assert_metric("rejections_total", &denied, 2.0);
+}
+
+#[test]
+fn ten_thousand_routes_take_at_most_30_mb() {
+    let route =
+        |i: usize| format!("[[route]]\nhost = [\"h{}.test\"]\npath = \"/r{}/\"\nrespond = {{ }}\n", i / 100, i % 100);
+    let start = |count: usize| Gateway::start(&(0..count).map(route).collect::<String>());
+    let (few, many) = (start(10), start(10_000));
+    until("the load has given back what it took", || {
+        many.memory("VmRSS").saturating_sub(few.memory("VmRSS")) < 30_000_000
+    });
+    let found = many.ask("GET /r42/x HTTP/1.1\r\nhost: h99.test\r\n\r\n");
+    assert_eq!(found.status(), 200);
+    assert_eq!(many.ask("GET /r42/x HTTP/1.1\r\nhost: h100.test\r\n\r\n").status(), 404);
 }

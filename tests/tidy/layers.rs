@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use super::source::{crate_files, root};
 
 /// The modules of the crate from the ground up, each with those that it may name.
-const LAYERS: [(&str, &[&str]); 14] = [
+const LAYERS: [(&str, &[&str]); 15] = [
     ("labels", &[]),
     ("written", &[]),
     ("net", &[]),
+    ("heap", &[]),
     ("upstream", &[]),
     ("metrics", &["labels"]),
     ("limit", &["labels", "written", "net", "metrics"]),
@@ -16,9 +17,12 @@ const LAYERS: [(&str, &[&str]); 14] = [
     ("config", &["labels", "written", "net", "upstream", "limit", "route"]),
     ("snapshot", &["metrics", "limit", "route", "config"]),
     ("http", &["net", "upstream", "metrics", "limit", "route", "config", "snapshot"]),
-    ("worker", &["net", "metrics", "limit", "config", "snapshot", "http"]),
+    ("worker", &["net", "heap", "metrics", "limit", "config", "snapshot", "http"]),
     ("replay", &["metrics", "limit", "route", "config", "http"]),
-    ("control", &["labels", "net", "upstream", "metrics", "limit", "route", "config", "snapshot", "http", "worker"]),
+    (
+        "control",
+        &["labels", "net", "heap", "upstream", "metrics", "limit", "route", "config", "snapshot", "http", "worker"],
+    ),
     ("cli", &["net", "limit", "config", "replay", "control"]),
 ];
 
