@@ -35,11 +35,12 @@ pub struct Counters {
 type Series = BTreeMap<Vec<String>, Arc<Shards<Count>>>;
 
 impl Counters {
-    /// `labels` in the order of their names.
+    /// `labels` in the order of their names; without any, the one series exists from the start.
     pub fn new(name: &str, help: &str, labels: &[&str]) -> prometheus::Result<Counters> {
+        let first = labels.is_empty().then(|| (Vec::new(), Arc::default()));
         let labels = labels.iter().map(|label| (*label).to_owned()).collect();
         let desc = Desc::new(format!("sluicegate_{name}"), help.to_owned(), labels, HashMap::new())?;
-        Ok(Counters { desc, series: Arc::default() })
+        Ok(Counters { desc, series: Arc::new(Mutex::new(first.into_iter().collect())) })
     }
 
     /// The part of `worker` in the series of these `values`, which exists from now on.
