@@ -6,6 +6,7 @@
 mod tidy {
     mod layers;
     mod map;
+    mod names;
     mod purity;
     mod reach;
     mod size;

@@ -6,17 +6,17 @@ use bytes::BytesMut;
 use http::Method;
 use libfuzzer_sys::fuzz_target;
 use sluicegate::http::upstream::h1::body::{EXTENSIONS_MAX, Piece, TRAILERS_MAX};
-use sluicegate::http::upstream::h1::{Fault, HEAD_MAX, HeadReader};
+use sluicegate::http::upstream::h1::{ProtocolFault, HEAD_MAX, HeadReader};
 
 #[derive(Debug, PartialEq)]
 struct Seen {
     head: String,
     body: Vec<u8>,
     trailers: String,
-    end: Result<(), Fault>,
+    end: Result<(), ProtocolFault>,
 }
 
-fn read(pieces: &[&[u8]], method: &Method) -> Result<Seen, Fault> {
+fn read(pieces: &[&[u8]], method: &Method) -> Result<Seen, ProtocolFault> {
     let (mut received, mut pieces) = (BytesMut::new(), pieces.iter());
     let mut reader = HeadReader::default();
     let mut head = loop {
@@ -24,7 +24,7 @@ fn read(pieces: &[&[u8]], method: &Method) -> Result<Seen, Fault> {
             break head;
         }
         assert!(received.len() <= HEAD_MAX);
-        received.extend_from_slice(pieces.next().ok_or(Fault::Cut)?);
+        received.extend_from_slice(pieces.next().ok_or(ProtocolFault::Cut)?);
     };
     let text = format!("{:?} {:?} {}", head.response, head.body, head.keep_alive);
     let mut seen = Seen { head: text, body: Vec::new(), trailers: String::new(), end: Ok(()) };

@@ -11,27 +11,27 @@ use super::{BAD_CONFIG, bad_config};
 use crate::config;
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
-pub enum Format {
+pub enum ReportFormat {
     Text,
     Json,
 }
 
-pub fn check(path: &Path, format: Format) -> ExitCode {
+pub fn check(path: &Path, format: ReportFormat) -> ExitCode {
     let (answer, code) = match (config::load(path), format) {
         (Ok(config), format) => {
             let (routes, limits) = (config.routes.len(), config.limits.len());
             let upstreams = config.upstreams.len();
             let answer = match format {
-                Format::Text => format!("ok: {routes} routes, {limits} limits, {upstreams} upstreams"),
-                Format::Json => {
+                ReportFormat::Text => format!("ok: {routes} routes, {limits} limits, {upstreams} upstreams"),
+                ReportFormat::Json => {
                     json!({ "ok": true, "routes": routes, "limits": limits, "upstreams": upstreams, "hash": config.hash })
                         .to_string()
                 }
             };
             (answer, ExitCode::SUCCESS)
         }
-        (Err(report), Format::Text) => return bad_config(&report),
-        (Err(report), Format::Json) => {
+        (Err(report), ReportFormat::Text) => return bad_config(&report),
+        (Err(report), ReportFormat::Json) => {
             (json!({ "ok": false, "diagnostics": report.json() }).to_string(), ExitCode::from(BAD_CONFIG))
         }
     };

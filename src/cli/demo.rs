@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::{RUNTIME, gateway};
-use crate::control::Source;
+use crate::control::ConfigSource;
 
 const CONFIG: &str = include_str!("../../conf/demo.toml");
 
 pub fn demo(dir: Option<PathBuf>) -> ExitCode {
-    let home = match Home::new(dir) {
+    let home = match DemoHome::new(dir) {
         Ok(home) => home,
         Err(error) => {
             eprintln!("error: cannot write the demo config: {error}");
@@ -22,27 +22,27 @@ pub fn demo(dir: Option<PathBuf>) -> ExitCode {
     };
     // The reader may be gone; the gateway runs all the same.
     let _ = introduce(&home.config());
-    gateway(Source::File(home.config()))
+    gateway(ConfigSource::File(home.config()))
 }
 
 /// The directory of the config; a temporary one goes with this value.
-struct Home {
+struct DemoHome {
     dir: PathBuf,
     temporary: bool,
 }
 
-impl Home {
-    fn new(dir: Option<PathBuf>) -> io::Result<Home> {
+impl DemoHome {
+    fn new(dir: Option<PathBuf>) -> io::Result<DemoHome> {
         let home = match dir {
             Some(dir) => {
                 std::fs::create_dir_all(&dir)?;
-                Home { dir, temporary: false }
+                DemoHome { dir, temporary: false }
             }
             None => {
                 let name = format!("sluicegate-demo-{}-{:08x}", std::process::id(), rand::random::<u32>());
                 let dir = std::env::temp_dir().join(name);
                 DirBuilder::new().mode(0o700).create(&dir)?;
-                Home { dir, temporary: true }
+                DemoHome { dir, temporary: true }
             }
         };
         // A config edited in an earlier demo is kept.
@@ -59,7 +59,7 @@ impl Home {
     }
 }
 
-impl Drop for Home {
+impl Drop for DemoHome {
     fn drop(&mut self) {
         if self.temporary {
             let _ = std::fs::remove_dir_all(&self.dir);

@@ -15,7 +15,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
 use crate::config;
-use crate::control::{self, Source};
+use crate::control::{self, ConfigSource};
 
 /// Bad usage has the same code: clap exits with it.
 const BAD_CONFIG: u8 = 2;
@@ -42,14 +42,14 @@ Exit codes: 0 ok, 1 failed while running, 2 bad config or usage.";
 #[command(after_help = EXAMPLES, arg_required_else_help = true, disable_help_subcommand = true)]
 struct Cli {
     #[command(flatten)]
-    log: Log,
+    log: LogOptions,
     #[command(subcommand)]
     command: Command,
 }
 
 #[derive(Args)]
 #[command(next_display_order = 100)]
-struct Log {
+struct LogOptions {
     /// What to log: error, warn, info, debug, trace, or a filter such as info,sluicegate::control=debug
     #[arg(long, global = true, env = "SLUICEGATE_LOG", default_value = "info", value_name = "LEVEL")]
     log: String,
@@ -77,7 +77,7 @@ enum Command {
         config: ConfigFile,
         /// How to answer; json goes to standard output
         #[arg(long, default_value = "text")]
-        format: check::Format,
+        format: check::ReportFormat,
     },
     /// Put the gateway in front of one server, without a config file
     Proxy(Proxy),
@@ -88,7 +88,7 @@ enum Command {
         dir: Option<PathBuf>,
     },
     /// Say what the limits of a config would have done to the requests of an access log
-    Replay(replay::Replay),
+    Replay(replay::ReplayOptions),
     /// Ask a running gateway whether it is ready: exit code 0 if so, else 1
     Healthcheck {
         #[command(flatten)]
@@ -141,10 +141,10 @@ fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         return ExitCode::from(BAD_CONFIG);
     }
     match cli.command {
-        Command::Run { config } => gateway(Source::File(config.config)),
+        Command::Run { config } => gateway(ConfigSource::File(config.config)),
         Command::Check { config, format } => check::check(&config.config, format),
         Command::Proxy(proxy) => match proxy_config(&proxy) {
-            Ok(text) => gateway(Source::Text { name: "proxy".to_owned(), text }),
+            Ok(text) => gateway(ConfigSource::Text { name: "proxy".to_owned(), text }),
             Err(report) => bad_config(&report),
         },
         Command::Demo { dir } => demo::demo(dir),
@@ -154,7 +154,7 @@ fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
 }
 
 /// Runs the gateway to its end.
-fn gateway(source: Source) -> ExitCode {
+fn gateway(source: ConfigSource) -> ExitCode {
     match control::run(source) {
         Ok(()) => ExitCode::SUCCESS,
         Err(control::Error::Config(report)) => bad_config(&report),
@@ -178,7 +178,7 @@ fn proxy_config(proxy: &Proxy) -> Result<String, config::Report> {
     Ok(text)
 }
 
-fn start_log(log: &Log) -> Result<(), String> {
+fn start_log(log: &LogOptions) -> Result<(), String> {
     let filter = EnvFilter::try_new(&log.log).map_err(|error| error.to_string())?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)

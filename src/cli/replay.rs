@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::check::Format;
+use super::check::ReportFormat;
 use super::{BAD_CONFIG, ConfigFile, RUNTIME, bad_config};
 use crate::config;
 use crate::limit::algo::{SPECS, Spec};
@@ -49,7 +49,7 @@ fn help() -> String {
 
 #[derive(Args)]
 #[command(after_help = help())]
-pub struct Replay {
+pub struct ReplayOptions {
     #[command(flatten)]
     config: ConfigFile,
     /// Access logs; - is standard input
@@ -69,10 +69,10 @@ pub struct Replay {
     host: Option<String>,
     /// How to answer
     #[arg(long, default_value = "text")]
-    format: Format,
+    format: ReportFormat,
 }
 
-pub fn replay(args: &Replay) -> ExitCode {
+pub fn replay(args: &ReplayOptions) -> ExitCode {
     let config = match config::load(&args.config.config) {
         Ok(config) => config,
         Err(report) => return bad_config(&report),
@@ -104,8 +104,8 @@ pub fn replay(args: &Replay) -> ExitCode {
         return ExitCode::from(RUNTIME);
     }
     let answer = match args.format {
-        Format::Text => outcome.text(),
-        Format::Json => format!("{}\n", outcome.json()),
+        ReportFormat::Text => outcome.text(),
+        ReportFormat::Json => format!("{}\n", outcome.json()),
     };
     // Whoever reads may have seen enough and gone.
     let _ = std::io::stdout().write_all(answer.as_bytes());

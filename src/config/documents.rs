@@ -5,14 +5,14 @@ use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::report::{Diagnostic, Kind, Place};
-use super::source::{SMALLEST, Sources};
+use super::report::{Diagnostic, MistakeKind, Place};
+use super::source::{SMALLEST, SourceTexts};
 use super::tree::{self, Node, Table, Value};
 
 /// More included files are refused.
 const INCLUDES_MAX: usize = 1000;
 
-impl Sources {
+impl SourceTexts {
     /// The trees of the config file at `path` and of all it includes, in that order.
     pub fn documents(&self, path: &Path) -> Vec<Table> {
         let mut documents = Vec::new();
@@ -53,7 +53,7 @@ impl Sources {
 
     fn unreadable(&self, file: usize, message: String, help: String) {
         let place = Place { file, start: 0, end: 0 };
-        self.mistake(Diagnostic::new(place, message).kind(Kind::Unread).help(help));
+        self.mistake(Diagnostic::new(place, message).kind(MistakeKind::Unread).help(help));
     }
 
     fn document(&self, file: usize, documents: &mut Vec<Table>, known: &mut HashSet<PathBuf>) {
@@ -104,7 +104,7 @@ impl Sources {
                 }
                 Err(error) => self.mistake(
                     Diagnostic::new(item.place, format!("cannot read `{}`: {error}", path.display()))
-                        .kind(Kind::Unread)
+                        .kind(MistakeKind::Unread)
                         .help("create the file, or correct its path (relative to this file)"),
                 ),
             }

@@ -25,7 +25,7 @@ use crate::net::{IpSet, ListenAddr};
 use crate::route::table::RouteTable;
 use crate::route::{Dialect, Route};
 use crate::upstream::Upstream;
-use source::Sources;
+use source::SourceTexts;
 
 pub(crate) use reader::closest;
 pub use report::Report;
@@ -34,7 +34,7 @@ pub(crate) use values::percent_decoded;
 
 /// The config in the file at `path` and in all it includes.
 pub fn load(path: &Path) -> Result<Config, Report> {
-    let sources = Sources::default();
+    let sources = SourceTexts::default();
     let documents = sources.documents(path);
     compile::compile(&sources, &documents).ok_or_else(|| sources.into_report())
 }
@@ -42,14 +42,14 @@ pub fn load(path: &Path) -> Result<Config, Report> {
 /// Where the admin listener of a gateway with this file is, even if the file has become one that does not
 /// load: the gateway runs on then. `None` where the file does not tell.
 pub fn admin_address(path: &Path) -> Option<ListenAddr> {
-    let sources = Sources::default();
+    let sources = SourceTexts::default();
     let documents = sources.documents(path);
     compile::admin_address(&sources, &documents)
 }
 
 /// The config in a text that is in no file; relative paths in it start at the working directory.
 pub fn from_text(name: &str, text: &str) -> Result<Config, Report> {
-    let sources = Sources::default();
+    let sources = SourceTexts::default();
     let documents = sources.documents_of_text(name, text);
     compile::compile(&sources, &documents).ok_or_else(|| sources.into_report())
 }
@@ -60,7 +60,7 @@ pub type Keys = BTreeSet<(&'static str, &'static str)>;
 /// Every key there is, and those that the file at `path` uses: a reference config uses all.
 pub fn known_and_used_keys(path: &Path) -> (Keys, Keys) {
     let known = schema::ALL.iter().flat_map(|section| section.keys().map(|key| (section.name, key)));
-    let sources = Sources::default();
+    let sources = SourceTexts::default();
     let documents = sources.documents(path);
     compile::compile(&sources, &documents);
     (known.collect(), sources.seen())
@@ -69,7 +69,7 @@ pub fn known_and_used_keys(path: &Path) -> (Keys, Keys) {
 /// What will run, every name resolved and every number checked.
 #[derive(Debug)]
 pub struct Config {
-    pub server: Server,
+    pub server: ServerSettings,
     pub listeners: Vec<ListenAddr>,
     pub admin: Admin,
     pub store: StoreSettings,
@@ -88,7 +88,7 @@ pub struct Config {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Server {
+pub struct ServerSettings {
     /// Resolved: at least 1.
     pub workers: usize,
     pub strictness: Strictness,

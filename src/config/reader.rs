@@ -6,14 +6,14 @@ use std::cell::RefCell;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::report::{Diagnostic, Kind, Place};
+use super::report::{Diagnostic, MistakeKind, Place};
 use super::schema::Schema;
-use super::source::Sources;
-use super::tree::{Entry, Node, Table, Value};
+use super::source::SourceTexts;
+use super::tree::{Node, Table, TableEntry, Value};
 use super::values::{self, Fault};
 
 pub struct Section<'a> {
-    pub sources: &'a Sources,
+    pub sources: &'a SourceTexts,
     /// How messages call it: `[limit.login]`.
     pub title: String,
     pub place: Place,
@@ -31,7 +31,7 @@ pub struct At<T> {
 
 impl<'a> Section<'a> {
     pub fn new(
-        sources: &'a Sources,
+        sources: &'a SourceTexts,
         schema: &'static Schema,
         title: impl Into<String>,
         table: &'a Table,
@@ -48,7 +48,7 @@ impl<'a> Section<'a> {
         self.sources.mistake(mistake);
     }
 
-    pub fn entry(&self, key: &'static str) -> Option<&'a Entry> {
+    pub fn entry(&self, key: &'static str) -> Option<&'a TableEntry> {
         debug_assert!(
             self.schema.keys().any(|known| known == key),
             "`{key}` is not in the schema of {}",
@@ -196,7 +196,7 @@ impl<'a> Section<'a> {
 
     /// The key that must be there is not.
     pub fn absent<T>(&self, message: impl Into<String>, help: &str) -> Option<T> {
-        self.mistake(Diagnostic::new(self.place, message).kind(Kind::Absent).help(help));
+        self.mistake(Diagnostic::new(self.place, message).kind(MistakeKind::Absent).help(help));
         None
     }
 

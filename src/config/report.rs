@@ -19,7 +19,7 @@ pub struct Place {
 
 /// One text that was read. Empty when the file could not be read.
 #[derive(Debug)]
-pub struct Source {
+pub struct SourceText {
     pub name: String,
     pub text: String,
     /// What relative paths in it are relative to.
@@ -27,7 +27,7 @@ pub struct Source {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MistakeKind {
     /// A value or name that is wrong whatever else the files say.
     Wrong,
     /// Something is not there. Not reported beside a syntax error or an unreadable file, which
@@ -42,7 +42,7 @@ pub enum Kind {
 /// One mistake.
 #[derive(Clone, Debug)]
 pub struct Diagnostic {
-    pub kind: Kind,
+    pub kind: MistakeKind,
     pub place: Place,
     pub message: String,
     label: String,
@@ -53,7 +53,7 @@ pub struct Diagnostic {
 impl Diagnostic {
     pub fn new(place: Place, message: impl Into<String>) -> Diagnostic {
         Diagnostic {
-            kind: Kind::Wrong,
+            kind: MistakeKind::Wrong,
             place,
             message: message.into(),
             label: String::new(),
@@ -62,7 +62,7 @@ impl Diagnostic {
         }
     }
 
-    pub fn kind(mut self, kind: Kind) -> Diagnostic {
+    pub fn kind(mut self, kind: MistakeKind) -> Diagnostic {
         self.kind = kind;
         self
     }
@@ -89,7 +89,7 @@ impl Diagnostic {
 /// All mistakes of a load. Never empty.
 #[derive(Debug)]
 pub struct Report {
-    sources: Vec<Arc<Source>>,
+    sources: Vec<Arc<SourceText>>,
     mistakes: Vec<Diagnostic>,
     files: Vec<PathBuf>,
 }
@@ -98,21 +98,21 @@ pub struct Report {
 const SHOWN_MAX: usize = 100;
 
 impl Report {
-    pub fn new(sources: Vec<Arc<Source>>, mut mistakes: Vec<Diagnostic>, files: Vec<PathBuf>) -> Report {
+    pub fn new(sources: Vec<Arc<SourceText>>, mut mistakes: Vec<Diagnostic>, files: Vec<PathBuf>) -> Report {
         let line =
             |place: Place| (place.file, sources.get(place.file).map_or(0, |source| source.position(place.start).0));
-        let broken: Vec<_> = mistakes.iter().filter(|m| m.kind == Kind::Syntax).map(|m| line(m.place)).collect();
-        if mistakes.iter().any(|m| matches!(m.kind, Kind::Syntax | Kind::Unread)) {
+        let broken: Vec<_> = mistakes.iter().filter(|m| m.kind == MistakeKind::Syntax).map(|m| line(m.place)).collect();
+        if mistakes.iter().any(|m| matches!(m.kind, MistakeKind::Syntax | MistakeKind::Unread)) {
             // What a broken line or file seems to mean is a guess.
             let mut told = Vec::new();
             mistakes.retain(|m| match m.kind {
-                Kind::Syntax => {
+                MistakeKind::Syntax => {
                     told.push(line(m.place));
                     told.iter().filter(|line_told| **line_told == line(m.place)).count() == 1
                 }
-                Kind::Absent => false,
-                Kind::Unread => true,
-                Kind::Wrong => !broken.contains(&line(m.place)),
+                MistakeKind::Absent => false,
+                MistakeKind::Unread => true,
+                MistakeKind::Wrong => !broken.contains(&line(m.place)),
             });
         }
         mistakes.sort_by_key(|m| (m.place.file, m.place.start));
@@ -194,7 +194,7 @@ impl fmt::Display for Report {
 
 impl std::error::Error for Report {}
 
-impl Source {
+impl SourceText {
     /// Line and column, from 1, columns in characters.
     pub fn position(&self, offset: usize) -> (usize, usize) {
         let offset = self.floor(offset);

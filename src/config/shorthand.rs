@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use super::report::{Diagnostic, Place, Report};
-use super::source::Sources;
+use super::source::SourceTexts;
 use super::values::{self, Fault};
 
 const HELP: &str =
@@ -13,7 +13,7 @@ const HELP: &str =
 
 /// The TOML text, or what is wrong with an argument.
 pub fn proxy_text(to: &str, listen: &str, limits: &[String]) -> Result<String, Report> {
-    let sources = Sources::default();
+    let sources = SourceTexts::default();
     let upstream = to.strip_suffix('/').unwrap_or(to);
     check(&sources, "--to", to, values::server(to));
     check(&sources, "--listen", listen, values::listen(listen));
@@ -44,7 +44,7 @@ struct Shorthand {
     key: Vec<String>,
 }
 
-fn parse(sources: &Sources, text: &str) -> Option<Shorthand> {
+fn parse(sources: &SourceTexts, text: &str) -> Option<Shorthand> {
     let file = sources.add("--limit".to_owned(), PathBuf::new(), text.to_owned());
     let wrong = |word: &str, what: &str, help: &str| {
         // `word` is a slice of `text`.
@@ -119,7 +119,7 @@ fn quoted(text: &str) -> String {
     quoted.replace("${", "$${")
 }
 
-fn check<T>(sources: &Sources, name: &str, text: &str, result: Result<T, Fault>) {
+fn check<T>(sources: &SourceTexts, name: &str, text: &str, result: Result<T, Fault>) {
     let file = sources.add(name.to_owned(), PathBuf::new(), text.to_owned());
     if let Err(Fault { what, help }) = result {
         sources.mistake(Diagnostic::new(Place { file, start: 0, end: text.len() }, what).help(help));

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use super::report::{Diagnostic, Report, Source};
+use super::report::{Diagnostic, Report, SourceText};
 
 /// Larger files are refused.
 const SIZE_MAX: u64 = 16 * 1024 * 1024;
@@ -19,8 +19,8 @@ const SIZE_MAX: u64 = 16 * 1024 * 1024;
 pub const SMALLEST: &str = "[[route]]\npath = \"/\"\nupstream = \"http://127.0.0.1:3000\"";
 
 #[derive(Default)]
-pub struct Sources {
-    texts: RefCell<Vec<Arc<Source>>>,
+pub struct SourceTexts {
+    texts: RefCell<Vec<Arc<SourceText>>>,
     files: RefCell<Vec<PathBuf>>,
     hash: RefCell<Sha256>,
     mistakes: RefCell<Vec<Diagnostic>>,
@@ -28,7 +28,7 @@ pub struct Sources {
     seen: RefCell<BTreeSet<(&'static str, &'static str)>>,
 }
 
-impl Sources {
+impl SourceTexts {
     pub fn mistake(&self, mistake: Diagnostic) {
         self.mistakes.borrow_mut().push(mistake);
     }
@@ -45,13 +45,13 @@ impl Sources {
         self.seen.borrow().clone()
     }
 
-    pub fn source(&self, file: usize) -> Arc<Source> {
+    pub fn source(&self, file: usize) -> Arc<SourceText> {
         self.texts.borrow()[file].clone()
     }
 
     pub fn add(&self, name: String, dir: PathBuf, text: String) -> usize {
         let mut texts = self.texts.borrow_mut();
-        texts.push(Arc::new(Source { name, text, dir }));
+        texts.push(Arc::new(SourceText { name, text, dir }));
         texts.len() - 1
     }
 

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use super::report::{Diagnostic, Place};
-use super::source::Sources;
+use super::source::SourceTexts;
 
 /// A string of the config.
 #[derive(Clone, Debug)]
@@ -15,7 +15,7 @@ pub struct Text {
 }
 
 /// The text with every `${...}` replaced; `None` when one cannot be, which is then reported.
-pub fn replace(sources: &Sources, place: Place, text: &str) -> Option<Text> {
+pub fn replace(sources: &SourceTexts, place: Place, text: &str) -> Option<Text> {
     if !text.contains("${") {
         return Some(Text { value: text.to_owned(), secret: false });
     }
@@ -50,7 +50,7 @@ pub fn replace(sources: &Sources, place: Place, text: &str) -> Option<Text> {
     ok.then_some(Text { value, secret })
 }
 
-fn look_up<'t>(sources: &Sources, place: Place, name: &'t str) -> Result<(Cow<'t, str>, bool), (String, String)> {
+fn look_up<'t>(sources: &SourceTexts, place: Place, name: &'t str) -> Result<(Cow<'t, str>, bool), (String, String)> {
     if let Some(path) = name.strip_prefix("file:") {
         let path = sources.resolve(place.file, path.trim());
         return match sources.read(&path) {
@@ -89,7 +89,7 @@ fn look_up<'t>(sources: &Sources, place: Place, name: &'t str) -> Result<(Cow<'t
 }
 
 /// Points at the `${...}` itself where the source spells it the same way.
-fn report(sources: &Sources, place: Place, part: &str, message: &str, help: &str) {
+fn report(sources: &SourceTexts, place: Place, part: &str, message: &str, help: &str) {
     let source = sources.source(place.file);
     let at = source.text.get(place.start..place.end).and_then(|raw| raw.find(part));
     let place = match at {

@@ -3,17 +3,17 @@
 
 use toml::de::Error;
 
-use super::report::{Diagnostic, Kind, Place, Source};
+use super::report::{Diagnostic, MistakeKind, Place, SourceText};
 
-pub fn diagnostic(source: &Source, file: usize, error: &Error) -> Diagnostic {
+pub fn diagnostic(source: &SourceText, file: usize, error: &Error) -> Diagnostic {
     let span = error.span().unwrap_or(source.text.len()..source.text.len());
     let place = Place { file, start: span.start, end: span.end };
     let message = error.message();
-    let diagnostic = Diagnostic::new(place, format!("not valid TOML: {message}")).kind(Kind::Syntax);
+    let diagnostic = Diagnostic::new(place, format!("not valid TOML: {message}")).kind(MistakeKind::Syntax);
     if message.starts_with("duplicate key") {
         // The parser keeps what both define, so nothing else is in doubt.
         let diagnostic =
-            diagnostic.kind(Kind::Wrong).label("defined again here").help("remove or rename one of the two");
+            diagnostic.kind(MistakeKind::Wrong).label("defined again here").help("remove or rename one of the two");
         return match earlier(source, span.start) {
             Some((start, end)) => diagnostic.related(Place { file, start, end }, "first defined here"),
             None => diagnostic,
@@ -32,7 +32,7 @@ pub fn diagnostic(source: &Source, file: usize, error: &Error) -> Diagnostic {
 }
 
 /// The earlier line with the same `[header]`, or the same key under the same header.
-fn earlier(source: &Source, offset: usize) -> Option<(usize, usize)> {
+fn earlier(source: &SourceText, offset: usize) -> Option<(usize, usize)> {
     let start = source.text.get(..offset)?.rfind('\n').map_or(0, |newline| newline + 1);
     let line = source.text.get(start..)?.lines().next()?.trim();
     let header = line.starts_with('[');
@@ -55,7 +55,7 @@ fn earlier(source: &Source, offset: usize) -> Option<(usize, usize)> {
 }
 
 /// What a line in another system's style probably wants to be.
-fn remedy(source: &Source, offset: usize) -> String {
+fn remedy(source: &SourceText, offset: usize) -> String {
     let before = source.text.get(..offset).unwrap_or_default();
     let start = before.rfind('\n').map_or(0, |newline| newline + 1);
     let line = source.text.get(start..).and_then(|rest| rest.lines().next()).unwrap_or_default().trim();

@@ -7,7 +7,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue, Error};
 
 use super::report::{Diagnostic, Place};
-use super::source::Sources;
+use super::source::SourceTexts;
 use super::substitute::{self, Text};
 use super::syntax;
 
@@ -33,18 +33,18 @@ pub enum Value {
 #[derive(Clone, Debug)]
 pub struct Table {
     pub place: Place,
-    pub entries: Vec<Entry>,
+    pub entries: Vec<TableEntry>,
 }
 
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct TableEntry {
     pub key: String,
     pub place: Place,
     pub node: Node,
 }
 
 impl Table {
-    pub fn get(&self, key: &str) -> Option<&Entry> {
+    pub fn get(&self, key: &str) -> Option<&TableEntry> {
         self.entries.iter().find(|entry| entry.key == key)
     }
 }
@@ -66,7 +66,7 @@ impl Node {
 
 /// The tree of one file. Syntax errors are reported, and what could be read around them is kept
 /// so that its mistakes are reported too.
-pub fn parse(sources: &Sources, file: usize) -> Table {
+pub fn parse(sources: &SourceTexts, file: usize) -> Table {
     let source = sources.source(file);
     let (document, errors) = DeTable::parse_recoverable(&source.text);
     for (i, error) in errors.iter().enumerate() {
@@ -83,7 +83,7 @@ pub fn parse(sources: &Sources, file: usize) -> Table {
 }
 
 struct Builder<'a> {
-    sources: &'a Sources,
+    sources: &'a SourceTexts,
     file: usize,
 }
 
@@ -91,9 +91,9 @@ impl Builder<'_> {
     fn table(&self, table: &DeTable, place: Place) -> Table {
         let entry = |(key, value): (&Spanned<_>, &Spanned<DeValue>)| {
             let name: &std::borrow::Cow<str> = key.get_ref();
-            Entry { key: name.to_string(), place: self.place(key.span()), node: self.node(value) }
+            TableEntry { key: name.to_string(), place: self.place(key.span()), node: self.node(value) }
         };
-        let mut entries: Vec<Entry> = table.iter().map(entry).collect();
+        let mut entries: Vec<TableEntry> = table.iter().map(entry).collect();
         entries.sort_by_key(|entry| entry.place.start);
         Table { place, entries }
     }
@@ -131,7 +131,7 @@ impl Builder<'_> {
 
 /// The one table that the same-named tables of several files make; a key given twice is a
 /// mistake that names both places.
-pub fn merge(sources: &Sources, what: &str, tables: Vec<Table>) -> Option<Table> {
+pub fn merge(sources: &SourceTexts, what: &str, tables: Vec<Table>) -> Option<Table> {
     let mut tables = tables.into_iter();
     let mut merged = tables.next()?;
     let mut places: HashMap<String, Place> = merged.entries.iter().map(|e| (e.key.clone(), e.place)).collect();
@@ -152,7 +152,7 @@ pub fn merge(sources: &Sources, what: &str, tables: Vec<Table>) -> Option<Table>
     Some(merged)
 }
 
-fn twice(what: &str, entry: &Entry) -> String {
+fn twice(what: &str, entry: &TableEntry) -> String {
     match entry.node.value {
         Value::Table(_) => format!("[{what}.{}] is defined twice", entry.key),
         _ => format!("`{}` of [{what}] is defined twice", entry.key),

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 
 use crate::limit::algo::params::{PERIOD_MOST_MS, Rate};
 use crate::limit::key::{Key, KeyPart};
-use crate::limit::source::{Kind, Source};
+use crate::limit::source::{Source, SourceKind};
 use crate::net::{ListenAddr, parse_network};
 use crate::upstream::{Origin, Scheme, Server};
 pub use crate::written::{Fault, fault, header_name, param_name};
@@ -244,12 +244,12 @@ pub fn key_part(text: &str) -> Result<KeyPart, Fault> {
 }
 
 /// A source where `allowed` ones may stand; `help` says what else may.
-pub fn source(text: &str, allowed: &[Kind], help: &str) -> Result<Source, Fault> {
+pub fn source(text: &str, allowed: &[SourceKind], help: &str) -> Result<Source, Fault> {
     Source::parse(text, allowed).unwrap_or_else(|| fault(format!("unknown source `{text}`"), help))
 }
 
 /// How sources of these kinds are written, for messages.
-pub fn forms(kinds: &[Kind]) -> String {
+pub fn forms(kinds: &[SourceKind]) -> String {
     kinds.iter().map(|kind| format!("\"{}\"", kind.form())).collect::<Vec<_>>().join(" or ")
 }
 

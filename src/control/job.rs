@@ -13,13 +13,13 @@ use crate::worker::BindError;
 
 /// A reload somebody waits for.
 pub struct Job {
-    pub order: Order,
-    pub reply: oneshot::Sender<(Outcome, Contents)>,
+    pub order: ReloadOrder,
+    pub reply: oneshot::Sender<(ReloadOutcome, Contents)>,
 }
 
 /// What is asked of a reload.
 #[derive(Debug)]
-pub struct Order {
+pub struct ReloadOrder {
     pub trigger: Trigger,
     pub dry_run: bool,
     /// Only makes sure that no edit slipped by, so it is no event if none did.
@@ -45,7 +45,7 @@ labels! {
 }
 
 #[derive(Debug)]
-pub enum Outcome {
+pub enum ReloadOutcome {
     /// A new config is in force.
     Applied(Applied),
     /// The files hold what is in force already.
@@ -53,7 +53,7 @@ pub enum Outcome {
     /// A dry run of a config that could be applied.
     Valid(Applied),
     /// The old config stays in force.
-    Failed { generation: u64, failure: Failure },
+    Failed { generation: u64, failure: ReloadFailure },
 }
 
 #[derive(Debug)]
@@ -66,7 +66,7 @@ pub struct Applied {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
+pub enum ReloadFailure {
     #[error("{0}")]
     Config(Report),
     #[error("error: {0}")]
@@ -76,26 +76,26 @@ pub enum Failure {
 /// A digest of files.
 pub type Contents = [u8; 32];
 
-impl Order {
+impl ReloadOrder {
     /// For somebody who asks, not for the watcher.
-    pub fn from(trigger: Trigger, dry_run: bool) -> Order {
-        Order { trigger, dry_run, verify: false, files: Vec::new() }
+    pub fn from(trigger: Trigger, dry_run: bool) -> ReloadOrder {
+        ReloadOrder { trigger, dry_run, verify: false, files: Vec::new() }
     }
 }
 
-impl Outcome {
+impl ReloadOutcome {
     pub fn result(&self) -> ReloadResult {
         match self {
-            Outcome::Applied(_) | Outcome::Valid(_) => ReloadResult::Success,
-            Outcome::Unchanged { .. } => ReloadResult::Unchanged,
-            Outcome::Failed { .. } => ReloadResult::Failure,
+            ReloadOutcome::Applied(_) | ReloadOutcome::Valid(_) => ReloadResult::Success,
+            ReloadOutcome::Unchanged { .. } => ReloadResult::Unchanged,
+            ReloadOutcome::Failed { .. } => ReloadResult::Failure,
         }
     }
 
     /// Members of the API answer and of `last_reload` in the status.
     pub fn json(&self) -> Value {
         match self {
-            Outcome::Applied(applied) | Outcome::Valid(applied) => json!({
+            ReloadOutcome::Applied(applied) | ReloadOutcome::Valid(applied) => json!({
                 "result": self.result().label(),
                 "generation": applied.generation,
                 "changed": true,
@@ -103,10 +103,10 @@ impl Outcome {
                 "diff": applied.diff.json(),
                 "restart_needed_for": applied.restart,
             }),
-            Outcome::Unchanged { generation } => {
+            ReloadOutcome::Unchanged { generation } => {
                 json!({ "result": self.result().label(), "generation": generation, "changed": false })
             }
-            Outcome::Failed { generation, failure } => json!({
+            ReloadOutcome::Failed { generation, failure } => json!({
                 "result": self.result().label(),
                 "generation": generation,
                 "changed": false,
@@ -116,11 +116,11 @@ impl Outcome {
     }
 }
 
-impl Failure {
+impl ReloadFailure {
     fn diagnostics(&self) -> Value {
         match self {
-            Failure::Config(report) => report.json(),
-            Failure::Bind(error) => json!([{ "message": error.to_string() }]),
+            ReloadFailure::Config(report) => report.json(),
+            ReloadFailure::Bind(error) => json!([{ "message": error.to_string() }]),
         }
     }
 }

@@ -12,24 +12,24 @@ use crate::limit::store::settings::StoreSettings;
 use crate::limit::store::{Store, Stores};
 use crate::metrics::Metrics;
 
-pub struct Link {
+pub struct StoreLink {
     stores: Stores,
     metrics: Metrics,
-    open: RefCell<Open>,
+    open: RefCell<OpenStore>,
 }
 
 /// A store, and the settings it was opened with.
 #[derive(Clone)]
-pub struct Open {
+pub struct OpenStore {
     settings: StoreSettings,
     limiter: Rc<Limiter>,
 }
 
-impl Link {
+impl StoreLink {
     /// Connects in the background.
-    pub fn open(settings: &StoreSettings, stores: &Stores, metrics: &Metrics) -> Link {
-        let open = RefCell::new(Open::new(settings, stores, metrics));
-        Link { stores: stores.clone(), metrics: metrics.clone(), open }
+    pub fn open(settings: &StoreSettings, stores: &Stores, metrics: &Metrics) -> StoreLink {
+        let open = RefCell::new(OpenStore::new(settings, stores, metrics));
+        StoreLink { stores: stores.clone(), metrics: metrics.clone(), open }
     }
 
     /// Gives each limit of `config` its share of the keys in memory; the series of those that only
@@ -53,27 +53,27 @@ impl Link {
     }
 
     /// What serves `settings`: the store at hand, or one that has had time to connect.
-    pub async fn reach(&self, settings: &StoreSettings) -> Open {
+    pub async fn reach(&self, settings: &StoreSettings) -> OpenStore {
         let open = self.open.borrow().clone();
         if open.settings.same_but_tls(settings) {
-            return Open { settings: settings.clone(), ..open };
+            return OpenStore { settings: settings.clone(), ..open };
         }
-        let open = Open::new(settings, &self.stores, &self.metrics);
-        open.store().settled().await;
+        let open = OpenStore::new(settings, &self.stores, &self.metrics);
+        open.store().first_attempt().await;
         open
     }
 
     /// Whoever asks from now on asks `next`, with `limits` in force.
-    pub fn exchange(&self, next: Open, limits: &Arc<LimitTable>) {
+    pub fn exchange(&self, next: OpenStore, limits: &Arc<LimitTable>) {
         next.store().follow(&next.settings, limits);
         *self.open.borrow_mut() = next;
     }
 }
 
-impl Open {
-    fn new(settings: &StoreSettings, stores: &Stores, metrics: &Metrics) -> Open {
+impl OpenStore {
+    fn new(settings: &StoreSettings, stores: &Stores, metrics: &Metrics) -> OpenStore {
         let limiter = Limiter::new(stores.open(settings), None, &stores.memory, &settings.prefix, metrics);
-        Open { settings: settings.clone(), limiter: Rc::new(limiter) }
+        OpenStore { settings: settings.clone(), limiter: Rc::new(limiter) }
     }
 
     pub fn store(&self) -> Store {

@@ -14,7 +14,7 @@ use crate::worker::{BindError, Listener, Workers, remove_socket_file};
 pub struct Listeners {
     workers: Workers,
     open: Vec<ListenAddr>,
-    admin: admin::Server,
+    admin: admin::AdminServer,
 }
 
 /// Sockets of a config that is not in force yet; dropping them changes nothing.
@@ -47,8 +47,8 @@ impl Prepared {
 
 impl Listeners {
     /// Serves what `bind_all` bound.
-    pub fn open(workers: Workers, prepared: Prepared, context: admin::Context) -> io::Result<Listeners> {
-        let mut listeners = Listeners { workers, open: Vec::new(), admin: admin::Server::new(context) };
+    pub fn open(workers: Workers, prepared: Prepared, context: admin::AdminContext) -> io::Result<Listeners> {
+        let mut listeners = Listeners { workers, open: Vec::new(), admin: admin::AdminServer::new(context) };
         for listener in prepared.listeners {
             listeners.workers.listen(&listener)?;
             listeners.open.push(listener.addr().clone());
@@ -159,7 +159,7 @@ impl Listeners {
 
     /// Stops accepting. The admin server goes on, to answer probes; the workers come back to be
     /// drained.
-    pub fn close_all(mut self) -> (Workers, admin::Server) {
+    pub fn close_all(mut self) -> (Workers, admin::AdminServer) {
         std::mem::take(&mut self.open).iter().for_each(|addr| self.close(addr));
         (self.workers, self.admin)
     }

@@ -31,14 +31,14 @@ use crate::limit::store::memory::Memory;
 use crate::metrics::Metrics;
 use crate::snapshot::{Book, Snapshot};
 use crate::worker::{BindError, Workers};
-use job::{Failure, Job, Order, Outcome, ReloadResult, Trigger};
+use job::{Job, ReloadFailure, ReloadOrder, ReloadOutcome, ReloadResult, Trigger};
 
-use link::Link;
+use link::StoreLink;
 use listeners::Listeners;
 use overrides::Live;
 use reload::Reloader;
-use shared::{Lifecycle, Shared};
-pub use source::Source;
+use shared::{Lifecycle, SharedState};
+pub use source::ConfigSource;
 use watch::Watch;
 
 /// Why the gateway ended other than by a complete drain.
@@ -64,7 +64,7 @@ const JOBS: usize = 8;
 /// # Errors
 /// A config that is invalid, an address that cannot be listened on, a resource the system
 /// refuses, or a second signal during the drain.
-pub fn run(source: Source) -> Result<(), Error> {
+pub fn run(source: ConfigSource) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build_local(LocalOptions::default())
@@ -72,7 +72,7 @@ pub fn run(source: Source) -> Result<(), Error> {
     runtime.block_on(control(source))
 }
 
-async fn control(source: Source) -> Result<(), Error> {
+async fn control(source: ConfigSource) -> Result<(), Error> {
     let mut stop = Stop::new().map_err(system("cannot listen for signals"))?;
     let mut hup = signal(SignalKind::hangup()).map_err(system("cannot listen for signals"))?;
     let config = source.load().map_err(Error::Config)?;
@@ -86,7 +86,7 @@ async fn control(source: Source) -> Result<(), Error> {
         tokio::select! {
             () = stop.wait() => break,
             _ = hup.recv() => {
-                let (outcome, _) = reloader.reload(&Order::from(Trigger::Signal, false)).await;
+                let (outcome, _) = reloader.reload(&ReloadOrder::from(Trigger::Signal, false)).await;
                 retarget(watch.as_ref(), &reloader, &outcome);
             }
             Some(job) = inbox.recv() => {
@@ -102,7 +102,10 @@ async fn control(source: Source) -> Result<(), Error> {
 }
 
 /// Binds, then starts the workers: an address in use is an error before anything runs.
-async fn start(source: Source, config: Config) -> Result<(Reloader, mpsc::Sender<Job>, mpsc::Receiver<Job>), Error> {
+async fn start(
+    source: ConfigSource,
+    config: Config,
+) -> Result<(Reloader, mpsc::Sender<Job>, mpsc::Receiver<Job>), Error> {
     let metrics = Metrics::new().map_err(Error::Metrics)?;
     for result in ReloadResult::ALL {
         Trigger::ALL.iter().for_each(|trigger| drop(metrics.config_reload(result.label(), trigger.label())));
@@ -110,7 +113,7 @@ async fn start(source: Source, config: Config) -> Result<(Reloader, mpsc::Sender
     let prepared = listeners::bind_all(&config).map_err(Error::Bind)?;
     let (addresses, admin) = prepared.addresses();
     let stores = Stores::new(Arc::new(Memory::new(config.store.max_keys)), &metrics);
-    let link = Rc::new(Link::open(&config.store, &stores, &metrics));
+    let link = Rc::new(StoreLink::open(&config.store, &stores, &metrics));
     link.divide(&config, None);
     let overrides = Rc::new(Live::default());
     let count = config.server.workers;
@@ -119,16 +122,16 @@ async fn start(source: Source, config: Config) -> Result<(Reloader, mpsc::Sender
     let snapshot = Arc::new(Snapshot::new(1, config, &mut book));
     metrics.config_loaded(&snapshot.config.hash, snapshot.generation, snapshot.loaded_at);
     let current = Arc::new(ArcSwap::new(snapshot.clone()));
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(SharedState::default());
     let (jobs, inbox) = mpsc::channel(JOBS);
 
     let workers = Workers::start(count, &current, &metrics, &stores).map_err(system("cannot start the workers"))?;
     // The sockets are bound: whoever comes meanwhile waits there. A store that is away is no
     // reason not to start.
     let store = link.store();
-    tokio::join!(workers.reach(&snapshot.config.store), store.settled());
+    tokio::join!(workers.reach(&snapshot.config.store), store.first_attempt());
     overrides.prime(&snapshot.config, &store).await;
-    let context = admin::Context {
+    let context = admin::AdminContext {
         current: current.clone(),
         metrics: metrics.clone(),
         shared: shared.clone(),
@@ -146,10 +149,10 @@ async fn start(source: Source, config: Config) -> Result<(Reloader, mpsc::Sender
 }
 
 /// After a failed load the files it read are watched as well: one of them holds the mistake.
-fn retarget(watch: Option<&Watch>, reloader: &Reloader, outcome: &Outcome) {
+fn retarget(watch: Option<&Watch>, reloader: &Reloader, outcome: &ReloadOutcome) {
     let Some(watch) = watch else { return };
     let mut files = reloader.current.load().config.files.clone();
-    if let Outcome::Failed { failure: Failure::Config(report), .. } = outcome {
+    if let ReloadOutcome::Failed { failure: ReloadFailure::Config(report), .. } = outcome {
         files
             .extend(report.files().iter().filter(|file| !reloader.current.load().config.files.contains(file)).cloned());
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::link::Link;
+use super::link::StoreLink;
 use crate::config::Config;
 use crate::limit::limits::Limit;
 use crate::limit::overrides::Raw;
@@ -18,10 +18,10 @@ use crate::limit::store::Store;
 use crate::snapshot::Current;
 
 #[derive(Default)]
-pub struct Live(RefCell<Known>);
+pub struct Live(RefCell<KnownOverrides>);
 
 #[derive(Default)]
-struct Known {
+struct KnownOverrides {
     /// What the hashes held when they were last without mistake, by limit.
     good: BTreeMap<String, Raw>,
     /// The mistakes in force, by limit: each is logged once.
@@ -62,7 +62,7 @@ impl Live {
     }
 
     /// For ever.
-    pub async fn follow(self: Rc<Live>, current: Current, link: Rc<Link>) {
+    pub async fn follow(self: Rc<Live>, current: Current, link: Rc<StoreLink>) {
         let mut failing = false;
         let mut beats = interval(PERIOD);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -89,7 +89,7 @@ impl Live {
     }
 
     fn take(&self, config: &Config, mut found: BTreeMap<String, Result<Raw, String>>) {
-        let Known { good, logged } = &mut *self.0.borrow_mut();
+        let KnownOverrides { good, logged } = &mut *self.0.borrow_mut();
         for limit in config.limits.iter() {
             let Some(found) = found.remove(&limit.name) else { continue };
             if found.as_ref().is_ok_and(|raw| good.get(&limit.name).map_or(raw.is_empty(), |known| raw == known)) {

@@ -9,12 +9,12 @@ use std::time::{Duration, SystemTime};
 use tokio::task::spawn_local;
 
 use super::diff::Diff;
-use super::job::{Applied, Contents, Failure, Order, Outcome, Trigger};
-use super::link::Link;
+use super::job::{Applied, Contents, ReloadFailure, ReloadOrder, ReloadOutcome, Trigger};
+use super::link::StoreLink;
 use super::listeners::Listeners;
 use super::overrides::Live;
-use super::shared::{Shared, rfc3339};
-use super::source::Source;
+use super::shared::{SharedState, rfc3339};
+use super::source::ConfigSource;
 use super::watch;
 use crate::config::{Config, Report};
 use crate::heap;
@@ -22,14 +22,14 @@ use crate::metrics::Metrics;
 use crate::snapshot::{Book, Current, Snapshot};
 
 pub struct Reloader {
-    pub source: Source,
+    pub source: ConfigSource,
     pub current: Current,
     pub metrics: Metrics,
     pub book: Book,
-    pub shared: Arc<Shared>,
+    pub shared: Arc<SharedState>,
     pub listeners: Listeners,
     pub overrides: Rc<Live>,
-    pub link: Rc<Link>,
+    pub link: Rc<StoreLink>,
 }
 
 /// A file met half written is read once more after this long, before it is called invalid.
@@ -45,17 +45,17 @@ const LET_GO: Duration = Duration::from_secs(1);
 impl Reloader {
     /// Loads the config and puts it in force, unless it is invalid, the same, or a dry run. Says
     /// also what the files of the order held.
-    pub async fn reload(&mut self, order: &Order) -> (Outcome, Contents) {
-        let Order { trigger, dry_run, verify, .. } = *order;
+    pub async fn reload(&mut self, order: &ReloadOrder) -> (ReloadOutcome, Contents) {
+        let ReloadOrder { trigger, dry_run, verify, .. } = *order;
         let generation = self.current.load().generation;
         let (result, contents) = self.load(order).await;
         let outcome = match result {
-            Err(report) => Outcome::Failed { generation, failure: Failure::Config(report) },
-            Ok(config) if config.hash == self.current.load().config.hash => Outcome::Unchanged { generation },
+            Err(report) => ReloadOutcome::Failed { generation, failure: ReloadFailure::Config(report) },
+            Ok(config) if config.hash == self.current.load().config.hash => ReloadOutcome::Unchanged { generation },
             Ok(config) if dry_run => self.rehearse(config),
             Ok(config) => self.apply(config).await,
         };
-        let quiet = verify && matches!(outcome, Outcome::Unchanged { .. });
+        let quiet = verify && matches!(outcome, ReloadOutcome::Unchanged { .. });
         if !dry_run && !quiet {
             self.account(&outcome, trigger);
         }
@@ -64,7 +64,7 @@ impl Reloader {
     }
 
     /// People who ask have finished writing; those who save may be in the midst of it.
-    async fn load(&self, order: &Order) -> (Result<Config, Report>, Contents) {
+    async fn load(&self, order: &ReloadOrder) -> (Result<Config, Report>, Contents) {
         let first = self.load_steady(&order.files).await;
         if first.0.is_ok() || order.trigger != Trigger::File {
             return first;
@@ -91,21 +91,21 @@ impl Reloader {
         }
     }
 
-    fn rehearse(&self, mut config: Config) -> Outcome {
+    fn rehearse(&self, mut config: Config) -> ReloadOutcome {
         let current = self.current.load();
         let restart = keep_fixed(&mut config, &current.config);
         let diff = Diff::between(&current.config, &config);
-        Outcome::Valid(Applied { generation: current.generation, diff, restart })
+        ReloadOutcome::Valid(Applied { generation: current.generation, diff, restart })
     }
 
-    async fn apply(&mut self, mut config: Config) -> Outcome {
+    async fn apply(&mut self, mut config: Config) -> ReloadOutcome {
         let old = self.current.load_full();
         let restart = keep_fixed(&mut config, &old.config);
         let diff = Diff::between(&old.config, &config);
         let prepared = match self.listeners.prepare(&config).await {
             Ok(prepared) => prepared,
             Err(error) => {
-                return Outcome::Failed { generation: old.generation, failure: Failure::Bind(error) };
+                return ReloadOutcome::Failed { generation: old.generation, failure: ReloadFailure::Bind(error) };
             }
         };
         // The old store decides until the new one can.
@@ -123,31 +123,31 @@ impl Reloader {
         self.metrics.config_loaded(&snapshot.config.hash, generation, snapshot.loaded_at);
         // Only now: until the swap, requests counted on the series of the old config.
         self.book.retire(&snapshot.config);
-        Outcome::Applied(Applied { generation, diff, restart })
+        ReloadOutcome::Applied(Applied { generation, diff, restart })
     }
 
     /// Counts, logs and remembers.
-    fn account(&self, outcome: &Outcome, trigger: Trigger) {
+    fn account(&self, outcome: &ReloadOutcome, trigger: Trigger) {
         self.metrics.config_reload(outcome.result().label(), trigger.label()).inc();
         let overtakes = trigger != Trigger::File;
         let trigger = trigger.label();
         match outcome {
-            Outcome::Applied(applied) => {
+            ReloadOutcome::Applied(applied) => {
                 tracing::info!(trigger, generation = applied.generation, "config reloaded: {}", applied.diff);
                 for key in &applied.restart {
                     tracing::warn!("the change of {key} needs a restart; until then the old value stays in force");
                 }
             }
-            Outcome::Unchanged { generation } => {
+            ReloadOutcome::Unchanged { generation } => {
                 // The way back from a bad save: the file again holds what is in force.
                 self.metrics.reload_successful.set(1);
                 tracing::debug!(trigger, generation, "config unchanged");
             }
-            Outcome::Failed { generation, failure } => {
+            ReloadOutcome::Failed { generation, failure } => {
                 self.metrics.reload_successful.set(0);
                 tracing::error!(trigger, "config not reloaded, generation {generation} stays in force\n{failure}");
             }
-            Outcome::Valid(_) => {}
+            ReloadOutcome::Valid(_) => {}
         }
         let mut record = outcome.json();
         record["trigger"] = trigger.into();

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::labels::labels;
 
-pub struct Shared {
+pub struct SharedState {
     lifecycle: AtomicU8,
     polling: AtomicBool,
     /// A reload that the watcher did not ask for came between.
@@ -34,9 +34,9 @@ labels! {
     Poll = "poll",
 }
 
-impl Default for Shared {
-    fn default() -> Shared {
-        Shared {
+impl Default for SharedState {
+    fn default() -> SharedState {
+        SharedState {
             lifecycle: AtomicU8::new(Lifecycle::Starting as u8),
             polling: AtomicBool::new(false),
             overtaken: AtomicBool::new(false),
@@ -46,7 +46,7 @@ impl Default for Shared {
     }
 }
 
-impl Shared {
+impl SharedState {
     pub fn lifecycle(&self) -> Lifecycle {
         match self.lifecycle.load(Ordering::Relaxed) {
             0 => Lifecycle::Starting,

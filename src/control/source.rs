@@ -6,7 +6,7 @@ use super::watch;
 use crate::config::{self, Config, Report};
 
 #[derive(Clone, Debug)]
-pub enum Source {
+pub enum ConfigSource {
     File(PathBuf),
     /// Made by the command line; `name` stands in diagnostics.
     Text {
@@ -15,19 +15,19 @@ pub enum Source {
     },
 }
 
-impl Source {
+impl ConfigSource {
     /// # Errors
     /// Every mistake of the config at once.
     pub fn load(&self) -> Result<Config, Report> {
         match self {
-            Source::File(path) => config::load(path),
-            Source::Text { name, text } => config::from_text(name, text),
+            ConfigSource::File(path) => config::load(path),
+            ConfigSource::Text { name, text } => config::from_text(name, text),
         }
     }
 
     /// True when an edit could be noticed; says so when not, or not always.
     pub fn watchable(&self) -> bool {
-        let Source::File(path) = self else { return true };
+        let ConfigSource::File(path) = self else { return true };
         if !std::fs::metadata(path).is_ok_and(|m| m.is_file()) {
             tracing::warn!("{} is not a regular file and is not watched for edits", path.display());
             return false;

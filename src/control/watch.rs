@@ -16,8 +16,8 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-use super::job::{Contents, Job, Order, Trigger};
-use super::shared::{Shared, Watching};
+use super::job::{Contents, Job, ReloadOrder, Trigger};
+use super::shared::{SharedState, Watching};
 
 /// The control thread's end of the watcher.
 pub struct Watch {
@@ -27,7 +27,7 @@ pub struct Watch {
 struct Watcher {
     files: watch::Receiver<Vec<PathBuf>>,
     jobs: mpsc::Sender<Job>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     /// Rung by the system's events, from a thread of `notify`.
     bell: Arc<Notify>,
     events: Option<RecommendedWatcher>,
@@ -52,7 +52,7 @@ const MAX_LINKS: usize = 40;
 
 impl Watch {
     /// Watches `files` and sends a job when they may have changed.
-    pub fn start(files: Vec<PathBuf>, jobs: mpsc::Sender<Job>, shared: Arc<Shared>) -> Watch {
+    pub fn start(files: Vec<PathBuf>, jobs: mpsc::Sender<Job>, shared: Arc<SharedState>) -> Watch {
         let (sender, receiver) = watch::channel(files);
         let bell = Arc::new(Notify::new());
         let mut watcher = Watcher {
@@ -98,7 +98,7 @@ fn ring(bell: &Notify, event: &notify::Result<notify::Event>) {
 
 impl Watcher {
     async fn run(mut self) {
-        self.settle_on_files().await;
+        self.follow_files().await;
         let mut ticks = interval(POLL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let bell = self.bell.clone();
@@ -110,7 +110,7 @@ impl Watcher {
                     if gone.is_err() {
                         return;
                     }
-                    self.settle_on_files().await;
+                    self.follow_files().await;
                     continue;
                 }
             }
@@ -124,7 +124,7 @@ impl Watcher {
 
     /// Takes a new list of files. Edits between their load and now went unseen, so the config is
     /// loaded once more.
-    async fn settle_on_files(&mut self) {
+    async fn follow_files(&mut self) {
         self.files.mark_unchanged();
         self.arm();
         self.stats = stats(&self.files.borrow());
@@ -135,7 +135,7 @@ impl Watcher {
     async fn submit(&mut self, verify: bool) {
         let (reply, outcome) = oneshot::channel();
         let files = self.files.borrow().clone();
-        let order = Order { trigger: Trigger::File, dry_run: false, verify, files };
+        let order = ReloadOrder { trigger: Trigger::File, dry_run: false, verify, files };
         if self.jobs.send(Job { order, reply }).await.is_ok()
             && let Ok((_, contents)) = outcome.await
         {

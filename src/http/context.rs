@@ -123,10 +123,10 @@ impl Local {
     pub async fn reach(&self, settings: StoreSettings) {
         let view = self.view();
         if view.snapshot.config.store.same_but_tls(&settings) {
-            return view.limiter.desk().store.settled().await;
+            return view.limiter.desk().store.first_attempt().await;
         }
         let store = self.common.stores.open(&settings);
-        store.settled().await;
+        store.first_attempt().await;
         *self.next.borrow_mut() = Some((settings, store));
     }
 

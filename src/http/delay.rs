@@ -19,7 +19,7 @@ struct Taken {
 }
 
 /// A limit that may hold a request back.
-struct Wanted<'a> {
+struct WantedSeat<'a> {
     /// Its place among the limits of the route.
     place: usize,
     name: &'a str,
@@ -40,18 +40,18 @@ impl WaitingRoom {
         let wanted = asks.iter().enumerate().filter_map(|(place, ask)| {
             let Ask::Check(Check { limit, rule, .. }) = ask else { return None };
             let max = limit.afterwards.as_ref().and_then(|wants| wants.max_delayed).unwrap_or(max);
-            (rule.delays() && limit.mode == Mode::Enforce).then_some(Wanted { place, name: &limit.name, max })
+            (rule.delays() && limit.mode == Mode::Enforce).then_some(WantedSeat { place, name: &limit.name, max })
         });
         // Without such a limit nothing is allocated.
-        let wanted: Vec<Wanted> = wanted.collect();
+        let wanted: Vec<WantedSeat> = wanted.collect();
         if wanted.is_empty() { Ok(None) } else { self.enter(&wanted, max).map(Some) }
     }
 
     /// A seat with all `limits`, of which there is at least one, unless `max` requests wait
     /// already. Else the place of the limit that has no seat left.
-    fn enter(self: &Arc<Self>, limits: &[Wanted], max: usize) -> Result<Seat, usize> {
+    fn enter(self: &Arc<Self>, limits: &[WantedSeat], max: usize) -> Result<Seat, usize> {
         let mut taken = self.taken();
-        let full = |wanted: &&Wanted| {
+        let full = |wanted: &&WantedSeat| {
             taken.all >= max || taken.by_limit.get(wanted.name).is_some_and(|own| *own >= wanted.max) || wanted.max == 0
         };
         if let Some(wanted) = limits.iter().find(full) {
@@ -106,9 +106,9 @@ mod tests {
     #[test]
     fn seats_are_bounded_in_all_and_by_limit_and_come_back() {
         let room = Arc::new(WaitingRoom::default());
-        let wanted = |name, place| Wanted { place, name, max: 2 };
+        let wanted = |name, place| WantedSeat { place, name, max: 2 };
         let enter = |names: &[&'static str]| {
-            let wanted: Vec<Wanted> = names.iter().enumerate().map(|(place, name)| wanted(name, place)).collect();
+            let wanted: Vec<WantedSeat> = names.iter().enumerate().map(|(place, name)| wanted(name, place)).collect();
             room.enter(&wanted, 4)
         };
         let mut both = enter(&["a", "b"]).ok();
@@ -123,6 +123,6 @@ mod tests {
         assert_eq!(enter(&["d"]).err(), Some(0));
         drop((both, a, more));
         assert!(room.taken().all == 0 && room.taken().by_limit.is_empty());
-        assert_eq!(room.enter(&[Wanted { place: 3, name: "a", max: 0 }], 4).err(), Some(3));
+        assert_eq!(room.enter(&[WantedSeat { place: 3, name: "a", max: 0 }], 4).err(), Some(3));
     }
 }

@@ -5,7 +5,7 @@ use http::HeaderMap;
 
 /// The names that are known, where `name` is a field of the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known {
+pub enum KnownField {
     Connection,
     KeepAlive,
     ProxyConnection,
@@ -34,25 +34,25 @@ pub struct Fields {
     pub alias: bool,
 }
 
-impl Known {
-    pub fn of(name: &str) -> Option<Known> {
+impl KnownField {
+    pub fn of(name: &str) -> Option<KnownField> {
         Some(match name {
-            "connection" => Known::Connection,
-            "keep-alive" => Known::KeepAlive,
-            "proxy-connection" => Known::ProxyConnection,
-            "proxy-authenticate" => Known::ProxyAuthenticate,
-            "proxy-authorization" => Known::ProxyAuthorization,
-            "http2-settings" => Known::Http2Settings,
-            "upgrade" => Known::Upgrade,
-            "transfer-encoding" => Known::TransferEncoding,
-            "te" => Known::Te,
-            "trailer" => Known::Trailer,
-            "via" => Known::Via,
-            "host" => Known::Host,
-            "content-length" => Known::ContentLength,
-            "content-type" => Known::ContentType,
-            "expect" => Known::Expect,
-            "forwarded" => Known::Forwarded,
+            "connection" => KnownField::Connection,
+            "keep-alive" => KnownField::KeepAlive,
+            "proxy-connection" => KnownField::ProxyConnection,
+            "proxy-authenticate" => KnownField::ProxyAuthenticate,
+            "proxy-authorization" => KnownField::ProxyAuthorization,
+            "http2-settings" => KnownField::Http2Settings,
+            "upgrade" => KnownField::Upgrade,
+            "transfer-encoding" => KnownField::TransferEncoding,
+            "te" => KnownField::Te,
+            "trailer" => KnownField::Trailer,
+            "via" => KnownField::Via,
+            "host" => KnownField::Host,
+            "content-length" => KnownField::ContentLength,
+            "content-type" => KnownField::ContentType,
+            "expect" => KnownField::Expect,
+            "forwarded" => KnownField::Forwarded,
             _ => return None,
         })
     }
@@ -67,7 +67,7 @@ impl Fields {
         let mut fields = Fields::default();
         for name in headers.keys() {
             let name = name.as_str();
-            match Known::of(name) {
+            match KnownField::of(name) {
                 Some(known) => fields.known |= known.bit(),
                 None => {
                     fields.of_client |= speaks_of_client(name);
@@ -78,12 +78,12 @@ impl Fields {
         fields
     }
 
-    pub fn has(self, known: Known) -> bool {
+    pub fn has(self, known: KnownField) -> bool {
         self.known & known.bit() != 0
     }
 
     /// Whether there is any of `known`.
-    pub fn has_any(self, known: &[Known]) -> bool {
+    pub fn has_any(self, known: &[KnownField]) -> bool {
         known.iter().any(|known| self.has(*known))
     }
 }

@@ -24,8 +24,8 @@ use crate::http::answer::unread;
 use crate::http::context::{Client, View};
 use crate::http::downstream::gate::{self, Admitted};
 use crate::http::downstream::identity::{self, Identity};
-use crate::http::downstream::upload::{Progress, Upload, UploadState};
-use crate::http::fields::{Fields, Known};
+use crate::http::downstream::upload::{Upload, UploadProgress, UploadState};
+use crate::http::fields::{Fields, KnownField};
 use crate::http::headers;
 use crate::http::upstream::forward::{self, Outgoing};
 use crate::http::upstream::forwarding::{self, Forwarding};
@@ -39,14 +39,14 @@ use crate::limit::{Ask, Verdict, clock};
 use crate::route::{Action, Rewrite, Route};
 
 /// A request under way: what the page has found out so far, for the tail.
-struct Exchange<'a> {
+struct RequestUnderWay<'a> {
     client: &'a Rc<Client>,
     view: &'a View,
     received: Box<Received>,
     /// The body was taken and not read to its end, so nothing can follow it.
     cut: bool,
     /// Of the body, once it was taken.
-    upload: Option<Rc<Progress>>,
+    upload: Option<Rc<UploadProgress>>,
     account: Box<Account>,
     route: Option<usize>,
     verdict: Option<Verdict>,
@@ -82,8 +82,8 @@ async fn answer(
     account: Box<Account>,
 ) -> Result<Response<Body>, Infallible> {
     let Received { parts, fields, .. } = &*received;
-    let is_grpc = fields.has(Known::ContentType) && grpc::is_asked(&parts.headers);
-    let mut exchange = Exchange {
+    let is_grpc = fields.has(KnownField::ContentType) && grpc::is_asked(&parts.headers);
+    let mut exchange = RequestUnderWay {
         client: &client,
         view: &view,
         received,
@@ -122,14 +122,14 @@ async fn answer(
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     } else if let Some(body) = exchange.received.body {
         let deadline = exchange.account.deadline();
-        unread::settle(body, deadline, &exchange.received.parts.headers, &mut response);
+        unread::finish(body, deadline, &exchange.received.parts.headers, &mut response);
     }
     exchange.account.close(&mut response, route, &view.snapshot, exchange.upload);
     Ok(response)
 }
 
-async fn page(exchange: &mut Exchange<'_>) -> Result<Response<Body>, Refusal> {
-    let Exchange { client, view, .. } = *exchange;
+async fn page(exchange: &mut RequestUnderWay<'_>) -> Result<Response<Body>, Refusal> {
+    let RequestUnderWay { client, view, .. } = *exchange;
     let Received { parts, fields, .. } = &*exchange.received;
     let config = &view.snapshot.config;
 
@@ -182,7 +182,7 @@ async fn page(exchange: &mut Exchange<'_>) -> Result<Response<Body>, Refusal> {
 
 /// Asks the route's limits, unless the client is on its `allow` list.
 async fn limit(
-    exchange: &mut Exchange<'_>,
+    exchange: &mut RequestUnderWay<'_>,
     route: &Route,
     admitted: &Admitted,
     identity: &Identity,
@@ -218,7 +218,7 @@ async fn limit(
 }
 
 /// What each limit of the route has to say to the request.
-fn asks(exchange: &Exchange<'_>, route: &Route, admitted: &Admitted, identity: &Identity) -> Vec<Ask> {
+fn asks(exchange: &RequestUnderWay<'_>, route: &Route, admitted: &Admitted, identity: &Identity) -> Vec<Ask> {
     let parts = &exchange.received.parts;
     let facts = Facts {
         client: identity.ip,
@@ -235,7 +235,7 @@ fn asks(exchange: &Exchange<'_>, route: &Route, admitted: &Admitted, identity: &
 }
 
 /// What the request's token says, for limits that ask.
-fn claims(exchange: &Exchange<'_>, route: &Route) -> Option<Arc<Claims>> {
+fn claims(exchange: &RequestUnderWay<'_>, route: &Route) -> Option<Arc<Claims>> {
     let jwt = exchange.view.snapshot.config.jwt.as_ref()?;
     if !route.limits.iter().any(|limit| limit.needs_claims()) {
         return None;
@@ -245,7 +245,7 @@ fn claims(exchange: &Exchange<'_>, route: &Route) -> Option<Arc<Claims>> {
 
 /// The request body under the route's cap and deadline, for an action that reads it; nothing is
 /// read yet.
-fn upload(exchange: &mut Exchange<'_>, route: &Route) -> Result<Option<Upload>, Refusal> {
+fn upload(exchange: &mut RequestUnderWay<'_>, route: &Route) -> Result<Option<Upload>, Refusal> {
     let Some(body) = exchange.received.body.take_if(|body| !body.is_end_stream()) else { return Ok(None) };
     if body.size_hint().lower() > route.max_body {
         exchange.received.body = Some(body);
@@ -263,7 +263,7 @@ fn upload(exchange: &mut Exchange<'_>, route: &Route) -> Result<Option<Upload>, 
 /// Turns the fields into those that the upstream gets. True when the forwarding fields are left to be
 /// written as lines, which is cheaper: where nothing changes or continues them.
 fn rewrite(
-    exchange: &mut Exchange<'_>,
+    exchange: &mut RequestUnderWay<'_>,
     route: &Route,
     admitted: &Admitted,
     forwarding: &Forwarding,
@@ -285,7 +285,7 @@ fn rewrite(
 
 /// The request as it leaves, with the lines of `forwarding` if there are any.
 fn outgoing(
-    exchange: &mut Exchange<'_>,
+    exchange: &mut RequestUnderWay<'_>,
     route: &Route,
     admitted: &Admitted,
     forwarding: Option<&Forwarding>,
@@ -319,14 +319,14 @@ fn target<'a>(admitted: &'a Admitted, rewrite: &Rewrite) -> Cow<'a, str> {
 
 /// An exchange with the upstream.
 async fn send(
-    exchange: &mut Exchange<'_>,
+    exchange: &mut RequestUnderWay<'_>,
     route: &Route,
     servers: &Servers,
     outgoing: Outgoing,
 ) -> Result<Response<Body>, Refusal> {
     let answered = forward::forward(servers, exchange.account.deadline(), &route.timeouts, outgoing).await;
     let mut response = answered.map_err(|failure| {
-        let unread = |upload: &Rc<Progress>| upload.state() != UploadState::Done;
+        let unread = |upload: &Rc<UploadProgress>| upload.state() != UploadState::Done;
         exchange.cut = exchange.upload.as_ref().is_some_and(unread);
         Refusal::Upstream(failure)
     })?;

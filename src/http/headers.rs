@@ -10,7 +10,7 @@ use crate::config::Strictness;
 use crate::http::downstream::gate::Admitted;
 use crate::http::downstream::hop::Via;
 use crate::http::downstream::reject::{Judge, Reject};
-use crate::http::fields::{Fields, Known, is_alias, speaks_of_client};
+use crate::http::fields::{Fields, KnownField, is_alias, speaks_of_client};
 use crate::route::HeaderEdit;
 
 /// Cleans the fields of a request for the next hop:
@@ -32,17 +32,17 @@ pub fn clean_request(
     if fields.alias || (fields.of_client && !trusted_peer) {
         let goes = |name: &&HeaderName| {
             let name = name.as_str();
-            Known::of(name).is_none() && (is_alias(name) || (!trusted_peer && speaks_of_client(name)))
+            KnownField::of(name).is_none() && (is_alias(name) || (!trusted_peer && speaks_of_client(name)))
         };
         remove.extend(headers.keys().filter(goes).cloned());
     }
-    if fields.has(Known::Connection) {
+    if fields.has(KnownField::Connection) {
         named_by_connection(headers, &mut remove, &mut Judge::new(strictness))?;
     }
-    if fields.has(Known::Via) && via.is_in(headers) {
+    if fields.has(KnownField::Via) && via.is_in(headers) {
         return Err(Reject::Loop);
     }
-    if fields.has(Known::Forwarded) && !trusted_peer {
+    if fields.has(KnownField::Forwarded) && !trusted_peer {
         remove.push(FORWARDED);
     }
     drop_hop_by_hop(headers, fields, remove);
@@ -57,7 +57,7 @@ pub fn clean_request(
 pub fn forward_response(headers: &mut HeaderMap, via: Option<&Via>) {
     let fields = Fields::of(headers);
     let mut remove = Vec::new();
-    if fields.has(Known::Connection) {
+    if fields.has(KnownField::Connection) {
         // A protected name is not followed; without strictness there is no refusal.
         let _ = named_by_connection(headers, &mut remove, &mut Judge::new(Strictness::Defensive));
     }
@@ -93,30 +93,30 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
 /// Removed when present. `Te` and `Trailer` need a second look; `Via` stays.
-const HOP_BY_HOP: [(Known, HeaderName); 8] = [
-    (Known::Connection, CONNECTION),
-    (Known::KeepAlive, KEEP_ALIVE),
-    (Known::ProxyConnection, PROXY_CONNECTION),
-    (Known::ProxyAuthenticate, PROXY_AUTHENTICATE),
-    (Known::ProxyAuthorization, PROXY_AUTHORIZATION),
-    (Known::Http2Settings, HTTP2_SETTINGS),
-    (Known::Upgrade, UPGRADE),
-    (Known::TransferEncoding, TRANSFER_ENCODING),
+const HOP_BY_HOP: [(KnownField, HeaderName); 8] = [
+    (KnownField::Connection, CONNECTION),
+    (KnownField::KeepAlive, KEEP_ALIVE),
+    (KnownField::ProxyConnection, PROXY_CONNECTION),
+    (KnownField::ProxyAuthenticate, PROXY_AUTHENTICATE),
+    (KnownField::ProxyAuthorization, PROXY_AUTHORIZATION),
+    (KnownField::Http2Settings, HTTP2_SETTINGS),
+    (KnownField::Upgrade, UPGRADE),
+    (KnownField::TransferEncoding, TRANSFER_ENCODING),
 ];
 
 /// Known names that `Connection` may name without that anything follows: they go anyway, or are read.
-const OF_THIS_HOP: [Known; 3] = [Known::Te, Known::Trailer, Known::Via];
+const OF_THIS_HOP: [KnownField; 3] = [KnownField::Te, KnownField::Trailer, KnownField::Via];
 
 fn is_of_this_hop(name: &str) -> bool {
-    let known = Known::of(name);
+    let known = KnownField::of(name);
     known.is_some_and(|known| OF_THIS_HOP.contains(&known) || HOP_BY_HOP.iter().any(|(hop, _)| *hop == known))
 }
 
 fn drop_hop_by_hop(headers: &mut HeaderMap, fields: Fields, remove: Vec<HeaderName>) {
-    if fields.has(Known::Trailer) && !fields.has(Known::TransferEncoding) {
+    if fields.has(KnownField::Trailer) && !fields.has(KnownField::TransferEncoding) {
         headers.remove(TRAILER);
     }
-    if fields.has(Known::Te) {
+    if fields.has(KnownField::Te) {
         let trailers = headers.get_all(TE).iter().any(|line| tokens(line).any(|t| t.eq_ignore_ascii_case(b"trailers")));
         if trailers {
             headers.insert(TE, HeaderValue::from_static("trailers"));

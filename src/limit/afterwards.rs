@@ -7,7 +7,7 @@ use http::{HeaderMap, StatusCode};
 
 use super::algo::Rule;
 use super::key::units;
-use super::source::{Kind, Source};
+use super::source::{Source, SourceKind};
 
 /// A limit that wants nothing afterwards has none of this.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -71,7 +71,7 @@ impl Outcomes {
 
 impl Afterwards {
     /// Where an answer may state a cost.
-    pub const SOURCES: &[Kind] = &[Kind::Header];
+    pub const SOURCES: &[SourceKind] = &[SourceKind::Header];
 
     /// What the algorithm itself wants.
     pub fn of(rule: &Rule) -> Afterwards {

@@ -95,7 +95,7 @@ pub fn keep_local(checks: &mut [Check]) -> Vec<bool> {
 }
 
 /// The standing of the check at `place`. Its wait, if it refuses, ends with that of its base too.
-pub fn settle(role: Role, place: usize, answers: &mut [Answer]) -> Standing {
+pub fn resolve(role: Role, place: usize, answers: &mut [Answer]) -> Standing {
     let Some(answer) = answers.get(place) else { return Standing::InForce };
     let base = role.after.and_then(|base| answers.get(base)).copied();
     match base {
@@ -116,11 +116,11 @@ pub fn settle(role: Role, place: usize, answers: &mut [Answer]) -> Standing {
 mod tests {
     use super::*;
 
-    fn settled(roles: &[Role], answers: &[(bool, i64)]) -> Vec<(Standing, i64)> {
+    fn resolved(roles: &[Role], answers: &[(bool, i64)]) -> Vec<(Standing, i64)> {
         let answer = |(admitted, retry_ms)| Answer { admitted, remaining: 0, retry_ms, reset_ms: 0, receipt: 0 };
         let mut answers: Vec<Answer> = answers.iter().copied().map(answer).collect();
         let standings: Vec<Standing> =
-            roles.iter().enumerate().map(|(place, role)| settle(*role, place, &mut answers)).collect();
+            roles.iter().enumerate().map(|(place, role)| resolve(*role, place, &mut answers)).collect();
         standings.into_iter().zip(answers).map(|(standing, answer)| (standing, answer.retry_ms)).collect()
     }
 
@@ -131,14 +131,14 @@ mod tests {
         let middle = Role { base: true, after: Some(0), ..Role::default() };
         let last = |after| Role { after: Some(after), ..Role::default() };
         let two = [base, last(0)];
-        assert_eq!(settled(&two, &[(true, 0), (true, 0)]), [(InForce, 0), (NotYet, 0)]);
-        assert_eq!(settled(&two, &[(false, 9), (true, 0)]), [(HandedOver, 9), (InForce, 0)]);
-        assert_eq!(settled(&two, &[(false, 9), (false, 5)]), [(HandedOver, 9), (InForce, 5)]);
-        assert_eq!(settled(&two, &[(false, 5), (false, 9)]), [(HandedOver, 5), (InForce, 5)]);
-        assert_eq!(settled(&two, &[(false, 5), (false, NEVER)]), [(HandedOver, 5), (InForce, 5)]);
-        assert_eq!(settled(&two, &[(false, NEVER), (false, 9)]), [(HandedOver, NEVER), (InForce, 9)]);
+        assert_eq!(resolved(&two, &[(true, 0), (true, 0)]), [(InForce, 0), (NotYet, 0)]);
+        assert_eq!(resolved(&two, &[(false, 9), (true, 0)]), [(HandedOver, 9), (InForce, 0)]);
+        assert_eq!(resolved(&two, &[(false, 9), (false, 5)]), [(HandedOver, 9), (InForce, 5)]);
+        assert_eq!(resolved(&two, &[(false, 5), (false, 9)]), [(HandedOver, 5), (InForce, 5)]);
+        assert_eq!(resolved(&two, &[(false, 5), (false, NEVER)]), [(HandedOver, 5), (InForce, 5)]);
+        assert_eq!(resolved(&two, &[(false, NEVER), (false, 9)]), [(HandedOver, NEVER), (InForce, 9)]);
         let three = [base, middle, last(1)];
-        let waits = settled(&three, &[(false, 3), (false, 9), (false, 7)]);
+        let waits = resolved(&three, &[(false, 3), (false, 9), (false, 7)]);
         assert_eq!(waits, [(HandedOver, 3), (HandedOver, 3), (InForce, 3)]);
     }
 }

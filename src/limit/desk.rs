@@ -43,14 +43,14 @@ pub struct Desk {
 
 /// Where a charge was made, and is corrected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ChargedAt {
     Store,
     Local,
 }
 
 struct Lease {
     check: Check,
-    place: Place,
+    place: ChargedAt,
     every: Duration,
     due: Instant,
 }
@@ -110,7 +110,7 @@ impl Desk {
 
     /// Gives the check the numbers its key has now, unless its charge is known by those it was made by.
     /// A limit that is gone, or counts in another way, leaves it those.
-    fn bring_up_to_date(&self, check: &mut Check, place: Place) {
+    fn bring_up_to_date(&self, check: &mut Check, place: ChargedAt) {
         if check.rule.own_numbers() {
             return;
         }
@@ -125,14 +125,14 @@ impl Desk {
             Some(Budget::Blocked | Budget::Unlimited) => return,
         };
         check.rule = match place {
-            Place::Store => rule,
-            Place::Local => Arc::new(rule.share(self.gateways.known())),
+            ChargedAt::Store => rule,
+            ChargedAt::Local => Arc::new(rule.share(self.gateways.known())),
         };
     }
 
     /// Adjusts every charge where it was made. A call that failed and may have happened is not made
     /// again, but for a lease, which can be let go of twice.
-    pub fn adjust(self: &Rc<Self>, mut corrections: Vec<(Check, Place)>) {
+    pub fn adjust(self: &Rc<Self>, mut corrections: Vec<(Check, ChargedAt)>) {
         if corrections.is_empty() {
             return;
         }
@@ -140,11 +140,12 @@ impl Desk {
         let (turns, corrections): (Vec<_>, Vec<_>) =
             corrections.into_iter().partition(|(check, _)| check.rule.delays() && check.cost < 0);
         turns.into_iter().for_each(|(check, place)| self.give_turn_back(check, place));
-        let (local, stored): (Vec<_>, Vec<_>) = corrections.into_iter().partition(|(_, place)| *place == Place::Local);
+        let (local, stored): (Vec<_>, Vec<_>) =
+            corrections.into_iter().partition(|(_, place)| *place == ChargedAt::Local);
         self.adjust_local(local.into_iter().map(|(check, _)| check).collect());
         let stored: Vec<Check> = stored.into_iter().map(|(check, _)| check).collect();
         if !stored.is_empty() && self.store.run_at_once(Op::Adjust, &stored).is_none() {
-            let (store, call) = (self.store.clone(), Call::begin(self));
+            let (store, call) = (self.store.clone(), OpenCall::begin(self));
             spawn_local(async move {
                 bring(&store, stored, &call.0.retired).await;
                 drop(call);
@@ -152,18 +153,18 @@ impl Desk {
         }
     }
 
-    fn give_turn_back(self: &Rc<Self>, check: Check, place: Place) {
+    fn give_turn_back(self: &Rc<Self>, check: Check, place: ChargedAt) {
         let key = check.key.clone();
         let turns = &self.turns[place as usize];
         if !turns.keep(check) {
             return;
         }
         let now_ms = match place {
-            Place::Local => Some(self.local.now_ms()),
-            Place::Store => self.store.now_at_once(),
+            ChargedAt::Local => Some(self.local.now_ms()),
+            ChargedAt::Store => self.store.now_at_once(),
         };
         let Some(now_ms) = now_ms else {
-            let (desk, call) = (self.clone(), Call::begin(self));
+            let (desk, call) = (self.clone(), OpenCall::begin(self));
             spawn_local(async move {
                 desk.bring_turns(&key).await;
                 drop(call);
@@ -172,14 +173,14 @@ impl Desk {
         };
         let brought = turns.take(&key, now_ms);
         let decision = match place {
-            Place::Local => Some(self.local.run_now(Op::Adjust, &brought)),
-            Place::Store => self.store.run_at_once(Op::Adjust, &brought),
+            ChargedAt::Local => Some(self.local.run_now(Op::Adjust, &brought)),
+            ChargedAt::Store => self.store.run_at_once(Op::Adjust, &brought),
         };
-        turns.settle(&key, brought, decision.as_ref());
+        turns.end(&key, brought, decision.as_ref());
     }
 
     async fn bring_turns(&self, key: &str) {
-        let turns = &self.turns[Place::Store as usize];
+        let turns = &self.turns[ChargedAt::Store as usize];
         loop {
             // Requests that are turned away together come together.
             yield_now().await;
@@ -188,7 +189,7 @@ impl Desk {
                 true => None,
                 false => self.store.adjust(&brought).await.ok(),
             };
-            if !turns.settle(key, Rc::unwrap_or_clone(brought), outcome.as_ref()) {
+            if !turns.end(key, Rc::unwrap_or_clone(brought), outcome.as_ref()) {
                 return;
             }
         }
@@ -197,7 +198,7 @@ impl Desk {
     /// Lets go of leases that may have been taken without a word of it.
     pub fn release(self: &Rc<Self>, checks: &[Check]) {
         let leases = checks.iter().filter(|check| check.cost > 0 && check.rule.lease_ms().is_some());
-        self.adjust(leases.map(|check| (Check { cost: -check.cost, ..check.clone() }, Place::Store)).collect());
+        self.adjust(leases.map(|check| (Check { cost: -check.cost, ..check.clone() }, ChargedAt::Store)).collect());
     }
 
     fn adjust_local(&self, checks: Vec<Check>) {
@@ -208,7 +209,7 @@ impl Desk {
 
     /// Renews the lease that `check` stands for until it is forgotten; `None` if it does not end
     /// by itself.
-    pub fn renew(self: &Rc<Self>, check: &Check, place: Place) -> Option<LeaseId> {
+    pub fn renew(self: &Rc<Self>, check: &Check, place: ChargedAt) -> Option<LeaseId> {
         let every = every(check)?;
         let check = Check { cost: 0, ..check.clone() };
         let due = Instant::now() + every;
@@ -234,7 +235,7 @@ impl Desk {
     }
 
     /// The leases that are due, as renewals.
-    fn due(&self) -> Vec<(Check, Place)> {
+    fn due(&self) -> Vec<(Check, ChargedAt)> {
         let until = Instant::now() + ALONG;
         let mut leases = self.leases.borrow_mut();
         let due = leases.iter_mut().filter(|(_, lease)| lease.due <= until);
@@ -294,16 +295,16 @@ async fn renewal(desk: Rc<Desk>) {
 }
 
 /// Counted among the pending ones until dropped.
-pub struct Call(Rc<Desk>);
+pub struct OpenCall(Rc<Desk>);
 
-impl Call {
-    pub fn begin(desk: &Rc<Desk>) -> Call {
+impl OpenCall {
+    pub fn begin(desk: &Rc<Desk>) -> OpenCall {
         desk.pending.set(desk.pending.get() + 1);
-        Call(desk.clone())
+        OpenCall(desk.clone())
     }
 }
 
-impl Drop for Call {
+impl Drop for OpenCall {
     fn drop(&mut self) {
         self.0.pending.set(self.0.pending.get() - 1);
     }

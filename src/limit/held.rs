@@ -12,24 +12,24 @@ use http::{HeaderMap, StatusCode};
 use super::afterwards::{Afterwards, End};
 use super::answer::Answer;
 use super::decision::Check;
-use super::desk::{Desk, LeaseId, Place};
+use super::desk::{ChargedAt, Desk, LeaseId};
 
 pub struct Held {
     desk: Rc<Desk>,
-    charges: Vec<Charge>,
+    charges: Vec<HeldCharge>,
     /// The answer is known, so the end of the request changes no charge but leases.
     answered: bool,
 }
 
 /// Slots that a request took. They go back when the last of those who share them lets go: the request
 /// itself, and its exchange with the upstream, which may go on without a client.
-pub struct Leases(RefCell<Held>);
+pub struct HeldLeases(RefCell<Held>);
 
 /// One check that was charged.
-struct Charge {
+struct HeldCharge {
     /// Its `tag` is the receipt.
     check: Check,
-    place: Place,
+    place: ChargedAt,
     lease: Option<LeaseId>,
     /// The request waits for its turn, which goes back if it leaves.
     waits: bool,
@@ -40,7 +40,7 @@ impl Held {
     pub fn new(
         desk: &Rc<Desk>,
         charged: impl Iterator<Item = (Check, Answer)>,
-        place: Place,
+        place: ChargedAt,
         waits: bool,
     ) -> Option<Box<Held>> {
         let mut charges = Vec::new();
@@ -49,7 +49,7 @@ impl Held {
             let afterwards = check.limit.afterwards.as_ref();
             let lease = afterwards.is_some_and(|wants| wants.lease).then(|| desk.renew(&check, place));
             let waits = waits && check.rule.delays() && answer.retry_ms > 0;
-            charges.push(Charge { check, place, lease: lease.flatten(), waits });
+            charges.push(HeldCharge { check, place, lease: lease.flatten(), waits });
         }
         (!charges.is_empty()).then(|| Box::new(Held { desk: desk.clone(), charges, answered: false }))
     }
@@ -60,12 +60,12 @@ impl Held {
     }
 
     /// Takes the leases out, for the request to share with its exchange.
-    pub fn leases(&mut self) -> Option<Rc<Leases>> {
+    pub fn leases(&mut self) -> Option<Rc<HeldLeases>> {
         let charges = std::mem::take(&mut self.charges);
         let (leases, others): (Vec<_>, Vec<_>) = charges.into_iter().partition(|charge| charge.linger().is_some());
         self.charges = others;
         let held = Held { desk: self.desk.clone(), charges: leases, answered: true };
-        (!held.charges.is_empty()).then(|| Rc::new(Leases(RefCell::new(held))))
+        (!held.charges.is_empty()).then(|| Rc::new(HeldLeases(RefCell::new(held))))
     }
 
     /// The head of the answer is known.
@@ -83,7 +83,7 @@ impl Held {
     }
 
     /// Ends every charge with a correction, or keeps it for later.
-    fn end(&mut self, outcome: impl Fn(&Charge) -> (i64, bool)) {
+    fn end(&mut self, outcome: impl Fn(&HeldCharge) -> (i64, bool)) {
         let mut corrections = Vec::new();
         for charge in std::mem::take(&mut self.charges) {
             let (delta, later) = outcome(&charge);
@@ -104,7 +104,7 @@ impl Held {
     }
 }
 
-impl Charge {
+impl HeldCharge {
     fn wants(&self) -> Option<&Afterwards> {
         self.check.limit.afterwards.as_ref()
     }
@@ -115,10 +115,10 @@ impl Charge {
     }
 }
 
-impl Leases {
+impl HeldLeases {
     /// How long after the client left the next of them goes back; `None` once all have.
     pub fn linger(&self) -> Option<Duration> {
-        self.0.borrow().charges.iter().filter_map(Charge::linger).min()
+        self.0.borrow().charges.iter().filter_map(HeldCharge::linger).min()
     }
 
     /// Gives back those that go back `after` the client left, or before.

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::source::{Ambiguous, Facts, Kind, Repeated, Source};
+use super::source::{Ambiguous, Facts, Repeated, Source, SourceKind};
 use crate::labels::labels;
 
 /// The parts, in config order; never empty.
@@ -43,7 +43,7 @@ pub const COST_MAX: i64 = 1_000_000_000;
 
 impl Key {
     /// What a key may go by.
-    pub const SOURCES: &[Kind] = Kind::ALL;
+    pub const SOURCES: &[SourceKind] = SourceKind::ALL;
 
     pub fn sources(&self) -> impl Iterator<Item = &Source> {
         self.0.iter().filter_map(|part| match part {
@@ -83,7 +83,7 @@ impl fmt::Display for KeyPart {
 
 impl Cost {
     /// Where a cost may be stated.
-    pub const SOURCES: &[Kind] = &[Kind::Header, Kind::Query];
+    pub const SOURCES: &[SourceKind] = &[SourceKind::Header, SourceKind::Query];
 
     pub fn source(&self) -> Option<&Source> {
         match self {
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
     use crate::limit::jwt::Claims;
     use crate::limit::names::{Frame, Unnamed};
-    use crate::limit::source::{Param, Prefixes};
+    use crate::limit::source::{PathParam, Prefixes};
 
     const NAMES: [HeaderName; 2] = [HeaderName::from_static("x-a"), HeaderName::from_static("x-b")];
 
@@ -265,7 +265,7 @@ mod tests {
     fn parameters_cookies_and_claims_name_the_key() {
         let mut headers = HeaderMap::new();
         headers.insert("cookie", HeaderValue::from_static("sid=\"7\""));
-        let params = [Param { name: "post".to_owned(), segment: 1 }];
+        let params = [PathParam { name: "post".to_owned(), segment: 1 }];
         let claims = Some(Arc::new(Claims::from_iter([("sub".to_owned(), "anna".to_owned())])));
         let facts = Facts { query: Some("uid=4+2"), path: "/posts/5", params: &params, claims, ..Facts::of(&headers) };
         let key = key(&[

@@ -10,13 +10,13 @@ use tokio::task::spawn_local;
 use super::answer::{Answer, NEVER};
 use super::chain::{self, Ask};
 use super::decision::{Check, Decision, ErrorKind, Op, Role, Shares, StoreError};
-use super::desk::{Call, Desk, Place};
+use super::desk::{ChargedAt, Desk, OpenCall};
 use super::held::Held;
 use super::key::Missing;
 use super::limits::{Limit, Mode, OnError};
 use super::names::Unnamed;
 use super::overrides::Budget;
-use super::source::{Ambiguous, Facts, Values};
+use super::source::{Ambiguous, Facts, SourceValues};
 use super::standing::Standing;
 use super::store::Store;
 use super::store::memory::Memory;
@@ -133,7 +133,7 @@ impl Limiter {
     }
 
     /// What `limit` has to say to whom `facts` name, apart from its `when`.
-    pub fn ask(&self, limit: &Arc<Limit>, facts: &impl Values, cost: i64) -> Ask {
+    pub fn ask(&self, limit: &Arc<Limit>, facts: &impl SourceValues, cost: i64) -> Ask {
         match self.check(limit, facts, cost) {
             Ok((check, None)) => Ask::Check(check),
             Ok((_, Some(Outcome::Blocked))) => Ask::Blocked(Standing::InForce),
@@ -148,7 +148,7 @@ impl Limiter {
     pub fn check(
         &self,
         limit: &Arc<Limit>,
-        facts: &impl Values,
+        facts: &impl SourceValues,
         cost: i64,
     ) -> Result<(Check, Option<Outcome>), Unnamed> {
         let overridden = limit.overrides.any();
@@ -209,7 +209,7 @@ impl Limiter {
         let watched = hold && op == Op::Take && checks.iter().any(may_hold);
         match self.desk.store.run_at_once(op, &checks) {
             Some(decision) => {
-                let held = if watched { held(&self.desk, checks, &decision, Place::Store) } else { None };
+                let held = if watched { held(&self.desk, checks, &decision, ChargedAt::Store) } else { None };
                 Ok((decision, held))
             }
             None if watched => self.take_for_good(checks).await,
@@ -220,7 +220,7 @@ impl Limiter {
     /// Takes even if the request goes away meanwhile, so that what it holds is given back.
     async fn take_for_good(&self, checks: Vec<Check>) -> Result<Taken, StoreError> {
         let (reply, answer) = oneshot::channel();
-        let (desk, call) = (self.desk.clone(), Call::begin(&self.desk));
+        let (desk, call) = (self.desk.clone(), OpenCall::begin(&self.desk));
         let checks = Rc::new(checks);
         let asked = checks.clone();
         spawn_local(async move {
@@ -279,7 +279,7 @@ impl Limiter {
             }
         }
         if hold && op == Op::Take && checks.iter().any(may_hold) {
-            verdict.held = held(&self.desk, checks, &decision, Place::Local);
+            verdict.held = held(&self.desk, checks, &decision, ChargedAt::Local);
         }
         verdict.absorb(indexes, &roles, decision, Outcome::Local);
     }
@@ -290,7 +290,7 @@ async fn ask(desk: &Rc<Desk>, op: Op, checks: Shares, watch: bool) -> Result<Tak
     match desk.store.decide(op, &checks).await {
         Ok(decision) => {
             let held = match watch {
-                true => held(desk, Rc::unwrap_or_clone(checks), &decision, Place::Store),
+                true => held(desk, Rc::unwrap_or_clone(checks), &decision, ChargedAt::Store),
                 false => None,
             };
             Ok((decision, held))
@@ -311,7 +311,7 @@ fn may_hold(check: &Check) -> bool {
 }
 
 /// What a decision leaves to be done later; all of it if the request has to wait for its turn.
-fn held(desk: &Rc<Desk>, checks: Vec<Check>, decision: &Decision, place: Place) -> Option<Box<Held>> {
+fn held(desk: &Rc<Desk>, checks: Vec<Check>, decision: &Decision, place: ChargedAt) -> Option<Box<Held>> {
     let answers = &decision.answers;
     let waits = decision.admitted && answers.iter().any(|answer| answer.admitted && answer.retry_ms > 0);
     let charged = checks.into_iter().zip(answers).filter(|(check, answer)| {

@@ -10,9 +10,9 @@ use crate::labels::labels;
 use crate::limit::afterwards::Afterwards;
 use crate::limit::algo::Rule;
 use crate::limit::key::{Cost, Key, Missing};
-use crate::limit::names::{Frame, Names, Unnamed};
+use crate::limit::names::{Frame, LimitNames, Unnamed};
 use crate::limit::overrides::Overrides;
-use crate::limit::source::{Origin, Repeated, Source, Values};
+use crate::limit::source::{Repeated, Source, SourceOrigin, SourceValues};
 use crate::limit::when::When;
 
 /// All limits of a config, found by their names, shared by all that follow it.
@@ -82,7 +82,7 @@ impl Limit {
     ///
     /// # Errors
     /// They name none.
-    pub fn names(&self, prefix: &str, facts: &impl Values, values: bool) -> Result<Names, Unnamed> {
+    pub fn names(&self, prefix: &str, facts: &impl SourceValues, values: bool) -> Result<LimitNames, Unnamed> {
         let frame = Frame { prefix, limit: &self.name, algorithm: self.rule.name() };
         self.key.names(frame, facts, self.missing, self.repeated, values)
     }
@@ -107,17 +107,17 @@ impl Limit {
 
     /// Whether what it reads of a request may stand there more than once.
     pub fn reads_repeatable(&self) -> bool {
-        self.sources().any(|source| matches!(source.kind().origin(), Origin::Target | Origin::Fields))
+        self.sources().any(|source| matches!(source.kind().origin(), SourceOrigin::Target | SourceOrigin::Fields))
     }
 
     /// Whether it looks at a header field.
     pub fn needs_headers(&self) -> bool {
-        self.sources().any(|source| source.kind().origin() == Origin::Fields)
+        self.sources().any(|source| source.kind().origin() == SourceOrigin::Fields)
     }
 
     /// Whether it looks at a token.
     pub fn needs_claims(&self) -> bool {
-        self.sources().any(|source| source.kind().origin() == Origin::Token)
+        self.sources().any(|source| source.kind().origin() == SourceOrigin::Token)
     }
 }
 

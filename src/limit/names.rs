@@ -5,14 +5,14 @@ use std::fmt::Write;
 use std::net::IpAddr;
 
 use super::key::{Key, KeyPart, Missing};
-use super::source::{Ambiguous, Repeated, Value, Values, write_hash};
+use super::source::{Ambiguous, Repeated, SourceValue, SourceValues, write_hash};
 
 /// Longer values enter the state key as a hash.
 const VALUE_MAX: usize = 64;
 
 /// What names a budget.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Names {
+pub struct LimitNames {
     /// The state key.
     pub state: String,
     /// The values as a field of the overrides, if they are asked for.
@@ -52,12 +52,13 @@ impl Key {
     pub fn names(
         &self,
         frame: Frame,
-        facts: &impl Values,
+        facts: &impl SourceValues,
         missing: Missing,
         repeated: Repeated,
         wanted: bool,
-    ) -> Result<Names, Unnamed> {
-        let mut names = Names { state: String::with_capacity(96), values: wanted.then(|| String::with_capacity(64)) };
+    ) -> Result<LimitNames, Unnamed> {
+        let mut names =
+            LimitNames { state: String::with_capacity(96), values: wanted.then(|| String::with_capacity(64)) };
         names.state.push_str(frame.prefix);
         names.state.push_str(":{");
         for (i, part) in self.0.iter().enumerate() {
@@ -81,7 +82,7 @@ impl Key {
     }
 }
 
-impl Names {
+impl LimitNames {
     fn note(&mut self, write: impl FnOnce(&mut String)) {
         if let Some(values) = &mut self.values {
             write(values);
@@ -91,7 +92,7 @@ impl Names {
 
 impl KeyPart {
     /// Appends name and value; false when there is no value, the name is then written.
-    fn write(&self, names: &mut Names, facts: &impl Values, repeated: Repeated) -> Result<bool, Ambiguous> {
+    fn write(&self, names: &mut LimitNames, facts: &impl SourceValues, repeated: Repeated) -> Result<bool, Ambiguous> {
         let KeyPart::Source(source) = self else {
             names.state.push_str(KeyPart::ALL);
             names.note(|values| values.push_str(KeyPart::ALL));
@@ -100,7 +101,7 @@ impl KeyPart {
         source.write(&mut names.state);
         match facts.value(source, repeated)? {
             None => return Ok(false),
-            Some(Value::Ip(ip)) => {
+            Some(SourceValue::Ip(ip)) => {
                 names.state.push('=');
                 let start = names.state.len();
                 write_ip(&mut names.state, source.network(ip));
@@ -108,7 +109,7 @@ impl KeyPart {
                     values.push_str(&names.state[start..]);
                 }
             }
-            Some(Value::Bytes(value)) => {
+            Some(SourceValue::Bytes(value)) => {
                 write_value(&mut names.state, &value);
                 names.note(|values| write_escaped(values, &value));
             }

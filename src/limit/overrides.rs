@@ -26,7 +26,7 @@ pub enum Budget {
 /// Budgets by key values. A value may be `*`, any one; where several take a key, the one with the
 /// fewest stars counts, of equals the one whose first star is later.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Table {
+pub struct OverrideTable {
     budgets: HashMap<Box<str>, Budget>,
     /// Which parts are stars, as bits, of all entries: in the order in which they are tried.
     masks: Vec<u32>,
@@ -37,9 +37,9 @@ pub type Template = dyn Fn(&str) -> Result<Budget, String> + Send + Sync;
 
 pub struct Overrides {
     /// From the config.
-    fixed: Table,
+    fixed: OverrideTable,
     /// The fixed ones and the live ones, which count where both name the same key.
-    all: ArcSwap<Table>,
+    all: ArcSwap<OverrideTable>,
     template: Arc<Template>,
 }
 
@@ -55,7 +55,7 @@ pub const ENTRIES_MAX: usize = 10_000;
 /// Distinct places of stars in one table: each costs a probe.
 const MASKS_MAX: usize = 16;
 
-impl Table {
+impl OverrideTable {
     /// Adds an entry for `values`, of which `None` is the star. False when it stands there, or
     /// stars stand in too many places.
     pub fn insert(&mut self, values: &[Option<&[u8]>], budget: Budget) -> bool {
@@ -119,7 +119,7 @@ fn joined<'v>(values: impl Iterator<Item = Option<&'v [u8]>>) -> String {
 }
 
 impl Overrides {
-    pub fn new(fixed: Table, template: Arc<Template>) -> Overrides {
+    pub fn new(fixed: OverrideTable, template: Arc<Template>) -> Overrides {
         Overrides { all: ArcSwap::from_pointee(fixed.clone()), fixed, template }
     }
 
@@ -136,7 +136,7 @@ impl Overrides {
     /// Puts the live ones in force, all at once. With a mistake in any of them those in force
     /// stay, and the mistakes come back.
     pub fn set_live(&self, key: &Key, raw: &Raw) -> Result<(), String> {
-        let (mut table, mut mistakes) = (Table::default(), Vec::new());
+        let (mut table, mut mistakes) = (OverrideTable::default(), Vec::new());
         for (field, value) in raw {
             if let Err(mistake) = self.read(key, field, value, &mut table) {
                 mistakes.push(format!("{}: {mistake}", String::from_utf8_lossy(field)));
@@ -158,7 +158,7 @@ impl Overrides {
         Ok(())
     }
 
-    fn read(&self, key: &Key, field: &[u8], value: &[u8], table: &mut Table) -> Result<(), String> {
+    fn read(&self, key: &Key, field: &[u8], value: &[u8], table: &mut OverrideTable) -> Result<(), String> {
         let written: Vec<Option<Cow<[u8]>>> = values(field).collect();
         if written.len() != key.0.len() {
             return Err(format!("the key has {} parts, the field {}", key.0.len(), written.len()));
@@ -179,7 +179,7 @@ impl Overrides {
 
 impl Default for Overrides {
     fn default() -> Overrides {
-        Overrides::new(Table::default(), Arc::new(|_| Err("this limit has no overrides".to_owned())))
+        Overrides::new(OverrideTable::default(), Arc::new(|_| Err("this limit has no overrides".to_owned())))
     }
 }
 
@@ -224,7 +224,7 @@ mod tests {
             "bad" => Err("it is bad".to_owned()),
             _ => Ok(Budget::Unlimited),
         };
-        Overrides::new(Table::default(), Arc::new(template))
+        Overrides::new(OverrideTable::default(), Arc::new(template))
     }
 
     fn raw(entries: &[(&str, &str)]) -> Raw {

@@ -50,7 +50,7 @@ impl Turns {
 
     /// What came of `brought`; without an answer it is not known what became of them, and they are
     /// not brought again. True if others have come meanwhile.
-    pub fn settle(&self, key: &str, brought: Vec<Check>, decision: Option<&Decision>) -> bool {
+    pub fn end(&self, key: &str, brought: Vec<Check>, decision: Option<&Decision>) -> bool {
         let mut keys = self.0.borrow_mut();
         let Some(unused) = keys.get_mut(key) else { return false };
         let more = !unused.turns.is_empty();

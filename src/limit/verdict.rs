@@ -92,7 +92,7 @@ impl Verdict {
         self.refused |= !decision.admitted;
         for (place, index) in indexes.iter().enumerate() {
             let role = roles.get(place).copied().unwrap_or_default();
-            let standing = chain::settle(role, place, &mut decision.answers);
+            let standing = chain::resolve(role, place, &mut decision.answers);
             let Some(answer) = decision.answers.get(place) else { return };
             self.checks.push(Checked { limit: *index, outcome: outcome(*answer), standing, own: None });
         }

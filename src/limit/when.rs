@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::source::{Ambiguous, Facts, Kind, Repeated, Source};
+use super::source::{Ambiguous, Facts, Repeated, Source, SourceKind};
 use crate::net::{IpSet, Set};
 
 /// Conditions that must all hold; none: the limit always applies.
@@ -46,16 +46,16 @@ pub enum Pattern {
 
 impl When {
     /// What texts are compared of; the client is compared with networks.
-    pub const SOURCES: [Kind; 9] = [
-        Kind::Method,
-        Kind::Path,
-        Kind::Host,
-        Kind::Route,
-        Kind::Header,
-        Kind::Cookie,
-        Kind::Query,
-        Kind::Param,
-        Kind::Claim,
+    pub const SOURCES: [SourceKind; 9] = [
+        SourceKind::Method,
+        SourceKind::Path,
+        SourceKind::Host,
+        SourceKind::Route,
+        SourceKind::Header,
+        SourceKind::Cookie,
+        SourceKind::Query,
+        SourceKind::Param,
+        SourceKind::Claim,
     ];
 
     /// # Errors

@@ -17,25 +17,25 @@ pub struct RouteCounts {
     pub in_flight: Count,
     pub duration: Durations,
     /// Refusals that no limit made.
-    pub rejections: Tally<{ Reason::ALL.len() }>,
+    pub rejections: LabelCounts<{ Reason::ALL.len() }>,
 }
 
 #[derive(Default)]
 pub struct LimitCounts {
-    pub decisions: Tally<{ Decision::ALL.len() }>,
-    pub rejections: Tally<{ Reason::ALL.len() }>,
+    pub decisions: LabelCounts<{ Decision::ALL.len() }>,
+    pub rejections: LabelCounts<{ Reason::ALL.len() }>,
 }
 
 /// Counters of a closed set.
-pub struct Tally<const N: usize>([Count; N]);
+pub struct LabelCounts<const N: usize>([Count; N]);
 
-impl<const N: usize> Default for Tally<N> {
-    fn default() -> Tally<N> {
-        Tally([const { Count::new() }; N])
+impl<const N: usize> Default for LabelCounts<N> {
+    fn default() -> LabelCounts<N> {
+        LabelCounts([const { Count::new() }; N])
     }
 }
 
-impl<const N: usize> Tally<N> {
+impl<const N: usize> LabelCounts<N> {
     pub fn inc(&self, index: usize) {
         self.0[index].inc();
     }

@@ -60,9 +60,9 @@ impl Claim {
     }
 
     /// Takes a count over; a lower one only once the store has had time to hear from all.
-    pub fn count(&self, count: i64, settled: bool) {
+    pub fn count(&self, count: i64, certain: bool) {
         let count = count.clamp(1, MOST);
-        if self.holds() && (settled || count > self.gateways.known()) {
+        if self.holds() && (certain || count > self.gateways.known()) {
             self.gateways.known.store(count, Ordering::Relaxed);
         }
         self.gateways.gauge.set(self.gateways.known());
@@ -101,10 +101,10 @@ mod tests {
     fn a_lower_count_is_believed_once_all_had_time_to_report() {
         let gateways = gateways();
         let claim = gateways.claim();
-        for (count, settled, known) in
+        for (count, certain, known) in
             [(0, true, 1), (3, false, 3), (2, false, 3), (2, true, 2), (1 << 40, false, MOST)]
         {
-            claim.count(count, settled);
+            claim.count(count, certain);
             assert_eq!(gateways.known(), known);
         }
     }

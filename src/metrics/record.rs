@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::counts::{Code, Codes, Histogram, LimitCounts, RouteCounts, Tally};
+use super::counts::{Code, Codes, Histogram, LabelCounts, LimitCounts, RouteCounts};
 use super::shards::{Count, Shards};
 
 /// Counts of one route; they outlive a reload that keeps the route.
 #[derive(Default)]
 pub struct RouteRecord {
     pub shards: Shards<RouteCounts>,
-    pub rejections: Wanted,
+    pub rejections: WantedSeries,
     /// Requests being served while the route had a cap, which is exact over all workers.
     capped: AtomicI64,
     codes: Mutex<Vec<Code>>,
@@ -23,21 +23,21 @@ pub struct RouteRecord {
 pub struct LimitRecord {
     pub name: String,
     pub shards: Shards<LimitCounts>,
-    pub decisions: Wanted,
-    pub rejections: Wanted,
+    pub decisions: WantedSeries,
+    pub rejections: WantedSeries,
 }
 
 /// Series of a closed set that are shown before anything is counted, so that rates start at 0.
 #[derive(Default)]
-pub struct Wanted(AtomicU32);
+pub struct WantedSeries(AtomicU32);
 
-impl Wanted {
+impl WantedSeries {
     pub fn want(&self, index: usize) {
         self.0.fetch_or(1 << index, Ordering::Relaxed);
     }
 
     /// The series that exist: index and count.
-    pub fn shown<'a, const N: usize>(&self, parts: impl Iterator<Item = &'a Tally<N>>) -> Vec<(usize, u64)> {
+    pub fn shown<'a, const N: usize>(&self, parts: impl Iterator<Item = &'a LabelCounts<N>>) -> Vec<(usize, u64)> {
         let mut counts = [0; N];
         for part in parts {
             counts.iter_mut().enumerate().for_each(|(index, count)| *count += part.get(index));
@@ -55,7 +55,7 @@ impl RouteRecord {
         if let Some(limit) = limits.iter().find(|limit| limit.name == name) {
             return limit.clone();
         }
-        let (decisions, rejections) = (Wanted::default(), Wanted::default());
+        let (decisions, rejections) = (WantedSeries::default(), WantedSeries::default());
         let limit = Arc::new(LimitRecord { name: name.to_owned(), shards: Shards::default(), decisions, rejections });
         limits.push(limit.clone());
         limit

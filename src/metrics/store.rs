@@ -15,13 +15,13 @@ pub struct StoreHealth {
 #[derive(Default)]
 struct Views {
     next: u64,
-    workers: HashMap<u64, View>,
+    workers: HashMap<u64, HealthView>,
     /// What was logged last.
     announced: Option<bool>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-struct View {
+struct HealthView {
     up: bool,
     breaker: i64,
 }
@@ -44,7 +44,7 @@ impl StoreHealth {
         let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
         views.next += 1;
         let id = views.next;
-        views.workers.insert(id, View { up: false, breaker: 0 });
+        views.workers.insert(id, HealthView { up: false, breaker: 0 });
         self.show(&views);
         StoreView { health: self.clone(), id }
     }
@@ -60,7 +60,7 @@ impl StoreView {
     /// `why`: the error seen, without secrets.
     pub fn set(&self, up: bool, breaker: i64, why: &str) {
         let mut views = self.health.views.lock().unwrap_or_else(PoisonError::into_inner);
-        if views.workers.insert(self.id, View { up, breaker }) == Some(View { up, breaker })
+        if views.workers.insert(self.id, HealthView { up, breaker }) == Some(HealthView { up, breaker })
             && views.announced.is_some()
         {
             return;

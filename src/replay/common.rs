@@ -7,10 +7,10 @@ use std::net::IpAddr;
 use http::header::{REFERER, USER_AGENT};
 use http::{HeaderMap, HeaderValue};
 
-use super::entry::{Entry, Format, Request, host, request};
+use super::entry::{AccessLogFormat, ReplayEntry, Request, host, request};
 
 /// `[HOST ]CLIENT IDENT USER [TIME] "REQUEST" STATUS BYTES[ "REFERER" "USER AGENT"][ ... SECONDS]`
-pub fn parse(line: &[u8], wanted: bool) -> Result<Entry, &'static str> {
+pub fn parse(line: &[u8], wanted: bool) -> Result<ReplayEntry, &'static str> {
     let (first, rest) = split(line, b' ').ok_or("not JSON, and no fields as in a common or combined log")?;
     let (client, virtual_host) = match address(first) {
         Some(client) => (client, None),
@@ -26,9 +26,9 @@ pub fn parse(line: &[u8], wanted: bool) -> Result<Entry, &'static str> {
     let (line, rest) = quoted(rest).ok_or("no request in quotes")?;
     let (status, mut rest) = status(rest).ok_or("no status after the request")?;
     let mut headers = HeaderMap::new();
-    let mut format = Format::Common;
+    let mut format = AccessLogFormat::Common;
     if let Some((referer, after)) = quoted(rest) {
-        (format, rest) = (Format::Combined, after);
+        (format, rest) = (AccessLogFormat::Combined, after);
         let agent = quoted(rest).map(|(agent, after)| {
             rest = after;
             agent
@@ -45,7 +45,7 @@ pub fn parse(line: &[u8], wanted: bool) -> Result<Entry, &'static str> {
     let duration_ms = duration(rest);
     // Whoever logs the duration logs at the end.
     let start_ms = logged_ms - duration_ms.unwrap_or(0);
-    Ok(Entry { logged_ms, start_ms, duration_ms, status, limited: false, client, request, format })
+    Ok(ReplayEntry { logged_ms, start_ms, duration_ms, status, limited: false, client, request, format })
 }
 
 /// The three digits that follow, and what follows them; `None` within for what is no status.

@@ -1,7 +1,7 @@
 //! Requests of a replay by what became of them. Filled by the replay, read by `text` and `json`.
 
-use super::entry::Entry;
-use super::source::Place;
+use super::entry::ReplayEntry;
+use super::source::LogPlace;
 
 #[derive(Default)]
 pub struct Counts {
@@ -16,7 +16,7 @@ pub struct Counts {
     pub malformed: u64,
     pub no_route: u64,
     /// The first of them, as method, host and path.
-    pub unrouted: Option<(Place, String)>,
+    pub unrouted: Option<(LogPlace, String)>,
     pub denied: u64,
     /// On the `allow` list of their route.
     pub allowed: u64,
@@ -26,7 +26,7 @@ pub struct Counts {
     /// Taken as ended early, because too many were under way.
     pub ended_early: u64,
     /// Lines that start before what was decided already: the first, how many, by how much at most.
-    pub late_first: Option<Place>,
+    pub late_first: Option<LogPlace>,
     pub late: u64,
     pub latest_ms: i64,
     pub first_ms: Option<i64>,
@@ -37,7 +37,7 @@ pub struct Counts {
 
 impl Counts {
     /// When the limits are asked: at the start, but never before those of earlier lines.
-    pub fn enter(&mut self, entry: &Entry, place: Place) -> i64 {
+    pub fn enter(&mut self, entry: &ReplayEntry, place: LogPlace) -> i64 {
         let start_ms = entry.start_ms;
         let now_ms = self.first_ms.map_or(start_ms, |_| self.last_ms.max(start_ms));
         self.first_ms.get_or_insert(start_ms);

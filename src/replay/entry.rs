@@ -7,7 +7,7 @@ use http::{HeaderMap, Method};
 use crate::http::downstream::canonical;
 
 #[derive(Debug, PartialEq)]
-pub struct Entry {
+pub struct ReplayEntry {
     /// As the line says.
     pub logged_ms: i64,
     /// When limits are asked: before the end by the duration, or as logged.
@@ -20,7 +20,7 @@ pub struct Entry {
     pub client: IpAddr,
     /// `None`: the client sent something else than a request.
     pub request: Option<Request>,
-    pub format: Format,
+    pub format: AccessLogFormat,
 }
 
 #[derive(Debug, PartialEq)]
@@ -36,18 +36,18 @@ pub struct Request {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum AccessLogFormat {
     Common,
     Combined,
     Json,
 }
 
-impl Format {
+impl AccessLogFormat {
     pub fn name(self) -> &'static str {
         match self {
-            Format::Common => "common",
-            Format::Combined => "combined",
-            Format::Json => "json",
+            AccessLogFormat::Common => "common",
+            AccessLogFormat::Combined => "combined",
+            AccessLogFormat::Json => "json",
         }
     }
 }

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::counts::Counts;
-use super::outcome::Outcome;
+use super::outcome::ReplayOutcome;
 use super::tally::Tally;
 use super::tightest::Needed;
 use super::units::time;
 use crate::limit::limits::Mode;
 
-impl Outcome {
+impl ReplayOutcome {
     pub fn json(&self) -> Value {
         let Counts { admitted, refused, delayed, no_request, malformed, no_route, denied, allowed, .. } = &self.counts;
         let logs = self.sources.iter().map(|source| {

@@ -8,13 +8,13 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::common;
-use super::entry::{Entry, Format, Request, host, request};
+use super::entry::{AccessLogFormat, ReplayEntry, Request, host, request};
 
 /// Longer than any request: of what claims more the duration is not believed.
 const DURATION_MAX_MS: f64 = 1e12;
 
 /// Reads a line without its end; its header fields only if they are wanted.
-pub fn parse(line: &[u8], headers: bool) -> Result<Entry, &'static str> {
+pub fn parse(line: &[u8], headers: bool) -> Result<ReplayEntry, &'static str> {
     let entry = match line.trim_ascii_start().first() {
         Some(b'{') => json(line),
         _ => common::parse(line, headers),
@@ -40,14 +40,14 @@ struct Json<'a> {
 }
 
 /// `time` is that of the start.
-fn json(line: &[u8]) -> Result<Entry, &'static str> {
+fn json(line: &[u8]) -> Result<ReplayEntry, &'static str> {
     let json: Json = serde_json::from_slice(line).map_err(|_| "not JSON with time, client, method, host and path")?;
     let time: jiff::Timestamp = json.time.parse().map_err(|_| "`time` is not a time stamp")?;
     let client = json.client.parse().map_err(|_| "`client` is not an address")?;
     let request = request(json.method.as_bytes(), &json.path, HeaderMap::new())
         .map(|request| Request { host: host(json.host.as_bytes()).or(request.host), ..request });
     let start_ms = time.as_millisecond();
-    Ok(Entry {
+    Ok(ReplayEntry {
         logged_ms: start_ms,
         start_ms,
         duration_ms: json.duration_ms.and_then(rounded),
@@ -55,7 +55,7 @@ fn json(line: &[u8]) -> Result<Entry, &'static str> {
         limited: json.refused_by.is_some(),
         client,
         request,
-        format: Format::Json,
+        format: AccessLogFormat::Json,
     })
 }
 
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn a_combined_line_is_a_request() {
         let entry = parse(COMBINED.replace("\\\\", "\\").as_bytes(), true).unwrap();
-        assert_eq!((entry.logged_ms, entry.format), (971_211_336_000, Format::Combined));
+        assert_eq!((entry.logged_ms, entry.format), (971_211_336_000, AccessLogFormat::Combined));
         let request = entry.request.unwrap();
         assert_eq!((request.path.as_str(), request.query.as_deref()), ("/a\"b", Some("x=1")));
         assert_eq!(request.headers.get("user-agent").unwrap(), "a \"b\"");
@@ -87,7 +87,7 @@ mod tests {
     fn common_lines_hosts_and_what_is_no_request() {
         let line = r#"::1 - - [29/Feb/2024:23:59:59 +0100] "GET http://A.example:80/x HTTP/1.0" 304 -"#;
         let entry = parse(line.as_bytes(), true).unwrap();
-        assert_eq!((entry.logged_ms, entry.format), (1_709_247_599_000, Format::Common));
+        assert_eq!((entry.logged_ms, entry.format), (1_709_247_599_000, AccessLogFormat::Common));
         assert_eq!(entry.request.unwrap().host.as_deref(), Some("a.example"));
         let named = format!("b.example:443 {line}").replace("http://A.example:80", "");
         assert_eq!(parse(named.as_bytes(), true).unwrap().request.unwrap().host.as_deref(), Some("b.example"));

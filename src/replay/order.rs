@@ -7,7 +7,7 @@ use super::source::Logged;
 
 /// Requests that are held back until none that starts before them can be expected.
 #[derive(Default)]
-pub struct Order {
+pub struct StartOrder {
     /// By start, those of one start as they came.
     waiting: VecDeque<(i64, Box<Logged>)>,
     /// The end of the line read last. One line of a far future so changes little.
@@ -19,7 +19,7 @@ const WINDOW_MS: i64 = 60_000;
 /// So may those of a busier log.
 const WAITING_MAX: usize = 32_768;
 
-impl Order {
+impl StartOrder {
     pub fn push(&mut self, logged: Logged) {
         let start_ms = logged.entry.start_ms;
         self.head_ms = start_ms.saturating_add(logged.entry.duration_ms.unwrap_or(0));
@@ -44,15 +44,15 @@ impl Order {
 #[cfg(test)]
 mod tests {
     use super::super::line::parse;
-    use super::super::source::Place;
+    use super::super::source::LogPlace;
     use super::*;
 
     #[test]
     fn what_waits_is_bounded() {
         let line = br#"::1 - - [10/Oct/2000:13:55:36 +0000] "GET / HTTP/1.1" 200 5 "-" "-""#;
-        let mut order = Order::default();
+        let mut order = StartOrder::default();
         for line_number in 1..=40_000 {
-            order.push(Logged { entry: parse(line, false).unwrap(), place: Place { source: 0, line: line_number } });
+            order.push(Logged { entry: parse(line, false).unwrap(), place: LogPlace { source: 0, line: line_number } });
             let out = order.pop(false).map(|logged| logged.place.line);
             assert_eq!(out, line_number.checked_sub(32_768).filter(|line| *line > 0), "in their order");
             assert!(order.waiting.len() <= WAITING_MAX);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::counts::Counts;
 use super::plot;
 use super::series::Series;
-use super::source::Source;
+use super::source::LogSource;
 use super::tally::Tally;
 
 pub struct Options {
@@ -20,8 +20,8 @@ pub struct Options {
 }
 
 /// What came of it.
-pub struct Outcome {
-    pub sources: Vec<Source>,
+pub struct ReplayOutcome {
+    pub sources: Vec<LogSource>,
     pub counts: Counts,
     pub tallies: Vec<Tally>,
     pub series: Series,
@@ -30,7 +30,7 @@ pub struct Outcome {
     pub forgotten: u64,
 }
 
-impl Outcome {
+impl ReplayOutcome {
     pub fn svg(&self) -> String {
         let whole_seconds = if self.counts.fine { 0 } else { 1000 };
         plot::svg(&self.series.at_least(whole_seconds))

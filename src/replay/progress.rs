@@ -3,10 +3,10 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use super::source::Sources;
+use super::source::LogSources;
 use super::ticks::grouped;
 
-pub struct Progress {
+pub struct ReplayProgress {
     shown: bool,
     started: Instant,
     last: Instant,
@@ -18,12 +18,12 @@ const EVERY: Duration = Duration::from_millis(200);
 const STRIDE: u64 = 4096;
 const WIDTH: u64 = 20;
 
-impl Progress {
-    pub fn new(shown: bool) -> Progress {
-        Progress { shown, started: Instant::now(), last: Instant::now(), steps: 0 }
+impl ReplayProgress {
+    pub fn new(shown: bool) -> ReplayProgress {
+        ReplayProgress { shown, started: Instant::now(), last: Instant::now(), steps: 0 }
     }
 
-    pub fn step(&mut self, sources: &Sources) {
+    pub fn step(&mut self, sources: &LogSources) {
         self.steps += 1;
         if !self.shown || !self.steps.is_multiple_of(STRIDE) || self.last.elapsed() < EVERY {
             return;

@@ -9,12 +9,12 @@ use std::task::{Context, Poll, Waker};
 
 use super::counts::Counts;
 use super::ends::{Correction, Ending, Ends};
-use super::entry::{Entry, Request};
-use super::order::Order;
-use super::outcome::{Options, Outcome};
-use super::progress::Progress;
+use super::entry::{ReplayEntry, Request};
+use super::order::StartOrder;
+use super::outcome::{Options, ReplayOutcome};
+use super::progress::ReplayProgress;
 use super::series::Series;
-use super::source::{Logged, Sources};
+use super::source::{LogSources, Logged};
 use super::tally::Tally;
 use super::verdicts::Verdicts;
 use crate::config::Config;
@@ -46,10 +46,10 @@ struct Replay<'a> {
 
 /// # Errors
 /// A log cannot be read, none of the lines of all logs is good, or no route takes one.
-pub fn run(config: &Config, logs: &[PathBuf], options: &Options) -> Result<Outcome, String> {
+pub fn run(config: &Config, logs: &[PathBuf], options: &Options) -> Result<ReplayOutcome, String> {
     let headers = config.limits.iter().any(|limit| limit.needs_headers())
         || config.routes.iter().any(|route| !route.matcher.headers.is_empty());
-    let mut sources = Sources::open(logs, headers)?;
+    let mut sources = LogSources::open(logs, headers)?;
     let configured = Rc::new(Timeline::new(config.store.max_keys, &config.limits));
     let shares = divided(config.store.max_keys, &config.limits);
     let tally = |(limit, share): (&Arc<_>, usize)| Tally::new(limit, share.max(KEYS_EACH_MIN), options.top);
@@ -66,7 +66,7 @@ pub fn run(config: &Config, logs: &[PathBuf], options: &Options) -> Result<Outco
         series: Series::default(),
         verdicts: options.verdicts.as_deref().map(Verdicts::create).transpose()?,
     };
-    let mut progress = Progress::new(options.progress);
+    let mut progress = ReplayProgress::new(options.progress);
     let ran = replay.all(&mut sources, &mut progress);
     progress.end();
     ran?;
@@ -75,12 +75,12 @@ pub fn run(config: &Config, logs: &[PathBuf], options: &Options) -> Result<Outco
     let forgotten = replay.configured.forgotten();
     let Replay { ends, mut counts, tallies, series, .. } = replay;
     counts.ended_early = ends.early;
-    Ok(Outcome { sources: sources.all, counts, tallies, series, top: options.top, forgotten })
+    Ok(ReplayOutcome { sources: sources.all, counts, tallies, series, top: options.top, forgotten })
 }
 
 impl<'a> Replay<'a> {
-    fn all(&mut self, sources: &mut Sources, progress: &mut Progress) -> Result<(), String> {
-        let mut order = Order::default();
+    fn all(&mut self, sources: &mut LogSources, progress: &mut ReplayProgress) -> Result<(), String> {
+        let mut order = StartOrder::default();
         while let Some(logged) = sources.next()? {
             order.push(logged);
             while let Some(logged) = order.pop(false) {
@@ -94,7 +94,7 @@ impl<'a> Replay<'a> {
         self.verdicts.as_mut().map_or(Ok(()), Verdicts::end)
     }
 
-    fn entry(&mut self, logged: &Logged, sources: &Sources) -> Result<(), String> {
+    fn entry(&mut self, logged: &Logged, sources: &LogSources) -> Result<(), String> {
         let Logged { entry, place } = logged;
         let now_ms = self.counts.enter(entry, *place);
         self.give_back(now_ms);
@@ -153,7 +153,7 @@ impl<'a> Replay<'a> {
         Some(route)
     }
 
-    fn decide(&mut self, route: &Route, entry: &Entry, facts: &Facts, no_host: bool, now_ms: i64) -> Verdict {
+    fn decide(&mut self, route: &Route, entry: &ReplayEntry, facts: &Facts, no_host: bool, now_ms: i64) -> Verdict {
         if route.allow.contains(entry.client) {
             self.counts.allowed += 1;
             return Verdict::default();
@@ -212,7 +212,7 @@ impl<'a> Replay<'a> {
 
     /// # Errors
     /// Requests were read, and no route takes one.
-    fn check_routed(&self, sources: &Sources) -> Result<(), String> {
+    fn check_routed(&self, sources: &LogSources) -> Result<(), String> {
         let Counts { denied, no_route, unrouted, no_host, .. } = &self.counts;
         let Some((place, what)) = unrouted.as_ref().filter(|_| self.counts.decided() + denied == 0) else {
             return Ok(());

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use flate2::bufread::MultiGzDecoder;
 
-use super::entry::{Entry, Format};
+use super::entry::{AccessLogFormat, ReplayEntry};
 use super::line;
 
 /// Longer lines are bad, and read past without being kept.
@@ -22,10 +22,10 @@ const PACKED: [(&[u8], &str); 3] =
     [(&[0x28, 0xb5, 0x2f, 0xfd], "zstd"), (b"BZh", "bzip2"), (&[0xfd, b'7', b'z', b'X', b'Z', 0], "xz")];
 
 /// One log.
-pub struct Source {
+pub struct LogSource {
     pub name: String,
     /// Of the first good line.
-    pub format: Option<Format>,
+    pub format: Option<AccessLogFormat>,
     pub lines: u64,
     pub bad: u64,
     /// The first bad lines: number and what is wrong.
@@ -34,43 +34,43 @@ pub struct Source {
     gzip: bool,
     headers: bool,
     buffer: Vec<u8>,
-    next: Option<Entry>,
+    next: Option<ReplayEntry>,
 }
 
 /// A request and where it stands.
 pub struct Logged {
-    pub entry: Entry,
-    pub place: Place,
+    pub entry: ReplayEntry,
+    pub place: LogPlace,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct LogPlace {
     /// Index of the log.
     pub source: usize,
     pub line: u64,
 }
 
 /// All logs.
-pub struct Sources {
-    pub all: Vec<Source>,
+pub struct LogSources {
+    pub all: Vec<LogSource>,
     /// Bytes of the files, and bytes read of them, both as they are on disk.
     pub total: u64,
     pub read: Rc<Cell<u64>>,
 }
 
-impl Sources {
+impl LogSources {
     /// `-` is standard input. `headers`: the header fields are wanted.
     ///
     /// # Errors
     /// Which log cannot be read, and why.
-    pub fn open(paths: &[PathBuf], headers: bool) -> Result<Sources, String> {
-        let mut sources = Sources { all: Vec::new(), total: 0, read: Rc::default() };
+    pub fn open(paths: &[PathBuf], headers: bool) -> Result<LogSources, String> {
+        let mut sources = LogSources { all: Vec::new(), total: 0, read: Rc::default() };
         for path in paths {
             let name = if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() };
             let (reader, gzip) = sources.reader(path, &name)?;
             let (shown, buffer) = (Vec::new(), Vec::new());
             let mut source =
-                Source { name, format: None, lines: 0, bad: 0, shown, reader, gzip, headers, buffer, next: None };
+                LogSource { name, format: None, lines: 0, bad: 0, shown, reader, gzip, headers, buffer, next: None };
             source.advance()?;
             sources.all.push(source);
         }
@@ -91,7 +91,7 @@ impl Sources {
             self.total += about.len();
             Box::new(file)
         };
-        let mut plain = BufReader::with_capacity(BUFFER, Counted { raw, read: self.read.clone() });
+        let mut plain = BufReader::with_capacity(BUFFER, CountingReader { raw, read: self.read.clone() });
         let start = plain.fill_buf().map_err(|error| cannot(&error))?;
         if start.starts_with(&[0x1f, 0x8b]) {
             return Ok((Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(plain))), true));
@@ -112,7 +112,7 @@ impl Sources {
         let waiting = self.all.iter_mut().enumerate().filter(|(_, source)| source.next.is_some());
         let first = waiting.min_by_key(|(_, source)| source.next.as_ref().map(|entry| entry.logged_ms));
         let Some((index, source)) = first else { return Ok(None) };
-        let place = Place { source: index, line: source.lines };
+        let place = LogPlace { source: index, line: source.lines };
         let entry = source.next.take();
         source.advance()?;
         Ok(entry.map(|entry| Logged { entry, place }))
@@ -136,7 +136,7 @@ impl Sources {
     }
 }
 
-impl Source {
+impl LogSource {
     fn advance(&mut self) -> Result<(), String> {
         loop {
             let whole = read_line(&mut self.reader, &mut self.buffer).map_err(|error| self.unreadable(&error))?;
@@ -162,9 +162,9 @@ impl Source {
     }
 }
 
-impl Source {
+impl LogSource {
     fn unreadable(&self, error: &io::Error) -> String {
-        let Source { name, lines, gzip, .. } = self;
+        let LogSource { name, lines, gzip, .. } = self;
         let damaged = matches!(
             error.kind(),
             io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData
@@ -211,12 +211,12 @@ fn read_line(reader: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<Option<
     }
 }
 
-struct Counted {
+struct CountingReader {
     raw: Box<dyn Read>,
     read: Rc<Cell<u64>>,
 }
 
-impl Read for Counted {
+impl Read for CountingReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.raw.read(buffer)?;
         self.read.set(self.read.get() + count as u64);

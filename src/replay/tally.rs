@@ -12,7 +12,7 @@ use crate::limit::limits::Limit;
 use crate::limit::source::{Facts, Source};
 
 use super::ends::Ending;
-use super::entry::Entry;
+use super::entry::ReplayEntry;
 use super::sketch::{Distinct, Frequent};
 use super::tightest::{Back, Tightest};
 
@@ -69,7 +69,7 @@ impl Tally {
     }
 
     /// The store was asked; the hash of the key.
-    pub fn asked(&mut self, check: &Check, answer: Answer, entry: &Entry, facts: &Facts, no_host: bool) -> u64 {
+    pub fn asked(&mut self, check: &Check, answer: Answer, entry: &ReplayEntry, facts: &Facts, no_host: bool) -> u64 {
         self.seen += 1;
         let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(&check.key);
         self.keys.add(hash);
@@ -126,7 +126,7 @@ impl Tally {
         }
     }
 
-    fn note_end(&mut self, entry: &Entry) {
+    fn note_end(&mut self, entry: &ReplayEntry) {
         let (Some(wants), gaps) = (&self.limit.afterwards, &mut self.gaps) else { return };
         gaps.duration += u64::from(entry.duration_ms.is_none());
         if wants.charge == Charge::Always {

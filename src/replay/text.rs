@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::counts::Counts;
-use super::outcome::Outcome;
+use super::outcome::ReplayOutcome;
 use super::tally::{Gaps, Tally};
 use super::tightest::Needed;
 use super::units::{percent, time};
@@ -12,7 +12,7 @@ use crate::limit::key::Missing;
 use crate::limit::limits::Mode;
 use crate::limit::source::Source;
 
-impl Outcome {
+impl ReplayOutcome {
     pub fn text(&self) -> String {
         let mut text = String::new();
         for source in &self.sources {

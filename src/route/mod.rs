@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use regex::Regex;
 
 use crate::limit::limits::Limit;
-use crate::limit::source::Param;
+use crate::limit::source::PathParam;
 use crate::net::IpSet;
 
 /// What every request reads comes first and fills two lines of memory. What many routes have in common
@@ -40,7 +40,7 @@ pub struct Route {
     pub allow: Arc<IpSet>,
     pub refuse: Arc<Refuse>,
     /// Of its template.
-    pub params: Vec<Param>,
+    pub params: Vec<PathParam>,
     /// Unique among the routes; the metric label and log field.
     pub name: String,
     pub matcher: Matcher,

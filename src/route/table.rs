@@ -20,7 +20,7 @@ pub struct RouteTable {
     /// To the tries by host, and within them by literal.
     steps: Steps,
     /// The first is the root for any host.
-    nodes: Vec<Node>,
+    nodes: Vec<RouteNode>,
     lists: Vec<Listed>,
     regexes: Vec<Regexes>,
     /// Some routes name their host in full.
@@ -29,7 +29,7 @@ pub struct RouteTable {
 }
 
 #[derive(Debug)]
-struct Node {
+struct RouteNode {
     /// The node behind any one segment; 0 is none.
     param: u32,
     /// Routes whose path ends here.
@@ -77,7 +77,7 @@ impl RouteTable {
             if !node.regexes.is_empty() {
                 regexes.push(Regexes::new(&node.regexes, routes));
             }
-            Node {
+            RouteNode {
                 param: node.param,
                 exact: list(&node.exact),
                 prefix: list(&node.prefix),
@@ -157,7 +157,7 @@ impl RouteTable {
         found.or_else(|| self.first(node.prefix, takes))
     }
 
-    fn node(&self, at: u32) -> &Node {
+    fn node(&self, at: u32) -> &RouteNode {
         &self.nodes[at as usize]
     }
 

@@ -10,7 +10,7 @@ use crate::http::deadline::TICK;
 
 /// Longest wait of a drained worker for the store to take back what the last requests held; two
 /// deadlines of the store, if that is longer: a decision under way, then what it gives back.
-const SETTLE: Duration = Duration::from_secs(1);
+const GIVE_BACK: Duration = Duration::from_secs(1);
 
 impl Worker {
     /// Ends every connection after its request, and cuts those that are left after `timeout`; true
@@ -24,9 +24,9 @@ impl Worker {
         if !empty {
             self.connections.cut();
             // Each goes with its next turn.
-            self.emptied(SETTLE).await;
+            self.emptied(GIVE_BACK).await;
         }
-        self.settled().await;
+        self.given_back().await;
         whole
     }
 
@@ -44,9 +44,9 @@ impl Worker {
     }
 
     /// Waits for what the last requests give back to their limits.
-    async fn settled(&self) {
+    async fn given_back(&self) {
         let (desks, deadline) = self.local.desks();
-        let until = Instant::now() + SETTLE.max(deadline * 2);
+        let until = Instant::now() + GIVE_BACK.max(deadline * 2);
         while desks.iter().any(|desk| desk.pending() > 0) && Instant::now() < until {
             tokio::time::sleep(TICK / 20).await;
         }

@@ -43,13 +43,13 @@ use tide::Tide;
 
 /// The running worker threads.
 pub struct Workers {
-    threads: Vec<(mpsc::UnboundedSender<Command>, JoinHandle<()>)>,
+    threads: Vec<(mpsc::UnboundedSender<WorkerCommand>, JoinHandle<()>)>,
     /// Ends after the last worker.
     log_writer: JoinHandle<()>,
 }
 
 /// What the control thread asks of a worker; a handful in a process' life.
-enum Command {
+enum WorkerCommand {
     Listen(Listener),
     Unlisten(ListenAddr),
     Reach(StoreSettings, oneshot::Sender<()>),
@@ -107,12 +107,12 @@ impl Workers {
 
     /// Waits until every worker has the store of `settings` at hand for a snapshot with them, or
     /// has found it away. It takes no longer than
-    /// [`Store::settled`](crate::limit::store::Store::settled).
+    /// [`Store::first_attempt`](crate::limit::store::Store::first_attempt).
     pub async fn reach(&self, settings: &StoreSettings) {
         let mut reached = Vec::new();
         for (commands, _) in &self.threads {
             let (done, end) = oneshot::channel();
-            let _ = commands.send(Command::Reach(settings.clone(), done));
+            let _ = commands.send(WorkerCommand::Reach(settings.clone(), done));
             reached.push(end);
         }
         for end in reached {
@@ -126,7 +126,7 @@ impl Workers {
     /// When the socket cannot be shared with all workers.
     pub fn listen(&self, listener: &Listener) -> io::Result<()> {
         for (commands, _) in &self.threads {
-            let _ = commands.send(Command::Listen(listener.try_clone()?));
+            let _ = commands.send(WorkerCommand::Listen(listener.try_clone()?));
         }
         Ok(())
     }
@@ -134,7 +134,7 @@ impl Workers {
     /// No worker accepts from `addr` any more; open connections live on.
     pub fn unlisten(&self, addr: &ListenAddr) {
         for (commands, _) in &self.threads {
-            let _ = commands.send(Command::Unlisten(addr.clone()));
+            let _ = commands.send(WorkerCommand::Unlisten(addr.clone()));
         }
     }
 
@@ -144,7 +144,7 @@ impl Workers {
         let mut ends = Vec::new();
         for (commands, _) in &self.threads {
             let (done, end) = oneshot::channel();
-            let _ = commands.send(Command::Drain(timeout, done));
+            let _ = commands.send(WorkerCommand::Drain(timeout, done));
             ends.push(end);
         }
         let mut whole = true;
@@ -170,26 +170,26 @@ impl Worker {
         })
     }
 
-    async fn run(self: Rc<Worker>, mut commands: mpsc::UnboundedReceiver<Command>) {
+    async fn run(self: Rc<Worker>, mut commands: mpsc::UnboundedReceiver<WorkerCommand>) {
         let heart = spawn_local(self.clone().beat());
         let mut loops: HashMap<ListenAddr, AbortHandle> = HashMap::new();
         while let Some(command) = commands.recv().await {
             match command {
-                Command::Listen(listener) => {
+                WorkerCommand::Listen(listener) => {
                     let addr = listener.addr().clone();
                     let task = spawn_local(accept::accept(self.clone(), listener));
                     loops.insert(addr, task.abort_handle());
                 }
-                Command::Unlisten(addr) => {
+                WorkerCommand::Unlisten(addr) => {
                     if let Some(task) = loops.remove(&addr) {
                         task.abort();
                     }
                 }
-                Command::Reach(settings, done) => {
+                WorkerCommand::Reach(settings, done) => {
                     self.local.reach(settings).await;
                     let _ = done.send(());
                 }
-                Command::Drain(timeout, done) => {
+                WorkerCommand::Drain(timeout, done) => {
                     loops.values().for_each(AbortHandle::abort);
                     let _ = done.send(self.drained(timeout).await);
                     break;
@@ -231,10 +231,10 @@ impl Worker {
     }
 
     /// Shows an open connection in the metrics.
-    fn open(&self, listener: &str) -> Open {
+    fn open(&self, listener: &str) -> OpenGauge {
         let gauge = self.gauge(listener);
         gauge.inc();
-        Open(gauge)
+        OpenGauge(gauge)
     }
 
     /// For a new connection.
@@ -263,9 +263,9 @@ impl Worker {
 }
 
 /// A connection that its client has not left, in the metrics.
-struct Open(IntGauge);
+struct OpenGauge(IntGauge);
 
-impl Drop for Open {
+impl Drop for OpenGauge {
     fn drop(&mut self) {
         self.0.dec();
     }

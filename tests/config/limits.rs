@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderValue};
 use proptest::prelude::*;
 use rand::Rng;
 use sluicegate::config::{self, Config};
-use sluicegate::limit::algo::params::Kind;
+use sluicegate::limit::algo::params::ParamKind;
 use sluicegate::limit::algo::{SPECS, Spec};
 use sluicegate::limit::key::{Key, KeyPart};
 use sluicegate::limit::source::{Facts, Prefixes, Repeated, Source};
@@ -209,7 +209,7 @@ proptest! {
 /// A limit whose number is this, with others that are large.
 fn numbered(spec: &Spec, number: i64) -> String {
     let leading = match (spec.leading.kind, spec.number.words) {
-        (Kind::Integer { .. }, _) => format!("{} = {number}", spec.leading.name),
+        (ParamKind::Integer { .. }, _) => format!("{} = {number}", spec.leading.name),
         (_, "the count of the rate") => format!("rate = \"{number}/day\""),
         (_, "queue") => format!("rate = \"4999999999/5000000ms\"\nqueue = \"{number}ms\""),
         (_, words) => format!("rate = \"7/day\"\n{words} = {number}"),
@@ -241,7 +241,7 @@ fn a_window_shorter_than_its_counters_is_refused() {
 }
 
 /// An option as text, from small to far too large.
-fn written(kind: Kind, rng: &mut impl Rng) -> String {
+fn written(kind: ParamKind, rng: &mut impl Rng) -> String {
     let count = [1, 2, 7, 1000, 1 << 20, 1 << 40, (1 << 51) - 1, 1 << 52, i64::MAX][rng.random_range(0..9)];
     let within = |least: i64, most: i64, pick: u8| match pick {
         0 => least,
@@ -251,15 +251,17 @@ fn written(kind: Kind, rng: &mut impl Rng) -> String {
     };
     let pick = rng.random_range(0..6);
     match kind {
-        Kind::Rate => format!("\"{count}/{}\"", ["ms", "3ms", "s", "997ms", "day", "3660day"][rng.random_range(0..6)]),
-        Kind::Dated => format!("\"{count}/{}\"", ["hour", "week", "year"][rng.random_range(0..3)]),
-        Kind::Integer { least, most } => within(least, most, pick).to_string(),
-        Kind::Duration { least_ms, most_ms } => format!("\"{}ms\"", within(least_ms, most_ms, pick)),
-        Kind::Flag => rng.random_bool(0.5).to_string(),
-        Kind::Either(words) => format!("\"{}\"", words[rng.random_range(0..2)]),
-        Kind::Zone => "\"Asia/Kathmandu\"".to_owned(),
-        Kind::TimeOfDay => "\"04:30\"".to_owned(),
-        Kind::Weekday => "\"sunday\"".to_owned(),
+        ParamKind::Rate => {
+            format!("\"{count}/{}\"", ["ms", "3ms", "s", "997ms", "day", "3660day"][rng.random_range(0..6)])
+        }
+        ParamKind::Dated => format!("\"{count}/{}\"", ["hour", "week", "year"][rng.random_range(0..3)]),
+        ParamKind::Integer { least, most } => within(least, most, pick).to_string(),
+        ParamKind::Duration { least_ms, most_ms } => format!("\"{}ms\"", within(least_ms, most_ms, pick)),
+        ParamKind::Flag => rng.random_bool(0.5).to_string(),
+        ParamKind::Either(words) => format!("\"{}\"", words[rng.random_range(0..2)]),
+        ParamKind::Zone => "\"Asia/Kathmandu\"".to_owned(),
+        ParamKind::TimeOfDay => "\"04:30\"".to_owned(),
+        ParamKind::Weekday => "\"sunday\"".to_owned(),
     }
 }
 

@@ -14,7 +14,7 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use sluicegate::http::upstream::h1::body::Piece;
-use sluicegate::http::upstream::h1::{Fault, HeadReader, INTERIM_MAX};
+use sluicegate::http::upstream::h1::{HeadReader, INTERIM_MAX, ProtocolFault};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 type Fields = Vec<(String, Vec<u8>)>;
@@ -43,7 +43,7 @@ fn fields(map: &HeaderMap) -> Fields {
     fields
 }
 
-fn ours(pieces: &[&[u8]], method: &Method) -> Result<Seen, Fault> {
+fn ours(pieces: &[&[u8]], method: &Method) -> Result<Seen, ProtocolFault> {
     let (mut received, mut pieces) = (BytesMut::new(), pieces.iter());
     let mut more = |received: &mut BytesMut| match pieces.next() {
         Some(piece) => {
@@ -56,7 +56,7 @@ fn ours(pieces: &[&[u8]], method: &Method) -> Result<Seen, Fault> {
     let mut head = loop {
         match reader.read(&mut received, method)? {
             Some(head) => break head,
-            None if more(&mut received) => return Err(Fault::Cut),
+            None if more(&mut received) => return Err(ProtocolFault::Cut),
             None => {}
         }
     };
@@ -139,10 +139,12 @@ async fn compare(pieces: &[&[u8]], method: &Method) -> Result<Option<Stricter>, 
     let all = pieces.concat();
     let text = String::from_utf8_lossy(&all).into_owned();
     match (&ours, &hypers) {
-        (Err(Fault::Coding), Some(_)) => Ok(Some(Stricter::Coding)),
-        (Err(Fault::Length), Some(_)) => Ok(Some(Stricter::Length)),
-        (Err(Fault::Switch), Some(seen)) if seen.status == 101 => Ok(Some(Stricter::Switch)),
-        (Err(Fault::Interim), Some(_)) if text.matches("HTTP/1.").count() > INTERIM_MAX => Ok(Some(Stricter::Interim)),
+        (Err(ProtocolFault::Coding), Some(_)) => Ok(Some(Stricter::Coding)),
+        (Err(ProtocolFault::Length), Some(_)) => Ok(Some(Stricter::Length)),
+        (Err(ProtocolFault::Switch), Some(seen)) if seen.status == 101 => Ok(Some(Stricter::Switch)),
+        (Err(ProtocolFault::Interim), Some(_)) if text.matches("HTTP/1.").count() > INTERIM_MAX => {
+            Ok(Some(Stricter::Interim))
+        }
         (Err(_), None) => Ok(None),
         (Ok(ours), Some(hypers)) if ours == hypers => Ok(None),
         (Ok(ours), Some(hypers)) if bare_trailers(ours, hypers, &all) => Ok(Some(Stricter::Trailers)),
@@ -328,5 +330,5 @@ fn good_answers_are_taken() {
         assert!(ours(&[seed.as_bytes()], &Method::GET).is_ok_and(|seen| seen.body.is_some()), "{seed}");
     }
     let interims = "HTTP/1.1 102 Processing\r\n\r\n".repeat(INTERIM_MAX + 1) + "HTTP/1.1 200 OK\r\n\r\n";
-    assert_eq!(ours(&[interims.as_bytes()], &Method::GET).unwrap_err(), Fault::Interim);
+    assert_eq!(ours(&[interims.as_bytes()], &Method::GET).unwrap_err(), ProtocolFault::Interim);
 }

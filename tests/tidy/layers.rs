@@ -35,7 +35,7 @@ const ROOMS: [(&str, &[&str]); 3] =
 const ROOM_EXCEPTIONS: [(&str, &str); 2] = [
     // The account of a request is opened before a server is asked, and failures are told in its words.
     ("src/http/upstream/forward.rs", "http::answer::body::Body"),
-    ("src/http/upstream/forward.rs", "http::answer::problem::Failure"),
+    ("src/http/upstream/forward.rs", "http::answer::problem::UpstreamFailure"),
 ];
 
 /// No module may name itself through one that it names: each names only those that stand before it.

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::afterwards::afterwards;
-use super::context::Context;
-use super::names::{Named, Names};
+use super::context::LimitContext;
+use super::names::{Definitions, NamedSection};
 use super::rule::{rule, strangers};
 use super::server::usize_of;
 use super::{overrides, when};
@@ -23,12 +23,12 @@ const KEY_PARTS_MAX: usize = 16;
 /// A key in each shard of the memory store.
 const KEYS_MIN: i64 = 64;
 
-pub fn limits(named: Vec<Named>, context: &Context) -> Names<Arc<Limit>> {
-    let mut limits = Names::new(schema::LIMIT.name);
+pub fn limits(named: Vec<NamedSection>, context: &LimitContext) -> Definitions<Arc<Limit>> {
+    let mut limits = Definitions::new(schema::LIMIT.name);
     let mut after: HashMap<&str, At<String>> = HashMap::new();
     let mut sources = None;
     let mut taken: usize = 0;
-    for Named { name, place, section } in named {
+    for NamedSection { name, place, section } in named {
         let base = section.parse_at("after", |text| Ok(text.to_owned()));
         let limit = limit(&section, name, context, base.as_ref()).map(Arc::new);
         after.extend(base.map(|base| (name, base)));
@@ -63,7 +63,7 @@ pub fn limits(named: Vec<Named>, context: &Context) -> Names<Arc<Limit>> {
     limits
 }
 
-fn limit(section: &Section, name: &str, context: &Context, after: Option<&At<String>>) -> Option<Limit> {
+fn limit(section: &Section, name: &str, context: &LimitContext, after: Option<&At<String>>) -> Option<Limit> {
     let algorithms: Vec<(&str, &'static Spec)> = SPECS.iter().map(|spec| (spec.name, spec)).collect();
     let spec = match section.node("algorithm") {
         Some(_) => section.choice("algorithm", &algorithms),
@@ -113,7 +113,7 @@ fn limit(section: &Section, name: &str, context: &Context, after: Option<&At<Str
     })
 }
 
-fn key(section: &Section, context: &Context) -> Option<Key> {
+fn key(section: &Section, context: &LimitContext) -> Option<Key> {
     let Some(node) = section.node("key") else {
         return Some(Key(vec![KeyPart::Source(Source::Ip(Prefixes::default()))]));
     };

@@ -23,17 +23,17 @@ use std::sync::Arc;
 
 use super::Config;
 use super::reader::Section;
-use super::report::{Diagnostic, Kind, Place};
+use super::report::{Diagnostic, MistakeKind, Place};
 use super::schema::{self, Schema};
-use super::source::{SMALLEST, Sources};
+use super::source::{SMALLEST, SourceTexts};
 use super::tree::{self, Node, Table, Value};
 use crate::limit::limits::LimitTable;
 use crate::net::ListenAddr;
-use context::Context;
-use names::Named;
+use context::LimitContext;
+use names::NamedSection;
 
 /// `None` when anything is wrong; every mistake is in `sources` then.
-pub fn compile(sources: &Sources, documents: &[Table]) -> Option<Config> {
+pub fn compile(sources: &SourceTexts, documents: &[Table]) -> Option<Config> {
     let roots: Vec<Section> =
         documents.iter().map(|table| Section::new(sources, &schema::ROOT, "the top level", table)).collect();
     let merged = |key| merged(sources, &roots, key);
@@ -53,15 +53,16 @@ pub fn compile(sources: &Sources, documents: &[Table]) -> Option<Config> {
     let sets = set::sets(sets.named(sources, "set", &schema::SET));
     let has_jwt = !jwt.table.entries.is_empty();
     let jwt = jwt::jwt(&jwt.section(sources, &schema::JWT));
-    let context = Context { on_error: store.on_error, sets: &sets, has_jwt, max_keys: store.max_keys };
+    let context = LimitContext { on_error: store.on_error, sets: &sets, has_jwt, max_keys: store.max_keys };
     let limits = limit::limits(limits.named(sources, "limit", &schema::LIMIT), &context);
     let mut upstreams = upstream::upstreams(upstreams.named(sources, "upstream", &schema::UPSTREAM));
-    let context = route::Context { defaults: &server.defaults, limits: &limits, sets: &sets };
+    let context = route::RouteContext { defaults: &server.defaults, limits: &limits, sets: &sets };
     let (routes, table) = route::routes(sources, &routes, &context, &mut upstreams);
     if no_route && !documents.is_empty() {
         let place = Place { file: 0, start: 0, end: 0 };
         let message = "the configuration has no route, so it would answer 404 to everything";
-        sources.mistake(Diagnostic::new(place, message).kind(Kind::Absent).help(format!("add one:\n\n{SMALLEST}")));
+        sources
+            .mistake(Diagnostic::new(place, message).kind(MistakeKind::Absent).help(format!("add one:\n\n{SMALLEST}")));
     }
     if sources.has_mistakes() {
         return None;
@@ -90,14 +91,14 @@ struct Merged {
 }
 
 /// Where [admin] listens, whatever else is wrong with the config; `None` where that cannot be read.
-pub fn admin_address(sources: &Sources, documents: &[Table]) -> Option<ListenAddr> {
+pub fn admin_address(sources: &SourceTexts, documents: &[Table]) -> Option<ListenAddr> {
     let roots: Vec<Section> =
         documents.iter().map(|table| Section::new(sources, &schema::ROOT, "the top level", table)).collect();
     let admin = merged(sources, &roots, "admin");
     server::admin_address(&admin.section(sources, &schema::ADMIN)).filter(|_| !documents.is_empty())
 }
 
-fn merged(sources: &Sources, roots: &[Section], key: &'static str) -> Merged {
+fn merged(sources: &SourceTexts, roots: &[Section], key: &'static str) -> Merged {
     let mut tables = Vec::new();
     for root in roots {
         match root.node(key) {
@@ -121,12 +122,12 @@ fn merged(sources: &Sources, roots: &[Section], key: &'static str) -> Merged {
 }
 
 impl Merged {
-    fn section<'a>(&'a self, sources: &'a Sources, schema: &'static Schema) -> Section<'a> {
+    fn section<'a>(&'a self, sources: &'a SourceTexts, schema: &'static Schema) -> Section<'a> {
         Section::new(sources, schema, format!("[{}]", self.title), &self.table)
     }
 
     /// The sections `[KIND.NAME]`, in the order of the files.
-    fn named<'a>(&'a self, sources: &'a Sources, kind: &str, schema: &'static Schema) -> Vec<Named<'a>> {
+    fn named<'a>(&'a self, sources: &'a SourceTexts, kind: &str, schema: &'static Schema) -> Vec<NamedSection<'a>> {
         let mut named = Vec::new();
         for entry in &self.table.entries {
             if !super::values::is_name(&entry.key) {
@@ -139,7 +140,7 @@ impl Merged {
             match &entry.node.value {
                 Value::Table(table) => {
                     let section = Section::new(sources, schema, title, table);
-                    named.push(Named { name: &entry.key, place: entry.place, section });
+                    named.push(NamedSection { name: &entry.key, place: entry.place, section });
                 }
                 Value::Broken => {}
                 _ => sources.mistake(
@@ -155,7 +156,7 @@ impl Merged {
     }
 }
 
-fn routes<'a>(sources: &'a Sources, roots: &[Section<'a>]) -> Vec<Section<'a>> {
+fn routes<'a>(sources: &'a SourceTexts, roots: &[Section<'a>]) -> Vec<Section<'a>> {
     let mut routes = Vec::new();
     for root in roots {
         let items = match root.node("route") {

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 
 use crate::config::reader::{Section, closest};
-use crate::config::report::{Diagnostic, Kind, Place};
-use crate::config::source::Sources;
+use crate::config::report::{Diagnostic, MistakeKind, Place};
+use crate::config::source::SourceTexts;
 
 /// One `[KIND.NAME]`.
-pub struct Named<'a> {
+pub struct NamedSection<'a> {
     pub name: &'a str,
     pub place: Place,
     pub section: Section<'a>,
@@ -15,15 +15,15 @@ pub struct Named<'a> {
 
 /// What the sections of one kind compiled to. A broken one is defined all the same, so that
 /// nobody is told that it is missing.
-pub struct Names<T> {
+pub struct Definitions<T> {
     kind: &'static str,
     order: Vec<String>,
     values: HashMap<String, (Place, Option<T>)>,
 }
 
-impl<T: Clone> Names<T> {
-    pub fn new(kind: &'static str) -> Names<T> {
-        Names { kind, order: Vec::new(), values: HashMap::new() }
+impl<T: Clone> Definitions<T> {
+    pub fn new(kind: &'static str) -> Definitions<T> {
+        Definitions { kind, order: Vec::new(), values: HashMap::new() }
     }
 
     pub fn insert(&mut self, name: &str, place: Place, value: Option<T>) {
@@ -31,13 +31,13 @@ impl<T: Clone> Names<T> {
         self.values.insert(name.to_owned(), (place, value));
     }
 
-    pub fn find(&self, sources: &Sources, place: Place, name: &str) -> Option<T> {
+    pub fn find(&self, sources: &SourceTexts, place: Place, name: &str) -> Option<T> {
         if let Some((_, value)) = self.values.get(name) {
             return value.clone();
         }
         let kind = self.kind;
         let mistake =
-            Diagnostic::new(place, format!("undefined {kind} `{name}`")).kind(Kind::Absent).label("not defined");
+            Diagnostic::new(place, format!("undefined {kind} `{name}`")).kind(MistakeKind::Absent).label("not defined");
         let candidate = closest(name, self.order.iter().map(String::as_str));
         sources.mistake(match candidate.and_then(|candidate| self.values.get_key_value(candidate)) {
             Some((candidate, (defined, _))) => mistake

@@ -7,14 +7,14 @@ use super::rule;
 use crate::config::reader::{At, Section};
 use crate::config::report::{Diagnostic, Place};
 use crate::config::schema;
-use crate::config::source::Sources;
+use crate::config::source::SourceTexts;
 use crate::config::substitute::Text;
-use crate::config::tree::{Entry, Node, Table as Tree, Value};
+use crate::config::tree::{Node, Table as Tree, TableEntry, Value};
 use crate::config::values;
 use crate::limit::algo::params::Param;
 use crate::limit::algo::{Spec, all_params};
 use crate::limit::key::Key;
-use crate::limit::overrides::{Budget, ENTRIES_MAX, Overrides, Table};
+use crate::limit::overrides::{Budget, ENTRIES_MAX, OverrideTable, Overrides};
 
 pub fn overrides(
     section: &Section,
@@ -28,7 +28,7 @@ pub fn overrides(
     // Copied for each entry.
     base.entries.retain(|entry| !matches!(entry.key.as_str(), "overrides" | "when" | "key"));
     let base = Arc::new(base);
-    let mut table = Table::default();
+    let mut table = OverrideTable::default();
     if let Some(node) = node {
         let Value::Array(items) = &node.value else {
             return section.wrong_type("overrides", "a list of tables", node);
@@ -48,7 +48,7 @@ pub fn overrides(
     Some(Overrides::new(table, Arc::new(move |value| live(spec, &base, value))))
 }
 
-fn entry(section: &Section, spec: &Spec, base: &Tree, key: &Key, item: &Node, table: &mut Table) -> Option<()> {
+fn entry(section: &Section, spec: &Spec, base: &Tree, key: &Key, item: &Node, table: &mut OverrideTable) -> Option<()> {
     let Value::Table(tree) = &item.value else {
         return section.wrong_type("overrides", "a list of tables", item);
     };
@@ -59,7 +59,7 @@ fn entry(section: &Section, spec: &Spec, base: &Tree, key: &Key, item: &Node, ta
         None => own.absent(format!("{} has an entry without a key", own.title), &help(spec)),
     };
     // Named by the entry; what it does not name is the limit's own.
-    let changed: Vec<&Entry> = amounts(all_params()).filter_map(|name| own.entry(name)).collect();
+    let changed: Vec<&TableEntry> = amounts(all_params()).filter_map(|name| own.entry(name)).collect();
     own.unknown();
     if changed.is_empty() {
         return section.fault("overrides", item, "the entry changes nothing", &help(spec));
@@ -134,8 +134,8 @@ fn key_values(
 }
 
 /// The limit's rule with the numbers of `changed` laid over its own.
-fn budget(sources: &Sources, title: &str, spec: &Spec, base: &Tree, changed: Vec<Entry>) -> Option<Budget> {
-    let strangers: Vec<&Entry> = changed.iter().filter(|entry| !spec.has(&entry.key)).collect();
+fn budget(sources: &SourceTexts, title: &str, spec: &Spec, base: &Tree, changed: Vec<TableEntry>) -> Option<Budget> {
+    let strangers: Vec<&TableEntry> = changed.iter().filter(|entry| !spec.has(&entry.key)).collect();
     for entry in &strangers {
         let message = format!("`{}` in {title}: {} has no such parameter", entry.key, spec.name);
         sources.mistake(Diagnostic::new(entry.place, message).help(help(spec)));
@@ -177,10 +177,10 @@ fn help(spec: &Spec) -> String {
 
 /// A budget of the form `rate=100/s;burst=5`.
 fn live(spec: &Spec, base: &Tree, value: &str) -> Result<Budget, String> {
-    let sources = Sources::default();
+    let sources = SourceTexts::default();
     let file = sources.add("override".to_owned(), std::path::PathBuf::new(), value.to_owned());
     let place = Place { file, start: 0, end: value.len() };
-    let mut changed: Vec<Entry> = Vec::new();
+    let mut changed: Vec<TableEntry> = Vec::new();
     for pair in value.split(';').map(str::trim).filter(|pair| !pair.is_empty()) {
         let (name, text) = pair.split_once('=').ok_or_else(|| format!("`{pair}` is not NAME=VALUE"))?;
         let (name, text) = (name.trim(), text.trim());
@@ -194,7 +194,7 @@ fn live(spec: &Spec, base: &Tree, value: &str) -> Result<Budget, String> {
             Ok(value) => Value::Integer(value),
             Err(_) => Value::String(Text { value: text.to_owned(), secret: false }),
         };
-        changed.push(Entry { key: name.to_owned(), place, node: Node { place, value } });
+        changed.push(TableEntry { key: name.to_owned(), place, node: Node { place, value } });
     }
     if changed.is_empty() {
         let example = rule::example(&spec.leading).trim_matches('"');

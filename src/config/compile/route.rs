@@ -3,18 +3,18 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::names::Names;
+use super::names::Definitions;
 use super::server::{BODY_MAX, Defaults, dialects, timeouts, usize_of};
-use super::set::Listed;
-use super::shared::Shared;
+use super::set::ListedItem;
+use super::shared::SharedValues;
 use super::upstream::Upstreams;
 use super::{action, edit, matcher};
 use crate::config::reader::{At, Section};
 use crate::config::report::{Diagnostic, Place};
-use crate::config::source::Sources;
+use crate::config::source::SourceTexts;
 use crate::config::values::{self, Fault, fault};
 use crate::limit::limits::Limit;
-use crate::limit::source::Param;
+use crate::limit::source::PathParam;
 use crate::net::IpSet;
 use crate::route::table::RouteTable;
 use crate::route::{HostPattern, PathPattern, Route, Segment};
@@ -23,10 +23,10 @@ use crate::route::{HostPattern, PathPattern, Route, Segment};
 const LIMITS_MAX: usize = 16;
 const NAME_MAX: usize = 128;
 
-pub struct Context<'a> {
+pub struct RouteContext<'a> {
     pub defaults: &'a Defaults,
-    pub limits: &'a Names<Arc<Limit>>,
-    pub sets: &'a Names<Listed>,
+    pub limits: &'a Definitions<Arc<Limit>>,
+    pub sets: &'a Definitions<ListedItem>,
 }
 
 /// A compiled route and where it stands. The name's place when it was given one.
@@ -37,12 +37,12 @@ struct Placed {
 }
 
 pub fn routes(
-    sources: &Sources,
+    sources: &SourceTexts,
     sections: &[Section],
-    context: &Context,
+    context: &RouteContext,
     upstreams: &mut Upstreams,
 ) -> (Vec<Route>, RouteTable) {
-    let (mut placed, mut shared) = (Vec::with_capacity(sections.len()), Shared::default());
+    let (mut placed, mut shared) = (Vec::with_capacity(sections.len()), SharedValues::default());
     for section in sections {
         placed.extend(route(section, context, upstreams, &mut shared));
         section.unknown();
@@ -82,7 +82,12 @@ pub fn routes(
     (routes, table)
 }
 
-fn route(section: &Section, context: &Context, upstreams: &mut Upstreams, shared: &mut Shared) -> Option<Placed> {
+fn route(
+    section: &Section,
+    context: &RouteContext,
+    upstreams: &mut Upstreams,
+    shared: &mut SharedValues,
+) -> Option<Placed> {
     let place = section.node("path").map_or(section.place, |node| node.place);
     let name = section.parse_at("name", name);
     let matcher = matcher::matcher(section);
@@ -142,7 +147,7 @@ fn derived_name(host: Option<&HostPattern>, path: &str) -> String {
     name
 }
 
-fn limits(section: &Section, context: &Context) -> Option<Vec<Arc<Limit>>> {
+fn limits(section: &Section, context: &RouteContext) -> Option<Vec<Arc<Limit>>> {
     if section.node("limits").is_none() {
         return Some(Vec::new());
     }
@@ -167,17 +172,17 @@ fn limits(section: &Section, context: &Context) -> Option<Vec<Arc<Limit>>> {
 }
 
 /// The parameters of a template.
-fn params(path: &PathPattern) -> Vec<Param> {
+fn params(path: &PathPattern) -> Vec<PathParam> {
     let PathPattern::Segments { segments, .. } = path else { return Vec::new() };
     let named = segments.iter().enumerate().filter_map(|(index, segment)| match segment {
-        Segment::Param(name) => Some(Param { name: name.clone(), segment: index }),
+        Segment::Param(name) => Some(PathParam { name: name.clone(), segment: index }),
         Segment::Literal(_) => None,
     });
     named.collect()
 }
 
 /// Whether the route has all the parameters that its limits look at.
-fn known(section: &Section, limits: &[Arc<Limit>], params: &[Param]) -> bool {
+fn known(section: &Section, limits: &[Arc<Limit>], params: &[PathParam]) -> bool {
     let mut known = true;
     let names = section.strings("limits", |text| Ok(text.to_owned())).unwrap_or_default();
     for limit in limits {
@@ -221,8 +226,8 @@ fn chained(section: &Section, names: &[At<String>], mut waiting: Vec<Arc<Limit>>
 }
 
 /// `allow`, `deny`: addresses, networks and `set:NAME`.
-fn networks(section: &Section, key: &'static str, context: &Context) -> Option<IpSet> {
-    enum Item {
+fn networks(section: &Section, key: &'static str, context: &RouteContext) -> Option<IpSet> {
+    enum RouteItem {
         Set(String),
         Network(ipnet::IpNet),
     }
@@ -230,14 +235,14 @@ fn networks(section: &Section, key: &'static str, context: &Context) -> Option<I
         return Some(IpSet::default());
     }
     let items = section.strings(key, |text| match text.strip_prefix("set:") {
-        Some(name) => Ok(Item::Set(name.to_owned())),
-        None => values::network(text).map(Item::Network),
+        Some(name) => Ok(RouteItem::Set(name.to_owned())),
+        None => values::network(text).map(RouteItem::Network),
     })?;
     let (mut networks, mut sets) = (Vec::new(), Vec::new());
     for At { place, value } in items {
         match value {
-            Item::Network(network) => networks.push(network),
-            Item::Set(name) => {
+            RouteItem::Network(network) => networks.push(network),
+            RouteItem::Set(name) => {
                 let set = context.sets.find(section.sources, place, &name);
                 sets.push(set.and_then(|listed| listed.addresses(section.sources)));
             }

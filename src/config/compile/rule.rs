@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::dates;
 use crate::config::reader::Section;
 use crate::config::values;
-use crate::limit::algo::params::{Given, Kind, Param, Value};
+use crate::limit::algo::params::{Given, Param, ParamKind, ParamValue};
 use crate::limit::algo::{Rule, SPECS, Spec, all_params};
 
 /// The rule that the options of `section` make, and what they are; also those of a limit with an override
@@ -38,37 +38,39 @@ pub fn rule(section: &Section, spec: &Spec) -> Option<(Rule, Given)> {
     }
 }
 
-fn read(section: &Section, param: &Param) -> Option<Value> {
+fn read(section: &Section, param: &Param) -> Option<ParamValue> {
     let name = param.name;
     match param.kind {
-        Kind::Rate => section.parse(name, values::rate).map(Value::Rate),
-        Kind::Dated => section.parse(name, dates::rate).map(Value::Dated),
-        Kind::Integer { least, most } => section.integer(name, least..=most).map(Value::Integer),
-        Kind::Duration { least_ms, most_ms } => {
+        ParamKind::Rate => section.parse(name, values::rate).map(ParamValue::Rate),
+        ParamKind::Dated => section.parse(name, dates::rate).map(ParamValue::Dated),
+        ParamKind::Integer { least, most } => section.integer(name, least..=most).map(ParamValue::Integer),
+        ParamKind::Duration { least_ms, most_ms } => {
             let [least, most] = [least_ms, most_ms].map(|ms| Duration::from_millis(ms.unsigned_abs()));
             let value = section.duration(name, least..=most)?;
-            i64::try_from(value.as_millis()).ok().map(Value::Integer)
+            i64::try_from(value.as_millis()).ok().map(ParamValue::Integer)
         }
-        Kind::Flag => section.bool(name).map(Value::Flag),
-        Kind::Either([first, second]) => section.choice(name, &[(first, false), (second, true)]).map(Value::Flag),
-        Kind::Zone => section.parse(name, dates::zone).map(Value::Zone),
-        Kind::TimeOfDay => section.parse(name, dates::time_of_day).map(Value::TimeOfDay),
-        Kind::Weekday => section.choice(name, dates::WEEKDAYS).map(Value::Weekday),
+        ParamKind::Flag => section.bool(name).map(ParamValue::Flag),
+        ParamKind::Either([first, second]) => {
+            section.choice(name, &[(first, false), (second, true)]).map(ParamValue::Flag)
+        }
+        ParamKind::Zone => section.parse(name, dates::zone).map(ParamValue::Zone),
+        ParamKind::TimeOfDay => section.parse(name, dates::time_of_day).map(ParamValue::TimeOfDay),
+        ParamKind::Weekday => section.choice(name, dates::WEEKDAYS).map(ParamValue::Weekday),
     }
 }
 
 /// How it is written, for whoever has to.
 pub fn example(param: &Param) -> &'static str {
     match param.kind {
-        Kind::Rate => "\"10/s\"",
-        Kind::Dated => "\"10000/day\"",
-        Kind::Integer { .. } => "20",
-        Kind::Duration { .. } => "\"10s\"",
-        Kind::Flag => "true",
-        Kind::Either([first, _]) => first,
-        Kind::Zone => "\"UTC\"",
-        Kind::TimeOfDay => "\"00:00\"",
-        Kind::Weekday => "\"monday\"",
+        ParamKind::Rate => "\"10/s\"",
+        ParamKind::Dated => "\"10000/day\"",
+        ParamKind::Integer { .. } => "20",
+        ParamKind::Duration { .. } => "\"10s\"",
+        ParamKind::Flag => "true",
+        ParamKind::Either([first, _]) => first,
+        ParamKind::Zone => "\"UTC\"",
+        ParamKind::TimeOfDay => "\"00:00\"",
+        ParamKind::Weekday => "\"monday\"",
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::config::reader::{At, Section, choose};
 use crate::config::report::Diagnostic;
 use crate::config::values::{self, Fault, fault};
-use crate::config::{Admin, ForwardedHeader, Server, Strictness};
+use crate::config::{Admin, ForwardedHeader, ServerSettings, Strictness};
 use crate::limit::limits::OnError;
 use crate::limit::store::redis::address::Address;
 use crate::limit::store::redis::tls::{Files, Tls};
@@ -35,7 +35,7 @@ const FORWARDED_HEADERS: &[(&str, ForwardedHeader)] = &[
 ];
 
 pub struct Compiled {
-    pub settings: Server,
+    pub settings: ServerSettings,
     pub listeners: Vec<ListenAddr>,
     pub defaults: Defaults,
 }
@@ -48,7 +48,7 @@ pub struct Defaults {
 
 pub fn server(section: &Section) -> Compiled {
     let seconds = Duration::from_secs;
-    let settings = Server {
+    let settings = ServerSettings {
         workers: match usize_of(section.integer("workers", 0..=1024)).unwrap_or(0) {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             workers => workers,

@@ -5,18 +5,18 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::names::{Named, Names};
+use super::names::{Definitions, NamedSection};
 use crate::config::reader::{At, Section};
-use crate::config::report::{Diagnostic, Kind, Place};
+use crate::config::report::{Diagnostic, MistakeKind, Place};
 use crate::config::schema;
-use crate::config::source::Sources;
+use crate::config::source::SourceTexts;
 use crate::config::tree::Value;
 use crate::config::values::{self, Fault, fault};
 use crate::net::Set;
 
 /// A set, and what keeps it from being one of addresses.
 #[derive(Clone)]
-pub struct Listed {
+pub struct ListedItem {
     pub set: Arc<Set>,
     others: Rc<Vec<(Place, Fault)>>,
     /// Each is a mistake only once.
@@ -26,24 +26,24 @@ pub struct Listed {
 /// More items of the wrong kind are not remembered; a list of words has nothing else.
 const OTHERS_MAX: usize = 100;
 
-impl Listed {
+impl ListedItem {
     /// The set for a place where only addresses make sense; any other item is a mistake there.
-    pub fn addresses(&self, sources: &Sources) -> Option<Arc<Set>> {
+    pub fn addresses(&self, sources: &SourceTexts) -> Option<Arc<Set>> {
         if self.others.is_empty() {
             return Some(self.set.clone());
         }
         if !self.reported.replace(true) {
             for (place, Fault { what, help }) in self.others.iter() {
-                sources.mistake(Diagnostic::new(*place, what.clone()).kind(Kind::Wrong).help(help.clone()));
+                sources.mistake(Diagnostic::new(*place, what.clone()).kind(MistakeKind::Wrong).help(help.clone()));
             }
         }
         None
     }
 }
 
-pub fn sets(named: Vec<Named>) -> Names<Listed> {
-    let mut sets = Names::new(schema::SET.name);
-    for Named { name, place, section } in named {
+pub fn sets(named: Vec<NamedSection>) -> Definitions<ListedItem> {
+    let mut sets = Definitions::new(schema::SET.name);
+    for NamedSection { name, place, section } in named {
         let set = set(&section);
         section.finish();
         sets.insert(name, place, set);
@@ -51,7 +51,7 @@ pub fn sets(named: Vec<Named>) -> Names<Listed> {
     sets
 }
 
-fn set(section: &Section) -> Option<Listed> {
+fn set(section: &Section) -> Option<ListedItem> {
     const HELP: &str = "give it values = [\"10.0.0.0/8\"], or file = \"PATH\" with one item per line";
     match (section.node("values"), section.node("file")) {
         (Some(_), None) => {
@@ -67,7 +67,7 @@ fn set(section: &Section) -> Option<Listed> {
     }
 }
 
-fn listed(items: impl Iterator<Item = At<String>>) -> Listed {
+fn listed(items: impl Iterator<Item = At<String>>) -> ListedItem {
     let (mut networks, mut set, mut others) = (Vec::new(), Set::default(), Vec::new());
     for At { place, value } in items {
         match values::network(&value) {
@@ -78,11 +78,11 @@ fn listed(items: impl Iterator<Item = At<String>>) -> Listed {
         set.strings.insert(value);
     }
     set.networks = networks.into_iter().collect();
-    Listed { set: Arc::new(set), others: Rc::new(others), reported: Rc::default() }
+    ListedItem { set: Arc::new(set), others: Rc::new(others), reported: Rc::default() }
 }
 
 /// One item per line; `#` starts a comment at the start of a line or after a space.
-fn file(section: &Section) -> Option<Listed> {
+fn file(section: &Section) -> Option<ListedItem> {
     let path = section.string("file")?;
     let node = section.node("file")?;
     let sources = section.sources;

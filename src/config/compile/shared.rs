@@ -8,7 +8,7 @@ use crate::route::{HeaderEdit, Refuse, Rewrite, Timeouts};
 
 /// The values that routes share with each other.
 #[derive(Default)]
-pub struct Shared {
+pub struct SharedValues {
     pub networks: Values<IpSet>,
     pub rewrites: Values<Rewrite>,
     pub edits: Values<HeaderEdit>,

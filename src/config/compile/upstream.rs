@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::names::{Named, Names};
+use super::names::{Definitions, NamedSection};
 use super::server::usize_of;
 use crate::config::reader::{At, Section};
 use crate::config::report::Diagnostic;
@@ -13,15 +13,15 @@ use crate::upstream::{Balance, Server, Upstream};
 pub struct Upstreams {
     pub list: Vec<Upstream>,
     /// Index into `list`.
-    pub names: Names<usize>,
+    pub names: Definitions<usize>,
     /// Those written as URLs, shared by equal lists.
     anonymous: HashMap<Vec<Server>, usize>,
 }
 
-pub fn upstreams(named: Vec<Named>) -> Upstreams {
+pub fn upstreams(named: Vec<NamedSection>) -> Upstreams {
     let mut upstreams =
-        Upstreams { list: Vec::new(), names: Names::new(schema::UPSTREAM.name), anonymous: HashMap::new() };
-    for Named { name, place, section } in named {
+        Upstreams { list: Vec::new(), names: Definitions::new(schema::UPSTREAM.name), anonymous: HashMap::new() };
+    for NamedSection { name, place, section } in named {
         let balance = section.choice("balance", &[("p2c", Balance::P2c), ("round_robin", Balance::RoundRobin)]);
         let servers = match section.node("servers") {
             Some(node) => servers(&section, "servers", node),

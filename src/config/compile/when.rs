@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
 
-use super::context::Context;
+use super::context::LimitContext;
 use crate::config::reader::Section;
 use crate::config::report::Place;
 use crate::config::schema;
@@ -33,7 +33,7 @@ const HELP: &str = "write \"text\", \"a*\", \"*\", \"1-9\", \"<5\", \">=5\", \"s
 /// The condition on the address of the client.
 const CLIENT: &str = "client";
 
-pub fn when(section: &Section, context: &Context) -> Option<When> {
+pub fn when(section: &Section, context: &LimitContext) -> Option<When> {
     if section.node("when").is_none() {
         return Some(When::default());
     }
@@ -69,7 +69,7 @@ pub fn when(section: &Section, context: &Context) -> Option<When> {
 }
 
 /// The source that `text` names at `place`.
-fn source(when: &Section, context: &Context, key: &str, place: Place, text: &str) -> Option<Source> {
+fn source(when: &Section, context: &LimitContext, key: &str, place: Place, text: &str) -> Option<Source> {
     match values::source(text, &When::SOURCES, HELP).and_then(|source| context.readable(source)) {
         Ok(source) => Some(source),
         Err(Fault { what, help }) => when.fault_at(key, place, &what, &help),
@@ -85,7 +85,7 @@ enum Written<'t> {
     Set(&'t str),
 }
 
-fn text(when: &Section, context: &Context, key: &str, node: &Node, source: Source) -> Option<Condition> {
+fn text(when: &Section, context: &LimitContext, key: &str, node: &Node, source: Source) -> Option<Condition> {
     let read = |written: Written, node: &Node| -> Option<Pattern> {
         if let Err(Fault { what, help }) = possible(&source, &written) {
             return when.fault(key, node, &what, &help);
@@ -103,22 +103,22 @@ fn text(when: &Section, context: &Context, key: &str, node: &Node, source: Sourc
     Some(Condition::Text { source, test })
 }
 
-fn client(when: &Section, context: &Context, node: &Node) -> Option<Condition> {
-    enum Item {
+fn client(when: &Section, context: &LimitContext, node: &Node) -> Option<Condition> {
+    enum WhenItem {
         Nets(Vec<IpNet>),
         Set(Arc<Set>),
     }
-    let read = |written: Written, node: &Node| -> Option<Item> {
+    let read = |written: Written, node: &Node| -> Option<WhenItem> {
         let text = match written {
             Written::Set(name) => {
                 let listed = context.sets.find(when.sources, node.place, name)?;
-                return listed.addresses(when.sources).map(Item::Set);
+                return listed.addresses(when.sources).map(WhenItem::Set);
             }
             Written::Text(text) | Written::Wildcard(text) => text,
             Written::Integer(..) => "",
         };
         match client_nets(text) {
-            Ok(nets) => Some(Item::Nets(nets)),
+            Ok(nets) => Some(WhenItem::Nets(nets)),
             Err(Fault { what, help }) => when.fault(CLIENT, node, &what, &help),
         }
     };
@@ -126,8 +126,8 @@ fn client(when: &Section, context: &Context, node: &Node) -> Option<Condition> {
     let (mut sets, mut nets) = (Vec::new(), Vec::new());
     for item in items {
         match item {
-            Item::Nets(more) => nets.extend(more),
-            Item::Set(set) => sets.push(set),
+            WhenItem::Nets(more) => nets.extend(more),
+            WhenItem::Set(set) => sets.push(set),
         }
     }
     Some(Condition::Client { sets, nets: nets.into_iter().collect::<IpSet>(), inside: !negated })

@@ -15,17 +15,17 @@ use std::time::Duration;
 use tokio::task::{JoinHandle, spawn_local};
 
 pub use limits::Limits;
-pub use pages::Context;
+pub use pages::AdminContext;
 
 use crate::net::ListenAddr;
 use crate::worker::{Accepted, Acceptor, Listener, remove_socket_file};
-use room::Room;
+use room::AdminRoom;
 use serve::serve;
 
 /// The listener and what its pages show.
-pub struct Server {
-    context: Rc<Context>,
-    room: Rc<Room>,
+pub struct AdminServer {
+    context: Rc<AdminContext>,
+    room: Rc<AdminRoom>,
     open: Option<(ListenAddr, JoinHandle<()>)>,
 }
 
@@ -35,9 +35,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// not read, in memory and in time.
 const SEND_BUFFER: usize = 128 * 1024;
 
-impl Server {
-    pub fn new(context: Context) -> Server {
-        Server { context: Rc::new(context), room: Rc::default(), open: None }
+impl AdminServer {
+    pub fn new(context: AdminContext) -> AdminServer {
+        AdminServer { context: Rc::new(context), room: Rc::default(), open: None }
     }
 
     /// Accepts from `listener` and no longer from the one before it.
@@ -73,12 +73,12 @@ impl Server {
     }
 }
 
-async fn accept(acceptor: Acceptor, context: Rc<Context>, room: Rc<Room>) {
+async fn accept(acceptor: Acceptor, context: Rc<AdminContext>, room: Rc<AdminRoom>) {
     loop {
         match acceptor.next().await {
             // On a Unix socket, the file's permissions say who may come.
             Ok(Accepted { stream, peer, .. }) => {
-                spawn_local(serve(stream, peer.is_loopback(), context.clone(), Room::enter(&room)));
+                spawn_local(serve(stream, peer.is_loopback(), context.clone(), AdminRoom::enter(&room)));
             }
             Err(error) => pause(&error).await,
         }

@@ -19,20 +19,20 @@ use tokio::time::timeout;
 
 use super::guard::{self, Access};
 use super::limits::{Limits, Problem};
-use super::room::{Ticket, Work};
-use super::scrape::Scrape;
-use crate::control::job::{Job, Order, Outcome, Trigger};
-use crate::control::shared::{Lifecycle, Shared, rfc3339};
+use super::room::{AdminTicket, Work};
+use super::scrape::CachedScrape;
+use crate::control::job::{Job, ReloadOrder, ReloadOutcome, Trigger};
+use crate::control::shared::{Lifecycle, SharedState, rfc3339};
 use crate::metrics::Metrics;
 use crate::snapshot::Current;
 
-pub struct Context {
+pub struct AdminContext {
     pub current: Current,
     pub metrics: Metrics,
-    pub shared: Arc<Shared>,
+    pub shared: Arc<SharedState>,
     pub jobs: mpsc::Sender<Job>,
     pub limits: Limits,
-    pub scrape: Scrape,
+    pub scrape: CachedScrape,
 }
 
 type Answer = Response<Full<Bytes>>;
@@ -104,7 +104,12 @@ impl Page {
 }
 
 /// Refusals of any kind become problems (RFC 9457).
-pub async fn answer(context: &Rc<Context>, request: Request<Incoming>, local: bool, ticket: &Ticket) -> Answer {
+pub async fn answer(
+    context: &Rc<AdminContext>,
+    request: Request<Incoming>,
+    local: bool,
+    ticket: &AdminTicket,
+) -> Answer {
     let (head, body) = request.into_parts();
     let answer = find(&head, local, context).map(|(page, name)| shown(page.what, name, context, &head, body, ticket));
     let answer = match answer {
@@ -117,7 +122,7 @@ pub async fn answer(context: &Rc<Context>, request: Request<Incoming>, local: bo
 }
 
 /// The page asked for and the name in its path, if it may be seen.
-fn find<'h>(head: &'h Parts, local: bool, context: &Context) -> Result<(&'static Page, &'h str), Box<Answer>> {
+fn find<'h>(head: &'h Parts, local: bool, context: &AdminContext) -> Result<(&'static Page, &'h str), Box<Answer>> {
     let path = head.uri.path();
     let there = || PAGES.iter().filter_map(|page| Some((page, page.name(path)?)));
     let Some(found) = there().find(|(page, _)| page.takes(head.method.as_str())) else {
@@ -140,10 +145,10 @@ fn find<'h>(head: &'h Parts, local: bool, context: &Context) -> Result<(&'static
 async fn shown(
     what: What,
     name: &str,
-    context: &Rc<Context>,
+    context: &Rc<AdminContext>,
     head: &Parts,
     body: Incoming,
-    ticket: &Ticket,
+    ticket: &AdminTicket,
 ) -> Result<Answer, Problem> {
     let (limits, query) = (&context.limits, head.uri.query().unwrap_or_default());
     let found = match what {
@@ -182,11 +187,11 @@ async fn shown(
     Ok(typed(StatusCode::OK, "application/json", found.to_string()))
 }
 
-fn work(ticket: &Ticket) -> Result<Work<'_>, Problem> {
+fn work(ticket: &AdminTicket) -> Result<Work<'_>, Problem> {
     ticket.work().ok_or_else(|| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many requests at once; try again"))
 }
 
-async fn read(mut body: Incoming, most: usize, ticket: &Ticket) -> Result<Vec<u8>, Problem> {
+async fn read(mut body: Incoming, most: usize, ticket: &AdminTicket) -> Result<Vec<u8>, Problem> {
     let large = || Problem::new(StatusCode::PAYLOAD_TOO_LARGE, format!("a body here has at most {most} bytes"));
     // Before the client is told to go on and send it.
     if body.size_hint().lower() > most as u64 {
@@ -212,21 +217,21 @@ async fn read(mut body: Incoming, most: usize, ticket: &Ticket) -> Result<Vec<u8
     timeout(BODY_TIMEOUT, whole).await.map_err(late)?
 }
 
-fn metrics(context: &Context) -> Answer {
+fn metrics(context: &AdminContext) -> Answer {
     match context.scrape.text(&context.metrics) {
         Ok(body) => typed(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", body),
         Err(error) => problem(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string(), json!({})),
     }
 }
 
-fn ready(context: &Context) -> Answer {
+fn ready(context: &AdminContext) -> Answer {
     match context.shared.lifecycle() {
         Lifecycle::Ready => text("ready\n"),
         other => problem(StatusCode::SERVICE_UNAVAILABLE, other.label(), json!({})),
     }
 }
 
-fn status(context: &Context) -> Value {
+fn status(context: &AdminContext) -> Value {
     let snapshot = context.current.load();
     let shared = &context.shared;
     json!({
@@ -241,7 +246,7 @@ fn status(context: &Context) -> Value {
     })
 }
 
-async fn reload(context: &Context, query: &str) -> Result<Answer, Problem> {
+async fn reload(context: &AdminContext, query: &str) -> Result<Answer, Problem> {
     let dry_run = match query {
         "" => false,
         "dry_run=1" | "dry_run=true" => true,
@@ -249,14 +254,14 @@ async fn reload(context: &Context, query: &str) -> Result<Answer, Problem> {
         _ => return Err(Problem::new(StatusCode::BAD_REQUEST, "the only parameter is dry_run, 0 or 1")),
     };
     let (reply, outcome) = oneshot::channel();
-    let job = Job { order: Order::from(Trigger::Api, dry_run), reply };
+    let job = Job { order: ReloadOrder::from(Trigger::Api, dry_run), reply };
     let draining = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "draining: the config is not loaded any more");
     context.jobs.send(job).await.map_err(|_| draining())?;
     let (outcome, _) = outcome.await.map_err(|_| draining())?;
     let mut body = outcome.json();
     body["dry_run"] = dry_run.into();
     Ok(match outcome {
-        Outcome::Failed { failure, .. } => problem(StatusCode::UNPROCESSABLE_ENTITY, &failure.to_string(), body),
+        ReloadOutcome::Failed { failure, .. } => problem(StatusCode::UNPROCESSABLE_ENTITY, &failure.to_string(), body),
         _ => typed(StatusCode::OK, "application/json", body.to_string()),
     })
 }

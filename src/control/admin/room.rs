@@ -9,18 +9,18 @@ use std::rc::Rc;
 use tokio::sync::oneshot;
 
 #[derive(Default)]
-pub struct Room(RefCell<Places>);
+pub struct AdminRoom(RefCell<Places>);
 
 #[derive(Default)]
 struct Places {
     /// By order of arrival.
-    taken: BTreeMap<u64, Place>,
+    taken: BTreeMap<u64, RoomPlace>,
     arrivals: u64,
     at_work: usize,
     held: usize,
 }
 
-struct Place {
+struct RoomPlace {
     at_work: bool,
     held: usize,
     /// Dropped with the place: its connection sees that.
@@ -28,8 +28,8 @@ struct Place {
 }
 
 /// A connection's place, given up when dropped.
-pub struct Ticket {
-    room: Rc<Room>,
+pub struct AdminTicket {
+    room: Rc<AdminRoom>,
     arrival: u64,
 }
 
@@ -37,7 +37,7 @@ pub struct Ticket {
 pub type Lost = oneshot::Receiver<()>;
 
 /// While it lasts the connection waits for us, and keeps its place.
-pub struct Work<'t>(&'t Ticket);
+pub struct Work<'t>(&'t AdminTicket);
 
 const PLACES: usize = 512;
 /// Fewer than there are places, so that there is always one to lose.
@@ -45,22 +45,22 @@ const AT_WORK: usize = 256;
 /// Bytes of bodies and answers, of all connections together.
 const HELD: usize = 64 * 1024 * 1024;
 
-impl Room {
-    pub fn enter(room: &Rc<Room>) -> (Ticket, Lost) {
+impl AdminRoom {
+    pub fn enter(room: &Rc<AdminRoom>) -> (AdminTicket, Lost) {
         let places = &mut *room.0.borrow_mut();
         if places.taken.len() >= PLACES {
             places.drop_oldest(|_, _| true);
         }
         let (sender, lost) = oneshot::channel();
         places.arrivals += 1;
-        places.taken.insert(places.arrivals, Place { at_work: false, held: 0, _lost: sender });
-        (Ticket { room: room.clone(), arrival: places.arrivals }, lost)
+        places.taken.insert(places.arrivals, RoomPlace { at_work: false, held: 0, _lost: sender });
+        (AdminTicket { room: room.clone(), arrival: places.arrivals }, lost)
     }
 }
 
 impl Places {
     /// Of those that wait for their clients; false when there is none.
-    fn drop_oldest(&mut self, which: impl Fn(u64, &Place) -> bool) -> bool {
+    fn drop_oldest(&mut self, which: impl Fn(u64, &RoomPlace) -> bool) -> bool {
         let oldest = self.taken.iter().find(|(arrival, place)| !place.at_work && which(**arrival, place));
         let oldest = oldest.map(|(arrival, _)| *arrival);
         oldest.is_some_and(|arrival| {
@@ -84,7 +84,7 @@ impl Places {
     }
 }
 
-impl Ticket {
+impl AdminTicket {
     /// `None` when too many are at work.
     pub fn work(&self) -> Option<Work<'_>> {
         let mut places = self.room.0.borrow_mut();
@@ -111,7 +111,7 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for AdminTicket {
     fn drop(&mut self) {
         self.room.0.borrow_mut().leave(self.arrival);
     }
@@ -133,35 +133,35 @@ mod tests {
         lost.try_recv() == Err(TryRecvError::Empty)
     }
 
-    fn several(room: &Rc<Room>, count: usize) -> (Vec<Ticket>, Vec<Lost>) {
-        (0..count).map(|_| Room::enter(room)).unzip()
+    fn several(room: &Rc<AdminRoom>, count: usize) -> (Vec<AdminTicket>, Vec<Lost>) {
+        (0..count).map(|_| AdminRoom::enter(room)).unzip()
     }
 
     #[test]
     fn the_oldest_that_waits_makes_room() {
-        let room = Rc::<Room>::default();
+        let room = Rc::<AdminRoom>::default();
         let (mut all, mut lost) = several(&room, PLACES);
         assert!(lost.iter_mut().all(has_place));
-        let mut new = Room::enter(&room);
+        let mut new = AdminRoom::enter(&room);
         assert!(!has_place(&mut lost[0]) && lost[1..].iter_mut().all(has_place) && has_place(&mut new.1));
         let work = all[1].work();
         assert!(work.is_some());
-        drop(Room::enter(&room));
+        drop(AdminRoom::enter(&room));
         drop(work);
         assert!(has_place(&mut lost[1]) && !has_place(&mut lost[2]), "who is at work stays");
         drop(all.pop());
         let before = room.0.borrow().taken.len();
-        drop(Room::enter(&room));
+        drop(AdminRoom::enter(&room));
         assert_eq!((before, room.0.borrow().taken.len()), (PLACES - 2, PLACES - 2));
     }
 
     #[test]
     fn some_places_are_never_at_work() {
-        let room = Rc::<Room>::default();
+        let room = Rc::<AdminRoom>::default();
         let (all, _lost) = several(&room, PLACES);
-        let mut works: Vec<_> = all.iter().filter_map(Ticket::work).collect();
+        let mut works: Vec<_> = all.iter().filter_map(AdminTicket::work).collect();
         assert_eq!(works.len(), AT_WORK);
-        let (probe, mut lost) = Room::enter(&room);
+        let (probe, mut lost) = AdminRoom::enter(&room);
         assert!(has_place(&mut lost) && probe.work().is_none());
         works.pop();
         assert!(probe.work().is_some());
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn bytes_are_bounded_together() {
-        let room = Rc::<Room>::default();
+        let room = Rc::<AdminRoom>::default();
         let (all, mut lost) = several(&room, 4);
         let quarter = HELD / 4;
         assert!(all[1].hold(quarter) && all[2].hold(quarter) && all[3].hold(2 * quarter));

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use crate::metrics::Metrics;
 
 #[derive(Default)]
-pub struct Scrape(RefCell<Option<Made>>);
+pub struct CachedScrape(RefCell<Option<Made>>);
 
 struct Made {
     text: Bytes,
@@ -22,7 +22,7 @@ const SHARE: u32 = 5;
 /// after a burst that this much waiting pays for.
 const CREDIT: Duration = Duration::from_millis(500);
 
-impl Scrape {
+impl CachedScrape {
     pub fn text(&self, metrics: &Metrics) -> prometheus::Result<Bytes> {
         self.at(Instant::now(), || metrics.render(), Instant::now)
     }
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn texts_take_a_bounded_share_of_the_time() {
-        let (scrape, start) = (Scrape::default(), Instant::now());
+        let (scrape, start) = (CachedScrape::default(), Instant::now());
         let cost = Duration::from_millis(20);
         let (mut now, mut made) = (start, 0_u32);
         let mut ask = |now: &mut Instant| {

@@ -12,8 +12,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::timeout;
 
-use super::pages::{Context, answer};
-use super::room::{Lost, Ticket};
+use super::pages::{AdminContext, answer};
+use super::room::{AdminTicket, Lost};
 
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// hyper's read buffer; a longer head is answered 431.
@@ -24,7 +24,7 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(1);
 const UNREAD_MAX: usize = 2 * 1024 * 1024;
 
-pub async fn serve<S>(stream: S, local: bool, context: Rc<Context>, (ticket, lost): (Ticket, Lost))
+pub async fn serve<S>(stream: S, local: bool, context: Rc<AdminContext>, (ticket, lost): (AdminTicket, Lost))
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
@@ -35,7 +35,7 @@ where
     }
 }
 
-async fn exchange<S>(stream: S, local: bool, context: Rc<Context>, ticket: Rc<Ticket>)
+async fn exchange<S>(stream: S, local: bool, context: Rc<AdminContext>, ticket: Rc<AdminTicket>)
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {

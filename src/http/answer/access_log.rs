@@ -23,7 +23,7 @@ pub struct AccessLog {
 }
 
 /// What is known of a request before its answer.
-pub struct Record {
+pub struct LogRecord {
     pub time: Timestamp,
     pub client: IpAddr,
     pub method: Method,
@@ -36,9 +36,9 @@ pub struct Record {
 }
 
 /// A line in the making.
-pub struct Entry {
+pub struct LogEntry {
     log: AccessLog,
-    pub record: Record,
+    pub record: LogRecord,
     pub status: StatusCode,
     bytes: u64,
 }
@@ -55,7 +55,7 @@ impl AccessLog {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a duration in microseconds is far below 2^52")]
-    fn write(&self, record: &Record, status: StatusCode, bytes: u64, duration: Duration) {
+    fn write(&self, record: &LogRecord, status: StatusCode, bytes: u64, duration: Duration) {
         let line = json!({
             "time": format!("{:.3}", record.time),
             "client": record.client,
@@ -74,10 +74,10 @@ impl AccessLog {
     }
 }
 
-impl Entry {
+impl LogEntry {
     /// `status` stands if the request goes away before its answer.
-    pub fn new(log: &AccessLog, record: Record, status: StatusCode) -> Entry {
-        Entry { log: log.clone(), record, status, bytes: 0 }
+    pub fn new(log: &AccessLog, record: LogRecord, status: StatusCode) -> LogEntry {
+        LogEntry { log: log.clone(), record, status, bytes: 0 }
     }
 
     /// Counts bytes of the answer's body.
@@ -114,7 +114,7 @@ mod tests {
         let dropped = IntCounter::new("dropped", "lines").unwrap();
         let (lines, inbox) = sync_channel(1);
         let log = AccessLog { lines, dropped: dropped.clone() };
-        let record = Record {
+        let record = LogRecord {
             time: Timestamp::UNIX_EPOCH,
             client: IpAddr::from([192, 0, 2, 1]),
             method: Method::GET,

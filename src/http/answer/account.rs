@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use http::{Method, Response, StatusCode};
 use jiff::Timestamp;
 
-use crate::http::answer::access_log::{AccessLog, Entry, Record};
+use crate::http::answer::access_log::{AccessLog, LogEntry, LogRecord};
 use crate::http::answer::body::Body;
-use crate::http::answer::problem::{self, Failure, Refusal};
+use crate::http::answer::problem::{self, Refusal, UpstreamFailure};
 use crate::http::deadline::{Awaited, RequestDeadline};
-use crate::http::downstream::upload::Progress;
+use crate::http::downstream::upload::UploadProgress;
 use crate::limit::Verdict;
-use crate::limit::held::{Held, Leases};
+use crate::limit::held::{Held, HeldLeases};
 use crate::metrics::Metrics;
 use crate::route::Route;
 use crate::snapshot::{Reason, RouteHandles, Snapshot, UNMATCHED};
@@ -28,22 +28,22 @@ pub struct Account {
     method: Method,
     started: Instant,
     /// The request is being answered, or has been.
-    answer: Option<Answer>,
+    answer: Option<Answering>,
     /// What its limits want once its outcome is known.
     held: Option<Box<Held>>,
     /// Its slots, from when it is forwarded.
-    leases: Option<Rc<Leases>>,
-    log: Option<Box<Entry>>,
+    leases: Option<Rc<HeldLeases>>,
+    log: Option<Box<LogEntry>>,
 }
 
 /// The answer on its way to the client.
-struct Answer {
+struct Answering {
     /// The longest pause.
     stream: Duration,
     /// What the connection may be idle for afterwards.
     keepalive: Duration,
     /// The request's own body, which may outlast the answer.
-    upload: Option<Rc<Progress>>,
+    upload: Option<Rc<UploadProgress>>,
 }
 
 impl Account {
@@ -72,7 +72,7 @@ impl Account {
 
     /// The request goes into the access log.
     pub fn log(&mut self, log: &AccessLog, client: IpAddr, host: &str, path: &str) {
-        let record = Record {
+        let record = LogRecord {
             time: Timestamp::now(),
             client,
             method: self.method.clone(),
@@ -81,7 +81,7 @@ impl Account {
             route: UNMATCHED.to_owned(),
             refused_by: None,
         };
-        self.log = Some(Box::new(Entry::new(log, record, client_closed())));
+        self.log = Some(Box::new(LogEntry::new(log, record, client_closed())));
     }
 
     /// The request belongs to a route. False when that route is full.
@@ -121,7 +121,7 @@ impl Account {
     }
 
     /// The request is forwarded: its slots are shared with the exchange.
-    pub fn share_leases(&mut self) -> Option<Rc<Leases>> {
+    pub fn share_leases(&mut self) -> Option<Rc<HeldLeases>> {
         self.leases = self.held.as_mut().and_then(|held| held.leases());
         self.leases.clone()
     }
@@ -129,7 +129,7 @@ impl Account {
     /// The head of the answer, before it is edited, settles what the limits charged.
     pub fn answered(&mut self, response: &Response<Body>, refusal: Option<&Refusal>) {
         if let Some(held) = &mut self.held {
-            let connect_error = matches!(refusal, Some(Refusal::Upstream(Failure::Connect)));
+            let connect_error = matches!(refusal, Some(Refusal::Upstream(UpstreamFailure::Connect)));
             held.answered(response.status(), response.headers(), connect_error);
         }
     }
@@ -139,8 +139,10 @@ impl Account {
             Refusal::Gate(reject) => metrics.http_rejected(reject.reason()).inc(),
             Refusal::Denied => self.handles.reject(Reason::Denied),
             Refusal::MaxInFlight => self.handles.reject(Reason::MaxInFlight),
-            Refusal::TooLarge | Refusal::Upstream(Failure::TooLarge) => metrics.http_rejected("body_too_large").inc(),
-            Refusal::Upstream(Failure::UploadTimeout) => metrics.http_rejected("body_timeout").inc(),
+            Refusal::TooLarge | Refusal::Upstream(UpstreamFailure::TooLarge) => {
+                metrics.http_rejected("body_too_large").inc()
+            }
+            Refusal::Upstream(UpstreamFailure::UploadTimeout) => metrics.http_rejected("body_timeout").inc(),
             Refusal::NoRoute | Refusal::Limited | Refusal::Upstream(_) => {}
         }
     }
@@ -152,7 +154,7 @@ impl Account {
         response: &mut Response<Body>,
         route: Option<&Route>,
         snapshot: &Snapshot,
-        upload: Option<Rc<Progress>>,
+        upload: Option<Rc<UploadProgress>>,
     ) {
         self.handles.answer(&self.method, response.status());
         if let Some(entry) = &mut self.log {
@@ -164,7 +166,7 @@ impl Account {
         let keepalive = snapshot.config.server.keepalive_timeout;
         let stream = route.map_or(keepalive, |route| route.timeouts.stream);
         self.deadline.arm(Awaited::Stream, stream);
-        self.answer = Some(Answer { stream, keepalive, upload });
+        self.answer = Some(Answering { stream, keepalive, upload });
         response.body_mut().end_with(self);
     }
 
@@ -193,8 +195,8 @@ impl Drop for Account {
             entry.write(self.started);
         }
         match &self.answer {
-            Some(Answer { upload: Some(upload), keepalive, .. }) => upload.answered(*keepalive),
-            Some(Answer { upload: None, keepalive, .. }) => self.deadline.end(*keepalive),
+            Some(Answering { upload: Some(upload), keepalive, .. }) => upload.answered(*keepalive),
+            Some(Answering { upload: None, keepalive, .. }) => self.deadline.end(*keepalive),
             None => {}
         }
     }

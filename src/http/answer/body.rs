@@ -13,16 +13,16 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use crate::http::answer::account::Account;
 use crate::http::downstream::upload::{Upload, UploadError};
 use crate::http::upstream::exchange::{self, Exchange};
-use crate::http::upstream::h1::Fault;
+use crate::http::upstream::h1::ProtocolFault;
 use crate::http::upstream::linger::Linger;
 
 /// A response body as the client connection reads it.
 pub struct Body {
-    source: Source,
+    source: BodySource,
     account: Option<Box<Account>>,
 }
 
-enum Source {
+enum BodySource {
     Full(Bytes),
     Upstream {
         exchange: Rc<RefCell<Exchange>>,
@@ -35,7 +35,7 @@ enum Source {
 /// A response body that could not be completed.
 #[derive(Debug)]
 pub enum BodyError {
-    Upstream(Fault),
+    Upstream(ProtocolFault),
     Upload(UploadError),
 }
 
@@ -52,17 +52,17 @@ impl std::error::Error for BodyError {}
 
 impl Body {
     pub fn full(bytes: impl Into<Bytes>) -> Body {
-        Body { source: Source::Full(bytes.into()), account: None }
+        Body { source: BodySource::Full(bytes.into()), account: None }
     }
 
     /// Streams an upstream's answer.
     pub fn upstream(exchange: Rc<RefCell<Exchange>>, linger: Option<Linger>) -> Body {
-        Body { source: Source::Upstream { exchange, linger }, account: None }
+        Body { source: BodySource::Upstream { exchange, linger }, account: None }
     }
 
     /// Streams the request's own body back.
     pub fn echo(upload: Upload) -> Body {
-        Body { source: Source::Echo(Box::new(upload)), account: None }
+        Body { source: BodySource::Echo(Box::new(upload)), account: None }
     }
 
     /// The request ends with this body.
@@ -77,13 +77,15 @@ impl HttpBody for Body {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let polled = match &mut self.source {
-            Source::Full(bytes) if bytes.is_empty() => Poll::Ready(None),
-            Source::Full(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            Source::Upstream { exchange, .. } => {
+            BodySource::Full(bytes) if bytes.is_empty() => Poll::Ready(None),
+            BodySource::Full(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            BodySource::Upstream { exchange, .. } => {
                 let polled = exchange.borrow_mut().poll_frame(cx);
                 polled.map(|frame| frame.map(|frame| frame.map_err(BodyError::Upstream)))
             }
-            Source::Echo(upload) => upload.poll(cx).map(|frame| frame.map(|frame| frame.map_err(BodyError::Upload))),
+            BodySource::Echo(upload) => {
+                upload.poll(cx).map(|frame| frame.map(|frame| frame.map_err(BodyError::Upload)))
+            }
         };
         if let (Poll::Ready(Some(Ok(frame))), Some(account)) = (&polled, &mut self.account) {
             account.sent(frame.data_ref().map_or(0, Bytes::len));
@@ -93,24 +95,24 @@ impl HttpBody for Body {
 
     fn is_end_stream(&self) -> bool {
         match &self.source {
-            Source::Full(bytes) => bytes.is_empty(),
-            Source::Upstream { exchange, .. } => exchange.borrow().is_answered(),
-            Source::Echo(upload) => upload.is_end(),
+            BodySource::Full(bytes) => bytes.is_empty(),
+            BodySource::Upstream { exchange, .. } => exchange.borrow().is_answered(),
+            BodySource::Echo(upload) => upload.is_end(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.source {
-            Source::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Source::Upstream { exchange, .. } => exchange.borrow().size_hint(),
-            Source::Echo(upload) => upload.size_hint(),
+            BodySource::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            BodySource::Upstream { exchange, .. } => exchange.borrow().size_hint(),
+            BodySource::Echo(upload) => upload.size_hint(),
         }
     }
 }
 
 impl Drop for Body {
     fn drop(&mut self) {
-        let Source::Upstream { exchange, linger } = &mut self.source else { return };
+        let BodySource::Upstream { exchange, linger } = &mut self.source else { return };
         let answered = exchange.borrow().is_answered();
         if let (false, Some(linger)) = (answered, linger.take()) {
             let stream = linger.stream;

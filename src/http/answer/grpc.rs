@@ -8,7 +8,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
 
 use crate::http::answer::body::Body;
-use crate::http::answer::problem::{self, Failure, Refusal};
+use crate::http::answer::problem::{self, Refusal, UpstreamFailure};
 use crate::limit::answer::NEVER;
 use crate::limit::{Outcome, Verdict};
 use crate::route::Route;
@@ -22,7 +22,7 @@ const GRPC_RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-retry-p
 
 /// The status codes we use, with gRPC's numbers.
 #[derive(Clone, Copy)]
-enum Code {
+enum GrpcStatus {
     Cancelled = 1,
     InvalidArgument = 3,
     DeadlineExceeded = 4,
@@ -65,30 +65,32 @@ pub fn response(refusal: &Refusal, route: Option<&Route>, verdict: Option<&Verdi
 }
 
 /// One refusal, one row.
-fn code(refusal: &Refusal) -> Code {
+fn code(refusal: &Refusal) -> GrpcStatus {
     match refusal {
         // What clients make of a 400 that is not gRPC.
-        Refusal::Gate(_) => Code::Internal,
-        Refusal::NoRoute => Code::Unimplemented,
-        Refusal::Denied => Code::PermissionDenied,
-        Refusal::MaxInFlight => Code::Unavailable,
-        Refusal::TooLarge | Refusal::Upstream(Failure::TooLarge) | Refusal::Limited => Code::ResourceExhausted,
-        Refusal::Upstream(Failure::Timeout | Failure::UploadTimeout) => Code::DeadlineExceeded,
-        Refusal::Upstream(Failure::UploadBroken) => Code::Cancelled,
-        Refusal::Upstream(Failure::Connect | Failure::Broken) => Code::Unavailable,
+        Refusal::Gate(_) => GrpcStatus::Internal,
+        Refusal::NoRoute => GrpcStatus::Unimplemented,
+        Refusal::Denied => GrpcStatus::PermissionDenied,
+        Refusal::MaxInFlight => GrpcStatus::Unavailable,
+        Refusal::TooLarge | Refusal::Upstream(UpstreamFailure::TooLarge) | Refusal::Limited => {
+            GrpcStatus::ResourceExhausted
+        }
+        Refusal::Upstream(UpstreamFailure::Timeout | UpstreamFailure::UploadTimeout) => GrpcStatus::DeadlineExceeded,
+        Refusal::Upstream(UpstreamFailure::UploadBroken) => GrpcStatus::Cancelled,
+        Refusal::Upstream(UpstreamFailure::Connect | UpstreamFailure::Broken) => GrpcStatus::Unavailable,
     }
 }
 
 /// The code of a limit's refusal, and the exact wait.
-fn limited(outcome: Outcome) -> (Code, Option<i64>) {
+fn limited(outcome: Outcome) -> (GrpcStatus, Option<i64>) {
     match problem::reason(outcome) {
         Reason::StoreDown | Reason::MaxDelayed => {
-            (Code::Unavailable, problem::retry_after(outcome).map(|wait_s| wait_s * 1000))
+            (GrpcStatus::Unavailable, problem::retry_after(outcome).map(|wait_s| wait_s * 1000))
         }
-        Reason::MissingKey => (Code::PermissionDenied, None),
-        Reason::RepeatedKey => (Code::InvalidArgument, None),
-        Reason::NeverFits => (Code::ResourceExhausted, Some(NEVER)),
-        _ => (Code::ResourceExhausted, outcome.answer().map(|answer| answer.retry_ms)),
+        Reason::MissingKey => (GrpcStatus::PermissionDenied, None),
+        Reason::RepeatedKey => (GrpcStatus::InvalidArgument, None),
+        Reason::NeverFits => (GrpcStatus::ResourceExhausted, Some(NEVER)),
+        _ => (GrpcStatus::ResourceExhausted, outcome.answer().map(|answer| answer.retry_ms)),
     }
 }
 

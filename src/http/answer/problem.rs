@@ -28,12 +28,12 @@ pub enum Refusal {
     TooLarge,
     /// A limit refuses; the verdict says which.
     Limited,
-    Upstream(Failure),
+    Upstream(UpstreamFailure),
 }
 
 /// Why no response came from upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum UpstreamFailure {
     /// No server accepted a connection.
     Connect,
     /// A server accepted the request and closed the connection or broke HTTP.
@@ -59,12 +59,12 @@ impl Refusal {
             Refusal::NoRoute => StatusCode::NOT_FOUND,
             Refusal::Denied => StatusCode::FORBIDDEN,
             Refusal::MaxInFlight => StatusCode::SERVICE_UNAVAILABLE,
-            Refusal::TooLarge | Refusal::Upstream(Failure::TooLarge) => StatusCode::PAYLOAD_TOO_LARGE,
+            Refusal::TooLarge | Refusal::Upstream(UpstreamFailure::TooLarge) => StatusCode::PAYLOAD_TOO_LARGE,
             Refusal::Limited => StatusCode::TOO_MANY_REQUESTS,
-            Refusal::Upstream(Failure::Timeout) => StatusCode::GATEWAY_TIMEOUT,
-            Refusal::Upstream(Failure::UploadTimeout) => StatusCode::REQUEST_TIMEOUT,
-            Refusal::Upstream(Failure::UploadBroken) => StatusCode::BAD_REQUEST,
-            Refusal::Upstream(Failure::Connect | Failure::Broken) => StatusCode::BAD_GATEWAY,
+            Refusal::Upstream(UpstreamFailure::Timeout) => StatusCode::GATEWAY_TIMEOUT,
+            Refusal::Upstream(UpstreamFailure::UploadTimeout) => StatusCode::REQUEST_TIMEOUT,
+            Refusal::Upstream(UpstreamFailure::UploadBroken) => StatusCode::BAD_REQUEST,
+            Refusal::Upstream(UpstreamFailure::Connect | UpstreamFailure::Broken) => StatusCode::BAD_GATEWAY,
         }
     }
 
@@ -75,13 +75,15 @@ impl Refusal {
             Refusal::NoRoute => "no route takes this host, path and method",
             Refusal::Denied => "your address may not use this route",
             Refusal::MaxInFlight => "this route serves as many requests at once as it may; try again shortly",
-            Refusal::TooLarge | Refusal::Upstream(Failure::TooLarge) => "the request body is larger than allowed here",
+            Refusal::TooLarge | Refusal::Upstream(UpstreamFailure::TooLarge) => {
+                "the request body is larger than allowed here"
+            }
             Refusal::Limited => "request quota exceeded",
-            Refusal::Upstream(Failure::Connect) => "no upstream server accepts connections",
-            Refusal::Upstream(Failure::Broken) => "the upstream server broke off",
-            Refusal::Upstream(Failure::Timeout) => "the upstream server did not answer in time",
-            Refusal::Upstream(Failure::UploadTimeout) => "the request body did not arrive in time",
-            Refusal::Upstream(Failure::UploadBroken) => "the request body broke off",
+            Refusal::Upstream(UpstreamFailure::Connect) => "no upstream server accepts connections",
+            Refusal::Upstream(UpstreamFailure::Broken) => "the upstream server broke off",
+            Refusal::Upstream(UpstreamFailure::Timeout) => "the upstream server did not answer in time",
+            Refusal::Upstream(UpstreamFailure::UploadTimeout) => "the request body did not arrive in time",
+            Refusal::Upstream(UpstreamFailure::UploadBroken) => "the request body broke off",
         }
     }
 

@@ -19,7 +19,7 @@ const DISCARD_MAX: u64 = 64 * 1024;
 const DISCARD_TIME: Duration = Duration::from_secs(5);
 
 /// Makes sure that the rest of `body` cannot be taken for the next request.
-pub fn settle(body: Incoming, deadline: &RequestDeadline, headers: &HeaderMap, response: &mut Response<Body>) {
+pub fn finish(body: Incoming, deadline: &RequestDeadline, headers: &HeaderMap, response: &mut Response<Body>) {
     if body.is_end_stream() {
         return;
     }

@@ -11,7 +11,7 @@ use http::{HeaderMap, Method, Version};
 use crate::config::Strictness;
 use crate::http::downstream::canonical::{self, Authority};
 use crate::http::downstream::reject::{Judge, Reject};
-use crate::http::fields::{Fields, Known};
+use crate::http::fields::{Fields, KnownField};
 
 /// What the gate found out. Holds its own references into the head, so the parts may be changed
 /// and moved afterwards; no text is copied unless it had to be rewritten.
@@ -81,10 +81,10 @@ pub fn admit(parts: &Parts, fields: Fields, strictness: Strictness, last: &LastH
     if parts.method == Method::CONNECT {
         return Err(Reject::Connect);
     }
-    if fields.has_any(&[Known::ContentLength, Known::TransferEncoding]) {
+    if fields.has_any(&[KnownField::ContentLength, KnownField::TransferEncoding]) {
         framing(parts)?;
     }
-    let expects = fields.has(Known::Expect);
+    let expects = fields.has(KnownField::Expect);
     if expects
         && parts.headers.get_all(EXPECT).iter().any(|value| !value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
     {

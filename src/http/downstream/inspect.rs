@@ -12,17 +12,17 @@ use crate::http::downstream::reject::Reject;
 /// two about bodies, so both agree on where each accepted request ends.
 #[derive(Debug)]
 pub struct Inspector {
-    state: State,
+    state: InspectState,
     /// The start of a line whose end has not arrived.
     line: Vec<u8>,
-    head: Head,
+    head: InspectedHead,
     /// Of each whole head not yet asked about, oldest first: its fault.
     verdicts: VecDeque<Option<Reject>>,
     max_line: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum InspectState {
     Head,
     Body {
         left: u64,
@@ -38,7 +38,7 @@ enum State {
 }
 
 #[derive(Debug, Default)]
-struct Head {
+struct InspectedHead {
     lines: usize,
     length: Option<u64>,
     lengths: usize,
@@ -49,7 +49,13 @@ struct Head {
 impl Inspector {
     /// `max_line` bounds what is kept of an unfinished line; the parser refuses longer heads.
     pub fn new(max_line: usize) -> Inspector {
-        Inspector { state: State::Head, line: Vec::new(), head: Head::default(), verdicts: VecDeque::new(), max_line }
+        Inspector {
+            state: InspectState::Head,
+            line: Vec::new(),
+            head: InspectedHead::default(),
+            verdicts: VecDeque::new(),
+            max_line,
+        }
     }
 
     /// The fault of the next head in the order of arrival; `None` if it has none.
@@ -61,15 +67,21 @@ impl Inspector {
     pub fn feed(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             bytes = match self.state {
-                State::Over => return,
-                State::Body { left } => self.skip(bytes, left, |left| State::Body { left }, State::Head),
-                State::Chunk { left } => self.skip(bytes, left, |left| State::Chunk { left }, State::ChunkEnd),
-                State::Head | State::ChunkSize | State::ChunkEnd | State::Trailers => self.take_line(bytes),
+                InspectState::Over => return,
+                InspectState::Body { left } => {
+                    self.skip(bytes, left, |left| InspectState::Body { left }, InspectState::Head)
+                }
+                InspectState::Chunk { left } => {
+                    self.skip(bytes, left, |left| InspectState::Chunk { left }, InspectState::ChunkEnd)
+                }
+                InspectState::Head | InspectState::ChunkSize | InspectState::ChunkEnd | InspectState::Trailers => {
+                    self.take_line(bytes)
+                }
             };
         }
     }
 
-    fn skip<'a>(&mut self, bytes: &'a [u8], left: u64, more: fn(u64) -> State, then: State) -> &'a [u8] {
+    fn skip<'a>(&mut self, bytes: &'a [u8], left: u64, more: fn(u64) -> InspectState, then: InspectState) -> &'a [u8] {
         let here = usize::try_from(left).map_or(bytes.len(), |left| left.min(bytes.len()));
         let left = left - here as u64;
         self.state = if left > 0 { more(left) } else { then };
@@ -79,7 +91,7 @@ impl Inspector {
     fn take_line<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         let Some(end) = memchr(b'\n', bytes) else {
             if self.line.len() + bytes.len() > self.max_line {
-                self.state = State::Over;
+                self.state = InspectState::Over;
             } else {
                 self.line.extend_from_slice(bytes);
             }
@@ -103,19 +115,19 @@ impl Inspector {
             None => (line, true),
         };
         match self.state {
-            State::Head => self.head_line(text, bare),
-            State::ChunkSize => {
+            InspectState::Head => self.head_line(text, bare),
+            InspectState::ChunkSize => {
                 let digits = text.iter().position(|byte| !byte.is_ascii_hexdigit()).unwrap_or(text.len());
                 let size = str::from_utf8(&text[..digits]).ok().and_then(|hex| u64::from_str_radix(hex, 16).ok());
                 self.state = match size {
-                    Some(0) => State::Trailers,
-                    Some(left) => State::Chunk { left },
-                    None => State::Over,
+                    Some(0) => InspectState::Trailers,
+                    Some(left) => InspectState::Chunk { left },
+                    None => InspectState::Over,
                 };
             }
-            State::ChunkEnd => self.state = State::ChunkSize,
-            State::Trailers if text.is_empty() => self.state = State::Head,
-            State::Trailers | State::Body { .. } | State::Chunk { .. } | State::Over => {}
+            InspectState::ChunkEnd => self.state = InspectState::ChunkSize,
+            InspectState::Trailers if text.is_empty() => self.state = InspectState::Head,
+            InspectState::Trailers | InspectState::Body { .. } | InspectState::Chunk { .. } | InspectState::Over => {}
         }
     }
 
@@ -152,7 +164,7 @@ impl Inspector {
     }
 
     fn end_of_head(&mut self) {
-        let Head { length, lengths, chunked, mut fault, .. } = std::mem::take(&mut self.head);
+        let InspectedHead { length, lengths, chunked, mut fault, .. } = std::mem::take(&mut self.head);
         if lengths > 1 {
             fault.get_or_insert(Reject::ContentLength);
         }
@@ -161,10 +173,10 @@ impl Inspector {
         }
         self.verdicts.push_back(fault);
         self.state = match (fault, chunked, length) {
-            (Some(_), _, _) => State::Over,
-            (None, true, _) => State::ChunkSize,
-            (None, false, Some(left)) if left > 0 => State::Body { left },
-            (None, false, _) => State::Head,
+            (Some(_), _, _) => InspectState::Over,
+            (None, true, _) => InspectState::ChunkSize,
+            (None, false, Some(left)) if left > 0 => InspectState::Body { left },
+            (None, false, _) => InspectState::Head,
         };
     }
 }

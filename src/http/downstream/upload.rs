@@ -22,12 +22,12 @@ const DISCARD_TIME: Duration = Duration::from_secs(5);
 /// A client's body with its deadline and cap.
 pub struct Upload {
     body: Incoming,
-    progress: Rc<Progress>,
+    progress: Rc<UploadProgress>,
     max_bytes: u64,
 }
 
 /// How far an upload is, and whom it waits for: that sets the deadline of its request.
-pub struct Progress {
+pub struct UploadProgress {
     deadline: RequestDeadline,
     timeouts: Timeouts,
     state: Cell<UploadState>,
@@ -86,7 +86,7 @@ impl fmt::Display for UploadError {
 
 impl std::error::Error for UploadError {}
 
-impl Progress {
+impl UploadProgress {
     pub fn state(&self) -> UploadState {
         self.state.get()
     }
@@ -166,7 +166,7 @@ impl Progress {
 
 impl Upload {
     pub fn new(body: Incoming, deadline: RequestDeadline, timeouts: &Timeouts, max_bytes: u64) -> Upload {
-        let progress = Rc::new(Progress {
+        let progress = Rc::new(UploadProgress {
             timeouts: timeouts.clone(),
             state: Cell::default(),
             stage: Cell::new(Stage::Asking),
@@ -179,11 +179,11 @@ impl Upload {
         Upload { body, progress, max_bytes }
     }
 
-    pub fn progress(&self) -> &Progress {
+    pub fn progress(&self) -> &UploadProgress {
         &self.progress
     }
 
-    pub fn share_progress(&self) -> Rc<Progress> {
+    pub fn share_progress(&self) -> Rc<UploadProgress> {
         self.progress.clone()
     }
 

@@ -14,7 +14,7 @@ use crate::upstream::{Origin, Scheme};
 const READ_MIN: usize = 8 * 1024;
 const READ_MAX: usize = 64 * 1024;
 
-pub struct Connection {
+pub struct UpstreamConnection {
     stream: TcpStream,
     /// Received and not used yet.
     pub received: BytesMut,
@@ -22,17 +22,17 @@ pub struct Connection {
     room: usize,
 }
 
-impl Connection {
+impl UpstreamConnection {
     /// Connects to a server of `origin`, and looks its name up before.
     ///
     /// # Errors
     /// What the system says.
-    pub async fn open(origin: &Origin) -> io::Result<Connection> {
+    pub async fn open(origin: &Origin) -> io::Result<UpstreamConnection> {
         let stream = match origin.scheme {
             Scheme::Http => TcpStream::connect(&origin.authority).await?,
         };
         stream.set_nodelay(true)?;
-        Ok(Connection { stream, received: BytesMut::new(), room: READ_MIN })
+        Ok(UpstreamConnection { stream, received: BytesMut::new(), room: READ_MIN })
     }
 
     /// Nothing came after the last answer, not even the end.

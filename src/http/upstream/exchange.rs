@@ -15,9 +15,9 @@ use http_body::{Frame, SizeHint};
 use tokio::time::timeout;
 
 use super::h1::body::{Decoder, Piece};
-use super::h1::{Fault, HeadReader};
-use super::pool::Lease;
-use super::sender::{End, Sender};
+use super::h1::{HeadReader, ProtocolFault};
+use super::pool::PooledConnection;
+use super::sender::{SendEnd, Sender};
 use crate::http::downstream::upload::Upload;
 
 /// Bytes of an answer that are read for nobody. A server with more to send notices that the connection
@@ -26,7 +26,7 @@ const DISCARD_MAX: usize = 1024 * 1024;
 
 pub struct Exchange {
     /// `None` once another request may have the connection, or it is of no more use.
-    lease: Option<Lease>,
+    lease: Option<PooledConnection>,
     sender: Sender,
     method: Method,
     reader: HeadReader,
@@ -34,11 +34,11 @@ pub struct Exchange {
     body: Decoder,
     /// The upstream keeps the connection.
     keep_alive: bool,
-    state: State,
+    state: ExchangeState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ExchangeState {
     Asked,
     /// The head has arrived.
     Answering,
@@ -53,7 +53,7 @@ pub enum Trouble {
     Upload,
     /// The connection ended before the first byte of an answer.
     Closed,
-    Fault(Fault),
+    Fault(ProtocolFault),
 }
 
 impl fmt::Display for Trouble {
@@ -67,7 +67,7 @@ impl fmt::Display for Trouble {
 }
 
 impl Exchange {
-    pub fn new(lease: Lease, sender: Sender, method: Method) -> Exchange {
+    pub fn new(lease: PooledConnection, sender: Sender, method: Method) -> Exchange {
         Exchange {
             lease: Some(lease),
             sender,
@@ -75,7 +75,7 @@ impl Exchange {
             reader: HeadReader::default(),
             body: Decoder::Length(0),
             keep_alive: false,
-            state: State::Asked,
+            state: ExchangeState::Asked,
         }
     }
 
@@ -89,14 +89,14 @@ impl Exchange {
     pub fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<()>, Trouble>> {
         let Some(lease) = &mut self.lease else { return Poll::Ready(Err(Trouble::Closed)) };
         let connection = &mut lease.connection;
-        if let Poll::Ready(End::Upload) = self.sender.poll(connection, cx) {
+        if let Poll::Ready(SendEnd::Upload) = self.sender.poll(connection, cx) {
             return Poll::Ready(Err(Trouble::Upload));
         }
         loop {
             match self.reader.read(&mut connection.received, &self.method) {
                 Ok(None) => {}
                 Ok(Some(head)) => {
-                    (self.body, self.keep_alive, self.state) = (head.body, head.keep_alive, State::Answering);
+                    (self.body, self.keep_alive, self.state) = (head.body, head.keep_alive, ExchangeState::Answering);
                     return Poll::Ready(Ok(head.response));
                 }
                 Err(fault) => return Poll::Ready(Err(Trouble::Fault(fault))),
@@ -104,7 +104,7 @@ impl Exchange {
             let Ok(1..) = ready!(connection.poll_receive(cx)) else {
                 let trouble = match self.reader.is_idle() && connection.received.is_empty() {
                     true => Trouble::Closed,
-                    false => Trouble::Fault(Fault::Cut),
+                    false => Trouble::Fault(ProtocolFault::Cut),
                 };
                 return Poll::Ready(Err(trouble));
             };
@@ -122,7 +122,7 @@ impl Exchange {
     }
 
     /// Reads the body of the answer.
-    pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
+    pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ProtocolFault>>> {
         let mut ended = false;
         loop {
             let Some(lease) = &mut self.lease else { return Poll::Ready(None) };
@@ -145,21 +145,21 @@ impl Exchange {
                 Ok(Piece::More) => match ready!(connection.poll_receive(cx)) {
                     Ok(0) => ended = true,
                     Ok(_) => {}
-                    Err(_) => return self.fail(Fault::Cut),
+                    Err(_) => return self.fail(ProtocolFault::Cut),
                 },
                 Err(fault) => return self.fail(fault),
             }
         }
     }
 
-    fn fail(&mut self, fault: Fault) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
+    fn fail(&mut self, fault: ProtocolFault) -> Poll<Option<Result<Frame<Bytes>, ProtocolFault>>> {
         self.lease = None;
         self.sender.give_up();
         Poll::Ready(Some(Err(fault)))
     }
 
     pub fn is_answered(&self) -> bool {
-        self.state == State::Answered
+        self.state == ExchangeState::Answered
     }
 
     pub fn size_hint(&self) -> SizeHint {
@@ -168,19 +168,19 @@ impl Exchange {
 
     /// The request has been sent to its last byte.
     pub fn is_sent(&self) -> bool {
-        self.sender.end() == Some(End::Done)
+        self.sender.end() == Some(SendEnd::Done)
     }
 
     /// The answer is whole: the connection is free, unless the request is still being sent.
     fn answered(&mut self) {
-        self.state = State::Answered;
+        self.state = ExchangeState::Answered;
         self.release();
     }
 
     fn release(&mut self) {
         match self.sender.end() {
             None => {}
-            Some(End::Done) if self.keep_alive && self.is_answered() => {
+            Some(SendEnd::Done) if self.keep_alive && self.is_answered() => {
                 if let Some(lease) = self.lease.take() {
                     lease.release();
                 }
@@ -206,7 +206,7 @@ impl Exchange {
     /// The client has left: what is missing of its request will not come.
     fn poll_abandon(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match &mut self.lease {
-            Some(lease) if self.sender.end() != Some(End::Done) => {
+            Some(lease) if self.sender.end() != Some(SendEnd::Done) => {
                 self.sender.give_up();
                 lease.connection.poll_finish(cx)
             }
@@ -223,7 +223,7 @@ impl Exchange {
 /// Waits for the answer and reads it for nobody, within bounds.
 pub async fn discard(exchange: Rc<RefCell<Exchange>>, response: Duration, stream: Duration) {
     poll_fn(|cx| exchange.borrow_mut().poll_abandon(cx)).await;
-    let asked = exchange.borrow().state == State::Asked;
+    let asked = exchange.borrow().state == ExchangeState::Asked;
     if asked {
         let head = timeout(response, poll_fn(|cx| exchange.borrow_mut().poll_head(cx))).await;
         if !matches!(head, Ok(Ok(_))) {

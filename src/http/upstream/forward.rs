@@ -12,7 +12,7 @@ use http::{HeaderName, Method, Response};
 use tokio::task::spawn_local;
 
 use crate::http::answer::body::Body;
-use crate::http::answer::problem::Failure;
+use crate::http::answer::problem::UpstreamFailure;
 use crate::http::deadline::{Awaited, RequestDeadline};
 use crate::http::downstream::upload::{Upload, UploadState};
 use crate::http::headers;
@@ -44,14 +44,14 @@ pub async fn forward(
     deadline: &RequestDeadline,
     timeouts: &Timeouts,
     mut outgoing: Outgoing,
-) -> Result<Response<Body>, Failure> {
+) -> Result<Response<Body>, UpstreamFailure> {
     let progress = outgoing.upload.as_ref().map(Upload::share_progress);
     // In a box: few requests are sent again, and all would keep room for it.
     let mut sender: Option<Box<Sender>> = None;
     loop {
         let Ok(lease) = servers.acquire(timeouts.connect, sender.is_some()).await else {
             servers.outcomes.connect_error.inc();
-            return Err(Failure::Connect);
+            return Err(UpstreamFailure::Connect);
         };
         let host = &lease.server().host;
         let next = match sender.take() {
@@ -67,7 +67,7 @@ pub async fn forward(
             deadline.arm(Awaited::Response, timeouts.response);
         }
         let reused = lease.reused;
-        let asked = Asked::new(Exchange::new(lease, next, outgoing.method.clone()), &outgoing.linger, timeouts);
+        let asked = ServerAttempt::new(Exchange::new(lease, next, outgoing.method.clone()), &outgoing.linger, timeouts);
         let outcome = deadline.within(poll_fn(|cx| asked.exchange.borrow_mut().poll_head(cx))).await;
         let trouble = match outcome {
             Ok(Ok(response)) => {
@@ -79,17 +79,17 @@ pub async fn forward(
             }
             Ok(Err(trouble)) => trouble,
             // The client's slowness says nothing of the upstream.
-            Err(Awaited::Upload) => return Err(Failure::UploadTimeout),
+            Err(Awaited::Upload) => return Err(UpstreamFailure::UploadTimeout),
             Err(_) => {
                 servers.outcomes.timeout.inc();
                 asked.end();
-                return Err(Failure::Timeout);
+                return Err(UpstreamFailure::Timeout);
             }
         };
         deadline.disarm();
         match (trouble, progress.as_ref().map(|progress| progress.state())) {
-            (Trouble::Upload, Some(UploadState::TooLarge)) => return Err(Failure::TooLarge),
-            (Trouble::Upload, _) => return Err(Failure::UploadBroken),
+            (Trouble::Upload, Some(UploadState::TooLarge)) => return Err(UpstreamFailure::TooLarge),
+            (Trouble::Upload, _) => return Err(UpstreamFailure::UploadBroken),
             (Trouble::Closed, _) if reused => sender = asked.again(outgoing.method.is_idempotent()).map(Box::new),
             (trouble, _) => {
                 tracing::debug!(upstream = servers.name, %trouble, "an upstream did not answer");
@@ -98,7 +98,7 @@ pub async fn forward(
         }
         if sender.is_none() {
             servers.outcomes.broken.inc();
-            return Err(Failure::Broken);
+            return Err(UpstreamFailure::Broken);
         }
         servers.outcomes.retried_stale.inc();
     }
@@ -133,15 +133,15 @@ impl Outgoing {
 
 /// A request under way to the head of its answer. When it is dropped the client has left, or did not
 /// send its request to the end.
-struct Asked {
+struct ServerAttempt {
     exchange: Rc<RefCell<Exchange>>,
     /// With the time at which the answer has to begin.
     linger: Option<(Linger, Instant)>,
 }
 
-impl Asked {
-    fn new(exchange: Exchange, linger: &Option<Linger>, timeouts: &Timeouts) -> Asked {
-        Asked {
+impl ServerAttempt {
+    fn new(exchange: Exchange, linger: &Option<Linger>, timeouts: &Timeouts) -> ServerAttempt {
+        ServerAttempt {
             exchange: Rc::new(RefCell::new(exchange)),
             linger: linger.clone().map(|linger| (linger, Instant::now() + timeouts.response)),
         }
@@ -178,7 +178,7 @@ impl Asked {
     }
 }
 
-impl Drop for Asked {
+impl Drop for ServerAttempt {
     fn drop(&mut self) {
         if let Some((linger, due)) = self.linger.take() {
             let left = due.saturating_duration_since(Instant::now());

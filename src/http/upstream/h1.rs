@@ -26,7 +26,7 @@ const OWN_FIELDS: usize = 4;
 
 /// What an upstream did that ends the exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum ProtocolFault {
     /// Not the head of an HTTP/1 answer.
     Head,
     HeadTooLarge,
@@ -44,22 +44,22 @@ pub enum Fault {
     Cut,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for ProtocolFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Fault::Head => "no head of an HTTP/1 answer",
-            Fault::HeadTooLarge => "a head of too many bytes or fields",
-            Fault::Length => "a Content-Length that is no single number",
-            Fault::Coding => "a Transfer-Encoding that cannot be followed",
-            Fault::Switch => "another protocol without being asked",
-            Fault::Interim => "too many interim answers",
-            Fault::Chunk => "broken chunks",
-            Fault::Cut => "the end of the connection before that of the answer",
+            ProtocolFault::Head => "no head of an HTTP/1 answer",
+            ProtocolFault::HeadTooLarge => "a head of too many bytes or fields",
+            ProtocolFault::Length => "a Content-Length that is no single number",
+            ProtocolFault::Coding => "a Transfer-Encoding that cannot be followed",
+            ProtocolFault::Switch => "another protocol without being asked",
+            ProtocolFault::Interim => "too many interim answers",
+            ProtocolFault::Chunk => "broken chunks",
+            ProtocolFault::Cut => "the end of the connection before that of the answer",
         })
     }
 }
 
-impl std::error::Error for Fault {}
+impl std::error::Error for ProtocolFault {}
 
 /// The head of a final answer.
 #[derive(Debug)]
@@ -85,15 +85,15 @@ impl HeadReader {
     ///
     /// # Errors
     /// What no answer of HTTP/1 has; the connection is of no use then.
-    pub fn read(&mut self, received: &mut BytesMut, method: &Method) -> Result<Option<Head>, Fault> {
+    pub fn read(&mut self, received: &mut BytesMut, method: &Method) -> Result<Option<Head>, ProtocolFault> {
         loop {
             // A head that comes in many pieces is parsed once more only when its end is there.
             if self.scanned > 0 && !self.ends(received) {
-                return if received.len() > HEAD_MAX { Err(Fault::HeadTooLarge) } else { Ok(None) };
+                return if received.len() > HEAD_MAX { Err(ProtocolFault::HeadTooLarge) } else { Ok(None) };
             }
             let Some((length, head)) = parse(received, method)? else {
                 if received.len() > HEAD_MAX {
-                    return Err(Fault::HeadTooLarge);
+                    return Err(ProtocolFault::HeadTooLarge);
                 }
                 self.scanned = received.len();
                 return Ok(None);
@@ -102,11 +102,11 @@ impl HeadReader {
             self.scanned = 0;
             match head.response.status() {
                 // No request of ours asks for it.
-                StatusCode::SWITCHING_PROTOCOLS => return Err(Fault::Switch),
+                StatusCode::SWITCHING_PROTOCOLS => return Err(ProtocolFault::Switch),
                 status if status.is_informational() => {
                     self.interims += 1;
                     if self.interims > INTERIM_MAX {
-                        return Err(Fault::Interim);
+                        return Err(ProtocolFault::Interim);
                     }
                 }
                 _ => return Ok(Some(head)),
@@ -131,7 +131,7 @@ impl HeadReader {
 }
 
 /// The head that `received` begins with, and its length.
-fn parse(received: &[u8], method: &Method) -> Result<Option<(usize, Head)>, Fault> {
+fn parse(received: &[u8], method: &Method) -> Result<Option<(usize, Head)>, ProtocolFault> {
     if received.is_empty() {
         return Ok(None);
     }
@@ -140,26 +140,28 @@ fn parse(received: &[u8], method: &Method) -> Result<Option<(usize, Head)>, Faul
     let outcome = ParserConfig::default().parse_response_with_uninit_headers(&mut parsed, received, &mut fields);
     let length = match outcome {
         Ok(httparse::Status::Complete(length)) if length <= HEAD_MAX => length,
-        Ok(httparse::Status::Complete(_)) | Err(httparse::Error::TooManyHeaders) => return Err(Fault::HeadTooLarge),
+        Ok(httparse::Status::Complete(_)) | Err(httparse::Error::TooManyHeaders) => {
+            return Err(ProtocolFault::HeadTooLarge);
+        }
         Ok(httparse::Status::Partial) => return Ok(None),
-        Err(_) => return Err(Fault::Head),
+        Err(_) => return Err(ProtocolFault::Head),
     };
-    let status = parsed.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or(Fault::Head)?;
+    let status = parsed.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or(ProtocolFault::Head)?;
     let old = parsed.version == Some(0);
 
     let mut response = Response::new(());
     *response.status_mut() = status;
     if let Some(reason) = parsed.reason.filter(|reason| Some(*reason) != status.canonical_reason()) {
-        let reason = ReasonPhrase::try_from(reason.as_bytes()).map_err(|_| Fault::Head)?;
+        let reason = ReasonPhrase::try_from(reason.as_bytes()).map_err(|_| ProtocolFault::Head)?;
         response.extensions_mut().insert(reason);
     }
     // A copy: a slice of the buffer would keep all of it for as long as one field lives.
     let head = Bytes::copy_from_slice(&received[..length]);
     let headers = response.headers_mut();
     headers.reserve(parsed.headers.len() + OWN_FIELDS);
-    let (mut said, mut body) = (Connection::default(), Length::default());
+    let (mut said, mut body) = (ConnectionField::default(), Length::default());
     for field in parsed.headers.iter() {
-        let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| Fault::Head)?;
+        let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| ProtocolFault::Head)?;
         if name == CONTENT_LENGTH {
             body.length(field.value)?;
         } else if name == TRANSFER_ENCODING {
@@ -169,7 +171,7 @@ fn parse(received: &[u8], method: &Method) -> Result<Option<(usize, Head)>, Faul
         }
         let start = field.value.as_ptr() as usize - received.as_ptr() as usize;
         let value = HeaderValue::from_maybe_shared(head.slice(start..start + field.value.len()));
-        headers.append(name, value.map_err(|_| Fault::Head)?);
+        headers.append(name, value.map_err(|_| ProtocolFault::Head)?);
     }
     let body = body.of_answer(status, method)?;
     let keep_alive = said.keeps(old) && !matches!(body, Decoder::Close);
@@ -178,12 +180,12 @@ fn parse(received: &[u8], method: &Method) -> Result<Option<(usize, Head)>, Faul
 
 /// What the `Connection` fields say of whether it lives on.
 #[derive(Default)]
-struct Connection {
+struct ConnectionField {
     close: bool,
     keep_alive: bool,
 }
 
-impl Connection {
+impl ConnectionField {
     /// Notes what a line says; true when that is all it says.
     fn takes(&mut self, line: &[u8]) -> bool {
         let mut all = true;
@@ -212,31 +214,31 @@ struct Length {
 }
 
 impl Length {
-    fn length(&mut self, value: &[u8]) -> Result<(), Fault> {
+    fn length(&mut self, value: &[u8]) -> Result<(), ProtocolFault> {
         let number = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
         let length = str::from_utf8(value).ok().filter(|_| number).and_then(|digits| digits.parse().ok());
         // Even equal ones are two: who reads on may take the other.
         match (length, self.length) {
             (Some(length), None) => self.length = Some(length),
-            _ => return Err(Fault::Length),
+            _ => return Err(ProtocolFault::Length),
         }
         Ok(())
     }
 
-    fn coding(&mut self, value: &[u8], old: bool) -> Result<(), Fault> {
+    fn coding(&mut self, value: &[u8], old: bool) -> Result<(), ProtocolFault> {
         if self.chunked || old || !value.eq_ignore_ascii_case(b"chunked") {
-            return Err(Fault::Coding);
+            return Err(ProtocolFault::Coding);
         }
         self.chunked = true;
         Ok(())
     }
 
-    fn of_answer(&self, status: StatusCode, method: &Method) -> Result<Decoder, Fault> {
+    fn of_answer(&self, status: StatusCode, method: &Method) -> Result<Decoder, ProtocolFault> {
         let none = method == Method::HEAD
             || status.is_informational()
             || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
         match (self.chunked, self.length) {
-            (true, Some(_)) => Err(Fault::Coding),
+            (true, Some(_)) => Err(ProtocolFault::Coding),
             _ if none => Ok(Decoder::Length(0)),
             (true, None) => Ok(Decoder::chunked()),
             (false, Some(length)) => Ok(Decoder::Length(length)),

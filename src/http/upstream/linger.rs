@@ -10,20 +10,20 @@ use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep_until};
 
 use crate::http::context::Client;
-use crate::limit::held::Leases;
+use crate::limit::held::HeldLeases;
 use crate::route::Timeouts;
 
 /// What an exchange needs to go on without its client.
 #[derive(Clone)]
 pub struct Linger {
     client: Rc<Client>,
-    leases: Rc<Leases>,
+    leases: Rc<HeldLeases>,
     /// The longest pause of an answer.
     pub stream: Duration,
 }
 
 impl Linger {
-    pub fn new(client: &Rc<Client>, leases: Rc<Leases>, timeouts: &Timeouts) -> Linger {
+    pub fn new(client: &Rc<Client>, leases: Rc<HeldLeases>, timeouts: &Timeouts) -> Linger {
         Linger { client: client.clone(), leases, stream: timeouts.stream }
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use http::HeaderValue;
 use tokio::time::timeout;
 
-use super::connect::Connection;
+use super::connect::UpstreamConnection;
 use crate::metrics::{Counter, Metrics};
 use crate::upstream::balance::Balancer;
 use crate::upstream::{Origin, Upstream};
@@ -36,7 +36,7 @@ pub struct Pools {
 pub struct Servers {
     pub name: String,
     pub list: Vec<Rc<ServerPool>>,
-    pub outcomes: Outcomes,
+    pub outcomes: OutcomeCounters,
     /// Idle connections kept per server and worker.
     max_idle: usize,
     balancer: Balancer,
@@ -44,7 +44,7 @@ pub struct Servers {
 }
 
 /// Counters of one upstream, by what became of a request sent to it.
-pub struct Outcomes {
+pub struct OutcomeCounters {
     pub ok: Counter,
     pub connect_error: Counter,
     pub timeout: Counter,
@@ -64,14 +64,14 @@ pub struct ServerPool {
 }
 
 struct Idle {
-    connection: Connection,
+    connection: UpstreamConnection,
     since_ms: u64,
     born_ms: u64,
 }
 
 /// A connection in use by one request.
-pub struct Lease {
-    pub connection: Connection,
+pub struct PooledConnection {
+    pub connection: UpstreamConnection,
     /// It served a request before, so the server may be closing it right now.
     pub reused: bool,
     born_ms: u64,
@@ -92,7 +92,7 @@ impl Pools {
         Servers {
             name: upstream.name.clone(),
             list: list.collect(),
-            outcomes: Outcomes::new(&upstream.name, metrics),
+            outcomes: OutcomeCounters::new(&upstream.name, metrics),
             max_idle: upstream.max_idle.unwrap_or(usize::MAX),
             balancer: Balancer::new(upstream.balance, &upstream.servers),
             random: Cell::new(rand::random::<u64>() | 1),
@@ -114,7 +114,7 @@ impl Servers {
     ///
     /// # Errors
     /// When no server accepted one.
-    pub async fn acquire(&self, connect: Duration, fresh: bool) -> io::Result<Lease> {
+    pub async fn acquire(&self, connect: Duration, fresh: bool) -> io::Result<PooledConnection> {
         let server = self.pick();
         let idle = if fresh { None } else { server.idle(self.max_idle) };
         match idle {
@@ -125,7 +125,7 @@ impl Servers {
     }
 
     /// Connects to `server`, or to others when it does not accept.
-    async fn connect(&self, mut server: &Rc<ServerPool>, limit: Duration, fresh: bool) -> io::Result<Lease> {
+    async fn connect(&self, mut server: &Rc<ServerPool>, limit: Duration, fresh: bool) -> io::Result<PooledConnection> {
         let mut attempt = 1;
         loop {
             match server.connect(limit, self.max_idle).await {
@@ -162,9 +162,9 @@ impl Servers {
     }
 }
 
-impl Outcomes {
-    fn new(upstream: &str, metrics: &Metrics) -> Outcomes {
-        Outcomes {
+impl OutcomeCounters {
+    fn new(upstream: &str, metrics: &Metrics) -> OutcomeCounters {
+        OutcomeCounters {
             ok: metrics.upstream_requests(upstream, "ok"),
             connect_error: metrics.upstream_requests(upstream, "connect_error"),
             timeout: metrics.upstream_requests(upstream, "timeout"),
@@ -192,7 +192,7 @@ impl ServerPool {
     }
 
     /// An idle connection, if there is one.
-    fn idle(self: &Rc<ServerPool>, max_idle: usize) -> Option<Lease> {
+    fn idle(self: &Rc<ServerPool>, max_idle: usize) -> Option<PooledConnection> {
         loop {
             let Idle { connection, born_ms, .. } = self.idle.borrow_mut().pop()?;
             if connection.is_quiet() {
@@ -202,8 +202,8 @@ impl ServerPool {
     }
 
     /// A new connection, name look-up included, within `limit`.
-    async fn connect(self: &Rc<ServerPool>, limit: Duration, max_idle: usize) -> io::Result<Lease> {
-        let opened = timeout(limit, Connection::open(&self.origin)).await;
+    async fn connect(self: &Rc<ServerPool>, limit: Duration, max_idle: usize) -> io::Result<PooledConnection> {
+        let opened = timeout(limit, UpstreamConnection::open(&self.origin)).await;
         match opened.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(connection) => {
                 self.avoid_until_ms.set(0);
@@ -217,20 +217,26 @@ impl ServerPool {
         }
     }
 
-    fn lease(self: &Rc<ServerPool>, connection: Connection, reused: bool, born_ms: u64, max_idle: usize) -> Lease {
+    fn lease(
+        self: &Rc<ServerPool>,
+        connection: UpstreamConnection,
+        reused: bool,
+        born_ms: u64,
+        max_idle: usize,
+    ) -> PooledConnection {
         self.in_flight.set(self.in_flight.get() + 1);
-        Lease { connection, reused, born_ms, max_idle, load: Load(self.clone()) }
+        PooledConnection { connection, reused, born_ms, max_idle, load: Load(self.clone()) }
     }
 }
 
-impl Lease {
+impl PooledConnection {
     pub fn server(&self) -> &ServerPool {
         &self.load.0
     }
 
     /// Keeps the connection for another request: the exchange ended cleanly on both sides.
     pub fn release(self) {
-        let Lease { mut connection, born_ms, max_idle, load, .. } = self;
+        let PooledConnection { mut connection, born_ms, max_idle, load, .. } = self;
         let now_ms = load.0.now_ms.get();
         let mut idle = load.0.idle.borrow_mut();
         if idle.len() < max_idle && now_ms < born_ms + AGE_MS && connection.received.is_empty() {

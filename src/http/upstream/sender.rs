@@ -7,9 +7,9 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName};
 
-use super::connect::Connection;
+use super::connect::UpstreamConnection;
 use super::h1::request::write_field;
-use crate::http::downstream::upload::{Progress, Upload};
+use crate::http::downstream::upload::{Upload, UploadProgress};
 
 /// Bytes gathered into one write; larger pieces of a body are sent as they came.
 const GATHER_MAX: usize = 16 * 1024;
@@ -33,12 +33,12 @@ pub struct Sender {
     complete: bool,
     /// The connection has taken something, so the upstream may have seen it.
     begun: bool,
-    end: Option<End>,
+    end: Option<SendEnd>,
 }
 
 /// Why nothing more is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum SendEnd {
     /// All of it was.
     Done,
     /// The upstream takes no more. It may have answered before.
@@ -64,7 +64,7 @@ impl Sender {
         }
     }
 
-    pub fn end(&self) -> Option<End> {
+    pub fn end(&self) -> Option<SendEnd> {
         self.end
     }
 
@@ -72,10 +72,10 @@ impl Sender {
     /// `idempotent`, it may act twice. A body that has left is gone.
     pub fn again(&mut self, idempotent: bool) -> Option<Sender> {
         let safe = !self.begun || (idempotent && self.upload.is_none());
-        if !safe || self.end == Some(End::Upload) {
+        if !safe || self.end == Some(SendEnd::Upload) {
             return None;
         }
-        let left = Sender { end: Some(End::Broken), ..Sender::new(Vec::new(), None, None) };
+        let left = Sender { end: Some(SendEnd::Broken), ..Sender::new(Vec::new(), None, None) };
         Some(Sender { sent: 0, begun: false, end: None, ..std::mem::replace(self, left) })
     }
 
@@ -88,27 +88,27 @@ impl Sender {
 
     /// The rest of the body, which nobody takes any more.
     pub fn give_up(&mut self) -> Option<Upload> {
-        if self.end == Some(End::Done) {
+        if self.end == Some(SendEnd::Done) {
             return None;
         }
-        self.end = Some(End::Broken);
+        self.end = Some(SendEnd::Broken);
         self.upload.take()
     }
 
     /// Sends what is there; ready once nothing more is to be sent.
-    pub fn poll(&mut self, connection: &mut Connection, cx: &mut Context<'_>) -> Poll<End> {
+    pub fn poll(&mut self, connection: &mut UpstreamConnection, cx: &mut Context<'_>) -> Poll<SendEnd> {
         if let Some(end) = self.end {
             return Poll::Ready(end);
         }
         let end = ready!(self.poll_end(connection, cx));
-        if let (End::Done, Some(progress)) = (end, self.progress()) {
+        if let (SendEnd::Done, Some(progress)) = (end, self.progress()) {
             progress.sent();
         }
         self.end = Some(end);
         Poll::Ready(end)
     }
 
-    fn poll_end(&mut self, connection: &mut Connection, cx: &mut Context<'_>) -> Poll<End> {
+    fn poll_end(&mut self, connection: &mut UpstreamConnection, cx: &mut Context<'_>) -> Poll<SendEnd> {
         loop {
             // What the upstream does not take is not asked of the client.
             let gathered = match self.complete || (self.begun && self.is_pending()) {
@@ -117,7 +117,7 @@ impl Sender {
             };
             match self.poll_send(connection, cx) {
                 Poll::Ready(true) => {}
-                Poll::Ready(false) => return Poll::Ready(End::Broken),
+                Poll::Ready(false) => return Poll::Ready(SendEnd::Broken),
                 Poll::Pending => {
                     if let Some(progress) = self.progress() {
                         progress.wait_for_upstream();
@@ -127,14 +127,14 @@ impl Sender {
             }
             match gathered {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(false) => return Poll::Ready(End::Upload),
-                Poll::Ready(true) if self.complete => return Poll::Ready(End::Done),
+                Poll::Ready(false) => return Poll::Ready(SendEnd::Upload),
+                Poll::Ready(true) if self.complete => return Poll::Ready(SendEnd::Done),
                 Poll::Ready(true) => {}
             }
         }
     }
 
-    fn progress(&self) -> Option<&Progress> {
+    fn progress(&self) -> Option<&UploadProgress> {
         self.upload.as_ref().map(Upload::progress)
     }
 
@@ -143,7 +143,7 @@ impl Sender {
     }
 
     /// False when the upstream takes no more.
-    fn poll_send(&mut self, connection: &mut Connection, cx: &mut Context<'_>) -> Poll<bool> {
+    fn poll_send(&mut self, connection: &mut UpstreamConnection, cx: &mut Context<'_>) -> Poll<bool> {
         while self.is_pending() {
             let gathered = self.sent < self.bytes.len();
             let bytes = if gathered { &self.bytes[self.sent..] } else { &self.piece[..] };

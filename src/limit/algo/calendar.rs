@@ -12,33 +12,33 @@ use jiff::civil::{Time, Weekday};
 use jiff::tz::TimeZone;
 
 use super::algorithm::COUNT;
-use super::counted::{LARGEST, Record, Window};
+use super::counted::{LARGEST, Window, WindowRecord};
 use super::dates::Windows;
 pub use super::dates::{Dates, Unit};
 use super::params::{Dated, Field, Given, Misfit, Param, at_most, misfit};
-use super::records::{self, Recorded, State};
+use super::records::{self, Recorded, RecordsState};
 use super::{Algorithm, Number, Policy, Step};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Calendar {
     pub limit: i64,
     dates: Dates,
-    known: Known,
+    known: KnownWindows,
 }
 
 /// The windows asked for last: within one of them the calendar is asked once.
 #[derive(Debug, Default)]
-struct Known(ArcSwapOption<Windows>);
+struct KnownWindows(ArcSwapOption<Windows>);
 
-impl Clone for Known {
-    fn clone(&self) -> Known {
-        Known(ArcSwapOption::new(self.0.load_full()))
+impl Clone for KnownWindows {
+    fn clone(&self) -> KnownWindows {
+        KnownWindows(ArcSwapOption::new(self.0.load_full()))
     }
 }
 
 /// What is known changes no decision.
-impl PartialEq for Known {
-    fn eq(&self, _: &Known) -> bool {
+impl PartialEq for KnownWindows {
+    fn eq(&self, _: &KnownWindows) -> bool {
         true
     }
 }
@@ -49,7 +49,7 @@ const RESETS_AT: Field<Time> = Field::time_of_day("resets_at");
 const WEEK_START: Field<Weekday> = Field::weekday("week_start");
 
 impl Algorithm for Calendar {
-    type State = State<Record>;
+    type State = RecordsState<WindowRecord>;
 
     const LEADING: Param = RATE.param;
     const OTHERS: &'static [Param] = &[ZONE.param, RESETS_AT.param, WEEK_START.param];
@@ -118,58 +118,67 @@ impl Algorithm for Calendar {
     }
 
     fn text(state: &Self::State) -> String {
-        records::text(state, |Record { count, start_ms, length_ms, .. }| format!("{count} {start_ms} {length_ms}"))
+        records::text(state, |WindowRecord { count, start_ms, length_ms, .. }| {
+            format!("{count} {start_ms} {length_ms}")
+        })
     }
 }
 
 impl Recorded for Calendar {
-    type Record = Record;
+    type Record = WindowRecord;
 
     /// What window comes next only its own calendar knows.
     const KEPT_MS: i64 = 0;
 
-    fn owns(&self, record: &Record, now: i64) -> bool {
+    fn owns(&self, record: &WindowRecord, now: i64) -> bool {
         let windows = self.windows(now);
         // Time does not run backwards.
-        let holds = [1, 2].iter().any(|place| *record == Record { count: record.count, ..window(&windows, *place) });
+        let holds =
+            [1, 2].iter().any(|place| *record == WindowRecord { count: record.count, ..window(&windows, *place) });
         holds || ends_at(record, windows[1].start_ms)
     }
 
-    fn decide_one(&self, record: Option<&Record>, now: i64, cost: i64) -> Step<Record> {
+    fn decide_one(&self, record: Option<&WindowRecord>, now: i64, cost: i64) -> Step<WindowRecord> {
         self.window_at(record, now).decide(self.limit, now, cost)
     }
 
-    fn adjust_one(&self, record: Option<&Record>, now: i64, delta: i64, receipt: i64) -> Option<(Record, i64, i64)> {
+    fn adjust_one(
+        &self,
+        record: Option<&WindowRecord>,
+        now: i64,
+        delta: i64,
+        receipt: i64,
+    ) -> Option<(WindowRecord, i64, i64)> {
         self.window_at(record, now).adjust(now, delta, receipt)
     }
 
     /// Counted on the same date or later, or in a window of about the same length. Of a longer one it
     /// is not known what was taken in this.
-    fn adopt(&self, record: &Record, now: i64) -> (Record, i64) {
+    fn adopt(&self, record: &WindowRecord, now: i64) -> (WindowRecord, i64) {
         let current = window(&self.windows(now), 1);
         let known = record.start_ms >= current.start_ms || record.length_ms <= 2 * current.length_ms;
         let count = if known { record.advanced(now).count } else { 0 };
-        (Record { count, ..current }, count)
+        (WindowRecord { count, ..current }, count)
     }
 }
 
-fn ends_at(record: &Record, ms: i64) -> bool {
+fn ends_at(record: &WindowRecord, ms: i64) -> bool {
     record.start_ms + record.length_ms == ms
 }
 
 /// The window at that place, with nothing counted.
-fn window(windows: &Windows, place: usize) -> Record {
+fn window(windows: &Windows, place: usize) -> WindowRecord {
     let start_ms = windows[place].start_ms;
-    Record { count: 0, start_ms, length_ms: windows[place + 1].start_ms - start_ms, first_hit: false }
+    WindowRecord { count: 0, start_ms, length_ms: windows[place + 1].start_ms - start_ms, first_hit: false }
 }
 
 impl Calendar {
     pub fn new(limit: i64, dates: Dates) -> Calendar {
-        Calendar { limit, dates, known: Known::default() }
+        Calendar { limit, dates, known: KnownWindows::default() }
     }
 
     /// `record` is one of the window before, of this one or of the next.
-    fn window_at(&self, record: Option<&Record>, now: i64) -> Window {
+    fn window_at(&self, record: Option<&WindowRecord>, now: i64) -> Window {
         let current = window(&self.windows(now), 1);
         let record = record.filter(|record| !ends_at(record, current.start_ms)).copied().unwrap_or(current);
         Window { record, end: record.start_ms + record.length_ms, mended: false }

@@ -16,12 +16,12 @@ pub struct Concurrency {
 
 /// Boxed, as the states of most keys are a few numbers.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct State(Box<Leases>);
+pub struct LeasesState(Box<LeaseSet>);
 
 /// A lease is held in units of powers of two, one for each bit of what it holds: `tag` and the
 /// number of the bit are the id.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Leases {
+struct LeaseSet {
     /// The longest lease that looked at the others: none is cut to less.
     longest: i64,
     units: Tree<Unit>,
@@ -46,7 +46,7 @@ const IN_FLIGHT: Field<i64> = Field::<i64>::integer("in_flight", 1, ENTRIES_MAX)
 const LEASE: Field<i64> = Field::<i64>::duration("lease", 1000, 3_600_000);
 
 impl Algorithm for Concurrency {
-    type State = State;
+    type State = LeasesState;
 
     const LEADING: Param = IN_FLIGHT.param;
     const OTHERS: &'static [Param] = &[LEASE.param, LINGER.param];
@@ -105,9 +105,9 @@ impl Algorithm for Concurrency {
         format!("in_flight {}", self.in_flight)
     }
 
-    fn decide(&self, state: Option<&State>, now: i64, cost: i64, tag: i64) -> Step<State> {
+    fn decide(&self, state: Option<&LeasesState>, now: i64, cost: i64, tag: i64) -> Step<LeasesState> {
         let Concurrency { in_flight: limit, lease_ms: lease } = *self;
-        let empty = Leases::default();
+        let empty = LeaseSet::default();
         let leases = state.map_or(&empty, |state| &state.0);
         let live = leases.live(now);
         let longest = if live > 0 { leases.longest.max(lease) } else { lease };
@@ -141,9 +141,9 @@ impl Algorithm for Concurrency {
 
     /// The receipt is the tag. Less than 0 releases, 0 renews what is held, or takes one unit anew
     /// if the lease was lost and there is room.
-    fn adjust(&self, state: Option<&State>, now: i64, delta: i64, receipt: i64) -> Option<(State, i64)> {
+    fn adjust(&self, state: Option<&LeasesState>, now: i64, delta: i64, receipt: i64) -> Option<(LeasesState, i64)> {
         let Concurrency { in_flight: limit, lease_ms: lease } = *self;
-        let empty = Leases::default();
+        let empty = LeaseSet::default();
         let leases = state.map_or(&empty, |state| &state.0);
         let live = leases.live(now);
         let longest = if live > 0 { leases.longest.max(lease) } else { lease };
@@ -155,7 +155,7 @@ impl Algorithm for Concurrency {
                 return None;
             }
             if units == live {
-                return Some((State::default(), 1));
+                return Some((LeasesState::default(), 1));
             }
             let until = until.min(now + longest);
             return Some((leases.changed(now, longest, false, receipt, held - units, until), latest - now));
@@ -176,8 +176,8 @@ impl Algorithm for Concurrency {
 
     /// Pairs of id and expiry, that with its bit as one number; in front, as if it were one of them,
     /// the longest lease.
-    fn text(state: &State) -> String {
-        let Leases { longest, units, .. } = &*state.0;
+    fn text(state: &LeasesState) -> String {
+        let LeaseSet { longest, units, .. } = &*state.0;
         if units.sum() == 0 {
             return String::new();
         }
@@ -186,7 +186,7 @@ impl Algorithm for Concurrency {
     }
 }
 
-impl Leases {
+impl LeaseSet {
     fn bits(&self) -> i64 {
         self.units.last().map_or(0, |(bit, ..)| bit + 1)
     }
@@ -249,8 +249,8 @@ impl Leases {
     }
 
     /// With `units` held by `tag` until `expiry`. `anew`: nobody else holds any.
-    fn changed(&self, now: i64, longest: i64, anew: bool, tag: i64, units: i64, expiry: i64) -> State {
-        let mut leases = if anew { Leases::default() } else { self.clone() };
+    fn changed(&self, now: i64, longest: i64, anew: bool, tag: i64, units: i64, expiry: i64) -> LeasesState {
+        let mut leases = if anew { LeaseSet::default() } else { self.clone() };
         leases.longest = longest;
         for bit in 0..leases.bits() {
             leases.mend(bit, now + longest);
@@ -262,7 +262,7 @@ impl Leases {
             leases.put(bit, tag + bit, wanted.then_some(expiry));
             bit += 1;
         }
-        State(Box::new(leases))
+        LeasesState(Box::new(leases))
     }
 
     /// None of the bit later than `far`.

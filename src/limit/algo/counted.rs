@@ -13,7 +13,7 @@ pub const LARGEST: i64 = EXACT - 1 - COST_MAX;
 
 /// `count` units were taken in the window of `length_ms` from `start_ms` on.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Record {
+pub struct WindowRecord {
     pub count: i64,
     pub start_ms: i64,
     pub length_ms: i64,
@@ -23,7 +23,7 @@ pub struct Record {
 
 /// The window that holds now, as a rule sees it.
 pub struct Window {
-    pub record: Record,
+    pub record: WindowRecord,
     /// When it ends.
     pub end: i64,
     /// It has to be stored even after a refusal.
@@ -31,7 +31,7 @@ pub struct Window {
 }
 
 impl Window {
-    pub fn decide(self, limit: i64, now: i64, cost: i64) -> Step<Record> {
+    pub fn decide(self, limit: i64, now: i64, cost: i64) -> Step<WindowRecord> {
         let Window { mut record, end, mended } = self;
         let admitted = cost == 0 || record.count + cost <= limit;
         if admitted {
@@ -54,7 +54,7 @@ impl Window {
     }
 
     /// The receipt is the time of the charge; when its window is over nothing is given back.
-    pub fn adjust(self, now: i64, delta: i64, receipt: i64) -> Option<(Record, i64, i64)> {
+    pub fn adjust(self, now: i64, delta: i64, receipt: i64) -> Option<(WindowRecord, i64, i64)> {
         let Window { mut record, end, .. } = self;
         if delta < 0 && record.counts(-delta, receipt) == 0 {
             return None;
@@ -64,14 +64,14 @@ impl Window {
     }
 }
 
-impl Record {
+impl WindowRecord {
     /// The window that holds now, by the numbers of the record.
-    pub fn advanced(&self, now: i64) -> Record {
+    pub fn advanced(&self, now: i64) -> WindowRecord {
         if now < self.start_ms + self.length_ms {
             return *self;
         }
         let whole = now - (now - self.start_ms) % self.length_ms;
-        Record { count: 0, start_ms: if self.first_hit { now } else { whole }, ..*self }
+        WindowRecord { count: 0, start_ms: if self.first_hit { now } else { whole }, ..*self }
     }
 
     /// How much of a charge of `cost`, made at `charged_ms`, is counted in this window.
@@ -81,14 +81,14 @@ impl Record {
     }
 }
 
-impl records::Record for Record {
+impl records::Record for WindowRecord {
     fn life(&self, now: i64) -> i64 {
         if self.count == 0 { 0 } else { self.start_ms + self.length_ms - now }
     }
 
-    fn charged(&self, now: i64, cost: i64) -> Record {
+    fn charged(&self, now: i64, cost: i64) -> WindowRecord {
         let record = self.advanced(now);
-        Record { count: (record.count + cost).min(MOST), ..record }
+        WindowRecord { count: (record.count + cost).min(MOST), ..record }
     }
 
     #[expect(clippy::cast_precision_loss, reason = "below 2^53")]
@@ -97,8 +97,8 @@ impl records::Record for Record {
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "at most a cost")]
-    fn back(&self, now: i64, units: f64, _charged_ms: i64) -> Record {
+    fn back(&self, now: i64, units: f64, _charged_ms: i64) -> WindowRecord {
         let record = self.advanced(now);
-        Record { count: (record.count - units as i64).max(0), ..record }
+        WindowRecord { count: (record.count - units as i64).max(0), ..record }
     }
 }

@@ -26,7 +26,7 @@ pub enum Unit {
 
 /// It ends where the next one starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
+pub struct DateWindow {
     /// The local date of its start, 20261120; of an hour 20261120140, where the last digit tells
     /// an hour that the clock shows for the second time.
     pub id: i64,
@@ -34,7 +34,7 @@ pub struct Window {
 }
 
 /// Five in a row, the second is the one asked for.
-pub type Windows = [Window; 5];
+pub type Windows = [DateWindow; 5];
 
 impl Unit {
     pub fn name(self) -> &'static str {
@@ -78,11 +78,11 @@ impl Dates {
     fn regular(&self, now_ms: i64) -> Windows {
         let length = self.unit.usual_ms();
         let number = now_ms.div_euclid(length);
-        [-1, 0, 1, 2, 3].map(|step| Window { id: number + step, start_ms: (number + step) * length })
+        [-1, 0, 1, 2, 3].map(|step| DateWindow { id: number + step, start_ms: (number + step) * length })
     }
 
     /// The window that holds `now`, and its end.
-    fn span(&self, now: Timestamp) -> Result<(Window, Timestamp), Error> {
+    fn span(&self, now: Timestamp) -> Result<(DateWindow, Timestamp), Error> {
         if self.unit == Unit::Hour {
             return self.hour(now);
         }
@@ -94,7 +94,7 @@ impl Dates {
             let date = self.first(next.yesterday()?)?;
             let start = self.begin(date)?;
             if start <= now {
-                return Ok((Window { id: number(date), start_ms: start.as_millisecond() }, end));
+                return Ok((DateWindow { id: number(date), start_ms: start.as_millisecond() }, end));
             }
             (next, end) = (date, start);
         }
@@ -135,7 +135,7 @@ impl Dates {
     }
 
     /// A full hour of the local clock, cut where the clock changes.
-    fn hour(&self, now: Timestamp) -> Result<(Window, Timestamp), Error> {
+    fn hour(&self, now: Timestamp) -> Result<(DateWindow, Timestamp), Error> {
         let offset = self.zone.to_offset(now);
         let shown = offset.to_datetime(now);
         let mut start = offset.to_timestamp(shown.date().at(shown.hour(), 0, 0, 0))?;
@@ -162,7 +162,7 @@ impl Dates {
         let ambiguous = self.zone.to_ambiguous_timestamp(shown).offset();
         let again = matches!(ambiguous, AmbiguousOffset::Fold { after, .. } if after == offset);
         let id = (number(shown.date()) * 100 + i64::from(shown.hour())) * 10 + i64::from(again);
-        Ok((Window { id, start_ms: start.as_millisecond() }, end))
+        Ok((DateWindow { id, start_ms: start.as_millisecond() }, end))
     }
 
     fn offset_before(&self, change: Timestamp) -> Result<Offset, Error> {

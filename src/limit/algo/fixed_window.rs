@@ -2,9 +2,9 @@
 //! window, hence at most twice that in any stretch as long as a window.
 
 use super::algorithm::COUNT;
-use super::counted::{LARGEST, Record, Window};
+use super::counted::{LARGEST, Window, WindowRecord};
 use super::params::{Field, Given, Misfit, Param, RATE, at_most};
-use super::records::{self, Recorded, State};
+use super::records::{self, Recorded, RecordsState};
 use super::{Algorithm, Number, Policy, Step};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -18,7 +18,7 @@ pub struct FixedWindow {
 const ANCHOR: Field<bool> = Field::<bool>::either("anchor", ["first_hit", "clock"]);
 
 impl Algorithm for FixedWindow {
-    type State = State<Record>;
+    type State = RecordsState<WindowRecord>;
 
     const LEADING: Param = RATE.param;
     const OTHERS: &'static [Param] = &[ANCHOR.param];
@@ -50,7 +50,7 @@ impl Algorithm for FixedWindow {
     }
 
     fn text(state: &Self::State) -> String {
-        records::text(state, |Record { count, start_ms, length_ms, first_hit }| {
+        records::text(state, |WindowRecord { count, start_ms, length_ms, first_hit }| {
             format!("{count} {start_ms} {length_ms} {}", i64::from(!first_hit))
         })
     }
@@ -69,23 +69,29 @@ impl Algorithm for FixedWindow {
 }
 
 impl Recorded for FixedWindow {
-    type Record = Record;
+    type Record = WindowRecord;
 
-    fn owns(&self, record: &Record, _now: i64) -> bool {
+    fn owns(&self, record: &WindowRecord, _now: i64) -> bool {
         record.length_ms == self.window_ms && record.first_hit != self.clock
     }
 
-    fn decide_one(&self, record: Option<&Record>, now: i64, cost: i64) -> Step<Record> {
+    fn decide_one(&self, record: Option<&WindowRecord>, now: i64, cost: i64) -> Step<WindowRecord> {
         self.window_at(record, now).decide(self.limit, now, cost)
     }
 
-    fn adjust_one(&self, record: Option<&Record>, now: i64, delta: i64, receipt: i64) -> Option<(Record, i64, i64)> {
+    fn adjust_one(
+        &self,
+        record: Option<&WindowRecord>,
+        now: i64,
+        delta: i64,
+        receipt: i64,
+    ) -> Option<(WindowRecord, i64, i64)> {
         self.window_at(record, now).adjust(now, delta, receipt)
     }
 
     /// The window keeps its start, and ends by this period. On the clock it starts where it must: a much
     /// longer one that started before tells nothing of this.
-    fn adopt(&self, record: &Record, now: i64) -> (Record, i64) {
+    fn adopt(&self, record: &WindowRecord, now: i64) -> (WindowRecord, i64) {
         let other = record.advanced(now);
         let Window { mut record, .. } = self.window_at(Some(&other), now);
         if self.clock && other.length_ms <= 2 * self.window_ms {
@@ -96,7 +102,7 @@ impl Recorded for FixedWindow {
 }
 
 impl FixedWindow {
-    fn window_at(&self, record: Option<&Record>, now: i64) -> Window {
+    fn window_at(&self, record: Option<&WindowRecord>, now: i64) -> Window {
         let FixedWindow { window_ms: window, clock, .. } = *self;
 
         let (mut count, mut start, mut mended) = (0, now, false);
@@ -118,7 +124,7 @@ impl FixedWindow {
         } else if at >= start + window {
             (count, start) = (0, at);
         }
-        let record = Record { count, start_ms: start, length_ms: window, first_hit: !clock };
+        let record = WindowRecord { count, start_ms: start, length_ms: window, first_hit: !clock };
         Window { record, end: start + window, mended }
     }
 }

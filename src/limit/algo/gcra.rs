@@ -3,8 +3,8 @@
 //! of a token bucket with the same numbers, and that decides them.
 
 use super::params::{Given, Misfit, Param, RATE, Rate};
-use super::records::{self, State};
-use super::refill::Record;
+use super::records::{self, RecordsState};
+use super::refill::RefillRecord;
 use super::token_bucket::{BURST, TokenBucket, sizes};
 use super::{Algorithm, Number, Policy, Step};
 
@@ -19,7 +19,7 @@ pub struct Gcra {
 }
 
 impl Algorithm for Gcra {
-    type State = State<Record>;
+    type State = RecordsState<RefillRecord>;
 
     const LEADING: Param = RATE.param;
     const OTHERS: &'static [Param] = &[BURST.param];

@@ -6,10 +6,10 @@
 //! `used / rate` ms after its time, exactly.
 
 use super::exact::div_ceil;
-use super::ledger::{Mark, Marks};
+use super::ledger::{LedgerMark, Marks};
 use super::params::{Field, Given, Misfit, Param, RATE, Rate, misfit};
-use super::records::{self, Recorded, State};
-use super::refill::{MOST, Record};
+use super::records::{self, Recorded, RecordsState};
+use super::refill::{MOST, RefillRecord};
 use super::told::duration;
 use super::{Algorithm, Number, Policy, Step};
 use crate::limit::answer::{Answer, NEVER};
@@ -35,7 +35,7 @@ const QUEUE: Field<i64> = Field::<i64>::duration("queue", 0, QUEUE_MOST_MS).amou
 const NODELAY: Field<bool> = Field::<bool>::flag("nodelay");
 
 impl Algorithm for LeakyBucket {
-    type State = State<Record>;
+    type State = RecordsState<RefillRecord>;
 
     const LEADING: Param = RATE.param;
     const OTHERS: &'static [Param] = &[QUEUE.param, NODELAY.param];
@@ -116,13 +116,13 @@ impl Algorithm for LeakyBucket {
 }
 
 impl Recorded for LeakyBucket {
-    type Record = Record;
+    type Record = RefillRecord;
 
-    fn owns(&self, record: &Record, now: i64) -> bool {
+    fn owns(&self, record: &RefillRecord, now: i64) -> bool {
         record.same_basis(&self.record(0, now))
     }
 
-    fn decide_one(&self, record: Option<&Record>, now: i64, cost: i64) -> Step<Record> {
+    fn decide_one(&self, record: Option<&RefillRecord>, now: i64, cost: i64) -> Step<RefillRecord> {
         let LeakyBucket { rate, per_ms: per, nodelay, .. } = *self;
         let (before, mended) = self.level(record, now);
         let mut used = before;
@@ -151,7 +151,7 @@ impl Recorded for LeakyBucket {
             answer: Answer { admitted, remaining, retry_ms, reset_ms, receipt },
             next: store.then(|| {
                 let marks = if admitted { self.marks_after(record, before, now) } else { Marks::default() };
-                (Record { marks, ..self.record(used, now) }, reset_ms)
+                (RefillRecord { marks, ..self.record(used, now) }, reset_ms)
             }),
         }
     }
@@ -159,7 +159,13 @@ impl Recorded for LeakyBucket {
     /// The receipt is the time of the charge, and as much is given back as is still there of it for
     /// certain. Where requests wait for their slots it is the slot after the charge, and only the
     /// last one can be given back: those behind others would leave a hole.
-    fn adjust_one(&self, record: Option<&Record>, now: i64, delta: i64, receipt: i64) -> Option<(Record, i64, i64)> {
+    fn adjust_one(
+        &self,
+        record: Option<&RefillRecord>,
+        now: i64,
+        delta: i64,
+        receipt: i64,
+    ) -> Option<(RefillRecord, i64, i64)> {
         let LeakyBucket { rate, per_ms: per, nodelay, .. } = *self;
         let (before, _) = self.level(record, now);
         let (mut used, mut more) = (before, 0);
@@ -181,39 +187,39 @@ impl Recorded for LeakyBucket {
             more = div_ceil(used - before, per);
             next_marks = self.marks_after(record, before, now);
         }
-        Some((Record { marks: next_marks, ..self.record(used, now) }, div_ceil(used, rate).max(1), more))
+        Some((RefillRecord { marks: next_marks, ..self.record(used, now) }, div_ceil(used, rate).max(1), more))
     }
 
-    fn adopt(&self, record: &Record, now: i64) -> (Record, i64) {
+    fn adopt(&self, record: &RefillRecord, now: i64) -> (RefillRecord, i64) {
         let record = record.adopted(self.record(0, now), now);
         let used = record.used;
         (record, used)
     }
 
     /// A slot says nothing of those by other numbers.
-    fn left(&self, record: &Record, now: i64, cost: i64, receipt: i64) -> f64 {
+    fn left(&self, record: &RefillRecord, now: i64, cost: i64, receipt: i64) -> f64 {
         if self.nodelay { records::Record::left(record, now, cost, receipt) } else { 0.0 }
     }
 }
 
-fn marks_of(record: Option<&Record>) -> &[Mark] {
+fn marks_of(record: Option<&RefillRecord>) -> &[LedgerMark] {
     record.map_or(&[], |record| &record.marks)
 }
 
 impl LeakyBucket {
-    fn record(&self, used: i64, at_ms: i64) -> Record {
-        Record { used, at_ms, rate: self.rate, per_ms: self.per_ms, lump_ms: 1, marks: Marks::default() }
+    fn record(&self, used: i64, at_ms: i64) -> RefillRecord {
+        RefillRecord { used, at_ms, rate: self.rate, per_ms: self.per_ms, lump_ms: 1, marks: Marks::default() }
     }
 
     /// Slots are no times of charges.
-    fn marks_after(&self, record: Option<&Record>, used: i64, now: i64) -> Marks {
+    fn marks_after(&self, record: Option<&RefillRecord>, used: i64, now: i64) -> Marks {
         self.record(used, now).marked(marks_of(record), self.refunds && self.nodelay)
     }
 
     /// What has not left by now, and whether that has to be stored even after a refusal.
-    fn level(&self, record: Option<&Record>, now: i64) -> (i64, bool) {
+    fn level(&self, record: Option<&RefillRecord>, now: i64) -> (i64, bool) {
         let Some(record) = record else { return (0, false) };
-        let &Record { used, at_ms: at, rate, .. } = record;
+        let &RefillRecord { used, at_ms: at, rate, .. } = record;
         if at <= now {
             return (record.advanced(now).used, false);
         }

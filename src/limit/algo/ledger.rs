@@ -12,23 +12,23 @@
 //! that a later one undercuts say nothing. Of the others there would be as many as charges, so the two
 //! that differ least become one that promises the lower for both.
 
-use super::refill::Record;
+use super::refill::RefillRecord;
 
 /// What was in use at `at_ms` and has not been given back since, at least `low`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Mark {
+pub struct LedgerMark {
     pub at_ms: i64,
     pub low: i64,
 }
 
 /// The marks of a record, both numbers rising from each to the next.
-pub type Marks = Box<[Mark]>;
+pub type Marks = Box<[LedgerMark]>;
 
 /// Of one record.
 const MOST_MARKS: usize = 5;
 
 /// Those that say more than that `used` is in use now.
-fn standing(marks: &[Mark], used: i64) -> Vec<Mark> {
+fn standing(marks: &[LedgerMark], used: i64) -> Vec<LedgerMark> {
     let mut least = used;
     let mut standing = Vec::with_capacity(marks.len() + 1);
     for mark in marks.iter().rev() {
@@ -42,24 +42,24 @@ fn standing(marks: &[Mark], used: i64) -> Vec<Mark> {
 }
 
 /// Makes one mark of those two that differ least.
-fn join(marks: &mut Vec<Mark>) {
+fn join(marks: &mut Vec<LedgerMark>) {
     if let Some(place) = (0..marks.len() - 1).min_by_key(|place| marks[place + 1].low - marks[*place].low) {
         marks[place + 1].low = marks[place].low;
         marks.remove(place);
     }
 }
 
-impl Record {
+impl RefillRecord {
     /// The marks that follow a charge to this record as it was at that time. Without any, it gets
     /// the first if `wanted`: of what was before nothing is known.
-    pub fn marked(&self, marks: &[Mark], wanted: bool) -> Marks {
+    pub fn marked(&self, marks: &[LedgerMark], wanted: bool) -> Marks {
         let mut marks = standing(marks, self.used);
         if marks.is_empty() && !wanted {
             return Marks::default();
         }
         let low = if marks.is_empty() { 0 } else { self.used };
         if marks.last().is_none_or(|mark| mark.at_ms < self.at_ms) {
-            marks.push(Mark { at_ms: self.at_ms, low });
+            marks.push(LedgerMark { at_ms: self.at_ms, low });
         }
         if marks.len() > MOST_MARKS {
             join(&mut marks);
@@ -69,7 +69,7 @@ impl Record {
 
     /// How much of a charge of `need`, made at `charged_ms`, this record still holds at least. Of an
     /// advanced record.
-    pub fn holds(&self, marks: &[Mark], need: i64, charged_ms: i64) -> i64 {
+    pub fn holds(&self, marks: &[LedgerMark], need: i64, charged_ms: i64) -> i64 {
         let most = self.remains(need, charged_ms);
         if marks.is_empty() {
             return most;
@@ -84,12 +84,12 @@ impl Record {
 
     /// The marks that follow when so much of a charge made at `charged_ms` is given back of this
     /// record.
-    pub fn given(&self, marks: &[Mark], charged_ms: i64, given: i64) -> Marks {
-        let lower = |mark: &Mark| match mark.at_ms > charged_ms {
-            true => Mark { low: (mark.low - given).max(0), ..*mark },
+    pub fn given(&self, marks: &[LedgerMark], charged_ms: i64, given: i64) -> Marks {
+        let lower = |mark: &LedgerMark| match mark.at_ms > charged_ms {
+            true => LedgerMark { low: (mark.low - given).max(0), ..*mark },
             false => *mark,
         };
-        let marks: Vec<Mark> = marks.iter().map(lower).collect();
+        let marks: Vec<LedgerMark> = marks.iter().map(lower).collect();
         standing(&marks, self.used - given).into()
     }
 }

@@ -262,19 +262,19 @@ mod tests {
     use jiff::civil::{Time, Weekday};
     use jiff::tz::TimeZone;
 
-    use super::params::{Dated, Kind, LINGER, Rate, Value};
+    use super::params::{Dated, LINGER, ParamKind, ParamValue, Rate};
     use super::*;
 
-    fn sample(kind: Kind) -> Value {
+    fn sample(kind: ParamKind) -> ParamValue {
         match kind {
-            Kind::Rate => Value::Rate(Rate { count: 10, per_ms: 1000 }),
-            Kind::Dated => Value::Dated(Dated { count: 10, unit: dates::Unit::Week }),
-            Kind::Integer { least, .. } => Value::Integer(least + 1),
-            Kind::Duration { least_ms, .. } => Value::Integer(least_ms),
-            Kind::Flag | Kind::Either(_) => Value::Flag(true),
-            Kind::Zone => Value::Zone(TimeZone::UTC),
-            Kind::TimeOfDay => Value::TimeOfDay(Time::midnight()),
-            Kind::Weekday => Value::Weekday(Weekday::Sunday),
+            ParamKind::Rate => ParamValue::Rate(Rate { count: 10, per_ms: 1000 }),
+            ParamKind::Dated => ParamValue::Dated(Dated { count: 10, unit: dates::Unit::Week }),
+            ParamKind::Integer { least, .. } => ParamValue::Integer(least + 1),
+            ParamKind::Duration { least_ms, .. } => ParamValue::Integer(least_ms),
+            ParamKind::Flag | ParamKind::Either(_) => ParamValue::Flag(true),
+            ParamKind::Zone => ParamValue::Zone(TimeZone::UTC),
+            ParamKind::TimeOfDay => ParamValue::TimeOfDay(Time::midnight()),
+            ParamKind::Weekday => ParamValue::Weekday(Weekday::Sunday),
         }
     }
 

@@ -11,14 +11,14 @@ use super::exact::gcd;
 #[derive(Clone, Copy, Debug)]
 pub struct Param {
     pub name: &'static str,
-    pub kind: Kind,
+    pub kind: ParamKind,
     /// Single keys may have one of their own, also live. What is no amount is the shape of a limit.
     pub amount: bool,
 }
 
 /// What an option may be; each is read into the value of the same name.
 #[derive(Clone, Copy, Debug)]
-pub enum Kind {
+pub enum ParamKind {
     /// A count per period of at most [`PERIOD_MOST_MS`].
     Rate,
     /// A count per unit of the calendar.
@@ -42,7 +42,7 @@ pub enum Kind {
 }
 
 #[derive(Clone, Debug)]
-pub enum Value {
+pub enum ParamValue {
     Rate(Rate),
     Dated(Dated),
     Integer(i64),
@@ -81,7 +81,7 @@ impl Rate {
 #[derive(Clone, Copy, Debug)]
 pub struct Field<T> {
     pub param: Param,
-    of: fn(&Value) -> Option<T>,
+    of: fn(&ParamValue) -> Option<T>,
 }
 
 macro_rules! fields {
@@ -96,15 +96,15 @@ macro_rules! fields {
 }
 
 fields! {
-    Rate, rate() => Kind::Rate, Value::Rate(rate) => *rate;
-    Dated, dated() => Kind::Dated, Value::Dated(rate) => *rate;
-    i64, integer(least: i64, most: i64) => Kind::Integer { least, most }, Value::Integer(number) => *number;
-    i64, duration(least_ms: i64, most_ms: i64) => Kind::Duration { least_ms, most_ms }, Value::Integer(ms) => *ms;
-    bool, flag() => Kind::Flag, Value::Flag(flag) => *flag;
-    bool, either(words: [&'static str; 2]) => Kind::Either(words), Value::Flag(second) => *second;
-    TimeZone, zone() => Kind::Zone, Value::Zone(zone) => zone.clone();
-    Time, time_of_day() => Kind::TimeOfDay, Value::TimeOfDay(time) => *time;
-    Weekday, weekday() => Kind::Weekday, Value::Weekday(day) => *day;
+    Rate, rate() => ParamKind::Rate, ParamValue::Rate(rate) => *rate;
+    Dated, dated() => ParamKind::Dated, ParamValue::Dated(rate) => *rate;
+    i64, integer(least: i64, most: i64) => ParamKind::Integer { least, most }, ParamValue::Integer(number) => *number;
+    i64, duration(least_ms: i64, most_ms: i64) => ParamKind::Duration { least_ms, most_ms }, ParamValue::Integer(ms) => *ms;
+    bool, flag() => ParamKind::Flag, ParamValue::Flag(flag) => *flag;
+    bool, either(words: [&'static str; 2]) => ParamKind::Either(words), ParamValue::Flag(second) => *second;
+    TimeZone, zone() => ParamKind::Zone, ParamValue::Zone(zone) => zone.clone();
+    Time, time_of_day() => ParamKind::TimeOfDay, ParamValue::TimeOfDay(time) => *time;
+    Weekday, weekday() => ParamKind::Weekday, ParamValue::Weekday(day) => *day;
 }
 
 impl<T> Field<T> {
@@ -128,7 +128,7 @@ pub const LINGER: Field<i64> = Field::<i64>::duration("linger", 0, 3_600_000);
 #[derive(Debug)]
 pub struct Given {
     /// Also of those that it does not say.
-    values: Vec<(&'static str, Option<Value>)>,
+    values: Vec<(&'static str, Option<ParamValue>)>,
     /// Charges may have to be given back.
     pub refunds: bool,
 }
@@ -143,7 +143,7 @@ pub struct Misfit {
 
 impl Given {
     /// `values`: of every option of the algorithm.
-    pub fn new(values: Vec<(&'static str, Option<Value>)>, refunds: bool) -> Given {
+    pub fn new(values: Vec<(&'static str, Option<ParamValue>)>, refunds: bool) -> Given {
         Given { values, refunds }
     }
 

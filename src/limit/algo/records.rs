@@ -64,7 +64,7 @@ pub trait Recorded {
 
 /// The record of the rule that has decided last, and those of others.
 #[derive(Clone, Debug, PartialEq)]
-pub struct State<R> {
+pub struct RecordsState<R> {
     own: R,
     others: Box<[Other<R>]>,
 }
@@ -89,7 +89,7 @@ struct Seen<R> {
     found: bool,
 }
 
-fn seen<A: Recorded>(rule: &A, state: &State<A::Record>, now: i64) -> Seen<A::Record> {
+fn seen<A: Recorded>(rule: &A, state: &RecordsState<A::Record>, now: i64) -> Seen<A::Record> {
     let mut others = Vec::with_capacity(state.others.len() + 1);
     let mut own = rule.owns(&state.own, now).then(|| state.own.clone());
     let moved = own.is_none();
@@ -126,20 +126,25 @@ fn joined<R: Record>(
     others: Vec<Other<R>>,
     now: i64,
     change: impl Fn(&R) -> R,
-) -> (State<R>, i64) {
+) -> (RecordsState<R>, i64) {
     let changed = others.into_iter().map(|Other { record, till_ms }| {
         let record = change(&record);
         ttl = ttl.max(record.life(now).min(till_ms - now));
         Other { record, till_ms }
     });
     let others = changed.collect();
-    (State { own, others }, ttl)
+    (RecordsState { own, others }, ttl)
 }
 
-pub fn decide<A: Recorded>(rule: &A, state: Option<&State<A::Record>>, now: i64, cost: i64) -> Step<State<A::Record>> {
+pub fn decide<A: Recorded>(
+    rule: &A,
+    state: Option<&RecordsState<A::Record>>,
+    now: i64,
+    cost: i64,
+) -> Step<RecordsState<A::Record>> {
     let only = |record| {
         let Step { answer, next } = rule.decide_one(record, now, cost);
-        Step { answer, next: next.map(|(own, ttl)| (State { own, others: Box::default() }, ttl)) }
+        Step { answer, next: next.map(|(own, ttl)| (RecordsState { own, others: Box::default() }, ttl)) }
     };
     let Some(state) = state else { return only(None) };
     if state.others.is_empty() && rule.owns(&state.own, now) {
@@ -166,15 +171,15 @@ pub fn decide<A: Recorded>(rule: &A, state: Option<&State<A::Record>>, now: i64,
 /// certain still in all of them.
 pub fn adjust<A: Recorded>(
     rule: &A,
-    state: Option<&State<A::Record>>,
+    state: Option<&RecordsState<A::Record>>,
     now: i64,
     delta: i64,
     receipt: i64,
-) -> Option<(State<A::Record>, i64)> {
+) -> Option<(RecordsState<A::Record>, i64)> {
     let alone = state.is_none_or(|state| state.others.is_empty() && rule.owns(&state.own, now));
     if alone {
         let (own, ttl, _) = rule.adjust_one(state.map(|state| &state.own), now, delta, receipt)?;
-        return Some((State { own, others: Box::default() }, ttl));
+        return Some((RecordsState { own, others: Box::default() }, ttl));
     }
     let Seen { own, others, found, .. } = seen(rule, state?, now);
     if delta < 0 && !found {
@@ -190,7 +195,7 @@ pub fn adjust<A: Recorded>(
 }
 
 /// The own record, then each other one behind a bar and the time when it is forgotten.
-pub fn text<R>(state: &State<R>, record: impl Fn(&R) -> String) -> String {
+pub fn text<R>(state: &RecordsState<R>, record: impl Fn(&R) -> String) -> String {
     let mut text = record(&state.own);
     for other in &state.others {
         text.push_str(&format!(" | {} {}", other.till_ms, record(&other.record)));

@@ -5,13 +5,13 @@
 //! nor charge ever divides. An empty record equals an absent one.
 
 use super::exact::{EXACT, div_ceil};
-use super::ledger::{Mark, Marks};
+use super::ledger::{LedgerMark, Marks};
 use super::records;
 
 /// `used` token x `per_ms` were taken and not yet refilled as of `at_ms`; `rate` come back every
 /// `per_ms`, all together if `lump_ms` is `per_ms`, evenly if it is 1.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Record {
+pub struct RefillRecord {
     pub used: i64,
     pub at_ms: i64,
     pub rate: i64,
@@ -25,12 +25,12 @@ pub struct Record {
 /// No record has more used, and no rule takes more at once: their sum is exact.
 pub const MOST: i64 = EXACT / 2;
 
-impl Record {
+impl RefillRecord {
     pub fn gain(&self) -> i64 {
         self.rate * self.lump_ms
     }
 
-    pub fn same_basis(&self, other: &Record) -> bool {
+    pub fn same_basis(&self, other: &RefillRecord) -> bool {
         (self.rate, self.per_ms, self.lump_ms) == (other.rate, other.per_ms, other.lump_ms)
     }
 
@@ -39,12 +39,12 @@ impl Record {
         self.at_ms + div_ceil(self.used, self.gain()) * self.lump_ms
     }
 
-    pub fn with(&self, used: i64, at_ms: i64) -> Record {
-        Record { used, at_ms, marks: Marks::default(), ..*self }
+    pub fn with(&self, used: i64, at_ms: i64) -> RefillRecord {
+        RefillRecord { used, at_ms, marks: Marks::default(), ..*self }
     }
 
     /// As of now, or of the last lump.
-    pub fn advanced(&self, now: i64) -> Record {
+    pub fn advanced(&self, now: i64) -> RefillRecord {
         let steps = (now - self.at_ms).max(0) / self.lump_ms;
         if steps >= div_ceil(self.used, self.gain()) {
             return self.with(0, now.max(self.at_ms));
@@ -56,12 +56,12 @@ impl Record {
     /// true quotient: the same operations in the same order as the twin, in doubles, so both round
     /// alike.
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "at most 2^51")]
-    pub fn adopted(&self, basis: Record, now: i64) -> Record {
+    pub fn adopted(&self, basis: RefillRecord, now: i64) -> RefillRecord {
         let record = self.advanced(now);
         let used = (record.used as f64 / self.per_ms as f64 * basis.per_ms as f64).ceil();
         let keeps_phase = self.lump_ms == basis.lump_ms || record.at_ms > now;
         let at_ms = if keeps_phase { record.at_ms } else { now };
-        Record { used: used.min(MOST as f64) as i64, at_ms, ..basis }
+        RefillRecord { used: used.min(MOST as f64) as i64, at_ms, ..basis }
     }
 
     /// How much of a charge of `need`, made at `charged_ms`, is still there at least: what came back
@@ -79,26 +79,26 @@ impl Record {
     /// Five numbers, of which the last can be left out where nothing comes in lumps; then two of each
     /// mark.
     pub fn text(&self, fields: usize) -> String {
-        let Record { used, at_ms, rate, per_ms, lump_ms, marks } = self;
+        let RefillRecord { used, at_ms, rate, per_ms, lump_ms, marks } = self;
         let mut text = format!("{used} {at_ms} {rate} {per_ms}");
         if fields > 4 || !marks.is_empty() {
             text.push_str(&format!(" {lump_ms}"));
         }
-        for Mark { at_ms, low } in marks {
+        for LedgerMark { at_ms, low } in marks {
             text.push_str(&format!(" {at_ms} {low}"));
         }
         text
     }
 }
 
-impl records::Record for Record {
+impl records::Record for RefillRecord {
     fn life(&self, now: i64) -> i64 {
         self.whole_at() - now
     }
 
-    fn charged(&self, now: i64, cost: i64) -> Record {
+    fn charged(&self, now: i64, cost: i64) -> RefillRecord {
         let record = self.advanced(now);
-        Record { used: (record.used + self.need(cost)).min(MOST), ..record }
+        RefillRecord { used: (record.used + self.need(cost)).min(MOST), ..record }
     }
 
     #[expect(clippy::cast_precision_loss, reason = "at most 2^52")]
@@ -107,9 +107,9 @@ impl records::Record for Record {
     }
 
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "at most 2^52")]
-    fn back(&self, now: i64, units: f64, _charged_ms: i64) -> Record {
+    fn back(&self, now: i64, units: f64, _charged_ms: i64) -> RefillRecord {
         let record = self.advanced(now);
         let given = (units * self.per_ms as f64).floor().min(record.used as f64) as i64;
-        Record { used: record.used - given, ..record }
+        RefillRecord { used: record.used - given, ..record }
     }
 }

@@ -17,7 +17,7 @@ pub struct SlidingLog {
 
 /// Boxed, as the states of most keys are a few numbers.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct State(Box<Log>);
+pub struct LogState(Box<Log>);
 
 /// The units charged at each ms. A ms counts for a whole window and one ms more: what was charged
 /// at its end and what comes at the beginning of the last may be that much closer.
@@ -40,7 +40,7 @@ const PER_MS: i64 = 1000;
 const STATE: Field<bool> = Field::<bool>::either("state", ["list", "sorted_set"]);
 
 impl Algorithm for SlidingLog {
-    type State = State;
+    type State = LogState;
 
     const LEADING: Param = RATE.param;
     const OTHERS: &'static [Param] = &[STATE.param];
@@ -84,11 +84,11 @@ impl Algorithm for SlidingLog {
         ENTRIES_MAX.min(self.window_ms * PER_MS)
     }
 
-    fn decide(&self, state: Option<&State>, now: i64, cost: i64, _tag: i64) -> Step<State> {
+    fn decide(&self, state: Option<&LogState>, now: i64, cost: i64, _tag: i64) -> Step<LogState> {
         let SlidingLog { limit, window_ms: window, .. } = *self;
         let empty = Log::default();
         let log = state.map_or(&empty, |state| &state.0);
-        let Head { longest, largest, clock, anew } = self.head(log, now);
+        let LogHead { longest, largest, clock, anew } = self.head(log, now);
         // The first ms that counts.
         let edge = clock - window;
 
@@ -129,11 +129,11 @@ impl Algorithm for SlidingLog {
     }
 
     /// The receipt is the ms of the charge.
-    fn adjust(&self, state: Option<&State>, now: i64, delta: i64, receipt: i64) -> Option<(State, i64)> {
+    fn adjust(&self, state: Option<&LogState>, now: i64, delta: i64, receipt: i64) -> Option<(LogState, i64)> {
         let SlidingLog { limit, .. } = *self;
         let empty = Log::default();
         let log = state.map_or(&empty, |state| &state.0);
-        let Head { longest, largest, clock, anew } = self.head(log, now);
+        let LogHead { longest, largest, clock, anew } = self.head(log, now);
         if delta < 0 {
             if anew == Some(0) || receipt < log.newest.max(now) - longest {
                 return None;
@@ -144,13 +144,13 @@ impl Algorithm for SlidingLog {
             }
             let units = (-delta).min(weight);
             if units == log.charges.sum() {
-                return Some((State::default(), 1));
+                return Some((LogState::default(), 1));
             }
             if let Some(kept) = anew {
                 let kept = kept - units;
                 return match kept {
                     1.. => Some((log.charged(Some(kept), clock, 0, longest, largest), longest + 1)),
-                    _ => Some((State::default(), 1)),
+                    _ => Some((LogState::default(), 1)),
                 };
             }
             return Some((log.with(receipt, weight - units), log.newest + longest + 1 - now));
@@ -164,7 +164,7 @@ impl Algorithm for SlidingLog {
 
     /// What it is kept for, the newest charge, and before it, newest first, all others; units but 1
     /// behind a colon.
-    fn text(state: &State) -> String {
+    fn text(state: &LogState) -> String {
         let Log { longest, largest, newest, charges } = &*state.0;
         if charges.sum() == 0 {
             return String::new();
@@ -179,7 +179,7 @@ impl Algorithm for SlidingLog {
 
 /// For whom the log is kept now, and when a charge counts from. `anew`: nothing that is stored
 /// counts as it is, but so many units from now on.
-struct Head {
+struct LogHead {
     longest: i64,
     largest: i64,
     clock: i64,
@@ -187,23 +187,23 @@ struct Head {
 }
 
 impl SlidingLog {
-    fn head(&self, log: &Log, now: i64) -> Head {
+    fn head(&self, log: &Log, now: i64) -> LogHead {
         let (longest, largest) = (log.longest.max(self.window_ms), log.largest.max(self.limit));
         if log.charges.sum() == 0 || log.newest < now - log.longest {
-            return Head { longest: self.window_ms, largest: self.limit, clock: now, anew: Some(0) };
+            return LogHead { longest: self.window_ms, largest: self.limit, clock: now, anew: Some(0) };
         }
         // A charge further ahead than a window was left by another clock. All that still counts
         // must be moved for good, or it would hold the limit until that time comes.
         if log.newest > now + longest {
             let kept = log.charges.since(log.newest - longest).min(largest);
-            return Head { longest, largest, clock: now, anew: Some(kept) };
+            return LogHead { longest, largest, clock: now, anew: Some(kept) };
         }
-        Head { longest, largest, clock: now.max(log.newest), anew: None }
+        LogHead { longest, largest, clock: now.max(log.newest), anew: None }
     }
 }
 
 impl Log {
-    fn charged(&self, anew: Option<i64>, clock: i64, cost: i64, longest: i64, largest: i64) -> State {
+    fn charged(&self, anew: Option<i64>, clock: i64, cost: i64, longest: i64, largest: i64) -> LogState {
         let mut charges = self.charges.clone();
         let mut newest = self.newest;
         if let Some(kept) = anew {
@@ -222,13 +222,13 @@ impl Log {
             }
             charges.set(oldest, 0);
         }
-        State(Box::new(Log { longest, largest, newest, charges }))
+        LogState(Box::new(Log { longest, largest, newest, charges }))
     }
 
     /// With so many units at `ms`.
-    fn with(&self, ms: i64, weight: i64) -> State {
+    fn with(&self, ms: i64, weight: i64) -> LogState {
         let mut log = self.clone();
         log.charges.set(ms, weight);
-        State(Box::new(log))
+        LogState(Box::new(log))
     }
 }

@@ -8,7 +8,7 @@
 use super::algorithm::COUNT;
 use super::exact::{EXACT, div_ceil};
 use super::params::{Field, Given, Misfit, Param, RATE, at_most, misfit};
-use super::records::{self, Recorded, State};
+use super::records::{self, Recorded, RecordsState};
 use super::{Algorithm, Number, Policy, Step};
 use crate::limit::answer::{Answer, NEVER};
 
@@ -23,7 +23,7 @@ pub struct SlidingWindow {
 
 /// Counters from the one numbered `id` (time / `unit_ms`) backwards.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Record {
+pub struct CountersRecord {
     unit_ms: i64,
     window_ms: i64,
     id: i64,
@@ -38,7 +38,7 @@ const COUNTERS: i64 = 64;
 const PRECISION: Field<i64> = Field::<i64>::integer("precision", 2, 60);
 
 impl Algorithm for SlidingWindow {
-    type State = State<Record>;
+    type State = RecordsState<CountersRecord>;
 
     const LEADING: Param = RATE.param;
     const OTHERS: &'static [Param] = &[PRECISION.param];
@@ -91,7 +91,7 @@ impl Algorithm for SlidingWindow {
     }
 
     fn text(state: &Self::State) -> String {
-        records::text(state, |Record { unit_ms, window_ms, id, counts }| {
+        records::text(state, |CountersRecord { unit_ms, window_ms, id, counts }| {
             let mut text = format!("{unit_ms} {window_ms} {id}");
             for count in counts {
                 text.push(' ');
@@ -103,13 +103,13 @@ impl Algorithm for SlidingWindow {
 }
 
 impl Recorded for SlidingWindow {
-    type Record = Record;
+    type Record = CountersRecord;
 
-    fn owns(&self, record: &Record, _now: i64) -> bool {
+    fn owns(&self, record: &CountersRecord, _now: i64) -> bool {
         record.unit_ms == self.unit_ms && record.window_ms == self.window_ms
     }
 
-    fn decide_one(&self, record: Option<&Record>, now: i64, cost: i64) -> Step<Record> {
+    fn decide_one(&self, record: Option<&CountersRecord>, now: i64, cost: i64) -> Step<CountersRecord> {
         let mut counted = self.counts_at(record, now);
 
         let mut free = self.room(&counted);
@@ -136,7 +136,13 @@ impl Recorded for SlidingWindow {
 
     /// The receipt is the time of the charge; when its counter no longer counts nothing is given
     /// back.
-    fn adjust_one(&self, record: Option<&Record>, now: i64, delta: i64, receipt: i64) -> Option<(Record, i64, i64)> {
+    fn adjust_one(
+        &self,
+        record: Option<&CountersRecord>,
+        now: i64,
+        delta: i64,
+        receipt: i64,
+    ) -> Option<(CountersRecord, i64, i64)> {
         let mut counted = self.counts_at(record, now);
         let mut place = 0;
         if delta < 0 {
@@ -148,7 +154,7 @@ impl Recorded for SlidingWindow {
         Some((self.stored(counted), reset_ms.max(1), delta))
     }
 
-    fn adopt(&self, record: &Record, now: i64) -> (Record, i64) {
+    fn adopt(&self, record: &CountersRecord, now: i64) -> (CountersRecord, i64) {
         let living = SlidingWindow::of(record).counts_at(Some(record), now);
         let mut counted = Counted { id: now / self.unit_ms, counts: Vec::new(), at: now, mended: false };
         self.move_into(&mut counted, &living, record.unit_ms, now);
@@ -157,13 +163,13 @@ impl Recorded for SlidingWindow {
     }
 }
 
-impl records::Record for Record {
+impl records::Record for CountersRecord {
     fn life(&self, now: i64) -> i64 {
         let rule = SlidingWindow::of(self);
         rule.clear_at(&rule.counts_at(Some(self), now), now) - now
     }
 
-    fn charged(&self, now: i64, cost: i64) -> Record {
+    fn charged(&self, now: i64, cost: i64) -> CountersRecord {
         let rule = SlidingWindow::of(self);
         let mut counted = rule.counts_at(Some(self), now);
         let more = cost.min(rule.largest() - counted.get(0));
@@ -179,7 +185,7 @@ impl records::Record for Record {
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "at most a cost")]
-    fn back(&self, now: i64, units: f64, receipt: i64) -> Record {
+    fn back(&self, now: i64, units: f64, receipt: i64) -> CountersRecord {
         let rule = SlidingWindow::of(self);
         let mut counted = rule.counts_at(Some(self), now);
         if let Some(place) = rule.place_of(&counted, receipt) {
@@ -221,7 +227,7 @@ impl SlidingWindow {
     }
 
     /// Whose basis the record is of.
-    fn of(record: &Record) -> SlidingWindow {
+    fn of(record: &CountersRecord) -> SlidingWindow {
         SlidingWindow { limit: 0, window_ms: record.window_ms, unit_ms: record.unit_ms }
     }
 
@@ -236,7 +242,7 @@ impl SlidingWindow {
         (id + 1) * self.unit_ms + self.window_ms
     }
 
-    fn counts_at(&self, record: Option<&Record>, now: i64) -> Counted {
+    fn counts_at(&self, record: Option<&CountersRecord>, now: i64) -> Counted {
         let SlidingWindow { window_ms: window, unit_ms: unit, .. } = *self;
         let mut counted = Counted { id: now / unit, counts: Vec::new(), at: now, mended: false };
         let Some(record) = record else { return counted };
@@ -316,9 +322,9 @@ impl SlidingWindow {
         newest.map_or(now, |(age, _)| self.expiry(counted.id - age))
     }
 
-    fn stored(&self, Counted { id, mut counts, .. }: Counted) -> Record {
+    fn stored(&self, Counted { id, mut counts, .. }: Counted) -> CountersRecord {
         let size = counts.iter().rposition(|count| *count > 0).map_or(1, |last| last + 1);
         counts.resize(size, 0);
-        Record { unit_ms: self.unit_ms, window_ms: self.window_ms, id, counts }
+        CountersRecord { unit_ms: self.unit_ms, window_ms: self.window_ms, id, counts }
     }
 }

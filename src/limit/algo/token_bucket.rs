@@ -4,10 +4,10 @@
 //! one keeps it, and a bucket that has refilled equals an absent one.
 
 use super::exact::{EXACT, div_ceil};
-use super::ledger::{Mark, Marks};
+use super::ledger::{LedgerMark, Marks};
 use super::params::{Field, Given, Misfit, Param, RATE, Rate, misfit};
-use super::records::{self, Record as _, Recorded, State};
-use super::refill::{MOST, Record};
+use super::records::{self, Record as _, Recorded, RecordsState};
+use super::refill::{MOST, RefillRecord};
 use super::told::duration;
 use super::{Algorithm, Number, Policy, Step};
 use crate::limit::answer::{Answer, NEVER};
@@ -69,7 +69,7 @@ fn room(per_ms: i64) -> i64 {
 }
 
 impl Algorithm for TokenBucket {
-    type State = State<Record>;
+    type State = RecordsState<RefillRecord>;
 
     const LEADING: Param = RATE.param;
     const OTHERS: &'static [Param] = &[BURST.param, DEBT.param, REFILL.param, START.param];
@@ -147,16 +147,16 @@ impl Algorithm for TokenBucket {
 }
 
 impl Recorded for TokenBucket {
-    type Record = Record;
+    type Record = RefillRecord;
 
-    fn owns(&self, record: &Record, now: i64) -> bool {
+    fn owns(&self, record: &RefillRecord, now: i64) -> bool {
         record.same_basis(&self.record(0, now))
     }
 
-    fn decide_one(&self, record: Option<&Record>, now: i64, cost: i64) -> Step<Record> {
+    fn decide_one(&self, record: Option<&RefillRecord>, now: i64, cost: i64) -> Step<RefillRecord> {
         let TokenBucket { per_ms: per, burst, debt, .. } = *self;
         let Level { record: before, full, floor_debt, mended } = self.level(record, now);
-        let Record { mut used, at_ms: at, lump_ms: lump, .. } = before;
+        let RefillRecord { mut used, at_ms: at, lump_ms: lump, .. } = before;
         let gain = before.gain();
 
         let need = cost.min(burst + debt + 1) * per;
@@ -181,7 +181,7 @@ impl Recorded for TokenBucket {
         let next = || {
             let marks =
                 if admitted { before.marked(marks_of(record, mended), self.is_marked()) } else { Marks::default() };
-            Record { marks, ..self.record(used, at) }
+            RefillRecord { marks, ..self.record(used, at) }
         };
         Step {
             answer: Answer { admitted, remaining, retry_ms, reset_ms: reset_ms.max(0), receipt: now.max(at) },
@@ -191,7 +191,13 @@ impl Recorded for TokenBucket {
 
     /// The receipt is the time of the charge, and as much is given back as is still there of it for
     /// certain. Tokens taken on top empty the bucket at most to its debt.
-    fn adjust_one(&self, record: Option<&Record>, now: i64, delta: i64, receipt: i64) -> Option<(Record, i64, i64)> {
+    fn adjust_one(
+        &self,
+        record: Option<&RefillRecord>,
+        now: i64,
+        delta: i64,
+        receipt: i64,
+    ) -> Option<(RefillRecord, i64, i64)> {
         let TokenBucket { per_ms: per, burst, debt, .. } = *self;
         let Level { record: level, full, floor_debt, mended } = self.level(record, now);
         let (mut used, mut at, mut more) = (level.used, level.at_ms, 0);
@@ -213,18 +219,18 @@ impl Recorded for TokenBucket {
         if used == 0 {
             at = now.max(at);
         }
-        let record = Record { marks: next_marks, ..self.record(used, at) };
+        let record = RefillRecord { marks: next_marks, ..self.record(used, at) };
         let life = self.stored_for(record.whole_at() - now);
         Some((record, life, more))
     }
 
-    fn adopt(&self, record: &Record, now: i64) -> (Record, i64) {
+    fn adopt(&self, record: &RefillRecord, now: i64) -> (RefillRecord, i64) {
         let record = record.adopted(self.record(0, now), now);
         let used = record.used;
         (record, used)
     }
 
-    fn lasts(&self, record: &Record, now: i64) -> i64 {
+    fn lasts(&self, record: &RefillRecord, now: i64) -> i64 {
         self.stored_for(record.life(now)).max(1)
     }
 }
@@ -232,14 +238,14 @@ impl Recorded for TokenBucket {
 /// What was taken and not yet refilled by now, the sizes involved, and whether the state has to be
 /// stored even after a refusal.
 struct Level {
-    record: Record,
+    record: RefillRecord,
     full: i64,
     floor_debt: i64,
     mended: bool,
 }
 
 /// Those by a clock far ahead say nothing.
-fn marks_of(record: Option<&Record>, mended: bool) -> &[Mark] {
+fn marks_of(record: Option<&RefillRecord>, mended: bool) -> &[LedgerMark] {
     record.filter(|_| !mended).map_or(&[], |record| &record.marks)
 }
 
@@ -249,12 +255,12 @@ impl TokenBucket {
         self.refunds && !self.interval
     }
 
-    fn record(&self, used: i64, at_ms: i64) -> Record {
+    fn record(&self, used: i64, at_ms: i64) -> RefillRecord {
         let TokenBucket { rate, per_ms, interval, .. } = *self;
-        Record { used, at_ms, rate, per_ms, lump_ms: if interval { per_ms } else { 1 }, marks: Marks::default() }
+        RefillRecord { used, at_ms, rate, per_ms, lump_ms: if interval { per_ms } else { 1 }, marks: Marks::default() }
     }
 
-    fn level(&self, record: Option<&Record>, now: i64) -> Level {
+    fn level(&self, record: Option<&RefillRecord>, now: i64) -> Level {
         let TokenBucket { per_ms: per, burst, debt, empty, .. } = *self;
         let (full, floor_debt) = (burst * per, debt * per);
         let Some(record) = record else {

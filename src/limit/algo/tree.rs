@@ -12,10 +12,10 @@ const MOST: usize = 64;
 
 /// Keys with positive weights.
 #[derive(Clone, Debug)]
-pub struct Tree<K>(Node<K>);
+pub struct Tree<K>(TreeNode<K>);
 
 #[derive(Clone, Debug)]
-enum Node<K> {
+enum TreeNode<K> {
     Leaf(Arc<[(K, i64)]>),
     Inner(Arc<[Child<K>]>),
 }
@@ -24,12 +24,12 @@ enum Node<K> {
 struct Child<K> {
     last: K,
     sum: i64,
-    node: Node<K>,
+    node: TreeNode<K>,
 }
 
 impl<K> Default for Tree<K> {
     fn default() -> Tree<K> {
-        Tree(Node::Leaf(Arc::new([])))
+        Tree(TreeNode::Leaf(Arc::new([])))
     }
 }
 
@@ -55,11 +55,11 @@ impl<K: Copy + Ord> Tree<K> {
         let (mut node, mut sum) = (&self.0, 0);
         loop {
             match node {
-                Node::Leaf(entries) => {
+                TreeNode::Leaf(entries) => {
                     let place = entries.partition_point(|(known, _)| *known < key);
                     return sum + entries[place..].iter().map(|(_, weight)| weight).sum::<i64>();
                 }
-                Node::Inner(children) => {
+                TreeNode::Inner(children) => {
                     let place = children.partition_point(|child| child.last < key);
                     let Some((child, behind)) = children[place..].split_first() else { return sum };
                     sum += behind.iter().map(|child| child.sum).sum::<i64>();
@@ -74,8 +74,10 @@ impl<K: Copy + Ord> Tree<K> {
         let mut node = &self.0;
         loop {
             match node {
-                Node::Leaf(entries) => return pass(entries.iter(), &mut units, |entry| entry.1).map(|entry| entry.0),
-                Node::Inner(children) => node = &pass(children.iter(), &mut units, |child| child.sum)?.node,
+                TreeNode::Leaf(entries) => {
+                    return pass(entries.iter(), &mut units, |entry| entry.1).map(|entry| entry.0);
+                }
+                TreeNode::Inner(children) => node = &pass(children.iter(), &mut units, |child| child.sum)?.node,
             }
         }
     }
@@ -85,10 +87,10 @@ impl<K: Copy + Ord> Tree<K> {
         let mut node = &self.0;
         loop {
             match node {
-                Node::Leaf(entries) => {
+                TreeNode::Leaf(entries) => {
                     return entries.get(entries.partition_point(|(known, _)| *known < key)).copied();
                 }
-                Node::Inner(children) => {
+                TreeNode::Inner(children) => {
                     node = &children.get(children.partition_point(|child| child.last < key))?.node;
                 }
             }
@@ -100,11 +102,11 @@ impl<K: Copy + Ord> Tree<K> {
         let (mut node, mut before) = (&self.0, None);
         loop {
             match node {
-                Node::Leaf(entries) => {
+                TreeNode::Leaf(entries) => {
                     let place = entries.partition_point(|(known, _)| *known <= key);
                     return place.checked_sub(1).map(|place| entries[place].0).or(before);
                 }
-                Node::Inner(children) => {
+                TreeNode::Inner(children) => {
                     let place = children.partition_point(|child| child.last <= key);
                     before = place.checked_sub(1).map(|place| children[place].last).or(before);
                     match children.get(place) {
@@ -120,16 +122,16 @@ impl<K: Copy + Ord> Tree<K> {
         let mut node = &self.0;
         loop {
             match node {
-                Node::Leaf(entries) => return entries.first().copied(),
-                Node::Inner(children) => node = &children.first()?.node,
+                TreeNode::Leaf(entries) => return entries.first().copied(),
+                TreeNode::Inner(children) => node = &children.first()?.node,
             }
         }
     }
 
     pub fn last(&self) -> Option<K> {
         match &self.0 {
-            Node::Leaf(entries) => entries.last().map(|(key, _)| *key),
-            Node::Inner(children) => children.last().map(|child| child.last),
+            TreeNode::Leaf(entries) => entries.last().map(|(key, _)| *key),
+            TreeNode::Inner(children) => children.last().map(|child| child.last),
         }
     }
 
@@ -140,11 +142,11 @@ impl<K: Copy + Ord> Tree<K> {
             (Some(only), true) => only.node,
             (Some(last), false) => {
                 nodes.push(last);
-                Node::Inner(nodes.into())
+                TreeNode::Inner(nodes.into())
             }
             (None, _) => return *self = Tree::default(),
         };
-        while let Node::Inner(children) = &self.0
+        while let TreeNode::Inner(children) = &self.0
             && let [only] = &**children
         {
             self.0 = only.node.clone();
@@ -174,61 +176,65 @@ fn pass<'a, T>(
     None
 }
 
-impl<K: Copy + Ord> Node<K> {
+impl<K: Copy + Ord> TreeNode<K> {
     fn sum(&self) -> i64 {
         match self {
-            Node::Leaf(entries) => entries.iter().map(|(_, weight)| weight).sum(),
-            Node::Inner(children) => children.iter().map(|child| child.sum).sum(),
+            TreeNode::Leaf(entries) => entries.iter().map(|(_, weight)| weight).sum(),
+            TreeNode::Inner(children) => children.iter().map(|child| child.sum).sum(),
         }
     }
 
     fn len(&self) -> usize {
         match self {
-            Node::Leaf(entries) => entries.len(),
-            Node::Inner(children) => children.len(),
+            TreeNode::Leaf(entries) => entries.len(),
+            TreeNode::Inner(children) => children.len(),
         }
     }
 
     fn collect(&self, entries: &mut Vec<(K, i64)>) {
         match self {
-            Node::Leaf(own) => entries.extend(own.iter()),
-            Node::Inner(children) => children.iter().for_each(|child| child.node.collect(entries)),
+            TreeNode::Leaf(own) => entries.extend(own.iter()),
+            TreeNode::Inner(children) => children.iter().for_each(|child| child.node.collect(entries)),
         }
     }
 
     /// What takes its place: none if it is empty, two if it were too large.
     fn with(&self, key: K, weight: i64) -> Vec<Child<K>> {
         match self {
-            Node::Leaf(entries) => {
+            TreeNode::Leaf(entries) => {
                 let place = entries.partition_point(|(known, _)| *known < key);
                 let known = entries.get(place).is_some_and(|(known, _)| *known == key);
                 let new = (weight > 0).then_some((key, weight));
-                cut(spliced(entries, place, usize::from(known), new), |entries| Node::Leaf(entries.into()))
+                cut(spliced(entries, place, usize::from(known), new), |entries| TreeNode::Leaf(entries.into()))
             }
-            Node::Inner(children) => {
+            TreeNode::Inner(children) => {
                 let place = children.partition_point(|child| child.last < key).min(children.len() - 1);
                 let mut children = spliced(children, place, 1, children[place].node.with(key, weight));
                 merge(&mut children, place);
-                cut(children, |children| Node::Inner(children.into()))
+                cut(children, |children| TreeNode::Inner(children.into()))
             }
         }
     }
 
     /// Both are of the same height.
-    fn joined(&self, behind: &Node<K>) -> Option<Node<K>> {
+    fn joined(&self, behind: &TreeNode<K>) -> Option<TreeNode<K>> {
         match (self, behind) {
-            (Node::Leaf(one), Node::Leaf(two)) => Some(Node::Leaf(one.iter().chain(two.iter()).copied().collect())),
-            (Node::Inner(one), Node::Inner(two)) => Some(Node::Inner(one.iter().chain(two.iter()).cloned().collect())),
+            (TreeNode::Leaf(one), TreeNode::Leaf(two)) => {
+                Some(TreeNode::Leaf(one.iter().chain(two.iter()).copied().collect()))
+            }
+            (TreeNode::Inner(one), TreeNode::Inner(two)) => {
+                Some(TreeNode::Inner(one.iter().chain(two.iter()).cloned().collect()))
+            }
             _ => None,
         }
     }
 }
 
 impl<K: Copy + Ord> Child<K> {
-    fn new(node: Node<K>) -> Option<Child<K>> {
+    fn new(node: TreeNode<K>) -> Option<Child<K>> {
         let last = match &node {
-            Node::Leaf(entries) => entries.last().map(|(key, _)| *key),
-            Node::Inner(children) => children.last().map(|child| child.last),
+            TreeNode::Leaf(entries) => entries.last().map(|(key, _)| *key),
+            TreeNode::Inner(children) => children.last().map(|child| child.last),
         };
         last.map(|last| Child { last, sum: node.sum(), node })
     }
@@ -244,7 +250,7 @@ fn spliced<T: Clone>(items: &[T], place: usize, count: usize, new: impl IntoIter
 }
 
 /// The last piece is left small: most that is new comes last.
-fn cut<K: Copy + Ord, T: Clone>(mut items: Vec<T>, node: impl Fn(Vec<T>) -> Node<K>) -> Vec<Child<K>> {
+fn cut<K: Copy + Ord, T: Clone>(mut items: Vec<T>, node: impl Fn(Vec<T>) -> TreeNode<K>) -> Vec<Child<K>> {
     let behind = if items.len() > MOST { items.split_off(items.len() * 7 / 8) } else { Vec::new() };
     [items, behind].into_iter().filter_map(|items| Child::new(node(items))).collect()
 }
@@ -307,10 +313,10 @@ mod tests {
     /// Nodes stay wide however entries come and go, so that a path is short.
     #[test]
     fn a_path_is_short() {
-        fn height(node: &Node<i64>) -> usize {
+        fn height(node: &TreeNode<i64>) -> usize {
             match node {
-                Node::Leaf(_) => 1,
-                Node::Inner(children) => 1 + height(&children[0].node),
+                TreeNode::Leaf(_) => 1,
+                TreeNode::Inner(children) => 1 + height(&children[0].node),
             }
         }
         let mut tree = Tree::default();

@@ -20,14 +20,14 @@ pub fn install() {
 }
 
 /// How one algorithm checks.
-enum Check {
+enum ClaimCheck {
     Hmac(hmac::Key),
     Public(signature::UnparsedPublicKey<Vec<u8>>),
 }
 
 struct Signature {
     algorithm: Algorithm,
-    check: Check,
+    check: ClaimCheck,
 }
 
 /// A key of another family than the algorithm's is an error: else a public key, which everybody
@@ -37,9 +37,9 @@ fn verifier(algorithm: &Algorithm, key: &DecodingKey) -> Result<Box<dyn JwtVerif
         return Err(ErrorKind::InvalidKeyFormat.into());
     }
     let bytes = key.try_get_as_bytes()?;
-    let mac = |algorithm| Check::Hmac(hmac::Key::new(algorithm, bytes));
+    let mac = |algorithm| ClaimCheck::Hmac(hmac::Key::new(algorithm, bytes));
     let public = |algorithm: &'static dyn signature::VerificationAlgorithm| {
-        Check::Public(signature::UnparsedPublicKey::new(algorithm, bytes.to_vec()))
+        ClaimCheck::Public(signature::UnparsedPublicKey::new(algorithm, bytes.to_vec()))
     };
     let check = match algorithm {
         Algorithm::HS256 => mac(hmac::HMAC_SHA256),
@@ -56,8 +56,8 @@ fn verifier(algorithm: &Algorithm, key: &DecodingKey) -> Result<Box<dyn JwtVerif
 impl Verifier<Vec<u8>> for Signature {
     fn verify(&self, message: &[u8], signature: &Vec<u8>) -> Result<(), Mismatch> {
         match &self.check {
-            Check::Hmac(key) => hmac::verify(key, message, signature),
-            Check::Public(key) => key.verify(message, signature),
+            ClaimCheck::Hmac(key) => hmac::verify(key, message, signature),
+            ClaimCheck::Public(key) => key.verify(message, signature),
         }
         .map_err(|_| Mismatch::new())
     }

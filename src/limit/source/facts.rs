@@ -21,38 +21,38 @@ pub struct Facts<'a> {
     pub headers: &'a HeaderMap,
     pub route: &'a str,
     /// Of the route's template.
-    pub params: &'a [Param],
+    pub params: &'a [PathParam],
     /// Of the verified token, if there is one and a limit of the route asks for it.
     pub claims: Option<Arc<Claims>>,
 }
 
 /// A `{NAME}` of a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Param {
+pub struct PathParam {
     pub name: String,
     /// The segment of the path that it takes, from 0.
     pub segment: usize,
 }
 
 /// Who has values of sources: a request, or somebody who asks about one.
-pub trait Values {
+pub trait SourceValues {
     /// `None` when absent.
     ///
     /// # Errors
     /// There is more than one, and `repeated` chooses none.
-    fn value(&self, source: &Source, repeated: Repeated) -> Result<Option<Value<'_>>, Ambiguous>;
+    fn value(&self, source: &Source, repeated: Repeated) -> Result<Option<SourceValue<'_>>, Ambiguous>;
 }
 
-pub enum Value<'a> {
+pub enum SourceValue<'a> {
     /// Whole; its source says how much counts.
     Ip(IpAddr),
     Bytes(Cow<'a, [u8]>),
 }
 
-impl Values for Facts<'_> {
-    fn value(&self, source: &Source, repeated: Repeated) -> Result<Option<Value<'_>>, Ambiguous> {
+impl SourceValues for Facts<'_> {
+    fn value(&self, source: &Source, repeated: Repeated) -> Result<Option<SourceValue<'_>>, Ambiguous> {
         let found = match source {
-            Source::Ip(_) => return Ok(Some(Value::Ip(self.client))),
+            Source::Ip(_) => return Ok(Some(SourceValue::Ip(self.client))),
             Source::Host => plain(self.host),
             Source::Path => plain(self.path),
             Source::Method => plain(self.method),
@@ -66,7 +66,7 @@ impl Values for Facts<'_> {
                 None => Ok(None),
             },
         };
-        Ok(found?.map(Value::Bytes))
+        Ok(found?.map(SourceValue::Bytes))
     }
 }
 
@@ -85,17 +85,17 @@ impl Facts<'_> {
     /// The value of `source` as text.
     ///
     /// # Errors
-    /// As [`Values::value`].
+    /// As [`SourceValues::value`].
     pub fn text(&self, source: &Source, repeated: Repeated) -> Found<'_> {
         Ok(self.value(source, repeated)?.map(|value| source.text(value)))
     }
 }
 
-impl Value<'_> {
-    pub fn borrowed(&self) -> Value<'_> {
+impl SourceValue<'_> {
+    pub fn borrowed(&self) -> SourceValue<'_> {
         match self {
-            Value::Ip(ip) => Value::Ip(*ip),
-            Value::Bytes(bytes) => Value::Bytes(Cow::Borrowed(bytes)),
+            SourceValue::Ip(ip) => SourceValue::Ip(*ip),
+            SourceValue::Bytes(bytes) => SourceValue::Bytes(Cow::Borrowed(bytes)),
         }
     }
 }

@@ -17,11 +17,11 @@ use sha2::{Digest, Sha256};
 
 use crate::written::{Fault, cookie_name, fault, header_name, input_name, param_name};
 
-pub use facts::{Facts, Param, Value, Values};
+pub use facts::{Facts, PathParam, SourceValue, SourceValues};
 pub use inputs::{Ambiguous, Repeated};
 
 macro_rules! sources {
-    ($($(#[$doc:meta])* $Name:ident $(($Of:ty))? = $word:literal $(: $argument:literal)?, $Origin:ident;)*) => {
+    ($($(#[$doc:meta])* $Name:ident $(($Of:ty))? = $word:literal $(: $argument:literal)?, $SourceOrigin:ident;)*) => {
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum Source {
             $($(#[$doc])* $Name $(($Of))?),*
@@ -29,31 +29,31 @@ macro_rules! sources {
 
         /// Sources that differ in a name, or in what counts of the value, are of one kind.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Kind {
+        pub enum SourceKind {
             $($Name),*
         }
 
         impl Source {
-            pub fn kind(&self) -> Kind {
-                match self { $(Source::$Name { .. } => Kind::$Name),* }
+            pub fn kind(&self) -> SourceKind {
+                match self { $(Source::$Name { .. } => SourceKind::$Name),* }
             }
         }
 
-        impl Kind {
-            pub const ALL: &[Kind] = &[$(Kind::$Name),*];
+        impl SourceKind {
+            pub const ALL: &[SourceKind] = &[$(SourceKind::$Name),*];
 
             /// What it is called.
             pub const fn word(self) -> &'static str {
-                match self { $(Kind::$Name => $word),* }
+                match self { $(SourceKind::$Name => $word),* }
             }
 
             /// What stands after the word and a colon, if anything does.
             pub fn argument(self) -> Option<&'static str> {
-                match self { $(Kind::$Name => [$($argument)?].first().copied()),* }
+                match self { $(SourceKind::$Name => [$($argument)?].first().copied()),* }
             }
 
-            pub fn origin(self) -> Origin {
-                match self { $(Kind::$Name => Origin::$Origin),* }
+            pub fn origin(self) -> SourceOrigin {
+                match self { $(SourceKind::$Name => SourceOrigin::$SourceOrigin),* }
             }
         }
     };
@@ -77,7 +77,7 @@ sources! {
 
 /// What has to be looked at for a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum SourceOrigin {
     /// What every request has, once.
     Request,
     /// The path and the query, where the same may stand more than once, or be read differently.
@@ -111,11 +111,11 @@ impl Prefixes {
     }
 }
 
-impl Kind {
+impl SourceKind {
     /// How it is written.
     pub fn form(self) -> Cow<'static, str> {
         match (self, self.argument()) {
-            (Kind::Ip, _) => "ip, ip/24/56 (prefixes for IPv4 and IPv6)".into(),
+            (SourceKind::Ip, _) => "ip, ip/24/56 (prefixes for IPv4 and IPv6)".into(),
             (_, None) => self.word().into(),
             (_, Some(argument)) => format!("{}:{argument}", self.word()).into(),
         }
@@ -126,17 +126,17 @@ impl Kind {
         let alone = |source: Source| rest.is_empty().then_some(Ok(source));
         let name = || rest.strip_prefix(':');
         match self {
-            Kind::Ip if rest.is_empty() => Some(Ok(Source::Ip(Prefixes::default()))),
-            Kind::Ip => rest.strip_prefix('/')?.split_once('/').map(|(v4, v6)| prefixes(v4, v6).map(Source::Ip)),
-            Kind::Host => alone(Source::Host),
-            Kind::Path => alone(Source::Path),
-            Kind::Method => alone(Source::Method),
-            Kind::Route => alone(Source::Route),
-            Kind::Param => Some(param_name(name()?).map(Source::Param)),
-            Kind::Header => Some(header_name(name()?).map(Source::Header)),
-            Kind::Cookie => Some(cookie_name(name()?).map(Source::Cookie)),
-            Kind::Query => Some(input_name(name()?, "query parameter").map(Source::Query)),
-            Kind::Claim => Some(input_name(name()?, "claim").map(Source::Claim)),
+            SourceKind::Ip if rest.is_empty() => Some(Ok(Source::Ip(Prefixes::default()))),
+            SourceKind::Ip => rest.strip_prefix('/')?.split_once('/').map(|(v4, v6)| prefixes(v4, v6).map(Source::Ip)),
+            SourceKind::Host => alone(Source::Host),
+            SourceKind::Path => alone(Source::Path),
+            SourceKind::Method => alone(Source::Method),
+            SourceKind::Route => alone(Source::Route),
+            SourceKind::Param => Some(param_name(name()?).map(Source::Param)),
+            SourceKind::Header => Some(header_name(name()?).map(Source::Header)),
+            SourceKind::Cookie => Some(cookie_name(name()?).map(Source::Cookie)),
+            SourceKind::Query => Some(input_name(name()?, "query parameter").map(Source::Query)),
+            SourceKind::Claim => Some(input_name(name()?, "claim").map(Source::Claim)),
         }
     }
 }
@@ -154,7 +154,7 @@ impl Source {
     ///
     /// # Errors
     /// It is of one of these kinds, but what stands after its word is wrong.
-    pub fn parse(text: &str, allowed: &[Kind]) -> Option<Result<Source, Fault>> {
+    pub fn parse(text: &str, allowed: &[SourceKind]) -> Option<Result<Source, Fault>> {
         allowed.iter().find_map(|kind| kind.parse(text.strip_prefix(kind.word())?))
     }
 
@@ -176,7 +176,7 @@ impl Source {
     /// header fields have no case.
     pub fn is_called(&self, name: &str) -> bool {
         match self {
-            Source::Ip(_) if name == Kind::Ip.word() => true,
+            Source::Ip(_) if name == SourceKind::Ip.word() => true,
             Source::Header(_) => name.eq_ignore_ascii_case(&self.to_string()),
             _ => name == self.to_string(),
         }
@@ -186,14 +186,14 @@ impl Source {
     ///
     /// # Errors
     /// What was written, where it is not the address that it has to be.
-    pub fn written(&self, value: Vec<u8>) -> Result<Value<'static>, String> {
+    pub fn written(&self, value: Vec<u8>) -> Result<SourceValue<'static>, String> {
         Ok(match self {
             Source::Ip(_) => {
                 let text = String::from_utf8_lossy(&value);
-                Value::Ip(text.parse().map_err(|_| text.into_owned())?)
+                SourceValue::Ip(text.parse().map_err(|_| text.into_owned())?)
             }
-            Source::Host => Value::Bytes(value.to_ascii_lowercase().into()),
-            _ => Value::Bytes(value.into()),
+            Source::Host => SourceValue::Bytes(value.to_ascii_lowercase().into()),
+            _ => SourceValue::Bytes(value.into()),
         })
     }
 
@@ -206,10 +206,10 @@ impl Source {
     }
 
     /// A value of it as text.
-    pub fn text<'v>(&self, value: Value<'v>) -> Cow<'v, [u8]> {
+    pub fn text<'v>(&self, value: SourceValue<'v>) -> Cow<'v, [u8]> {
         match value {
-            Value::Ip(ip) => self.network(ip).to_string().into_bytes().into(),
-            Value::Bytes(bytes) => bytes,
+            SourceValue::Ip(ip) => self.network(ip).to_string().into_bytes().into(),
+            SourceValue::Bytes(bytes) => bytes,
         }
     }
 
@@ -257,15 +257,18 @@ mod tests {
         for text in
             ["ip", "ip/24/56", "host", "path", "method", "route", "param:id", "header:x-a", "cookie:S", "query:a[b]"]
         {
-            assert_eq!(Source::parse(text, Kind::ALL).map(|source| source.unwrap().to_string()).as_deref(), Some(text));
+            assert_eq!(
+                Source::parse(text, SourceKind::ALL).map(|source| source.unwrap().to_string()).as_deref(),
+                Some(text)
+            );
         }
-        assert_eq!(Source::parse("jwt:sub", Kind::ALL), Some(Ok(Source::Claim("sub".to_owned()))));
+        assert_eq!(Source::parse("jwt:sub", SourceKind::ALL), Some(Ok(Source::Claim("sub".to_owned()))));
         for text in ["", "all", "ip/24", "ipx", "hosts", "header", "query", "headers:x", "HOST"] {
-            assert_eq!(Source::parse(text, Kind::ALL), None, "{text}");
+            assert_eq!(Source::parse(text, SourceKind::ALL), None, "{text}");
         }
-        assert_eq!(Source::parse("path", &[Kind::Header, Kind::Query]), None);
+        assert_eq!(Source::parse("path", &[SourceKind::Header, SourceKind::Query]), None);
         for text in ["ip/0/64", "ip/x/64", "ip/24/129", "header:", "header:a b", "cookie:=", "query:", "param:a-b"] {
-            assert!(matches!(Source::parse(text, Kind::ALL), Some(Err(_))), "{text}");
+            assert!(matches!(Source::parse(text, SourceKind::ALL), Some(Err(_))), "{text}");
         }
     }
 
@@ -276,7 +279,7 @@ mod tests {
                 .map(|(name, value)| (HeaderName::from_static(name), http::HeaderValue::from_static(value))),
         );
         let of = |text: &str| {
-            let source = Source::parse(text, Kind::ALL).unwrap().unwrap();
+            let source = Source::parse(text, SourceKind::ALL).unwrap().unwrap();
             source.in_answer(&headers).map(<[u8]>::to_vec).collect::<Vec<_>>()
         };
         assert_eq!(of("header:x-a"), [b"1", b"3"]);

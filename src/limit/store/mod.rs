@@ -57,9 +57,9 @@ impl Stores {
 
 impl Store {
     /// Waits, for a while at most, until it is known whether the store can be reached.
-    pub async fn settled(&self) {
+    pub async fn first_attempt(&self) {
         if let Store::Redis(redis) = self {
-            redis.settled().await;
+            redis.first_attempt().await;
         }
     }
 

@@ -4,36 +4,36 @@ use std::sync::Arc;
 
 use http::StatusCode;
 
-use super::json::{Faults, Node, Problem, parse, unknown};
+use super::json::{Faults, JsonNode, Problem, parse, unknown};
 use super::receipt::Receipt;
 use crate::config::{Config, percent_decoded};
 use crate::limit::decision::{Check, Op};
 use crate::limit::key::COST_MAX;
 use crate::limit::limits::Limit;
-use crate::limit::source::{Ambiguous, Repeated, Source, Value, Values};
+use crate::limit::source::{Ambiguous, Repeated, Source, SourceValue, SourceValues};
 use crate::limit::{Limiter, Outcome};
 
 /// The body of `POST /-/decide`.
-pub struct Order {
+pub struct DecideBody {
     pub op: Op,
-    pub decisions: Vec<Decision>,
+    pub decisions: Vec<DecisionRequest>,
 }
 
 /// Limits asked together: all of them are charged or none.
-pub struct Decision {
+pub struct DecisionRequest {
     pub limits: Vec<Arc<Limit>>,
-    pub parts: Named,
+    pub parts: NamedValues,
     pub cost: Option<i64>,
 }
 
 pub enum Refund {
     Receipt(Receipt),
-    Units { parts: Named, cost: i64 },
+    Units { parts: NamedValues, cost: i64 },
 }
 
 /// Values of a key's sources, by what these are called.
 #[derive(Default)]
-pub struct Named(Vec<(String, Value<'static>)>);
+pub struct NamedValues(Vec<(String, SourceValue<'static>)>);
 
 const DECISIONS_MAX: usize = 1000;
 /// As many as a route may have.
@@ -41,24 +41,24 @@ const LIMITS_MAX: usize = 16;
 /// A request's field may not be longer either.
 const VALUE_MAX: usize = 8 * 1024;
 
-impl Values for Named {
+impl SourceValues for NamedValues {
     /// Each is named once.
-    fn value(&self, source: &Source, _: Repeated) -> Result<Option<Value<'_>>, Ambiguous> {
+    fn value(&self, source: &Source, _: Repeated) -> Result<Option<SourceValue<'_>>, Ambiguous> {
         let found = self.0.iter().find(|(name, _)| source.is_called(name));
         Ok(found.map(|(_, value)| value.borrowed()))
     }
 }
 
 /// A value as the requests of its owner would show it.
-fn given(source: &Source, bytes: Vec<u8>) -> Result<Value<'static>, String> {
+fn given(source: &Source, bytes: Vec<u8>) -> Result<SourceValue<'static>, String> {
     if bytes.len() > VALUE_MAX {
         return Err(format!("it is longer than {VALUE_MAX} bytes"));
     }
     source.written(bytes).map_err(|text| format!("`{text}` is not an IP address"))
 }
 
-impl Order {
-    pub fn read(body: &[u8], config: &Config) -> Result<Order, Problem> {
+impl DecideBody {
+    pub fn read(body: &[u8], config: &Config) -> Result<DecideBody, Problem> {
         let value = parse(body)?;
         let faults = Faults::default();
         let order = order(&faults.root(&value), config);
@@ -66,7 +66,7 @@ impl Order {
     }
 }
 
-fn order(root: &Node, config: &Config) -> Option<Order> {
+fn order(root: &JsonNode, config: &Config) -> Option<DecideBody> {
     root.only(&["operation", "decisions"])?;
     let op = root.need("operation").and_then(|node| match node.text()? {
         "take" => Some(Op::Take),
@@ -76,10 +76,10 @@ fn order(root: &Node, config: &Config) -> Option<Order> {
     let decisions = root.need("decisions")?.items(1..=DECISIONS_MAX)?;
     // Each is read, for its mistakes, before one of them fails the order.
     let decisions: Vec<_> = decisions.iter().map(|node| decision(node, config)).collect();
-    Some(Order { op: op?, decisions: decisions.into_iter().collect::<Option<_>>()? })
+    Some(DecideBody { op: op?, decisions: decisions.into_iter().collect::<Option<_>>()? })
 }
 
-fn decision(node: &Node, config: &Config) -> Option<Decision> {
+fn decision(node: &JsonNode, config: &Config) -> Option<DecisionRequest> {
     node.only(&["limits", "key", "cost"])?;
     let items = node.need("limits")?.items(1..=LIMITS_MAX)?;
     let mut limits: Vec<Arc<Limit>> = Vec::with_capacity(items.len());
@@ -99,17 +99,17 @@ fn decision(node: &Node, config: &Config) -> Option<Decision> {
     let parts = match node.get("key") {
         // What the unknown limits are keyed by is unknown too.
         Some(key) if limits.len() == items.len() => named(&key, &limits)?,
-        _ => Named::default(),
+        _ => NamedValues::default(),
     };
     let cost = match node.get("cost") {
         Some(cost) => Some(cost.integer(0..=COST_MAX)?),
         None => None,
     };
-    Some(Decision { limits, parts, cost })
+    Some(DecisionRequest { limits, parts, cost })
 }
 
 /// The limits, each after its base as on a route: alone it would never be asked.
-fn in_turn(mut waiting: Vec<Arc<Limit>>, items: &[Node]) -> Vec<Arc<Limit>> {
+fn in_turn(mut waiting: Vec<Arc<Limit>>, items: &[JsonNode]) -> Vec<Arc<Limit>> {
     for item in items {
         let base = waiting.iter().find(|limit| item.is(&limit.name)).and_then(|limit| limit.after.as_ref());
         if let Some(base) = base.filter(|base| !items.iter().any(|item| item.is(base))) {
@@ -129,8 +129,8 @@ fn in_turn(mut waiting: Vec<Arc<Limit>>, items: &[Node]) -> Vec<Arc<Limit>> {
 }
 
 /// A name that no limit asked is keyed by is a mistake: left alone it would leave a part absent.
-fn named(node: &Node, limits: &[Arc<Limit>]) -> Option<Named> {
-    let mut named: Vec<(String, Value)> = Vec::new();
+fn named(node: &JsonNode, limits: &[Arc<Limit>]) -> Option<NamedValues> {
+    let mut named: Vec<(String, SourceValue)> = Vec::new();
     let sources = || limits.iter().flat_map(|limit| limit.key.sources());
     for (name, value) in node.entries()? {
         let Some(source) = sources().find(|source| source.is_called(name)) else {
@@ -150,11 +150,11 @@ fn named(node: &Node, limits: &[Arc<Limit>]) -> Option<Named> {
             Err(why) => drop(value.fault::<()>(why)),
         }
     }
-    Some(Named(named))
+    Some(NamedValues(named))
 }
 
 /// A string, or `{"percent": TEXT}` for bytes that no string of JSON holds.
-fn bytes(value: &Node) -> Option<Vec<u8>> {
+fn bytes(value: &JsonNode) -> Option<Vec<u8>> {
     let Some(encoded) = value.get("percent") else {
         return match value.is_object() {
             true => value.fault("it must be a string, or {\"percent\": \"caf%E9\"}"),
@@ -173,12 +173,12 @@ pub fn refund(limit: &Arc<Limit>, body: &[u8]) -> Result<Refund, Problem> {
     faults.finish(refund)
 }
 
-fn read_refund(root: &Node, limit: &Arc<Limit>) -> Option<Refund> {
+fn read_refund(root: &JsonNode, limit: &Arc<Limit>) -> Option<Refund> {
     root.only(&["receipt", "key", "cost"])?;
     let Some(node) = root.get("receipt") else {
         let parts = match root.get("key") {
             Some(key) => named(&key, std::slice::from_ref(limit))?,
-            None => Named::default(),
+            None => NamedValues::default(),
         };
         let cost = root.need("cost")?.integer(1..=COST_MAX)?;
         return Some(Refund::Units { parts, cost });
@@ -199,7 +199,7 @@ fn read_refund(root: &Node, limit: &Arc<Limit>) -> Option<Refund> {
 }
 
 /// `key=PART&key=PART`, in the order of the limit's key, and `cost=N`.
-pub fn query(limit: &Limit, query: &str) -> Result<(Named, Option<i64>), Problem> {
+pub fn query(limit: &Limit, query: &str) -> Result<(NamedValues, Option<i64>), Problem> {
     let bad = |detail: String| Problem::new(StatusCode::BAD_REQUEST, detail);
     let (mut values, mut cost) = (Vec::new(), None);
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -228,7 +228,7 @@ pub fn query(limit: &Limit, query: &str) -> Result<(Named, Option<i64>), Problem
     let named = sources.into_iter().zip(values).map(|(source, value)| {
         given(source, value).map(|value| (source.to_string(), value)).map_err(|why| bad(format!("key {source}: {why}")))
     });
-    Ok((Named(named.collect::<Result<_, _>>()?), cost))
+    Ok((NamedValues(named.collect::<Result<_, _>>()?), cost))
 }
 
 /// The check of a limit that somebody manages, by the numbers of its key, and what the key has instead
@@ -236,7 +236,7 @@ pub fn query(limit: &Limit, query: &str) -> Result<(Named, Option<i64>), Problem
 pub fn check(
     limiter: &Limiter,
     limit: &Arc<Limit>,
-    parts: &Named,
+    parts: &NamedValues,
     cost: i64,
 ) -> Result<(Check, Option<Outcome>), Problem> {
     limiter.check(limit, parts, cost).map_err(|_| {

@@ -20,16 +20,16 @@ pub struct Problem {
 
 /// The mistakes of one body.
 #[derive(Default)]
-pub struct Faults(RefCell<Vec<Fault>>);
+pub struct Faults(RefCell<Vec<JsonFault>>);
 
-struct Fault {
+struct JsonFault {
     pointer: String,
     detail: String,
     unknown_limit: bool,
 }
 
 /// A value and where it stands.
-pub struct Node<'a> {
+pub struct JsonNode<'a> {
     value: &'a Value,
     pointer: String,
     faults: &'a Faults,
@@ -50,14 +50,14 @@ pub fn parse(body: &[u8]) -> Result<Value, Problem> {
 }
 
 impl Faults {
-    pub fn root<'a>(&'a self, value: &'a Value) -> Node<'a> {
-        Node { value, pointer: "#".to_owned(), faults: self }
+    pub fn root<'a>(&'a self, value: &'a Value) -> JsonNode<'a> {
+        JsonNode { value, pointer: "#".to_owned(), faults: self }
     }
 
     fn push(&self, pointer: &str, detail: impl Into<String>, unknown_limit: bool) {
         let mut faults = self.0.borrow_mut();
         if faults.len() < FAULTS_MAX {
-            faults.push(Fault { pointer: pointer.to_owned(), detail: detail.into(), unknown_limit });
+            faults.push(JsonFault { pointer: pointer.to_owned(), detail: detail.into(), unknown_limit });
         }
     }
 
@@ -80,7 +80,7 @@ impl Faults {
     }
 }
 
-impl<'a> Node<'a> {
+impl<'a> JsonNode<'a> {
     pub fn fault<T>(&self, detail: impl Into<String>) -> Option<T> {
         self.faults.push(&self.pointer, detail, false);
         None
@@ -103,11 +103,11 @@ impl<'a> Node<'a> {
         Some(())
     }
 
-    pub fn get(&self, name: &str) -> Option<Node<'a>> {
+    pub fn get(&self, name: &str) -> Option<JsonNode<'a>> {
         Some(self.at(name, self.value.get(name)?))
     }
 
-    pub fn need(&self, name: &str) -> Option<Node<'a>> {
+    pub fn need(&self, name: &str) -> Option<JsonNode<'a>> {
         self.object()?;
         let found = self.get(name);
         if found.is_none() {
@@ -116,11 +116,11 @@ impl<'a> Node<'a> {
         found
     }
 
-    pub fn entries(&self) -> Option<Vec<(&'a str, Node<'a>)>> {
+    pub fn entries(&self) -> Option<Vec<(&'a str, JsonNode<'a>)>> {
         Some(self.object()?.iter().map(|(name, value)| (name.as_str(), self.at(name, value))).collect())
     }
 
-    pub fn items(&self, len: RangeInclusive<usize>) -> Option<Vec<Node<'a>>> {
+    pub fn items(&self, len: RangeInclusive<usize>) -> Option<Vec<JsonNode<'a>>> {
         match self.value {
             Value::Array(items) if len.contains(&items.len()) => {
                 Some(items.iter().enumerate().map(|(i, value)| self.at(&i.to_string(), value)).collect())
@@ -155,9 +155,9 @@ impl<'a> Node<'a> {
         self.value.as_object().or_else(|| self.fault("it must be an object"))
     }
 
-    fn at(&self, name: &str, value: &'a Value) -> Node<'a> {
+    fn at(&self, name: &str, value: &'a Value) -> JsonNode<'a> {
         let name = name.replace('~', "~0").replace('/', "~1");
-        Node { value, pointer: format!("{}/{name}", self.pointer), faults: self.faults }
+        JsonNode { value, pointer: format!("{}/{name}", self.pointer), faults: self.faults }
     }
 }
 

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::task::spawn_local;
 
 use crate::config::Config;
-use crate::control::link::Link;
+use crate::control::link::StoreLink;
 use crate::limit::algo::Rule;
 use crate::limit::answer::{Answer, NEVER, Policy};
 use crate::limit::decision::{Check, ErrorKind, Op};
@@ -24,7 +24,7 @@ use crate::limit::overrides::Budget;
 use crate::limit::store::once::{Mark, Use};
 use crate::limit::{Ask, Checked, Limiter, Outcome, Standing, Verdict, clock};
 use crate::snapshot::{Current, Reason};
-use asked::{Decision, Order};
+use asked::{DecideBody, DecisionRequest};
 use receipt::Receipt;
 use words::{Decider, Kept, Unasked};
 
@@ -32,14 +32,14 @@ pub use json::Problem;
 
 pub struct Limits {
     current: Current,
-    link: Rc<Link>,
+    link: Rc<StoreLink>,
 }
 
 /// Limits asked at once by one call: few enough that the last answer meets the store's deadline.
 const AT_ONCE: usize = 128;
 
 impl Limits {
-    pub fn new(current: Current, link: Rc<Link>) -> Limits {
+    pub fn new(current: Current, link: Rc<StoreLink>) -> Limits {
         Limits { current, link }
     }
 
@@ -59,7 +59,7 @@ impl Limits {
     /// The decisions that `body` asks for.
     pub async fn decide(&self, body: &[u8]) -> Result<Value, Problem> {
         let snapshot = self.current.load_full();
-        let Order { op, decisions } = Order::read(body, &snapshot.config)?;
+        let DecideBody { op, decisions } = DecideBody::read(body, &snapshot.config)?;
         let limiter = self.link.limiter();
         let mut answers = Vec::with_capacity(decisions.len());
         let mut decisions = decisions.into_iter().peekable();
@@ -168,8 +168,8 @@ impl Limits {
 }
 
 /// One decision, as JSON.
-async fn answer(limiter: Rc<Limiter>, op: Op, decision: Decision) -> Value {
-    let Decision { limits, parts, cost } = decision;
+async fn answer(limiter: Rc<Limiter>, op: Op, decision: DecisionRequest) -> Value {
+    let DecisionRequest { limits, parts, cost } = decision;
     let (mut asks, mut checks) = (Vec::with_capacity(limits.len()), Vec::with_capacity(limits.len()));
     for limit in &limits {
         let ask = limiter.ask(limit, &parts, cost.unwrap_or_else(|| cost_of(limit)));

@@ -4,7 +4,7 @@
 use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::{FIELDS_MAX, Fault};
+use super::{FIELDS_MAX, ProtocolFault};
 
 /// Bytes of chunk extensions in one body; nobody reads them.
 pub const EXTENSIONS_MAX: usize = 16 * 1024;
@@ -36,14 +36,14 @@ pub enum Piece {
 /// Chunks, each a size line and its data.
 #[derive(Debug)]
 pub struct Chunked {
-    at: At,
+    at: Expected,
     /// Extension bytes skipped so far.
     skipped: usize,
 }
 
 /// What comes next.
 #[derive(Debug, PartialEq)]
-enum At {
+enum Expected {
     /// A size line, from its first byte.
     Size,
     /// So many bytes of data.
@@ -57,14 +57,14 @@ enum At {
 
 impl Decoder {
     pub fn chunked() -> Decoder {
-        Decoder::Chunked(Chunked { at: At::Size, skipped: 0 })
+        Decoder::Chunked(Chunked { at: Expected::Size, skipped: 0 })
     }
 
     /// Nothing of the body is left.
     pub fn is_end(&self) -> bool {
         match self {
             Decoder::Length(left) => *left == 0,
-            Decoder::Chunked(chunked) => chunked.at == At::End,
+            Decoder::Chunked(chunked) => chunked.at == Expected::End,
             Decoder::Close => false,
         }
     }
@@ -73,7 +73,7 @@ impl Decoder {
     pub fn exact(&self) -> Option<u64> {
         match self {
             Decoder::Length(left) => Some(*left),
-            Decoder::Chunked(chunked) => (chunked.at == At::End).then_some(0),
+            Decoder::Chunked(chunked) => (chunked.at == Expected::End).then_some(0),
             Decoder::Close => None,
         }
     }
@@ -81,8 +81,8 @@ impl Decoder {
     /// Takes the next piece from `received`; `ended`: the connection has, so no more comes.
     ///
     /// # Errors
-    /// [`Fault::Chunk`], and [`Fault::Cut`] where the connection ended before the body.
-    pub fn next(&mut self, received: &mut BytesMut, ended: bool) -> Result<Piece, Fault> {
+    /// [`ProtocolFault::Chunk`], and [`ProtocolFault::Cut`] where the connection ended before the body.
+    pub fn next(&mut self, received: &mut BytesMut, ended: bool) -> Result<Piece, ProtocolFault> {
         let piece = match self {
             Decoder::Length(0) => Piece::End,
             Decoder::Length(left) => take(received, left),
@@ -90,7 +90,7 @@ impl Decoder {
             Decoder::Close if received.is_empty() && ended => Piece::End,
             Decoder::Close => take(received, &mut { u64::MAX }),
         };
-        if piece == Piece::More && ended { Err(Fault::Cut) } else { Ok(piece) }
+        if piece == Piece::More && ended { Err(ProtocolFault::Cut) } else { Ok(piece) }
     }
 }
 
@@ -105,63 +105,63 @@ fn take(received: &mut BytesMut, left: &mut u64) -> Piece {
 }
 
 impl Chunked {
-    fn next(&mut self, received: &mut BytesMut) -> Result<Piece, Fault> {
+    fn next(&mut self, received: &mut BytesMut) -> Result<Piece, ProtocolFault> {
         loop {
             match &mut self.at {
-                At::Size => match self.size(received)? {
+                Expected::Size => match self.size(received)? {
                     None => return Ok(Piece::More),
-                    Some(0) => self.at = At::Trailers,
-                    Some(size) => self.at = At::Data(size),
+                    Some(0) => self.at = Expected::Trailers,
+                    Some(size) => self.at = Expected::Data(size),
                 },
-                At::Data(0) => self.at = At::DataEnd,
-                At::Data(left) => {
+                Expected::Data(0) => self.at = Expected::DataEnd,
+                Expected::Data(left) => {
                     let piece = take(received, left);
                     // Seeing the end with the last data spares the reader a turn.
                     if *left == 0 && received.starts_with(b"\r\n0\r\n\r\n") {
                         received.advance(7);
-                        self.at = At::End;
+                        self.at = Expected::End;
                     }
                     return Ok(piece);
                 }
-                At::DataEnd => match line_end(received)? {
+                Expected::DataEnd => match line_end(received)? {
                     false => return Ok(Piece::More),
-                    true => self.at = At::Size,
+                    true => self.at = Expected::Size,
                 },
-                At::Trailers => {
+                Expected::Trailers => {
                     let Some(trailers) = trailers(received)? else { return Ok(Piece::More) };
-                    self.at = At::End;
+                    self.at = Expected::End;
                     if !trailers.is_empty() {
                         return Ok(Piece::Trailers(trailers));
                     }
                 }
-                At::End => return Ok(Piece::End),
+                Expected::End => return Ok(Piece::End),
             }
         }
     }
 
     /// The size that the line in front states; takes the line.
-    fn size(&mut self, received: &mut BytesMut) -> Result<Option<u64>, Fault> {
+    fn size(&mut self, received: &mut BytesMut) -> Result<Option<u64>, ProtocolFault> {
         let digits = received.iter().take(DIGITS_MAX + 1).take_while(|byte| byte.is_ascii_hexdigit()).count();
         if digits > DIGITS_MAX {
-            return Err(Fault::Chunk);
+            return Err(ProtocolFault::Chunk);
         }
         let Some(next) = received.get(digits) else { return Ok(None) };
         if digits == 0 || !matches!(next, b'\r' | b';' | b' ' | b'\t') {
-            return Err(Fault::Chunk);
+            return Err(ProtocolFault::Chunk);
         }
         let rest = &received[digits..];
         let extension = memchr::memchr2(b'\r', b'\n', rest).unwrap_or(rest.len());
         if self.skipped + extension > EXTENSIONS_MAX || blank_then_text(&rest[..extension]) {
-            return Err(Fault::Chunk);
+            return Err(ProtocolFault::Chunk);
         }
         match rest.get(extension..) {
             Some([b'\r', b'\n', ..]) => {}
             Some([] | [b'\r']) => return Ok(None),
-            _ => return Err(Fault::Chunk),
+            _ => return Err(ProtocolFault::Chunk),
         }
         self.skipped += extension;
-        let text = str::from_utf8(&received[..digits]).map_err(|_| Fault::Chunk)?;
-        let size = u64::from_str_radix(text, 16).map_err(|_| Fault::Chunk)?;
+        let text = str::from_utf8(&received[..digits]).map_err(|_| ProtocolFault::Chunk)?;
+        let size = u64::from_str_radix(text, 16).map_err(|_| ProtocolFault::Chunk)?;
         received.advance(digits + extension + 2);
         Ok(Some(size))
     }
@@ -173,39 +173,39 @@ fn blank_then_text(extension: &[u8]) -> bool {
 }
 
 /// Takes a line end; false while it is not whole.
-fn line_end(received: &mut BytesMut) -> Result<bool, Fault> {
+fn line_end(received: &mut BytesMut) -> Result<bool, ProtocolFault> {
     match &received[..] {
         [b'\r', b'\n', ..] => {
             received.advance(2);
             Ok(true)
         }
         [] | [b'\r'] => Ok(false),
-        _ => Err(Fault::Chunk),
+        _ => Err(ProtocolFault::Chunk),
     }
 }
 
 /// Takes the trailers and the empty line after them; `None` while they are not whole.
-fn trailers(received: &mut BytesMut) -> Result<Option<HeaderMap>, Fault> {
+fn trailers(received: &mut BytesMut) -> Result<Option<HeaderMap>, ProtocolFault> {
     if matches!(received.first(), None | Some(b'\r')) {
         return Ok(line_end(received)?.then(HeaderMap::new));
     }
     let Some(length) = memchr::memmem::find(received, b"\r\n\r\n").map(|end| end + 4) else {
-        return if received.len() > TRAILERS_MAX { Err(Fault::Chunk) } else { Ok(None) };
+        return if received.len() > TRAILERS_MAX { Err(ProtocolFault::Chunk) } else { Ok(None) };
     };
     if length > TRAILERS_MAX || has_bare_line_feed(&received[..length]) {
-        return Err(Fault::Chunk);
+        return Err(ProtocolFault::Chunk);
     }
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut trailers = HeaderMap::new();
     match httparse::parse_headers(&received[..length], &mut fields) {
         Ok(httparse::Status::Complete((_, fields))) => {
             for field in fields {
-                let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| Fault::Chunk)?;
-                let value = HeaderValue::from_bytes(field.value).map_err(|_| Fault::Chunk)?;
+                let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| ProtocolFault::Chunk)?;
+                let value = HeaderValue::from_bytes(field.value).map_err(|_| ProtocolFault::Chunk)?;
                 trailers.append(name, value);
             }
         }
-        _ => return Err(Fault::Chunk),
+        _ => return Err(ProtocolFault::Chunk),
     }
     received.advance(length);
     Ok(Some(trailers))

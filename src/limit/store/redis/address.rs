@@ -33,7 +33,7 @@ pub enum Addr {
 
 /// What is wrong with a URL, in words that repeat nothing of it, and the form it should have.
 #[derive(Debug, PartialEq)]
-pub struct Mistake {
+pub struct UrlMistake {
     pub what: &'static str,
     pub help: &'static str,
 }
@@ -45,7 +45,7 @@ const SENTINEL: &str =
 const SENTINEL_PORT: u16 = 26379;
 
 impl Address {
-    pub fn parse(url: &str) -> Result<Address, Mistake> {
+    pub fn parse(url: &str) -> Result<Address, UrlMistake> {
         let (scheme, rest) = url.split_once(':').unwrap_or_default();
         let Some(rest) = rest.strip_prefix("//") else { return wrong("it is not a complete URL", NODE) };
         let (tls, scheme) = match scheme.strip_prefix("rediss") {
@@ -68,12 +68,12 @@ impl Address {
     }
 }
 
-fn wrong<T>(what: &'static str, help: &'static str) -> Result<T, Mistake> {
-    Err(Mistake { what, help })
+fn wrong<T>(what: &'static str, help: &'static str) -> Result<T, UrlMistake> {
+    Err(UrlMistake { what, help })
 }
 
 /// Reads a URL of one server.
-fn info(url: &str, help: &'static str) -> Result<ConnectionInfo, Mistake> {
+fn info(url: &str, help: &'static str) -> Result<ConnectionInfo, UrlMistake> {
     match url.into_connection_info() {
         Ok(info) if info.redis_settings().db() >= 0 => Ok(info),
         Ok(_) => wrong("its database number is negative", help),
@@ -81,7 +81,7 @@ fn info(url: &str, help: &'static str) -> Result<ConnectionInfo, Mistake> {
     }
 }
 
-fn addr(info: &ConnectionInfo, help: &'static str) -> Result<Addr, Mistake> {
+fn addr(info: &ConnectionInfo, help: &'static str) -> Result<Addr, UrlMistake> {
     match info.addr() {
         ConnectionAddr::Tcp(host, port) => Ok(Addr::Tcp(host.clone(), *port)),
         ConnectionAddr::Unix(path) if !path.as_os_str().is_empty() => Ok(Addr::Unix(path.clone())),
@@ -89,7 +89,7 @@ fn addr(info: &ConnectionInfo, help: &'static str) -> Result<Addr, Mistake> {
     }
 }
 
-fn cluster(rest: &str, tls: bool) -> Result<Address, Mistake> {
+fn cluster(rest: &str, tls: bool) -> Result<Address, UrlMistake> {
     let parts = Parts::of(rest);
     if !parts.path.is_empty() || !parts.query.is_empty() {
         return wrong("a cluster has one database and no parameters", CLUSTER);
@@ -98,7 +98,7 @@ fn cluster(rest: &str, tls: bool) -> Result<Address, Mistake> {
     Ok(Address { form: Form::Cluster(nodes), tls, login })
 }
 
-fn sentinel(rest: &str, tls: bool) -> Result<Address, Mistake> {
+fn sentinel(rest: &str, tls: bool) -> Result<Address, UrlMistake> {
     let parts = Parts::of(rest);
     let (master, db) = parts.path.split_once('/').unwrap_or((parts.path, ""));
     if master.is_empty() {
@@ -144,7 +144,7 @@ impl<'a> Parts<'a> {
         db: &str,
         port: Option<u16>,
         help: &'static str,
-    ) -> Result<(Vec<Addr>, RedisConnectionInfo), Mistake> {
+    ) -> Result<(Vec<Addr>, RedisConnectionInfo), UrlMistake> {
         let (mut addrs, mut login) = (Vec::new(), RedisConnectionInfo::default());
         for host in self.hosts.split(',') {
             let bare = host.rsplit(']').next().is_some_and(|end| !end.contains(':'));

@@ -11,7 +11,7 @@ const OPEN_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub struct Breaker {
-    state: State,
+    state: BreakerState,
     open_for: Duration,
     /// Grows with each failure that counts, and with each probe.
     round: u64,
@@ -20,10 +20,10 @@ pub struct Breaker {
 /// A call under way: the round in which it left. Calls that were under way together when one of
 /// them failed meet the same trouble, so only the first failure counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ticket(u64);
+pub struct CallPermit(u64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum BreakerState {
     Closed {
         failures: u32,
     },
@@ -38,7 +38,7 @@ enum State {
 
 /// The state as metrics show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
+pub enum BreakerPhase {
     Closed = 0,
     HalfOpen = 1,
     Open = 2,
@@ -46,7 +46,7 @@ pub enum Phase {
 
 impl Default for Breaker {
     fn default() -> Breaker {
-        Breaker { state: State::Closed { failures: 0 }, open_for: OPEN_MIN, round: 0 }
+        Breaker { state: BreakerState::Closed { failures: 0 }, open_for: OPEN_MIN, round: 0 }
     }
 }
 
@@ -54,55 +54,55 @@ impl Breaker {
     /// Whether a decision that comes `now` need not even queue.
     pub fn refuses(&self, now: Instant) -> bool {
         match self.state {
-            State::Closed { .. } => false,
-            State::Open { until } => now < until,
-            State::HalfOpen { probing } => probing,
+            BreakerState::Closed { .. } => false,
+            BreakerState::Open { until } => now < until,
+            BreakerState::HalfOpen { probing } => probing,
         }
     }
 
     /// Asks to make a call. The ticket is owed to [`Breaker::succeeded`] or [`Breaker::failed`].
-    pub fn begin(&mut self, now: Instant) -> Option<Ticket> {
+    pub fn begin(&mut self, now: Instant) -> Option<CallPermit> {
         if self.refuses(now) {
             return None;
         }
-        if self.phase() != Phase::Closed {
+        if self.phase() != BreakerPhase::Closed {
             self.round += 1;
-            self.state = State::HalfOpen { probing: true };
+            self.state = BreakerState::HalfOpen { probing: true };
         }
-        Some(Ticket(self.round))
+        Some(CallPermit(self.round))
     }
 
-    pub fn succeeded(&mut self, ticket: Ticket) {
+    pub fn succeeded(&mut self, ticket: CallPermit) {
         // An answer to a call of before it opened says nothing of the probe's.
-        if self.phase() == Phase::Closed || ticket.0 == self.round {
+        if self.phase() == BreakerPhase::Closed || ticket.0 == self.round {
             *self = Breaker { round: self.round, ..Breaker::default() };
         }
     }
 
     /// True if this failure opened it.
-    pub fn failed(&mut self, now: Instant, ticket: Ticket) -> bool {
+    pub fn failed(&mut self, now: Instant, ticket: CallPermit) -> bool {
         if ticket.0 != self.round {
             return false;
         }
         self.round += 1;
         match self.state {
-            State::Closed { failures } if failures + 1 < FAILURES => {
-                self.state = State::Closed { failures: failures + 1 };
+            BreakerState::Closed { failures } if failures + 1 < FAILURES => {
+                self.state = BreakerState::Closed { failures: failures + 1 };
                 return false;
             }
-            State::Closed { .. } => self.open_for = OPEN_MIN,
-            State::Open { .. } => return false,
-            State::HalfOpen { .. } => self.open_for = (self.open_for * 2).min(OPEN_MAX),
+            BreakerState::Closed { .. } => self.open_for = OPEN_MIN,
+            BreakerState::Open { .. } => return false,
+            BreakerState::HalfOpen { .. } => self.open_for = (self.open_for * 2).min(OPEN_MAX),
         }
-        self.state = State::Open { until: now + self.open_for };
+        self.state = BreakerState::Open { until: now + self.open_for };
         true
     }
 
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> BreakerPhase {
         match self.state {
-            State::Closed { .. } => Phase::Closed,
-            State::HalfOpen { .. } => Phase::HalfOpen,
-            State::Open { .. } => Phase::Open,
+            BreakerState::Closed { .. } => BreakerPhase::Closed,
+            BreakerState::HalfOpen { .. } => BreakerPhase::HalfOpen,
+            BreakerState::Open { .. } => BreakerPhase::Open,
         }
     }
 }
@@ -136,11 +136,11 @@ mod tests {
         for _ in 0..10 {
             fails(&mut breaker, now);
             fails(&mut breaker, now);
-            assert_eq!(breaker.phase(), Phase::Closed);
+            assert_eq!(breaker.phase(), BreakerPhase::Closed);
             succeeds(&mut breaker, now);
         }
         let breaker = opened(now);
-        assert_eq!(breaker.phase(), Phase::Open);
+        assert_eq!(breaker.phase(), BreakerPhase::Open);
         assert!(breaker.refuses(now + OPEN_MIN - Duration::from_nanos(1)));
         assert!(!breaker.refuses(now + OPEN_MIN));
     }
@@ -150,7 +150,7 @@ mod tests {
         let now = Instant::now();
         let mut breaker = Breaker::default();
         for failure in 1..=FAILURES {
-            let tickets: Vec<Ticket> = (0..8).map(|_| breaker.begin(now).unwrap()).collect();
+            let tickets: Vec<CallPermit> = (0..8).map(|_| breaker.begin(now).unwrap()).collect();
             let opened: Vec<bool> = tickets.into_iter().map(|ticket| breaker.failed(now, ticket)).collect();
             assert_eq!(opened.iter().filter(|opened| **opened).count(), usize::from(failure == FAILURES));
             assert_eq!(opened[0], failure == FAILURES);
@@ -166,17 +166,17 @@ mod tests {
             fails(&mut breaker, now);
         }
         breaker.succeeded(early[0]);
-        assert_eq!(breaker.phase(), Phase::Open);
+        assert_eq!(breaker.phase(), BreakerPhase::Open);
         let later = now + OPEN_MIN;
         let probe = breaker.begin(later).unwrap();
-        assert_eq!(breaker.phase(), Phase::HalfOpen);
+        assert_eq!(breaker.phase(), BreakerPhase::HalfOpen);
         assert!(breaker.refuses(later));
         assert_eq!(breaker.begin(later), None);
         breaker.succeeded(early[1]);
         assert!(!breaker.failed(later, early[2]));
-        assert_eq!(breaker.phase(), Phase::HalfOpen);
+        assert_eq!(breaker.phase(), BreakerPhase::HalfOpen);
         breaker.succeeded(probe);
-        assert_eq!(breaker.phase(), Phase::Closed);
+        assert_eq!(breaker.phase(), BreakerPhase::Closed);
         assert!(breaker.begin(later).is_some());
     }
 

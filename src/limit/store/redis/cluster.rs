@@ -9,8 +9,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use super::address::Addr;
-use super::lane::{Context, Fault};
-use super::map::Node;
+use super::lane::{LaneContext, LaneFault};
+use super::map::ClusterNode;
 use super::nodes::Nodes;
 use super::revive::revive;
 use super::slot::{self, slot_of};
@@ -25,7 +25,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    pub fn open(seeds: Vec<Addr>, context: Context) -> Cluster {
+    pub fn open(seeds: Vec<Addr>, context: LaneContext) -> Cluster {
         let nodes = Rc::new(Nodes::new(seeds, context));
         let restarts = nodes.context.metrics.store_task_restarts.clone();
         let (kept, mut keeper) = (nodes.clone(), JoinSet::new());
@@ -34,10 +34,10 @@ impl Cluster {
     }
 
     /// Waits until the map and every master, or all seeds in vain, have been tried once.
-    pub async fn settled(&self) {
-        self.nodes.health.settled().await;
-        let nodes: Vec<Rc<Node>> = self.nodes.map.borrow().nodes.values().cloned().collect();
-        join_all(nodes.iter().map(|node| node.lane.settled())).await;
+    pub async fn first_attempt(&self) {
+        self.nodes.health.first_attempt().await;
+        let nodes: Vec<Rc<ClusterNode>> = self.nodes.map.borrow().nodes.values().cloned().collect();
+        join_all(nodes.iter().map(|node| node.lane.first_attempt())).await;
     }
 
     pub async fn ask(&self, op: Op, checks: &Shares) -> Result<Decision, ErrorKind> {
@@ -52,8 +52,8 @@ impl Cluster {
         if checks.iter().all(|check| slot::slot(&check.key) == first) {
             match self.nodes.ask(op, checks, until).await {
                 Ok(decision) => return Ok(decision),
-                Err(Fault::Failed(kind)) => return Err(kind),
-                Err(Fault::Elsewhere(_)) => {}
+                Err(LaneFault::Failed(kind)) => return Err(kind),
+                Err(LaneFault::Elsewhere(_)) => {}
             }
         }
         // It goes on without the client: what was charged in one slot must not stay alone.
@@ -90,15 +90,15 @@ impl Cluster {
         until: Instant,
     ) -> Result<Vec<(usize, Answer)>, ErrorKind> {
         let mut outcome = self.nodes.ask(op, &Rc::new(part.iter().map(|i| checks[*i].clone()).collect()), until).await;
-        if let (Err(Fault::Elsewhere(_)), true) = (&outcome, part.len() > 1) {
+        if let (Err(LaneFault::Elsewhere(_)), true) = (&outcome, part.len() > 1) {
             // Keys that are on their way are asked for one by one.
             let mut answers = Vec::with_capacity(part.len());
             for i in &part {
                 let alone = self.nodes.ask(op, &Rc::new(vec![checks[*i].clone()]), until).await;
-                answers.extend(alone.map_err(Fault::kind)?.answers);
+                answers.extend(alone.map_err(LaneFault::kind)?.answers);
             }
             outcome = Ok(Decision { admitted: true, answers });
         }
-        Ok(part.into_iter().zip(outcome.map_err(Fault::kind)?.answers).collect())
+        Ok(part.into_iter().zip(outcome.map_err(LaneFault::kind)?.answers).collect())
     }
 }

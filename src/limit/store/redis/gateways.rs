@@ -30,8 +30,8 @@ pub async fn report(send: impl AsyncFn(&Cmd) -> RedisResult<Value>, key: &str, c
         match timeout(EVERY, send(&beat)).await {
             Ok(Ok(Value::Int(count))) => {
                 // A store that has just come back has not heard from all yet.
-                let settled = since.get_or_insert_with(Instant::now).elapsed() >= LIFE;
-                claim.count(count, settled);
+                let certain = since.get_or_insert_with(Instant::now).elapsed() >= LIFE;
+                claim.count(count, certain);
             }
             Ok(Err(error)) if error.code().is_none() => {
                 since = None;

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use tokio::sync::Notify;
 
-use super::breaker::{Breaker, Phase, Ticket};
+use super::breaker::{Breaker, BreakerPhase, CallPermit};
 use crate::limit::decision::ErrorKind;
 use crate::metrics::{Metrics, StoreView};
 
@@ -47,7 +47,7 @@ impl Health {
     }
 
     /// Waits for the end of the first attempt to connect.
-    pub async fn settled(&self) {
+    pub async fn first_attempt(&self) {
         while !self.attempted.get() {
             self.news.notified().await;
         }
@@ -71,7 +71,7 @@ impl Health {
         Some(Attempt { health: self, ticket: Some(ticket?) })
     }
 
-    fn succeeded(&self, ticket: Ticket) {
+    fn succeeded(&self, ticket: CallPermit) {
         let before = self.breaker.borrow().phase();
         self.breaker.borrow_mut().succeeded(ticket);
         if before != self.breaker.borrow().phase() {
@@ -79,7 +79,7 @@ impl Health {
         }
     }
 
-    fn failed(&self, ticket: Ticket, why: &str) -> bool {
+    fn failed(&self, ticket: CallPermit, why: &str) -> bool {
         let opened = self.breaker.borrow_mut().failed(Instant::now(), ticket);
         if opened {
             self.show(why);
@@ -95,7 +95,7 @@ impl Health {
 
     fn show(&self, why: &str) {
         let phase = self.breaker.borrow().phase();
-        self.view.set(self.down.get().is_none() && phase == Phase::Closed, phase as i64, why);
+        self.view.set(self.down.get().is_none() && phase == BreakerPhase::Closed, phase as i64, why);
     }
 }
 
@@ -103,7 +103,7 @@ impl Health {
 /// under way for good.
 pub struct Attempt<'a> {
     health: &'a Health,
-    ticket: Option<Ticket>,
+    ticket: Option<CallPermit>,
 }
 
 impl Attempt<'_> {

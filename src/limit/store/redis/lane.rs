@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::denials::Recalls;
 use super::dial::Dialer;
 use super::health::Health;
-use super::link::Link;
+use super::link::RedisLink;
 use super::pump::{self, Caller};
 use super::queue::{Queue, Waiting};
 use super::revive::revive;
@@ -29,14 +29,14 @@ pub const QUEUE_MAX: usize = 4096;
 pub struct Lane {
     queue: Rc<Queue>,
     health: Rc<Health>,
-    link: Rc<Link>,
+    link: Rc<RedisLink>,
     /// End with the lane.
     _tasks: JoinSet<()>,
 }
 
 /// What every lane of a handle needs.
 #[derive(Clone)]
-pub struct Context {
+pub struct LaneContext {
     pub dialer: Dialer,
     pub deadline: Duration,
     pub metrics: Metrics,
@@ -45,17 +45,17 @@ pub struct Context {
 
 /// Why a server gave no answer.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Fault {
+pub enum LaneFault {
     Failed(ErrorKind),
     Elsewhere(Redirect),
 }
 
-impl Fault {
+impl LaneFault {
     /// For a decision that is asked nowhere else.
     pub fn kind(self) -> ErrorKind {
         match self {
-            Fault::Failed(kind) => kind,
-            Fault::Elsewhere(_) => ErrorKind::Timeout,
+            LaneFault::Failed(kind) => kind,
+            LaneFault::Elsewhere(_) => ErrorKind::Timeout,
         }
     }
 }
@@ -73,11 +73,11 @@ pub enum Way {
 
 impl Lane {
     /// Connects in the background.
-    pub fn open(target: Target, clustered: bool, context: &Context) -> Lane {
+    pub fn open(target: Target, clustered: bool, context: &LaneContext) -> Lane {
         let metrics = &context.metrics;
         let health = Rc::new(Health::new(metrics));
         let queue = Rc::new(Queue::new(context.deadline));
-        let link = Rc::new(Link::new(target, context.dialer.clone(), health.clone()));
+        let link = Rc::new(RedisLink::new(target, context.dialer.clone(), health.clone()));
         let caller = Rc::new(Caller::new(link.clone(), health.clone(), clustered, context));
         let restarts = || metrics.store_task_restarts.clone();
         let mut tasks = JoinSet::new();
@@ -88,25 +88,25 @@ impl Lane {
     }
 
     /// Waits for the end of the first attempt to connect.
-    pub async fn settled(&self) {
-        self.health.settled().await;
+    pub async fn first_attempt(&self) {
+        self.health.first_attempt().await;
     }
 
     pub fn is_down(&self) -> bool {
         self.health.down().is_some()
     }
 
-    pub async fn ask(&self, op: Op, checks: &Shares, way: Way) -> Result<Decision, Fault> {
+    pub async fn ask(&self, op: Op, checks: &Shares, way: Way) -> Result<Decision, LaneFault> {
         let since = Instant::now();
         if let Some(kind) = self.health.refusal(since.into_std()) {
-            return Err(Fault::Failed(kind));
+            return Err(LaneFault::Failed(kind));
         }
         let (reply, answer) = oneshot::channel();
         let waiting = Waiting { op, checks: checks.clone(), way, since, reply };
         if !self.queue.push(waiting) {
-            return Err(Fault::Failed(ErrorKind::Overloaded));
+            return Err(LaneFault::Failed(ErrorKind::Overloaded));
         }
-        answer.await.unwrap_or(Err(Fault::Failed(ErrorKind::Internal)))
+        answer.await.unwrap_or(Err(LaneFault::Failed(ErrorKind::Internal)))
     }
 
     /// Sends a command that is no decision, beside the queue. It has no deadline but the caller's.

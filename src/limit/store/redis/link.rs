@@ -27,7 +27,7 @@ const BACKOFF_MIN: Duration = Duration::from_millis(50);
 /// A connection that lived this long was a good one.
 const STABLE: Duration = Duration::from_secs(1);
 
-pub struct Link {
+pub struct RedisLink {
     pool: Pool<Manager>,
     manager: Manager,
     health: Rc<Health>,
@@ -38,7 +38,7 @@ pub struct Link {
 
 /// A clone shares the connection.
 #[derive(Clone)]
-pub struct Connection {
+pub struct RedisConnection {
     pipe: MultiplexedConnection,
     /// Where it leads.
     addr: Addr,
@@ -47,7 +47,7 @@ pub struct Connection {
     broken: Arc<AtomicBool>,
 }
 
-impl Connection {
+impl RedisConnection {
     /// About the time of the server, for what is prepared here and decided there.
     pub fn clock_ms(&self) -> i64 {
         now_ms().saturating_add(self.ahead_ms.load(Ordering::Relaxed))
@@ -66,9 +66,9 @@ impl Connection {
     }
 }
 
-impl Link {
-    /// Connects once somebody runs [`Link::keep`].
-    pub fn new(target: Target, dialer: Dialer, health: Rc<Health>) -> Link {
+impl RedisLink {
+    /// Connects once somebody runs [`RedisLink::keep`].
+    pub fn new(target: Target, dialer: Dialer, health: Rc<Health>) -> RedisLink {
         let manager = Manager(Arc::new((target, dialer)));
         let pool = Pool::builder()
             .max_size(1)
@@ -76,11 +76,11 @@ impl Link {
             .max_lifetime(None)
             .idle_timeout(None)
             .build_unchecked(manager.clone());
-        Link { pool, manager, health, broke: Notify::new(), offered: Cell::new(false) }
+        RedisLink { pool, manager, health, broke: Notify::new(), offered: Cell::new(false) }
     }
 
     /// The live connection, or `None` at once.
-    pub async fn connection(&self) -> Option<Connection> {
+    pub async fn connection(&self) -> Option<RedisConnection> {
         if self.health.down().is_some() {
             return None;
         }
@@ -90,7 +90,7 @@ impl Link {
     }
 
     /// Gives `connection` up; the next one is made in the background.
-    pub fn lost(&self, connection: &Connection, kind: ErrorKind, why: &str) {
+    pub fn lost(&self, connection: &RedisConnection, kind: ErrorKind, why: &str) {
         if !connection.broken.swap(true, Ordering::Relaxed) {
             self.health.set_down(kind, why);
             self.broke.notify_one();
@@ -123,7 +123,7 @@ impl Link {
     }
 
     /// Offers `connection` until it breaks.
-    async fn serve(&self, mut connection: Connection) {
+    async fn serve(&self, mut connection: RedisConnection) {
         if self.pool.add(connection.clone()).is_err() {
             return;
         }
@@ -162,26 +162,26 @@ impl Manager {
         &self.0.0
     }
 
-    async fn has_left(&self, connection: &Connection) -> bool {
+    async fn has_left(&self, connection: &RedisConnection) -> bool {
         self.target().has_left(&connection.addr).await
     }
 }
 
 impl ManageConnection for Manager {
-    type Connection = Connection;
+    type Connection = RedisConnection;
     type Error = RedisError;
 
-    async fn connect(&self) -> RedisResult<Connection> {
+    async fn connect(&self) -> RedisResult<RedisConnection> {
         let addr = self.target().find().await?;
         let mut pipe = self.0.1.dial(&addr).await?;
         self.target().accept(&mut pipe).await?;
-        let mut connection = Connection { pipe, addr, ahead_ms: Arc::default(), broken: Arc::default() };
+        let mut connection = RedisConnection { pipe, addr, ahead_ms: Arc::default(), broken: Arc::default() };
         self.is_valid(&mut connection).await?;
         Ok(connection)
     }
 
     /// Any reply will do, an error too: whether the server decides limits, the limits will say.
-    async fn is_valid(&self, connection: &mut Connection) -> RedisResult<()> {
+    async fn is_valid(&self, connection: &mut RedisConnection) -> RedisResult<()> {
         match connection.send(&redis::cmd("TIME")).await {
             Err(error) if error.code().is_none() => return Err(error),
             Ok(time) => {
@@ -195,7 +195,7 @@ impl ManageConnection for Manager {
         Ok(())
     }
 
-    fn has_broken(&self, connection: &mut Connection) -> bool {
+    fn has_broken(&self, connection: &mut RedisConnection) -> bool {
         connection.broken.load(Ordering::Relaxed)
     }
 }

@@ -4,34 +4,34 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use super::address::Addr;
-use super::lane::{Context, Lane};
+use super::lane::{Lane, LaneContext};
 use super::sentinel::Target;
 use super::slot::{Range, SLOTS};
 
 #[derive(Default)]
 pub struct Map {
     /// The owner of each slot; empty until the map is known.
-    pub slots: Vec<Option<Rc<Node>>>,
-    pub nodes: HashMap<Addr, Rc<Node>>,
+    pub slots: Vec<Option<Rc<ClusterNode>>>,
+    pub nodes: HashMap<Addr, Rc<ClusterNode>>,
     /// Masters and replicas: whom to ask for the map.
     pub known: Vec<Addr>,
 }
 
-pub struct Node {
+pub struct ClusterNode {
     pub addr: Addr,
     pub lane: Lane,
 }
 
 impl Map {
-    pub fn node(&mut self, addr: Addr, context: &Context) -> Rc<Node> {
+    pub fn node(&mut self, addr: Addr, context: &LaneContext) -> Rc<ClusterNode> {
         let open = || {
             let lane = Lane::open(Target::Fixed(addr.clone()), true, context);
-            Rc::new(Node { addr: addr.clone(), lane })
+            Rc::new(ClusterNode { addr: addr.clone(), lane })
         };
         self.nodes.entry(addr.clone()).or_insert_with(open).clone()
     }
 
-    pub fn replace(&mut self, ranges: Vec<Range>, context: &Context) {
+    pub fn replace(&mut self, ranges: Vec<Range>, context: &LaneContext) {
         self.slots = vec![None; SLOTS];
         let (mut owners, mut known) = (HashSet::new(), HashSet::new());
         for range in ranges {

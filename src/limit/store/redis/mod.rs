@@ -50,7 +50,7 @@ use cluster::Cluster;
 use denials::{Asked, Denials, Recalls};
 use dial::Dialer;
 use health::Health;
-use lane::{Context, Fault, Lane, Way};
+use lane::{Lane, LaneContext, LaneFault, Way};
 use sentinel::{Sentinels, Target};
 use tls::Tls;
 
@@ -61,7 +61,7 @@ const MARK_MIN_MS: i64 = 1000;
 
 /// A worker's way to Redis; lives in the worker's runtime.
 pub struct Redis {
-    servers: Rc<Servers>,
+    servers: Rc<RedisServers>,
     tls: Arc<Mutex<Tls>>,
     prefix: String,
     deadline: Duration,
@@ -78,7 +78,7 @@ pub struct Redis {
     _report: JoinSet<()>,
 }
 
-enum Servers {
+enum RedisServers {
     /// One that takes all decisions: at an address, or the master of the sentinels.
     One(Lane),
     Cluster(Cluster),
@@ -96,7 +96,7 @@ impl Redis {
             Err(mistake) => {
                 let health = Health::new(metrics);
                 health.set_down(ErrorKind::Disconnected, mistake.what);
-                Servers::Nowhere(health)
+                RedisServers::Nowhere(health)
             }
         };
         let (servers, mut report) = (Rc::new(servers), JoinSet::new());
@@ -119,16 +119,16 @@ impl Redis {
     }
 
     /// Waits until it is known whether the servers can be reached, or for `FIRST_CONNECT`.
-    pub async fn settled(&self) {
-        let settled = async {
+    pub async fn first_attempt(&self) {
+        let first_attempt = async {
             match &*self.servers {
-                Servers::One(lane) => lane.settled().await,
-                Servers::Cluster(cluster) => cluster.settled().await,
-                Servers::Nowhere(_) => {}
+                RedisServers::One(lane) => lane.first_attempt().await,
+                RedisServers::Cluster(cluster) => cluster.first_attempt().await,
+                RedisServers::Nowhere(_) => {}
             }
         };
         // What is not known by then is learned while requests are served.
-        let _ = timeout(FIRST_CONNECT, settled).await;
+        let _ = timeout(FIRST_CONNECT, first_attempt).await;
     }
 
     /// Sends a command that is no decision to the server that has `key` now. Without a connection
@@ -171,7 +171,7 @@ impl Redis {
 
     fn learn(&self, checks: &[Check], decision: &Decision, asked: Asked) {
         let limits = self.limits.borrow();
-        let is_cluster = matches!(*self.servers, Servers::Cluster(_));
+        let is_cluster = matches!(*self.servers, RedisServers::Cluster(_));
         // There what a decision over several slots has charged may be given back before its time.
         let lasting = |check: &Check| !(is_cluster && limits.is_among_others(&check.limit.name));
         self.denials.borrow_mut().learn_all(checks, decision, asked, lasting);
@@ -227,22 +227,22 @@ impl Redis {
 
     async fn ask_servers(&self, op: Op, checks: &Shares) -> Result<Decision, ErrorKind> {
         match &*self.servers {
-            Servers::One(lane) => lane.ask(op, checks, Way::Shared).await.map_err(|fault| match fault {
-                Fault::Failed(kind) => kind,
-                Fault::Elsewhere(_) => ErrorKind::Reply,
+            RedisServers::One(lane) => lane.ask(op, checks, Way::Shared).await.map_err(|fault| match fault {
+                LaneFault::Failed(kind) => kind,
+                LaneFault::Elsewhere(_) => ErrorKind::Reply,
             }),
-            Servers::Cluster(cluster) => cluster.ask(op, checks).await,
-            Servers::Nowhere(_) => Err(ErrorKind::Disconnected),
+            RedisServers::Cluster(cluster) => cluster.ask(op, checks).await,
+            RedisServers::Nowhere(_) => Err(ErrorKind::Disconnected),
         }
     }
 }
 
-impl Servers {
+impl RedisServers {
     async fn send(&self, key: &str, cmd: &Cmd) -> RedisResult<Value> {
         match self {
-            Servers::One(lane) => lane.send(cmd, false).await,
-            Servers::Cluster(cluster) => cluster.nodes.send(slot::slot(key), cmd).await,
-            Servers::Nowhere(_) => Err(wire::not_connected()),
+            RedisServers::One(lane) => lane.send(cmd, false).await,
+            RedisServers::Cluster(cluster) => cluster.nodes.send(slot::slot(key), cmd).await,
+            RedisServers::Nowhere(_) => Err(wire::not_connected()),
         }
     }
 }
@@ -253,21 +253,21 @@ fn servers(
     tls: &Arc<Mutex<Tls>>,
     metrics: &Metrics,
     recalls: &Recalls,
-) -> Servers {
+) -> RedisServers {
     let tls = address.tls.then(|| tls.clone());
     let dialer = Dialer { login: address.login, tls };
-    let context = Context {
+    let context = LaneContext {
         dialer: dialer.clone(),
         deadline: settings.deadline,
         metrics: metrics.clone(),
         recalls: recalls.clone(),
     };
     match address.form {
-        Form::Node(addr) => Servers::One(Lane::open(Target::Fixed(addr), false, &context)),
+        Form::Node(addr) => RedisServers::One(Lane::open(Target::Fixed(addr), false, &context)),
         Form::Sentinel { sentinels, login, master } => {
             let sentinels = Sentinels::new(sentinels, Dialer { login, ..dialer }, master);
-            Servers::One(Lane::open(Target::Master(sentinels), false, &context))
+            RedisServers::One(Lane::open(Target::Master(sentinels), false, &context))
         }
-        Form::Cluster(seeds) => Servers::Cluster(Cluster::open(seeds, context)),
+        Form::Cluster(seeds) => RedisServers::Cluster(Cluster::open(seeds, context)),
     }
 }

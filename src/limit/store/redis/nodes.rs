@@ -14,9 +14,9 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::address::Addr;
 use super::dial::send;
 use super::health::Health;
-use super::lane::{Context, Fault, Way};
+use super::lane::{LaneContext, LaneFault, Way};
 use super::likely::Likely;
-use super::map::{Map, Node};
+use super::map::{ClusterNode, Map};
 use super::slot::{self, slot_of};
 use super::wire::{self, Redirect};
 use crate::limit::decision::{Decision, ErrorKind, Op, Shares};
@@ -37,7 +37,7 @@ const HOPS_MAX: usize = 16;
 const NODES_MAX: usize = 1000;
 
 pub struct Nodes {
-    pub context: Context,
+    pub context: LaneContext,
     pub likely: Likely,
     seeds: Vec<Addr>,
     pub map: RefCell<Map>,
@@ -47,7 +47,7 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    pub fn new(seeds: Vec<Addr>, context: Context) -> Nodes {
+    pub fn new(seeds: Vec<Addr>, context: LaneContext) -> Nodes {
         Nodes {
             health: Health::new(&context.metrics),
             context,
@@ -60,24 +60,24 @@ impl Nodes {
 
     /// Asks the node that has the slot of `checks`, which all have the same. `Elsewhere` means that
     /// their keys are on their way at this moment, some here and some there.
-    pub async fn ask(&self, op: Op, checks: &Shares, until: Instant) -> Result<Decision, Fault> {
+    pub async fn ask(&self, op: Op, checks: &Shares, until: Instant) -> Result<Decision, LaneFault> {
         let (slot, several) = (slot_of(checks), checks.len() > 1);
-        let ask = async |node: &Node, way| self.ask_node(node, op, checks, way).await;
+        let ask = async |node: &ClusterNode, way| self.ask_node(node, op, checks, way).await;
         let node = self.owner(slot)?;
         match ask(&node, Way::Shared).await {
-            Err(Fault::Elsewhere(redirect)) => timeout_at(until, self.follow(slot, several, node, redirect, ask))
+            Err(LaneFault::Elsewhere(redirect)) => timeout_at(until, self.follow(slot, several, node, redirect, ask))
                 .await
-                .unwrap_or(Err(Fault::Failed(ErrorKind::Timeout))),
+                .unwrap_or(Err(LaneFault::Failed(ErrorKind::Timeout))),
             outcome => outcome,
         }
     }
 
     /// Sends a command about one key, of `slot`, to the node that has it.
     pub async fn send(&self, slot: usize, cmd: &Cmd) -> RedisResult<Value> {
-        let send = async |node: &Node, way| self.send_node(node, cmd, way).await;
+        let send = async |node: &ClusterNode, way| self.send_node(node, cmd, way).await;
         let outcome = match self.owner(slot) {
             Ok(node) => match send(&node, Way::Shared).await {
-                Err(Fault::Elsewhere(redirect)) => self.follow(slot, false, node, redirect, send).await,
+                Err(LaneFault::Elsewhere(redirect)) => self.follow(slot, false, node, redirect, send).await,
                 outcome => outcome,
             },
             Err(fault) => Err(fault),
@@ -86,22 +86,22 @@ impl Nodes {
     }
 
     /// An error that is no redirection is the answer.
-    async fn send_node(&self, node: &Node, cmd: &Cmd, way: Way) -> Result<RedisResult<Value>, Fault> {
+    async fn send_node(&self, node: &ClusterNode, cmd: &Cmd, way: Way) -> Result<RedisResult<Value>, LaneFault> {
         let outcome = node.lane.send(cmd, way == Way::Asking).await;
         let Err(error) = &outcome else { return Ok(outcome) };
         let redirect = wire::redirect(error);
         if matches!(redirect, Some(Redirect::Moved(_))) || wire::error_kind(error) == ErrorKind::Disconnected {
             self.doubt.notify_one();
         }
-        redirect.map_or(Ok(outcome), |redirect| Err(Fault::Elsewhere(redirect)))
+        redirect.map_or(Ok(outcome), |redirect| Err(LaneFault::Elsewhere(redirect)))
     }
 
-    async fn ask_node(&self, node: &Node, op: Op, checks: &Shares, way: Way) -> Result<Decision, Fault> {
+    async fn ask_node(&self, node: &ClusterNode, op: Op, checks: &Shares, way: Way) -> Result<Decision, LaneFault> {
         let outcome = node.lane.ask(op, checks, way).await;
         let doubtful = matches!(
             outcome,
-            Err(Fault::Failed(ErrorKind::Disconnected | ErrorKind::Readonly | ErrorKind::Timeout)
-                | Fault::Elsewhere(Redirect::Moved(_)))
+            Err(LaneFault::Failed(ErrorKind::Disconnected | ErrorKind::Readonly | ErrorKind::Timeout)
+                | LaneFault::Elsewhere(Redirect::Moved(_)))
         );
         if doubtful {
             self.doubt.notify_one();
@@ -114,10 +114,10 @@ impl Nodes {
         &self,
         slot: usize,
         several: bool,
-        mut node: Rc<Node>,
+        mut node: Rc<ClusterNode>,
         mut redirect: Redirect,
-        ask: impl AsyncFn(&Node, Way) -> Result<T, Fault>,
-    ) -> Result<T, Fault> {
+        ask: impl AsyncFn(&ClusterNode, Way) -> Result<T, LaneFault>,
+    ) -> Result<T, LaneFault> {
         let mut way = Way::Shared;
         for _ in 0..HOPS_MAX {
             (node, way) = match &redirect {
@@ -128,7 +128,7 @@ impl Nodes {
                 }
                 Redirect::Ask(name) => (self.redirected(name, &node)?, Way::Asking),
                 Redirect::TryAgain if way != Way::Shared && several => {
-                    return Err(Fault::Elsewhere(Redirect::TryAgain));
+                    return Err(LaneFault::Elsewhere(Redirect::TryAgain));
                 }
                 Redirect::TryAgain => {
                     sleep(TRY_AGAIN).await;
@@ -136,28 +136,28 @@ impl Nodes {
                 }
             };
             match ask(&node, way).await {
-                Err(Fault::Elsewhere(next)) => redirect = next,
+                Err(LaneFault::Elsewhere(next)) => redirect = next,
                 outcome => return outcome,
             }
         }
-        Err(Fault::Failed(ErrorKind::Reply))
+        Err(LaneFault::Failed(ErrorKind::Reply))
     }
 
-    fn owner(&self, slot: usize) -> Result<Rc<Node>, Fault> {
+    fn owner(&self, slot: usize) -> Result<Rc<ClusterNode>, LaneFault> {
         let map = self.map.borrow();
-        map.slots.get(slot).cloned().flatten().ok_or(Fault::Failed(ErrorKind::Readonly))
+        map.slots.get(slot).cloned().flatten().ok_or(LaneFault::Failed(ErrorKind::Readonly))
     }
 
-    fn redirected(&self, name: &str, by: &Node) -> Result<Rc<Node>, Fault> {
-        let addr = slot::redirected(name, &by.addr).ok_or(Fault::Failed(ErrorKind::Reply))?;
+    fn redirected(&self, name: &str, by: &ClusterNode) -> Result<Rc<ClusterNode>, LaneFault> {
+        let addr = slot::redirected(name, &by.addr).ok_or(LaneFault::Failed(ErrorKind::Reply))?;
         let mut map = self.map.borrow_mut();
         if map.nodes.len() >= NODES_MAX && !map.nodes.contains_key(&addr) {
-            return Err(Fault::Failed(ErrorKind::Reply));
+            return Err(LaneFault::Failed(ErrorKind::Reply));
         }
         Ok(map.node(addr, &self.context))
     }
 
-    fn learn(&self, slot: usize, owner: &Rc<Node>) {
+    fn learn(&self, slot: usize, owner: &Rc<ClusterNode>) {
         if let Some(entry) = self.map.borrow_mut().slots.get_mut(slot) {
             *entry = Some(owner.clone());
         }

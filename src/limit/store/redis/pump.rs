@@ -15,8 +15,8 @@ use redis::{Cmd, RedisResult, Value};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::health::Health;
-use super::lane::{Context, Fault, Way};
-use super::link::{Connection, Link};
+use super::lane::{LaneContext, LaneFault, Way};
+use super::link::{RedisConnection, RedisLink};
 use super::queue::{Next, Queue, Waiting};
 use super::slot::slot_of;
 use super::wire::{self, Call};
@@ -55,7 +55,7 @@ pub async fn run(queue: Rc<Queue>, caller: Rc<Caller>) {
 
 /// Makes the calls to one server.
 pub struct Caller {
-    link: Rc<Link>,
+    link: Rc<RedisLink>,
     health: Rc<Health>,
     clustered: bool,
     deadline: Duration,
@@ -65,10 +65,10 @@ pub struct Caller {
 }
 
 /// What came of one script call, and why not, in words.
-type Outcome = Result<Vec<Result<Decision, ErrorKind>>, (Fault, String)>;
+type Outcome = Result<Vec<Result<Decision, ErrorKind>>, (LaneFault, String)>;
 
 impl Caller {
-    pub fn new(link: Rc<Link>, health: Rc<Health>, clustered: bool, context: &Context) -> Caller {
+    pub fn new(link: Rc<RedisLink>, health: Rc<Health>, clustered: bool, context: &LaneContext) -> Caller {
         let metrics = &context.metrics;
         Caller {
             link,
@@ -89,13 +89,13 @@ impl Caller {
         let groups = self.grouped(batch);
         let outcomes = match self.exchange(&groups, started).await {
             Ok(outcomes) => outcomes,
-            Err(kind) => groups.iter().map(|_| Err((Fault::Failed(kind), String::new()))).collect(),
+            Err(kind) => groups.iter().map(|_| Err((LaneFault::Failed(kind), String::new()))).collect(),
         };
         for (group, outcome) in groups.into_iter().zip(outcomes) {
             match outcome {
                 Ok(decisions) => {
                     for (waiting, decision) in group.into_iter().zip(decisions) {
-                        waiting.answer(decision.map_err(Fault::Failed));
+                        waiting.answer(decision.map_err(LaneFault::Failed));
                     }
                 }
                 Err((fault, _)) => group.into_iter().for_each(|waiting| waiting.answer(Err(fault.clone()))),
@@ -130,7 +130,7 @@ impl Caller {
         let outcomes = join_all(groups.iter().map(|group| self.decide(&connection, group, until))).await;
         self.duration.observe(started.elapsed().as_secs_f64());
         let failure = outcomes.iter().find_map(|outcome| match outcome {
-            Err((Fault::Failed(kind), why)) if !self.lives(*kind) => Some((*kind, why)),
+            Err((LaneFault::Failed(kind), why)) if !self.lives(*kind) => Some((*kind, why)),
             _ => None,
         });
         match failure {
@@ -154,7 +154,7 @@ impl Caller {
         kind == ErrorKind::OutOfMemory || self.clustered && kind == ErrorKind::Readonly
     }
 
-    async fn decide(&self, connection: &Connection, group: &[Waiting], until: Instant) -> Outcome {
+    async fn decide(&self, connection: &RedisConnection, group: &[Waiting], until: Instant) -> Outcome {
         let decisions: Vec<(Op, &[Check])> =
             group.iter().map(|waiting| (waiting.op, waiting.checks.as_slice())).collect();
         let asking = group.iter().any(|waiting| waiting.way == Way::Asking);
@@ -164,19 +164,19 @@ impl Caller {
         let call = Call::assuming(&decisions, 0, connection.clock_ms());
         match timeout_at(until, run_script(connection, &call, asking)).await {
             Ok(Ok(reply)) => wire::decode(reply, group.iter().map(|waiting| waiting.checks.len()))
-                .ok_or((Fault::Failed(ErrorKind::Reply), "a reply of the wrong form".to_owned())),
+                .ok_or((LaneFault::Failed(ErrorKind::Reply), "a reply of the wrong form".to_owned())),
             Ok(Err(error)) => {
                 let elsewhere = wire::redirect(&error).filter(|_| self.clustered);
-                let fault = elsewhere.map_or_else(|| Fault::Failed(wire::error_kind(&error)), Fault::Elsewhere);
+                let fault = elsewhere.map_or_else(|| LaneFault::Failed(wire::error_kind(&error)), LaneFault::Elsewhere);
                 Err((fault, error.to_string()))
             }
-            Err(_) => Err((Fault::Failed(ErrorKind::Timeout), "no answer within the deadline".to_owned())),
+            Err(_) => Err((LaneFault::Failed(ErrorKind::Timeout), "no answer within the deadline".to_owned())),
         }
     }
 }
 
 /// Only NOSCRIPT is asked again: after it nothing happened. Everything else may have.
-async fn run_script(connection: &Connection, call: &Call<'_>, asking: bool) -> RedisResult<Value> {
+async fn run_script(connection: &RedisConnection, call: &Call<'_>, asking: bool) -> RedisResult<Value> {
     let send = async |cmd: Cmd| match asking {
         true => connection.send_asking(&cmd).await,
         false => connection.send(&cmd).await,

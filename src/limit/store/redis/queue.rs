@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::lane::{Fault, QUEUE_MAX, Way};
+use super::lane::{LaneFault, QUEUE_MAX, Way};
 use super::wire::{DECISIONS_MAX, WORK_MAX};
 use crate::limit::decision::{Decision, ErrorKind, Op, Shares};
 
@@ -29,12 +29,12 @@ pub struct Waiting {
     pub checks: Shares,
     pub way: Way,
     pub since: Instant,
-    pub reply: oneshot::Sender<Result<Decision, Fault>>,
+    pub reply: oneshot::Sender<Result<Decision, LaneFault>>,
 }
 
 impl Waiting {
     /// The decision's owner gets the only handle on its checks back with the answer.
-    pub fn answer(self, answer: Result<Decision, Fault>) {
+    pub fn answer(self, answer: Result<Decision, LaneFault>) {
         drop(self.checks);
         // An error means that the client has left; its charge stands.
         let _ = self.reply.send(answer);
@@ -131,7 +131,7 @@ impl Queue {
             let late = inner.pop();
             drop(inner);
             if let Some(late) = late {
-                late.answer(Err(Fault::Failed(ErrorKind::QueueTimeout)));
+                late.answer(Err(LaneFault::Failed(ErrorKind::QueueTimeout)));
             }
         }
     }
@@ -174,7 +174,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    type Answer = oneshot::Receiver<Result<Decision, Fault>>;
+    type Answer = oneshot::Receiver<Result<Decision, LaneFault>>;
 
     fn pushed(queue: &Queue, since: Instant) -> Answer {
         let (reply, answer) = oneshot::channel();
@@ -226,7 +226,7 @@ mod tests {
         let Some(early) = now.checked_sub(Duration::from_millis(51)) else { return };
         let (mut late, mut other) = (pushed(&queue, early), pushed(&queue, now + PATIENCE));
         assert_eq!(left(&queue, CALLS_MAX, now), Err(Some(now + PATIENCE + Duration::from_millis(50))));
-        assert_eq!(late.try_recv(), Ok(Err(Fault::Failed(ErrorKind::QueueTimeout))));
+        assert_eq!(late.try_recv(), Ok(Err(LaneFault::Failed(ErrorKind::QueueTimeout))));
         assert!(other.try_recv().is_err());
     }
 

@@ -13,7 +13,7 @@ use futures_util::future::{join, join_all};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::lane::Fault;
+use super::lane::LaneFault;
 use super::nodes::Nodes;
 use super::slot::slot;
 use crate::limit::answer::Answer;
@@ -58,7 +58,7 @@ impl Spread<'_> {
             match self.ask(op, &unit).await {
                 Ok(()) => {}
                 // Keys of one slot that are on their way are asked for one by one.
-                Err(Fault::Elsewhere(_)) if unit.len() > 1 => {
+                Err(LaneFault::Elsewhere(_)) if unit.len() > 1 => {
                     let left = unit.into_iter().rev().filter(|check| self.answers[*check].is_none());
                     left.for_each(|check| units.push_front(vec![check]));
                 }
@@ -95,7 +95,7 @@ impl Spread<'_> {
         units.into_iter().map(|(_, unit)| unit).collect()
     }
 
-    async fn ask(&mut self, op: Op, unit: &[usize]) -> Result<(), Fault> {
+    async fn ask(&mut self, op: Op, unit: &[usize]) -> Result<(), LaneFault> {
         let (asked, only_seen): (Vec<usize>, Vec<usize>) = unit.iter().partition(|i| match op {
             // After a refusal the rest only says what it would answer, but for shadow limits.
             Op::Take => self.has_turn(**i) && (!self.refused || self.checks[**i].role.shadow),

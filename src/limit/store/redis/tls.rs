@@ -29,13 +29,13 @@ pub struct Files {
 
 /// The option at fault, and what is wrong with its file; says nothing of the contents.
 #[derive(Debug, PartialEq)]
-pub struct Mistake {
+pub struct TlsMistake {
     pub option: &'static str,
     pub what: String,
 }
 
 impl Tls {
-    pub fn new(files: Files) -> Result<Tls, Mistake> {
+    pub fn new(files: Files) -> Result<Tls, TlsMistake> {
         if files == Files::default() {
             return Ok(Tls::default());
         }
@@ -73,7 +73,7 @@ impl fmt::Debug for Tls {
     }
 }
 
-fn config(files: &Files) -> Result<ClientConfig, Mistake> {
+fn config(files: &Files) -> Result<ClientConfig, TlsMistake> {
     let mut roots = RootCertStore::empty();
     match &files.ca {
         Some(pem) => {
@@ -100,13 +100,13 @@ fn config(files: &Files) -> Result<ClientConfig, Mistake> {
     }
 }
 
-fn certificates(option: &'static str, pem: &str) -> Result<Vec<CertificateDer<'static>>, Mistake> {
+fn certificates(option: &'static str, pem: &str) -> Result<Vec<CertificateDer<'static>>, TlsMistake> {
     match CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<Vec<_>, _>>() {
         Ok(certificates) if !certificates.is_empty() => Ok(certificates),
         _ => Err(mistake(option, "it holds no certificate in PEM")),
     }
 }
 
-fn mistake(option: &'static str, what: impl ToString) -> Mistake {
-    Mistake { option, what: what.to_string() }
+fn mistake(option: &'static str, what: impl ToString) -> TlsMistake {
+    TlsMistake { option, what: what.to_string() }
 }

@@ -36,7 +36,7 @@ impl<'a> Call<'a> {
     /// go with the call, and the script's clock picks one.
     pub fn assuming(decisions: &[(Op, &'a [Check])], now_ms: i64, assumed_ms: i64) -> Call<'a> {
         let count = decisions.iter().map(|(_, checks)| checks.len()).sum();
-        let mut keys = Keys { places: HashMap::with_capacity(count), items: Vec::with_capacity(count) };
+        let mut keys = WireKeys { places: HashMap::with_capacity(count), items: Vec::with_capacity(count) };
         let mut rules = Vec::new();
         let mut asked = Ints::default();
         for (op, checks) in decisions {
@@ -80,12 +80,12 @@ impl<'a> Call<'a> {
 }
 
 /// Keys, each sent once, and their places, from 1.
-struct Keys<'a> {
+struct WireKeys<'a> {
     places: HashMap<&'a str, usize>,
     items: Vec<&'a str>,
 }
 
-impl<'a> Keys<'a> {
+impl<'a> WireKeys<'a> {
     fn place(&mut self, key: &'a str) -> usize {
         *self.places.entry(key).or_insert_with(|| {
             self.items.push(key);
