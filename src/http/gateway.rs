@@ -22,6 +22,7 @@ use crate::http::answer::problem;
 use crate::http::answer::problem::Refusal;
 use crate::http::answer::unread;
 use crate::http::context::{Client, View};
+use crate::http::deadline::Awaited;
 use crate::http::downstream::gate::{self, Admitted};
 use crate::http::downstream::identity::{self, Identity};
 use crate::http::downstream::upload::{Upload, UploadProgress, UploadState};
@@ -67,10 +68,12 @@ pub fn serve(
 ) -> impl Future<Output = Result<Response<Body>, Infallible>> {
     let started = Instant::now();
     let (parts, body) = request.into_parts();
+    let view = client.local.view();
     let deadline = client.deadline().begin(body.is_end_stream());
+    // Until the future is polled, which may have to wait for an answer before that nobody reads.
+    deadline.arm(Awaited::Stream, view.snapshot.config.server.keepalive_timeout);
     // In boxes: the future is moved about before it is polled.
     let received = Box::new(Received { fields: Fields::of(&parts.headers), parts, body: Some(body) });
-    let view = client.local.view();
     let account = Account::open(&view.unmatched, deadline, &received.parts.method, started);
     answer(client, view, received, account)
 }
@@ -81,6 +84,7 @@ async fn answer(
     received: Box<Received>,
     account: Box<Account>,
 ) -> Result<Response<Body>, Infallible> {
+    account.deadline().disarm();
     let Received { parts, fields, .. } = &*received;
     let is_grpc = fields.has(KnownField::ContentType) && grpc::is_asked(&parts.headers);
     let mut exchange = RequestUnderWay {

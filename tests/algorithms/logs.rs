@@ -119,6 +119,10 @@ proptest! {
             refunds.retain(|(at, ..)| *at > i);
             for (_, whose, cost, receipt) in due {
                 let held = log.units.iter().any(|(ms, owner)| *owner == whose && *ms >= now - window);
+                // A clock that was set back has some ms twice, which a receipt cannot tell apart.
+                if !held && log.units.iter().any(|(ms, _)| *ms == receipt) {
+                    continue;
+                }
                 prop_assert_eq!(key.adjust(now, -cost, receipt), held && cost > 0);
                 if held {
                     log.units.retain(|(_, owner)| *owner != whose);

@@ -159,9 +159,10 @@ fn long_size(ours: &Seen, hypers: &Seen, all: &[u8]) -> bool {
     (ours.status, &ours.fields) == (hypers.status, &hypers.fields) && ours.body.is_none() && long
 }
 
-/// Ours does not take the body for whole, whose last chunk is followed by a line feed without its return.
+/// Ours does not take the body for whole, some chunk of which that may be the last is followed by a line feed
+/// without its return.
 fn bare_trailers(ours: &Seen, hypers: &Seen, all: &[u8]) -> bool {
-    let after = all.windows(3).rposition(|bytes| bytes == b"0\r\n").map_or(&b""[..], |place| &all[place + 3..]);
+    let after = all.windows(3).position(|bytes| bytes == b"0\r\n").map_or(&b""[..], |place| &all[place + 3..]);
     let bare = after.iter().enumerate().any(|(at, byte)| *byte == b'\n' && (at == 0 || after[at - 1] != b'\r'));
     (ours.status, &ours.fields) == (hypers.status, &hypers.fields) && ours.body.is_none() && bare
 }

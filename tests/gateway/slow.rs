@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crate::support::client::{Client, get, post};
 use crate::support::gateway::Gateway;
 use crate::support::machine::Stopwatch;
+use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
 
 /// Deadlines are looked at ten times a second.
@@ -224,4 +225,23 @@ fn a_long_upload_outlives_the_response_timeout() {
         client.send("x");
     }
     assert_eq!(client.answer("POST").text(), "stored");
+}
+
+/// Answers that nobody reads hold back those behind them, which have not begun then.
+#[test]
+fn requests_behind_an_answer_that_nobody_reads_are_cut() {
+    let server = "keepalive_timeout = \"500ms\"\nstream_timeout = \"500ms\"\nheader_timeout = \"500ms\"";
+    let body = "x".repeat(200_000);
+    let routes = format!("[[route]]\nname = \"large\"\npath = \"/\"\nrespond = {{ body = \"{body}\" }}\n");
+    let gateway = Gateway::with(server, &routes);
+    let mut client = gateway.client();
+    let request = "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n".to_owned() + &"y".repeat(1000);
+    client.stream().set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    let requests = request.repeat(200);
+    // It blocks, or is reset, once nothing is taken any more.
+    let _ = std::io::Write::write_all(client.stream(), requests.as_bytes());
+    client.stream().read_exact(&mut [0]).unwrap();
+    until("the connection is cut", || {
+        gateway.metrics().lines().any(|line| line.starts_with("sluicegate_connections{") && line.ends_with(" 0"))
+    });
 }

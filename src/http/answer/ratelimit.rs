@@ -87,10 +87,14 @@ impl Policies {
     }
 }
 
-/// Every limit of the route has answered, each by its own numbers.
+/// Every limit of the route has answered, each by its own numbers. Those of a calendar change with its
+/// windows: not every month has as many days.
 fn is_usual(route: &Route, verdict: &Verdict) -> bool {
     let usual = |checked: &Checked| {
-        checked.standing == Standing::InForce && checked.own.is_none() && checked.outcome.answer().is_some()
+        checked.standing == Standing::InForce
+            && checked.own.is_none()
+            && checked.outcome.answer().is_some()
+            && !route.limits[checked.limit].rule.is_calendar()
     };
     verdict.checks.len() == route.limits.len() && verdict.checks.iter().all(usual)
 }

@@ -19,7 +19,6 @@ use super::limits::LimitTable;
 use super::overrides::Found;
 use crate::metrics::Metrics;
 use once::{Mark, Use};
-use redis::denials::Recalls;
 use settings::{StoreKind, StoreSettings};
 
 /// A worker's handle on the configured store.
@@ -36,12 +35,12 @@ pub struct Stores {
     /// The embedded store, and the stand-in for any other.
     pub memory: Arc<memory::Memory>,
     metrics: Metrics,
-    recalls: Recalls,
+    redis: redis::AllHandles,
 }
 
 impl Stores {
     pub fn new(memory: Arc<memory::Memory>, metrics: &Metrics) -> Stores {
-        Stores { memory, metrics: metrics.clone(), recalls: Recalls::default() }
+        Stores { memory, metrics: metrics.clone(), redis: redis::AllHandles::default() }
     }
 
     /// A handle on the store that `settings` name; lives in the caller's runtime.
@@ -49,7 +48,7 @@ impl Stores {
         match &settings.kind {
             StoreKind::Memory => Store::Memory(self.memory.clone()),
             StoreKind::Redis(url) => {
-                Store::Redis(Rc::new(redis::Redis::connect(settings, &url.0, &self.metrics, &self.recalls)))
+                Store::Redis(Rc::new(redis::Redis::connect(settings, &url.0, &self.metrics, &self.redis)))
             }
         }
     }
@@ -138,14 +137,15 @@ impl Store {
         }
     }
 
-    /// Makes a mark that can be made once, for all who use the store; `now_ms` is by [`Store::now`].
+    /// Makes a mark that can be made once, for all who use the store and this `prefix` of its keys; `now_ms`
+    /// is by [`Store::now`].
     ///
     /// # Errors
     /// The store could not be asked in time; where the error is unsure, the mark may have been made.
-    pub async fn once(&self, mark: Mark, now_ms: i64) -> Result<Use, ErrorKind> {
+    pub async fn once(&self, mark: Mark, prefix: &str, now_ms: i64) -> Result<Use, ErrorKind> {
         match self {
             Store::Memory(memory) => Ok(memory.once(mark, now_ms)),
-            Store::Redis(redis) => redis.once(mark, now_ms).await,
+            Store::Redis(redis) => redis.once(mark, prefix, now_ms).await,
             Store::Timeline(timeline) => Ok(timeline.once(mark, now_ms)),
         }
     }

@@ -1,6 +1,7 @@
 //! What may happen only once, as receipts may be used. Kept by the stores.
 
 use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What may happen once, until it expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +19,11 @@ pub struct Marks {
     /// Marks that expire by then count as expired.
     floor_ms: i64,
 }
+
+/// The marks that this process has made in Redis, whatever handles on it come and go: a server that was
+/// restored from a copy may know less.
+#[derive(Clone, Default)]
+pub struct SharedMarks(Arc<Mutex<Marks>>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
@@ -51,6 +57,16 @@ impl Marks {
     /// Nothing came of it: it may be used again.
     pub fn forget(&mut self, mark: Mark) {
         self.ids.remove(&(mark.expires_ms, mark.id));
+    }
+}
+
+impl SharedMarks {
+    pub fn note(&self, mark: Mark, now_ms: i64) -> Use {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).note(mark, now_ms)
+    }
+
+    pub fn forget(&self, mark: Mark) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).forget(mark);
     }
 }
 

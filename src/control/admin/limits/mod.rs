@@ -309,7 +309,7 @@ async fn use_up(limiter: &Limiter, receipt: &Receipt) -> Result<Use, Problem> {
     }
     let good = |kind| store_away(kind, "; nothing was given back, the receipt is still good");
     let now_ms = limiter.store().now().await.map_err(good)?;
-    limiter.store().once(mark, now_ms).await.map_err(|kind| match kind.is_unsure() {
+    limiter.store().once(mark, receipt.prefix(), now_ms).await.map_err(|kind| match kind.is_unsure() {
         true => store_away(kind, "; nothing was given back, the receipt may count as used"),
         false => good(kind),
     })

@@ -28,11 +28,16 @@ const TOKEN_MAX: usize = 60 * 1024;
 const CHECKSUM: usize = 8;
 
 impl Receipt {
+    /// Of the keys in Redis: whoever shares the charge shares the mark that it was given back.
+    pub fn prefix(&self) -> &str {
+        self.key.split_once(":{").map_or("", |(prefix, _)| prefix)
+    }
+
     /// An opaque token; `None` if it would be too long, for values of many KiB. The sum in it catches cut and mixed up tokens; it is no signature, as
     /// whoever may send a receipt may take and reset everything anyway.
     pub fn token(&self) -> Option<String> {
         let Receipt { id, expires_ms, local, cost, receipt, who, key } = self;
-        let text = format!("2 {id:032x} {expires_ms} {} {cost} {receipt} {who} {key}", u8::from(*local));
+        let text = format!("3 {id:032x} {expires_ms} {} {cost} {receipt} {who} {key}", u8::from(*local));
         let mut token = String::with_capacity(2 * (text.len() + CHECKSUM));
         for byte in Sha256::digest(&text)[..CHECKSUM].iter().chain(text.as_bytes()) {
             let _ = write!(token, "{byte:02x}");
@@ -54,7 +59,7 @@ impl Receipt {
         }
         let mut words = str::from_utf8(text).ok()?.splitn(8, ' ');
         let mut word = || words.next();
-        (word()? == "2").then_some(())?;
+        (word()? == "3").then_some(())?;
         Some(Receipt {
             id: u128::from_str_radix(word()?, 16).ok()?,
             expires_ms: word()?.parse().ok()?,

@@ -42,7 +42,7 @@ use crate::limit::answer::Answer;
 use crate::limit::decision::{Check, Decision, ErrorKind, Op, Shares};
 use crate::limit::limits::LimitTable;
 use crate::limit::overrides::Found;
-use crate::limit::store::once::{Mark, Marks, Use};
+use crate::limit::store::once::{Mark, SharedMarks, Use};
 use crate::limit::store::settings::StoreSettings;
 use crate::metrics::{Counter, Metrics};
 use address::{Address, Form};
@@ -59,6 +59,13 @@ const FIRST_CONNECT: Duration = link::CONNECT_TIMEOUT;
 /// A mark is kept this long at least, whatever the clocks say.
 const MARK_MIN_MS: i64 = 1000;
 
+/// What all handles of a process share.
+#[derive(Clone, Default)]
+pub struct AllHandles {
+    recalls: Recalls,
+    marks: SharedMarks,
+}
+
 /// A worker's way to Redis; lives in the worker's runtime.
 pub struct Redis {
     servers: Rc<RedisServers>,
@@ -72,7 +79,7 @@ pub struct Redis {
     denials_used: Counter,
     recalls: Recalls,
     /// Made through this handle.
-    marks: RefCell<Marks>,
+    marks: SharedMarks,
     errors: Vec<IntCounter>,
     /// Ends with the handle.
     _report: JoinSet<()>,
@@ -88,11 +95,11 @@ enum RedisServers {
 
 impl Redis {
     /// Returns at once and connects in the background. The URL may hold a password and is not logged.
-    /// `recalls` is that of all handles of the process.
-    pub fn connect(settings: &StoreSettings, url: &str, metrics: &Metrics, recalls: &Recalls) -> Redis {
+    /// `all` is that of all handles of the process.
+    pub fn connect(settings: &StoreSettings, url: &str, metrics: &Metrics, all: &AllHandles) -> Redis {
         let tls = Arc::new(Mutex::new(settings.tls.clone()));
         let servers = match Address::parse(url) {
-            Ok(address) => servers(address, settings, &tls, metrics, recalls),
+            Ok(address) => servers(address, settings, &tls, metrics, &all.recalls),
             Err(mistake) => {
                 let health = Health::new(metrics);
                 health.set_down(ErrorKind::Disconnected, mistake.what);
@@ -109,10 +116,10 @@ impl Redis {
             prefix: settings.prefix.clone(),
             deadline: settings.deadline,
             limits: RefCell::default(),
-            denials: RefCell::new(Denials::new(recalls.clone())),
+            denials: RefCell::new(Denials::new(all.recalls.clone())),
             denials_used: metrics.store_denial_cache_hits(),
-            recalls: recalls.clone(),
-            marks: RefCell::default(),
+            recalls: all.recalls.clone(),
+            marks: all.marks.clone(),
             errors: lane::counters(metrics),
             _report: report,
         }
@@ -185,13 +192,13 @@ impl Redis {
         Ok(seconds.saturating_mul(1000).saturating_add(micros / 1000))
     }
 
-    /// Makes the mark for all gateways to see. Here it is remembered too: a server may forget.
-    pub async fn once(&self, mark: Mark, now_ms: i64) -> Result<Use, ErrorKind> {
-        let here = self.marks.borrow_mut().note(mark, now_ms);
+    /// Makes the mark for all gateways to see, below `prefix`. Here it is remembered too: a server may forget.
+    pub async fn once(&self, mark: Mark, prefix: &str, now_ms: i64) -> Result<Use, ErrorKind> {
+        let here = self.marks.note(mark, now_ms);
         if here != Use::First {
             return Ok(here);
         }
-        let key = format!("{}:{{receipt={:032x}}}:receipt", self.prefix, mark.id);
+        let key = format!("{prefix}:{{receipt={:032x}}}:receipt", mark.id);
         let mut set = ::redis::cmd("SET");
         set.arg(&key).arg(1).arg("NX").arg("PX").arg((mark.expires_ms - now_ms).max(MARK_MIN_MS));
         match self.answer(&key, &set).await {
@@ -199,7 +206,7 @@ impl Redis {
             Ok(_) => Ok(Use::First),
             Err(kind) => {
                 if !kind.is_unsure() {
-                    self.marks.borrow_mut().forget(mark);
+                    self.marks.forget(mark);
                 }
                 Err(kind)
             }
