@@ -44,8 +44,8 @@ rust() {
     [ -s "$found" ] && sed 's/^/SURVIVED /' "$found" || echo "no survivor so far"
 }
 
-algorithms=(--lib --test=algorithms)
-around=(--lib --test=store --test=after --test=faults)
+algorithms=(--lib --test=algorithms --test=after)
+around=(--lib --test=store --test=after --test=faults --test=limits)
 rust $((minutes * 2 / 5)) algorithms 'src/limit/algo/**/*.rs' -- "${algorithms[@]}" -- "$@"
 rust $((minutes * 2 / 5)) around src/limit/limiter.rs src/limit/held.rs src/limit/denials.rs -- "${around[@]}" -- "$@"
 echo "== lua"
