@@ -321,6 +321,25 @@ fn gateways_that_share_a_store_share_its_receipts() {
     }
 }
 
+/// Neither a gateway with keys of its own, nor a changed store and a server that has forgotten.
+#[test]
+fn nobody_takes_a_used_receipt_again() {
+    let redis = RedisServer::start(&[]);
+    let (one, other) = (start(&on(&redis)), start(&format!("{}prefix = \"other\"\n", on(&redis))));
+    let order = json!({ "limits": ["per-ip"], "key": { "ip": "10.0.0.9" }, "cost": 2 });
+    let receipt = decide(&one, "take", &[order])[0]["limits"][0]["receipt"].clone();
+    assert_eq!([refund(&one, "per-ip", &receipt), refund(&other, "per-ip", &receipt)], ["applied", "used"]);
+    let mut client = redis.client();
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*{receipt=*").query(&mut client).unwrap();
+    let () = redis::cmd("DEL").arg(&keys).query(&mut client).unwrap();
+    let path = one.dir.path().join("sluicegate.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("deadline = \"2s\"", "deadline = \"3s\"")).unwrap();
+    assert_eq!(ask(&one, "POST", "/-/reload", "").status(), 200);
+    until("the store is reached", || ask(&one, "GET", "/-/limits/watched/state", "").status() == 200);
+    assert_eq!(refund(&one, "per-ip", &receipt), "used");
+}
+
 #[test]
 fn an_outage_is_answered_as_each_limit_says() {
     let mut redis = RedisServer::start(&[]);
