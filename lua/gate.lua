@@ -71,7 +71,7 @@ local function run(full)
   -- Whether the server has no room for a new state of the key.
   local function lacks_room(key)
     local state = states[key]
-    return full and not (state and (not state.at or state:at(0)))
+    return full and not (state and (not state.is_kept or state:is_kept()))
   end
 
   -- The same of what a decision stores. A shadow limit is not worth a fallback: it forgets.
@@ -114,7 +114,7 @@ local function run(full)
         admitted, receipt = ttl and not lacks_room(key), tag
         if admitted then apply(key, rule, ttl, next) end
       else
-        call('DEL', KEYS[key])
+        free('DEL', KEYS[key])
         states[key], ttls[key], texts[key] = nil, nil, false
       end
       reply[last + 1] = admitted and 1 or 0
@@ -165,8 +165,8 @@ if not done then
     -- Returned, the error of a command keeps its code; raised again it would lose it.
     return { err = string.match(said, '^%u+ ') and said or 'ERR ' .. said }
   end
-  -- Only the first write of a script is refused for want of memory, so nothing has been written. One
-  -- that takes no memory opens the way for those that only replace what is there.
+  -- Only the first write of a script is refused, so nothing has been written. One that takes no memory
+  -- opens the way for those that only replace what is there.
   call('DEL', KEYS[1] .. ':none')
   reply = run(true)
 end

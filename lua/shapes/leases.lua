@@ -53,6 +53,11 @@ function methods._look(state)
   if state.bits == 1 then state.last = score end
 end
 
+-- Whether it is more than nothing.
+function methods.is_kept(state)
+  return state.stored
+end
+
 -- Units held at `now`.
 function methods.live(state, now)
   local live = state.alive[now]
@@ -126,14 +131,14 @@ end
 
 function methods._trim(state, base, now)
   local ids = call('ZRANGEBYSCORE', state.key, whole(base), whole(base + now), 'LIMIT', 0, AT_ONCE)
-  if #ids > 0 then call('ZREM', state.key, unpack(ids)) end
+  if #ids > 0 then free('ZREM', state.key, unpack(ids)) end
 end
 
 -- next: { now, longest, anew = nobody else holds any; tag holds `units` until `expiry` } or { none = true }
 function leases.apply(state, next)
   if next.none or next.anew or state.foreign then
     -- What nobody holds may be long, and is freed beside the script.
-    if state.stored or state.foreign then call('UNLINK', state.key) end
+    if state.stored or state.foreign then free('UNLINK', state.key) end
     state.foreign = false
     empty(state)
     if next.none then return state end
@@ -156,7 +161,7 @@ function leases.apply(state, next)
     end
     rest, bit = floor(rest / 2), bit + 1
   end
-  if #gone > 0 then call('ZREM', state.key, unpack(gone)) end
+  if #gone > 0 then free('ZREM', state.key, unpack(gone)) end
   if #put > 0 then call('ZADD', state.key, unpack(put)) end
   state.longest, state.stored = longest, true
   state:_forget()

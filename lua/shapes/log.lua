@@ -139,6 +139,11 @@ function methods.since(state, ms)
   return sum + state.sums[b] - state:_sum(count, behind, huge)
 end
 
+-- Whether it is more than nothing.
+function methods.is_kept(state)
+  return state.total > 0
+end
+
 -- The ms of the charge that holds the units-th unit from the newest, from 0; false if there are
 -- not so many.
 function methods.at(state, units)
@@ -175,7 +180,7 @@ function methods.weight_at(state, ms)
 end
 
 function methods._forget(state)
-  if state.head or state.size > 0 then call('UNLINK', state.key) end
+  if state.head or state.size > 0 then free('UNLINK', state.key) end
   empty(state)
 end
 
@@ -184,7 +189,7 @@ function methods._push(state)
   if state.units == 0 then return end
   local text = written(state.newest, state.units, 1)
   if state.sorted then
-    if state.head then call('ZREM', state.key, state.head) end
+    if state.head then free('ZREM', state.key, state.head) end
     call('ZADD', state.key, format('%d', state.newest), text)
   elseif state.head then
     call('LSET', state.key, 0, text)
@@ -237,9 +242,9 @@ function methods._trim(state)
   if gone == 0 then return end
   state.known = {}
   if state.sorted then
-    call('ZREMRANGEBYRANK', state.key, 0, gone - 1)
+    free('ZREMRANGEBYRANK', state.key, 0, gone - 1)
   else
-    call('LTRIM', state.key, 0, -gone - 1)
+    free('LTRIM', state.key, 0, -gone - 1)
   end
 end
 
@@ -253,12 +258,12 @@ function methods._set(state, ms, units)
   local old, new = written(ms, weight, 1), written(ms, units, 1)
   local skip = state.head and 1 or 0
   if state.sorted then
-    call('ZREM', state.key, old)
+    free('ZREM', state.key, old)
     if units > 0 then call('ZADD', state.key, format('%d', ms), new) end
   elseif units > 0 then
     call('LSET', state.key, place + skip, new)
   else
-    call('LREM', state.key, place < state.size / 2 and 1 or -1, old)
+    free('LREM', state.key, place < state.size / 2 and 1 or -1, old)
   end
   state.known = {}
   state:_lessen(b, units == 0 and 1 or 0, weight - units)
@@ -296,7 +301,7 @@ function log.save(key, _, state, ttl)
   for b, count in ipairs(state.counts) do parts[b + 1] = written(count, state.sums[b], count) end
   local head = concat(parts, ' ')
   if state.sorted then
-    if state.head and state.head ~= head then call('ZREM', key, state.head) end
+    if state.head and state.head ~= head then free('ZREM', key, state.head) end
     call('ZADD', key, format('%d', state.newest), head)
   elseif state.head then
     call('LSET', key, 0, head)

@@ -1,8 +1,13 @@
 //! A Redis that is full of one limit's keys: what it knows goes on, what is new follows `on_error`.
 
+use std::time::Duration;
+
 use redis::Commands;
+use sluicegate::limit::decision::{Check, Op};
+use sluicegate::limit::store::redis::wire::{Call, decode};
 
 use crate::stores::RedisServer;
+use crate::stores::forms::limit_of;
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
 
@@ -126,4 +131,54 @@ fn a_request_with_one_new_key_is_refused_by_a_spent_one() {
         assert_eq!(ask(1, fresh), 429, "a fresh key is no way around a spent one");
     }
     drop(server);
+}
+
+#[test]
+fn a_slot_is_no_way_to_a_new_key() {
+    let server = RedisServer::start(&["--maxmemory-policy", "noeviction"]);
+    let gateway = Gateway::start(&format!(
+        "[store]\nurl = \"{}\"\ndeadline = \"2s\"\n\n[[route]]\nname = \"slots\"\npath = \"/\"\nrespond = {{ body = \"in\" }}\n\
+         limits = [\"slots\"]\n\n[limit.slots]\nalgorithm = \"concurrency\"\nin_flight = 2\nkey = [\"header:x-user\"]\n\
+         on_error = \"closed\"\n",
+        server.url()
+    ));
+    gateway.until_connected();
+    let mut redis = server.client();
+    let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(1).query(&mut redis).unwrap();
+    let mut client = gateway.client();
+    assert_eq!(client.ask(&get("/", "x-user: new\r\n"), "").status(), 503, "there is no room for a new holder");
+    assert_eq!(redis.keys::<_, Vec<String>>("*slots*").unwrap(), [""; 0]);
+}
+
+/// What each of the decisions of one call comes to: admitted, refused, or none for want of room.
+fn verdicts(server: &RedisServer, decisions: &[(Op, &[Check])]) -> Vec<Option<bool>> {
+    let reply = Call::new(decisions, 0).eval().query(&mut server.client()).unwrap();
+    let found = decode(reply, decisions.iter().map(|(_, checks)| checks.len())).unwrap();
+    found.into_iter().map(|decision| decision.ok().map(|decision| decision.admitted)).collect()
+}
+
+#[test]
+fn the_decisions_of_a_call_are_told_apart() {
+    let server = RedisServer::start(&["--maxmemory-policy", "noeviction"]);
+    let limit = limit_of("one", "rate = \"1/h\"\nburst = 1");
+    let log = limit_of("log", "algorithm = \"sliding_log\"\nrate = \"2/s\"");
+    let check = |limit, key: &str| Check::new(limit, format!("{{a}}{key}"), 1);
+    let spent = [check(&limit, "spent")];
+    let logged = [check(&log, "log")];
+    assert_eq!(verdicts(&server, &[(Op::Take, &spent), (Op::Take, &logged)]), [Some(true); 2]);
+    std::thread::sleep(Duration::from_millis(600));
+    assert_eq!(verdicts(&server, &[(Op::Take, &logged)]), [Some(true)]);
+    let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(1).query(&mut server.client()).unwrap();
+
+    // What a full server is told of one decision says nothing of the next.
+    let new = [check(&limit, "new")];
+    let new_and_spent = [check(&limit, "newer"), spent[0].clone()];
+    let calls = [(Op::Take, &new[..]), (Op::Take, &new_and_spent[..]), (Op::Take, &spent[..])];
+    assert_eq!(verdicts(&server, &calls), [None, Some(false), Some(false)]);
+
+    // What lets go of an old charge or of a key does not open the way to a new one.
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(verdicts(&server, &[(Op::Take, &logged), (Op::Take, &new)]), [Some(true), None]);
+    assert_eq!(verdicts(&server, &[(Op::Reset, &spent), (Op::Take, &new)])[1], None);
+    assert_eq!(server.client().keys::<_, Vec<String>>("*").unwrap(), ["{a}log"]);
 }

@@ -165,6 +165,11 @@ impl Keys {
                 self.held.remove(&args[0]);
                 Ok(Value::Integer(1))
             }
+            // Changes nothing; a server that is full refuses it.
+            "SETRANGE" => {
+                assert_eq!(args[1..], ["0", ""]);
+                Ok(Value::Integer(0))
+            }
             "SET" => {
                 assert_eq!((args.len(), args[2].as_str()), (4, "PX"));
                 self.held.insert(args[0].clone(), Held { data: Data::Text(args[1].clone()), expires: NEVER });

@@ -83,7 +83,7 @@ macro_rules! algorithms {
         }),*];
 
         /// The Redis script: what algorithms share, the algorithm files by the places of this list,
-        /// the shapes of state by their names, the gate. What a call does not need is not made.
+        /// what frees, the shapes of state by their names, the gate. What a call does not need is not made.
         pub const SCRIPT: &str = concat!(
             include_str!("../../../lua/records.lua"),
             "local function refill(fields)\n",
@@ -96,7 +96,9 @@ macro_rules! algorithms {
             $("place = place - 1\nif place == 0 then\n",
               include_str!(concat!("../../../lua/", stringify!($module), ".lua")),
               "end\n",)*
-            "end\nlocal call = redis.call\nlocal function native()\n",
+            "end\nlocal call = redis.call\n",
+            include_str!("../../../lua/freeing.lua"),
+            "local function native()\n",
             include_str!("../../../lua/shapes/native.lua"),
             "end\nlocal function shape(name)\nif name == 'cells' then\n",
             include_str!("../../../lua/shapes/cells.lua"),
