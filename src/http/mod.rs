@@ -10,4 +10,7 @@ pub(crate) mod downstream;
 pub(crate) mod fields;
 pub(crate) mod gateway;
 pub(crate) mod headers;
+pub(crate) mod limits;
+pub(crate) mod onward;
+pub(crate) mod under_way;
 pub mod upstream;

@@ -6,33 +6,19 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::time::Instant;
 
-use http::header::{CONTENT_LENGTH, TRAILER};
-use http::request::Parts;
-use http::{HeaderName, Method, Response};
+use http::Response;
 use tokio::task::spawn_local;
 
 use crate::http::answer::body::Body;
 use crate::http::answer::problem::UpstreamFailure;
 use crate::http::deadline::{Awaited, RequestDeadline};
 use crate::http::downstream::upload::{Upload, UploadState};
-use crate::http::headers;
 use crate::http::upstream::exchange::{self, Exchange, Trouble};
-use crate::http::upstream::h1::request::{Framing, HostField, RequestHead};
 use crate::http::upstream::linger::Linger;
+use crate::http::upstream::outgoing::Outgoing;
 use crate::http::upstream::pool::Servers;
 use crate::http::upstream::sender::Sender;
 use crate::route::Timeouts;
-
-/// A request ready to leave.
-pub struct Outgoing {
-    pub method: Method,
-    pub head: RequestHead,
-    pub upload: Option<Upload>,
-    /// Of a chunked body: the trailers that may follow it.
-    pub trailers: Option<Vec<HeaderName>>,
-    /// The exchange goes on when the client leaves.
-    pub linger: Option<Linger>,
-}
 
 /// Sends `outgoing` to a server of `servers`.
 ///
@@ -101,33 +87,6 @@ pub async fn forward(
             return Err(UpstreamFailure::Broken);
         }
         servers.outcomes.retried_stale.inc();
-    }
-}
-
-impl Outgoing {
-    /// `tell` appends further lines to the fields.
-    pub fn new(
-        parts: &Parts,
-        target: &str,
-        host: HostField,
-        upload: Option<Upload>,
-        linger: Option<Linger>,
-        tell: impl FnOnce(&mut Vec<u8>),
-    ) -> Outgoing {
-        let Parts { method, headers, .. } = parts;
-        let framing = match upload.as_ref().map(|upload| upload.size_hint().exact()) {
-            None => Framing::None { announced: headers.contains_key(CONTENT_LENGTH) },
-            Some(Some(length)) => Framing::Length(length),
-            Some(None) => Framing::Chunked,
-        };
-        let announced = || headers::announced(headers.get_all(TRAILER).iter()).collect();
-        Outgoing {
-            method: method.clone(),
-            head: RequestHead::write(method, target, headers, host, framing, tell),
-            upload,
-            trailers: (framing == Framing::Chunked).then(announced),
-            linger,
-        }
     }
 }
 

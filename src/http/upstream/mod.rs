@@ -8,5 +8,6 @@ pub(crate) mod forward;
 pub(crate) mod forwarding;
 pub mod h1;
 pub(crate) mod linger;
+pub(crate) mod outgoing;
 pub(crate) mod pool;
 pub(crate) mod sender;

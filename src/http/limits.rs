@@ -1,0 +1,78 @@
+//! A request at the limits of its route: what is asked of them, and what their verdict does to it. Called
+//! by `gateway`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::http::answer::problem::Refusal;
+use crate::http::downstream::gate::Admitted;
+use crate::http::downstream::identity::Identity;
+use crate::http::under_way::RequestUnderWay;
+use crate::limit::decision::Op;
+use crate::limit::jwt::Claims;
+use crate::limit::source::Facts;
+use crate::limit::{Ask, Verdict, clock};
+use crate::route::Route;
+
+/// Asks the route's limits, unless the client is on its `allow` list.
+pub async fn ask(
+    exchange: &mut RequestUnderWay<'_>,
+    route: &Route,
+    admitted: &Admitted,
+    identity: &Identity,
+) -> Result<(), Refusal> {
+    if route.allow.contains(identity.ip) {
+        exchange.account.bypassed();
+        return Ok(());
+    }
+    let asks = asks(exchange, route, admitted, identity);
+    let limiter = &exchange.view.limiter;
+    let max_delayed = exchange.view.snapshot.config.server.max_delayed;
+    let (mut verdict, seat) = match exchange.client.local.common.waiting.seat_for(&asks, max_delayed) {
+        Ok(seat) => (limiter.decide_asks(Op::Take, &route.limits, asks, true).await, seat),
+        Err(place) => (Verdict::without_seat(place), None),
+    };
+    let turn = verdict.delay_ms(&route.limits).zip(seat);
+    exchange.account.decided(route, &verdict);
+    exchange.account.hold(verdict.held.take());
+    let refused = verdict.refused;
+    exchange.verdict = Some(verdict);
+    if refused {
+        return Err(Refusal::Limited);
+    }
+    if let Some(((place, delay_ms), mut seat)) = turn {
+        seat.wait_for(&route.limits[place].name);
+        // No deadline is armed: the limit bounds the wait, and a client that leaves ends it.
+        exchange.account.deadline().hold_back(true);
+        tokio::time::sleep(Duration::from_millis(u64::try_from(delay_ms).unwrap_or(0))).await;
+        exchange.account.deadline().hold_back(false);
+    }
+    exchange.account.go_on();
+    Ok(())
+}
+
+/// What each limit of the route has to say to the request.
+fn asks(exchange: &RequestUnderWay<'_>, route: &Route, admitted: &Admitted, identity: &Identity) -> Vec<Ask> {
+    let parts = &exchange.received.parts;
+    let facts = Facts {
+        client: identity.ip,
+        method: parts.method.as_str(),
+        host: admitted.host(),
+        path: admitted.path(),
+        query: admitted.query(),
+        headers: &parts.headers,
+        route: &route.name,
+        params: &route.params,
+        claims: claims(exchange, route),
+    };
+    exchange.view.limiter.asks(&route.limits, &facts)
+}
+
+/// What the request's token says, for limits that ask.
+fn claims(exchange: &RequestUnderWay<'_>, route: &Route) -> Option<Arc<Claims>> {
+    let jwt = exchange.view.snapshot.config.jwt.as_ref()?;
+    if !route.limits.iter().any(|limit| limit.needs_claims()) {
+        return None;
+    }
+    jwt.claims(&exchange.received.parts.headers, clock::now_ms() / 1000)
+}

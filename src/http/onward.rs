@@ -1,0 +1,99 @@
+//! A request that its limits let pass, on its way to the route's action: its body under the route's cap,
+//! its fields as the upstream gets them, the exchange with the upstream. Called by `gateway`.
+
+use std::rc::Rc;
+
+use http::Response;
+use http_body::Body as _;
+
+use crate::config::ForwardedHeader;
+use crate::http::answer::body::Body;
+use crate::http::answer::problem::Refusal;
+use crate::http::downstream::gate::Admitted;
+use crate::http::downstream::upload::{Upload, UploadProgress, UploadState};
+use crate::http::headers;
+use crate::http::under_way::{Received, RequestUnderWay};
+use crate::http::upstream::forward;
+use crate::http::upstream::forwarding::{self, Forwarding};
+use crate::http::upstream::h1::request::HostField;
+use crate::http::upstream::linger::Linger;
+use crate::http::upstream::outgoing::{self, Outgoing};
+use crate::http::upstream::pool::Servers;
+use crate::route::{Action, Route};
+
+/// The request body under the route's cap and deadline, for an action that reads it; nothing is
+/// read yet.
+pub fn upload(exchange: &mut RequestUnderWay<'_>, route: &Route) -> Result<Option<Upload>, Refusal> {
+    let Some(body) = exchange.received.body.take_if(|body| !body.is_end_stream()) else { return Ok(None) };
+    if body.size_hint().lower() > route.max_body {
+        exchange.received.body = Some(body);
+        return Err(Refusal::TooLarge);
+    }
+    if matches!(route.action, Action::Respond(_)) {
+        exchange.received.body = Some(body);
+        return Ok(None);
+    }
+    let upload = Upload::new(body, exchange.account.deadline().clone(), &route.timeouts, route.max_body);
+    exchange.upload = Some(upload.share_progress());
+    Ok(Some(upload))
+}
+
+/// Turns the fields into those that the upstream gets. True when the forwarding fields are left to be
+/// written as lines, which is cheaper: where nothing changes or continues them.
+pub fn rewrite(
+    exchange: &mut RequestUnderWay<'_>,
+    route: &Route,
+    admitted: &Admitted,
+    forwarding: &Forwarding,
+) -> Result<bool, Refusal> {
+    let Received { parts, fields, .. } = &mut *exchange.received;
+    let headers = &mut parts.headers;
+    let strictness = exchange.view.snapshot.config.server.strictness;
+    let trusted_peer = forwarding.identity.trusted_peer;
+    headers::clean_request(headers, *fields, admitted, trusted_peer, forwarding.via, strictness)
+        .map_err(Refusal::Gate)?;
+    let is_forwarded = matches!(route.action, Action::Upstream(_));
+    let as_lines = is_forwarded && !trusted_peer && !forwarding::is_edited(&route.request_headers);
+    if !as_lines {
+        forwarding.tell(headers, admitted.authority());
+    }
+    headers::edit(headers, &route.request_headers);
+    Ok(as_lines)
+}
+
+/// The request as it leaves, with the lines of `forwarding` if there are any.
+pub fn outgoing(
+    exchange: &mut RequestUnderWay<'_>,
+    route: &Route,
+    admitted: &Admitted,
+    forwarding: Option<&Forwarding>,
+    upload: Option<Upload>,
+) -> Outgoing {
+    let leases = exchange.account.share_leases();
+    let linger = leases.map(|leases| Linger::new(exchange.client, leases, &route.timeouts));
+    let target = outgoing::target(admitted, &route.rewrite);
+    let host = if route.rewrite.upstream_host { HostField::OfServer } else { HostField::Received };
+    Outgoing::new(&exchange.received.parts, &target, host, upload, linger, |lines| {
+        if let Some(forwarding) = forwarding {
+            forwarding.write(lines, admitted.authority());
+        }
+    })
+}
+
+/// An exchange with the upstream.
+pub async fn send(
+    exchange: &mut RequestUnderWay<'_>,
+    route: &Route,
+    servers: &Servers,
+    outgoing: Outgoing,
+) -> Result<Response<Body>, Refusal> {
+    let answered = forward::forward(servers, exchange.account.deadline(), &route.timeouts, outgoing).await;
+    let mut response = answered.map_err(|failure| {
+        let unread = |upload: &Rc<UploadProgress>| upload.state() != UploadState::Done;
+        exchange.cut = exchange.upload.as_ref().is_some_and(unread);
+        Refusal::Upstream(failure)
+    })?;
+    let via = exchange.view.snapshot.config.server.forwarded_headers.has(ForwardedHeader::Via);
+    headers::forward_response(response.headers_mut(), via.then_some(&exchange.client.local.common.via));
+    Ok(response)
+}

@@ -1,0 +1,35 @@
+//! A request between its head and its answer, as the page and its helpers (`limits`, `onward`) fill it in
+//! and the tail reads it. Made by `gateway`.
+
+use std::rc::Rc;
+
+use http::request::Parts;
+use hyper::body::Incoming;
+
+use crate::http::answer::account::Account;
+use crate::http::context::{Client, View};
+use crate::http::downstream::upload::UploadProgress;
+use crate::http::fields::Fields;
+use crate::limit::Verdict;
+
+/// A request under way: what the page has found out so far, for the tail.
+pub struct RequestUnderWay<'a> {
+    pub client: &'a Rc<Client>,
+    pub view: &'a View,
+    pub received: Box<Received>,
+    /// The body was taken and not read to its end, so nothing can follow it.
+    pub cut: bool,
+    /// Of the body, once it was taken.
+    pub upload: Option<Rc<UploadProgress>>,
+    pub account: Box<Account>,
+    pub route: Option<usize>,
+    pub verdict: Option<Verdict>,
+}
+
+/// A request as it came.
+pub struct Received {
+    pub parts: Parts,
+    pub fields: Fields,
+    /// Taken by whoever reads it.
+    pub body: Option<Incoming>,
+}

@@ -1,0 +1,68 @@
+//! A request in the form in which it leaves: the target that the route makes of what was asked, and the
+//! head as it is written. Made by `onward`, sent by `forward`.
+
+use std::borrow::Cow;
+
+use http::header::{CONTENT_LENGTH, TRAILER};
+use http::request::Parts;
+use http::{HeaderName, Method};
+
+use crate::http::downstream::gate::Admitted;
+use crate::http::downstream::upload::Upload;
+use crate::http::headers;
+use crate::http::upstream::h1::request::{Framing, HostField, RequestHead};
+use crate::http::upstream::linger::Linger;
+use crate::route::Rewrite;
+
+/// A request ready to leave.
+pub struct Outgoing {
+    pub method: Method,
+    pub head: RequestHead,
+    pub upload: Option<Upload>,
+    /// Of a chunked body: the trailers that may follow it.
+    pub trailers: Option<Vec<HeaderName>>,
+    /// The exchange goes on when the client leaves.
+    pub linger: Option<Linger>,
+}
+
+impl Outgoing {
+    /// `tell` appends further lines to the fields.
+    pub fn new(
+        parts: &Parts,
+        target: &str,
+        host: HostField,
+        upload: Option<Upload>,
+        linger: Option<Linger>,
+        tell: impl FnOnce(&mut Vec<u8>),
+    ) -> Outgoing {
+        let Parts { method, headers, .. } = parts;
+        let framing = match upload.as_ref().map(|upload| upload.size_hint().exact()) {
+            None => Framing::None { announced: headers.contains_key(CONTENT_LENGTH) },
+            Some(Some(length)) => Framing::Length(length),
+            Some(None) => Framing::Chunked,
+        };
+        let announced = || headers::announced(headers.get_all(TRAILER).iter()).collect();
+        Outgoing {
+            method: method.clone(),
+            head: RequestHead::write(method, target, headers, host, framing, tell),
+            upload,
+            trailers: (framing == Framing::Chunked).then(announced),
+            linger,
+        }
+    }
+}
+
+/// The target to forward.
+pub fn target<'a>(admitted: &'a Admitted, rewrite: &Rewrite) -> Cow<'a, str> {
+    let received = admitted.path();
+    let rest = match received.strip_prefix(rewrite.strip_prefix.as_str()) {
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => rest,
+        _ => received,
+    };
+    if rest.len() == received.len() && rewrite.add_prefix.is_empty() && !admitted.path_changed() {
+        return Cow::Borrowed(admitted.target().as_str());
+    }
+    let slash = if rest.is_empty() { "/" } else { "" };
+    let query = admitted.query().map_or_else(String::new, |query| format!("?{query}"));
+    Cow::Owned(format!("{}{rest}{slash}{query}", rewrite.add_prefix))
+}
