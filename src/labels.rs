@@ -1,6 +1,11 @@
 //! Closed sets of words, each with its one table: values of options, metric labels, words of the admin
 //! API.
 
+/// A word of a closed set.
+pub trait Label: Copy {
+    fn label(self) -> &'static str;
+}
+
 /// Declares an enum whose values have labels.
 macro_rules! labels {
     ($(#[$meta:meta])* $Name:ident: $($(#[$variant_meta:meta])* $Variant:ident = $label:literal,)*) => {
@@ -16,6 +21,12 @@ macro_rules! labels {
 
             pub fn label(self) -> &'static str {
                 match self { $($Name::$Variant => $label),* }
+            }
+        }
+
+        impl $crate::labels::Label for $Name {
+            fn label(self) -> &'static str {
+                $Name::label(self)
             }
         }
     };

@@ -114,7 +114,7 @@ async fn page(exchange: &mut RequestUnderWay<'_>) -> Result<Response<Body>, Refu
     let strictness = config.server.strictness;
     let admitted = gate::admit(parts, *fields, strictness, &client.last_host).map_err(Refusal::Gate)?;
     if let Some(reject) = admitted.would_reject() {
-        client.local.common.metrics.http_would_reject(reject.reason()).inc();
+        client.local.common.metrics.http_would_reject(reject).inc();
     }
     let identity = identity::identify(client.peer, &parts.headers, &config.server.trusted_proxies);
     let (host, path) = (admitted.host(), admitted.path());

@@ -1,7 +1,6 @@
-//! The closed sets of label values of the records of routes. Used by the records and by whoever counts on
-//! them.
+//! The closed sets of label values. Used by the families and by whoever counts on them.
 
-use crate::labels::labels;
+use crate::labels::{Label, labels};
 
 labels! {
     /// What became of one limit's part in a request; the `decision` label of
@@ -40,4 +39,44 @@ labels! {
     Denied = "denied",
     /// The route serves `max_in_flight` requests already.
     MaxInFlight = "max_in_flight",
+}
+
+/// The `reason` label of `http_rejected_total`: a [`Cutoff`], or why a request is unclear HTTP.
+pub trait Rejection: Label {}
+
+labels! {
+    /// Why a request or a connection got no further, whatever its route's limits say.
+    Cutoff:
+    /// There are as many connections as may be.
+    MaxConnections = "max_connections",
+    HeaderTimeout = "header_timeout",
+    BodyTimeout = "body_timeout",
+    StreamTimeout = "stream_timeout",
+    BodyTooLarge = "body_too_large",
+}
+
+impl Rejection for Cutoff {}
+
+labels! {
+    /// What became of a request sent to an upstream; the `outcome` label of `upstream_requests_total`.
+    UpstreamOutcome:
+    /// The head of an answer came.
+    Ok = "ok",
+    ConnectError = "connect_error",
+    Timeout = "timeout",
+    Broken = "broken",
+}
+
+labels! {
+    /// Why a request was sent once more; the `reason` label of `upstream_retries_total`.
+    RetryReason:
+    /// A kept connection turned out closed.
+    StaleConnection = "stale_connection",
+    ConnectError = "connect_error",
+}
+
+labels! {
+    /// What a client connection speaks; the `protocol` label of `connections`.
+    Protocol:
+    Http11 = "http/1.1",
 }

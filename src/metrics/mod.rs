@@ -15,7 +15,7 @@ pub use counter::Counter;
 use counter::Counters;
 pub use counts::{Code, LimitCounts, RouteCounts};
 pub use gateways::{Claim, Gateways};
-pub use labels::{Decision, Reason};
+pub use labels::{Cutoff, Decision, Protocol, Reason, Rejection, RetryReason, UpstreamOutcome};
 pub use record::{LimitRecord, RouteRecord};
 use routes::{Routes, Scrape};
 pub use shards::Shard;
@@ -228,24 +228,24 @@ impl Metrics {
         self.config_reloads.with_label_values(&[result, trigger])
     }
 
-    pub fn http_rejected(&self, reason: &'static str) -> IntCounter {
-        self.http_rejected.with_label_values(&[reason])
+    pub fn http_rejected(&self, reason: impl Rejection) -> IntCounter {
+        self.http_rejected.with_label_values(&[reason.label()])
     }
 
-    pub fn http_would_reject(&self, reason: &'static str) -> IntCounter {
-        self.http_would_reject.with_label_values(&[reason])
+    pub fn http_would_reject(&self, reason: impl Rejection) -> IntCounter {
+        self.http_would_reject.with_label_values(&[reason.label()])
     }
 
-    pub fn upstream_requests(&self, upstream: &str, outcome: &'static str) -> Counter {
-        self.upstream_requests.of(self.worker, &[outcome, upstream])
+    pub fn upstream_requests(&self, upstream: &str, outcome: UpstreamOutcome) -> Counter {
+        self.upstream_requests.of(self.worker, &[outcome.label(), upstream])
     }
 
-    pub fn upstream_retries(&self, upstream: &str, reason: &'static str) -> Counter {
-        self.upstream_retries.of(self.worker, &[reason, upstream])
+    pub fn upstream_retries(&self, upstream: &str, reason: RetryReason) -> Counter {
+        self.upstream_retries.of(self.worker, &[reason.label(), upstream])
     }
 
-    pub fn connections(&self, listener: &str, protocol: &'static str) -> IntGauge {
-        self.connections.with_label_values(&[listener, protocol])
+    pub fn connections(&self, listener: &str, protocol: Protocol) -> IntGauge {
+        self.connections.with_label_values(&[listener, protocol.label()])
     }
 
     pub fn store_denial_cache_hits(&self) -> Counter {

@@ -36,7 +36,7 @@ use crate::http::downstream::hop::Via;
 use crate::http::downstream::inspect::Inspector;
 use crate::limit::store::Stores;
 use crate::limit::store::settings::StoreSettings;
-use crate::metrics::Metrics;
+use crate::metrics::{Cutoff, Metrics, Protocol};
 use crate::net::ListenAddr;
 use crate::snapshot::Current;
 use tide::Tide;
@@ -225,7 +225,7 @@ impl Worker {
         let server = &view.snapshot.config.server;
         let ticket = self.connections.enter(peer, server.max_connections, server.max_connections_per_ip);
         if ticket.is_none() {
-            self.local.common.metrics.http_rejected("max_connections").inc();
+            self.local.common.metrics.http_rejected(Cutoff::MaxConnections).inc();
         }
         ticket
     }
@@ -249,13 +249,13 @@ impl Worker {
         if let Some(gauge) = gauges.get(listener) {
             return gauge.clone();
         }
-        let gauge = self.local.common.metrics.connections(listener, "http/1.1");
+        let gauge = self.local.common.metrics.connections(listener, Protocol::Http11);
         gauges.insert(listener.to_owned(), gauge.clone());
         gauge
     }
 
     /// Counts a connection that a deadline ended, unless it was merely idle.
-    fn count_timeout(&self, reason: Option<&'static str>) {
+    fn count_timeout(&self, reason: Option<Cutoff>) {
         if let Some(reason) = reason {
             self.local.common.metrics.http_rejected(reason).inc();
         }

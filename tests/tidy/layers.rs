@@ -16,7 +16,7 @@ const LAYERS: [(&str, &[&str]); 15] = [
     ("route", &["net", "limit"]),
     ("config", &["labels", "written", "net", "upstream", "limit", "route"]),
     ("snapshot", &["metrics", "limit", "route", "config"]),
-    ("http", &["net", "upstream", "metrics", "limit", "route", "config", "snapshot"]),
+    ("http", &["labels", "net", "upstream", "metrics", "limit", "route", "config", "snapshot"]),
     ("worker", &["net", "heap", "metrics", "limit", "config", "snapshot", "http"]),
     ("replay", &["metrics", "limit", "route", "config", "http"]),
     (

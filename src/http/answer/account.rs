@@ -15,7 +15,7 @@ use crate::http::deadline::{Awaited, RequestDeadline};
 use crate::http::downstream::upload::UploadProgress;
 use crate::limit::Verdict;
 use crate::limit::held::{Held, HeldLeases};
-use crate::metrics::Metrics;
+use crate::metrics::{Cutoff, Metrics};
 use crate::route::Route;
 use crate::snapshot::{Reason, RouteHandles, Snapshot, UNMATCHED};
 
@@ -136,13 +136,13 @@ impl Account {
 
     pub fn refused(&self, refusal: &Refusal, metrics: &Metrics) {
         match refusal {
-            Refusal::Gate(reject) => metrics.http_rejected(reject.reason()).inc(),
+            Refusal::Gate(reject) => metrics.http_rejected(*reject).inc(),
             Refusal::Denied => self.handles.reject(Reason::Denied),
             Refusal::MaxInFlight => self.handles.reject(Reason::MaxInFlight),
             Refusal::TooLarge | Refusal::Upstream(UpstreamFailure::TooLarge) => {
-                metrics.http_rejected("body_too_large").inc()
+                metrics.http_rejected(Cutoff::BodyTooLarge).inc()
             }
-            Refusal::Upstream(UpstreamFailure::UploadTimeout) => metrics.http_rejected("body_timeout").inc(),
+            Refusal::Upstream(UpstreamFailure::UploadTimeout) => metrics.http_rejected(Cutoff::BodyTimeout).inc(),
             Refusal::NoRoute | Refusal::Limited | Refusal::Upstream(_) => {}
         }
     }

@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 
 use super::request::{Awaited, RequestDeadline, RequestState};
 use super::{Deadline, Ticks};
+use crate::metrics::Cutoff;
 
 /// A connection that waits for a further request this long lets go of what it reads and writes with:
 /// long enough that one in steady use keeps it.
@@ -49,9 +50,9 @@ pub struct ConnectionDeadline {
 
 impl Phase {
     /// The reason under which a connection is counted that ends by its deadline.
-    pub fn timeout(self) -> Option<&'static str> {
+    pub fn timeout(self) -> Option<Cutoff> {
         match self {
-            Phase::Head => Some("header_timeout"),
+            Phase::Head => Some(Cutoff::HeaderTimeout),
             Phase::Idle | Phase::Requests => None,
         }
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::connection::ConnectionDeadline;
 use super::{Deadline, Ticks};
+use crate::metrics::Cutoff;
 
 /// What a request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,10 +27,10 @@ pub enum Awaited {
 
 impl Awaited {
     /// The reason under which a connection is counted that ends by a deadline of its request.
-    pub fn timeout(self) -> Option<&'static str> {
+    pub fn timeout(self) -> Option<Cutoff> {
         match self {
-            Awaited::Upload => Some("body_timeout"),
-            Awaited::Stream => Some("stream_timeout"),
+            Awaited::Upload => Some(Cutoff::BodyTimeout),
+            Awaited::Stream => Some(Cutoff::StreamTimeout),
             Awaited::Gateway | Awaited::Response => None,
         }
     }

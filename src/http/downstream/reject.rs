@@ -4,6 +4,8 @@
 use http::StatusCode;
 
 use crate::config::Strictness;
+use crate::labels::Label;
+use crate::metrics::Rejection;
 
 /// The mildest strictness at which a fault is still refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,15 +111,19 @@ impl Reject {
         self.row().status
     }
 
-    pub fn reason(self) -> &'static str {
-        self.row().reason
-    }
-
     /// One sentence for the client.
     pub fn explanation(self) -> &'static str {
         self.row().explanation
     }
 }
+
+impl Label for Reject {
+    fn label(self) -> &'static str {
+        self.row().reason
+    }
+}
+
+impl Rejection for Reject {}
 
 /// Weighs the faults of one request at a strictness.
 #[derive(Debug)]
@@ -155,11 +161,11 @@ mod tests {
 
     #[test]
     fn reasons_are_distinct_labels_and_every_answer_is_an_error() {
-        let reasons: HashSet<&str> = Reject::ALL.iter().map(|reject| reject.reason()).collect();
+        let reasons: HashSet<&str> = Reject::ALL.iter().map(|reject| reject.label()).collect();
         assert_eq!(reasons.len(), Reject::ALL.len());
         for reject in Reject::ALL.iter().copied() {
             assert!(reject.status().as_u16() >= 400);
-            assert!(reject.reason().bytes().all(|b| b.is_ascii_lowercase() || b == b'_'));
+            assert!(reject.label().bytes().all(|b| b.is_ascii_lowercase() || b == b'_'));
             assert!(reject.explanation().ends_with('.'));
         }
     }

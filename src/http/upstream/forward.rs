@@ -18,6 +18,7 @@ use crate::http::upstream::linger::Linger;
 use crate::http::upstream::outgoing::Outgoing;
 use crate::http::upstream::pool::Servers;
 use crate::http::upstream::sender::Sender;
+use crate::metrics::{RetryReason, UpstreamOutcome};
 use crate::route::Timeouts;
 
 /// Sends `outgoing` to a server of `servers`.
@@ -36,7 +37,7 @@ pub async fn forward(
     let mut sender: Option<Box<Sender>> = None;
     loop {
         let Ok(lease) = servers.acquire(timeouts.connect, sender.is_some()).await else {
-            servers.outcomes.connect_error.inc();
+            servers.outcomes.count(UpstreamOutcome::ConnectError);
             return Err(UpstreamFailure::Connect);
         };
         let host = &lease.server().host;
@@ -57,7 +58,7 @@ pub async fn forward(
         let outcome = deadline.within(poll_fn(|cx| asked.exchange.borrow_mut().poll_head(cx))).await;
         let trouble = match outcome {
             Ok(Ok(response)) => {
-                servers.outcomes.ok.inc();
+                servers.outcomes.count(UpstreamOutcome::Ok);
                 if let Some(progress) = &progress {
                     progress.answering();
                 }
@@ -67,7 +68,7 @@ pub async fn forward(
             // The client's slowness says nothing of the upstream.
             Err(Awaited::Upload) => return Err(UpstreamFailure::UploadTimeout),
             Err(_) => {
-                servers.outcomes.timeout.inc();
+                servers.outcomes.count(UpstreamOutcome::Timeout);
                 asked.end();
                 return Err(UpstreamFailure::Timeout);
             }
@@ -83,10 +84,10 @@ pub async fn forward(
             }
         }
         if sender.is_none() {
-            servers.outcomes.broken.inc();
+            servers.outcomes.count(UpstreamOutcome::Broken);
             return Err(UpstreamFailure::Broken);
         }
-        servers.outcomes.retried_stale.inc();
+        servers.outcomes.count_retry(RetryReason::StaleConnection);
     }
 }
 

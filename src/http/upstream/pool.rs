@@ -11,7 +11,7 @@ use http::HeaderValue;
 use tokio::time::timeout;
 
 use super::connect::UpstreamConnection;
-use crate::metrics::{Counter, Metrics};
+use crate::metrics::{Counter, Metrics, RetryReason, UpstreamOutcome};
 use crate::upstream::balance::Balancer;
 use crate::upstream::{Origin, Upstream};
 
@@ -45,12 +45,10 @@ pub struct Servers {
 
 /// Counters of one upstream, by what became of a request sent to it.
 pub struct OutcomeCounters {
-    pub ok: Counter,
-    pub connect_error: Counter,
-    pub timeout: Counter,
-    pub broken: Counter,
-    pub retried_stale: Counter,
-    pub retried_connect: Counter,
+    /// By `UpstreamOutcome`.
+    requests: Vec<Counter>,
+    /// By `RetryReason`.
+    retries: Vec<Counter>,
 }
 
 pub struct ServerPool {
@@ -130,7 +128,9 @@ impl Servers {
         loop {
             match server.connect(limit, self.max_idle).await {
                 Ok(lease) => return Ok(lease),
-                Err(_) if self.list.len() > 1 && attempt < ATTEMPTS => self.outcomes.retried_connect.inc(),
+                Err(_) if self.list.len() > 1 && attempt < ATTEMPTS => {
+                    self.outcomes.count_retry(RetryReason::ConnectError)
+                }
                 Err(error) => return Err(error),
             }
             attempt += 1;
@@ -164,14 +164,17 @@ impl Servers {
 
 impl OutcomeCounters {
     fn new(upstream: &str, metrics: &Metrics) -> OutcomeCounters {
-        OutcomeCounters {
-            ok: metrics.upstream_requests(upstream, "ok"),
-            connect_error: metrics.upstream_requests(upstream, "connect_error"),
-            timeout: metrics.upstream_requests(upstream, "timeout"),
-            broken: metrics.upstream_requests(upstream, "broken"),
-            retried_stale: metrics.upstream_retries(upstream, "stale_connection"),
-            retried_connect: metrics.upstream_retries(upstream, "connect_error"),
-        }
+        let requests = UpstreamOutcome::ALL.iter().map(|outcome| metrics.upstream_requests(upstream, *outcome));
+        let retries = RetryReason::ALL.iter().map(|reason| metrics.upstream_retries(upstream, *reason));
+        OutcomeCounters { requests: requests.collect(), retries: retries.collect() }
+    }
+
+    pub fn count(&self, outcome: UpstreamOutcome) {
+        self.requests[outcome as usize].inc();
+    }
+
+    pub fn count_retry(&self, reason: RetryReason) {
+        self.retries[reason as usize].inc();
     }
 }
 
