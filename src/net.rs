@@ -25,6 +25,20 @@ impl fmt::Display for ListenAddr {
     }
 }
 
+impl ListenAddr {
+    /// The system refuses one of the two while the other is open. Whether `[::]` takes the IPv4 addresses
+    /// as well is a setting of the system, so it is not told here. Port 0 is a new port each time.
+    pub fn excludes(&self, other: &ListenAddr) -> bool {
+        match (self, other) {
+            (ListenAddr::Tcp(a), ListenAddr::Tcp(b)) => {
+                let any = a.ip().is_unspecified() || b.ip().is_unspecified();
+                a.port() == b.port() && a.port() != 0 && a.is_ipv4() == b.is_ipv4() && (any || a.ip() == b.ip())
+            }
+            (a, b) => a == b,
+        }
+    }
+}
+
 /// A set of networks. A look-up costs one hash probe per distinct prefix length in the set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IpSet {

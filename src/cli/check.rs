@@ -1,6 +1,7 @@
-//! `sluicegate check`: loads a config as `run` does and starts nothing. Called by the command line.
+//! `sluicegate check`: loads a config as `run` does and starts nothing. Warnings change neither the answer
+//! nor the exit code. Called by the command line.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -22,11 +23,17 @@ pub fn check(path: &Path, format: ReportFormat) -> ExitCode {
             let (routes, limits) = (config.routes.len(), config.limits.len());
             let upstreams = config.upstreams.len();
             let answer = match format {
-                ReportFormat::Text => format!("ok: {routes} routes, {limits} limits, {upstreams} upstreams"),
-                ReportFormat::Json => {
-                    json!({ "ok": true, "routes": routes, "limits": limits, "upstreams": upstreams, "hash": config.hash })
-                        .to_string()
+                ReportFormat::Text => {
+                    if let Some(warnings) = &config.warnings {
+                        eprintln!("{}", warnings.render(std::io::stderr().is_terminal()));
+                    }
+                    format!("ok: {routes} routes, {limits} limits, {upstreams} upstreams")
                 }
+                ReportFormat::Json => json!({
+                    "ok": true, "routes": routes, "limits": limits, "upstreams": upstreams, "hash": config.hash,
+                    "warnings": config.warnings.as_ref().map_or_else(|| json!([]), |warnings| warnings.json()),
+                })
+                .to_string(),
             };
             (answer, ExitCode::SUCCESS)
         }

@@ -11,7 +11,9 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
 use crate::config;
@@ -69,12 +71,12 @@ enum Command {
     /// Run the gateway
     Run {
         #[command(flatten)]
-        config: ConfigFile,
+        config: NamedConfig,
     },
     /// Check a config and say everything that is wrong with it
     Check {
         #[command(flatten)]
-        config: ConfigFile,
+        config: NamedConfig,
         /// How to answer; json goes to standard output
         #[arg(long, default_value = "text")]
         format: check::ReportFormat,
@@ -106,9 +108,25 @@ struct ConfigFile {
     config: PathBuf,
 }
 
+/// A config file with or without `-c`.
+#[derive(Args)]
+struct NamedConfig {
+    #[command(flatten)]
+    config: ConfigFile,
+    /// The config file, as with -c
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+}
+
+impl NamedConfig {
+    fn path(self) -> PathBuf {
+        self.file.unwrap_or(self.config.config)
+    }
+}
+
 #[derive(Args)]
 struct Proxy {
-    /// The server to send requests to
+    /// The server to send requests to: a URL, or HOST:PORT
     #[arg(long, value_name = "URL")]
     to: String,
     /// Where to accept requests
@@ -128,7 +146,7 @@ pub fn main() -> ExitCode {
 }
 
 fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(args) {
+    let cli = match parse(args) {
         Ok(cli) => cli,
         // Help and version come this way too, with code 0.
         Err(message) => {
@@ -141,8 +159,8 @@ fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         return ExitCode::from(BAD_CONFIG);
     }
     match cli.command {
-        Command::Run { config } => gateway(ConfigSource::File(config.config)),
-        Command::Check { config, format } => check::check(&config.config, format),
+        Command::Run { config } => gateway(ConfigSource::File(config.path())),
+        Command::Check { config, format } => check::check(&config.path(), format),
         Command::Proxy(proxy) => match proxy_config(&proxy) {
             Ok(text) => gateway(ConfigSource::Text { name: "proxy".to_owned(), text }),
             Err(report) => bad_config(&report),
@@ -151,6 +169,21 @@ fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         Command::Replay(replay) => replay::replay(&replay),
         Command::Healthcheck { config, url } => healthcheck::healthcheck(&config.config, url.as_deref()),
     }
+}
+
+fn parse(args: impl Iterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    let mut command = Cli::command();
+    let matches = command.try_get_matches_from_mut(args)?;
+    // The environment may name a file beside either.
+    let given =
+        |of: &ArgMatches, id| of.try_contains_id(id).is_ok() && of.value_source(id) == Some(ValueSource::CommandLine);
+    if let Some((_, of)) = matches.subcommand()
+        && given(of, "file")
+        && given(of, "config")
+    {
+        return Err(command.error(ErrorKind::ArgumentConflict, "a config file stands there twice: FILE and -c FILE"));
+    }
+    Cli::from_arg_matches(&matches)
 }
 
 /// Runs the gateway to its end.
@@ -194,8 +227,6 @@ fn start_log(log: &LogOptions) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use super::report::{Diagnostic, MistakeKind, Place};
 use super::source::{SMALLEST, SourceTexts};
 use super::tree::{self, Node, Table, Value};
+use super::unreadable::UnreadableKind;
 
 /// More included files are refused.
 const INCLUDES_MAX: usize = 1000;
@@ -30,8 +31,17 @@ impl SourceTexts {
             Err(error) => {
                 let file = self.add(path.display().to_string(), directory(path), String::new());
                 let message = format!("cannot read the configuration file `{}`: {error}", path.display());
-                let help = "create it, name another with -c FILE, or do without: sluicegate proxy --to URL";
-                self.unreadable(file, message, format!("{help}\nthe smallest that works:\n\n{SMALLEST}"));
+                let help = match error.kind {
+                    UnreadableKind::Missing => format!(
+                        "create it, name another with -c FILE, or do without: sluicegate proxy --to URL\n\
+                         the smallest that works:\n\n{SMALLEST}"
+                    ),
+                    UnreadableKind::Directory => {
+                        format!("name a file in it, like -c {}", path.join("sluicegate.toml").display())
+                    }
+                    UnreadableKind::Other => error.help().to_owned(),
+                };
+                self.unreadable(file, message, help);
             }
         }
         documents
@@ -102,11 +112,14 @@ impl SourceTexts {
                     let file = self.add(path.display().to_string(), directory(&path), text);
                     self.document(file, documents, known);
                 }
-                Err(error) => self.mistake(
-                    Diagnostic::new(item.place, format!("cannot read `{}`: {error}", path.display()))
-                        .kind(MistakeKind::Unread)
-                        .help("create the file, or correct its path (relative to this file)"),
-                ),
+                Err(error) => {
+                    let help = match error.kind {
+                        UnreadableKind::Directory => format!("write \"{pattern}/*.toml\" for the files in it"),
+                        UnreadableKind::Missing | UnreadableKind::Other => error.help().to_owned(),
+                    };
+                    let message = format!("cannot read `{}`: {error}", path.display());
+                    self.mistake(Diagnostic::new(item.place, message).kind(MistakeKind::Unread).help(help));
+                }
             }
         }
     }

@@ -3,6 +3,7 @@
 
 mod compile;
 mod documents;
+mod hints;
 mod reader;
 mod report;
 mod schema;
@@ -11,6 +12,7 @@ mod source;
 mod substitute;
 mod syntax;
 mod tree;
+mod unreadable;
 mod values;
 
 use std::collections::BTreeSet;
@@ -85,6 +87,8 @@ pub struct Config {
     /// Whatever must reload when it changes: the config, its includes and their directories, files
     /// of sets and secrets.
     pub files: Vec<PathBuf>,
+    /// What it says and probably does not mean.
+    pub warnings: Option<Report>,
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use super::hints;
 use super::report::{Diagnostic, MistakeKind, Place};
 use super::schema::Schema;
 use super::source::SourceTexts;
@@ -222,10 +223,7 @@ impl<'a> Section<'a> {
         let asked = self.asked.borrow();
         for entry in self.table.entries.iter().filter(|entry| !asked.contains(&entry.key.as_str())) {
             let message = format!("unknown key `{}` in {}", entry.key, self.title);
-            let help = match closest(&entry.key, self.schema.keys()) {
-                Some(key) => format!("did you mean `{key}`?"),
-                None => format!("the keys here are {}", self.schema.keys().collect::<Vec<_>>().join(", ")),
-            };
+            let help = hints::unknown_key(self.schema, entry);
             self.mistake(Diagnostic::new(entry.place, message).label("unknown key").help(help));
         }
     }

@@ -86,12 +86,19 @@ impl Diagnostic {
     }
 }
 
-/// All mistakes of a load. Never empty.
+/// All mistakes of a load, or all that is worth a warning in one that succeeded. Never empty.
 #[derive(Debug)]
 pub struct Report {
+    severity: Severity,
     sources: Vec<Arc<SourceText>>,
     mistakes: Vec<Diagnostic>,
     files: Vec<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Severity {
+    Mistake,
+    Warning,
 }
 
 /// Further mistakes are counted, not shown.
@@ -116,7 +123,14 @@ impl Report {
             });
         }
         mistakes.sort_by_key(|m| (m.place.file, m.place.start));
-        Report { sources, mistakes, files }
+        Report { severity: Severity::Mistake, sources, mistakes, files }
+    }
+
+    /// What may not be meant so, of a config that loads; `None` if there is nothing.
+    pub fn warnings(sources: Vec<Arc<SourceText>>, mut warnings: Vec<Diagnostic>) -> Option<Report> {
+        warnings.sort_by_key(|warning| (warning.place.file, warning.place.start));
+        let report = Report { severity: Severity::Warning, sources, mistakes: warnings, files: Vec::new() };
+        (!report.mistakes.is_empty()).then_some(report)
     }
 
     /// The text for a terminal or a log.
@@ -127,14 +141,31 @@ impl Report {
             text.push_str(&renderer.render(&[self.group(mistake)]));
             text.push_str("\n\n");
         }
+        let what = match self.severity {
+            Severity::Mistake => "mistake",
+            Severity::Warning => "warning",
+        };
         match self.mistakes.len() {
-            1 => text.push_str("1 mistake in the configuration"),
+            1 => text.push_str(&format!("1 {what} in the configuration")),
             n if n > SHOWN_MAX => {
-                text.push_str(&format!("{n} mistakes in the configuration, {SHOWN_MAX} of them shown"))
+                text.push_str(&format!("{n} {what}s in the configuration, {SHOWN_MAX} of them shown"))
             }
-            n => text.push_str(&format!("{n} mistakes in the configuration")),
+            n => text.push_str(&format!("{n} {what}s in the configuration")),
         }
         text
+    }
+
+    /// Each on one line, for a log: `FILE:LINE:COLUMN: message; remedy`. Those beyond a hundred are left out.
+    pub fn lines(&self) -> impl Iterator<Item = String> + '_ {
+        self.mistakes.iter().take(SHOWN_MAX).map(|mistake| {
+            let source = self.sources.get(mistake.place.file);
+            let place = source.map_or_else(String::new, |source| {
+                let (line, column) = source.position(mistake.place.start);
+                format!("{}:{line}:{column}: ", source.name)
+            });
+            let help = mistake.help.as_ref().map_or_else(String::new, |help| format!("; {help}"));
+            format!("{place}{}{help}", mistake.message)
+        })
     }
 
     /// `[{file, line, column, message, help}]`; line and column are null when there is no text.
@@ -159,7 +190,11 @@ impl Report {
     }
 
     fn group<'a>(&'a self, mistake: &'a Diagnostic) -> Group<'a> {
-        let mut group = Group::with_title(Level::ERROR.primary_title(&mistake.message));
+        let level = match self.severity {
+            Severity::Mistake => Level::ERROR,
+            Severity::Warning => Level::WARNING,
+        };
+        let mut group = Group::with_title(level.primary_title(&mistake.message));
         let Some(source) = self.sources.get(mistake.place.file) else { return group };
         if source.text.is_empty() {
             group = group.element(Origin::path(&source.name));

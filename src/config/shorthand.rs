@@ -1,6 +1,7 @@
 //! The config of a gateway without a file: `sluicegate proxy --to URL --limit "10/s burst 20 by
 //! ip"` as TOML. Called through `config::proxy_text`.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -14,8 +15,9 @@ const HELP: &str =
 /// The TOML text, or what is wrong with an argument.
 pub fn proxy_text(to: &str, listen: &str, limits: &[String]) -> Result<String, Report> {
     let sources = SourceTexts::default();
-    let upstream = to.strip_suffix('/').unwrap_or(to);
-    check(&sources, "--to", to, values::server(to));
+    let to = url(to);
+    let upstream = to.strip_suffix('/').unwrap_or(&to);
+    check(&sources, "--to", &to, values::server(&to));
     check(&sources, "--listen", listen, values::listen(listen));
     let limits: Vec<Option<Shorthand>> = limits.iter().map(|text| parse(&sources, text)).collect();
     let (Some(limits), false) = (limits.into_iter().collect::<Option<Vec<_>>>(), sources.has_mistakes()) else {
@@ -36,6 +38,16 @@ pub fn proxy_text(to: &str, listen: &str, limits: &[String]) -> Result<String, R
         let _ = writeln!(text, "key = [{}]", key.iter().map(|part| quoted(part)).collect::<Vec<_>>().join(", "));
     }
     Ok(text)
+}
+
+/// `HOST:PORT`, `:PORT` and `PORT` stand for `http://`; the latter two for this machine.
+fn url(to: &str) -> Cow<'_, str> {
+    let is_port = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    match to.strip_prefix(':').unwrap_or(to) {
+        _ if to.contains("://") || to.starts_with("unix:") => Cow::Borrowed(to),
+        port if is_port(port) => Cow::Owned(format!("http://127.0.0.1:{port}")),
+        _ => Cow::Owned(format!("http://{to}")),
+    }
 }
 
 struct Shorthand {

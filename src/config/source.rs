@@ -4,17 +4,14 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt::Write;
-use std::fs::File;
-use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
 use super::report::{Diagnostic, Report, SourceText};
+use super::unreadable::{self, Unreadable};
 
-/// Larger files are refused.
-const SIZE_MAX: u64 = 16 * 1024 * 1024;
 /// A config that can be copied whole.
 pub const SMALLEST: &str = "[[route]]\npath = \"/\"\nupstream = \"http://127.0.0.1:3000\"";
 
@@ -24,6 +21,8 @@ pub struct SourceTexts {
     files: RefCell<Vec<PathBuf>>,
     hash: RefCell<Sha256>,
     mistakes: RefCell<Vec<Diagnostic>>,
+    /// What a config may hold and probably does not mean.
+    warnings: RefCell<Vec<Diagnostic>>,
     /// Keys that some section had, for the test of the reference config.
     seen: RefCell<BTreeSet<(&'static str, &'static str)>>,
 }
@@ -31,6 +30,15 @@ pub struct SourceTexts {
 impl SourceTexts {
     pub fn mistake(&self, mistake: Diagnostic) {
         self.mistakes.borrow_mut().push(mistake);
+    }
+
+    pub fn warn(&self, warning: Diagnostic) {
+        self.warnings.borrow_mut().push(warning);
+    }
+
+    /// All warnings so far, with the texts they speak of.
+    pub fn warnings(&self) -> Option<Report> {
+        Report::warnings(self.texts.borrow().clone(), self.warnings.take())
     }
 
     pub fn has_mistakes(&self) -> bool {
@@ -61,15 +69,11 @@ impl SourceTexts {
     }
 
     /// The text of a file, which is watched from now on even when it cannot be read.
-    pub fn read(&self, path: &Path) -> Result<String, String> {
+    pub fn read(&self, path: &Path) -> Result<String, Unreadable> {
         self.watch(path.to_owned());
-        let bytes = read_bytes(path)?;
+        let bytes = unreadable::read_bytes(path)?;
         self.digest(&bytes);
-        String::from_utf8(bytes).map_err(|error| {
-            let at = error.utf8_error().valid_up_to();
-            let line = error.as_bytes()[..at].iter().filter(|b| **b == b'\n').count() + 1;
-            format!("it is not UTF-8 at byte {at} (line {line})")
-        })
+        String::from_utf8(bytes).map_err(|error| Unreadable::not_utf8(path, &error))
     }
 
     /// Watches `path`, which need not be a file.
@@ -101,23 +105,4 @@ impl SourceTexts {
     pub fn into_report(self) -> Report {
         Report::new(self.texts.into_inner(), self.mistakes.into_inner(), self.files.into_inner())
     }
-}
-
-fn read_bytes(path: &Path) -> Result<Vec<u8>, String> {
-    let plain = |error: std::io::Error| match error.kind() {
-        ErrorKind::NotFound => "there is no such file".to_owned(),
-        ErrorKind::PermissionDenied => "permission denied".to_owned(),
-        _ => error.to_string(),
-    };
-    // Opening a pipe without a writer would wait for ever.
-    let kind = path.metadata().map_err(plain)?;
-    if !kind.is_file() {
-        return Err(if kind.is_dir() { "it is a directory" } else { "it is not a regular file" }.to_owned());
-    }
-    let mut bytes = Vec::new();
-    File::open(path).and_then(|file| file.take(SIZE_MAX + 1).read_to_end(&mut bytes)).map_err(plain)?;
-    if bytes.len() as u64 > SIZE_MAX {
-        return Err(format!("it is larger than {} MiB", SIZE_MAX / 1024 / 1024));
-    }
-    Ok(bytes)
 }

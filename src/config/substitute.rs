@@ -59,10 +59,7 @@ fn look_up<'t>(sources: &SourceTexts, place: Place, name: &'t str) -> Result<(Co
                 let text = text.strip_suffix('\n').unwrap_or(&text);
                 Ok((text.strip_suffix('\r').unwrap_or(text).to_owned().into(), true))
             }
-            Err(error) => Err((
-                format!("cannot read `{}`: {error}", path.display()),
-                "create the file, or correct its path".into(),
-            )),
+            Err(error) => Err((format!("cannot read `{}`: {error}", path.display()), error.help().to_owned())),
         };
     }
     let (variable, default) = match name.split_once(":-") {

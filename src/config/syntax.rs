@@ -4,31 +4,69 @@
 use toml::de::Error;
 
 use super::report::{Diagnostic, MistakeKind, Place, SourceText};
+use super::source::SMALLEST;
+use crate::limit::algo::all_params;
+use crate::limit::algo::params::ParamKind;
 
 pub fn diagnostic(source: &SourceText, file: usize, error: &Error) -> Diagnostic {
     let span = error.span().unwrap_or(source.text.len()..source.text.len());
     let place = Place { file, start: span.start, end: span.end };
     let message = error.message();
-    let diagnostic = Diagnostic::new(place, format!("not valid TOML: {message}")).kind(MistakeKind::Syntax);
+    let because =
+        |message: &str| Diagnostic::new(place, format!("not valid TOML: {message}")).kind(MistakeKind::Syntax);
     if message.starts_with("duplicate key") {
         // The parser keeps what both define, so nothing else is in doubt.
-        let diagnostic =
-            diagnostic.kind(MistakeKind::Wrong).label("defined again here").help("remove or rename one of the two");
+        let diagnostic = because(message).kind(MistakeKind::Wrong);
+        let diagnostic = diagnostic.label("defined again here").help("remove or rename one of the two");
         return match earlier(source, span.start) {
             Some((start, end)) => diagnostic.related(Place { file, start, end }, "first defined here"),
             None => diagnostic,
         };
     }
-    if message.starts_with("missing comma") {
-        return diagnostic.help("put a comma before it, or close the list above with `]`");
+    let line = line(source, span.start);
+    if let Some((what, help)) = lookalike(line) {
+        return because(&what).help(help);
     }
-    if message.starts_with("invalid basic string") {
-        return diagnostic.help("close the string with `\"`; a `\\` in it is written `\\\\`");
+    if is_foreign(line) {
+        let help = format!("the config of Sluicegate is TOML; the smallest that works:\n\n{SMALLEST}");
+        return because("this looks like the config of another program, such as nginx").help(help);
     }
-    if message.starts_with("unclosed table") {
-        return diagnostic.help("close the header with `]`");
+    if message.starts_with("missing escaped value") {
+        return because("a `\\` in double quotes starts an escape, and this is none").help(unescaped(line));
     }
-    diagnostic.help(remedy(source, span.start))
+    if let Some((name, value)) = bare_word(line) {
+        let what = format!("`{value}` is neither a number, nor true or false, nor a text in quotes");
+        return because(&what).help(quotes(name, value));
+    }
+    because(message).help(match message {
+        _ if message.starts_with("missing comma") => {
+            "put a comma before it, or close the list above with `]`".to_owned()
+        }
+        _ if message.starts_with("invalid basic string") => {
+            "close the string with `\"`; a `\\` in it is written `\\\\`".to_owned()
+        }
+        _ if message.starts_with("unclosed table") => "close the header with `]`".to_owned(),
+        _ if message.starts_with("unclosed inline table") => "close it with `}`".to_owned(),
+        _ => remedy(line),
+    })
+}
+
+/// Whether a line is one of a language with `;` and `{`, which has as many mistakes as lines.
+pub fn is_foreign_at(source: &SourceText, error: &Error) -> bool {
+    error.span().is_some_and(|span| is_foreign(line(source, span.start)))
+}
+
+fn is_foreign(line: &str) -> bool {
+    let word = line.split([' ', '\t', ';', '{']).next().unwrap_or_default();
+    let is_word = !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.*".contains(&b));
+    line == "}" || is_word && (line.ends_with(';') || line.ends_with('{') && !line.contains('='))
+}
+
+/// The line at `offset`, without what surrounds it.
+fn line(source: &SourceText, offset: usize) -> &str {
+    let before = source.text.get(..offset).unwrap_or_default();
+    let start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    source.text.get(start..).and_then(|rest| rest.lines().next()).unwrap_or_default().trim_ascii()
 }
 
 /// The earlier line with the same `[header]`, or the same key under the same header.
@@ -54,14 +92,97 @@ fn earlier(source: &SourceText, offset: usize) -> Option<(usize, usize)> {
     None
 }
 
+/// A character that looks like a quote or a space and is none, as text processors and web pages put
+/// them; with the line as it should be.
+fn lookalike(line: &str) -> Option<(String, String)> {
+    let found = outside_strings(line)?;
+    let mended: String = line.chars().map(plain).collect();
+    let (what, help) = match plain(found) {
+        ' ' => (format!("U+{:04X} is not the space it looks like", u32::from(found)), "plain spaces"),
+        _ => (format!("`{found}` is a typographic quote, which TOML does not know"), "plain quotes"),
+    };
+    Some((what, format!("write it with {help}: {}", mended.trim())))
+}
+
+/// The character that a lookalike stands for; any other stands for itself.
+fn plain(c: char) -> char {
+    match c {
+        '\u{201c}'..='\u{201f}' | '\u{ab}' | '\u{bb}' | '\u{2033}' | '\u{ff02}' => '"',
+        '\u{2018}'..='\u{201b}' | '\u{2032}' | '\u{b4}' | '\u{ff07}' => '\'',
+        '\u{a0}'
+        | '\u{1680}'
+        | '\u{2000}'..='\u{200d}'
+        | '\u{202f}'
+        | '\u{205f}'
+        | '\u{2060}'
+        | '\u{3000}'
+        | '\u{feff}' => ' ',
+        c => c,
+    }
+}
+
+/// The first lookalike where it cannot be meant; in a string that is not closed it cannot either.
+fn outside_strings(line: &str) -> Option<char> {
+    let (mut quote, mut inside, mut escaped) = (None, None, false);
+    for c in line.chars() {
+        match quote {
+            None if plain(c) != c => return Some(c),
+            None if c == '#' => return None,
+            None => quote = Some(c).filter(|c| matches!(c, '"' | '\'')),
+            Some('"') if escaped => escaped = false,
+            Some('"') if c == '\\' => escaped = true,
+            Some(open) if c == open => (quote, inside) = (None, None),
+            Some(_) if inside.is_none() && plain(c) != c => inside = Some(c),
+            Some(_) => {}
+        }
+    }
+    inside
+}
+
+/// `name = value` with a word for value, which TOML has not.
+fn bare_word(line: &str) -> Option<(&str, &str)> {
+    let (name, value) = line.split_once('=')?;
+    let name = name.trim();
+    let value = value.split('#').next().unwrap_or_default().trim();
+    let word = value.starts_with(|c: char| c.is_ascii_alphabetic()) && !value.contains('"');
+    (is_key(name) && word && !matches!(value, "true" | "false" | "inf" | "nan")).then_some((name, value))
+}
+
+fn is_key(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
+}
+
+/// For a word in the place of a value.
+fn quotes(name: &str, value: &str) -> String {
+    let is_number = all_params().any(|param| param.name == name && matches!(param.kind, ParamKind::Integer { .. }));
+    match is_number {
+        true => format!("`{name}` is a number: write it in digits, like {name} = 20"),
+        false => format!("a text needs quotes: {name} = \"{value}\"; a number is written in digits"),
+    }
+}
+
+/// For a string in double quotes with a backslash that is meant as one.
+fn unescaped(line: &str) -> String {
+    let string = line.split_once('=').map(|(name, value)| (name.trim(), value.trim()));
+    match string.and_then(|(name, value)| Some((name, value.strip_prefix('"')?.strip_suffix('"')?))) {
+        Some((name, text)) if is_key(name) && !text.contains(['\'', '"']) => {
+            format!("single quotes take a text as it is: {name} = '{text}'")
+        }
+        _ => "put the text in single quotes, which take it as it is, or write `\\\\` for a `\\`".to_owned(),
+    }
+}
+
 /// What a line in another system's style probably wants to be.
-fn remedy(source: &SourceText, offset: usize) -> String {
-    let before = source.text.get(..offset).unwrap_or_default();
-    let start = before.rfind('\n').map_or(0, |newline| newline + 1);
-    let line = source.text.get(start..).and_then(|rest| rest.lines().next()).unwrap_or_default().trim();
-    let key = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b));
-    if let Some((name, value)) = line.split_once(':').filter(|(name, _)| key(name.trim())) {
-        return format!("TOML writes `{} = ...` instead of a colon, with strings in quotes:{value}", name.trim());
+fn remedy(line: &str) -> String {
+    if let Some((name, value)) = line.split_once(':').filter(|(name, _)| is_key(name.trim())) {
+        let (name, value) = (name.trim(), value.trim());
+        if value.is_empty() {
+            return format!("TOML writes [{name}] above what belongs to it, and KEY = VALUE below");
+        }
+        return format!("TOML writes `{name} = ...` instead of a colon, with strings in quotes: {value}");
+    }
+    if line.starts_with('{') {
+        return format!("the config is TOML, not JSON; the smallest that works:\n\n{SMALLEST}");
     }
     if let Some((name, value)) = line.split_once('=') {
         let (name, value) = (name.trim(), value.trim());
@@ -69,7 +190,7 @@ fn remedy(source: &SourceText, offset: usize) -> String {
             return format!("give `{name}` a value");
         }
         let quoted = value.parse::<f64>().is_err() && !matches!(value, "true" | "false");
-        if key(name) && quoted && !value.starts_with(['"', '\'', '[', '{']) && !value.contains('"') {
+        if is_key(name) && quoted && !value.starts_with(['"', '\'', '[', '{']) && !value.contains('"') {
             return format!("strings need quotes: {name} = \"{value}\"");
         }
     }

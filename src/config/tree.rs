@@ -69,11 +69,16 @@ impl Node {
 pub fn parse(sources: &SourceTexts, file: usize) -> Table {
     let source = sources.source(file);
     let (document, errors) = DeTable::parse_recoverable(&source.text);
+    let mut foreign = false;
     for (i, error) in errors.iter().enumerate() {
         // A list that is not closed takes every later line for an element.
         let in_list =
             |error: &Error| error.message().starts_with("missing comma") || error.message().contains("in array");
         if i > 0 && in_list(error) && in_list(&errors[i - 1]) {
+            continue;
+        }
+        // One line of another language says it for all.
+        if syntax::is_foreign_at(&source, error) && std::mem::replace(&mut foreign, true) {
             continue;
         }
         sources.mistake(syntax::diagnostic(&source, file, error));

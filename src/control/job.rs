@@ -49,7 +49,7 @@ pub enum ReloadOutcome {
     /// A new config is in force.
     Applied(Applied),
     /// The files hold what is in force already.
-    Unchanged { generation: u64 },
+    Unchanged { generation: u64, warnings: Value },
     /// A dry run of a config that could be applied.
     Valid(Applied),
     /// The old config stays in force.
@@ -63,6 +63,8 @@ pub struct Applied {
     pub diff: Diff,
     /// Keys whose change waits for a restart.
     pub restart: Vec<&'static str>,
+    /// What the config says and probably does not mean, in the form of diagnostics.
+    pub warnings: Value,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -102,10 +104,14 @@ impl ReloadOutcome {
                 "summary": applied.diff.to_string(),
                 "diff": applied.diff.json(),
                 "restart_needed_for": applied.restart,
+                "warnings": applied.warnings,
             }),
-            ReloadOutcome::Unchanged { generation } => {
-                json!({ "result": self.result().label(), "generation": generation, "changed": false })
-            }
+            ReloadOutcome::Unchanged { generation, warnings } => json!({
+                "result": self.result().label(),
+                "generation": generation,
+                "changed": false,
+                "warnings": warnings,
+            }),
             ReloadOutcome::Failed { generation, failure } => json!({
                 "result": self.result().label(),
                 "generation": generation,

@@ -144,6 +144,7 @@ async fn start(
     // What the texts of the config took.
     heap::give_back();
     shared.enter(Lifecycle::Ready);
+    warn_of(&snapshot.config);
     tracing::info!(listen = addresses.join(", "), admin, workers = count, "ready");
     Ok((Reloader { source, current, metrics, book, shared, listeners, overrides, link }, jobs, inbox))
 }
@@ -188,6 +189,13 @@ async fn drain(reloader: Reloader, stop: &mut Stop) -> Result<(), Error> {
     admin.end();
     tracing::info!("drained");
     Ok(())
+}
+
+/// Logs what a config that has come into force says and probably does not mean.
+fn warn_of(config: &Config) {
+    for line in config.warnings.iter().flat_map(Report::lines) {
+        tracing::warn!("{line}");
+    }
 }
 
 /// Takes all the file descriptors the system grants; a connection through the gateway needs two.

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use serde_json::{Value, json};
 use tokio::task::spawn_local;
 
 use super::diff::Diff;
@@ -51,7 +52,9 @@ impl Reloader {
         let (result, contents) = self.load(order).await;
         let outcome = match result {
             Err(report) => ReloadOutcome::Failed { generation, failure: ReloadFailure::Config(report) },
-            Ok(config) if config.hash == self.current.load().config.hash => ReloadOutcome::Unchanged { generation },
+            Ok(config) if config.hash == self.current.load().config.hash => {
+                ReloadOutcome::Unchanged { generation, warnings: warnings(&config) }
+            }
             Ok(config) if dry_run => self.rehearse(config),
             Ok(config) => self.apply(config).await,
         };
@@ -95,13 +98,14 @@ impl Reloader {
         let current = self.current.load();
         let restart = keep_fixed(&mut config, &current.config);
         let diff = Diff::between(&current.config, &config);
-        ReloadOutcome::Valid(Applied { generation: current.generation, diff, restart })
+        ReloadOutcome::Valid(Applied { generation: current.generation, diff, restart, warnings: warnings(&config) })
     }
 
     async fn apply(&mut self, mut config: Config) -> ReloadOutcome {
         let old = self.current.load_full();
         let restart = keep_fixed(&mut config, &old.config);
         let diff = Diff::between(&old.config, &config);
+        let warnings = warnings(&config);
         let prepared = match self.listeners.prepare(&config).await {
             Ok(prepared) => prepared,
             Err(error) => {
@@ -123,7 +127,7 @@ impl Reloader {
         self.metrics.config_loaded(&snapshot.config.hash, generation, snapshot.loaded_at);
         // Only now: until the swap, requests counted on the series of the old config.
         self.book.retire(&snapshot.config);
-        ReloadOutcome::Applied(Applied { generation, diff, restart })
+        ReloadOutcome::Applied(Applied { generation, diff, restart, warnings })
     }
 
     /// Counts, logs and remembers.
@@ -134,11 +138,12 @@ impl Reloader {
         match outcome {
             ReloadOutcome::Applied(applied) => {
                 tracing::info!(trigger, generation = applied.generation, "config reloaded: {}", applied.diff);
+                super::warn_of(&self.current.load().config);
                 for key in &applied.restart {
                     tracing::warn!("the change of {key} needs a restart; until then the old value stays in force");
                 }
             }
-            ReloadOutcome::Unchanged { generation } => {
+            ReloadOutcome::Unchanged { generation, .. } => {
                 // The way back from a bad save: the file again holds what is in force.
                 self.metrics.reload_successful.set(1);
                 tracing::debug!(trigger, generation, "config unchanged");
@@ -154,6 +159,10 @@ impl Reloader {
         record["at"] = rfc3339(SystemTime::now()).into();
         self.shared.remember_reload(record, overtakes);
     }
+}
+
+fn warnings(config: &Config) -> Value {
+    config.warnings.as_ref().map_or_else(|| json!([]), Report::json)
 }
 
 /// Once the workers have let go of the config of before.

@@ -195,3 +195,60 @@ fn the_demo_config_is_valid() {
     let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/conf/demo.toml");
     assert_eq!(output(&["check", "-c", demo]).0, 0);
 }
+
+/// A limit and an upstream that no route uses: the config loads, and the log and `check` speak of it.
+#[test]
+fn what_no_route_uses_is_a_warning() {
+    let rest = "[[route]]\nupstream = \"echo:\"\n\n[limit.idle]\nrate = \"1/day\"\n\n\
+                [upstream.nobody]\nservers = [\"http://127.0.0.1:1\"]\n";
+    let gateway = Gateway::start(rest);
+    let file = gateway.dir.path().join("sluicegate.toml").display().to_string();
+    let idle = "no route uses the limit `idle`, so it throttles nothing";
+    let nobody = "no route uses the upstream `nobody`";
+
+    let (code, stdout, stderr) = output(&["check", &file]);
+    assert_eq!((code, stdout.as_str()), (0, "ok: 1 routes, 1 limits, 1 upstreams\n"));
+    for text in ["warning: ", idle, "add limits = [\"idle\"]", nobody, "sluicegate.toml:", "2 warnings"] {
+        assert!(stderr.contains(text), "{text} is missing:\n{stderr}");
+    }
+    let (_, stdout, _) = output(&["check", "--format", "json", &file]);
+    let json: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    let told = |warnings: &serde_json::Value| {
+        let messages =
+            warnings.as_array().unwrap().iter().map(|warning| warning["message"].as_str().unwrap().to_owned());
+        messages.collect::<Vec<_>>()
+    };
+    assert_eq!(told(&json["warnings"]), [idle, nobody]);
+    assert!(json["warnings"][0]["line"].as_u64().is_some() && json["ok"] == true);
+    for text in [idle, nobody] {
+        assert_eq!(gateway.log().matches(text).count(), 1, "{}", gateway.log());
+    }
+
+    let reloaded = gateway.reload(&(fs::read_to_string(&file).unwrap() + "\n[limit.more]\nrate = \"1/day\"\n")).json();
+    assert_eq!(told(&reloaded["warnings"]).len(), 3, "{reloaded}");
+    assert!(gateway.log().contains("the limit `more`"), "{}", gateway.log());
+}
+
+#[test]
+fn a_config_file_needs_no_flag_but_stands_once() {
+    let tmp = tempfile::tempdir().unwrap();
+    let file = config(tmp.path(), "sluicegate.toml", "127.0.0.1:1", "127.0.0.1:2", "");
+    let file = file.to_str().unwrap();
+    assert_eq!(output(&["check", file]), (0, "ok: 1 routes, 1 limits, 0 upstreams\n".to_owned(), String::new()));
+    let (code, _, stderr) = output(&["check", "-c", file, file]);
+    assert!(code == 2 && stderr.contains("twice"), "{stderr}");
+    let beside = program().args(["check", file]).env("SLUICEGATE_CONFIG", "/no/such").output().unwrap();
+    assert!(beside.status.success(), "{beside:?}");
+}
+
+#[test]
+fn proxy_takes_a_host_and_a_port() {
+    let upstream = Upstream::text("hi");
+    let port = upstream.url().rsplit(':').next().unwrap().trim_end_matches('/').to_owned();
+    for to in [format!("localhost:{port}"), format!(":{port}"), port] {
+        let gateway = Gateway::proxy(&["--to", &to]);
+        assert_eq!(gateway.get("/").text(), "hi", "{to}");
+    }
+    let (code, _, stderr) = output(&["proxy", "--to", "ftp://x"]);
+    assert!(code == 2 && stderr.contains("--to") && stderr.contains("http://127.0.0.1:3000"), "{stderr}");
+}

@@ -9,7 +9,7 @@ use super::upstream::{Upstreams, servers};
 use crate::config::reader::{Section, closest};
 use crate::config::schema;
 use crate::config::tree::{Node, Value};
-use crate::config::values::fault;
+use crate::config::values::{self, fault};
 use crate::route::{Action, Fixed, Refuse, Rewrite};
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -34,9 +34,13 @@ fn upstream(section: &Section, node: &Node, upstreams: &mut Upstreams) -> Option
         }
         if !text.value.contains("://") {
             if !crate::config::values::is_name(&text.value) {
-                let help = "write http://HOST:PORT, the name of an [upstream.NAME], or \"echo:\"";
-                return section
-                    .parse_node("upstream", node, |text| fault(format!("`{text}` is neither a URL nor a name"), help));
+                return section.parse_node("upstream", node, |text| {
+                    let help = match values::server(&format!("http://{text}")) {
+                        Ok(_) => format!("write \"http://{text}\""),
+                        Err(_) => "write http://HOST:PORT, the name of an [upstream.NAME], or \"echo:\"".to_owned(),
+                    };
+                    fault(format!("`{text}` is neither a URL nor a name"), help)
+                });
             }
             return upstreams.names.find(section.sources, node.place, &text.value).map(Action::Upstream);
         }
@@ -98,14 +102,22 @@ pub fn refuse(section: &Section) -> Refuse {
     }
 }
 
-/// Only what looks like a misspelt placeholder is refused: a body may well be JSON.
+/// A body may well be JSON, so only a lower-case word in braces stands for a value.
 fn template(text: &str) -> Result<String, crate::config::values::Fault> {
     const NAMES: [&str; 3] = ["retry_after", "limit", "route"];
     for part in text.split('{').skip(1) {
         let Some((name, _)) = part.split_once('}') else { continue };
-        if let Some(known) = closest(name, NAMES.into_iter()).filter(|known| *known != name) {
-            return fault(format!("unknown placeholder `{{{name}}}`"), format!("did you mean `{{{known}}}`?"));
-        }
+        let is_word = !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+        let help = match closest(name, NAMES.into_iter()) {
+            Some(known) if known == name => continue,
+            Some(known) => format!("did you mean `{{{known}}}`?"),
+            None if is_word => {
+                let known = NAMES.map(|known| format!("{{{known}}}")).join(", ");
+                format!("the placeholders are {known}; for the text itself write `{{ {name} }}`")
+            }
+            None => continue,
+        };
+        return fault(format!("unknown placeholder `{{{name}}}`"), help);
     }
     Ok(text.to_owned())
 }

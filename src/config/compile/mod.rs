@@ -16,6 +16,7 @@ mod rule;
 mod server;
 mod set;
 mod shared;
+mod unused;
 mod upstream;
 mod when;
 
@@ -67,6 +68,7 @@ pub fn compile(sources: &SourceTexts, documents: &[Table]) -> Option<Config> {
     if sources.has_mistakes() {
         return None;
     }
+    unused::warn(sources, &routes, &limits, &upstreams);
     let limits = Arc::new(LimitTable::new(limits.into_values(), routes.iter().map(|route| route.limits.as_slice())));
     Some(Config {
         server: server.settings,
@@ -81,6 +83,7 @@ pub fn compile(sources: &SourceTexts, documents: &[Table]) -> Option<Config> {
         limits,
         hash: sources.hash(),
         files: sources.files(),
+        warnings: sources.warnings(),
     })
 }
 

@@ -31,6 +31,15 @@ impl<T: Clone> Definitions<T> {
         self.values.insert(name.to_owned(), (place, value));
     }
 
+    pub fn get(&self, name: &str) -> Option<T> {
+        self.values.get(name)?.1.clone()
+    }
+
+    /// The names with their places, in the order of the files.
+    pub fn places(&self) -> impl Iterator<Item = (&str, Place)> {
+        self.order.iter().filter_map(|name| Some((name.as_str(), self.values.get(name)?.0)))
+    }
+
     pub fn find(&self, sources: &SourceTexts, place: Place, name: &str) -> Option<T> {
         if let Some((_, value)) = self.values.get(name) {
             return value.clone();

@@ -9,6 +9,7 @@ use super::set::ListedItem;
 use super::shared::SharedValues;
 use super::upstream::Upstreams;
 use super::{action, edit, matcher};
+use crate::config::hints;
 use crate::config::reader::{At, Section};
 use crate::config::report::{Diagnostic, Place};
 use crate::config::source::SourceTexts;
@@ -148,8 +149,12 @@ fn derived_name(host: Option<&HostPattern>, path: &str) -> String {
 }
 
 fn limits(section: &Section, context: &RouteContext) -> Option<Vec<Arc<Limit>>> {
-    if section.node("limits").is_none() {
-        return Some(Vec::new());
+    match section.node("limits") {
+        None => return Some(Vec::new()),
+        Some(node) if hints::holds_tables(node) => {
+            return section.fault("limits", node, "it takes the names of limits, not limits", hints::LIMIT_HELP);
+        }
+        Some(_) => {}
     }
     let names = section.strings("limits", |text| Ok(text.to_owned()))?;
     if let Some(At { place, .. }) = names.get(LIMITS_MAX) {
@@ -165,6 +170,11 @@ fn limits(section: &Section, context: &RouteContext) -> Option<Vec<Arc<Limit>>> 
                 &format!("`{value}` stands there twice"),
                 "a limit is asked once per request",
             );
+        }
+        if values::rate(value).is_ok() {
+            let what = format!("`{value}` is a rate, and here stand the names of limits");
+            limits.push(section.fault_at("limits", *place, &what, hints::LIMIT_HELP));
+            continue;
         }
         limits.push(context.limits.find(section.sources, *place, value));
     }

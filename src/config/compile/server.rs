@@ -124,20 +124,19 @@ fn listeners(section: &Section) -> Vec<ListenAddr> {
         section.fault::<()>("listen", node, "the list is empty", "name one address, like \"127.0.0.1:8080\"");
     }
     for (i, item) in items.iter().enumerate() {
-        if let Some(first) = items[..i].iter().find(|first| same_address(&first.value, &item.value)) {
+        if let Some(first) = items[..i].iter().find(|first| first.value.excludes(&item.value)) {
+            let message = match first.value == item.value {
+                true => format!("`{}` is listened on twice", item.value),
+                false => format!("`{}` and `{}` exclude each other", first.value, item.value),
+            };
             section.mistake(
-                Diagnostic::new(item.place, format!("`{}` is listened on twice", item.value))
+                Diagnostic::new(item.place, message)
                     .related(first.place, "first named here")
-                    .help("remove one of the two"),
+                    .help("remove one of the two, or give it another port"),
             );
         }
     }
     items.into_iter().map(|At { value, .. }| value).collect()
-}
-
-/// Port 0 is a new port each time.
-fn same_address(a: &ListenAddr, b: &ListenAddr) -> bool {
-    a == b && !matches!(a, ListenAddr::Tcp(address) if address.port() == 0)
 }
 
 /// As `admin` would, of a section that may be broken elsewhere.
@@ -151,8 +150,12 @@ pub fn admin_address(section: &Section) -> Option<ListenAddr> {
 pub fn admin(section: &Section, listeners: &[ListenAddr]) -> Option<Admin> {
     let listen = section.parse("listen", |text| {
         let address = values::listen(text)?;
-        if listeners.iter().any(|listener| same_address(listener, &address)) {
-            return fault(format!("`{address}` is a listener of [server] already"), "give it another port");
+        if let Some(listener) = listeners.iter().find(|listener| listener.excludes(&address)) {
+            let what = match *listener == address {
+                true => format!("`{address}` is a listener of [server] already"),
+                false => format!("`{address}` has the port of the listener `{listener}` of [server]"),
+            };
+            return fault(what, "give it another port");
         }
         Ok(address)
     });
@@ -170,6 +173,10 @@ pub fn admin(section: &Section, listeners: &[ListenAddr]) -> Option<Admin> {
         return section.fault("metrics_need_token", node, "no token is set", "set `token`, or leave this out");
     }
     let default = values::listen(ADMIN).ok()?;
+    if section.node("listen").is_none() && listeners.iter().any(|listener| listener.excludes(&default)) {
+        let what = format!("[admin] listens on {ADMIN} unless told otherwise, which a listener of [server] has");
+        return section.absent(what, "give it another port: [admin] listen = \"127.0.0.1:9901\"");
+    }
     Some(Admin { listen: listen.unwrap_or(default), token, metrics_need_token })
 }
 
@@ -215,12 +222,7 @@ fn store_tls(section: &Section, kind: &StoreKind) -> Tls {
         let path = section.sources.resolve(node.place.file, &path);
         match section.sources.read(&path) {
             Ok(text) => Some(text),
-            Err(error) => section.fault(
-                option,
-                node,
-                &format!("it cannot be read: {error}"),
-                "create the file, or correct its path (relative to this file)",
-            ),
+            Err(error) => section.fault(option, node, &format!("it cannot be read: {error}"), error.help()),
         }
     };
     let files = Files { ca: file("ca"), client_cert: file("client_cert"), client_key: file("client_key") };

@@ -90,14 +90,11 @@ fn file(section: &Section) -> Option<ListedItem> {
     let text = match sources.read(&path) {
         Ok(text) => text,
         Err(error) if matches!(&node.value, Value::String(text) if text.secret) => {
-            return section.fault("file", node, &error, "");
+            return section.fault("file", node, &error.to_string(), "");
         }
         Err(error) => {
             let message = format!("cannot read `{}`: {error}", path.display());
-            sources.mistake(
-                Diagnostic::new(node.place, message)
-                    .help("create the file, or correct its path (relative to this file)"),
-            );
+            sources.mistake(Diagnostic::new(node.place, message).help(error.help()));
             return None;
         }
     };

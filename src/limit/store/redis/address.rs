@@ -48,6 +48,9 @@ impl Address {
     pub fn parse(url: &str) -> Result<Address, UrlMistake> {
         let (scheme, rest) = url.split_once(':').unwrap_or_default();
         let Some(rest) = rest.strip_prefix("//") else { return wrong("it is not a complete URL", NODE) };
+        if let Some(mistake) = unescaped(rest, scheme) {
+            return Err(mistake);
+        }
         let (tls, scheme) = match scheme.strip_prefix("rediss") {
             Some(form) => (true, form),
             None => (false, scheme.strip_prefix("redis").unwrap_or("?")),
@@ -68,6 +71,20 @@ impl Address {
     }
 }
 
+/// A password with a character that ends what it stands in: what follows it would be the server.
+fn unescaped(rest: &str, scheme: &str) -> Option<UrlMistake> {
+    let (before, fragment) = rest.split_once('#').map_or((rest, None), |(before, after)| (before, Some(after)));
+    let (before, query) = before.split_once('?').unwrap_or((before, ""));
+    let path = before.split_once('/').map_or("", |(_, path)| path);
+    // Parameters may hold a login, where there are any.
+    let in_query = query.contains('@') && matches!(scheme, "redis" | "rediss");
+    let is_file = scheme.ends_with("+unix");
+    (fragment.is_some() || in_query || path.contains('@') && !is_file).then_some(UrlMistake {
+        what: "its user or password holds a character that must be escaped",
+        help: "write %23 for `#`, %25 for `%`, %2F for `/`, %3A for `:`, %3F for `?` and %40 for `@`",
+    })
+}
+
 fn wrong<T>(what: &'static str, help: &'static str) -> Result<T, UrlMistake> {
     Err(UrlMistake { what, help })
 }
@@ -77,7 +94,16 @@ fn info(url: &str, help: &'static str) -> Result<ConnectionInfo, UrlMistake> {
     match url.into_connection_info() {
         Ok(info) if info.redis_settings().db() >= 0 => Ok(info),
         Ok(_) => wrong("its database number is negative", help),
-        Err(_) => wrong("it is not a complete URL", help),
+        Err(_) => {
+            let (authority, path) = url.split_once("://").map_or(("", ""), |(_, rest)| Parts::place(rest));
+            let host = authority.rsplit('@').next().unwrap_or_default();
+            let port = host.rsplit(']').next().and_then(|end| end.rsplit_once(':')).map_or("", |(_, port)| port);
+            match (port.parse::<u16>().is_err() && !port.is_empty(), path.parse::<i64>().is_err() && !path.is_empty()) {
+                (true, _) => wrong("its port is not a number up to 65535", help),
+                (_, true) => wrong("its database, after the host, is not a number", help),
+                _ => wrong("it is not a complete URL", help),
+            }
+        }
     }
 }
 
@@ -139,6 +165,13 @@ impl<'a> Parts<'a> {
         Parts { user, hosts, path: path.trim_end_matches('/'), query }
     }
 
+    /// Authority and path.
+    fn place(rest: &'a str) -> (&'a str, &'a str) {
+        let rest = rest.split('?').next().unwrap_or(rest);
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        (authority, path.trim_end_matches('/'))
+    }
+
     fn hosts(
         &self,
         db: &str,
@@ -193,7 +226,14 @@ mod tests {
             ("", "it is not a complete URL"),
             ("redis:", "it is not a complete URL"),
             ("redis://", "it is not a complete URL"),
-            ("redis://host/x", "it is not a complete URL"),
+            ("redis://host/x", "its database, after the host, is not a number"),
+            ("redis://:p/w@host:6379", "its user or password holds a character that must be escaped"),
+            ("redis://:p@ss#w@host:6379/0", "its user or password holds a character that must be escaped"),
+            ("redis+sentinel://:p?w@host/m#x", "its user or password holds a character that must be escaped"),
+            ("redis://:pw?@host", "its user or password holds a character that must be escaped"),
+            ("redis://[::1]:x/", "its port is not a number up to 65535"),
+            ("redis://host:70000", "its port is not a number up to 65535"),
+            ("redis+cluster://a:x,b", "its port is not a number up to 65535"),
             ("redis://host/-1", "its database number is negative"),
             ("rediss+unix:///x", "it names no store"),
             ("http://host", "it names no store"),
@@ -201,7 +241,8 @@ mod tests {
             ("redis+cluster://a,,b", "it is not a complete URL"),
             ("redis+cluster://a,b/1", "a cluster has one database and no parameters"),
             ("redis+sentinel://a,b", "it does not name the master"),
-            ("redis+sentinel://a:x/m", "it is not a complete URL"),
+            ("redis+sentinel://a:x/m", "its port is not a number up to 65535"),
+            ("redis+sentinel://a/m/x", "its database, after the host, is not a number"),
             ("redis+sentinel://a/m?password=x", "it has an unknown parameter"),
         ] {
             assert_eq!(Address::parse(url).err().map(|mistake| mistake.what), Some(what), "{url}");

@@ -1,0 +1,113 @@
+//! Files that cannot be read, each reason with its remedy. Called by `source`.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::string::FromUtf8Error;
+
+/// Larger files are refused.
+const SIZE_MAX: u64 = 16 * 1024 * 1024;
+
+/// Why a file has no text, displayed as a clause: "it is a directory".
+#[derive(Debug, PartialEq)]
+pub struct Unreadable {
+    what: String,
+    /// What to do about it, whoever names the file.
+    help: String,
+    pub kind: UnreadableKind,
+}
+
+/// What those who name a file may know a better remedy for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum UnreadableKind {
+    Missing,
+    Directory,
+    Other,
+}
+
+impl Unreadable {
+    pub fn help(&self) -> &str {
+        &self.help
+    }
+
+    pub fn not_utf8(path: &Path, error: &FromUtf8Error) -> Unreadable {
+        let bytes = error.as_bytes();
+        if let [0xff, 0xfe, ..] | [0xfe, 0xff, ..] = bytes {
+            return other(
+                "it is UTF-16, not UTF-8",
+                format!("save it as UTF-8: iconv -f UTF-16 -t UTF-8 {}", path.display()),
+            );
+        }
+        let at = error.utf8_error().valid_up_to();
+        let line = bytes[..at].iter().filter(|b| **b == b'\n').count() + 1;
+        let help = format!("save it as UTF-8; if it is Latin-1: iconv -f LATIN1 -t UTF-8 {}", path.display());
+        other(format!("it is not UTF-8 at byte {at} (line {line})"), help)
+    }
+
+    fn of(path: &Path, error: &std::io::Error) -> Unreadable {
+        match error.kind() {
+            ErrorKind::NotFound => Unreadable {
+                what: "there is no such file".to_owned(),
+                help: "create the file, or correct its path (relative to this file)".to_owned(),
+                kind: UnreadableKind::Missing,
+            },
+            ErrorKind::PermissionDenied => other("permission denied", let_read(path)),
+            _ => other(error.to_string(), String::new()),
+        }
+    }
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+fn other(what: impl Into<String>, help: String) -> Unreadable {
+    Unreadable { what: what.into(), help, kind: UnreadableKind::Other }
+}
+
+/// Who must be allowed to read the file.
+fn let_read(path: &Path) -> String {
+    let user = Path::new("/proc/self").metadata().map(|process| format!(" {}", process.uid())).unwrap_or_default();
+    let path = path.display();
+    format!(
+        "sluicegate runs as user{user}: let that user read the file (chmod a+r {path}, or chown) and enter its \
+         directories (chmod a+x)"
+    )
+}
+
+pub fn read_bytes(path: &Path) -> Result<Vec<u8>, Unreadable> {
+    let plain = |error: std::io::Error| Unreadable::of(path, &error);
+    // Opening a pipe without a writer would wait for ever.
+    let kind = path.metadata().map_err(plain)?;
+    if kind.is_dir() {
+        let help = "name a file in it".to_owned();
+        return Err(Unreadable { what: "it is a directory".to_owned(), help, kind: UnreadableKind::Directory });
+    }
+    if !kind.is_file() {
+        return Err(other("it is not a regular file", "name a file of text".to_owned()));
+    }
+    let mut bytes = Vec::new();
+    File::open(path).and_then(|file| file.take(SIZE_MAX + 1).read_to_end(&mut bytes)).map_err(plain)?;
+    if bytes.len() as u64 > SIZE_MAX {
+        let help = "split it with `include`, or put long lists into files of [set.NAME]".to_owned();
+        return Err(other(format!("it is larger than {} MiB", SIZE_MAX / 1024 / 1024), help));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Root reads everything, so a test of the program would need somebody else.
+    #[test]
+    fn who_may_not_read_is_told_who_that_is() {
+        let refused = Unreadable::of(Path::new("/etc/x.toml"), &ErrorKind::PermissionDenied.into());
+        assert_eq!(refused.to_string(), "permission denied");
+        assert!(refused.help().contains("as user ") && refused.help().contains("chmod a+r /etc/x.toml"), "{refused:?}");
+    }
+}
