@@ -37,7 +37,10 @@ for at in "${!programs[@]}"; do
     show "$head"
     # Not --quiet: each test that ends is a line.
     result=ok
-    "$cargo" test --color never "$program" 2>&1 | tee "$logs/$name" | {
+    # Tests that wait for most of their time share a core; those that measure do not.
+    threads=$(nproc)
+    case " after config faults gateway limits outage protocols replay upstreams " in *" $name "*) threads=$((2 * threads)) ;; esac
+    RUST_TEST_THREADS=${RUST_TEST_THREADS:-$threads} "$cargo" test --color never "$program" 2>&1 | tee "$logs/$name" | {
         total='?' ended=0
         while IFS= read -r line; do
             case $line in

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::stores::topology::{Load, RedisCluster, SLACK, ask, cluster_node, failures, is_master, is_up, longest};
-use crate::stores::{DEADLINE, bucket, check, connected, kind, limit, recovered, until, window, worker};
+use crate::stores::topology::{Load, RedisCluster, ask, cluster_node, failures, is_master, is_up, longest};
+use crate::stores::{DEADLINE, SLACK, bucket, check, connected, kind, limit, recovered, until, window, worker};
 use rand::Rng;
 use sluicegate::limit::algo::Rule;
 use sluicegate::limit::clock::now_ms;

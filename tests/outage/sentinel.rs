@@ -4,8 +4,8 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use crate::stores::topology::{Load, PASSWORD, SENTINEL_PASSWORD, SLACK, Watched, ask, failures, longest};
-use crate::stores::{DEADLINE, check, connected, kind, limit, recovered, settings, until, window, worker};
+use crate::stores::topology::{Load, PASSWORD, SENTINEL_PASSWORD, Watched, ask, failures, longest};
+use crate::stores::{DEADLINE, SLACK, check, connected, kind, limit, recovered, settings, until, window, worker};
 use sluicegate::limit::decision::ErrorKind;
 use sluicegate::limit::limits::Mode;
 use sluicegate::limit::store::redis::Redis;

@@ -19,9 +19,6 @@ use crate::support::machine::Lateness;
 use crate::support::ports::Reserved;
 use crate::support::until;
 
-/// What a decision may take beyond its deadline while a dozen servers share the machine's cores.
-pub const SLACK: Duration = Duration::from_millis(250);
-
 pub fn ask<T: FromRedisValue>(client: &mut Connection, words: &[&str]) -> T {
     words[1..].iter().fold(&mut redis::cmd(words[0]), |cmd, word| cmd.arg(*word)).query(client).unwrap()
 }
