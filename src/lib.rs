@@ -17,6 +17,7 @@ pub mod metrics;
 mod net;
 mod replay;
 pub mod route;
+mod sampled;
 mod snapshot;
 pub mod upstream;
 mod worker;

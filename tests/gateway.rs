@@ -23,6 +23,7 @@ mod gateway {
     mod headers;
     mod lifecycle;
     mod limits;
+    mod logs;
     mod metrics;
     mod refusals;
     mod reload;

@@ -12,6 +12,7 @@ use arc_swap::Cache;
 
 use crate::http::answer::access_log::AccessLog;
 use crate::http::answer::ratelimit::Policies;
+use crate::http::complaints::Complaints;
 use crate::http::connections::Ticket;
 use crate::http::deadline::ConnectionDeadline;
 use crate::http::delay::WaitingRoom;
@@ -33,6 +34,7 @@ pub struct Common {
     pub stores: Stores,
     pub via: Via,
     pub access_log: AccessLog,
+    pub complaints: Arc<Complaints>,
     /// Requests held back until their turn.
     pub waiting: Arc<WaitingRoom>,
 }
@@ -70,6 +72,8 @@ pub struct View {
 pub struct Client {
     pub local: Rc<Local>,
     pub ticket: Ticket,
+    /// The address it was accepted at, as the log and the metrics name it.
+    pub listener: Rc<str>,
     /// The peer; `127.0.0.1` on a Unix socket.
     pub peer: IpAddr,
     /// What its forwarding headers say.
@@ -162,7 +166,7 @@ impl View {
         View {
             limiter,
             ratelimit: Policies::default(),
-            upstreams: snapshot.config.upstreams.iter().map(|upstream| pools.servers(upstream, metrics)).collect(),
+            upstreams: snapshot.config.upstreams.iter().map(|upstream| pools.servers(upstream, common)).collect(),
             unmatched: Rc::new(snapshot.unmatched.of_worker(metrics.worker())),
             handles: snapshot.records.iter().map(|_| OnceCell::new()).collect(),
             worker: metrics.worker(),

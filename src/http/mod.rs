@@ -2,6 +2,7 @@
 //! workers, once per request.
 
 pub mod answer;
+pub(crate) mod complaints;
 pub(crate) mod connections;
 pub(crate) mod context;
 pub(crate) mod deadline;

@@ -53,6 +53,14 @@ labels! {
     BodyTimeout = "body_timeout",
     StreamTimeout = "stream_timeout",
     BodyTooLarge = "body_too_large",
+    /// The parser cannot read the head.
+    MalformedHead = "malformed_head",
+    HeadTooLarge = "head_too_large",
+    TargetTooLong = "target_too_long",
+    /// TLS on a listener that does not speak it,
+    TlsHello = "tls_hello",
+    /// and HTTP/2 likewise.
+    Http2Preface = "http2_preface",
 }
 
 impl Rejection for Cutoff {}

@@ -16,10 +16,10 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Accepts until the task is aborted. Its address labels the connections in the metrics.
 pub async fn accept(worker: Rc<Worker>, listener: Listener) {
-    let name = listener.addr().to_string();
+    let name: Rc<str> = listener.addr().to_string().into();
     let acceptor = match listener.accept() {
         Ok(acceptor) => acceptor,
-        Err(error) => return tracing::error!(listener = name, %error, "a worker cannot accept connections"),
+        Err(error) => return tracing::error!(listener = &*name, %error, "a worker cannot accept connections"),
     };
     loop {
         match acceptor.next().await {
@@ -30,12 +30,13 @@ pub async fn accept(worker: Rc<Worker>, listener: Listener) {
 }
 
 /// Spawns the connection, or drops it when a cap is reached.
-fn admit(worker: &Rc<Worker>, Accepted { stream, peer, port }: Accepted, name: &str) {
+fn admit(worker: &Rc<Worker>, Accepted { stream, peer, port }: Accepted, name: &Rc<str>) {
     let Some(ticket) = worker.enter(peer) else { return };
     let open = worker.open(name);
     let client = Rc::new(Client {
         local: worker.local.clone(),
         ticket,
+        listener: name.clone(),
         peer,
         hop: Hop::new(peer, false, port),
         last_host: LastHost::default(),

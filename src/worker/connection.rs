@@ -13,6 +13,7 @@ use hyper_util::rt::TokioIo;
 
 use super::Worker;
 use super::stream::Stream;
+use super::unparsed;
 use super::watched::Watched;
 use crate::http::context::Client;
 use crate::http::deadline::{Awaited, Phase};
@@ -53,6 +54,14 @@ impl Bounds {
     }
 }
 
+/// Why a connection serves no more requests.
+enum RequestsEnd {
+    /// For now: there has been none for a while.
+    Rests,
+    Closed,
+    Failed(hyper::Error),
+}
+
 /// Waits for bytes, or the end, of the client. False when the connection is over before.
 async fn readable(io: &Watched, client: &Client, worker: &Worker) -> bool {
     poll_fn(|cx| {
@@ -85,26 +94,36 @@ async fn requests(io: Watched, client: &Rc<Client>, worker: &Worker, bounds: &Bo
     // Not in the task, which stays as large as the largest it ever held.
     let mut connection = Box::new(connection);
     let mut draining = false;
-    let rests = poll_fn(|cx| {
+    let end = poll_fn(|cx| {
         client.deadline().register(cx.waker());
         if client.deadline().is_cut() || client.deadline().is_gone() {
-            return Poll::Ready(false);
+            return Poll::Ready(RequestsEnd::Closed);
         }
         if worker.draining() && !draining {
             draining = true;
             Pin::new(&mut *connection).graceful_shutdown();
         }
-        if Pin::new(&mut *connection).poll(cx).is_ready() || has_ended(client, worker) {
-            return Poll::Ready(false);
+        if let Poll::Ready(served) = Pin::new(&mut *connection).poll(cx) {
+            return Poll::Ready(served.map_or_else(RequestsEnd::Failed, |()| RequestsEnd::Closed));
+        }
+        if has_ended(client, worker) {
+            return Poll::Ready(RequestsEnd::Closed);
         }
         // While it drains, too little is left to be worth it.
-        if client.deadline().may_rest() && !draining { Poll::Ready(true) } else { Poll::Pending }
+        if client.deadline().may_rest() && !draining { Poll::Ready(RequestsEnd::Rests) } else { Poll::Pending }
     })
     .await;
-    rests.then(|| {
-        let parts = connection.into_parts();
-        parts.io.into_inner().after(&parts.read_buf)
-    })
+    let parts = connection.into_parts();
+    match end {
+        RequestsEnd::Rests => return Some(parts.io.into_inner().after(&parts.read_buf)),
+        RequestsEnd::Failed(error) => {
+            if let Some(cutoff) = unparsed::cutoff(&error, &parts.read_buf) {
+                unparsed::tell(worker, client, cutoff);
+            }
+        }
+        RequestsEnd::Closed => {}
+    }
+    None
 }
 
 /// A deadline that the request itself did not answer for ends the connection.

@@ -8,6 +8,7 @@ mod drain;
 mod listener;
 mod stream;
 mod tide;
+mod unparsed;
 mod watched;
 
 pub use listener::{Accepted, Acceptor, BindError, Listener, remove_socket_file};
@@ -78,6 +79,7 @@ impl Workers {
             stores: stores.clone(),
             via: Via::new(rand::random()),
             access_log,
+            complaints: Arc::default(),
             waiting: Arc::default(),
         };
         let count_all = Arc::<ConnectionCount>::default();

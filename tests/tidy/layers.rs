@@ -5,18 +5,19 @@ use std::collections::BTreeSet;
 use super::source::{crate_files, root};
 
 /// The modules of the crate from the ground up, each with those that it may name.
-const LAYERS: [(&str, &[&str]); 15] = [
+const LAYERS: [(&str, &[&str]); 16] = [
     ("labels", &[]),
     ("written", &[]),
     ("net", &[]),
     ("heap", &[]),
     ("upstream", &[]),
+    ("sampled", &[]),
     ("metrics", &["labels"]),
     ("limit", &["labels", "written", "net", "metrics"]),
     ("route", &["net", "limit"]),
     ("config", &["labels", "written", "net", "upstream", "limit", "route"]),
     ("snapshot", &["metrics", "limit", "route", "config"]),
-    ("http", &["labels", "net", "upstream", "metrics", "limit", "route", "config", "snapshot"]),
+    ("http", &["labels", "net", "upstream", "sampled", "metrics", "limit", "route", "config", "snapshot"]),
     ("worker", &["net", "heap", "metrics", "limit", "config", "snapshot", "http"]),
     ("replay", &["metrics", "limit", "route", "config", "http"]),
     (

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 
 use crate::http::answer::account::Account;
+use crate::http::complaints::UpstreamTrouble;
 use crate::http::downstream::upload::{Upload, UploadError};
 use crate::http::upstream::exchange::{self, Exchange};
 use crate::http::upstream::h1::ProtocolFault;
@@ -28,6 +29,8 @@ enum BodySource {
         exchange: Rc<RefCell<Exchange>>,
         /// It goes on when the client leaves.
         linger: Option<Linger>,
+        /// More of it is waited for.
+        waits: bool,
     },
     Echo(Box<Upload>),
 }
@@ -57,7 +60,7 @@ impl Body {
 
     /// Streams an upstream's answer.
     pub fn upstream(exchange: Rc<RefCell<Exchange>>, linger: Option<Linger>) -> Body {
-        Body { source: BodySource::Upstream { exchange, linger }, account: None }
+        Body { source: BodySource::Upstream { exchange, linger, waits: false }, account: None }
     }
 
     /// Streams the request's own body back.
@@ -79,8 +82,9 @@ impl HttpBody for Body {
         let polled = match &mut self.source {
             BodySource::Full(bytes) if bytes.is_empty() => Poll::Ready(None),
             BodySource::Full(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            BodySource::Upstream { exchange, .. } => {
+            BodySource::Upstream { exchange, waits, .. } => {
                 let polled = exchange.borrow_mut().poll_frame(cx);
+                *waits = polled.is_pending();
                 polled.map(|frame| frame.map(|frame| frame.map_err(BodyError::Upstream)))
             }
             BodySource::Echo(upload) => {
@@ -112,8 +116,12 @@ impl HttpBody for Body {
 
 impl Drop for Body {
     fn drop(&mut self) {
-        let BodySource::Upstream { exchange, linger } = &mut self.source else { return };
+        let BodySource::Upstream { exchange, linger, waits } = &mut self.source else { return };
         let answered = exchange.borrow().is_answered();
+        let late = || self.account.as_ref().is_some_and(|account| account.deadline().has_passed());
+        if *waits && !answered && late() {
+            exchange.borrow().complain(UpstreamTrouble::Stalled, &"the answer did not go on in time (stream_timeout)");
+        }
         if let (false, Some(linger)) = (answered, linger.take()) {
             let stream = linger.stream;
             linger.go_on(exchange::discard(exchange.clone(), stream, stream));

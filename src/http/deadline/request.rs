@@ -115,6 +115,11 @@ impl RequestDeadline {
         self.state.deadline.disarm(Awaited::Gateway);
     }
 
+    /// What is waited for did not come in time, and nothing has answered for it.
+    pub fn has_passed(&self) -> bool {
+        self.state.deadline.expired().is_some()
+    }
+
     /// Its body has been read to the end.
     pub fn read_whole(&self) {
         self.state.read_whole();

@@ -18,6 +18,7 @@ use super::h1::body::{Decoder, Piece};
 use super::h1::{HeadReader, ProtocolFault};
 use super::pool::PooledConnection;
 use super::sender::{SendEnd, Sender};
+use crate::http::complaints::{UpstreamComplaints, UpstreamTrouble};
 use crate::http::downstream::upload::Upload;
 
 /// Bytes of an answer that are read for nobody. A server with more to send notices that the connection
@@ -35,6 +36,7 @@ pub struct Exchange {
     /// The upstream keeps the connection.
     keep_alive: bool,
     state: ExchangeState,
+    complaints: Rc<UpstreamComplaints>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +69,12 @@ impl fmt::Display for Trouble {
 }
 
 impl Exchange {
-    pub fn new(lease: PooledConnection, sender: Sender, method: Method) -> Exchange {
+    pub fn new(
+        lease: PooledConnection,
+        sender: Sender,
+        method: Method,
+        complaints: Rc<UpstreamComplaints>,
+    ) -> Exchange {
         Exchange {
             lease: Some(lease),
             sender,
@@ -76,6 +83,7 @@ impl Exchange {
             body: Decoder::Length(0),
             keep_alive: false,
             state: ExchangeState::Asked,
+            complaints,
         }
     }
 
@@ -153,9 +161,19 @@ impl Exchange {
     }
 
     fn fail(&mut self, fault: ProtocolFault) -> Poll<Option<Result<Frame<Bytes>, ProtocolFault>>> {
+        self.complain(UpstreamTrouble::CutOff, &fault);
         self.lease = None;
         self.sender.give_up();
         Poll::Ready(Some(Err(fault)))
+    }
+
+    /// The authority of the server; empty once the connection is gone.
+    pub fn server(&self) -> String {
+        self.lease.as_ref().map_or_else(String::new, |lease| lease.server().authority().to_owned())
+    }
+
+    pub fn complain(&self, kind: UpstreamTrouble, error: &dyn fmt::Display) {
+        self.complaints.tell(kind, &self.server(), error);
     }
 
     pub fn is_answered(&self) -> bool {

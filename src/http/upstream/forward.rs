@@ -11,6 +11,7 @@ use tokio::task::spawn_local;
 
 use crate::http::answer::body::Body;
 use crate::http::answer::problem::UpstreamFailure;
+use crate::http::complaints::UpstreamTrouble;
 use crate::http::deadline::{Awaited, RequestDeadline};
 use crate::http::downstream::upload::{Upload, UploadState};
 use crate::http::upstream::exchange::{self, Exchange, Trouble};
@@ -54,7 +55,11 @@ pub async fn forward(
             deadline.arm(Awaited::Response, timeouts.response);
         }
         let reused = lease.reused;
-        let asked = ServerAttempt::new(Exchange::new(lease, next, outgoing.method.clone()), &outgoing.linger, timeouts);
+        let asked = ServerAttempt::new(
+            Exchange::new(lease, next, outgoing.method.clone(), servers.complaints.clone()),
+            &outgoing.linger,
+            timeouts,
+        );
         let outcome = deadline.within(poll_fn(|cx| asked.exchange.borrow_mut().poll_head(cx))).await;
         let trouble = match outcome {
             Ok(Ok(response)) => {
@@ -69,22 +74,23 @@ pub async fn forward(
             Err(Awaited::Upload) => return Err(UpstreamFailure::UploadTimeout),
             Err(_) => {
                 servers.outcomes.count(UpstreamOutcome::Timeout);
+                let late = format_args!("no answer within {:?}", timeouts.response);
+                asked.exchange.borrow().complain(UpstreamTrouble::Timeout, &late);
                 asked.end();
                 return Err(UpstreamFailure::Timeout);
             }
         };
         deadline.disarm();
-        match (trouble, progress.as_ref().map(|progress| progress.state())) {
+        let server = asked.exchange.borrow().server();
+        match (&trouble, progress.as_ref().map(|progress| progress.state())) {
             (Trouble::Upload, Some(UploadState::TooLarge)) => return Err(UpstreamFailure::TooLarge),
             (Trouble::Upload, _) => return Err(UpstreamFailure::UploadBroken),
             (Trouble::Closed, _) if reused => sender = asked.again(outgoing.method.is_idempotent()).map(Box::new),
-            (trouble, _) => {
-                tracing::debug!(upstream = servers.name, %trouble, "an upstream did not answer");
-                asked.end();
-            }
+            _ => asked.end(),
         }
         if sender.is_none() {
             servers.outcomes.count(UpstreamOutcome::Broken);
+            servers.complaints.tell(UpstreamTrouble::Broken, &server, &trouble);
             return Err(UpstreamFailure::Broken);
         }
         servers.outcomes.count_retry(RetryReason::StaleConnection);

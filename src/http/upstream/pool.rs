@@ -11,6 +11,8 @@ use http::HeaderValue;
 use tokio::time::timeout;
 
 use super::connect::UpstreamConnection;
+use crate::http::complaints::{UpstreamComplaints, UpstreamTrouble};
+use crate::http::context::Common;
 use crate::metrics::{Counter, Metrics, RetryReason, UpstreamOutcome};
 use crate::upstream::balance::Balancer;
 use crate::upstream::{Origin, Upstream};
@@ -34,9 +36,9 @@ pub struct Pools {
 
 /// The servers of one upstream.
 pub struct Servers {
-    pub name: String,
     pub list: Vec<Rc<ServerPool>>,
     pub outcomes: OutcomeCounters,
+    pub complaints: Rc<UpstreamComplaints>,
     /// Idle connections kept per server and worker.
     max_idle: usize,
     balancer: Balancer,
@@ -81,16 +83,16 @@ pub struct PooledConnection {
 struct Load(Rc<ServerPool>);
 
 impl Pools {
-    pub fn servers(&self, upstream: &Upstream, metrics: &Metrics) -> Servers {
+    pub fn servers(&self, upstream: &Upstream, common: &Common) -> Servers {
         let mut servers = self.servers.borrow_mut();
         let list = upstream.servers.iter().map(|server| {
             let make = || Rc::new(ServerPool::new(&server.origin, self.now_ms.clone()));
             servers.entry(server.origin.clone()).or_insert_with(make).clone()
         });
         Servers {
-            name: upstream.name.clone(),
             list: list.collect(),
-            outcomes: OutcomeCounters::new(&upstream.name, metrics),
+            outcomes: OutcomeCounters::new(&upstream.name, &common.metrics),
+            complaints: Rc::new(common.complaints.of(&upstream.name)),
             max_idle: upstream.max_idle.unwrap_or(usize::MAX),
             balancer: Balancer::new(upstream.balance, &upstream.servers),
             random: Cell::new(rand::random::<u64>() | 1),
@@ -128,10 +130,13 @@ impl Servers {
         loop {
             match server.connect(limit, self.max_idle).await {
                 Ok(lease) => return Ok(lease),
-                Err(_) if self.list.len() > 1 && attempt < ATTEMPTS => {
-                    self.outcomes.count_retry(RetryReason::ConnectError)
+                Err(error) => {
+                    self.complaints.tell(UpstreamTrouble::Connect, server.authority(), &error);
+                    if self.list.len() == 1 || attempt == ATTEMPTS {
+                        return Err(error);
+                    }
+                    self.outcomes.count_retry(RetryReason::ConnectError);
                 }
-                Err(error) => return Err(error),
             }
             attempt += 1;
             server = self.pick();
@@ -190,6 +195,10 @@ impl ServerPool {
         }
     }
 
+    pub fn authority(&self) -> &str {
+        &self.origin.authority
+    }
+
     fn usable(&self) -> bool {
         self.now_ms.get() >= self.avoid_until_ms.get()
     }
@@ -214,7 +223,6 @@ impl ServerPool {
             }
             Err(error) => {
                 self.avoid_until_ms.set(self.now_ms.get() + AVOID_MS);
-                tracing::debug!(server = self.origin.authority, %error, "cannot connect to an upstream server");
                 Err(error)
             }
         }
