@@ -47,7 +47,7 @@ sections! {
     UPSTREAM_SERVER = "upstream.servers": "url" "weight";
     SET = "set": "values" "file";
     LIMIT = "limit": "algorithm" "key" "missing" "repeated" "cost" "mode" "on_error" "when" "after" "overrides"
-        "charge_on" "refund_on" "settle" "max_delayed" "max_keys", |_| true;
+        "charge_on" "refund_on" "settle" "max_delayed" "max_keys" "refuse", |_| true;
     WHEN = "limit.when": "method" "path" "host" "route" "client" "header" "cookie" "query" "param" "jwt";
     OVERRIDE = "limit.overrides": "key", |param| param.amount;
     OVERRIDE_KEY = "limit.overrides.key": "percent";

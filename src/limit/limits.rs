@@ -12,6 +12,7 @@ use crate::limit::algo::Rule;
 use crate::limit::key::{Cost, Key, Missing};
 use crate::limit::names::{Frame, LimitNames, Unnamed};
 use crate::limit::overrides::Overrides;
+use crate::limit::refuse::Refuse;
 use crate::limit::source::{Repeated, Source, SourceOrigin, SourceValues};
 use crate::limit::when::When;
 
@@ -75,6 +76,8 @@ pub struct Limit {
     pub max_keys: Option<usize>,
     /// What it wants once the outcome of the request is known.
     pub afterwards: Option<Afterwards>,
+    /// How it refuses; `None`: as the route does.
+    pub refuse: Option<Box<Refuse>>,
 }
 
 impl Limit {
@@ -85,6 +88,11 @@ impl Limit {
     pub fn names(&self, prefix: &str, facts: &impl SourceValues, values: bool) -> Result<LimitNames, Unnamed> {
         let frame = Frame { prefix, limit: &self.name, algorithm: self.rule.name() };
         self.key.names(frame, facts, self.missing, self.repeated, values)
+    }
+
+    /// How it refuses on a route that says `of_route`.
+    pub fn refuse<'a>(&'a self, of_route: &'a Refuse) -> &'a Refuse {
+        self.refuse.as_deref().unwrap_or(of_route)
     }
 
     /// Whether the end of a request may change what it takes by `rule`.

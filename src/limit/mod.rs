@@ -17,6 +17,7 @@ mod limiter;
 pub mod limits;
 pub(crate) mod names;
 pub(crate) mod overrides;
+pub mod refuse;
 pub mod source;
 mod standing;
 pub mod store;

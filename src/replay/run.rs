@@ -18,6 +18,7 @@ use super::source::{LogSources, Logged};
 use super::tally::Tally;
 use super::verdicts::Verdicts;
 use crate::config::Config;
+use crate::http::answer::problem;
 use crate::http::downstream::canonical;
 use crate::http::downstream::reject::Judge;
 use crate::limit::source::Facts;
@@ -168,7 +169,11 @@ impl<'a> Replay<'a> {
         self.counts.longest_delay_ms = self.counts.longest_delay_ms.max(delay_ms);
         let end_ms = now_ms + delay_ms + entry.duration_ms.unwrap_or(0);
         let logged = Ending::new(entry.status, end_ms);
-        let own = if verdict.refused { Ending::new(Some(route.refuse.status.as_u16()), now_ms) } else { logged };
+        let refusal = verdict
+            .strictest(&route.limits)
+            .filter(|_| verdict.refused)
+            .map(|checked| problem::limited_status(route.limits[checked.limit].refuse(&route.refuse), checked.outcome));
+        let own = refusal.map_or(logged, |status| Ending::new(Some(status.as_u16()), now_ms));
 
         let asked = self.configured.take_last();
         let (mut at_own, mut at_logged) = (Vec::new(), Vec::new());

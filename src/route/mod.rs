@@ -13,6 +13,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use regex::Regex;
 
 use crate::limit::limits::Limit;
+use crate::limit::refuse::Refuse;
 use crate::limit::source::PathParam;
 use crate::net::IpSet;
 
@@ -38,6 +39,7 @@ pub struct Route {
     pub ratelimit_headers: Option<Vec<Dialect>>,
     /// Clients let through without asking any limit.
     pub allow: Arc<IpSet>,
+    /// Of limits that have none of their own.
     pub refuse: Arc<Refuse>,
     /// Of its template.
     pub params: Vec<PathParam>,
@@ -159,15 +161,6 @@ pub struct Timeouts {
     pub response: Duration,
     /// Longest pause while a response body streams, from the upstream or into the client.
     pub stream: Duration,
-}
-
-/// How a limit's refusal looks. `body: None` = `application/problem+json`.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Refuse {
-    pub status: StatusCode,
-    /// May hold `{retry_after}`, `{limit}`, `{route}`.
-    pub body: Option<String>,
-    pub content_type: HeaderValue,
 }
 
 /// A form of the rate limit response fields; several may be sent at once.

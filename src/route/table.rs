@@ -221,7 +221,8 @@ mod tests {
     use regex::Regex;
 
     use super::*;
-    use crate::route::{Action, HostPattern, Matcher, Refuse, Segment, Timeouts};
+    use crate::limit::refuse::Refuse;
+    use crate::route::{Action, HostPattern, Matcher, Segment, Timeouts};
 
     const ZERO: std::time::Duration = std::time::Duration::ZERO;
     const X_V: HeaderName = HeaderName::from_static("x-v");

@@ -164,8 +164,8 @@ impl LimitHandles {
 /// Creates the series that `route` can produce, those of its limits aside.
 fn prepare(record: &RouteRecord, route: &Route) {
     record.want(Code::new(&Method::GET, StatusCode::OK));
-    if !route.limits.is_empty() {
-        record.want(Code::new(&Method::GET, route.refuse.status));
+    for limit in &route.limits {
+        record.want(Code::new(&Method::GET, limit.refuse(&route.refuse).status));
     }
     if !route.deny.is_empty() {
         record.rejections.want(Reason::Denied as usize);

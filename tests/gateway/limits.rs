@@ -98,6 +98,73 @@ fn a_route_words_its_own_refusal() {
     assert_eq!(refused.text(), "api: slow is spent, retry in 60s");
 }
 
+/// As Koala's `result`, rule by rule: the limit with the longest wait answers, in its own words or the route's.
+#[test]
+fn a_limit_words_its_own_refusal_before_the_route() {
+    let gateway = Gateway::start(
+        r#"
+        [[route]]
+        name = "api"
+        path = "/"
+        upstream = "echo:"
+        limits = ["captcha", "plain", "unworded", "keyed", "shadow"]
+        refuse = { status = 503, body = "route", content_type = "text/x-route" }
+
+        [limit.captcha]
+        rate = "1/h"
+        key = "all"
+        when = { path = "/captcha" }
+        refuse = { status = 401, body = "{route}/{limit}: {retry_after}", content_type = "text/x-captcha" }
+
+        [limit.plain]
+        rate = "1/min"
+        key = "all"
+        refuse = { status = 403 }
+        when = { path = ["/plain", "/captcha"] }
+
+        [limit.unworded]
+        rate = "1/min"
+        key = "all"
+        when = { path = "/unworded" }
+
+        [limit.keyed]
+        rate = "1/min"
+        key = "header:x-key"
+        missing = "refuse"
+        when = { path = "/keyed" }
+        refuse = { status = 418, body = "teapot" }
+
+        [limit.shadow]
+        rate = "1/day"
+        mode = "shadow"
+        refuse = { status = 418, body = "teapot" }
+        "#,
+    );
+    let refused = |target: &str, fields: &str| {
+        let answer = gateway.ask(&get(target, fields));
+        (answer.status(), answer.get("content-type").unwrap().to_owned(), answer.text())
+    };
+    let text = |status: u16, kind: &str, text: &str| (status, kind.to_owned(), text.to_owned());
+    assert_eq!(gateway.get("/captcha").status(), 200);
+    assert_eq!(refused("/captcha", ""), text(401, "text/x-captcha", "api/captcha: 3600"));
+    let (status, kind, problem) = refused("/plain", "");
+    assert_eq!((status, kind.as_str()), (403, "application/problem+json"), "not the route's body: {problem}");
+    assert!(problem.contains("\"violated-policies\":[\"plain\"]"), "{problem}");
+    assert_eq!(gateway.get("/unworded").status(), 200);
+    assert_eq!(refused("/unworded", ""), text(503, "text/x-route", "route"));
+    // A missing key is not a spent one.
+    assert_eq!(refused("/keyed", "").0, 403);
+    assert_eq!(gateway.ask(&get("/keyed", "x-key: a\r\n")).status(), 200);
+    assert_eq!(refused("/keyed", "x-key: a\r\n"), text(418, "text/plain; charset=utf-8", "teapot"));
+    let grpc = gateway.ask(&get("/captcha", "content-type: application/grpc\r\n"));
+    assert_eq!((grpc.status(), grpc.get("grpc-status"), grpc.text().as_str()), (200, Some("8"), ""));
+
+    // It is the limit that a reload changes.
+    gateway.reload_with("status = 401", "status = 402");
+    assert_eq!(refused("/captcha", "").0, 402);
+    assert!(gateway.log().contains("limit changed: captcha"), "{}", gateway.log());
+}
+
 #[test]
 fn limits_are_charged_all_or_none() {
     let gateway = Gateway::start(

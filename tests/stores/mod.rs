@@ -206,6 +206,7 @@ pub fn limit(name: &str, rule: Rule, mode: Mode) -> Arc<Limit> {
         after: None,
         max_keys: None,
         afterwards: None,
+        refuse: None,
     })
 }
 

@@ -10,7 +10,8 @@ use crate::config::reader::{Section, closest};
 use crate::config::schema;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{self, fault};
-use crate::route::{Action, Fixed, Refuse, Rewrite};
+use crate::limit::refuse::Refuse;
+use crate::route::{Action, Fixed, Rewrite};
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
@@ -84,9 +85,15 @@ pub fn rewrite(section: &Section) -> Rewrite {
     compiled
 }
 
+/// How limits refuse that do not say so themselves.
 pub fn refuse(section: &Section) -> Refuse {
-    let plain = Refuse { status: StatusCode::TOO_MANY_REQUESTS, body: None, content_type: PROBLEM };
-    let Some(refuse) = section.section("refuse", &schema::REFUSE) else { return plain };
+    let plain = || Refuse { status: StatusCode::TOO_MANY_REQUESTS, body: None, content_type: PROBLEM };
+    own_refuse(section).unwrap_or_else(plain)
+}
+
+/// `refuse` of a route or a limit, if it has one.
+pub fn own_refuse(section: &Section) -> Option<Refuse> {
+    let refuse = section.section("refuse", &schema::REFUSE)?;
     let status = status(400..=599, &refuse);
     let body = refuse.parse("body", template);
     let content_type = content_type(&refuse);
@@ -95,11 +102,11 @@ pub fn refuse(section: &Section) -> Refuse {
         refuse.fault::<()>("content_type", node, "there is no `body` that it could describe", help);
     }
     refuse.finish();
-    Refuse {
-        status: status.unwrap_or(plain.status),
+    Some(Refuse {
+        status: status.unwrap_or(StatusCode::TOO_MANY_REQUESTS),
         content_type: content_type.unwrap_or(if body.is_some() { TEXT } else { PROBLEM }),
         body,
-    }
+    })
 }
 
 /// A body may well be JSON, so only a lower-case word in braces stands for a value.

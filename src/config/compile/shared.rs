@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
+use crate::limit::refuse::Refuse;
 use crate::net::IpSet;
-use crate::route::{HeaderEdit, Refuse, Rewrite, Timeouts};
+use crate::route::{HeaderEdit, Rewrite, Timeouts};
 
 /// The values that routes share with each other.
 #[derive(Default)]

@@ -10,6 +10,7 @@ use crate::http::answer::ratelimit::seconds;
 use crate::http::downstream::reject::Reject;
 use crate::limit::answer::NEVER;
 use crate::limit::limits::Limit;
+use crate::limit::refuse::Refuse;
 use crate::limit::{Outcome, STORE_RETRY_MS, Verdict};
 use crate::route::Route;
 use crate::snapshot::Reason;
@@ -134,14 +135,10 @@ pub fn retry_after(outcome: Outcome) -> Option<i64> {
 }
 
 fn limited(route: &Route, verdict: &Verdict, limit: &Limit, outcome: Outcome) -> Response<Body> {
-    let status = match outcome {
-        Outcome::Closed => StatusCode::SERVICE_UNAVAILABLE,
-        Outcome::MissingKey => StatusCode::FORBIDDEN,
-        Outcome::RepeatedKey => StatusCode::BAD_REQUEST,
-        _ => route.refuse.status,
-    };
+    let refuse = limit.refuse(&route.refuse);
+    let status = limited_status(refuse, outcome);
     let wait = retry_after(outcome);
-    let mut response = match &route.refuse.body {
+    let mut response = match &refuse.body {
         Some(template)
             if matches!(outcome, Outcome::Store(_) | Outcome::Local(_) | Outcome::Blocked | Outcome::NoSeat) =>
         {
@@ -150,7 +147,7 @@ fn limited(route: &Route, verdict: &Verdict, limit: &Limit, outcome: Outcome) ->
                 .replace("{retry_after}", &wait)
                 .replace("{limit}", &limit.name)
                 .replace("{route}", &route.name);
-            fixed(status, text, route.refuse.content_type.clone())
+            fixed(status, text, refuse.content_type.clone())
         }
         _ => fixed(status, problem(status, route, verdict, outcome), PROBLEM),
     };
@@ -158,6 +155,16 @@ fn limited(route: &Route, verdict: &Verdict, limit: &Limit, outcome: Outcome) ->
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(wait));
     }
     response
+}
+
+/// The status of a limit's refusal.
+pub fn limited_status(refuse: &Refuse, outcome: Outcome) -> StatusCode {
+    match outcome {
+        Outcome::Closed => StatusCode::SERVICE_UNAVAILABLE,
+        Outcome::MissingKey => StatusCode::FORBIDDEN,
+        Outcome::RepeatedKey => StatusCode::BAD_REQUEST,
+        _ => refuse.status,
+    }
 }
 
 fn problem(status: StatusCode, route: &Route, verdict: &Verdict, outcome: Outcome) -> String {

@@ -311,6 +311,7 @@ mod tests {
             after: None,
             max_keys: None,
             afterwards: None,
+            refuse: None,
         })
     }
 
