@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use ipnet::IpNet;
+use regex::{Regex, RegexBuilder};
 
 use crate::limit::algo::params::{PERIOD_MOST_MS, Rate};
 use crate::limit::key::{Key, KeyPart};
@@ -14,6 +15,9 @@ use crate::limit::source::{Source, SourceKind};
 use crate::net::{ListenAddr, parse_network};
 use crate::upstream::{Origin, Scheme, Server};
 pub use crate::written::{Fault, fault, header_name, param_name};
+
+/// Bytes of memory that a compiled regular expression may take.
+const REGEX_MAX: usize = 1024 * 1024;
 
 /// The bytes that `%XX` stand for, and the rest as it is; `None` where a `%` has no two digits.
 pub fn percent_decoded(text: &str) -> Option<Vec<u8>> {
@@ -217,6 +221,19 @@ pub const NAME_HELP: &str = "names have 1 to 64 letters, digits, `_`, `.` or `-`
 /// The name of a limit, an upstream or a set.
 pub fn is_name(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b))
+}
+
+/// A regular expression that takes a bounded amount of memory.
+pub fn regex(builder: &mut RegexBuilder) -> Result<Regex, Fault> {
+    match builder.size_limit(REGEX_MAX).dfa_size_limit(REGEX_MAX).build() {
+        Ok(regex) => Ok(regex),
+        Err(regex::Error::CompiledTooBig(_)) => fault("the regular expression is too large", "use smaller repetitions"),
+        Err(error) => {
+            let text = error.to_string();
+            let reason = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
+            fault(format!("not a regular expression: {reason}"), "the syntax is that of the Rust crate regex")
+        }
+    }
 }
 
 pub fn header_value(text: &str) -> Result<HeaderValue, Fault> {

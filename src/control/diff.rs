@@ -216,6 +216,19 @@ mod tests {
     }
 
     #[test]
+    fn a_regular_expression_is_what_is_written() {
+        let config = |pattern: &str| {
+            let limit = format!("[limit.x]\nrate = \"1/s\"\nwhen = {{ path = \"{pattern}\" }}\n");
+            crate::config::from_text("test", &format!("[[route]]\nupstream = \"echo:\"\n{limit}")).unwrap()
+        };
+        let between = |old, new| Diff::between(&config(old), &config(new)).to_string();
+        assert_eq!(between("~ a|b", "~ a|b"), "nothing but comments or layout");
+        for new in ["~i a|b", "~ a|c", "!~ a|b"] {
+            assert_eq!(between("~ a|b", new), "limit changed: x", "{new}");
+        }
+    }
+
+    #[test]
     fn a_long_line_is_cut_and_says_so() {
         let names: Vec<(String, String)> = (10..25).map(|i| (format!("r{i}"), String::new())).collect();
         let diff = Diff { routes: Changes::between(BTreeMap::new(), names.into_iter().collect()), ..Diff::default() };

@@ -4,6 +4,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use regex::Regex;
+
 use super::source::{Ambiguous, Facts, Repeated, Source, SourceKind};
 use crate::net::{IpSet, Set};
 
@@ -42,6 +44,21 @@ pub enum Pattern {
     /// The pieces between the stars, in order: the first starts the value, the last ends it.
     Wildcard(Vec<String>),
     Set(Arc<Set>),
+    Regex(Expression),
+}
+
+/// A regular expression that is found anywhere in a value, unless it says where.
+#[derive(Clone, Debug)]
+pub struct Expression {
+    pub regex: Regex,
+    pub ignore_case: bool,
+}
+
+/// As written.
+impl PartialEq for Expression {
+    fn eq(&self, other: &Expression) -> bool {
+        (self.regex.as_str(), self.ignore_case) == (other.regex.as_str(), other.ignore_case)
+    }
 }
 
 impl When {
@@ -114,6 +131,8 @@ impl Pattern {
             Pattern::Integer(from, to) => integer(value).is_some_and(|int| (*from..=*to).contains(&int)),
             Pattern::Wildcard(pieces) => wildcard(pieces, value),
             Pattern::Set(set) => str::from_utf8(value).is_ok_and(|text| set.strings.contains(text)),
+            // Bytes that are no text stand for some character, so they hide nothing beside them.
+            Pattern::Regex(Expression { regex, .. }) => regex.is_match(&String::from_utf8_lossy(value)),
         }
     }
 }

@@ -147,6 +147,25 @@ fn conditions_say_which_requests_are_limited() {
             vec![("/?n=2", ""), ("/?n=x", "")],
         ),
         ("query = { n = 5 }", vec![("/?n=005", "")], vec![("/?n=6", "")]),
+        (
+            "header = { user-agent = \"~i bot|crawl\" }",
+            vec![("/", "user-agent: GoogleBOT/2\r\n"), ("/", "user-agent: x CraWLer\r\n")],
+            vec![("/", "user-agent: Mozilla\r\n"), ("/", "")],
+        ),
+        (
+            "header = { user-agent = \"!~i bot\" }",
+            vec![("/", "user-agent: Mozilla\r\n"), ("/", "")],
+            vec![("/", "user-agent: a RoBot\r\n")],
+        ),
+        ("path = '~ ^/v\\d+/'", vec![("/v1/x", ""), ("/a/../v22/", "")], vec![("/V1/x", ""), ("/x/v1/", "")]),
+        ("host = [\"~ ^127[.]\", \"~ x\"], method = \"~i ^g.T$\"", vec![("/", "")], vec![]),
+        // Bytes that end no line for the app hide nothing from the limit.
+        ("query = { q = \"~ ^a.*z$\" }", vec![("/?q=a%0Az", ""), ("/?q=a%FF%0D%00z", "")], vec![("/?q=A%0Az", "")]),
+        (
+            "cookie = { sid = \"~ ^[0-9a-f]{8}$\" }",
+            vec![("/", "cookie: sid=0123abcd\r\n")],
+            vec![("/", "cookie: sid=0123ABCD\r\n"), ("/", "cookie: sid=0123abcd0\r\n"), ("/", "")],
+        ),
         ("query = { w = \"set:words\" }", vec![("/?w=a+b", "")], vec![("/?w=c", ""), ("/", "")]),
         ("query = { w = \"!set:words\" }", vec![("/?w=c", ""), ("/", "")], vec![("/?w=a%20b", "")]),
         (

@@ -146,6 +146,8 @@ fn header_fields_that_the_log_holds_are_seen() {
     for (limit, requests, parts, cost) in [
         ("key = \"header:user-agent\"", 5, json!({ "header:user-agent": 1 }), 0),
         ("when = { header = { user-agent = \"curl/*\" } }", 3, json!({}), 0),
+        ("when = { header = { user-agent = \"~i ^CURL/[0-9]\" } }", 3, json!({}), 0),
+        ("when = { header = { user-agent = \"~ ^CURL\" } }", 0, json!({}), 0),
         ("when = { header = { referer = \"a\" } }", 0, json!({}), 0),
         ("cost = \"header:user-agent\"", 5, json!({}), 1),
     ] {

@@ -11,8 +11,6 @@ use crate::config::reader::Section;
 use crate::config::values::{self, Fault, fault, is_host};
 use crate::route::{HostPattern, Matcher, PathPattern, Segment};
 
-/// Bytes of memory a compiled `~ regex` may take.
-const REGEX_MAX: usize = 1024 * 1024;
 const PATH_HELP: &str = "write \"/prefix/\", \"= /exact\", \"/users/{id}\" or \"~ ^/regex$\"";
 
 pub fn matcher(section: &Section) -> Option<Matcher> {
@@ -77,18 +75,7 @@ fn host(text: &str) -> Result<HostPattern, Fault> {
 
 fn path(text: &str) -> Result<PathPattern, Fault> {
     if let Some(pattern) = text.strip_prefix('~') {
-        let regex = RegexBuilder::new(pattern.trim_start()).size_limit(REGEX_MAX).dfa_size_limit(REGEX_MAX).build();
-        return match regex {
-            Ok(regex) => Ok(PathPattern::Regex(regex)),
-            Err(regex::Error::CompiledTooBig(_)) => {
-                fault("the regular expression is too large", "use smaller repetitions")
-            }
-            Err(error) => {
-                let text = error.to_string();
-                let reason = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
-                fault(format!("not a regular expression: {reason}"), "the syntax is that of the Rust crate regex")
-            }
-        };
+        return values::regex(&mut RegexBuilder::new(pattern.trim_start())).map(PathPattern::Regex);
     }
     if let Some(path) = text.strip_prefix('=') {
         let path = path.trim_start();

@@ -7,15 +7,18 @@
 //! 5             an integer equal to this one    "a*", "*.b", "a*b"   `*` is any run of characters
 //! "1-9"         an integer from 1 to 9          "set:X"   an item of [set.X]
 //! "<5" "<=5" ">5" ">=5"  an integer             "= text"  this text, whatever it looks like
+//! "~ regex"     a text in which this is found   "~i regex" the same, whatever the case
 //! "!PATTERN"    anything else; in a list all patterns have `!` or none has
 //! ```
 //!
+//! Texts, wildcards and sets tell upper case from lower; that of hosts and methods is always the same.
 //! A condition on a value that the request does not have is false, with `!` true.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
+use regex::RegexBuilder;
 
 use super::context::LimitContext;
 use crate::config::reader::Section;
@@ -24,14 +27,15 @@ use crate::config::schema;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{self, Fault, fault};
 use crate::limit::source::Source;
-use crate::limit::when::{Condition, Pattern, Test, When, integer};
+use crate::limit::when::{Condition, Expression, Pattern, Test, When, integer};
 use crate::net::{IpSet, Set};
 
-const HELP: &str = "write \"text\", \"a*\", \"*\", \"1-9\", \"<5\", \">=5\", \"set:NAME\", \"!\" before any of these, \
-                    or \"= text\" for a text that looks like one of them";
+const HELP: &str = "write \"text\", \"a*\", \"*\", \"1-9\", \"<5\", \">=5\", \"set:NAME\", \"~ regex\", \"~i regex\", \
+                    \"!\" before any of these, or \"= text\" for a text that looks like one of them";
 
 /// The condition on the address of the client.
 const CLIENT: &str = "client";
+const CLIENT_HELP: &str = "write \"192.0.2.7\", \"10.0.0.0/8\", \"10.0.24.*\", \"10.0.0.1-10.0.0.9\" or \"set:NAME\"";
 
 pub fn when(section: &Section, context: &LimitContext) -> Option<When> {
     if section.node("when").is_none() {
@@ -83,6 +87,7 @@ enum Written<'t> {
     Integer(i64, i64),
     Wildcard(&'t str),
     Set(&'t str),
+    Regex(Expression),
 }
 
 fn text(when: &Section, context: &LimitContext, key: &str, node: &Node, source: Source) -> Option<Condition> {
@@ -96,6 +101,7 @@ fn text(when: &Section, context: &LimitContext, key: &str, node: &Node, source: 
             Written::Wildcard(text) if text.bytes().all(|byte| byte == b'*') => Pattern::NotEmpty,
             Written::Wildcard(text) => Pattern::Wildcard(text.split('*').map(str::to_owned).collect()),
             Written::Set(name) => Pattern::Set(context.sets.find(when.sources, node.place, name)?.set),
+            Written::Regex(expression) => Pattern::Regex(expression),
         })
     };
     let (negated, patterns) = patterns(when, key, node, read)?;
@@ -116,6 +122,9 @@ fn client(when: &Section, context: &LimitContext, node: &Node) -> Option<Conditi
             }
             Written::Text(text) | Written::Wildcard(text) => text,
             Written::Integer(..) => "",
+            Written::Regex(_) => {
+                return when.fault(CLIENT, node, "addresses are compared with networks, not with texts", CLIENT_HELP);
+            }
         };
         match client_nets(text) {
             Ok(nets) => Some(WhenItem::Nets(nets)),
@@ -192,6 +201,9 @@ fn written(text: &str) -> Result<(bool, Written<'_>), Fault> {
     if let Some(name) = text.strip_prefix("set:") {
         return Ok((false, Written::Set(name)));
     }
+    if let Some(rest) = text.strip_prefix('~') {
+        return expression(text, rest).map(|expression| (false, Written::Regex(expression)));
+    }
     if let Some(rest) = text.strip_prefix(['<', '>']) {
         let (or_equal, number) = match rest.strip_prefix('=') {
             Some(number) => (true, number),
@@ -223,6 +235,22 @@ fn written(text: &str) -> Result<(bool, Written<'_>), Fault> {
     }
 }
 
+/// What stands after `~` in `text`.
+fn expression(text: &str, rest: &str) -> Result<Expression, Fault> {
+    let (ignore_case, pattern) = match (rest.strip_prefix("i "), rest.strip_prefix(' ')) {
+        (Some(pattern), _) => (true, pattern),
+        (None, Some(pattern)) => (false, pattern),
+        (None, None) => {
+            let help = format!("write \"~ regex\", \"~i regex\" to ignore case, or \"= {text}\" for the text");
+            return fault(format!("`{text}` is neither a regular expression nor a text"), help);
+        }
+    };
+    // Values may hold line ends, which are no end to look no further at.
+    let mut builder = RegexBuilder::new(pattern);
+    let regex = values::regex(builder.case_insensitive(ignore_case).dot_matches_new_line(true))?;
+    Ok(Expression { regex, ignore_case })
+}
+
 /// `A-B` of two integers.
 fn range(text: &str) -> Option<(i64, i64)> {
     text.match_indices('-')
@@ -237,7 +265,11 @@ fn bound(text: &str) -> Option<i64> {
 
 /// Refuses texts that the source never says, as its canonical form is another.
 fn possible(source: &Source, written: &Written) -> Result<(), Fault> {
-    let (Written::Text(text) | Written::Wildcard(text)) = written else { return Ok(()) };
+    let text = match written {
+        Written::Text(text) | Written::Wildcard(text) => text,
+        Written::Regex(expression) => return possible_regex(source, expression),
+        Written::Integer(..) | Written::Set(_) => return Ok(()),
+    };
     match source {
         Source::Method if text.bytes().any(|byte| byte.is_ascii_lowercase()) => fault(
             format!("methods are in upper case, so `{text}` matches nothing"),
@@ -254,12 +286,27 @@ fn possible(source: &Source, written: &Written) -> Result<(), Fault> {
     }
 }
 
+/// Where letters have one case, a regular expression with one of the other is a mistake.
+fn possible_regex(source: &Source, Expression { regex, ignore_case }: &Expression) -> Result<(), Fault> {
+    let pattern = regex.as_str();
+    let has = |wrong: fn(&u8) -> bool| {
+        // Behind a backslash stands a class, such as `\S`.
+        let escaped = |at: usize| at > 0 && pattern.as_bytes()[at - 1] == b'\\';
+        !ignore_case && pattern.bytes().enumerate().any(|(at, byte)| wrong(&byte) && !escaped(at))
+    };
+    let what = match source {
+        Source::Method if has(u8::is_ascii_lowercase) => "methods are in upper case",
+        Source::Host if has(u8::is_ascii_uppercase) => "hosts are compared in lower case",
+        _ => return Ok(()),
+    };
+    fault(format!("{what}, so some of `{pattern}` matches nothing"), format!("write \"~i {pattern}\""))
+}
+
 /// `ADDRESS`, `ADDRESS/PREFIX`, `ADDRESS-ADDRESS`, `10.0.24.*`.
 fn client_nets(text: &str) -> Result<Vec<IpNet>, Fault> {
-    const HELP: &str = "write \"192.0.2.7\", \"10.0.0.0/8\", \"10.0.24.*\", \"10.0.0.1-10.0.0.9\" or \"set:NAME\"";
     if let Some((from, to)) = text.split_once('-') {
         let (Ok(from), Ok(to)) = (from.trim().parse::<IpAddr>(), to.trim().parse::<IpAddr>()) else {
-            return fault(format!("`{text}` is not a range of addresses"), HELP);
+            return fault(format!("`{text}` is not a range of addresses"), CLIENT_HELP);
         };
         return match (from.to_canonical(), to.to_canonical()) {
             (IpAddr::V4(from), IpAddr::V4(to)) if from <= to => {
@@ -271,7 +318,7 @@ fn client_nets(text: &str) -> Result<Vec<IpNet>, Fault> {
             (IpAddr::V4(_), IpAddr::V4(_)) | (IpAddr::V6(_), IpAddr::V6(_)) => {
                 fault(format!("the range `{text}` ends before it starts"), format!("write \"{to}-{from}\""))
             }
-            _ => fault(format!("`{text}` mixes IPv4 and IPv6"), HELP),
+            _ => fault(format!("`{text}` mixes IPv4 and IPv6"), CLIENT_HELP),
         };
     }
     if text.contains('*') {
@@ -283,11 +330,11 @@ fn client_nets(text: &str) -> Result<Vec<IpNet>, Fault> {
                 let zeros = vec!["0"; stars].join(".");
                 values::network(&format!("{fixed}.{zeros}/{}", 8 * octets.len())).map(|net| vec![net])
             }
-            _ => fault(format!("`{text}` is not an IPv4 network"), HELP),
+            _ => fault(format!("`{text}` is not an IPv4 network"), CLIENT_HELP),
         };
     }
     match text.parse::<IpAddr>().is_err() && text.parse::<IpNet>().is_err() {
-        true => fault(format!("`{text}` is not an address, network or range"), HELP),
+        true => fault(format!("`{text}` is not an address, network or range"), CLIENT_HELP),
         false => values::network(text).map(|net| vec![net]),
     }
 }
@@ -333,6 +380,20 @@ mod tests {
             ("= ", (false, Text(""))),
         ] {
             assert_eq!(written(text), Ok(pattern), "{text}");
+        }
+        let regex = |text: &str| match written(text) {
+            Ok((negated, Written::Regex(Expression { regex, ignore_case }))) => {
+                (negated, ignore_case, regex.as_str().to_owned())
+            }
+            other => panic!("{text}: {other:?}"),
+        };
+        assert_eq!(regex("~ ^a$"), (false, false, "^a$".to_owned()));
+        assert_eq!(regex("~i  a"), (false, true, " a".to_owned()));
+        assert_eq!(regex("!~i a|b"), (true, true, "a|b".to_owned()));
+        assert_eq!(written("= ~i a"), Ok((false, Text("~i a"))));
+        assert_eq!(written("a~i b"), Ok((false, Text("a~i b"))));
+        for text in ["~", "~a", "~i", "~* a", "~I a", "~ (", "~ a{9999}{9999}", "~ (?=a)", "~ (a)\\1"] {
+            assert!(written(text).is_err(), "{text}");
         }
         for text in ["<x", ">", "<1.5", "9-1", "!!x", ">9223372036854775807", "<99999999999999999999", "!<x"] {
             assert!(written(text).is_err(), "{text}");
