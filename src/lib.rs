@@ -19,6 +19,7 @@ mod replay;
 pub mod route;
 mod sampled;
 mod snapshot;
+mod tls;
 pub mod upstream;
 mod worker;
 mod written;

@@ -125,7 +125,7 @@ fn the_reference_config_states_the_defaults() {
     let full = config::load(Path::new("conf/full.toml")).unwrap();
     let none = good(ROUTE);
     assert_eq!(format!("{:?}", full.server), format!("{:?}", none.server));
-    assert_eq!(full.listeners, none.listeners);
+    assert_eq!(full.listeners[..1], none.listeners);
     assert_eq!(full.admin.listen, none.admin.listen);
     assert_eq!(full.store, none.store);
     assert_eq!(full.ratelimit_headers, none.ratelimit_headers);
@@ -139,13 +139,14 @@ fn the_reference_config_states_the_defaults() {
 fn defaults() {
     let config = good(ROUTE);
     let server = &config.server;
-    assert_eq!(config.listeners[0].to_string(), "127.0.0.1:8080");
+    assert_eq!(config.listeners[0].address.to_string(), "127.0.0.1:8080");
     assert_eq!(config.admin.listen.to_string(), "127.0.0.1:9900");
     assert_eq!(config.admin.token, None);
     assert!(server.workers >= 1);
     assert_eq!(server.strictness, Strictness::Strict);
     assert_eq!((server.max_connections, server.max_connections_per_ip), (8_192, usize::MAX));
     assert_eq!((server.max_headers, server.max_header_bytes), (100, 32 * 1024));
+    assert_eq!(server.handshake_timeout, Duration::from_secs(5));
     assert_eq!(server.header_timeout, Duration::from_secs(10));
     assert_eq!(server.keepalive_timeout, Duration::from_secs(75));
     assert_eq!((server.shutdown_delay, server.shutdown_timeout), (Duration::ZERO, Duration::from_secs(30)));
@@ -399,7 +400,7 @@ fn arguments_make_a_config() {
     assert_eq!(names, ["per-ip", "per-header-x-api-key-path", "per-ip-2"]);
     assert!(matches!(&*config.limits[0].rule, Rule::TokenBucket(bucket) if bucket.burst == 20));
     let text = config::proxy_text("http://a", "unix:/tmp/a \"b\\${HOME}", &[]).unwrap();
-    assert_eq!(good(&text).listeners[0].to_string(), "unix:/tmp/a \"b\\${HOME}");
+    assert_eq!(good(&text).listeners[0].address.to_string(), "unix:/tmp/a \"b\\${HOME}");
 
     let limits = ["10/s bust 20 by ipx".to_owned()];
     let json = config::proxy_text("ftp://x", "8080", &limits).unwrap_err().json();

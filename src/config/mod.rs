@@ -26,6 +26,7 @@ use crate::limit::store::settings::StoreSettings;
 use crate::net::{IpSet, ListenAddr};
 use crate::route::table::RouteTable;
 use crate::route::{Dialect, Route};
+use crate::tls::ServerTls;
 use crate::upstream::Upstream;
 use source::SourceTexts;
 
@@ -72,7 +73,7 @@ pub fn known_and_used_keys(path: &Path) -> (Keys, Keys) {
 #[derive(Debug)]
 pub struct Config {
     pub server: ServerSettings,
-    pub listeners: Vec<ListenAddr>,
+    pub listeners: Vec<Arc<ListenerSettings>>,
     pub admin: Admin,
     pub store: StoreSettings,
     pub ratelimit_headers: Vec<Dialect>,
@@ -91,6 +92,30 @@ pub struct Config {
     pub warnings: Option<Report>,
 }
 
+/// Where clients connect, and how they are spoken to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ListenerSettings {
+    pub address: ListenAddr,
+    pub tls: Option<ServerTls>,
+}
+
+impl Config {
+    /// The listener at `address`, as it was written.
+    pub fn listener(&self, address: &ListenAddr) -> Option<&Arc<ListenerSettings>> {
+        self.listeners.iter().find(|listener| listener.address == *address)
+    }
+
+    /// Takes over what listeners of `earlier` that have not changed keep for their clients.
+    pub fn keep_sessions(&mut self, earlier: &Config) {
+        for listener in &mut self.listeners {
+            let before = earlier.listener(&listener.address).and_then(|before| before.tls.as_ref());
+            if let (Some(before), Some(tls)) = (before, &mut Arc::make_mut(listener).tls) {
+                tls.keep(before);
+            }
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerSettings {
     /// Resolved: at least 1.
@@ -102,6 +127,8 @@ pub struct ServerSettings {
     pub max_header_bytes: usize,
     /// Requests that a worker holds back at once until their turn at a limit.
     pub max_delayed: usize,
+    /// Accept to end of the TLS handshake.
+    pub handshake_timeout: Duration,
     /// First byte to end of the request head.
     pub header_timeout: Duration,
     pub keepalive_timeout: Duration,

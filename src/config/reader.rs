@@ -90,6 +90,16 @@ impl<'a> Section<'a> {
         self.parse(key, |text| Ok(text.to_owned()))
     }
 
+    /// The text of the file that is named there, which is watched from now on.
+    pub fn file(&self, key: &'static str) -> Option<String> {
+        let path = self.string(key)?;
+        let node = self.node(key)?;
+        match self.sources.read(&self.sources.resolve(node.place.file, &path)) {
+            Ok(text) => Some(text),
+            Err(error) => self.fault(key, node, &format!("it cannot be read: {error}"), error.help()),
+        }
+    }
+
     pub fn bool(&self, key: &'static str) -> Option<bool> {
         match self.node(key)? {
             Node { value: Value::Bool(value), .. } => Some(*value),

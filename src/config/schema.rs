@@ -33,11 +33,14 @@ macro_rules! sections {
 }
 
 sections! {
-    ROOT = "root": "include" "server" "admin" "store" "headers" "jwt" "upstream" "set" "limit" "route";
+    ROOT = "root": "include" "server" "admin" "store" "headers" "jwt" "upstream" "set" "limit" "route" "listener";
     SERVER = "server": "listen" "workers" "trusted_proxies" "forwarded_headers" "strictness" "access_log"
         "max_connections" "max_connections_per_ip" "max_headers" "max_header_bytes" "max_body"
-        "header_timeout" "keepalive_timeout" "body_timeout" "min_body_rate" "connect_timeout"
+        "handshake_timeout" "header_timeout" "keepalive_timeout" "body_timeout" "min_body_rate" "connect_timeout"
         "response_timeout" "stream_timeout" "half_close_timeout" "shutdown_delay" "shutdown_timeout" "max_delayed";
+    LISTENER = "listener": "address" "tls";
+    LISTENER_TLS = "listener.tls": "certificates" "client_ca" "client_auth" "min_version";
+    CERTIFICATE = "listener.tls.certificates": "cert" "key";
     ADMIN = "admin": "listen" "token" "metrics_need_token";
     STORE = "store": "url" "prefix" "deadline" "on_error" "max_keys" "ca"
         "client_cert" "client_key";

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::config::Config;
+use crate::config::{Config, ListenerSettings};
 use crate::limit::limits::Limit;
 use crate::route::{Action, Route};
 use crate::upstream::Upstream;
@@ -112,9 +112,8 @@ impl Changes {
     }
 }
 
-/// All that there is to say of a listener is its address.
-fn listeners(config: &Config) -> BTreeMap<String, ()> {
-    config.listeners.iter().map(|addr| (addr.to_string(), ())).collect()
+fn listeners(config: &Config) -> BTreeMap<String, &ListenerSettings> {
+    config.listeners.iter().map(|listener| (listener.address.to_string(), &**listener)).collect()
 }
 
 fn routes(config: &Config) -> BTreeMap<String, impl PartialEq> {

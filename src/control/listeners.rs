@@ -30,8 +30,8 @@ const HANDOVER_STEP: Duration = Duration::from_millis(5);
 /// Binds every address of a config at the start.
 pub fn bind_all(config: &Config) -> Result<Prepared, BindError> {
     let mut listeners = Vec::with_capacity(config.listeners.len());
-    for addr in &config.listeners {
-        listeners.push(Listener::bind(addr)?);
+    for listener in &config.listeners {
+        listeners.push(Listener::bind(&listener.address)?);
     }
     let admin = Listener::bind(&config.admin.listen)?;
     Ok(Prepared { listeners, admin: Some(admin) })
@@ -83,8 +83,9 @@ impl Listeners {
         prepared: &mut Prepared,
         displaced: &mut Vec<ListenAddr>,
     ) -> Result<(), BindError> {
-        for addr in config.listeners.iter().filter(|addr| !self.open.contains(addr)) {
-            let outgoing = |open: &&ListenAddr| !config.listeners.contains(open) && overlap(open, addr);
+        let addresses = config.listeners.iter().map(|listener| &listener.address);
+        for addr in addresses.filter(|addr| !self.open.contains(addr)) {
+            let outgoing = |open: &&ListenAddr| config.listener(open).is_none() && overlap(open, addr);
             let rival = self.open.iter().find(outgoing).cloned();
             let listener = match (Listener::bind(addr), rival) {
                 // `127.0.0.1:80` and `0.0.0.0:80` exclude each other: the old one has to go first.
@@ -145,7 +146,7 @@ impl Listeners {
                 Err(error) => tracing::error!("{}", BindError { addr, error }),
             }
         }
-        let (kept, closed) = std::mem::take(&mut self.open).into_iter().partition(|a| config.listeners.contains(a));
+        let (kept, closed) = std::mem::take(&mut self.open).into_iter().partition(|a| config.listener(a).is_some());
         self.open = kept;
         closed.iter().for_each(|addr| self.close(addr));
         if let Some(listener) = prepared.admin {

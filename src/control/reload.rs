@@ -118,6 +118,7 @@ impl Reloader {
         if config.store != old.config.store {
             self.overrides.prime(&config, &store.store()).await;
         }
+        config.keep_sessions(&old.config);
         let generation = old.generation + 1;
         let snapshot = Arc::new(Snapshot::new(generation, config, &mut self.book));
         self.link.divide(&snapshot.config, Some(&old.config));

@@ -87,4 +87,31 @@ labels! {
     /// What a client connection speaks; the `protocol` label of `connections`.
     Protocol:
     Http11 = "http/1.1",
+    /// In the TLS handshake, where it is agreed on.
+    Handshake = "handshake",
+}
+
+labels! {
+    /// How a TLS handshake ended; the `result` label of `tls_handshakes_total`.
+    HandshakeResult:
+    Full = "full",
+    /// An earlier session went on: no certificate was shown by either side.
+    Resumed = "resumed",
+    Timeout = "timeout",
+    /// The client left before the end.
+    Aborted = "aborted",
+    /// The first bytes were no TLS: plain HTTP, most often.
+    NotTls = "not_tls",
+    /// No version, cipher or protocol that both sides know.
+    Incompatible = "incompatible",
+    /// The client showed no certificate where one is required,
+    NoClientCertificate = "no_client_certificate",
+    /// or one that is not valid here.
+    BadClientCertificate = "bad_client_certificate",
+    /// The client broke off, most often because it does not trust the certificate.
+    Alert = "alert",
+    /// What the client sent is against the protocol.
+    Invalid = "invalid",
+    /// The gateway drains.
+    Draining = "draining",
 }

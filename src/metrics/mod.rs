@@ -15,7 +15,7 @@ pub use counter::Counter;
 use counter::Counters;
 pub use counts::{Code, LimitCounts, RouteCounts};
 pub use gateways::{Claim, Gateways};
-pub use labels::{Cutoff, Decision, Protocol, Reason, Rejection, RetryReason, UpstreamOutcome};
+pub use labels::{Cutoff, Decision, HandshakeResult, Protocol, Reason, Rejection, RetryReason, UpstreamOutcome};
 pub use record::{LimitRecord, RouteRecord};
 use routes::{Routes, Scrape};
 pub use shards::Shard;
@@ -43,6 +43,7 @@ pub struct Metrics {
     upstream_requests: Counters,
     upstream_retries: Counters,
     connections: IntGaugeVec,
+    tls_handshakes: IntCounterVec,
     config_info: IntGaugeVec,
     config_reloads: IntCounterVec,
     store_errors: IntCounterVec,
@@ -108,6 +109,12 @@ impl Metrics {
                 )?,
             )?,
             connections: gauges(&r, "connections", "Open client connections.", &["listener", "protocol"])?,
+            tls_handshakes: counters(
+                &r,
+                "tls_handshakes_total",
+                "TLS handshakes by how they ended.",
+                &["listener", "result"],
+            )?,
             config_info: gauges(&r, "config_info", "The config in force.", &["hash", "generation"])?,
             config_reloads: counters(
                 &r,
@@ -246,6 +253,10 @@ impl Metrics {
 
     pub fn connections(&self, listener: &str, protocol: Protocol) -> IntGauge {
         self.connections.with_label_values(&[listener, protocol.label()])
+    }
+
+    pub fn tls_handshakes(&self, listener: &str, result: HandshakeResult) -> IntCounter {
+        self.tls_handshakes.with_label_values(&[listener, result.label()])
     }
 
     pub fn store_denial_cache_hits(&self) -> Counter {

@@ -3,50 +3,128 @@
 
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::listener::{Accepted, Listener};
+use super::stream::Stream;
+use super::tls::{self, Failed};
 use super::{Worker, connection};
+use crate::config::ListenerSettings;
+use crate::http::connections::Ticket;
 use crate::http::context::Client;
 use crate::http::downstream::gate::LastHost;
 use crate::http::downstream::hop::Hop;
+use crate::metrics::{HandshakeResult, Protocol};
+use crate::tls::Alpn;
 
 /// Pause after an accept failed for want of file descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(50);
+/// The ports that the client of a Unix socket is said to have asked: those that the schemes imply.
+const HTTP_PORT: u16 = 80;
+const HTTPS_PORT: u16 = 443;
+/// On a connection without TLS.
+const PLAIN: (Alpn, bool) = (Alpn::Http11, false);
 
-/// Accepts until the task is aborted. Its address labels the connections in the metrics.
+/// A listener as it labels its connections in the metrics.
+struct Door {
+    name: Rc<str>,
+    /// As the config in force says, or, for the moment until it is closed, said.
+    settings: Arc<ListenerSettings>,
+}
+
+/// A connection that has its place among the others.
+struct Entered {
+    ticket: Ticket,
+    peer: std::net::IpAddr,
+    port: Option<u16>,
+}
+
+/// Accepts until the task is aborted.
 pub async fn accept(worker: Rc<Worker>, listener: Listener) {
-    let name: Rc<str> = listener.addr().to_string().into();
+    let addr = listener.addr().clone();
+    let name: Rc<str> = addr.to_string().into();
+    let Some(settings) = worker.listener(&addr) else { return };
     let acceptor = match listener.accept() {
         Ok(acceptor) => acceptor,
         Err(error) => return tracing::error!(listener = &*name, %error, "a worker cannot accept connections"),
     };
+    let mut door = Rc::new(Door { name, settings });
     loop {
         match acceptor.next().await {
-            Ok(accepted) => admit(&worker, accepted, &name),
-            Err(error) => pause(&name, &error).await,
+            Ok(accepted) => {
+                follow(&mut door, worker.listener(&addr));
+                admit(&worker, accepted, &door);
+            }
+            Err(error) => pause(&door.name, &error).await,
         }
     }
 }
 
+/// Changed settings count from the next connection on.
+fn follow(door: &mut Rc<Door>, now: Option<Arc<ListenerSettings>>) {
+    if let Some(settings) = now.filter(|now| !Arc::ptr_eq(now, &door.settings)) {
+        *door = Rc::new(Door { name: door.name.clone(), settings });
+    }
+}
+
 /// Spawns the connection, or drops it when a cap is reached.
-fn admit(worker: &Rc<Worker>, Accepted { stream, peer, port }: Accepted, name: &Rc<str>) {
+fn admit(worker: &Rc<Worker>, Accepted { stream, peer, port }: Accepted, door: &Rc<Door>) {
     let Some(ticket) = worker.enter(peer) else { return };
-    let open = worker.open(name);
+    let entered = Entered { ticket, peer, port };
+    let (worker, door) = (worker.clone(), door.clone());
+    match &door.settings.tls {
+        None => drop(tokio::task::spawn_local(async move { serve(stream, entered, &worker, &door.name, PLAIN).await })),
+        Some(_) => drop(tokio::task::spawn_local(async move { secure(stream, entered, &worker, &door).await })),
+    }
+}
+
+/// A connection over TLS.
+async fn secure(stream: Stream, entered: Entered, worker: &Rc<Worker>, door: &Door) {
+    let Some(tls) = &door.settings.tls else { return };
+    let open = worker.open(&door.name, Protocol::Handshake);
+    let handshake = Box::pin(tls::handshake(stream, tls, entered.ticket.deadline(), worker));
+    let result = handshake.await;
+    drop(open);
+    let counter = |result: HandshakeResult| worker.local.common.metrics.tls_handshakes(&door.name, result);
+    match result {
+        Ok(stream) => {
+            let (_, session) = stream.get_ref();
+            counter(tls::of_success(session)).inc();
+            let protocol = Alpn::agreed(session.alpn_protocol());
+            serve(Stream::Tls(Box::new(stream)), entered, worker, &door.name, (protocol, true)).await;
+        }
+        Err(Failed { result, error }) => {
+            counter(result).inc();
+            let (listener, peer, result) = (&*door.name, entered.peer, result.label());
+            match error {
+                Some(error) => tracing::debug!(listener, %peer, result, %error, "no TLS handshake"),
+                None => tracing::debug!(listener, %peer, result, "no TLS handshake"),
+            }
+        }
+    }
+}
+
+/// A connection from its first byte on: what is spoken on it, and whether over TLS.
+async fn serve(stream: Stream, entered: Entered, worker: &Rc<Worker>, name: &Rc<str>, spoken: (Alpn, bool)) {
+    let Entered { ticket, peer, port } = entered;
+    let (protocol, is_tls) = spoken;
+    let implied = if is_tls { HTTPS_PORT } else { HTTP_PORT };
     let client = Rc::new(Client {
         local: worker.local.clone(),
         ticket,
         listener: name.clone(),
         peer,
-        hop: Hop::new(peer, false, port),
+        hop: Hop::new(peer, is_tls, port.unwrap_or(implied)),
         last_host: LastHost::default(),
         inspector: worker.inspector(),
     });
-    let worker = worker.clone();
-    tokio::task::spawn_local(async move {
-        connection::serve(stream, client, &worker).await;
-        drop(open);
-    });
+    match protocol {
+        Alpn::Http11 => {
+            let _open = worker.open(name, Protocol::Http11);
+            connection::serve(stream, client, worker).await;
+        }
+    }
 }
 
 async fn pause(name: &str, error: &io::Error) {

@@ -39,6 +39,7 @@ pub async fn serve(stream: Stream, client: Rc<Client>, worker: &Worker) {
             None => return,
         }
     }
+    io.close().await;
 }
 
 impl Bounds {

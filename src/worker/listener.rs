@@ -36,16 +36,14 @@ pub struct Accepted {
     pub stream: Stream,
     /// `127.0.0.1` on a Unix socket.
     pub peer: IpAddr,
-    /// The port that the client has asked.
-    pub port: u16,
+    /// The port that the client has asked; `None` on a Unix socket.
+    pub port: Option<u16>,
 }
 
 /// Connections that may wait in the kernel until a worker is free.
 const BACKLOG: i32 = 4096;
 /// The peer address of a Unix socket.
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-/// The port that a client of a Unix socket is said to have asked: the one that HTTP implies.
-const LOCAL_PORT: u16 = 80;
 
 impl Listener {
     /// Binds `addr`. A Unix socket left behind by a dead process is replaced.
@@ -108,11 +106,11 @@ impl Acceptor {
                 let (stream, peer) = socket.accept().await?;
                 // Answers leave at once; a socket that cannot do so still works.
                 let _ = stream.set_nodelay(true);
-                Ok(Accepted { stream: Stream::Tcp(stream), peer: peer.ip().to_canonical(), port: *port })
+                Ok(Accepted { stream: Stream::Tcp(stream), peer: peer.ip().to_canonical(), port: Some(*port) })
             }
             Accepting::Unix(socket) => {
                 let (stream, _) = socket.accept().await?;
-                Ok(Accepted { stream: Stream::Unix(stream), peer: LOCAL, port: LOCAL_PORT })
+                Ok(Accepted { stream: Stream::Unix(stream), peer: LOCAL, port: None })
             }
         }
     }

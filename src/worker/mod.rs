@@ -8,6 +8,7 @@ mod drain;
 mod listener;
 mod stream;
 mod tide;
+mod tls;
 mod unparsed;
 mod watched;
 
@@ -24,11 +25,11 @@ use std::time::Duration;
 
 use prometheus::IntGauge;
 use tokio::runtime::{Builder, LocalOptions};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::config::Strictness;
+use crate::config::{ListenerSettings, Strictness};
 use crate::http::answer::access_log::AccessLog;
 use crate::http::connections::{ConnectionCount, Connections, Ticket};
 use crate::http::context::{Common, Local};
@@ -61,7 +62,9 @@ enum WorkerCommand {
 struct Worker {
     local: Rc<Local>,
     connections: Rc<Connections>,
-    gauges: RefCell<HashMap<String, IntGauge>>,
+    gauges: RefCell<HashMap<(String, &'static str), IntGauge>>,
+    /// A handshake may compute.
+    handshake_turn: Semaphore,
     draining: Cell<bool>,
     tide: Tide,
 }
@@ -167,6 +170,7 @@ impl Worker {
             local: Rc::new(Local::new(common)),
             connections: Connections::new(count_all),
             gauges: RefCell::default(),
+            handshake_turn: Semaphore::new(1),
             draining: Cell::new(false),
             tide: Tide::default(),
         })
@@ -233,10 +237,15 @@ impl Worker {
     }
 
     /// Shows an open connection in the metrics.
-    fn open(&self, listener: &str) -> OpenGauge {
-        let gauge = self.gauge(listener);
+    fn open(&self, listener: &str, protocol: Protocol) -> OpenGauge {
+        let gauge = self.gauge(listener, protocol);
         gauge.inc();
         OpenGauge(gauge)
+    }
+
+    /// What the config in force says of the listener at `addr`.
+    fn listener(&self, addr: &ListenAddr) -> Option<Arc<ListenerSettings>> {
+        self.local.view().snapshot.config.listener(addr).cloned()
     }
 
     /// For a new connection.
@@ -246,14 +255,9 @@ impl Worker {
         (server.strictness == Strictness::Strict).then(|| RefCell::new(Inspector::new(server.max_header_bytes)))
     }
 
-    fn gauge(&self, listener: &str) -> IntGauge {
-        let mut gauges = self.gauges.borrow_mut();
-        if let Some(gauge) = gauges.get(listener) {
-            return gauge.clone();
-        }
-        let gauge = self.local.common.metrics.connections(listener, Protocol::Http11);
-        gauges.insert(listener.to_owned(), gauge.clone());
-        gauge
+    fn gauge(&self, listener: &str, protocol: Protocol) -> IntGauge {
+        let new = || self.local.common.metrics.connections(listener, protocol);
+        self.gauges.borrow_mut().entry((listener.to_owned(), protocol.label())).or_insert_with(new).clone()
     }
 
     /// Counts a connection that a deadline ended, unless it was merely idle.

@@ -6,10 +6,13 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::server::TlsStream;
 
 pub enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+    /// Over one of the others, its handshake done.
+    Tls(Box<TlsStream<Stream>>),
 }
 
 /// Calls the same function of whichever it is.
@@ -18,6 +21,7 @@ macro_rules! either {
         match $stream {
             Stream::Tcp(stream) => Pin::new(stream).$function($($argument),*),
             Stream::Unix(stream) => Pin::new(stream).$function($($argument),*),
+            Stream::Tls(stream) => Pin::new(&mut **stream).$function($($argument),*),
         }
     };
 }
@@ -28,6 +32,11 @@ impl Stream {
         match self {
             Stream::Tcp(stream) => stream.poll_read_ready(cx),
             Stream::Unix(stream) => stream.poll_read_ready(cx),
+            Stream::Tls(stream) => {
+                let (below, session) = stream.get_ref();
+                // What came with the bytes read last is decrypted already, or the client has said farewell.
+                if session.wants_read() { below.poll_readable(cx) } else { Poll::Ready(Ok(())) }
+            }
         }
     }
 }
@@ -55,6 +64,7 @@ impl AsyncWrite for Stream {
         match self {
             Stream::Tcp(stream) => stream.is_write_vectored(),
             Stream::Unix(stream) => stream.is_write_vectored(),
+            Stream::Tls(stream) => stream.is_write_vectored(),
         }
     }
 

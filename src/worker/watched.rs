@@ -1,6 +1,7 @@
 //! A client's stream as the parser sees it: whatever it reads and writes passes here. Made by
 //! `connection`.
 
+use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -43,6 +44,15 @@ impl Watched {
     /// Ready once there is something to read, be it the end or an error.
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         if self.unread.is_empty() { self.stream.poll_readable(cx).map(drop) } else { Poll::Ready(()) }
+    }
+
+    /// Says farewell to the client, as far as the socket takes it at once.
+    pub async fn close(mut self) {
+        poll_fn(|cx| {
+            let _ = Pin::new(&mut self.stream).poll_shutdown(cx);
+            Poll::Ready(())
+        })
+        .await;
     }
 
     /// The first byte of a request starts the deadline of its head.

@@ -1,42 +1,11 @@
 //! Redis over TLS, with certificates made for the test. Used by `outage/tls.rs` and `limits/overrides.rs`.
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use sluicegate::limit::store::redis::tls::Files;
 
 use super::RedisServer;
 use super::topology::Sentinel;
+pub use crate::support::ca::{Ca, Pair};
 use crate::support::ports::Reserved;
-
-/// A certificate authority.
-pub struct Ca(CertifiedIssuer<'static, KeyPair>);
-
-/// A certificate and its key, PEM.
-pub struct Pair {
-    pub cert: String,
-    pub key: String,
-}
-
-impl Ca {
-    pub fn new(name: &str) -> Ca {
-        let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Ca(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
-    }
-
-    pub fn pem(&self) -> String {
-        self.0.as_ref().pem()
-    }
-
-    pub fn issue(&self, names: &[&str], client: &str) -> Pair {
-        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let mut params = CertificateParams::new(names).unwrap();
-        params.distinguished_name.push(DnType::CommonName, client);
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        let key = KeyPair::generate().unwrap();
-        Pair { cert: params.signed_by(&key, &*self.0).unwrap().pem(), key: key.serialize_pem() }
-    }
-}
 
 /// A server that speaks TLS on one port, with a plain one for the test itself.
 pub struct TlsServer {

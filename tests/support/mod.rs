@@ -2,6 +2,7 @@
 //! that see every byte. Used by the test files beside this folder.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod ca;
 pub mod client;
 pub mod faketime;
 pub mod gateway;
@@ -9,6 +10,7 @@ pub mod http;
 pub mod machine;
 pub mod manual;
 pub mod ports;
+pub mod tls;
 pub mod upstream;
 
 use std::time::{Duration, Instant};

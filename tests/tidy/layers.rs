@@ -5,20 +5,21 @@ use std::collections::BTreeSet;
 use super::source::{crate_files, root};
 
 /// The modules of the crate from the ground up, each with those that it may name.
-const LAYERS: [(&str, &[&str]); 16] = [
+const LAYERS: [(&str, &[&str]); 17] = [
     ("labels", &[]),
     ("written", &[]),
     ("net", &[]),
     ("heap", &[]),
     ("upstream", &[]),
+    ("tls", &["labels"]),
     ("sampled", &[]),
     ("metrics", &["labels"]),
-    ("limit", &["labels", "written", "net", "metrics"]),
+    ("limit", &["labels", "written", "net", "tls", "metrics"]),
     ("route", &["net", "limit"]),
-    ("config", &["labels", "written", "net", "upstream", "limit", "route"]),
+    ("config", &["labels", "written", "net", "upstream", "tls", "limit", "route"]),
     ("snapshot", &["metrics", "limit", "route", "config"]),
     ("http", &["labels", "net", "upstream", "sampled", "metrics", "limit", "route", "config", "snapshot"]),
-    ("worker", &["net", "heap", "metrics", "limit", "config", "snapshot", "http"]),
+    ("worker", &["net", "heap", "tls", "metrics", "limit", "config", "snapshot", "http"]),
     ("replay", &["metrics", "limit", "route", "config", "http"]),
     (
         "control",

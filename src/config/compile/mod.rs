@@ -8,6 +8,7 @@ mod dates;
 mod edit;
 mod jwt;
 mod limit;
+mod listener;
 mod matcher;
 mod names;
 mod overrides;
@@ -41,13 +42,14 @@ pub fn compile(sources: &SourceTexts, documents: &[Table]) -> Option<Config> {
     let [server, admin, store, headers, jwt, upstreams, sets, limits] =
         ["server", "admin", "store", "headers", "jwt", "upstream", "set", "limit"].map(merged);
     let no_route = roots.iter().all(|root| root.node("route").is_none());
-    let routes = routes(sources, &roots);
+    let routes = tables(sources, &roots, "route", &schema::ROUTE);
+    let listeners = tables(sources, &roots, "listener", &schema::LISTENER);
     for root in roots {
         root.entry("include");
         root.finish();
     }
 
-    let server = server::server(&server.section(sources, &schema::SERVER));
+    let server = server::server(&server.section(sources, &schema::SERVER), &listeners);
     let admin = server::admin(&admin.section(sources, &schema::ADMIN), &server.listeners);
     let store = server::store(&store.section(sources, &schema::STORE));
     let ratelimit_headers = server::headers(&headers.section(sources, &schema::HEADERS));
@@ -159,34 +161,40 @@ impl Merged {
     }
 }
 
-fn routes<'a>(sources: &'a SourceTexts, roots: &[Section<'a>]) -> Vec<Section<'a>> {
-    let mut routes = Vec::new();
+/// The sections `[[KEY]]`, in the order of the files.
+fn tables<'a>(
+    sources: &'a SourceTexts,
+    roots: &[Section<'a>],
+    key: &'static str,
+    schema: &'static Schema,
+) -> Vec<Section<'a>> {
+    let mut tables = Vec::new();
     for root in roots {
-        let items = match root.node("route") {
+        let items = match root.node(key) {
             Some(Node { value: Value::Array(items), .. }) => items.as_slice(),
             Some(node @ Node { value: Value::Table(_), .. }) => {
                 root.fault::<()>(
-                    "route",
+                    key,
                     node,
                     "it is a single table",
-                    "write [[route]] with two brackets, once for each route",
+                    &format!("write [[{key}]] with two brackets, once for each {key}"),
                 );
                 &[]
             }
             Some(node) => {
-                root.wrong_type::<()>("route", "a list of tables", node);
+                root.wrong_type::<()>(key, "a list of tables", node);
                 &[]
             }
             None => &[],
         };
         for item in items {
             match &item.value {
-                Value::Table(table) => routes.push(Section::new(sources, &schema::ROUTE, "[[route]]", table)),
+                Value::Table(table) => tables.push(Section::new(sources, schema, format!("[[{key}]]"), table)),
                 _ => {
-                    root.wrong_type::<()>("route", "a list of tables", item);
+                    root.wrong_type::<()>(key, "a list of tables", item);
                 }
             }
         }
     }
-    routes
+    tables
 }

@@ -1,12 +1,13 @@
 //! The sections that stand once: [server], [admin], [store], [headers]. Called by `compile`.
 
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::listener;
 use crate::config::reader::{At, Section, choose};
-use crate::config::report::Diagnostic;
 use crate::config::values::{self, Fault, fault};
-use crate::config::{Admin, ForwardedHeader, ServerSettings, Strictness};
+use crate::config::{Admin, ForwardedHeader, ListenerSettings, ServerSettings, Strictness};
 use crate::limit::limits::OnError;
 use crate::limit::store::redis::address::Address;
 use crate::limit::store::redis::tls::{Files, Tls};
@@ -36,7 +37,7 @@ const FORWARDED_HEADERS: &[(&str, ForwardedHeader)] = &[
 
 pub struct Compiled {
     pub settings: ServerSettings,
-    pub listeners: Vec<ListenAddr>,
+    pub listeners: Vec<Arc<ListenerSettings>>,
     pub defaults: Defaults,
 }
 
@@ -46,7 +47,7 @@ pub struct Defaults {
     pub timeouts: Timeouts,
 }
 
-pub fn server(section: &Section) -> Compiled {
+pub fn server(section: &Section, listeners: &[Section]) -> Compiled {
     let seconds = Duration::from_secs;
     let settings = ServerSettings {
         workers: match usize_of(section.integer("workers", 0..=1024)).unwrap_or(0) {
@@ -74,6 +75,7 @@ pub fn server(section: &Section) -> Compiled {
             .and_then(|bytes| usize::try_from(bytes).ok())
             .unwrap_or(32 * 1024),
         max_delayed: usize_of(section.integer("max_delayed", 0..=10_000_000)).unwrap_or(10_000),
+        handshake_timeout: section.duration("handshake_timeout", WAIT).unwrap_or(seconds(5)),
         header_timeout: section.duration("header_timeout", WAIT).unwrap_or(seconds(10)),
         keepalive_timeout: section.duration("keepalive_timeout", WAIT).unwrap_or(seconds(75)),
         half_close_timeout: section.duration("half_close_timeout", PAUSE).unwrap_or(seconds(1)),
@@ -100,7 +102,7 @@ pub fn server(section: &Section) -> Compiled {
         max_body: section.size("max_body", BODY_MAX).unwrap_or(10 * 1024 * 1024),
         timeouts: self::timeouts(section, &timeouts),
     };
-    let listeners = listeners(section);
+    let listeners = listener::listeners(section, listeners);
     section.unknown();
     Compiled { settings, listeners, defaults }
 }
@@ -116,29 +118,6 @@ pub fn timeouts(section: &Section, default: &Timeouts) -> Timeouts {
     }
 }
 
-fn listeners(section: &Section) -> Vec<ListenAddr> {
-    let Some(items) = section.strings("listen", values::listen) else {
-        return values::listen("127.0.0.1:8080").into_iter().collect();
-    };
-    if let Some(node) = section.node("listen").filter(|_| items.is_empty()) {
-        section.fault::<()>("listen", node, "the list is empty", "name one address, like \"127.0.0.1:8080\"");
-    }
-    for (i, item) in items.iter().enumerate() {
-        if let Some(first) = items[..i].iter().find(|first| first.value.excludes(&item.value)) {
-            let message = match first.value == item.value {
-                true => format!("`{}` is listened on twice", item.value),
-                false => format!("`{}` and `{}` exclude each other", first.value, item.value),
-            };
-            section.mistake(
-                Diagnostic::new(item.place, message)
-                    .related(first.place, "first named here")
-                    .help("remove one of the two, or give it another port"),
-            );
-        }
-    }
-    items.into_iter().map(|At { value, .. }| value).collect()
-}
-
 /// As `admin` would, of a section that may be broken elsewhere.
 pub fn admin_address(section: &Section) -> Option<ListenAddr> {
     match section.node("listen") {
@@ -147,13 +126,15 @@ pub fn admin_address(section: &Section) -> Option<ListenAddr> {
     }
 }
 
-pub fn admin(section: &Section, listeners: &[ListenAddr]) -> Option<Admin> {
+pub fn admin(section: &Section, listeners: &[Arc<ListenerSettings>]) -> Option<Admin> {
     let listen = section.parse("listen", |text| {
         let address = values::listen(text)?;
-        if let Some(listener) = listeners.iter().find(|listener| listener.excludes(&address)) {
+        if let Some(listener) =
+            listeners.iter().map(|listener| &listener.address).find(|listener| listener.excludes(&address))
+        {
             let what = match *listener == address {
-                true => format!("`{address}` is a listener of [server] already"),
-                false => format!("`{address}` has the port of the listener `{listener}` of [server]"),
+                true => format!("`{address}` is listened on for clients already"),
+                false => format!("`{address}` has the port of the listener `{listener}`"),
             };
             return fault(what, "give it another port");
         }
@@ -173,7 +154,7 @@ pub fn admin(section: &Section, listeners: &[ListenAddr]) -> Option<Admin> {
         return section.fault("metrics_need_token", node, "no token is set", "set `token`, or leave this out");
     }
     let default = values::listen(ADMIN).ok()?;
-    if section.node("listen").is_none() && listeners.iter().any(|listener| listener.excludes(&default)) {
+    if section.node("listen").is_none() && listeners.iter().any(|listener| listener.address.excludes(&default)) {
         let what = format!("[admin] listens on {ADMIN} unless told otherwise, which a listener of [server] has");
         return section.absent(what, "give it another port: [admin] listen = \"127.0.0.1:9901\"");
     }
@@ -209,7 +190,7 @@ fn store_kind(text: &str) -> Result<StoreKind, Fault> {
 fn store_tls(section: &Section, kind: &StoreKind) -> Tls {
     let secure = matches!(kind, StoreKind::Redis(url) if url.0.starts_with("rediss"));
     let file = |option: &'static str| {
-        let path = section.string(option).filter(|path| !path.is_empty())?;
+        section.string(option).filter(|path| !path.is_empty())?;
         let node = section.node(option)?;
         if !secure {
             return section.fault(
@@ -219,11 +200,7 @@ fn store_tls(section: &Section, kind: &StoreKind) -> Tls {
                 "use a `rediss` URL, or remove this",
             );
         }
-        let path = section.sources.resolve(node.place.file, &path);
-        match section.sources.read(&path) {
-            Ok(text) => Some(text),
-            Err(error) => section.fault(option, node, &format!("it cannot be read: {error}"), error.help()),
-        }
+        section.file(option)
     };
     let files = Files { ca: file("ca"), client_cert: file("client_cert"), client_key: file("client_key") };
     if section.sources.has_mistakes() {

@@ -19,6 +19,8 @@ const REST: Duration = Duration::from_millis(500);
 /// What a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
+    /// The end of the TLS handshake, which is counted by its result.
+    Handshake,
     /// The first byte of a further request.
     Idle,
     /// The rest of a request head.
@@ -53,7 +55,7 @@ impl Phase {
     pub fn timeout(self) -> Option<Cutoff> {
         match self {
             Phase::Head => Some(Cutoff::HeaderTimeout),
-            Phase::Idle | Phase::Requests => None,
+            Phase::Handshake | Phase::Idle | Phase::Requests => None,
         }
     }
 }

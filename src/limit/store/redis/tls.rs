@@ -4,12 +4,13 @@
 use std::sync::{Arc, LazyLock};
 use std::{fmt, io};
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, crypto::ring};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+
+use crate::tls::pem;
 
 /// Equal when the files are.
 #[derive(Clone, Default)]
@@ -90,8 +91,7 @@ fn config(files: &Files) -> Result<ClientConfig, TlsMistake> {
     match (&files.client_cert, &files.client_key) {
         (Some(cert), Some(key)) => {
             let chain = certificates("client_cert", cert)?;
-            let key = PrivateKeyDer::from_pem_slice(key.as_bytes())
-                .map_err(|_| mistake("client_key", "it holds no private key in PEM"))?;
+            let key = pem::private_key(key).map_err(|what| mistake("client_key", what))?;
             builder.with_client_auth_cert(chain, key).map_err(|error| mistake("client_key", error))
         }
         (None, None) => Ok(builder.with_no_client_auth()),
@@ -100,11 +100,8 @@ fn config(files: &Files) -> Result<ClientConfig, TlsMistake> {
     }
 }
 
-fn certificates(option: &'static str, pem: &str) -> Result<Vec<CertificateDer<'static>>, TlsMistake> {
-    match CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<Vec<_>, _>>() {
-        Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-        _ => Err(mistake(option, "it holds no certificate in PEM")),
-    }
+fn certificates(option: &'static str, text: &str) -> Result<Vec<CertificateDer<'static>>, TlsMistake> {
+    pem::certificates(text).map_err(|what| mistake(option, what))
 }
 
 fn mistake(option: &'static str, what: impl ToString) -> TlsMistake {

@@ -1,0 +1,148 @@
+//! The addresses in [server] and `[[listener]]`, and what TLS there is made of. Called by `compile`.
+
+use std::sync::Arc;
+
+use crate::config::reader::{At, Section};
+use crate::config::report::{Diagnostic, Place};
+use crate::config::tree::{Node, Value};
+use crate::config::{ListenerSettings, schema, values};
+use crate::net::ListenAddr;
+use crate::tls::{ClientAuth, MinVersion, PemPair, ServerFiles, ServerTls, ServerTlsMistake};
+
+const ADDRESS_HELP: &str = "add address = \"0.0.0.0:8443\"";
+const PAIR_HELP: &str = "write certificates = [{ cert = \"chain.pem\", key = \"key.pem\" }]";
+const CERT_HELP: &str = "give a file in PEM: the certificate of this server, then those that signed it";
+const KEY_HELP: &str = "give the private key of the certificate beside it, in PEM";
+const CA_HELP: &str = "give a file in PEM: the certificates that sign those of clients";
+
+/// A certificate and its key, with the places where their files are named.
+struct Pair {
+    cert: At<String>,
+    key: At<String>,
+}
+
+/// Every listener: those in [server], then those with a section of their own.
+pub fn listeners(server: &Section, sections: &[Section]) -> Vec<Arc<ListenerSettings>> {
+    let mut listeners = plain(server, sections.is_empty());
+    listeners.extend(sections.iter().filter_map(listener));
+    for (i, item) in listeners.iter().enumerate() {
+        let rival = |first: &&At<ListenerSettings>| excludes(&first.value, &item.value);
+        if let Some(first) = listeners[..i].iter().find(rival) {
+            let (one, other) = (&first.value.address, &item.value.address);
+            let message = match one == other {
+                true => format!("`{other}` is listened on twice"),
+                false => format!("`{one}` and `{other}` exclude each other"),
+            };
+            server.mistake(
+                Diagnostic::new(item.place, message)
+                    .related(first.place, "first named here")
+                    .help("remove one of the two, or give it another port"),
+            );
+        }
+    }
+    listeners.into_iter().map(|At { value, .. }| Arc::new(value)).collect()
+}
+
+/// Port 0 is a new port each time, but listeners are known by what was written.
+fn excludes(first: &ListenerSettings, second: &ListenerSettings) -> bool {
+    first.address.excludes(&second.address) || first.address == second.address && first != second
+}
+
+/// The addresses in [server]; a default unless the config is `alone` in naming some.
+fn plain(section: &Section, is_default: bool) -> Vec<At<ListenerSettings>> {
+    let plain =
+        |At { place, value }: At<ListenAddr>| At { place, value: ListenerSettings { address: value, tls: None } };
+    if section.node("listen").is_none() {
+        let default = values::listen("127.0.0.1:8080").ok().filter(|_| is_default);
+        return default.map(|value| plain(At { place: section.place, value })).into_iter().collect();
+    }
+    let items = section.strings("listen", values::listen).unwrap_or_default();
+    if let Some(node) = section.node("listen").filter(|node| matches!(&node.value, Value::Array(i) if i.is_empty())) {
+        section.fault::<()>("listen", node, "the list is empty", "name one address, like \"127.0.0.1:8080\"");
+    }
+    items.into_iter().map(plain).collect()
+}
+
+fn listener(section: &Section) -> Option<At<ListenerSettings>> {
+    let address = match section.node("address") {
+        Some(_) => section.parse_at("address", values::listen),
+        None => section.absent("a listener has no address", ADDRESS_HELP),
+    };
+    let written = section.node("tls").is_some();
+    let tls = section.section("tls", &schema::LISTENER_TLS).and_then(|tls| self::tls(&tls));
+    section.unknown();
+    let At { place, value: address } = address?;
+    // A listener whose TLS is wrong must not pass for a plain one.
+    if written && tls.is_none() {
+        return None;
+    }
+    Some(At { place, value: ListenerSettings { address, tls } })
+}
+
+fn tls(section: &Section) -> Option<ServerTls> {
+    let pairs = match section.node("certificates") {
+        Some(node) => pairs(section, node),
+        None => section.absent("a listener with `tls` has no certificates", PAIR_HELP),
+    };
+    let client_ca = section.file("client_ca");
+    let words = [("required", ClientAuth::Required), ("optional", ClientAuth::Optional)];
+    let auth = section.choice("client_auth", &words);
+    let words = [("1.2", MinVersion::Tls12), ("1.3", MinVersion::Tls13)];
+    let min_version = section.choice("min_version", &words).unwrap_or(MinVersion::Tls12);
+    section.unknown();
+    if let (None, Some(node)) = (section.node("client_ca"), section.node("client_auth")) {
+        let help = "set `client_ca` to the certificates that sign those of clients, or remove this";
+        return section.fault("client_auth", node, "nothing says who signs the certificates of clients", help);
+    }
+    let client_auth = match &client_ca {
+        None => ClientAuth::None,
+        Some(_) => auth.unwrap_or(ClientAuth::Required),
+    };
+    let pairs = pairs?;
+    // A file that cannot be read has been told of.
+    if section.node("client_ca").is_some() && client_ca.is_none() {
+        return None;
+    }
+    let pem = |pair: &Pair| PemPair { cert: pair.cert.value.clone(), key: pair.key.value.clone() };
+    let files = ServerFiles { certificates: pairs.iter().map(pem).collect(), client_ca, client_auth, min_version };
+    ServerTls::new(files).map_err(|mistake| report(section, &pairs, &mistake)).ok()
+}
+
+fn report(section: &Section, pairs: &[Pair], mistake: &ServerTlsMistake) {
+    let nowhere = section.place;
+    let client_ca = section.node("client_ca").map_or(nowhere, |node| node.place);
+    let of = |at: &usize, place: fn(&Pair) -> Place| pairs.get(*at).map_or(nowhere, place);
+    let (key, place, what, help) = match mistake {
+        ServerTlsMistake::Cert(at, what) => ("cert", of(at, |pair| pair.cert.place), what, CERT_HELP),
+        ServerTlsMistake::Key(at, what) => ("key", of(at, |pair| pair.key.place), what, KEY_HELP),
+        ServerTlsMistake::ClientCa(what) => ("client_ca", client_ca, what, CA_HELP),
+    };
+    section.fault_at::<()>(key, place, what, help);
+}
+
+/// The pairs of files, the first of which answers for names that none has.
+fn pairs(section: &Section, node: &Node) -> Option<Vec<Pair>> {
+    let Value::Array(items) = &node.value else {
+        return section.wrong_type("certificates", "a list of tables", node);
+    };
+    if items.is_empty() {
+        return section.fault("certificates", node, "the list is empty", PAIR_HELP);
+    }
+    // Every item is read, for its mistakes, before one of them fails the list.
+    let pairs: Vec<_> = items.iter().map(|item| pair(section, item)).collect();
+    pairs.into_iter().collect()
+}
+
+fn pair(section: &Section, item: &Node) -> Option<Pair> {
+    let Value::Table(table) = &item.value else {
+        return section.wrong_type("certificates", "a list of tables", item);
+    };
+    let pair = Section::new(section.sources, &schema::CERTIFICATE, "`certificates`", table);
+    let file = |key: &'static str| match pair.node(key) {
+        Some(node) => pair.file(key).map(|value| At { place: node.place, value }),
+        None => pair.absent(format!("a certificate has no `{key}`"), PAIR_HELP),
+    };
+    let (cert, key) = (file("cert"), file("key"));
+    pair.unknown();
+    Some(Pair { cert: cert?, key: key? })
+}

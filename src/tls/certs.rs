@@ -1,0 +1,108 @@
+//! Which certificate answers for a name: exact names first, then a wildcard for one label, then the
+//! first certificate of the listener. Names are those that a certificate states itself (its DNS
+//! subject alternative names, RFC 9525). Asked by rustls in each handshake.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use x509_parser::prelude::{GeneralName, X509Certificate};
+
+/// A chain with its key, and the names it is for.
+#[derive(Debug)]
+pub struct NamedKey {
+    pub key: Arc<CertifiedKey>,
+    pub names: Vec<String>,
+}
+
+/// The certificates of one listener; never none.
+#[derive(Debug)]
+pub struct Certificates {
+    keys: Vec<Arc<CertifiedKey>>,
+    /// Lower-case names to places in `keys`, in the order of the config: one name may have a
+    /// certificate of each kind of key.
+    exact: HashMap<String, Vec<usize>>,
+    /// The part behind `*.`.
+    wildcard: HashMap<String, Vec<usize>>,
+    default: Vec<usize>,
+}
+
+impl Certificates {
+    pub fn new(keys: Vec<NamedKey>) -> Certificates {
+        let (mut exact, mut wildcard) = (HashMap::<String, Vec<usize>>::new(), HashMap::<String, Vec<usize>>::new());
+        for (place, key) in keys.iter().enumerate() {
+            for name in &key.names {
+                match name.strip_prefix("*.") {
+                    Some(parent) => wildcard.entry(parent.to_owned()).or_default().push(place),
+                    None => exact.entry(name.clone()).or_default().push(place),
+                }
+            }
+        }
+        Certificates { keys: keys.into_iter().map(|named| named.key).collect(), exact, wildcard, default: vec![0] }
+    }
+
+    fn places(&self, name: &str) -> &Vec<usize> {
+        let name = name.to_ascii_lowercase();
+        let parent = || name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
+        self.exact.get(&name).or_else(parent).unwrap_or(&self.default)
+    }
+}
+
+impl ResolvesServerCert for Certificates {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let places = hello.server_name().map_or(&self.default, |name| self.places(name));
+        let usable = |place: &&usize| self.keys[**place].key.choose_scheme(hello.signature_schemes()).is_some();
+        places.iter().find(usable).or(places.first()).map(|place| self.keys[*place].clone())
+    }
+}
+
+/// The DNS names of a certificate, lower-case.
+pub fn names(certificate: &X509Certificate<'_>) -> Vec<String> {
+    let Ok(Some(names)) = certificate.subject_alternative_name() else { return Vec::new() };
+    let dns = |name: &GeneralName<'_>| match name {
+        GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
+        _ => None,
+    };
+    names.value.general_names.iter().filter_map(dns).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair};
+    use rustls::crypto::ring::sign::any_supported_type;
+    use rustls::pki_types::PrivateKeyDer;
+    use x509_parser::prelude::FromDer;
+
+    use super::*;
+
+    fn certificates(of: &[&[&str]]) -> Certificates {
+        let key = |names: &&[&str]| {
+            let key = KeyPair::generate().unwrap();
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            let certificate = CertificateParams::new(names).unwrap().self_signed(&key).unwrap();
+            let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+            let names = super::names(&X509Certificate::from_der(certificate.der()).unwrap().1);
+            let chain = vec![certificate.der().clone()];
+            NamedKey { key: Arc::new(CertifiedKey::new(chain, any_supported_type(&key).unwrap())), names }
+        };
+        Certificates::new(of.iter().map(key).collect())
+    }
+
+    #[test]
+    fn the_nearest_name_wins_and_the_first_certificate_is_the_default() {
+        let all = certificates(&[&["default.example"], &["*.example.com"], &["www.example.com", "Example.com"]]);
+        for (name, place) in [
+            ("default.example", 0),
+            ("unknown.example", 0),
+            ("api.example.com", 1),
+            ("API.Example.COM", 1),
+            ("a.b.example.com", 0),
+            ("www.example.com", 2),
+            ("example.com", 2),
+            ("", 0),
+        ] {
+            assert_eq!(all.places(name), &[place], "{name}");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What a listener needs for its handshakes, made from the contents of files. Equal contents are
+//! equal settings.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::crypto::ring;
+use rustls::server::WebPkiClientVerifier;
+use rustls::sign::CertifiedKey;
+use rustls::{Error, InconsistentKeys, RootCertStore, ServerConfig, version};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::certs::{self, Certificates, NamedKey};
+use super::{Alpn, pem};
+
+/// What the files say, PEM, and the options beside them.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ServerFiles {
+    /// The first answers for names that none of them has.
+    pub certificates: Vec<PemPair>,
+    pub client_ca: Option<String>,
+    pub client_auth: ClientAuth,
+    pub min_version: MinVersion,
+}
+
+/// A chain, the owner's certificate first, and its key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PemPair {
+    pub cert: String,
+    pub key: String,
+}
+
+/// What is asked of clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientAuth {
+    None,
+    /// Who shows a certificate shows a valid one.
+    Optional,
+    Required,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MinVersion {
+    Tls12,
+    Tls13,
+}
+
+/// The settings of one listener.
+#[derive(Clone)]
+pub struct ServerTls {
+    files: ServerFiles,
+    /// With tickets and sessions of its own: none is good under other settings, or at another listener.
+    pub config: Arc<ServerConfig>,
+}
+
+/// The file at fault, and what is wrong with it; says nothing of the contents. Certificates and keys by
+/// their place in the list.
+#[derive(Debug, PartialEq, Eq)]
+pub enum ServerTlsMistake {
+    Cert(usize, String),
+    Key(usize, String),
+    ClientCa(String),
+}
+
+/// TLS 1.3 tickets for each full handshake: clients use each once.
+const TICKETS: usize = 2;
+
+impl ServerTls {
+    /// # Errors
+    /// The first of the files that cannot be used.
+    pub fn new(files: ServerFiles) -> Result<ServerTls, ServerTlsMistake> {
+        let keys = files.certificates.iter().enumerate().map(|(place, pair)| named_key(place, pair));
+        let certificates = Certificates::new(keys.collect::<Result<_, _>>()?);
+        let versions: &[_] = match files.min_version {
+            MinVersion::Tls12 => &[&version::TLS13, &version::TLS12],
+            MinVersion::Tls13 => &[&version::TLS13],
+        };
+        let provider = Arc::new(ring::default_provider());
+        let client_ca = |what: &dyn fmt::Display| ServerTlsMistake::ClientCa(what.to_string());
+        let builder = ServerConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(versions)
+            .map_err(|error| client_ca(&error))?;
+        let builder = match (&files.client_ca, files.client_auth) {
+            (Some(text), ClientAuth::Optional | ClientAuth::Required) => {
+                let mut roots = RootCertStore::empty();
+                for certificate in pem::certificates(text).map_err(ServerTlsMistake::ClientCa)? {
+                    roots.add(certificate).map_err(|error| client_ca(&error))?;
+                }
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                let verifier = match files.client_auth {
+                    ClientAuth::Optional => verifier.allow_unauthenticated(),
+                    _ => verifier,
+                };
+                builder.with_client_cert_verifier(verifier.build().map_err(|error| client_ca(&error))?)
+            }
+            _ => builder.with_no_client_auth(),
+        };
+        let mut config = builder.with_cert_resolver(Arc::new(certificates));
+        config.alpn_protocols = Alpn::offered();
+        config.send_tls13_tickets = TICKETS;
+        config.ticketer = ring::Ticketer::new().map_err(|error| ServerTlsMistake::Cert(0, error.to_string()))?;
+        Ok(ServerTls { files, config: Arc::new(config) })
+    }
+
+    /// Takes over `earlier` where nothing differs, so that its sessions can be resumed.
+    pub fn keep(&mut self, earlier: &ServerTls) {
+        if self == earlier {
+            self.config = earlier.config.clone();
+        }
+    }
+}
+
+fn named_key(place: usize, pair: &PemPair) -> Result<NamedKey, ServerTlsMistake> {
+    let cert = |what: String| ServerTlsMistake::Cert(place, what);
+    let key = |what: &str| ServerTlsMistake::Key(place, what.to_owned());
+    let chain = pem::certificates(&pair.cert).map_err(cert)?;
+    let names = match chain.first().map(|own| X509Certificate::from_der(own)) {
+        Some(Ok((_, certificate))) => certs::names(&certificate),
+        _ => return Err(cert("its first certificate cannot be read".to_owned())),
+    };
+    let private = pem::private_key(&pair.key).map_err(|what| key(&what))?;
+    let private = ring::sign::any_supported_type(&private)
+        .map_err(|_| key("the private key is of a kind that is not supported: use ECDSA, RSA or Ed25519"))?;
+    let certified = CertifiedKey::new(chain, private);
+    match certified.keys_match() {
+        Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => {
+            Ok(NamedKey { key: Arc::new(certified), names })
+        }
+        Err(Error::InconsistentKeys(_)) => Err(key("it is not the key of the certificate in `cert`")),
+        Err(error) => Err(cert(format!("its first certificate cannot be used: {error}"))),
+    }
+}
+
+impl PartialEq for ServerTls {
+    fn eq(&self, other: &ServerTls) -> bool {
+        self.files == other.files
+    }
+}
+
+/// Nothing of the files.
+impl fmt::Debug for ServerTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ServerTls({} certificates)", self.files.certificates.len())
+    }
+}

@@ -1,0 +1,114 @@
+//! The TLS handshake of a new connection, in the connection's own task: it has a deadline, and one at a
+//! time computes, so that a flood of them leaves the worker's other connections their turns.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+use std::task::Poll;
+
+use rustls::{Error, HandshakeKind, InvalidMessage, ServerConnection};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use super::Worker;
+use super::stream::Stream;
+use crate::http::deadline::{ConnectionDeadline, Phase};
+use crate::metrics::HandshakeResult;
+use crate::tls::ServerTls;
+
+/// The client's stream in TLS. What keeps others waiting is the arithmetic; until a client has sent
+/// something, nothing is even made for it.
+///
+/// # Errors
+/// Why there will be none; the client has been told as far as the protocol allows.
+pub async fn handshake(
+    stream: Stream,
+    tls: &ServerTls,
+    deadline: &ConnectionDeadline,
+    worker: &Worker,
+) -> Result<TlsStream<Stream>, Failed> {
+    let timeout = worker.local.view().snapshot.config.server.handshake_timeout;
+    deadline.arm(Phase::Handshake, timeout);
+    let due = Due { deadline, worker };
+    due.wait_for(poll_fn(|cx| stream.poll_readable(cx))).await?.map_err(Failed::of)?;
+    let mut accept = pin!(TlsAcceptor::from(tls.config.clone()).accept(stream));
+    loop {
+        let turn = due.wait_for(worker.handshake_turn.acquire()).await?;
+        // Everybody else first; the next in the queue will do likewise.
+        tokio::task::yield_now().await;
+        if let Poll::Ready(result) = poll_fn(|cx| Poll::Ready(accept.as_mut().poll(cx))).await {
+            return result.map_err(Failed::of);
+        }
+        drop(turn);
+        due.wait_for(woken()).await?;
+    }
+}
+
+/// A handshake that came to nothing.
+pub struct Failed {
+    pub result: HandshakeResult,
+    /// What was said of it.
+    pub error: Option<io::Error>,
+}
+
+impl Failed {
+    fn of(error: io::Error) -> Failed {
+        Failed { result: of_failure(&error), error: Some(error) }
+    }
+}
+
+/// When a handshake must end, whatever it waits for.
+struct Due<'a> {
+    deadline: &'a ConnectionDeadline,
+    worker: &'a Worker,
+}
+
+impl Due<'_> {
+    async fn wait_for<F: Future>(&self, awaited: F) -> Result<F::Output, Failed> {
+        let mut awaited = pin!(awaited);
+        poll_fn(|cx| {
+            self.deadline.register(cx.waker());
+            let result = if self.deadline.expired().is_some() {
+                HandshakeResult::Timeout
+            } else if self.deadline.is_cut() || self.worker.draining() {
+                HandshakeResult::Draining
+            } else {
+                return awaited.as_mut().poll(cx).map(Ok);
+            };
+            Poll::Ready(Err(Failed { result, error: None }))
+        })
+        .await
+    }
+}
+
+/// Ends when the task is polled once more: whatever was polled before has registered it.
+fn woken() -> impl Future<Output = ()> {
+    let mut polled = false;
+    poll_fn(move |_| match std::mem::replace(&mut polled, true) {
+        true => Poll::Ready(()),
+        false => Poll::Pending,
+    })
+}
+
+/// How a handshake is counted that is done,
+pub fn of_success(connection: &ServerConnection) -> HandshakeResult {
+    match connection.handshake_kind() {
+        Some(HandshakeKind::Resumed) => HandshakeResult::Resumed,
+        _ => HandshakeResult::Full,
+    }
+}
+
+/// and one that failed.
+fn of_failure(error: &io::Error) -> HandshakeResult {
+    let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) else {
+        return HandshakeResult::Aborted;
+    };
+    match error {
+        Error::InvalidMessage(InvalidMessage::InvalidContentType) => HandshakeResult::NotTls,
+        Error::PeerIncompatible(_) | Error::NoApplicationProtocol => HandshakeResult::Incompatible,
+        Error::NoCertificatesPresented => HandshakeResult::NoClientCertificate,
+        Error::InvalidCertificate(_) => HandshakeResult::BadClientCertificate,
+        Error::AlertReceived(_) => HandshakeResult::Alert,
+        _ => HandshakeResult::Invalid,
+    }
+}

@@ -1,0 +1,161 @@
+//! Listeners with TLS: who answers to which name, what is spoken then, and what upstreams are told.
+
+use std::path::Path;
+
+use crate::support::ca::Ca;
+use crate::support::client::get;
+use crate::support::gateway::Gateway;
+use crate::support::tls::Trust;
+use crate::support::until;
+use crate::support::upstream::{Upstream, ok};
+
+/// A gateway whose only listener has TLS, with the pairs of these names in the order of its list; a name is a
+/// list with commas. `tls` are further options of it, `rest` all but `[[listener]]`, `[server]`, `[admin]`.
+pub fn gateway(ca: &Ca, names: &[&str], tls: &str, server: &str, rest: &str) -> Gateway {
+    Gateway::launch(&[("SLUICEGATE_LOG", "debug")], |dir| {
+        for (i, names) in names.iter().enumerate() {
+            ca.issue(&names.split(',').collect::<Vec<_>>(), "gateway").save(dir, &format!("{i}"));
+        }
+        laid_out(dir, &config(names.len(), tls, server, rest))
+    })
+}
+
+/// The config of `gateway`.
+pub fn config(pairs: usize, tls: &str, server: &str, rest: &str) -> String {
+    let pairs: Vec<String> = (0..pairs).map(|i| format!("{{ cert = \"{i}.pem\", key = \"{i}.key\" }}")).collect();
+    format!(
+        "[server]\nworkers = 1\n{server}\n[admin]\nlisten = \"127.0.0.1:0\"\n\n[[listener]]\naddress = \
+         \"127.0.0.1:0\"\ntls = {{ certificates = [{}]{tls} }}\n\n{rest}",
+        pairs.join(", ")
+    )
+}
+
+pub fn laid_out(dir: &Path, config: &str) -> Vec<String> {
+    let path = dir.join("sluicegate.toml");
+    std::fs::write(&path, config).unwrap();
+    vec!["run".to_owned(), "--config".to_owned(), path.display().to_string()]
+}
+
+pub const ECHO: &str = "[[route]]\nupstream = \"echo:\"\n";
+
+/// How a handshake of the only listener was counted.
+pub fn handshakes(gateway: &Gateway, result: &str) -> f64 {
+    let labels = [("listener", "127.0.0.1:0"), ("result", result)];
+    gateway.metric("tls_handshakes_total", &labels).unwrap_or_default()
+}
+
+#[test]
+fn requests_pass_over_tls_and_upstreams_are_told_so() {
+    let (ca, upstream) = (Ca::new("test"), Upstream::text("hello"));
+    let route = format!("[[route]]\nupstream = \"{}\"\n", upstream.url());
+    let gateway = gateway(&ca, &["a.test"], "", "", &route);
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        let mut client = Trust::with(&ca, None, &[version]).connect(gateway.addr, "a.test");
+        for _ in 0..2 {
+            assert_eq!(client.ask(&get("/x", "x-forwarded-proto: http\r\n"), "").text(), "hello");
+            let request = upstream.request();
+            assert_eq!(request.get("x-forwarded-proto"), Some("https"));
+            assert_eq!(request.get("x-forwarded-port"), Some(&*gateway.addr.port().to_string()));
+            assert_eq!(request.get("x-forwarded-for"), Some("127.0.0.1"));
+        }
+        gateway.assert_metric("connections", &[("listener", "127.0.0.1:0"), ("protocol", "http/1.1")], 1.0);
+        drop(client);
+        gateway.assert_metric("connections", &[("listener", "127.0.0.1:0"), ("protocol", "http/1.1")], 0.0);
+    }
+    gateway.assert_metric("connections", &[("listener", "127.0.0.1:0"), ("protocol", "handshake")], 0.0);
+    assert_eq!(handshakes(&gateway, "full"), 2.0);
+}
+
+#[test]
+fn the_certificate_is_chosen_by_name() {
+    let ca = Ca::new("test");
+    let gateway = gateway(&ca, &["first.test,127.0.0.1", "*.wild.test", "a.wild.test,WILD.test"], "", "", ECHO);
+    for (name, names) in [
+        ("first.test", "first.test"),
+        ("b.wild.test", "*.wild.test"),
+        ("B.Wild.Test", "*.wild.test"),
+        ("a.wild.test", "a.wild.test,WILD.test"),
+        ("wild.test", "a.wild.test,WILD.test"),
+        ("127.0.0.1", "first.test"),
+    ] {
+        let mut client = Trust::in_ca(&ca).connect(gateway.addr, name);
+        assert_eq!(client.server_names().join(","), names, "{name}");
+    }
+    // The first answers to a name that none has, and the client knows what to think of that.
+    for name in ["a.b.wild.test", "elsewhere.test"] {
+        let refused = Trust::in_ca(&ca).try_connect(gateway.addr, name).err().unwrap();
+        assert!(refused.to_string().contains("not valid for name"), "{name}: {refused}");
+    }
+    gateway.assert_metric("tls_handshakes_total", &[("listener", "127.0.0.1:0"), ("result", "alert")], 2.0);
+}
+
+#[test]
+fn the_protocol_is_agreed_on_in_the_handshake() {
+    let ca = Ca::new("test");
+    let gateway = gateway(&ca, &["a.test"], "", "", ECHO);
+    let trust = Trust::in_ca(&ca);
+    assert_eq!(trust.connect(gateway.addr, "a.test").alpn(), None);
+    let mut client = trust.offering(&["spdy/3", "http/1.1"]).connect(gateway.addr, "a.test");
+    assert_eq!(client.alpn().as_deref(), Some("http/1.1"));
+    assert_eq!(client.ask(&get("/", ""), "").status(), 200);
+    let refused = trust.offering(&["spdy/3"]).try_connect(gateway.addr, "a.test").err().unwrap();
+    assert!(refused.to_string().contains("NoApplicationProtocol"), "{refused}");
+    gateway.assert_metric("tls_handshakes_total", &[("listener", "127.0.0.1:0"), ("result", "incompatible")], 1.0);
+}
+
+#[test]
+fn old_versions_are_refused_as_configured() {
+    let ca = Ca::new("test");
+    let old = Trust::with(&ca, None, &[&rustls::version::TLS12]);
+    let gateway = gateway(&ca, &["a.test"], ", min_version = \"1.3\"", "", ECHO);
+    assert!(old.try_connect(gateway.addr, "a.test").is_err());
+    gateway.assert_metric("tls_handshakes_total", &[("listener", "127.0.0.1:0"), ("result", "incompatible")], 1.0);
+    // The same listener, and the very next handshake.
+    gateway.reload_with("\"1.3\"", "\"1.2\"");
+    assert_eq!(old.connect(gateway.addr, "a.test").ask(&get("/", ""), "").status(), 200);
+}
+
+#[test]
+fn bodies_pass_whole_in_both_directions() {
+    let ca = Ca::new("test");
+    let upstream = Upstream::start(|peer| {
+        while let Some(request) = peer.request()? {
+            peer.send(ok(&request.text()))?;
+        }
+        Ok(())
+    });
+    let route = format!("[[route]]\nupstream = \"{}\"\n", upstream.url());
+    let gateway = gateway(&ca, &["a.test"], "", "", &route);
+    let mut client = Trust::in_ca(&ca).connect(gateway.addr, "a.test");
+    for length in [0, 1, 16 * 1024 - 1, 16 * 1024, 16 * 1024 + 1, 1_000_000] {
+        let body: String = (0..length).map(|i| char::from(b'a' + u8::try_from(i % 23).unwrap())).collect();
+        let head = format!("POST / HTTP/1.1\r\nhost: a.test\r\ncontent-length: {length}\r\n\r\n");
+        assert!(client.ask(&head, &body).text() == body, "a body of {length} bytes came back changed");
+    }
+    // Requests that arrive in one record are all answered, after a rest too.
+    for _ in 0..2 {
+        client.send(get("/", "").repeat(3));
+        for _ in 0..3 {
+            assert_eq!(client.try_answer("GET").unwrap().status(), 200);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(900));
+    }
+}
+
+#[test]
+fn one_address_goes_over_to_tls_and_back_without_a_gap() {
+    let ca = Ca::new("test");
+    let gateway = gateway(&ca, &["a.test"], "", "", ECHO);
+    let mut old = Trust::in_ca(&ca).connect(gateway.addr, "a.test");
+    let with_tls = std::fs::read_to_string(gateway.config()).unwrap();
+    let (before, after) = with_tls.split_once("tls = {").unwrap();
+    let plain = format!("{before}{}", after.split_once('\n').unwrap().1);
+    gateway.reload(&plain);
+    until("the log names the change", || gateway.log().contains("listener changed: 127.0.0.1:0"));
+    assert_eq!(gateway.get("/").status(), 200);
+    // Open connections live on as they are.
+    assert_eq!(old.ask(&get("/", ""), "").status(), 200);
+    gateway.reload(&with_tls);
+    assert_eq!(Trust::in_ca(&ca).connect(gateway.addr, "a.test").ask(&get("/", ""), "").status(), 200);
+    assert_eq!(old.ask(&get("/", ""), "").status(), 200);
+}

@@ -1,0 +1,52 @@
+//! Certificates made for the test. Used by the tests of TLS, on every side.
+
+use std::path::Path;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair};
+
+/// A certificate authority.
+pub struct Ca(CertifiedIssuer<'static, KeyPair>);
+
+/// A certificate and its key, PEM.
+pub struct Pair {
+    pub cert: String,
+    pub key: String,
+}
+
+impl Ca {
+    pub fn new(name: &str) -> Ca {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Ca(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    pub fn pem(&self) -> String {
+        self.0.as_ref().pem()
+    }
+
+    pub fn issue(&self, names: &[&str], client: &str) -> Pair {
+        self.issue_with(names, client, |_| {})
+    }
+
+    /// With whatever `change` makes of it.
+    pub fn issue_with(&self, names: &[&str], client: &str, change: impl FnOnce(&mut CertificateParams)) -> Pair {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.distinguished_name.push(DnType::CommonName, client);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        change(&mut params);
+        let key = KeyPair::generate().unwrap();
+        Pair { cert: params.signed_by(&key, &*self.0).unwrap().pem(), key: key.serialize_pem() }
+    }
+}
+
+impl Pair {
+    /// As `NAME.pem` and `NAME.key` in `dir`, each put there whole.
+    pub fn save(&self, dir: &Path, name: &str) {
+        for (text, ending) in [(&self.cert, "pem"), (&self.key, "key")] {
+            std::fs::write(dir.join("next"), text).unwrap();
+            std::fs::rename(dir.join("next"), dir.join(format!("{name}.{ending}"))).unwrap();
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! A client over TLS, whose handshake the test decides on. Used by the tests of the running program.
+
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned, SupportedProtocolVersion};
+
+use super::PATIENCE;
+use super::ca::{Ca, Pair};
+use super::http::{Message, Reader, framing};
+
+/// What a client trusts, shows and asks for; remembers sessions.
+#[derive(Clone)]
+pub struct Trust {
+    config: Arc<ClientConfig>,
+}
+
+/// One connection, its handshake done.
+pub struct SecureClient {
+    reader: Reader<StreamOwned<ClientConnection, TcpStream>>,
+}
+
+impl Trust {
+    /// Whoever has a certificate of `ca`.
+    pub fn in_ca(ca: &Ca) -> Trust {
+        Trust::with(ca, None, rustls::ALL_VERSIONS)
+    }
+
+    /// The same, showing a certificate of its own if there is one, in some versions of TLS.
+    pub fn with(ca: &Ca, own: Option<&Pair>, versions: &[&'static SupportedProtocolVersion]) -> Trust {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(ca.pem().as_bytes()).unwrap()).unwrap();
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_protocol_versions(versions)
+            .unwrap()
+            .with_root_certificates(roots);
+        let config = match own {
+            Some(pair) => {
+                let chain = CertificateDer::pem_slice_iter(pair.cert.as_bytes()).map(Result::unwrap).collect();
+                let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).unwrap();
+                builder.with_client_auth_cert(chain, key).unwrap()
+            }
+            None => builder.with_no_client_auth(),
+        };
+        Trust { config: Arc::new(config) }
+    }
+
+    /// Offers these protocols (ALPN).
+    pub fn offering(&self, protocols: &[&str]) -> Trust {
+        let mut config = ClientConfig::clone(&self.config);
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+        Trust { config: Arc::new(config) }
+    }
+
+    /// Connects and asks for `name`, a host or an address; an address is asked for in no handshake.
+    #[track_caller]
+    pub fn connect(&self, addr: SocketAddr, name: &str) -> SecureClient {
+        self.try_connect(addr, name).unwrap_or_else(|error| panic!("no handshake with {name}: {error}"))
+    }
+
+    pub fn try_connect(&self, addr: SocketAddr, name: &str) -> io::Result<SecureClient> {
+        let stream = TcpStream::connect(addr)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let name = ServerName::try_from(name.to_owned()).unwrap();
+        let session = ClientConnection::new(self.config.clone(), name).unwrap();
+        let mut stream = StreamOwned::new(session, stream);
+        while stream.conn.is_handshaking() {
+            stream.conn.complete_io(&mut stream.sock)?;
+        }
+        Ok(SecureClient { reader: Reader::new(stream) })
+    }
+}
+
+impl SecureClient {
+    pub fn stream(&mut self) -> &mut StreamOwned<ClientConnection, TcpStream> {
+        &mut self.reader.stream
+    }
+
+    #[track_caller]
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.stream().write_all(bytes.as_ref()).unwrap();
+    }
+
+    /// Sends a request and reads its answer; the method is the first word of `head`.
+    #[track_caller]
+    pub fn ask(&mut self, head: &str, body: impl AsRef<[u8]>) -> Message {
+        self.try_ask(head, body).unwrap_or_else(|error| panic!("no answer: {error}"))
+    }
+
+    pub fn try_ask(&mut self, head: &str, body: impl AsRef<[u8]>) -> io::Result<Message> {
+        self.stream().write_all(&[head.as_bytes(), body.as_ref()].concat())?;
+        self.try_answer(head.split(' ').next().unwrap_or_default())
+    }
+
+    pub fn try_answer(&mut self, method: &str) -> io::Result<Message> {
+        let head = self.reader.head()?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        let mut message = Message { head, body: Vec::new() };
+        message.body = self.reader.body(&framing(&message, Some(method)))?;
+        Ok(message)
+    }
+
+    /// Waits until the gateway closes, which it must say.
+    #[track_caller]
+    pub fn assert_closed(&mut self) {
+        assert!(self.reader.ended().expect("the connection ends with close_notify"), "more bytes instead of the end");
+    }
+
+    pub fn was_resumed(&mut self) -> bool {
+        self.stream().conn.handshake_kind() == Some(HandshakeKind::Resumed)
+    }
+
+    /// The names of the server's certificate.
+    pub fn server_names(&mut self) -> Vec<String> {
+        let chain = self.stream().conn.peer_certificates().unwrap_or_default();
+        chain.first().map(|own| dns_names(own)).unwrap_or_default()
+    }
+
+    pub fn alpn(&mut self) -> Option<String> {
+        self.stream().conn.alpn_protocol().map(|protocol| String::from_utf8_lossy(protocol).into_owned())
+    }
+}
+
+fn dns_names(der: &[u8]) -> Vec<String> {
+    use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+    let (_, certificate) = X509Certificate::from_der(der).unwrap();
+    let names = certificate.subject_alternative_name().unwrap().unwrap();
+    let dns = |name: &GeneralName| match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        _ => None,
+    };
+    names.value.general_names.iter().filter_map(dns).collect()
+}
