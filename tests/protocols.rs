@@ -1,15 +1,19 @@
-//! The running program over what carries HTTP besides plain TCP, with real clients of each protocol.
+//! The running program over what carries HTTP besides plain TCP, with real clients of each protocol, and what
+//! it carries besides requests and answers.
 
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    reason = "a test fails by panicking, its helpers too"
+    clippy::cast_possible_truncation,
+    reason = "a test fails by panicking, its helpers too, and counts small numbers"
 )]
 
 mod support;
 
 mod protocols {
+    mod manual;
     mod tls;
     mod tls_enemies;
+    mod upgrade;
 }

@@ -123,6 +123,8 @@ pub struct ServerSettings {
     pub strictness: Strictness,
     pub max_connections: usize,
     pub max_connections_per_ip: usize,
+    /// Connections that have switched protocols, in all workers.
+    pub max_tunnels: usize,
     pub max_headers: usize,
     pub max_header_bytes: usize,
     /// Requests that a worker holds back at once until their turn at a limit.

@@ -35,9 +35,10 @@ macro_rules! sections {
 sections! {
     ROOT = "root": "include" "server" "admin" "store" "headers" "jwt" "upstream" "set" "limit" "route" "listener";
     SERVER = "server": "listen" "workers" "trusted_proxies" "forwarded_headers" "strictness" "access_log"
-        "max_connections" "max_connections_per_ip" "max_headers" "max_header_bytes" "max_body"
+        "max_connections" "max_connections_per_ip" "max_tunnels" "max_headers" "max_header_bytes" "max_body"
         "handshake_timeout" "header_timeout" "keepalive_timeout" "body_timeout" "min_body_rate" "connect_timeout"
-        "response_timeout" "stream_timeout" "half_close_timeout" "shutdown_delay" "shutdown_timeout" "max_delayed";
+        "response_timeout" "stream_timeout" "tunnel_timeout" "half_close_timeout" "shutdown_delay" "shutdown_timeout"
+        "max_delayed";
     LISTENER = "listener": "address" "tls";
     LISTENER_TLS = "listener.tls": "certificates" "client_ca" "client_auth" "min_version";
     CERTIFICATE = "listener.tls.certificates": "cert" "key";
@@ -56,7 +57,8 @@ sections! {
     OVERRIDE_KEY = "limit.overrides.key": "percent";
     ROUTE = "route": "name" "host" "path" "methods" "header" "upstream" "respond" "limits" "allow"
         "deny" "rewrite" "request_headers" "response_headers" "max_body" "max_in_flight" "refuse"
-        "ratelimit_headers" "body_timeout" "min_body_rate" "connect_timeout" "response_timeout" "stream_timeout";
+        "ratelimit_headers" "body_timeout" "min_body_rate" "connect_timeout" "response_timeout" "stream_timeout"
+        "tunnel_timeout" "upgrades";
     RESPOND = "route.respond": "status" "body" "content_type";
     REWRITE = "route.rewrite": "strip_prefix" "add_prefix" "upstream_host";
     HEADER_EDIT = "route.headers": "set" "remove";

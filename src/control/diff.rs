@@ -139,6 +139,7 @@ fn content<'c>(route: &'c Route, config: &'c Config) -> impl PartialEq + use<'c>
         timeouts,
         refuse,
         ratelimit_headers,
+        upgrades,
     } = route;
     let action = match action {
         Action::Upstream(index) => Err(config.upstreams.get(*index).map(|upstream| &upstream.name)),
@@ -147,7 +148,7 @@ fn content<'c>(route: &'c Route, config: &'c Config) -> impl PartialEq + use<'c>
     let limits: Vec<&str> = limits.iter().map(|limit| limit.name.as_str()).collect();
     (
         (matcher, action, limits, allow, deny, rewrite),
-        (request_headers, response_headers, max_body, max_in_flight, timeouts, refuse, ratelimit_headers),
+        (request_headers, response_headers, max_body, max_in_flight, timeouts, refuse, ratelimit_headers, upgrades),
     )
 }
 

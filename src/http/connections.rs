@@ -75,9 +75,9 @@ impl Connections {
         self.deadlines.borrow().is_empty()
     }
 
-    /// There is none whose client is still there.
-    pub fn all_linger(&self) -> bool {
-        self.deadlines.borrow().iter().all(|(_, deadline)| deadline.lingers())
+    /// There is none whose client waits for an answer: it has left, or its connection is a tunnel.
+    pub fn none_waits(&self) -> bool {
+        self.deadlines.borrow().iter().all(|(_, deadline)| deadline.lingers() || deadline.has_switched())
     }
 
     fn each(&self, act: impl Fn(&ConnectionDeadline)) {

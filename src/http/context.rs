@@ -2,7 +2,7 @@
 //! what one of them keeps ([`Local`]), for one snapshot ([`View`]), for one connection
 //! ([`Client`]). Made by the workers.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::net::IpAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -19,6 +19,7 @@ use crate::http::delay::WaitingRoom;
 use crate::http::downstream::gate::LastHost;
 use crate::http::downstream::hop::{Hop, Via};
 use crate::http::downstream::inspect::Inspector;
+use crate::http::tunnel::{Tunnel, Tunnels};
 use crate::http::upstream::pool::{Pools, Servers};
 use crate::limit::Limiter;
 use crate::limit::desk::Desk;
@@ -37,6 +38,7 @@ pub struct Common {
     pub complaints: Arc<Complaints>,
     /// Requests held back until their turn.
     pub waiting: Arc<WaitingRoom>,
+    pub tunnels: Arc<Tunnels>,
 }
 
 pub struct Local {
@@ -44,6 +46,8 @@ pub struct Local {
     pub pools: Pools,
     /// Room to gather what leaves in one write; holds nothing in between.
     pub gathered: RefCell<Vec<u8>>,
+    /// Lent to tunnels for each of their reads.
+    pub room: RefCell<Vec<u8>>,
     /// The snapshot in force, looked at without writing what other workers read.
     current: RefCell<Cache<Current, Arc<Snapshot>>>,
     view: RefCell<Rc<View>>,
@@ -81,6 +85,8 @@ pub struct Client {
     pub last_host: LastHost,
     /// Follows the bytes for what the parser repairs; under `strict` only.
     pub inspector: Option<RefCell<Inspector>>,
+    /// What the connection becomes once its last answer, a 101, has been written.
+    pub tunnel: Cell<Option<Box<Tunnel>>>,
 }
 
 impl Client {
@@ -95,6 +101,7 @@ impl Local {
         let view = View::new(common.current.load_full(), None, None, &pools, &common);
         Local {
             gathered: RefCell::default(),
+            room: RefCell::default(),
             view: RefCell::new(Rc::new(view)),
             current: RefCell::new(Cache::new(common.current.clone())),
             next: RefCell::default(),

@@ -26,6 +26,7 @@ use crate::http::fields::{Fields, KnownField};
 use crate::http::headers;
 use crate::http::limits;
 use crate::http::onward;
+use crate::http::tunnel::Tunnel;
 use crate::http::under_way::{Received, RequestUnderWay};
 use crate::http::upstream::forwarding::Forwarding;
 use crate::http::upstream::outgoing;
@@ -66,6 +67,7 @@ async fn answer(
         account,
         route: None,
         verdict: None,
+        seat: None,
     };
 
     let result = page(&mut exchange).await;
@@ -98,7 +100,15 @@ async fn answer(
         let deadline = exchange.account.deadline();
         unread::finish(body, deadline, &exchange.received.parts.headers, &mut response);
     }
-    exchange.account.close(&mut response, route, &view.snapshot, exchange.upload);
+    let account = exchange.account.close(&response, route, &view.snapshot, exchange.upload);
+    match (response.body_mut().take_switched(), route, exchange.seat) {
+        (Some(server), Some(route), Some(seat)) => {
+            let tunnel =
+                Tunnel::new(server, account, route.timeouts.clone(), seat, &client.local.common.metrics.tunnels);
+            client.tunnel.set(Some(tunnel));
+        }
+        _ => response.body_mut().end_with(account),
+    }
     Ok(response)
 }
 
@@ -132,6 +142,7 @@ async fn page(exchange: &mut RequestUnderWay<'_>) -> Result<Response<Body>, Refu
     if route.deny.contains(identity.ip) {
         return Err(Refusal::Denied);
     }
+    let offer = onward::offer(exchange, route)?;
     if !route.limits.is_empty() {
         limits::ask(exchange, route, &admitted, &identity).await?;
     }
@@ -143,7 +154,7 @@ async fn page(exchange: &mut RequestUnderWay<'_>) -> Result<Response<Body>, Refu
     let upload = onward::upload(exchange, route)?;
     match &route.action {
         Action::Upstream(index) => {
-            let outgoing = onward::outgoing(exchange, route, &admitted, as_lines.then_some(&forwarding), upload);
+            let outgoing = onward::outgoing(exchange, route, &admitted, as_lines.then_some(&forwarding), upload, offer);
             onward::send(exchange, route, &view.upstreams[*index], outgoing).await
         }
         Action::Echo => {

@@ -78,6 +78,12 @@ pub fn announced<'a>(lines: impl Iterator<Item = &'a HeaderValue>) -> impl Itera
     })
 }
 
+/// Says that the connection switches to `protocol`, or may. Such a head has no body.
+pub fn switch(headers: &mut HeaderMap, protocol: &HeaderValue) {
+    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(UPGRADE, protocol.clone());
+}
+
 /// A route's own changes: removals first, so that a field can be replaced whatever it held.
 pub fn edit(headers: &mut HeaderMap, edit: &HeaderEdit) {
     for name in &edit.remove {

@@ -13,5 +13,6 @@ pub(crate) mod gateway;
 pub(crate) mod headers;
 pub(crate) mod limits;
 pub(crate) mod onward;
+pub(crate) mod tunnel;
 pub(crate) mod under_way;
 pub mod upstream;

@@ -3,14 +3,17 @@
 
 use std::rc::Rc;
 
-use http::Response;
+use http::header::UPGRADE;
+use http::{Response, StatusCode};
 use http_body::Body as _;
 
 use crate::config::ForwardedHeader;
 use crate::http::answer::body::Body;
 use crate::http::answer::problem::Refusal;
 use crate::http::downstream::gate::Admitted;
+use crate::http::downstream::offer::Offer;
 use crate::http::downstream::upload::{Upload, UploadProgress, UploadState};
+use crate::http::fields::KnownField;
 use crate::http::headers;
 use crate::http::under_way::{Received, RequestUnderWay};
 use crate::http::upstream::forward;
@@ -20,6 +23,18 @@ use crate::http::upstream::linger::Linger;
 use crate::http::upstream::outgoing::{self, Outgoing};
 use crate::http::upstream::pool::Servers;
 use crate::route::{Action, Route};
+
+/// What the client offers to switch its connection to, with a place for the tunnel that may come of it.
+pub fn offer(exchange: &mut RequestUnderWay<'_>, route: &Route) -> Result<Option<Offer>, Refusal> {
+    let Received { parts, fields, .. } = &*exchange.received;
+    if !fields.has(KnownField::Upgrade) || !matches!(route.action, Action::Upstream(_)) {
+        return Ok(None);
+    }
+    let Some(offer) = Offer::of(parts, *fields, &route.upgrades) else { return Ok(None) };
+    let max_tunnels = exchange.view.snapshot.config.server.max_tunnels;
+    exchange.seat = Some(exchange.client.local.common.tunnels.enter(max_tunnels).ok_or(Refusal::MaxTunnels)?);
+    Ok(Some(offer))
+}
 
 /// The request body under the route's cap and deadline, for an action that reads it; nothing is
 /// read yet.
@@ -68,16 +83,21 @@ pub fn outgoing(
     admitted: &Admitted,
     forwarding: Option<&Forwarding>,
     upload: Option<Upload>,
+    offer: Option<Offer>,
 ) -> Outgoing {
     let leases = exchange.account.share_leases();
     let linger = leases.map(|leases| Linger::new(exchange.client, leases, &route.timeouts));
+    if let Some(offer) = &offer {
+        headers::switch(&mut exchange.received.parts.headers, offer.field());
+    }
     let target = outgoing::target(admitted, &route.rewrite);
     let host = if route.rewrite.upstream_host { HostField::OfServer } else { HostField::Received };
-    Outgoing::new(&exchange.received.parts, &target, host, upload, linger, |lines| {
+    let outgoing = Outgoing::new(&exchange.received.parts, &target, host, upload, linger, |lines| {
         if let Some(forwarding) = forwarding {
             forwarding.write(lines, admitted.authority());
         }
-    })
+    });
+    Outgoing { offer, ..outgoing }
 }
 
 /// An exchange with the upstream.
@@ -94,6 +114,11 @@ pub async fn send(
         Refusal::Upstream(failure)
     })?;
     let via = exchange.view.snapshot.config.server.forwarded_headers.has(ForwardedHeader::Via);
+    let is_switch = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    let protocol = if is_switch { response.headers().get(UPGRADE).cloned() } else { None };
     headers::forward_response(response.headers_mut(), via.then_some(&exchange.client.local.common.via));
+    if let Some(protocol) = protocol {
+        headers::switch(response.headers_mut(), &protocol);
+    }
     Ok(response)
 }

@@ -10,6 +10,7 @@ use crate::http::answer::account::Account;
 use crate::http::context::{Client, View};
 use crate::http::downstream::upload::UploadProgress;
 use crate::http::fields::Fields;
+use crate::http::tunnel::TunnelSeat;
 use crate::limit::Verdict;
 
 /// A request under way: what the page has found out so far, for the tail.
@@ -24,6 +25,8 @@ pub struct RequestUnderWay<'a> {
     pub account: Box<Account>,
     pub route: Option<usize>,
     pub verdict: Option<Verdict>,
+    /// Of a request to switch protocols.
+    pub seat: Option<TunnelSeat>,
 }
 
 /// A request as it came.

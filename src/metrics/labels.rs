@@ -52,6 +52,10 @@ labels! {
     HeaderTimeout = "header_timeout",
     BodyTimeout = "body_timeout",
     StreamTimeout = "stream_timeout",
+    /// Neither side of a tunnel has said anything for too long.
+    TunnelTimeout = "tunnel_timeout",
+    /// As many connections as may have switched protocols.
+    MaxTunnels = "max_tunnels",
     BodyTooLarge = "body_too_large",
     /// The parser cannot read the head.
     MalformedHead = "malformed_head",

@@ -44,6 +44,8 @@ pub struct Metrics {
     upstream_retries: Counters,
     connections: IntGaugeVec,
     tls_handshakes: IntCounterVec,
+    /// Connections that have switched protocols.
+    pub tunnels: IntGauge,
     config_info: IntGaugeVec,
     config_reloads: IntCounterVec,
     store_errors: IntCounterVec,
@@ -114,6 +116,10 @@ impl Metrics {
                 "tls_handshakes_total",
                 "TLS handshakes by how they ended.",
                 &["listener", "result"],
+            )?,
+            tunnels: registered(
+                &r,
+                IntGauge::with_opts(opts("tunnels", "Open connections that have switched protocols."))?,
             )?,
             config_info: gauges(&r, "config_info", "The config in force.", &["hash", "generation"])?,
             config_reloads: counters(

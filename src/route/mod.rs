@@ -37,6 +37,8 @@ pub struct Route {
     pub max_in_flight: Option<usize>,
     /// Forms of the rate limit fields of this route's responses, where they are not those of all.
     pub ratelimit_headers: Option<Vec<Dialect>>,
+    /// Protocols that its clients may switch to.
+    pub upgrades: Upgrades,
     /// Clients let through without asking any limit.
     pub allow: Arc<IpSet>,
     /// Of limits that have none of their own.
@@ -161,6 +163,25 @@ pub struct Timeouts {
     pub response: Duration,
     /// Longest pause while a response body streams, from the upstream or into the client.
     pub stream: Duration,
+    /// Longest silence of a tunnel.
+    pub tunnel: Duration,
+}
+
+/// Protocols by name, whatever their case.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub enum Upgrades {
+    #[default]
+    Any,
+    Only(Vec<String>),
+}
+
+impl Upgrades {
+    pub fn has(&self, protocol: &str) -> bool {
+        match self {
+            Upgrades::Any => true,
+            Upgrades::Only(names) => names.iter().any(|name| name.eq_ignore_ascii_case(protocol)),
+        }
+    }
 }
 
 /// A form of the rate limit response fields; several may be sent at once.

@@ -222,7 +222,7 @@ mod tests {
 
     use super::*;
     use crate::limit::refuse::Refuse;
-    use crate::route::{Action, HostPattern, Matcher, Segment, Timeouts};
+    use crate::route::{Action, HostPattern, Matcher, Segment, Timeouts, Upgrades};
 
     const ZERO: std::time::Duration = std::time::Duration::ZERO;
     const X_V: HeaderName = HeaderName::from_static("x-v");
@@ -250,13 +250,21 @@ mod tests {
             response_headers: Arc::default(),
             max_body: 0,
             max_in_flight: None,
-            timeouts: Arc::new(Timeouts { body: ZERO, min_body_rate: 0, connect: ZERO, response: ZERO, stream: ZERO }),
+            timeouts: Arc::new(Timeouts {
+                body: ZERO,
+                min_body_rate: 0,
+                connect: ZERO,
+                response: ZERO,
+                stream: ZERO,
+                tunnel: ZERO,
+            }),
             refuse: Arc::new(Refuse {
                 status: StatusCode::OK,
                 body: None,
                 content_type: HeaderValue::from_static("a/b"),
             }),
             ratelimit_headers: None,
+            upgrades: Upgrades::Any,
         }
     }
 

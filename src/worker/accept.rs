@@ -1,6 +1,7 @@
 //! Accepting: one loop per listener and worker on a socket that all workers share, so that a
 //! worker that is free takes the next connection and closing one handle resets nothing.
 
+use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -118,6 +119,7 @@ async fn serve(stream: Stream, entered: Entered, worker: &Rc<Worker>, name: &Rc<
         hop: Hop::new(peer, is_tls, port.unwrap_or(implied)),
         last_host: LastHost::default(),
         inspector: worker.inspector(),
+        tunnel: Cell::default(),
     });
     match protocol {
         Alpn::Http11 => {

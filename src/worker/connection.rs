@@ -4,7 +4,7 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::server::conn::http1;
@@ -34,9 +34,18 @@ pub async fn serve(stream: Stream, client: Rc<Client>, worker: &Worker) {
     let mut io = Watched::new(stream, client.clone(), bounds.header_timeout, bounds.half_close_timeout);
     // A parser with its buffers takes some 20 kB, which a connection without a request does not need.
     while readable(&io, &client, worker).await {
-        match requests(io, &client, worker, &bounds).await {
-            Some(rested) => io = rested,
-            None => return,
+        io = match requests(io, &client, worker, &bounds).await {
+            AfterParser::Rest(io) => io,
+            AfterParser::Tunnel(stream, early) => {
+                let Some(tunnel) = client.tunnel.take() else { return };
+                let is_over = |cx: &mut Context<'_>| {
+                    client.deadline().register(cx.waker());
+                    has_ended(&client, worker)
+                };
+                return tunnel.run(stream, early, &client.local.room, is_over).await;
+            }
+            // A 101 that was never written opens no tunnel.
+            AfterParser::End => return client.tunnel.set(None),
         }
     }
     io.close().await;
@@ -59,6 +68,8 @@ impl Bounds {
 enum RequestsEnd {
     /// For now: there has been none for a while.
     Rests,
+    /// Its last answer has been written, and was a 101.
+    Switched,
     Closed,
     Failed(hyper::Error),
 }
@@ -79,8 +90,17 @@ async fn readable(io: &Watched, client: &Client, worker: &Worker) -> bool {
     .await
 }
 
-/// Serves requests as they come. Hands the stream back when there has been none for a while.
-async fn requests(io: Watched, client: &Rc<Client>, worker: &Worker, bounds: &Bounds) -> Option<Watched> {
+/// What becomes of a connection without its parser.
+enum AfterParser {
+    /// There has been no request for a while.
+    Rest(Watched),
+    /// It has switched protocols; its client may have sent some bytes already.
+    Tunnel(Stream, Vec<u8>),
+    End,
+}
+
+/// Serves requests as they come, for as long as they do.
+async fn requests(io: Watched, client: &Rc<Client>, worker: &Worker, bounds: &Bounds) -> AfterParser {
     let _parsing = worker.tide.parse();
     let service = service_fn(|request| {
         client.deadline().end_requests();
@@ -105,7 +125,11 @@ async fn requests(io: Watched, client: &Rc<Client>, worker: &Worker, bounds: &Bo
             Pin::new(&mut *connection).graceful_shutdown();
         }
         if let Poll::Ready(served) = Pin::new(&mut *connection).poll(cx) {
-            return Poll::Ready(served.map_or_else(RequestsEnd::Failed, |()| RequestsEnd::Closed));
+            return Poll::Ready(match served {
+                Ok(()) if client.deadline().has_switched() => RequestsEnd::Switched,
+                Ok(()) => RequestsEnd::Closed,
+                Err(error) => RequestsEnd::Failed(error),
+            });
         }
         if has_ended(client, worker) {
             return Poll::Ready(RequestsEnd::Closed);
@@ -115,8 +139,13 @@ async fn requests(io: Watched, client: &Rc<Client>, worker: &Worker, bounds: &Bo
     })
     .await;
     let parts = connection.into_parts();
+    let io = parts.io.into_inner();
     match end {
-        RequestsEnd::Rests => return Some(parts.io.into_inner().after(&parts.read_buf)),
+        RequestsEnd::Rests => return AfterParser::Rest(io.after(&parts.read_buf)),
+        RequestsEnd::Switched => {
+            let (stream, early) = io.into_stream(&parts.read_buf);
+            return AfterParser::Tunnel(stream, early);
+        }
         RequestsEnd::Failed(error) => {
             if let Some(cutoff) = unparsed::cutoff(&error, &parts.read_buf) {
                 unparsed::tell(worker, client, cutoff);
@@ -124,7 +153,7 @@ async fn requests(io: Watched, client: &Rc<Client>, worker: &Worker, bounds: &Bo
         }
         RequestsEnd::Closed => {}
     }
-    None
+    AfterParser::End
 }
 
 /// A deadline that the request itself did not answer for ends the connection.

@@ -19,8 +19,8 @@ impl Worker {
         self.draining.set(true);
         self.connections.wake();
         let empty = self.emptied(timeout).await;
-        // Nobody misses the answer of an exchange whose client has left.
-        let whole = self.connections.all_linger();
+        // Nobody misses the answer of an exchange whose client has left, and a tunnel has no other end.
+        let whole = self.connections.none_waits();
         if !empty {
             self.connections.cut();
             // Each goes with its next turn.

@@ -84,6 +84,7 @@ impl Workers {
             access_log,
             complaints: Arc::default(),
             waiting: Arc::default(),
+            tunnels: Arc::default(),
         };
         let count_all = Arc::<ConnectionCount>::default();
         let mut threads = Vec::with_capacity(count);

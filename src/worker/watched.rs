@@ -41,6 +41,11 @@ impl Watched {
         Watched { unread: Bytes::copy_from_slice(unread), ..self }
     }
 
+    /// The stream, with what was read of it and not used: `read` by a parser, and before.
+    pub fn into_stream(self, read: &[u8]) -> (Stream, Vec<u8>) {
+        (self.stream, [read, &self.unread].concat())
+    }
+
     /// Ready once there is something to read, be it the end or an error.
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         if self.unread.is_empty() { self.stream.poll_readable(cx).map(drop) } else { Poll::Ready(()) }

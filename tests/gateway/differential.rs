@@ -54,7 +54,7 @@ fn ours(pieces: &[&[u8]], method: &Method) -> Result<Seen, ProtocolFault> {
     };
     let mut reader = HeadReader::default();
     let mut head = loop {
-        match reader.read(&mut received, method)? {
+        match reader.read(&mut received, method, None)? {
             Some(head) => break head,
             None if more(&mut received) => return Err(ProtocolFault::Cut),
             None => {}

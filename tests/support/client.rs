@@ -1,12 +1,12 @@
 //! A client that sends exactly the bytes it is given. Used by the tests of the running program.
 
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 
 use socket2::{Domain, Socket, Type};
 
 use super::PATIENCE;
-use super::http::{Message, Reader, framing};
+use super::http::{Framing, Message, Reader, framing};
 
 /// One connection.
 pub struct Client {
@@ -75,6 +75,22 @@ impl Client {
         let message = self.try_head()?;
         self.reader.stream_body(&framing(&message, Some(method)), sink)?;
         Ok(message)
+    }
+
+    /// So many bytes that are no answer.
+    #[track_caller]
+    pub fn bytes(&mut self, count: usize) -> Vec<u8> {
+        self.reader.body(&Framing::Length(count as u64)).unwrap_or_else(|error| panic!("not {count} bytes: {error}"))
+    }
+
+    /// What comes until the gateway closes.
+    pub fn rest(&mut self) -> io::Result<Vec<u8>> {
+        self.reader.body(&Framing::Close)
+    }
+
+    /// Ends this side: the gateway learns that no more comes.
+    pub fn finish(&mut self) {
+        self.stream().shutdown(Shutdown::Write).unwrap();
     }
 
     /// Waits until the gateway closes; whatever it sends before that is a failure.

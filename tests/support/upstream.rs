@@ -2,7 +2,7 @@
 //! running program.
 
 use std::io::{self, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -128,8 +128,18 @@ impl Peer {
     }
 
     /// So many bytes more, whatever they are.
-    pub fn exactly(&mut self, bytes: u64) -> io::Result<()> {
-        self.reader.body(&Framing::Length(bytes)).map(drop)
+    pub fn exactly(&mut self, bytes: u64) -> io::Result<Vec<u8>> {
+        self.reader.body(&Framing::Length(bytes))
+    }
+
+    /// All bytes until the gateway ends its side.
+    pub fn rest(&mut self) -> io::Result<Vec<u8>> {
+        self.reader.body(&Framing::Close)
+    }
+
+    /// Ends this side: the gateway learns that no more comes.
+    pub fn finish(&mut self) -> io::Result<()> {
+        self.reader.stream.shutdown(Shutdown::Write)
     }
 
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {

@@ -18,7 +18,7 @@ use crate::limit::limits::Limit;
 use crate::limit::source::PathParam;
 use crate::net::IpSet;
 use crate::route::table::RouteTable;
-use crate::route::{HostPattern, PathPattern, Route, Segment};
+use crate::route::{HostPattern, PathPattern, Route, Segment, Upgrades};
 
 /// One decision of the store carries no more.
 const LIMITS_MAX: usize = 16;
@@ -104,6 +104,7 @@ fn route(
     let timeouts = timeouts(section, &context.defaults.timeouts);
     let refuse = action::refuse(section);
     let ratelimit_headers = dialects(section, "ratelimit_headers");
+    let upgrades = upgrades(section);
     let matcher = matcher?;
     let params = params(&matcher.path);
     let limits = limits.filter(|limits| known(section, limits, &params));
@@ -126,6 +127,7 @@ fn route(
         timeouts: shared.timeouts.share(timeouts),
         refuse: shared.refusals.share(refuse),
         ratelimit_headers,
+        upgrades,
     };
     Some(Placed { route, place, named })
 }
@@ -135,6 +137,19 @@ fn name(text: &str) -> Result<String, Fault> {
         1..=NAME_MAX if !text.chars().any(char::is_control) && text.trim() == text => Ok(text.to_owned()),
         _ => fault("it is not a route name", format!("names have 1 to {NAME_MAX} bytes and no control characters")),
     }
+}
+
+/// `upgrades`: names of protocols, without their versions.
+fn upgrades(section: &Section) -> Upgrades {
+    let names = section.strings("upgrades", |text| {
+        let is_name = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.+".contains(&byte));
+        match text {
+            "" => fault("it names no protocol", "an empty list allows none; leave it out to allow all"),
+            text if is_name => Ok(text.to_owned()),
+            _ => fault(format!("`{text}` is not the name of a protocol"), "write \"websocket\", without a version"),
+        }
+    });
+    names.map_or(Upgrades::Any, |names| Upgrades::Only(names.into_iter().map(|at| at.value).collect()))
 }
 
 fn derived_name(host: Option<&HostPattern>, path: &str) -> String {

@@ -69,6 +69,7 @@ pub fn server(section: &Section, listeners: &[Section]) -> Compiled {
             None | Some(0) => usize::MAX,
             Some(max) => max,
         },
+        max_tunnels: usize_of(section.integer("max_tunnels", 0..=10_000_000)).unwrap_or(4_096),
         max_headers: usize_of(section.integer("max_headers", 1..=10_000)).unwrap_or(100),
         max_header_bytes: section
             .size("max_header_bytes", HEAD_BYTES)
@@ -97,6 +98,7 @@ pub fn server(section: &Section, listeners: &[Section]) -> Compiled {
         connect: seconds(3),
         response: seconds(60),
         stream: seconds(60),
+        tunnel: seconds(3_600),
     };
     let defaults = Defaults {
         max_body: section.size("max_body", BODY_MAX).unwrap_or(10 * 1024 * 1024),
@@ -115,6 +117,7 @@ pub fn timeouts(section: &Section, default: &Timeouts) -> Timeouts {
         connect: section.duration("connect_timeout", WAIT).unwrap_or(default.connect),
         response: section.duration("response_timeout", WAIT).unwrap_or(default.response),
         stream: section.duration("stream_timeout", WAIT).unwrap_or(default.stream),
+        tunnel: section.duration("tunnel_timeout", WAIT).unwrap_or(default.tunnel),
     }
 }
 

@@ -81,8 +81,8 @@ impl LogEntry {
     }
 
     /// Counts bytes of the answer's body.
-    pub fn add(&mut self, bytes: usize) {
-        self.bytes += bytes as u64;
+    pub fn add(&mut self, bytes: u64) {
+        self.bytes += bytes;
     }
 
     /// Hands the line over: the request has ended.

@@ -27,6 +27,8 @@ pub struct Account {
     entered: bool,
     method: Method,
     started: Instant,
+    /// Its duration has been counted: a tunnel is no answer that took long.
+    switched: bool,
     /// The request is being answered, or has been.
     answer: Option<Answering>,
     /// What its limits want once its outcome is known.
@@ -59,6 +61,7 @@ impl Account {
             entered: false,
             method: method.clone(),
             started,
+            switched: false,
             answer: None,
             held: None,
             leases: None,
@@ -139,6 +142,7 @@ impl Account {
             Refusal::Gate(reject) => metrics.http_rejected(*reject).inc(),
             Refusal::Denied => self.handles.reject(Reason::Denied),
             Refusal::MaxInFlight => self.handles.reject(Reason::MaxInFlight),
+            Refusal::MaxTunnels => metrics.http_rejected(Cutoff::MaxTunnels).inc(),
             Refusal::TooLarge | Refusal::Upstream(UpstreamFailure::TooLarge) => {
                 metrics.http_rejected(Cutoff::BodyTooLarge).inc()
             }
@@ -147,15 +151,15 @@ impl Account {
         }
     }
 
-    /// Counts the answer; the request ends with its body.
+    /// Counts the answer; the request ends with its body, or with its tunnel.
     /// `upload`: the request's, which may outlast its answer.
     pub fn close(
         mut self: Box<Self>,
-        response: &mut Response<Body>,
+        response: &Response<Body>,
         route: Option<&Route>,
         snapshot: &Snapshot,
         upload: Option<Rc<UploadProgress>>,
-    ) {
+    ) -> Box<Self> {
         self.handles.answer(&self.method, response.status());
         if let Some(entry) = &mut self.log {
             entry.status = response.status();
@@ -167,7 +171,23 @@ impl Account {
         let stream = route.map_or(keepalive, |route| route.timeouts.stream);
         self.deadline.arm(Awaited::Stream, stream);
         self.answer = Some(Answering { stream, keepalive, upload });
-        response.body_mut().end_with(self);
+        self
+    }
+
+    /// The answer switches protocols: the request goes on for as long as something moves within `limit`.
+    pub fn switched(&mut self, limit: Duration) {
+        self.switched = true;
+        self.handles.observe(self.started.elapsed().as_secs_f64());
+        self.deadline.switched();
+        self.deadline.arm(Awaited::Tunnel, limit);
+    }
+
+    /// A tunnel has carried so many bytes more to the client, or others to the server.
+    pub fn carried(&mut self, bytes: u64, limit: Duration) {
+        self.deadline.arm(Awaited::Tunnel, limit);
+        if let Some(entry) = &mut self.log {
+            entry.add(bytes);
+        }
     }
 
     /// So many bytes more of the answer are on their way.
@@ -176,7 +196,7 @@ impl Account {
             self.deadline.arm(Awaited::Stream, answer.stream);
         }
         if let Some(entry) = &mut self.log {
-            entry.add(bytes);
+            entry.add(bytes as u64);
         }
     }
 }
@@ -185,6 +205,7 @@ impl Account {
 impl Drop for Account {
     fn drop(&mut self) {
         match &self.answer {
+            Some(_) if self.switched => {}
             Some(_) => self.handles.observe(self.started.elapsed().as_secs_f64()),
             None => self.handles.answer(&self.method, client_closed()),
         }

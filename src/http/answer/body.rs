@@ -16,6 +16,7 @@ use crate::http::downstream::upload::{Upload, UploadError};
 use crate::http::upstream::exchange::{self, Exchange};
 use crate::http::upstream::h1::ProtocolFault;
 use crate::http::upstream::linger::Linger;
+use crate::http::upstream::pool::PooledConnection;
 
 /// A response body as the client connection reads it.
 pub struct Body {
@@ -33,6 +34,8 @@ enum BodySource {
         waits: bool,
     },
     Echo(Box<Upload>),
+    /// None: what comes after the head is no answer any more. Until it is taken.
+    Switched(Option<Box<PooledConnection>>),
 }
 
 /// A response body that could not be completed.
@@ -68,6 +71,19 @@ impl Body {
         Body { source: BodySource::Echo(Box::new(upload)), account: None }
     }
 
+    /// Of an answer that switches protocols.
+    pub fn switched(connection: Option<PooledConnection>) -> Body {
+        Body { source: BodySource::Switched(connection.map(Box::new)), account: None }
+    }
+
+    /// The connection of the server that has switched.
+    pub fn take_switched(&mut self) -> Option<PooledConnection> {
+        match &mut self.source {
+            BodySource::Switched(connection) => connection.take().map(|connection| *connection),
+            _ => None,
+        }
+    }
+
     /// The request ends with this body.
     pub fn end_with(&mut self, account: Box<Account>) {
         self.account = Some(account);
@@ -81,6 +97,7 @@ impl HttpBody for Body {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let polled = match &mut self.source {
             BodySource::Full(bytes) if bytes.is_empty() => Poll::Ready(None),
+            BodySource::Switched(_) => Poll::Ready(None),
             BodySource::Full(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             BodySource::Upstream { exchange, waits, .. } => {
                 let polled = exchange.borrow_mut().poll_frame(cx);
@@ -100,6 +117,7 @@ impl HttpBody for Body {
     fn is_end_stream(&self) -> bool {
         match &self.source {
             BodySource::Full(bytes) => bytes.is_empty(),
+            BodySource::Switched(_) => true,
             BodySource::Upstream { exchange, .. } => exchange.borrow().is_answered(),
             BodySource::Echo(upload) => upload.is_end(),
         }
@@ -108,6 +126,7 @@ impl HttpBody for Body {
     fn size_hint(&self) -> SizeHint {
         match &self.source {
             BodySource::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            BodySource::Switched(_) => SizeHint::with_exact(0),
             BodySource::Upstream { exchange, .. } => exchange.borrow().size_hint(),
             BodySource::Echo(upload) => upload.size_hint(),
         }

@@ -25,6 +25,8 @@ pub enum Refusal {
     Denied,
     /// The route serves `max_in_flight` requests already.
     MaxInFlight,
+    /// There are `max_tunnels` connections that have switched protocols already.
+    MaxTunnels,
     /// The announced body is larger than the route allows.
     TooLarge,
     /// A limit refuses; the verdict says which.
@@ -59,7 +61,7 @@ impl Refusal {
             Refusal::Gate(reject) => reject.status(),
             Refusal::NoRoute => StatusCode::NOT_FOUND,
             Refusal::Denied => StatusCode::FORBIDDEN,
-            Refusal::MaxInFlight => StatusCode::SERVICE_UNAVAILABLE,
+            Refusal::MaxInFlight | Refusal::MaxTunnels => StatusCode::SERVICE_UNAVAILABLE,
             Refusal::TooLarge | Refusal::Upstream(UpstreamFailure::TooLarge) => StatusCode::PAYLOAD_TOO_LARGE,
             Refusal::Limited => StatusCode::TOO_MANY_REQUESTS,
             Refusal::Upstream(UpstreamFailure::Timeout) => StatusCode::GATEWAY_TIMEOUT,
@@ -76,6 +78,7 @@ impl Refusal {
             Refusal::NoRoute => "no route takes this host, path and method",
             Refusal::Denied => "your address may not use this route",
             Refusal::MaxInFlight => "this route serves as many requests at once as it may; try again shortly",
+            Refusal::MaxTunnels => "as many connections as may have switched protocols; try again later",
             Refusal::TooLarge | Refusal::Upstream(UpstreamFailure::TooLarge) => {
                 "the request body is larger than allowed here"
             }

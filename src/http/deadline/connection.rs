@@ -45,6 +45,7 @@ pub struct ConnectionDeadline {
     gone: Cell<bool>,
     cut: Cell<bool>,
     lingers: Cell<bool>,
+    switched: Cell<bool>,
     /// For exchanges that linger; the connection itself may still be open.
     cut_off: Notify,
     waker: RefCell<Option<Waker>>,
@@ -73,6 +74,7 @@ impl ConnectionDeadline {
             gone: Cell::new(false),
             cut: Cell::new(false),
             lingers: Cell::new(false),
+            switched: Cell::new(false),
             cut_off: Notify::new(),
             waker: RefCell::default(),
         }
@@ -214,6 +216,17 @@ impl ConnectionDeadline {
 
     pub fn lingers(&self) -> bool {
         self.lingers.get()
+    }
+
+    /// It carries another protocol from now on, whose end nobody here sees coming.
+    pub(super) fn switched(&self) {
+        self.switched.set(true);
+        // The tunnel passes on the end of one side, and goes on.
+        self.gone_at_ms.set(u64::MAX);
+    }
+
+    pub fn has_switched(&self) -> bool {
+        self.switched.get()
     }
 
     /// Called by the worker at each tick.

@@ -23,6 +23,8 @@ pub enum Awaited {
     Response,
     /// More of the response body, or room to write it.
     Stream,
+    /// Anything, of either side of a tunnel.
+    Tunnel,
 }
 
 impl Awaited {
@@ -31,6 +33,7 @@ impl Awaited {
         match self {
             Awaited::Upload => Some(Cutoff::BodyTimeout),
             Awaited::Stream => Some(Cutoff::StreamTimeout),
+            Awaited::Tunnel => Some(Cutoff::TunnelTimeout),
             Awaited::Gateway | Awaited::Response => None,
         }
     }
@@ -123,6 +126,11 @@ impl RequestDeadline {
     /// Its body has been read to the end.
     pub fn read_whole(&self) {
         self.state.read_whole();
+    }
+
+    /// The connection has become a tunnel.
+    pub fn switched(&self) {
+        self.connection.switched();
     }
 
     /// Milliseconds on the worker's coarse clock.

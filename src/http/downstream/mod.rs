@@ -5,5 +5,6 @@ pub mod gate;
 pub mod hop;
 pub mod identity;
 pub mod inspect;
+pub mod offer;
 pub mod reject;
 pub mod upload;

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Response};
+use http::{Method, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 use tokio::time::timeout;
 
@@ -19,6 +19,7 @@ use super::h1::{HeadReader, ProtocolFault};
 use super::pool::PooledConnection;
 use super::sender::{SendEnd, Sender};
 use crate::http::complaints::{UpstreamComplaints, UpstreamTrouble};
+use crate::http::downstream::offer::Offer;
 use crate::http::downstream::upload::Upload;
 
 /// Bytes of an answer that are read for nobody. A server with more to send notices that the connection
@@ -30,6 +31,7 @@ pub struct Exchange {
     lease: Option<PooledConnection>,
     sender: Sender,
     method: Method,
+    offer: Option<Offer>,
     reader: HeadReader,
     /// Before the head of the answer, of nothing.
     body: Decoder,
@@ -37,6 +39,8 @@ pub struct Exchange {
     keep_alive: bool,
     state: ExchangeState,
     complaints: Rc<UpstreamComplaints>,
+    /// A head that switches protocols, until the request has been sent.
+    switching: Option<Response<()>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,21 +73,25 @@ impl fmt::Display for Trouble {
 }
 
 impl Exchange {
+    /// The answer may switch to what the request offers.
     pub fn new(
         lease: PooledConnection,
         sender: Sender,
         method: Method,
+        offer: Option<Offer>,
         complaints: Rc<UpstreamComplaints>,
     ) -> Exchange {
         Exchange {
             lease: Some(lease),
             sender,
             method,
+            offer,
             reader: HeadReader::default(),
             body: Decoder::Length(0),
             keep_alive: false,
             state: ExchangeState::Asked,
             complaints,
+            switching: None,
         }
     }
 
@@ -97,12 +105,24 @@ impl Exchange {
     pub fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<()>, Trouble>> {
         let Some(lease) = &mut self.lease else { return Poll::Ready(Err(Trouble::Closed)) };
         let connection = &mut lease.connection;
-        if let Poll::Ready(SendEnd::Upload) = self.sender.poll(connection, cx) {
+        let sent = self.sender.poll(connection, cx);
+        if let Poll::Ready(SendEnd::Upload) = sent {
             return Poll::Ready(Err(Trouble::Upload));
         }
         loop {
-            match self.reader.read(&mut connection.received, &self.method) {
+            if self.switching.is_some() {
+                // What comes next of the request would be taken for the other protocol.
+                return match (ready!(sent), self.switching.take()) {
+                    (SendEnd::Done, Some(response)) => Poll::Ready(Ok(response)),
+                    _ => Poll::Ready(Err(Trouble::Fault(ProtocolFault::Switch))),
+                };
+            }
+            match self.reader.read(&mut connection.received, &self.method, self.offer.as_ref()) {
                 Ok(None) => {}
+                Ok(Some(head)) if head.response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+                    self.switching = Some(head.response);
+                    continue;
+                }
                 Ok(Some(head)) => {
                     (self.body, self.keep_alive, self.state) = (head.body, head.keep_alive, ExchangeState::Answering);
                     return Poll::Ready(Ok(head.response));
@@ -117,6 +137,11 @@ impl Exchange {
                 return Poll::Ready(Err(trouble));
             };
         }
+    }
+
+    /// The connection, once its server has switched protocols.
+    pub fn take_switched(&mut self) -> Option<PooledConnection> {
+        self.lease.take()
     }
 
     /// The body of the answer, if it is small and all of it is there.

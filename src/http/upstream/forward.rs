@@ -6,7 +6,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::time::Instant;
 
-use http::Response;
+use http::{Response, StatusCode};
 use tokio::task::spawn_local;
 
 use crate::http::answer::body::Body;
@@ -55,11 +55,9 @@ pub async fn forward(
             deadline.arm(Awaited::Response, timeouts.response);
         }
         let reused = lease.reused;
-        let asked = ServerAttempt::new(
-            Exchange::new(lease, next, outgoing.method.clone(), servers.complaints.clone()),
-            &outgoing.linger,
-            timeouts,
-        );
+        let complaints = servers.complaints.clone();
+        let exchange = Exchange::new(lease, next, outgoing.method.clone(), outgoing.offer.clone(), complaints);
+        let asked = ServerAttempt::new(exchange, &outgoing.linger, timeouts);
         let outcome = deadline.within(poll_fn(|cx| asked.exchange.borrow_mut().poll_head(cx))).await;
         let trouble = match outcome {
             Ok(Ok(response)) => {
@@ -114,6 +112,11 @@ impl ServerAttempt {
     }
 
     fn answered(mut self, response: Response<()>) -> Response<Body> {
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            self.linger = None;
+            let connection = self.exchange.borrow_mut().take_switched();
+            return response.map(|()| Body::switched(connection));
+        }
         let whole = self.exchange.borrow_mut().take_whole();
         let linger = self.linger.take().map(|(linger, _)| linger);
         if !self.exchange.borrow().is_sent() {

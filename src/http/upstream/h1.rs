@@ -14,6 +14,7 @@ use httparse::ParserConfig;
 use hyper::ext::ReasonPhrase;
 
 use self::body::Decoder;
+use crate::http::downstream::offer::Offer;
 
 /// Fields of an answer's head, or of its trailers.
 pub const FIELDS_MAX: usize = 100;
@@ -34,7 +35,7 @@ pub enum ProtocolFault {
     Length,
     /// `Transfer-Encoding` is anything but one `chunked`, or beside `Content-Length`, or in HTTP/1.0.
     Coding,
-    /// 101 without having been asked to switch protocols.
+    /// 101 to a protocol that was not offered.
     Switch,
     /// More interim answers than [`INTERIM_MAX`].
     Interim,
@@ -51,7 +52,7 @@ impl fmt::Display for ProtocolFault {
             ProtocolFault::HeadTooLarge => "a head of too many bytes or fields",
             ProtocolFault::Length => "a Content-Length that is no single number",
             ProtocolFault::Coding => "a Transfer-Encoding that cannot be followed",
-            ProtocolFault::Switch => "another protocol without being asked",
+            ProtocolFault::Switch => "another protocol than was offered",
             ProtocolFault::Interim => "too many interim answers",
             ProtocolFault::Chunk => "broken chunks",
             ProtocolFault::Cut => "the end of the connection before that of the answer",
@@ -81,11 +82,16 @@ pub struct HeadReader {
 
 impl HeadReader {
     /// Takes the head of the final answer to a request of `method` from `received`; `None` while there
-    /// is none yet.
+    /// is none yet. One that switches protocols is final, too, if it takes the `offer`.
     ///
     /// # Errors
     /// What no answer of HTTP/1 has; the connection is of no use then.
-    pub fn read(&mut self, received: &mut BytesMut, method: &Method) -> Result<Option<Head>, ProtocolFault> {
+    pub fn read(
+        &mut self,
+        received: &mut BytesMut,
+        method: &Method,
+        offer: Option<&Offer>,
+    ) -> Result<Option<Head>, ProtocolFault> {
         loop {
             // A head that comes in many pieces is parsed once more only when its end is there.
             if self.scanned > 0 && !self.ends(received) {
@@ -101,8 +107,10 @@ impl HeadReader {
             received.advance(length);
             self.scanned = 0;
             match head.response.status() {
-                // No request of ours asks for it.
-                StatusCode::SWITCHING_PROTOCOLS => return Err(ProtocolFault::Switch),
+                StatusCode::SWITCHING_PROTOCOLS => {
+                    let taken = offer.is_some_and(|offer| offer.is_taken_by(head.response.headers()));
+                    return if taken { Ok(Some(head)) } else { Err(ProtocolFault::Switch) };
+                }
                 status if status.is_informational() => {
                     self.interims += 1;
                     if self.interims > INTERIM_MAX {

@@ -8,6 +8,7 @@ use http::request::Parts;
 use http::{HeaderName, Method};
 
 use crate::http::downstream::gate::Admitted;
+use crate::http::downstream::offer::Offer;
 use crate::http::downstream::upload::Upload;
 use crate::http::headers;
 use crate::http::upstream::h1::request::{Framing, HostField, RequestHead};
@@ -23,6 +24,8 @@ pub struct Outgoing {
     pub trailers: Option<Vec<HeaderName>>,
     /// The exchange goes on when the client leaves.
     pub linger: Option<Linger>,
+    /// What the server may switch to.
+    pub offer: Option<Offer>,
 }
 
 impl Outgoing {
@@ -48,6 +51,7 @@ impl Outgoing {
             upload,
             trailers: (framing == Framing::Chunked).then(announced),
             linger,
+            offer: None,
         }
     }
 }
