@@ -15,5 +15,6 @@ mod protocols {
     mod manual;
     mod tls;
     mod tls_enemies;
+    mod tls_files;
     mod upgrade;
 }

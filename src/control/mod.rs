@@ -2,6 +2,7 @@
 //! listener and obeys signals until it is told to drain. Called by the command line.
 
 mod admin;
+mod certificates;
 mod diff;
 mod job;
 mod link;
@@ -121,6 +122,7 @@ async fn start(
     let mut book = Book::new(&metrics);
     let snapshot = Arc::new(Snapshot::new(1, config, &mut book));
     metrics.config_loaded(&snapshot.config.hash, snapshot.generation, snapshot.loaded_at);
+    certificates::show(&snapshot.config, &metrics);
     let current = Arc::new(ArcSwap::new(snapshot.clone()));
     let shared = Arc::new(SharedState::default());
     let (jobs, inbox) = mpsc::channel(JOBS);

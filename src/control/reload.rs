@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 use tokio::task::spawn_local;
 
+use super::certificates;
 use super::diff::Diff;
 use super::job::{Applied, Contents, ReloadFailure, ReloadOrder, ReloadOutcome, Trigger};
 use super::link::StoreLink;
@@ -126,6 +127,7 @@ impl Reloader {
         self.link.exchange(store, &snapshot.config.limits);
         self.listeners.exchange(prepared, &snapshot.config);
         self.metrics.config_loaded(&snapshot.config.hash, generation, snapshot.loaded_at);
+        certificates::show(&snapshot.config, &self.metrics);
         // Only now: until the swap, requests counted on the series of the old config.
         self.book.retire(&snapshot.config);
         ReloadOutcome::Applied(Applied { generation, diff, restart, warnings })

@@ -10,6 +10,7 @@ mod routes;
 mod shards;
 mod shown;
 mod store;
+mod tls;
 
 pub use counter::Counter;
 use counter::Counters;
@@ -20,6 +21,7 @@ pub use record::{LimitRecord, RouteRecord};
 use routes::{Routes, Scrape};
 pub use shards::Shard;
 pub use store::{StoreHealth, StoreView};
+pub use tls::TlsMetrics;
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -43,7 +45,7 @@ pub struct Metrics {
     upstream_requests: Counters,
     upstream_retries: Counters,
     connections: IntGaugeVec,
-    tls_handshakes: IntCounterVec,
+    pub tls: TlsMetrics,
     /// Connections that have switched protocols.
     pub tunnels: IntGauge,
     config_info: IntGaugeVec,
@@ -111,12 +113,7 @@ impl Metrics {
                 )?,
             )?,
             connections: gauges(&r, "connections", "Open client connections.", &["listener", "protocol"])?,
-            tls_handshakes: counters(
-                &r,
-                "tls_handshakes_total",
-                "TLS handshakes by how they ended.",
-                &["listener", "result"],
-            )?,
+            tls: TlsMetrics::new(&r)?,
             tunnels: registered(
                 &r,
                 IntGauge::with_opts(opts("tunnels", "Open connections that have switched protocols."))?,
@@ -259,10 +256,6 @@ impl Metrics {
 
     pub fn connections(&self, listener: &str, protocol: Protocol) -> IntGauge {
         self.connections.with_label_values(&[listener, protocol.label()])
-    }
-
-    pub fn tls_handshakes(&self, listener: &str, result: HandshakeResult) -> IntCounter {
-        self.tls_handshakes.with_label_values(&[listener, result.label()])
     }
 
     pub fn store_denial_cache_hits(&self) -> Counter {

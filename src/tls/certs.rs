@@ -16,6 +16,26 @@ pub struct NamedKey {
     pub names: Vec<String>,
 }
 
+/// For how long a certificate is good, in seconds of Unix time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateTerm {
+    /// The first name that the certificate states, or whom it was made for.
+    pub name: String,
+    pub not_before_s: i64,
+    pub not_after_s: i64,
+}
+
+impl CertificateTerm {
+    pub fn of(certificate: &X509Certificate<'_>) -> CertificateTerm {
+        let validity = certificate.validity();
+        CertificateTerm {
+            name: names(certificate).into_iter().next().unwrap_or_else(|| certificate.subject().to_string()),
+            not_before_s: validity.not_before.timestamp(),
+            not_after_s: validity.not_after.timestamp(),
+        }
+    }
+}
+
 /// The certificates of one listener; never none.
 #[derive(Debug)]
 pub struct Certificates {

@@ -8,4 +8,5 @@ pub mod pem;
 mod server;
 
 pub use alpn::Alpn;
+pub use certs::CertificateTerm;
 pub use server::{ClientAuth, MinVersion, PemPair, ServerFiles, ServerTls, ServerTlsMistake};

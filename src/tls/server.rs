@@ -10,7 +10,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{Error, InconsistentKeys, RootCertStore, ServerConfig, version};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::certs::{self, Certificates, NamedKey};
+use super::certs::{self, CertificateTerm, Certificates, NamedKey};
 use super::{Alpn, pem};
 
 /// What the files say, PEM, and the options beside them.
@@ -49,6 +49,8 @@ pub enum MinVersion {
 #[derive(Clone)]
 pub struct ServerTls {
     files: ServerFiles,
+    /// Of its certificates, in their order.
+    pub terms: Vec<CertificateTerm>,
     /// With tickets and sessions of its own: none is good under other settings, or at another listener.
     pub config: Arc<ServerConfig>,
 }
@@ -70,7 +72,8 @@ impl ServerTls {
     /// The first of the files that cannot be used.
     pub fn new(files: ServerFiles) -> Result<ServerTls, ServerTlsMistake> {
         let keys = files.certificates.iter().enumerate().map(|(place, pair)| named_key(place, pair));
-        let certificates = Certificates::new(keys.collect::<Result<_, _>>()?);
+        let (keys, terms) = keys.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+        let certificates = Certificates::new(keys);
         let versions: &[_] = match files.min_version {
             MinVersion::Tls12 => &[&version::TLS13, &version::TLS12],
             MinVersion::Tls13 => &[&version::TLS13],
@@ -99,7 +102,7 @@ impl ServerTls {
         config.alpn_protocols = Alpn::offered();
         config.send_tls13_tickets = TICKETS;
         config.ticketer = ring::Ticketer::new().map_err(|error| ServerTlsMistake::Cert(0, error.to_string()))?;
-        Ok(ServerTls { files, config: Arc::new(config) })
+        Ok(ServerTls { files, terms, config: Arc::new(config) })
     }
 
     /// Takes over `earlier` where nothing differs, so that its sessions can be resumed.
@@ -110,12 +113,12 @@ impl ServerTls {
     }
 }
 
-fn named_key(place: usize, pair: &PemPair) -> Result<NamedKey, ServerTlsMistake> {
+fn named_key(place: usize, pair: &PemPair) -> Result<(NamedKey, CertificateTerm), ServerTlsMistake> {
     let cert = |what: String| ServerTlsMistake::Cert(place, what);
     let key = |what: &str| ServerTlsMistake::Key(place, what.to_owned());
     let chain = pem::certificates(&pair.cert).map_err(cert)?;
-    let names = match chain.first().map(|own| X509Certificate::from_der(own)) {
-        Some(Ok((_, certificate))) => certs::names(&certificate),
+    let (names, term) = match chain.first().map(|own| X509Certificate::from_der(own)) {
+        Some(Ok((_, certificate))) => (certs::names(&certificate), CertificateTerm::of(&certificate)),
         _ => return Err(cert("its first certificate cannot be read".to_owned())),
     };
     let private = pem::private_key(&pair.key).map_err(|what| key(&what))?;
@@ -124,7 +127,7 @@ fn named_key(place: usize, pair: &PemPair) -> Result<NamedKey, ServerTlsMistake>
     let certified = CertifiedKey::new(chain, private);
     match certified.keys_match() {
         Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => {
-            Ok(NamedKey { key: Arc::new(certified), names })
+            Ok((NamedKey { key: Arc::new(certified), names }, term))
         }
         Err(Error::InconsistentKeys(_)) => Err(key("it is not the key of the certificate in `cert`")),
         Err(error) => Err(cert(format!("its first certificate cannot be used: {error}"))),

@@ -87,7 +87,7 @@ async fn secure(stream: Stream, entered: Entered, worker: &Rc<Worker>, door: &Do
     let handshake = Box::pin(tls::handshake(stream, tls, entered.ticket.deadline(), worker));
     let result = handshake.await;
     drop(open);
-    let counter = |result: HandshakeResult| worker.local.common.metrics.tls_handshakes(&door.name, result);
+    let counter = |result: HandshakeResult| worker.local.common.metrics.tls.handshakes(&door.name, result);
     match result {
         Ok(stream) => {
             let (_, session) = stream.get_ref();

@@ -1,13 +1,16 @@
 //! The addresses in [server] and `[[listener]]`, and what TLS there is made of. Called by `compile`.
 
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use jiff::Timestamp;
 
 use crate::config::reader::{At, Section};
 use crate::config::report::{Diagnostic, Place};
 use crate::config::tree::{Node, Value};
 use crate::config::{ListenerSettings, schema, values};
 use crate::net::ListenAddr;
-use crate::tls::{ClientAuth, MinVersion, PemPair, ServerFiles, ServerTls, ServerTlsMistake};
+use crate::tls::{CertificateTerm, ClientAuth, MinVersion, PemPair, ServerFiles, ServerTls, ServerTlsMistake};
 
 const ADDRESS_HELP: &str = "add address = \"0.0.0.0:8443\"";
 const PAIR_HELP: &str = "write certificates = [{ cert = \"chain.pem\", key = \"key.pem\" }]";
@@ -105,7 +108,30 @@ fn tls(section: &Section) -> Option<ServerTls> {
     }
     let pem = |pair: &Pair| PemPair { cert: pair.cert.value.clone(), key: pair.key.value.clone() };
     let files = ServerFiles { certificates: pairs.iter().map(pem).collect(), client_ca, client_auth, min_version };
-    ServerTls::new(files).map_err(|mistake| report(section, &pairs, &mistake)).ok()
+    let tls = ServerTls::new(files).map_err(|mistake| report(section, &pairs, &mistake)).ok()?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    for (pair, term) in pairs.iter().zip(&tls.terms) {
+        warn(section, pair, term, i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
+    }
+    Some(tls)
+}
+
+/// Clients refuse a certificate outside its term, but the clock of this machine may be the one that is wrong.
+fn warn(section: &Section, pair: &Pair, term: &CertificateTerm, now_s: i64) {
+    let date =
+        |time_s: i64| Timestamp::from_second(time_s).map_or_else(|_| time_s.to_string(), |time| time.to_string());
+    let name = &term.name;
+    let (what, help) = if term.not_after_s < now_s {
+        let end = date(term.not_after_s);
+        (format!("the certificate of `{name}` has expired, at {end}"), "clients refuse it: renew it")
+    } else if term.not_before_s > now_s {
+        let start = date(term.not_before_s);
+        let help = "clients refuse it until then; is the clock of this machine right?";
+        (format!("the certificate of `{name}` is valid from {start} only"), help)
+    } else {
+        return;
+    };
+    section.sources.warn(Diagnostic::new(pair.cert.place, what).help(help));
 }
 
 fn report(section: &Section, pairs: &[Pair], mistake: &ServerTlsMistake) {

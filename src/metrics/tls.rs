@@ -1,0 +1,67 @@
+//! What is counted and told of listeners with TLS. Shown by the control thread, counted by the workers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus::{IntCounter, IntCounterVec, IntGaugeVec, Registry};
+
+use super::labels::HandshakeResult;
+use super::{counters, gauges};
+
+#[derive(Clone)]
+pub struct TlsMetrics {
+    handshakes: IntCounterVec,
+    not_after: IntGaugeVec,
+    /// The listeners that have series.
+    shown: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl TlsMetrics {
+    pub(super) fn new(registry: &Registry) -> prometheus::Result<TlsMetrics> {
+        Ok(TlsMetrics {
+            handshakes: counters(
+                registry,
+                "tls_handshakes_total",
+                "TLS handshakes by how they ended.",
+                &["listener", "result"],
+            )?,
+            not_after: gauges(
+                registry,
+                "tls_cert_not_after_timestamp_seconds",
+                "When the certificate of a listener expires, Unix time; the first to expire of each name.",
+                &["listener", "name"],
+            )?,
+            shown: Arc::default(),
+        })
+    }
+
+    pub fn handshakes(&self, listener: &str, result: HandshakeResult) -> IntCounter {
+        self.handshakes.with_label_values(&[listener, result.label()])
+    }
+
+    /// Shows these listeners and no others, each with the names of its certificates and when these expire, in
+    /// seconds of Unix time.
+    pub fn show<'c>(&self, listeners: impl Iterator<Item = (String, Vec<(&'c str, i64)>)>) {
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut gone = std::mem::take(&mut *shown);
+        self.not_after.reset();
+        for (listener, certificates) in listeners {
+            let mut first = BTreeMap::<&str, i64>::new();
+            for (name, not_after) in certificates {
+                first.entry(name).and_modify(|first| *first = not_after.min(*first)).or_insert(not_after);
+            }
+            for (name, not_after) in first {
+                self.not_after.with_label_values(&[&*listener, name]).set(not_after);
+            }
+            HandshakeResult::ALL.iter().for_each(|result| drop(self.handshakes(&listener, *result)));
+            gone.remove(&listener);
+            shown.insert(listener);
+        }
+        for listener in gone {
+            for result in HandshakeResult::ALL {
+                // There is one of each.
+                let _ = self.handshakes.remove_label_values(&[&*listener, result.label()]);
+            }
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Certificates and keys as files: renewed while the gateway runs, however that is done, and wrong ones.
+
+use std::os::unix::fs::symlink;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use super::tls::{ECHO, config, gateway, laid_out};
+use crate::support::ca::{Ca, Pair};
+use crate::support::client::get;
+use crate::support::gateway::{Gateway, program};
+use crate::support::tls::Trust;
+use crate::support::until;
+
+/// The second name of the certificate that new connections get.
+fn version(gateway: &Gateway, ca: &Ca) -> String {
+    Trust::in_ca(ca).connect(gateway.addr, "a.test").server_names().swap_remove(1)
+}
+
+fn pair(ca: &Ca, version: &str) -> Pair {
+    ca.issue(&["a.test", version], "gateway")
+}
+
+#[track_caller]
+fn until_version(gateway: &Gateway, ca: &Ca, expected: &str) {
+    until(&format!("new connections get {expected}"), || version(gateway, ca) == expected);
+}
+
+#[test]
+fn renewed_files_count_for_new_connections_and_open_ones_live_on() {
+    let ca = Ca::new("test");
+    let gateway = gateway(&ca, &["a.test,v1"], "", "", ECHO);
+    let mut open = Trust::in_ca(&ca).connect(gateway.addr, "a.test");
+    assert_eq!(version(&gateway, &ca), "v1");
+    // In two steps, with a mismatch in between, as programs do that renew.
+    let next = pair(&ca, "v2");
+    std::fs::write(gateway.dir.path().join("0.pem"), &next.cert).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    std::fs::write(gateway.dir.path().join("0.key"), &next.key).unwrap();
+    until_version(&gateway, &ca, "v2");
+    // By renaming.
+    pair(&ca, "v3").save(gateway.dir.path(), "0");
+    until_version(&gateway, &ca, "v3");
+    assert_eq!(open.ask(&get("/", ""), "").status(), 200);
+    assert_eq!(open.server_names()[1], "v1");
+}
+
+#[test]
+fn files_behind_links_are_followed() {
+    let ca = Ca::new("test");
+    // Kubernetes swaps a directory, certbot links to the newest of its archive.
+    let gateway = Gateway::launch(&[], |dir| {
+        for (dir, version) in [(dir.join("..v1"), "v1"), (dir.join("archive"), "v1")] {
+            std::fs::create_dir(&dir).unwrap();
+            pair(&ca, version).save(&dir, "0");
+        }
+        symlink("..v1", dir.join("..data")).unwrap();
+        let config = config(1, "", "", ECHO);
+        for ending in ["pem", "key"] {
+            symlink(format!("..data/0.{ending}"), dir.join(format!("0.{ending}"))).unwrap();
+        }
+        laid_out(dir, &config)
+    });
+    assert_eq!(version(&gateway, &ca), "v1");
+    let dir = gateway.dir.path();
+    std::fs::create_dir(dir.join("..v2")).unwrap();
+    pair(&ca, "v2").save(&dir.join("..v2"), "0");
+    symlink("..v2", dir.join("..next")).unwrap();
+    std::fs::rename(dir.join("..next"), dir.join("..data")).unwrap();
+    until_version(&gateway, &ca, "v2");
+    pair(&ca, "v3").save(&dir.join("archive"), "new");
+    for ending in ["pem", "key"] {
+        symlink(format!("archive/new.{ending}"), dir.join("link")).unwrap();
+        std::fs::rename(dir.join("link"), dir.join(format!("0.{ending}"))).unwrap();
+    }
+    until_version(&gateway, &ca, "v3");
+}
+
+#[test]
+fn a_wrong_pair_changes_nothing_and_is_told_of() {
+    let ca = Ca::new("test");
+    let gateway = gateway(&ca, &["a.test,v1"], "", "", ECHO);
+    let key = gateway.dir.path().join("0.key");
+    let good = std::fs::read_to_string(&key).unwrap();
+    for (bad, complaint) in [
+        (pair(&ca, "x").key, "it is not the key of the certificate in `cert`"),
+        (String::new(), "it holds no private key in PEM"),
+        (good[..good.len() / 2].to_owned(), "it holds no private key in PEM"),
+    ] {
+        std::fs::write(&key, &bad).unwrap();
+        gateway.assert_metric("config_last_reload_successful", &[], 0.0);
+        until("the log tells what is wrong", || gateway.log().contains(complaint));
+        assert!(!gateway.log().contains(good.lines().nth(1).unwrap()), "the log shows a key");
+        assert_eq!(version(&gateway, &ca), "v1");
+        // Gone and back again.
+        std::fs::remove_file(&key).unwrap();
+        until("the log misses the file", || gateway.log().contains("there is no such file"));
+        std::fs::write(&key, &good).unwrap();
+        gateway.assert_metric("config_last_reload_successful", &[], 1.0);
+    }
+    pair(&ca, "v2").save(gateway.dir.path(), "0");
+    until_version(&gateway, &ca, "v2");
+}
+
+#[test]
+fn certificates_out_of_their_term_are_served_and_warned_of() {
+    let ca = Ca::new("test");
+    let day = Duration::from_secs(86_400);
+    let now = SystemTime::now();
+    let gateway = Gateway::launch(&[], |dir| {
+        ca.issue_with(&["old.test"], "", |params| {
+            (params.not_before, params.not_after) = ((now - 9 * day).into(), (now - day).into());
+        })
+        .save(dir, "0");
+        ca.issue_with(&["new.test"], "", |params| {
+            (params.not_before, params.not_after) = ((now + day).into(), (now + 9 * day).into());
+        })
+        .save(dir, "1");
+        ca.issue(&["good.test"], "").save(dir, "2");
+        laid_out(dir, &config(3, "", "", ECHO))
+    });
+    let check = program().arg("check").arg("-c").arg(gateway.config()).output().unwrap();
+    let (out, warnings) = [check.stdout, check.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).into();
+    assert!(check.status.success() && out.starts_with("ok: "), "{out}{warnings}");
+    for said in [gateway.log(), warnings] {
+        assert!(said.contains("the certificate of `old.test` has expired, at 20"), "{said}");
+        assert!(said.contains("the certificate of `new.test` is valid from 20"), "{said}");
+        assert!(!said.contains("good.test"), "{said}");
+    }
+    let seconds = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64().floor();
+    let expiry =
+        |name| gateway.metric("tls_cert_not_after_timestamp_seconds", &[("listener", "127.0.0.1:0"), ("name", name)]);
+    assert_eq!(expiry("old.test"), Some(seconds(now - day)));
+    assert_eq!(expiry("new.test"), Some(seconds(now + 9 * day)));
+    let trust = Trust::in_ca(&ca);
+    assert_eq!(trust.connect(gateway.addr, "good.test").ask(&get("/", ""), "").status(), 200);
+    let refused = trust.try_connect(gateway.addr, "old.test").err().unwrap().to_string();
+    assert!(refused.contains("expired"), "{refused}");
+}
+
+#[test]
+fn series_come_and_go_with_their_listener() {
+    let ca = Ca::new("test");
+    let gateway = gateway(&ca, &["a.test"], "", "", ECHO);
+    assert_eq!(super::tls::handshakes(&gateway, "bad_client_certificate"), 0.0);
+    assert!(gateway.metrics().contains("result=\"bad_client_certificate\""), "not there before the first");
+    let with_tls = std::fs::read_to_string(gateway.config()).unwrap();
+    let (before, after) = with_tls.split_once("tls = {").unwrap();
+    gateway.reload(&format!("{before}{}", after.split_once('\n').unwrap().1));
+    assert!(!gateway.metrics().contains("sluicegate_tls_"), "{}", gateway.metrics());
+}
+
+#[test]
+fn no_handshake_fails_while_certificates_change() {
+    let ca = Ca::new("test");
+    let gateway = gateway(&ca, &["a.test,v0"], "", "", ECHO);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut served = 0;
+                    while !done.load(Ordering::SeqCst) {
+                        let mut client = Trust::in_ca(&ca).connect(gateway.addr, "a.test");
+                        for _ in 0..3 {
+                            assert_eq!(client.ask(&get("/", ""), "").status(), 200);
+                        }
+                        served += 1;
+                    }
+                    served
+                })
+            })
+            .collect();
+        for i in 1..=3 {
+            pair(&ca, &format!("v{i}")).save(gateway.dir.path(), "0");
+            until_version(&gateway, &ca, &format!("v{i}"));
+        }
+        done.store(true, Ordering::SeqCst);
+        for client in clients {
+            assert!(client.join().unwrap() > 3);
+        }
+    });
+}
