@@ -17,4 +17,6 @@ mod protocols {
     mod tls_enemies;
     mod tls_files;
     mod upgrade;
+    mod upstream_tls;
+    mod upstream_unix;
 }

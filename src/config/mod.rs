@@ -4,6 +4,7 @@
 mod compile;
 mod documents;
 mod hints;
+mod origin;
 mod reader;
 mod report;
 mod schema;

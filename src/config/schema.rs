@@ -47,7 +47,8 @@ sections! {
         "client_cert" "client_key";
     HEADERS = "headers": "ratelimit";
     JWT = "jwt": "key" "algorithms" "header" "issuer" "audience";
-    UPSTREAM = "upstream": "servers" "balance" "max_idle";
+    UPSTREAM = "upstream": "servers" "balance" "max_idle" "tls";
+    UPSTREAM_TLS = "upstream.tls": "ca" "cert" "key" "server_name" "verify";
     UPSTREAM_SERVER = "upstream.servers": "url" "weight";
     SET = "set": "values" "file";
     LIMIT = "limit": "algorithm" "key" "missing" "repeated" "cost" "mode" "on_error" "when" "after" "overrides"

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::fmt::Write;
 use std::path::PathBuf;
 
+use super::origin;
 use super::report::{Diagnostic, Place, Report};
 use super::source::SourceTexts;
 use super::values::{self, Fault};
@@ -17,7 +18,7 @@ pub fn proxy_text(to: &str, listen: &str, limits: &[String]) -> Result<String, R
     let sources = SourceTexts::default();
     let to = url(to);
     let upstream = to.strip_suffix('/').unwrap_or(&to);
-    check(&sources, "--to", &to, values::server(&to));
+    check(&sources, "--to", &to, origin::check(&to));
     check(&sources, "--listen", listen, values::listen(listen));
     let limits: Vec<Option<Shorthand>> = limits.iter().map(|text| parse(&sources, text)).collect();
     let (Some(limits), false) = (limits.into_iter().collect::<Option<Vec<_>>>(), sources.has_mistakes()) else {

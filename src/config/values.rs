@@ -13,7 +13,6 @@ use crate::limit::algo::params::{PERIOD_MOST_MS, Rate};
 use crate::limit::key::{Key, KeyPart};
 use crate::limit::source::{Source, SourceKind};
 use crate::net::{ListenAddr, parse_network};
-use crate::upstream::{Origin, Scheme, Server};
 pub use crate::written::{Fault, fault, header_name, param_name};
 
 /// Bytes of memory that a compiled regular expression may take.
@@ -121,7 +120,7 @@ fn unit_ms(unit: &str) -> Option<u64> {
 }
 
 /// No sign: `+5` is a number to Rust, not to a reader.
-fn digits(text: &str) -> bool {
+pub fn digits(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_digit())
 }
 
@@ -162,49 +161,6 @@ pub fn listen(text: &str) -> Result<ListenAddr, Fault> {
         Ok(ip) => fault(format!("`{text}` has no port"), format!("write \"{ip}:8080\"")),
         Err(_) => fault(format!("`{text}` is not an address to listen on"), HELP),
     }
-}
-
-/// The server of `http://HOST[:PORT]`.
-pub fn server(text: &str) -> Result<Server, Fault> {
-    const HELP: &str = "write http://HOST:PORT, like \"http://127.0.0.1:3000\"";
-    let Some((scheme, rest)) = text.split_once("://") else {
-        return fault(format!("`{text}` is not a URL"), HELP);
-    };
-    if scheme != "http" {
-        return fault(format!("upstreams over `{scheme}://` are not supported yet"), HELP);
-    }
-    let authority = rest.strip_suffix('/').unwrap_or(rest);
-    if authority.contains(['/', '?', '#']) {
-        return fault(
-            "the URL of an upstream has no path or query",
-            "use `rewrite = { add_prefix = \"/path\" }` on the route",
-        );
-    }
-    if authority.contains('@') {
-        return fault(
-            "the URL of an upstream holds no user or password",
-            "use `request_headers = { set = { authorization = \"...\" } }` on the route",
-        );
-    }
-    let (host, port) = match authority.strip_prefix('[').and_then(|v6| v6.split_once(']')) {
-        Some((ip, port)) => match ip.parse::<std::net::Ipv6Addr>() {
-            Ok(ip) if port.is_empty() || port.starts_with(':') => (format!("[{ip}]"), port.strip_prefix(':')),
-            _ => return fault(format!("`{authority}` is not a host and port"), HELP),
-        },
-        None => match authority.split_once(':') {
-            Some((host, port)) => (host.to_ascii_lowercase(), Some(port)),
-            None => (authority.to_ascii_lowercase(), None),
-        },
-    };
-    if !host.starts_with('[') && !is_host(&host) {
-        return fault(format!("`{host}` is not a host name or address"), HELP);
-    }
-    let port = match port.map(|port| port.parse::<u16>().ok().filter(|number| *number > 0 && digits(port))) {
-        None => 80,
-        Some(Some(port)) => port,
-        Some(None) => return fault("the port must be a number from 1 to 65535", HELP),
-    };
-    Ok(Server { origin: Origin { scheme: Scheme::Http, authority: format!("{host}:{port}") }, weight: 1 })
 }
 
 /// Lower-case labels of letters, digits, `-` and `_`, without trailing dot.
@@ -343,25 +299,5 @@ mod tests {
                 .iter()
                 .all(|t| listen(t).is_err())
         );
-    }
-
-    #[test]
-    fn servers_of_urls() {
-        let authority = |text| server(text).unwrap().origin.authority;
-        assert_eq!(authority("http://App.Local"), "app.local:80");
-        assert_eq!(authority("http://[::1]:3000/"), "[::1]:3000");
-        for text in [
-            "app",
-            "https://a",
-            "http://",
-            "http://a/b",
-            "http://u@a",
-            "http://a:0",
-            "http://a:+1",
-            "http://[::1]3",
-            "http://a b",
-        ] {
-            assert!(server(text).is_err(), "{text}");
-        }
     }
 }

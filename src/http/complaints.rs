@@ -14,6 +14,8 @@ labels! {
     /// How an exchange with an upstream failed.
     UpstreamTrouble:
     Connect = "connect",
+    /// The TLS handshake failed.
+    Tls = "tls",
     /// The connection ended without an answer, or with one that is no HTTP.
     Broken = "broken",
     /// No answer began in time.

@@ -75,6 +75,8 @@ labels! {
     /// The head of an answer came.
     Ok = "ok",
     ConnectError = "connect_error",
+    /// The TLS handshake failed.
+    TlsError = "tls_error",
     Timeout = "timeout",
     Broken = "broken",
 }

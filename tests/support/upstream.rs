@@ -1,8 +1,10 @@
 //! Upstream servers that follow a script and keep what they received. Used by the tests of the
 //! running program.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -15,6 +17,7 @@ pub struct Upstream {
     pub addr: SocketAddr,
     requests: Receiver<Message>,
     shared: Arc<Shared>,
+    wake: Box<dyn Fn()>,
 }
 
 #[derive(Default)]
@@ -27,26 +30,78 @@ struct Shared {
 pub struct Peer {
     /// From 0, in the order of accepting.
     pub connection: usize,
-    reader: Reader<TcpStream>,
+    reader: Reader<Box<dyn Duplex>>,
     requests: Sender<Message>,
 }
+
+/// What a script speaks over.
+pub trait Duplex: Read + Write + Send {
+    /// Ends this side.
+    fn finish(&mut self) -> io::Result<()>;
+}
+
+impl Duplex for TcpStream {
+    fn finish(&mut self) -> io::Result<()> {
+        self.shutdown(Shutdown::Write)
+    }
+}
+
+impl Duplex for UnixStream {
+    fn finish(&mut self) -> io::Result<()> {
+        self.shutdown(Shutdown::Write)
+    }
+}
+
+/// Waits for the next connection.
+type Accept = Box<dyn Fn() -> io::Result<Box<dyn Duplex>> + Send>;
 
 impl Upstream {
     /// Runs `script` on a thread for every connection; it ends when the script returns.
     pub fn start(script: impl Fn(&mut Peer) -> io::Result<()> + Send + Sync + 'static) -> Upstream {
+        Upstream::wrapped(|stream| Ok(Box::new(stream)), script)
+    }
+
+    /// What `wrap` makes of a connection is what the script speaks over.
+    pub fn wrapped(
+        wrap: impl Fn(TcpStream) -> io::Result<Box<dyn Duplex>> + Send + 'static,
+        script: impl Fn(&mut Peer) -> io::Result<()> + Send + Sync + 'static,
+    ) -> Upstream {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
+        let accept: Accept = Box::new(move || {
+            let (stream, _) = listener.accept()?;
+            let _ = stream.set_nodelay(true);
+            wrap(stream)
+        });
+        Upstream::run(addr, accept, script, move || drop(TcpStream::connect(addr)))
+    }
+
+    /// On a Unix socket.
+    pub fn at(path: &Path, script: impl Fn(&mut Peer) -> io::Result<()> + Send + Sync + 'static) -> Upstream {
+        let listener = UnixListener::bind(path).unwrap();
+        let (nowhere, path) = (SocketAddr::from(([0, 0, 0, 0], 0)), path.to_owned());
+        let accept: Accept = Box::new(move || Ok(Box::new(listener.accept()?.0)));
+        Upstream::run(nowhere, accept, script, move || drop(UnixStream::connect(&path)))
+    }
+
+    /// `wake` connects to itself.
+    fn run(
+        addr: SocketAddr,
+        accept: Accept,
+        script: impl Fn(&mut Peer) -> io::Result<()> + Send + Sync + 'static,
+        wake: impl Fn() + 'static,
+    ) -> Upstream {
         let (sender, requests) = channel();
         let shared = Arc::<Shared>::default();
-        let upstream = Upstream { addr, requests, shared: shared.clone() };
+        let upstream = Upstream { addr, requests, shared: shared.clone(), wake: Box::new(wake) };
         let (script, sender) = (Arc::new(script), Mutex::new(sender));
         std::thread::spawn(move || {
-            for stream in listener.incoming() {
+            loop {
+                let stream = accept();
                 if shared.stopped.load(Ordering::SeqCst) {
                     return;
                 }
                 let Ok(stream) = stream else { continue };
-                let _ = stream.set_nodelay(true);
                 let connection = shared.connections.fetch_add(1, Ordering::SeqCst);
                 let requests = sender.lock().unwrap().clone();
                 let mut peer = Peer { connection, reader: Reader::new(stream), requests };
@@ -105,7 +160,7 @@ impl Drop for Upstream {
     fn drop(&mut self) {
         self.shared.stopped.store(true, Ordering::SeqCst);
         // Wakes the accepting thread, which then closes the socket.
-        let _ = TcpStream::connect(self.addr);
+        (self.wake)();
     }
 }
 
@@ -139,7 +194,7 @@ impl Peer {
 
     /// Ends this side: the gateway learns that no more comes.
     pub fn finish(&mut self) -> io::Result<()> {
-        self.reader.stream.shutdown(Shutdown::Write)
+        self.reader.stream.finish()
     }
 
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {

@@ -7,9 +7,9 @@ use http::{HeaderValue, StatusCode};
 use super::matcher::{content_type, prefix, status};
 use super::upstream::{Upstreams, servers};
 use crate::config::reader::{Section, closest};
-use crate::config::schema;
 use crate::config::tree::{Node, Value};
-use crate::config::values::{self, fault};
+use crate::config::values::fault;
+use crate::config::{origin, schema};
 use crate::limit::refuse::Refuse;
 use crate::route::{Action, Fixed, Rewrite};
 
@@ -33,12 +33,12 @@ fn upstream(section: &Section, node: &Node, upstreams: &mut Upstreams) -> Option
         if text.value == "echo:" {
             return Some(Action::Echo);
         }
-        if !text.value.contains("://") {
+        if !origin::is_url(&text.value) {
             if !crate::config::values::is_name(&text.value) {
                 return section.parse_node("upstream", node, |text| {
-                    let help = match values::server(&format!("http://{text}")) {
+                    let help = match origin::check(&format!("http://{text}")) {
                         Ok(_) => format!("write \"http://{text}\""),
-                        Err(_) => "write http://HOST:PORT, the name of an [upstream.NAME], or \"echo:\"".to_owned(),
+                        Err(_) => "write http://HOST:PORT, https://HOST, unix:/PATH, the name of an [upstream.NAME], or \"echo:\"".to_owned(),
                     };
                     fault(format!("`{text}` is neither a URL nor a name"), help)
                 });
@@ -46,7 +46,7 @@ fn upstream(section: &Section, node: &Node, upstreams: &mut Upstreams) -> Option
             return upstreams.names.find(section.sources, node.place, &text.value).map(Action::Upstream);
         }
     }
-    servers(section, "upstream", node).map(|servers| Action::Upstream(upstreams.anonymous(servers)))
+    servers(section, "upstream", node, &upstreams.reach).map(|servers| Action::Upstream(upstreams.anonymous(servers)))
 }
 
 fn respond(section: &Section) -> Option<Action> {

@@ -19,6 +19,7 @@ mod set;
 mod shared;
 mod unused;
 mod upstream;
+mod upstream_tls;
 mod when;
 
 use std::sync::Arc;
@@ -33,6 +34,7 @@ use crate::limit::limits::LimitTable;
 use crate::net::ListenAddr;
 use context::LimitContext;
 use names::NamedSection;
+use upstream_tls::SystemRoots;
 
 /// `None` when anything is wrong; every mistake is in `sources` then.
 pub fn compile(sources: &SourceTexts, documents: &[Table]) -> Option<Config> {
@@ -58,7 +60,8 @@ pub fn compile(sources: &SourceTexts, documents: &[Table]) -> Option<Config> {
     let jwt = jwt::jwt(&jwt.section(sources, &schema::JWT));
     let context = LimitContext { on_error: store.on_error, sets: &sets, has_jwt, max_keys: store.max_keys };
     let limits = limit::limits(limits.named(sources, "limit", &schema::LIMIT), &context);
-    let mut upstreams = upstream::upstreams(upstreams.named(sources, "upstream", &schema::UPSTREAM));
+    let roots = SystemRoots::default();
+    let mut upstreams = upstream::upstreams(upstreams.named(sources, "upstream", &schema::UPSTREAM), &roots);
     let context = route::RouteContext { defaults: &server.defaults, limits: &limits, sets: &sets };
     let (routes, table) = route::routes(sources, &routes, &context, &mut upstreams);
     if no_route && !documents.is_empty() {

@@ -8,6 +8,7 @@ use serde_json::json;
 use crate::http::answer::body::Body;
 use crate::http::answer::ratelimit::seconds;
 use crate::http::downstream::reject::Reject;
+use crate::http::upstream::connect::ConnectFault;
 use crate::limit::answer::NEVER;
 use crate::limit::limits::Limit;
 use crate::limit::refuse::Refuse;
@@ -37,8 +38,8 @@ pub enum Refusal {
 /// Why no response came from upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpstreamFailure {
-    /// No server accepted a connection.
-    Connect,
+    /// No server accepted a connection: the last one for this.
+    Connect(ConnectFault),
     /// A server accepted the request and closed the connection or broke HTTP.
     Broken,
     /// No response head in time.
@@ -67,7 +68,7 @@ impl Refusal {
             Refusal::Upstream(UpstreamFailure::Timeout) => StatusCode::GATEWAY_TIMEOUT,
             Refusal::Upstream(UpstreamFailure::UploadTimeout) => StatusCode::REQUEST_TIMEOUT,
             Refusal::Upstream(UpstreamFailure::UploadBroken) => StatusCode::BAD_REQUEST,
-            Refusal::Upstream(UpstreamFailure::Connect | UpstreamFailure::Broken) => StatusCode::BAD_GATEWAY,
+            Refusal::Upstream(UpstreamFailure::Connect(_) | UpstreamFailure::Broken) => StatusCode::BAD_GATEWAY,
         }
     }
 
@@ -83,7 +84,7 @@ impl Refusal {
                 "the request body is larger than allowed here"
             }
             Refusal::Limited => "request quota exceeded",
-            Refusal::Upstream(UpstreamFailure::Connect) => "no upstream server accepts connections",
+            Refusal::Upstream(UpstreamFailure::Connect(fault)) => connect_detail(*fault),
             Refusal::Upstream(UpstreamFailure::Broken) => "the upstream server broke off",
             Refusal::Upstream(UpstreamFailure::Timeout) => "the upstream server did not answer in time",
             Refusal::Upstream(UpstreamFailure::UploadTimeout) => "the request body did not arrive in time",
@@ -106,6 +107,19 @@ impl Refusal {
             "detail": self.detail(),
         });
         fixed(status, problem.to_string(), PROBLEM)
+    }
+}
+
+fn connect_detail(fault: ConnectFault) -> &'static str {
+    match fault {
+        ConnectFault::Refused => "no upstream server accepts connections",
+        ConnectFault::Unreachable => "no upstream server can be reached",
+        ConnectFault::TimedOut => "no upstream server accepted a connection in time",
+        ConnectFault::UnknownName => "the name of the upstream server has no address",
+        ConnectFault::NoSocket => "the socket of the upstream server does not exist",
+        ConnectFault::Permission => "the gateway may not connect to the upstream server",
+        ConnectFault::Tls => "the TLS handshake with the upstream server failed",
+        ConnectFault::Resources => "the gateway has no room for another upstream connection",
     }
 }
 

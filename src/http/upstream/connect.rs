@@ -1,13 +1,18 @@
 //! One connection to an upstream server: opened here, kept by `pool`, moved by `exchange`.
 
-use std::io;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
+use std::{fmt, io};
 
 use bytes::BytesMut;
+use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
+use crate::labels::labels;
+use crate::upstream::tls::UpstreamTls;
 use crate::upstream::{Origin, Scheme};
 
 /// Bytes asked of the kernel at once: at first, and at most when the upstream has that many at hand.
@@ -15,30 +20,111 @@ const READ_MIN: usize = 8 * 1024;
 const READ_MAX: usize = 64 * 1024;
 
 pub struct UpstreamConnection {
-    stream: TcpStream,
+    stream: UpstreamStream,
     /// Received and not used yet.
     pub received: BytesMut,
     /// For the next read.
     room: usize,
 }
 
+enum UpstreamStream {
+    Tcp(TcpStream),
+    /// In a box: it is large, and most streams are none.
+    Tls(Box<TlsStream<TcpStream>>),
+    Unix(UnixStream),
+}
+
+/// What the same call does on each kind of stream.
+macro_rules! on_stream {
+    ($stream:expr, $inner:ident => $call:expr) => {
+        match $stream {
+            UpstreamStream::Tcp($inner) => $call,
+            UpstreamStream::Tls($inner) => $call,
+            UpstreamStream::Unix($inner) => $call,
+        }
+    };
+}
+
+/// There is no connection.
+#[derive(Debug)]
+pub struct ConnectError {
+    pub fault: ConnectFault,
+    /// What the system says.
+    pub reason: io::Error,
+}
+
+labels! {
+    /// Why there is none.
+    ConnectFault:
+    Refused = "refused",
+    Unreachable = "unreachable",
+    TimedOut = "timed_out",
+    /// The name of the server has no address.
+    UnknownName = "unknown_name",
+    NoSocket = "no_socket",
+    Permission = "permission",
+    /// The handshake failed, or its certificate is not trusted.
+    Tls = "tls_error",
+    /// The system has no more room for one.
+    Resources = "resources",
+}
+
+impl ConnectFault {
+    fn of(error: &io::Error) -> ConnectFault {
+        match error.kind() {
+            io::ErrorKind::TimedOut => ConnectFault::TimedOut,
+            io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable | io::ErrorKind::NetworkDown => {
+                ConnectFault::Unreachable
+            }
+            io::ErrorKind::NotFound => ConnectFault::NoSocket,
+            io::ErrorKind::PermissionDenied => ConnectFault::Permission,
+            // EMFILE, ENFILE.
+            _ if matches!(error.raw_os_error(), Some(23 | 24)) => ConnectFault::Resources,
+            io::ErrorKind::OutOfMemory | io::ErrorKind::AddrNotAvailable => ConnectFault::Resources,
+            _ => ConnectFault::Refused,
+        }
+    }
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.fault.label(), self.reason)
+    }
+}
+
+impl From<io::Error> for ConnectError {
+    fn from(reason: io::Error) -> ConnectError {
+        ConnectError { fault: ConnectFault::of(&reason), reason }
+    }
+}
+
 impl UpstreamConnection {
     /// Connects to a server of `origin`, and looks its name up before.
-    ///
-    /// # Errors
-    /// What the system says.
-    pub async fn open(origin: &Origin) -> io::Result<UpstreamConnection> {
-        let stream = match origin.scheme {
-            Scheme::Http => TcpStream::connect(&origin.authority).await?,
+    pub async fn open(origin: &Origin) -> Result<UpstreamConnection, ConnectError> {
+        let stream = match &origin.scheme {
+            Scheme::Https(tls) => {
+                let tcp = connect(&origin.authority).await?;
+                UpstreamStream::Tls(Box::new(handshake(tls, origin.name(), tcp).await?))
+            }
+            Scheme::Http => UpstreamStream::Tcp(connect(&origin.authority).await?),
+            Scheme::Unix => UpstreamStream::Unix(UnixStream::connect(&origin.authority).await?),
         };
-        stream.set_nodelay(true)?;
         Ok(UpstreamConnection { stream, received: BytesMut::new(), room: READ_MIN })
     }
 
     /// Nothing came after the last answer, not even the end.
-    pub fn is_quiet(&self) -> bool {
+    pub fn is_quiet(&mut self) -> bool {
         let nothing = |error: io::Error| error.kind() == io::ErrorKind::WouldBlock;
-        self.received.is_empty() && self.stream.try_read(&mut [0]).is_err_and(nothing)
+        self.received.is_empty()
+            && match &mut self.stream {
+                UpstreamStream::Tcp(stream) => stream.try_read(&mut [0]).is_err_and(nothing),
+                UpstreamStream::Unix(stream) => stream.try_read(&mut [0]).is_err_and(nothing),
+                // Its own messages, such as tickets, are taken on the way.
+                UpstreamStream::Tls(stream) => {
+                    let (mut byte, mut cx) = ([0], Context::from_waker(Waker::noop()));
+                    Pin::new(stream).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)).is_pending()
+                }
+            }
     }
 
     /// Lets go of what only a large answer needs.
@@ -54,7 +140,7 @@ impl UpstreamConnection {
             self.received.reserve(self.room);
         }
         let space = self.received.capacity() - self.received.len();
-        let polled = pin!(self.stream.read_buf(&mut self.received)).poll(cx);
+        let polled = on_stream!(&mut self.stream, stream => pin!(stream.read_buf(&mut self.received)).poll(cx));
         if let Poll::Ready(Ok(count)) = &polled
             && *count == space
         {
@@ -64,12 +150,17 @@ impl UpstreamConnection {
     }
 
     pub fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        on_stream!(&mut self.stream, stream => Pin::new(stream).poll_write(cx, bytes))
+    }
+
+    /// Ready once the system has all that was sent. TLS keeps some of it back.
+    pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        on_stream!(&mut self.stream, stream => Pin::new(stream).poll_flush(cx))
     }
 
     /// Ends this side: the upstream learns that no more comes.
     pub fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        Pin::new(&mut self.stream).poll_shutdown(cx).map(drop)
+        on_stream!(&mut self.stream, stream => Pin::new(stream).poll_shutdown(cx)).map(drop)
     }
 }
 
@@ -77,7 +168,7 @@ impl UpstreamConnection {
 impl AsyncRead for UpstreamConnection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.received.is_empty() {
-            return Pin::new(&mut self.stream).poll_read(cx, buf);
+            return on_stream!(&mut self.stream, stream => Pin::new(stream).poll_read(cx, buf));
         }
         let count = self.received.len().min(buf.remaining());
         buf.put_slice(&self.received.split_to(count));
@@ -90,14 +181,38 @@ impl AsyncRead for UpstreamConnection {
 
 impl AsyncWrite for UpstreamConnection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        self.poll_send(cx, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        on_stream!(&mut self.stream, stream => Pin::new(stream).poll_flush(cx))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        on_stream!(&mut self.stream, stream => Pin::new(stream).poll_shutdown(cx))
     }
+}
+
+async fn connect(authority: &str) -> Result<TcpStream, ConnectError> {
+    let unknown = |reason| ConnectError { fault: ConnectFault::UnknownName, reason };
+    let mut last = unknown(io::Error::other("the name has no address"));
+    for addr in lookup_host(authority).await.map_err(unknown)? {
+        match TcpStream::connect(addr).await {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) => last = error.into(),
+        }
+    }
+    Err(last)
+}
+
+async fn handshake(tls: &UpstreamTls, host: &str, tcp: TcpStream) -> Result<TlsStream<TcpStream>, ConnectError> {
+    let failed = |reason| ConnectError { fault: ConnectFault::Tls, reason };
+    let name = match &tls.server_name {
+        Some(name) => name.clone(),
+        None => ServerName::try_from(host.to_owned()).map_err(|error| failed(io::Error::other(error)))?,
+    };
+    TlsConnector::from(tls.config.clone()).connect(name, tcp).await.map_err(failed)
 }

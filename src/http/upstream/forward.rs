@@ -14,6 +14,7 @@ use crate::http::answer::problem::UpstreamFailure;
 use crate::http::complaints::UpstreamTrouble;
 use crate::http::deadline::{Awaited, RequestDeadline};
 use crate::http::downstream::upload::{Upload, UploadState};
+use crate::http::upstream::connect::ConnectFault;
 use crate::http::upstream::exchange::{self, Exchange, Trouble};
 use crate::http::upstream::linger::Linger;
 use crate::http::upstream::outgoing::Outgoing;
@@ -37,9 +38,15 @@ pub async fn forward(
     // In a box: few requests are sent again, and all would keep room for it.
     let mut sender: Option<Box<Sender>> = None;
     loop {
-        let Ok(lease) = servers.acquire(timeouts.connect, sender.is_some()).await else {
-            servers.outcomes.count(UpstreamOutcome::ConnectError);
-            return Err(UpstreamFailure::Connect);
+        let lease = match servers.acquire(timeouts.connect, sender.is_some()).await {
+            Ok(lease) => lease,
+            Err(fault) => {
+                servers.outcomes.count(match fault {
+                    ConnectFault::Tls => UpstreamOutcome::TlsError,
+                    _ => UpstreamOutcome::ConnectError,
+                });
+                return Err(UpstreamFailure::Connect(fault));
+            }
         };
         let host = &lease.server().host;
         let next = match sender.take() {

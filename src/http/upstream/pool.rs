@@ -10,7 +10,7 @@ use std::time::Duration;
 use http::HeaderValue;
 use tokio::time::timeout;
 
-use super::connect::UpstreamConnection;
+use super::connect::{ConnectError, ConnectFault, UpstreamConnection};
 use crate::http::complaints::{UpstreamComplaints, UpstreamTrouble};
 use crate::http::context::Common;
 use crate::metrics::{Counter, Metrics, RetryReason, UpstreamOutcome};
@@ -55,7 +55,7 @@ pub struct OutcomeCounters {
 
 pub struct ServerPool {
     origin: Origin,
-    /// The authority as a `Host` value.
+    /// What it reads as `Host` unless that is the request's.
     pub host: HeaderValue,
     idle: RefCell<Vec<Idle>>,
     in_flight: Cell<u32>,
@@ -103,7 +103,8 @@ impl Pools {
     pub fn sweep(&self, now_ms: u64) {
         self.now_ms.set(now_ms);
         self.servers.borrow_mut().retain(|_, server| {
-            server.idle.borrow_mut().retain(|idle| now_ms < idle.since_ms + IDLE_MS && idle.connection.is_quiet());
+            let kept = |idle: &mut Idle| now_ms < idle.since_ms + IDLE_MS && idle.connection.is_quiet();
+            server.idle.borrow_mut().retain_mut(kept);
             Rc::strong_count(server) > 1
         });
     }
@@ -114,7 +115,7 @@ impl Servers {
     ///
     /// # Errors
     /// When no server accepted one.
-    pub async fn acquire(&self, connect: Duration, fresh: bool) -> io::Result<PooledConnection> {
+    pub async fn acquire(&self, connect: Duration, fresh: bool) -> Result<PooledConnection, ConnectFault> {
         let server = self.pick();
         let idle = if fresh { None } else { server.idle(self.max_idle) };
         match idle {
@@ -125,15 +126,24 @@ impl Servers {
     }
 
     /// Connects to `server`, or to others when it does not accept.
-    async fn connect(&self, mut server: &Rc<ServerPool>, limit: Duration, fresh: bool) -> io::Result<PooledConnection> {
+    async fn connect(
+        &self,
+        mut server: &Rc<ServerPool>,
+        limit: Duration,
+        fresh: bool,
+    ) -> Result<PooledConnection, ConnectFault> {
         let mut attempt = 1;
         loop {
             match server.connect(limit, self.max_idle).await {
                 Ok(lease) => return Ok(lease),
                 Err(error) => {
-                    self.complaints.tell(UpstreamTrouble::Connect, server.authority(), &error);
+                    let kind = match error.fault {
+                        ConnectFault::Tls => UpstreamTrouble::Tls,
+                        _ => UpstreamTrouble::Connect,
+                    };
+                    self.complaints.tell(kind, server.authority(), &error);
                     if self.list.len() == 1 || attempt == ATTEMPTS {
-                        return Err(error);
+                        return Err(error.fault);
                     }
                     self.outcomes.count_retry(RetryReason::ConnectError);
                 }
@@ -186,7 +196,7 @@ impl OutcomeCounters {
 impl ServerPool {
     fn new(origin: &Origin, now_ms: Rc<Cell<u64>>) -> ServerPool {
         ServerPool {
-            host: HeaderValue::from_str(&origin.authority).unwrap_or(HeaderValue::from_static("localhost")),
+            host: HeaderValue::from_str(origin.host()).unwrap_or(HeaderValue::from_static("localhost")),
             origin: origin.clone(),
             idle: RefCell::default(),
             in_flight: Cell::new(0),
@@ -206,7 +216,7 @@ impl ServerPool {
     /// An idle connection, if there is one.
     fn idle(self: &Rc<ServerPool>, max_idle: usize) -> Option<PooledConnection> {
         loop {
-            let Idle { connection, born_ms, .. } = self.idle.borrow_mut().pop()?;
+            let Idle { mut connection, born_ms, .. } = self.idle.borrow_mut().pop()?;
             if connection.is_quiet() {
                 return Some(self.lease(connection, true, born_ms, max_idle));
             }
@@ -214,9 +224,13 @@ impl ServerPool {
     }
 
     /// A new connection, name look-up included, within `limit`.
-    async fn connect(self: &Rc<ServerPool>, limit: Duration, max_idle: usize) -> io::Result<PooledConnection> {
+    async fn connect(
+        self: &Rc<ServerPool>,
+        limit: Duration,
+        max_idle: usize,
+    ) -> Result<PooledConnection, ConnectError> {
         let opened = timeout(limit, UpstreamConnection::open(&self.origin)).await;
-        match opened.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+        match opened.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into())) {
             Ok(connection) => {
                 self.avoid_until_ms.set(0);
                 Ok(self.lease(connection, false, self.now_ms.get(), max_idle))

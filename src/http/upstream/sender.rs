@@ -158,7 +158,7 @@ impl Sender {
                 progress.moved(count);
             }
         }
-        Poll::Ready(true)
+        connection.poll_flush(cx).map(|flushed| flushed.is_ok())
     }
 
     /// Takes what is at hand of the body, up to what leaves in one write; false when it cannot be

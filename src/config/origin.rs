@@ -1,0 +1,158 @@
+//! Where the servers of upstreams are: `http://HOST:PORT`, `https://HOST:PORT`, `unix:/PATH`. Called by `compile` and
+//! `shorthand`.
+
+use std::sync::Arc;
+
+use rustls::pki_types::ServerName;
+
+use super::values::{Fault, digits, fault, is_host};
+use crate::upstream::tls::UpstreamTls;
+use crate::upstream::{Origin, Scheme};
+
+const HELP: &str = "write http://HOST:PORT, like \"http://127.0.0.1:3000\", https://HOST or unix:/PATH";
+const UNIX: &str = "unix:";
+/// What the system takes for the path of a socket.
+const PATH_MAX: usize = 107;
+
+/// Whether a text that may be a name is meant for a URL.
+pub fn is_url(text: &str) -> bool {
+    text.contains("://") || text.starts_with(UNIX)
+}
+
+/// What is wrong with the URL of a server.
+pub fn check(text: &str) -> Result<(), Fault> {
+    const AWAY: &str = "what `https` needs is asked for later";
+    match origin(text, || fault(AWAY, "")) {
+        Err(Fault { what, .. }) if what == AWAY => Ok(()),
+        result => result.map(drop),
+    }
+}
+
+/// The origin of `http://HOST[:PORT]`, `https://HOST[:PORT]` or `unix:/PATH`. `tls` is asked for what `https`
+/// needs.
+pub fn origin(text: &str, tls: impl FnOnce() -> Result<Arc<UpstreamTls>, Fault>) -> Result<Origin, Fault> {
+    if let Some(path) = text.strip_prefix(UNIX) {
+        return unix(path);
+    }
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return fault(format!("`{text}` is not a URL"), HELP);
+    };
+    if let Some(path) = rest.strip_prefix(UNIX) {
+        let path = path.split(':').next().unwrap_or_default();
+        return fault("a Unix socket is written without a scheme", format!("write \"unix:{path}\""));
+    }
+    let default = match scheme {
+        "http" => 80,
+        "https" => 443,
+        _ => return fault(format!("servers are not asked over `{scheme}://`"), HELP),
+    };
+    let authority = authority(rest, default)?;
+    let scheme = if scheme == "http" { Scheme::Http } else { Scheme::Https(tls()?) };
+    let origin = Origin { scheme, authority };
+    if matches!(origin.scheme, Scheme::Https(_)) && ServerName::try_from(origin.name()).is_err() {
+        return fault(
+            format!("no certificate can hold the name `{}`", origin.name()),
+            "write a host name or an address",
+        );
+    }
+    Ok(origin)
+}
+
+fn unix(path: &str) -> Result<Origin, Fault> {
+    let plain = path.trim_start_matches('/');
+    if let Some((path, _)) = path.split_once(':') {
+        return fault("nothing follows the path of a socket", format!("write \"unix:{path}\""));
+    }
+    match path.len() {
+        _ if plain.is_empty() => fault("the socket has no path", HELP),
+        _ if !path.starts_with('/') => {
+            fault("the path of a socket starts at the root", format!("write it in full, like \"unix:/run/{plain}\""))
+        }
+        // That of an authority.
+        _ if path.starts_with("//") => fault("the path of a socket has one slash", format!("write \"unix:/{plain}\"")),
+        _ if path.contains('\0') => fault("the path of a socket holds no NUL", HELP),
+        ..=PATH_MAX => Ok(Origin { scheme: Scheme::Unix, authority: path.to_owned() }),
+        _ => fault(format!("the path of a socket may have {PATH_MAX} bytes at most"), "use a shorter path"),
+    }
+}
+
+/// `host:port` of what follows the scheme.
+fn authority(rest: &str, default: u16) -> Result<String, Fault> {
+    let authority = rest.strip_suffix('/').unwrap_or(rest);
+    if authority.contains(['/', '?', '#']) {
+        return fault(
+            "the URL of an upstream has no path or query",
+            "use `rewrite = { add_prefix = \"/path\" }` on the route",
+        );
+    }
+    if authority.contains('@') {
+        return fault(
+            "the URL of an upstream holds no user or password",
+            "use `request_headers = { set = { authorization = \"...\" } }` on the route",
+        );
+    }
+    let (host, port) = match authority.strip_prefix('[').and_then(|v6| v6.split_once(']')) {
+        Some((ip, port)) => match ip.parse::<std::net::Ipv6Addr>() {
+            Ok(ip) if port.is_empty() || port.starts_with(':') => (format!("[{ip}]"), port.strip_prefix(':')),
+            _ => return fault(format!("`{authority}` is not a host and port"), HELP),
+        },
+        None => match authority.split_once(':') {
+            Some((host, port)) => (host.to_ascii_lowercase(), Some(port)),
+            None => (authority.to_ascii_lowercase(), None),
+        },
+    };
+    if !host.starts_with('[') && !is_host(&host) {
+        return fault(format!("`{host}` is not a host name or address"), HELP);
+    }
+    let port = match port.map(|port| port.parse::<u16>().ok().filter(|number| *number > 0 && digits(port))) {
+        None => default,
+        Some(Some(port)) => port,
+        Some(None) => return fault("the port must be a number from 1 to 65535", HELP),
+    };
+    Ok(format!("{host}:{port}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::upstream::tls::{Trust, TrustedRoots};
+
+    #[test]
+    fn servers_of_urls() {
+        let roots = TrustedRoots::of_system(&[]);
+        let tls = || Ok(Arc::new(UpstreamTls::new(Trust::Roots(roots.clone()), None, None).unwrap()));
+        let origin = |text| origin(text, tls);
+        let shown = |text| origin(text).unwrap().to_string();
+        assert_eq!(shown("https://App.Local"), "https://app.local:443");
+        assert_eq!(origin("https://[::1]").unwrap().name(), "::1");
+        assert_eq!(shown("http://App.Local"), "app.local:80");
+        assert_eq!(shown("http://[::1]:3000/"), "[::1]:3000");
+        assert_eq!(shown("unix:/run/app.sock"), "unix:/run/app.sock");
+        for text in [
+            "app",
+            "https://a..b",
+            "h2://a",
+            "http://",
+            "http://a/b",
+            "http://u@a",
+            "http://a:0",
+            "http://a:+1",
+            "http://[::1]3",
+            "http://a b",
+            "unix:",
+            "unix:/",
+        ] {
+            assert!(origin(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn other_ways_to_write_a_socket_are_told_the_right_one() {
+        for text in ["http://unix:/run/app.sock:/x", "unix:/run/app.sock:", "unix:app.sock", "unix:///run/app.sock"] {
+            let help = check(text).unwrap_err().help;
+            assert!(help.ends_with("\"unix:/run/app.sock\""), "{text}: {help}");
+        }
+        assert!(check(&format!("unix:/{}", "x".repeat(PATH_MAX))).is_err());
+        assert!(check(&format!("unix:/{}", "x".repeat(PATH_MAX - 1))).is_ok());
+    }
+}

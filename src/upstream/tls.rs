@@ -1,0 +1,201 @@
+//! TLS to the servers of an upstream: whom to trust, and who we are. Built by the config compiler, used for
+//! each new connection by `http::upstream::connect`.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use sha2::{Digest, Sha256};
+
+/// Equal when all that the config and its files say is: connections are shared then.
+pub struct UpstreamTls {
+    pub config: Arc<ClientConfig>,
+    /// Asked for and verified in place of the host of the URL.
+    pub server_name: Option<ServerName<'static>>,
+    digest: [u8; 32],
+}
+
+/// Whose certificates are trusted.
+#[derive(Clone)]
+pub enum Trust {
+    Roots(TrustedRoots),
+    /// Anybody's.
+    Anyone,
+}
+
+/// Certificate authorities.
+#[derive(Clone)]
+pub struct TrustedRoots {
+    store: Arc<RootCertStore>,
+    digest: [u8; 32],
+}
+
+/// Our own certificate chain and its key.
+pub struct ClientPair {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+}
+
+/// The file at fault.
+pub enum PairFault {
+    Cert(String),
+    Key(String),
+}
+
+impl UpstreamTls {
+    /// # Errors
+    /// A key that is not that of the certificate, in words.
+    pub fn new(
+        trust: Trust,
+        pair: Option<ClientPair>,
+        server_name: Option<ServerName<'static>>,
+    ) -> Result<UpstreamTls, String> {
+        let mut digest = Sha256::new();
+        let mut say = |bytes: &[u8]| {
+            digest.update((bytes.len() as u64).to_le_bytes());
+            digest.update(bytes);
+        };
+        say(match &trust {
+            Trust::Roots(roots) => &roots.digest,
+            Trust::Anyone => &[],
+        });
+        say(server_name.as_ref().map(ServerName::to_str).unwrap_or_default().as_bytes());
+        for part in pair.iter().flat_map(|pair| pair.chain.iter().map(|der| &**der).chain([pair.key.secret_der()])) {
+            say(part);
+        }
+        let provider = Arc::new(ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?;
+        let builder = match trust {
+            Trust::Roots(roots) => builder.with_root_certificates(roots.store),
+            Trust::Anyone => builder.dangerous().with_custom_certificate_verifier(Arc::new(TrustAnyone(provider))),
+        };
+        let mut config = match pair {
+            Some(ClientPair { chain, key }) => {
+                builder.with_client_auth_cert(chain, key).map_err(|error| error.to_string())?
+            }
+            None => builder.with_no_client_auth(),
+        };
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(UpstreamTls { config: Arc::new(config), server_name, digest: digest.finalize().into() })
+    }
+}
+
+impl PartialEq for UpstreamTls {
+    fn eq(&self, other: &UpstreamTls) -> bool {
+        self.digest == other.digest
+    }
+}
+
+impl Eq for UpstreamTls {}
+
+impl Hash for UpstreamTls {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.digest.hash(state);
+    }
+}
+
+/// Shows whether anything changed, and nothing of it.
+impl fmt::Debug for UpstreamTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, ..] = self.digest;
+        write!(f, "UpstreamTls({a:02x}{b:02x}{c:02x}{d:02x})")
+    }
+}
+
+impl TrustedRoots {
+    /// The authorities of a file in PEM.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub fn of_pem(pem: &str) -> Result<TrustedRoots, String> {
+        let mut store = RootCertStore::empty();
+        let certificates = certificates(pem)?;
+        for certificate in &certificates {
+            store.add(certificate.clone()).map_err(|error| error.to_string())?;
+        }
+        Ok(TrustedRoots::new(store, &certificates))
+    }
+
+    /// Those of the system that can be read; where there are none, the authorities that browsers trust.
+    pub fn of_system(certificates: &[CertificateDer<'static>]) -> TrustedRoots {
+        let mut store = RootCertStore::empty();
+        if store.add_parsable_certificates(certificates.iter().cloned()).0 == 0 {
+            store.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+        }
+        TrustedRoots::new(store, certificates)
+    }
+
+    fn new(store: RootCertStore, certificates: &[CertificateDer<'_>]) -> TrustedRoots {
+        let mut digest = Sha256::new();
+        for certificate in certificates {
+            digest.update(certificate);
+        }
+        TrustedRoots { store: Arc::new(store), digest: digest.finalize().into() }
+    }
+}
+
+impl ClientPair {
+    /// Of two files in PEM.
+    ///
+    /// # Errors
+    /// What is wrong with one of them, in words.
+    pub fn of_pem(cert: &str, key: &str) -> Result<ClientPair, PairFault> {
+        let chain = certificates(cert).map_err(PairFault::Cert)?;
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes());
+        let key = key.map_err(|_| PairFault::Key("it holds no private key in PEM".to_owned()))?;
+        Ok(ClientPair { chain, key })
+    }
+}
+
+fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    match CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<Vec<_>, _>>() {
+        Ok(certificates) if !certificates.is_empty() => Ok(certificates),
+        _ => Err("it holds no certificate in PEM".to_owned()),
+    }
+}
+
+/// Takes any certificate whose key the server has.
+#[derive(Debug)]
+struct TrustAnyone(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for TrustAnyone {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, cert, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
