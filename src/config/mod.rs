@@ -82,7 +82,7 @@ pub struct Config {
     pub jwt: Option<Arc<Jwt>>,
     pub table: RouteTable,
     pub routes: Vec<Route>,
-    pub upstreams: Vec<Upstream>,
+    pub upstreams: Vec<Arc<Upstream>>,
     pub limits: Arc<LimitTable>,
     /// SHA-256 over all files read, hex.
     pub hash: String,

@@ -12,6 +12,7 @@ use super::schema::Schema;
 use super::source::SourceTexts;
 use super::tree::{Node, Table, TableEntry, Value};
 use super::values::{self, Fault};
+use crate::upstream::Fraction;
 
 pub struct Section<'a> {
     pub sources: &'a SourceTexts,
@@ -113,6 +114,21 @@ impl<'a> Section<'a> {
             return self.wrong_type(key, "an integer", node);
         };
         self.within(key, node, value, range)
+    }
+
+    /// A part of a whole, more than none of it: from 0.001 to 1.
+    pub fn share(&self, key: &'static str) -> Option<Fraction> {
+        let node = self.node(key)?;
+        let number = match node.value {
+            Value::Float(number) => number,
+            Value::Integer(1) => 1.0,
+            Value::Integer(_) => 0.0,
+            _ => return self.wrong_type(key, "a number from 0.001 to 1", node),
+        };
+        match Fraction::parse(number) {
+            Some(share) => Some(share),
+            None => self.fault(key, node, "it must be from 0.001 to 1", "write a part of 1: 0.5 is a half"),
+        }
     }
 
     /// Bytes: an integer, or a string with a unit.

@@ -47,8 +47,9 @@ sections! {
         "client_cert" "client_key";
     HEADERS = "headers": "ratelimit";
     JWT = "jwt": "key" "algorithms" "header" "issuer" "audience";
-    UPSTREAM = "upstream": "servers" "balance" "max_idle" "tls";
+    UPSTREAM = "upstream": "servers" "balance" "max_idle" "tls" "eject";
     UPSTREAM_TLS = "upstream.tls": "ca" "cert" "key" "server_name" "verify";
+    EJECT = "upstream.eject": "consecutive_errors" "error_rate" "every" "for" "max";
     UPSTREAM_SERVER = "upstream.servers": "url" "weight";
     SET = "set": "values" "file";
     LIMIT = "limit": "algorithm" "key" "missing" "repeated" "cost" "mode" "on_error" "when" "after" "overrides"

@@ -21,6 +21,8 @@ pub struct Node {
 pub enum Value {
     String(Text),
     Integer(i64),
+    /// Finite.
+    Float(f64),
     Bool(bool),
     Array(Vec<Node>),
     Table(Table),
@@ -55,6 +57,7 @@ impl Node {
         match &self.value {
             Value::String(_) => "a string",
             Value::Integer(_) => "an integer",
+            Value::Float(_) => "a float",
             Value::Bool(_) => "a boolean",
             Value::Array(_) => "a list",
             Value::Table(_) => "a table",
@@ -123,7 +126,10 @@ impl Builder<'_> {
             DeValue::Boolean(value) => Value::Bool(*value),
             DeValue::Array(items) => Value::Array(items.iter().map(|item| self.node(item)).collect()),
             DeValue::Table(table) => Value::Table(self.table(table, place)),
-            DeValue::Float(_) => Value::Other("a float"),
+            DeValue::Float(text) => match text.as_str().replace('_', "").parse::<f64>() {
+                Ok(number) if number.is_finite() => Value::Float(number),
+                _ => Value::Other("a float"),
+            },
             DeValue::Datetime(_) => Value::Other("a date"),
         };
         Node { place, value }

@@ -166,7 +166,7 @@ fn anew(old: &Config, new: &Config) -> Vec<String> {
 }
 
 fn upstreams(config: &Config) -> BTreeMap<String, &Upstream> {
-    config.upstreams.iter().map(|upstream| (upstream.name.clone(), upstream)).collect()
+    config.upstreams.iter().map(|upstream| (upstream.name.clone(), &**upstream)).collect()
 }
 
 fn settings(old: &Config, new: &Config) -> Changes {

@@ -9,6 +9,7 @@ mod link;
 mod listeners;
 mod overrides;
 mod reload;
+mod servers;
 mod shared;
 mod source;
 mod watch;
@@ -30,7 +31,7 @@ use crate::limit::decision::ErrorKind;
 use crate::limit::store::Stores;
 use crate::limit::store::memory::Memory;
 use crate::metrics::Metrics;
-use crate::snapshot::{Book, Snapshot};
+use crate::snapshot::{Book, Fleet, Snapshot};
 use crate::worker::{BindError, Workers};
 use job::{Job, ReloadFailure, ReloadOrder, ReloadOutcome, ReloadResult, Trigger};
 
@@ -119,15 +120,18 @@ async fn start(
     let overrides = Rc::new(Live::default());
     let count = config.server.workers;
     ErrorKind::ALL.iter().for_each(|kind| drop(metrics.store_error(kind.label())));
-    let mut book = Book::new(&metrics);
+    let fleet = Fleet::new(&metrics).map_err(Error::Metrics)?;
+    let mut book = Book::new(&metrics, &fleet);
     let snapshot = Arc::new(Snapshot::new(1, config, &mut book));
+    book.retire(&snapshot);
     metrics.config_loaded(&snapshot.config.hash, snapshot.generation, snapshot.loaded_at);
     certificates::show(&snapshot.config, &metrics);
     let current = Arc::new(ArcSwap::new(snapshot.clone()));
     let shared = Arc::new(SharedState::default());
     let (jobs, inbox) = mpsc::channel(JOBS);
 
-    let workers = Workers::start(count, &current, &metrics, &stores).map_err(system("cannot start the workers"))?;
+    let workers =
+        Workers::start(count, &current, &metrics, &stores, &fleet).map_err(system("cannot start the workers"))?;
     // The sockets are bound: whoever comes meanwhile waits there. A store that is away is no
     // reason not to start.
     let store = link.store();
@@ -140,7 +144,9 @@ async fn start(
         jobs: jobs.clone(),
         limits: admin::Limits::new(current.clone(), link.clone()),
         scrape: Default::default(),
+        fleet: fleet.clone(),
     };
+    spawn_local(servers::follow(fleet));
     spawn_local(overrides.clone().follow(current.clone(), link.clone()));
     let listeners = Listeners::open(workers, prepared, context).map_err(system("cannot serve a listener"))?;
     // What the texts of the config took.

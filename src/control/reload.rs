@@ -129,7 +129,7 @@ impl Reloader {
         self.metrics.config_loaded(&snapshot.config.hash, generation, snapshot.loaded_at);
         certificates::show(&snapshot.config, &self.metrics);
         // Only now: until the swap, requests counted on the series of the old config.
-        self.book.retire(&snapshot.config);
+        self.book.retire(&snapshot);
         ReloadOutcome::Applied(Applied { generation, diff, restart, warnings })
     }
 

@@ -20,19 +20,22 @@ use crate::http::downstream::gate::LastHost;
 use crate::http::downstream::hop::{Hop, Via};
 use crate::http::downstream::inspect::Inspector;
 use crate::http::tunnel::{Tunnel, Tunnels};
-use crate::http::upstream::pool::{Pools, Servers};
+use crate::http::upstream::pool::Pools;
+use crate::http::upstream::servers::Servers;
 use crate::limit::Limiter;
 use crate::limit::desk::Desk;
 use crate::limit::store::settings::StoreSettings;
 use crate::limit::store::{Store, Stores};
 use crate::metrics::Metrics;
-use crate::snapshot::{Current, RouteHandles, Snapshot};
+use crate::snapshot::{Current, Fleet, RouteHandles, Snapshot};
 
 #[derive(Clone)]
 pub struct Common {
     pub current: Current,
     pub metrics: Metrics,
     pub stores: Stores,
+    /// What all workers know of the servers.
+    pub fleet: Fleet,
     pub via: Via,
     pub access_log: AccessLog,
     pub complaints: Arc<Complaints>,
@@ -98,6 +101,7 @@ impl Client {
 impl Local {
     pub fn new(common: Common) -> Local {
         let pools = Pools::default();
+        pools.sweep(common.fleet.now_ms());
         let view = View::new(common.current.load_full(), None, None, &pools, &common);
         Local {
             gathered: RefCell::default(),
@@ -173,7 +177,7 @@ impl View {
         View {
             limiter,
             ratelimit: Policies::default(),
-            upstreams: snapshot.config.upstreams.iter().map(|upstream| pools.servers(upstream, common)).collect(),
+            upstreams: snapshot.upstreams.iter().map(|upstream| Servers::new(upstream, pools, common)).collect(),
             unmatched: Rc::new(snapshot.unmatched.of_worker(metrics.worker())),
             handles: snapshot.records.iter().map(|_| OnceCell::new()).collect(),
             worker: metrics.worker(),

@@ -154,7 +154,7 @@ async fn page(exchange: &mut RequestUnderWay<'_>) -> Result<Response<Body>, Refu
     let upload = onward::upload(exchange, route)?;
     match &route.action {
         Action::Upstream(index) => {
-            let outgoing = onward::outgoing(exchange, route, &admitted, as_lines.then_some(&forwarding), upload, offer);
+            let outgoing = onward::outgoing(exchange, route, &admitted, &forwarding, as_lines, upload, offer);
             onward::send(exchange, route, &view.upstreams[*index], outgoing).await
         }
         Action::Echo => {

@@ -21,7 +21,7 @@ use crate::http::upstream::forwarding::{self, Forwarding};
 use crate::http::upstream::h1::request::HostField;
 use crate::http::upstream::linger::Linger;
 use crate::http::upstream::outgoing::{self, Outgoing};
-use crate::http::upstream::pool::Servers;
+use crate::http::upstream::servers::Servers;
 use crate::route::{Action, Route};
 
 /// What the client offers to switch its connection to, with a place for the tunnel that may come of it.
@@ -76,12 +76,13 @@ pub fn rewrite(
     Ok(as_lines)
 }
 
-/// The request as it leaves, with the lines of `forwarding` if there are any.
+/// The request as it leaves, with the fields of `forwarding` where they are left to be written `as_lines`.
 pub fn outgoing(
     exchange: &mut RequestUnderWay<'_>,
     route: &Route,
     admitted: &Admitted,
-    forwarding: Option<&Forwarding>,
+    forwarding: &Forwarding,
+    as_lines: bool,
     upload: Option<Upload>,
     offer: Option<Offer>,
 ) -> Outgoing {
@@ -92,8 +93,9 @@ pub fn outgoing(
     }
     let target = outgoing::target(admitted, &route.rewrite);
     let host = if route.rewrite.upstream_host { HostField::OfServer } else { HostField::Received };
-    let outgoing = Outgoing::new(&exchange.received.parts, &target, host, upload, linger, |lines| {
-        if let Some(forwarding) = forwarding {
+    let client = forwarding.identity.ip;
+    let outgoing = Outgoing::new(&exchange.received.parts, client, &target, host, upload, linger, |lines| {
+        if as_lines {
             forwarding.write(lines, admitted.authority());
         }
     });

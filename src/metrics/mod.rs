@@ -8,7 +8,7 @@ mod labels;
 mod record;
 mod routes;
 mod shards;
-mod shown;
+pub(crate) mod shown;
 mod store;
 mod tls;
 
@@ -215,6 +215,14 @@ impl Metrics {
 
     pub fn worker(&self) -> usize {
         self.worker
+    }
+
+    /// Shows what `collector` collects, too.
+    ///
+    /// # Errors
+    /// When another shows the same already.
+    pub fn show(&self, collector: impl Collector + 'static) -> prometheus::Result<()> {
+        self.registry.register(Box::new(collector))
     }
 
     /// The text exposition format, version 0.0.4.

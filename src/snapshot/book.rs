@@ -4,7 +4,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::config::Config;
+use super::Snapshot;
+use super::fleet::Fleet;
 use crate::metrics::{Metrics, RouteRecord};
 use crate::route::Route;
 
@@ -13,11 +14,12 @@ pub const UNMATCHED: &str = "_none";
 
 pub struct Book {
     metrics: Metrics,
+    pub fleet: Fleet,
 }
 
 impl Book {
-    pub fn new(metrics: &Metrics) -> Book {
-        Book { metrics: metrics.clone() }
+    pub fn new(metrics: &Metrics, fleet: &Fleet) -> Book {
+        Book { metrics: metrics.clone(), fleet: fleet.clone() }
     }
 
     pub fn route(&mut self, route: &Route) -> Arc<RouteRecord> {
@@ -28,8 +30,10 @@ impl Book {
         self.metrics.routes.named(UNMATCHED)
     }
 
-    /// Drops the series of routes and limits that `config`, now in force, does not have.
-    pub fn retire(&mut self, config: &Config) {
+    /// Drops the series of what `snapshot`, now in force, does not have.
+    pub fn retire(&mut self, snapshot: &Snapshot) {
+        self.fleet.put_in_force(&snapshot.upstreams);
+        let config = &snapshot.config;
         let mut kept: HashMap<&str, HashSet<&str>> = config
             .routes
             .iter()

@@ -2,6 +2,7 @@
 //! pins one from start to end; a reload swaps the next one in.
 
 mod book;
+mod fleet;
 mod handles;
 
 use std::sync::Arc;
@@ -10,7 +11,9 @@ use std::time::SystemTime;
 use arc_swap::ArcSwap;
 
 use crate::config::Config;
+use crate::upstream::roster::UpstreamState;
 pub use book::{Book, UNMATCHED};
+pub use fleet::Fleet;
 pub use handles::{RouteHandles, RouteRecords};
 
 pub use crate::metrics::Reason;
@@ -24,6 +27,8 @@ pub struct Snapshot {
     pub records: Vec<RouteRecords>,
     /// Of requests that no route takes.
     pub unmatched: RouteRecords,
+    /// Of `config.upstreams`, same index.
+    pub upstreams: Vec<Arc<UpstreamState>>,
 }
 
 /// What workers read and the control thread swaps.
@@ -36,6 +41,7 @@ impl Snapshot {
             loaded_at: SystemTime::now(),
             records: config.routes.iter().map(|route| RouteRecords::new(book.route(route), route, &config)).collect(),
             unmatched: RouteRecords::unmatched(book.unmatched()),
+            upstreams: book.fleet.enlist(&config.upstreams),
             config,
         }
     }

@@ -2,11 +2,16 @@
 //! worker keeps its own connections to the servers (`http::pool`).
 
 pub(crate) mod balance;
+pub(crate) mod eject;
+pub(crate) mod roster;
+pub(crate) mod state;
 pub(crate) mod tls;
 
 use std::fmt;
 use std::sync::Arc;
 
+use crate::labels::labels;
+use eject::EjectRule;
 use tls::UpstreamTls;
 
 /// A set of servers that serve alike.
@@ -19,11 +24,21 @@ pub struct Upstream {
     pub balance: Balance,
     /// Idle connections kept per server and worker; `None` = as many as were in use at once lately.
     pub max_idle: Option<usize>,
+    /// When servers that fail are passed over.
+    pub eject: Option<EjectRule>,
+}
+
+impl Upstream {
+    /// With nothing else said.
+    pub fn new(name: &str, servers: Vec<Server>, balance: Balance) -> Upstream {
+        Upstream { name: name.to_owned(), servers, balance, max_idle: None, eject: None }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Server {
     pub origin: Origin,
+    /// 0 = it gets no requests.
     pub weight: u32,
 }
 
@@ -72,9 +87,33 @@ impl fmt::Display for Origin {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Balance {
+labels! {
+    /// How the next server is picked.
+    Balance:
     /// Power of two choices: of two random servers, the one with fewer requests in flight.
-    P2c,
-    RoundRobin,
+    P2c = "p2c",
+    RoundRobin = "round_robin",
+}
+
+/// A part of a whole, in thousandths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fraction(u32);
+
+impl Fraction {
+    pub const HALF: Fraction = Fraction(500);
+    const WHOLE: u32 = 1000;
+
+    /// Of a number from 0.001 to 1.
+    pub fn parse(part: f64) -> Option<Fraction> {
+        (1..=Fraction::WHOLE).find(|thousandths| (f64::from(*thousandths) - part * 1000.0).abs() <= 0.5).map(Fraction)
+    }
+
+    /// Rounded down.
+    pub fn of(self, whole: usize) -> usize {
+        whole.saturating_mul(self.0 as usize) / Fraction::WHOLE as usize
+    }
+
+    pub fn is_reached(self, part: u64, whole: u64) -> bool {
+        part.saturating_mul(u64::from(Fraction::WHOLE)) >= whole.saturating_mul(u64::from(self.0))
+    }
 }

@@ -40,7 +40,7 @@ use crate::limit::store::Stores;
 use crate::limit::store::settings::StoreSettings;
 use crate::metrics::{Cutoff, Metrics, Protocol};
 use crate::net::ListenAddr;
-use crate::snapshot::Current;
+use crate::snapshot::{Current, Fleet};
 use tide::Tide;
 
 /// The running worker threads.
@@ -74,12 +74,19 @@ impl Workers {
     ///
     /// # Errors
     /// When the system refuses a thread or an event queue.
-    pub fn start(count: usize, current: &Current, metrics: &Metrics, stores: &Stores) -> io::Result<Workers> {
+    pub fn start(
+        count: usize,
+        current: &Current,
+        metrics: &Metrics,
+        stores: &Stores,
+        fleet: &Fleet,
+    ) -> io::Result<Workers> {
         let (access_log, log_writer) = AccessLog::start(metrics.access_log_dropped.clone())?;
         let common = Common {
             current: current.clone(),
             metrics: metrics.clone(),
             stores: stores.clone(),
+            fleet: fleet.clone(),
             via: Via::new(rand::random()),
             access_log,
             complaints: Arc::default(),
@@ -216,7 +223,7 @@ impl Worker {
             beats.tick().await;
             let now_ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
             self.connections.look(now_ms);
-            self.local.pools.sweep(now_ms);
+            self.local.pools.sweep(self.local.common.fleet.now_ms());
             self.tide.beat(self.connections.len());
             drop(self.local.view());
         }

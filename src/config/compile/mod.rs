@@ -84,7 +84,7 @@ pub fn compile(sources: &SourceTexts, documents: &[Table]) -> Option<Config> {
         jwt,
         table,
         routes,
-        upstreams: upstreams.list,
+        upstreams: upstreams.list.into_iter().map(Arc::new).collect(),
         limits,
         hash: sources.hash(),
         files: sources.files(),

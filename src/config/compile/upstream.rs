@@ -1,6 +1,8 @@
 //! `[upstream.NAME]`, and the upstreams that routes write as URLs. Called by `compile`.
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use super::names::{Definitions, NamedSection};
 use super::server::usize_of;
@@ -9,7 +11,8 @@ use crate::config::reader::{At, Section};
 use crate::config::report::Diagnostic;
 use crate::config::tree::{Node, Value};
 use crate::config::{origin, schema};
-use crate::upstream::{Balance, Server, Upstream};
+use crate::upstream::eject::EjectRule;
+use crate::upstream::{Balance, Fraction, Server, Upstream};
 
 pub struct Upstreams<'r> {
     pub list: Vec<Upstream>,
@@ -29,20 +32,21 @@ pub fn upstreams<'r>(named: Vec<NamedSection>, roots: &'r SystemRoots) -> Upstre
         reach: Reach::plain(roots),
     };
     for NamedSection { name, place, section } in named {
-        let balance = section.choice("balance", &[("p2c", Balance::P2c), ("round_robin", Balance::RoundRobin)]);
+        let balance = section.label("balance", Balance::ALL, Balance::label);
         let reach = Reach::read(&section, roots);
         let servers = match section.node("servers") {
             Some(node) => servers(&section, "servers", node, &reach),
             None => section.absent(format!("{} has no servers", section.title), "add servers = [\"http://HOST:PORT\"]"),
         };
         let max_idle = usize_of(section.integer("max_idle", 0..=100_000));
+        let eject = section.section("eject", &schema::EJECT).map(eject);
         if servers.is_some() {
             reach.finish(&section);
         }
         section.finish();
         let index = servers.map(|servers| {
             let balance = balance.unwrap_or(Balance::P2c);
-            upstreams.list.push(Upstream { name: name.to_owned(), servers, balance, max_idle });
+            upstreams.list.push(Upstream { max_idle, eject, ..Upstream::new(name, servers, balance) });
             upstreams.list.len() - 1
         });
         upstreams.names.insert(name, place, index);
@@ -61,10 +65,33 @@ impl Upstreams<'_> {
             weight => format!("{}*{weight}", server.origin),
         };
         let name = servers.iter().map(label).collect::<Vec<_>>().join(",");
-        self.list.push(Upstream { name, servers: servers.clone(), balance: Balance::P2c, max_idle: None });
+        self.list.push(Upstream::new(&name, servers.clone(), Balance::P2c));
         self.anonymous.insert(servers, self.list.len() - 1);
         self.list.len() - 1
     }
+}
+
+/// How often a thing is looked at, and how long it is left alone.
+const TIME: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(86_400);
+
+fn eject(section: Section) -> EjectRule {
+    let time = |key, default| ms(section.duration(key, TIME).unwrap_or(default));
+    let rule = EjectRule {
+        consecutive_errors: section
+            .integer("consecutive_errors", 1..=10_000)
+            .and_then(|errors| u32::try_from(errors).ok())
+            .unwrap_or(5),
+        error_rate: section.share("error_rate").unwrap_or(Fraction::HALF),
+        every_ms: time("every", Duration::from_secs(10)),
+        for_ms: time("for", Duration::from_secs(30)),
+        max: section.share("max").unwrap_or(Fraction::HALF),
+    };
+    section.finish();
+    rule
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A URL, or a list of URLs and `{ url, weight }` tables.
@@ -90,6 +117,10 @@ pub fn servers(section: &Section, key: &'static str, node: &Node, reach: &Reach)
             unique = false;
         }
     }
+    if servers.iter().all(|server| server.value.weight == 0) {
+        let help = "a server of weight 0 gets no requests: give one of them at least 1";
+        return section.fault(key, node, "no server has a weight above 0", help);
+    }
     unique.then(|| servers.into_iter().map(|at| at.value).collect())
 }
 
@@ -107,7 +138,7 @@ fn server(section: &Section, key: &'static str, item: &Node, reach: &Reach) -> O
         Some(node) => section.parse_node("url", node, server_of),
         None => section.absent("a server without url", "write { url = \"http://HOST:PORT\", weight = 1 }"),
     };
-    let weight = section.integer("weight", 1..=1000).and_then(|weight| u32::try_from(weight).ok()).unwrap_or(1);
+    let weight = section.integer("weight", 0..=1000).and_then(|weight| u32::try_from(weight).ok()).unwrap_or(1);
     section.finish();
     server.map(|server| At { place, value: Server { weight, ..server } })
 }

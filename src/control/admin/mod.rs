@@ -7,6 +7,7 @@ mod pages;
 mod room;
 mod scrape;
 mod serve;
+mod upstreams;
 
 use std::io;
 use std::rc::Rc;

@@ -21,10 +21,11 @@ use super::guard::{self, Access};
 use super::limits::{Limits, Problem};
 use super::room::{AdminTicket, Work};
 use super::scrape::CachedScrape;
+use super::upstreams;
 use crate::control::job::{Job, ReloadOrder, ReloadOutcome, Trigger};
 use crate::control::shared::{Lifecycle, SharedState, rfc3339};
 use crate::metrics::Metrics;
-use crate::snapshot::Current;
+use crate::snapshot::{Current, Fleet};
 
 pub struct AdminContext {
     pub current: Current,
@@ -33,6 +34,7 @@ pub struct AdminContext {
     pub jobs: mpsc::Sender<Job>,
     pub limits: Limits,
     pub scrape: CachedScrape,
+    pub fleet: Fleet,
 }
 
 type Answer = Response<Full<Bytes>>;
@@ -58,9 +60,10 @@ enum What {
     Reset,
     Refund,
     Decide,
+    Upstreams,
 }
 
-const PAGES: [Page; 11] = [
+const PAGES: [Page; 12] = [
     page("GET, HEAD", "/livez", Access::Open, What::Live),
     page("GET, HEAD", "/readyz", Access::Open, What::Ready),
     page("GET, HEAD", "/metrics", Access::Metrics, What::Metrics),
@@ -72,6 +75,7 @@ const PAGES: [Page; 11] = [
     page("DELETE", "/-/limits/NAME/state", Access::Manage, What::Reset),
     page("POST", "/-/limits/NAME/refund", Access::Manage, What::Refund),
     page("POST", "/-/decide", Access::Manage, What::Decide),
+    page("GET, HEAD", "/-/upstreams", Access::Look, What::Upstreams),
 ];
 
 /// From the head to the last byte of a body.
@@ -161,6 +165,7 @@ async fn shown(
             return reload(context, query).await;
         }
         What::Limits => limits.list(),
+        What::Upstreams => upstreams::list(&context.fleet),
         What::Limit => limits.show(name)?,
         What::State => {
             let _work = work(ticket)?;

@@ -18,8 +18,8 @@ use crate::http::upstream::connect::ConnectFault;
 use crate::http::upstream::exchange::{self, Exchange, Trouble};
 use crate::http::upstream::linger::Linger;
 use crate::http::upstream::outgoing::Outgoing;
-use crate::http::upstream::pool::Servers;
 use crate::http::upstream::sender::Sender;
+use crate::http::upstream::servers::{Acquired, Servers};
 use crate::metrics::{RetryReason, UpstreamOutcome};
 use crate::route::Timeouts;
 
@@ -38,8 +38,8 @@ pub async fn forward(
     // In a box: few requests are sent again, and all would keep room for it.
     let mut sender: Option<Box<Sender>> = None;
     loop {
-        let lease = match servers.acquire(timeouts.connect, sender.is_some()).await {
-            Ok(lease) => lease,
+        let Acquired { server, connection: lease } = match servers.acquire(timeouts.connect, sender.is_some()).await {
+            Ok(acquired) => acquired,
             Err(fault) => {
                 servers.outcomes.count(match fault {
                     ConnectFault::Tls => UpstreamOutcome::TlsError,
@@ -69,6 +69,12 @@ pub async fn forward(
         let trouble = match outcome {
             Ok(Ok(response)) => {
                 servers.outcomes.count(UpstreamOutcome::Ok);
+                match response.status() {
+                    StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
+                        server.failed(outgoing.blame);
+                    }
+                    _ => server.served(outgoing.blame),
+                }
                 if let Some(progress) = &progress {
                     progress.answering();
                 }
@@ -81,21 +87,25 @@ pub async fn forward(
                 servers.outcomes.count(UpstreamOutcome::Timeout);
                 let late = format_args!("no answer within {:?}", timeouts.response);
                 asked.exchange.borrow().complain(UpstreamTrouble::Timeout, &late);
+                server.failed(outgoing.blame);
                 asked.end();
                 return Err(UpstreamFailure::Timeout);
             }
         };
         deadline.disarm();
-        let server = asked.exchange.borrow().server();
+        let name = asked.exchange.borrow().server();
         match (&trouble, progress.as_ref().map(|progress| progress.state())) {
             (Trouble::Upload, Some(UploadState::TooLarge)) => return Err(UpstreamFailure::TooLarge),
             (Trouble::Upload, _) => return Err(UpstreamFailure::UploadBroken),
             (Trouble::Closed, _) if reused => sender = asked.again(outgoing.method.is_idempotent()).map(Box::new),
-            _ => asked.end(),
+            _ => {
+                server.failed(outgoing.blame);
+                asked.end();
+            }
         }
         if sender.is_none() {
             servers.outcomes.count(UpstreamOutcome::Broken);
-            servers.complaints.tell(UpstreamTrouble::Broken, &server, &trouble);
+            servers.complaints.tell(UpstreamTrouble::Broken, &name, &trouble);
             return Err(UpstreamFailure::Broken);
         }
         servers.outcomes.count_retry(RetryReason::StaleConnection);

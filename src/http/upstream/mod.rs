@@ -1,5 +1,5 @@
 //! One exchange with an upstream server, over HTTP/1.1 of our own: `connect` opens connections,
-//! `pool` keeps them, `h1` is the wire form, `exchange` moves one request and its answer. Used by
+//! `pool` keeps them, `servers` says whose is next, `h1` is the wire form, `exchange` moves one request and its answer. Used by
 //! `forward`.
 
 pub(crate) mod connect;
@@ -11,3 +11,4 @@ pub(crate) mod linger;
 pub(crate) mod outgoing;
 pub(crate) mod pool;
 pub(crate) mod sender;
+pub(crate) mod servers;

@@ -2,6 +2,7 @@
 //! head as it is written. Made by `onward`, sent by `forward`.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 
 use http::header::{CONTENT_LENGTH, TRAILER};
 use http::request::Parts;
@@ -14,9 +15,12 @@ use crate::http::headers;
 use crate::http::upstream::h1::request::{Framing, HostField, RequestHead};
 use crate::http::upstream::linger::Linger;
 use crate::route::Rewrite;
+use crate::upstream::eject::Blame;
 
 /// A request ready to leave.
 pub struct Outgoing {
+    /// Who caused it, should a server fail.
+    pub blame: Blame,
     pub method: Method,
     pub head: RequestHead,
     pub upload: Option<Upload>,
@@ -29,9 +33,10 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// `tell` appends further lines to the fields.
+    /// Of `client`; `tell` appends further lines to the fields.
     pub fn new(
         parts: &Parts,
+        client: IpAddr,
         target: &str,
         host: HostField,
         upload: Option<Upload>,
@@ -46,6 +51,7 @@ impl Outgoing {
         };
         let announced = || headers::announced(headers.get_all(TRAILER).iter()).collect();
         Outgoing {
+            blame: Blame::of(client),
             method: method.clone(),
             head: RequestHead::write(method, target, headers, host, framing, tell),
             upload,

@@ -1,0 +1,181 @@
+//! What all workers know of one server: whether it is to be asked. Read with every request without a lock;
+//! written when something changes. Kept over reloads by `snapshot::fleet`; time is an argument.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::eject::{Blame, EjectReason, EjectRule, Ejector};
+use crate::labels::labels;
+
+/// A server that accepted no connection is passed over this long while others are there.
+const AVOID_MS: u64 = 2_000;
+
+/// On lines of memory of its own.
+#[derive(Default)]
+#[repr(align(128))]
+pub struct ServerState {
+    /// 0 = not ejected.
+    ejected_until_ms: AtomicU64,
+    /// It accepted no connection when it was last asked for one,
+    refuses: AtomicBool,
+    /// and is asked again from then on.
+    avoid_until_ms: AtomicU64,
+    /// There were errors since the last good answer.
+    failing: AtomicBool,
+    conduct: Mutex<Conduct>,
+}
+
+/// What it did lately.
+#[derive(Default)]
+struct Conduct {
+    ejector: Ejector,
+    served: ServedClients,
+    reason: Option<EjectReason>,
+    /// The length of its last ejection.
+    for_ms: u64,
+}
+
+labels! {
+    /// How a server stands.
+    Health:
+    Up = "up",
+    /// Its last connection failed.
+    Refusing = "refusing",
+    Ejected = "ejected",
+}
+
+/// A state, and why it is so.
+pub struct HealthReport {
+    pub health: Health,
+    pub reason: Option<&'static str>,
+    pub ejection: Option<Ejection>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ejection {
+    pub until_ms: u64,
+    pub for_ms: u64,
+}
+
+/// The last two clients that got a good answer, and when: enough to know that somebody other than a given
+/// one did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ServedClients([Option<(u64, u64)>; 2]);
+
+impl ServedClients {
+    pub fn served(&mut self, client: u64, now_ms: u64) {
+        let [last, before] = &mut self.0;
+        match last {
+            Some((known, at_ms)) if *known == client => *at_ms = now_ms,
+            _ => {
+                std::mem::swap(last, before);
+                *last = Some((client, now_ms));
+            }
+        }
+    }
+
+    fn served_others_than(&self, client: u64, since_ms: u64) -> bool {
+        self.0.iter().flatten().any(|(known, at_ms)| *known != client && *at_ms >= since_ms)
+    }
+
+    fn take(&mut self, other: &ServedClients) {
+        for (client, at_ms) in other.0.into_iter().flatten().rev() {
+            self.served(client, at_ms);
+        }
+    }
+}
+
+/// Good answers that one worker counted and did not tell yet.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ServedTally {
+    pub count: u64,
+    pub clients: ServedClients,
+}
+
+impl ServerState {
+    /// Requests may go there.
+    pub fn is_usable(&self, now_ms: u64) -> bool {
+        now_ms >= self.avoid_until_ms.load(Ordering::Relaxed) && !self.is_ejected(now_ms)
+    }
+
+    pub fn is_ejected(&self, now_ms: u64) -> bool {
+        now_ms < self.ejected_until_ms.load(Ordering::Relaxed)
+    }
+
+    /// There is something that a good answer takes back.
+    pub fn is_failing(&self) -> bool {
+        self.failing.load(Ordering::Relaxed)
+    }
+
+    /// It accepted a connection.
+    pub fn connected(&self) {
+        if self.refuses.load(Ordering::Relaxed) {
+            self.refuses.store(false, Ordering::Relaxed);
+            self.avoid_until_ms.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// It accepted no connection.
+    pub fn refused(&self, now_ms: u64) {
+        self.refuses.store(true, Ordering::Relaxed);
+        self.avoid_until_ms.store(now_ms + AVOID_MS, Ordering::Relaxed);
+    }
+
+    /// A good answer after errors.
+    pub fn recovered(&self) {
+        self.failing.store(false, Ordering::Relaxed);
+        self.lock().ejector.recovered();
+    }
+
+    pub fn served(&self, rule: &EjectRule, now_ms: u64, tally: &ServedTally) {
+        let mut conduct = self.lock();
+        conduct.ejector.served(rule, now_ms, tally.count);
+        conduct.served.take(&tally.clients);
+    }
+
+    /// A request met an error. True when the server should be ejected.
+    pub fn failed(&self, rule: &EjectRule, now_ms: u64, blame: Blame) -> bool {
+        // Requests that were under way, or had nowhere else to go, make it no longer.
+        if self.is_ejected(now_ms) {
+            return false;
+        }
+        self.failing.store(true, Ordering::Relaxed);
+        let conduct = &mut *self.lock();
+        let (served, since_ms) = (conduct.served, now_ms.saturating_sub(rule.every_ms));
+        let reason = conduct.ejector.failed(rule, now_ms, blame, |client| served.served_others_than(client, since_ms));
+        conduct.reason = reason.or(conduct.reason);
+        reason.is_some()
+    }
+
+    pub fn eject(&self, rule: &EjectRule, now_ms: u64) {
+        let mut conduct = self.lock();
+        let until_ms = conduct.ejector.eject(rule, now_ms);
+        conduct.for_ms = until_ms - now_ms;
+        self.ejected_until_ms.store(until_ms, Ordering::Relaxed);
+    }
+
+    /// Nobody ejects any more.
+    pub fn pardon(&self) {
+        self.ejected_until_ms.store(0, Ordering::Relaxed);
+        self.recovered();
+    }
+
+    pub fn told(&self, now_ms: u64) -> HealthReport {
+        let until_ms = self.ejected_until_ms.load(Ordering::Relaxed);
+        if now_ms < until_ms {
+            let conduct = self.lock();
+            let reason = conduct.reason.map(EjectReason::label);
+            let ejection = Some(Ejection { until_ms, for_ms: conduct.for_ms });
+            return HealthReport { health: Health::Ejected, reason, ejection };
+        }
+        let (health, reason) = match self.refuses.load(Ordering::Relaxed) {
+            true => (Health::Refusing, Some("no_connection")),
+            false => (Health::Up, None),
+        };
+        HealthReport { health, reason, ejection: None }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Conduct> {
+        self.conduct.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,207 @@
+//! Servers that fail are passed over for a while, and not for the faults of others.
+
+use super::fleet::{Changing, app, of, shown};
+use crate::support::client::get;
+use crate::support::gateway::{Gateway, config};
+use crate::support::ports::nobody;
+use crate::support::until;
+
+const EJECT: &str = "balance = \"round_robin\"\neject = { consecutive_errors = 3, for = \"1s\" }";
+
+/// As 3 errors in a row eject, and for so long that it is not over while a test looks.
+const LONG: &str = "balance = \"round_robin\"\neject = { consecutive_errors = 3, for = \"10m\" }";
+
+fn gateway(servers: &[&Changing], more: &str) -> Gateway {
+    Gateway::start(&app(&servers.iter().map(|server| server.url()).collect::<Vec<_>>(), more))
+}
+
+/// Who answered each of so many requests of one client: `None` = with an error.
+fn ask(gateway: &Gateway, requests: usize) -> Vec<Option<String>> {
+    let mut client = gateway.client();
+    let answers = (0..requests).map(|_| client.ask(&get("/", ""), ""));
+    answers.map(|answer| (answer.status() == 200).then(|| answer.text())).collect()
+}
+
+fn failed(answers: &[Option<String>]) -> usize {
+    answers.iter().filter(|answer| answer.is_none()).count()
+}
+
+#[test]
+fn a_server_that_fails_in_a_row_is_passed_over_and_comes_back() {
+    let (good, bad) = (Changing::start("good"), Changing::start("bad"));
+    let gateway = gateway(&[&good, &bad], EJECT);
+    assert_eq!(failed(&ask(&gateway, 10)), 0);
+    for status in [503, 0] {
+        bad.answers(status);
+        let answers = ask(&gateway, 20);
+        assert_eq!(failed(&answers), 3, "{status}: {answers:?}");
+        gateway.assert_metric("upstream_ejected", &[("upstream", "app")], 1.0);
+        let state = shown(&gateway, &bad.name());
+        assert_eq!((&state["state"], &state["reason"]), (&"ejected".into(), &"consecutive_errors".into()));
+        assert!(state["returns_in_ms"].as_u64().unwrap() <= 4000, "{state}");
+        bad.answers(200);
+        let asked = bad.asked();
+        until("it is asked again", || failed(&ask(&gateway, 2)) == 0 && bad.asked() > asked);
+    }
+    let log = gateway.log();
+    let line =
+        format!("server ejected for 1s upstream=\"app\" server=\"{}\" reason=\"consecutive_errors\"", bad.name());
+    assert!(log.contains(&line), "{line}\n{log}");
+    until("the log says that it is back", || gateway.log().matches("server is up").count() == 2);
+    assert!(log.contains("server ejected for 2s"), "one soon after another is longer:\n{log}");
+}
+
+#[test]
+fn what_gateways_answer_for_others_ejects() {
+    for status in [502, 504] {
+        let (good, bad) = (Changing::start("good"), Changing::start("bad"));
+        let gateway = gateway(&[&good, &bad], LONG);
+        bad.answers(status);
+        let answers = ask(&gateway, 20);
+        assert_eq!(failed(&answers), 3, "{status}: {answers:?}");
+    }
+}
+
+#[test]
+fn statuses_of_the_application_eject_nobody() {
+    let (one, other) = (Changing::start("one"), Changing::start("other"));
+    let gateway = gateway(&[&one, &other], LONG);
+    for status in [500, 501, 404, 429, 505] {
+        other.answers(status);
+        assert_eq!(failed(&ask(&gateway, 20)), 10, "{status}");
+    }
+    assert_eq!(shown(&gateway, &other.name())["state"], "up");
+}
+
+#[test]
+fn one_client_cannot_eject_a_server_that_serves_another() {
+    let (one, other) = (Changing::start("one"), Changing::start("other"));
+    let gateway = gateway(&[&one, &other], LONG);
+    let (mut victim, mut attacker) = (gateway.client_from([127, 0, 0, 2]), gateway.client_from([127, 0, 0, 3]));
+    for _ in 0..4 {
+        assert_eq!(victim.ask(&get("/", ""), "").status(), 200);
+    }
+    for _ in 0..40 {
+        assert_eq!(attacker.ask(&get("/status/503", ""), "").status(), 503);
+    }
+    gateway.assert_metric("upstream_ejected", &[("upstream", "app")], 0.0);
+    // A second one that meets errors makes it the server's fault.
+    for _ in 0..2 {
+        assert_eq!(victim.ask(&get("/status/503", ""), "").status(), 503);
+    }
+    gateway.assert_metric("upstream_ejected", &[("upstream", "app")], 1.0);
+}
+
+#[test]
+fn when_all_fail_some_stay_and_none_that_refuses_is_a_reason_to_stop() {
+    let servers = [Changing::start("a"), Changing::start("b"), Changing::start("c"), Changing::start("d")];
+    let gateway = gateway(&servers.each_ref(), LONG);
+    servers.iter().for_each(|server| server.answers(503));
+    assert_eq!(failed(&ask(&gateway, 60)), 60);
+    gateway.assert_metric("upstream_ejected", &[("upstream", "app")], 2.0);
+    let before: Vec<usize> = servers.iter().map(Changing::asked).collect();
+    servers.iter().for_each(|server| server.answers(200));
+    assert_eq!(failed(&ask(&gateway, 10)), 0);
+    let asked = servers.iter().zip(before).filter(|(server, before)| server.asked() > *before).count();
+    assert_eq!(asked, 2);
+    gateway.assert_metric("upstream_fail_open", &[("upstream", "app")], 0.0);
+}
+
+#[test]
+fn servers_that_accept_no_connection_are_told_and_asked_when_there_is_no_other() {
+    let (one, other) = (nobody(), nobody());
+    let gateway = Gateway::start(&app(&[format!("http://{one}"), format!("http://{other}")], ""));
+    gateway.assert_metric("upstream_up", &of(&one.to_string()), 1.0);
+    assert_eq!(gateway.get("/").status(), 502);
+    for server in [one, other] {
+        gateway.assert_metric("upstream_up", &of(&server.to_string()), 0.0);
+        assert_eq!(shown(&gateway, &server.to_string())["reason"], "no_connection");
+    }
+    gateway.assert_metric("upstream_fail_open", &[("upstream", "app")], 1.0);
+    until("the log says so", || gateway.log().contains("no server is up"));
+    // It listens now: nothing has to expire before it is asked.
+    let listener = std::net::TcpListener::bind(one).unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        std::io::Write::write_all(&mut stream, b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").unwrap();
+        let _ = std::io::Read::read(&mut stream, &mut [0; 4096]);
+    });
+    until("one of them answers", || gateway.get("/").status() == 200);
+    gateway.assert_metric("upstream_up", &of(&one.to_string()), 1.0);
+    gateway.assert_metric("upstream_fail_open", &[("upstream", "app")], 0.0);
+}
+
+#[test]
+fn an_error_rate_ejects_a_server_whose_errors_never_come_in_a_row() {
+    let (good, bad) = (Changing::start("good"), Changing::start("bad"));
+    let rule = "balance = \"round_robin\"\neject = { error_rate = 0.4, every = \"1m\", for = \"10m\" }";
+    let gateway = gateway(&[&good, &bad], rule);
+    let mut client = gateway.client();
+    for round in 0..60 {
+        bad.answers(if round % 4 == 0 { 503 } else { 200 });
+        client.ask(&get("/", ""), "");
+        client.ask(&get("/", ""), "");
+    }
+    assert_eq!(shown(&gateway, &bad.name())["state"], "up", "every second of its answers is good");
+    until("every second answer is one too many", || {
+        for round in 0..4 {
+            bad.answers(if round % 2 == 0 { 503 } else { 200 });
+            client.ask(&get("/", ""), "");
+            client.ask(&get("/", ""), "");
+        }
+        shown(&gateway, &bad.name())["state"] == "ejected"
+    });
+    assert_eq!(shown(&gateway, &bad.name())["reason"], "error_rate");
+}
+
+#[test]
+fn a_reload_forgets_no_ejection_unless_the_rule_or_the_server_goes() {
+    let (good, bad) = (Changing::start("good"), Changing::start("bad"));
+    let urls = [good.url(), bad.url()];
+    let gateway = gateway(&[&good, &bad], LONG);
+    bad.answers(503);
+    ask(&gateway, 10);
+    gateway.assert_metric("upstream_up", &of(&bad.name()), 0.0);
+    bad.answers(200);
+    let asked = bad.asked();
+    let text = |more: &str| config("", &app(&urls, more));
+    gateway.reload(&text(&format!("{LONG}\nmax_idle = 3")));
+    assert_eq!(failed(&ask(&gateway, 10)), 0);
+    assert_eq!(bad.asked(), asked);
+    gateway.assert_metric("upstream_up", &of(&bad.name()), 0.0);
+
+    gateway.reload(&config("", &app(&urls[..1], LONG)));
+    assert_eq!(gateway.metric("upstream_up", &of(&bad.name())), None, "what is gone has no series");
+    gateway.reload(&text(LONG));
+    gateway.assert_metric("upstream_up", &of(&bad.name()), 1.0);
+
+    bad.answers(503);
+    ask(&gateway, 10);
+    gateway.assert_metric("upstream_up", &of(&bad.name()), 0.0);
+    gateway.reload(&text("balance = \"round_robin\""));
+    gateway.assert_metric("upstream_up", &of(&bad.name()), 1.0);
+}
+
+#[test]
+fn workers_share_what_they_know() {
+    let (good, bad) = (Changing::start("good"), Changing::start("bad"));
+    let gateway = Gateway::with("workers = 4", &app(&[good.url(), bad.url()], LONG));
+    bad.answers(503);
+    // Connections are spread over the workers; without sharing each would meet 3 errors.
+    let errors = (0..100).filter(|_| gateway.get("/").status() == 503).count();
+    assert!((3..=5).contains(&errors), "{errors}");
+}
+
+#[test]
+fn a_server_of_weight_0_is_never_asked() {
+    let (one, other) = (Changing::start("one"), Changing::start("other"));
+    let gateway = Gateway::start(&format!(
+        "[[route]]\nname = \"app\"\nupstream = \"app\"\n[upstream.app]\nservers = [\"{}\", {{ url = \"{}\", weight = 0 }}]\n",
+        one.url(),
+        other.url()
+    ));
+    assert_eq!(failed(&ask(&gateway, 10)), 0);
+    one.answers(0);
+    assert_eq!(failed(&ask(&gateway, 3)), 3);
+    assert_eq!(other.asked(), 0);
+}
