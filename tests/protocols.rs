@@ -6,12 +6,18 @@
     clippy::expect_used,
     clippy::panic,
     clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
     reason = "a test fails by panicking, its helpers too, and counts small numbers"
 )]
 
 mod support;
 
 mod protocols {
+    mod h2;
+    mod h2_bodies;
+    mod h2_time;
     mod manual;
     mod tls;
     mod tls_enemies;

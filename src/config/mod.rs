@@ -128,6 +128,10 @@ pub struct ServerSettings {
     pub max_tunnels: usize,
     pub max_headers: usize,
     pub max_header_bytes: usize,
+    /// HTTP/2 is spoken, where a client wants to.
+    pub http2: bool,
+    /// Requests at once on one of its connections.
+    pub max_streams: u32,
     /// Requests that a worker holds back at once until their turn at a limit.
     pub max_delayed: usize,
     /// Accept to end of the TLS handshake.

@@ -30,6 +30,8 @@ pub struct Fields {
     known: u32,
     /// Something is said of the client: `X-Forwarded-*`, `X-Real-IP`, `X-Request-ID`.
     pub of_client: bool,
+    /// A body follows whose end its stream tells, where there are streams.
+    pub streamed: bool,
     /// A name has other characters than letters, digits and `-`.
     pub alias: bool,
 }

@@ -19,8 +19,9 @@ use crate::http::answer::problem;
 use crate::http::answer::problem::Refusal;
 use crate::http::answer::unread;
 use crate::http::context::{Client, View};
-use crate::http::deadline::Awaited;
+use crate::http::deadline::{Awaited, RequestDeadline};
 use crate::http::downstream::gate;
+use crate::http::downstream::h2;
 use crate::http::downstream::identity;
 use crate::http::fields::{Fields, KnownField};
 use crate::http::headers;
@@ -36,15 +37,17 @@ use crate::route::Action;
 pub fn serve(
     client: Rc<Client>,
     request: Request<Incoming>,
+    deadline: RequestDeadline,
 ) -> impl Future<Output = Result<Response<Body>, Infallible>> {
     let started = Instant::now();
     let (parts, body) = request.into_parts();
     let view = client.local.view();
-    let deadline = client.deadline().begin(body.is_end_stream());
+    let whole = body.is_end_stream();
     // Until the future is polled, which may have to wait for an answer before that nobody reads.
     deadline.arm(Awaited::Stream, view.snapshot.config.server.keepalive_timeout);
     // In boxes: the future is moved about before it is polled.
-    let received = Box::new(Received { fields: Fields::of(&parts.headers), parts, body: Some(body) });
+    let mut received = Box::new(Received { fields: Fields::of(&parts.headers), parts, body: Some(body) });
+    received.fields.streamed = received.on_stream() && !whole && !received.fields.has(KnownField::ContentLength);
     let account = Account::open(&view.unmatched, deadline, &received.parts.method, started);
     answer(client, view, received, account)
 }
@@ -94,7 +97,10 @@ async fn answer(
         let dialects = route.ratelimit_headers.as_ref().unwrap_or(&view.snapshot.config.ratelimit_headers);
         view.ratelimit.describe(&mut response, dialects, (index, route), verdict);
     }
-    if exchange.cut {
+    if exchange.received.on_stream() {
+        // What is left of the body ends with its stream, which the client is told.
+        drop(exchange.received.body);
+    } else if exchange.cut {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     } else if let Some(body) = exchange.received.body {
         let deadline = exchange.account.deadline();
@@ -114,13 +120,15 @@ async fn answer(
 
 async fn page(exchange: &mut RequestUnderWay<'_>) -> Result<Response<Body>, Refusal> {
     let RequestUnderWay { client, view, .. } = *exchange;
-    let Received { parts, fields, .. } = &*exchange.received;
     let config = &view.snapshot.config;
 
-    if let Some(reject) = client.inspector.as_ref().and_then(|inspector| inspector.borrow_mut().verdict()) {
+    if exchange.received.on_stream() {
+        h2::unify(&mut exchange.received.parts.headers, config.server.max_headers).map_err(Refusal::Gate)?;
+    } else if let Some(reject) = client.inspector.as_ref().and_then(|inspector| inspector.borrow_mut().verdict()) {
         exchange.cut = true;
         return Err(Refusal::Gate(reject));
     }
+    let Received { parts, fields, .. } = &*exchange.received;
     let strictness = config.server.strictness;
     let admitted = gate::admit(parts, *fields, strictness, &client.last_host).map_err(Refusal::Gate)?;
     if let Some(reject) = admitted.would_reject() {
@@ -149,7 +157,13 @@ async fn page(exchange: &mut RequestUnderWay<'_>) -> Result<Response<Body>, Refu
 
     let server = &config.server;
     let via = &client.local.common.via;
-    let forwarding = Forwarding { hop: &client.hop, via, identity: &identity, fields: server.forwarded_headers };
+    let forwarding = Forwarding {
+        hop: &client.hop,
+        via,
+        version: exchange.received.parts.version,
+        identity: &identity,
+        fields: server.forwarded_headers,
+    };
     let as_lines = onward::rewrite(exchange, route, &admitted, &forwarding)?;
     let upload = onward::upload(exchange, route)?;
     match &route.action {

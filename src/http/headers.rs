@@ -4,7 +4,7 @@
 use http::header::{
     CONNECTION, FORWARDED, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
 };
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, Version};
 
 use crate::config::Strictness;
 use crate::http::downstream::gate::Admitted;
@@ -63,7 +63,7 @@ pub fn forward_response(headers: &mut HeaderMap, via: Option<&Via>) {
     }
     drop_hop_by_hop(headers, fields, remove);
     if let Some(via) = via {
-        headers.append(VIA, via.field().clone());
+        headers.append(VIA, via.field(Version::HTTP_11).clone());
     }
 }
 
@@ -71,11 +71,20 @@ pub fn forward_response(headers: &mut HeaderMap, via: Option<&Via>) {
 /// is read, where it goes or whose it is.
 pub fn announced<'a>(lines: impl Iterator<Item = &'a HeaderValue>) -> impl Iterator<Item = HeaderName> {
     let names = lines.flat_map(tokens).filter_map(|token| HeaderName::from_bytes(token).ok());
-    names.filter(|name| {
-        let text = name.as_str();
-        let framing = matches!(text, "cache-control" | "expect" | "max-forwards" | "set-cookie");
-        !framing && !is_protected(text) && !is_of_this_hop(text) && !is_alias(text)
-    })
+    names.filter(may_trail)
+}
+
+/// Leaves of the trailers of an answer those that a message may have.
+pub fn clean_trailers(trailers: &mut HeaderMap) {
+    if !trailers.keys().all(may_trail) {
+        *trailers = trailers.iter().filter(|(name, _)| may_trail(name)).map(|(n, v)| (n.clone(), v.clone())).collect();
+    }
+}
+
+fn may_trail(name: &HeaderName) -> bool {
+    let text = name.as_str();
+    let framing = matches!(text, "cache-control" | "expect" | "max-forwards" | "set-cookie");
+    !framing && !is_protected(text) && !is_of_this_hop(text) && !is_alias(text)
 }
 
 /// Says that the connection switches to `protocol`, or may. Such a head has no body.
@@ -119,7 +128,7 @@ fn is_of_this_hop(name: &str) -> bool {
 }
 
 fn drop_hop_by_hop(headers: &mut HeaderMap, fields: Fields, remove: Vec<HeaderName>) {
-    if fields.has(KnownField::Trailer) && !fields.has(KnownField::TransferEncoding) {
+    if fields.has(KnownField::Trailer) && !fields.has(KnownField::TransferEncoding) && !fields.streamed {
         headers.remove(TRAILER);
     }
     if fields.has(KnownField::Te) {
@@ -209,7 +218,7 @@ mod tests {
         let identity = identity::identify(peer, &parts.headers, &trusted);
         let (hop, via) = (Hop::new(peer, false, 8080), Via::new(0xab));
         let fields = ForwardedHeaders::default();
-        let forwarding = Forwarding { hop: &hop, via: &via, identity: &identity, fields };
+        let forwarding = Forwarding { hop: &hop, via: &via, version: Version::HTTP_11, identity: &identity, fields };
         let received = Fields::of(&parts.headers);
         clean_request(&mut parts.headers, received, &admitted, identity.trusted_peer, &via, strictness)?;
         forwarding.tell(&mut parts.headers, admitted.authority());

@@ -48,7 +48,8 @@ pub fn upload(exchange: &mut RequestUnderWay<'_>, route: &Route) -> Result<Optio
         exchange.received.body = Some(body);
         return Ok(None);
     }
-    let upload = Upload::new(body, exchange.account.deadline().clone(), &route.timeouts, route.max_body);
+    let on_stream = exchange.received.on_stream();
+    let upload = Upload::new(body, on_stream, exchange.account.deadline().clone(), &route.timeouts, route.max_body);
     exchange.upload = Some(upload.share_progress());
     Ok(Some(upload))
 }

@@ -3,6 +3,7 @@
 
 use std::rc::Rc;
 
+use http::Version;
 use http::request::Parts;
 use hyper::body::Incoming;
 
@@ -35,4 +36,11 @@ pub struct Received {
     pub fields: Fields,
     /// Taken by whoever reads it.
     pub body: Option<Incoming>,
+}
+
+impl Received {
+    /// It came over HTTP/2, with others beside it on its connection.
+    pub fn on_stream(&self) -> bool {
+        self.parts.version == Version::HTTP_2
+    }
 }

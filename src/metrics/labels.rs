@@ -65,6 +65,14 @@ labels! {
     TlsHello = "tls_hello",
     /// and HTTP/2 likewise.
     Http2Preface = "http2_preface",
+    /// On HTTP/2: more frames that only cost than go with answers,
+    H2Frames = "h2_frames",
+    /// more requests taken back than answered,
+    H2Resets = "h2_resets",
+    /// more mistakes on streams, or pieces of one head, than can be meant well,
+    H2Abuse = "h2_abuse",
+    /// or frames that are none, or at the wrong time.
+    H2Protocol = "h2_protocol",
 }
 
 impl Rejection for Cutoff {}
@@ -93,6 +101,7 @@ labels! {
     /// What a client connection speaks; the `protocol` label of `connections`.
     Protocol:
     Http11 = "http/1.1",
+    Http2 = "h2",
     /// In the TLS handshake, where it is agreed on.
     Handshake = "handshake",
 }

@@ -5,13 +5,15 @@ use crate::labels::labels;
 labels! {
     /// In the order of preference, by their names in the handshake.
     Alpn:
+    Http2 = "h2",
     Http11 = "http/1.1",
 }
 
 impl Alpn {
     /// The list for the handshake.
-    pub fn offered() -> Vec<Vec<u8>> {
-        Alpn::ALL.iter().map(|protocol| protocol.label().into()).collect()
+    pub fn offered(http2: bool) -> Vec<Vec<u8>> {
+        let offered = Alpn::ALL.iter().filter(|protocol| http2 || **protocol != Alpn::Http2);
+        offered.map(|protocol| protocol.label().into()).collect()
     }
 
     /// What was agreed on; a client that asked for nothing speaks HTTP/1.1.

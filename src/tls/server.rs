@@ -21,6 +21,8 @@ pub struct ServerFiles {
     pub client_ca: Option<String>,
     pub client_auth: ClientAuth,
     pub min_version: MinVersion,
+    /// HTTP/2 is offered.
+    pub http2: bool,
 }
 
 /// A chain, the owner's certificate first, and its key.
@@ -99,7 +101,7 @@ impl ServerTls {
             _ => builder.with_no_client_auth(),
         };
         let mut config = builder.with_cert_resolver(Arc::new(certificates));
-        config.alpn_protocols = Alpn::offered();
+        config.alpn_protocols = Alpn::offered(files.http2);
         config.send_tls13_tickets = TICKETS;
         config.ticketer = ring::Ticketer::new().map_err(|error| ServerTlsMistake::Cert(0, error.to_string()))?;
         Ok(ServerTls { files, terms, config: Arc::new(config) })

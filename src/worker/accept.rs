@@ -24,8 +24,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The ports that the client of a Unix socket is said to have asked: those that the schemes imply.
 const HTTP_PORT: u16 = 80;
 const HTTPS_PORT: u16 = 443;
-/// On a connection without TLS.
-const PLAIN: (Alpn, bool) = (Alpn::Http11, false);
+/// On a connection without TLS: its first bytes tell.
+const PLAIN: (Option<Protocol>, bool) = (None, false);
 
 /// A listener as it labels its connections in the metrics.
 struct Door {
@@ -92,8 +92,11 @@ async fn secure(stream: Stream, entered: Entered, worker: &Rc<Worker>, door: &Do
         Ok(stream) => {
             let (_, session) = stream.get_ref();
             counter(tls::of_success(session)).inc();
-            let protocol = Alpn::agreed(session.alpn_protocol());
-            serve(Stream::Tls(Box::new(stream)), entered, worker, &door.name, (protocol, true)).await;
+            let agreed = match Alpn::agreed(session.alpn_protocol()) {
+                Alpn::Http2 => Protocol::Http2,
+                Alpn::Http11 => Protocol::Http11,
+            };
+            serve(Stream::Tls(Box::new(stream)), entered, worker, &door.name, (Some(agreed), true)).await;
         }
         Err(Failed { result, error }) => {
             counter(result).inc();
@@ -107,9 +110,15 @@ async fn secure(stream: Stream, entered: Entered, worker: &Rc<Worker>, door: &Do
 }
 
 /// A connection from its first byte on: what is spoken on it, and whether over TLS.
-async fn serve(stream: Stream, entered: Entered, worker: &Rc<Worker>, name: &Rc<str>, spoken: (Alpn, bool)) {
+async fn serve(
+    stream: Stream,
+    entered: Entered,
+    worker: &Rc<Worker>,
+    name: &Rc<str>,
+    spoken: (Option<Protocol>, bool),
+) {
     let Entered { ticket, peer, port } = entered;
-    let (protocol, is_tls) = spoken;
+    let (agreed, is_tls) = spoken;
     let implied = if is_tls { HTTPS_PORT } else { HTTP_PORT };
     let client = Rc::new(Client {
         local: worker.local.clone(),
@@ -121,12 +130,7 @@ async fn serve(stream: Stream, entered: Entered, worker: &Rc<Worker>, name: &Rc<
         inspector: worker.inspector(),
         tunnel: Cell::default(),
     });
-    match protocol {
-        Alpn::Http11 => {
-            let _open = worker.open(name, Protocol::Http11);
-            connection::serve(stream, client, worker).await;
-        }
-    }
+    connection::serve(stream, agreed, client, worker).await;
 }
 
 async fn pause(name: &str, error: &io::Error) {

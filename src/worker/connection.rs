@@ -1,163 +1,70 @@
-//! One client connection from accept to close: its deadlines, its requests one after another, its rest
-//! in between, and its graceful end when the worker drains. Spawned by `accept`.
+//! One client connection from accept to close: which protocol it speaks, what the config allows it, and
+//! what ends it. Spawned by `accept`.
 
-use std::future::poll_fn;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use bytes::Bytes;
 
-use super::Worker;
 use super::stream::Stream;
-use super::unparsed;
-use super::watched::Watched;
+use super::{Worker, h1, h2, preface};
 use crate::http::context::Client;
 use crate::http::deadline::{Awaited, Phase};
-use crate::http::gateway;
+use crate::metrics::Protocol;
 
 /// What the config in force at the accept says of the connection, which may outlive many.
-struct Bounds {
-    header_timeout: Duration,
-    half_close_timeout: Duration,
-    max_headers: usize,
-    max_header_bytes: usize,
+pub struct Bounds {
+    pub header_timeout: Duration,
+    pub keepalive_timeout: Duration,
+    pub half_close_timeout: Duration,
+    pub max_headers: usize,
+    pub max_header_bytes: usize,
+    pub max_streams: u32,
+    http2: bool,
 }
 
-/// Serves `stream` until it ends, its deadline passes or the worker has drained it.
-pub async fn serve(stream: Stream, client: Rc<Client>, worker: &Worker) {
+/// Serves `stream` in the protocol that was agreed on, or else in that of its first bytes, until it ends,
+/// its deadline passes or the worker has drained it.
+pub async fn serve(mut stream: Stream, agreed: Option<Protocol>, client: Rc<Client>, worker: &Worker) {
     let bounds = Bounds::of(&client);
     client.deadline().arm(Phase::Head, bounds.header_timeout);
-    let mut io = Watched::new(stream, client.clone(), bounds.header_timeout, bounds.half_close_timeout);
-    // A parser with its buffers takes some 20 kB, which a connection without a request does not need.
-    while readable(&io, &client, worker).await {
-        io = match requests(io, &client, worker, &bounds).await {
-            AfterParser::Rest(io) => io,
-            AfterParser::Tunnel(stream, early) => {
-                let Some(tunnel) = client.tunnel.take() else { return };
-                let is_over = |cx: &mut Context<'_>| {
-                    client.deadline().register(cx.waker());
-                    has_ended(&client, worker)
-                };
-                return tunnel.run(stream, early, &client.local.room, is_over).await;
+    // Until it is known, it counts as the older one.
+    let mut open = worker.open(&client.listener, agreed.unwrap_or(Protocol::Http11));
+    let told = match agreed {
+        None if bounds.http2 => preface::tell(&mut stream, &client, worker).await,
+        agreed => Some((agreed.unwrap_or(Protocol::Http11), Bytes::new())),
+    };
+    match told {
+        Some((Protocol::Http2, start)) => {
+            if agreed.is_none() {
+                open = worker.open(&client.listener, Protocol::Http2);
             }
-            // A 101 that was never written opens no tunnel.
-            AfterParser::End => return client.tunnel.set(None),
+            h2::serve(stream, start, client, &bounds, worker).await;
         }
+        Some((_, start)) => h1::serve(stream, start, client, &bounds, worker).await,
+        None => {}
     }
-    io.close().await;
+    drop(open);
 }
 
 impl Bounds {
-    fn of(client: &Client) -> Bounds {
+    pub fn of(client: &Client) -> Bounds {
         let view = client.local.view();
         let server = &view.snapshot.config.server;
         Bounds {
             header_timeout: server.header_timeout,
+            keepalive_timeout: server.keepalive_timeout,
             half_close_timeout: server.half_close_timeout,
             max_headers: server.max_headers,
             max_header_bytes: server.max_header_bytes,
+            max_streams: server.max_streams,
+            http2: server.http2,
         }
     }
-}
-
-/// Why a connection serves no more requests.
-enum RequestsEnd {
-    /// For now: there has been none for a while.
-    Rests,
-    /// Its last answer has been written, and was a 101.
-    Switched,
-    Closed,
-    Failed(hyper::Error),
-}
-
-/// Waits for bytes, or the end, of the client. False when the connection is over before.
-async fn readable(io: &Watched, client: &Client, worker: &Worker) -> bool {
-    poll_fn(|cx| {
-        client.deadline().register(cx.waker());
-        if worker.draining() {
-            return Poll::Ready(false);
-        }
-        match io.poll_readable(cx) {
-            Poll::Ready(()) => Poll::Ready(true),
-            Poll::Pending if has_ended(client, worker) => Poll::Ready(false),
-            Poll::Pending => Poll::Pending,
-        }
-    })
-    .await
-}
-
-/// What becomes of a connection without its parser.
-enum AfterParser {
-    /// There has been no request for a while.
-    Rest(Watched),
-    /// It has switched protocols; its client may have sent some bytes already.
-    Tunnel(Stream, Vec<u8>),
-    End,
-}
-
-/// Serves requests as they come, for as long as they do.
-async fn requests(io: Watched, client: &Rc<Client>, worker: &Worker, bounds: &Bounds) -> AfterParser {
-    let _parsing = worker.tide.parse();
-    let service = service_fn(|request| {
-        client.deadline().end_requests();
-        gateway::serve(client.clone(), request)
-    });
-    // No hyper timer: the deadlines bound every phase. Its own limits stay as a second wall.
-    let connection = http1::Builder::new()
-        .max_headers(bounds.max_headers)
-        .max_buf_size(bounds.max_header_bytes.max(MIN_BUFFER))
-        .max_header_size(bounds.max_header_bytes)
-        .serve_connection(TokioIo::new(io), service);
-    // Not in the task, which stays as large as the largest it ever held.
-    let mut connection = Box::new(connection);
-    let mut draining = false;
-    let end = poll_fn(|cx| {
-        client.deadline().register(cx.waker());
-        if client.deadline().is_cut() || client.deadline().is_gone() {
-            return Poll::Ready(RequestsEnd::Closed);
-        }
-        if worker.draining() && !draining {
-            draining = true;
-            Pin::new(&mut *connection).graceful_shutdown();
-        }
-        if let Poll::Ready(served) = Pin::new(&mut *connection).poll(cx) {
-            return Poll::Ready(match served {
-                Ok(()) if client.deadline().has_switched() => RequestsEnd::Switched,
-                Ok(()) => RequestsEnd::Closed,
-                Err(error) => RequestsEnd::Failed(error),
-            });
-        }
-        if has_ended(client, worker) {
-            return Poll::Ready(RequestsEnd::Closed);
-        }
-        // While it drains, too little is left to be worth it.
-        if client.deadline().may_rest() && !draining { Poll::Ready(RequestsEnd::Rests) } else { Poll::Pending }
-    })
-    .await;
-    let parts = connection.into_parts();
-    let io = parts.io.into_inner();
-    match end {
-        RequestsEnd::Rests => return AfterParser::Rest(io.after(&parts.read_buf)),
-        RequestsEnd::Switched => {
-            let (stream, early) = io.into_stream(&parts.read_buf);
-            return AfterParser::Tunnel(stream, early);
-        }
-        RequestsEnd::Failed(error) => {
-            if let Some(cutoff) = unparsed::cutoff(&error, &parts.read_buf) {
-                unparsed::tell(worker, client, cutoff);
-            }
-        }
-        RequestsEnd::Closed => {}
-    }
-    AfterParser::End
 }
 
 /// A deadline that the request itself did not answer for ends the connection.
-fn has_ended(client: &Client, worker: &Worker) -> bool {
+pub fn has_ended(client: &Client, worker: &Worker) -> bool {
     if client.deadline().is_cut() || client.deadline().is_gone() {
         return true;
     }
@@ -165,6 +72,3 @@ fn has_ended(client: &Client, worker: &Worker) -> bool {
     let expired = expired.or_else(|| client.deadline().expired_request().map(Awaited::timeout));
     expired.inspect(|reason| worker.count_timeout(*reason)).is_some()
 }
-
-/// The least read buffer hyper accepts.
-const MIN_BUFFER: usize = 8192;

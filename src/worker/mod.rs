@@ -5,8 +5,14 @@
 mod accept;
 mod connection;
 mod drain;
+mod followed;
+mod frames;
+mod h1;
+mod h2;
 mod listener;
+mod preface;
 mod stream;
+mod streams;
 mod tide;
 mod tls;
 mod unparsed;

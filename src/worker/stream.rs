@@ -1,5 +1,6 @@
 //! The bytes of an accepted connection, whatever carries them. Made by `listener`.
 
+use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -7,6 +8,10 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
+
+/// A head and a body of up to this size leave in one plain write: the kernel takes longer to look at a
+/// list of buffers than it takes to copy them.
+const GATHER_MAX: usize = 16 * 1024;
 
 pub enum Stream {
     Tcp(TcpStream),
@@ -37,6 +42,28 @@ impl Stream {
                 // What came with the bytes read last is decrypted already, or the client has said farewell.
                 if session.wants_read() { below.poll_readable(cx) } else { Poll::Ready(Ok(())) }
             }
+        }
+    }
+
+    /// Writes a list of buffers: what is small in one plain write, gathered in `room`.
+    pub fn poll_write_gathered(
+        &mut self,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+        room: &RefCell<Vec<u8>>,
+    ) -> Poll<io::Result<usize>> {
+        let mut filled = bufs.iter().filter(|buf| !buf.is_empty());
+        let (first, second) = (filled.next(), filled.next());
+        let length: usize = bufs.iter().map(|buf| buf.len()).sum();
+        match (first, second) {
+            (Some(only), None) => Pin::new(self).poll_write(cx, only),
+            (Some(_), Some(_)) if length <= GATHER_MAX => {
+                let mut gathered = room.borrow_mut();
+                gathered.clear();
+                bufs.iter().for_each(|buf| gathered.extend_from_slice(buf));
+                Pin::new(self).poll_write(cx, &gathered)
+            }
+            _ => Pin::new(self).poll_write_vectored(cx, bufs),
         }
     }
 }

@@ -1,5 +1,5 @@
 //! What a client sent in place of a request, when its connection ends with it: counted, and told where it
-//! is another protocol. Called by `connection`.
+//! is another protocol. Called by `h1`.
 
 use super::Worker;
 use crate::http::context::Client;

@@ -1,5 +1,5 @@
 //! A client's stream as the parser sees it: whatever it reads and writes passes here. Made by
-//! `connection`.
+//! `h1`.
 
 use std::future::poll_fn;
 use std::io;
@@ -11,13 +11,10 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::connection::Bounds;
 use super::stream::Stream;
 use crate::http::context::Client;
 use crate::http::deadline::Phase;
-
-/// A head and a body of up to this size leave in one plain write: the kernel takes longer to look at a
-/// list of buffers than it takes to copy them.
-const GATHER_MAX: usize = 16 * 1024;
 
 /// Notes the first byte of a request, which starts the deadline of its head, shows all bytes to the
 /// inspector, and keeps the end of the stream back while a request is under way.
@@ -31,8 +28,13 @@ pub struct Watched {
 }
 
 impl Watched {
-    pub fn new(stream: Stream, client: Rc<Client>, header_timeout: Duration, half_close_timeout: Duration) -> Watched {
-        Watched { stream, unread: Bytes::new(), client, header_timeout, half_close_timeout }
+    /// `start` has been read of `stream`, by nobody who parses.
+    pub fn new(stream: Stream, start: Bytes, client: Rc<Client>, bounds: &Bounds) -> Watched {
+        let Bounds { header_timeout, half_close_timeout, .. } = *bounds;
+        if let Some(inspector) = &client.inspector {
+            inspector.borrow_mut().feed(&start);
+        }
+        Watched { stream, unread: start, client, header_timeout, half_close_timeout }
     }
 
     /// `unread` comes first.
@@ -107,20 +109,8 @@ impl AsyncWrite for Watched {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         self.client.deadline().flushed(false);
-        let mut filled = bufs.iter().filter(|buf| !buf.is_empty());
-        let (first, second) = (filled.next(), filled.next());
-        let length: usize = bufs.iter().map(|buf| buf.len()).sum();
-        match (first, second) {
-            (Some(only), None) => Pin::new(&mut self.stream).poll_write(cx, only),
-            (Some(_), Some(_)) if length <= GATHER_MAX => {
-                let Watched { stream, client, .. } = &mut *self;
-                let mut gathered = client.local.gathered.borrow_mut();
-                gathered.clear();
-                bufs.iter().for_each(|buf| gathered.extend_from_slice(buf));
-                Pin::new(stream).poll_write(cx, &gathered)
-            }
-            _ => Pin::new(&mut self.stream).poll_write_vectored(cx, bufs),
-        }
+        let Watched { stream, client, .. } = &mut *self;
+        stream.poll_write_gathered(cx, bufs, &client.local.gathered)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -55,7 +55,7 @@ fn every_way_in_which_an_upstream_fails_is_told_once_and_then_sampled() {
 
 #[test]
 fn what_is_no_request_is_counted_by_its_kind_and_another_protocol_is_named() {
-    let gateway = Gateway::start("[[route]]\npath = \"/\"\nrespond = { }\n");
+    let gateway = Gateway::with("http2 = false", "[[route]]\npath = \"/\"\nrespond = { }\n");
     let hello = b"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03 and so on";
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";
     let large = format!("GET / HTTP/1.1\r\nhost: a\r\nx: {}\r\n\r\n", "a".repeat(40_000));

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::support::ca::Ca;
 use crate::support::client::get;
+use crate::support::frames::Wire;
 use crate::support::gateway::Gateway;
 use crate::support::tls::Trust;
 use crate::support::until;
@@ -98,6 +99,18 @@ fn the_protocol_is_agreed_on_in_the_handshake() {
     let mut client = trust.offering(&["spdy/3", "http/1.1"]).connect(gateway.addr, "a.test");
     assert_eq!(client.alpn().as_deref(), Some("http/1.1"));
     assert_eq!(client.ask(&get("/", ""), "").status(), 200);
+    let mut client = trust.offering(&["http/1.1", "h2"]).connect(gateway.addr, "a.test");
+    assert_eq!(client.alpn().as_deref(), Some("h2"));
+    let mut wire = Wire::over(client.stream(), &[]);
+    wire.get(1, "/over");
+    let echoed = String::from_utf8(wire.answer(1).body).unwrap();
+    assert!(echoed.starts_with("GET /over HTTP/1.1\n") && echoed.contains("\nx-forwarded-proto: https\n"), "{echoed}");
+    // What was agreed on is spoken.
+    for (agreed, other) in [("h2", get("/", "")), ("http/1.1", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned())] {
+        let mut client = trust.offering(&[agreed]).connect(gateway.addr, "a.test");
+        client.send(other);
+        assert!(client.try_answer("GET").is_err(), "{agreed}");
+    }
     let refused = trust.offering(&["spdy/3"]).try_connect(gateway.addr, "a.test").err().unwrap();
     assert!(refused.to_string().contains("NoApplicationProtocol"), "{refused}");
     gateway.assert_metric("tls_handshakes_total", &[("listener", "127.0.0.1:0"), ("result", "incompatible")], 1.0);
@@ -158,4 +171,14 @@ fn one_address_goes_over_to_tls_and_back_without_a_gap() {
     gateway.reload(&with_tls);
     assert_eq!(Trust::in_ca(&ca).connect(gateway.addr, "a.test").ask(&get("/", ""), "").status(), 200);
     assert_eq!(old.ask(&get("/", ""), "").status(), 200);
+}
+
+#[test]
+fn http2_is_offered_only_where_it_may_be_spoken() {
+    let ca = Ca::new("test");
+    let gateway = gateway(&ca, &["a.test"], "", "http2 = true", ECHO);
+    let trust = Trust::in_ca(&ca).offering(&["h2", "http/1.1"]);
+    assert_eq!(trust.connect(gateway.addr, "a.test").alpn().as_deref(), Some("h2"));
+    gateway.reload_with("http2 = true", "http2 = false");
+    assert_eq!(trust.connect(gateway.addr, "a.test").alpn().as_deref(), Some("http/1.1"));
 }

@@ -34,6 +34,10 @@ impl Client {
         &mut self.reader.stream
     }
 
+    pub fn into_stream(self) -> TcpStream {
+        self.reader.stream
+    }
+
     #[track_caller]
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.try_send(bytes).unwrap();

@@ -5,7 +5,9 @@
 pub mod ca;
 pub mod client;
 pub mod faketime;
+pub mod frames;
 pub mod gateway;
+pub mod h2;
 pub mod http;
 pub mod machine;
 pub mod manual;

@@ -25,9 +25,9 @@ struct Pair {
 }
 
 /// Every listener: those in [server], then those with a section of their own.
-pub fn listeners(server: &Section, sections: &[Section]) -> Vec<Arc<ListenerSettings>> {
+pub fn listeners(server: &Section, sections: &[Section], http2: bool) -> Vec<Arc<ListenerSettings>> {
     let mut listeners = plain(server, sections.is_empty());
-    listeners.extend(sections.iter().filter_map(listener));
+    listeners.extend(sections.iter().filter_map(|section| listener(section, http2)));
     for (i, item) in listeners.iter().enumerate() {
         let rival = |first: &&At<ListenerSettings>| excludes(&first.value, &item.value);
         if let Some(first) = listeners[..i].iter().find(rival) {
@@ -66,13 +66,13 @@ fn plain(section: &Section, is_default: bool) -> Vec<At<ListenerSettings>> {
     items.into_iter().map(plain).collect()
 }
 
-fn listener(section: &Section) -> Option<At<ListenerSettings>> {
+fn listener(section: &Section, http2: bool) -> Option<At<ListenerSettings>> {
     let address = match section.node("address") {
         Some(_) => section.parse_at("address", values::listen),
         None => section.absent("a listener has no address", ADDRESS_HELP),
     };
     let written = section.node("tls").is_some();
-    let tls = section.section("tls", &schema::LISTENER_TLS).and_then(|tls| self::tls(&tls));
+    let tls = section.section("tls", &schema::LISTENER_TLS).and_then(|tls| self::tls(&tls, http2));
     section.unknown();
     let At { place, value: address } = address?;
     // A listener whose TLS is wrong must not pass for a plain one.
@@ -82,7 +82,7 @@ fn listener(section: &Section) -> Option<At<ListenerSettings>> {
     Some(At { place, value: ListenerSettings { address, tls } })
 }
 
-fn tls(section: &Section) -> Option<ServerTls> {
+fn tls(section: &Section, http2: bool) -> Option<ServerTls> {
     let pairs = match section.node("certificates") {
         Some(node) => pairs(section, node),
         None => section.absent("a listener with `tls` has no certificates", PAIR_HELP),
@@ -107,7 +107,8 @@ fn tls(section: &Section) -> Option<ServerTls> {
         return None;
     }
     let pem = |pair: &Pair| PemPair { cert: pair.cert.value.clone(), key: pair.key.value.clone() };
-    let files = ServerFiles { certificates: pairs.iter().map(pem).collect(), client_ca, client_auth, min_version };
+    let certificates = pairs.iter().map(pem).collect();
+    let files = ServerFiles { certificates, client_ca, client_auth, min_version, http2 };
     let tls = ServerTls::new(files).map_err(|mistake| report(section, &pairs, &mistake)).ok()?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     for (pair, term) in pairs.iter().zip(&tls.terms) {

@@ -75,6 +75,11 @@ pub fn server(section: &Section, listeners: &[Section]) -> Compiled {
             .size("max_header_bytes", HEAD_BYTES)
             .and_then(|bytes| usize::try_from(bytes).ok())
             .unwrap_or(32 * 1024),
+        http2: section.bool("http2").unwrap_or(true),
+        max_streams: section
+            .integer("max_streams", 1..=10_000)
+            .and_then(|streams| u32::try_from(streams).ok())
+            .unwrap_or(100),
         max_delayed: usize_of(section.integer("max_delayed", 0..=10_000_000)).unwrap_or(10_000),
         handshake_timeout: section.duration("handshake_timeout", WAIT).unwrap_or(seconds(5)),
         header_timeout: section.duration("header_timeout", WAIT).unwrap_or(seconds(10)),
@@ -104,7 +109,7 @@ pub fn server(section: &Section, listeners: &[Section]) -> Compiled {
         max_body: section.size("max_body", BODY_MAX).unwrap_or(10 * 1024 * 1024),
         timeouts: self::timeouts(section, &timeouts),
     };
-    let listeners = listener::listeners(section, listeners);
+    let listeners = listener::listeners(section, listeners, settings.http2);
     section.unknown();
     Compiled { settings, listeners, defaults }
 }

@@ -218,7 +218,7 @@ impl Drop for Account {
         match &self.answer {
             Some(Answering { upload: Some(upload), keepalive, .. }) => upload.answered(*keepalive),
             Some(Answering { upload: None, keepalive, .. }) => self.deadline.end(*keepalive),
-            None => {}
+            None => self.deadline.leave(),
         }
     }
 }

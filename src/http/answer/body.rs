@@ -13,6 +13,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use crate::http::answer::account::Account;
 use crate::http::complaints::UpstreamTrouble;
 use crate::http::downstream::upload::{Upload, UploadError};
+use crate::http::headers;
 use crate::http::upstream::exchange::{self, Exchange};
 use crate::http::upstream::h1::ProtocolFault;
 use crate::http::upstream::linger::Linger;
@@ -108,10 +109,14 @@ impl HttpBody for Body {
                 upload.poll(cx).map(|frame| frame.map(|frame| frame.map_err(BodyError::Upload)))
             }
         };
-        if let (Poll::Ready(Some(Ok(frame))), Some(account)) = (&polled, &mut self.account) {
+        let Poll::Ready(Some(Ok(mut frame))) = polled else { return polled };
+        if let Some(trailers) = frame.trailers_mut() {
+            headers::clean_trailers(trailers);
+        }
+        if let Some(account) = &mut self.account {
             account.sent(frame.data_ref().map_or(0, Bytes::len));
         }
-        polled
+        Poll::Ready(Some(Ok(frame)))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -137,7 +142,7 @@ impl Drop for Body {
     fn drop(&mut self) {
         let BodySource::Upstream { exchange, linger, waits } = &mut self.source else { return };
         let answered = exchange.borrow().is_answered();
-        let late = || self.account.as_ref().is_some_and(|account| account.deadline().has_passed());
+        let late = || self.account.as_ref().is_some_and(|account| account.deadline().expired().is_some());
         if *waits && !answered && late() {
             exchange.borrow().complain(UpstreamTrouble::Stalled, &"the answer did not go on in time (stream_timeout)");
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::request::{Awaited, RequestDeadline, RequestState};
-use super::{Deadline, Ticks};
+use super::{Deadline, TICK, Ticks};
 use crate::metrics::Cutoff;
 
 /// A connection that waits for a further request this long lets go of what it reads and writes with:
@@ -44,6 +44,11 @@ pub struct ConnectionDeadline {
     gone_at_ms: Cell<u64>,
     gone: Cell<bool>,
     cut: Cell<bool>,
+    /// Only where it carries many requests at once: what it may be idle for once none is left.
+    keepalive: Cell<Option<Duration>>,
+    /// Only there: when a head that has begun has to be whole, whatever else is under way.
+    head_due_ms: Cell<u64>,
+    head_late: Cell<bool>,
     lingers: Cell<bool>,
     switched: Cell<bool>,
     /// For exchanges that linger; the connection itself may still be open.
@@ -73,6 +78,9 @@ impl ConnectionDeadline {
             gone_at_ms: Cell::new(u64::MAX),
             gone: Cell::new(false),
             cut: Cell::new(false),
+            keepalive: Cell::new(None),
+            head_due_ms: Cell::new(u64::MAX),
+            head_late: Cell::new(false),
             lingers: Cell::new(false),
             switched: Cell::new(false),
             cut_off: Notify::new(),
@@ -109,10 +117,43 @@ impl ConnectionDeadline {
         }
     }
 
+    /// It carries many requests at once: one whose client gives it up is over by itself, and the
+    /// connection may be idle for `keepalive` once all are.
+    pub fn multiplex(&self, keepalive: Duration) {
+        self.keepalive.set(Some(keepalive));
+    }
+
+    /// Milliseconds on the worker's coarse clock.
+    pub fn now_ms(&self) -> u64 {
+        self.deadline.now_ms()
+    }
+
+    pub(super) fn keepalive(&self) -> Option<Duration> {
+        self.keepalive.get()
+    }
+
+    /// A head has begun beside other requests: it has to be whole within `limit`.
+    pub fn head_begun(&self, limit: Duration) {
+        if self.head_due_ms.get() == u64::MAX {
+            self.head_due_ms.set(self.deadline.in_ms(limit + TICK));
+        }
+    }
+
+    /// There is none, or it is whole.
+    pub fn head_whole(&self) {
+        self.head_due_ms.set(u64::MAX);
+        self.head_late.set(false);
+    }
+
+    /// It is not whole in time, though the client has been told all it was to be told.
+    pub fn is_head_late(&self) -> bool {
+        self.head_late.get() && self.flushed.get()
+    }
+
     /// A request is over; the connection may be idle for `keepalive` once all are.
     pub(super) fn ended(&self, keepalive: Duration) {
         if self.requests.borrow().iter().all(|request| request.is_over()) {
-            self.arm(Phase::Idle, keepalive);
+            self.arm(Phase::Idle, self.keepalive.get().map_or(keepalive, |own| own.min(keepalive)));
         }
     }
 
@@ -160,6 +201,10 @@ impl ConnectionDeadline {
     /// Whether the socket has taken all that was to be written to it.
     pub fn flushed(&self, flushed: bool) {
         self.flushed.set(flushed);
+    }
+
+    pub fn is_flushed(&self) -> bool {
+        self.flushed.get()
     }
 
     pub fn phase(&self) -> Phase {
@@ -232,12 +277,18 @@ impl ConnectionDeadline {
     /// Called by the worker at each tick.
     pub fn look(&self) {
         let left = self.deadline.now_ms() >= self.gone_at_ms.get() && !self.gone.replace(true);
-        let late = self.requests.borrow().iter().filter(|request| request.deadline.look()).count() > 0;
+        let late = self.requests.borrow().iter().filter(|request| request.look()).count() > 0;
         if late {
             self.late.set(true);
         }
         let rests = self.deadline.now_ms() >= self.rest_at_ms.get() && !self.tired.replace(true);
-        if self.deadline.look() || left || late || rests {
+        let head = self.deadline.now_ms() >= self.head_due_ms.get() && !self.head_late.replace(true);
+        if rests && self.keepalive.get().is_some() {
+            // Many streams were here, and may never be again.
+            self.requests.borrow_mut().retain(|request| !request.is_over() || Rc::strong_count(request) > 1);
+            self.requests.borrow_mut().shrink_to_fit();
+        }
+        if self.deadline.look() || left || late || rests || head {
             self.wake();
         }
     }

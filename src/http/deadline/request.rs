@@ -1,11 +1,11 @@
 //! The deadline of one request, from its head to the end of its answer and its body. Other requests of
 //! its connection have their own.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use super::connection::ConnectionDeadline;
@@ -57,6 +57,12 @@ pub(super) struct RequestState {
     whole: Cell<bool>,
     /// Nothing of it is waited for any more.
     over: Cell<bool>,
+    /// It has been ended by its deadline, alone.
+    cut: Cell<bool>,
+    /// Of the task that looks after it, and of the one that reads its body; none where both are the
+    /// connection's.
+    keeper: RefCell<Option<Waker>>,
+    reader: RefCell<Option<Waker>>,
 }
 
 impl RequestState {
@@ -67,6 +73,9 @@ impl RequestState {
             held_back: Cell::new(false),
             whole: Cell::new(true),
             over: Cell::new(true),
+            cut: Cell::new(false),
+            keeper: RefCell::default(),
+            reader: RefCell::default(),
         }
     }
 
@@ -75,13 +84,27 @@ impl RequestState {
         self.starved.set(false);
         self.held_back.set(false);
         self.over.set(false);
+        self.cut.set(false);
         self.deadline.disarm(Awaited::Gateway);
     }
 
     /// False when it was over before.
     pub(super) fn end(&self) -> bool {
         self.deadline.disarm(Awaited::Gateway);
-        !self.over.replace(true)
+        let ends = !self.over.replace(true);
+        if ends {
+            wake(&self.keeper);
+        }
+        ends
+    }
+
+    /// True once, when its deadline has passed.
+    pub(super) fn look(&self) -> bool {
+        let late = self.deadline.look();
+        if late {
+            wake(&self.keeper);
+        }
+        late
     }
 
     pub(super) fn read_whole(&self) {
@@ -118,11 +141,6 @@ impl RequestDeadline {
         self.state.deadline.disarm(Awaited::Gateway);
     }
 
-    /// What is waited for did not come in time, and nothing has answered for it.
-    pub fn has_passed(&self) -> bool {
-        self.state.deadline.expired().is_some()
-    }
-
     /// Its body has been read to the end.
     pub fn read_whole(&self) {
         self.state.read_whole();
@@ -143,6 +161,40 @@ impl RequestDeadline {
         if self.state.end() {
             self.connection.ended(keepalive);
         }
+    }
+
+    /// The client has left before its answer. A connection that carries one request at a time ends with
+    /// it.
+    pub fn leave(&self) {
+        if let Some(keepalive) = self.connection.keepalive() {
+            self.end(keepalive);
+        }
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.state.is_over()
+    }
+
+    /// What did not come in time, and nothing has answered for.
+    pub fn expired(&self) -> Option<Awaited> {
+        self.state.deadline.expired()
+    }
+
+    /// The task that looks after this request alone, to be woken when its deadline passes and at its end.
+    pub fn keep(&self, waker: &Waker) {
+        register(&self.state.keeper, waker);
+    }
+
+    /// Ends the request wherever it is, unanswered; others of its connection go on.
+    pub fn cut(&self) {
+        self.state.cut.set(true);
+        wake(&self.state.reader);
+    }
+
+    /// Where requests are cut alone: whether this one is, and else whom to wake then.
+    pub fn poll_cut(&self, reader: &Waker) -> bool {
+        register(&self.state.reader, reader);
+        self.state.cut.get()
     }
 
     /// Whether it waits for more of its body, after all of it that was there.
@@ -177,6 +229,19 @@ impl RequestDeadline {
             future.as_mut().poll(cx).map(Ok)
         })
         .await
+    }
+}
+
+fn register(held: &RefCell<Option<Waker>>, waker: &Waker) {
+    let mut held = held.borrow_mut();
+    if !held.as_ref().is_some_and(|held| held.will_wake(waker)) {
+        *held = Some(waker.clone());
+    }
+}
+
+fn wake(held: &RefCell<Option<Waker>>) {
+    if let Some(waker) = &*held.borrow() {
+        waker.wake_by_ref();
     }
 }
 

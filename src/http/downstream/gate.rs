@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use http::header::{CONTENT_LENGTH, EXPECT, HOST, HeaderValue, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, Method, Version};
+use http::{Method, Version};
 
 use crate::config::Strictness;
 use crate::http::downstream::canonical::{self, Authority};
@@ -75,7 +75,7 @@ pub struct LastHost(RefCell<Option<Host>>);
 /// (line ends, field names, chunks), are checked by the parser.
 pub fn admit(parts: &Parts, fields: Fields, strictness: Strictness, last: &LastHost) -> Result<Admitted, Reject> {
     let mut judge = Judge::new(strictness);
-    if !matches!(parts.version, Version::HTTP_10 | Version::HTTP_11) {
+    if !matches!(parts.version, Version::HTTP_10 | Version::HTTP_11 | Version::HTTP_2) {
         return Err(Reject::Version);
     }
     if parts.method == Method::CONNECT {
@@ -158,8 +158,14 @@ struct Host {
 }
 
 fn host(parts: &Parts, last: &LastHost, judge: &mut Judge) -> Result<Host, Reject> {
-    let field = host_field(&parts.headers, parts.version, last, judge)?;
-    let Some(named) = parts.uri.authority() else { return Ok(field) };
+    let named = parts.uri.authority();
+    if let (Version::HTTP_2, Some(named), false) = (parts.version, named, parts.headers.contains_key(HOST))
+        && let Some(host) = last.same(named.as_str().as_bytes())
+    {
+        return Ok(Host { changed: true, ..host });
+    }
+    let field = host_field(parts, last, judge)?;
+    let Some(named) = named else { return Ok(field) };
     // The target outranks the field wherever a difference is let through (RFC 9112, 3.2.2).
     let Some(read) = canonical::authority(named.as_str().as_bytes()) else {
         judge.fault(Reject::HostInvalid)?;
@@ -176,15 +182,18 @@ fn host(parts: &Parts, last: &LastHost, judge: &mut Judge) -> Result<Host, Rejec
     }
     if parts.version == Version::HTTP_11 || parts.headers.contains_key(HOST) {
         judge.fault(Reject::HostMismatch)?;
+    } else {
+        last.keep(&host);
     }
     host.changed = true;
     Ok(host)
 }
 
-fn host_field(headers: &HeaderMap, version: Version, last: &LastHost, judge: &mut Judge) -> Result<Host, Reject> {
-    let mut lines = headers.get_all(HOST).iter();
+fn host_field(parts: &Parts, last: &LastHost, judge: &mut Judge) -> Result<Host, Reject> {
+    let mut lines = parts.headers.get_all(HOST).iter();
     let Some(value) = lines.next() else {
-        if version == Version::HTTP_11 {
+        // HTTP/2 has it in its target.
+        if parts.version == Version::HTTP_11 || (parts.version == Version::HTTP_2 && parts.uri.authority().is_none()) {
             judge.fault(Reject::HostMissing)?;
         }
         return Ok(Host { text: HeaderValue::from_static(""), len: 0, port: None, changed: false });
@@ -206,16 +215,24 @@ fn host_field(headers: &HeaderMap, version: Version, last: &LastHost, judge: &mu
 
 impl LastHost {
     fn read(&self, value: &HeaderValue) -> Option<Host> {
-        let mut last = self.0.borrow_mut();
-        if let Some(last) = last.as_ref().filter(|last| last.text == value) {
-            return Some(Host { text: value.clone(), ..*last });
+        if let Some(same) = self.same(value.as_bytes()) {
+            return Some(Host { text: value.clone(), ..same });
         }
         let host = canonical::authority(value.as_bytes()).and_then(|read| build(value, read))?;
+        self.keep(&host);
+        Some(host)
+    }
+
+    fn same(&self, text: &[u8]) -> Option<Host> {
+        self.0.borrow().as_ref().filter(|last| last.text.as_bytes() == text).cloned()
+    }
+
+    fn keep(&self, host: &Host) {
         if !host.changed {
             // A copy: what was received would be kept with its buffer.
-            *last = HeaderValue::from_bytes(value.as_bytes()).ok().map(|text| Host { text, ..host });
+            let text = HeaderValue::from_bytes(host.text.as_bytes());
+            *self.0.borrow_mut() = text.ok().map(|text| Host { text, ..*host });
         }
-        Some(host)
     }
 }
 
@@ -302,7 +319,7 @@ mod tests {
         assert_eq!(old.unwrap_err(), Reject::TransferEncodingVersion);
         let connect = admit(&parts("CONNECT", b"a:443", Version::HTTP_11, &[A]), Strictness::Strict);
         assert_eq!(connect.unwrap_err().status(), 501);
-        let newer = admit(&parts("GET", b"/", Version::HTTP_2, &[A]), Strictness::Strict);
+        let newer = admit(&parts("GET", b"/", Version::HTTP_3, &[A]), Strictness::Strict);
         assert_eq!(newer.unwrap_err().status(), 505);
     }
 

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::net::IpAddr;
 
 use http::header::VIA;
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderValue, Version};
 
 use crate::config::ForwardedHeaders;
 
@@ -48,18 +48,23 @@ pub(crate) struct Told {
 pub struct Via {
     pseudonym: String,
     field: HeaderValue,
+    field_h2: HeaderValue,
 }
 
 impl Via {
     pub fn new(instance: u32) -> Via {
         let pseudonym = format!("sluicegate-{instance:08x}");
         // Always plain text, so the stand-in is never used.
-        let field = HeaderValue::try_from(format!("1.1 {pseudonym}"));
-        Via { pseudonym, field: field.unwrap_or(HeaderValue::from_static("1.1 sluicegate")) }
+        let [field, field_h2] = ["1.1", "2.0"].map(|received| {
+            let field = HeaderValue::try_from(format!("{received} {pseudonym}"));
+            field.unwrap_or(HeaderValue::from_static("1.1 sluicegate"))
+        });
+        Via { pseudonym, field, field_h2 }
     }
 
-    pub fn field(&self) -> &HeaderValue {
-        &self.field
+    /// For a message that came over `version`.
+    pub fn field(&self, version: Version) -> &HeaderValue {
+        if version == Version::HTTP_2 { &self.field_h2 } else { &self.field }
     }
 
     /// True when the request has passed this process before.

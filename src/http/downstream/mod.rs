@@ -2,6 +2,7 @@
 
 pub mod canonical;
 pub mod gate;
+pub mod h2;
 pub mod hop;
 pub mod identity;
 pub mod inspect;

@@ -53,7 +53,9 @@ macro_rules! rejects {
 
 rejects! {
     Version: Always, HTTP_VERSION_NOT_SUPPORTED, "version",
-        "Only HTTP/1.0 and HTTP/1.1 are spoken here.";
+        "Only HTTP/1.0, HTTP/1.1 and HTTP/2 are spoken here.";
+    MaxHeaders: Always, REQUEST_HEADER_FIELDS_TOO_LARGE, "max_headers",
+        "The request has more header fields, pieces of its cookie included, than allowed here.";
     Connect: Always, NOT_IMPLEMENTED, "connect",
         "This gateway opens no tunnels for CONNECT.";
     TargetForm: Always, BAD_REQUEST, "target_form",

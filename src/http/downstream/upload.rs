@@ -22,6 +22,8 @@ const DISCARD_TIME: Duration = Duration::from_secs(5);
 /// A client's body with its deadline and cap.
 pub struct Upload {
     body: Incoming,
+    /// Others go on beside it when it ends, so it ends alone.
+    on_stream: bool,
     progress: Rc<UploadProgress>,
     max_bytes: u64,
 }
@@ -153,6 +155,9 @@ impl UploadProgress {
     fn end(&self, state: UploadState) {
         self.state.set(state);
         if state != UploadState::Done {
+            if let Stage::Answered { .. } = self.stage.get() {
+                self.deadline.leave();
+            }
             return;
         }
         self.deadline.read_whole();
@@ -165,7 +170,13 @@ impl UploadProgress {
 }
 
 impl Upload {
-    pub fn new(body: Incoming, deadline: RequestDeadline, timeouts: &Timeouts, max_bytes: u64) -> Upload {
+    pub fn new(
+        body: Incoming,
+        on_stream: bool,
+        deadline: RequestDeadline,
+        timeouts: &Timeouts,
+        max_bytes: u64,
+    ) -> Upload {
         let progress = Rc::new(UploadProgress {
             timeouts: timeouts.clone(),
             state: Cell::default(),
@@ -176,7 +187,7 @@ impl Upload {
             since_ms: Cell::new(deadline.now_ms()),
             deadline,
         });
-        Upload { body, progress, max_bytes }
+        Upload { body, on_stream, progress, max_bytes }
     }
 
     pub fn progress(&self) -> &UploadProgress {
@@ -188,6 +199,9 @@ impl Upload {
     }
 
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
+        if self.on_stream && self.progress.deadline.poll_cut(cx.waker()) {
+            return self.fail(UploadState::Broken);
+        }
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         self.progress.deadline.starve(polled.is_pending());
         match polled {
@@ -225,6 +239,10 @@ impl Upload {
     /// Reads the rest for nobody, within bounds: closing before would reset the connection, and the
     /// client might lose the answer that is on its way.
     pub async fn discard(mut self) {
+        if self.on_stream {
+            // The client is told that nobody wants it.
+            return;
+        }
         let rest = async { while let Some(Ok(_)) = std::future::poll_fn(|cx| self.poll(cx)).await {} };
         let _ = timeout(DISCARD_TIME, rest).await;
     }
@@ -232,5 +250,13 @@ impl Upload {
     fn fail(&mut self, state: UploadState) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
         self.progress.end(state);
         Poll::Ready(Some(Err(UploadError(state))))
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if self.on_stream && self.progress.state() == UploadState::Running {
+            self.progress.end(UploadState::Broken);
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::net::IpAddr;
 
 use http::header::{FORWARDED, VIA};
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, Version};
 
 use crate::config::{ForwardedHeader, ForwardedHeaders};
 use crate::http::downstream::hop::{Hop, Told, Via, address_value};
@@ -25,6 +25,8 @@ const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub struct Forwarding<'a> {
     pub hop: &'a Hop,
     pub via: &'a Via,
+    /// Of the request.
+    pub version: Version,
     pub identity: &'a Identity,
     pub fields: ForwardedHeaders,
 }
@@ -40,7 +42,7 @@ impl Forwarding<'_> {
     /// where it is about the client, and is continued where it is a chain.
     /// `authority`: what the request has asked, empty where it says none.
     pub fn tell(&self, headers: &mut HeaderMap, authority: &HeaderValue) {
-        let Forwarding { hop, via, identity, fields } = self;
+        let Forwarding { hop, via, version, identity, fields } = self;
         let client = if identity.ip == hop.peer { hop.peer_text.clone() } else { address_value(identity.ip) };
         let forwarded = fields.has(ForwardedHeader::Forwarded).then(|| self.element(headers, authority));
         headers.remove(FORWARDED);
@@ -65,7 +67,7 @@ impl Forwarding<'_> {
             set(ForwardedHeader::XForwardedHost, X_FORWARDED_HOST, authority);
         }
         if fields.has(ForwardedHeader::Via) {
-            headers.append(VIA, via.field().clone());
+            headers.append(VIA, via.field(*version).clone());
         }
         let named = identity.trusted_peer && headers.contains_key(X_REQUEST_ID);
         if fields.has(ForwardedHeader::XRequestId) && !named {
@@ -186,7 +188,7 @@ mod tests {
         let trusted: IpSet = parse_network("10.0.0.0/8").into_iter().collect();
         let identity = identity::identify(peer, &headers, &trusted);
         let (hop, via) = (Hop::new(peer, false, 8080), Via::new(1));
-        let forwarding = Forwarding { hop: &hop, via: &via, identity: &identity, fields };
+        let forwarding = Forwarding { hop: &hop, via: &via, version: Version::HTTP_11, identity: &identity, fields };
         let authority = HeaderValue::from_static("shop.example");
         forwarding.tell(&mut headers, &authority);
         if !identity.trusted_peer {
