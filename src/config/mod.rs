@@ -25,6 +25,7 @@ use crate::limit::jwt::Jwt;
 use crate::limit::limits::LimitTable;
 use crate::limit::store::settings::StoreSettings;
 use crate::net::{IpSet, ListenAddr};
+pub use crate::route::Strictness;
 use crate::route::table::RouteTable;
 use crate::route::{Dialect, Route};
 use crate::tls::ServerTls;
@@ -82,6 +83,8 @@ pub struct Config {
     pub jwt: Option<Arc<Jwt>>,
     pub table: RouteTable,
     pub routes: Vec<Route>,
+    /// Some route, or whatever no route takes, is read strictly: then so are all bytes of connections.
+    pub is_strict_somewhere: bool,
     pub upstreams: Vec<Arc<Upstream>>,
     pub limits: Arc<LimitTable>,
     /// SHA-256 over all files read, hex.
@@ -187,16 +190,6 @@ impl FromIterator<ForwardedHeader> for ForwardedHeaders {
     fn from_iter<I: IntoIterator<Item = ForwardedHeader>>(headers: I) -> ForwardedHeaders {
         ForwardedHeaders(headers.into_iter().fold(0, |set, header| set | 1 << header as u8))
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Strictness {
-    /// Refuse what other servers on the path could read differently.
-    Strict,
-    /// Repair what can be repaired, refuse the rest.
-    Defensive,
-    /// Count what `Defensive` would refuse, and let it pass.
-    Monitor,
 }
 
 #[derive(Clone, Debug, PartialEq)]

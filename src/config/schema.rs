@@ -60,7 +60,7 @@ sections! {
     ROUTE = "route": "name" "host" "path" "methods" "header" "upstream" "respond" "limits" "allow"
         "deny" "rewrite" "request_headers" "response_headers" "max_body" "max_in_flight" "refuse"
         "ratelimit_headers" "body_timeout" "min_body_rate" "connect_timeout" "response_timeout" "stream_timeout"
-        "tunnel_timeout" "upgrades";
+        "tunnel_timeout" "upgrades" "strictness" "encoded_slashes";
     RESPOND = "route.respond": "status" "body" "content_type";
     REWRITE = "route.rewrite": "strip_prefix" "add_prefix" "upstream_host";
     HEADER_EDIT = "route.headers": "set" "remove";

@@ -140,6 +140,7 @@ fn content<'c>(route: &'c Route, config: &'c Config) -> impl PartialEq + use<'c>
         refuse,
         ratelimit_headers,
         upgrades,
+        reading,
     } = route;
     let action = match action {
         Action::Upstream(index) => Err(config.upstreams.get(*index).map(|upstream| &upstream.name)),
@@ -148,7 +149,17 @@ fn content<'c>(route: &'c Route, config: &'c Config) -> impl PartialEq + use<'c>
     let limits: Vec<&str> = limits.iter().map(|limit| limit.name.as_str()).collect();
     (
         (matcher, action, limits, allow, deny, rewrite),
-        (request_headers, response_headers, max_body, max_in_flight, timeouts, refuse, ratelimit_headers, upgrades),
+        (
+            request_headers,
+            response_headers,
+            max_body,
+            max_in_flight,
+            timeouts,
+            refuse,
+            ratelimit_headers,
+            upgrades,
+            reading,
+        ),
     )
 }
 

@@ -31,7 +31,7 @@ use crate::http::tunnel::Tunnel;
 use crate::http::under_way::{Received, RequestUnderWay};
 use crate::http::upstream::forwarding::Forwarding;
 use crate::http::upstream::outgoing;
-use crate::route::Action;
+use crate::route::{Action, Reading};
 
 /// Serves one request. Never fails: every failure is an answer.
 pub fn serve(
@@ -122,25 +122,28 @@ async fn page(exchange: &mut RequestUnderWay<'_>) -> Result<Response<Body>, Refu
     let RequestUnderWay { client, view, .. } = *exchange;
     let config = &view.snapshot.config;
 
+    let mut unseen = None;
     if exchange.received.on_stream() {
         h2::unify(&mut exchange.received.parts.headers, config.server.max_headers).map_err(Refusal::Gate)?;
-    } else if let Some(reject) = client.inspector.as_ref().and_then(|inspector| inspector.borrow_mut().verdict()) {
-        exchange.cut = true;
-        return Err(Refusal::Gate(reject));
+    } else {
+        unseen = client.inspector.as_ref().and_then(|inspector| inspector.borrow_mut().verdict());
+        // What follows on the connection was not looked at.
+        exchange.cut = unseen.is_some();
     }
     let Received { parts, fields, .. } = &*exchange.received;
-    let strictness = config.server.strictness;
-    let admitted = gate::admit(parts, *fields, strictness, &client.last_host).map_err(Refusal::Gate)?;
-    if let Some(reject) = admitted.would_reject() {
-        client.local.common.metrics.http_would_reject(reject).inc();
-    }
+    let admitted = gate::admit(parts, *fields, &client.last_host).map_err(Refusal::Gate)?;
     let identity = identity::identify(client.peer, &parts.headers, &config.server.trusted_proxies);
     let (host, path) = (admitted.host(), admitted.path());
     if config.server.access_log {
         exchange.account.log(&client.local.common.access_log, identity.ip, host, path);
     }
 
-    let index = config.table.find(&config.routes, host, path, &parts.method, &parts.headers).ok_or(Refusal::NoRoute)?;
+    let found = config.table.find(&config.routes, host, path, &parts.method, &parts.headers);
+    let reading = found.map_or(Reading::new(config.server.strictness, None), |index| config.routes[index].reading);
+    if let Some(reject) = gate::judge(&admitted, unseen, reading).map_err(Refusal::Gate)? {
+        client.local.common.metrics.http_would_reject(reject).inc();
+    }
+    let index = found.ok_or(Refusal::NoRoute)?;
     let route = &config.routes[index];
     exchange.route = Some(index);
     if !exchange.account.enter(view.handles(index), route.max_in_flight) {

@@ -64,7 +64,7 @@ pub fn rewrite(
 ) -> Result<bool, Refusal> {
     let Received { parts, fields, .. } = &mut *exchange.received;
     let headers = &mut parts.headers;
-    let strictness = exchange.view.snapshot.config.server.strictness;
+    let strictness = route.reading.strictness;
     let trusted_peer = forwarding.identity.trusted_peer;
     headers::clean_request(headers, *fields, admitted, trusted_peer, forwarding.via, strictness)
         .map_err(Refusal::Gate)?;
@@ -113,7 +113,7 @@ pub async fn send(
     let answered = forward::forward(servers, exchange.account.deadline(), &route.timeouts, outgoing).await;
     let mut response = answered.map_err(|failure| {
         let unread = |upload: &Rc<UploadProgress>| upload.state() != UploadState::Done;
-        exchange.cut = exchange.upload.as_ref().is_some_and(unread);
+        exchange.cut |= exchange.upload.as_ref().is_some_and(unread);
         Refusal::Upstream(failure)
     })?;
     let via = exchange.view.snapshot.config.server.forwarded_headers.has(ForwardedHeader::Via);

@@ -17,7 +17,7 @@ use super::series::Series;
 use super::source::{LogSources, Logged};
 use super::tally::Tally;
 use super::verdicts::Verdicts;
-use crate::config::Config;
+use crate::config::{Config, Strictness};
 use crate::http::answer::problem;
 use crate::http::downstream::canonical;
 use crate::http::downstream::reject::Judge;
@@ -105,7 +105,8 @@ impl<'a> Replay<'a> {
         };
         let host = request.host.as_deref().or(self.options.host.as_deref());
         self.counts.no_host += u64::from(host.is_none());
-        let path = match canonical::path(&request.path, &mut Judge::new(self.config.server.strictness)) {
+        let mut judge = Judge::new(Strictness::Monitor);
+        let path = match canonical::path(&request.path, &mut judge) {
             Ok(path) if request.path != "*" => path,
             Ok(_) => None,
             Err(_) => {
@@ -115,6 +116,10 @@ impl<'a> Replay<'a> {
         };
         let path = path.as_deref().unwrap_or(&request.path);
         let Some(route) = self.route(logged, request, host, path) else { return Ok(()) };
+        if judge.faults.judged(route.reading).is_err() {
+            self.counts.malformed += 1;
+            return Ok(());
+        }
         let facts = Facts {
             client: entry.client,
             method: request.method.as_str(),

@@ -31,6 +31,7 @@ pub struct Route {
     pub request_headers: Arc<HeaderEdit>,
     pub response_headers: Arc<HeaderEdit>,
     pub timeouts: Arc<Timeouts>,
+    pub reading: Reading,
     /// Largest request body in bytes.
     pub max_body: u64,
     /// Requests of this route served at once, over all workers.
@@ -165,6 +166,31 @@ pub struct Timeouts {
     pub stream: Duration,
     /// Longest silence of a tunnel.
     pub tunnel: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strictness {
+    /// Refuse what other servers on the path could read differently.
+    Strict,
+    /// Repair what can be repaired, refuse the rest.
+    Defensive,
+    /// Count what `Defensive` would refuse, and let it pass.
+    Monitor,
+}
+
+/// How unclear requests are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    pub strictness: Strictness,
+    /// Paths may hold encoded slashes (`%2F`), which stay as they are, each a part of its segment.
+    pub keeps_slashes: bool,
+}
+
+impl Reading {
+    /// `keeps_slashes`: unless the strictness is to say.
+    pub fn new(strictness: Strictness, keeps_slashes: Option<bool>) -> Reading {
+        Reading { strictness, keeps_slashes: keeps_slashes.unwrap_or(strictness != Strictness::Strict) }
+    }
 }
 
 /// Protocols by name, whatever their case.

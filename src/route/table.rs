@@ -222,7 +222,7 @@ mod tests {
 
     use super::*;
     use crate::limit::refuse::Refuse;
-    use crate::route::{Action, HostPattern, Matcher, Segment, Timeouts, Upgrades};
+    use crate::route::{Action, HostPattern, Matcher, Reading, Segment, Strictness, Timeouts, Upgrades};
 
     const ZERO: std::time::Duration = std::time::Duration::ZERO;
     const X_V: HeaderName = HeaderName::from_static("x-v");
@@ -248,6 +248,7 @@ mod tests {
             rewrite: Arc::default(),
             request_headers: Arc::default(),
             response_headers: Arc::default(),
+            reading: Reading::new(Strictness::Strict, None),
             max_body: 0,
             max_in_flight: None,
             timeouts: Arc::new(Timeouts {

@@ -35,7 +35,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::config::{ListenerSettings, Strictness};
+use crate::config::ListenerSettings;
 use crate::http::answer::access_log::AccessLog;
 use crate::http::connections::{ConnectionCount, Connections, Ticket};
 use crate::http::context::{Common, Local};
@@ -265,8 +265,9 @@ impl Worker {
     /// For a new connection.
     fn inspector(&self) -> Option<RefCell<Inspector>> {
         let view = self.local.view();
-        let server = &view.snapshot.config.server;
-        (server.strictness == Strictness::Strict).then(|| RefCell::new(Inspector::new(server.max_header_bytes)))
+        let config = &view.snapshot.config;
+        let max_line = config.server.max_header_bytes;
+        config.is_strict_somewhere.then(|| RefCell::new(Inspector::new(max_line)))
     }
 
     fn gauge(&self, listener: &str, protocol: Protocol) -> IntGauge {

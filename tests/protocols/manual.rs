@@ -10,6 +10,75 @@ fn page() -> Page {
 }
 
 #[test]
+fn double_slashes_dots_and_percent_signs() {
+    let app = Upstream::text("in");
+    let gateway = page().under("Double slashes, dots and percent signs: what is rewritten")[0].start(&app, None);
+    for (asked, goes_on) in [
+        ("/a//b", "/a/b"),
+        ("/a/./b", "/a/b"),
+        ("/a/x/../b", "/a/b"),
+        ("/%61/%2e%2e/b", "/b"),
+        ("/caf%c3%a9", "/caf%C3%A9"),
+        ("/a{b}", "/a%7Bb%7D"),
+        ("/a/?q=//%2e", "/a/?q=//%2e"),
+    ] {
+        assert_eq!(gateway.get(asked).status(), 200, "{asked}");
+        assert_eq!(app.request().target(), goes_on);
+    }
+    let rejected = |reason: &str| gateway.metric("http_rejected_total", &[("reason", reason)]).unwrap_or(0.0);
+    for (head, status, reason) in [
+        ("GET /x HTTP/1.1\nhost: a.test\r\n\r\n", 400, "line_end"),
+        ("GET /a%5Cb HTTP/1.1\r\nhost: a.test\r\n\r\n", 400, "path_backslash"),
+        ("GET /legacy HTTP/1.1\nhost: a.test\r\n\r\n", 200, ""),
+        ("GET /legacy/a%5Cb HTTP/1.1\r\nhost: a.test\r\n\r\n", 200, ""),
+        ("GET /legacy/a%00 HTTP/1.1\r\nhost: a.test\r\n\r\n", 400, "path_control"),
+        ("GET /legacy/../../x HTTP/1.1\r\nhost: a.test\r\n\r\n", 400, "path_above_root"),
+    ] {
+        let before = rejected(reason);
+        let mut client = gateway.client();
+        assert_eq!(client.ask(head, "").status(), status, "{head}");
+        assert_eq!(rejected(reason), before + if status == 400 { 1.0 } else { 0.0 }, "{head}");
+        if head.contains("1.1\n") {
+            // What it looked at strictly before, it looks at no longer.
+            client.assert_closed();
+        }
+    }
+}
+
+#[test]
+fn encoded_slashes() {
+    let app = Upstream::text("in");
+    let title = "Encoded slashes: %2F, npm scopes, GitLab project paths";
+    let gateway = page().under(title)[0].start(&app, None);
+    for (asked, goes_on) in [
+        ("/npm/@scope%2fname", "/npm/@scope%2Fname"),
+        ("/api/v4/projects/group%2Fsub%2Fproject/issues?a=%2f", "/api/v4/projects/group%2Fsub%2Fproject/issues?a=%2f"),
+        ("/npm/@scope/name", "/npm/@scope/name"),
+    ] {
+        assert_eq!(gateway.get(asked).status(), 200, "{asked}");
+        assert_eq!(app.request().target(), goes_on);
+    }
+    for (asked, reason) in [
+        ("/other%2Fpath", "path_slash"),
+        ("/npm%2F@scope", "path_slash"),
+        ("/api/v4/users/a%2fb", "path_slash"),
+        ("/npm/x%2F..%2F..%2Fadmin", "path_slash_dots"),
+        ("/npm/%2e%2e%2fadmin", "path_slash_dots"),
+    ] {
+        let refused = gateway.get(asked);
+        assert_eq!((refused.status(), refused.text().contains("%2F")), (400, true), "{asked}");
+        let count = gateway.metric("http_rejected_total", &[("reason", reason)]);
+        assert!(count >= Some(1.0), "{asked}: {reason}");
+        assert_eq!(refused.text().contains("encoded_slashes"), reason == "path_slash", "{}", refused.text());
+    }
+    assert!(app.requests().is_empty());
+    // One spelling, one budget; the slash another.
+    for (asked, status) in [("/npm/@scope%2Fname", 200), ("/npm/@scope%2fname", 429), ("/npm/@scope/name", 200)] {
+        assert_eq!(gateway.get(asked).status(), status, "{asked}");
+    }
+}
+
+#[test]
 fn websocket() {
     let app = Upstream::start(|peer| {
         while let Some(request) = peer.request()? {

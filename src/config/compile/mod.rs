@@ -32,6 +32,7 @@ use super::source::{SMALLEST, SourceTexts};
 use super::tree::{self, Node, Table, Value};
 use crate::limit::limits::LimitTable;
 use crate::net::ListenAddr;
+use crate::route::Strictness;
 use context::LimitContext;
 use names::NamedSection;
 use upstream_tls::SystemRoots;
@@ -75,7 +76,10 @@ pub fn compile(sources: &SourceTexts, documents: &[Table]) -> Option<Config> {
     }
     unused::warn(sources, &routes, &limits, &upstreams);
     let limits = Arc::new(LimitTable::new(limits.into_values(), routes.iter().map(|route| route.limits.as_slice())));
+    let strict = |strictness| strictness == Strictness::Strict;
     Some(Config {
+        is_strict_somewhere: strict(server.settings.strictness)
+            || routes.iter().any(|route| strict(route.reading.strictness)),
         server: server.settings,
         listeners: server.listeners,
         admin: admin?,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::names::Definitions;
-use super::server::{BODY_MAX, Defaults, dialects, timeouts, usize_of};
+use super::server::{BODY_MAX, Defaults, dialects, strictness, timeouts, usize_of};
 use super::set::ListedItem;
 use super::shared::SharedValues;
 use super::upstream::Upstreams;
@@ -18,7 +18,7 @@ use crate::limit::limits::Limit;
 use crate::limit::source::PathParam;
 use crate::net::IpSet;
 use crate::route::table::RouteTable;
-use crate::route::{HostPattern, PathPattern, Route, Segment, Upgrades};
+use crate::route::{HostPattern, PathPattern, Reading, Route, Segment, Upgrades};
 
 /// One decision of the store carries no more.
 const LIMITS_MAX: usize = 16;
@@ -105,6 +105,8 @@ fn route(
     let refuse = action::refuse(section);
     let ratelimit_headers = dialects(section, "ratelimit_headers");
     let upgrades = upgrades(section);
+    let strictness = strictness(section).unwrap_or(context.defaults.strictness);
+    let reading = Reading::new(strictness, section.choice("encoded_slashes", &[("refuse", false), ("keep", true)]));
     let matcher = matcher?;
     let params = params(&matcher.path);
     let limits = limits.filter(|limits| known(section, limits, &params));
@@ -122,6 +124,7 @@ fn route(
         rewrite: shared.rewrites.share(rewrite),
         request_headers: shared.edits.share(request_headers?),
         response_headers: shared.edits.share(response_headers?),
+        reading,
         max_body,
         max_in_flight,
         timeouts: shared.timeouts.share(timeouts),

@@ -43,6 +43,7 @@ pub struct Compiled {
 
 /// What a route takes over unless it says otherwise.
 pub struct Defaults {
+    pub strictness: Strictness,
     pub max_body: u64,
     pub timeouts: Timeouts,
 }
@@ -54,16 +55,7 @@ pub fn server(section: &Section, listeners: &[Section]) -> Compiled {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             workers => workers,
         },
-        strictness: section
-            .choice(
-                "strictness",
-                &[
-                    ("strict", Strictness::Strict),
-                    ("defensive", Strictness::Defensive),
-                    ("monitor", Strictness::Monitor),
-                ],
-            )
-            .unwrap_or(Strictness::Strict),
+        strictness: strictness(section).unwrap_or(Strictness::Strict),
         max_connections: usize_of(section.integer("max_connections", 1..=10_000_000)).unwrap_or(8_192),
         max_connections_per_ip: match usize_of(section.integer("max_connections_per_ip", 0..=10_000_000)) {
             None | Some(0) => usize::MAX,
@@ -106,12 +98,20 @@ pub fn server(section: &Section, listeners: &[Section]) -> Compiled {
         tunnel: seconds(3_600),
     };
     let defaults = Defaults {
+        strictness: settings.strictness,
         max_body: section.size("max_body", BODY_MAX).unwrap_or(10 * 1024 * 1024),
         timeouts: self::timeouts(section, &timeouts),
     };
     let listeners = listener::listeners(section, listeners, settings.http2);
     section.unknown();
     Compiled { settings, listeners, defaults }
+}
+
+/// For all routes, or what a route says for itself.
+pub fn strictness(section: &Section) -> Option<Strictness> {
+    let words =
+        [("strict", Strictness::Strict), ("defensive", Strictness::Defensive), ("monitor", Strictness::Monitor)];
+    section.choice("strictness", &words)
 }
 
 /// The timeouts that [server] sets for all routes, and a route for itself.

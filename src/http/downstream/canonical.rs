@@ -96,7 +96,7 @@ pub fn path(raw: &str, judge: &mut Judge) -> Result<Option<String>, Reject> {
     }
     let mut out = String::with_capacity(raw.len() + 8);
     let mut depth_exceeded = false;
-    let mut dot_parameter = false;
+    let (mut dot_parameter, mut slash_dots) = (false, false);
     for segment in raw.split('/') {
         let start = out.len();
         out.push('/');
@@ -110,7 +110,10 @@ pub fn path(raw: &str, judge: &mut Judge) -> Result<Option<String>, Reject> {
                     None => depth_exceeded = true,
                 }
             }
-            written => dot_parameter |= written.starts_with(".;") || written.starts_with("..;"),
+            written => {
+                dot_parameter |= written.starts_with(".;") || written.starts_with("..;");
+                slash_dots |= written.contains("%2F") && written.split("%2F").any(is_dots);
+            }
         }
     }
     if depth_exceeded {
@@ -119,10 +122,18 @@ pub fn path(raw: &str, judge: &mut Judge) -> Result<Option<String>, Reject> {
     if dot_parameter {
         judge.fault(Reject::PathDotParameter)?;
     }
+    if slash_dots {
+        judge.fault(Reject::PathSlashDots)?;
+    }
     if ends_as_folder(raw) || out.is_empty() {
         out.push('/');
     }
     Ok((out != raw).then_some(out))
+}
+
+/// Whether a server that decodes slashes could take it for a dot segment.
+fn is_dots(piece: &str) -> bool {
+    matches!(piece.split(';').next(), Some("." | ".."))
 }
 
 /// Whether the last segment is empty or a dot segment, in any spelling.

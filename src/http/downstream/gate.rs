@@ -10,8 +10,9 @@ use http::{Method, Version};
 
 use crate::config::Strictness;
 use crate::http::downstream::canonical::{self, Authority};
-use crate::http::downstream::reject::{Judge, Reject};
+use crate::http::downstream::reject::{Judge, Reject, RequestFaults};
 use crate::http::fields::{Fields, KnownField};
+use crate::route::Reading;
 
 /// What the gate found out. Holds its own references into the head, so the parts may be changed
 /// and moved afterwards; no text is copied unless it had to be rewritten.
@@ -23,8 +24,8 @@ pub struct Admitted {
     path: Option<String>,
     /// The Host field received is not `authority` and must be replaced before forwarding.
     host_changed: bool,
-    /// What `Defensive` would have refused; only under `Monitor`.
-    would_reject: Option<Reject>,
+    /// What was repaired, for the route to judge.
+    faults: RequestFaults,
 }
 
 impl Admitted {
@@ -62,8 +63,9 @@ impl Admitted {
         &self.target
     }
 
-    pub fn would_reject(&self) -> Option<Reject> {
-        self.would_reject
+    /// What was unclear. The request must not go on before it is judged as its route says.
+    pub fn faults(&self) -> RequestFaults {
+        self.faults
     }
 }
 
@@ -73,8 +75,8 @@ pub struct LastHost(RefCell<Option<Host>>);
 
 /// Checks the head of a request, which has `fields`. The number and size of fields, and everything below a whole head
 /// (line ends, field names, chunks), are checked by the parser.
-pub fn admit(parts: &Parts, fields: Fields, strictness: Strictness, last: &LastHost) -> Result<Admitted, Reject> {
-    let mut judge = Judge::new(strictness);
+pub fn admit(parts: &Parts, fields: Fields, last: &LastHost) -> Result<Admitted, Reject> {
+    let mut judge = Judge::new(Strictness::Monitor);
     if !matches!(parts.version, Version::HTTP_10 | Version::HTTP_11 | Version::HTTP_2) {
         return Err(Reject::Version);
     }
@@ -102,8 +104,17 @@ pub fn admit(parts: &Parts, fields: Fields, strictness: Strictness, last: &LastH
         target,
         path,
         host_changed: host.changed,
-        would_reject: judge.would_reject,
+        faults: judge.faults,
     })
+}
+
+/// Judges what was unclear of a request as its route reads; `unseen` is what the parser repaired before the
+/// gate could see it. Returns what only `Monitor` lets pass.
+pub fn judge(admitted: &Admitted, unseen: Option<Reject>, reading: Reading) -> Result<Option<Reject>, Reject> {
+    match unseen {
+        Some(reject) if reading.strictness == Strictness::Strict => Err(reject),
+        _ => admitted.faults().judged(reading),
+    }
 }
 
 /// Where a request ends must have one reading, else the next one on the connection is in doubt.
@@ -256,9 +267,13 @@ mod tests {
     /// A second time on the same connection makes no difference.
     fn admit(parts: &Parts, strictness: Strictness) -> Result<Admitted, Reject> {
         let (fields, last) = (Fields::of(&parts.headers), LastHost::default());
-        let [first, again] = [(), ()].map(|()| super::admit(parts, fields, strictness, &last));
+        let [first, again] = [(), ()].map(|()| super::admit(parts, fields, &last));
         assert_eq!(format!("{first:?}"), format!("{again:?}"));
-        first
+        first.and_then(|admitted| admitted.faults().judged(Reading::new(strictness, None)).map(|_| admitted))
+    }
+
+    fn would_reject(admitted: &Admitted) -> Option<Reject> {
+        admitted.faults().judged(Reading::new(Strictness::Monitor, None)).unwrap()
     }
 
     fn parts(method: &str, target: &[u8], version: Version, fields: &[(&str, &str)]) -> Parts {
@@ -361,20 +376,39 @@ mod tests {
     }
 
     #[test]
+    fn a_route_keeps_encoded_slashes_or_refuses_them_whatever_its_strictness() {
+        let head = |target: &str| super::admit(&get(target, &[A]), Fields::default(), &LastHost::default()).unwrap();
+        let slash = head("/@scope%2fname");
+        assert_eq!(slash.path(), "/@scope%2Fname");
+        for strictness in [Strictness::Strict, Strictness::Defensive, Strictness::Monitor] {
+            assert_eq!(slash.faults().judged(Reading::new(strictness, Some(true))), Ok(None));
+            assert_eq!(slash.faults().judged(Reading::new(strictness, Some(false))), Err(Reject::PathSlash));
+        }
+        let kept = Reading::new(Strictness::Strict, Some(true));
+        for target in ["/a%2F..%2Fb", "/a%2f.", "/..%2Fb", "/a%2F%2e%2e;x", "/%2E%2e%2f"] {
+            assert_eq!(head(target).faults().judged(kept), Err(Reject::PathSlashDots), "{target}");
+        }
+        for target in ["/a%2F...", "/a%2F%2Fb", "/a%2F.b", "/a%252F..", "/%2F"] {
+            assert_eq!(head(target).faults().judged(kept), Ok(None), "{target}");
+        }
+        assert_eq!(head("/a%2Fb%5C").faults().judged(kept), Err(Reject::PathBackslash));
+    }
+
+    #[test]
     fn defensive_repairs_and_monitor_reports() {
         let mismatch = get("http://b/", &[A]);
         for strictness in [Strictness::Defensive, Strictness::Monitor] {
             let admitted = admit(&mismatch, strictness).unwrap();
-            assert_eq!((admitted.host(), admitted.host_changed(), admitted.would_reject()), ("b", true, None));
+            assert_eq!((admitted.host(), admitted.host_changed(), would_reject(&admitted)), ("b", true, None));
             assert_eq!(admit(&get("/", &[]), strictness).unwrap().host(), "");
         }
         let twice = get("/", &[A, ("host", "b")]);
         assert_eq!(admit(&twice, Strictness::Defensive).unwrap_err(), Reject::HostRepeated);
         let admitted = admit(&twice, Strictness::Monitor).unwrap();
         assert_eq!((admitted.host(), admitted.host_changed()), ("a", true));
-        assert_eq!(admitted.would_reject(), Some(Reject::HostRepeated));
+        assert_eq!(would_reject(&admitted), Some(Reject::HostRepeated));
         let odd = admit(&get("/", &[("host", "u@a")]), Strictness::Monitor).unwrap();
-        assert_eq!((odd.host(), odd.would_reject()), ("", Some(Reject::HostInvalid)));
+        assert_eq!((odd.host(), would_reject(&odd)), ("", Some(Reject::HostInvalid)));
         let both = get("/", &[A, ("transfer-encoding", "chunked"), ("content-length", "5")]);
         assert_eq!(admit(&both, Strictness::Monitor).unwrap_err(), Reject::TransferEncodingWithLength);
     }
@@ -401,7 +435,7 @@ mod tests {
                 for other in &all {
                     let other = other.as_ref().unwrap();
                     prop_assert_eq!((strict.host(), strict.path()), (other.host(), other.path()));
-                    prop_assert_eq!(other.would_reject(), None);
+                    prop_assert_eq!(would_reject(other), None);
                 }
             }
             prop_assert!(all[1].is_ok() || all[0].is_err());

@@ -6,6 +6,7 @@ use http::StatusCode;
 use crate::config::Strictness;
 use crate::labels::Label;
 use crate::metrics::Rejection;
+use crate::route::Reading;
 
 /// The mildest strictness at which a fault is still refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +90,9 @@ rejects! {
     PathControl: Defensive, BAD_REQUEST, "path_control",
         "The path holds an encoded control character.";
     PathSlash: Strict, BAD_REQUEST, "path_slash",
-        "The path holds an encoded slash (%2F).";
+        "The path holds an encoded slash (%2F), which this route does not keep (encoded_slashes).";
+    PathSlashDots: Strict, BAD_REQUEST, "path_slash_dots",
+        "The path holds '.' or '..' between encoded slashes (%2F), which servers read differently.";
     PathBackslash: Strict, BAD_REQUEST, "path_backslash",
         "The path holds a backslash.";
     PathPercent: Strict, BAD_REQUEST, "path_percent",
@@ -127,17 +130,54 @@ impl Label for Reject {
 
 impl Rejection for Reject {}
 
-/// Weighs the faults of one request at a strictness.
+/// The faults of one request that were repaired, or let pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestFaults {
+    /// The first that `Strict` refuses.
+    first: Option<Reject>,
+    /// The first that `Defensive` refuses, too.
+    unsafe_to_repair: Option<Reject>,
+    /// The path holds an encoded slash.
+    slash: bool,
+}
+
+impl RequestFaults {
+    /// Whether they let the request pass where it is to be read like this: then with the fault that only
+    /// `Monitor` lets pass.
+    pub fn judged(self, reading: Reading) -> Result<Option<Reject>, Reject> {
+        if self.slash && !reading.keeps_slashes {
+            return Err(Reject::PathSlash);
+        }
+        match reading.strictness {
+            Strictness::Strict => self.first.map_or(Ok(None), Err),
+            Strictness::Defensive => self.unsafe_to_repair.map_or(Ok(None), Err),
+            Strictness::Monitor => Ok(self.unsafe_to_repair),
+        }
+    }
+
+    fn add(&mut self, reject: Reject) {
+        if reject == Reject::PathSlash {
+            self.slash = true;
+            return;
+        }
+        self.first.get_or_insert(reject);
+        if reject.row().floor == Floor::Defensive {
+            self.unsafe_to_repair.get_or_insert(reject);
+        }
+    }
+}
+
+/// Weighs the faults of one request at a strictness; under `Monitor` it gathers them, for the route to judge.
 #[derive(Debug)]
 pub struct Judge {
     strictness: Strictness,
-    /// The first fault that passed only because nothing is refused under `Monitor`.
-    pub would_reject: Option<Reject>,
+    /// Those that passed.
+    pub faults: RequestFaults,
 }
 
 impl Judge {
     pub fn new(strictness: Strictness) -> Judge {
-        Judge { strictness, would_reject: None }
+        Judge { strictness, faults: RequestFaults::default() }
     }
 
     /// `Err` when the request ends here; else the caller repairs the fault or lets it pass.
@@ -146,11 +186,10 @@ impl Judge {
             (Floor::Always, _)
             | (Floor::Defensive, Strictness::Strict | Strictness::Defensive)
             | (Floor::Strict, Strictness::Strict) => Err(reject),
-            (Floor::Defensive, Strictness::Monitor) => {
-                self.would_reject.get_or_insert(reject);
+            (Floor::Defensive, Strictness::Monitor) | (Floor::Strict, Strictness::Defensive | Strictness::Monitor) => {
+                self.faults.add(reject);
                 Ok(())
             }
-            (Floor::Strict, Strictness::Defensive | Strictness::Monitor) => Ok(()),
         }
     }
 }
