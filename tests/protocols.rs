@@ -20,8 +20,10 @@ mod protocols {
     mod h2_time;
     mod manual;
     mod tls;
+    mod tls_clients;
     mod tls_enemies;
     mod tls_files;
+    mod tls_manual;
     mod upgrade;
     mod upstream_tls;
     mod upstream_unix;

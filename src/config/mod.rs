@@ -101,6 +101,8 @@ pub struct Config {
 pub struct ListenerSettings {
     pub address: ListenAddr,
     pub tls: Option<ServerTls>,
+    /// Every request is sent to the same address over HTTPS.
+    pub redirects: bool,
 }
 
 impl Config {

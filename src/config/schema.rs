@@ -34,7 +34,7 @@ macro_rules! sections {
 
 sections! {
     ROOT = "root": "include" "server" "admin" "store" "headers" "jwt" "upstream" "set" "limit" "route" "listener";
-    SERVER = "server": "listen" "workers" "trusted_proxies" "forwarded_headers" "strictness" "access_log"
+    SERVER = "server": "listen" "redirect_http" "workers" "trusted_proxies" "forwarded_headers" "strictness" "access_log"
         "max_connections" "max_connections_per_ip" "max_tunnels" "max_headers" "max_header_bytes" "max_body"
         "handshake_timeout" "header_timeout" "keepalive_timeout" "body_timeout" "min_body_rate" "connect_timeout"
         "response_timeout" "stream_timeout" "tunnel_timeout" "half_close_timeout" "shutdown_delay" "shutdown_timeout"
@@ -54,7 +54,7 @@ sections! {
     SET = "set": "values" "file";
     LIMIT = "limit": "algorithm" "key" "missing" "repeated" "cost" "mode" "on_error" "when" "after" "overrides"
         "charge_on" "refund_on" "settle" "max_delayed" "max_keys" "refuse", |_| true;
-    WHEN = "limit.when": "method" "path" "host" "route" "client" "header" "cookie" "query" "param" "jwt";
+    WHEN = "limit.when": "method" "path" "host" "route" "client" "header" "cookie" "query" "param" "jwt" "tls";
     OVERRIDE = "limit.overrides": "key", |param| param.amount;
     OVERRIDE_KEY = "limit.overrides.key": "percent";
     ROUTE = "route": "name" "host" "path" "methods" "header" "upstream" "respond" "limits" "allow"

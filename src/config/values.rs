@@ -211,7 +211,6 @@ pub fn key_part(text: &str) -> Result<KeyPart, Fault> {
     match Source::parse(text, Key::SOURCES) {
         Some(source) => source.map(KeyPart::Source),
         None if text == KeyPart::ALL => Ok(KeyPart::All),
-        None if text.starts_with("tls:") => fault(format!("`{text}` needs TLS, which there is not yet"), help()),
         None => fault(format!("unknown key part `{text}`"), help()),
     }
 }

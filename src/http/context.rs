@@ -28,6 +28,7 @@ use crate::limit::store::settings::StoreSettings;
 use crate::limit::store::{Store, Stores};
 use crate::metrics::Metrics;
 use crate::snapshot::{Current, Fleet, RouteHandles, Snapshot};
+use crate::tls::TlsPeer;
 
 #[derive(Clone)]
 pub struct Common {
@@ -85,6 +86,10 @@ pub struct Client {
     pub peer: IpAddr,
     /// What its forwarding headers say.
     pub hop: Hop,
+    /// What the handshake has told; none without TLS.
+    pub tls: Option<Box<TlsPeer>>,
+    /// All its requests are sent to HTTPS.
+    pub redirected: bool,
     pub last_host: LastHost,
     /// Follows the bytes for what the parser repairs; under `strict` only.
     pub inspector: Option<RefCell<Inspector>>,

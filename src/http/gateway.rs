@@ -17,6 +17,7 @@ use crate::http::answer::echo;
 use crate::http::answer::grpc;
 use crate::http::answer::problem;
 use crate::http::answer::problem::Refusal;
+use crate::http::answer::redirect;
 use crate::http::answer::unread;
 use crate::http::context::{Client, View};
 use crate::http::deadline::{Awaited, RequestDeadline};
@@ -142,6 +143,12 @@ async fn page(exchange: &mut RequestUnderWay<'_>) -> Result<Response<Body>, Refu
     let reading = found.map_or(Reading::new(config.server.strictness, None), |index| config.routes[index].reading);
     if let Some(reject) = gate::judge(&admitted, unseen, reading).map_err(Refusal::Gate)? {
         client.local.common.metrics.http_would_reject(reject).inc();
+    }
+    if client.tls.as_ref().is_some_and(|tls| !host.is_empty() && !tls.may_ask_for(host)) {
+        return Err(Refusal::Misdirected);
+    }
+    if client.redirected {
+        return redirect::to_https(&admitted).ok_or(Refusal::NoRoute);
     }
     let index = found.ok_or(Refusal::NoRoute)?;
     let route = &config.routes[index];

@@ -64,6 +64,7 @@ fn asks(exchange: &RequestUnderWay<'_>, route: &Route, admitted: &Admitted, iden
         route: &route.name,
         params: &route.params,
         claims: claims(exchange, route),
+        certificate: exchange.client.tls.as_ref().and_then(|tls| tls.certificate.as_ref()),
     };
     exchange.view.limiter.asks(&route.limits, &facts)
 }

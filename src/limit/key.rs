@@ -158,6 +158,7 @@ mod tests {
                 route: "r",
                 params: &[],
                 claims: None,
+                certificate: None,
             }
         }
     }

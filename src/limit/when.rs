@@ -63,7 +63,7 @@ impl PartialEq for Expression {
 
 impl When {
     /// What texts are compared of; the client is compared with networks.
-    pub const SOURCES: [SourceKind; 9] = [
+    pub const SOURCES: [SourceKind; 10] = [
         SourceKind::Method,
         SourceKind::Path,
         SourceKind::Host,
@@ -73,6 +73,7 @@ impl When {
         SourceKind::Query,
         SourceKind::Param,
         SourceKind::Claim,
+        SourceKind::Tls,
     ];
 
     /// # Errors

@@ -57,6 +57,8 @@ labels! {
     /// As many connections as may have switched protocols.
     MaxTunnels = "max_tunnels",
     BodyTooLarge = "body_too_large",
+    /// The certificate of the connection is not for the host.
+    Misdirected = "misdirected",
     /// The parser cannot read the head.
     MalformedHead = "malformed_head",
     HeadTooLarge = "head_too_large",

@@ -130,6 +130,7 @@ impl<'a> Replay<'a> {
             route: &route.name,
             params: &route.params,
             claims: None,
+            certificate: None,
         };
         let verdict = self.decide(route, entry, &facts, host.is_none(), now_ms);
         self.series.add(now_ms, verdict.refused);

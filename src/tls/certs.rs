@@ -1,8 +1,10 @@
 //! Which certificate answers for a name: exact names first, then a wildcard for one label, then the
 //! first certificate of the listener. Names are those that a certificate states itself (its DNS
-//! subject alternative names, RFC 9525). Asked by rustls in each handshake.
+//! subject alternative names, RFC 9525), and addresses. Asked by rustls in each handshake, and by the page
+//! whether a request may come over the connection that it came over.
 
 use std::collections::HashMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use rustls::server::{ClientHello, ResolvesServerCert};
@@ -62,6 +64,26 @@ impl Certificates {
         Certificates { keys: keys.into_iter().map(|named| named.key).collect(), exact, wildcard, default: vec![0] }
     }
 
+    /// Whether the certificate that a client gets who asks for `asked` is for `host` too, both lower-case.
+    pub fn covers(&self, asked: &str, host: &str) -> bool {
+        self.is_for(self.places(asked), host)
+    }
+
+    /// Whether the one that a client gets who asks for no name is for `host`, or else none is.
+    pub fn default_covers(&self, host: &str) -> bool {
+        self.is_for(&self.default, host) || self.stating(host).next().is_none()
+    }
+
+    fn is_for(&self, places: &[usize], host: &str) -> bool {
+        self.stating(host).any(|place| places.contains(place))
+    }
+
+    /// The places of all certificates that are for `host`.
+    fn stating(&self, host: &str) -> impl Iterator<Item = &usize> {
+        let parent = host.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
+        self.exact.get(host).into_iter().chain(parent).flatten()
+    }
+
     fn places(&self, name: &str) -> &Vec<usize> {
         let name = name.to_ascii_lowercase();
         let parent = || name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
@@ -77,14 +99,27 @@ impl ResolvesServerCert for Certificates {
     }
 }
 
-/// The DNS names of a certificate, lower-case.
+/// The DNS names and addresses that a certificate is for, as hosts are written: lower-case, IPv6 in brackets.
 pub fn names(certificate: &X509Certificate<'_>) -> Vec<String> {
     let Ok(Some(names)) = certificate.subject_alternative_name() else { return Vec::new() };
-    let dns = |name: &GeneralName<'_>| match name {
+    let host = |name: &GeneralName<'_>| match name {
         GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
+        GeneralName::IPAddress(_) => text(name).map(|ip| if ip.contains(':') { format!("[{ip}]") } else { ip }),
         _ => None,
     };
-    names.value.general_names.iter().filter_map(dns).collect()
+    names.value.general_names.iter().filter_map(host).collect()
+}
+
+/// A name that is a text: DNS names, e-mail addresses and URIs as they are, addresses as usual.
+pub fn text(name: &GeneralName<'_>) -> Option<String> {
+    match name {
+        GeneralName::DNSName(text) | GeneralName::RFC822Name(text) | GeneralName::URI(text) => Some((*text).to_owned()),
+        GeneralName::IPAddress(bytes) => match <[u8; 4]>::try_from(*bytes) {
+            Ok(bytes) => Some(Ipv4Addr::from(bytes).to_string()),
+            Err(_) => <[u8; 16]>::try_from(*bytes).ok().map(|bytes| Ipv6Addr::from(bytes).to_string()),
+        },
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -123,6 +158,32 @@ mod tests {
             ("", 0),
         ] {
             assert_eq!(all.places(name), &[place], "{name}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_is_for_all_its_names_and_no_others() {
+        let all =
+            certificates(&[&["a.example", "*.b.example", "192.0.2.1", "2001:db8::1"], &["c.example", "x.b.example"]]);
+        for (asked, host, covered) in [
+            ("a.example", "any.b.example", true),
+            ("any.b.example", "a.example", true),
+            ("a.example", "192.0.2.1", true),
+            ("a.example", "[2001:db8::1]", true),
+            ("a.example", "x.b.example", true),
+            ("x.b.example", "a.example", false),
+            ("a.example", "c.example", false),
+            ("a.example", "b.example", false),
+            ("a.example", "a.b.b.example", false),
+            ("nobody.example", "a.example", true),
+            ("a.example", "nobody.example", false),
+        ] {
+            assert_eq!(all.covers(asked, host), covered, "{asked} {host}");
+        }
+        for (host, covered) in
+            [("a.example", true), ("c.example", false), ("nobody.example", true), ("192.0.2.2", true)]
+        {
+            assert_eq!(all.default_covers(host), covered, "{host}");
         }
     }
 }

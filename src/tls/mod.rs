@@ -1,12 +1,14 @@
 //! TLS towards clients: [`pem`] reads certificates and keys, [`certs`] chooses one by the name that a
 //! client asked for, [`server`] is what a listener needs for its handshakes, [`alpn`] what is spoken
-//! then. The config compiles it, the workers use it.
+//! then, [`peer`] what the handshake has told of the client. The config compiles it, the workers use it.
 
 mod alpn;
 mod certs;
+mod peer;
 pub mod pem;
 mod server;
 
 pub use alpn::Alpn;
 pub use certs::CertificateTerm;
+pub use peer::{ClientCertificate, TlsPeer};
 pub use server::{ClientAuth, MinVersion, PemPair, ServerFiles, ServerTls, ServerTlsMistake};

@@ -51,7 +51,8 @@ pub enum MinVersion {
 #[derive(Clone)]
 pub struct ServerTls {
     files: ServerFiles,
-    /// Of its certificates, in their order.
+    pub certificates: Arc<Certificates>,
+    /// Of these, in their order.
     pub terms: Vec<CertificateTerm>,
     /// With tickets and sessions of its own: none is good under other settings, or at another listener.
     pub config: Arc<ServerConfig>,
@@ -75,7 +76,7 @@ impl ServerTls {
     pub fn new(files: ServerFiles) -> Result<ServerTls, ServerTlsMistake> {
         let keys = files.certificates.iter().enumerate().map(|(place, pair)| named_key(place, pair));
         let (keys, terms) = keys.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
-        let certificates = Certificates::new(keys);
+        let certificates = Arc::new(Certificates::new(keys));
         let versions: &[_] = match files.min_version {
             MinVersion::Tls12 => &[&version::TLS13, &version::TLS12],
             MinVersion::Tls13 => &[&version::TLS13],
@@ -100,11 +101,11 @@ impl ServerTls {
             }
             _ => builder.with_no_client_auth(),
         };
-        let mut config = builder.with_cert_resolver(Arc::new(certificates));
+        let mut config = builder.with_cert_resolver(certificates.clone());
         config.alpn_protocols = Alpn::offered(files.http2);
         config.send_tls13_tickets = TICKETS;
         config.ticketer = ring::Ticketer::new().map_err(|error| ServerTlsMistake::Cert(0, error.to_string()))?;
-        Ok(ServerTls { files, terms, config: Arc::new(config) })
+        Ok(ServerTls { files, certificates, terms, config: Arc::new(config) })
     }
 
     /// Takes over `earlier` where nothing differs, so that its sessions can be resumed.

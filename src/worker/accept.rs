@@ -9,23 +9,21 @@ use std::time::Duration;
 
 use super::listener::{Accepted, Listener};
 use super::stream::Stream;
-use super::tls::{self, Failed};
+use super::tls::{self, Failed, Shaken};
 use super::{Worker, connection};
 use crate::config::ListenerSettings;
 use crate::http::connections::Ticket;
 use crate::http::context::Client;
 use crate::http::downstream::gate::LastHost;
 use crate::http::downstream::hop::Hop;
-use crate::metrics::{HandshakeResult, Protocol};
-use crate::tls::Alpn;
+use crate::metrics::Protocol;
+use crate::tls::{Alpn, TlsPeer};
 
 /// Pause after an accept failed for want of file descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(50);
 /// The ports that the client of a Unix socket is said to have asked: those that the schemes imply.
 const HTTP_PORT: u16 = 80;
 const HTTPS_PORT: u16 = 443;
-/// On a connection without TLS: its first bytes tell.
-const PLAIN: (Option<Protocol>, bool) = (None, false);
 
 /// A listener as it labels its connections in the metrics.
 struct Door {
@@ -75,7 +73,9 @@ fn admit(worker: &Rc<Worker>, Accepted { stream, peer, port }: Accepted, door: &
     let entered = Entered { ticket, peer, port };
     let (worker, door) = (worker.clone(), door.clone());
     match &door.settings.tls {
-        None => drop(tokio::task::spawn_local(async move { serve(stream, entered, &worker, &door.name, PLAIN).await })),
+        None => {
+            drop(tokio::task::spawn_local(async move { serve(stream, entered, &worker, &door, (None, None)).await }))
+        }
         Some(_) => drop(tokio::task::spawn_local(async move { secure(stream, entered, &worker, &door).await })),
     }
 }
@@ -87,20 +87,20 @@ async fn secure(stream: Stream, entered: Entered, worker: &Rc<Worker>, door: &Do
     let handshake = Box::pin(tls::handshake(stream, tls, entered.ticket.deadline(), worker));
     let result = handshake.await;
     drop(open);
-    let counter = |result: HandshakeResult| worker.local.common.metrics.tls.handshakes(&door.name, result);
+    let (listener, peer) = (&*door.name, entered.peer);
+    let count = |result| worker.local.common.metrics.tls.handshakes(listener, result).inc();
     match result {
-        Ok(stream) => {
-            let (_, session) = stream.get_ref();
-            counter(tls::of_success(session)).inc();
-            let agreed = match Alpn::agreed(session.alpn_protocol()) {
+        Ok(Shaken { stream, result, told }) => {
+            count(result);
+            let agreed = match Alpn::agreed(stream.get_ref().1.alpn_protocol()) {
                 Alpn::Http2 => Protocol::Http2,
                 Alpn::Http11 => Protocol::Http11,
             };
-            serve(Stream::Tls(Box::new(stream)), entered, worker, &door.name, (Some(agreed), true)).await;
+            serve(Stream::Tls(Box::new(stream)), entered, worker, door, (Some(agreed), Some(told))).await;
         }
         Err(Failed { result, error }) => {
-            counter(result).inc();
-            let (listener, peer, result) = (&*door.name, entered.peer, result.label());
+            count(result);
+            let result = result.label();
             match error {
                 Some(error) => tracing::debug!(listener, %peer, result, %error, "no TLS handshake"),
                 None => tracing::debug!(listener, %peer, result, "no TLS handshake"),
@@ -109,23 +109,25 @@ async fn secure(stream: Stream, entered: Entered, worker: &Rc<Worker>, door: &Do
     }
 }
 
-/// A connection from its first byte on: what is spoken on it, and whether over TLS.
+/// A connection from its first byte on: what is spoken on it, which else its first bytes tell, and what a
+/// handshake has told before.
 async fn serve(
     stream: Stream,
     entered: Entered,
     worker: &Rc<Worker>,
-    name: &Rc<str>,
-    spoken: (Option<Protocol>, bool),
+    door: &Door,
+    (agreed, tls): (Option<Protocol>, Option<Box<TlsPeer>>),
 ) {
     let Entered { ticket, peer, port } = entered;
-    let (agreed, is_tls) = spoken;
-    let implied = if is_tls { HTTPS_PORT } else { HTTP_PORT };
+    let implied = if tls.is_some() { HTTPS_PORT } else { HTTP_PORT };
     let client = Rc::new(Client {
         local: worker.local.clone(),
         ticket,
-        listener: name.clone(),
+        listener: door.name.clone(),
         peer,
-        hop: Hop::new(peer, is_tls, port.unwrap_or(implied)),
+        hop: Hop::new(peer, tls.is_some(), port.unwrap_or(implied)),
+        tls,
+        redirected: door.settings.redirects,
         last_host: LastHost::default(),
         inspector: worker.inspector(),
         tunnel: Cell::default(),

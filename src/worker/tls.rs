@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
 use std::task::Poll;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustls::{Error, HandshakeKind, InvalidMessage, ServerConnection};
 use tokio_rustls::TlsAcceptor;
@@ -14,7 +15,7 @@ use super::Worker;
 use super::stream::Stream;
 use crate::http::deadline::{ConnectionDeadline, Phase};
 use crate::metrics::HandshakeResult;
-use crate::tls::ServerTls;
+use crate::tls::{ServerTls, TlsPeer};
 
 /// The client's stream in TLS. What keeps others waiting is the arithmetic; until a client has sent
 /// something, nothing is even made for it.
@@ -26,7 +27,7 @@ pub async fn handshake(
     tls: &ServerTls,
     deadline: &ConnectionDeadline,
     worker: &Worker,
-) -> Result<TlsStream<Stream>, Failed> {
+) -> Result<Shaken, Failed> {
     let timeout = worker.local.view().snapshot.config.server.handshake_timeout;
     deadline.arm(Phase::Handshake, timeout);
     let due = Due { deadline, worker };
@@ -37,10 +38,30 @@ pub async fn handshake(
         // Everybody else first; the next in the queue will do likewise.
         tokio::task::yield_now().await;
         if let Poll::Ready(result) = poll_fn(|cx| Poll::Ready(accept.as_mut().poll(cx))).await {
-            return result.map_err(Failed::of);
+            return result.map_err(Failed::of).and_then(|stream| Shaken::of(stream, tls));
         }
         drop(turn);
         due.wait_for(woken()).await?;
+    }
+}
+
+/// A handshake that is done.
+pub struct Shaken {
+    pub stream: TlsStream<Stream>,
+    pub result: HandshakeResult,
+    pub told: Box<TlsPeer>,
+}
+
+impl Shaken {
+    /// A session that goes on verifies no certificate anew, so one that has expired since is refused here.
+    fn of(stream: TlsStream<Stream>, tls: &ServerTls) -> Result<Shaken, Failed> {
+        let (_, session) = stream.get_ref();
+        let (told, result) = (Box::new(TlsPeer::of(session, &tls.certificates)), of_success(session));
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        if told.has_expired(i64::try_from(now.as_secs()).unwrap_or(i64::MAX)) {
+            return Err(Failed { result: HandshakeResult::BadClientCertificate, error: None });
+        }
+        Ok(Shaken { stream, result, told })
     }
 }
 
@@ -91,7 +112,7 @@ fn woken() -> impl Future<Output = ()> {
 }
 
 /// How a handshake is counted that is done,
-pub fn of_success(connection: &ServerConnection) -> HandshakeResult {
+fn of_success(connection: &ServerConnection) -> HandshakeResult {
     match connection.handshake_kind() {
         Some(HandshakeKind::Resumed) => HandshakeResult::Resumed,
         _ => HandshakeResult::Full,

@@ -21,7 +21,18 @@ fn good(text: &str) -> Config {
 
 fn facts<'a>(headers: &'a HeaderMap, query: Option<&'a str>) -> Facts<'a> {
     let client = IpAddr::from([10, 1, 2, 3]);
-    Facts { client, method: "GET", host: "h", path: "/", query, headers, route: "r", params: &[], claims: None }
+    Facts {
+        client,
+        method: "GET",
+        host: "h",
+        path: "/",
+        query,
+        headers,
+        route: "r",
+        params: &[],
+        claims: None,
+        certificate: None,
+    }
 }
 
 #[test]

@@ -132,7 +132,8 @@ fn certificates_out_of_their_term_are_served_and_warned_of() {
     assert_eq!(expiry("old.test"), Some(seconds(now - day)));
     assert_eq!(expiry("new.test"), Some(seconds(now + 9 * day)));
     let trust = Trust::in_ca(&ca);
-    assert_eq!(trust.connect(gateway.addr, "good.test").ask(&get("/", ""), "").status(), 200);
+    let head = "GET / HTTP/1.1\r\nhost: good.test\r\n\r\n";
+    assert_eq!(trust.connect(gateway.addr, "good.test").ask(head, "").status(), 200);
     let refused = trust.try_connect(gateway.addr, "old.test").err().unwrap().to_string();
     assert!(refused.contains("expired"), "{refused}");
 }

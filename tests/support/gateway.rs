@@ -101,6 +101,14 @@ impl Gateway {
         true
     }
 
+    /// Where all listeners are, in the order of the config; those without a port are left out.
+    pub fn listeners(&self) -> Vec<SocketAddr> {
+        let log = self.log();
+        let (_, ready) = log.split_once(" ready listen=\"").unwrap();
+        let (listen, _) = ready.split_once('"').unwrap();
+        listen.split(", ").filter_map(|addr| addr.parse().ok()).collect()
+    }
+
     pub fn client(&self) -> Client {
         Client::connect(self.addr)
     }

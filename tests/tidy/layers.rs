@@ -18,7 +18,7 @@ const LAYERS: [(&str, &[&str]); 17] = [
     ("route", &["net", "limit"]),
     ("config", &["labels", "written", "net", "upstream", "tls", "limit", "route"]),
     ("snapshot", &["upstream", "metrics", "limit", "route", "config"]),
-    ("http", &["labels", "net", "upstream", "sampled", "metrics", "limit", "route", "config", "snapshot"]),
+    ("http", &["labels", "net", "tls", "upstream", "sampled", "metrics", "limit", "route", "config", "snapshot"]),
     ("worker", &["net", "heap", "tls", "metrics", "limit", "config", "snapshot", "http"]),
     ("replay", &["metrics", "limit", "route", "config", "http"]),
     (

@@ -11,18 +11,28 @@ pub struct LimitContext<'a> {
     pub on_error: OnError,
     pub sets: &'a Definitions<ListedItem>,
     pub has_jwt: bool,
+    /// A listener asks clients for certificates.
+    pub asks_clients: bool,
     /// Of the whole store.
     pub max_keys: usize,
 }
 
 impl LimitContext<'_> {
-    /// `source`, unless it reads tokens and nothing says how these are verified.
+    /// `source`, unless it reads tokens or certificates and nothing says how these are verified.
     pub fn readable(&self, source: Source) -> Result<Source, Fault> {
         match source.kind().origin() {
             SourceOrigin::Token if !self.has_jwt => {
                 fault("there is no [jwt] that says how tokens are verified", JWT_HELP)
             }
-            SourceOrigin::Token | SourceOrigin::Request | SourceOrigin::Target | SourceOrigin::Fields => Ok(source),
+            SourceOrigin::Certificate if !self.asks_clients => fault(
+                "no listener asks clients for certificates",
+                "set `client_ca` in `tls` of the [[listener]] that these clients use",
+            ),
+            SourceOrigin::Certificate
+            | SourceOrigin::Token
+            | SourceOrigin::Request
+            | SourceOrigin::Target
+            | SourceOrigin::Fields => Ok(source),
         }
     }
 }

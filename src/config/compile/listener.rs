@@ -24,9 +24,14 @@ struct Pair {
     key: At<String>,
 }
 
-/// Every listener: those in [server], then those with a section of their own.
+/// Every listener: those in [server], the one that redirects, then those with a section of their own.
 pub fn listeners(server: &Section, sections: &[Section], http2: bool) -> Vec<Arc<ListenerSettings>> {
     let mut listeners = plain(server, sections.is_empty());
+    let redirect = server.parse_at("redirect_http", values::listen);
+    listeners.extend(redirect.map(|At { place, value: address }| At {
+        place,
+        value: ListenerSettings { address, tls: None, redirects: true },
+    }));
     listeners.extend(sections.iter().filter_map(|section| listener(section, http2)));
     for (i, item) in listeners.iter().enumerate() {
         let rival = |first: &&At<ListenerSettings>| excludes(&first.value, &item.value);
@@ -53,8 +58,10 @@ fn excludes(first: &ListenerSettings, second: &ListenerSettings) -> bool {
 
 /// The addresses in [server]; a default unless the config is `alone` in naming some.
 fn plain(section: &Section, is_default: bool) -> Vec<At<ListenerSettings>> {
-    let plain =
-        |At { place, value }: At<ListenAddr>| At { place, value: ListenerSettings { address: value, tls: None } };
+    let plain = |At { place, value }: At<ListenAddr>| At {
+        place,
+        value: ListenerSettings { address: value, tls: None, redirects: false },
+    };
     if section.node("listen").is_none() {
         let default = values::listen("127.0.0.1:8080").ok().filter(|_| is_default);
         return default.map(|value| plain(At { place: section.place, value })).into_iter().collect();
@@ -64,6 +71,11 @@ fn plain(section: &Section, is_default: bool) -> Vec<At<ListenerSettings>> {
         section.fault::<()>("listen", node, "the list is empty", "name one address, like \"127.0.0.1:8080\"");
     }
     items.into_iter().map(plain).collect()
+}
+
+/// Whether clients may show who they are there, whatever else is wrong with the section.
+pub fn asks_clients(section: &Section) -> bool {
+    matches!(section.node("tls"), Some(Node { value: Value::Table(tls), .. }) if tls.get("client_ca").is_some())
 }
 
 fn listener(section: &Section, http2: bool) -> Option<At<ListenerSettings>> {
@@ -79,7 +91,7 @@ fn listener(section: &Section, http2: bool) -> Option<At<ListenerSettings>> {
     if written && tls.is_none() {
         return None;
     }
-    Some(At { place, value: ListenerSettings { address, tls } })
+    Some(At { place, value: ListenerSettings { address, tls, redirects: false } })
 }
 
 fn tls(section: &Section, http2: bool) -> Option<ServerTls> {

@@ -59,7 +59,9 @@ pub fn compile(sources: &SourceTexts, documents: &[Table]) -> Option<Config> {
     let sets = set::sets(sets.named(sources, "set", &schema::SET));
     let has_jwt = !jwt.table.entries.is_empty();
     let jwt = jwt::jwt(&jwt.section(sources, &schema::JWT));
-    let context = LimitContext { on_error: store.on_error, sets: &sets, has_jwt, max_keys: store.max_keys };
+    let asks_clients = listeners.iter().any(listener::asks_clients);
+    let context =
+        LimitContext { on_error: store.on_error, sets: &sets, has_jwt, asks_clients, max_keys: store.max_keys };
     let limits = limit::limits(limits.named(sources, "limit", &schema::LIMIT), &context);
     let roots = SystemRoots::default();
     let mut upstreams = upstream::upstreams(upstreams.named(sources, "upstream", &schema::UPSTREAM), &roots);

@@ -140,6 +140,7 @@ impl Account {
     pub fn refused(&self, refusal: &Refusal, metrics: &Metrics) {
         match refusal {
             Refusal::Gate(reject) => metrics.http_rejected(*reject).inc(),
+            Refusal::Misdirected => metrics.http_rejected(Cutoff::Misdirected).inc(),
             Refusal::Denied => self.handles.reject(Reason::Denied),
             Refusal::MaxInFlight => self.handles.reject(Reason::MaxInFlight),
             Refusal::MaxTunnels => metrics.http_rejected(Cutoff::MaxTunnels).inc(),

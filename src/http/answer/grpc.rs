@@ -71,6 +71,7 @@ fn code(refusal: &Refusal) -> GrpcStatus {
         Refusal::Gate(_) => GrpcStatus::Internal,
         Refusal::NoRoute => GrpcStatus::Unimplemented,
         Refusal::Denied => GrpcStatus::PermissionDenied,
+        Refusal::Misdirected => GrpcStatus::Unavailable,
         Refusal::MaxInFlight | Refusal::MaxTunnels => GrpcStatus::Unavailable,
         Refusal::TooLarge | Refusal::Upstream(UpstreamFailure::TooLarge) | Refusal::Limited => {
             GrpcStatus::ResourceExhausted

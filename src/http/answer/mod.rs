@@ -8,4 +8,5 @@ pub(crate) mod echo;
 pub(crate) mod grpc;
 pub mod problem;
 pub(crate) mod ratelimit;
+pub(crate) mod redirect;
 pub(crate) mod unread;

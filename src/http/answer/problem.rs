@@ -22,6 +22,8 @@ pub enum Refusal {
     /// Not a request that every server on the path would read alike.
     Gate(Reject),
     NoRoute,
+    /// The certificate of the connection is not for this host.
+    Misdirected,
     /// The client's address is on the route's `deny` list.
     Denied,
     /// The route serves `max_in_flight` requests already.
@@ -61,6 +63,7 @@ impl Refusal {
         match self {
             Refusal::Gate(reject) => reject.status(),
             Refusal::NoRoute => StatusCode::NOT_FOUND,
+            Refusal::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Refusal::Denied => StatusCode::FORBIDDEN,
             Refusal::MaxInFlight | Refusal::MaxTunnels => StatusCode::SERVICE_UNAVAILABLE,
             Refusal::TooLarge | Refusal::Upstream(UpstreamFailure::TooLarge) => StatusCode::PAYLOAD_TOO_LARGE,
@@ -77,6 +80,9 @@ impl Refusal {
         match self {
             Refusal::Gate(reject) => reject.explanation(),
             Refusal::NoRoute => "no route takes this host, path and method",
+            Refusal::Misdirected => {
+                "this connection was made for another host, and its certificate is not for this one; make a new connection"
+            }
             Refusal::Denied => "your address may not use this route",
             Refusal::MaxInFlight => "this route serves as many requests at once as it may; try again shortly",
             Refusal::MaxTunnels => "as many connections as may have switched protocols; try again later",

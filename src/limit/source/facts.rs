@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 
-use super::Source;
 use super::inputs::{self, Ambiguous, Found, Repeated};
+use super::{CertificateName, Source};
 use crate::limit::jwt::Claims;
+use crate::tls::ClientCertificate;
 
 /// What a request shows to limits: the canonical forms that also route and forward it.
 pub struct Facts<'a> {
@@ -24,6 +25,8 @@ pub struct Facts<'a> {
     pub params: &'a [PathParam],
     /// Of the verified token, if there is one and a limit of the route asks for it.
     pub claims: Option<Arc<Claims>>,
+    /// That the client showed, verified.
+    pub certificate: Option<&'a ClientCertificate>,
 }
 
 /// A `{NAME}` of a template.
@@ -65,8 +68,19 @@ impl SourceValues for Facts<'_> {
                 Some(claim) => plain(claim),
                 None => Ok(None),
             },
+            Source::Tls(name) => match self.certificate.and_then(|certificate| certificate_text(certificate, *name)) {
+                Some(text) => plain(text),
+                None => Ok(None),
+            },
         };
         Ok(found?.map(SourceValue::Bytes))
+    }
+}
+
+fn certificate_text(certificate: &ClientCertificate, name: CertificateName) -> Option<&str> {
+    match name {
+        CertificateName::Subject => Some(&certificate.subject),
+        CertificateName::San => certificate.alternative_name.as_deref(),
     }
 }
 

@@ -15,6 +15,7 @@ use http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
 use sha2::{Digest, Sha256};
 
+use crate::labels::labels;
 use crate::written::{Fault, cookie_name, fault, header_name, input_name, param_name};
 
 pub use facts::{Facts, PathParam, SourceValue, SourceValues};
@@ -73,6 +74,8 @@ sources! {
     Query(String) = "query": "NAME", Target;
     /// A claim of a verified token.
     Claim(String) = "jwt": "CLAIM", Token;
+    /// What the client's verified certificate says.
+    Tls(CertificateName) = "tls": "NAME", Certificate;
 }
 
 /// What has to be looked at for a value.
@@ -86,6 +89,17 @@ pub enum SourceOrigin {
     Fields,
     /// The verified token.
     Token,
+    /// The certificate that the client showed in the handshake.
+    Certificate,
+}
+
+labels! {
+    /// Whom a certificate was made for.
+    CertificateName:
+    /// Its distinguished name: `CN=app,O=Example`.
+    Subject = "subject",
+    /// Its first subject alternative name, whatever kind it is of.
+    San = "san",
 }
 
 /// How many leading bits of an address count.
@@ -116,6 +130,7 @@ impl SourceKind {
     pub fn form(self) -> Cow<'static, str> {
         match (self, self.argument()) {
             (SourceKind::Ip, _) => "ip, ip/24/56 (prefixes for IPv4 and IPv6)".into(),
+            (SourceKind::Tls, _) => "tls:subject, tls:san".into(),
             (_, None) => self.word().into(),
             (_, Some(argument)) => format!("{}:{argument}", self.word()).into(),
         }
@@ -137,7 +152,15 @@ impl SourceKind {
             SourceKind::Cookie => Some(cookie_name(name()?).map(Source::Cookie)),
             SourceKind::Query => Some(input_name(name()?, "query parameter").map(Source::Query)),
             SourceKind::Claim => Some(input_name(name()?, "claim").map(Source::Claim)),
+            SourceKind::Tls => Some(certificate_name(name()?).map(Source::Tls)),
         }
+    }
+}
+
+fn certificate_name(text: &str) -> Result<CertificateName, Fault> {
+    match CertificateName::ALL.iter().find(|name| name.label() == text) {
+        Some(name) => Ok(*name),
+        None => fault(format!("`{text}` is nothing that a certificate says here"), "write tls:subject or tls:san"),
     }
 }
 
@@ -166,6 +189,7 @@ impl Source {
             Source::Ip(Prefixes { v4, v6 }) => drop(write!(text, "/{v4}/{v6}")),
             Source::Host | Source::Path | Source::Method | Source::Route => {}
             Source::Header(name) => write_name(text, name.as_str()),
+            Source::Tls(name) => write_name(text, name.label()),
             Source::Param(name) | Source::Cookie(name) | Source::Query(name) | Source::Claim(name) => {
                 write_name(text, name);
             }
@@ -254,9 +278,19 @@ mod tests {
 
     #[test]
     fn what_is_spelt_is_parsed_and_the_other_way_round() {
-        for text in
-            ["ip", "ip/24/56", "host", "path", "method", "route", "param:id", "header:x-a", "cookie:S", "query:a[b]"]
-        {
+        for text in [
+            "ip",
+            "ip/24/56",
+            "host",
+            "path",
+            "method",
+            "route",
+            "param:id",
+            "header:x-a",
+            "cookie:S",
+            "query:a[b]",
+            "tls:san",
+        ] {
             assert_eq!(
                 Source::parse(text, SourceKind::ALL).map(|source| source.unwrap().to_string()).as_deref(),
                 Some(text)
