@@ -16,6 +16,7 @@ mod support;
 
 mod protocols {
     mod h2;
+    mod h2_abuse;
     mod h2_bodies;
     mod h2_time;
     mod manual;

@@ -212,7 +212,8 @@ fn proxy_config(proxy: &Proxy) -> Result<String, config::Report> {
 }
 
 fn start_log(log: &LogOptions) -> Result<(), String> {
-    let filter = EnvFilter::try_new(&log.log).map_err(|error| error.to_string())?;
+    // Clients could cause the warnings of the HTTP/2 library at will, and connections that it ends are counted.
+    let filter = EnvFilter::try_new(format!("h2=error,{}", log.log)).map_err(|error| error.to_string())?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -37,7 +37,7 @@ const CONNECTION_WINDOW: u32 = 1024 * 1024;
 /// What a stream holds of an answer for a client that does not read it, beside one piece.
 const SEND_BUFFER: usize = 16 * 1024;
 /// Streams that the client has reset before this side has seen them: beyond that it is told to go away.
-const PENDING_RESETS: usize = 20;
+const PENDING_RESETS: usize = 200;
 /// Streams that this side has reset for a mistake of the client's, likewise.
 const FAULTY_STREAMS: usize = 100;
 /// How long a client that is told to go away may take to say that it has heard it.

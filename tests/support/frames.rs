@@ -151,20 +151,26 @@ impl<S: Read + Write> Wire<S> {
     /// Reads to the end of `stream`, other streams passed over.
     #[track_caller]
     pub fn answer(&mut self, stream: u32) -> WireAnswer {
-        let mut answer = WireAnswer { head: Vec::new(), body: Vec::new(), ended: Ended::Away(None) };
+        self.answers(&[stream]).remove(0)
+    }
+
+    /// Reads to the end of each of `streams`, others passed over.
+    #[track_caller]
+    pub fn answers(&mut self, streams: &[u32]) -> Vec<WireAnswer> {
+        let unknown = || WireAnswer { head: Vec::new(), body: Vec::new(), ended: Ended::Away(None) };
+        let mut answers: Vec<WireAnswer> = streams.iter().map(|_| unknown()).collect();
         let mut told = None;
-        loop {
+        while answers.iter().any(|answer| answer.ended == Ended::Away(None)) {
             let frame = match self.next() {
                 Ok(Some(frame)) => frame,
                 Ok(None) => break,
-                Err(error) => panic!("stream {stream} did not end: {error}, {answer:?}"),
+                Err(error) => panic!("no end of {streams:?}: {error}, {answers:?}"),
             };
             if frame.kind == GOAWAY {
                 told = Some(code(&frame.payload[4..]));
             }
-            if frame.stream != stream {
-                continue;
-            }
+            let Some(place) = streams.iter().position(|stream| *stream == frame.stream) else { continue };
+            let answer = &mut answers[place];
             match frame.kind {
                 HEADERS => answer.head.extend(&frame.payload),
                 DATA => answer.body.extend(&frame.payload),
@@ -174,12 +180,11 @@ impl<S: Read + Write> Wire<S> {
             if matches!(frame.kind, HEADERS | DATA) && frame.flags & END_STREAM != 0 {
                 answer.ended = Ended::Whole;
             }
-            if answer.ended != Ended::Away(None) {
-                return answer;
-            }
         }
-        answer.ended = Ended::Away(told);
-        answer
+        for answer in answers.iter_mut().filter(|answer| answer.ended == Ended::Away(None)) {
+            answer.ended = Ended::Away(told);
+        }
+        answers
     }
 
     /// Reads to the end of the connection; the code it was told, if any.
