@@ -15,6 +15,8 @@
 mod support;
 
 mod upstreams {
+    mod balance;
     mod eject;
     mod fleet;
+    mod retry;
 }

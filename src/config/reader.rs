@@ -117,7 +117,7 @@ impl<'a> Section<'a> {
     }
 
     /// A part of a whole, more than none of it: from 0.001 to 1.
-    pub fn share(&self, key: &'static str) -> Option<Fraction> {
+    pub fn fraction(&self, key: &'static str) -> Option<Fraction> {
         let node = self.node(key)?;
         let number = match node.value {
             Value::Float(number) => number,

@@ -47,7 +47,8 @@ sections! {
         "client_cert" "client_key";
     HEADERS = "headers": "ratelimit";
     JWT = "jwt": "key" "algorithms" "header" "issuer" "audience";
-    UPSTREAM = "upstream": "servers" "balance" "max_idle" "tls" "eject";
+    UPSTREAM = "upstream": "servers" "balance" "max_idle" "tls" "eject" "retry" "hash_on" "slow_start";
+    RETRY = "upstream.retry": "attempts" "budget" "on";
     UPSTREAM_TLS = "upstream.tls": "ca" "cert" "key" "server_name" "verify";
     EJECT = "upstream.eject": "consecutive_errors" "error_rate" "every" "for" "max";
     UPSTREAM_SERVER = "upstream.servers": "url" "weight";

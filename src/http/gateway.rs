@@ -31,7 +31,7 @@ use crate::http::onward;
 use crate::http::tunnel::Tunnel;
 use crate::http::under_way::{Received, RequestUnderWay};
 use crate::http::upstream::forwarding::Forwarding;
-use crate::http::upstream::outgoing;
+use crate::http::upstream::outgoing::{self, Outgoing};
 use crate::route::{Action, Reading};
 
 /// Serves one request. Never fails: every failure is an answer.
@@ -174,11 +174,13 @@ async fn page(exchange: &mut RequestUnderWay<'_>) -> Result<Response<Body>, Refu
         identity: &identity,
         fields: server.forwarded_headers,
     };
+    let hash = limits::hash(exchange, route, &admitted, &identity);
     let as_lines = onward::rewrite(exchange, route, &admitted, &forwarding)?;
     let upload = onward::upload(exchange, route)?;
     match &route.action {
         Action::Upstream(index) => {
-            let outgoing = onward::outgoing(exchange, route, &admitted, &forwarding, as_lines, upload, offer);
+            let outgoing =
+                Outgoing { hash, ..onward::outgoing(exchange, route, &admitted, &forwarding, as_lines, upload, offer) };
             onward::send(exchange, route, &view.upstreams[*index], outgoing).await
         }
         Action::Echo => {

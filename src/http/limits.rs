@@ -10,9 +10,10 @@ use crate::http::downstream::identity::Identity;
 use crate::http::under_way::RequestUnderWay;
 use crate::limit::decision::Op;
 use crate::limit::jwt::Claims;
-use crate::limit::source::Facts;
+use crate::limit::source::{Facts, SourceOrigin};
 use crate::limit::{Ask, Verdict, clock};
-use crate::route::Route;
+use crate::route::{Action, Route};
+use crate::upstream::hash;
 
 /// Asks the route's limits, unless the client is on its `allow` list.
 pub async fn ask(
@@ -53,8 +54,28 @@ pub async fn ask(
 
 /// What each limit of the route has to say to the request.
 fn asks(exchange: &RequestUnderWay<'_>, route: &Route, admitted: &Admitted, identity: &Identity) -> Vec<Ask> {
+    let needs_claims = route.limits.iter().any(|limit| limit.needs_claims());
+    let facts = facts(exchange, route, admitted, identity, needs_claims);
+    exchange.view.limiter.asks(&route.limits, &facts)
+}
+
+/// What says which server of the route's upstream the request gets, as a number.
+pub fn hash(exchange: &RequestUnderWay<'_>, route: &Route, admitted: &Admitted, identity: &Identity) -> Option<u64> {
+    let Action::Upstream(index) = route.action else { return None };
+    let key = exchange.view.upstreams[index].hash_on()?;
+    let needs_claims = key.sources().any(|source| source.kind().origin() == SourceOrigin::Token);
+    hash::hash(key, &facts(exchange, route, admitted, identity, needs_claims))
+}
+
+fn facts<'f>(
+    exchange: &'f RequestUnderWay<'_>,
+    route: &'f Route,
+    admitted: &'f Admitted,
+    identity: &Identity,
+    needs_claims: bool,
+) -> Facts<'f> {
     let parts = &exchange.received.parts;
-    let facts = Facts {
+    Facts {
         client: identity.ip,
         method: parts.method.as_str(),
         host: admitted.host(),
@@ -63,17 +84,13 @@ fn asks(exchange: &RequestUnderWay<'_>, route: &Route, admitted: &Admitted, iden
         headers: &parts.headers,
         route: &route.name,
         params: &route.params,
-        claims: claims(exchange, route),
+        claims: needs_claims.then(|| claims(exchange)).flatten(),
         certificate: exchange.client.tls.as_ref().and_then(|tls| tls.certificate.as_ref()),
-    };
-    exchange.view.limiter.asks(&route.limits, &facts)
+    }
 }
 
 /// What the request's token says, for limits that ask.
-fn claims(exchange: &RequestUnderWay<'_>, route: &Route) -> Option<Arc<Claims>> {
+fn claims(exchange: &RequestUnderWay<'_>) -> Option<Arc<Claims>> {
     let jwt = exchange.view.snapshot.config.jwt.as_ref()?;
-    if !route.limits.iter().any(|limit| limit.needs_claims()) {
-        return None;
-    }
     jwt.claims(&exchange.received.parts.headers, clock::now_ms() / 1000)
 }

@@ -1,5 +1,7 @@
 //! The closed sets of label values. Used by the families and by whoever counts on them.
 
+use http::StatusCode;
+
 use crate::labels::{Label, labels};
 
 labels! {
@@ -97,6 +99,23 @@ labels! {
     /// A kept connection turned out closed.
     StaleConnection = "stale_connection",
     ConnectError = "connect_error",
+    /// The connection ended before an answer.
+    Reset = "reset",
+    Timeout = "timeout",
+    Status502 = "502",
+    Status503 = "503",
+    Status504 = "504",
+}
+
+impl RetryReason {
+    pub fn of_status(status: StatusCode) -> Option<RetryReason> {
+        match status {
+            StatusCode::BAD_GATEWAY => Some(RetryReason::Status502),
+            StatusCode::SERVICE_UNAVAILABLE => Some(RetryReason::Status503),
+            StatusCode::GATEWAY_TIMEOUT => Some(RetryReason::Status504),
+            _ => None,
+        }
+    }
 }
 
 labels! {

@@ -44,6 +44,7 @@ pub struct Metrics {
     http_would_reject: IntCounterVec,
     upstream_requests: Counters,
     upstream_retries: Counters,
+    upstream_retries_over_budget: Counters,
     connections: IntGaugeVec,
     pub tls: TlsMetrics,
     /// Connections that have switched protocols.
@@ -110,6 +111,14 @@ impl Metrics {
                     "upstream_retries_total",
                     "Requests sent to an upstream once more.",
                     &["reason", "upstream"],
+                )?,
+            )?,
+            upstream_retries_over_budget: registered(
+                &r,
+                Counters::new(
+                    "upstream_retries_over_budget_total",
+                    "Requests not sent to an upstream once more because too many were.",
+                    &["upstream"],
                 )?,
             )?,
             connections: gauges(&r, "connections", "Open client connections.", &["listener", "protocol"])?,
@@ -260,6 +269,10 @@ impl Metrics {
 
     pub fn upstream_retries(&self, upstream: &str, reason: RetryReason) -> Counter {
         self.upstream_retries.of(self.worker, &[reason.label(), upstream])
+    }
+
+    pub fn upstream_retries_over_budget(&self, upstream: &str) -> Counter {
+        self.upstream_retries_over_budget.of(self.worker, &[upstream])
     }
 
     pub fn connections(&self, listener: &str, protocol: Protocol) -> IntGauge {

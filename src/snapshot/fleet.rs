@@ -43,7 +43,8 @@ impl Fleet {
     /// The upstreams of a config, with what is known of those of their servers that are in force now.
     pub fn enlist(&self, upstreams: &[Arc<Upstream>]) -> Vec<Arc<UpstreamState>> {
         let known = self.upstreams.lock().unwrap_or_else(PoisonError::into_inner);
-        upstreams.iter().map(|settings| enlist(settings, known.get(&settings.name))).collect()
+        let now_ms = self.now_ms();
+        upstreams.iter().map(|settings| enlist(settings, known.get(&settings.name), now_ms)).collect()
     }
 
     /// These are in force now, and no others.
@@ -53,11 +54,13 @@ impl Fleet {
     }
 }
 
-fn enlist(settings: &Arc<Upstream>, before: Option<&Arc<UpstreamState>>) -> Arc<UpstreamState> {
+fn enlist(settings: &Arc<Upstream>, before: Option<&Arc<UpstreamState>>, now_ms: u64) -> Arc<UpstreamState> {
+    // Where all are new, none has to catch up with others.
+    let new = || if before.is_some() { Arc::new(ServerState::newcomer(now_ms)) } else { Arc::default() };
     let known = before.map(|before| before.roster()).unwrap_or_default();
     let mut known: HashMap<_, &Member> = known.iter().map(|member| (&member.server.origin, member)).collect();
     let member = |server: &Server| {
-        let state = known.remove(&server.origin).map(|member| member.state.clone()).unwrap_or_default();
+        let state = known.remove(&server.origin).map_or_else(new, |member| member.state.clone());
         if settings.eject.is_none() {
             state.pardon();
         }

@@ -10,6 +10,8 @@ use super::{Balance, Server};
 pub struct Balancer {
     balance: Balance,
     weights: Vec<u32>,
+    /// What each server is called, as a number; the same in every gateway.
+    names: Vec<u64>,
     /// Server indices, each as often as its weight says, spread evenly; those of weight 0 not at all.
     turns: Vec<usize>,
     next: Cell<usize>,
@@ -21,41 +23,97 @@ pub trait Candidates {
     fn may(&self, server: usize) -> bool;
     /// Requests in flight there.
     fn load(&self, server: usize) -> u32;
+    /// The part of its weight that counts, in thousandths from 1: less while it starts.
+    fn ramp(&self, server: usize) -> u32;
 }
+
+/// The whole of a weight.
+pub const RAMPED: u32 = 1000;
 
 /// Random turns looked at before all are.
 const THROWS: usize = 8;
 
 impl Balancer {
     pub fn new<'s>(balance: Balance, servers: impl Iterator<Item = &'s Server>) -> Balancer {
-        let weights: Vec<u32> = servers.map(|server| server.weight).collect();
-        Balancer { balance, turns: turns(&weights), weights, next: Cell::new(0) }
+        let (weights, names): (Vec<u32>, Vec<u64>) =
+            servers.map(|server| (server.weight, digest(START, server.origin.authority.as_bytes()))).unzip();
+        Balancer { balance, turns: turns(&weights), weights, names, next: Cell::new(0) }
     }
 
-    /// One of the servers that may be picked, if there is any.
-    pub fn pick(&self, random: impl FnMut() -> u64, servers: &impl Candidates) -> Option<usize> {
-        match self.balance {
-            Balance::RoundRobin => self.in_turn(servers),
-            Balance::P2c => self.less_loaded_of_two(random, servers),
+    /// One of the servers that may be picked, if there is any. `hash`: of what requests are told apart by.
+    pub fn pick(&self, random: impl FnMut() -> u64, hash: Option<u64>, servers: &impl Candidates) -> Option<usize> {
+        match (self.balance, hash) {
+            (Balance::RoundRobin, _) => self.in_turn(random, servers),
+            (Balance::LeastRequests, _) => self.least_loaded(random, servers),
+            (Balance::ConsistentHash, Some(hash)) => self.hashed(hash, servers),
+            // What a request lacks cannot tell where it goes.
+            (Balance::P2c | Balance::ConsistentHash, _) => self.less_loaded_of_two(random, servers),
         }
     }
 
-    fn in_turn(&self, servers: &impl Candidates) -> Option<usize> {
+    fn in_turn(&self, mut random: impl FnMut() -> u64, servers: &impl Candidates) -> Option<usize> {
         let (start, count) = (self.next.get(), self.turns.len());
-        let offset = (0..count).find(|i| servers.may(self.turns[(start + i) % count]))?;
+        let turn = |i: usize| self.turns[(start + i) % count];
+        let mut first = |ready: bool| (0..count).find(|i| is_free(turn(*i), ready, servers, &mut random));
+        let offset = first(true).or_else(|| first(false))?;
         self.next.set((start + offset + 1) % count);
-        Some(self.turns[(start + offset) % count])
+        Some(turn(offset))
     }
 
     fn less_loaded_of_two(&self, mut random: impl FnMut() -> u64, servers: &impl Candidates) -> Option<usize> {
-        let a = self.any(random(), |server| servers.may(server))?;
-        let b = self.any(random(), |server| server != a && servers.may(server));
-        let lighter = b.filter(|b| self.weighted_load(*b, servers) < self.weighted_load(a, servers));
+        let mut throw = |ready: bool, other: Option<usize>| {
+            let seed = random();
+            self.any(seed, |server| Some(server) != other && is_free(server, ready, servers, &mut random))
+        };
+        let a = throw(true, None).or_else(|| throw(false, None))?;
+        let lighter = throw(true, Some(a)).filter(|b| self.weighted_load(*b, servers) < self.weighted_load(a, servers));
         Some(lighter.unwrap_or(a))
     }
 
+    /// Of equals, a random one.
+    fn least_loaded(&self, mut random: impl FnMut() -> u64, servers: &impl Candidates) -> Option<usize> {
+        let all = self.weights.len();
+        let from = below(all, random());
+        let mut least = |ready: bool| {
+            let free = |server: &usize| self.weights[*server] > 0 && is_free(*server, ready, servers, &mut random);
+            let free = (from..all).chain(0..from).filter(free);
+            free.min_by_key(|server| self.weighted_load(*server, servers))
+        };
+        least(true).or_else(|| least(false))
+    }
+
+    /// Rendezvous hashing: of the servers each of which gives the hash a number, the one with the largest. When
+    /// one goes, only what it had goes elsewhere. One that has its share of all requests, and a quarter more,
+    /// is passed over.
+    fn hashed(&self, hash: u64, servers: &impl Candidates) -> Option<usize> {
+        let may = || (0..self.weights.len()).filter(|server| self.weights[*server] > 0 && servers.may(*server));
+        let (mut load, mut weight) = (1_u64, 0_u64);
+        for server in may() {
+            load += u64::from(servers.load(server));
+            weight += self.ramped_weight(server, servers);
+        }
+        let has_room = |server: &usize| {
+            let share = (load * self.ramped_weight(*server, servers) * 5).div_ceil(weight.max(1) * 4);
+            u64::from(servers.load(*server)) < share
+        };
+        let bids = may().filter(has_room).map(|server| (server, self.bid(hash, server, servers)));
+        bids.max_by(|(_, one), (_, other)| one.total_cmp(other)).map(|(server, _)| server)
+    }
+
+    /// The larger the weight, the more often it is the largest, in the same proportion.
+    #[expect(clippy::cast_precision_loss, reason = "53 bits are a number between 0 and 1")]
+    fn bid(&self, hash: u64, server: usize, servers: &impl Candidates) -> f64 {
+        let mixed = scrambled(hash ^ scrambled(self.names[server]));
+        let part = ((mixed >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
+        -(self.ramped_weight(server, servers) as f64) / part.ln()
+    }
+
+    fn ramped_weight(&self, server: usize, servers: &impl Candidates) -> u64 {
+        u64::from(self.weights[server]) * u64::from(servers.ramp(server))
+    }
+
     /// A random one, by weight.
-    fn any(&self, random: u64, may: impl Fn(usize) -> bool) -> Option<usize> {
+    fn any(&self, random: u64, mut may: impl FnMut(usize) -> bool) -> Option<usize> {
         let mut seed = random;
         for _ in 0..THROWS.min(self.turns.len()) {
             let server = self.turns[below(self.turns.len(), seed)];
@@ -72,11 +130,31 @@ impl Balancer {
 
     /// Comparable without division: the load a server would have per unit of weight.
     fn weighted_load(&self, server: usize, servers: &impl Candidates) -> u64 {
-        (u64::from(servers.load(server)) + 1) * u64::from(WEIGHT_SCALE) / u64::from(self.weights[server].max(1))
+        (u64::from(servers.load(server)) + 1) * WEIGHT_SCALE / u64::from(self.weights[server].max(1))
     }
 }
 
-const WEIGHT_SCALE: u32 = 1 << 16;
+const WEIGHT_SCALE: u64 = 1 << 16;
+
+/// Whether the server may be picked; where only those that are `ready` count, one that starts is, by chance,
+/// as often as it is up to it.
+fn is_free(server: usize, ready: bool, servers: &impl Candidates, random: &mut impl FnMut() -> u64) -> bool {
+    let mut is_ready = || {
+        let ramp = servers.ramp(server);
+        ramp >= RAMPED || (random() >> 32) % u64::from(RAMPED) < u64::from(ramp)
+    };
+    servers.may(server) && (!ready || is_ready())
+}
+
+/// Of nothing.
+pub const START: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// Goes on from `hash` with one more value (FNV-1a).
+pub fn digest(hash: u64, value: &[u8]) -> u64 {
+    let length = (value.len() as u64).to_be_bytes();
+    let bytes = length.iter().chain(value);
+    bytes.fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
 
 /// A number from 0, less than `count` unless that is 0, too.
 fn below(count: usize, random: u64) -> usize {
@@ -116,8 +194,8 @@ mod tests {
     use super::super::{Origin, Scheme};
     use super::*;
 
-    /// Loads, and who may be picked.
-    struct Field<'f>(&'f [u32], &'f dyn Fn(usize) -> bool);
+    /// Loads, who may be picked, and who starts.
+    struct Field<'f>(&'f [u32], &'f dyn Fn(usize) -> bool, &'f [u32]);
 
     impl Candidates for Field<'_> {
         fn may(&self, server: usize) -> bool {
@@ -127,14 +205,18 @@ mod tests {
         fn load(&self, server: usize) -> u32 {
             self.0.get(server).copied().unwrap_or(0)
         }
+
+        fn ramp(&self, server: usize) -> u32 {
+            self.2.get(server).copied().unwrap_or(RAMPED)
+        }
     }
 
-    const ALL: Field = Field(&[], &|_| true);
+    const ALL: Field = Field(&[], &|_| true, &[]);
 
     fn balancer(balance: Balance, weights: &[u32]) -> Balancer {
-        let origin = Origin { scheme: Scheme::Http, authority: String::new() };
+        let origin = |i| Origin { scheme: Scheme::Http, authority: format!("10.0.0.{i}:80") };
         let servers: Vec<Server> =
-            weights.iter().map(|weight| Server { origin: origin.clone(), weight: *weight }).collect();
+            weights.iter().enumerate().map(|(i, weight)| Server { origin: origin(i), weight: *weight }).collect();
         Balancer::new(balance, servers.iter())
     }
 
@@ -150,21 +232,23 @@ mod tests {
     fn shares(balance: Balance, weights: &[u32], field: &Field, picks: usize) -> Vec<usize> {
         let (balancer, mut random) = (balancer(balance, weights), random());
         let mut counts = vec![0; weights.len()];
-        (0..picks).filter_map(|_| balancer.pick(&mut random, field)).for_each(|server| counts[server] += 1);
+        let keys = (0..picks as u64).map(|key| Some(digest(START, &key.to_be_bytes())));
+        keys.filter_map(|key| balancer.pick(&mut random, key, field)).for_each(|server| counts[server] += 1);
         counts
     }
 
     #[test]
     fn round_robin_gives_each_server_its_share_evenly() {
         let b = balancer(Balance::RoundRobin, &[4, 2, 2]);
-        let picks: Vec<_> = (0..8).filter_map(|_| b.pick(|| 0, &ALL)).collect();
+        let picks: Vec<_> = (0..8).filter_map(|_| b.pick(|| 0, None, &ALL)).collect();
         assert_eq!(picks, [0, 1, 2, 0, 0, 1, 2, 0]);
     }
 
     #[test]
     fn round_robin_passes_over_an_unusable_server() {
         let b = balancer(Balance::RoundRobin, &[1, 1, 1]);
-        let picks: Vec<_> = (0..4).filter_map(|_| b.pick(|| 0, &Field(&[], &|server| server != 1))).collect();
+        let picks: Vec<_> =
+            (0..4).filter_map(|_| b.pick(|| 0, None, &Field(&[], &|server| server != 1, &[]))).collect();
         assert_eq!(picks, [0, 2, 0, 2]);
     }
 
@@ -172,25 +256,74 @@ mod tests {
     fn two_choices_take_the_less_loaded_and_never_compare_a_server_with_itself() {
         let b = balancer(Balance::P2c, &[1, 1]);
         for random in [0, 1, 1 << 32, u64::MAX] {
-            assert_eq!(b.pick(|| random, &Field(&[9, 3], &|_| true)), Some(1));
+            assert_eq!(b.pick(|| random, None, &Field(&[9, 3], &|_| true, &[])), Some(1));
         }
     }
 
     #[test]
     fn two_choices_weigh_the_load() {
         let b = balancer(Balance::P2c, &[1, 4]);
-        assert_eq!(b.pick(|| 7, &Field(&[2, 5], &|_| true)), Some(1));
-        assert_eq!(b.pick(|| 7, &Field(&[0, 9], &|_| true)), Some(0));
+        assert_eq!(b.pick(|| 7, None, &Field(&[2, 5], &|_| true, &[])), Some(1));
+        assert_eq!(b.pick(|| 7, None, &Field(&[0, 9], &|_| true, &[])), Some(0));
     }
 
     #[test]
     fn who_may_not_be_picked_is_not_however_few_are_left() {
         let weights = [1000, 1, 999, 1000, 7];
-        for balance in [Balance::P2c, Balance::RoundRobin] {
-            assert_eq!(shares(balance, &weights, &Field(&[], &|server| server == 1), 50), [0, 50, 0, 0, 0]);
-            assert_eq!(shares(balance, &weights, &Field(&[], &|_| false), 50), [0; 5]);
+        for balance in Balance::ALL.iter().copied() {
+            assert_eq!(shares(balance, &weights, &Field(&[], &|server| server == 1, &[]), 50), [0, 50, 0, 0, 0]);
+            assert_eq!(shares(balance, &weights, &Field(&[], &|_| false, &[]), 50), [0; 5]);
             assert_eq!(shares(balance, &[0, 3, 0], &ALL, 50), [0, 50, 0]);
             assert_eq!(shares(balance, &[0, 0], &ALL, 50), [0, 0]);
         }
+    }
+
+    #[test]
+    fn least_requests_goes_by_load_and_weight_and_spreads_equals() {
+        let b = balancer(Balance::LeastRequests, &[1, 1, 2, 0]);
+        assert_eq!(b.pick(|| 5, None, &Field(&[2, 1, 4, 0], &|_| true, &[])), Some(1));
+        assert_eq!(b.pick(|| 5, None, &Field(&[2, 1, 2, 0], &|_| true, &[])), Some(2));
+        let counts = shares(Balance::LeastRequests, &[1, 1, 1], &ALL, 3000);
+        assert!(counts.iter().all(|count| (800..1200).contains(count)), "{counts:?}");
+    }
+
+    #[test]
+    fn hashes_keep_their_server_and_follow_the_weights() {
+        let weights = [1, 2, 1, 4];
+        let counts = shares(Balance::ConsistentHash, &weights, &ALL, 8000);
+        let expected = weights.map(|weight| weight as usize * 1000);
+        assert!(counts.iter().zip(expected).all(|(count, due)| count.abs_diff(due) < due / 5), "{counts:?}");
+        let b = balancer(Balance::ConsistentHash, &weights);
+        let place = |key: u64, field: &Field| b.pick(|| 0, Some(digest(START, &key.to_be_bytes())), field);
+        for key in 0..1000 {
+            let without = Field(&[], &|server| server != 1, &[]);
+            let (before, after) = (place(key, &ALL), place(key, &without));
+            assert!(before == Some(1) || before == after, "{key} was nobody's who went");
+        }
+    }
+
+    #[test]
+    fn no_server_gets_much_more_than_its_share_of_what_is_hashed() {
+        let b = balancer(Balance::ConsistentHash, &[1, 1, 1, 1]);
+        let mut loads = [0_u32; 4];
+        for _ in 0..400 {
+            // All have one key.
+            let server = b.pick(|| 0, Some(7), &Field(&loads, &|_| true, &[])).unwrap();
+            loads[server] += 1;
+        }
+        assert!(loads.iter().all(|load| *load <= 126), "{loads:?}");
+        assert!(loads.iter().filter(|load| **load > 120).count() >= 3, "and no sooner: {loads:?}");
+    }
+
+    #[test]
+    fn a_server_that_starts_gets_a_part_of_its_share() {
+        for balance in Balance::ALL.iter().copied() {
+            let started = Field(&[4, 4], &|_| true, &[RAMPED, RAMPED]);
+            let starting = Field(&[4, 4], &|_| true, &[RAMPED, 100]);
+            let counts = [&started, &starting].map(|field| shares(balance, &[1, 1], field, 1000)[1]);
+            assert!((400..600).contains(&counts[0]), "{balance:?}: {counts:?}");
+            assert!(counts[1] < 200, "{balance:?}: {counts:?}");
+        }
+        assert_eq!(shares(Balance::RoundRobin, &[1, 1], &Field(&[], &|server| server == 1, &[0, 1]), 9), [0, 9]);
     }
 }

@@ -2,7 +2,9 @@
 //! worker keeps its own connections to the servers (`http::pool`).
 
 pub(crate) mod balance;
+pub(crate) mod budget;
 pub(crate) mod eject;
+pub(crate) mod hash;
 pub(crate) mod roster;
 pub(crate) mod state;
 pub(crate) mod tls;
@@ -11,6 +13,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::labels::labels;
+use crate::limit::key::Key;
+use budget::RetryRule;
 use eject::EjectRule;
 use tls::UpstreamTls;
 
@@ -26,12 +30,32 @@ pub struct Upstream {
     pub max_idle: Option<usize>,
     /// When servers that fail are passed over.
     pub eject: Option<EjectRule>,
+    /// When a request is sent to another server.
+    pub retry: Option<RetryRule>,
+    /// What requests are told apart by, for `consistent_hash`.
+    pub hash_on: Option<Key>,
+    /// A server that comes, or comes back, has its whole weight after so long; 0 = at once.
+    pub slow_start_ms: u64,
 }
 
 impl Upstream {
+    /// Requests in flight are counted over all workers.
+    pub fn counts_all(&self) -> bool {
+        matches!(self.balance, Balance::LeastRequests | Balance::ConsistentHash)
+    }
+
     /// With nothing else said.
     pub fn new(name: &str, servers: Vec<Server>, balance: Balance) -> Upstream {
-        Upstream { name: name.to_owned(), servers, balance, max_idle: None, eject: None }
+        Upstream {
+            name: name.to_owned(),
+            servers,
+            balance,
+            max_idle: None,
+            eject: None,
+            retry: None,
+            hash_on: None,
+            slow_start_ms: 0,
+        }
     }
 }
 
@@ -93,6 +117,10 @@ labels! {
     /// Power of two choices: of two random servers, the one with fewer requests in flight.
     P2c = "p2c",
     RoundRobin = "round_robin",
+    /// Of all servers, the one with the fewest requests in flight over all workers.
+    LeastRequests = "least_requests",
+    /// The same server for the same key, unless it has much more than its share.
+    ConsistentHash = "consistent_hash",
 }
 
 /// A part of a whole, in thousandths.
@@ -101,6 +129,7 @@ pub struct Fraction(u32);
 
 impl Fraction {
     pub const HALF: Fraction = Fraction(500);
+    pub const FIFTH: Fraction = Fraction(200);
     const WHOLE: u32 = 1000;
 
     /// Of a number from 0.001 to 1.

@@ -1,14 +1,17 @@
 //! What all workers know of one server: whether it is to be asked. Read with every request without a lock;
 //! written when something changes. Kept over reloads by `snapshot::fleet`; time is an argument.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::balance::RAMPED;
 use super::eject::{Blame, EjectReason, EjectRule, Ejector};
 use crate::labels::labels;
 
 /// A server that accepted no connection is passed over this long while others are there.
 const AVOID_MS: u64 = 2_000;
+/// Of a weight, what counts at first while a server starts.
+const RAMP_LEAST: u32 = RAMPED / 20;
 
 /// On lines of memory of its own.
 #[derive(Default)]
@@ -22,6 +25,10 @@ pub struct ServerState {
     avoid_until_ms: AtomicU64,
     /// There were errors since the last good answer.
     failing: AtomicBool,
+    /// When it came, or came back, to serve; 0 = at the start.
+    begun_ms: AtomicU64,
+    /// Requests, where all workers count them here.
+    in_flight: AtomicU32,
     conduct: Mutex<Conduct>,
 }
 
@@ -92,7 +99,41 @@ pub struct ServedTally {
     pub clients: ServedClients,
 }
 
+/// A request in flight at a server.
+pub struct InFlight(Arc<ServerState>);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl ServerState {
+    /// Of a server that came while others served.
+    pub fn newcomer(now_ms: u64) -> ServerState {
+        ServerState { begun_ms: AtomicU64::new(now_ms.max(1)), ..ServerState::default() }
+    }
+
+    pub fn enter(state: &Arc<ServerState>) -> InFlight {
+        state.in_flight.fetch_add(1, Ordering::Relaxed);
+        InFlight(state.clone())
+    }
+
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// The part of its weight that counts: it grows to the whole within `slow_start_ms`.
+    pub fn ramp(&self, slow_start_ms: u64, now_ms: u64) -> u32 {
+        let begun_ms = self.begun_ms.load(Ordering::Relaxed);
+        let served_ms = now_ms.saturating_sub(begun_ms);
+        if begun_ms == 0 || served_ms >= slow_start_ms {
+            return RAMPED;
+        }
+        let part = served_ms * u64::from(RAMPED) / slow_start_ms;
+        u32::try_from(part).unwrap_or(RAMPED).max(RAMP_LEAST)
+    }
+
     /// Requests may go there.
     pub fn is_usable(&self, now_ms: u64) -> bool {
         now_ms >= self.avoid_until_ms.load(Ordering::Relaxed) && !self.is_ejected(now_ms)
@@ -108,9 +149,10 @@ impl ServerState {
     }
 
     /// It accepted a connection.
-    pub fn connected(&self) {
+    pub fn connected(&self, now_ms: u64) {
         if self.refuses.load(Ordering::Relaxed) {
             self.refuses.store(false, Ordering::Relaxed);
+            self.begun_ms.store(now_ms.max(1), Ordering::Relaxed);
             self.avoid_until_ms.store(0, Ordering::Relaxed);
         }
     }
@@ -152,6 +194,7 @@ impl ServerState {
         let until_ms = conduct.ejector.eject(rule, now_ms);
         conduct.for_ms = until_ms - now_ms;
         self.ejected_until_ms.store(until_ms, Ordering::Relaxed);
+        self.begun_ms.store(until_ms, Ordering::Relaxed);
     }
 
     /// Nobody ejects any more.

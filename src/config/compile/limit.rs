@@ -119,13 +119,18 @@ fn key(section: &Section, context: &LimitContext) -> Option<Key> {
     let Some(node) = section.node("key") else {
         return Some(Key(vec![KeyPart::Source(Source::Ip(Prefixes::default()))]));
     };
-    let parts = section.strings("key", values::key_part)?;
+    key_of(section, "key", node, context)
+}
+
+/// What `name` says that requests are told apart by.
+pub fn key_of(section: &Section, name: &'static str, node: &Node, context: &LimitContext) -> Option<Key> {
+    let parts = section.strings(name, values::key_part)?;
     if parts.is_empty() {
-        return section.fault("key", node, "the list is empty", "for one budget shared by all, write key = \"all\"");
+        return section.fault(name, node, "the list is empty", "for one budget shared by all, write key = \"all\"");
     }
     if parts.len() > KEY_PARTS_MAX {
         return section.fault(
-            "key",
+            name,
             node,
             &format!("{} parts", parts.len()),
             &format!("a key may have {KEY_PARTS_MAX}"),
@@ -138,9 +143,9 @@ fn key(section: &Section, context: &LimitContext) -> Option<Key> {
             KeyPart::Source(source) => context.readable(source).map(KeyPart::Source),
         };
         match part {
-            Err(Fault { what, help }) => return section.fault_at("key", place, &what, &help),
+            Err(Fault { what, help }) => return section.fault_at(name, place, &what, &help),
             Ok(part) if key.contains(&part) => {
-                return section.fault_at("key", place, "this part stands there twice", "remove one of the two");
+                return section.fault_at(name, place, "this part stands there twice", "remove one of the two");
             }
             Ok(part) => key.push(part),
         }

@@ -64,7 +64,7 @@ pub fn compile(sources: &SourceTexts, documents: &[Table]) -> Option<Config> {
         LimitContext { on_error: store.on_error, sets: &sets, has_jwt, asks_clients, max_keys: store.max_keys };
     let limits = limit::limits(limits.named(sources, "limit", &schema::LIMIT), &context);
     let roots = SystemRoots::default();
-    let mut upstreams = upstream::upstreams(upstreams.named(sources, "upstream", &schema::UPSTREAM), &roots);
+    let mut upstreams = upstream::upstreams(upstreams.named(sources, "upstream", &schema::UPSTREAM), &roots, &context);
     let context = route::RouteContext { defaults: &server.defaults, limits: &limits, sets: &sets };
     let (routes, table) = route::routes(sources, &routes, &context, &mut upstreams);
     if no_route && !documents.is_empty() {

@@ -4,13 +4,17 @@ use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use super::context::LimitContext;
+use super::limit::key_of;
 use super::names::{Definitions, NamedSection};
 use super::server::usize_of;
 use super::upstream_tls::{Reach, SystemRoots};
-use crate::config::reader::{At, Section};
+use crate::config::reader::{At, Section, choose};
 use crate::config::report::Diagnostic;
 use crate::config::tree::{Node, Value};
 use crate::config::{origin, schema};
+use crate::limit::key::Key;
+use crate::upstream::budget::{RetryOn, RetryRule};
 use crate::upstream::eject::EjectRule;
 use crate::upstream::{Balance, Fraction, Server, Upstream};
 
@@ -24,7 +28,7 @@ pub struct Upstreams<'r> {
     pub reach: Reach<'r>,
 }
 
-pub fn upstreams<'r>(named: Vec<NamedSection>, roots: &'r SystemRoots) -> Upstreams<'r> {
+pub fn upstreams<'r>(named: Vec<NamedSection>, roots: &'r SystemRoots, context: &LimitContext) -> Upstreams<'r> {
     let mut upstreams = Upstreams {
         list: Vec::new(),
         names: Definitions::new(schema::UPSTREAM.name),
@@ -40,13 +44,23 @@ pub fn upstreams<'r>(named: Vec<NamedSection>, roots: &'r SystemRoots) -> Upstre
         };
         let max_idle = usize_of(section.integer("max_idle", 0..=100_000));
         let eject = section.section("eject", &schema::EJECT).map(eject);
+        let retry = section.section("retry", &schema::RETRY).map(retry);
+        let hash_on = hash_on(&section, balance, context);
+        let slow_start_ms = section.duration("slow_start", Duration::ZERO..=Duration::from_secs(3600)).map_or(0, ms);
         if servers.is_some() {
             reach.finish(&section);
         }
         section.finish();
         let index = servers.map(|servers| {
             let balance = balance.unwrap_or(Balance::P2c);
-            upstreams.list.push(Upstream { max_idle, eject, ..Upstream::new(name, servers, balance) });
+            upstreams.list.push(Upstream {
+                max_idle,
+                eject,
+                retry,
+                hash_on,
+                slow_start_ms,
+                ..Upstream::new(name, servers, balance)
+            });
             upstreams.list.len() - 1
         });
         upstreams.names.insert(name, place, index);
@@ -81,14 +95,69 @@ fn eject(section: Section) -> EjectRule {
             .integer("consecutive_errors", 1..=10_000)
             .and_then(|errors| u32::try_from(errors).ok())
             .unwrap_or(5),
-        error_rate: section.share("error_rate").unwrap_or(Fraction::HALF),
+        error_rate: section.fraction("error_rate").unwrap_or(Fraction::HALF),
         every_ms: time("every", Duration::from_secs(10)),
         for_ms: time("for", Duration::from_secs(30)),
-        max: section.share("max").unwrap_or(Fraction::HALF),
+        max: section.fraction("max").unwrap_or(Fraction::HALF),
     };
     section.finish();
     rule
 }
+
+/// `hash_on`, which goes with one way to balance.
+fn hash_on(section: &Section, balance: Option<Balance>, context: &LimitContext) -> Option<Key> {
+    let node = section.node("hash_on");
+    match (balance, node) {
+        (Some(Balance::ConsistentHash), Some(node)) => key_of(section, "hash_on", node, context),
+        (Some(Balance::ConsistentHash), None) => section.absent(
+            format!("{} has no hash_on", section.title),
+            "say what requests are told apart by, like hash_on = \"ip\" or [\"header:x-user\"]",
+        ),
+        (_, Some(node)) => {
+            let what = "it is for balance = \"consistent_hash\" alone";
+            section.fault("hash_on", node, what, "add that, or remove hash_on")
+        }
+        (_, None) => None,
+    }
+}
+
+fn retry(section: Section) -> RetryRule {
+    let attempts = usize_of(section.integer("attempts", 1..=10)).unwrap_or(2);
+    let budget = section.fraction("budget").unwrap_or(Fraction::FIFTH);
+    let on = section.strings("on", |text| choose(text, RETRY_ON));
+    let has = |cause| on.as_ref().is_some_and(|on| on.iter().any(|at| at.value == cause));
+    let rule = RetryRule {
+        attempts,
+        budget,
+        on: RetryOn {
+            connect: on.is_none() || has(RetryCause::Connect),
+            reset: on.is_none() || has(RetryCause::Reset),
+            timeout: has(RetryCause::Timeout),
+            statuses: [0, 1, 2].map(|place| has(RetryCause::Status(place))),
+        },
+    };
+    section.finish();
+    rule
+}
+
+/// A word of `on`.
+#[derive(Clone, Copy, PartialEq)]
+enum RetryCause {
+    Connect,
+    Reset,
+    Timeout,
+    /// By its place among those that count.
+    Status(usize),
+}
+
+const RETRY_ON: &[(&str, RetryCause)] = &[
+    ("connect", RetryCause::Connect),
+    ("reset", RetryCause::Reset),
+    ("timeout", RetryCause::Timeout),
+    ("502", RetryCause::Status(0)),
+    ("503", RetryCause::Status(1)),
+    ("504", RetryCause::Status(2)),
+];
 
 fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::{Response, StatusCode};
 use tokio::task::spawn_local;
@@ -13,21 +13,26 @@ use crate::http::answer::body::Body;
 use crate::http::answer::problem::UpstreamFailure;
 use crate::http::complaints::UpstreamTrouble;
 use crate::http::deadline::{Awaited, RequestDeadline};
-use crate::http::downstream::upload::{Upload, UploadState};
+use crate::http::downstream::upload::{Upload, UploadProgress, UploadState};
 use crate::http::upstream::connect::ConnectFault;
 use crate::http::upstream::exchange::{self, Exchange, Trouble};
 use crate::http::upstream::linger::Linger;
 use crate::http::upstream::outgoing::Outgoing;
 use crate::http::upstream::sender::Sender;
-use crate::http::upstream::servers::{Acquired, Servers};
+use crate::http::upstream::servers::{Acquired, Course, Servers};
 use crate::metrics::{RetryReason, UpstreamOutcome};
 use crate::route::Timeouts;
 
+/// The longest first pause before a request is sent to another server, and the longest of all.
+const BACKOFF_MS: u64 = 10;
+const BACKOFF_MAX_MS: u64 = 100;
+
 /// Sends `outgoing` to a server of `servers`.
 ///
-/// A request is sent again only when no server can have acted on it, or acting twice is the same
-/// as once: after a failed connect, when a kept connection turns out closed before anything was
-/// written, or, without a body and with an idempotent method, before any response came.
+/// A request is sent again when no server can have acted on it: after a failed connect, or when a kept
+/// connection turns out closed before anything was written. Without a body and with an idempotent method,
+/// acting twice is the same as once: then also when a kept connection closed before any response came, and,
+/// as `retry` says, to a server that has not failed it, before anything of an answer has gone to the client.
 pub async fn forward(
     servers: &Servers,
     deadline: &RequestDeadline,
@@ -35,10 +40,14 @@ pub async fn forward(
     mut outgoing: Outgoing,
 ) -> Result<Response<Body>, UpstreamFailure> {
     let progress = outgoing.upload.as_ref().map(Upload::share_progress);
+    let repeatable = progress.is_none() && outgoing.method.is_idempotent();
+    let mut course = servers.begin();
     // In a box: few requests are sent again, and all would keep room for it.
     let mut sender: Option<Box<Sender>> = None;
+    let mut fresh = false;
     loop {
-        let Acquired { server, connection: lease } = match servers.acquire(timeouts.connect, sender.is_some()).await {
+        let acquired = servers.acquire(&mut course, timeouts.connect, fresh, outgoing.hash).await;
+        let Acquired { server, connection: lease } = match acquired {
             Ok(acquired) => acquired,
             Err(fault) => {
                 servers.outcomes.count(match fault {
@@ -66,50 +75,82 @@ pub async fn forward(
         let exchange = Exchange::new(lease, next, outgoing.method.clone(), outgoing.offer.clone(), complaints);
         let asked = ServerAttempt::new(exchange, &outgoing.linger, timeouts);
         let outcome = deadline.within(poll_fn(|cx| asked.exchange.borrow_mut().poll_head(cx))).await;
-        let trouble = match outcome {
+        let mut may_again = |reason| repeatable && servers.may_again(&mut course, &server, reason);
+        let (trouble, timed_out) = match outcome {
             Ok(Ok(response)) => {
                 servers.outcomes.count(UpstreamOutcome::Ok);
-                match response.status() {
-                    StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
-                        server.failed(outgoing.blame);
-                    }
-                    _ => server.served(outgoing.blame),
+                let Some(reason) = RetryReason::of_status(response.status()) else {
+                    server.served(outgoing.blame);
+                    answering(progress.as_deref());
+                    return Ok(asked.answered(response));
+                };
+                server.failed(outgoing.blame);
+                if !may_again(reason) {
+                    answering(progress.as_deref());
+                    return Ok(asked.answered(response));
                 }
-                if let Some(progress) = &progress {
-                    progress.answering();
-                }
-                return Ok(asked.answered(response));
+                // Its connection serves others if the answer is all there.
+                asked.exchange.borrow_mut().take_whole();
+                deadline.disarm();
+                sender = asked.again(true).map(Box::new);
+                back_off(&course).await;
+                continue;
             }
-            Ok(Err(trouble)) => trouble,
             // The client's slowness says nothing of the upstream.
             Err(Awaited::Upload) => return Err(UpstreamFailure::UploadTimeout),
-            Err(_) => {
-                servers.outcomes.count(UpstreamOutcome::Timeout);
-                let late = format_args!("no answer within {:?}", timeouts.response);
-                asked.exchange.borrow().complain(UpstreamTrouble::Timeout, &late);
-                server.failed(outgoing.blame);
-                asked.end();
-                return Err(UpstreamFailure::Timeout);
-            }
+            Ok(Err(trouble)) => (trouble, false),
+            Err(_) => (Trouble::Closed, true),
         };
         deadline.disarm();
-        let name = asked.exchange.borrow().server();
         match (&trouble, progress.as_ref().map(|progress| progress.state())) {
             (Trouble::Upload, Some(UploadState::TooLarge)) => return Err(UpstreamFailure::TooLarge),
             (Trouble::Upload, _) => return Err(UpstreamFailure::UploadBroken),
-            (Trouble::Closed, _) if reused => sender = asked.again(outgoing.method.is_idempotent()).map(Box::new),
-            _ => {
-                server.failed(outgoing.blame);
-                asked.end();
+            (Trouble::Closed, _) if reused && !timed_out => {
+                let name = asked.exchange.borrow().server();
+                sender = asked.again(outgoing.method.is_idempotent()).map(Box::new);
+                if sender.is_none() {
+                    servers.outcomes.count(UpstreamOutcome::Broken);
+                    servers.complaints.tell(UpstreamTrouble::Broken, &name, &trouble);
+                    return Err(UpstreamFailure::Broken);
+                }
+                // It may have closed all that it kept.
+                fresh = true;
+                servers.outcomes.count_retry(RetryReason::StaleConnection);
+                continue;
             }
+            _ => {}
         }
-        if sender.is_none() {
-            servers.outcomes.count(UpstreamOutcome::Broken);
-            servers.complaints.tell(UpstreamTrouble::Broken, &name, &trouble);
-            return Err(UpstreamFailure::Broken);
+        server.failed(outgoing.blame);
+        let (outcome, kind, reason, failure) = match timed_out {
+            true => {
+                (UpstreamOutcome::Timeout, UpstreamTrouble::Timeout, RetryReason::Timeout, UpstreamFailure::Timeout)
+            }
+            false => (UpstreamOutcome::Broken, UpstreamTrouble::Broken, RetryReason::Reset, UpstreamFailure::Broken),
+        };
+        servers.outcomes.count(outcome);
+        let late = format_args!("no answer within {:?}", timeouts.response);
+        let what: &dyn std::fmt::Display = if timed_out { &late } else { &trouble };
+        asked.exchange.borrow().complain(kind, what);
+        // What has begun to answer has acted.
+        if !matches!(trouble, Trouble::Closed) || !may_again(reason) {
+            asked.end();
+            return Err(failure);
         }
-        servers.outcomes.count_retry(RetryReason::StaleConnection);
+        sender = asked.again(true).map(Box::new);
+        back_off(&course).await;
     }
+}
+
+fn answering(progress: Option<&UploadProgress>) {
+    if let Some(progress) = progress {
+        progress.answering();
+    }
+}
+
+/// Waits a little, by chance, so that what failed many at once does not get them all back at once.
+async fn back_off(course: &Course) {
+    let longest = (BACKOFF_MS << course.failures().min(8)).min(BACKOFF_MAX_MS);
+    tokio::time::sleep(Duration::from_millis(rand::random_range(0..=longest))).await;
 }
 
 /// A request under way to the head of its answer. When it is dropped the client has left, or did not

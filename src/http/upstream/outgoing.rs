@@ -21,6 +21,8 @@ use crate::upstream::eject::Blame;
 pub struct Outgoing {
     /// Who caused it, should a server fail.
     pub blame: Blame,
+    /// Of what says which server it gets, for upstreams that go by it.
+    pub hash: Option<u64>,
     pub method: Method,
     pub head: RequestHead,
     pub upload: Option<Upload>,
@@ -52,6 +54,7 @@ impl Outgoing {
         let announced = || headers::announced(headers.get_all(TRAILER).iter()).collect();
         Outgoing {
             blame: Blame::of(client),
+            hash: None,
             method: method.clone(),
             head: RequestHead::write(method, target, headers, host, framing, tell),
             upload,

@@ -12,6 +12,7 @@ use tokio::time::timeout;
 
 use super::connect::{ConnectError, UpstreamConnection};
 use crate::upstream::Origin;
+use crate::upstream::state::InFlight;
 
 /// Shorter than the 5 s after which common application servers close an idle connection. Those kept are
 /// never more than were in use at once within this time.
@@ -46,6 +47,8 @@ pub struct PooledConnection {
     pub connection: UpstreamConnection,
     /// It served a request before, so the server may be closing it right now.
     pub reused: bool,
+    /// Counts the request in flight for all workers.
+    pub counted: Option<InFlight>,
     born_ms: u64,
     max_idle: usize,
     load: Load,
@@ -126,7 +129,7 @@ impl ServerPool {
         max_idle: usize,
     ) -> PooledConnection {
         self.in_flight.set(self.in_flight.get() + 1);
-        PooledConnection { connection, reused, born_ms, max_idle, load: Load(self.clone()) }
+        PooledConnection { connection, reused, counted: None, born_ms, max_idle, load: Load(self.clone()) }
     }
 }
 

@@ -10,14 +10,16 @@ use super::connect::{ConnectError, ConnectFault};
 use super::pool::{PooledConnection, Pools, ServerPool};
 use crate::http::complaints::{UpstreamComplaints, UpstreamTrouble};
 use crate::http::context::Common;
+use crate::limit::key::Key;
 use crate::metrics::{Counter, Metrics, RetryReason, UpstreamOutcome};
 use crate::upstream::balance::{Balancer, Candidates};
+use crate::upstream::budget::{RetryBudget, RetryRule};
 use crate::upstream::eject::Blame;
 use crate::upstream::roster::{Member, UpstreamState};
 use crate::upstream::state::{ServedTally, ServerState};
 
-/// Servers asked for a connection before a request fails.
-const ATTEMPTS: usize = 3;
+/// Servers asked for a connection before a request fails, however seldom it may be sent.
+const CONNECT_TRIES: usize = 3;
 
 pub struct Servers {
     upstream: Arc<UpstreamState>,
@@ -28,6 +30,15 @@ pub struct Servers {
     /// Idle connections kept per server and worker.
     max_idle: usize,
     random: Cell<u64>,
+    retry: RetryRule,
+    budget: RefCell<RetryBudget>,
+}
+
+/// One request's way from server to server.
+#[derive(Default)]
+pub struct Course {
+    /// Those that failed it.
+    tried: Vec<Rc<AskedServer>>,
 }
 
 /// A roster as this worker asks it.
@@ -59,6 +70,8 @@ pub struct OutcomeCounters {
     requests: Vec<Counter>,
     /// By `RetryReason`.
     retries: Vec<Counter>,
+    /// Requests that would have been sent once more.
+    over_budget: Counter,
 }
 
 /// A connection for a request, and whose it is.
@@ -74,69 +87,124 @@ impl Servers {
             complaints: Rc::new(common.complaints.of(&upstream.settings.name)),
             max_idle: upstream.settings.max_idle.unwrap_or(usize::MAX),
             random: Cell::new(rand::random::<u64>() | 1),
+            retry: upstream.settings.retry.unwrap_or(RetryRule::DEFAULT),
+            budget: RefCell::default(),
             lineup: RefCell::new(Rc::new(Lineup::new(upstream, pools))),
             pools: pools.clone(),
             upstream: upstream.clone(),
         }
     }
 
-    /// A connection: an idle one unless `fresh`, else a new one, at the servers' turns.
+    /// What requests are told apart by, where that says which server they get.
+    pub fn hash_on(&self) -> Option<&Key> {
+        self.upstream.settings.hash_on.as_ref()
+    }
+
+    /// A request is to be sent.
+    pub fn begin(&self) -> Course {
+        self.budget.borrow_mut().sent(self.pools.now_ms());
+        Course::default()
+    }
+
+    /// A connection: an idle one unless `fresh`, else a new one, at the servers' turns, to one that has not
+    /// failed the request. `hash`: of what it is told apart by.
     ///
     /// # Errors
     /// When no server accepted one.
-    pub async fn acquire(&self, connect: Duration, fresh: bool) -> Result<Acquired, ConnectFault> {
-        let server = self.pick()?;
+    pub async fn acquire(
+        &self,
+        course: &mut Course,
+        connect: Duration,
+        fresh: bool,
+        hash: Option<u64>,
+    ) -> Result<Acquired, ConnectFault> {
+        let server = self.pick(course, hash)?;
         let idle = if fresh { None } else { server.pool.idle(self.max_idle) };
-        match idle {
-            Some(connection) => Ok(Acquired { server, connection }),
+        let mut acquired = match idle {
+            Some(connection) => Acquired { server, connection },
             // Rare, and larger than all the rest that a request keeps.
-            None => Box::pin(self.connect(server, connect, fresh)).await,
+            None => Box::pin(self.connect(server, course, connect, fresh, hash)).await?,
+        };
+        if self.upstream.settings.counts_all() {
+            acquired.connection.counted = Some(ServerState::enter(&acquired.server.state));
         }
+        Ok(acquired)
     }
 
     /// Connects to `server`, or to others when it does not accept.
     async fn connect(
         &self,
         mut server: Rc<AskedServer>,
+        course: &mut Course,
         limit: Duration,
         fresh: bool,
+        hash: Option<u64>,
     ) -> Result<Acquired, ConnectFault> {
-        let several = self.lineup().servers.len() > 1;
-        let mut attempt = 1;
         loop {
-            match server.connect(limit, self.max_idle).await {
+            let error = match server.connect(limit, self.max_idle).await {
                 Ok(connection) => return Ok(Acquired { server, connection }),
-                Err(error) => {
-                    let kind = match error.fault {
-                        ConnectFault::Tls => UpstreamTrouble::Tls,
-                        _ => UpstreamTrouble::Connect,
-                    };
-                    self.complaints.tell(kind, server.pool.authority(), &error);
-                    if !several || attempt == ATTEMPTS {
-                        return Err(error.fault);
-                    }
-                    self.outcomes.count_retry(RetryReason::ConnectError);
-                }
+                Err(error) => error,
+            };
+            let kind = match error.fault {
+                ConnectFault::Tls => UpstreamTrouble::Tls,
+                _ => UpstreamTrouble::Connect,
+            };
+            self.complaints.tell(kind, server.pool.authority(), &error);
+            if !self.may_again(course, &server, RetryReason::ConnectError) {
+                return Err(error.fault);
             }
-            attempt += 1;
-            server = self.pick()?;
+            server = self.pick(course, hash)?;
             if let (false, Some(connection)) = (fresh, server.pool.idle(self.max_idle)) {
                 return Ok(Acquired { server, connection });
             }
         }
     }
 
+    /// Whether a request that `server` failed for `reason` may go to another, which is counted. Nothing is
+    /// sent to those that are passed over: they failed others.
+    pub fn may_again(&self, course: &mut Course, server: &Rc<AskedServer>, reason: RetryReason) -> bool {
+        let (on, attempts) = (&self.retry.on, self.retry.attempts);
+        let now_ms = self.pools.now_ms();
+        let (is_on, attempts) = match reason {
+            RetryReason::ConnectError => (on.connect, attempts.max(CONNECT_TRIES)),
+            RetryReason::Reset => (on.reset, attempts),
+            RetryReason::Timeout => (on.timeout, attempts),
+            RetryReason::Status502 => (on.statuses[0], attempts),
+            RetryReason::Status503 => (on.statuses[1], attempts),
+            RetryReason::Status504 => (on.statuses[2], attempts),
+            RetryReason::StaleConnection => (false, attempts),
+        };
+        course.tried.push(server.clone());
+        if !is_on || course.tried.len() >= attempts {
+            return false;
+        }
+        let lineup = self.lineup();
+        let sent = reason != RetryReason::ConnectError;
+        let takes = |other: &Rc<AskedServer>| !course.has_tried(other) && (!sent || other.state.is_usable(now_ms));
+        if !lineup.servers.iter().any(takes) {
+            return false;
+        }
+        let may = self.budget.borrow_mut().again(self.retry.budget, now_ms);
+        if may {
+            self.outcomes.count_retry(reason);
+        } else {
+            self.outcomes.over_budget.inc();
+        }
+        may
+    }
+
     /// The server for the next attempt: where none is usable, any, for a wrong suspicion must not stop
     /// service.
-    fn pick(&self) -> Result<Rc<AskedServer>, ConnectFault> {
+    fn pick(&self, course: &Course, hash: Option<u64>) -> Result<Rc<AskedServer>, ConnectFault> {
         let lineup = self.lineup();
-        if let [only] = lineup.servers.as_slice() {
+        if let ([only], true) = (lineup.servers.as_slice(), course.tried.is_empty()) {
             return Ok(only.clone());
         }
         let now_ms = self.pools.now_ms();
-        let usable = LineupAt { servers: &lineup.servers, usable_at_ms: Some(now_ms) };
-        let all = LineupAt { usable_at_ms: None, ..usable };
-        let pick = |candidates| lineup.balancer.pick(|| self.next_random(), candidates);
+        let slow_start_ms = self.upstream.settings.slow_start_ms;
+        let usable = LineupAt { servers: &lineup.servers, course, now_ms, slow_start_ms, usable: true };
+        let all = LineupAt { usable: false, ..usable };
+        let pick = |candidates| lineup.balancer.pick(|| self.next_random(), hash, candidates);
         let index = pick(&usable).or_else(|| pick(&all)).ok_or(ConnectFault::Refused)?;
         Ok(lineup.servers[index].clone())
     }
@@ -182,27 +250,53 @@ impl Lineup {
     }
 }
 
-/// What the balancer sees. `usable_at_ms`: of those that are usable then alone.
+/// What the balancer sees for one request.
+#[derive(Clone, Copy)]
 struct LineupAt<'l> {
     servers: &'l [Rc<AskedServer>],
-    usable_at_ms: Option<u64>,
+    course: &'l Course,
+    now_ms: u64,
+    slow_start_ms: u64,
+    /// Of those that are usable alone.
+    usable: bool,
 }
 
 impl Candidates for LineupAt<'_> {
     fn may(&self, server: usize) -> bool {
-        self.usable_at_ms.is_none_or(|now_ms| self.servers[server].state.is_usable(now_ms))
+        let server = &self.servers[server];
+        (!self.usable || server.state.is_usable(self.now_ms)) && !self.course.has_tried(server)
     }
 
     fn load(&self, server: usize) -> u32 {
-        self.servers[server].pool.load()
+        self.servers[server].load()
+    }
+
+    fn ramp(&self, server: usize) -> u32 {
+        self.servers[server].state.ramp(self.slow_start_ms, self.now_ms)
+    }
+}
+
+impl Course {
+    /// Servers that failed the request.
+    pub fn failures(&self) -> usize {
+        self.tried.len()
+    }
+
+    fn has_tried(&self, server: &AskedServer) -> bool {
+        self.tried.iter().any(|tried| Arc::ptr_eq(&tried.state, &server.state))
     }
 }
 
 impl AskedServer {
+    /// Requests in flight: of all workers where that is counted.
+    fn load(&self) -> u32 {
+        if self.upstream.settings.counts_all() { self.state.in_flight() } else { self.pool.load() }
+    }
+
     async fn connect(&self, limit: Duration, max_idle: usize) -> Result<PooledConnection, ConnectError> {
         let connected = self.pool.connect(limit, max_idle).await;
         match &connected {
-            Ok(_) => self.state.connected(),
+            Ok(_) => self.state.connected(self.pools.now_ms()),
             Err(_) => {
                 self.state.refused(self.pools.now_ms());
                 self.failed(Blame::Server);
@@ -244,7 +338,8 @@ impl OutcomeCounters {
     fn new(upstream: &str, metrics: &Metrics) -> OutcomeCounters {
         let requests = UpstreamOutcome::ALL.iter().map(|outcome| metrics.upstream_requests(upstream, *outcome));
         let retries = RetryReason::ALL.iter().map(|reason| metrics.upstream_retries(upstream, *reason));
-        OutcomeCounters { requests: requests.collect(), retries: retries.collect() }
+        let over_budget = metrics.upstream_retries_over_budget(upstream);
+        OutcomeCounters { requests: requests.collect(), retries: retries.collect(), over_budget }
     }
 
     pub fn count(&self, outcome: UpstreamOutcome) {

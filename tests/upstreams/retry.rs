@@ -1,0 +1,117 @@
+//! Requests that a server failed go to another: where that is safe, and no more of them than may.
+
+use super::fleet::{Changing, app};
+use crate::support::client::{call, get};
+use crate::support::gateway::Gateway;
+use crate::support::upstream::Upstream;
+
+fn gateway(servers: &[&Changing], retry: &str) -> Gateway {
+    let urls: Vec<String> = servers.iter().map(|server| server.url()).collect();
+    Gateway::start(&app(&urls, &format!("balance = \"round_robin\"\n{retry}")))
+}
+
+fn retries(gateway: &Gateway, reason: &str) -> f64 {
+    gateway.metric("upstream_retries_total", &[("upstream", "app"), ("reason", reason)]).unwrap()
+}
+
+/// Statuses of so many requests of a client.
+fn statuses(gateway: &Gateway, method: &str, body: &str, requests: usize) -> Vec<u16> {
+    let mut client = gateway.client();
+    let head = if body.is_empty() { get("/", "").replace("GET", method) } else { call(method, "/", "", body.len()) };
+    (0..requests).map(|_| client.ask(&head, body).status()).collect()
+}
+
+#[test]
+fn what_may_be_done_twice_goes_to_another_server_and_nothing_else_does() {
+    let (good, bad) = (Changing::start("good"), Changing::start("bad"));
+    let gateway = gateway(&[&good, &bad], "retry = { attempts = 2 }");
+    bad.answers(0);
+    for method in ["GET", "OPTIONS", "DELETE"] {
+        assert_eq!(statuses(&gateway, method, "", 4), [200; 4], "{method}");
+    }
+    let again = bad.asked() as f64;
+    assert!(again >= 6.0, "{again}");
+    assert_eq!(retries(&gateway, "reset"), again);
+    for (method, body) in [("POST", ""), ("POST", "x"), ("PATCH", "x"), ("PUT", "x")] {
+        let (good_before, bad_before) = (good.asked(), bad.asked());
+        let mut statuses = statuses(&gateway, method, body, 6);
+        statuses.sort_unstable();
+        assert_eq!(statuses, [200, 200, 200, 502, 502, 502], "{method} {body}");
+        assert_eq!((good.asked() - good_before, bad.asked() - bad_before), (3, 3), "{method} {body}: once each");
+    }
+    assert_eq!(retries(&gateway, "reset"), again);
+}
+
+#[test]
+fn statuses_and_silence_are_reasons_only_where_they_are_named() {
+    for (retry, fixed) in [("", false), ("retry = {}", false), ("retry = { on = [\"503\"] }", true)] {
+        let (good, bad) = (Changing::start("good"), Changing::start("bad"));
+        let gateway = gateway(&[&good, &bad], retry);
+        bad.answers(503);
+        let failed = statuses(&gateway, "GET", "", 8).iter().filter(|status| **status == 503).count();
+        assert_eq!(failed, if fixed { 0 } else { 4 }, "{retry}");
+        assert_eq!(retries(&gateway, "503"), if fixed { bad.asked() as f64 } else { 0.0 }, "{retry}");
+        assert_eq!(statuses(&gateway, "POST", "", 2).iter().filter(|status| **status == 503).count(), 1, "{retry}");
+        // Their connections are whole: they serve further requests.
+        assert_eq!(bad.upstream.connections(), 1, "{retry}");
+    }
+    let (good, silent) = (Upstream::text("good"), Upstream::silent());
+    let upstream = app(&[good.url(), silent.url()], "balance = \"round_robin\"\nretry = { on = [\"timeout\"] }");
+    let config = upstream.replace("upstream = \"app\"", "upstream = \"app\"\nresponse_timeout = \"200ms\"");
+    let gateway = Gateway::start(&config);
+    assert_eq!(statuses(&gateway, "GET", "", 4), [200; 4]);
+    assert_eq!(retries(&gateway, "timeout"), silent.requests().len() as f64);
+}
+
+#[test]
+fn without_retry_a_request_that_left_is_not_sent_again() {
+    let (good, bad) = (Changing::start("good"), Changing::start("bad"));
+    let gateway = gateway(&[&good, &bad], "");
+    bad.answers(0);
+    assert_eq!(statuses(&gateway, "GET", "", 8).iter().filter(|status| **status == 502).count(), 4);
+    assert_eq!(good.asked() + bad.asked(), 8);
+}
+
+#[test]
+fn a_request_is_sent_as_often_as_it_may_and_to_no_server_twice() {
+    let servers = [Changing::start("a"), Changing::start("b"), Changing::start("c"), Changing::start("d")];
+    servers.iter().for_each(|server| server.answers(0));
+    for (attempts, sent) in [(1, 1), (2, 2), (3, 3), (10, 4)] {
+        let gateway = gateway(&servers.each_ref(), &format!("retry = {{ attempts = {attempts} }}"));
+        let before: Vec<usize> = servers.iter().map(Changing::asked).collect();
+        assert_eq!(statuses(&gateway, "GET", "", 1), [502]);
+        let asked: Vec<usize> = servers.iter().zip(before).map(|(server, before)| server.asked() - before).collect();
+        assert_eq!(asked.iter().sum::<usize>(), sent, "{attempts}: {asked:?}");
+        assert!(asked.iter().all(|asked| *asked <= 1), "{attempts}: {asked:?}");
+    }
+}
+
+#[test]
+fn what_has_begun_to_answer_has_acted() {
+    let good = Changing::start("good");
+    let liar = Upstream::start(|peer| {
+        peer.request()?;
+        peer.send("HTTP/1.1 200 OK\r\ncontent-le")
+    });
+    let upstream = app(&[good.url(), liar.url()], "balance = \"round_robin\"\nretry = { attempts = 3 }");
+    let gateway = Gateway::start(&upstream);
+    let mut statuses = statuses(&gateway, "GET", "", 4);
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 200, 502, 502]);
+    assert_eq!((good.asked(), retries(&gateway, "reset")), (2, 0.0));
+}
+
+#[test]
+fn the_budget_holds_a_storm() {
+    let servers = [Changing::start("a"), Changing::start("b"), Changing::start("c")];
+    servers.iter().for_each(|server| server.answers(503));
+    let gateway = gateway(&servers.each_ref(), "retry = { attempts = 3, budget = 0.2, on = [\"503\"] }");
+    let requests = 400;
+    assert_eq!(statuses(&gateway, "GET", "", requests), vec![503; requests]);
+    let sent: usize = servers.iter().map(Changing::asked).sum();
+    // A fifth, and ten in any case; those of ten seconds ago are forgotten, should this take so long.
+    assert!(sent >= requests + 80 && sent <= requests + 80 + 30, "{sent}");
+    assert_eq!(retries(&gateway, "503"), (sent - requests) as f64);
+    let over = gateway.metric("upstream_retries_over_budget_total", &[("upstream", "app")]).unwrap();
+    assert!(over >= 300.0, "{over}");
+}
