@@ -18,6 +18,7 @@ mod protocols {
     mod h2;
     mod h2_abuse;
     mod h2_bodies;
+    mod h2_connect;
     mod h2_time;
     mod manual;
     mod tls;

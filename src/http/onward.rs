@@ -9,9 +9,11 @@ use http_body::Body as _;
 
 use crate::config::ForwardedHeader;
 use crate::http::answer::body::Body;
-use crate::http::answer::problem::Refusal;
+use crate::http::answer::problem::{Refusal, UpstreamFailure};
+use crate::http::downstream::connect;
 use crate::http::downstream::gate::Admitted;
 use crate::http::downstream::offer::Offer;
+use crate::http::downstream::reject::Reject;
 use crate::http::downstream::upload::{Upload, UploadProgress, UploadState};
 use crate::http::fields::KnownField;
 use crate::http::headers;
@@ -27,10 +29,13 @@ use crate::route::{Action, Route};
 /// What the client offers to switch its connection to, with a place for the tunnel that may come of it.
 pub fn offer(exchange: &mut RequestUnderWay<'_>, route: &Route) -> Result<Option<Offer>, Refusal> {
     let Received { parts, fields, .. } = &*exchange.received;
+    // Without a tunnel to open, a CONNECT asks for nothing.
+    let is_connect = exchange.received.is_connect();
+    let otherwise = || if is_connect { Err(Refusal::Gate(Reject::Connect)) } else { Ok(None) };
     if !fields.has(KnownField::Upgrade) || !matches!(route.action, Action::Upstream(_)) {
-        return Ok(None);
+        return otherwise();
     }
-    let Some(offer) = Offer::of(parts, *fields, &route.upgrades) else { return Ok(None) };
+    let Some(offer) = Offer::of(parts, *fields, &route.upgrades) else { return otherwise() };
     let max_tunnels = exchange.view.snapshot.config.server.max_tunnels;
     exchange.seat = Some(exchange.client.local.common.tunnels.enter(max_tunnels).ok_or(Refusal::MaxTunnels)?);
     Ok(Some(offer))
@@ -116,6 +121,11 @@ pub async fn send(
         exchange.cut |= exchange.upload.as_ref().is_some_and(unread);
         Refusal::Upstream(failure)
     })?;
+    if exchange.received.is_connect()
+        && !connect::is_answered_by(&exchange.received.parts, response.status(), response.headers())
+    {
+        return Err(Refusal::Upstream(UpstreamFailure::Broken));
+    }
     let via = exchange.view.snapshot.config.server.forwarded_headers.has(ForwardedHeader::Via);
     let is_switch = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let protocol = if is_switch { response.headers().get(UPGRADE).cloned() } else { None };

@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use crate::http::answer::account::Account;
 use crate::http::context::{Client, View};
 use crate::http::downstream::upload::UploadProgress;
-use crate::http::fields::Fields;
+use crate::http::fields::{Fields, KnownField};
 use crate::http::tunnel::TunnelSeat;
 use crate::limit::Verdict;
 
@@ -42,5 +42,10 @@ impl Received {
     /// It came over HTTP/2, with others beside it on its connection.
     pub fn on_stream(&self) -> bool {
         self.parts.version == Version::HTTP_2
+    }
+
+    /// It was an extended CONNECT: no other may ask for a switch over HTTP/2.
+    pub fn is_connect(&self) -> bool {
+        self.on_stream() && self.fields.has(KnownField::Upgrade)
     }
 }

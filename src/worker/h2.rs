@@ -27,6 +27,7 @@ use super::stream::Stream;
 use super::streams::{StreamBody, Streams};
 use crate::http::context::Client;
 use crate::http::deadline::Phase;
+use crate::http::downstream::connect;
 use crate::http::gateway;
 use crate::metrics::Cutoff;
 
@@ -50,15 +51,22 @@ pub async fn serve(stream: Stream, start: Bytes, client: Rc<Client>, bounds: &Bo
     deadline.multiplex(bounds.keepalive_timeout);
     let frames = Rc::new(RefCell::new(Frames::new(deadline.now_ms())));
     let streams = Streams::new(&client);
-    let service = service_fn(|request: Request<Incoming>| {
-        let (method, frames) = (request.method().clone(), frames.clone());
+    let service = service_fn(|mut request: Request<Incoming>| {
+        let (method, frames, streams) = (request.method().clone(), frames.clone(), streams.clone());
+        let switch = connect::translate(&mut request).then(|| hyper::upgrade::on(&mut request));
         let deadline = streams.begin(request.body().is_end_stream());
-        gateway::serve(client.clone(), request, deadline)
-            .map_ok(move |response| StreamBody::answer(response, &method, &frames))
+        gateway::serve(client.clone(), request, deadline.clone()).map_ok(move |response| {
+            let response = match switch {
+                Some(switch) => streams.switch(response, switch, deadline),
+                None => response,
+            };
+            StreamBody::answer(response, &method, &frames)
+        })
     });
     let io = Followed::new(stream, start, client.clone(), frames.clone(), bounds);
     // No hyper timer: the deadlines bound every phase, a dead client's too, so nobody is sent a PING.
     let connection = http2::Builder::new(streams.clone())
+        .enable_connect_protocol()
         .max_concurrent_streams(bounds.max_streams)
         .max_header_list_size(u32::try_from(bounds.max_header_bytes).unwrap_or(u32::MAX))
         .initial_stream_window_size(STREAM_WINDOW)

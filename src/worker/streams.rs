@@ -8,10 +8,12 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::CONTENT_LENGTH;
+use http::header::{CONNECTION, CONTENT_LENGTH, SEC_WEBSOCKET_ACCEPT, UPGRADE};
 use http::{HeaderValue, Method, Response, StatusCode};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::rt::Executor;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
 use tokio::task::spawn_local;
 
 use super::frames::Frames;
@@ -40,6 +42,26 @@ impl Streams {
         let deadline = self.client.deadline().begin(whole);
         self.begun.set(Some(deadline.clone()));
         deadline
+    }
+
+    /// The answer to an extended CONNECT, and the tunnel that it opens if a server has switched.
+    pub fn switch(&self, mut response: Response<Body>, switch: OnUpgrade, deadline: RequestDeadline) -> Response<Body> {
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            return response;
+        }
+        // Made with this answer, and of no other stream: nothing has run in between.
+        let (client, tunnel) = (self.client.clone(), self.client.tunnel.take());
+        spawn_local(async move {
+            if let (Some(tunnel), Ok(stream)) = (tunnel, switch.await) {
+                let is_over = |cx: &mut Context<'_>| deadline.poll_cut(cx.waker()) || client.deadline().is_cut();
+                tunnel.run(TokioIo::new(stream), Vec::new(), &client.local.room, is_over).await;
+            }
+        });
+        *response.status_mut() = StatusCode::OK;
+        for of_handshake in [CONNECTION, UPGRADE, SEC_WEBSOCKET_ACCEPT] {
+            response.headers_mut().remove(of_handshake);
+        }
+        response
     }
 }
 

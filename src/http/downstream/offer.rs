@@ -24,7 +24,10 @@ impl Offer {
             return None;
         }
         let named = |token: &str| token.eq_ignore_ascii_case("upgrade");
-        if parts.version != Version::HTTP_11 || !elements(&parts.headers, &CONNECTION).any(named) {
+        // Over HTTP/2 it is what an extended CONNECT has become.
+        if !matches!(parts.version, Version::HTTP_11 | Version::HTTP_2)
+            || !elements(&parts.headers, &CONNECTION).any(named)
+        {
             return None;
         }
         let offered = elements(&parts.headers, &UPGRADE).filter(|protocol| {

@@ -1,0 +1,153 @@
+//! Tunnels on streams of HTTP/2 (extended CONNECT, RFC 8441): WebSocket beside other requests.
+
+use std::io;
+
+use crate::support::frames::*;
+use crate::support::gateway::Gateway;
+use crate::support::http::Message;
+use crate::support::until;
+use crate::support::upstream::{Peer, Upstream, ok};
+
+fn connect(stream: u32, path: &str, protocol: &str) -> Vec<u8> {
+    let fields = [
+        (":method", "CONNECT"),
+        (":protocol", protocol),
+        (":scheme", "http"),
+        (":authority", "a.test"),
+        (":path", path),
+        ("sec-websocket-version", "13"),
+        ("origin", "http://a.test"),
+    ];
+    headers(stream, END_HEADERS, &fields)
+}
+
+/// What the key of a handshake is answered by.
+fn accept(request: &Message) -> String {
+    let mut hash = sha1_smol::Sha1::from(request.get("sec-websocket-key").unwrap_or_default());
+    hash.update(b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
+    let bits: String = hash.digest().bytes().iter().map(|byte| format!("{byte:08b}")).collect::<String>() + "00";
+    let digits = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let digit = |at| char::from(digits[usize::from_str_radix(&bits[at..at + 6], 2).unwrap()]);
+    (0..bits.len()).step_by(6).map(digit).chain(['=']).collect()
+}
+
+fn switch(peer: &mut Peer, protocol: &str, accept: &str) -> io::Result<()> {
+    peer.send(format!(
+        "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: {protocol}\r\n\
+         sec-websocket-accept: {accept}\r\nsec-websocket-protocol: chat\r\n\r\n"
+    ))
+}
+
+/// Answers by path.
+fn upstream() -> Upstream {
+    Upstream::start(|peer| {
+        while let Some(request) = peer.request()? {
+            match request.target() {
+                "/chat" => {
+                    switch(peer, "websocket", &accept(&request))?;
+                    while let Ok(byte) = peer.exactly(1) {
+                        peer.send(byte)?;
+                    }
+                    peer.note("ended");
+                    return peer.finish();
+                }
+                "/wrong" => return switch(peer, "websocket", "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="),
+                "/other" => return switch(peer, "other", &accept(&request)),
+                "/refused" => peer.send("HTTP/1.1 403 Forbidden\r\ncontent-length: 2\r\n\r\nno")?,
+                _ => peer.send(ok("plain"))?,
+            }
+        }
+        Ok(())
+    })
+}
+
+fn gateway(upstream: &Upstream, route: &str) -> Gateway {
+    Gateway::start(&format!("[[route]]\nname = \"app\"\npath = \"/\"\nupstream = \"{}\"\n{route}\n", upstream.url()))
+}
+
+#[test]
+fn a_stream_becomes_a_websocket_beside_other_requests() {
+    let upstream = upstream();
+    let gateway = gateway(&upstream, "tunnel_timeout = \"20s\"");
+    let mut wire = Wire::connect(gateway.addr, &[]);
+    let settings = wire.until("its settings", |frame| frame.kind == SETTINGS && frame.flags & ACK == 0);
+    assert!(settings.payload.chunks(6).any(|pair| pair == [0, 8, 0, 0, 0, 1]), "it is not offered");
+    wire.send(connect(1, "/chat", "websocket"));
+    let head = wire.until("its head", |frame| frame.kind == HEADERS);
+    // 200, from the table that all have.
+    assert_eq!((head.stream, head.payload[0], head.flags & END_STREAM), (1, 0x88, 0));
+    let asked = upstream.request();
+    assert_eq!(asked.start_line(), "GET /chat HTTP/1.1");
+    for (name, value) in [
+        ("host", "a.test"),
+        ("connection", "upgrade"),
+        ("upgrade", "websocket"),
+        ("sec-websocket-version", "13"),
+        ("origin", "http://a.test"),
+    ] {
+        assert_eq!(asked.get(name), Some(value), "{name}");
+    }
+    assert_eq!(asked.get("sec-websocket-key").map(str::len), Some(24));
+    gateway.assert_metric("tunnels", &[], 1.0);
+    for text in ["ping", "pong"] {
+        wire.send(frame(DATA, 0, 1, text.as_bytes()));
+        let mut echo = Vec::new();
+        while echo.len() < text.len() {
+            echo.extend(wire.until("its echo", |frame| frame.kind == DATA && frame.stream == 1).payload);
+        }
+        assert_eq!(echo, text.as_bytes());
+        let stream = if text == "ping" { 3 } else { 5 };
+        wire.get(stream, "/");
+        assert_eq!(wire.answer(stream).body, b"plain");
+    }
+    wire.send(frame(DATA, END_STREAM, 1, &[]));
+    assert_eq!(wire.answer(1).ended, Ended::Whole);
+    gateway.assert_metric("tunnels", &[], 0.0);
+    gateway.assert_metric("requests_total", &[("route", "app"), ("method", "GET"), ("code", "101")], 1.0);
+    gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
+    assert!(wire.is_alive());
+}
+
+#[test]
+fn only_a_switch_to_what_was_asked_opens_a_tunnel() {
+    let upstream = upstream();
+    let gateway = gateway(&upstream, "");
+    let mut wire = Wire::connect(gateway.addr, &[]);
+    for (stream, path) in [(1, "/wrong"), (3, "/other"), (5, "/plain")] {
+        wire.send(connect(stream, path, "websocket"));
+        assert_eq!(wire.answer(stream).problem_status(), 502, "{path}");
+    }
+    wire.send(connect(7, "/refused", "websocket"));
+    assert_eq!(wire.answer(7).body, b"no");
+    // Requests would pass unseen.
+    for (stream, protocol) in [(9, "h2c"), (11, "http")] {
+        wire.send(connect(stream, "/chat", protocol));
+        assert_eq!(wire.answer(stream).problem_status(), 501, "{protocol}");
+    }
+    gateway.assert_metric("tunnels", &[], 0.0);
+    gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
+    let none = self::gateway(&upstream, "upgrades = []");
+    let mut wire = Wire::connect(none.addr, &[]);
+    wire.send(connect(1, "/chat", "websocket"));
+    assert_eq!(wire.answer(1).problem_status(), 501);
+}
+
+#[test]
+fn a_tunnel_ends_with_its_stream_and_in_time_and_alone() {
+    let upstream = upstream();
+    let gateway = gateway(&upstream, "tunnel_timeout = \"700ms\"");
+    let mut wire = Wire::connect(gateway.addr, &[]);
+    for stream in [1, 3] {
+        wire.send(connect(stream, "/chat", "websocket"));
+        wire.until("its head", |frame| frame.kind == HEADERS && frame.stream == stream);
+        assert_eq!(upstream.request().target(), "/chat");
+    }
+    wire.send(reset(1, CANCEL));
+    assert_eq!(upstream.request().head, "ended");
+    assert_ne!(wire.answer(3).ended, Ended::Away(None));
+    assert_eq!(upstream.request().head, "ended");
+    until("both are over", || gateway.metric("requests_in_flight", &[("route", "app")]) == Some(0.0));
+    gateway.assert_metric("tunnels", &[], 0.0);
+    gateway.assert_metric("http_rejected_total", &[("reason", "tunnel_timeout")], 1.0);
+    assert!(wire.is_alive());
+}
