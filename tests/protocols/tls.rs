@@ -1,7 +1,13 @@
 //! Listeners with TLS: who answers to which name, what is spoken then, and what upstreams are told.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
+use std::process::Command;
 
+use rustls::StreamOwned;
+
+use crate::support::PATIENCE;
 use crate::support::ca::Ca;
 use crate::support::client::get;
 use crate::support::frames::Wire;
@@ -153,6 +159,64 @@ fn bodies_pass_whole_in_both_directions() {
         }
         std::thread::sleep(std::time::Duration::from_millis(900));
     }
+}
+
+#[test]
+fn a_request_that_comes_with_the_end_of_the_handshake_is_answered() {
+    let ca = Ca::new("test");
+    let gateway = gateway(&ca, &["a.test"], "", "", ECHO);
+    let mut socket = TcpStream::connect(gateway.addr).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut session = Trust::in_ca(&ca).session("a.test");
+    // Kept back until it may leave.
+    session.writer().write_all(get("/", "").as_bytes()).unwrap();
+    session.write_tls(&mut socket).unwrap();
+    while session.is_handshaking() {
+        session.read_tls(&mut socket).unwrap();
+        session.process_new_packets().unwrap();
+    }
+    let mut flight = Vec::new();
+    while session.wants_write() {
+        session.write_tls(&mut flight).unwrap();
+    }
+    socket.write_all(&flight).unwrap();
+    let mut answer = String::new();
+    let mut stream = StreamOwned::new(session, socket);
+    while !answer.contains("\r\n\r\n") {
+        let mut piece = [0; 1024];
+        let count = stream.read(&mut piece).unwrap();
+        answer += str::from_utf8(&piece[..count]).unwrap();
+    }
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+}
+
+#[test]
+fn openssl_and_curl_are_served_and_nobody_renegotiates() {
+    let ca = Ca::new("test");
+    let gateway = gateway(&ca, &["a.test"], "", "", ECHO);
+    let ca_file = gateway.dir.path().join("ca.pem");
+    std::fs::write(&ca_file, ca.pem()).unwrap();
+    let (ca_file, port) = (ca_file.display(), gateway.addr.port());
+    let run = |script: String| {
+        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+        let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+        assert!(!text.contains("not found"), "apt-get install curl openssl\n{text}");
+        text
+    };
+    for version in ["1.2", "1.3"] {
+        let text = run(format!(
+            "curl -sS --cacert {ca_file} --tlsv{version} --tls-max {version} --resolve a.test:{port}:127.0.0.1 \
+             -w '%{{http_code}}' -o /dev/null https://a.test:{port}/"
+        ));
+        assert_eq!(text, "200", "{version}");
+    }
+    // A line with nothing but R asks for it.
+    let text = run(format!(
+        "(sleep 0.3; echo R; sleep 0.5) | timeout 10 openssl s_client -connect 127.0.0.1:{port} -servername a.test \
+         -CAfile {ca_file} -tls1_2"
+    ));
+    assert!(text.contains("RENEGOTIATING") && text.contains("no renegotiation"), "{text}");
+    assert_eq!(Trust::in_ca(&ca).connect(gateway.addr, "a.test").ask(&get("/", ""), "").status(), 200);
 }
 
 #[test]

@@ -130,6 +130,26 @@ fn a_session_goes_on_only_where_it_was_made() {
 }
 
 #[test]
+fn a_session_ends_with_the_certificate_of_its_client() {
+    let (ca, clients) = (Ca::new("test"), Ca::new("clients"));
+    let gateway = asking(&ca, &clients, REQUIRED, ECHO);
+    let end = SystemTime::now() + Duration::from_secs(4);
+    let own = clients.issue_with(&["app.test"], "app", |params| params.not_after = end.into());
+    let trusts =
+        [&rustls::version::TLS12, &rustls::version::TLS13].map(|version| Trust::with(&ca, Some(&own), &[version]));
+    for trust in &trusts {
+        assert_eq!(status(&mut trust.connect(gateway.addr, "a.test")), 200);
+        let mut resumed = trust.connect(gateway.addr, "a.test");
+        assert_eq!((status(&mut resumed), resumed.was_resumed()), (200, true));
+    }
+    std::thread::sleep(end.duration_since(SystemTime::now()).unwrap_or_default() + Duration::from_secs(1));
+    for trust in &trusts {
+        assert!(!served(&gateway, trust));
+    }
+    until("both are counted", || handshakes(&gateway, "bad_client_certificate") == 2.0);
+}
+
+#[test]
 fn a_host_that_the_certificate_is_not_for_is_misdirected() {
     let ca = Ca::new("test");
     let gateway = gateway(&ca, &["a.test,*.b.test,127.0.0.1", "c.test"], "", "", ECHO);

@@ -136,9 +136,10 @@ fn many_handshakes_at_once_leave_good_requests_their_turns() {
     let gateway = gateway(&ca, &["a.test"], "", "handshake_timeout = \"60s\"", ECHO);
     let mut good = Trust::in_ca(&ca).connect(gateway.addr, "a.test");
     let hello = records(&hello("a.test"), 512);
-    // All that comes meanwhile is there at once when it goes on.
-    gateway.signal("STOP");
     let mut flood: Vec<TcpStream> = (0..500).map(|_| connect(gateway.addr)).collect();
+    gateway.assert_metric("connections", &[("listener", "127.0.0.1:0"), ("protocol", "handshake")], 500.0);
+    // All that comes meanwhile is there at once when it goes on, the request last.
+    gateway.signal("STOP");
     for stream in &mut flood {
         stream.write_all(&hello).unwrap();
     }

@@ -62,14 +62,17 @@ impl Trust {
         self.try_connect(addr, name).unwrap_or_else(|error| panic!("no handshake with {name}: {error}"))
     }
 
+    /// The client's side of a handshake that the test carries itself.
+    pub fn session(&self, name: &str) -> ClientConnection {
+        ClientConnection::new(self.config.clone(), ServerName::try_from(name.to_owned()).unwrap()).unwrap()
+    }
+
     pub fn try_connect(&self, addr: SocketAddr, name: &str) -> io::Result<SecureClient> {
         let stream = TcpStream::connect(addr)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        let name = ServerName::try_from(name.to_owned()).unwrap();
-        let session = ClientConnection::new(self.config.clone(), name).unwrap();
-        let mut stream = StreamOwned::new(session, stream);
+        let mut stream = StreamOwned::new(self.session(name), stream);
         while stream.conn.is_handshaking() {
             stream.conn.complete_io(&mut stream.sock)?;
         }
