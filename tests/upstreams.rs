@@ -18,5 +18,6 @@ mod upstreams {
     mod balance;
     mod eject;
     mod fleet;
+    mod health;
     mod retry;
 }

@@ -8,6 +8,7 @@ mod job;
 mod link;
 mod listeners;
 mod overrides;
+mod probe;
 mod reload;
 mod servers;
 mod shared;
@@ -146,7 +147,8 @@ async fn start(
         scrape: Default::default(),
         fleet: fleet.clone(),
     };
-    spawn_local(servers::follow(fleet));
+    spawn_local(servers::follow(fleet.clone()));
+    spawn_local(probe::follow(fleet));
     spawn_local(overrides.clone().follow(current.clone(), link.clone()));
     let listeners = Listeners::open(workers, prepared, context).map_err(system("cannot serve a listener"))?;
     // What the texts of the config took.

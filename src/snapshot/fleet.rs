@@ -64,6 +64,9 @@ fn enlist(settings: &Arc<Upstream>, before: Option<&Arc<UpstreamState>>, now_ms:
         if settings.eject.is_none() {
             state.pardon();
         }
+        if settings.health.is_none() {
+            state.unchecked();
+        }
         Member { server: server.clone(), state }
     };
     let roster: Vec<Member> = settings.servers.iter().map(member).collect();

@@ -5,6 +5,7 @@ pub(crate) mod balance;
 pub(crate) mod budget;
 pub(crate) mod eject;
 pub(crate) mod hash;
+pub(crate) mod health;
 pub(crate) mod roster;
 pub(crate) mod state;
 pub(crate) mod tls;
@@ -16,6 +17,7 @@ use crate::labels::labels;
 use crate::limit::key::Key;
 use budget::RetryRule;
 use eject::EjectRule;
+use health::HealthRule;
 use tls::UpstreamTls;
 
 /// A set of servers that serve alike.
@@ -30,6 +32,8 @@ pub struct Upstream {
     pub max_idle: Option<usize>,
     /// When servers that fail are passed over.
     pub eject: Option<EjectRule>,
+    /// How servers are checked.
+    pub health: Option<HealthRule>,
     /// When a request is sent to another server.
     pub retry: Option<RetryRule>,
     /// What requests are told apart by, for `consistent_hash`.
@@ -52,6 +56,7 @@ impl Upstream {
             balance,
             max_idle: None,
             eject: None,
+            health: None,
             retry: None,
             hash_on: None,
             slow_start_ms: 0,

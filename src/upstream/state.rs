@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::balance::RAMPED;
 use super::eject::{Blame, EjectReason, EjectRule, Ejector};
+use super::health::{CheckFault, CheckRun, HealthRule};
 use crate::labels::labels;
 
 /// A server that accepted no connection is passed over this long while others are there.
@@ -19,6 +20,8 @@ const RAMP_LEAST: u32 = RAMPED / 20;
 pub struct ServerState {
     /// 0 = not ejected.
     ejected_until_ms: AtomicU64,
+    /// Checks say so.
+    down: AtomicBool,
     /// It accepted no connection when it was last asked for one,
     refuses: AtomicBool,
     /// and is asked again from then on.
@@ -36,6 +39,7 @@ pub struct ServerState {
 #[derive(Default)]
 struct Conduct {
     ejector: Ejector,
+    checks: CheckRun,
     served: ServedClients,
     reason: Option<EjectReason>,
     /// The length of its last ejection.
@@ -46,6 +50,8 @@ labels! {
     /// How a server stands.
     Health:
     Up = "up",
+    /// Checks failed.
+    Down = "down",
     /// Its last connection failed.
     Refusing = "refusing",
     Ejected = "ejected",
@@ -136,7 +142,9 @@ impl ServerState {
 
     /// Requests may go there.
     pub fn is_usable(&self, now_ms: u64) -> bool {
-        now_ms >= self.avoid_until_ms.load(Ordering::Relaxed) && !self.is_ejected(now_ms)
+        !self.down.load(Ordering::Relaxed)
+            && now_ms >= self.avoid_until_ms.load(Ordering::Relaxed)
+            && !self.is_ejected(now_ms)
     }
 
     pub fn is_ejected(&self, now_ms: u64) -> bool {
@@ -197,6 +205,25 @@ impl ServerState {
         self.begun_ms.store(until_ms, Ordering::Relaxed);
     }
 
+    /// What became of a check.
+    pub fn checked(&self, rule: &HealthRule, result: Result<(), CheckFault>, now_ms: u64) {
+        if result != Err(CheckFault::Connection) {
+            self.connected(now_ms);
+        }
+        let mut conduct = self.lock();
+        conduct.checks.checked(rule, result);
+        let down = conduct.checks.down().is_some();
+        if self.down.swap(down, Ordering::Relaxed) && !down {
+            self.begun_ms.store(now_ms.max(1), Ordering::Relaxed);
+        }
+    }
+
+    /// Nobody checks any more.
+    pub fn unchecked(&self) {
+        self.lock().checks = CheckRun::default();
+        self.down.store(false, Ordering::Relaxed);
+    }
+
     /// Nobody ejects any more.
     pub fn pardon(&self) {
         self.ejected_until_ms.store(0, Ordering::Relaxed);
@@ -204,6 +231,10 @@ impl ServerState {
     }
 
     pub fn told(&self, now_ms: u64) -> HealthReport {
+        if self.down.load(Ordering::Relaxed) {
+            let reason = self.lock().checks.down().map(CheckFault::label);
+            return HealthReport { health: Health::Down, reason, ejection: None };
+        }
         let until_ms = self.ejected_until_ms.load(Ordering::Relaxed);
         if now_ms < until_ms {
             let conduct = self.lock();

@@ -6,6 +6,7 @@ mod afterwards;
 mod context;
 mod dates;
 mod edit;
+mod health;
 mod jwt;
 mod limit;
 mod listener;

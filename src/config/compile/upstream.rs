@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::context::LimitContext;
+use super::health::health;
 use super::limit::key_of;
 use super::names::{Definitions, NamedSection};
 use super::server::usize_of;
@@ -44,6 +45,7 @@ pub fn upstreams<'r>(named: Vec<NamedSection>, roots: &'r SystemRoots, context: 
         };
         let max_idle = usize_of(section.integer("max_idle", 0..=100_000));
         let eject = section.section("eject", &schema::EJECT).map(eject);
+        let health = section.section("health", &schema::HEALTH).map(health);
         let retry = section.section("retry", &schema::RETRY).map(retry);
         let hash_on = hash_on(&section, balance, context);
         let slow_start_ms = section.duration("slow_start", Duration::ZERO..=Duration::from_secs(3600)).map_or(0, ms);
@@ -56,6 +58,7 @@ pub fn upstreams<'r>(named: Vec<NamedSection>, roots: &'r SystemRoots, context: 
             upstreams.list.push(Upstream {
                 max_idle,
                 eject,
+                health,
                 retry,
                 hash_on,
                 slow_start_ms,
@@ -159,7 +162,7 @@ const RETRY_ON: &[(&str, RetryCause)] = &[
     ("504", RetryCause::Status(2)),
 ];
 
-fn ms(duration: Duration) -> u64 {
+pub fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 

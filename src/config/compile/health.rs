@@ -1,0 +1,90 @@
+//! `health` of an upstream. Called by `upstream`.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::upstream::ms;
+use crate::config::reader::Section;
+use crate::config::tree::{Node, Value};
+use crate::config::values::{self, fault};
+use crate::upstream::health::{CheckKind, HealthRule};
+
+const TIME: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
+const STATUS_HELP: &str = "write numbers, \"2xx\", or ranges like \"200-399\"";
+/// Of a path and of a text in a body.
+const TEXT_MAX: usize = 1024;
+
+pub fn health(section: Section) -> HealthRule {
+    let kind = section.label("type", CheckKind::ALL, CheckKind::label).unwrap_or(CheckKind::Http);
+    for key in ["path", "status", "body"] {
+        if let (CheckKind::Tcp | CheckKind::Grpc, Some(node)) = (kind, section.node(key)) {
+            let what = format!("a check of type \"{}\" has none", kind.label());
+            section.fault::<()>(key, node, &what, "remove it, or the type");
+        }
+    }
+    let every = section.duration("every", TIME).unwrap_or(Duration::from_secs(10));
+    let timeout = section.duration("timeout", TIME).unwrap_or(Duration::from_secs(1));
+    let count =
+        |key, default| section.integer(key, 1..=1000).and_then(|count| u32::try_from(count).ok()).unwrap_or(default);
+    let rule = HealthRule {
+        kind,
+        path: section.parse("path", path).unwrap_or_else(|| "/".to_owned()),
+        every_ms: ms(every),
+        timeout_ms: ms(timeout),
+        unhealthy_after: count("unhealthy_after", 3),
+        healthy_after: count("healthy_after", 2),
+        status: section.node("status").map_or_else(|| vec![(200, 399)], |node| statuses(&section, node)),
+        body: section.parse("body", text),
+    };
+    section.finish();
+    rule
+}
+
+fn path(text: &str) -> Result<String, values::Fault> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
+    if text.starts_with('/') && plain && text.len() <= TEXT_MAX {
+        return Ok(text.to_owned());
+    }
+    fault(format!("`{text}` is not a path to ask for"), "write \"/healthz\", with a query if need be, percent-encoded")
+}
+
+fn text(text: &str) -> Result<String, values::Fault> {
+    match text.len() {
+        1..=TEXT_MAX => Ok(text.to_owned()),
+        _ => {
+            fault("it has no or too many characters", "write what the body holds when all is well, 1024 bytes at most")
+        }
+    }
+}
+
+fn statuses(section: &Section, node: &Node) -> Vec<(u16, u16)> {
+    let items = match &node.value {
+        Value::Array(items) if !items.is_empty() => items.as_slice(),
+        Value::Array(_) => {
+            section.fault::<()>("status", node, "the list is empty", STATUS_HELP);
+            &[]
+        }
+        _ => std::slice::from_ref(node),
+    };
+    items.iter().filter_map(|item| status(section, item)).collect()
+}
+
+fn status(section: &Section, item: &Node) -> Option<(u16, u16)> {
+    let found = match &item.value {
+        Value::Integer(number) => u16::try_from(*number).ok().map(|number| (number, number)),
+        Value::String(text) => {
+            let text = text.value.as_str();
+            let class = text.strip_suffix("xx").and_then(|class| class.parse::<u16>().ok());
+            let range = text.split_once('-').unwrap_or((text, text));
+            match class {
+                Some(class) => Some((class * 100, class * 100 + 99)),
+                None => range.0.trim().parse().ok().zip(range.1.trim().parse().ok()),
+            }
+        }
+        _ => return section.wrong_type("status", "a status, or a list of them", item),
+    };
+    match found {
+        Some((from, to)) if (100..=599).contains(&from) && to <= 599 && from <= to => Some((from, to)),
+        _ => section.fault("status", item, "it is no status from 100 to 599", STATUS_HELP),
+    }
+}

@@ -1,0 +1,170 @@
+//! Servers are checked, and those that are not well are passed over; whatever is asked of one, a check ends.
+
+use std::io::Write;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::fleet::{Changing, app, of, shown};
+use crate::support::client::get;
+use crate::support::gateway::{Gateway, config};
+use crate::support::ports::Reserved;
+use crate::support::until;
+use crate::support::upstream::Upstream;
+
+const QUICK: &str = "every = \"100ms\", timeout = \"500ms\"";
+
+fn gateway(servers: &[&Changing], health: &str) -> Gateway {
+    let urls: Vec<String> = servers.iter().map(|server| server.url()).collect();
+    Gateway::start(&app(&urls, &format!("balance = \"round_robin\"\nhealth = {{ {QUICK}, {health} }}")))
+}
+
+#[test]
+fn a_server_whose_checks_fail_gets_no_requests_until_they_do_not() {
+    let (good, bad) = (Changing::start("good"), Changing::start("bad"));
+    let gateway = gateway(&[&good, &bad], "path = \"/healthz?deep=1\", unhealthy_after = 2, healthy_after = 2");
+    gateway.assert_metric("upstream_up", &of(&bad.name()), 1.0);
+    let asked = bad.upstream.request();
+    assert_eq!((asked.start_line(), asked.get("host")), ("GET /healthz?deep=1 HTTP/1.1", Some(bad.name().as_str())));
+    bad.answers(500);
+    gateway.assert_metric("upstream_up", &of(&bad.name()), 0.0);
+    assert_eq!(shown(&gateway, &bad.name())["reason"], "check: status");
+    let mut client = gateway.client();
+    (0..20).for_each(|_| assert_eq!(client.ask(&get("/", ""), "").text(), "good"));
+    bad.answers(204);
+    gateway.assert_metric("upstream_up", &of(&bad.name()), 1.0);
+    until("the log says both", || {
+        let log = gateway.log();
+        log.contains("server is down upstream=\"app\"") && log.contains("server is up upstream=\"app\"")
+    });
+    bad.answers(302);
+    std::thread::sleep(Duration::from_millis(400));
+    gateway.assert_metric("upstream_up", &of(&bad.name()), 1.0);
+}
+
+#[test]
+fn when_all_checks_fail_all_are_asked() {
+    let (one, other) = (Changing::start("one"), Changing::start("other"));
+    let gateway = gateway(&[&one, &other], "unhealthy_after = 1, status = [201, \"401-403\", \"3xx\"]");
+    gateway.assert_metric("upstream_fail_open", &[("upstream", "app")], 1.0);
+    let mut client = gateway.client();
+    let texts: Vec<String> = (0..2).map(|_| client.ask(&get("/", ""), "").text()).collect();
+    assert!(texts.contains(&"one".to_owned()) && texts.contains(&"other".to_owned()), "{texts:?}");
+    one.answers(402);
+    gateway.assert_metric("upstream_up", &of(&one.name()), 1.0);
+    gateway.assert_metric("upstream_fail_open", &[("upstream", "app")], 0.0);
+    // Without checks nothing is known any more.
+    gateway.reload(&config("", &app(&[one.url(), other.url()], "")));
+    gateway.assert_metric("upstream_up", &of(&other.name()), 1.0);
+}
+
+#[test]
+fn checks_that_hang_never_end_or_are_no_http_fail_in_time() {
+    type Script = fn(&mut crate::support::upstream::Peer) -> std::io::Result<()>;
+    let scripts: [(Script, &str, &str); 4] = [
+        (|peer| peer.wait_for_end(), "", "check: timeout"),
+        (|peer| peer.send("SSH-2.0-OpenSSH_9.2\r\n\r\n"), "", "check: broken"),
+        (
+            |peer| {
+                peer.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")?;
+                loop {
+                    peer.send("10\r\n0123456789abcdef\r\n")?;
+                }
+            },
+            ", body = \"fine\"",
+            "check: body",
+        ),
+        (
+            |peer| {
+                loop {
+                    peer.send("HTTP/1.1 103 Early Hints\r\n\r\n")?;
+                }
+            },
+            "",
+            "check: broken",
+        ),
+    ];
+    for (script, body, reason) in scripts {
+        let bad = Upstream::start(move |peer| {
+            peer.request()?;
+            script(peer)
+        });
+        let upstream = app(&[bad.url()], &format!("health = {{ {QUICK}, unhealthy_after = 1{body} }}"));
+        let gateway = Gateway::start(&upstream);
+        gateway.assert_metric("upstream_up", &of(&bad.addr.to_string()), 0.0);
+        assert_eq!(shown(&gateway, &bad.addr.to_string())["reason"], reason);
+    }
+}
+
+#[test]
+fn a_body_is_looked_at_where_something_is_expected_of_it() {
+    let server = Upstream::text("{\"status\": \"fine\"}");
+    let with =
+        |body: &str| app(&[server.url()], &format!("health = {{ {QUICK}, unhealthy_after = 1, body = '{body}' }}"));
+    let gateway = Gateway::start(&with("\"pass\""));
+    gateway.assert_metric("upstream_up", &of(&server.addr.to_string()), 0.0);
+    gateway.reload(&config("", &with("\"fine\"")));
+    gateway.assert_metric("upstream_up", &of(&server.addr.to_string()), 1.0);
+}
+
+#[test]
+fn tcp_checks_find_a_server_that_starts_to_listen() {
+    let port = Reserved::new();
+    let server = port.addr().to_string();
+    let upstream =
+        app(&[format!("http://{server}")], &format!("health = {{ type = \"tcp\", {QUICK}, unhealthy_after = 1 }}"));
+    let gateway = Gateway::start(&upstream);
+    gateway.assert_metric("upstream_up", &of(&server), 0.0);
+    assert_eq!(shown(&gateway, &server)["reason"], "check: no_connection");
+    let addr = port.addr();
+    drop(port);
+    let _listener = TcpListener::bind(addr).unwrap();
+    gateway.assert_metric("upstream_up", &of(&server), 1.0);
+}
+
+/// A gRPC server whose health service answers with this status.
+fn grpc(status: Arc<AtomicUsize>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap().to_string();
+    listener.set_nonblocking(true).unwrap();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            while let Ok((stream, _)) = listener.accept().await {
+                let Ok(mut connection) = h2::server::handshake(stream).await else { continue };
+                while let Some(Ok((request, mut answer))) = connection.accept().await {
+                    let is_check = request.uri().path() == "/grpc.health.v1.Health/Check"
+                        && request.headers()["content-type"] == "application/grpc";
+                    let status = if is_check { status.load(Ordering::SeqCst) as u8 } else { 9 };
+                    let head = http::Response::builder().header("content-type", "application/grpc").body(()).unwrap();
+                    let mut body = answer.send_response(head, false).unwrap();
+                    let mut message = Vec::new();
+                    message.write_all(&[0, 0, 0, 0, 2, 8, status]).unwrap();
+                    body.send_data(Bytes::from(message), false).unwrap();
+                    let trailers = http::HeaderMap::from_iter([("grpc-status".parse().unwrap(), "0".parse().unwrap())]);
+                    body.send_trailers(trailers).unwrap();
+                }
+            }
+        });
+    });
+    addr
+}
+
+#[test]
+fn grpc_servers_say_themselves_whether_they_serve() {
+    let status = Arc::new(AtomicUsize::new(1));
+    let server = grpc(status.clone());
+    let health = format!("health = {{ type = \"grpc\", {QUICK}, unhealthy_after = 1, healthy_after = 1 }}");
+    let gateway = Gateway::start(&app(&[format!("http://{server}")], &health));
+    std::thread::sleep(Duration::from_millis(700));
+    gateway.assert_metric("upstream_up", &of(&server), 1.0);
+    status.store(2, Ordering::SeqCst);
+    gateway.assert_metric("upstream_up", &of(&server), 0.0);
+    assert_eq!(shown(&gateway, &server)["reason"], "check: not_serving");
+    status.store(1, Ordering::SeqCst);
+    gateway.assert_metric("upstream_up", &of(&server), 1.0);
+}
