@@ -21,6 +21,7 @@ mod protocols {
     mod h2_connect;
     mod h2_time;
     mod manual;
+    mod proxy_protocol;
     mod tls;
     mod tls_clients;
     mod tls_enemies;

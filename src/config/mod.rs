@@ -100,6 +100,8 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListenerSettings {
     pub address: ListenAddr,
+    /// Connections begin with a PROXY header.
+    pub proxy_protocol: bool,
     pub tls: Option<ServerTls>,
     /// Every request is sent to the same address over HTTPS.
     pub redirects: bool,

@@ -39,7 +39,7 @@ sections! {
         "handshake_timeout" "header_timeout" "keepalive_timeout" "body_timeout" "min_body_rate" "connect_timeout"
         "response_timeout" "stream_timeout" "tunnel_timeout" "half_close_timeout" "shutdown_delay" "shutdown_timeout"
         "max_delayed" "http2" "max_streams";
-    LISTENER = "listener": "address" "tls";
+    LISTENER = "listener": "address" "proxy_protocol" "tls";
     LISTENER_TLS = "listener.tls": "certificates" "client_ca" "client_auth" "min_version";
     CERTIFICATE = "listener.tls.certificates": "cert" "key";
     ADMIN = "admin": "listen" "token" "metrics_need_token";

@@ -91,6 +91,22 @@ impl Ticket {
     }
 }
 
+impl Ticket {
+    /// Counts the connection for another address than so far, unless that has `max_per_ip` already.
+    pub fn count_for(&mut self, client: IpAddr, max_per_ip: usize) -> bool {
+        let count = &self.connections.count;
+        if client == self.peer {
+            return true;
+        }
+        if !count.enter(client, usize::MAX, max_per_ip) {
+            return false;
+        }
+        count.leave(self.peer);
+        self.peer = client;
+        true
+    }
+}
+
 impl Drop for Ticket {
     fn drop(&mut self) {
         self.connections.deadlines.borrow_mut().remove(self.key);

@@ -54,6 +54,8 @@ labels! {
     HeaderTimeout = "header_timeout",
     BodyTimeout = "body_timeout",
     StreamTimeout = "stream_timeout",
+    /// No PROXY header where one is due.
+    ProxyHeader = "proxy_header",
     /// Neither side of a tunnel has said anything for too long.
     TunnelTimeout = "tunnel_timeout",
     /// As many connections as may have switched protocols.

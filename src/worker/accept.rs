@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::listener::{Accepted, Listener};
+use super::proxy_protocol::{self, Introduction};
 use super::stream::Stream;
 use super::tls::{self, Failed, Shaken};
 use super::{Worker, connection};
@@ -16,7 +17,7 @@ use crate::http::connections::Ticket;
 use crate::http::context::Client;
 use crate::http::downstream::gate::LastHost;
 use crate::http::downstream::hop::Hop;
-use crate::metrics::Protocol;
+use crate::metrics::{Cutoff, Protocol};
 use crate::tls::{Alpn, TlsPeer};
 
 /// Pause after an accept failed for want of file descriptors or memory.
@@ -72,11 +73,37 @@ fn admit(worker: &Rc<Worker>, Accepted { stream, peer, port }: Accepted, door: &
     let Some(ticket) = worker.enter(peer) else { return };
     let entered = Entered { ticket, peer, port };
     let (worker, door) = (worker.clone(), door.clone());
+    if door.settings.proxy_protocol {
+        tokio::task::spawn_local(async move { introduced(stream, entered, &worker, &door).await });
+        return;
+    }
     match &door.settings.tls {
         None => {
             drop(tokio::task::spawn_local(async move { serve(stream, entered, &worker, &door, (None, None)).await }))
         }
         Some(_) => drop(tokio::task::spawn_local(async move { secure(stream, entered, &worker, &door).await })),
+    }
+}
+
+/// A connection that begins with a PROXY header.
+async fn introduced(mut stream: Stream, mut entered: Entered, worker: &Rc<Worker>, door: &Door) {
+    let open = worker.open(&door.name, Protocol::Handshake);
+    let introduction = proxy_protocol::read(&mut stream, entered.ticket.deadline(), worker).await;
+    drop(open);
+    match introduction {
+        Introduction::Client(named) if worker.trusts(entered.peer) => {
+            let client = named.source.ip().to_canonical();
+            if !worker.count_for(&mut entered.ticket, client) {
+                return;
+            }
+            (entered.peer, entered.port) = (client, Some(named.destination.port()));
+        }
+        Introduction::Client(_) | Introduction::Itself => {}
+        Introduction::Missing => return worker.local.common.metrics.http_rejected(Cutoff::ProxyHeader).inc(),
+    }
+    match &door.settings.tls {
+        None => Box::pin(serve(stream, entered, worker, door, (None, None))).await,
+        Some(_) => Box::pin(secure(stream, entered, worker, door)).await,
     }
 }
 

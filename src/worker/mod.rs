@@ -11,6 +11,7 @@ mod h1;
 mod h2;
 mod listener;
 mod preface;
+mod proxy_protocol;
 mod stream;
 mod streams;
 mod tide;
@@ -248,6 +249,20 @@ impl Worker {
             self.local.common.metrics.http_rejected(Cutoff::MaxConnections).inc();
         }
         ticket
+    }
+
+    /// Whether `peer` is believed when it names another as its client.
+    fn trusts(&self, peer: IpAddr) -> bool {
+        self.local.view().snapshot.config.server.trusted_proxies.contains(peer)
+    }
+
+    /// Counts a connection for `client` instead of its peer. False when that has as many as may be.
+    fn count_for(&self, ticket: &mut Ticket, client: IpAddr) -> bool {
+        let counts = ticket.count_for(client, self.local.view().snapshot.config.server.max_connections_per_ip);
+        if !counts {
+            self.local.common.metrics.http_rejected(Cutoff::MaxConnections).inc();
+        }
+        counts
     }
 
     /// Shows an open connection in the metrics.

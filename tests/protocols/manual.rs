@@ -1,7 +1,8 @@
 //! The configs of docs/routing.md, run as they stand there.
 
 use crate::support::client::get;
-use crate::support::manual::Page;
+use crate::support::gateway::Gateway;
+use crate::support::manual::{Page, changed};
 use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
 
@@ -76,6 +77,23 @@ fn encoded_slashes() {
     for (asked, status) in [("/npm/@scope%2Fname", 200), ("/npm/@scope%2fname", 429), ("/npm/@scope/name", 200)] {
         assert_eq!(gateway.get(asked).status(), status, "{asked}");
     }
+}
+
+#[test]
+fn behind_a_load_balancer() {
+    let app = Upstream::text("in");
+    let page = page();
+    let part = &page.under("Behind a load balancer: X-Forwarded-For and the PROXY protocol")[0];
+    let config = changed(&part.config, "127.0.0.1:3000", &app.addr.to_string());
+    let config = format!("{}\n[admin]\nlisten = \"127.0.0.1:0\"\n", changed(&config, "0.0.0.0:8000", "127.0.0.1:0"));
+    let gateway = Gateway::whole(&config);
+    let mut client = gateway.client();
+    client.send(format!("PROXY TCP4 192.0.2.7 198.51.100.1 4711 80\r\n{}", get("/", "")));
+    assert_eq!(client.answer("GET").text(), "in");
+    let seen = app.request();
+    assert_eq!((seen.get("x-forwarded-for"), seen.get("x-forwarded-port")), (Some("192.0.2.7"), Some("80")));
+    gateway.client().send("x".repeat(20));
+    gateway.assert_metric("http_rejected_total", &[("reason", "proxy_header")], 1.0);
 }
 
 #[test]

@@ -23,7 +23,11 @@ impl Client {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::new(IpAddr::V4(source), 0).into()).unwrap();
         socket.connect(&addr.into()).unwrap();
-        let stream = TcpStream::from(socket);
+        Client::of(TcpStream::from(socket))
+    }
+
+    /// On a connection that is there.
+    pub fn of(stream: TcpStream) -> Client {
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();

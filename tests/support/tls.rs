@@ -68,7 +68,16 @@ impl Trust {
     }
 
     pub fn try_connect(&self, addr: SocketAddr, name: &str) -> io::Result<SecureClient> {
-        let stream = TcpStream::connect(addr)?;
+        self.try_over(TcpStream::connect(addr)?, name)
+    }
+
+    /// The same on a connection that is there.
+    #[track_caller]
+    pub fn over(&self, stream: TcpStream, name: &str) -> SecureClient {
+        self.try_over(stream, name).unwrap_or_else(|error| panic!("no handshake with {name}: {error}"))
+    }
+
+    fn try_over(&self, stream: TcpStream, name: &str) -> io::Result<SecureClient> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;

@@ -30,9 +30,9 @@ pub fn listeners(server: &Section, sections: &[Section], http2: bool) -> Vec<Arc
     let redirect = server.parse_at("redirect_http", values::listen);
     listeners.extend(redirect.map(|At { place, value: address }| At {
         place,
-        value: ListenerSettings { address, tls: None, redirects: true },
+        value: ListenerSettings { address, proxy_protocol: false, tls: None, redirects: true },
     }));
-    listeners.extend(sections.iter().filter_map(|section| listener(section, http2)));
+    listeners.extend(sections.iter().filter_map(|section| listener(server, section, http2)));
     for (i, item) in listeners.iter().enumerate() {
         let rival = |first: &&At<ListenerSettings>| excludes(&first.value, &item.value);
         if let Some(first) = listeners[..i].iter().find(rival) {
@@ -60,7 +60,7 @@ fn excludes(first: &ListenerSettings, second: &ListenerSettings) -> bool {
 fn plain(section: &Section, is_default: bool) -> Vec<At<ListenerSettings>> {
     let plain = |At { place, value }: At<ListenAddr>| At {
         place,
-        value: ListenerSettings { address: value, tls: None, redirects: false },
+        value: ListenerSettings { address: value, proxy_protocol: false, tls: None, redirects: false },
     };
     if section.node("listen").is_none() {
         let default = values::listen("127.0.0.1:8080").ok().filter(|_| is_default);
@@ -78,11 +78,12 @@ pub fn asks_clients(section: &Section) -> bool {
     matches!(section.node("tls"), Some(Node { value: Value::Table(tls), .. }) if tls.get("client_ca").is_some())
 }
 
-fn listener(section: &Section, http2: bool) -> Option<At<ListenerSettings>> {
+fn listener(server: &Section, section: &Section, http2: bool) -> Option<At<ListenerSettings>> {
     let address = match section.node("address") {
         Some(_) => section.parse_at("address", values::listen),
         None => section.absent("a listener has no address", ADDRESS_HELP),
     };
+    let proxy_protocol = proxy_protocol(server, section);
     let written = section.node("tls").is_some();
     let tls = section.section("tls", &schema::LISTENER_TLS).and_then(|tls| self::tls(&tls, http2));
     section.unknown();
@@ -91,7 +92,19 @@ fn listener(section: &Section, http2: bool) -> Option<At<ListenerSettings>> {
     if written && tls.is_none() {
         return None;
     }
-    Some(At { place, value: ListenerSettings { address, tls, redirects: false } })
+    Some(At { place, value: ListenerSettings { address, proxy_protocol, tls, redirects: false } })
+}
+
+/// Whether connections begin with a PROXY header, which only trusted peers are believed.
+fn proxy_protocol(server: &Section, section: &Section) -> bool {
+    let wanted = section.bool("proxy_protocol").unwrap_or_default();
+    let is_empty = |node: &Node| matches!(&node.value, Value::Array(items) if items.is_empty());
+    let trusts = server.node("trusted_proxies").is_some_and(|node| !is_empty(node));
+    if let (true, false, Some(node)) = (wanted, trusts, section.node("proxy_protocol")) {
+        let help = "name the proxies before this listener in `trusted_proxies` of [server]";
+        section.fault::<()>("proxy_protocol", node, "no peer is trusted to name its client", help);
+    }
+    wanted
 }
 
 fn tls(section: &Section, http2: bool) -> Option<ServerTls> {
