@@ -17,6 +17,7 @@ mod support;
 
 mod limits {
     mod admin;
+    mod body_keys;
     mod manual;
     mod matching;
     mod matching_program;

@@ -36,7 +36,7 @@ sections! {
     ROOT = "root": "include" "server" "admin" "store" "headers" "jwt" "upstream" "set" "limit" "route" "listener";
     SERVER = "server": "listen" "redirect_http" "workers" "trusted_proxies" "forwarded_headers" "strictness" "access_log"
         "max_connections" "max_connections_per_ip" "max_tunnels" "max_headers" "max_header_bytes" "max_body"
-        "handshake_timeout" "header_timeout" "keepalive_timeout" "body_timeout" "min_body_rate" "connect_timeout"
+        "max_key_body" "handshake_timeout" "header_timeout" "keepalive_timeout" "body_timeout" "min_body_rate" "connect_timeout"
         "response_timeout" "stream_timeout" "tunnel_timeout" "half_close_timeout" "shutdown_delay" "shutdown_timeout"
         "max_delayed" "http2" "max_streams";
     LISTENER = "listener": "address" "proxy_protocol" "tls";
@@ -60,7 +60,7 @@ sections! {
     OVERRIDE = "limit.overrides": "key", |param| param.amount;
     OVERRIDE_KEY = "limit.overrides.key": "percent";
     ROUTE = "route": "name" "host" "path" "methods" "header" "upstream" "respond" "limits" "allow"
-        "deny" "rewrite" "request_headers" "response_headers" "max_body" "max_in_flight" "refuse"
+        "deny" "rewrite" "request_headers" "response_headers" "max_body" "max_key_body" "max_in_flight" "refuse"
         "ratelimit_headers" "body_timeout" "min_body_rate" "connect_timeout" "response_timeout" "stream_timeout"
         "tunnel_timeout" "upgrades" "strictness" "encoded_slashes";
     RESPOND = "route.respond": "status" "body" "content_type";

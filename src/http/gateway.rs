@@ -24,6 +24,7 @@ use crate::http::deadline::{Awaited, RequestDeadline};
 use crate::http::downstream::gate;
 use crate::http::downstream::h2;
 use crate::http::downstream::identity;
+use crate::http::downstream::upload::Upload;
 use crate::http::fields::{Fields, KnownField};
 use crate::http::headers;
 use crate::http::limits;
@@ -68,6 +69,7 @@ async fn answer(
         received,
         cut: false,
         upload: None,
+        read_ahead: None,
         account,
         route: None,
         verdict: None,
@@ -103,7 +105,7 @@ async fn answer(
         drop(exchange.received.body);
     } else if exchange.cut {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    } else if let Some(body) = exchange.received.body {
+    } else if let Some(body) = exchange.received.body.or(exchange.read_ahead.and_then(Upload::into_unread)) {
         let deadline = exchange.account.deadline();
         unread::finish(body, deadline, &exchange.received.parts.headers, &mut response);
     }

@@ -7,11 +7,13 @@ use std::time::Duration;
 use crate::http::answer::problem::Refusal;
 use crate::http::downstream::gate::Admitted;
 use crate::http::downstream::identity::Identity;
+use crate::http::key_body::KeyBody;
 use crate::http::under_way::RequestUnderWay;
 use crate::limit::decision::Op;
 use crate::limit::jwt::Claims;
-use crate::limit::source::{Facts, SourceOrigin};
-use crate::limit::{Ask, Verdict, clock};
+use crate::limit::limits::Limit;
+use crate::limit::source::{BodyFacts, Facts, SourceOrigin};
+use crate::limit::{Verdict, clock};
 use crate::route::{Action, Route};
 use crate::upstream::hash;
 
@@ -26,7 +28,10 @@ pub async fn ask(
         exchange.account.bypassed();
         return Ok(());
     }
-    let asks = asks(exchange, route, admitted, identity);
+    let needs_claims = route.limits.iter().any(|limit| limit.needs_claims());
+    let body = body(exchange, route, admitted, identity, needs_claims).await?;
+    let facts = Facts { body: body.facts(), ..facts(exchange, route, admitted, identity, needs_claims) };
+    let asks = exchange.view.limiter.asks(&route.limits, &facts);
     let limiter = &exchange.view.limiter;
     let max_delayed = exchange.view.snapshot.config.server.max_delayed;
     let (mut verdict, seat) = match exchange.client.local.common.waiting.seat_for(&asks, max_delayed) {
@@ -52,11 +57,21 @@ pub async fn ask(
     Ok(())
 }
 
-/// What each limit of the route has to say to the request.
-fn asks(exchange: &RequestUnderWay<'_>, route: &Route, admitted: &Admitted, identity: &Identity) -> Vec<Ask> {
-    let needs_claims = route.limits.iter().any(|limit| limit.needs_claims());
+/// What is read of the body for the limits that go by it, if one of them applies.
+async fn body(
+    exchange: &mut RequestUnderWay<'_>,
+    route: &Route,
+    admitted: &Admitted,
+    identity: &Identity,
+    needs_claims: bool,
+) -> Result<KeyBody, Refusal> {
+    let Some(max) = route.key_body else { return Ok(KeyBody::None) };
     let facts = facts(exchange, route, admitted, identity, needs_claims);
-    exchange.view.limiter.asks(&route.limits, &facts)
+    let applies = |limit: &Arc<Limit>| limit.key.reads_body() && limit.when.holds(&facts, limit.repeated) == Ok(true);
+    if !route.limits.iter().any(applies) {
+        return Ok(KeyBody::None);
+    }
+    KeyBody::read(exchange, route, max).await
 }
 
 /// What says which server of the route's upstream the request gets, as a number.
@@ -67,6 +82,7 @@ pub fn hash(exchange: &RequestUnderWay<'_>, route: &Route, admitted: &Admitted, 
     hash::hash(key, &facts(exchange, route, admitted, identity, needs_claims))
 }
 
+/// What the request shows to limits, apart from its body.
 fn facts<'f>(
     exchange: &'f RequestUnderWay<'_>,
     route: &'f Route,
@@ -86,6 +102,7 @@ fn facts<'f>(
         params: &route.params,
         claims: needs_claims.then(|| claims(exchange)).flatten(),
         certificate: exchange.client.tls.as_ref().and_then(|tls| tls.certificate.as_ref()),
+        body: BodyFacts::None,
     }
 }
 

@@ -11,6 +11,7 @@ pub(crate) mod downstream;
 pub(crate) mod fields;
 pub(crate) mod gateway;
 pub(crate) mod headers;
+pub(crate) mod key_body;
 pub(crate) mod limits;
 pub(crate) mod onward;
 pub(crate) mod tunnel;

@@ -41,22 +41,31 @@ pub fn offer(exchange: &mut RequestUnderWay<'_>, route: &Route) -> Result<Option
     Ok(Some(offer))
 }
 
-/// The request body under the route's cap and deadline, for an action that reads it; nothing is
-/// read yet.
+/// The request body for an action that reads it.
 pub fn upload(exchange: &mut RequestUnderWay<'_>, route: &Route) -> Result<Option<Upload>, Refusal> {
-    let Some(body) = exchange.received.body.take_if(|body| !body.is_end_stream()) else { return Ok(None) };
-    if body.size_hint().lower() > route.max_body {
-        exchange.received.body = Some(body);
-        return Err(Refusal::TooLarge);
+    let read_ahead = exchange.read_ahead.is_some();
+    if !read_ahead {
+        bound(exchange, route)?;
     }
     if matches!(route.action, Action::Respond(_)) {
-        exchange.received.body = Some(body);
         return Ok(None);
     }
+    let upload = if read_ahead { exchange.read_ahead.take() } else { take(exchange, route) };
+    exchange.upload = upload.as_ref().map(Upload::share_progress);
+    Ok(upload)
+}
+
+/// A body that says that it is larger than the route takes is refused unread.
+pub fn bound(exchange: &RequestUnderWay<'_>, route: &Route) -> Result<(), Refusal> {
+    let least = exchange.received.body.as_ref().map_or(0, |body| body.size_hint().lower());
+    if least > route.max_body { Err(Refusal::TooLarge) } else { Ok(()) }
+}
+
+/// The request body, if there is one, under the route's cap and deadline; nothing is read yet.
+pub fn take(exchange: &mut RequestUnderWay<'_>, route: &Route) -> Option<Upload> {
+    let body = exchange.received.body.take_if(|body| !body.is_end_stream())?;
     let on_stream = exchange.received.on_stream();
-    let upload = Upload::new(body, on_stream, exchange.account.deadline().clone(), &route.timeouts, route.max_body);
-    exchange.upload = Some(upload.share_progress());
-    Ok(Some(upload))
+    Some(Upload::new(body, on_stream, exchange.account.deadline().clone(), &route.timeouts, route.max_body))
 }
 
 /// Turns the fields into those that the upstream gets. True when the forwarding fields are left to be

@@ -9,7 +9,7 @@ use hyper::body::Incoming;
 
 use crate::http::answer::account::Account;
 use crate::http::context::{Client, View};
-use crate::http::downstream::upload::UploadProgress;
+use crate::http::downstream::upload::{Upload, UploadProgress};
 use crate::http::fields::{Fields, KnownField};
 use crate::http::tunnel::TunnelSeat;
 use crate::limit::Verdict;
@@ -23,6 +23,8 @@ pub struct RequestUnderWay<'a> {
     pub cut: bool,
     /// Of the body, once it was taken.
     pub upload: Option<Rc<UploadProgress>>,
+    /// The body with what was read of it before the limits were asked, until somebody takes it.
+    pub read_ahead: Option<Upload>,
     pub account: Box<Account>,
     pub route: Option<usize>,
     pub verdict: Option<Verdict>,

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use super::answer::{Answer, NEVER};
 use super::decision::{Check, Role};
 use super::limits::{Limit, OnError};
+use super::source::UnreadableBody;
 use super::standing::Standing;
 
 /// What a limit has to say to a request, before any store is asked.
@@ -19,10 +20,12 @@ pub enum Ask {
     Check(Check),
     /// It does not apply.
     Nothing,
-    /// A part of the key is missing and `missing = "refuse"`.
-    Missing,
+    /// The part of the key at that place is missing and `missing = "refuse"`.
+    Missing(usize),
     /// What it reads stands there more than once, and `repeated = "refuse"`.
     Ambiguous,
+    /// Its key goes by the body, of which nobody can tell what servers make.
+    UnreadableBody(UnreadableBody),
     Blocked(Standing),
     Unlimited,
 }
@@ -51,7 +54,8 @@ pub fn link(limits: &[Arc<Limit>], asks: &mut [Ask]) {
             }
             (Some(Ask::Blocked(_)), _) => continue,
             // Refused, by the base or by what comes after it, unless that is a shadow.
-            (Some(Ask::Ambiguous), _) | (Some(Ask::Check(_)), Ask::Ambiguous) => continue,
+            (Some(Ask::Ambiguous | Ask::UnreadableBody(_)), _)
+            | (Some(Ask::Check(_)), Ask::Ambiguous | Ask::UnreadableBody(_)) => continue,
             _ => Ask::Nothing,
         };
         *ask = next;

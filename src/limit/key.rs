@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::source::{Ambiguous, Facts, Repeated, Source, SourceKind};
+use super::source::{Ambiguous, BodyFacts, Facts, Repeated, Source, SourceKind, SourceOrigin, UnreadableBody};
 use crate::labels::labels;
 
 /// The parts, in config order; never empty.
@@ -51,11 +51,36 @@ impl Key {
             KeyPart::Source(source) => Some(source),
         })
     }
+
+    /// Whether it goes by the body.
+    pub fn reads_body(&self) -> bool {
+        self.sources().any(|source| source.kind().origin() == SourceOrigin::Body)
+    }
+
+    /// Why it cannot be told what a server makes of a body that the key goes by. A body of another kind than
+    /// it reads is no better than one without a kind: some servers look at the bytes alone.
+    pub fn unreadable(&self, body: &BodyFacts) -> Option<UnreadableBody> {
+        let read = match body {
+            BodyFacts::None => return None,
+            BodyFacts::UnreadableBody(why) => return self.reads_body().then_some(*why),
+            BodyFacts::Form(_) => SourceKind::Form,
+            BodyFacts::Json(_) => SourceKind::Json,
+        };
+        (self.reads_body() && !self.sources().any(|source| source.kind() == read)).then_some(UnreadableBody::Type)
+    }
 }
 
 impl KeyPart {
     /// What [`KeyPart::All`] is called.
     pub const ALL: &str = "all";
+
+    /// What it is called in messages to clients.
+    pub fn told(&self) -> String {
+        match self {
+            KeyPart::All => KeyPart::ALL.to_owned(),
+            KeyPart::Source(source) => source.told(),
+        }
+    }
 
     /// A value that somebody wrote, as it stands in the names of budgets.
     ///
@@ -159,6 +184,7 @@ mod tests {
                 params: &[],
                 claims: None,
                 certificate: None,
+                body: BodyFacts::None,
             }
         }
     }
@@ -280,7 +306,7 @@ mod tests {
         assert!(text.starts_with("sg:{cookie:sid=7,query:uid#"), "{text}");
         assert!(text.contains(",jwt:sub=anna,query:") && text.ends_with("!,param:post=5}:l:gcra"), "{text}");
         assert_eq!(text.matches(',').count(), 4, "{text}");
-        assert_eq!(state_key(["sg", "l", "gcra"], &key, Missing::Skip, &facts), Err(Unnamed::Missing));
+        assert_eq!(state_key(["sg", "l", "gcra"], &key, Missing::Skip, &facts), Err(Unnamed::Missing(3)));
     }
 
     /// Other gateways find the same budget under the same bytes.

@@ -71,7 +71,10 @@ impl Limiter {
     pub fn asks(&self, limits: &[Arc<Limit>], facts: &Facts) -> Vec<Ask> {
         let asks = limits.iter().map(|limit| match limit.when.holds(facts, limit.repeated) {
             Ok(false) => Ok(Ask::Nothing),
-            Ok(true) => limit.cost.of(facts, limit.repeated).map(|cost| self.ask(limit, facts, cost)),
+            Ok(true) => match limit.key.unreadable(&facts.body) {
+                Some(why) => Ok(Ask::UnreadableBody(why)),
+                None => limit.cost.of(facts, limit.repeated).map(|cost| self.ask(limit, facts, cost)),
+            },
             Err(Ambiguous) => Err(Ambiguous),
         });
         asks.map(|ask| ask.unwrap_or(Ask::Ambiguous)).collect()
@@ -97,8 +100,9 @@ impl Limiter {
                     continue;
                 }
                 Ask::Nothing => continue,
-                Ask::Missing => (Outcome::MissingKey, Standing::InForce),
+                Ask::Missing(part) => (Outcome::MissingKey { part }, Standing::InForce),
                 Ask::Ambiguous => (Outcome::RepeatedKey, Standing::InForce),
+                Ask::UnreadableBody(why) => (Outcome::UnreadableKey(why), Standing::InForce),
                 Ask::Unlimited => (Outcome::Unlimited, Standing::InForce),
                 Ask::Blocked(standing) => (Outcome::Blocked, standing),
             };
@@ -139,8 +143,8 @@ impl Limiter {
             Ok((_, Some(Outcome::Blocked))) => Ask::Blocked(Standing::InForce),
             Ok((_, Some(_))) => Ask::Unlimited,
             Err(Unnamed::Ambiguous) => Ask::Ambiguous,
-            Err(Unnamed::Missing) if limit.missing == Missing::Skip => Ask::Nothing,
-            Err(Unnamed::Missing) => Ask::Missing,
+            Err(Unnamed::Missing(_)) if limit.missing == Missing::Skip => Ask::Nothing,
+            Err(Unnamed::Missing(part)) => Ask::Missing(part),
         }
     }
 

@@ -115,7 +115,9 @@ impl Limit {
 
     /// Whether what it reads of a request may stand there more than once.
     pub fn reads_repeatable(&self) -> bool {
-        self.sources().any(|source| matches!(source.kind().origin(), SourceOrigin::Target | SourceOrigin::Fields))
+        self.sources().any(|source| {
+            matches!(source.kind().origin(), SourceOrigin::Target | SourceOrigin::Fields | SourceOrigin::Body)
+        })
     }
 
     /// Whether it looks at a header field.

@@ -22,8 +22,8 @@ pub struct LimitNames {
 /// Why a request has no budget of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unnamed {
-    /// A part is absent.
-    Missing,
+    /// The part at that place is absent.
+    Missing(usize),
     /// A part stands there more than once.
     Ambiguous,
 }
@@ -70,7 +70,7 @@ impl Key {
                 continue;
             }
             if missing != Missing::Shared {
-                return Err(Unnamed::Missing);
+                return Err(Unnamed::Missing(i));
             }
             names.state.push('!');
             names.note(|values| values.push('*'));

@@ -8,6 +8,7 @@ use super::chain;
 use super::decision::{Decision, Role};
 use super::held::Held;
 use super::limits::{Limit, Mode};
+use super::source::UnreadableBody;
 use super::standing::Standing;
 
 #[derive(Debug, Default)]
@@ -39,10 +40,12 @@ pub enum Outcome {
     Open,
     /// Refused unasked: the store is away and the limit is `on_error = "closed"`.
     Closed,
-    /// Refused: a part of the key is missing and the limit says `missing = "refuse"`.
-    MissingKey,
+    /// Refused: the part of the key at that place is missing and the limit says `missing = "refuse"`.
+    MissingKey { part: usize },
     /// Refused: what the limit reads stands there more than once, and it says `repeated = "refuse"`.
     RepeatedKey,
+    /// Refused: its key goes by the body, of which nobody can tell what servers make.
+    UnreadableKey(UnreadableBody),
     /// Refused: the key's override is a rate of 0.
     Blocked,
     /// Refused unasked: it might have to wait, and no more requests may.
@@ -57,8 +60,9 @@ impl Outcome {
             Outcome::Store(answer) | Outcome::Local(answer) => Some(answer),
             Outcome::Open
             | Outcome::Closed
-            | Outcome::MissingKey
+            | Outcome::MissingKey { .. }
             | Outcome::RepeatedKey
+            | Outcome::UnreadableKey(_)
             | Outcome::Blocked
             | Outcome::NoSeat
             | Outcome::Unlimited => None,
@@ -69,7 +73,12 @@ impl Outcome {
         match self {
             Outcome::Store(answer) | Outcome::Local(answer) => answer.admitted,
             Outcome::Open | Outcome::Unlimited => true,
-            Outcome::Closed | Outcome::MissingKey | Outcome::RepeatedKey | Outcome::Blocked | Outcome::NoSeat => false,
+            Outcome::Closed
+            | Outcome::MissingKey { .. }
+            | Outcome::RepeatedKey
+            | Outcome::UnreadableKey(_)
+            | Outcome::Blocked
+            | Outcome::NoSeat => false,
         }
     }
 }

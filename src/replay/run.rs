@@ -21,7 +21,7 @@ use crate::config::{Config, Strictness};
 use crate::http::answer::problem;
 use crate::http::downstream::canonical;
 use crate::http::downstream::reject::Judge;
-use crate::limit::source::Facts;
+use crate::limit::source::{BodyFacts, Facts};
 use crate::limit::store::Store;
 use crate::limit::store::memory::Memory;
 use crate::limit::store::shares::divided;
@@ -131,6 +131,8 @@ impl<'a> Replay<'a> {
             params: &route.params,
             claims: None,
             certificate: None,
+            // No log holds one.
+            body: BodyFacts::None,
         };
         let verdict = self.decide(route, entry, &facts, host.is_none(), now_ms);
         self.series.add(now_ms, verdict.refused);

@@ -36,6 +36,8 @@ pub struct Route {
     pub max_body: u64,
     /// Requests of this route served at once, over all workers.
     pub max_in_flight: Option<usize>,
+    /// So many bytes of a body are read before the limits are asked; `None`: none of them goes by it.
+    pub key_body: Option<usize>,
     /// Forms of the rate limit fields of this route's responses, where they are not those of all.
     pub ratelimit_headers: Option<Vec<Dialect>>,
     /// Protocols that its clients may switch to.

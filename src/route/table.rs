@@ -251,6 +251,7 @@ mod tests {
             reading: Reading::new(Strictness::Strict, None),
             max_body: 0,
             max_in_flight: None,
+            key_body: None,
             timeouts: Arc::new(Timeouts {
                 body: ZERO,
                 min_body_rate: 0,

@@ -110,6 +110,9 @@ fn prepare_limit(record: &LimitRecord, limit: &Limit, route: &Route, config: &Co
             if limit.repeated == Repeated::Refuse && limit.reads_repeatable() {
                 record.rejections.want(Reason::RepeatedKey as usize);
             }
+            if limit.key.reads_body() {
+                record.rejections.want(Reason::UnreadableKey as usize);
+            }
         }
         Mode::Shadow => want(Decision::ShadowDeny),
     }

@@ -11,7 +11,7 @@ use sluicegate::config::{self, Config};
 use sluicegate::limit::algo::params::ParamKind;
 use sluicegate::limit::algo::{SPECS, Spec};
 use sluicegate::limit::key::{Key, KeyPart};
-use sluicegate::limit::source::{Facts, Prefixes, Repeated, Source};
+use sluicegate::limit::source::{BodyFacts, Facts, Prefixes, Repeated, Source};
 
 const ROUTE: &str = "[[route]]\nupstream = \"echo:\"\n";
 
@@ -32,6 +32,7 @@ fn facts<'a>(headers: &'a HeaderMap, query: Option<&'a str>) -> Facts<'a> {
         params: &[],
         claims: None,
         certificate: None,
+        body: BodyFacts::None,
     }
 }
 

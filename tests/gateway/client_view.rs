@@ -284,7 +284,7 @@ fn grpc_requests_are_refused_in_grpc() {
         ("/down", "14", "no upstream server accepts connections"),
         ("/denied", "7", "your address may not use this route"),
         ("/tiny", "8", "the request body is larger than allowed here"),
-        ("/keyed", "7", "the request lacks what its limit is keyed by: keyed"),
+        ("/keyed", "7", "the request lacks header:x-api-key, which its limit is keyed by: keyed"),
         ("/nowhere", "12", "no route takes this host, path and method"),
     ] {
         assert_eq!(grpc(&call(path, "")), (200, Some(code), Some(message), None), "{path}");

@@ -149,6 +149,8 @@ fn header_fields_that_the_log_holds_are_seen() {
         ("when = { header = { user-agent = \"~i ^CURL/[0-9]\" } }", 3, json!({}), 0),
         ("when = { header = { user-agent = \"~ ^CURL\" } }", 0, json!({}), 0),
         ("when = { header = { referer = \"a\" } }", 0, json!({}), 0),
+        // No log holds bodies, and that is said.
+        ("key = [\"form:user\", \"json:/user\"]", 5, json!({ "form:user": 5, "json:/user": 5 }), 0),
         ("cost = \"header:user-agent\"", 5, json!({}), 1),
     ] {
         let dir = Dir::new(&format!(

@@ -32,7 +32,8 @@ impl LimitContext<'_> {
             | SourceOrigin::Token
             | SourceOrigin::Request
             | SourceOrigin::Target
-            | SourceOrigin::Fields => Ok(source),
+            | SourceOrigin::Fields
+            | SourceOrigin::Body => Ok(source),
         }
     }
 }

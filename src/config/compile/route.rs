@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::names::Definitions;
-use super::server::{BODY_MAX, Defaults, dialects, strictness, timeouts, usize_of};
+use super::server::{BODY_MAX, Defaults, KEY_BODY_MAX, dialects, strictness, timeouts, usize_of};
 use super::set::ListedItem;
 use super::shared::SharedValues;
 use super::upstream::Upstreams;
@@ -100,6 +100,7 @@ fn route(
     let request_headers = edit::edit(section, "request_headers");
     let response_headers = edit::edit(section, "response_headers");
     let max_body = section.size("max_body", BODY_MAX).unwrap_or(context.defaults.max_body);
+    let max_key_body = section.size("max_key_body", KEY_BODY_MAX).unwrap_or(context.defaults.max_key_body);
     let max_in_flight = usize_of(section.integer("max_in_flight", 1..=10_000_000));
     let timeouts = timeouts(section, &context.defaults.timeouts);
     let refuse = action::refuse(section);
@@ -110,6 +111,8 @@ fn route(
     let matcher = matcher?;
     let params = params(&matcher.path);
     let limits = limits.filter(|limits| known(section, limits, &params));
+    let by_body = limits.iter().flatten().any(|limit| limit.key.reads_body());
+    let key_body = usize::try_from(max_key_body).ok().filter(|_| by_body);
     let named = name.as_ref().map(|at| at.place);
     let path = section.string("path").unwrap_or_else(|| "/".to_owned());
     let name = name.map_or_else(|| derived_name(matcher.hosts.first(), &path), |at| at.value);
@@ -127,6 +130,7 @@ fn route(
         reading,
         max_body,
         max_in_flight,
+        key_body,
         timeouts: shared.timeouts.share(timeouts),
         refuse: shared.refusals.share(refuse),
         ratelimit_headers,

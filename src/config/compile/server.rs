@@ -23,6 +23,8 @@ const HEAD_BYTES: RangeInclusive<u64> = 8 * 1024..=1024 * 1024;
 /// 9090 would be Prometheus' own.
 const ADMIN: &str = "127.0.0.1:9900";
 pub const BODY_MAX: RangeInclusive<u64> = 0..=1 << 50;
+/// Of a body that is held in memory.
+pub const KEY_BODY_MAX: RangeInclusive<u64> = 64..=64 * 1024;
 
 const FORWARDED_HEADERS: &[(&str, ForwardedHeader)] = &[
     ("x-forwarded-for", ForwardedHeader::XForwardedFor),
@@ -45,6 +47,7 @@ pub struct Compiled {
 pub struct Defaults {
     pub strictness: Strictness,
     pub max_body: u64,
+    pub max_key_body: u64,
     pub timeouts: Timeouts,
 }
 
@@ -100,6 +103,7 @@ pub fn server(section: &Section, listeners: &[Section]) -> Compiled {
     let defaults = Defaults {
         strictness: settings.strictness,
         max_body: section.size("max_body", BODY_MAX).unwrap_or(10 * 1024 * 1024),
+        max_key_body: section.size("max_key_body", KEY_BODY_MAX).unwrap_or(8 * 1024),
         timeouts: self::timeouts(section, &timeouts),
     };
     let listeners = listener::listeners(section, listeners, settings.http2);

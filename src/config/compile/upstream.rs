@@ -111,7 +111,13 @@ fn eject(section: Section) -> EjectRule {
 fn hash_on(section: &Section, balance: Option<Balance>, context: &LimitContext) -> Option<Key> {
     let node = section.node("hash_on");
     match (balance, node) {
-        (Some(Balance::ConsistentHash), Some(node)) => key_of(section, "hash_on", node, context),
+        (Some(Balance::ConsistentHash), Some(node)) => match key_of(section, "hash_on", node, context)? {
+            key if key.reads_body() => {
+                let what = "a server is chosen before the body is read";
+                section.fault("hash_on", node, what, "name parts that stand in the head, such as \"header:x-user\"")
+            }
+            key => Some(key),
+        },
         (Some(Balance::ConsistentHash), None) => section.absent(
             format!("{} has no hash_on", section.title),
             "say what requests are told apart by, like hash_on = \"ip\" or [\"header:x-user\"]",

@@ -49,7 +49,7 @@ pub fn response(refusal: &Refusal, route: Option<&Route>, verdict: Option<&Verdi
     {
         (code, pushback_ms) = limited(checked.outcome);
         let violated: Vec<&str> = verdict.violated(&route.limits).map(|limit| limit.name.as_str()).collect();
-        message = format!("{}: {}", problem::title(checked.outcome), violated.join(", "));
+        message = format!("{}: {}", problem::title(checked.outcome, &route.limits[checked.limit]), violated.join(", "));
     }
     let mut response = Response::new(Body::full(Bytes::new()));
     let headers = response.headers_mut();
@@ -89,7 +89,7 @@ fn limited(outcome: Outcome) -> (GrpcStatus, Option<i64>) {
             (GrpcStatus::Unavailable, problem::retry_after(outcome).map(|wait_s| wait_s * 1000))
         }
         Reason::MissingKey => (GrpcStatus::PermissionDenied, None),
-        Reason::RepeatedKey => (GrpcStatus::InvalidArgument, None),
+        Reason::RepeatedKey | Reason::UnreadableKey => (GrpcStatus::InvalidArgument, None),
         Reason::NeverFits => (GrpcStatus::ResourceExhausted, Some(NEVER)),
         _ => (GrpcStatus::ResourceExhausted, outcome.answer().map(|answer| answer.retry_ms)),
     }

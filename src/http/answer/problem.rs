@@ -1,17 +1,21 @@
 //! Every answer the gateway makes itself: one refusal, one row. Called by the tail of `gateway`.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::http::answer::body::Body;
 use crate::http::answer::ratelimit::seconds;
 use crate::http::downstream::reject::Reject;
 use crate::http::upstream::connect::ConnectFault;
 use crate::limit::answer::NEVER;
+use crate::limit::key::KeyPart;
 use crate::limit::limits::Limit;
 use crate::limit::refuse::Refuse;
+use crate::limit::source::UnreadableBody;
 use crate::limit::{Outcome, STORE_RETRY_MS, Verdict};
 use crate::route::Route;
 use crate::snapshot::Reason;
@@ -133,8 +137,9 @@ fn connect_detail(fault: ConnectFault) -> &'static str {
 pub fn reason(outcome: Outcome) -> Reason {
     match outcome {
         Outcome::Closed => Reason::StoreDown,
-        Outcome::MissingKey => Reason::MissingKey,
+        Outcome::MissingKey { .. } => Reason::MissingKey,
         Outcome::RepeatedKey => Reason::RepeatedKey,
+        Outcome::UnreadableKey(_) => Reason::UnreadableKey,
         Outcome::Blocked => Reason::Blocked,
         Outcome::NoSeat => Reason::MaxDelayed,
         _ if outcome.answer().is_some_and(|answer| answer.retry_ms == NEVER) => Reason::NeverFits,
@@ -172,7 +177,7 @@ fn limited(route: &Route, verdict: &Verdict, limit: &Limit, outcome: Outcome) ->
                 .replace("{route}", &route.name);
             fixed(status, text, refuse.content_type.clone())
         }
-        _ => fixed(status, problem(status, route, verdict, outcome), PROBLEM),
+        _ => fixed(status, problem(status, route, verdict, (limit, outcome)), PROBLEM),
     };
     if let Some(wait) = wait {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(wait));
@@ -184,20 +189,21 @@ fn limited(route: &Route, verdict: &Verdict, limit: &Limit, outcome: Outcome) ->
 pub fn limited_status(refuse: &Refuse, outcome: Outcome) -> StatusCode {
     match outcome {
         Outcome::Closed => StatusCode::SERVICE_UNAVAILABLE,
-        Outcome::MissingKey => StatusCode::FORBIDDEN,
-        Outcome::RepeatedKey => StatusCode::BAD_REQUEST,
+        Outcome::MissingKey { .. } => StatusCode::FORBIDDEN,
+        Outcome::RepeatedKey | Outcome::UnreadableKey(UnreadableBody::Malformed) => StatusCode::BAD_REQUEST,
+        Outcome::UnreadableKey(UnreadableBody::TooLong) => StatusCode::PAYLOAD_TOO_LARGE,
+        Outcome::UnreadableKey(UnreadableBody::Type) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
         _ => refuse.status,
     }
 }
 
-fn problem(status: StatusCode, route: &Route, verdict: &Verdict, outcome: Outcome) -> String {
+fn problem(status: StatusCode, route: &Route, verdict: &Verdict, (limit, outcome): (&Limit, Outcome)) -> String {
     let kind = match outcome {
         Outcome::Closed => REDUCED_CAPACITY,
-        Outcome::MissingKey | Outcome::RepeatedKey => "about:blank",
+        Outcome::MissingKey { .. } | Outcome::RepeatedKey | Outcome::UnreadableKey(_) => "about:blank",
         _ => QUOTA_EXCEEDED,
     };
-    let title = title(outcome);
-    // By hand: a refusal is to cost as little as it can, and neither names nor texts need an escape.
+    // By hand: a refusal is to cost as little as it can, and neither names nor fixed texts need an escape.
     let mut problem = String::with_capacity(256);
     problem.push('{');
     // Retry-After knows whole seconds only; many limits let the next request in much sooner.
@@ -205,11 +211,11 @@ fn problem(status: StatusCode, route: &Route, verdict: &Verdict, outcome: Outcom
         member(&mut problem, "retry-after-ms", itoa::Buffer::new().format(answer.retry_ms));
     }
     member(&mut problem, "status", status.as_str());
-    for (name, text) in [("title", title), ("type", kind)] {
-        member(&mut problem, name, "\"");
-        problem.push_str(text);
-        problem.push('"');
+    match title(outcome, limit) {
+        Cow::Borrowed(text) => string_member(&mut problem, "title", text),
+        Cow::Owned(text) => member(&mut problem, "title", &Value::String(text).to_string()),
     }
+    string_member(&mut problem, "type", kind);
     member(&mut problem, "violated-policies", "[");
     for (place, limit) in verdict.violated(&route.limits).enumerate() {
         problem.push_str(if place == 0 { "\"" } else { ",\"" });
@@ -228,19 +234,37 @@ fn member(object: &mut String, name: &str, value: &str) {
     object.push_str(value);
 }
 
-/// Why a limit refuses, in words.
-pub fn title(outcome: Outcome) -> &'static str {
-    match reason(outcome) {
-        Reason::StoreDown => "the limit store is away and this route closes without it",
-        Reason::MissingKey => "the request lacks what its limit is keyed by",
-        Reason::RepeatedKey => {
+/// With a value that needs no escape.
+fn string_member(object: &mut String, name: &str, value: &str) {
+    member(object, name, "\"");
+    object.push_str(value);
+    object.push('"');
+}
+
+/// Why `limit` refuses, in words.
+pub fn title(outcome: Outcome, limit: &Limit) -> Cow<'static, str> {
+    let title = match (outcome, reason(outcome)) {
+        (Outcome::MissingKey { part }, _) => {
+            let part = limit.key.0.get(part).map_or_else(String::new, KeyPart::told);
+            return format!("the request lacks {part}, which its limit is keyed by").into();
+        }
+        (Outcome::UnreadableKey(UnreadableBody::TooLong), _) => {
+            "the request body is longer than its limit reads, see max_key_body"
+        }
+        (Outcome::UnreadableKey(UnreadableBody::Type), _) => {
+            "the request body is of a type, charset or coding that its limit does not read"
+        }
+        (Outcome::UnreadableKey(UnreadableBody::Malformed), _) => "the request body is not what its content type says",
+        (_, Reason::StoreDown) => "the limit store is away and this route closes without it",
+        (_, Reason::RepeatedKey) => {
             "the request says more than once, or in a way that servers read differently, what its limit reads"
         }
-        Reason::NeverFits => "the request costs more than its quota ever holds",
-        Reason::Blocked => "the quota of this client is 0",
-        Reason::MaxDelayed => "as many requests as may are waiting for their turn",
+        (_, Reason::NeverFits) => "the request costs more than its quota ever holds",
+        (_, Reason::Blocked) => "the quota of this client is 0",
+        (_, Reason::MaxDelayed) => "as many requests as may are waiting for their turn",
         _ => "request quota exceeded",
-    }
+    };
+    title.into()
 }
 
 /// An answer with a body known in full.

@@ -2,7 +2,9 @@
 //! by the upstream exchange or echoed by `body`.
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::fmt;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -23,10 +25,17 @@ const DISCARD_TIME: Duration = Duration::from_secs(5);
 pub struct Upload {
     body: Incoming,
     /// Others go on beside it when it ends, so it ends alone.
-    on_stream: bool,
+    on_stream: Option<StreamUpload>,
+    /// What was read before anybody took it, in order.
+    ahead: VecDeque<Frame<Bytes>>,
+    /// Since when it waits for somebody to take it, by the worker's coarse clock.
+    held_ms: Option<u64>,
     progress: Rc<UploadProgress>,
     max_bytes: u64,
 }
+
+/// An upload that ends with whoever reads it.
+struct StreamUpload(Rc<UploadProgress>);
 
 /// How far an upload is, and whom it waits for: that sets the deadline of its request.
 pub struct UploadProgress {
@@ -187,7 +196,8 @@ impl Upload {
             since_ms: Cell::new(deadline.now_ms()),
             deadline,
         });
-        Upload { body, on_stream, progress, max_bytes }
+        let on_stream = on_stream.then(|| StreamUpload(progress.clone()));
+        Upload { body, on_stream, ahead: VecDeque::new(), held_ms: None, progress, max_bytes }
     }
 
     pub fn progress(&self) -> &UploadProgress {
@@ -198,9 +208,58 @@ impl Upload {
         self.progress.clone()
     }
 
+    /// Reads the body to its end, or some more than `max` bytes of it; `None` when there is more. Whoever polls
+    /// it afterwards gets all of it.
+    ///
+    /// # Errors
+    /// It did not come to its end.
+    pub async fn read_ahead(&mut self, max: usize) -> Result<Option<Bytes>, UploadState> {
+        let (mut ahead, mut read) = (VecDeque::new(), 0);
+        let whole = loop {
+            match poll_fn(|cx| self.poll(cx)).await {
+                None => break true,
+                Some(Err(UploadError(state))) => return Err(state),
+                Some(Ok(frame)) => {
+                    read += frame.data_ref().map_or(0, Bytes::len);
+                    ahead.push_back(frame);
+                }
+            }
+            if read > max {
+                break false;
+            }
+            if self.progress.state() == UploadState::Done {
+                break true;
+            }
+        };
+        self.progress.wait.set(None);
+        self.held_ms = Some(self.progress.deadline.now_ms());
+        self.ahead = ahead;
+        let mut pieces = self.ahead.iter().filter_map(Frame::data_ref);
+        Ok(whole.then(|| match (pieces.next(), pieces.next()) {
+            (first, None) => first.cloned().unwrap_or_default(),
+            _ => self.ahead.iter().filter_map(Frame::data_ref).flatten().copied().collect(),
+        }))
+    }
+
+    /// What nobody has read and nobody will.
+    pub fn into_unread(self) -> Option<Incoming> {
+        (self.progress.state() != UploadState::Done).then_some(self.body)
+    }
+
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
-        if self.on_stream && self.progress.deadline.poll_cut(cx.waker()) {
+        if self.on_stream.is_some() && self.progress.deadline.poll_cut(cx.waker()) {
             return self.fail(UploadState::Broken);
+        }
+        if let Some(frame) = self.ahead.pop_front() {
+            return Poll::Ready(Some(Ok(frame)));
+        }
+        if self.progress.state() == UploadState::Done {
+            return Poll::Ready(None);
+        }
+        if let Some(since_ms) = self.held_ms.take() {
+            // Time that the client could not have used.
+            let held_ms = self.progress.deadline.now_ms() - since_ms;
+            self.progress.since_ms.set(self.progress.since_ms.get() + held_ms);
         }
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         self.progress.deadline.starve(polled.is_pending());
@@ -229,21 +288,26 @@ impl Upload {
     }
 
     pub fn is_end(&self) -> bool {
-        self.body.is_end_stream()
+        self.ahead.is_empty() && (self.body.is_end_stream() || self.progress.state() == UploadState::Done)
     }
 
     pub fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let ahead: usize = self.ahead.iter().filter_map(Frame::data_ref).map(Bytes::len).sum();
+        let rest = self.body.size_hint();
+        match rest.exact() {
+            Some(length) => SizeHint::with_exact(ahead as u64 + length),
+            None => rest,
+        }
     }
 
     /// Reads the rest for nobody, within bounds: closing before would reset the connection, and the
     /// client might lose the answer that is on its way.
     pub async fn discard(mut self) {
-        if self.on_stream {
+        if self.on_stream.is_some() {
             // The client is told that nobody wants it.
             return;
         }
-        let rest = async { while let Some(Ok(_)) = std::future::poll_fn(|cx| self.poll(cx)).await {} };
+        let rest = async { while let Some(Ok(_)) = poll_fn(|cx| self.poll(cx)).await {} };
         let _ = timeout(DISCARD_TIME, rest).await;
     }
 
@@ -253,10 +317,10 @@ impl Upload {
     }
 }
 
-impl Drop for Upload {
+impl Drop for StreamUpload {
     fn drop(&mut self) {
-        if self.on_stream && self.progress.state() == UploadState::Running {
-            self.progress.end(UploadState::Broken);
+        if self.0.state() == UploadState::Running {
+            self.0.end(UploadState::Broken);
         }
     }
 }

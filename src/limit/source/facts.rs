@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 
+use super::body::BodyFacts;
 use super::inputs::{self, Ambiguous, Found, Repeated};
 use super::{CertificateName, Source};
 use crate::limit::jwt::Claims;
@@ -27,6 +28,8 @@ pub struct Facts<'a> {
     pub claims: Option<Arc<Claims>>,
     /// That the client showed, verified.
     pub certificate: Option<&'a ClientCertificate>,
+    /// If a limit of the route goes by it.
+    pub body: BodyFacts<'a>,
 }
 
 /// A `{NAME}` of a template.
@@ -71,6 +74,14 @@ impl SourceValues for Facts<'_> {
             Source::Tls(name) => match self.certificate.and_then(|certificate| certificate_text(certificate, *name)) {
                 Some(text) => plain(text),
                 None => Ok(None),
+            },
+            Source::Form(name) => match self.body {
+                BodyFacts::Form(text) => inputs::query(Some(text), name, repeated),
+                BodyFacts::None | BodyFacts::Json(_) | BodyFacts::UnreadableBody(_) => Ok(None),
+            },
+            Source::Json(pointer) => match self.body {
+                BodyFacts::Json(document) => pointer.find(document, repeated),
+                BodyFacts::None | BodyFacts::Form(_) | BodyFacts::UnreadableBody(_) => Ok(None),
             },
         };
         Ok(found?.map(SourceValue::Bytes))

@@ -4,6 +4,7 @@
 //!
 //! A new source is an entry below; the compiler then asks how it is parsed, spelt and read.
 
+mod body;
 mod facts;
 pub mod inputs;
 
@@ -18,6 +19,7 @@ use sha2::{Digest, Sha256};
 use crate::labels::labels;
 use crate::written::{Fault, cookie_name, fault, header_name, input_name, param_name};
 
+pub use body::{BodyFacts, BodyKind, JsonPointer, UnreadableBody};
 pub use facts::{Facts, PathParam, SourceValue, SourceValues};
 pub use inputs::{Ambiguous, Repeated};
 
@@ -76,6 +78,10 @@ sources! {
     Claim(String) = "jwt": "CLAIM", Token;
     /// What the client's verified certificate says.
     Tls(CertificateName) = "tls": "NAME", Certificate;
+    /// A field of a form in the body.
+    Form(String) = "form": "NAME", Body;
+    /// A value of JSON in the body.
+    Json(JsonPointer) = "json": "POINTER", Body;
 }
 
 /// What has to be looked at for a value.
@@ -89,6 +95,8 @@ pub enum SourceOrigin {
     Fields,
     /// The verified token.
     Token,
+    /// The body, where the same may stand more than once, or be read differently.
+    Body,
     /// The certificate that the client showed in the handshake.
     Certificate,
 }
@@ -153,6 +161,8 @@ impl SourceKind {
             SourceKind::Query => Some(input_name(name()?, "query parameter").map(Source::Query)),
             SourceKind::Claim => Some(input_name(name()?, "claim").map(Source::Claim)),
             SourceKind::Tls => Some(certificate_name(name()?).map(Source::Tls)),
+            SourceKind::Form => Some(input_name(name()?, "form field").map(Source::Form)),
+            SourceKind::Json => Some(JsonPointer::parse(name()?).map(Source::Json)),
         }
     }
 }
@@ -187,13 +197,32 @@ impl Source {
         match self {
             Source::Ip(prefixes) if *prefixes == Prefixes::default() => {}
             Source::Ip(Prefixes { v4, v6 }) => drop(write!(text, "/{v4}/{v6}")),
-            Source::Host | Source::Path | Source::Method | Source::Route => {}
-            Source::Header(name) => write_name(text, name.as_str()),
-            Source::Tls(name) => write_name(text, name.label()),
-            Source::Param(name) | Source::Cookie(name) | Source::Query(name) | Source::Claim(name) => {
-                write_name(text, name);
+            other => {
+                if let Some(name) = other.argument() {
+                    write_name(text, name);
+                }
             }
         }
+    }
+
+    /// What stands after its word and a colon, as it is written in a config.
+    fn argument(&self) -> Option<&str> {
+        match self {
+            Source::Ip(_) | Source::Host | Source::Path | Source::Method | Source::Route => None,
+            Source::Header(name) => Some(name.as_str()),
+            Source::Json(pointer) => Some(pointer.text()),
+            Source::Tls(name) => Some(name.label()),
+            Source::Param(name)
+            | Source::Cookie(name)
+            | Source::Query(name)
+            | Source::Claim(name)
+            | Source::Form(name) => Some(name),
+        }
+    }
+
+    /// What it is called in messages to clients, whatever its name holds.
+    pub fn told(&self) -> String {
+        self.argument().map_or_else(|| self.to_string(), |name| format!("{}:{name}", self.kind().word()))
     }
 
     /// Whether it is called `name`. `ip` is the client whatever part of its address counts; names of
@@ -290,6 +319,8 @@ mod tests {
             "cookie:S",
             "query:a[b]",
             "tls:san",
+            "form:user[name]",
+            "json:/user/0/~0a~1b",
         ] {
             assert_eq!(
                 Source::parse(text, SourceKind::ALL).map(|source| source.unwrap().to_string()).as_deref(),
@@ -301,7 +332,20 @@ mod tests {
             assert_eq!(Source::parse(text, SourceKind::ALL), None, "{text}");
         }
         assert_eq!(Source::parse("path", &[SourceKind::Header, SourceKind::Query]), None);
-        for text in ["ip/0/64", "ip/x/64", "ip/24/129", "header:", "header:a b", "cookie:=", "query:", "param:a-b"] {
+        for text in [
+            "ip/0/64",
+            "ip/x/64",
+            "ip/24/129",
+            "header:",
+            "header:a b",
+            "cookie:=",
+            "query:",
+            "param:a-b",
+            "form:",
+            "json:",
+            "json:user",
+            "json:/~2",
+        ] {
             assert!(matches!(Source::parse(text, SourceKind::ALL), Some(Err(_))), "{text}");
         }
     }

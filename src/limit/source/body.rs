@@ -1,0 +1,375 @@
+//! What limits read of the body of a request: fields of a form, values of JSON. A body that servers could
+//! read as something else than is read here is refused, or it would be a way around the limit. Called by
+//! `facts`; the bytes are read by the request page.
+
+use std::fmt;
+
+use http::HeaderMap;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+
+use super::inputs::{Ambiguous, Found, Repeated};
+use crate::written::{Fault, fault};
+
+/// The body of a request, as far as its limits ask for it.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum BodyFacts<'a> {
+    /// There is none, or nobody asks.
+    #[default]
+    None,
+    Form(&'a str),
+    /// A whole document, without mistakes.
+    Json(&'a [u8]),
+    UnreadableBody(UnreadableBody),
+}
+
+/// Why nobody can be sure what a server makes of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnreadableBody {
+    /// It is longer than limits read.
+    TooLong,
+    /// Its content type, charset or coding is none that the limit reads.
+    Type,
+    /// It is not what its content type says.
+    Malformed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyKind {
+    Form,
+    Json,
+}
+
+impl BodyKind {
+    /// By the content type.
+    ///
+    /// # Errors
+    /// It is another, it is not clear, or the body is encoded.
+    pub fn of(headers: &HeaderMap) -> Result<BodyKind, UnreadableBody> {
+        let mut codings = headers.get_all(CONTENT_ENCODING).iter();
+        let mut types = headers.get_all(CONTENT_TYPE).iter();
+        let (Some(line), None) = (types.next(), types.next()) else { return Err(UnreadableBody::Type) };
+        let text = line.to_str().map_err(|_| UnreadableBody::Type)?.to_ascii_lowercase();
+        let mut parts = text.split(';');
+        let kind = match parts.next().unwrap_or_default().trim() {
+            "application/x-www-form-urlencoded" => BodyKind::Form,
+            "application/json" => BodyKind::Json,
+            other if other.ends_with("+json") && !other.contains([',', ' ', '\t']) => BodyKind::Json,
+            _ => return Err(UnreadableBody::Type),
+        };
+        let foreign = |part: &str| {
+            let (name, charset) = part.split_once('=').unwrap_or((part, ""));
+            name.trim().starts_with("charset") && !matches!(charset.trim().trim_matches('"'), "utf-8" | "us-ascii")
+        };
+        match parts.any(foreign) || codings.any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+            true => Err(UnreadableBody::Type),
+            false => Ok(kind),
+        }
+    }
+
+    /// What a body of this kind says.
+    pub fn read(self, bytes: &[u8]) -> BodyFacts<'_> {
+        let read = match self {
+            BodyKind::Form => str::from_utf8(bytes).ok().map(BodyFacts::Form),
+            // `IgnoredAny` would let pass what it skips.
+            BodyKind::Json => serde_json::from_slice::<Value>(bytes).ok().map(|_| BodyFacts::Json(bytes)),
+        };
+        read.unwrap_or(BodyFacts::UnreadableBody(UnreadableBody::Malformed))
+    }
+}
+
+/// A JSON Pointer (RFC 6901), from the first `/`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JsonPointer {
+    text: String,
+    /// Names of members, or indexes of items.
+    tokens: Vec<String>,
+}
+
+impl JsonPointer {
+    /// # Errors
+    /// It is none, or one to the whole document, which has no name.
+    pub fn parse(text: &str) -> Result<JsonPointer, Fault> {
+        const HELP: &str =
+            "write \"json:/user\", \"json:/login/name\" or \"json:/items/0\"; `~0` is a `~` and `~1` a `/`";
+        let Some(rest) = text.strip_prefix('/').filter(|_| text.len() <= 128 && !text.chars().any(char::is_control))
+        else {
+            return fault(format!("`{text}` is not a JSON pointer of 1 to 128 bytes"), HELP);
+        };
+        let unescaped = |token: &str| {
+            let mut escapes = token.split('~').skip(1);
+            escapes.all(|rest| rest.starts_with(['0', '1'])).then(|| token.replace("~1", "/").replace("~0", "~"))
+        };
+        match rest.split('/').map(unescaped).collect() {
+            Some(tokens) => Ok(JsonPointer { text: text.to_owned(), tokens }),
+            None => fault(format!("`{text}` has a `~` that escapes nothing"), HELP),
+        }
+    }
+
+    /// As it is written.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The text, number or boolean that it names in a document without mistakes; `None` for what is not there,
+    /// and for null. Numbers are written as their value, so that 7, 7.0 and 7e0 are one.
+    pub fn find<'d>(&self, document: &'d [u8], repeated: Repeated) -> Found<'d> {
+        let mut reader = serde_json::Deserializer::from_slice(document);
+        let found = Walk { tokens: &self.tokens, repeated }.deserialize(&mut reader);
+        found.unwrap_or(Err(Ambiguous)).map(|value| value.map(|text| text.into_bytes().into()))
+    }
+}
+
+/// On the way along a pointer.
+struct Walk<'p> {
+    tokens: &'p [String],
+    repeated: Repeated,
+}
+
+/// A value as text.
+type Walked = Result<Option<String>, Ambiguous>;
+
+impl Walk<'_> {
+    /// The value of a text, number or boolean: there is nothing further below it.
+    fn end(self, value: impl ToString) -> Walked {
+        Ok(self.tokens.is_empty().then(|| value.to_string()))
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Walk<'_> {
+    type Value = Walked;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<Walked, D::Error> {
+        reader.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Walk<'_> {
+    type Value = Walked;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Walked, E> {
+        Ok(self.end(text))
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Walked, E> {
+        Ok(self.end(value))
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Walked, E> {
+        Ok(self.end(number))
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Walked, E> {
+        Ok(self.end(number))
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<Walked, E> {
+        // -0.0 is 0.
+        Ok(self.end(number + 0.0))
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Walked, E> {
+        Ok(Ok(None))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Walked, A::Error> {
+        let Some((token, below)) = self.tokens.split_first() else {
+            while items.next_element::<IgnoredAny>()?.is_some() {}
+            return Ok(Err(Ambiguous));
+        };
+        let wanted = token.parse().ok().filter(|index: &usize| index.to_string() == *token);
+        let mut found = Ok(None);
+        for index in 0.. {
+            let more = if wanted == Some(index) {
+                let item = items.next_element_seed(Walk { tokens: below, repeated: self.repeated })?;
+                item.map(|item| found = item).is_some()
+            } else {
+                items.next_element::<IgnoredAny>()?.is_some()
+            };
+            if !more {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Parsers differ in which of two members of one name they take, and some in whether they look at case.
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Walked, A::Error> {
+        let mut found: Option<Walked> = None;
+        let mut alike = self.tokens.is_empty();
+        while let Some(name) = members.next_key::<String>()? {
+            let Some((_, below)) = self.tokens.split_first().filter(|(token, _)| **token == name) else {
+                alike |= self
+                    .tokens
+                    .first()
+                    .is_some_and(|token| self.repeated == Repeated::Refuse && folded(token).eq(folded(&name)));
+                members.next_value::<IgnoredAny>()?;
+                continue;
+            };
+            let value = members.next_value_seed(Walk { tokens: below, repeated: self.repeated })?;
+            found = Some(match (found, self.repeated) {
+                (None, _) | (Some(_), Repeated::Last) => value,
+                (Some(first), Repeated::First) => first,
+                (Some(_), Repeated::Refuse) => Err(Ambiguous),
+            });
+        }
+        Ok(if alike { Err(Ambiguous) } else { found.unwrap_or(Ok(None)) })
+    }
+}
+
+/// A name as parsers see it that do not look at case.
+fn folded(name: &str) -> impl Iterator<Item = char> {
+    name.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderName, HeaderValue};
+
+    use super::*;
+
+    fn find(pointer: &str, document: &str, repeated: Repeated) -> Result<Option<String>, Ambiguous> {
+        let BodyFacts::Json(bytes) = BodyKind::Json.read(document.as_bytes()) else { panic!("{document}") };
+        let found = JsonPointer::parse(pointer).unwrap().find(bytes, repeated);
+        found.map(|value| value.map(|value| String::from_utf8(value.into_owned()).unwrap()))
+    }
+
+    #[test]
+    fn a_pointer_names_one_value() {
+        for (pointer, document, value) in [
+            ("/user", r#"{"user":"anna"}"#, Some("anna")),
+            ("/user", r#" {"x":[{"user":1}],"us\u0065r":"\u0061nna"} "#, Some("anna")),
+            ("/user", r#"{"user":7}"#, Some("7")),
+            ("/user", r#"{"user":7.0}"#, Some("7")),
+            ("/user", r#"{"user":70e-1}"#, Some("7")),
+            ("/user", r#"{"user":-0.0}"#, Some("0")),
+            ("/user", r#"{"user":"7.0"}"#, Some("7.0")),
+            ("/user", r#"{"user":1.5}"#, Some("1.5")),
+            ("/user", r#"{"user":18446744073709551615}"#, Some("18446744073709551615")),
+            ("/user", r#"{"user":1e22}"#, Some("10000000000000000000000")),
+            ("/user", r#"{"user":true}"#, Some("true")),
+            ("/user", r#"{"user":""}"#, Some("")),
+            ("/user", r#"{"user":null}"#, None),
+            ("/user", r#"{"name":"anna"}"#, None),
+            ("/user/name", r#"{"user":{"name":"anna"},"name":"x"}"#, Some("anna")),
+            ("/user/name", r#"{"user":"anna"}"#, None),
+            ("/a~1b/m~0n/~01", r#"{"a/b":{"m~n":{"~1":"x"}}}"#, Some("x")),
+            ("/", r#"{"":"x"}"#, Some("x")),
+            ("/l/1/id", r#"{"l":[{"id":1},{"id":2},3]}"#, Some("2")),
+            ("/l/3", r#"{"l":[0,1,2]}"#, None),
+            ("/l/-", r#"{"l":[0,1,2]}"#, None),
+            ("/l/01", r#"{"l":[0,1,2]}"#, None),
+            ("/l/+1", r#"{"l":[0,1,2]}"#, None),
+            ("/0", "[7]", Some("7")),
+            ("/user", "[]", None),
+            ("/user", r#""anna""#, None),
+        ] {
+            for repeated in [Repeated::Refuse, Repeated::First, Repeated::Last] {
+                assert_eq!(find(pointer, document, repeated), Ok(value.map(str::to_owned)), "{pointer} {document}");
+            }
+        }
+    }
+
+    #[test]
+    fn members_of_one_name_follow_repeated() {
+        let some = |text: &str| Ok(Some(text.to_owned()));
+        for (document, first, last) in [
+            (r#"{"user":"a","user":"b"}"#, "a", "b"),
+            (r#"{"user":"a","x":{},"\u0075ser":"b"}"#, "a", "b"),
+            (r#"{"user":"a","User":"b"}"#, "a", "a"),
+            ("{\"user\":\"a\",\"u\u{17f}er\":\"b\"}", "a", "a"),
+        ] {
+            assert_eq!(find("/user", document, Repeated::Refuse), Err(Ambiguous), "{document}");
+            assert_eq!(find("/user", document, Repeated::First), some(first), "{document}");
+            assert_eq!(find("/user", document, Repeated::Last), some(last), "{document}");
+        }
+        let nested = r#"{"a":{"u":1,"u":2},"a":{"u":3,"u":4}}"#;
+        assert_eq!(find("/a/u", nested, Repeated::Refuse), Err(Ambiguous));
+        assert_eq!(find("/a/u", nested, Repeated::First), some("1"));
+        assert_eq!(find("/a/u", nested, Repeated::Last), some("4"));
+        assert_eq!(find("/user", r#"{"USER":"a"}"#, Repeated::Refuse), Err(Ambiguous));
+        assert_eq!(find("/user", r#"{"USER":"a"}"#, Repeated::Last), Ok(None));
+        // What is no text, number or boolean is nobody's name, whichever counts.
+        for document in [r#"{"user":["a"]}"#, r#"{"user":{"$ne":null}}"#, r#"{"user":{}}"#, r#"{"user":[]}"#] {
+            for repeated in [Repeated::Refuse, Repeated::First, Repeated::Last] {
+                assert_eq!(find("/user", document, repeated), Err(Ambiguous), "{document}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_parsers_may_read_differently_is_no_document() {
+        let deep = format!("{}{}", "[".repeat(4000), "]".repeat(4000));
+        for document in [
+            "",
+            " ",
+            "{",
+            "{\"user\":\"a\"} x",
+            "{\"user\":\"a\"}{\"user\":\"b\"}",
+            "{'user':'a'}",
+            "{user:\"a\"}",
+            "{\"user\":\"a\",}",
+            "{\"user\":NaN}",
+            "{\"user\":1e999}",
+            "{\"user\":01}",
+            "\u{feff}{\"user\":\"a\"}",
+            "{\"user\":\"a\"/*x*/}",
+            "{\"user\":\"\\ud800\"}",
+            "{\"user\":\"a\nb\"}",
+            deep.as_str(),
+        ] {
+            let read = BodyKind::Json.read(document.as_bytes());
+            assert!(matches!(read, BodyFacts::UnreadableBody(UnreadableBody::Malformed)), "{document}");
+        }
+        for bytes in [b"{\"user\":\"\xff\"}".as_slice(), b"{\0\"\0u\0\"\0"] {
+            assert!(matches!(BodyKind::Json.read(bytes), BodyFacts::UnreadableBody(_)));
+        }
+        assert!(matches!(BodyKind::Form.read(b"user=\xff"), BodyFacts::UnreadableBody(UnreadableBody::Malformed)));
+        assert!(matches!(BodyKind::Form.read(b"user=a"), BodyFacts::Form("user=a")));
+    }
+
+    #[test]
+    fn pointers_are_written_by_the_letter() {
+        for text in ["", "user", "/~", "/~2", "/a~", "#/user", "/a\nb", &format!("/{}", "x".repeat(128))] {
+            assert!(JsonPointer::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_content_type_says_what_is_read() {
+        const FORM: &str = "application/x-www-form-urlencoded";
+        let kind = |fields: &[(HeaderName, &str)]| {
+            let fields = fields.iter().map(|(name, value)| (name.clone(), HeaderValue::from_str(value).unwrap()));
+            BodyKind::of(&fields.fold(HeaderMap::new(), |mut headers, (name, value)| {
+                headers.append(name, value);
+                headers
+            }))
+        };
+        for (text, expected) in [
+            (FORM, Ok(BodyKind::Form)),
+            ("Application/X-WWW-Form-Urlencoded ; Charset=\"UTF-8\"", Ok(BodyKind::Form)),
+            ("application/json", Ok(BodyKind::Json)),
+            ("application/vnd.api+json;x=1", Ok(BodyKind::Json)),
+            ("application/json;charset=us-ascii", Ok(BodyKind::Json)),
+            ("application/json;charset=utf-16", Err(UnreadableBody::Type)),
+            ("application/x-www-form-urlencoded; charset=ibm037", Err(UnreadableBody::Type)),
+            ("application/json; charset*=utf-8''utf-8; charset=utf-7", Err(UnreadableBody::Type)),
+            ("application/json, text/plain", Err(UnreadableBody::Type)),
+            ("text/plain, application/vnd.api+json", Err(UnreadableBody::Type)),
+            ("multipart/form-data; boundary=x", Err(UnreadableBody::Type)),
+            ("text/plain", Err(UnreadableBody::Type)),
+            ("", Err(UnreadableBody::Type)),
+        ] {
+            assert_eq!(kind(&[(CONTENT_TYPE, text)]), expected, "{text}");
+        }
+        assert_eq!(kind(&[]), Err(UnreadableBody::Type));
+        assert_eq!(kind(&[(CONTENT_TYPE, FORM), (CONTENT_TYPE, FORM)]), Err(UnreadableBody::Type));
+        assert_eq!(kind(&[(CONTENT_TYPE, FORM), (CONTENT_ENCODING, "Identity")]), Ok(BodyKind::Form));
+        assert_eq!(kind(&[(CONTENT_TYPE, FORM), (CONTENT_ENCODING, "gzip")]), Err(UnreadableBody::Type));
+    }
+}

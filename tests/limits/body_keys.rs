@@ -1,0 +1,247 @@
+//! Keys from the body, `form:NAME` and `json:POINTER`, by somebody who wants more guesses at an account than
+//! its limit allows.
+
+use std::net::Shutdown;
+use std::time::Duration;
+
+use crate::support::client::{Client, post};
+use crate::support::gateway::Gateway;
+use crate::support::http::Message;
+use crate::support::until;
+use crate::support::upstream::Upstream;
+
+const FORM: &str = "content-type: application/x-www-form-urlencoded\r\n";
+const JSON: &str = "content-type: application/json\r\n";
+
+/// `/` goes by both kinds, `/json` by one, whose absence lets through; `/told` refuses it.
+fn start(upstream: &Upstream, server: &str) -> Gateway {
+    let route = |path: &str, limit: &str| {
+        format!(
+            "[[route]]\nname = \"{limit}\"\npath = \"{path}\"\nupstream = \"{}\"\nlimits = [\"{limit}\"]\n\
+             [limit.{limit}]\nrate = \"2/day\"\n",
+            upstream.url()
+        )
+    };
+    let config = [
+        route("/", "account") + "key = [\"form:user\", \"json:/login/user\"]\n",
+        route("/json", "json") + "key = \"json:/user\"\nmissing = \"skip\"\n",
+        route("/told", "told") + "key = \"form:a\\\"b\"\nmissing = \"refuse\"\n",
+        route("/shadow", "shadow") + "key = \"form:user\"\nmode = \"shadow\"\n",
+        route("/posts", "posts") + "key = \"form:user\"\nmissing = \"refuse\"\nwhen = { method = \"POST\" }\n",
+    ];
+    Gateway::with(server, &config.concat())
+}
+
+fn send(gateway: &Gateway, target: &str, fields: &str, body: &str) -> Message {
+    gateway.client().ask(&post(target, body.len() as u64, fields), body)
+}
+
+fn chunked(target: &str, fields: &str, pieces: &[&str]) -> String {
+    let mut text = format!("POST {target} HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n{fields}\r\n");
+    for piece in pieces {
+        text += &format!("{:x}\r\n{piece}\r\n", piece.len());
+    }
+    text + "0\r\n\r\n"
+}
+
+#[test]
+fn an_account_has_one_budget_however_its_body_comes() {
+    let upstream = Upstream::text("in");
+    let gateway = start(&upstream, "");
+    let mut client = gateway.client();
+    let by_form = "x=1&us%65r=an%6Ea&password=%2B";
+    for (pieces, status) in [(vec![by_form], 200), (vec!["user", "=ann", "a"], 200), (vec!["user=anna"], 429)] {
+        client.send(chunked("/", FORM, &pieces));
+        assert_eq!(client.answer("POST").status(), status, "{pieces:?}");
+        if status == 200 {
+            assert_eq!(upstream.request().text(), pieces.concat(), "it goes on as it came");
+        }
+    }
+    // The connection is still in step, with the next request in the same piece.
+    client.send(post("/", 9, FORM) + "user=anna" + &post("/", 9, FORM) + "user=bert");
+    assert_eq!([client.answer("POST").status(), client.answer("POST").status()], [429, 200]);
+    assert_eq!((upstream.request().text().as_str(), upstream.requests().len()), ("user=bert", 0));
+
+    for (body, status) in [
+        (r#"{"login":{"user":"anna","password":""}}"#, 200),
+        (r#"{"x":[1,{}],"login":{"\u0075ser":"\u0061nna"}}"#, 200),
+        (r#"{"login":{"user":"anna"}}"#, 429),
+        (r#"{"login":{"user":"bert"}}"#, 200),
+    ] {
+        assert_eq!(send(&gateway, "/", JSON, body).status(), status, "{body}");
+    }
+    // Whoever names nobody, in whichever way, has a share in one budget.
+    assert_eq!(send(&gateway, "/", FORM, "password=x").status(), 200);
+    assert_eq!(send(&gateway, "/", JSON, "{\"user\":\"anna\"}").status(), 200);
+    assert_eq!(send(&gateway, "/", JSON, "{\"login\":null}").status(), 429);
+    assert_eq!(gateway.get("/").status(), 429);
+}
+
+#[test]
+fn what_servers_read_differently_is_no_way_around() {
+    let upstream = Upstream::text("in");
+    let gateway = start(&upstream, "");
+    let padded = format!("user=anna&x={}", "x".repeat(8 * 1024));
+    let padded_json = format!("{{\"x\":\"{}\",\"user\":\"anna\"}}", "x".repeat(8 * 1024));
+    let multipart = "--b\r\ncontent-disposition: form-data; name=\"user\"\r\n\r\nanna\r\n--b--\r\n";
+    for (target, fields, body, status) in [
+        ("/", FORM, padded.as_str(), 413),
+        ("/json", JSON, padded_json.as_str(), 413),
+        ("/json", FORM, r#"{"user":"anna"}"#, 415),
+        ("/json", "content-type: text/plain\r\n", r#"{"user":"anna"}"#, 415),
+        ("/json", "", r#"{"user":"anna"}"#, 415),
+        ("/", "content-type: multipart/form-data; boundary=b\r\n", multipart, 415),
+        ("/", "content-type: application/json; charset=utf-16\r\n", r#"{"login":{"user":"anna"}}"#, 415),
+        ("/", &format!("{FORM}content-encoding: gzip\r\n"), "user=anna", 415),
+        ("/", &format!("{FORM}{JSON}"), "user=anna", 415),
+        ("/json", JSON, r#"{"user":"anna""#, 400),
+        ("/json", JSON, r#"{"user":"anna"} x"#, 400),
+        ("/json", JSON, r#"{"user":"x","user":"anna"}"#, 400),
+        ("/json", JSON, r#"{"user":"x","User":"anna"}"#, 400),
+        ("/json", JSON, r#"{"user":["anna"]}"#, 400),
+        ("/", FORM, "user=x&user=anna", 400),
+        ("/", FORM, "user=x;user=anna", 400),
+        ("/", FORM, "user[]=anna", 400),
+    ] {
+        let answer = send(&gateway, target, fields, body);
+        assert_eq!(answer.status(), status, "{fields}{body:.80}");
+        assert_eq!(answer.json()["type"], "about:blank");
+        if !body.is_empty() && status != 400 {
+            let mut client = gateway.client();
+            client.send(chunked(target, fields, &body.split_inclusive('"').collect::<Vec<_>>()));
+            assert_eq!(client.answer("POST").status(), status, "chunked: {fields}{body:.80}");
+        }
+    }
+    assert_eq!(upstream.connections(), 0);
+    // Nothing was charged for all that.
+    for _ in 0..2 {
+        assert_eq!(send(&gateway, "/", FORM, "user=anna").status(), 200);
+        assert_eq!(send(&gateway, "/json", JSON, r#"{"user":"anna"}"#).status(), 200);
+    }
+    assert_eq!(send(&gateway, "/json", JSON, r#"{"user":"anna"}"#).status(), 429);
+    assert_eq!(send(&gateway, "/json", JSON, "{}").status(), 200, "it names nobody, which the limit skips");
+    let unreadable = [("limit", "json"), ("route", "json"), ("reason", "unreadable_key")];
+    gateway.assert_metric("rejections_total", &unreadable, 10.0);
+    let grpc = send(&gateway, "/", "content-type: application/grpc\r\n", "12345");
+    assert_eq!((grpc.status(), grpc.get("grpc-status")), (200, Some("3")));
+}
+
+#[test]
+fn a_missing_part_is_named() {
+    let upstream = Upstream::text("in");
+    let gateway = start(&upstream, "");
+    let answer = send(&gateway, "/told", FORM, "a=1");
+    assert_eq!(answer.status(), 403);
+    assert_eq!(answer.json()["title"], "the request lacks form:a\"b, which its limit is keyed by");
+    let answer = send(&gateway, "/told", FORM, &format!("a%22b={}", "x".repeat(9000)));
+    assert_eq!(answer.json()["title"], "the request body is longer than its limit reads, see max_key_body");
+    assert_eq!(send(&gateway, "/told", FORM, "a%22b=1").status(), 200);
+}
+
+#[test]
+fn a_client_that_expects_100_is_told_to_go_on_only_where_the_body_decides() {
+    let upstream = Upstream::text("in");
+    let gateway = start(&upstream, "");
+    let expect = format!("{FORM}expect: 100-continue\r\n");
+    for status in [200, 200, 429] {
+        let mut client = gateway.client();
+        client.send(post("/", 9, &expect));
+        assert_eq!(client.try_head().unwrap().status(), 100);
+        client.send("user=anna");
+        assert_eq!(client.answer("POST").status(), status);
+    }
+    for (length, fields, status) in [(9000, expect.as_str(), 413), (9, "expect: 100-continue\r\n", 415)] {
+        let mut client = gateway.client();
+        client.send(post("/", length, fields));
+        let answer = client.answer("POST");
+        assert_eq!((answer.status(), answer.get("connection")), (status, Some("close")));
+        client.assert_closed();
+    }
+}
+
+#[test]
+fn a_slow_or_broken_body_is_cut_and_not_charged() {
+    let upstream = Upstream::text("in");
+    let gateway = start(&upstream, "body_timeout = \"400ms\"\nmin_body_rate = 1000");
+    let mut stalled = gateway.client();
+    stalled.send(post("/", 9, FORM) + "user=ann");
+    let answer = stalled.answer("POST");
+    assert_eq!((answer.status(), answer.get("connection")), (408, Some("close")));
+    stalled.assert_closed();
+    gateway.assert_metric("http_rejected_total", &[("reason", "body_timeout")], 1.0);
+
+    let mut half = gateway.client();
+    half.send(post("/", 9, FORM) + "user=ann");
+    half.stream().shutdown(Shutdown::Write).unwrap();
+    // Nobody is owed an answer to a part of a request.
+    let _ = half.try_answer("POST");
+    let mut gone = gateway.client();
+    gone.send(post("/", 9, FORM) + "user=ann");
+    drop(gone);
+    let mut wrong = gateway.client();
+    wrong.send(format!("POST / HTTP/1.1\r\nhost: a\r\n{FORM}transfer-encoding: chunked\r\n\r\n4\r\nuser\r\nzz\r\n"));
+    assert_eq!(wrong.answer("POST").status(), 400);
+    until("nothing is in flight", || gateway.metric("requests_in_flight", &[("route", "account")]) == Some(0.0));
+    assert_eq!(upstream.connections(), 0);
+    assert_eq!([0; 3].map(|_| send(&gateway, "/", FORM, "user=anna").status()), [200, 200, 429]);
+}
+
+/// The body of a request that no such limit applies to is read by nobody before it goes on.
+#[test]
+fn a_body_is_read_only_for_limits_that_apply() {
+    let upstream = Upstream::start(|peer| {
+        peer.head()?;
+        peer.exactly(4)?;
+        peer.note("four");
+        peer.wait_for_end()
+    });
+    let gateway = start(&upstream, "");
+    let begin = |method: &str, target: &str, fields: &str| {
+        let mut client = gateway.client();
+        client.send(post(target, 100, fields).replace("POST", method) + "user");
+        client
+    };
+    let put = begin("PUT", "/posts", FORM);
+    assert!(upstream.request().head.starts_with("PUT "));
+    assert_eq!(upstream.request().head, "four");
+    drop(put);
+    let mut read = begin("POST", "/posts", FORM);
+    read.stream().set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    let _ = read.try_head().unwrap_err();
+    assert_eq!(upstream.requests().len(), 0, "the limit waits for the whole");
+
+    // What a shadow limit cannot read goes on.
+    let body = format!("user={}", "x".repeat(20_000));
+    let whole = Upstream::text("in");
+    let gateway = start(&whole, "");
+    for _ in 0..3 {
+        assert_eq!(send(&gateway, "/shadow", FORM, &body).status(), 200);
+        assert_eq!(whole.request().text(), body);
+        let mut client = gateway.client();
+        client.send(chunked("/shadow", FORM, &[&body[..9000], &body[9000..]]));
+        assert_eq!(client.answer("POST").status(), 200);
+        assert_eq!(whole.request().text(), body);
+    }
+}
+
+#[test]
+fn the_largest_body_follows_the_config() {
+    let upstream = Upstream::text("in");
+    let gateway = start(&upstream, "max_key_body = 64");
+    let of = |length: usize| send(&gateway, "/", FORM, &format!("user={}", "x".repeat(length - 5))).status();
+    assert_eq!((of(64), of(65)), (200, 413));
+    gateway.reload_with("max_key_body = 64", "max_key_body = \"64KiB\"");
+    assert_eq!((of(65), of(64 * 1024), of(64 * 1024 + 1)), (200, 200, 413));
+
+    // An answer of the gateway's own needs no body, its limit does.
+    let fixed = "[[route]]\nrespond = { body = \"fixed\" }\nmax_body = 10\nlimits = [\"x\"]\n\
+                 [limit.x]\nrate = \"2/day\"\nkey = \"form:user\"\n";
+    let gateway = Gateway::start(fixed);
+    let mut client = gateway.client();
+    for status in [200, 200, 429, 429] {
+        assert_eq!(client.ask(&post("/", 6, FORM), "user=a").status(), status);
+    }
+    let mut large: Client = gateway.client();
+    large.send(chunked("/", FORM, &["user=a", "&x=12345"]));
+    assert_eq!(large.answer("POST").status(), 413);
+}
