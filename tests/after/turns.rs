@@ -231,6 +231,7 @@ fn slots_are_released_on_every_path() {
                     }
                     running.ended() >= before + 6
                 });
+                until("what was admitted has run", || running.now() == 0);
                 assert!(running.most() <= 2, "{target}: {} at once", running.most());
                 assert!(leaves || admitted <= running.ended() - before, "{target}: {admitted} admitted, fewer ran");
             }
