@@ -6,6 +6,7 @@
 //! `control` watches, reloads and serves the admin listener, `metrics` counts, `cli` starts
 //! it all, `replay` tries limits on an access log. ARCHITECTURE.md draws the same map with its invariants.
 
+mod access_log;
 pub mod cli;
 pub mod config;
 mod control;

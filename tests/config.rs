@@ -150,7 +150,7 @@ fn defaults() {
     assert_eq!(server.header_timeout, Duration::from_secs(10));
     assert_eq!(server.keepalive_timeout, Duration::from_secs(75));
     assert_eq!((server.shutdown_delay, server.shutdown_timeout), (Duration::ZERO, Duration::from_secs(30)));
-    assert!(!server.access_log && server.trusted_proxies.is_empty());
+    assert!(server.access_log.is_none() && server.trusted_proxies.is_empty());
     assert_eq!((&config.store.kind, config.store.prefix.as_str()), (&StoreKind::Memory, "sg"));
     assert_eq!((config.store.deadline, config.store.on_error), (Duration::from_millis(30), OnError::Local));
     assert_eq!(config.ratelimit_headers, [Dialect::Draft11]);
@@ -165,7 +165,7 @@ fn defaults() {
 fn includes_merge_by_name_and_every_file_is_remembered() {
     let config = config::load(Path::new("tests/config/good/main.toml")).unwrap_or_else(|report| panic!("{report}"));
     assert_eq!(config.server.workers, 2);
-    assert!(config.server.access_log);
+    assert!(config.server.access_log.is_some());
     assert_eq!(config.admin.token.as_deref(), Some("s3cret"));
     assert_eq!(config.limits.iter().map(|limit| limit.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
     assert_eq!(config.routes.iter().map(|route| route.name.as_str()).collect::<Vec<_>>(), ["/main", "/app"]);

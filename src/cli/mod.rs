@@ -36,7 +36,7 @@ Examples:
   sluicegate run -c sluicegate.toml                    edits of the file apply while it runs
   sluicegate replay -c sluicegate.toml access.log.gz   what its limits would have done
 
-Signals: HUP reloads the config, TERM and INT drain; a second TERM or INT stops at once.
+Signals: HUP reloads the config, USR1 opens the access log anew, TERM and INT drain; a second TERM or INT stops at once.
 Exit codes: 0 ok, 1 failed while running, 2 bad config or usage.";
 
 #[derive(Parser)]

@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::access_log::AccessLogSettings;
 use crate::limit::jwt::Jwt;
 use crate::limit::limits::LimitTable;
 use crate::limit::store::settings::StoreSettings;
@@ -156,8 +157,14 @@ pub struct ServerSettings {
     pub trusted_proxies: IpSet,
     /// What requests that go on are told of the client and of this hop.
     pub forwarded_headers: ForwardedHeaders,
-    /// One JSON line per request on standard output.
-    pub access_log: bool,
+    /// `None`: there is none.
+    pub access_log: Option<Arc<AccessLogSettings>>,
+    /// Answers carry the request's id.
+    pub answer_request_id: bool,
+    /// What becomes of requests that belong to no trace.
+    pub traceparent: TraceParent,
+    /// Who is told in problem documents which setting governs them.
+    pub hints: Hints,
 }
 
 /// A field that speaks of the client or of this hop.
@@ -194,6 +201,22 @@ impl FromIterator<ForwardedHeader> for ForwardedHeaders {
     fn from_iter<I: IntoIterator<Item = ForwardedHeader>>(headers: I) -> ForwardedHeaders {
         ForwardedHeaders(headers.into_iter().fold(0, |set, header| set | 1 << header as u8))
     }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hints {
+    All,
+    /// Clients on this machine.
+    Local,
+    None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TraceParent {
+    /// They go on as they came.
+    Pass,
+    /// A trace starts here.
+    Make,
 }
 
 #[derive(Clone, Debug, PartialEq)]

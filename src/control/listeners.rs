@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::admin;
+use crate::access_log::AccessLog;
 use crate::config::Config;
 use crate::limit::store::settings::StoreSettings;
 use crate::net::ListenAddr;
@@ -156,6 +157,11 @@ impl Listeners {
                 Err(error) => tracing::error!("{}", BindError { addr, error }),
             }
         }
+    }
+
+    /// Of the workers.
+    pub fn access_log(&self) -> &AccessLog {
+        &self.workers.access_log
     }
 
     /// Stops accepting. The admin server goes on, to answer probes; the workers come back to be

@@ -78,6 +78,7 @@ pub fn run(source: ConfigSource) -> Result<(), Error> {
 async fn control(source: ConfigSource) -> Result<(), Error> {
     let mut stop = Stop::new().map_err(system("cannot listen for signals"))?;
     let mut hup = signal(SignalKind::hangup()).map_err(system("cannot listen for signals"))?;
+    let mut usr1 = signal(SignalKind::user_defined1()).map_err(system("cannot listen for signals"))?;
     let config = source.load().map_err(Error::Config)?;
     raise_open_files(&config);
     let files = config.files.clone();
@@ -92,6 +93,7 @@ async fn control(source: ConfigSource) -> Result<(), Error> {
                 let (outcome, _) = reloader.reload(&ReloadOrder::from(Trigger::Signal, false)).await;
                 retarget(watch.as_ref(), &reloader, &outcome);
             }
+            _ = usr1.recv() => reloader.listeners.access_log().reopen(),
             Some(job) = inbox.recv() => {
                 let (outcome, contents) = reloader.reload(&job.order).await;
                 retarget(watch.as_ref(), &reloader, &outcome);
@@ -150,6 +152,9 @@ async fn start(
     spawn_local(servers::follow(fleet.clone()));
     spawn_local(probe::follow(fleet));
     spawn_local(overrides.clone().follow(current.clone(), link.clone()));
+    if let Some(settings) = &snapshot.config.server.access_log {
+        workers.access_log.open(settings);
+    }
     let listeners = Listeners::open(workers, prepared, context).map_err(system("cannot serve a listener"))?;
     // What the texts of the config took.
     heap::give_back();

@@ -125,6 +125,9 @@ impl Reloader {
         self.link.divide(&snapshot.config, Some(&old.config));
         self.current.store(snapshot.clone());
         self.link.exchange(store, &snapshot.config.limits);
+        if let Some(settings) = &snapshot.config.server.access_log {
+            self.listeners.access_log().open(settings);
+        }
         self.listeners.exchange(prepared, &snapshot.config);
         self.metrics.config_loaded(&snapshot.config.hash, generation, snapshot.loaded_at);
         certificates::show(&snapshot.config, &self.metrics);

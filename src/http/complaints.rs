@@ -62,6 +62,10 @@ impl Complaints {
 }
 
 impl UpstreamComplaints {
+    pub fn upstream(&self) -> &str {
+        &self.0.upstream
+    }
+
     pub fn tell(&self, kind: UpstreamTrouble, server: &str, error: &dyn fmt::Display) {
         if let Some(left_out) = self.0.kinds[kind as usize].due() {
             let (upstream, kind, left_out) = (&*self.0.upstream, kind.label(), some(left_out));

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use arc_swap::Cache;
 
-use crate::http::answer::access_log::AccessLog;
+use crate::access_log::AccessLog;
 use crate::http::answer::ratelimit::Policies;
 use crate::http::complaints::Complaints;
 use crate::http::connections::Ticket;
@@ -82,6 +82,8 @@ pub struct Client {
     pub ticket: Ticket,
     /// The address it was accepted at, as the log and the metrics name it.
     pub listener: Rc<str>,
+    /// The version of TLS that it speaks.
+    pub tls_version: Option<&'static str>,
     /// The peer; `127.0.0.1` on a Unix socket.
     pub peer: IpAddr,
     /// What its forwarding headers say.

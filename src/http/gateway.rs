@@ -11,8 +11,11 @@ use http::{HeaderValue, Request, Response};
 use http_body::Body as _;
 use hyper::body::Incoming;
 
+use crate::config::Hints;
+use crate::http::answer::access_log::LogEntry;
 use crate::http::answer::account::Account;
 use crate::http::answer::body::Body;
+use crate::http::answer::cause::Cause;
 use crate::http::answer::echo;
 use crate::http::answer::grpc;
 use crate::http::answer::problem;
@@ -31,9 +34,10 @@ use crate::http::limits;
 use crate::http::onward;
 use crate::http::tunnel::Tunnel;
 use crate::http::under_way::{Received, RequestUnderWay};
-use crate::http::upstream::forwarding::Forwarding;
+use crate::http::upstream::forwarding::{self, Forwarding};
 use crate::http::upstream::outgoing::{self, Outgoing};
-use crate::route::{Action, Reading};
+use crate::limit::Verdict;
+use crate::route::{Action, Reading, Route};
 
 /// Serves one request. Never fails: every failure is an answer.
 pub fn serve(
@@ -74,6 +78,8 @@ async fn answer(
         route: None,
         verdict: None,
         seat: None,
+        request_id: None,
+        hints: false,
     };
 
     let result = page(&mut exchange).await;
@@ -88,9 +94,10 @@ async fn answer(
             response
         }
         Err(refusal) => {
-            exchange.account.refused(&refusal, &client.local.common.metrics);
             let verdict = exchange.verdict.as_ref();
-            let response = refusal.response(route, verdict);
+            let cause = cause(&refusal, route, verdict);
+            exchange.account.refused(&refusal, cause, &client.local.common.metrics);
+            let response = refusal.response(route, verdict, cause.setting.filter(|_| exchange.hints));
             // The status of the refusal itself: a gRPC answer is always 200.
             exchange.account.answered(&response, Some(&refusal));
             if is_grpc { grpc::response(&refusal, route, verdict) } else { response }
@@ -99,6 +106,9 @@ async fn answer(
     if let (Some(index), Some(route), Some(verdict)) = (exchange.route, route, &exchange.verdict) {
         let dialects = route.ratelimit_headers.as_ref().unwrap_or(&view.snapshot.config.ratelimit_headers);
         view.ratelimit.describe(&mut response, dialects, (index, route), verdict);
+    }
+    if let Some(id) = exchange.request_id.as_ref().filter(|_| view.snapshot.config.server.answer_request_id) {
+        forwarding::answer_id(response.headers_mut(), id);
     }
     if exchange.received.on_stream() {
         // What is left of the body ends with its stream, which the client is told.
@@ -121,10 +131,31 @@ async fn answer(
     Ok(response)
 }
 
+/// Of a refusal, with what the limit said that made it.
+fn cause(refusal: &Refusal, route: Option<&Route>, verdict: Option<&Verdict>) -> Cause {
+    let strictest = route.zip(verdict).and_then(|(route, verdict)| verdict.strictest(&route.limits));
+    Cause::of(refusal, strictest.map(|checked| checked.outcome))
+}
+
 async fn page(exchange: &mut RequestUnderWay<'_>) -> Result<Response<Body>, Refusal> {
     let RequestUnderWay { client, view, .. } = *exchange;
     let config = &view.snapshot.config;
 
+    let server = &config.server;
+    let identity = identity::identify(client.peer, &exchange.received.parts.headers, &server.trusted_proxies);
+    exchange.hints = match server.hints {
+        Hints::All => true,
+        Hints::Local => identity.ip.is_loopback(),
+        Hints::None => false,
+    };
+    if server.access_log.is_some() || server.answer_request_id {
+        exchange.request_id = Some(forwarding::identify(&exchange.received.parts.headers, identity.trusted_peer));
+    }
+    if let Some(settings) = &server.access_log {
+        let mut entry = LogEntry::open(client, settings, identity.ip, &exchange.received.parts);
+        exchange.request_id.iter().for_each(|id| entry.named(id));
+        exchange.account.log(entry);
+    }
     let mut unseen = None;
     if exchange.received.on_stream() {
         h2::unify(&mut exchange.received.parts.headers, config.server.max_headers).map_err(Refusal::Gate)?;
@@ -135,10 +166,9 @@ async fn page(exchange: &mut RequestUnderWay<'_>) -> Result<Response<Body>, Refu
     }
     let Received { parts, fields, .. } = &*exchange.received;
     let admitted = gate::admit(parts, *fields, &client.last_host).map_err(Refusal::Gate)?;
-    let identity = identity::identify(client.peer, &parts.headers, &config.server.trusted_proxies);
     let (host, path) = (admitted.host(), admitted.path());
-    if config.server.access_log {
-        exchange.account.log(&client.local.common.access_log, identity.ip, host, path);
+    if let Some(entry) = exchange.account.entry() {
+        entry.admitted(host, path);
     }
 
     let found = config.table.find(&config.routes, host, path, &parts.method, &parts.headers);
@@ -167,7 +197,7 @@ async fn page(exchange: &mut RequestUnderWay<'_>) -> Result<Response<Body>, Refu
         limits::ask(exchange, route, &admitted, &identity).await?;
     }
 
-    let server = &config.server;
+    let request_id = exchange.request_id.clone();
     let via = &client.local.common.via;
     let forwarding = Forwarding {
         hop: &client.hop,
@@ -175,6 +205,7 @@ async fn page(exchange: &mut RequestUnderWay<'_>) -> Result<Response<Body>, Refu
         version: exchange.received.parts.version,
         identity: &identity,
         fields: server.forwarded_headers,
+        request_id: request_id.as_ref(),
     };
     let hash = limits::hash(exchange, route, &admitted, &identity);
     let as_lines = onward::rewrite(exchange, route, &admitted, &forwarding)?;

@@ -217,7 +217,14 @@ mod tests {
         let identity = identity::identify(peer, &parts.headers, &trusted);
         let (hop, via) = (Hop::new(peer, false, 8080), Via::new(0xab));
         let fields = ForwardedHeaders::default();
-        let forwarding = Forwarding { hop: &hop, via: &via, version: Version::HTTP_11, identity: &identity, fields };
+        let forwarding = Forwarding {
+            hop: &hop,
+            via: &via,
+            version: Version::HTTP_11,
+            identity: &identity,
+            fields,
+            request_id: None,
+        };
         let received = Fields::of(&parts.headers);
         clean_request(&mut parts.headers, received, &admitted, identity.trusted_peer, &via, strictness)?;
         forwarding.tell(&mut parts.headers, admitted.authority());

@@ -14,6 +14,7 @@ pub(crate) mod headers;
 pub(crate) mod key_body;
 pub(crate) mod limits;
 pub(crate) mod onward;
+pub(crate) mod trace;
 pub(crate) mod tunnel;
 pub(crate) mod under_way;
 pub mod upstream;

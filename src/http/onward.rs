@@ -7,7 +7,7 @@ use http::header::UPGRADE;
 use http::{Response, StatusCode};
 use http_body::Body as _;
 
-use crate::config::ForwardedHeader;
+use crate::config::{ForwardedHeader, TraceParent};
 use crate::http::answer::body::Body;
 use crate::http::answer::problem::{Refusal, UpstreamFailure};
 use crate::http::downstream::connect;
@@ -17,6 +17,7 @@ use crate::http::downstream::reject::Reject;
 use crate::http::downstream::upload::{Upload, UploadProgress, UploadState};
 use crate::http::fields::KnownField;
 use crate::http::headers;
+use crate::http::trace;
 use crate::http::under_way::{Received, RequestUnderWay};
 use crate::http::upstream::forward;
 use crate::http::upstream::forwarding::{self, Forwarding};
@@ -65,7 +66,11 @@ pub fn bound(exchange: &RequestUnderWay<'_>, route: &Route) -> Result<(), Refusa
 pub fn take(exchange: &mut RequestUnderWay<'_>, route: &Route) -> Option<Upload> {
     let body = exchange.received.body.take_if(|body| !body.is_end_stream())?;
     let on_stream = exchange.received.on_stream();
-    Some(Upload::new(body, on_stream, exchange.account.deadline().clone(), &route.timeouts, route.max_body))
+    let upload = Upload::new(body, on_stream, exchange.account.deadline().clone(), &route.timeouts, route.max_body);
+    if let Some(entry) = exchange.account.entry() {
+        entry.uploads(&upload.share_progress());
+    }
+    Some(upload)
 }
 
 /// Turns the fields into those that the upstream gets. True when the forwarding fields are left to be
@@ -86,6 +91,12 @@ pub fn rewrite(
     let as_lines = is_forwarded && !trusted_peer && !forwarding::is_edited(&route.request_headers);
     if !as_lines {
         forwarding.tell(headers, admitted.authority());
+    }
+    if exchange.view.snapshot.config.server.traceparent == TraceParent::Make {
+        trace::ensure(headers);
+        if let Some(entry) = exchange.account.entry() {
+            entry.traced(headers);
+        }
     }
     headers::edit(headers, &route.request_headers);
     Ok(as_lines)
@@ -124,7 +135,9 @@ pub async fn send(
     servers: &Servers,
     outgoing: Outgoing,
 ) -> Result<Response<Body>, Refusal> {
-    let answered = forward::forward(servers, exchange.account.deadline(), &route.timeouts, outgoing).await;
+    let attempts = exchange.account.entry().map(|entry| entry.asks(servers.complaints.upstream()));
+    let (deadline, attempts) = (exchange.account.deadline(), attempts.as_deref());
+    let answered = forward::forward(servers, deadline, &route.timeouts, outgoing, attempts).await;
     let mut response = answered.map_err(|failure| {
         let unread = |upload: &Rc<UploadProgress>| upload.state() != UploadState::Done;
         exchange.cut |= exchange.upload.as_ref().is_some_and(unread);

@@ -3,8 +3,8 @@
 
 use std::rc::Rc;
 
-use http::Version;
 use http::request::Parts;
+use http::{HeaderValue, Version};
 use hyper::body::Incoming;
 
 use crate::http::answer::account::Account;
@@ -30,6 +30,10 @@ pub struct RequestUnderWay<'a> {
     pub verdict: Option<Verdict>,
     /// Of a request to switch protocols.
     pub seat: Option<TunnelSeat>,
+    /// Where something else than its upstream wants it.
+    pub request_id: Option<HeaderValue>,
+    /// Its client may know which settings refuse it.
+    pub hints: bool,
 }
 
 /// A request as it came.

@@ -54,6 +54,8 @@ pub struct Metrics {
     store_errors: IntCounterVec,
     /// Lines of the access log that found no room.
     pub access_log_dropped: IntCounter,
+    /// And such that could not be written.
+    pub access_log_write_errors: IntCounter,
     /// 1 while the last config load succeeded.
     pub reload_successful: IntGauge,
     pub reload_success_timestamp: Gauge,
@@ -139,7 +141,14 @@ impl Metrics {
                 &r,
                 IntCounter::with_opts(opts(
                     "access_log_dropped_total",
-                    "Lines of the access log dropped because standard output is too slow.",
+                    "Lines of the access log dropped because its file or standard output is too slow.",
+                ))?,
+            )?,
+            access_log_write_errors: registered(
+                &r,
+                IntCounter::with_opts(opts(
+                    "access_log_write_errors_total",
+                    "Lines of the access log lost because its file or standard output took them not.",
                 ))?,
             )?,
             reload_successful: registered(

@@ -3,7 +3,8 @@
 
 use std::borrow::Cow;
 
-use http::HeaderMap;
+use http::header::{REFERER, USER_AGENT};
+use http::{HeaderMap, HeaderValue};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
@@ -16,7 +17,7 @@ const DURATION_MAX_MS: f64 = 1e12;
 /// Reads a line without its end; its header fields only if they are wanted.
 pub fn parse(line: &[u8], headers: bool) -> Result<ReplayEntry, &'static str> {
     let entry = match line.trim_ascii_start().first() {
-        Some(b'{') => json(line),
+        Some(b'{') => json(line, headers),
         _ => common::parse(line, headers),
     }?;
     if entry.start_ms < 0 { Err("the request starts before 1970") } else { Ok(entry) }
@@ -34,18 +35,34 @@ struct Json<'a> {
     host: Cow<'a, str>,
     #[serde(borrow)]
     path: Cow<'a, str>,
+    #[serde(borrow, default)]
+    query: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    user_agent: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    referer: Option<Cow<'a, str>>,
     status: Option<u16>,
     duration_ms: Option<f64>,
     refused_by: Option<IgnoredAny>,
 }
 
 /// `time` is that of the start.
-fn json(line: &[u8]) -> Result<ReplayEntry, &'static str> {
+fn json(line: &[u8], wanted: bool) -> Result<ReplayEntry, &'static str> {
     let json: Json = serde_json::from_slice(line).map_err(|_| "not JSON with time, client, method, host and path")?;
     let time: jiff::Timestamp = json.time.parse().map_err(|_| "`time` is not a time stamp")?;
     let client = json.client.parse().map_err(|_| "`client` is not an address")?;
-    let request = request(json.method.as_bytes(), &json.path, HeaderMap::new())
-        .map(|request| Request { host: host(json.host.as_bytes()).or(request.host), ..request });
+    let mut headers = HeaderMap::new();
+    for (name, value) in [(USER_AGENT, &json.user_agent), (REFERER, &json.referer)] {
+        let value = value.as_deref().filter(|_| wanted);
+        if let Some(value) = value.and_then(|value| HeaderValue::from_str(value).ok()) {
+            headers.insert(name, value);
+        }
+    }
+    let request = request(json.method.as_bytes(), &json.path, headers).map(|request| Request {
+        host: host(json.host.as_bytes()).or(request.host),
+        query: json.query.map(Cow::into_owned).or(request.query),
+        ..request
+    });
     let start_ms = time.as_millisecond();
     Ok(ReplayEntry {
         logged_ms: start_ms,
@@ -116,6 +133,10 @@ mod tests {
         let own = r#"{"time":"2026-01-02T03:04:05.5Z","client":"::1","method":"GET","path":"/","status":503"#;
         assert_eq!(timed(&format!("{own},\"duration_ms\":1.6}}")), Ok((1_767_323_045_500, Some(2), Some(503))));
         assert_eq!(timed(&format!("{own},\"duration_ms\":-1}}")), Ok((1_767_323_045_500, None, Some(503))));
+        let more = format!("{own},\"query\":\"a=1\",\"user_agent\":\"x\",\"referer\":null}}");
+        let request = parse(more.as_bytes(), true).unwrap().request.unwrap();
+        assert_eq!((request.query.as_deref(), request.headers.len()), (Some("a=1"), 1));
+        assert_eq!(request.headers["user-agent"], "x");
         assert!(parse(format!("{own},\"refused_by\":\"x\"}}").as_bytes(), true).unwrap().limited);
         assert!(!parse(format!("{own},\"refused_by\":null}}").as_bytes(), true).unwrap().limited);
     }

@@ -133,24 +133,28 @@ fn prepare_limit(record: &LimitRecord, limit: &Limit, route: &Route, config: &Co
     }
 }
 
+/// What a limit did to a request. One that hands over denies, though nobody is refused for it; one whose turn
+/// has not come, or that has no end for this key, is bypassed.
+pub fn decision(mode: Mode, checked: &Checked) -> Decision {
+    let outcome = &checked.outcome;
+    match (outcome, outcome.admitted()) {
+        (Outcome::Unlimited, _) => Decision::Bypass,
+        _ if checked.standing == Standing::NotYet => Decision::Bypass,
+        (Outcome::Local(_), true) => Decision::LocalAllow,
+        (Outcome::Local(_), false) => Decision::LocalDeny,
+        (Outcome::Open, _) => Decision::ErrorOpen,
+        (Outcome::Closed, _) => Decision::ErrorClosed,
+        (Outcome::Store(answer), true) if answer.retry_ms > 0 && mode == Mode::Enforce => Decision::Delayed,
+        (_, true) => Decision::Allow,
+        (_, false) if mode == Mode::Shadow => Decision::ShadowDeny,
+        (_, false) => Decision::Deny,
+    }
+}
+
 impl LimitHandles {
-    /// Counts the limit's part in a decision. One that hands over denies, though nobody is refused
-    /// for it; one whose turn has not come, or that has no end for this key, is bypassed.
+    /// Counts the limit's part in a decision.
     pub fn decide(&self, mode: Mode, checked: &Checked) {
-        let outcome = &checked.outcome;
-        let decision = match (outcome, outcome.admitted()) {
-            (Outcome::Unlimited, _) => Decision::Bypass,
-            _ if checked.standing == Standing::NotYet => Decision::Bypass,
-            (Outcome::Local(_), true) => Decision::LocalAllow,
-            (Outcome::Local(_), false) => Decision::LocalDeny,
-            (Outcome::Open, _) => Decision::ErrorOpen,
-            (Outcome::Closed, _) => Decision::ErrorClosed,
-            (Outcome::Store(answer), true) if answer.retry_ms > 0 && mode == Mode::Enforce => Decision::Delayed,
-            (_, true) => Decision::Allow,
-            (_, false) if mode == Mode::Shadow => Decision::ShadowDeny,
-            (_, false) => Decision::Deny,
-        };
-        self.0.decisions.inc(decision as usize);
+        self.0.decisions.inc(decision(mode, checked) as usize);
     }
 
     /// Counts a request that the route's `allow` list let past the limit.

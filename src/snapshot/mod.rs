@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::upstream::roster::UpstreamState;
 pub use book::{Book, UNMATCHED};
 pub use fleet::Fleet;
-pub use handles::{RouteHandles, RouteRecords};
+pub use handles::{RouteHandles, RouteRecords, decision};
 
 pub use crate::metrics::Reason;
 

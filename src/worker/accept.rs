@@ -158,6 +158,7 @@ async fn serve(
         last_host: LastHost::default(),
         inspector: worker.inspector(),
         tunnel: Cell::default(),
+        tls_version: stream.tls_version(),
     });
     connection::serve(stream, agreed, client, worker).await;
 }

@@ -127,12 +127,11 @@ async fn requests(io: Watched, client: &Rc<Client>, worker: &Worker, bounds: &Bo
             let (stream, early) = io.into_stream(&parts.read_buf);
             return AfterParser::Tunnel(stream, early);
         }
-        RequestsEnd::Failed(error) => {
-            if let Some(cutoff) = unparsed::cutoff(&error, &parts.read_buf) {
-                unparsed::tell(worker, client, cutoff);
-            }
-        }
-        RequestsEnd::Closed => {}
+        RequestsEnd::Failed(error) => match unparsed::cutoff(&error, &parts.read_buf) {
+            Some(cutoff) => unparsed::refused(client, cutoff, &parts.read_buf),
+            None => unparsed::ended(worker, client, &parts.read_buf),
+        },
+        RequestsEnd::Closed => unparsed::ended(worker, client, &parts.read_buf),
     }
     AfterParser::End
 }

@@ -36,8 +36,8 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use crate::access_log::AccessLog;
 use crate::config::ListenerSettings;
-use crate::http::answer::access_log::AccessLog;
 use crate::http::connections::{ConnectionCount, Connections, Ticket};
 use crate::http::context::{Common, Local};
 use crate::http::deadline::TICK;
@@ -53,6 +53,7 @@ use tide::Tide;
 /// The running worker threads.
 pub struct Workers {
     threads: Vec<(mpsc::UnboundedSender<WorkerCommand>, JoinHandle<()>)>,
+    pub access_log: AccessLog,
     /// Ends after the last worker.
     log_writer: JoinHandle<()>,
 }
@@ -88,14 +89,14 @@ impl Workers {
         stores: &Stores,
         fleet: &Fleet,
     ) -> io::Result<Workers> {
-        let (access_log, log_writer) = AccessLog::start(metrics.access_log_dropped.clone())?;
+        let (access_log, log_writer) = AccessLog::start(metrics)?;
         let common = Common {
             current: current.clone(),
             metrics: metrics.clone(),
             stores: stores.clone(),
             fleet: fleet.clone(),
             via: Via::new(rand::random()),
-            access_log,
+            access_log: access_log.clone(),
             complaints: Arc::default(),
             waiting: Arc::default(),
             tunnels: Arc::default(),
@@ -122,7 +123,7 @@ impl Workers {
             started.recv().map_err(io::Error::other)??;
             threads.push((sender, thread));
         }
-        Ok(Workers { threads, log_writer })
+        Ok(Workers { threads, access_log, log_writer })
     }
 
     /// Waits until every worker has the store of `settings` at hand for a snapshot with them, or
@@ -174,6 +175,7 @@ impl Workers {
         for (_, thread) in self.threads {
             whole &= thread.join().is_ok();
         }
+        drop(self.access_log);
         let _ = self.log_writer.join();
         whole
     }

@@ -5,6 +5,7 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use rustls::ProtocolVersion;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
@@ -32,6 +33,16 @@ macro_rules! either {
 }
 
 impl Stream {
+    /// The version of TLS, as logs name it.
+    pub fn tls_version(&self) -> Option<&'static str> {
+        let Stream::Tls(stream) = self else { return None };
+        match stream.get_ref().1.protocol_version()? {
+            ProtocolVersion::TLSv1_2 => Some("TLSv1.2"),
+            ProtocolVersion::TLSv1_3 => Some("TLSv1.3"),
+            _ => None,
+        }
+    }
+
     /// Ready once there is something to read, be it the end.
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {

@@ -55,8 +55,8 @@ pub fn handshakes(gateway: &Gateway, result: &str) -> f64 {
 fn requests_pass_over_tls_and_upstreams_are_told_so() {
     let (ca, upstream) = (Ca::new("test"), Upstream::text("hello"));
     let route = format!("[[route]]\nupstream = \"{}\"\n", upstream.url());
-    let gateway = gateway(&ca, &["a.test"], "", "", &route);
-    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+    let gateway = gateway(&ca, &["a.test"], "", "access_log = true", &route);
+    for (version, name) in [(&rustls::version::TLS12, "TLSv1.2"), (&rustls::version::TLS13, "TLSv1.3")] {
         let mut client = Trust::with(&ca, None, &[version]).connect(gateway.addr, "a.test");
         for _ in 0..2 {
             assert_eq!(client.ask(&get("/x", "x-forwarded-proto: http\r\n"), "").text(), "hello");
@@ -68,6 +68,8 @@ fn requests_pass_over_tls_and_upstreams_are_told_so() {
         gateway.assert_metric("connections", &[("listener", "127.0.0.1:0"), ("protocol", "http/1.1")], 1.0);
         drop(client);
         gateway.assert_metric("connections", &[("listener", "127.0.0.1:0"), ("protocol", "http/1.1")], 0.0);
+        let logged = format!("\"tls\":\"{name}\"");
+        until("both are in the access log", || gateway.stdout().matches(&logged).count() == 2);
     }
     gateway.assert_metric("connections", &[("listener", "127.0.0.1:0"), ("protocol", "handshake")], 0.0);
     assert_eq!(handshakes(&gateway, "full"), 2.0);

@@ -74,7 +74,7 @@ impl Gateway {
         let child = program()
             .args(arguments(dir.path()))
             .envs(env.iter().copied())
-            .stdout(Stdio::null())
+            .stdout(fs::File::create(dir.path().join("stdout.log")).unwrap())
             .stderr(fs::File::create(&log).unwrap())
             .spawn()
             .unwrap();
@@ -229,6 +229,11 @@ impl Gateway {
 
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// What it has written to standard output.
+    pub fn stdout(&self) -> String {
+        fs::read_to_string(self.dir.path().join("stdout.log")).unwrap()
     }
 
     pub fn pid(&self) -> u32 {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::source::{crate_files, root};
 
 /// The modules of the crate from the ground up, each with those that it may name.
-const LAYERS: [(&str, &[&str]); 17] = [
+const LAYERS: [(&str, &[&str]); 18] = [
     ("labels", &[]),
     ("written", &[]),
     ("net", &[]),
@@ -13,17 +13,46 @@ const LAYERS: [(&str, &[&str]); 17] = [
     ("tls", &["labels"]),
     ("sampled", &[]),
     ("metrics", &["labels"]),
+    ("access_log", &["labels", "sampled", "metrics"]),
     ("limit", &["labels", "written", "net", "tls", "metrics"]),
     ("upstream", &["labels", "limit"]),
     ("route", &["net", "limit"]),
-    ("config", &["labels", "written", "net", "upstream", "tls", "limit", "route"]),
+    ("config", &["labels", "access_log", "written", "net", "upstream", "tls", "limit", "route"]),
     ("snapshot", &["upstream", "metrics", "limit", "route", "config"]),
-    ("http", &["labels", "net", "tls", "upstream", "sampled", "metrics", "limit", "route", "config", "snapshot"]),
-    ("worker", &["net", "heap", "tls", "metrics", "limit", "config", "snapshot", "http"]),
+    (
+        "http",
+        &[
+            "labels",
+            "access_log",
+            "net",
+            "tls",
+            "upstream",
+            "sampled",
+            "metrics",
+            "limit",
+            "route",
+            "config",
+            "snapshot",
+        ],
+    ),
+    ("worker", &["net", "heap", "tls", "access_log", "metrics", "limit", "config", "snapshot", "http"]),
     ("replay", &["metrics", "limit", "route", "config", "http"]),
     (
         "control",
-        &["labels", "net", "heap", "upstream", "metrics", "limit", "route", "config", "snapshot", "http", "worker"],
+        &[
+            "labels",
+            "net",
+            "heap",
+            "upstream",
+            "access_log",
+            "metrics",
+            "limit",
+            "route",
+            "config",
+            "snapshot",
+            "http",
+            "worker",
+        ],
     ),
     ("cli", &["net", "limit", "config", "replay", "control"]),
 ];

@@ -1,6 +1,7 @@
 //! From the trees of all files to the compiled config: one file per kind of section. Called by
 //! `config::load` and its likes.
 
+mod access_log;
 mod action;
 mod afterwards;
 mod context;

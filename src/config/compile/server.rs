@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use super::listener;
 use crate::config::reader::{At, Section, choose};
+use crate::config::tree::{Node, Value};
 use crate::config::values::{self, Fault, fault};
-use crate::config::{Admin, ForwardedHeader, ListenerSettings, ServerSettings, Strictness};
+use crate::config::{Admin, ForwardedHeader, Hints, ListenerSettings, ServerSettings, Strictness, TraceParent};
 use crate::limit::limits::OnError;
 use crate::limit::store::redis::address::Address;
 use crate::limit::store::redis::tls::{Files, Tls};
@@ -90,7 +91,12 @@ pub fn server(section: &Section, listeners: &[Section]) -> Compiled {
             .strings("forwarded_headers", |text| choose(text, FORWARDED_HEADERS))
             .map(|headers| headers.into_iter().map(|at| at.value).collect())
             .unwrap_or_default(),
-        access_log: section.bool("access_log").unwrap_or(false),
+        access_log: super::access_log::access_log(section),
+        answer_request_id: section.bool("answer_request_id").unwrap_or(false),
+        traceparent: section
+            .choice("traceparent", &[("pass", TraceParent::Pass), ("make", TraceParent::Make)])
+            .unwrap_or(TraceParent::Pass),
+        hints: hints(section),
     };
     let timeouts = Timeouts {
         body: seconds(30),
@@ -116,6 +122,16 @@ pub fn strictness(section: &Section) -> Option<Strictness> {
     let words =
         [("strict", Strictness::Strict), ("defensive", Strictness::Defensive), ("monitor", Strictness::Monitor)];
     section.choice("strictness", &words)
+}
+
+fn hints(section: &Section) -> Hints {
+    match section.node("hints") {
+        None => Hints::Local,
+        Some(Node { value: Value::Bool(true), .. }) => Hints::All,
+        Some(Node { value: Value::Bool(false), .. }) => Hints::None,
+        Some(Node { value: Value::String(text), .. }) if text.value == "local" => Hints::Local,
+        Some(node) => section.wrong_type("hints", "true, false or \"local\"", node).unwrap_or(Hints::Local),
+    }
 }
 
 /// The timeouts that [server] sets for all routes, and a route for itself.

@@ -1,107 +1,184 @@
-//! The access log: one JSON line per request on standard output. Lines are built when a response
-//! has ended and written by a thread of their own, so a slow reader never holds a worker back.
+//! The line of the access log that a request is to have: opened with its head, told what becomes of it, handed
+//! over at its end. Fed by `account`.
 
-use std::io::{BufWriter, Write};
 use std::net::IpAddr;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
 
-use http::{Method, StatusCode};
+use http::header::{HOST, REFERER, USER_AGENT};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version};
 use jiff::Timestamp;
-use prometheus::IntCounter;
-use serde_json::json;
 
-/// Lines that may wait to be written; further ones are dropped and counted.
-const WAITING_MAX: usize = 8192;
-
-/// Where workers leave their lines. Cheap to clone.
-#[derive(Clone)]
-pub struct AccessLog {
-    lines: SyncSender<String>,
-    dropped: IntCounter,
-}
-
-/// What is known of a request before its answer.
-pub struct LogRecord {
-    pub time: Timestamp,
-    pub client: IpAddr,
-    pub method: Method,
-    pub host: String,
-    /// Canonical, without the query, which may hold secrets.
-    pub path: String,
-    pub route: String,
-    /// The limit that refused the request.
-    pub refused_by: Option<String>,
-}
+use crate::access_log::{AccessLog, AccessLogSettings, Attempts, LogRecord};
+use crate::http::answer::cause::Cause;
+use crate::http::context::Client;
+use crate::http::downstream::upload::UploadProgress;
+use crate::http::trace;
+use crate::limit::Verdict;
+use crate::metrics::Decision;
+use crate::route::Route;
+use crate::snapshot::{UNMATCHED, decision};
 
 /// A line in the making.
 pub struct LogEntry {
     log: AccessLog,
-    pub record: LogRecord,
-    pub status: StatusCode,
-    bytes: u64,
-}
-
-impl AccessLog {
-    /// Starts the writer, which ends once every clone is gone.
-    ///
-    /// # Errors
-    /// When the system refuses a thread.
-    pub fn start(dropped: IntCounter) -> std::io::Result<(AccessLog, JoinHandle<()>)> {
-        let (lines, inbox) = sync_channel(WAITING_MAX);
-        let writer = std::thread::Builder::new().name("access-log".to_owned()).spawn(move || write(&inbox))?;
-        Ok((AccessLog { lines, dropped }, writer))
-    }
-
-    #[expect(clippy::cast_precision_loss, reason = "a duration in microseconds is far below 2^52")]
-    fn write(&self, record: &LogRecord, status: StatusCode, bytes: u64, duration: Duration) {
-        let line = json!({
-            "time": format!("{:.3}", record.time),
-            "client": record.client,
-            "method": record.method.as_str(),
-            "host": record.host,
-            "path": record.path,
-            "route": record.route,
-            "status": status.as_u16(),
-            "bytes": bytes,
-            "duration_ms": duration.as_micros() as f64 / 1000.0,
-            "refused_by": record.refused_by,
-        });
-        if self.lines.try_send(line.to_string()).is_err() {
-            self.dropped.inc();
-        }
-    }
+    settings: Arc<AccessLogSettings>,
+    record: LogRecord,
+    /// The request's body, once somebody reads it.
+    upload: Option<Rc<UploadProgress>>,
 }
 
 impl LogEntry {
-    /// `status` stands if the request goes away before its answer.
-    pub fn new(log: &AccessLog, record: LogRecord, status: StatusCode) -> LogEntry {
-        LogEntry { log: log.clone(), record, status, bytes: 0 }
+    /// Of a request as it came.
+    pub fn open(client: &Client, settings: &Arc<AccessLogSettings>, ip: IpAddr, parts: &Parts) -> Box<LogEntry> {
+        let Parts { method, uri, headers, version, .. } = parts;
+        let asked = uri.authority().map(|authority| authority.as_str().to_owned());
+        let record = LogRecord {
+            client: ip,
+            method: method.as_str().to_owned(),
+            host: asked.or_else(|| text(headers, &HOST)).unwrap_or_default(),
+            path: uri.path().to_owned(),
+            query: uri.query().map(|query| settings.mask.query(query).into_owned()),
+            protocol: Some(protocol(*version)),
+            tls: client.tls_version,
+            user_agent: text(headers, &USER_AGENT),
+            referer: text(headers, &REFERER).map(|referer| settings.mask.reference(&referer).into_owned()),
+            trace_id: trace::id(headers).map(str::to_owned),
+            ..unrouted()
+        };
+        Box::new(LogEntry {
+            log: client.local.common.access_log.clone(),
+            settings: settings.clone(),
+            record,
+            upload: None,
+        })
+    }
+
+    /// Its canonical form.
+    pub fn admitted(&mut self, host: &str, path: &str) {
+        host.clone_into(&mut self.record.host);
+        path.clone_into(&mut self.record.path);
+    }
+
+    pub fn named(&mut self, id: &HeaderValue) {
+        self.record.request_id = Some(String::from_utf8_lossy(id.as_bytes()).into_owned());
+    }
+
+    pub fn traced(&mut self, headers: &HeaderMap) {
+        self.record.trace_id = trace::id(headers).map(str::to_owned);
+    }
+
+    /// What the limit that mattered most did.
+    pub fn decided(&mut self, route: &Route, verdict: &Verdict) {
+        let strictest = verdict.strictest(&route.limits);
+        let decided = strictest.or_else(|| {
+            verdict.checks.iter().max_by_key(|check| weight(decision(route.limits[check.limit].mode, check)))
+        });
+        let Some(check) = decided else { return };
+        let limit = &route.limits[check.limit];
+        self.record.limit = Some(limit.name.clone());
+        self.record.decision = Some(decision(limit.mode, check));
+        self.record.refused_by = strictest.map(|_| limit.name.clone());
+    }
+
+    /// The route's `allow` list spared it its limits.
+    pub fn bypassed(&mut self) {
+        self.record.decision = Some(Decision::Bypass);
+    }
+
+    pub fn uploads(&mut self, upload: &Rc<UploadProgress>) {
+        self.upload = Some(upload.clone());
+    }
+
+    /// It goes to `upstream`: where the exchange says what it tried.
+    pub fn asks(&mut self, upstream: &str) -> Rc<Attempts> {
+        self.record.upstream = Some(upstream.to_owned());
+        self.record.attempts.get_or_insert_default().clone()
+    }
+
+    /// Why its answer is not that of the route's action.
+    pub fn caused(&mut self, cause: Cause) {
+        (self.record.reason, self.record.setting) = (Some(cause.reason), cause.setting.map(|setting| setting.label()));
+    }
+
+    pub fn answered(&mut self, status: StatusCode, route: Option<&Route>) {
+        self.record.status = status.as_u16();
+        if let Some(route) = route {
+            self.record.route.clone_from(&route.name);
+        }
     }
 
     /// Counts bytes of the answer's body.
-    pub fn add(&mut self, bytes: u64) {
-        self.bytes += bytes;
+    pub fn sent(&mut self, bytes: u64) {
+        self.record.bytes += bytes;
     }
 
     /// Hands the line over: the request has ended.
-    pub fn write(&self, started: Instant) {
-        self.log.write(&self.record, self.status, self.bytes, started.elapsed());
+    pub fn write(&mut self, started: Instant) {
+        self.record.duration = started.elapsed();
+        self.record.bytes_in = self.upload.as_ref().map_or(0, |upload| upload.seen());
+        self.log.write(&self.settings, &self.record);
     }
 }
 
-/// Writes what waits, then flushes, so that a quiet log is never behind.
-fn write(inbox: &Receiver<String>) {
-    let mut out = BufWriter::new(std::io::stdout());
-    while let Ok(first) = inbox.recv() {
-        let mut next = Some(first);
-        while let Some(line) = next {
-            // A reader that went away is no reason to stop serving.
-            let _ = writeln!(out, "{line}");
-            next = inbox.try_recv().ok();
-        }
-        let _ = out.flush();
+/// Hands over the line of a head that never became a request; `bytes` are what there is of it.
+pub fn unread(client: &Client, bytes: &[u8], status: StatusCode, cause: Cause) {
+    let view = client.local.view();
+    let Some(settings) = &view.snapshot.config.server.access_log else { return };
+    let mut record = LogRecord {
+        client: client.peer.to_canonical(),
+        tls: client.tls_version,
+        status: status.as_u16(),
+        reason: Some(cause.reason),
+        setting: cause.setting.map(|setting| setting.label()),
+        ..unrouted()
+    };
+    if let Some((method, target)) = request_line(bytes) {
+        let (path, query) = target.split_once('?').map_or((&*target, None), |(path, query)| (path, Some(query)));
+        record.method = method.to_owned();
+        record.path = path.to_owned();
+        record.query = query.map(|query| settings.mask.query(query).into_owned());
+    }
+    client.local.common.access_log.write(settings, &record);
+}
+
+/// Method and target, where the first line begins like that of a request.
+fn request_line(bytes: &[u8]) -> Option<(&str, String)> {
+    let line = bytes.split(|byte| matches!(byte, b'\r' | b'\n')).find(|line| !line.is_empty())?;
+    let mut words = line.split(|byte| *byte == b' ');
+    let method = words.next().filter(|word| !word.is_empty() && word.iter().all(u8::is_ascii_uppercase))?;
+    let target = words.next()?;
+    Some((str::from_utf8(method).ok()?, String::from_utf8_lossy(target).into_owned()))
+}
+
+fn unrouted() -> LogRecord {
+    LogRecord { time: Timestamp::now(), route: UNMATCHED.to_owned(), ..LogRecord::default() }
+}
+
+fn text(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
+    headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
+}
+
+fn protocol(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_10 => "HTTP/1.0",
+        Version::HTTP_2 => "HTTP/2.0",
+        _ => "HTTP/1.1",
+    }
+}
+
+/// Of several limits, whose part tells most.
+fn weight(decision: Decision) -> u8 {
+    match decision {
+        Decision::Deny | Decision::LocalDeny | Decision::ErrorClosed => 6,
+        Decision::Delayed => 5,
+        Decision::ShadowDeny => 4,
+        Decision::ErrorOpen => 3,
+        Decision::LocalAllow => 2,
+        Decision::Allow => 1,
+        Decision::Bypass => 0,
     }
 }
 
@@ -110,27 +187,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_json_and_what_does_not_fit_is_counted() {
-        let dropped = IntCounter::new("dropped", "lines").unwrap();
-        let (lines, inbox) = sync_channel(1);
-        let log = AccessLog { lines, dropped: dropped.clone() };
-        let record = LogRecord {
-            time: Timestamp::UNIX_EPOCH,
-            client: IpAddr::from([192, 0, 2, 1]),
-            method: Method::GET,
-            host: "a\"b".to_owned(),
-            path: "/".to_owned(),
-            route: "app".to_owned(),
-            refused_by: None,
-        };
-        for _ in 0..2 {
-            log.write(&record, StatusCode::OK, 5, Duration::from_micros(1500));
+    fn what_begins_like_a_request_is_read_as_far_as_it_goes() {
+        for (bytes, read) in [
+            (&b"GET /a?b HTTP/1.1\r\nno colon"[..], Some(("GET", "/a?b"))),
+            (b"\r\nGET /a\xff\x01", Some(("GET", "/a\u{fffd}\u{1}"))),
+            (b"GET", None),
+            (b"\x16\x03\x01 /", None),
+            (b" / HTTP/1.1", None),
+            (b"", None),
+        ] {
+            let found = request_line(bytes);
+            assert_eq!(found.as_ref().map(|(method, target)| (*method, target.as_str())), read, "{bytes:?}");
         }
-        let line: serde_json::Value = serde_json::from_str(&inbox.recv().unwrap()).unwrap();
-        let expected = json!({
-            "time": "1970-01-01T00:00:00.000Z", "client": "192.0.2.1", "method": "GET", "host": "a\"b", "path": "/",
-            "route": "app", "status": 200, "bytes": 5, "duration_ms": 1.5, "refused_by": null,
-        });
-        assert_eq!((line, dropped.get()), (expected, 1));
     }
 }

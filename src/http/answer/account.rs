@@ -1,15 +1,14 @@
 //! The account of one request: counted once when its answer is known, ended when it is dropped, with
 //! the answer's body or, where there was no answer, with the request. Opened and fed by `gateway`.
 
-use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use http::{Method, Response, StatusCode};
-use jiff::Timestamp;
+use http::{Method, Response};
 
-use crate::http::answer::access_log::{AccessLog, LogEntry, LogRecord};
-use crate::http::answer::body::Body;
+use crate::http::answer::access_log::LogEntry;
+use crate::http::answer::body::{Body, BodyError};
+use crate::http::answer::cause::{Cause, EndReason};
 use crate::http::answer::problem::{self, Refusal, UpstreamFailure};
 use crate::http::deadline::{Awaited, RequestDeadline};
 use crate::http::downstream::upload::UploadProgress;
@@ -17,7 +16,7 @@ use crate::limit::Verdict;
 use crate::limit::held::{Held, HeldLeases};
 use crate::metrics::{Cutoff, Metrics};
 use crate::route::Route;
-use crate::snapshot::{Reason, RouteHandles, Snapshot, UNMATCHED};
+use crate::snapshot::{Reason, RouteHandles, Snapshot};
 
 pub struct Account {
     deadline: RequestDeadline,
@@ -46,6 +45,16 @@ struct Answering {
     keepalive: Duration,
     /// The request's own body, which may outlast the answer.
     upload: Option<Rc<UploadProgress>>,
+    end: AnswerEnd,
+}
+
+/// How far the body of the answer has come.
+enum AnswerEnd {
+    /// Not to its end: the connection ends before.
+    Cut,
+    Whole,
+    /// Whoever it comes from has broken off.
+    Broken(Cause),
 }
 
 impl Account {
@@ -74,17 +83,13 @@ impl Account {
     }
 
     /// The request goes into the access log.
-    pub fn log(&mut self, log: &AccessLog, client: IpAddr, host: &str, path: &str) {
-        let record = LogRecord {
-            time: Timestamp::now(),
-            client,
-            method: self.method.clone(),
-            host: host.to_owned(),
-            path: path.to_owned(),
-            route: UNMATCHED.to_owned(),
-            refused_by: None,
-        };
-        self.log = Some(Box::new(LogEntry::new(log, record, client_closed())));
+    pub fn log(&mut self, entry: Box<LogEntry>) {
+        self.log = Some(entry);
+    }
+
+    /// Its line, if it is to have one.
+    pub fn entry(&mut self) -> Option<&mut LogEntry> {
+        self.log.as_deref_mut()
     }
 
     /// The request belongs to a route. False when that route is full.
@@ -95,8 +100,11 @@ impl Account {
     }
 
     /// The route's `allow` list spared the request its limits.
-    pub fn bypassed(&self) {
+    pub fn bypassed(&mut self) {
         self.handles.limits.iter().for_each(|limit| limit.bypass());
+        if let Some(entry) = self.log.as_mut().filter(|_| !self.handles.limits.is_empty()) {
+            entry.bypassed();
+        }
     }
 
     pub fn decided(&mut self, route: &Route, verdict: &Verdict) {
@@ -106,9 +114,9 @@ impl Account {
         }
         if let Some(checked) = verdict.strictest(&route.limits) {
             handles.limits[checked.limit].reject(problem::reason(checked.outcome));
-            if let Some(entry) = &mut self.log {
-                entry.record.refused_by = Some(route.limits[checked.limit].name.clone());
-            }
+        }
+        if let Some(entry) = &mut self.log {
+            entry.decided(route, verdict);
         }
     }
 
@@ -137,7 +145,10 @@ impl Account {
         }
     }
 
-    pub fn refused(&self, refusal: &Refusal, metrics: &Metrics) {
+    pub fn refused(&mut self, refusal: &Refusal, cause: Cause, metrics: &Metrics) {
+        if let Some(entry) = &mut self.log {
+            entry.caused(cause);
+        }
         match refusal {
             Refusal::Gate(reject) => metrics.http_rejected(*reject).inc(),
             Refusal::Misdirected => metrics.http_rejected(Cutoff::Misdirected).inc(),
@@ -163,15 +174,14 @@ impl Account {
     ) -> Box<Self> {
         self.handles.answer(&self.method, response.status());
         if let Some(entry) = &mut self.log {
-            entry.status = response.status();
-            if let Some(route) = route {
-                entry.record.route.clone_from(&route.name);
-            }
+            entry.answered(response.status(), route);
         }
         let keepalive = snapshot.config.server.keepalive_timeout;
         let stream = route.map_or(keepalive, |route| route.timeouts.stream);
         self.deadline.arm(Awaited::Stream, stream);
-        self.answer = Some(Answering { stream, keepalive, upload });
+        // Its body is not read.
+        let end = if self.method == Method::HEAD { AnswerEnd::Whole } else { AnswerEnd::Cut };
+        self.answer = Some(Answering { stream, keepalive, upload, end });
         self
     }
 
@@ -187,7 +197,7 @@ impl Account {
     pub fn carried(&mut self, bytes: u64, limit: Duration) {
         self.deadline.arm(Awaited::Tunnel, limit);
         if let Some(entry) = &mut self.log {
-            entry.add(bytes);
+            entry.sent(bytes);
         }
     }
 
@@ -197,8 +207,40 @@ impl Account {
             self.deadline.arm(Awaited::Stream, answer.stream);
         }
         if let Some(entry) = &mut self.log {
-            entry.add(bytes as u64);
+            entry.sent(bytes as u64);
         }
+    }
+
+    /// All of the answer is on its way.
+    pub fn sent_whole(&mut self) {
+        if let Some(answer) = &mut self.answer {
+            answer.end = AnswerEnd::Whole;
+        }
+    }
+
+    /// There is no more of the answer, which is not whole.
+    pub fn broke_off(&mut self, error: &BodyError) {
+        if let Some(answer) = &mut self.answer {
+            answer.end = AnswerEnd::Broken(error.cause());
+        }
+    }
+
+    /// Why the request ended before its answer did.
+    fn cut_by(&self) -> Option<Cause> {
+        match &self.answer {
+            Some(Answering { end: AnswerEnd::Whole, .. }) => return None,
+            Some(Answering { end: AnswerEnd::Broken(cause), .. }) => return Some(*cause),
+            Some(Answering { end: AnswerEnd::Cut, .. }) | None => {}
+        }
+        if self.deadline.is_cut() {
+            return Some(EndReason::Shutdown.into());
+        }
+        let late = self.deadline.expired().and_then(Awaited::timeout);
+        // A tunnel ends when its sides want it to.
+        if self.switched && late.is_none() {
+            return None;
+        }
+        Some(late.map_or(EndReason::ClientLeft.into(), Cause::from))
     }
 }
 
@@ -208,12 +250,16 @@ impl Drop for Account {
         match &self.answer {
             Some(_) if self.switched => {}
             Some(_) => self.handles.observe(self.started.elapsed().as_secs_f64()),
-            None => self.handles.answer(&self.method, client_closed()),
+            None => self.handles.answer(&self.method, problem::client_closed()),
         }
         if self.entered {
             self.handles.leave();
         }
-        if let Some(entry) = &self.log {
+        if let Some(mut entry) = self.log.take() {
+            if self.answer.is_none() {
+                entry.answered(problem::client_closed(), None);
+            }
+            self.cut_by().into_iter().for_each(|cause| entry.caused(cause));
             entry.write(self.started);
         }
         match &self.answer {
@@ -222,9 +268,4 @@ impl Drop for Account {
             None => self.deadline.leave(),
         }
     }
-}
-
-/// nginx's number for a client that went away before its answer.
-fn client_closed() -> StatusCode {
-    StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST)
 }

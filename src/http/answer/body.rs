@@ -11,13 +11,15 @@ use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 
 use crate::http::answer::account::Account;
+use crate::http::answer::cause::{Cause, EndReason};
 use crate::http::complaints::UpstreamTrouble;
-use crate::http::downstream::upload::{Upload, UploadError};
+use crate::http::downstream::upload::{Upload, UploadError, UploadState};
 use crate::http::headers;
 use crate::http::upstream::exchange::{self, Exchange};
 use crate::http::upstream::h1::ProtocolFault;
 use crate::http::upstream::linger::Linger;
 use crate::http::upstream::pool::PooledConnection;
+use crate::metrics::Cutoff;
 
 /// A response body as the client connection reads it.
 pub struct Body {
@@ -44,6 +46,19 @@ enum BodySource {
 pub enum BodyError {
     Upstream(ProtocolFault),
     Upload(UploadError),
+}
+
+impl BodyError {
+    pub fn cause(&self) -> Cause {
+        match self {
+            BodyError::Upstream(_) => EndReason::UpstreamCutOff.into(),
+            BodyError::Upload(error) => match error.state() {
+                UploadState::TooLarge => Cutoff::BodyTooLarge.into(),
+                UploadState::Left => EndReason::ClientLeft.into(),
+                UploadState::Running | UploadState::Done | UploadState::Broken => EndReason::BodyMalformed.into(),
+            },
+        }
+    }
 }
 
 impl fmt::Display for BodyError {
@@ -109,12 +124,16 @@ impl HttpBody for Body {
                 upload.poll(cx).map(|frame| frame.map(|frame| frame.map_err(BodyError::Upload)))
             }
         };
+        if let (Poll::Ready(next), Some(account)) = (&polled, &mut self.account) {
+            match next {
+                Some(Ok(frame)) => account.sent(frame.data_ref().map_or(0, Bytes::len)),
+                Some(Err(error)) => account.broke_off(error),
+                None => account.sent_whole(),
+            }
+        }
         let Poll::Ready(Some(Ok(mut frame))) = polled else { return polled };
         if let Some(trailers) = frame.trailers_mut() {
             headers::clean_trailers(trailers);
-        }
-        if let Some(account) = &mut self.account {
-            account.sent(frame.data_ref().map_or(0, Bytes::len));
         }
         Poll::Ready(Some(Ok(frame)))
     }
@@ -140,6 +159,11 @@ impl HttpBody for Body {
 
 impl Drop for Body {
     fn drop(&mut self) {
+        if self.is_end_stream()
+            && let Some(account) = &mut self.account
+        {
+            account.sent_whole();
+        }
         let BodySource::Upstream { exchange, linger, waits } = &mut self.source else { return };
         let answered = exchange.borrow().is_answered();
         let late = || self.account.as_ref().is_some_and(|account| account.deadline().expired().is_some());

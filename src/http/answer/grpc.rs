@@ -77,7 +77,7 @@ fn code(refusal: &Refusal) -> GrpcStatus {
             GrpcStatus::ResourceExhausted
         }
         Refusal::Upstream(UpstreamFailure::Timeout | UpstreamFailure::UploadTimeout) => GrpcStatus::DeadlineExceeded,
-        Refusal::Upstream(UpstreamFailure::UploadBroken) => GrpcStatus::Cancelled,
+        Refusal::Upstream(UpstreamFailure::UploadBroken | UpstreamFailure::ClientLeft) => GrpcStatus::Cancelled,
         Refusal::Upstream(UpstreamFailure::Connect(_) | UpstreamFailure::Broken) => GrpcStatus::Unavailable,
     }
 }

@@ -8,6 +8,7 @@ use http::{HeaderValue, Response, StatusCode};
 use serde_json::{Value, json};
 
 use crate::http::answer::body::Body;
+use crate::http::answer::cause::Setting;
 use crate::http::answer::ratelimit::seconds;
 use crate::http::downstream::reject::Reject;
 use crate::http::upstream::connect::ConnectFault;
@@ -16,7 +17,7 @@ use crate::limit::key::KeyPart;
 use crate::limit::limits::Limit;
 use crate::limit::refuse::Refuse;
 use crate::limit::source::UnreadableBody;
-use crate::limit::{Outcome, STORE_RETRY_MS, Verdict};
+use crate::limit::{Checked, Outcome, STORE_RETRY_MS, Verdict};
 use crate::route::Route;
 use crate::snapshot::Reason;
 
@@ -54,8 +55,10 @@ pub enum UpstreamFailure {
     TooLarge,
     /// The client's body did not come in time.
     UploadTimeout,
-    /// The client's body broke off.
+    /// The client's body is not what its framing says.
     UploadBroken,
+    /// The client went away before the end of its body.
+    ClientLeft,
 }
 
 /// Problem types registered for rate limits (draft-ietf-httpapi-ratelimit-headers-11).
@@ -75,6 +78,7 @@ impl Refusal {
             Refusal::Upstream(UpstreamFailure::Timeout) => StatusCode::GATEWAY_TIMEOUT,
             Refusal::Upstream(UpstreamFailure::UploadTimeout) => StatusCode::REQUEST_TIMEOUT,
             Refusal::Upstream(UpstreamFailure::UploadBroken) => StatusCode::BAD_REQUEST,
+            Refusal::Upstream(UpstreamFailure::ClientLeft) => client_closed(),
             Refusal::Upstream(UpstreamFailure::Connect(_) | UpstreamFailure::Broken) => StatusCode::BAD_GATEWAY,
         }
     }
@@ -98,24 +102,29 @@ impl Refusal {
             Refusal::Upstream(UpstreamFailure::Broken) => "the upstream server broke off",
             Refusal::Upstream(UpstreamFailure::Timeout) => "the upstream server did not answer in time",
             Refusal::Upstream(UpstreamFailure::UploadTimeout) => "the request body did not arrive in time",
-            Refusal::Upstream(UpstreamFailure::UploadBroken) => "the request body broke off",
+            Refusal::Upstream(UpstreamFailure::UploadBroken) => "the request body is not what its framing says",
+            Refusal::Upstream(UpstreamFailure::ClientLeft) => "the request body broke off",
         }
     }
 
     /// The answer; what it says of limits in header fields is added by `fields`.
-    pub fn response(&self, route: Option<&Route>, verdict: Option<&Verdict>) -> Response<Body> {
+    /// `hint`: the setting that governs it, if the client may know.
+    pub fn response(&self, route: Option<&Route>, verdict: Option<&Verdict>, hint: Option<Setting>) -> Response<Body> {
         if let (Refusal::Limited, Some(route), Some(verdict)) = (self, route, verdict)
             && let Some(checked) = verdict.strictest(&route.limits)
         {
-            return limited(route, verdict, &route.limits[checked.limit], checked.outcome);
+            return limited(route, verdict, checked, hint);
         }
         let status = self.status();
-        let problem = json!({
+        let mut problem = json!({
             "type": "about:blank",
             "title": status.canonical_reason(),
             "status": status.as_u16(),
             "detail": self.detail(),
         });
+        if let Some(setting) = hint {
+            problem["setting"] = setting.label().into();
+        }
         fixed(status, problem.to_string(), PROBLEM)
     }
 }
@@ -162,7 +171,13 @@ pub fn retry_after(outcome: Outcome) -> Option<i64> {
     }
 }
 
-fn limited(route: &Route, verdict: &Verdict, limit: &Limit, outcome: Outcome) -> Response<Body> {
+/// nginx's number for a client that went away before its answer.
+pub fn client_closed() -> StatusCode {
+    StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST)
+}
+
+fn limited(route: &Route, verdict: &Verdict, checked: &Checked, hint: Option<Setting>) -> Response<Body> {
+    let (limit, outcome) = (&route.limits[checked.limit], checked.outcome);
     let refuse = limit.refuse(&route.refuse);
     let status = limited_status(refuse, outcome);
     let wait = retry_after(outcome);
@@ -177,7 +192,7 @@ fn limited(route: &Route, verdict: &Verdict, limit: &Limit, outcome: Outcome) ->
                 .replace("{route}", &route.name);
             fixed(status, text, refuse.content_type.clone())
         }
-        _ => fixed(status, problem(status, route, verdict, (limit, outcome)), PROBLEM),
+        _ => fixed(status, problem(status, route, verdict, (limit, outcome), hint), PROBLEM),
     };
     if let Some(wait) = wait {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(wait));
@@ -197,7 +212,13 @@ pub fn limited_status(refuse: &Refuse, outcome: Outcome) -> StatusCode {
     }
 }
 
-fn problem(status: StatusCode, route: &Route, verdict: &Verdict, (limit, outcome): (&Limit, Outcome)) -> String {
+fn problem(
+    status: StatusCode,
+    route: &Route,
+    verdict: &Verdict,
+    (limit, outcome): (&Limit, Outcome),
+    hint: Option<Setting>,
+) -> String {
     let kind = match outcome {
         Outcome::Closed => REDUCED_CAPACITY,
         Outcome::MissingKey { .. } | Outcome::RepeatedKey | Outcome::UnreadableKey(_) => "about:blank",
@@ -211,6 +232,9 @@ fn problem(status: StatusCode, route: &Route, verdict: &Verdict, (limit, outcome
         member(&mut problem, "retry-after-ms", itoa::Buffer::new().format(answer.retry_ms));
     }
     member(&mut problem, "status", status.as_str());
+    if let Some(setting) = hint {
+        string_member(&mut problem, "setting", setting.label());
+    }
     match title(outcome, limit) {
         Cow::Borrowed(text) => string_member(&mut problem, "title", text),
         Cow::Owned(text) => member(&mut problem, "title", &Value::String(text).to_string()),

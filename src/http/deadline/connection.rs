@@ -198,6 +198,11 @@ impl ConnectionDeadline {
         self.tired.get() && self.flushed.get() && self.requests.borrow().iter().all(|request| request.is_whole())
     }
 
+    /// What comes next, or has come, is a head: no request is under way, and none was left unread.
+    pub fn awaits_head(&self) -> bool {
+        self.phase() != Phase::Requests && self.requests.borrow().iter().all(|request| request.is_whole())
+    }
+
     /// Whether the socket has taken all that was to be written to it.
     pub fn flushed(&self, flushed: bool) {
         self.flushed.set(flushed);

@@ -141,6 +141,11 @@ impl RequestDeadline {
         self.state.deadline.disarm(Awaited::Gateway);
     }
 
+    /// The gateway has ended the connection.
+    pub fn is_cut(&self) -> bool {
+        self.connection.is_cut()
+    }
+
     /// Its body has been read to the end.
     pub fn read_whole(&self) {
         self.state.read_whole();

@@ -116,6 +116,11 @@ impl Reject {
         self.row().status
     }
 
+    /// Under another strictness it may pass.
+    pub fn depends(self) -> bool {
+        self.row().floor != Floor::Always
+    }
+
     /// One sentence for the client.
     pub fn explanation(self) -> &'static str {
         self.row().explanation

@@ -3,8 +3,10 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::error::Error;
 use std::fmt;
 use std::future::poll_fn;
+use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -60,8 +62,10 @@ pub enum UploadState {
     Done,
     /// The body is larger than the route allows.
     TooLarge,
-    /// The client went away or broke the framing.
+    /// The client broke the framing.
     Broken,
+    /// The client went away.
+    Left,
 }
 
 /// How far the answer is meanwhile.
@@ -82,9 +86,21 @@ enum Wait {
     Upstream { taken: u64, since_ms: u64 },
 }
 
+/// The connection goes on, and what it brings is no body.
+fn is_malformed(error: &hyper::Error) -> bool {
+    let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+    source.is_some_and(|error| matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData))
+}
+
 /// Ends an exchange whose request body cannot be completed.
 #[derive(Debug)]
 pub struct UploadError(UploadState);
+
+impl UploadError {
+    pub fn state(&self) -> UploadState {
+        self.0
+    }
+}
 
 impl fmt::Display for UploadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -95,11 +111,16 @@ impl fmt::Display for UploadError {
     }
 }
 
-impl std::error::Error for UploadError {}
+impl Error for UploadError {}
 
 impl UploadProgress {
     pub fn state(&self) -> UploadState {
         self.state.get()
+    }
+
+    /// Bytes that have come.
+    pub fn seen(&self) -> u64 {
+        self.seen.get()
     }
 
     /// The head of the answer has arrived.
@@ -272,7 +293,9 @@ impl Upload {
                 self.progress.end(UploadState::Done);
                 Poll::Ready(None)
             }
-            Poll::Ready(Some(Err(_))) => self.fail(UploadState::Broken),
+            Poll::Ready(Some(Err(error))) => {
+                self.fail(if is_malformed(&error) { UploadState::Broken } else { UploadState::Left })
+            }
             Poll::Ready(Some(Ok(frame))) => {
                 let seen = self.progress.seen.get() + frame.data_ref().map_or(0, |data| data.len() as u64);
                 self.progress.seen.set(seen);

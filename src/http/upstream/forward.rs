@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use http::{Response, StatusCode};
 use tokio::task::spawn_local;
 
+use crate::access_log::Attempts;
 use crate::http::answer::body::Body;
 use crate::http::answer::problem::UpstreamFailure;
 use crate::http::complaints::UpstreamTrouble;
@@ -38,6 +39,7 @@ pub async fn forward(
     deadline: &RequestDeadline,
     timeouts: &Timeouts,
     mut outgoing: Outgoing,
+    attempts: Option<&Attempts>,
 ) -> Result<Response<Body>, UpstreamFailure> {
     let progress = outgoing.upload.as_ref().map(Upload::share_progress);
     let repeatable = progress.is_none() && outgoing.method.is_idempotent();
@@ -57,6 +59,9 @@ pub async fn forward(
                 return Err(UpstreamFailure::Connect(fault));
             }
         };
+        if let Some(attempts) = attempts {
+            attempts.asks(lease.server().authority());
+        }
         let host = &lease.server().host;
         let next = match sender.take() {
             None => Sender::new(outgoing.head.take_for(host), outgoing.upload.take(), outgoing.trailers.take()),
@@ -75,6 +80,9 @@ pub async fn forward(
         let exchange = Exchange::new(lease, next, outgoing.method.clone(), outgoing.offer.clone(), complaints);
         let asked = ServerAttempt::new(exchange, &outgoing.linger, timeouts);
         let outcome = deadline.within(poll_fn(|cx| asked.exchange.borrow_mut().poll_head(cx))).await;
+        if let Some(attempts) = attempts {
+            attempts.ended();
+        }
         let mut may_again = |reason| repeatable && servers.may_again(&mut course, &server, reason);
         let (trouble, timed_out) = match outcome {
             Ok(Ok(response)) => {
@@ -104,6 +112,7 @@ pub async fn forward(
         deadline.disarm();
         match (&trouble, progress.as_ref().map(|progress| progress.state())) {
             (Trouble::Upload, Some(UploadState::TooLarge)) => return Err(UpstreamFailure::TooLarge),
+            (Trouble::Upload, Some(UploadState::Left)) => return Err(UpstreamFailure::ClientLeft),
             (Trouble::Upload, _) => return Err(UpstreamFailure::UploadBroken),
             (Trouble::Closed, _) if reused && !timed_out => {
                 let name = asked.exchange.borrow().server();

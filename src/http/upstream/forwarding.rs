@@ -29,6 +29,19 @@ pub struct Forwarding<'a> {
     pub version: Version,
     pub identity: &'a Identity,
     pub fields: ForwardedHeaders,
+    /// As it is known already; else one is made where it is wanted.
+    pub request_id: Option<&'a HeaderValue>,
+}
+
+/// The id of a request: that of a trusted peer, or a new one.
+pub fn identify(headers: &HeaderMap, trusted_peer: bool) -> HeaderValue {
+    let named = headers.get(X_REQUEST_ID).filter(|_| trusted_peer);
+    named.cloned().unwrap_or_else(new_request_id)
+}
+
+/// Tells the client the id of its request.
+pub fn answer_id(headers: &mut HeaderMap, id: &HeaderValue) {
+    headers.insert(X_REQUEST_ID, id.clone());
 }
 
 /// Whether a route's own changes touch what is told, or may be.
@@ -42,7 +55,7 @@ impl Forwarding<'_> {
     /// where it is about the client, and is continued where it is a chain.
     /// `authority`: what the request has asked, empty where it says none.
     pub fn tell(&self, headers: &mut HeaderMap, authority: &HeaderValue) {
-        let Forwarding { hop, via, version, identity, fields } = self;
+        let Forwarding { hop, via, version, identity, fields, .. } = self;
         let client = if identity.ip == hop.peer { hop.peer_text.clone() } else { address_value(identity.ip) };
         let forwarded = fields.has(ForwardedHeader::Forwarded).then(|| self.element(headers, authority));
         headers.remove(FORWARDED);
@@ -71,8 +84,7 @@ impl Forwarding<'_> {
         }
         let named = identity.trusted_peer && headers.contains_key(X_REQUEST_ID);
         if fields.has(ForwardedHeader::XRequestId) && !named {
-            let id = HeaderValue::from_bytes(&request_id());
-            headers.insert(X_REQUEST_ID, id.unwrap_or(HeaderValue::from_static("-")));
+            headers.insert(X_REQUEST_ID, self.request_id.cloned().unwrap_or_else(new_request_id));
         }
         if let Some(forwarded) = forwarded {
             headers.insert(FORWARDED, forwarded);
@@ -96,7 +108,10 @@ impl Forwarding<'_> {
         }
         if self.fields.has(ForwardedHeader::XRequestId) {
             out.extend_from_slice(b"x-request-id: ");
-            out.extend_from_slice(&request_id());
+            match self.request_id {
+                Some(id) => out.extend_from_slice(id.as_bytes()),
+                None => out.extend_from_slice(&request_id()),
+            }
             out.extend_from_slice(b"\r\n");
         }
         if self.fields.has(ForwardedHeader::Forwarded) {
@@ -165,6 +180,10 @@ fn write_node(text: &mut String, ip: IpAddr) {
     };
 }
 
+fn new_request_id() -> HeaderValue {
+    HeaderValue::from_bytes(&request_id()).unwrap_or(HeaderValue::from_static("-"))
+}
+
 /// 128 random bits in hexadecimal digits; unique, not secret.
 fn request_id() -> [u8; 32] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
@@ -188,7 +207,14 @@ mod tests {
         let trusted: IpSet = parse_network("10.0.0.0/8").into_iter().collect();
         let identity = identity::identify(peer, &headers, &trusted);
         let (hop, via) = (Hop::new(peer, false, 8080), Via::new(1));
-        let forwarding = Forwarding { hop: &hop, via: &via, version: Version::HTTP_11, identity: &identity, fields };
+        let forwarding = Forwarding {
+            hop: &hop,
+            via: &via,
+            version: Version::HTTP_11,
+            identity: &identity,
+            fields,
+            request_id: None,
+        };
         let authority = HeaderValue::from_static("shop.example");
         forwarding.tell(&mut headers, &authority);
         if !identity.trusted_peer {

@@ -11,7 +11,9 @@ use crate::support::manual::{Page, app};
 
 #[test]
 fn every_config_loads() {
-    for (path, least) in [("docs/limits.md", 31), ("docs/admin.md", 1), ("docs/upstreams.md", 3), ("README.md", 1)] {
+    let pages =
+        [("docs/limits.md", 31), ("docs/admin.md", 1), ("docs/upstreams.md", 3), ("docs/logs.md", 2), ("README.md", 1)];
+    for (path, least) in pages {
         let page = Page::read(path);
         assert!(page.parts.len() >= least, "{path}: {} configs", page.parts.len());
         for part in &page.parts {

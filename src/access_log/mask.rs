@@ -1,0 +1,132 @@
+//! Values of queries that are not logged, by the names before them. Called by `record`.
+
+use std::borrow::Cow;
+
+use percent_encoding::percent_decode_str;
+
+/// What stands in place of a value.
+const MASKED: &str = "***";
+
+/// Patterns of names, in lower case, in which `*` stands for any characters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Masks(Vec<String>);
+
+/// What commonly carries secrets.
+const SECRETS: [&str; 11] =
+    ["*token*", "*secret*", "*passw*", "pwd", "*key*", "*auth*", "*signature*", "sig", "code", "*session*", "*jwt*"];
+
+impl Default for Masks {
+    fn default() -> Masks {
+        Masks::new(SECRETS.iter().map(|name| (*name).to_owned()))
+    }
+}
+
+impl Masks {
+    pub fn new(patterns: impl Iterator<Item = String>) -> Masks {
+        Masks(patterns.map(|pattern| pattern.to_lowercase()).collect())
+    }
+
+    /// `query` with the values masked whose names are among the patterns.
+    pub fn query<'a>(&self, query: &'a str) -> Cow<'a, str> {
+        if self.0.is_empty() || !query.split(['&', ';']).any(|pair| self.masks(pair)) {
+            return Cow::Borrowed(query);
+        }
+        let mut masked = String::with_capacity(query.len());
+        for pair in query.split_inclusive(['&', ';']) {
+            let end = pair.trim_end_matches(['&', ';']).len();
+            let (own, separator) = pair.split_at(end);
+            match own.split_once('=') {
+                Some((name, _)) if self.masks(own) => {
+                    masked.push_str(name);
+                    masked.push('=');
+                    masked.push_str(MASKED);
+                }
+                _ => masked.push_str(own),
+            }
+            masked.push_str(separator);
+        }
+        Cow::Owned(masked)
+    }
+
+    /// The same for the query of a reference, as in `Referer`.
+    pub fn reference<'a>(&self, reference: &'a str) -> Cow<'a, str> {
+        let Some((before, query)) = reference.split_once('?') else { return Cow::Borrowed(reference) };
+        match self.query(query) {
+            Cow::Borrowed(_) => Cow::Borrowed(reference),
+            Cow::Owned(masked) => Cow::Owned(format!("{before}?{masked}")),
+        }
+    }
+
+    fn masks(&self, pair: &str) -> bool {
+        let Some((name, _)) = pair.split_once('=') else { return false };
+        let name = name.replace('+', " ");
+        let name = percent_decode_str(&name).decode_utf8_lossy().to_lowercase();
+        self.0.iter().any(|pattern| is_like(&name, pattern))
+    }
+}
+
+/// Each part between two `*` is taken where it first fits, the last one at the end.
+fn is_like(name: &str, pattern: &str) -> bool {
+    let Some((first, rest)) = pattern.split_once('*') else { return name == pattern };
+    let Some(mut left) = name.strip_prefix(first) else { return false };
+    let mut parts = rest.split('*').peekable();
+    while let Some(part) = parts.next() {
+        if parts.peek().is_none() {
+            return left.ends_with(part);
+        }
+        match left.find(part) {
+            Some(at) => left = &left[at + part.len()..],
+            None => return false,
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_compared_as_a_server_reads_them() {
+        let masks = Masks::default();
+        for (query, masked) in [
+            ("a=1&b=2", "a=1&b=2"),
+            ("a=1&token=x&b=2", "a=1&token=***&b=2"),
+            ("Access_Token=x", "Access_Token=***"),
+            ("%74oken=x&to%6Ben=y", "%74oken=***&to%6Ben=***"),
+            ("api+key=x;sid=1", "api+key=***;sid=1"),
+            ("user[password]=x", "user[password]=***"),
+            ("a=1;code=x", "a=1;code=***"),
+            ("codes=x&decode=x", "codes=x&decode=x"),
+            ("token", "token"),
+            ("token=", "token=***"),
+            ("token=a=b&&c", "token=***&&c"),
+        ] {
+            assert_eq!(masks.query(query), masked);
+            assert_eq!(masks.reference(&format!("https://a/b?{query}")), format!("https://a/b?{masked}"));
+        }
+        assert_eq!(masks.reference("https://a/token=x"), "https://a/token=x");
+        assert_eq!(Masks::new(std::iter::empty()).query("token=x"), "token=x");
+        assert_eq!(Masks::new(std::iter::once("*".to_owned())).query("a=1&b"), "a=***&b");
+    }
+
+    #[test]
+    fn stars_stand_for_anything() {
+        for (name, pattern, like) in [
+            ("abc", "abc", true),
+            ("abc", "ab", false),
+            ("abc", "a*", true),
+            ("abc", "*c", true),
+            ("abc", "a*c", true),
+            ("ac", "a*c", true),
+            ("a", "a*a", false),
+            ("aXbYc", "a*b*c", true),
+            ("abab", "*ab", true),
+            ("abba", "*b*b*", true),
+            ("aba", "*b*b*", false),
+            ("", "*", true),
+        ] {
+            assert_eq!(is_like(name, pattern), like, "{name} {pattern}");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What is known of a request for its line, gathered while it is under way. Made by `http::answer::account`,
+//! and by the connections for what never became a request.
+
+use std::cell::{Cell, RefCell};
+use std::net::{IpAddr, Ipv4Addr};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+
+use crate::metrics::Decision;
+
+/// A line in the making. Texts are as the client sent them, any bytes that are no UTF-8 replaced; none may be
+/// written without being escaped.
+#[derive(Clone, Debug)]
+pub struct LogRecord {
+    /// Of the first line of the head.
+    pub time: Timestamp,
+    pub request_id: Option<String>,
+    pub trace_id: Option<String>,
+    pub client: IpAddr,
+    /// Empty when the head could not be read, like host and path.
+    pub method: String,
+    pub host: String,
+    /// Canonical, unless the request was refused as unclear.
+    pub path: String,
+    /// Masked.
+    pub query: Option<String>,
+    pub protocol: Option<&'static str>,
+    /// The version of TLS.
+    pub tls: Option<&'static str>,
+    /// `_none` without one.
+    pub route: String,
+    pub status: u16,
+    /// Why it is not a plain answer: what refused it, failed or ended it.
+    pub reason: Option<&'static str>,
+    /// The name of the setting that governs that.
+    pub setting: Option<&'static str>,
+    /// The limit that decided, and what it did.
+    pub limit: Option<String>,
+    pub decision: Option<Decision>,
+    /// The limit that refused the request.
+    pub refused_by: Option<String>,
+    pub upstream: Option<String>,
+    pub attempts: Option<Rc<Attempts>>,
+    pub duration: Duration,
+    /// Of the bodies of the answer and of the request.
+    pub bytes: u64,
+    pub bytes_in: u64,
+    pub user_agent: Option<String>,
+    /// Its query masked.
+    pub referer: Option<String>,
+}
+
+/// The servers that a request was sent to. Shared with the exchange, which may end with its client.
+#[derive(Clone, Debug, Default)]
+pub struct Attempts {
+    server: RefCell<String>,
+    tries: Cell<u32>,
+    asked: Cell<Option<Instant>>,
+    took: Cell<Option<Duration>>,
+}
+
+impl Attempts {
+    /// The request leaves for `server`.
+    pub fn asks(&self, server: &str) {
+        let mut last = self.server.borrow_mut();
+        last.clear();
+        last.push_str(server);
+        self.tries.set(self.tries.get() + 1);
+        self.asked.set(Some(Instant::now()));
+        self.took.set(None);
+    }
+
+    /// The head of an answer has come, or none will.
+    pub fn ended(&self) {
+        self.took.set(self.asked.get().map(|asked| asked.elapsed()));
+    }
+
+    /// The last one asked.
+    pub fn server(&self) -> Option<String> {
+        Some(self.server.borrow().clone()).filter(|server| !server.is_empty())
+    }
+
+    pub fn tries(&self) -> u32 {
+        self.tries.get()
+    }
+
+    /// From when the last was asked to the head of its answer.
+    pub fn took(&self) -> Option<Duration> {
+        self.took.get()
+    }
+}
+
+impl Default for LogRecord {
+    fn default() -> LogRecord {
+        LogRecord {
+            time: Timestamp::UNIX_EPOCH,
+            request_id: None,
+            trace_id: None,
+            client: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            method: String::new(),
+            host: String::new(),
+            path: String::new(),
+            query: None,
+            protocol: None,
+            tls: None,
+            route: String::new(),
+            status: 0,
+            reason: None,
+            setting: None,
+            limit: None,
+            decision: None,
+            refused_by: None,
+            upstream: None,
+            attempts: None,
+            duration: Duration::ZERO,
+            bytes: 0,
+            bytes_in: 0,
+            user_agent: None,
+            referer: None,
+        }
+    }
+}

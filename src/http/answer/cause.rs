@@ -1,0 +1,149 @@
+//! Why an answer is not that of the route's action, or broke off, and which setting governs that. For the
+//! access log, and for problem documents where they may say it.
+
+use crate::http::answer::problem::{self, Refusal, UpstreamFailure};
+use crate::http::downstream::reject::Reject;
+use crate::http::upstream::connect::ConnectFault;
+use crate::labels::{Label, labels};
+use crate::limit::Outcome;
+use crate::metrics::{Cutoff, Reason};
+
+labels! {
+    /// Beside the labels of `rejections_total` and `http_rejected_total`.
+    EndReason:
+    NoRoute = "no_route",
+    /// No server accepted a connection.
+    UpstreamConnect = "upstream_connect",
+    /// No TLS with a server that may be trusted.
+    UpstreamTls = "upstream_tls",
+    /// A server closed the connection or broke HTTP before its answer,
+    UpstreamBroken = "upstream_broken",
+    /// or within it.
+    UpstreamCutOff = "upstream_cut_off",
+    UpstreamTimeout = "upstream_timeout",
+    /// The request's body is not what its framing says.
+    BodyMalformed = "body_malformed",
+    ClientLeft = "client_left",
+    /// The gateway was stopped.
+    Shutdown = "shutdown",
+}
+
+labels! {
+    /// Options by their names in the config.
+    Setting:
+    Strictness = "strictness",
+    EncodedSlashes = "encoded_slashes",
+    Deny = "deny",
+    MaxInFlight = "max_in_flight",
+    MaxBody = "max_body",
+    MaxDelayed = "max_delayed",
+    MaxConnections = "max_connections",
+    MaxHeaderBytes = "max_header_bytes",
+    OnError = "on_error",
+    Missing = "missing",
+    Repeated = "repeated",
+    HeaderTimeout = "header_timeout",
+    BodyTimeout = "body_timeout",
+    ConnectTimeout = "connect_timeout",
+    ResponseTimeout = "response_timeout",
+    StreamTimeout = "stream_timeout",
+    ProxyProtocol = "proxy_protocol",
+    TunnelTimeout = "tunnel_timeout",
+    MaxTunnels = "max_tunnels",
+    ShutdownTimeout = "shutdown_timeout",
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cause {
+    /// Of a closed set.
+    pub reason: &'static str,
+    /// `None`: nothing that can be set.
+    pub setting: Option<Setting>,
+}
+
+impl Cause {
+    /// Of a request that was refused, or whose exchange failed. `outcome`: of the limit that refused it.
+    pub fn of(refusal: &Refusal, outcome: Option<Outcome>) -> Cause {
+        let cause = |reason: &'static str, setting| Cause { reason, setting };
+        match refusal {
+            Refusal::Gate(Reject::PathSlash) => cause(Reject::PathSlash.label(), Some(Setting::EncodedSlashes)),
+            Refusal::Gate(reject) => cause(reject.label(), reject.depends().then_some(Setting::Strictness)),
+            Refusal::NoRoute => EndReason::NoRoute.into(),
+            Refusal::Denied => cause(Reason::Denied.label(), Some(Setting::Deny)),
+            Refusal::MaxInFlight => cause(Reason::MaxInFlight.label(), Some(Setting::MaxInFlight)),
+            Refusal::Misdirected => Cutoff::Misdirected.into(),
+            Refusal::MaxTunnels => Cutoff::MaxTunnels.into(),
+            Refusal::TooLarge | Refusal::Upstream(UpstreamFailure::TooLarge) => Cutoff::BodyTooLarge.into(),
+            Refusal::Limited => {
+                let reason = outcome.map_or(Reason::Exhausted, problem::reason);
+                let setting = match reason {
+                    Reason::StoreDown => Some(Setting::OnError),
+                    Reason::MissingKey => Some(Setting::Missing),
+                    Reason::RepeatedKey => Some(Setting::Repeated),
+                    Reason::MaxDelayed => Some(Setting::MaxDelayed),
+                    _ => None,
+                };
+                cause(reason.label(), setting)
+            }
+            Refusal::Upstream(UpstreamFailure::Connect(ConnectFault::Tls)) => EndReason::UpstreamTls.into(),
+            Refusal::Upstream(UpstreamFailure::Connect(fault)) => {
+                let late = *fault == ConnectFault::TimedOut;
+                cause(EndReason::UpstreamConnect.label(), late.then_some(Setting::ConnectTimeout))
+            }
+            Refusal::Upstream(UpstreamFailure::Broken) => EndReason::UpstreamBroken.into(),
+            Refusal::Upstream(UpstreamFailure::Timeout) => EndReason::UpstreamTimeout.into(),
+            Refusal::Upstream(UpstreamFailure::UploadTimeout) => Cutoff::BodyTimeout.into(),
+            Refusal::Upstream(UpstreamFailure::UploadBroken) => EndReason::BodyMalformed.into(),
+            Refusal::Upstream(UpstreamFailure::ClientLeft) => EndReason::ClientLeft.into(),
+        }
+    }
+}
+
+impl From<EndReason> for Cause {
+    fn from(reason: EndReason) -> Cause {
+        let setting = match reason {
+            EndReason::UpstreamTimeout => Some(Setting::ResponseTimeout),
+            EndReason::Shutdown => Some(Setting::ShutdownTimeout),
+            _ => None,
+        };
+        Cause { reason: reason.label(), setting }
+    }
+}
+
+impl From<Cutoff> for Cause {
+    fn from(cutoff: Cutoff) -> Cause {
+        let setting = match cutoff {
+            Cutoff::MaxConnections => Some(Setting::MaxConnections),
+            Cutoff::HeaderTimeout => Some(Setting::HeaderTimeout),
+            Cutoff::BodyTimeout => Some(Setting::BodyTimeout),
+            Cutoff::StreamTimeout => Some(Setting::StreamTimeout),
+            Cutoff::TunnelTimeout => Some(Setting::TunnelTimeout),
+            Cutoff::MaxTunnels => Some(Setting::MaxTunnels),
+            Cutoff::BodyTooLarge => Some(Setting::MaxBody),
+            Cutoff::HeadTooLarge | Cutoff::TargetTooLong => Some(Setting::MaxHeaderBytes),
+            Cutoff::ProxyHeader => Some(Setting::ProxyProtocol),
+            // What is no HTTP, or not meant well.
+            _ => None,
+        };
+        Cause { reason: cutoff.label(), setting }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn no_two_causes_have_the_same_reason() {
+        let mut seen = HashSet::new();
+        let ends = EndReason::ALL.iter().map(|reason| reason.label());
+        let cutoffs = Cutoff::ALL.iter().map(|reason| reason.label());
+        let rejects = Reject::ALL.iter().map(|reason| reason.label());
+        let limits = Reason::ALL.iter().map(|reason| reason.label());
+        for reason in ends.chain(cutoffs).chain(rejects).chain(limits) {
+            assert!(seen.insert(reason), "{reason}");
+        }
+    }
+}

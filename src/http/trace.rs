@@ -1,0 +1,73 @@
+//! `traceparent` (W3C Trace Context): the trace that a request belongs to. It goes on as it came; made here
+//! only where the config says so and there is none that can be continued. Called by `onward` and the access log.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+
+/// The trace's id, if the one field says it as it must.
+pub fn id(headers: &HeaderMap) -> Option<&str> {
+    let mut fields = headers.get_all(TRACEPARENT).iter();
+    let (Some(field), None) = (fields.next(), fields.next()) else { return None };
+    let text = field.to_str().ok()?;
+    let mut parts = text.splitn(4, '-');
+    let (version, id, parent, rest) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    // Later versions may say more after the flags.
+    let (flags, more) = rest.split_once('-').map_or((rest, false), |(flags, _)| (flags, true));
+    let sized = version.len() == 2 && id.len() == 32 && parent.len() == 16 && flags.len() == 2;
+    let hex = [version, id, parent, flags]
+        .iter()
+        .all(|part| part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')));
+    let known = version != "ff" && (version != "00" || !more);
+    let zero = |part: &str| part.bytes().all(|byte| byte == b'0');
+    (sized && hex && known && !zero(id) && !zero(parent)).then_some(id)
+}
+
+/// Starts a trace where there is none. It is marked as sampled: else servers that follow their parent would
+/// record nothing of it.
+pub fn ensure(headers: &mut HeaderMap) {
+    if id(headers).is_some() {
+        return;
+    }
+    let (id, parent) = (rand::random::<u128>().max(1), rand::random::<u64>().max(1));
+    if let Ok(field) = HeaderValue::try_from(format!("00-{id:032x}-{parent:016x}-01")) {
+        headers.insert(TRACEPARENT, field);
+        // It belongs to the trace that could not be read.
+        headers.remove(TRACESTATE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers<const N: usize>(fields: [&str; N]) -> HeaderMap {
+        fields.into_iter().map(|field| (TRACEPARENT, field.parse().unwrap())).collect()
+    }
+
+    #[test]
+    fn what_can_be_continued_is_left_alone() {
+        const ID: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+        for (field, read) in [
+            (format!("00-{ID}-00f067aa0ba902b7-01"), true),
+            (format!("cc-{ID}-00f067aa0ba902b7-01-what-comes"), true),
+            (format!("00-{ID}-00f067aa0ba902b7-01-what"), false),
+            (format!("ff-{ID}-00f067aa0ba902b7-01"), false),
+            (format!("00-{}-00f067aa0ba902b7-01", "0".repeat(32)), false),
+            (format!("00-{ID}-0000000000000000-01"), false),
+            (format!("00-{}-00f067aa0ba902b7-01", ID.to_uppercase()), false),
+            (format!("00-{ID}-00f067aa0ba902b7-1"), false),
+            (format!("00-{ID}"), false),
+            (String::new(), false),
+        ] {
+            let mut headers = headers([field.as_str()]);
+            assert_eq!(id(&headers), read.then_some(ID), "{field}");
+            ensure(&mut headers);
+            assert_eq!(headers[TRACEPARENT] == field, read, "{field}");
+            assert!(id(&headers).is_some());
+        }
+        assert_eq!(id(&headers([format!("00-{ID}-00f067aa0ba902b7-01").as_str(); 2])), None);
+        assert_eq!(id(&HeaderMap::new()), None);
+    }
+}
