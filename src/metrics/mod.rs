@@ -5,6 +5,7 @@ mod counter;
 mod counts;
 mod gateways;
 mod labels;
+mod process;
 mod record;
 mod routes;
 mod shards;
@@ -17,6 +18,7 @@ use counter::Counters;
 pub use counts::{Code, LimitCounts, RouteCounts};
 pub use gateways::{Claim, Gateways};
 pub use labels::{Cutoff, Decision, HandshakeResult, Protocol, Reason, Rejection, RetryReason, UpstreamOutcome};
+use process::ProcessNumbers;
 pub use record::{LimitRecord, RouteRecord};
 use routes::{Routes, Scrape};
 pub use shards::Shard;
@@ -88,6 +90,7 @@ impl Metrics {
             registered(&r, IntGauge::with_opts(opts("store_breaker_state", "0 closed, 1 half open, 2 open."))?)?;
         let routes = Arc::<Routes>::default();
         r.register(Box::new(Scrape::new(routes.clone())?))?;
+        r.register(Box::new(ProcessNumbers::new()?))?;
         let metrics = Metrics {
             routes,
             worker: 0,

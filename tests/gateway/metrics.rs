@@ -3,9 +3,11 @@
 use std::collections::HashSet;
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
+use crate::support::until;
 use crate::support::upstream::Upstream;
 
 const CONFIG: &str = r#"
@@ -59,6 +61,28 @@ fn series_of_the_config_exist_before_any_traffic() {
     {
         assert!(metrics.contains(&format!("# TYPE sluicegate_{family} ")), "{family} is missing:\n{metrics}");
     }
+}
+
+#[test]
+fn the_process_is_shown_as_other_programs_are() {
+    let before_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+    let gateway = Gateway::start(CONFIG);
+    let value = |name: &str| -> f64 {
+        let (metrics, series) = (gateway.metrics(), format!("process_{name} "));
+        let found = metrics.lines().find_map(|line| line.strip_prefix(&series));
+        found.unwrap_or_else(|| panic!("no {name} in\n{metrics}")).parse().unwrap()
+    };
+    let resident = gateway.memory("VmRSS") as f64;
+    assert!((resident / 2.0..resident * 2.0).contains(&value("resident_memory_bytes")));
+    assert!(value("virtual_memory_bytes") > resident && value("virtual_memory_max_bytes") > resident);
+    // The kernel counts from the boot in hundredths, and knows that only to the second.
+    assert!((before_s - 2.0..before_s + 60.0).contains(&value("start_time_seconds")));
+    assert!(value("threads") >= 2.0 && value("max_fds") >= 256.0);
+    let open = value("open_fds");
+    let clients: Vec<_> = (0..20).map(|_| gateway.client()).collect();
+    until("they are open", || value("open_fds") >= open + clients.len() as f64);
+    let spent = value("cpu_seconds_total");
+    until("scrapes cost something", || value("cpu_seconds_total") > spent);
 }
 
 #[test]
