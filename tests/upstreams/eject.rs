@@ -31,24 +31,18 @@ fn a_server_that_fails_in_a_row_is_passed_over_and_comes_back() {
     let (good, bad) = (Changing::start("good"), Changing::start("bad"));
     let gateway = gateway(&[&good, &bad], EJECT);
     assert_eq!(failed(&ask(&gateway, 10)), 0);
-    for status in [503, 0] {
+    for (status, time) in [(503, "1s"), (0, "2s")] {
         bad.answers(status);
-        let answers = ask(&gateway, 20);
-        assert_eq!(failed(&answers), 3, "{status}: {answers:?}");
-        gateway.assert_metric("upstream_ejected", &[("upstream", "app")], 1.0);
-        let state = shown(&gateway, &bad.name());
-        assert_eq!((&state["state"], &state["reason"]), (&"ejected".into(), &"consecutive_errors".into()));
-        assert!(state["returns_in_ms"].as_u64().unwrap() <= 4000, "{state}");
+        let line = format!("server ejected for {time} upstream=\"app\" server=\"{}\"", bad.name());
+        until("the log says that it is passed over, longer each time", || {
+            ask(&gateway, 4);
+            gateway.log().contains(&line)
+        });
         bad.answers(200);
         let asked = bad.asked();
         until("it is asked again", || failed(&ask(&gateway, 2)) == 0 && bad.asked() > asked);
     }
-    let log = gateway.log();
-    let line =
-        format!("server ejected for 1s upstream=\"app\" server=\"{}\" reason=\"consecutive_errors\"", bad.name());
-    assert!(log.contains(&line), "{line}\n{log}");
-    until("the log says that it is back", || gateway.log().matches("server is up").count() == 2);
-    assert!(log.contains("server ejected for 2s"), "one soon after another is longer:\n{log}");
+    until("the log says that it is back", || gateway.log().contains("server is up"));
 }
 
 #[test]
@@ -59,6 +53,10 @@ fn what_gateways_answer_for_others_ejects() {
         bad.answers(status);
         let answers = ask(&gateway, 20);
         assert_eq!(failed(&answers), 3, "{status}: {answers:?}");
+        gateway.assert_metric("upstream_ejected", &[("upstream", "app")], 1.0);
+        let state = shown(&gateway, &bad.name());
+        assert_eq!((&state["state"], &state["reason"]), (&"ejected".into(), &"consecutive_errors".into()));
+        assert!(state["returns_in_ms"].as_u64().unwrap() <= 600_000, "{state}");
     }
 }
 
