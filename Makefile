@@ -4,7 +4,7 @@ CARGO ?= cargo
 # Programs the tests talk to, by Debian package. Each is installed when missing.
 TEST_PROGRAMS = redis-server:redis-server promtool:prometheus curl:curl python3:python3-venv faketime:faketime kill:procps script:bsdutils
 
-.PHONY: help demo test check bench pgo fuzz memory mutants container-test tools
+.PHONY: help demo test check bench pgo fuzz memory mutants container-test package package-test tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,12 @@ mutants: tools ## break what decides, place by place, and list the breaks that n
 
 container-test: ## build the image with a Docker Engine and use it
 	tests/container.sh
+
+package: ## the Debian package, in target/debian (cargo-deb, dpkg-dev)
+	@packaging/deb.sh
+
+package-test: ## build the Debian package, install, run and remove it; as root, on a machine without it
+	tests/package.sh
 
 tools:
 	@tests/tools.sh $(TEST_PROGRAMS)

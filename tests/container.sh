@@ -44,7 +44,10 @@ curl() { command curl --max-time 20 "$@"; }
 
 install_tools() {
     local missing=()
-    command -v docker >/dev/null || missing+=(docker.io)
+    # A client alone, on a machine whose daemon is elsewhere, or nowhere.
+    if ! command -v docker >/dev/null || { ! docker info >/dev/null 2>&1 && ! command -v dockerd >/dev/null; }; then
+        missing+=(docker.io)
+    fi
     command -v debootstrap >/dev/null || missing+=(debootstrap)
     command -v curl >/dev/null || missing+=(curl)
     command -v python3 >/dev/null || missing+=(python3)

@@ -33,5 +33,6 @@ mod gateway {
     mod slow;
     mod start;
     mod strict;
+    mod systemd;
     mod upstreams;
 }

@@ -1,13 +1,16 @@
 //! The command line: what can be asked for, the log, and the exit code. Called by `main`; each
 //! subcommand with more to it than a call is a file of its own.
 
+mod ask;
 mod check;
 mod demo;
 mod healthcheck;
+mod manual;
+mod reload;
 mod replay;
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -35,6 +38,7 @@ Examples:
   sluicegate check -c sluicegate.toml                  every mistake, with line and column
   sluicegate run -c sluicegate.toml                    edits of the file apply while it runs
   sluicegate replay -c sluicegate.toml access.log.gz   what its limits would have done
+  sluicegate reload -c sluicegate.toml                 load it anew, and say what came of it
 
 Signals: HUP reloads the config, USR1 opens the access log anew, TERM and INT drain; a second TERM or INT stops at once.
 Exit codes: 0 ok, 1 failed while running, 2 bad config or usage.";
@@ -91,6 +95,14 @@ enum Command {
     },
     /// Say what the limits of a config would have done to the requests of an access log
     Replay(replay::ReplayOptions),
+    /// Have the running gateway load its config anew, and say what came of it: exit code 1 if it was not loaded
+    Reload {
+        #[command(flatten)]
+        config: ConfigFile,
+        /// Only say what would change
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Ask a running gateway whether it is ready: exit code 0 if so, else 1
     Healthcheck {
         #[command(flatten)]
@@ -99,6 +111,10 @@ enum Command {
         #[arg(long)]
         url: Option<String>,
     },
+    /// Write the completions of a shell: sluicegate completions bash > /etc/bash_completion.d/sluicegate
+    Completions { shell: clap_complete::Shell },
+    /// Write the manual page, in roff: sluicegate man > sluicegate.1
+    Man,
 }
 
 #[derive(Args)]
@@ -167,6 +183,9 @@ fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         },
         Command::Demo { dir } => demo::demo(dir),
         Command::Replay(replay) => replay::replay(&replay),
+        Command::Reload { config, dry_run } => reload::reload(&config.config, dry_run),
+        Command::Completions { shell } => write(Ok(manual::completions(Cli::command(), shell))),
+        Command::Man => write(manual::man(Cli::command())),
         Command::Healthcheck { config, url } => healthcheck::healthcheck(&config.config, url.as_deref()),
     }
 }
@@ -184,6 +203,16 @@ fn parse(args: impl Iterator<Item = OsString>) -> Result<Cli, clap::Error> {
         return Err(command.error(ErrorKind::ArgumentConflict, "a config file stands there twice: FILE and -c FILE"));
     }
     Cli::from_arg_matches(&matches)
+}
+
+fn write(text: io::Result<Vec<u8>>) -> ExitCode {
+    match text.and_then(|text| io::stdout().write_all(&text)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(RUNTIME)
+        }
+    }
 }
 
 /// Runs the gateway to its end.

@@ -45,12 +45,18 @@ pub fn load(path: &Path) -> Result<Config, Report> {
     compile::compile(&sources, &documents).ok_or_else(|| sources.into_report())
 }
 
+/// How a running gateway is asked something.
+pub struct AdminContact {
+    pub listen: ListenAddr,
+    pub token: Option<String>,
+}
+
 /// Where the admin listener of a gateway with this file is, even if the file has become one that does not
 /// load: the gateway runs on then. `None` where the file does not tell.
-pub fn admin_address(path: &Path) -> Option<ListenAddr> {
+pub fn admin_contact(path: &Path) -> Option<AdminContact> {
     let sources = SourceTexts::default();
     let documents = sources.documents(path);
-    compile::admin_address(&sources, &documents)
+    compile::admin_contact(&sources, &documents)
 }
 
 /// The config in a text that is in no file; relative paths in it start at the working directory.

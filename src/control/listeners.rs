@@ -10,10 +10,11 @@ use crate::access_log::AccessLog;
 use crate::config::Config;
 use crate::limit::store::settings::StoreSettings;
 use crate::net::ListenAddr;
-use crate::worker::{BindError, Listener, Workers, remove_socket_file};
+use crate::worker::{BindError, Inherited, Listener, Workers, remove_socket_file};
 
 pub struct Listeners {
     workers: Workers,
+    inherited: Inherited,
     open: Vec<ListenAddr>,
     admin: admin::AdminServer,
 }
@@ -24,18 +25,34 @@ pub struct Prepared {
     admin: Option<Listener>,
 }
 
+/// Where the process ends: what is left to be closed.
+pub struct LastListeners {
+    workers: Workers,
+    admin: admin::AdminServer,
+    inherited: Inherited,
+}
+
 /// How long an address in use by one of our own listeners may take to become free.
 const HANDOVER: Duration = Duration::from_secs(2);
 const HANDOVER_STEP: Duration = Duration::from_millis(5);
 
-/// Binds every address of a config at the start.
-pub fn bind_all(config: &Config) -> Result<Prepared, BindError> {
+/// Binds every address of a config at the start, unless its socket was handed over.
+pub fn bind_all(config: &Config, inherited: &Inherited) -> Result<Prepared, BindError> {
     let mut listeners = Vec::with_capacity(config.listeners.len());
     for listener in &config.listeners {
-        listeners.push(Listener::bind(&listener.address)?);
+        listeners.push(bind(&listener.address, inherited)?);
     }
-    let admin = Listener::bind(&config.admin.listen)?;
+    let admin = bind(&config.admin.listen, inherited)?;
+    let addresses = config.listeners.iter().map(|listener| &listener.address);
+    let asked: Vec<&ListenAddr> = addresses.chain([&config.admin.listen]).collect();
+    for addr in inherited.unused(&asked) {
+        tracing::warn!(%addr, "a socket was handed over for an address that the config does not name: add it to `listen`");
+    }
     Ok(Prepared { listeners, admin: Some(admin) })
+}
+
+fn bind(addr: &ListenAddr, inherited: &Inherited) -> Result<Listener, BindError> {
+    inherited.listener(addr).map_or_else(|| Listener::bind(addr), Ok)
 }
 
 impl Prepared {
@@ -48,8 +65,13 @@ impl Prepared {
 
 impl Listeners {
     /// Serves what `bind_all` bound.
-    pub fn open(workers: Workers, prepared: Prepared, context: admin::AdminContext) -> io::Result<Listeners> {
-        let mut listeners = Listeners { workers, open: Vec::new(), admin: admin::AdminServer::new(context) };
+    pub fn open(
+        workers: Workers,
+        prepared: Prepared,
+        inherited: Inherited,
+        context: admin::AdminContext,
+    ) -> io::Result<Listeners> {
+        let mut listeners = Listeners { workers, inherited, open: Vec::new(), admin: admin::AdminServer::new(context) };
         for listener in prepared.listeners {
             listeners.workers.listen(&listener)?;
             listeners.open.push(listener.addr().clone());
@@ -88,7 +110,7 @@ impl Listeners {
         for addr in addresses.filter(|addr| !self.open.contains(addr)) {
             let outgoing = |open: &&ListenAddr| config.listener(open).is_none() && overlap(open, addr);
             let rival = self.open.iter().find(outgoing).cloned();
-            let listener = match (Listener::bind(addr), rival) {
+            let listener = match (bind(addr, &self.inherited), rival) {
                 // `127.0.0.1:80` and `0.0.0.0:80` exclude each other: the old one has to go first.
                 (Err(refused), Some(rival)) if refused.in_use() => {
                     self.workers.unlisten(&rival);
@@ -102,7 +124,7 @@ impl Listeners {
         let addr = &config.admin.listen;
         if Some(addr) != self.admin.addr() {
             let rival = self.admin.addr().filter(|old| overlap(old, addr)).cloned();
-            let listener = match (Listener::bind(addr), rival) {
+            let listener = match (bind(addr, &self.inherited), rival) {
                 (Err(refused), Some(rival)) if refused.in_use() => {
                     self.admin.close().await;
                     let bound = bind_soon(addr).await;
@@ -153,7 +175,7 @@ impl Listeners {
         if let Some(listener) = prepared.admin {
             let (addr, old) = (listener.addr().clone(), self.admin.addr().cloned());
             match self.admin.listen(listener) {
-                Ok(()) => old.iter().for_each(remove_socket_file),
+                Ok(()) => old.iter().for_each(|old| remove_file(old, &self.inherited)),
                 Err(error) => tracing::error!("{}", BindError { addr, error }),
             }
         }
@@ -166,13 +188,30 @@ impl Listeners {
 
     /// Stops accepting. The admin server goes on, to answer probes; the workers come back to be
     /// drained.
-    pub fn close_all(mut self) -> (Workers, admin::AdminServer) {
+    pub fn close_all(mut self) -> LastListeners {
         std::mem::take(&mut self.open).iter().for_each(|addr| self.close(addr));
-        (self.workers, self.admin)
+        LastListeners { workers: self.workers, admin: self.admin, inherited: self.inherited }
     }
 
     fn close(&self, addr: &ListenAddr) {
         self.workers.unlisten(addr);
+        remove_file(addr, &self.inherited);
+    }
+}
+
+impl LastListeners {
+    /// Lets requests end within `timeout`, then stops the admin listener too. True when none was cut.
+    pub async fn drain(self, timeout: Duration) -> bool {
+        let is_whole = self.workers.drain(timeout).await;
+        if let Some(addr) = self.admin.end() {
+            remove_file(&addr, &self.inherited);
+        }
+        is_whole
+    }
+}
+
+fn remove_file(addr: &ListenAddr, inherited: &Inherited) {
+    if !inherited.has(addr) {
         remove_socket_file(addr);
     }
 }

@@ -13,6 +13,7 @@ mod reload;
 mod servers;
 mod shared;
 mod source;
+mod systemd;
 mod watch;
 
 use rlimit::Resource;
@@ -33,7 +34,7 @@ use crate::limit::store::Stores;
 use crate::limit::store::memory::Memory;
 use crate::metrics::Metrics;
 use crate::snapshot::{Book, Fleet, Snapshot};
-use crate::worker::{BindError, Workers};
+use crate::worker::{BindError, Inherited, Workers};
 use job::{Job, ReloadFailure, ReloadOrder, ReloadOutcome, ReloadResult, Trigger};
 
 use link::StoreLink;
@@ -115,7 +116,8 @@ async fn start(
     for result in ReloadResult::ALL {
         Trigger::ALL.iter().for_each(|trigger| drop(metrics.config_reload(result.label(), trigger.label())));
     }
-    let prepared = listeners::bind_all(&config).map_err(Error::Bind)?;
+    let inherited = Inherited::from_environment();
+    let prepared = listeners::bind_all(&config, &inherited).map_err(Error::Bind)?;
     let (addresses, admin) = prepared.addresses();
     let stores = Stores::new(Arc::new(Memory::new(config.store.max_keys)), &metrics);
     let link = Rc::new(StoreLink::open(&config.store, &stores, &metrics));
@@ -155,12 +157,13 @@ async fn start(
     if let Some(settings) = &snapshot.config.server.access_log {
         workers.access_log.open(settings);
     }
-    let listeners = Listeners::open(workers, prepared, context).map_err(system("cannot serve a listener"))?;
+    let listeners = Listeners::open(workers, prepared, inherited, context).map_err(system("cannot serve a listener"))?;
     // What the texts of the config took.
     heap::give_back();
     shared.enter(Lifecycle::Ready);
     warn_of(&snapshot.config);
     tracing::info!(listen = addresses.join(", "), admin, workers = count, "ready");
+    systemd::ready();
     Ok((Reloader { source, current, metrics, book, shared, listeners, overrides, link }, jobs, inbox))
 }
 
@@ -181,27 +184,24 @@ async fn drain(reloader: Reloader, stop: &mut Stop) -> Result<(), Error> {
     let Reloader { current, shared, listeners, .. } = reloader;
     let server = current.load().config.server.clone();
     shared.enter(Lifecycle::Draining);
+    systemd::stopping();
     tracing::info!(
         delay = ?server.shutdown_delay,
         timeout = ?server.shutdown_timeout,
         "draining; a second signal stops at once"
     );
-    let admin = tokio::select! {
+    tokio::select! {
         () = stop.wait() => return Err(Error::Cut),
-        () = tokio::time::sleep(server.shutdown_delay) => {
-            let (workers, admin) = listeners.close_all();
-            tokio::select! {
-                () = stop.wait() => return Err(Error::Cut),
-                whole = workers.drain(server.shutdown_timeout) => {
-                    if !whole {
-                        tracing::warn!("requests still ran after {:?} and were cut", server.shutdown_timeout);
-                    }
-                }
+        () = tokio::time::sleep(server.shutdown_delay) => {}
+    }
+    tokio::select! {
+        () = stop.wait() => return Err(Error::Cut),
+        whole = listeners.close_all().drain(server.shutdown_timeout) => {
+            if !whole {
+                tracing::warn!("requests still ran after {:?} and were cut", server.shutdown_timeout);
             }
-            admin
         }
-    };
-    admin.end();
+    }
     tracing::info!("drained");
     Ok(())
 }

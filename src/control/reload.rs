@@ -17,6 +17,7 @@ use super::listeners::Listeners;
 use super::overrides::Live;
 use super::shared::{SharedState, rfc3339};
 use super::source::ConfigSource;
+use super::systemd;
 use super::watch;
 use crate::config::{Config, Report};
 use crate::heap;
@@ -50,6 +51,10 @@ impl Reloader {
     pub async fn reload(&mut self, order: &ReloadOrder) -> (ReloadOutcome, Contents) {
         let ReloadOrder { trigger, dry_run, verify, .. } = *order;
         let generation = self.current.load().generation;
+        let is_told = !dry_run && !verify;
+        if is_told {
+            systemd::reloading();
+        }
         let (result, contents) = self.load(order).await;
         let outcome = match result {
             Err(report) => ReloadOutcome::Failed { generation, failure: ReloadFailure::Config(report) },
@@ -62,6 +67,10 @@ impl Reloader {
         let quiet = verify && matches!(outcome, ReloadOutcome::Unchanged { .. });
         if !dry_run && !quiet {
             self.account(&outcome, trigger);
+        }
+        if is_told {
+            let has_failed = matches!(outcome, ReloadOutcome::Failed { .. });
+            systemd::reloaded(self.current.load().generation, has_failed);
         }
         spawn_local(give_back());
         (outcome, contents)

@@ -57,6 +57,31 @@ impl Listener {
         }
     }
 
+    /// One that is open already.
+    ///
+    /// # Errors
+    /// When the system does not say where it listens, or cannot make it one that does not block.
+    pub fn of_tcp(socket: std::net::TcpListener) -> io::Result<Listener> {
+        socket.set_nonblocking(true)?;
+        Ok(Listener { addr: ListenAddr::Tcp(socket.local_addr()?), socket: Bound::Tcp(socket) })
+    }
+
+    /// Likewise.
+    ///
+    /// # Errors
+    /// Likewise, and when it has no file.
+    pub fn of_unix(socket: std::os::unix::net::UnixListener) -> io::Result<Listener> {
+        socket.set_nonblocking(true)?;
+        let addr = socket.local_addr()?;
+        let path = addr.as_pathname().ok_or_else(|| io::Error::other("the socket has no file"))?.to_owned();
+        Ok(Listener { addr: ListenAddr::Unix(path), socket: Bound::Unix(socket) })
+    }
+
+    /// The same socket under the name by which the config asks for it.
+    pub fn called(self, addr: &ListenAddr) -> Listener {
+        Listener { addr: addr.clone(), ..self }
+    }
+
     /// As it was asked for.
     pub fn addr(&self) -> &ListenAddr {
         &self.addr

@@ -9,6 +9,7 @@ mod followed;
 mod frames;
 mod h1;
 mod h2;
+mod inherited;
 mod listener;
 mod preface;
 mod proxy_protocol;
@@ -19,6 +20,7 @@ mod tls;
 mod unparsed;
 mod watched;
 
+pub use inherited::Inherited;
 pub use listener::{Accepted, Acceptor, BindError, Listener, remove_socket_file};
 
 use std::cell::{Cell, RefCell};

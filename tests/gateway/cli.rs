@@ -252,3 +252,74 @@ fn proxy_takes_a_host_and_a_port() {
     let (code, _, stderr) = output(&["proxy", "--to", "ftp://x"]);
     assert!(code == 2 && stderr.contains("--to") && stderr.contains("http://127.0.0.1:3000"), "{stderr}");
 }
+
+#[test]
+fn reload_says_what_came_of_it() {
+    let (gateway, known) = running("127.0.0.1:0", "");
+    let file = gateway.config();
+    // The gateway itself reads the file with port 0, which it keeps.
+    let admin = gateway.admin.to_string();
+    let ask = |args: &[&str]| output(&[&["reload", "-c", &known], args].concat());
+    let (code, stdout, _) = ask(&[]);
+    assert_eq!((code, stdout.as_str()), (0, "unchanged: generation 1 is in force\n"));
+
+    let text = fs::read_to_string(&file).unwrap();
+    let more = text.clone() + "\n[limit.idle]\nrate = \"1/s\"\n";
+    let (code, stdout, stderr) = {
+        gateway.write_config(&more);
+        ask(&["--dry-run"])
+    };
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stdout.contains("idle") || stdout.contains("unchanged"), "the watcher may be first: {stdout}");
+    assert!(stderr.contains("warning: ") && stderr.contains("no route uses the limit `idle`"), "{stderr}");
+    assert_eq!(ask(&[]).0, 0);
+
+    gateway.write_config("[[route]]\nupstream = \"echo:\"\nlimits = [\"nobody\"]\n");
+    let (code, stdout, stderr) = ask(&[]);
+    assert_eq!((code, stdout.as_str()), (1, ""));
+    assert!(stderr.contains("sluicegate.toml:3:11: undefined limit `nobody`"), "{stderr}");
+    assert!(stderr.contains("stays in force"), "{stderr}");
+
+    gateway.write_config(&text);
+    assert_eq!(ask(&[]).0, 0);
+    let tmp = tempfile::tempdir().unwrap();
+    let kept = tmp.path().join("known.toml");
+    fs::copy(&known, &kept).unwrap();
+    drop(gateway);
+    let (code, _, stderr) = output(&["reload", "-c", kept.to_str().unwrap()]);
+    assert!(code == 1 && stderr.contains(&format!("no gateway answers at {admin}")), "{stderr}");
+}
+
+#[test]
+fn reload_shows_the_token_of_the_config() {
+    let (gateway, known) = running("127.0.0.1:0", "");
+    let secret =
+        fs::read_to_string(gateway.config()).unwrap().replace("[admin]\n", "[admin]\ntoken = \"s3cret-s3cret\"\n");
+    gateway.reload(&secret);
+    let (code, _, stderr) = output(&["reload", "-c", &known]);
+    assert!(code == 1 && stderr.contains("401"), "{stderr}");
+    let with_token = fs::read_to_string(&known).unwrap().replace("[admin]\n", "[admin]\ntoken = \"s3cret-s3cret\"\n");
+    fs::write(&known, with_token).unwrap();
+    assert_eq!(output(&["reload", "-c", &known]).0, 0);
+}
+
+#[test]
+fn the_manual_page_and_the_completions_know_every_command() {
+    let (code, page, _) = output(&["man"]);
+    assert_eq!(code, 0);
+    assert!(page.contains(".TH sluicegate 1"), "{page}");
+    let (_, help, _) = output(&["--help"]);
+    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let commands: Vec<&str> = listed.filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(commands.contains(&"run") && commands.contains(&"reload"), "{commands:?}");
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let (code, script, _) = output(&["completions", shell]);
+        assert_eq!(code, 0);
+        for command in commands.iter().filter(|command| **command != "help") {
+            assert!(script.contains(command), "{shell}: {command}");
+            let title = format!(".SH \"SLUICEGATE {}\"", command.to_uppercase());
+            assert!(page.contains(&title), "{title}");
+        }
+    }
+    assert!(page.contains("Exit codes: 0 ok") && page.contains("\\-\\-dry\\-run"), "{page}");
+}

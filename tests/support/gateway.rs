@@ -70,10 +70,15 @@ impl Gateway {
     /// `arguments` lays out an empty directory and returns the command line.
     pub fn launch(env: &[(&str, &str)], arguments: impl FnOnce(&Path) -> Vec<String>) -> Gateway {
         let dir = tempfile::tempdir().unwrap();
+        let mut command = program();
+        command.args(arguments(dir.path())).envs(env.iter().copied());
+        Gateway::spawn(command, dir)
+    }
+
+    /// Runs `command`, which is the program or becomes it.
+    pub fn spawn(mut command: Command, dir: TempDir) -> Gateway {
         let log = dir.path().join("stderr.log");
-        let child = program()
-            .args(arguments(dir.path()))
-            .envs(env.iter().copied())
+        let child = command
             .stdout(fs::File::create(dir.path().join("stdout.log")).unwrap())
             .stderr(fs::File::create(&log).unwrap())
             .spawn()

@@ -26,14 +26,13 @@ mod when;
 
 use std::sync::Arc;
 
-use super::Config;
 use super::reader::Section;
 use super::report::{Diagnostic, MistakeKind, Place};
 use super::schema::{self, Schema};
 use super::source::{SMALLEST, SourceTexts};
 use super::tree::{self, Node, Table, Value};
+use super::{AdminContact, Config};
 use crate::limit::limits::LimitTable;
-use crate::net::ListenAddr;
 use crate::route::Strictness;
 use context::LimitContext;
 use names::NamedSection;
@@ -107,11 +106,11 @@ struct Merged {
 }
 
 /// Where [admin] listens, whatever else is wrong with the config; `None` where that cannot be read.
-pub fn admin_address(sources: &SourceTexts, documents: &[Table]) -> Option<ListenAddr> {
+pub fn admin_contact(sources: &SourceTexts, documents: &[Table]) -> Option<AdminContact> {
     let roots: Vec<Section> =
         documents.iter().map(|table| Section::new(sources, &schema::ROOT, "the top level", table)).collect();
     let admin = merged(sources, &roots, "admin");
-    server::admin_address(&admin.section(sources, &schema::ADMIN)).filter(|_| !documents.is_empty())
+    server::admin_contact(&admin.section(sources, &schema::ADMIN)).filter(|_| !documents.is_empty())
 }
 
 fn merged(sources: &SourceTexts, roots: &[Section], key: &'static str) -> Merged {

@@ -8,12 +8,11 @@ use super::listener;
 use crate::config::reader::{At, Section, choose};
 use crate::config::tree::{Node, Value};
 use crate::config::values::{self, Fault, fault};
-use crate::config::{Admin, ForwardedHeader, Hints, ListenerSettings, ServerSettings, Strictness, TraceParent};
+use crate::config::{Admin, AdminContact, ForwardedHeader, Hints, ListenerSettings, ServerSettings, Strictness, TraceParent};
 use crate::limit::limits::OnError;
 use crate::limit::store::redis::address::Address;
 use crate::limit::store::redis::tls::{Files, Tls};
 use crate::limit::store::settings::{RedisUrl, StoreKind, StoreSettings};
-use crate::net::ListenAddr;
 use crate::route::{Dialect, Timeouts};
 
 /// Of a wait that ends a request or a connection.
@@ -147,11 +146,12 @@ pub fn timeouts(section: &Section, default: &Timeouts) -> Timeouts {
 }
 
 /// As `admin` would, of a section that may be broken elsewhere.
-pub fn admin_address(section: &Section) -> Option<ListenAddr> {
-    match section.node("listen") {
-        Some(_) => section.parse("listen", values::listen),
-        None => values::listen(ADMIN).ok(),
-    }
+pub fn admin_contact(section: &Section) -> Option<AdminContact> {
+    let listen = match section.node("listen") {
+        Some(_) => section.parse("listen", values::listen)?,
+        None => values::listen(ADMIN).ok()?,
+    };
+    Some(AdminContact { listen, token: section.string("token") })
 }
 
 pub fn admin(section: &Section, listeners: &[Arc<ListenerSettings>]) -> Option<Admin> {

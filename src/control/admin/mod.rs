@@ -19,7 +19,7 @@ pub use limits::Limits;
 pub use pages::AdminContext;
 
 use crate::net::ListenAddr;
-use crate::worker::{Accepted, Acceptor, Listener, remove_socket_file};
+use crate::worker::{Accepted, Acceptor, Listener};
 use room::AdminRoom;
 use serve::serve;
 
@@ -65,12 +65,11 @@ impl AdminServer {
         }
     }
 
-    /// The end of the process.
-    pub fn end(self) {
-        if let Some((addr, task)) = self.open {
-            task.abort();
-            remove_socket_file(&addr);
-        }
+    /// The end of the process. Returns where it listened.
+    pub fn end(self) -> Option<ListenAddr> {
+        let (addr, task) = self.open?;
+        task.abort();
+        Some(addr)
     }
 }
 

@@ -1,0 +1,113 @@
+//! One question to the admin listener of a running gateway, over TCP or a Unix socket. Called by
+//! `healthcheck` and `reload`.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use crate::net::ListenAddr;
+
+/// Where a gateway listens whose config says nothing of it.
+pub const DEFAULT_ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9900);
+
+/// A request without a body.
+pub struct Question<'a> {
+    pub method: &'a str,
+    pub path: &'a str,
+    pub host: &'a str,
+    /// Without its line there is no token.
+    pub token: Option<&'a str>,
+    /// For the whole of it.
+    pub timeout: Duration,
+    /// Bytes of the answer; what comes after them is not read.
+    pub most: usize,
+    /// The first line is enough.
+    pub status_only: bool,
+}
+
+/// What came back.
+pub struct Reply {
+    pub status: u16,
+    /// As far as it was read.
+    pub body: String,
+}
+
+pub fn ask(addr: &ListenAddr, question: &Question) -> io::Result<Reply> {
+    let until = Instant::now() + question.timeout;
+    match addr {
+        ListenAddr::Tcp(addr) => {
+            let stream = TcpStream::connect_timeout(&reachable(*addr), question.timeout)?;
+            stream.set_write_timeout(Some(question.timeout))?;
+            exchange(&stream, |left| stream.set_read_timeout(Some(left)), until, question)
+        }
+        ListenAddr::Unix(file) => {
+            let stream = UnixStream::connect(file)?;
+            stream.set_write_timeout(Some(question.timeout))?;
+            exchange(&stream, |left| stream.set_read_timeout(Some(left)), until, question)
+        }
+    }
+}
+
+/// "All addresses" can be listened on but not dialled.
+fn reachable(mut addr: SocketAddr) -> SocketAddr {
+    match addr.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => addr.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => addr.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    addr
+}
+
+fn exchange<S: Read + Write>(
+    mut stream: S,
+    set_timeout: impl Fn(Duration) -> io::Result<()>,
+    until: Instant,
+    question: &Question,
+) -> io::Result<Reply> {
+    let Question { method, path, host, .. } = question;
+    let token = question.token.map_or_else(String::new, |token| format!("authorization: Bearer {token}\r\n"));
+    let length = if *method == "GET" { "" } else { "content-length: 0\r\n" };
+    write!(stream, "{method} {path} HTTP/1.1\r\nhost: {host}\r\n{token}{length}connection: close\r\n\r\n")?;
+    let mut answer = Vec::new();
+    let mut piece = [0; 4096];
+    while answer.len() < question.most && !(question.status_only && answer.contains(&b'\n')) {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        set_timeout(left)?;
+        match stream.read(&mut piece)? {
+            0 => break,
+            read => answer.extend_from_slice(&piece[..read]),
+        }
+    }
+    reply(&answer).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP"))
+}
+
+fn reply(answer: &[u8]) -> Option<Reply> {
+    let line = str::from_utf8(answer.split(|byte| *byte == b'\n').next()?).ok()?;
+    let status = line.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.trim_end().parse().ok()?;
+    let body = answer.windows(4).position(|end| end == b"\r\n\r\n").map_or(&[][..], |end| &answer[end + 4..]);
+    Some(Reply { status, body: String::from_utf8_lossy(body).into_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_status_is_read_from_the_first_line() {
+        let status = |answer: &[u8]| reply(answer).map(|reply| reply.status);
+        assert_eq!(status(b"HTTP/1.1 503 Service Unavailable\r\nx: y\r\n"), Some(503));
+        assert_eq!(status(b"SSH-2.0-OpenSSH\r\n"), None);
+        assert_eq!(status(b""), None);
+        assert_eq!(reply(b"HTTP/1.1 200 OK\r\nx: y\r\n\r\n{}").unwrap().body, "{}");
+    }
+
+    #[test]
+    fn all_addresses_means_this_machine() {
+        assert_eq!(reachable("0.0.0.0:1".parse().unwrap()), "127.0.0.1:1".parse().unwrap());
+        assert_eq!(reachable("[::]:1".parse().unwrap()), "[::1]:1".parse().unwrap());
+    }
+}

@@ -1,0 +1,85 @@
+//! `sluicegate reload`: has a running gateway load its config anew, and says what came of it, which a
+//! signal could not. Called by the command line.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::RUNTIME;
+use super::ask::{DEFAULT_ADMIN, Question, ask};
+use crate::config;
+use crate::net::ListenAddr;
+
+/// Ten thousand routes take seconds; a store that is away takes one.
+const TIMEOUT: Duration = Duration::from_secs(60);
+const MAX_ANSWER: usize = 16 * 1024 * 1024;
+
+pub fn reload(config: &Path, dry_run: bool) -> ExitCode {
+    let contact = config::admin_contact(config);
+    let (addr, token) = match &contact {
+        Some(contact) => (contact.listen.clone(), contact.token.as_deref()),
+        None => {
+            eprintln!("{} does not tell where [admin] listens, asking {DEFAULT_ADMIN}", config.display());
+            (ListenAddr::Tcp(DEFAULT_ADMIN), None)
+        }
+    };
+    let path = if dry_run { "/-/reload?dry_run=1" } else { "/-/reload" };
+    let question = Question {
+        method: "POST",
+        path,
+        host: "localhost",
+        token,
+        timeout: TIMEOUT,
+        most: MAX_ANSWER,
+        status_only: false,
+    };
+    let reply = match ask(&addr, &question) {
+        Ok(reply) => reply,
+        Err(error) => {
+            eprintln!("error: no gateway answers at {addr}: {error}; -c FILE names the config it runs with");
+            return ExitCode::from(RUNTIME);
+        }
+    };
+    let answer: Value = serde_json::from_str(&reply.body).unwrap_or_default();
+    let list = |key: &str| answer[key].as_array().cloned().unwrap_or_default();
+    list("warnings").iter().for_each(|warning| eprintln!("warning: {}", line(warning)));
+    if reply.status == 200 {
+        println!("{}", outcome(&answer, dry_run));
+        for key in list("restart_needed_for") {
+            eprintln!("warning: the change of {} needs a restart", key.as_str().unwrap_or_default());
+        }
+        return ExitCode::SUCCESS;
+    }
+    let diagnostics = list("diagnostics");
+    diagnostics.iter().for_each(|diagnostic| eprintln!("error: {}", line(diagnostic)));
+    if diagnostics.is_empty() {
+        eprintln!("error: {addr} answered {}: {}", reply.status, answer["detail"].as_str().unwrap_or(&reply.body));
+    } else {
+        eprintln!("the config was not loaded: generation {} stays in force", answer["generation"]);
+    }
+    ExitCode::from(RUNTIME)
+}
+
+fn outcome(answer: &Value, dry_run: bool) -> String {
+    let generation = &answer["generation"];
+    let summary = answer["summary"].as_str().unwrap_or_default();
+    match (answer["changed"] == true, dry_run) {
+        (false, _) => format!("unchanged: generation {generation} is in force"),
+        (true, true) => format!("would change: {summary}"),
+        (true, false) => format!("reloaded: generation {generation} is in force: {summary}"),
+    }
+}
+
+/// `FILE:LINE:COLUMN: message; remedy`.
+fn line(diagnostic: &Value) -> String {
+    let text = |key: &str| diagnostic[key].as_str().unwrap_or_default();
+    let place = match (diagnostic["line"].as_u64(), diagnostic["column"].as_u64()) {
+        (Some(line), Some(column)) => format!("{}:{line}:{column}: ", text("file")),
+        _ if text("file").is_empty() => String::new(),
+        _ => format!("{}: ", text("file")),
+    };
+    let help = if text("help").is_empty() { String::new() } else { format!("; {}", text("help")) };
+    format!("{place}{}{help}", text("message"))
+}

@@ -1,0 +1,112 @@
+//! The program under systemd, which is told of its life and may hand its sockets over.
+
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::support::gateway::{Gateway, config, program};
+use crate::support::{PATIENCE, until};
+
+const ROUTE: &str = "[[route]]\nupstream = \"echo:\"\n";
+
+/// The next message, as lines.
+fn told(systemd: &UnixDatagram) -> Vec<String> {
+    let mut message = [0; 1024];
+    let length = systemd.recv(&mut message).expect("systemd is told something");
+    String::from_utf8(message[..length].to_vec()).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn systemd_is_told_of_the_start_of_reloads_and_of_the_end() {
+    let tmp = tempfile::tempdir().unwrap();
+    let socket = tmp.path().join("notify");
+    let systemd = UnixDatagram::bind(&socket).unwrap();
+    systemd.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut gateway = Gateway::within(&[("NOTIFY_SOCKET", socket.to_str().unwrap())], "", ROUTE);
+    assert_eq!(told(&systemd), ["READY=1", "STATUS=serving"]);
+
+    gateway.signal("HUP");
+    let reloading = told(&systemd);
+    assert_eq!(reloading[0], "RELOADING=1");
+    let since: u64 = reloading[1].strip_prefix("MONOTONIC_USEC=").unwrap().parse().unwrap();
+    assert!(since > 0);
+    assert_eq!(told(&systemd), ["READY=1", "STATUS=serving generation 1 of the config"], "nothing had changed");
+
+    gateway.write_config("[[route]");
+    gateway.signal("HUP");
+    // The watcher sees the file as well, before or after.
+    loop {
+        let news = told(&systemd);
+        assert!(["RELOADING=1", "READY=1"].contains(&news[0].as_str()), "{news:?}");
+        if news[1].contains("does not load: generation 1 stays in force") {
+            break;
+        }
+    }
+    gateway.signal("TERM");
+    while told(&systemd) != ["STOPPING=1", "STATUS=draining"] {}
+    assert_eq!(gateway.exit().code(), Some(0));
+}
+
+/// Opens the sockets, puts them where systemd would and becomes the program.
+const HAND_OVER: &str = r#"
+import os, socket, sys
+tcp = socket.socket(); tcp.bind(("127.0.0.1", 0)); tcp.listen()
+unix = socket.socket(socket.AF_UNIX); unix.bind(sys.argv[1]); unix.listen()
+other = socket.socket(); other.bind(("127.0.0.1", 0)); other.listen()
+config = open(sys.argv[2]).read().replace("PORT", str(tcp.getsockname()[1]))
+open(sys.argv[2], "w").write(config)
+held = [os.dup(s.fileno()) for s in (tcp, unix, other)]
+for number, fd in enumerate(held):
+    os.dup2(fd, 3 + number)
+os.environ.update(LISTEN_FDS="3", LISTEN_PID=str(os.getpid()))
+os.execv(sys.argv[3], sys.argv[3:])
+"#;
+
+fn handed_over(dir: tempfile::TempDir) -> Gateway {
+    let program = program();
+    let mut command = Command::new("python3");
+    command.args(["-c", HAND_OVER]).arg(dir.path().join("admin.sock")).arg(dir.path().join("sluicegate.toml"));
+    command.arg(program.get_program()).args(["run", "-c"]).arg(dir.path().join("sluicegate.toml"));
+    command.env_remove("SLUICEGATE_CONFIG").env_remove("SLUICEGATE_LOG").stdin(Stdio::null());
+    Gateway::spawn(command, dir)
+}
+
+fn is_socket(path: &Path) -> bool {
+    path.metadata().is_ok_and(|file| file.file_type().is_socket())
+}
+
+/// An address that is open already in another process cannot be bound: so these are the sockets handed over.
+#[test]
+fn sockets_that_are_handed_over_serve_the_addresses_they_have() {
+    let dir = tempfile::tempdir().unwrap();
+    let admin = dir.path().join("admin.sock");
+    let text = config("", ROUTE).replacen("127.0.0.1:0\"]", "127.0.0.1:PORT\"]", 1);
+    let text = text.replacen("127.0.0.1:0", &format!("unix:{}", admin.display()), 1);
+    fs::write(dir.path().join("sluicegate.toml"), text).unwrap();
+    let mut gateway = handed_over(dir);
+    assert_eq!(gateway.get("/").status(), 200);
+    let ready = program().args(["healthcheck", "-c"]).arg(gateway.config()).status().unwrap();
+    assert!(ready.success());
+    let log = gateway.log();
+    assert_eq!(
+        log.matches("a socket was handed over for an address that the config does not name").count(),
+        1,
+        "{log}"
+    );
+
+    // The address goes with the config, and comes again.
+    let text = fs::read_to_string(gateway.config()).unwrap();
+    let port = gateway.addr.port().to_string();
+    for (text, served) in [(text.replace(&port, "0"), "listener added"), (text.clone(), "listener added")] {
+        let before = gateway.log().matches(served).count();
+        gateway.write_config(&text);
+        gateway.signal("HUP");
+        until("the reload is through", || gateway.log().matches("config reloaded").count() > before);
+    }
+    assert_eq!(gateway.get("/").status(), 200);
+    gateway.signal("TERM");
+    assert_eq!(gateway.exit().code(), Some(0));
+    assert!(is_socket(&admin), "whoever handed the socket over still listens there");
+}
