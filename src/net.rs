@@ -57,6 +57,11 @@ impl IpSet {
         self.by_prefix.iter().any(|(len, nets)| IpNet::new(ip, *len).is_ok_and(|net| nets.contains(&net.network())))
     }
 
+    pub fn iter(&self) -> impl Iterator<Item = IpNet> + '_ {
+        let nets = self.by_prefix.iter().flat_map(|(len, nets)| nets.iter().map(|net| IpNet::new(*net, *len)));
+        nets.filter_map(Result::ok)
+    }
+
     pub fn extend(&mut self, other: &IpSet) {
         for (len, nets) in &other.by_prefix {
             for ip in nets {

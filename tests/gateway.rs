@@ -34,5 +34,6 @@ mod gateway {
     mod start;
     mod strict;
     mod systemd;
+    mod turned_away;
     mod upstreams;
 }

@@ -157,7 +157,8 @@ async fn start(
     if let Some(settings) = &snapshot.config.server.access_log {
         workers.access_log.open(settings);
     }
-    let listeners = Listeners::open(workers, prepared, inherited, context).map_err(system("cannot serve a listener"))?;
+    let listeners =
+        Listeners::open(workers, prepared, inherited, context).map_err(system("cannot serve a listener"))?;
     // What the texts of the config took.
     heap::give_back();
     shared.enter(Lifecycle::Ready);

@@ -29,6 +29,8 @@ labels! {
 #[derive(Default)]
 pub struct Complaints {
     upstreams: Mutex<BTreeMap<String, Weak<UpstreamSamples>>>,
+    /// By listener.
+    forwarding: Mutex<BTreeMap<String, Weak<Sampled>>>,
     clients: [Sampled; Cutoff::ALL.len()],
 }
 
@@ -53,7 +55,19 @@ impl Complaints {
         UpstreamComplaints(new)
     }
 
-    /// A client sent something that its listener does not speak. `means`: what and what to do.
+    /// The sample for forwarding fields at `listener`, the same for all workers as long as one has it.
+    pub fn forwarding(&self, listener: &str) -> Arc<Sampled> {
+        let mut listeners = self.forwarding.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = listeners.get(listener).and_then(Weak::upgrade) {
+            return known;
+        }
+        listeners.retain(|_, known| known.strong_count() > 0);
+        let new = Arc::<Sampled>::default();
+        listeners.insert(listener.to_owned(), Arc::downgrade(&new));
+        new
+    }
+
+    /// A client was turned away, or sent something that its listener does not speak. `means`: what and what to do.
     pub fn client(&self, cutoff: Cutoff, listener: &str, client: IpAddr, means: &str) {
         if let Some(left_out) = self.clients[cutoff as usize].due() {
             tracing::warn!(reason = cutoff.label(), listener, %client, left_out = some(left_out), "{means}");

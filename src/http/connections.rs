@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use slab::Slab;
 
 use crate::http::deadline::{ConnectionDeadline, Ticks};
+use crate::metrics::Cutoff;
 
 /// How many connections there are, over all workers.
 #[derive(Default)]
@@ -42,13 +43,11 @@ impl Connections {
 
     /// A place for a connection of `peer`, unless there are `max` connections already, or `max_per_ip`
     /// of that address.
-    pub fn enter(self: &Rc<Self>, peer: IpAddr, max: usize, max_per_ip: usize) -> Option<Ticket> {
-        if !self.count.enter(peer, max, max_per_ip) {
-            return None;
-        }
+    pub fn enter(self: &Rc<Self>, peer: IpAddr, max: usize, max_per_ip: usize) -> Result<Ticket, Cutoff> {
+        self.count.enter(peer, max, max_per_ip)?;
         let deadline = Rc::new(ConnectionDeadline::new(self.ticks.clone()));
         let key = self.deadlines.borrow_mut().insert(deadline.clone());
-        Some(Ticket { connections: self.clone(), deadline, key, peer })
+        Ok(Ticket { connections: self.clone(), deadline, key, peer })
     }
 
     /// Looks at all deadlines, `now_ms` after the worker's start.
@@ -98,7 +97,7 @@ impl Ticket {
         if client == self.peer {
             return true;
         }
-        if !count.enter(client, usize::MAX, max_per_ip) {
+        if count.enter(client, usize::MAX, max_per_ip).is_err() {
             return false;
         }
         count.leave(self.peer);
@@ -115,19 +114,19 @@ impl Drop for Ticket {
 }
 
 impl ConnectionCount {
-    fn enter(&self, peer: IpAddr, max: usize, max_per_ip: usize) -> bool {
+    fn enter(&self, peer: IpAddr, max: usize, max_per_ip: usize) -> Result<(), Cutoff> {
         if self.all.fetch_add(1, Ordering::Relaxed) >= max {
             self.all.fetch_sub(1, Ordering::Relaxed);
-            return false;
+            return Err(Cutoff::MaxConnections);
         }
         let mut by_ip = self.by_ip.lock().unwrap_or_else(PoisonError::into_inner);
         let count = by_ip.entry(peer).or_default();
         if *count >= max_per_ip {
             self.all.fetch_sub(1, Ordering::Relaxed);
-            return false;
+            return Err(Cutoff::MaxConnectionsPerIp);
         }
         *count += 1;
-        true
+        Ok(())
     }
 
     fn leave(&self, peer: IpAddr) {

@@ -20,6 +20,7 @@ use crate::http::downstream::gate::LastHost;
 use crate::http::downstream::hop::{Hop, Via};
 use crate::http::downstream::inspect::Inspector;
 use crate::http::tunnel::{Tunnel, Tunnels};
+use crate::http::untrusted::UntrustedForwarding;
 use crate::http::upstream::pool::Pools;
 use crate::http::upstream::servers::Servers;
 use crate::limit::Limiter;
@@ -82,6 +83,8 @@ pub struct Client {
     pub ticket: Ticket,
     /// The address it was accepted at, as the log and the metrics name it.
     pub listener: Rc<str>,
+    /// Of that listener.
+    pub untrusted: Rc<UntrustedForwarding>,
     /// The version of TLS that it speaks.
     pub tls_version: Option<&'static str>,
     /// The peer; `127.0.0.1` on a Unix socket.

@@ -17,4 +17,5 @@ pub(crate) mod onward;
 pub(crate) mod trace;
 pub(crate) mod tunnel;
 pub(crate) mod under_way;
+pub mod untrusted;
 pub mod upstream;

@@ -53,6 +53,8 @@ labels! {
     Cutoff:
     /// There are as many connections as may be.
     MaxConnections = "max_connections",
+    /// Likewise of one address.
+    MaxConnectionsPerIp = "max_connections_per_ip",
     HeaderTimeout = "header_timeout",
     BodyTimeout = "body_timeout",
     StreamTimeout = "stream_timeout",

@@ -74,6 +74,8 @@ pub struct Metrics {
     pub store_health: Arc<StoreHealth>,
     store_denial_cache_hits: Counters,
     pub store_evictions: IntCounterVec,
+    /// By listener.
+    pub forwarding_ignored: IntCounterVec,
     /// How many gateways share the store.
     pub gateways: Arc<Gateways>,
 }
@@ -209,6 +211,12 @@ impl Metrics {
                     "Requests refused without a store call, by a refusal that still holds.",
                     &[],
                 )?,
+            )?,
+            forwarding_ignored: counters(
+                &r,
+                "forwarding_ignored_total",
+                "Requests with forwarding fields from peers that trusted_proxies does not name.",
+                &["listener"],
             )?,
             store_evictions: counters(
                 &r,

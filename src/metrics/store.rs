@@ -12,12 +12,17 @@ pub struct StoreHealth {
     breaker: IntGauge,
 }
 
+/// More are not told in one outage.
+const REASONS_MAX: usize = 8;
+
 #[derive(Default)]
 struct Views {
     next: u64,
     workers: HashMap<u64, HealthView>,
     /// What was logged last.
     announced: Option<bool>,
+    /// The reasons told since the store went away, a few.
+    reasons: Vec<String>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -56,10 +61,26 @@ impl StoreHealth {
     }
 }
 
+impl Views {
+    /// Whether the reason was not told yet; it counts as told now. What was broken off shows another one
+    /// with the next attempt: that a password is wrong, for instance.
+    fn is_news(&mut self, why: &str) -> bool {
+        let is_news =
+            !why.is_empty() && self.reasons.len() < REASONS_MAX && self.reasons.iter().all(|told| told != why);
+        if is_news {
+            self.reasons.push(why.to_owned());
+        }
+        is_news
+    }
+}
+
 impl StoreView {
     /// `why`: the error seen, without secrets.
     pub fn set(&self, up: bool, breaker: i64, why: &str) {
         let mut views = self.health.views.lock().unwrap_or_else(PoisonError::into_inner);
+        if views.announced == Some(false) && !up && views.is_news(why) {
+            tracing::warn!(error = why, "the limit store still does not answer, for another reason");
+        }
         if views.workers.insert(self.id, HealthView { up, breaker }) == Some(HealthView { up, breaker })
             && views.announced.is_some()
         {
@@ -73,8 +94,10 @@ impl StoreView {
         }
         views.announced = Some(all_up);
         if all_up {
+            views.reasons.clear();
             tracing::info!("the limit store answers");
         } else {
+            views.is_news(why);
             tracing::warn!(error = why, "the limit store does not answer: limits follow their on_error until it does");
         }
     }

@@ -17,6 +17,7 @@ use crate::http::connections::Ticket;
 use crate::http::context::Client;
 use crate::http::downstream::gate::LastHost;
 use crate::http::downstream::hop::Hop;
+use crate::http::untrusted::UntrustedForwarding;
 use crate::metrics::{Cutoff, Protocol};
 use crate::tls::{Alpn, TlsPeer};
 
@@ -29,6 +30,7 @@ const HTTPS_PORT: u16 = 443;
 /// A listener as it labels its connections in the metrics.
 struct Door {
     name: Rc<str>,
+    untrusted: Rc<UntrustedForwarding>,
     /// As the config in force says, or, for the moment until it is closed, said.
     settings: Arc<ListenerSettings>,
 }
@@ -49,7 +51,9 @@ pub async fn accept(worker: Rc<Worker>, listener: Listener) {
         Ok(acceptor) => acceptor,
         Err(error) => return tracing::error!(listener = &*name, %error, "a worker cannot accept connections"),
     };
-    let mut door = Rc::new(Door { name, settings });
+    let common = &worker.local.common;
+    let untrusted = Rc::new(UntrustedForwarding::new(&name, &common.complaints, &common.metrics));
+    let mut door = Rc::new(Door { name, untrusted, settings });
     loop {
         match acceptor.next().await {
             Ok(accepted) => {
@@ -64,13 +68,13 @@ pub async fn accept(worker: Rc<Worker>, listener: Listener) {
 /// Changed settings count from the next connection on.
 fn follow(door: &mut Rc<Door>, now: Option<Arc<ListenerSettings>>) {
     if let Some(settings) = now.filter(|now| !Arc::ptr_eq(now, &door.settings)) {
-        *door = Rc::new(Door { name: door.name.clone(), settings });
+        *door = Rc::new(Door { name: door.name.clone(), untrusted: door.untrusted.clone(), settings });
     }
 }
 
 /// Spawns the connection, or drops it when a cap is reached.
 fn admit(worker: &Rc<Worker>, Accepted { stream, peer, port }: Accepted, door: &Rc<Door>) {
-    let Some(ticket) = worker.enter(peer) else { return };
+    let Some(ticket) = worker.enter(peer, &door.name) else { return };
     let entered = Entered { ticket, peer, port };
     let (worker, door) = (worker.clone(), door.clone());
     if door.settings.proxy_protocol {
@@ -151,6 +155,7 @@ async fn serve(
         local: worker.local.clone(),
         ticket,
         listener: door.name.clone(),
+        untrusted: door.untrusted.clone(),
         peer,
         hop: Hop::new(peer, tls.is_some(), port.unwrap_or(implied)),
         tls,

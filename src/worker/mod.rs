@@ -245,14 +245,26 @@ impl Worker {
     }
 
     /// A place for a new connection, unless a cap is reached.
-    fn enter(&self, peer: IpAddr) -> Option<Ticket> {
+    fn enter(&self, peer: IpAddr, listener: &str) -> Option<Ticket> {
         let view = self.local.view();
         let server = &view.snapshot.config.server;
-        let ticket = self.connections.enter(peer, server.max_connections, server.max_connections_per_ip);
-        if ticket.is_none() {
-            self.local.common.metrics.http_rejected(Cutoff::MaxConnections).inc();
-        }
-        ticket
+        let entered = self.connections.enter(peer, server.max_connections, server.max_connections_per_ip);
+        let tell = |cutoff: &Cutoff| {
+            let means = match cutoff {
+                Cutoff::MaxConnectionsPerIp => format!(
+                    "max_connections_per_ip = {} is reached, further connections of that client are closed",
+                    server.max_connections_per_ip
+                ),
+                _ => format!(
+                    "max_connections = {} is reached, new connections are closed: raise it under [server], or lower \
+                     keepalive_timeout",
+                    server.max_connections
+                ),
+            };
+            self.local.common.metrics.http_rejected(*cutoff).inc();
+            self.local.common.complaints.client(*cutoff, listener, peer, &means);
+        };
+        entered.inspect_err(tell).ok()
     }
 
     /// Whether `peer` is believed when it names another as its client.
@@ -264,7 +276,7 @@ impl Worker {
     fn count_for(&self, ticket: &mut Ticket, client: IpAddr) -> bool {
         let counts = ticket.count_for(client, self.local.view().snapshot.config.server.max_connections_per_ip);
         if !counts {
-            self.local.common.metrics.http_rejected(Cutoff::MaxConnections).inc();
+            self.local.common.metrics.http_rejected(Cutoff::MaxConnectionsPerIp).inc();
         }
         counts
     }

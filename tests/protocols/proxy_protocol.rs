@@ -190,5 +190,5 @@ fn the_header_comes_before_tls_and_clients_count_by_their_own_address() {
     gateway.assert_metric("connections", &[("listener", "127.0.0.1:0"), ("protocol", "handshake")], 1.0);
     let mut third = Client::of(connect("192.0.2.7"));
     third.assert_closed();
-    gateway.assert_metric("http_rejected_total", &[("reason", "max_connections")], 1.0);
+    gateway.assert_metric("http_rejected_total", &[("reason", "max_connections_per_ip")], 1.0);
 }

@@ -8,7 +8,9 @@ use super::listener;
 use crate::config::reader::{At, Section, choose};
 use crate::config::tree::{Node, Value};
 use crate::config::values::{self, Fault, fault};
-use crate::config::{Admin, AdminContact, ForwardedHeader, Hints, ListenerSettings, ServerSettings, Strictness, TraceParent};
+use crate::config::{
+    Admin, AdminContact, ForwardedHeader, Hints, ListenerSettings, ServerSettings, Strictness, TraceParent,
+};
 use crate::limit::limits::OnError;
 use crate::limit::store::redis::address::Address;
 use crate::limit::store::redis::tls::{Files, Tls};

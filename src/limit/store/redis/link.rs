@@ -138,7 +138,7 @@ impl RedisLink {
                     self.lost(&connection, ErrorKind::Disconnected, "another server is the master now");
                 }
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => self.lost(&connection, ErrorKind::Disconnected, &error.to_string()),
+                Ok(Err(error)) => self.lost(&connection, wire::error_kind(&error), &error.to_string()),
                 Err(_) => self.lost(&connection, ErrorKind::Disconnected, "no answer to a look at its clock"),
             }
         }
@@ -180,10 +180,11 @@ impl ManageConnection for Manager {
         Ok(connection)
     }
 
-    /// Any reply will do, an error too: whether the server decides limits, the limits will say.
+    /// Any reply will do, an error too: whether the server decides limits, the limits will say. Unless it wants
+    /// another login: then it decides nothing, and nobody need ask to learn that.
     async fn is_valid(&self, connection: &mut RedisConnection) -> RedisResult<()> {
         match connection.send(&redis::cmd("TIME")).await {
-            Err(error) if error.code().is_none() => return Err(error),
+            Err(error) if error.code().is_none() || wire::error_kind(&error) == ErrorKind::Denied => return Err(error),
             Ok(time) => {
                 if let Ok((seconds, micros)) = redis::from_redis_value::<(i64, i64)>(time) {
                     let clock_ms = seconds.saturating_mul(1000).saturating_add(micros / 1000);
