@@ -19,6 +19,7 @@ mod protocols {
     mod h2_abuse;
     mod h2_bodies;
     mod h2_connect;
+    mod h2_server;
     mod h2_time;
     mod manual;
     mod proxy_protocol;
@@ -28,6 +29,7 @@ mod protocols {
     mod tls_files;
     mod tls_manual;
     mod upgrade;
+    mod upstream_http2;
     mod upstream_tls;
     mod upstream_unix;
 }

@@ -1,4 +1,5 @@
-//! Where the servers of upstreams are: `http://HOST:PORT`, `https://HOST:PORT`, `unix:/PATH`. Called by `compile` and
+//! Where the servers of upstreams are: `http://HOST:PORT`, `https://HOST:PORT`, `h2c://HOST:PORT`,
+//! `unix:/PATH`. Called by `compile` and
 //! `shorthand`.
 
 use std::sync::Arc;
@@ -7,9 +8,10 @@ use rustls::pki_types::ServerName;
 
 use super::values::{Fault, digits, fault, is_host};
 use crate::upstream::tls::UpstreamTls;
-use crate::upstream::{Origin, Scheme};
+use crate::upstream::{Origin, Scheme, SocketProtocol, WireProtocol};
 
-const HELP: &str = "write http://HOST:PORT, like \"http://127.0.0.1:3000\", https://HOST or unix:/PATH";
+const HELP: &str =
+    "write http://HOST:PORT, like \"http://127.0.0.1:3000\", https://HOST, h2c://HOST:PORT or unix:/PATH";
 const UNIX: &str = "unix:";
 /// What the system takes for the path of a socket.
 const PATH_MAX: usize = 107;
@@ -22,17 +24,21 @@ pub fn is_url(text: &str) -> bool {
 /// What is wrong with the URL of a server.
 pub fn check(text: &str) -> Result<(), Fault> {
     const AWAY: &str = "what `https` needs is asked for later";
-    match origin(text, || fault(AWAY, "")) {
+    match origin(text, WireProtocol::Auto, || fault(AWAY, "")) {
         Err(Fault { what, .. }) if what == AWAY => Ok(()),
         result => result.map(drop),
     }
 }
 
-/// The origin of `http://HOST[:PORT]`, `https://HOST[:PORT]` or `unix:/PATH`. `tls` is asked for what `https`
-/// needs.
-pub fn origin(text: &str, tls: impl FnOnce() -> Result<Arc<UpstreamTls>, Fault>) -> Result<Origin, Fault> {
+/// The origin of `http://HOST[:PORT]`, `https://HOST[:PORT]`, `h2c://HOST[:PORT]` or `unix:/PATH`, asked in
+/// `protocol` where the URL does not say. `tls` is asked for what `https` needs.
+pub fn origin(
+    text: &str,
+    protocol: WireProtocol,
+    tls: impl FnOnce() -> Result<Arc<UpstreamTls>, Fault>,
+) -> Result<Origin, Fault> {
     if let Some(path) = text.strip_prefix(UNIX) {
-        return unix(path);
+        return unix(path, protocol);
     }
     let Some((scheme, rest)) = text.split_once("://") else {
         return fault(format!("`{text}` is not a URL"), HELP);
@@ -42,12 +48,19 @@ pub fn origin(text: &str, tls: impl FnOnce() -> Result<Arc<UpstreamTls>, Fault>)
         return fault("a Unix socket is written without a scheme", format!("write \"unix:{path}\""));
     }
     let default = match scheme {
-        "http" => 80,
+        "http" | "h2c" => 80,
         "https" => 443,
         _ => return fault(format!("servers are not asked over `{scheme}://`"), HELP),
     };
     let authority = authority(rest, default)?;
-    let scheme = if scheme == "http" { Scheme::Http } else { Scheme::Https(tls()?) };
+    let scheme = match (scheme, protocol) {
+        ("https", _) => Scheme::Https(tls()?),
+        ("h2c", WireProtocol::Http1) => {
+            return fault("`h2c` is HTTP/2, and `protocol` is \"http1\"", "write http://, or leave `protocol` out");
+        }
+        ("h2c", _) | (_, WireProtocol::Http2) => Scheme::H2c,
+        _ => Scheme::Http,
+    };
     let origin = Origin { scheme, authority };
     if matches!(origin.scheme, Scheme::Https(_)) && ServerName::try_from(origin.name()).is_err() {
         return fault(
@@ -58,7 +71,7 @@ pub fn origin(text: &str, tls: impl FnOnce() -> Result<Arc<UpstreamTls>, Fault>)
     Ok(origin)
 }
 
-fn unix(path: &str) -> Result<Origin, Fault> {
+fn unix(path: &str, protocol: WireProtocol) -> Result<Origin, Fault> {
     let plain = path.trim_start_matches('/');
     if let Some((path, _)) = path.split_once(':') {
         return fault("nothing follows the path of a socket", format!("write \"unix:{path}\""));
@@ -71,7 +84,10 @@ fn unix(path: &str) -> Result<Origin, Fault> {
         // That of an authority.
         _ if path.starts_with("//") => fault("the path of a socket has one slash", format!("write \"unix:/{plain}\"")),
         _ if path.contains('\0') => fault("the path of a socket holds no NUL", HELP),
-        ..=PATH_MAX => Ok(Origin { scheme: Scheme::Unix, authority: path.to_owned() }),
+        ..=PATH_MAX => {
+            let spoken = if protocol == WireProtocol::Http2 { SocketProtocol::Http2 } else { SocketProtocol::Http1 };
+            Ok(Origin { scheme: Scheme::Unix(spoken), authority: path.to_owned() })
+        }
         _ => fault(format!("the path of a socket may have {PATH_MAX} bytes at most"), "use a shorter path"),
     }
 }
@@ -120,9 +136,11 @@ mod tests {
     #[test]
     fn servers_of_urls() {
         let roots = TrustedRoots::of_system(&[]);
-        let tls = || Ok(Arc::new(UpstreamTls::new(Trust::Roots(roots.clone()), None, None).unwrap()));
-        let origin = |text| origin(text, tls);
+        let tls =
+            || Ok(Arc::new(UpstreamTls::new(Trust::Roots(roots.clone()), None, None, WireProtocol::Auto).unwrap()));
+        let origin = |text| origin(text, WireProtocol::Auto, tls);
         let shown = |text| origin(text).unwrap().to_string();
+        assert_eq!(shown("h2c://App.Local"), "h2c://app.local:80");
         assert_eq!(shown("https://App.Local"), "https://app.local:443");
         assert_eq!(origin("https://[::1]").unwrap().name(), "::1");
         assert_eq!(shown("http://App.Local"), "app.local:80");

@@ -45,6 +45,9 @@ pub fn clean_request(
     if fields.has(KnownField::Forwarded) && !trusted_peer {
         remove.push(FORWARDED);
     }
+    if fields.has(KnownField::Trailer) && !fields.has(KnownField::TransferEncoding) && !fields.streamed {
+        headers.remove(TRAILER);
+    }
     drop_hop_by_hop(headers, fields, remove);
 
     if admitted.host_changed() {
@@ -60,6 +63,10 @@ pub fn forward_response(headers: &mut HeaderMap, via: Option<&Via>) {
     if fields.has(KnownField::Connection) {
         // A protected name is not followed; without strictness there is no refusal.
         let _ = named_by_connection(headers, &mut remove, &mut Judge::new(Strictness::Defensive));
+    }
+    // Nothing follows a body of known length.
+    if fields.has(KnownField::Trailer) && fields.has(KnownField::ContentLength) {
+        headers.remove(TRAILER);
     }
     drop_hop_by_hop(headers, fields, remove);
     if let Some(via) = via {
@@ -128,9 +135,6 @@ fn is_of_this_hop(name: &str) -> bool {
 }
 
 fn drop_hop_by_hop(headers: &mut HeaderMap, fields: Fields, remove: Vec<HeaderName>) {
-    if fields.has(KnownField::Trailer) && !fields.has(KnownField::TransferEncoding) && !fields.streamed {
-        headers.remove(TRAILER);
-    }
     if fields.has(KnownField::Te) {
         let trailers = headers.get_all(TE).iter().any(|line| tokens(line).any(|t| t.eq_ignore_ascii_case(b"trailers")));
         if trailers {

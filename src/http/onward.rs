@@ -1,6 +1,7 @@
 //! A request that its limits let pass, on its way to the route's action: its body under the route's cap,
 //! its fields as the upstream gets them, the exchange with the upstream. Called by `gateway`.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 
 use http::header::UPGRADE;
@@ -9,6 +10,7 @@ use http_body::Body as _;
 
 use crate::config::{ForwardedHeader, TraceParent};
 use crate::http::answer::body::Body;
+use crate::http::answer::grpc;
 use crate::http::answer::problem::{Refusal, UpstreamFailure};
 use crate::http::downstream::connect;
 use crate::http::downstream::gate::Admitted;
@@ -25,7 +27,7 @@ use crate::http::upstream::h1::request::HostField;
 use crate::http::upstream::linger::Linger;
 use crate::http::upstream::outgoing::{self, Outgoing};
 use crate::http::upstream::servers::Servers;
-use crate::route::{Action, Route};
+use crate::route::{Action, Route, Timeouts};
 
 /// What the client offers to switch its connection to, with a place for the tunnel that may come of it.
 pub fn offer(exchange: &mut RequestUnderWay<'_>, route: &Route) -> Result<Option<Offer>, Refusal> {
@@ -40,6 +42,17 @@ pub fn offer(exchange: &mut RequestUnderWay<'_>, route: &Route) -> Result<Option
     let max_tunnels = exchange.view.snapshot.config.server.max_tunnels;
     exchange.seat = Some(exchange.client.local.common.tunnels.enter(max_tunnels).ok_or(Refusal::MaxTunnels)?);
     Ok(Some(offer))
+}
+
+/// The route's, or less where a gRPC client waits no longer for its answer.
+fn timeouts<'a>(received: &Received, route: &'a Route) -> Cow<'a, Timeouts> {
+    let headers = &received.parts.headers;
+    let is_grpc = received.fields.has(KnownField::ContentType) && grpc::is_asked(headers);
+    let limit = if is_grpc { grpc::timeout(headers) } else { None };
+    match limit.filter(|limit| *limit < route.timeouts.response) {
+        Some(response) => Cow::Owned(Timeouts { response, ..(*route.timeouts).clone() }),
+        None => Cow::Borrowed(&route.timeouts),
+    }
 }
 
 /// The request body for an action that reads it.
@@ -66,7 +79,8 @@ pub fn bound(exchange: &RequestUnderWay<'_>, route: &Route) -> Result<(), Refusa
 pub fn take(exchange: &mut RequestUnderWay<'_>, route: &Route) -> Option<Upload> {
     let body = exchange.received.body.take_if(|body| !body.is_end_stream())?;
     let on_stream = exchange.received.on_stream();
-    let upload = Upload::new(body, on_stream, exchange.account.deadline().clone(), &route.timeouts, route.max_body);
+    let timeouts = timeouts(&exchange.received, route);
+    let upload = Upload::new(body, on_stream, exchange.account.deadline().clone(), &timeouts, route.max_body);
     if let Some(entry) = exchange.account.entry() {
         entry.uploads(&upload.share_progress());
     }
@@ -135,9 +149,10 @@ pub async fn send(
     servers: &Servers,
     outgoing: Outgoing,
 ) -> Result<Response<Body>, Refusal> {
+    let timeouts = timeouts(&exchange.received, route);
     let attempts = exchange.account.entry().map(|entry| entry.asks(servers.complaints.upstream()));
     let (deadline, attempts) = (exchange.account.deadline(), attempts.as_deref());
-    let answered = forward::forward(servers, deadline, &route.timeouts, outgoing, attempts).await;
+    let answered = forward::forward(servers, deadline, &timeouts, outgoing, attempts).await;
     let mut response = answered.map_err(|failure| {
         let unread = |upload: &Rc<UploadProgress>| upload.state() != UploadState::Done;
         exchange.cut |= exchange.upload.as_ref().is_some_and(unread);

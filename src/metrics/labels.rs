@@ -104,6 +104,8 @@ labels! {
     RetryReason:
     /// A kept connection turned out closed.
     StaleConnection = "stale_connection",
+    /// A server of HTTP/2 said that it has not looked at it.
+    Refused = "refused",
     ConnectError = "connect_error",
     /// The connection ended before an answer.
     Reset = "reset",

@@ -83,9 +83,28 @@ pub struct Origin {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Scheme {
     Http,
+    /// HTTP/2 without TLS, known in advance.
+    H2c,
     Https(Arc<UpstreamTls>),
     /// HTTP over a Unix socket.
-    Unix,
+    Unix(SocketProtocol),
+}
+
+/// What is spoken over TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WireProtocol {
+    /// What the server chooses.
+    #[default]
+    Auto,
+    Http1,
+    Http2,
+}
+
+/// What is spoken over a Unix socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SocketProtocol {
+    Http1,
+    Http2,
 }
 
 impl Origin {
@@ -98,9 +117,17 @@ impl Origin {
     /// What its servers read as `Host` where a request says none, or is not to.
     pub fn host(&self) -> &str {
         match self.scheme {
-            Scheme::Http => self.authority.strip_suffix(":80").unwrap_or(&self.authority),
+            Scheme::Http | Scheme::H2c => self.authority.strip_suffix(":80").unwrap_or(&self.authority),
             Scheme::Https(_) => self.authority.strip_suffix(":443").unwrap_or(&self.authority),
-            Scheme::Unix => "localhost",
+            Scheme::Unix(_) => "localhost",
+        }
+    }
+
+    pub fn protocol(&self) -> WireProtocol {
+        match &self.scheme {
+            Scheme::Http | Scheme::Unix(SocketProtocol::Http1) => WireProtocol::Http1,
+            Scheme::H2c | Scheme::Unix(SocketProtocol::Http2) => WireProtocol::Http2,
+            Scheme::Https(tls) => tls.protocol,
         }
     }
 }
@@ -111,7 +138,8 @@ impl fmt::Display for Origin {
         match self.scheme {
             Scheme::Http => f.write_str(&self.authority),
             Scheme::Https(_) => write!(f, "https://{}", self.authority),
-            Scheme::Unix => write!(f, "unix:{}", self.authority),
+            Scheme::H2c => write!(f, "h2c://{}", self.authority),
+            Scheme::Unix(_) => write!(f, "unix:{}", self.authority),
         }
     }
 }

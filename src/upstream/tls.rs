@@ -12,11 +12,14 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use sha2::{Digest, Sha256};
 
+use super::WireProtocol;
+
 /// Equal when all that the config and its files say is: connections are shared then.
 pub struct UpstreamTls {
     pub config: Arc<ClientConfig>,
     /// Asked for and verified in place of the host of the URL.
     pub server_name: Option<ServerName<'static>>,
+    pub protocol: WireProtocol,
     digest: [u8; 32],
 }
 
@@ -54,6 +57,7 @@ impl UpstreamTls {
         trust: Trust,
         pair: Option<ClientPair>,
         server_name: Option<ServerName<'static>>,
+        protocol: WireProtocol,
     ) -> Result<UpstreamTls, String> {
         let mut digest = Sha256::new();
         let mut say = |bytes: &[u8]| {
@@ -64,6 +68,7 @@ impl UpstreamTls {
             Trust::Roots(roots) => &roots.digest,
             Trust::Anyone => &[],
         });
+        say(&[protocol as u8]);
         say(server_name.as_ref().map(ServerName::to_str).unwrap_or_default().as_bytes());
         for part in pair.iter().flat_map(|pair| pair.chain.iter().map(|der| &**der).chain([pair.key.secret_der()])) {
             say(part);
@@ -82,8 +87,13 @@ impl UpstreamTls {
             }
             None => builder.with_no_client_auth(),
         };
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(UpstreamTls { config: Arc::new(config), server_name, digest: digest.finalize().into() })
+        let offered: &[&str] = match protocol {
+            WireProtocol::Auto => &["h2", "http/1.1"],
+            WireProtocol::Http1 => &["http/1.1"],
+            WireProtocol::Http2 => &["h2"],
+        };
+        config.alpn_protocols = offered.iter().map(|name| name.as_bytes().to_vec()).collect();
+        Ok(UpstreamTls { config: Arc::new(config), server_name, protocol, digest: digest.finalize().into() })
     }
 }
 

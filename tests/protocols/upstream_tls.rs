@@ -76,7 +76,7 @@ impl Drop for Secured {
     }
 }
 
-fn secured(
+pub fn secured(
     config: Arc<ServerConfig>,
     polite: bool,
     script: impl Fn(&mut Peer) -> io::Result<()> + Send + Sync + 'static,
@@ -103,7 +103,7 @@ fn server(pair: &Pair) -> Upstream {
 }
 
 /// A gateway with a route `/NAME` for each upstream, of one server and the rest of its section, and these files.
-fn gateway(env: &[(&str, &str)], files: &[(&str, &str)], upstreams: &[(&str, &str, &str)]) -> Gateway {
+pub fn gateway(env: &[(&str, &str)], files: &[(&str, &str)], upstreams: &[(&str, &str, &str)]) -> Gateway {
     Gateway::launch(env, |dir| {
         for (name, text) in files {
             std::fs::write(dir.join(name), text).unwrap();

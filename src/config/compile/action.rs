@@ -38,7 +38,7 @@ fn upstream(section: &Section, node: &Node, upstreams: &mut Upstreams) -> Option
                 return section.parse_node("upstream", node, |text| {
                     let help = match origin::check(&format!("http://{text}")) {
                         Ok(_) => format!("write \"http://{text}\""),
-                        Err(_) => "write http://HOST:PORT, https://HOST, unix:/PATH, the name of an [upstream.NAME], or \"echo:\"".to_owned(),
+                        Err(_) => "write http://HOST:PORT, https://HOST, h2c://HOST:PORT, unix:/PATH, the name of an [upstream.NAME], or \"echo:\"".to_owned(),
                     };
                     fault(format!("`{text}` is neither a URL nor a name"), help)
                 });

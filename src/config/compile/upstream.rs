@@ -204,7 +204,8 @@ pub fn servers(section: &Section, key: &'static str, node: &Node, reach: &Reach)
 
 fn server(section: &Section, key: &'static str, item: &Node, reach: &Reach) -> Option<At<Server>> {
     let place = item.place;
-    let server_of = |text: &str| Ok(Server { origin: origin::origin(text, || reach.tls())?, weight: 1 });
+    let server_of =
+        |text: &str| Ok(Server { origin: origin::origin(text, reach.protocol, || reach.tls())?, weight: 1 });
     let Value::Table(table) = &item.value else {
         if !matches!(item.value, Value::String(_)) {
             return section.wrong_type(key, "a URL or { url, weight }", item);

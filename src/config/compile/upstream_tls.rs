@@ -1,4 +1,4 @@
-//! How the servers of an upstream are reached: `tls` of `[upstream.NAME]`. Called by `upstream`.
+//! How the servers of an upstream are reached: `protocol` and `tls` of `[upstream.NAME]`. Called by `upstream`.
 
 use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use crate::config::reader::Section;
 use crate::config::report::Diagnostic;
 use crate::config::schema;
 use crate::config::values::{Fault, fault};
+use crate::upstream::WireProtocol;
 use crate::upstream::tls::{ClientPair, PairFault, Trust, TrustedRoots, UpstreamTls};
 
 const PEM_HELP: &str = "give a file in PEM; a certificate and its key go together";
@@ -20,6 +21,7 @@ pub struct SystemRoots(OnceCell<TrustedRoots>);
 /// What the URLs of servers do not say.
 pub struct Reach<'a> {
     roots: &'a SystemRoots,
+    pub protocol: WireProtocol,
     tls: OnceCell<Arc<UpstreamTls>>,
     asked: Cell<bool>,
 }
@@ -32,14 +34,16 @@ impl SystemRoots {
 
 impl<'a> Reach<'a> {
     pub fn plain(roots: &'a SystemRoots) -> Reach<'a> {
-        Reach { roots, tls: OnceCell::new(), asked: Cell::new(false) }
+        Reach { roots, protocol: WireProtocol::Auto, tls: OnceCell::new(), asked: Cell::new(false) }
     }
 
     /// Of an `[upstream.NAME]`.
     pub fn read(section: &Section, roots: &'a SystemRoots) -> Reach<'a> {
-        let reach = Reach::plain(roots);
+        let words = [("auto", WireProtocol::Auto), ("http1", WireProtocol::Http1), ("http2", WireProtocol::Http2)];
+        let protocol = section.choice("protocol", &words).unwrap_or_default();
+        let reach = Reach { protocol, ..Reach::plain(roots) };
         if let Some(tls) = section.section("tls", &schema::UPSTREAM_TLS) {
-            if let Some(tls) = own_tls(&tls, roots) {
+            if let Some(tls) = own_tls(&tls, roots, protocol) {
                 let _ = reach.tls.set(Arc::new(tls));
             }
             tls.finish();
@@ -53,7 +57,7 @@ impl<'a> Reach<'a> {
         if let Some(tls) = self.tls.get() {
             return Ok(tls.clone());
         }
-        match UpstreamTls::new(Trust::Roots(self.roots.get()), None, None) {
+        match UpstreamTls::new(Trust::Roots(self.roots.get()), None, None, self.protocol) {
             Ok(tls) => Ok(self.tls.get_or_init(|| Arc::new(tls)).clone()),
             Err(what) => fault(what, ""),
         }
@@ -67,7 +71,7 @@ impl<'a> Reach<'a> {
     }
 }
 
-fn own_tls(section: &Section, roots: &SystemRoots) -> Option<UpstreamTls> {
+fn own_tls(section: &Section, roots: &SystemRoots, protocol: WireProtocol) -> Option<UpstreamTls> {
     let verify = section.bool("verify").unwrap_or(true);
     if let Some(node) = section.node("verify").filter(|_| !verify) {
         let what = "the servers of this upstream are not verified, so anybody on the way may pose as one";
@@ -100,7 +104,7 @@ fn own_tls(section: &Section, roots: &SystemRoots) -> Option<UpstreamTls> {
         (None, Some(_)) => return mistake("key", "it has no `cert`"),
         (None, None) => None,
     };
-    UpstreamTls::new(trust, pair, server_name).or_else(|what| mistake("key", &what).ok_or(())).ok()
+    UpstreamTls::new(trust, pair, server_name, protocol).or_else(|what| mistake("key", &what).ok_or(())).ok()
 }
 
 /// The text of a file, which is watched, if one is named; `None` where that is a mistake.

@@ -2,6 +2,7 @@
 //! by the tail of `gateway` for requests whose content type says gRPC.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
@@ -15,6 +16,7 @@ use crate::route::Route;
 use crate::snapshot::Reason;
 
 const GRPC: &str = "application/grpc";
+const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 /// Milliseconds; a client that retries waits that long, and does not retry when it is negative.
@@ -40,6 +42,23 @@ pub fn is_asked(headers: &HeaderMap) -> bool {
     let value = content_type.as_bytes();
     value.get(..GRPC.len()).is_some_and(|start| start.eq_ignore_ascii_case(GRPC.as_bytes()))
         && matches!(value.get(GRPC.len()), None | Some(b'+' | b';' | b' '))
+}
+
+/// How long the client waits, by its `grpc-timeout`: up to eight digits and a unit.
+pub fn timeout(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get(GRPC_TIMEOUT)?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let count =
+        digits.parse::<u64>().ok().filter(|_| digits.len() <= 8 && digits.bytes().all(|b| b.is_ascii_digit()))?;
+    match unit {
+        "H" => Some(Duration::from_secs(count * 3600)),
+        "M" => Some(Duration::from_secs(count * 60)),
+        "S" => Some(Duration::from_secs(count)),
+        "m" => Some(Duration::from_millis(count)),
+        "u" => Some(Duration::from_micros(count)),
+        "n" => Some(Duration::from_nanos(count)),
+        _ => None,
+    }
 }
 
 pub fn response(refusal: &Refusal, route: Option<&Route>, verdict: Option<&Verdict>) -> Response<Body> {
@@ -126,6 +145,25 @@ mod tests {
             assert_eq!(is_asked(&headers), grpc, "{content_type}");
         }
         assert!(!is_asked(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn the_wait_of_a_client_is_read() {
+        for (text, wait) in [
+            ("1H", Some(Duration::from_secs(3600))),
+            ("20S", Some(Duration::from_secs(20))),
+            ("99999999m", Some(Duration::from_millis(99_999_999))),
+            ("500u", Some(Duration::from_micros(500))),
+            ("123456789m", None),
+            ("1", None),
+            ("S", None),
+            ("", None),
+            ("-1S", None),
+            ("1x", None),
+        ] {
+            let headers = HeaderMap::from_iter([(GRPC_TIMEOUT, HeaderValue::from_str(text).unwrap())]);
+            assert_eq!(timeout(&headers), wait, "{text}");
+        }
     }
 
     #[test]

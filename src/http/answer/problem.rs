@@ -138,6 +138,7 @@ fn connect_detail(fault: ConnectFault) -> &'static str {
         ConnectFault::NoSocket => "the socket of the upstream server does not exist",
         ConnectFault::Permission => "the gateway may not connect to the upstream server",
         ConnectFault::Tls => "the TLS handshake with the upstream server failed",
+        ConnectFault::Protocol => "the upstream server does not speak HTTP/2",
         ConnectFault::Resources => "the gateway has no room for another upstream connection",
     }
 }

@@ -229,6 +229,11 @@ impl Upload {
         self.progress.clone()
     }
 
+    /// What was taken of it comes once more.
+    pub fn put_back(&mut self, frames: impl DoubleEndedIterator<Item = Frame<Bytes>>) {
+        frames.rev().for_each(|frame| self.ahead.push_front(frame));
+    }
+
     /// Reads the body to its end, or some more than `max` bytes of it; `None` when there is more. Whoever polls
     /// it afterwards gets all of it.
     ///

@@ -24,6 +24,7 @@ pub async fn check(origin: &Origin, rule: &HealthRule) -> Result<(), CheckFault>
     let connection = UpstreamConnection::open(origin).await.map_err(|_| CheckFault::Connection)?;
     match rule.kind {
         CheckKind::Tcp => Ok(()),
+        CheckKind::Http if connection.http2 => ask_http2(connection, origin, rule).await,
         CheckKind::Http => ask(connection, origin, rule).await,
         CheckKind::Grpc => ask_grpc(connection, origin).await,
     }
@@ -86,6 +87,50 @@ async fn receive(connection: &mut UpstreamConnection) -> Result<(), CheckFault> 
         Ok(1..) => Ok(()),
         _ => Err(CheckFault::Broken),
     }
+}
+
+/// The same over HTTP/2.
+async fn ask_http2(connection: UpstreamConnection, origin: &Origin, rule: &HealthRule) -> Result<(), CheckFault> {
+    let (sender, driver) = h2::client::handshake(connection).await.map_err(|_| CheckFault::Broken)?;
+    let asked = async {
+        let mut sender = sender.ready().await.map_err(|_| CheckFault::Broken)?;
+        let request = Request::get(format!("http://{}{}", origin.host(), rule.path))
+            .header("user-agent", concat!("sluicegate-health/", env!("CARGO_PKG_VERSION")))
+            .header("accept", HeaderValue::from_static("*/*"))
+            .body(())
+            .map_err(|_| CheckFault::Broken)?;
+        let (response, _) = sender.send_request(request, true).map_err(|_| CheckFault::Broken)?;
+        let response = response.await.map_err(|_| CheckFault::Broken)?;
+        let status = response.status().as_u16();
+        if !rule.status.iter().any(|(from, to)| (*from..=*to).contains(&status)) {
+            return Err(CheckFault::Status);
+        }
+        match &rule.body {
+            None => Ok(()),
+            Some(text) => find_in_stream(response.into_body(), text.as_bytes()).await,
+        }
+    };
+    tokio::select! {
+        result = asked => result,
+        _ = driver => Err(CheckFault::Broken),
+    }
+}
+
+/// Reads until `text` was there.
+async fn find_in_stream(mut body: h2::RecvStream, text: &[u8]) -> Result<(), CheckFault> {
+    let mut read = BytesMut::new();
+    while let Some(data) = body.data().await {
+        let data = data.map_err(|_| CheckFault::Broken)?;
+        let _ = body.flow_control().release_capacity(data.len());
+        read.extend_from_slice(&data);
+        if memchr::memmem::find(&read, text).is_some() {
+            return Ok(());
+        }
+        if read.len() > BODY_MAX {
+            break;
+        }
+    }
+    Err(CheckFault::Body)
 }
 
 /// HTTP/2 by prior knowledge.

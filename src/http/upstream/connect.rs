@@ -13,7 +13,7 @@ use tokio_rustls::client::TlsStream;
 
 use crate::labels::labels;
 use crate::upstream::tls::UpstreamTls;
-use crate::upstream::{Origin, Scheme};
+use crate::upstream::{Origin, Scheme, WireProtocol};
 
 /// Bytes asked of the kernel at once: at first, and at most when the upstream has that many at hand.
 const READ_MIN: usize = 8 * 1024;
@@ -21,6 +21,8 @@ const READ_MAX: usize = 64 * 1024;
 
 pub struct UpstreamConnection {
     stream: UpstreamStream,
+    /// What it is to be spoken to in.
+    pub http2: bool,
     /// Received and not used yet.
     pub received: BytesMut,
     /// For the next read.
@@ -65,6 +67,8 @@ labels! {
     Permission = "permission",
     /// The handshake failed, or its certificate is not trusted.
     Tls = "tls_error",
+    /// It does not speak HTTP/2, and should.
+    Protocol = "protocol_error",
     /// The system has no more room for one.
     Resources = "resources",
 }
@@ -106,10 +110,21 @@ impl UpstreamConnection {
                 let tcp = connect(&origin.authority).await?;
                 UpstreamStream::Tls(Box::new(handshake(tls, origin.name(), tcp).await?))
             }
-            Scheme::Http => UpstreamStream::Tcp(connect(&origin.authority).await?),
-            Scheme::Unix => UpstreamStream::Unix(UnixStream::connect(&origin.authority).await?),
+            Scheme::Http | Scheme::H2c => UpstreamStream::Tcp(connect(&origin.authority).await?),
+            Scheme::Unix(_) => UpstreamStream::Unix(UnixStream::connect(&origin.authority).await?),
         };
-        Ok(UpstreamConnection { stream, received: BytesMut::new(), room: READ_MIN })
+        let chosen = match &stream {
+            UpstreamStream::Tls(stream) => Some(stream.get_ref().1.alpn_protocol() == Some(b"h2")),
+            _ => None,
+        };
+        let http2 = match (origin.protocol(), chosen) {
+            (WireProtocol::Http2, Some(false)) => {
+                let reason = io::Error::other("it has not chosen HTTP/2");
+                return Err(ConnectError { fault: ConnectFault::Protocol, reason });
+            }
+            (protocol, chosen) => chosen.unwrap_or(protocol == WireProtocol::Http2),
+        };
+        Ok(UpstreamConnection { stream, http2, received: BytesMut::new(), room: READ_MIN })
     }
 
     /// Nothing came after the last answer, not even the end.

@@ -16,7 +16,8 @@ use tokio::time::timeout;
 
 use super::h1::body::{Decoder, Piece};
 use super::h1::{HeadReader, ProtocolFault};
-use super::pool::PooledConnection;
+use super::http2::exchange::StreamExchange;
+use super::pool::{PooledConnection, ServerLease};
 use super::sender::{SendEnd, Sender};
 use crate::http::complaints::{UpstreamComplaints, UpstreamTrouble};
 use crate::http::downstream::offer::Offer;
@@ -26,7 +27,15 @@ use crate::http::downstream::upload::Upload;
 /// is closed.
 const DISCARD_MAX: usize = 1024 * 1024;
 
-pub struct Exchange {
+/// An exchange, in what its connection speaks.
+#[allow(clippy::large_enum_variant, reason = "most are of HTTP/1.1, and need no box of their own")]
+pub enum Exchange {
+    Http1(LineExchange),
+    Http2(Box<StreamExchange>),
+}
+
+/// An exchange over HTTP/1.1.
+pub struct LineExchange {
     /// `None` once another request may have the connection, or it is of no more use.
     lease: Option<PooledConnection>,
     sender: Sender,
@@ -59,6 +68,8 @@ pub enum Trouble {
     Upload,
     /// The connection ended before the first byte of an answer.
     Closed,
+    /// The server has not looked at the request.
+    Refused,
     Fault(ProtocolFault),
 }
 
@@ -66,22 +77,138 @@ impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Trouble::Upload => f.write_str("the request body cannot be completed"),
+            Trouble::Refused => f.write_str("the server took no further request on its connection"),
             Trouble::Closed => f.write_str("the connection ended without an answer"),
             Trouble::Fault(fault) => fault.fmt(f),
         }
     }
 }
 
+/// What the same call does in each.
+macro_rules! in_each {
+    ($exchange:expr, $inner:ident => $call:expr) => {
+        match $exchange {
+            Exchange::Http1($inner) => $call,
+            Exchange::Http2($inner) => $call,
+        }
+    };
+}
+
 impl Exchange {
-    /// The answer may switch to what the request offers.
+    /// The answer may switch to what the request offers, but over HTTP/2.
     pub fn new(
-        lease: PooledConnection,
+        lease: ServerLease,
         sender: Sender,
         method: Method,
         offer: Option<Offer>,
         complaints: Rc<UpstreamComplaints>,
     ) -> Exchange {
-        Exchange {
+        match lease {
+            ServerLease::Connection(lease) => {
+                Exchange::Http1(LineExchange::new(lease, sender, method, offer, complaints))
+            }
+            ServerLease::Stream(place) => Exchange::Http2(Box::new(StreamExchange::new(place, sender, complaints))),
+        }
+    }
+
+    /// The request, to be sent in another exchange if that is safe; this one is over.
+    pub fn again(&mut self, idempotent: bool) -> Option<Sender> {
+        in_each!(self, exchange => exchange.again(idempotent))
+    }
+
+    /// Sends the request and reads the head of its answer.
+    pub fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<()>, Trouble>> {
+        in_each!(self, exchange => exchange.poll_head(cx))
+    }
+
+    /// The connection, once its server has switched protocols.
+    pub fn take_switched(&mut self) -> Option<PooledConnection> {
+        match self {
+            Exchange::Http1(exchange) => exchange.take_switched(),
+            Exchange::Http2(_) => None,
+        }
+    }
+
+    /// The body of the answer, if it is small and all of it is there.
+    pub fn take_whole(&mut self) -> Option<Bytes> {
+        match self {
+            Exchange::Http1(exchange) => exchange.take_whole(),
+            Exchange::Http2(exchange) => exchange.is_answered().then(Bytes::new),
+        }
+    }
+
+    /// Reads the body of the answer.
+    pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ProtocolFault>>> {
+        in_each!(self, exchange => exchange.poll_frame(cx))
+    }
+
+    /// The authority of the server; empty once the connection is gone.
+    pub fn server(&self) -> String {
+        in_each!(self, exchange => exchange.server())
+    }
+
+    pub fn complain(&self, kind: UpstreamTrouble, error: &dyn fmt::Display) {
+        in_each!(self, exchange => exchange.complain(kind, error));
+    }
+
+    pub fn is_answered(&self) -> bool {
+        in_each!(self, exchange => exchange.is_answered())
+    }
+
+    pub fn size_hint(&self) -> SizeHint {
+        in_each!(self, exchange => exchange.size_hint())
+    }
+
+    /// The request has been sent to its last byte.
+    pub fn is_sent(&self) -> bool {
+        in_each!(self, exchange => exchange.is_sent())
+    }
+
+    /// The server has let a deadline pass.
+    pub fn doubt(&self) {
+        if let Exchange::Http2(exchange) = self {
+            exchange.doubt();
+        }
+    }
+
+    /// Takes what is left of a request body that nobody reads.
+    pub fn give_up(&mut self) -> Option<Upload> {
+        in_each!(self, exchange => exchange.give_up())
+    }
+
+    /// The head of the answer has arrived.
+    fn is_begun(&self) -> bool {
+        match self {
+            Exchange::Http1(exchange) => exchange.state != ExchangeState::Asked,
+            Exchange::Http2(exchange) => exchange.is_begun(),
+        }
+    }
+
+    fn release(&mut self) {
+        in_each!(self, exchange => exchange.release());
+    }
+
+    /// Sends what is there of the request body.
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        in_each!(self, exchange => exchange.poll_send(cx))
+    }
+
+    /// The client has left: what is missing of its request will not come.
+    fn poll_abandon(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        in_each!(self, exchange => exchange.poll_abandon(cx))
+    }
+}
+
+impl LineExchange {
+    /// The answer may switch to what the request offers.
+    fn new(
+        lease: PooledConnection,
+        sender: Sender,
+        method: Method,
+        offer: Option<Offer>,
+        complaints: Rc<UpstreamComplaints>,
+    ) -> LineExchange {
+        LineExchange {
             lease: Some(lease),
             sender,
             method,
@@ -96,13 +223,13 @@ impl Exchange {
     }
 
     /// The request, to be sent in another exchange if that is safe; this one is over.
-    pub fn again(&mut self, idempotent: bool) -> Option<Sender> {
+    fn again(&mut self, idempotent: bool) -> Option<Sender> {
         self.lease = None;
         self.sender.again(idempotent)
     }
 
     /// Sends the request and reads the head of its answer.
-    pub fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<()>, Trouble>> {
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<()>, Trouble>> {
         let Some(lease) = &mut self.lease else { return Poll::Ready(Err(Trouble::Closed)) };
         let connection = &mut lease.connection;
         let sent = self.sender.poll(connection, cx);
@@ -140,12 +267,12 @@ impl Exchange {
     }
 
     /// The connection, once its server has switched protocols.
-    pub fn take_switched(&mut self) -> Option<PooledConnection> {
+    fn take_switched(&mut self) -> Option<PooledConnection> {
         self.lease.take()
     }
 
     /// The body of the answer, if it is small and all of it is there.
-    pub fn take_whole(&mut self) -> Option<Bytes> {
+    fn take_whole(&mut self) -> Option<Bytes> {
         let received = &mut self.lease.as_mut()?.connection.received;
         let (Decoder::Length(left), Some(_)) = (&self.body, self.sender.end()) else { return None };
         let length = usize::try_from(*left).ok().filter(|length| *length <= received.len())?;
@@ -155,7 +282,7 @@ impl Exchange {
     }
 
     /// Reads the body of the answer.
-    pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ProtocolFault>>> {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ProtocolFault>>> {
         let mut ended = false;
         loop {
             let Some(lease) = &mut self.lease else { return Poll::Ready(None) };
@@ -193,24 +320,24 @@ impl Exchange {
     }
 
     /// The authority of the server; empty once the connection is gone.
-    pub fn server(&self) -> String {
+    fn server(&self) -> String {
         self.lease.as_ref().map_or_else(String::new, |lease| lease.server().authority().to_owned())
     }
 
-    pub fn complain(&self, kind: UpstreamTrouble, error: &dyn fmt::Display) {
+    fn complain(&self, kind: UpstreamTrouble, error: &dyn fmt::Display) {
         self.complaints.tell(kind, &self.server(), error);
     }
 
-    pub fn is_answered(&self) -> bool {
+    fn is_answered(&self) -> bool {
         self.state == ExchangeState::Answered
     }
 
-    pub fn size_hint(&self) -> SizeHint {
+    fn size_hint(&self) -> SizeHint {
         self.body.exact().map_or_else(SizeHint::new, SizeHint::with_exact)
     }
 
     /// The request has been sent to its last byte.
-    pub fn is_sent(&self) -> bool {
+    fn is_sent(&self) -> bool {
         self.sender.end() == Some(SendEnd::Done)
     }
 
@@ -258,7 +385,7 @@ impl Exchange {
     }
 
     /// Takes what is left of a request body that nobody reads.
-    pub fn give_up(&mut self) -> Option<Upload> {
+    fn give_up(&mut self) -> Option<Upload> {
         self.sender.give_up()
     }
 }
@@ -266,8 +393,8 @@ impl Exchange {
 /// Waits for the answer and reads it for nobody, within bounds.
 pub async fn discard(exchange: Rc<RefCell<Exchange>>, response: Duration, stream: Duration) {
     poll_fn(|cx| exchange.borrow_mut().poll_abandon(cx)).await;
-    let asked = exchange.borrow().state == ExchangeState::Asked;
-    if asked {
+    let begun = exchange.borrow().is_begun();
+    if !begun {
         let head = timeout(response, poll_fn(|cx| exchange.borrow_mut().poll_head(cx))).await;
         if !matches!(head, Ok(Ok(_))) {
             return;

@@ -47,6 +47,7 @@ pub async fn forward(
     // In a box: few requests are sent again, and all would keep room for it.
     let mut sender: Option<Box<Sender>> = None;
     let mut fresh = false;
+    let mut refused = false;
     loop {
         let acquired = servers.acquire(&mut course, timeouts.connect, fresh, outgoing.hash).await;
         let Acquired { server, connection: lease } = match acquired {
@@ -75,7 +76,7 @@ pub async fn forward(
         if progress.is_none() {
             deadline.arm(Awaited::Response, timeouts.response);
         }
-        let reused = lease.reused;
+        let reused = lease.is_reused();
         let complaints = servers.complaints.clone();
         let exchange = Exchange::new(lease, next, outgoing.method.clone(), outgoing.offer.clone(), complaints);
         let asked = ServerAttempt::new(exchange, &outgoing.linger, timeouts);
@@ -114,20 +115,25 @@ pub async fn forward(
             (Trouble::Upload, Some(UploadState::TooLarge)) => return Err(UpstreamFailure::TooLarge),
             (Trouble::Upload, Some(UploadState::Left)) => return Err(UpstreamFailure::ClientLeft),
             (Trouble::Upload, _) => return Err(UpstreamFailure::UploadBroken),
-            (Trouble::Closed, _) if reused && !timed_out => {
-                let name = asked.exchange.borrow().server();
-                sender = asked.again(outgoing.method.is_idempotent()).map(Box::new);
-                if sender.is_none() {
-                    servers.outcomes.count(UpstreamOutcome::Broken);
-                    servers.complaints.tell(UpstreamTrouble::Broken, &name, &trouble);
-                    return Err(UpstreamFailure::Broken);
-                }
-                // It may have closed all that it kept.
-                fresh = true;
-                servers.outcomes.count_retry(RetryReason::StaleConnection);
-                continue;
-            }
             _ => {}
+        }
+        let stale = match &trouble {
+            Trouble::Closed if reused && !timed_out => Some(RetryReason::StaleConnection),
+            Trouble::Refused if !std::mem::replace(&mut refused, true) => Some(RetryReason::Refused),
+            _ => None,
+        };
+        if let Some(reason) = stale {
+            let name = asked.exchange.borrow().server();
+            sender = asked.again(outgoing.method.is_idempotent()).map(Box::new);
+            if sender.is_none() {
+                servers.outcomes.count(UpstreamOutcome::Broken);
+                servers.complaints.tell(UpstreamTrouble::Broken, &name, &trouble);
+                return Err(UpstreamFailure::Broken);
+            }
+            // It may have closed all that it kept.
+            fresh = true;
+            servers.outcomes.count_retry(reason);
+            continue;
         }
         server.failed(outgoing.blame);
         let (outcome, kind, reason, failure) = match timed_out {
@@ -140,8 +146,11 @@ pub async fn forward(
         let late = format_args!("no answer within {:?}", timeouts.response);
         let what: &dyn std::fmt::Display = if timed_out { &late } else { &trouble };
         asked.exchange.borrow().complain(kind, what);
+        if timed_out {
+            asked.exchange.borrow().doubt();
+        }
         // What has begun to answer has acted.
-        if !matches!(trouble, Trouble::Closed) || !may_again(reason) {
+        if !matches!(trouble, Trouble::Closed | Trouble::Refused) || !may_again(reason) {
             asked.end();
             return Err(failure);
         }

@@ -43,6 +43,10 @@ pub enum ProtocolFault {
     Chunk,
     /// The connection ended before the answer did.
     Cut,
+    /// The stream of HTTP/2 was reset.
+    Reset,
+    /// What HTTP/2 does not allow.
+    Http2,
 }
 
 impl fmt::Display for ProtocolFault {
@@ -55,6 +59,8 @@ impl fmt::Display for ProtocolFault {
             ProtocolFault::Switch => "another protocol than was offered",
             ProtocolFault::Interim => "too many interim answers",
             ProtocolFault::Chunk => "broken chunks",
+            ProtocolFault::Reset => "a reset of the stream",
+            ProtocolFault::Http2 => "broken HTTP/2",
             ProtocolFault::Cut => "the end of the connection before that of the answer",
         })
     }

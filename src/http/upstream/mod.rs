@@ -8,6 +8,7 @@ pub(crate) mod exchange;
 pub(crate) mod forward;
 pub(crate) mod forwarding;
 pub mod h1;
+pub(crate) mod http2;
 pub(crate) mod linger;
 pub(crate) mod outgoing;
 pub(crate) mod pool;

@@ -8,11 +8,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use http::HeaderValue;
+use tokio::task::spawn_local;
 use tokio::time::timeout;
 
 use super::connect::{ConnectError, UpstreamConnection};
-use crate::upstream::Origin;
+use super::http2::Http2Connection;
+use super::http2::streams::{StreamPlace, StreamPool};
 use crate::upstream::state::InFlight;
+use crate::upstream::{Origin, Scheme, WireProtocol};
 
 /// Shorter than the 5 s after which common application servers close an idle connection. Those kept are
 /// never more than were in use at once within this time.
@@ -32,6 +35,9 @@ pub struct ServerPool {
     /// What it reads as `Host` unless that is the request's.
     pub host: HeaderValue,
     idle: RefCell<Vec<Idle>>,
+    streams: Rc<StreamPool>,
+    /// What its connections speak, as far as that is known.
+    speaks: Cell<WireProtocol>,
     in_flight: Cell<u32>,
     now_ms: Rc<Cell<u64>>,
 }
@@ -45,12 +51,28 @@ struct Idle {
 /// A connection in use by one request.
 pub struct PooledConnection {
     pub connection: UpstreamConnection,
-    /// It served a request before, so the server may be closing it right now.
-    pub reused: bool,
+    /// It served a request before.
+    reused: bool,
     /// Counts the request in flight for all workers.
-    pub counted: Option<InFlight>,
+    counted: Option<InFlight>,
     born_ms: u64,
     max_idle: usize,
+    load: Load,
+}
+
+/// What a request has of its server.
+pub enum ServerLease {
+    Connection(PooledConnection),
+    Stream(PooledStream),
+}
+
+/// A place on a connection that many requests share.
+pub struct PooledStream {
+    place: StreamPlace,
+    /// The connection served a request before.
+    reused: bool,
+    /// Counts the request in flight for all workers.
+    counted: Option<InFlight>,
     load: Load,
 }
 
@@ -75,6 +97,7 @@ impl Pools {
         self.servers.borrow_mut().retain(|_, server| {
             let kept = |idle: &mut Idle| now_ms < idle.since_ms + IDLE_MS && idle.connection.is_quiet();
             server.idle.borrow_mut().retain_mut(kept);
+            server.streams.sweep(now_ms, AGE_MS);
             Rc::strong_count(server) > 1
         });
     }
@@ -86,6 +109,8 @@ impl ServerPool {
             host: HeaderValue::from_str(origin.host()).unwrap_or(HeaderValue::from_static("localhost")),
             origin: origin.clone(),
             idle: RefCell::default(),
+            streams: StreamPool::new(),
+            speaks: Cell::new(origin.protocol()),
             in_flight: Cell::new(0),
             now_ms,
         }
@@ -100,8 +125,29 @@ impl ServerPool {
         self.in_flight.get()
     }
 
+    /// A connection that there is, or a place on one.
+    pub fn ready(self: &Rc<ServerPool>, max_idle: usize) -> Option<ServerLease> {
+        match self.speaks.get() {
+            WireProtocol::Http1 => self.idle(max_idle).map(ServerLease::Connection),
+            WireProtocol::Http2 => self.place().map(ServerLease::Stream),
+            // Nothing has been made yet.
+            WireProtocol::Auto => None,
+        }
+    }
+
+    fn place(self: &Rc<ServerPool>) -> Option<PooledStream> {
+        let place = self.streams.place(&self.now_ms)?;
+        let reused = place.connection.served.replace(true);
+        Some(PooledStream { place, reused, counted: None, load: self.count_in() })
+    }
+
+    fn count_in(self: &Rc<ServerPool>) -> Load {
+        self.in_flight.set(self.in_flight.get() + 1);
+        Load(self.clone())
+    }
+
     /// An idle connection, if there is one.
-    pub fn idle(self: &Rc<ServerPool>, max_idle: usize) -> Option<PooledConnection> {
+    fn idle(self: &Rc<ServerPool>, max_idle: usize) -> Option<PooledConnection> {
         loop {
             let Idle { mut connection, born_ms, .. } = self.idle.borrow_mut().pop()?;
             if connection.is_quiet() {
@@ -110,15 +156,81 @@ impl ServerPool {
         }
     }
 
-    /// A new connection, name look-up included, within `limit`.
-    pub async fn connect(
-        self: &Rc<ServerPool>,
-        limit: Duration,
-        max_idle: usize,
-    ) -> Result<PooledConnection, ConnectError> {
-        let opened = timeout(limit, UpstreamConnection::open(&self.origin)).await;
-        let connection = opened.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))?;
-        Ok(self.lease(connection, false, self.now_ms.get(), max_idle))
+    /// A new connection, or a place on one, within `limit`.
+    pub async fn connect(self: &Rc<ServerPool>, limit: Duration, max_idle: usize) -> Result<ServerLease, ConnectError> {
+        if self.speaks.get() != WireProtocol::Http1 {
+            let shared = timeout(limit, self.shared(limit, max_idle)).await;
+            return shared.unwrap_or_else(|_| Err(ConnectError::from(io::Error::from(io::ErrorKind::TimedOut))));
+        }
+        match self.open(limit).await? {
+            Opened::Connection(connection) => {
+                Ok(ServerLease::Connection(self.lease(connection, false, self.now_ms.get(), max_idle)))
+            }
+            // It chose another protocol than before.
+            Opened::Shared(connection) => {
+                self.streams.add(connection);
+                self.shared(limit, max_idle).await
+            }
+        }
+    }
+
+    /// A place on a connection, made where there is none; or what there is instead when the server turns out
+    /// to speak HTTP/1.1.
+    async fn shared(self: &Rc<ServerPool>, limit: Duration, max_idle: usize) -> Result<ServerLease, ConnectError> {
+        let _waiting = self.streams.wait();
+        loop {
+            if let Some(lease) = self.ready(max_idle) {
+                return Ok(lease);
+            }
+            if self.speaks.get() == WireProtocol::Http1 {
+                return match self.open(limit).await? {
+                    Opened::Connection(connection) => {
+                        Ok(ServerLease::Connection(self.lease(connection, false, self.now_ms.get(), max_idle)))
+                    }
+                    Opened::Shared(connection) => {
+                        self.streams.add(connection);
+                        continue;
+                    }
+                };
+            }
+            if self.streams.needs_dial() {
+                self.streams.dial();
+                spawn_local(self.clone().dial(limit));
+            }
+            self.streams.change().await?;
+        }
+    }
+
+    /// Makes a connection for whoever waits.
+    async fn dial(self: Rc<ServerPool>, limit: Duration) {
+        let outcome = match self.open(limit).await {
+            Ok(Opened::Shared(connection)) => Ok(Some(connection)),
+            Ok(Opened::Connection(connection)) => {
+                let now_ms = self.now_ms.get();
+                self.idle.borrow_mut().push(Idle { connection, since_ms: now_ms, born_ms: now_ms });
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        };
+        self.streams.dialled(outcome);
+    }
+
+    /// A new connection, name look-up and handshakes included, within `limit`.
+    async fn open(&self, limit: Duration) -> Result<Opened, ConnectError> {
+        let opening = async {
+            let connection = UpstreamConnection::open(&self.origin).await?;
+            match connection.http2 {
+                false => Ok(Opened::Connection(connection)),
+                true => Http2Connection::start(connection, self.now_ms.get()).await.map(Opened::Shared),
+            }
+        };
+        let opened = timeout(limit, opening).await;
+        let opened = opened.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))?;
+        self.speaks.set(match &opened {
+            Opened::Connection(_) => WireProtocol::Http1,
+            Opened::Shared(_) => WireProtocol::Http2,
+        });
+        Ok(opened)
     }
 
     fn lease(
@@ -128,8 +240,56 @@ impl ServerPool {
         born_ms: u64,
         max_idle: usize,
     ) -> PooledConnection {
-        self.in_flight.set(self.in_flight.get() + 1);
-        PooledConnection { connection, reused, counted: None, born_ms, max_idle, load: Load(self.clone()) }
+        PooledConnection { connection, reused, counted: None, born_ms, max_idle, load: self.count_in() }
+    }
+}
+
+/// A new connection, by what it speaks.
+enum Opened {
+    Connection(UpstreamConnection),
+    Shared(Rc<Http2Connection>),
+}
+
+impl ServerLease {
+    pub fn server(&self) -> &ServerPool {
+        match self {
+            ServerLease::Connection(lease) => lease.server(),
+            ServerLease::Stream(lease) => lease.server(),
+        }
+    }
+
+    /// Counts the request for all workers.
+    pub fn count(&mut self, counted: InFlight) {
+        match self {
+            ServerLease::Connection(lease) => lease.counted = Some(counted),
+            ServerLease::Stream(lease) => lease.counted = Some(counted),
+        }
+    }
+
+    /// Its connection served a request before, so the server may be closing it right now.
+    pub fn is_reused(&self) -> bool {
+        match self {
+            ServerLease::Connection(lease) => lease.reused,
+            ServerLease::Stream(lease) => lease.reused,
+        }
+    }
+}
+
+impl PooledStream {
+    pub fn server(&self) -> &ServerPool {
+        &self.load.0
+    }
+
+    pub fn connection(&self) -> &Http2Connection {
+        &self.place.connection
+    }
+
+    pub fn is_secure(&self) -> bool {
+        matches!(self.load.0.origin.scheme, Scheme::Https(_))
+    }
+
+    pub fn now_ms(&self) -> u64 {
+        self.place.now_ms()
     }
 }
 

@@ -4,10 +4,12 @@
 use std::io::Write;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName};
+use http_body::Frame;
 
 use super::connect::UpstreamConnection;
+use super::h1::body::{Decoder, Piece};
 use super::h1::request::write_field;
 use crate::http::downstream::upload::{Upload, UploadProgress};
 
@@ -27,6 +29,8 @@ pub struct Sender {
     upload: Option<Upload>,
     /// Of a chunked body: the names of the trailers that its head announced.
     chunked: Option<Vec<HeaderName>>,
+    /// The body is chunked.
+    coded: bool,
     /// `piece` is a chunk whose line end follows.
     open_chunk: bool,
     /// The last byte of the request is in `bytes` or `piece`, or has been sent.
@@ -57,11 +61,30 @@ impl Sender {
             piece: Bytes::new(),
             complete: upload.is_none(),
             upload,
+            coded: chunked.is_some(),
             chunked,
             open_chunk: false,
             begun: false,
             end: None,
         }
+    }
+
+    /// Takes it apart, of which nothing has been sent: the head, the body with what was gathered of it put
+    /// back, and the trailers that may follow it.
+    pub fn into_parts(mut self) -> (Vec<u8>, Option<Upload>, Option<Vec<HeaderName>>) {
+        let mut gathered = BytesMut::from(&self.bytes[self.head..]);
+        gathered.extend_from_slice(&self.piece);
+        self.bytes.truncate(self.head);
+        if let Some(upload) = self.upload.as_mut().filter(|_| !gathered.is_empty()) {
+            let mut body = if self.coded { Decoder::chunked() } else { Decoder::Length(gathered.len() as u64) };
+            let frames = std::iter::from_fn(|| match body.next(&mut gathered, false) {
+                Ok(Piece::Data(data)) => Some(Frame::data(data)),
+                Ok(Piece::Trailers(trailers)) => Some(Frame::trailers(trailers)),
+                _ => None,
+            });
+            upload.put_back(frames.collect::<Vec<_>>().into_iter());
+        }
+        (self.bytes, self.upload, self.chunked)
     }
 
     pub fn end(&self) -> Option<SendEnd> {
@@ -176,7 +199,7 @@ impl Sender {
                 Some(Err(_)) => return Poll::Ready(false),
             };
             let last = upload.is_end();
-            match frame.map(http_body::Frame::into_data) {
+            match frame.map(Frame::into_data) {
                 None => self.complete(None),
                 Some(Err(frame)) => self.complete(frame.into_trailers().ok()),
                 Some(Ok(data)) => {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::connect::{ConnectError, ConnectFault};
-use super::pool::{PooledConnection, Pools, ServerPool};
+use super::pool::{Pools, ServerLease, ServerPool};
 use crate::http::complaints::{UpstreamComplaints, UpstreamTrouble};
 use crate::http::context::Common;
 use crate::limit::key::Key;
@@ -77,7 +77,7 @@ pub struct OutcomeCounters {
 /// A connection for a request, and whose it is.
 pub struct Acquired {
     pub server: Rc<AskedServer>,
-    pub connection: PooledConnection,
+    pub connection: ServerLease,
 }
 
 impl Servers {
@@ -119,14 +119,14 @@ impl Servers {
         hash: Option<u64>,
     ) -> Result<Acquired, ConnectFault> {
         let server = self.pick(course, hash)?;
-        let idle = if fresh { None } else { server.pool.idle(self.max_idle) };
+        let idle = if fresh { None } else { server.pool.ready(self.max_idle) };
         let mut acquired = match idle {
             Some(connection) => Acquired { server, connection },
             // Rare, and larger than all the rest that a request keeps.
             None => Box::pin(self.connect(server, course, connect, fresh, hash)).await?,
         };
         if self.upstream.settings.counts_all() {
-            acquired.connection.counted = Some(ServerState::enter(&acquired.server.state));
+            acquired.connection.count(ServerState::enter(&acquired.server.state));
         }
         Ok(acquired)
     }
@@ -154,7 +154,7 @@ impl Servers {
                 return Err(error.fault);
             }
             server = self.pick(course, hash)?;
-            if let (false, Some(connection)) = (fresh, server.pool.idle(self.max_idle)) {
+            if let (false, Some(connection)) = (fresh, server.pool.ready(self.max_idle)) {
                 return Ok(Acquired { server, connection });
             }
         }
@@ -172,7 +172,7 @@ impl Servers {
             RetryReason::Status502 => (on.statuses[0], attempts),
             RetryReason::Status503 => (on.statuses[1], attempts),
             RetryReason::Status504 => (on.statuses[2], attempts),
-            RetryReason::StaleConnection => (false, attempts),
+            RetryReason::StaleConnection | RetryReason::Refused => (false, attempts),
         };
         course.tried.push(server.clone());
         if !is_on || course.tried.len() >= attempts {
@@ -293,7 +293,7 @@ impl AskedServer {
         if self.upstream.settings.counts_all() { self.state.in_flight() } else { self.pool.load() }
     }
 
-    async fn connect(&self, limit: Duration, max_idle: usize) -> Result<PooledConnection, ConnectError> {
+    async fn connect(&self, limit: Duration, max_idle: usize) -> Result<ServerLease, ConnectError> {
         let connected = self.pool.connect(limit, max_idle).await;
         match &connected {
             Ok(_) => self.state.connected(self.pools.now_ms()),

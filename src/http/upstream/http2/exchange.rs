@@ -1,0 +1,422 @@
+//! One request and its answer on a stream of a shared connection, moved by the task that polls it. Used by
+//! `http::upstream::exchange`.
+
+use std::fmt;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use h2::client::ResponseFuture;
+use h2::{Reason, RecvStream, SendStream};
+use http::header::CONTENT_LENGTH;
+use http::{HeaderMap, HeaderName, Request, Response, StatusCode};
+use http_body::{Frame, SizeHint};
+
+use super::request;
+use crate::http::complaints::{UpstreamComplaints, UpstreamTrouble};
+use crate::http::downstream::upload::{Upload, UploadProgress};
+use crate::http::headers;
+use crate::http::upstream::exchange::Trouble;
+use crate::http::upstream::h1::{FIELDS_MAX, INTERIM_MAX, ProtocolFault};
+use crate::http::upstream::pool::PooledStream;
+use crate::http::upstream::sender::{SendEnd, Sender};
+
+/// Bytes of a request body that are kept until there is an answer, as they may have to be sent again.
+const REPLAY_MAX: usize = 64 * 1024;
+
+pub struct StreamExchange {
+    /// `None` once nothing is to be done on the stream any more.
+    place: Option<PooledStream>,
+    /// As lines, for another exchange.
+    head: Vec<u8>,
+    /// The request, until it has been sent.
+    request: Option<Request<()>>,
+    upload: SentBody,
+    answer: Option<ResponseFuture>,
+    body: Option<RecvStream>,
+    /// Bytes of the answer that are still to come, if that is known.
+    left: Option<u64>,
+    interims: usize,
+    /// The server has not looked at the request.
+    refused: bool,
+    answered: bool,
+    complaints: Rc<UpstreamComplaints>,
+}
+
+/// The request's body on its way.
+struct SentBody {
+    upload: Option<Upload>,
+    /// In lines: the trailers that its head announced.
+    announced: Option<Vec<HeaderName>>,
+    stream: Option<SendStream<Bytes>>,
+    /// Taken from the client, not yet by the server.
+    piece: Bytes,
+    trailers: Option<HeaderMap>,
+    /// The client has sent all.
+    whole: bool,
+    /// What left, while it is little.
+    replay: Option<Vec<Bytes>>,
+    replayed: usize,
+    end: Option<SendEnd>,
+}
+
+impl StreamExchange {
+    pub fn new(place: PooledStream, sender: Sender, complaints: Rc<UpstreamComplaints>) -> StreamExchange {
+        let (head, upload, announced) = sender.into_parts();
+        let request = request::of_head(&head, place.is_secure(), &place.server().host);
+        StreamExchange {
+            request,
+            head,
+            upload: SentBody {
+                end: None,
+                whole: upload.is_none(),
+                upload,
+                announced,
+                stream: None,
+                piece: Bytes::new(),
+                trailers: None,
+                replay: Some(Vec::new()),
+                replayed: 0,
+            },
+            place: Some(place),
+            answer: None,
+            body: None,
+            left: None,
+            interims: 0,
+            refused: false,
+            answered: false,
+            complaints,
+        }
+    }
+
+    pub fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<()>, Trouble>> {
+        let Some(place) = &self.place else { return Poll::Ready(Err(Trouble::Closed)) };
+        if self.answer.is_none() {
+            if self.request.is_none() {
+                return Poll::Ready(Err(Trouble::Fault(ProtocolFault::Http2)));
+            }
+            match ready!(place.connection().poll_open(cx, &mut self.request, self.upload.whole)) {
+                Ok((answer, stream)) => {
+                    self.answer = Some(answer);
+                    if self.upload.whole {
+                        self.upload.end = Some(SendEnd::Done);
+                    } else {
+                        self.upload.stream = Some(stream);
+                    }
+                }
+                // Nothing has left.
+                Err(error) => return Poll::Ready(Err(self.refuse(&error))),
+            }
+        }
+        if let Poll::Ready(SendEnd::Upload) = self.upload.poll(cx) {
+            self.reset(Reason::CANCEL);
+            return Poll::Ready(Err(Trouble::Upload));
+        }
+        match ready!(self.poll_answer(cx)) {
+            Ok(response) => {
+                let (mut parts, body) = response.into_parts();
+                self.left = match length(&parts.headers) {
+                    Ok(left) => left,
+                    Err(fault) => return Poll::Ready(Err(self.fault(fault))),
+                };
+                if body.is_end_stream() {
+                    self.left = Some(0);
+                }
+                parts.version = http::Version::HTTP_11;
+                let ended = body.is_end_stream();
+                self.body = Some(body);
+                self.upload.replay = None;
+                if ended {
+                    self.finish();
+                }
+                Poll::Ready(Ok(Response::from_parts(parts, ())))
+            }
+            Err(trouble) => Poll::Ready(Err(trouble)),
+        }
+    }
+
+    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<RecvStream>, Trouble>> {
+        let Some(answer) = &mut self.answer else { return Poll::Ready(Err(Trouble::Closed)) };
+        while let Some(interim) = ready!(answer.poll_informational(cx)) {
+            self.interims += 1;
+            match interim {
+                Ok(interim) if interim.status() == StatusCode::SWITCHING_PROTOCOLS => {
+                    return Poll::Ready(Err(self.fault(ProtocolFault::Switch)));
+                }
+                Ok(_) if self.interims > INTERIM_MAX => return Poll::Ready(Err(self.fault(ProtocolFault::Interim))),
+                Ok(_) => {}
+                Err(error) => return Poll::Ready(Err(self.trouble(&error))),
+            }
+        }
+        match ready!(Pin::new(answer).poll(cx)) {
+            Ok(response) if response.headers().len() > FIELDS_MAX => {
+                Poll::Ready(Err(self.fault(ProtocolFault::HeadTooLarge)))
+            }
+            Ok(response) => Poll::Ready(Ok(response)),
+            Err(error) => Poll::Ready(Err(self.trouble(&error))),
+        }
+    }
+
+    /// The server's own fault; it is told that nothing more is wanted.
+    fn fault(&mut self, fault: ProtocolFault) -> Trouble {
+        self.reset(Reason::PROTOCOL_ERROR);
+        Trouble::Fault(fault)
+    }
+
+    fn refuse(&mut self, error: &h2::Error) -> Trouble {
+        tracing::debug!(%error, "a request was not taken over HTTP/2");
+        self.refused = true;
+        if let Some(place) = &self.place {
+            place.connection().retire();
+        }
+        Trouble::Refused
+    }
+
+    /// Why there is no answer. After a GOAWAY only streams fail with it that the server has not looked at.
+    fn trouble(&mut self, error: &h2::Error) -> Trouble {
+        let refused = error.is_go_away() || (error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM));
+        if error.is_remote() && refused {
+            return self.refuse(error);
+        }
+        tracing::debug!(%error, "a request over HTTP/2 failed");
+        if error.is_io() {
+            Trouble::Closed
+        } else if error.is_reset() && error.is_remote() {
+            Trouble::Fault(ProtocolFault::Reset)
+        } else {
+            Trouble::Fault(ProtocolFault::Http2)
+        }
+    }
+
+    /// To be sent in another exchange, if that is safe; this one is over.
+    pub fn again(&mut self, idempotent: bool) -> Option<Sender> {
+        self.place = None;
+        let safe = self.refused || (idempotent && self.upload.upload.is_none());
+        if !safe || self.upload.end == Some(SendEnd::Upload) {
+            return None;
+        }
+        let SentBody { upload, piece, trailers, replay, .. } = &mut self.upload;
+        let mut upload = upload.take();
+        if let Some(upload) = &mut upload {
+            // More than is kept has left: it is gone.
+            let mut frames: Vec<_> = replay.take()?.into_iter().map(Frame::data).collect();
+            frames.extend(Some(std::mem::take(piece)).filter(|piece| !piece.is_empty()).map(Frame::data));
+            frames.extend(trailers.take().map(Frame::trailers));
+            upload.put_back(frames.into_iter());
+        }
+        Some(Sender::new(std::mem::take(&mut self.head), upload, self.upload.announced.take()))
+    }
+
+    pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ProtocolFault>>> {
+        let Some(body) = self.body.as_mut().filter(|_| !self.answered) else { return Poll::Ready(None) };
+        let frame = match ready!(body.poll_data(cx)) {
+            Some(Ok(data)) => {
+                let _ = body.flow_control().release_capacity(data.len());
+                self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
+                if body.is_end_stream() {
+                    self.finish();
+                }
+                Ok(Frame::data(data))
+            }
+            Some(Err(error)) => Err(error),
+            None => match ready!(body.poll_trailers(cx)) {
+                Ok(trailers) => {
+                    self.finish();
+                    match trailers {
+                        Some(trailers) => Ok(Frame::trailers(trailers)),
+                        None => return Poll::Ready(None),
+                    }
+                }
+                Err(error) => Err(error),
+            },
+        };
+        Poll::Ready(Some(frame.map_err(|error| {
+            self.complain(UpstreamTrouble::CutOff, &error);
+            self.drop_stream();
+            self.give_up();
+            if error.is_reset() && error.is_remote() { ProtocolFault::Reset } else { ProtocolFault::Cut }
+        })))
+    }
+
+    /// The answer is whole; what is left of the request may still be sent.
+    fn finish(&mut self) {
+        self.answered = true;
+        self.left = Some(0);
+        self.release();
+    }
+
+    pub fn release(&mut self) {
+        if self.answered && self.upload.end.is_some() {
+            self.drop_stream();
+        }
+    }
+
+    /// A stream that has not ended on both sides is reset by that.
+    fn drop_stream(&mut self) {
+        (self.answer, self.body, self.upload.stream, self.place) = (None, None, None, None);
+    }
+
+    fn reset(&mut self, reason: Reason) {
+        if let Some(stream) = &mut self.upload.stream {
+            stream.send_reset(reason);
+        }
+        self.drop_stream();
+    }
+
+    /// The server has let a deadline pass.
+    pub fn doubt(&self) {
+        if let Some(place) = &self.place {
+            place.connection().doubt(place.now_ms());
+        }
+    }
+
+    pub fn server(&self) -> String {
+        self.place.as_ref().map_or_else(String::new, |place| place.server().authority().to_owned())
+    }
+
+    pub fn complain(&self, kind: UpstreamTrouble, error: &dyn fmt::Display) {
+        self.complaints.tell(kind, &self.server(), error);
+    }
+
+    pub fn is_answered(&self) -> bool {
+        self.answered
+    }
+
+    pub fn is_begun(&self) -> bool {
+        self.body.is_some() || self.answered
+    }
+
+    pub fn size_hint(&self) -> SizeHint {
+        self.left.map_or_else(SizeHint::new, SizeHint::with_exact)
+    }
+
+    pub fn is_sent(&self) -> bool {
+        self.upload.end == Some(SendEnd::Done)
+    }
+
+    /// Sends what is there of the request body.
+    pub fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.place {
+            Some(_) => self.upload.poll(cx).map(drop),
+            None => Poll::Ready(()),
+        }
+    }
+
+    /// The client has left: what is missing of its request will not come, and the server is told so.
+    pub fn poll_abandon(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        if !self.is_sent() {
+            self.reset(Reason::CANCEL);
+        }
+        Poll::Ready(())
+    }
+
+    pub fn give_up(&mut self) -> Option<Upload> {
+        if self.is_sent() {
+            return None;
+        }
+        self.upload.end = Some(SendEnd::Broken);
+        self.upload.upload.take()
+    }
+}
+
+impl SentBody {
+    fn progress(&self) -> Option<&UploadProgress> {
+        self.upload.as_ref().map(Upload::progress)
+    }
+
+    /// Sends what is there; ready once nothing more is to be sent.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<SendEnd> {
+        if let Some(end) = self.end {
+            return Poll::Ready(end);
+        }
+        let end = ready!(self.poll_end(cx));
+        if let (SendEnd::Done, Some(progress)) = (end, self.progress()) {
+            progress.sent();
+        }
+        self.end = Some(end);
+        Poll::Ready(end)
+    }
+
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<SendEnd> {
+        loop {
+            if !self.piece.is_empty() {
+                match ready!(self.poll_piece(cx)) {
+                    Some(end) => return Poll::Ready(end),
+                    None => continue,
+                }
+            }
+            let Some(stream) = &mut self.stream else { return Poll::Ready(SendEnd::Broken) };
+            if self.whole {
+                let sent = match self.trailers.take() {
+                    Some(trailers) => stream.send_trailers(trailers),
+                    None => stream.send_data(Bytes::new(), true),
+                };
+                return Poll::Ready(if sent.is_ok() { SendEnd::Done } else { SendEnd::Broken });
+            }
+            if stream.poll_reset(cx).is_ready() {
+                return Poll::Ready(SendEnd::Broken);
+            }
+            let Some(upload) = &mut self.upload else { return Poll::Ready(SendEnd::Broken) };
+            let frame = match ready!(upload.poll(cx)) {
+                None => None,
+                Some(Ok(frame)) => Some(frame),
+                Some(Err(_)) => return Poll::Ready(SendEnd::Upload),
+            };
+            self.whole = upload.is_end();
+            match frame.map(Frame::into_data) {
+                None => self.whole = true,
+                Some(Ok(data)) => self.piece = data,
+                Some(Err(frame)) => {
+                    self.trailers = frame.into_trailers().ok();
+                    self.trailers.iter_mut().for_each(headers::clean_trailers);
+                    self.whole = true;
+                }
+            }
+        }
+    }
+
+    /// Sends what the server takes of the piece; an end where nothing follows it.
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<SendEnd>> {
+        let Some(stream) = &mut self.stream else { return Poll::Ready(Some(SendEnd::Broken)) };
+        stream.reserve_capacity(self.piece.len());
+        if stream.capacity() == 0 {
+            match stream.poll_capacity(cx) {
+                Poll::Ready(Some(Ok(_))) => return Poll::Ready(None),
+                Poll::Ready(_) => return Poll::Ready(Some(SendEnd::Broken)),
+                Poll::Pending => {
+                    if let Some(progress) = self.progress() {
+                        progress.wait_for_upstream();
+                    }
+                    return Poll::Pending;
+                }
+            }
+        }
+        let part = self.piece.split_to(stream.capacity().min(self.piece.len()));
+        let last = self.piece.is_empty() && self.whole && self.trailers.is_none();
+        self.replayed += part.len();
+        match &mut self.replay {
+            Some(replay) if self.replayed <= REPLAY_MAX => replay.push(part.clone()),
+            _ => self.replay = None,
+        }
+        let count = part.len();
+        if stream.send_data(part, last).is_err() {
+            return Poll::Ready(Some(SendEnd::Broken));
+        }
+        if let Some(progress) = self.progress() {
+            progress.moved(count);
+        }
+        Poll::Ready(last.then_some(SendEnd::Done))
+    }
+}
+
+/// The length that an answer states: one number, or none.
+fn length(headers: &HeaderMap) -> Result<Option<u64>, ProtocolFault> {
+    let mut lines = headers.get_all(CONTENT_LENGTH).iter();
+    let (Some(line), more) = (lines.next(), lines.next()) else { return Ok(None) };
+    let digits = line.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    match (digits.and_then(|digits| digits.parse().ok()), more) {
+        (Some(length), None) => Ok(Some(length)),
+        _ => Err(ProtocolFault::Length),
+    }
+}

@@ -1,0 +1,177 @@
+//! An HTTP/2 server that answers as a test says. Used by `upstream_http2`.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::server::{Builder, Connection, SendResponse};
+use h2::{RecvStream, SendStream};
+use http::{HeaderMap, Request, Response};
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::{LocalSet, spawn_local};
+
+use crate::support::PATIENCE;
+
+pub struct Http2Server {
+    pub addr: SocketAddr,
+    requests: Receiver<http::request::Parts>,
+    connections: Arc<AtomicUsize>,
+}
+
+/// One request at the server.
+pub struct Asked {
+    pub request: Request<RecvStream>,
+    pub respond: SendResponse<Bytes>,
+    /// Ends its connection gracefully when it is set.
+    pub leave: Rc<std::cell::Cell<bool>>,
+    /// From 0, over all connections.
+    pub number: usize,
+    told: Sender<http::request::Parts>,
+}
+
+type Answering = Pin<Box<dyn Future<Output = Result<(), h2::Error>>>>;
+
+impl Http2Server {
+    pub fn start<F>(answer: impl Fn(Asked) -> F + Send + 'static) -> Http2Server
+    where
+        F: Future<Output = Result<(), h2::Error>> + 'static,
+    {
+        Http2Server::with(None, |_| {}, answer)
+    }
+
+    pub fn with<F>(
+        tls: Option<Arc<ServerConfig>>,
+        settings: impl Fn(&mut Builder) + Send + 'static,
+        answer: impl Fn(Asked) -> F + Send + 'static,
+    ) -> Http2Server
+    where
+        F: Future<Output = Result<(), h2::Error>> + 'static,
+    {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (told, requests) = channel();
+        let connections = Arc::<AtomicUsize>::default();
+        let server = Http2Server { addr, requests, connections: connections.clone() };
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let answer = Rc::new(move |asked| Box::pin(answer(asked)) as Answering);
+            let serve = async move {
+                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+                let number = Rc::new(std::cell::Cell::new(0));
+                while let Ok((tcp, _)) = listener.accept().await {
+                    tcp.set_nodelay(true).unwrap();
+                    connections.fetch_add(1, Ordering::SeqCst);
+                    let mut builder = Builder::new();
+                    settings(&mut builder);
+                    let (answer, number, told, tls) = (answer.clone(), number.clone(), told.clone(), tls.clone());
+                    spawn_local(async move {
+                        match tls {
+                            None => serve(builder.handshake(tcp).await, answer, number, told).await,
+                            Some(tls) => {
+                                let Ok(tls) = tokio_rustls::TlsAcceptor::from(tls).accept(tcp).await else { return };
+                                serve(builder.handshake(tls).await, answer, number, told).await;
+                            }
+                        }
+                    });
+                }
+            };
+            LocalSet::new().block_on(&runtime, serve);
+        });
+        server
+    }
+
+    /// The next request received.
+    #[track_caller]
+    pub fn request(&self) -> http::request::Parts {
+        self.requests.recv_timeout(PATIENCE).expect("the server received no request")
+    }
+
+    /// How many were received and not asked for.
+    pub fn count(&self) -> usize {
+        self.requests.try_iter().count()
+    }
+
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+}
+
+async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+    connection: Result<Connection<S, Bytes>, h2::Error>,
+    answer: Rc<impl Fn(Asked) -> Answering + 'static>,
+    number: Rc<std::cell::Cell<usize>>,
+    told: Sender<http::request::Parts>,
+) {
+    let Ok(mut connection) = connection else { return };
+    let leave = Rc::new(std::cell::Cell::new(false));
+    loop {
+        if leave.replace(false) {
+            connection.graceful_shutdown();
+        }
+        let next = tokio::select! {
+            next = connection.accept() => next,
+            () = tokio::time::sleep(Duration::from_millis(5)) => continue,
+        };
+        let Some(Ok((request, respond))) = next else { return };
+        let (parts, body) = request.into_parts();
+        let _ = told.send(parts.clone());
+        let request = Request::from_parts(parts, body);
+        let asked = Asked { request, respond, leave: leave.clone(), number: number.get(), told: told.clone() };
+        number.set(number.get() + 1);
+        spawn_local(answer(asked));
+    }
+}
+
+impl Asked {
+    /// The request's body, whole, and its trailers.
+    pub async fn body(&mut self) -> Result<(Vec<u8>, Option<HeaderMap>), h2::Error> {
+        let body = self.request.body_mut();
+        let mut whole = Vec::new();
+        while let Some(data) = body.data().await {
+            let data = data?;
+            whole.extend_from_slice(&data);
+            body.flow_control().release_capacity(data.len())?;
+        }
+        Ok((whole, body.trailers().await?))
+    }
+
+    pub fn head(&mut self, response: Response<()>, end: bool) -> Result<SendStream<Bytes>, h2::Error> {
+        self.respond.send_response(response, end)
+    }
+
+    /// A whole answer.
+    pub async fn answer(&mut self, body: impl Into<Bytes>) -> Result<(), h2::Error> {
+        let mut stream = self.head(Response::new(()), false)?;
+        send_all(&mut stream, body.into()).await?;
+        stream.send_data(Bytes::new(), true)
+    }
+
+    /// Tells the test something, as a request with this URI.
+    pub fn note(&self, uri: &'static str) {
+        let _ = self.told.send(Request::get(uri).body(()).unwrap().into_parts().0);
+    }
+}
+
+/// Sends as fast as the other side takes it.
+pub async fn send_all(stream: &mut SendStream<Bytes>, mut bytes: Bytes) -> Result<(), h2::Error> {
+    while !bytes.is_empty() {
+        stream.reserve_capacity(bytes.len());
+        if stream.capacity() == 0 {
+            match std::future::poll_fn(|cx| stream.poll_capacity(cx)).await {
+                Some(result) => drop(result?),
+                None => return Ok(()),
+            }
+        }
+        let count = stream.capacity().min(bytes.len());
+        stream.send_data(bytes.split_to(count), false)?;
+    }
+    Ok(())
+}
