@@ -31,8 +31,9 @@ bench: ## CPU per request beside nginx and haproxy, one run, as ratios
 pgo: ## a profile-guided build, a tenth cheaper, as target/pgo/sluicegate
 	@benches/pgo.sh
 
-fuzz: ## a minute of random answers from an upstream; needs a nightly toolchain and cargo-fuzz
-	$(CARGO) +nightly fuzz run answer -- -max_total_time=$(or $(SECONDS),60) -max_len=4096
+FUZZ = answer client config path request
+fuzz: ## random input for what reads input, FUZZ="path config" of it, SECONDS=60 each; needs cargo-fuzz
+	@fuzz/run.sh "$(or $(SECONDS),60)" $(FUZZ)
 
 memory: tools ## bytes per key of every form, in memory and in Redis; takes minutes
 	$(CARGO) test --quiet --test memory -- --include-ignored --nocapture --test-threads 1

@@ -10,6 +10,8 @@ mod access_log;
 pub mod cli;
 pub mod config;
 mod control;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod heap;
 pub mod http;
 mod labels;

@@ -20,7 +20,7 @@ fn read(pieces: &[&[u8]], method: &Method) -> Result<Seen, ProtocolFault> {
     let (mut received, mut pieces) = (BytesMut::new(), pieces.iter());
     let mut reader = HeadReader::default();
     let mut head = loop {
-        if let Some(head) = reader.read(&mut received, method)? {
+        if let Some(head) = reader.read(&mut received, method, None)? {
             break head;
         }
         assert!(received.len() <= HEAD_MAX);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::source::{crate_files, root};
 
 /// The modules of the crate from the ground up, each with those that it may name.
-const LAYERS: [(&str, &[&str]); 18] = [
+const LAYERS: [(&str, &[&str]); 19] = [
     ("labels", &[]),
     ("written", &[]),
     ("net", &[]),
@@ -37,6 +37,7 @@ const LAYERS: [(&str, &[&str]); 18] = [
     ),
     ("worker", &["net", "heap", "tls", "access_log", "metrics", "limit", "config", "snapshot", "http"]),
     ("replay", &["metrics", "limit", "route", "config", "http"]),
+    ("fuzzing", &["http"]),
     (
         "control",
         &[
