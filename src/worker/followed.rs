@@ -2,30 +2,29 @@
 //! Made by `h2`.
 
 use std::cell::RefCell;
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::client_io::{ClientIo, ReadAs};
 use super::connection::Bounds;
 use super::frames::Frames;
 use super::stream::Stream;
 use crate::http::context::Client;
 use crate::http::deadline::Phase;
 
-pub struct Followed {
-    stream: Stream,
-    /// Read before the protocol was known.
-    start: Bytes,
-    client: Rc<Client>,
+pub struct AsFollowed {
     frames: Rc<RefCell<Frames>>,
     header_timeout: Duration,
     keepalive_timeout: Duration,
 }
+
+pub type Followed = ClientIo<AsFollowed>;
 
 /// GOAWAY with ENHANCE_YOUR_CALM, whatever streams there are.
 const GOAWAY: [u8; 17] = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 11];
@@ -39,16 +38,16 @@ impl Followed {
         bounds: &Bounds,
     ) -> Followed {
         let Bounds { header_timeout, keepalive_timeout, .. } = *bounds;
-        Followed { stream, start, client, frames, header_timeout, keepalive_timeout }
+        ClientIo { stream, unread: start, client, reader: AsFollowed { frames, header_timeout, keepalive_timeout } }
     }
 
     /// False when the client sends too much of a kind.
     fn follow(&self, bytes: &[u8]) -> bool {
         let deadline = self.client.deadline();
-        let mut frames = self.frames.borrow_mut();
+        let mut frames = self.reader.frames.borrow_mut();
         let calm = frames.feed(bytes, deadline.now_ms());
         if frames.has_begun() && deadline.phase() == Phase::Head {
-            deadline.arm(Phase::Idle, self.keepalive_timeout);
+            deadline.arm(Phase::Idle, self.reader.keepalive_timeout);
         }
         if frames.has_moved_on() {
             deadline.head_whole();
@@ -58,8 +57,8 @@ impl Followed {
 
     /// The parser wants more than has come.
     fn wait(&self) {
-        match self.frames.borrow().is_inside_head() {
-            true => self.client.deadline().head_begun(self.header_timeout),
+        match self.reader.frames.borrow().is_inside_head() {
+            true => self.client.deadline().head_begun(self.reader.header_timeout),
             false => self.client.deadline().head_whole(),
         }
     }
@@ -73,57 +72,22 @@ impl Followed {
     }
 }
 
-impl AsyncRead for Followed {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+impl ReadAs for AsFollowed {
+    fn poll_read(io: &mut Followed, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        if self.start.is_empty() {
-            match Pin::new(&mut self.stream).poll_read(cx, buf) {
+        if !io.take_unread(buf) {
+            match Pin::new(&mut io.stream).poll_read(cx, buf) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Pending => {
-                    self.wait();
+                    io.wait();
                     return Poll::Pending;
                 }
                 failed => return failed,
             }
-        } else {
-            let length = self.start.len().min(buf.remaining());
-            buf.put_slice(&self.start[..length]);
-            self.start.advance(length);
         }
-        match self.follow(&buf.filled()[before..]) {
+        match io.follow(&buf.filled()[before..]) {
             true => Poll::Ready(Ok(())),
-            false => Poll::Ready(Err(self.end(cx))),
+            false => Poll::Ready(Err(io.end(cx))),
         }
-    }
-}
-
-impl AsyncWrite for Followed {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.client.deadline().flushed(false);
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.client.deadline().flushed(false);
-        let Followed { stream, client, .. } = &mut *self;
-        stream.poll_write_gathered(cx, bufs, &client.local.gathered)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Asked for only once all has been written.
-        self.client.deadline().flushed(true);
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

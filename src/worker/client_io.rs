@@ -1,0 +1,73 @@
+//! A client's stream as a parser has it: what is written keeps the deadline of the connection informed; what
+//! is read passes the protocol's own reader, `watched` or `followed`.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, Bytes};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::stream::Stream;
+use crate::http::context::Client;
+
+pub struct ClientIo<R> {
+    pub stream: Stream,
+    /// Read before: by nobody who parses, or by a parser that has gone.
+    pub unread: Bytes,
+    pub client: Rc<Client>,
+    pub reader: R,
+}
+
+/// How a protocol reads.
+pub trait ReadAs: Sized + Unpin {
+    fn poll_read(io: &mut ClientIo<Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>>;
+}
+
+impl<R> ClientIo<R> {
+    /// Moves what was read before into `buf`; false when there is nothing.
+    pub fn take_unread(&mut self, buf: &mut ReadBuf<'_>) -> bool {
+        let length = self.unread.len().min(buf.remaining());
+        buf.put_slice(&self.unread[..length]);
+        self.unread.advance(length);
+        length > 0
+    }
+}
+
+impl<R: ReadAs> AsyncRead for ClientIo<R> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        R::poll_read(&mut self, cx, buf)
+    }
+}
+
+impl<R: ReadAs> AsyncWrite for ClientIo<R> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.client.deadline().flushed(false);
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.client.deadline().flushed(false);
+        let ClientIo { stream, client, .. } = &mut *self;
+        stream.poll_write_gathered(cx, bufs, &client.local.gathered)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Asked for only once all has been written.
+        self.client.deadline().flushed(true);
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
