@@ -18,16 +18,16 @@ fn ask(gateway: &Gateway, path: &str, body: &Value) -> Value {
 }
 
 /// Units left and the receipt.
-fn take(gateway: &Gateway, cost: i64) -> (Value, Value) {
-    let body = json!({ "operation": "take", "decisions": [{ "limits": ["one"], "cost": cost }] });
+fn take(gateway: &Gateway, limit: &str, cost: i64) -> (Value, Value) {
+    let body = json!({ "operation": "take", "decisions": [{ "limits": [limit], "cost": cost }] });
     let mut limit = ask(gateway, "/-/decide", &body)["decisions"][0]["limits"][0].take();
     assert_eq!(limit["source"], "store");
     (limit["remaining"].take(), limit["receipt"].take())
 }
 
 /// `applied`, or why not.
-fn refund(gateway: &Gateway, receipt: &Value) -> String {
-    let answer = ask(gateway, "/-/limits/one/refund", &json!({ "receipt": receipt }));
+fn refund(gateway: &Gateway, limit: &str, receipt: &Value) -> String {
+    let answer = ask(gateway, &format!("/-/limits/{limit}/refund"), &json!({ "receipt": receipt }));
     if answer["applied"] == true { "applied".to_owned() } else { answer["reason"].as_str().unwrap().to_owned() }
 }
 
@@ -36,27 +36,30 @@ fn refund(gateway: &Gateway, receipt: &Value) -> String {
 #[test]
 fn a_receipt_counts_once_whatever_the_clocks_say() {
     let server = RedisServer::start(&[]);
-    let limit = "[limit.one]\nrate = \"2/s\"\nburst = 5\nkey = \"all\"\n\n[[route]]\npath = \"/\"\n\
-                 upstream = \"echo:\"\nlimits = [\"one\"]\n\n[[route]]\npath = \"/clock\"\nupstream = \"echo:\"\n";
-    let [behind, ahead] = apart(&server, limit);
-    for (one, other) in [(&behind, &ahead), (&ahead, &behind), (&ahead, &ahead)] {
-        let (left, receipt) = take(one, 2);
+    let limits = ["forth", "back", "alone"].map(|name| {
+        let numbers = "rate = \"2/s\"\nburst = 5\nkey = \"all\"";
+        format!(
+            "[limit.{name}]\n{numbers}\n[[route]]\npath = \"/{name}\"\nupstream = \"echo:\"\nlimits = [\"{name}\"]\n"
+        )
+    });
+    let [behind, ahead] = apart(&server, &(limits.concat() + "[[route]]\npath = \"/clock\"\nupstream = \"echo:\"\n"));
+    let attempt = |limit: &str, one: &Gateway, other: &Gateway| {
+        let (left, receipt) = take(one, limit, 2);
         assert_eq!(left, 3);
-        assert_eq!(
-            [refund(other, &receipt), refund(one, &receipt), refund(other, &receipt)],
-            ["applied", "used", "used"]
-        );
-        let (_, unused) = take(one, 2);
+        assert_eq!([other, one, other].map(|gateway| refund(gateway, limit, &receipt)), ["applied", "used", "used"]);
+        let (_, unused) = take(one, limit, 2);
         std::thread::sleep(Duration::from_millis(1100));
         // Both have healed; what is charged now belongs to others.
-        assert_eq!(take(one, 5).0, 0);
+        assert_eq!(take(one, limit, 5).0, 0);
         for gateway in [one, other] {
-            assert_eq!([refund(gateway, &receipt), refund(gateway, &unused)], ["expired", "expired"]);
+            assert_eq!([&receipt, &unused].map(|receipt| refund(gateway, limit, receipt)), ["expired", "expired"]);
         }
-        let reset =
-            Client::connect(one.admin).ask("DELETE /-/limits/one/state HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n", "");
-        assert_eq!(reset.status(), 200, "{}", reset.text());
-    }
+    };
+    std::thread::scope(|scope| {
+        for (limit, one, other) in [("forth", &behind, &ahead), ("back", &ahead, &behind), ("alone", &ahead, &ahead)] {
+            scope.spawn(move || attempt(limit, one, other));
+        }
+    });
 }
 
 /// Given back when most of it has healed: what is left of it, not what others have charged since.
@@ -68,11 +71,11 @@ fn a_receipt_is_worth_what_has_not_healed() {
         "{store}\n[limit.one]\nrate = \"2/s\"\nburst = 5\nkey = \"all\"\n\n[[route]]\nupstream = \"echo:\"\n\
          limits = [\"one\"]\n"
     ));
-    let (_, receipt) = take(&gateway, 2);
+    let (_, receipt) = take(&gateway, "one", 2);
     std::thread::sleep(Duration::from_millis(700));
     let since = Instant::now();
-    take(&gateway, 3);
-    refund(&gateway, &receipt);
-    let left = take(&gateway, 1).0.as_f64().unwrap();
+    take(&gateway, "one", 3);
+    refund(&gateway, "one", &receipt);
+    let left = take(&gateway, "one", 1).0.as_f64().unwrap();
     assert!(left <= 1.0 + 2.0 * since.elapsed().as_secs_f64(), "{left} left of a burst of 5 that was charged 3 and 1");
 }

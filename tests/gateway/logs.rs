@@ -169,12 +169,11 @@ fn whatever_ends_a_request_its_line_says_so_and_names_the_setting() {
         }
         Ok(())
     });
-    let server = "header_timeout = \"300ms\"\nbody_timeout = \"300ms\"\nresponse_timeout = \"300ms\"\n\
+    let server = "header_timeout = \"300ms\"\nbody_timeout = \"300ms\"\n\
                   stream_timeout = \"300ms\"\nmax_body = 1000\nhalf_close_timeout = \"0s\"";
-    let config =
-        format!("{}[[route]]\npath = \"/full\"\nrespond = {{ }}\nmax_in_flight = 0\n", route_to(&upstream.url(), ""));
-    let config = config.replace("max_in_flight = 0\n", "deny = [\"127.0.0.0/8\"]\n");
-    let gateway = logged(server, "", &config);
+    let late = "[[route]]\npath = \"/late\"\nupstream = \"app\"\nresponse_timeout = \"300ms\"\n";
+    let full = "[[route]]\npath = \"/full\"\nrespond = { }\ndeny = [\"127.0.0.0/8\"]\n";
+    let gateway = logged(server, "", &format!("{}{late}{full}", route_to(&upstream.url(), "")));
     let large = format!("GET /large HTTP/1.1\r\nhost: a\r\nx: {}\r\n\r\n", "a".repeat(40_000));
     let upload = post("/upload", 100, "");
     let cases: [(&[u8], u64, Value, Value, &str); 15] = [

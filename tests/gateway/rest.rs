@@ -13,10 +13,19 @@ fn rest() {
     std::thread::sleep(Duration::from_millis(900));
 }
 
+/// Runs `test` with a gateway of each strictness, both at once.
+fn in_both(test: impl Fn(&Gateway, &str) + Sync) {
+    std::thread::scope(|scope| {
+        for strictness in ["strict", "defensive"] {
+            let test = &test;
+            scope.spawn(move || test(&Gateway::with(&format!("strictness = \"{strictness}\""), FIXED), strictness));
+        }
+    });
+}
+
 #[test]
 fn a_rested_connection_goes_on_as_before() {
-    for strictness in ["strict", "defensive"] {
-        let gateway = Gateway::with(&format!("strictness = \"{strictness}\""), FIXED);
+    in_both(|gateway, strictness| {
         let mut client = gateway.client();
         for _ in 0..2 {
             assert_eq!(client.ask(&get("/", ""), "").text(), "fixed");
@@ -34,7 +43,7 @@ fn a_rested_connection_goes_on_as_before() {
         assert_eq!(client.answer("GET").text(), "fixed", "{strictness}");
         gateway.assert_metric("requests_total", &[("route", "fixed"), ("method", "GET"), ("code", "200")], 5.0);
         assert_eq!(gateway.metric("http_rejected_total", &[("reason", "header_timeout")]), None);
-    }
+    });
 }
 
 #[test]
@@ -49,8 +58,7 @@ fn half_a_head_behind_a_request_has_the_time_of_a_head() {
 
 #[test]
 fn a_body_that_nobody_reads_is_no_request() {
-    for strictness in ["strict", "defensive"] {
-        let gateway = Gateway::with(&format!("strictness = \"{strictness}\""), FIXED);
+    in_both(|gateway, _| {
         let body = get("/hidden", "");
         let mut client = gateway.client();
         client.send(post("/", body.len() as u64, "") + &body[..3]);
@@ -61,7 +69,7 @@ fn a_body_that_nobody_reads_is_no_request() {
         rest();
         assert_eq!(client.ask(&get("/", ""), "").text(), "fixed");
         gateway.assert_metric("requests_total", &[("route", "fixed"), ("method", "GET"), ("code", "200")], 1.0);
-    }
+    });
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use super::tls::{ECHO, config, gateway, handshakes, laid_out};
 use crate::support::ca::Ca;
 use crate::support::client::{Client, get, post};
+use crate::support::faketime::clock_of;
 use crate::support::gateway::Gateway;
 use crate::support::tls::{SecureClient, Trust};
 use crate::support::until;
@@ -15,7 +16,14 @@ const OPTIONAL: &str = ", client_ca = \"ca.pem\", client_auth = \"optional\"";
 
 /// A gateway that asks for certificates of `clients`, kept in `ca.pem`.
 fn asking(ca: &Ca, clients: &Ca, tls: &str, rest: &str) -> Gateway {
-    Gateway::launch(&[("SLUICEGATE_LOG", "debug")], |dir| {
+    asking_within(&[], ca, clients, tls, rest)
+}
+
+/// The same with further variables in its environment.
+fn asking_within(env: &[(String, String)], ca: &Ca, clients: &Ca, tls: &str, rest: &str) -> Gateway {
+    let env = env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let env: Vec<_> = env.chain([("SLUICEGATE_LOG", "debug")]).collect();
+    Gateway::launch(&env, |dir| {
         ca.issue(&["a.test"], "gateway").save(dir, "0");
         std::fs::write(dir.join("ca.pem"), clients.pem()).unwrap();
         laid_out(dir, &config(1, tls, "", rest))
@@ -132,19 +140,30 @@ fn a_session_goes_on_only_where_it_was_made() {
 #[test]
 fn a_session_ends_with_the_certificate_of_its_client() {
     let (ca, clients) = (Ca::new("test"), Ca::new("clients"));
-    let gateway = asking(&ca, &clients, REQUIRED, ECHO);
-    let end = SystemTime::now() + Duration::from_secs(4);
-    let own = clients.issue_with(&["app.test"], "app", |params| params.not_after = end.into());
+    let clock = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&clock, "+0s").unwrap();
+    let gateway = asking_within(&clock_of(clock.path()), &ca, &clients, REQUIRED, ECHO);
+    let own = |minutes: u64| {
+        let end = SystemTime::now() + Duration::from_secs(60 * minutes);
+        clients.issue_with(&["app.test"], "app", |params| params.not_after = end.into())
+    };
+    let (short, long) = (own(10), own(60));
     let trusts =
-        [&rustls::version::TLS12, &rustls::version::TLS13].map(|version| Trust::with(&ca, Some(&own), &[version]));
-    for trust in &trusts {
-        assert_eq!(status(&mut trust.connect(gateway.addr, "a.test")), 200);
-        let mut resumed = trust.connect(gateway.addr, "a.test");
-        assert_eq!((status(&mut resumed), resumed.was_resumed()), (200, true));
+        |own| [&rustls::version::TLS12, &rustls::version::TLS13].map(|version| Trust::with(&ca, Some(own), &[version]));
+    let (ending, lasting) = (trusts(&short), trusts(&long));
+    let resumes = |trust: &Trust| {
+        let mut client = trust.connect(gateway.addr, "a.test");
+        (status(&mut client), client.was_resumed())
+    };
+    for trust in ending.iter().chain(&lasting) {
+        assert_eq!([resumes(trust), resumes(trust)], [(200, false), (200, true)]);
     }
-    std::thread::sleep(end.duration_since(SystemTime::now()).unwrap_or_default() + Duration::from_secs(1));
-    for trust in &trusts {
+    std::fs::write(&clock, "+11m").unwrap();
+    for trust in &ending {
         assert!(!served(&gateway, trust));
+    }
+    for trust in &lasting {
+        assert_eq!(resumes(trust), (200, true), "it is not for the time that has passed");
     }
     until("both are counted", || handshakes(&gateway, "bad_client_certificate") == 2.0);
 }

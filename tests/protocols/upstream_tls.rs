@@ -4,7 +4,6 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rcgen::date_time_ymd;
 use rustls::pki_types::pem::PemObject;
@@ -267,11 +266,10 @@ fn a_server_that_closes_between_requests_costs_none() {
     let upstreams = [("polite", &*https(&servers[0]), ca), ("rude", &*https(&servers[1]), ca)];
     let gateway = gateway(&[], &[("ca.pem", &authority.pem())], &upstreams);
     let mut client = gateway.client();
-    for target in ["/polite", "/rude"] {
-        for _ in 0..3 {
+    for (target, server) in ["/polite", "/rude"].iter().zip(&servers) {
+        for count in 1..=3 {
             assert_eq!(client.ask(&post(target, 1, ""), "x").status(), 200, "{target}");
-            // Until the end has come here.
-            std::thread::sleep(Duration::from_millis(50));
+            until("the server has closed", || server.ended() == count);
         }
     }
 }

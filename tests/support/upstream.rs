@@ -23,6 +23,7 @@ pub struct Upstream {
 #[derive(Default)]
 struct Shared {
     connections: AtomicUsize,
+    ended: AtomicUsize,
     stopped: AtomicBool,
 }
 
@@ -105,8 +106,12 @@ impl Upstream {
                 let connection = shared.connections.fetch_add(1, Ordering::SeqCst);
                 let requests = sender.lock().unwrap().clone();
                 let mut peer = Peer { connection, reader: Reader::new(stream), requests };
-                let script = script.clone();
-                std::thread::spawn(move || script(&mut peer));
+                let (script, shared) = (script.clone(), shared.clone());
+                std::thread::spawn(move || {
+                    let _ = script(&mut peer);
+                    drop(peer);
+                    shared.ended.fetch_add(1, Ordering::SeqCst);
+                });
             }
         });
         upstream
@@ -153,6 +158,11 @@ impl Upstream {
 
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::SeqCst)
+    }
+
+    /// How many of them are closed on this side.
+    pub fn ended(&self) -> usize {
+        self.shared.ended.load(Ordering::SeqCst)
     }
 }
 

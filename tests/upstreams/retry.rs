@@ -57,7 +57,7 @@ fn statuses_and_silence_are_reasons_only_where_they_are_named() {
     }
     let (good, silent) = (Upstream::text("good"), Upstream::silent());
     let upstream = app(&[good.url(), silent.url()], "balance = \"round_robin\"\nretry = { on = [\"timeout\"] }");
-    let config = upstream.replace("upstream = \"app\"", "upstream = \"app\"\nresponse_timeout = \"200ms\"");
+    let config = upstream.replace("upstream = \"app\"", "upstream = \"app\"\nresponse_timeout = \"600ms\"");
     let gateway = Gateway::start(&config);
     assert_eq!(statuses(&gateway, "GET", "", 4), [200; 4]);
     assert_eq!(retries(&gateway, "timeout"), silent.requests().len() as f64);
