@@ -72,7 +72,8 @@ impl StoreLink {
 
 impl OpenStore {
     fn new(settings: &StoreSettings, stores: &Stores, metrics: &Metrics) -> OpenStore {
-        let limiter = Limiter::new(stores.open(settings), None, &stores.memory, &settings.prefix, metrics);
+        let limiter =
+            Limiter::new(stores.open(settings), None, (&stores.memory, &stores.hold_times), &settings.prefix, metrics);
         OpenStore { settings: settings.clone(), limiter: Rc::new(limiter) }
     }
 

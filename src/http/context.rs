@@ -182,7 +182,7 @@ impl View {
             kept.map(|view| view.limiter.desk().store.clone()).or(opened).unwrap_or_else(|| stores.open(settings));
         store.follow(settings, &snapshot.config.limits);
         let previous = kept.map(|view| &view.limiter);
-        let limiter = Limiter::new(store, previous, &stores.memory, &settings.prefix, metrics);
+        let limiter = Limiter::new(store, previous, (&stores.memory, &stores.hold_times), &settings.prefix, metrics);
         limiter.desk().follow(&snapshot.config.limits);
         View {
             limiter,

@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::clock;
 use super::decision::{Check, Op};
+use super::hold_times::HoldTimes;
 use super::limits::LimitTable;
 use super::overrides::Budget;
 use super::store::Store;
@@ -25,6 +26,7 @@ pub struct Desk {
     pub store: Store,
     /// Answers for `on_error = "local"` while the store is away.
     pub local: Arc<Memory>,
+    pub hold_times: Arc<HoldTimes>,
     gateways: Arc<Gateways>,
     /// Those in force.
     limits: RefCell<Arc<LimitTable>>,
@@ -51,6 +53,7 @@ pub enum ChargedAt {
 struct Lease {
     check: Check,
     place: ChargedAt,
+    since: Instant,
     every: Duration,
     due: Instant,
 }
@@ -71,10 +74,11 @@ const AGAIN: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Desk {
-    pub fn new(store: Store, local: Arc<Memory>, gateways: Arc<Gateways>) -> Rc<Desk> {
+    pub fn new(store: Store, local: Arc<Memory>, hold_times: Arc<HoldTimes>, gateways: Arc<Gateways>) -> Rc<Desk> {
         Rc::new(Desk {
             store,
             local,
+            hold_times,
             gateways,
             limits: RefCell::default(),
             turns: Default::default(),
@@ -99,6 +103,7 @@ impl Desk {
     /// Another config is in force: charges are corrected and leases renewed as its limits say.
     pub fn follow(&self, limits: &Arc<LimitTable>) {
         *self.limits.borrow_mut() = limits.clone();
+        self.hold_times.follow(limits);
         let now = Instant::now();
         for (_, lease) in self.leases.borrow_mut().iter_mut() {
             self.bring_up_to_date(&mut lease.check, lease.place);
@@ -212,8 +217,9 @@ impl Desk {
     pub fn renew(self: &Rc<Self>, check: &Check, place: ChargedAt) -> Option<LeaseId> {
         let every = every(check)?;
         let check = Check { cost: 0, ..check.clone() };
-        let due = Instant::now() + every;
-        let id = self.leases.borrow_mut().insert(Lease { check, place, every, due });
+        let since = Instant::now();
+        let due = since + every;
+        let id = self.leases.borrow_mut().insert(Lease { check, place, since, every, due });
         match self.planned.get() {
             Some(planned) if due < planned => self.sooner.notify_one(),
             Some(_) => {}
@@ -225,8 +231,11 @@ impl Desk {
         Some(LeaseId(id))
     }
 
+    /// Its request has ended.
     pub fn forget(&self, lease: LeaseId) {
-        self.leases.borrow_mut().try_remove(lease.0);
+        if let Some(lease) = self.leases.borrow_mut().try_remove(lease.0) {
+            self.hold_times.note(lease.check.limit.id, lease.since.elapsed());
+        }
     }
 
     /// When the next lease is due.

@@ -12,6 +12,7 @@ use super::chain::{self, Ask};
 use super::decision::{Check, Decision, ErrorKind, Op, Role, Shares, StoreError};
 use super::desk::{ChargedAt, Desk, OpenCall};
 use super::held::Held;
+use super::hold_times::HoldTimes;
 use super::key::Missing;
 use super::limits::{Limit, Mode, OnError};
 use super::names::Unnamed;
@@ -42,13 +43,13 @@ impl Limiter {
     pub fn new(
         store: Store,
         previous: Option<&Limiter>,
-        local: &Arc<Memory>,
+        (local, hold_times): (&Arc<Memory>, &Arc<HoldTimes>),
         prefix: &str,
         metrics: &Metrics,
     ) -> Limiter {
         Limiter {
             desk: previous.map_or_else(
-                || Desk::new(store, local.clone(), metrics.gateways.clone()),
+                || Desk::new(store, local.clone(), hold_times.clone(), metrics.gateways.clone()),
                 |previous| previous.desk.clone(),
             ),
             gateways: metrics.gateways.clone(),
@@ -87,13 +88,16 @@ impl Limiter {
             chain::link(limits, &mut asks);
         }
         let mut verdict = Verdict::default();
-        let mut own = Vec::new();
+        let (mut own, mut slots) = (Vec::new(), Vec::new());
         let (mut indexes, mut checks) = (Vec::with_capacity(asks.len()), Vec::with_capacity(asks.len()));
         for (index, ask) in asks.into_iter().enumerate() {
             let (outcome, standing) = match ask {
                 Ask::Check(check) => {
                     if !Arc::ptr_eq(&check.rule, &check.limit.rule) {
                         own.push((index, check.rule.clone()));
+                    }
+                    if check.rule.lease_ms().is_some() {
+                        slots.push((index, check.cost));
                     }
                     indexes.push(index);
                     checks.push(check);
@@ -121,7 +125,27 @@ impl Limiter {
                 checked.own = Some(rule);
             }
         }
+        if verdict.refused {
+            slots.into_iter().for_each(|(index, cost)| self.guess_wait(&mut verdict, index, &limits[index], cost));
+        }
         verdict
+    }
+
+    /// A refusal for want of slots says when a lease ends; most requests end long before.
+    fn guess_wait(&self, verdict: &mut Verdict, index: usize, limit: &Limit, cost: i64) {
+        let Some(checked) = verdict.checks.iter_mut().find(|checked| checked.limit == index) else { return };
+        let rule = checked.own.as_ref().unwrap_or(&limit.rule);
+        let (answer, slots) = match &mut checked.outcome {
+            Outcome::Store(answer) => (answer, rule.most()),
+            Outcome::Local(answer) => (answer, rule.share(self.gateways.known()).most()),
+            _ => return,
+        };
+        if answer.admitted || answer.retry_ms == NEVER {
+            return;
+        }
+        if let Some(wait_ms) = self.desk.hold_times.wait_ms(limit.id, cost - answer.remaining, slots) {
+            answer.retry_ms = answer.retry_ms.min(wait_ms);
+        }
     }
 
     async fn ask_store(&self, op: Op, verdict: &mut Verdict, indexes: &[usize], checks: Vec<Check>, hold: bool) {

@@ -11,6 +11,7 @@ pub mod clock;
 pub mod decision;
 pub(crate) mod desk;
 pub(crate) mod held;
+pub(crate) mod hold_times;
 pub(crate) mod jwt;
 pub mod key;
 mod limiter;

@@ -59,7 +59,13 @@ pub fn run(config: &Config, logs: &[PathBuf], options: &Options) -> Result<Repla
     let mut replay = Replay {
         config,
         options,
-        limiter: Limiter::new(Store::Timeline(configured.clone()), None, &stand_in, &config.store.prefix, &metrics),
+        limiter: Limiter::new(
+            Store::Timeline(configured.clone()),
+            None,
+            (&stand_in, &Arc::default()),
+            &config.store.prefix,
+            &metrics,
+        ),
         configured,
         ends: Ends::default(),
         counts: Counts::default(),

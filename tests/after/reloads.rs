@@ -3,7 +3,7 @@
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::Commands;
 use serde_json::Value;
@@ -162,4 +162,51 @@ fn overrides_go_with_the_redis_they_stood_in() {
     until("the override is in force", || gateway.get("/").status() == 429);
     reload(&gateway, &redis.url(), "memory:");
     assert_eq!(gateway.get("/").status(), 200);
+}
+
+#[test]
+fn a_refusal_for_want_of_a_slot_says_how_long_slots_were_held_lately() {
+    let redis = RedisServer::start(&[]);
+    for store in ["memory:".to_owned(), redis.url()] {
+        let (upstream, release) = upstream();
+        let limit = "algorithm = \"concurrency\"\nin_flight = 1\nlease = \"60s\"";
+        let gateway = Gateway::start(&config(&store, &upstream.url(), limit));
+        if store != "memory:" {
+            gateway.until_connected();
+        }
+        let hold = || {
+            let mut holder = gateway.client();
+            holder.send(get("/held", ""));
+            upstream.request();
+            holder
+        };
+        let refused = || {
+            let refused = gateway.get("/");
+            assert_eq!(refused.status(), 429, "{store}");
+            let problem: Value = refused.json();
+            (refused.get("retry-after").unwrap().parse::<u128>().unwrap(), problem["retry-after-ms"].as_i64().unwrap())
+        };
+        let (watch, mut holder) = (Instant::now(), hold());
+        let watch_inside = Instant::now();
+        let (wait_s, _) = refused();
+        assert!((58..=60).contains(&wait_s), "{store}: nothing is known but the lease: {wait_s}");
+        std::thread::sleep(Duration::from_millis(1200));
+        let at_least = watch_inside.elapsed().as_millis();
+        release.send(()).unwrap();
+        holder.answer("GET");
+        until("the slot is free", || remaining(&gateway) == 1);
+        let at_most = watch.elapsed().as_millis() + 1;
+
+        let mut holder = hold();
+        let (wait_s, wait_ms) = refused();
+        assert!(
+            (at_least..=at_most).contains(&u128::try_from(wait_ms).unwrap()),
+            "{store}: {at_least} {wait_ms} {at_most}"
+        );
+        assert_eq!(wait_s, u128::try_from(wait_ms).unwrap().div_ceil(1000), "{store}");
+        reload(&gateway, "lease = \"60s\"", "lease = \"1h\"");
+        assert_eq!(refused().1, wait_ms, "{store}: a reload forgets nothing");
+        release.send(()).unwrap();
+        holder.answer("GET");
+    }
 }

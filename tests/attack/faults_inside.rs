@@ -70,7 +70,7 @@ fn a_decision_whose_task_is_lost_follows_on_error() {
     let worker = LocalSet::new();
     let redis = Rc::new(runtime.block_on(worker.run_until(connected(&server.url(), &metrics, DEADLINE))));
     let memory = Arc::new(Memory::new(1000));
-    let limiter = Limiter::new(Store::Redis(redis), None, &memory, "sg", &metrics);
+    let limiter = Limiter::new(Store::Redis(redis), None, (&memory, &Arc::default()), "sg", &metrics);
     let internal = metrics.store_error(ErrorKind::Internal.label());
     for (lost, (on_error, refused)) in
         [(OnError::Closed, true), (OnError::Open, false), (OnError::Local, false)].into_iter().enumerate()

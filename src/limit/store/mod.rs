@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use super::answer::Answer;
 use super::decision::{Check, Decision, ErrorKind, Op, Shares};
+use super::hold_times::HoldTimes;
 use super::limits::LimitTable;
 use super::overrides::Found;
 use crate::metrics::Metrics;
@@ -34,13 +35,14 @@ pub enum Store {
 pub struct Stores {
     /// The embedded store, and the stand-in for any other.
     pub memory: Arc<memory::Memory>,
+    pub hold_times: Arc<HoldTimes>,
     metrics: Metrics,
     redis: redis::AllHandles,
 }
 
 impl Stores {
     pub fn new(memory: Arc<memory::Memory>, metrics: &Metrics) -> Stores {
-        Stores { memory, metrics: metrics.clone(), redis: redis::AllHandles::default() }
+        Stores { memory, hold_times: Arc::default(), metrics: metrics.clone(), redis: redis::AllHandles::default() }
     }
 
     /// A handle on the store that `settings` name; lives in the caller's runtime.
