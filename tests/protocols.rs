@@ -22,6 +22,7 @@ mod protocols {
     mod h2_server;
     mod h2_time;
     mod manual;
+    mod proxy_out;
     mod proxy_protocol;
     mod tls;
     mod tls_clients;

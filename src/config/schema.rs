@@ -49,7 +49,8 @@ sections! {
         "client_cert" "client_key";
     HEADERS = "headers": "ratelimit";
     JWT = "jwt": "key" "algorithms" "header" "issuer" "audience";
-    UPSTREAM = "upstream": "servers" "balance" "max_idle" "protocol" "tls" "eject" "health" "retry" "hash_on" "slow_start";
+    UPSTREAM = "upstream": "servers" "balance" "max_idle" "protocol" "tls" "eject" "health" "retry" "hash_on" "slow_start"
+        "proxy_protocol";
     HEALTH = "upstream.health": "type" "path" "every" "timeout" "unhealthy_after" "healthy_after" "status" "body";
     RETRY = "upstream.retry": "attempts" "budget" "on";
     UPSTREAM_TLS = "upstream.tls": "ca" "cert" "key" "server_name" "verify";

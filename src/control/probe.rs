@@ -13,6 +13,7 @@ use crate::http::upstream::check::check;
 use crate::snapshot::Fleet;
 use crate::upstream::Origin;
 use crate::upstream::health::{CheckFault, HealthRule};
+use crate::upstream::introduction::ProxyVersion;
 use crate::upstream::roster::{Member, UpstreamState};
 use crate::upstream::state::ServerState;
 
@@ -27,6 +28,7 @@ const SPREAD: Duration = Duration::from_millis(500);
 struct CheckedServer {
     state: Arc<ServerState>,
     rule: HealthRule,
+    proxy: Option<ProxyVersion>,
     task: AbortHandle,
 }
 
@@ -49,7 +51,10 @@ pub async fn follow(fleet: Fleet) {
             let Some(rule) = &upstream.settings.health else { continue };
             for member in upstream.roster().iter() {
                 let key = (upstream.settings.name.clone(), member.server.origin.clone());
-                let same = |known: &CheckedServer| Arc::ptr_eq(&known.state, &member.state) && known.rule == *rule;
+                let proxy = upstream.settings.proxy_protocol;
+                let same = |known: &CheckedServer| {
+                    Arc::ptr_eq(&known.state, &member.state) && known.rule == *rule && known.proxy == proxy
+                };
                 let known = checked.remove(&key).filter(same);
                 next.insert(key, known.unwrap_or_else(|| begin(&fleet, &upstream, member, rule, &room)));
             }
@@ -65,18 +70,27 @@ fn begin(
     rule: &HealthRule,
     room: &Rc<Semaphore>,
 ) -> CheckedServer {
+    let proxy = upstream.settings.proxy_protocol;
     let task = spawn_local(check_on(
         fleet.clone(),
         upstream.settings.name.clone(),
         member.clone(),
         rule.clone(),
+        proxy,
         room.clone(),
     ));
-    CheckedServer { state: member.state.clone(), rule: rule.clone(), task: task.abort_handle() }
+    CheckedServer { state: member.state.clone(), rule: rule.clone(), proxy, task: task.abort_handle() }
 }
 
 /// Until it is aborted.
-async fn check_on(fleet: Fleet, upstream: String, member: Member, rule: HealthRule, room: Rc<Semaphore>) {
+async fn check_on(
+    fleet: Fleet,
+    upstream: String,
+    member: Member,
+    rule: HealthRule,
+    proxy: Option<ProxyVersion>,
+    room: Rc<Semaphore>,
+) {
     let (every, limit) = (Duration::from_millis(rule.every_ms), Duration::from_millis(rule.timeout_ms));
     let origin = &member.server.origin;
     sleep(SPREAD.min(every).mul_f64(rand::random())).await;
@@ -84,7 +98,7 @@ async fn check_on(fleet: Fleet, upstream: String, member: Member, rule: HealthRu
         let begun = Instant::now();
         let result = {
             let _place = room.acquire().await;
-            timeout(limit, check(origin, &rule)).await.unwrap_or(Err(CheckFault::Timeout))
+            timeout(limit, check(origin, &rule, proxy)).await.unwrap_or(Err(CheckFault::Timeout))
         };
         if let Err(fault) = result {
             tracing::debug!(upstream, server = origin.authority, reason = fault.label(), "a check failed");

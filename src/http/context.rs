@@ -3,7 +3,7 @@
 //! ([`Client`]). Made by the workers.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
@@ -89,6 +89,10 @@ pub struct Client {
     pub tls_version: Option<&'static str>,
     /// The peer; `127.0.0.1` on a Unix socket.
     pub peer: IpAddr,
+    /// The peer's port.
+    pub port: u16,
+    /// The address that it has asked.
+    pub asked: SocketAddr,
     /// What its forwarding headers say.
     pub hop: Hop,
     /// What the handshake has told; none without TLS.

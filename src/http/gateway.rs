@@ -215,9 +215,10 @@ async fn page(exchange: &mut RequestUnderWay<'_>) -> Result<Response<Body>, Refu
     let upload = onward::upload(exchange, route)?;
     match &route.action {
         Action::Upstream(index) => {
-            let outgoing =
-                Outgoing { hash, ..onward::outgoing(exchange, route, &admitted, &forwarding, as_lines, upload, offer) };
-            onward::send(exchange, route, &view.upstreams[*index], outgoing).await
+            let servers = &view.upstreams[*index];
+            let introduction = onward::introduction(client, identity.ip, servers);
+            let outgoing = onward::outgoing(exchange, route, &admitted, &forwarding, as_lines, upload, offer);
+            onward::send(exchange, route, servers, Outgoing { hash, introduction, ..outgoing }).await
         }
         Action::Echo => {
             let Parts { method, headers, .. } = &exchange.received.parts;

@@ -2,6 +2,7 @@
 //! its fields as the upstream gets them, the exchange with the upstream. Called by `gateway`.
 
 use std::borrow::Cow;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 use http::header::UPGRADE;
@@ -12,6 +13,7 @@ use crate::config::{ForwardedHeader, TraceParent};
 use crate::http::answer::body::Body;
 use crate::http::answer::grpc;
 use crate::http::answer::problem::{Refusal, UpstreamFailure};
+use crate::http::context::Client;
 use crate::http::downstream::connect;
 use crate::http::downstream::gate::Admitted;
 use crate::http::downstream::offer::Offer;
@@ -140,6 +142,13 @@ pub fn outgoing(
         }
     });
     Outgoing { offer, ..outgoing }
+}
+
+/// What a connection begins with on which a server is asked for the client at `ip`. Behind a proxy that names
+/// it in a field, nobody knows its port.
+pub fn introduction(client: &Client, ip: IpAddr, servers: &Servers) -> Option<Rc<[u8]>> {
+    let port = if ip == client.peer { client.port } else { 0 };
+    servers.proxy_protocol().map(|version| version.header(SocketAddr::new(ip, port), client.asked))
 }
 
 /// An exchange with the upstream.

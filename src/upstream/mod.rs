@@ -6,6 +6,7 @@ pub(crate) mod budget;
 pub(crate) mod eject;
 pub(crate) mod hash;
 pub(crate) mod health;
+pub(crate) mod introduction;
 pub(crate) mod roster;
 pub(crate) mod state;
 pub(crate) mod tls;
@@ -18,6 +19,7 @@ use crate::limit::key::Key;
 use budget::RetryRule;
 use eject::EjectRule;
 use health::HealthRule;
+use introduction::ProxyVersion;
 use tls::UpstreamTls;
 
 /// A set of servers that serve alike.
@@ -40,6 +42,8 @@ pub struct Upstream {
     pub hash_on: Option<Key>,
     /// A server that comes, or comes back, has its whole weight after so long; 0 = at once.
     pub slow_start_ms: u64,
+    /// Connections begin with a PROXY header.
+    pub proxy_protocol: Option<ProxyVersion>,
 }
 
 impl Upstream {
@@ -60,6 +64,7 @@ impl Upstream {
             retry: None,
             hash_on: None,
             slow_start_ms: 0,
+            proxy_protocol: None,
         }
     }
 }

@@ -3,11 +3,12 @@
 
 use std::cell::Cell;
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::listener::{Accepted, Listener};
+use super::listener::{Accepted, Listener, canonical};
 use super::proxy_protocol::{self, Introduction};
 use super::stream::Stream;
 use super::tls::{self, Failed, Shaken};
@@ -38,8 +39,9 @@ struct Door {
 /// A connection that has its place among the others.
 struct Entered {
     ticket: Ticket,
-    peer: std::net::IpAddr,
-    port: Option<u16>,
+    peer: SocketAddr,
+    /// The address that the client has asked.
+    asked: Option<SocketAddr>,
 }
 
 /// Accepts until the task is aborted.
@@ -73,9 +75,9 @@ fn follow(door: &mut Rc<Door>, now: Option<Arc<ListenerSettings>>) {
 }
 
 /// Spawns the connection, or drops it when a cap is reached.
-fn admit(worker: &Rc<Worker>, Accepted { stream, peer, port }: Accepted, door: &Rc<Door>) {
-    let Some(ticket) = worker.enter(peer, &door.name) else { return };
-    let entered = Entered { ticket, peer, port };
+fn admit(worker: &Rc<Worker>, Accepted { stream, peer, asked }: Accepted, door: &Rc<Door>) {
+    let Some(ticket) = worker.enter(peer.ip(), &door.name) else { return };
+    let entered = Entered { ticket, peer, asked };
     let (worker, door) = (worker.clone(), door.clone());
     if door.settings.proxy_protocol {
         tokio::task::spawn_local(async move { introduced(stream, entered, &worker, &door).await });
@@ -95,12 +97,12 @@ async fn introduced(mut stream: Stream, mut entered: Entered, worker: &Rc<Worker
     let introduction = proxy_protocol::read(&mut stream, entered.ticket.deadline(), worker).await;
     drop(open);
     match introduction {
-        Introduction::Client(named) if worker.trusts(entered.peer) => {
-            let client = named.source.ip().to_canonical();
-            if !worker.count_for(&mut entered.ticket, client) {
+        Introduction::Client(named) if worker.trusts(entered.peer.ip()) => {
+            let client = canonical(named.source);
+            if !worker.count_for(&mut entered.ticket, client.ip()) {
                 return;
             }
-            (entered.peer, entered.port) = (client, Some(named.destination.port()));
+            (entered.peer, entered.asked) = (client, Some(canonical(named.destination)));
         }
         Introduction::Client(_) | Introduction::Itself => {}
         Introduction::Missing => return worker.local.common.metrics.http_rejected(Cutoff::ProxyHeader).inc(),
@@ -118,7 +120,7 @@ async fn secure(stream: Stream, entered: Entered, worker: &Rc<Worker>, door: &Do
     let handshake = Box::pin(tls::handshake(stream, tls, entered.ticket.deadline(), worker));
     let result = handshake.await;
     drop(open);
-    let (listener, peer) = (&*door.name, entered.peer);
+    let (listener, peer) = (&*door.name, entered.peer.ip());
     let count = |result| worker.local.common.metrics.tls.handshakes(listener, result).inc();
     match result {
         Ok(Shaken { stream, result, told }) => {
@@ -149,15 +151,18 @@ async fn serve(
     door: &Door,
     (agreed, tls): (Option<Protocol>, Option<Box<TlsPeer>>),
 ) {
-    let Entered { ticket, peer, port } = entered;
+    let Entered { ticket, peer, asked } = entered;
     let implied = if tls.is_some() { HTTPS_PORT } else { HTTP_PORT };
+    let asked = asked.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), implied));
     let client = Rc::new(Client {
         local: worker.local.clone(),
         ticket,
         listener: door.name.clone(),
         untrusted: door.untrusted.clone(),
-        peer,
-        hop: Hop::new(peer, tls.is_some(), port.unwrap_or(implied)),
+        peer: peer.ip(),
+        port: peer.port(),
+        asked,
+        hop: Hop::new(peer.ip(), tls.is_some(), asked.port()),
         tls,
         redirected: door.settings.redirects,
         last_host: LastHost::default(),

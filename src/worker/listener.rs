@@ -1,7 +1,7 @@
 //! Listening sockets: bound by the control thread, accepted from by every worker and by the admin
 //! server.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::{fmt, io};
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
@@ -27,23 +27,23 @@ enum Bound {
 pub struct Acceptor(Accepting);
 
 enum Accepting {
-    Tcp { socket: TcpListener, port: u16 },
+    Tcp { socket: TcpListener, addr: SocketAddr },
     Unix(UnixListener),
 }
 
 /// A connection with where it comes from.
 pub struct Accepted {
     pub stream: Stream,
-    /// `127.0.0.1` on a Unix socket.
-    pub peer: IpAddr,
-    /// The port that the client has asked; `None` on a Unix socket.
-    pub port: Option<u16>,
+    /// `127.0.0.1:0` on a Unix socket.
+    pub peer: SocketAddr,
+    /// The address that the client has asked; `None` on a Unix socket.
+    pub asked: Option<SocketAddr>,
 }
 
 /// Connections that may wait in the kernel until a worker is free.
 const BACKLOG: i32 = 4096;
 /// The peer address of a Unix socket.
-const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 impl Listener {
     /// Binds `addr`. A Unix socket left behind by a dead process is replaced.
@@ -117,7 +117,7 @@ impl Listener {
         Ok(Acceptor(match self.socket {
             Bound::Tcp(socket) => {
                 let socket = TcpListener::from_std(socket)?;
-                Accepting::Tcp { port: socket.local_addr()?.port(), socket }
+                Accepting::Tcp { addr: socket.local_addr()?, socket }
             }
             Bound::Unix(socket) => Accepting::Unix(UnixListener::from_std(socket)?),
         }))
@@ -127,18 +127,24 @@ impl Listener {
 impl Acceptor {
     pub async fn next(&self) -> io::Result<Accepted> {
         match &self.0 {
-            Accepting::Tcp { socket, port } => {
+            Accepting::Tcp { socket, addr } => {
                 let (stream, peer) = socket.accept().await?;
                 // Answers leave at once; a socket that cannot do so still works.
                 let _ = stream.set_nodelay(true);
-                Ok(Accepted { stream: Stream::Tcp(stream), peer: peer.ip().to_canonical(), port: Some(*port) })
+                let asked = if addr.ip().is_unspecified() { stream.local_addr().unwrap_or(*addr) } else { *addr };
+                Ok(Accepted { stream: Stream::Tcp(stream), peer: canonical(peer), asked: Some(canonical(asked)) })
             }
             Accepting::Unix(socket) => {
                 let (stream, _) = socket.accept().await?;
-                Ok(Accepted { stream: Stream::Unix(stream), peer: LOCAL, port: None })
+                Ok(Accepted { stream: Stream::Unix(stream), peer: LOCAL, asked: None })
             }
         }
     }
+}
+
+/// IPv4 as such, whatever the socket takes.
+pub fn canonical(addr: SocketAddr) -> SocketAddr {
+    SocketAddr::new(addr.ip().to_canonical(), addr.port())
 }
 
 impl Bound {

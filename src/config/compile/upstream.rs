@@ -17,6 +17,7 @@ use crate::config::{origin, schema};
 use crate::limit::key::Key;
 use crate::upstream::budget::{RetryOn, RetryRule};
 use crate::upstream::eject::EjectRule;
+use crate::upstream::introduction::ProxyVersion;
 use crate::upstream::{Balance, Fraction, Server, Upstream};
 
 pub struct Upstreams<'r> {
@@ -49,6 +50,7 @@ pub fn upstreams<'r>(named: Vec<NamedSection>, roots: &'r SystemRoots, context: 
         let retry = section.section("retry", &schema::RETRY).map(retry);
         let hash_on = hash_on(&section, balance, context);
         let slow_start_ms = section.duration("slow_start", Duration::ZERO..=Duration::from_secs(3600)).map_or(0, ms);
+        let proxy_protocol = section.label("proxy_protocol", ProxyVersion::ALL, ProxyVersion::label);
         if servers.is_some() {
             reach.finish(&section);
         }
@@ -62,6 +64,7 @@ pub fn upstreams<'r>(named: Vec<NamedSection>, roots: &'r SystemRoots, context: 
                 retry,
                 hash_on,
                 slow_start_ms,
+                proxy_protocol,
                 ..Upstream::new(name, servers, balance)
             });
             upstreams.list.len() - 1

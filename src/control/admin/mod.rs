@@ -78,7 +78,7 @@ async fn accept(acceptor: Acceptor, context: Rc<AdminContext>, room: Rc<AdminRoo
         match acceptor.next().await {
             // On a Unix socket, the file's permissions say who may come.
             Ok(Accepted { stream, peer, .. }) => {
-                spawn_local(serve(stream, peer.is_loopback(), context.clone(), AdminRoom::enter(&room)));
+                spawn_local(serve(stream, peer.ip().is_loopback(), context.clone(), AdminRoom::enter(&room)));
             }
             Err(error) => pause(&error).await,
         }

@@ -12,16 +12,20 @@ use super::h1::HeadReader;
 use super::h1::body::{Decoder, Piece};
 use crate::upstream::Origin;
 use crate::upstream::health::{CheckFault, CheckKind, HealthRule};
+use crate::upstream::introduction::ProxyVersion;
 
 /// Bytes of a body that are looked at.
 const BODY_MAX: usize = 64 * 1024;
 /// Of a gRPC answer, which is a handful.
 const GRPC_MAX: usize = 1024;
 
+/// Of a server whose connections begin with a PROXY header, if it takes one.
+///
 /// # Errors
 /// Why the server is not well.
-pub async fn check(origin: &Origin, rule: &HealthRule) -> Result<(), CheckFault> {
-    let connection = UpstreamConnection::open(origin).await.map_err(|_| CheckFault::Connection)?;
+pub async fn check(origin: &Origin, rule: &HealthRule, proxy: Option<ProxyVersion>) -> Result<(), CheckFault> {
+    let introduction = proxy.map(ProxyVersion::own).unwrap_or_default();
+    let connection = UpstreamConnection::open(origin, &introduction).await.map_err(|_| CheckFault::Connection)?;
     match rule.kind {
         CheckKind::Tcp => Ok(()),
         CheckKind::Http if connection.http2 => ask_http2(connection, origin, rule).await,

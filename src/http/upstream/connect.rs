@@ -6,7 +6,7 @@ use std::{fmt, io};
 
 use bytes::BytesMut;
 use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -103,15 +103,20 @@ impl From<io::Error> for ConnectError {
 }
 
 impl UpstreamConnection {
-    /// Connects to a server of `origin`, and looks its name up before.
-    pub async fn open(origin: &Origin) -> Result<UpstreamConnection, ConnectError> {
+    /// Connects to a server of `origin`, and looks its name up before. The server reads `introduction` first,
+    /// before anything of TLS.
+    pub async fn open(origin: &Origin, introduction: &[u8]) -> Result<UpstreamConnection, ConnectError> {
         let stream = match &origin.scheme {
             Scheme::Https(tls) => {
-                let tcp = connect(&origin.authority).await?;
+                let tcp = connect(&origin.authority, introduction).await?;
                 UpstreamStream::Tls(Box::new(handshake(tls, origin.name(), tcp).await?))
             }
-            Scheme::Http | Scheme::H2c => UpstreamStream::Tcp(connect(&origin.authority).await?),
-            Scheme::Unix(_) => UpstreamStream::Unix(UnixStream::connect(&origin.authority).await?),
+            Scheme::Http | Scheme::H2c => UpstreamStream::Tcp(connect(&origin.authority, introduction).await?),
+            Scheme::Unix(_) => {
+                let mut stream = UnixStream::connect(&origin.authority).await?;
+                stream.write_all(introduction).await?;
+                UpstreamStream::Unix(stream)
+            }
         };
         let chosen = match &stream {
             UpstreamStream::Tls(stream) => Some(stream.get_ref().1.alpn_protocol() == Some(b"h2")),
@@ -208,13 +213,14 @@ impl AsyncWrite for UpstreamConnection {
     }
 }
 
-async fn connect(authority: &str) -> Result<TcpStream, ConnectError> {
+async fn connect(authority: &str, introduction: &[u8]) -> Result<TcpStream, ConnectError> {
     let unknown = |reason| ConnectError { fault: ConnectFault::UnknownName, reason };
     let mut last = unknown(io::Error::other("the name has no address"));
     for addr in lookup_host(authority).await.map_err(unknown)? {
         match TcpStream::connect(addr).await {
-            Ok(stream) => {
+            Ok(mut stream) => {
                 stream.set_nodelay(true)?;
+                stream.write_all(introduction).await?;
                 return Ok(stream);
             }
             Err(error) => last = error.into(),

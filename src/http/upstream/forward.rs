@@ -43,7 +43,7 @@ pub async fn forward(
 ) -> Result<Response<Body>, UpstreamFailure> {
     let progress = outgoing.upload.as_ref().map(Upload::share_progress);
     let repeatable = progress.is_none() && outgoing.method.is_idempotent();
-    let mut course = servers.begin();
+    let mut course = servers.begin(outgoing.introduction.take());
     // In a box: few requests are sent again, and all would keep room for it.
     let mut sender: Option<Box<Sender>> = None;
     let mut fresh = false;

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::net::IpAddr;
+use std::rc::Rc;
 
 use http::header::{CONTENT_LENGTH, TRAILER};
 use http::request::Parts;
@@ -23,6 +24,8 @@ pub struct Outgoing {
     pub blame: Blame,
     /// Of what says which server it gets, for upstreams that go by it.
     pub hash: Option<u64>,
+    /// What the connection to the server begins with, for upstreams that are told whose it is.
+    pub introduction: Option<Rc<[u8]>>,
     pub method: Method,
     pub head: RequestHead,
     pub upload: Option<Upload>,
@@ -55,6 +58,7 @@ impl Outgoing {
         Outgoing {
             blame: Blame::of(client),
             hash: None,
+            introduction: None,
             method: method.clone(),
             head: RequestHead::write(method, target, headers, host, framing, tell),
             upload,

@@ -22,6 +22,8 @@ use crate::upstream::{Origin, Scheme, WireProtocol};
 const IDLE_MS: u64 = 4_000;
 /// Connections are renewed after this long, so that a changed name or balance takes effect.
 const AGE_MS: u64 = 3_600_000;
+/// Those of HTTP/2; shorter than what servers and what is between allow.
+const STREAM_IDLE_MS: u64 = 60_000;
 
 /// All servers this worker talks to. Cheap to clone.
 #[derive(Clone, Default)]
@@ -38,8 +40,19 @@ pub struct ServerPool {
     streams: Rc<StreamPool>,
     /// What its connections speak, as far as that is known.
     speaks: Cell<WireProtocol>,
-    in_flight: Cell<u32>,
+    /// What its connections begin with: nothing, or a PROXY header, and then they are for that client alone.
+    introduction: Option<Rc<[u8]>>,
+    /// Those, by what they begin with.
+    of_clients: RefCell<HashMap<Rc<[u8]>, Rc<ServerPool>>>,
+    counts: Rc<ServerCounts>,
     now_ms: Rc<Cell<u64>>,
+}
+
+/// Of one server, whomever its connections are for.
+#[derive(Default)]
+struct ServerCounts {
+    in_flight: Cell<u32>,
+    idle: Cell<usize>,
 }
 
 struct Idle {
@@ -95,9 +108,7 @@ impl Pools {
     pub fn sweep(&self, now_ms: u64) {
         self.now_ms.set(now_ms);
         self.servers.borrow_mut().retain(|_, server| {
-            let kept = |idle: &mut Idle| now_ms < idle.since_ms + IDLE_MS && idle.connection.is_quiet();
-            server.idle.borrow_mut().retain_mut(kept);
-            server.streams.sweep(now_ms, AGE_MS);
+            server.sweep(now_ms);
             Rc::strong_count(server) > 1
         });
     }
@@ -111,9 +122,42 @@ impl ServerPool {
             idle: RefCell::default(),
             streams: StreamPool::new(),
             speaks: Cell::new(origin.protocol()),
-            in_flight: Cell::new(0),
+            introduction: None,
+            of_clients: RefCell::default(),
+            counts: Rc::default(),
             now_ms,
         }
+    }
+
+    /// Its connections that begin with `introduction`.
+    pub fn of_client(&self, introduction: &Rc<[u8]>) -> Rc<ServerPool> {
+        let make = || {
+            Rc::new(ServerPool {
+                introduction: Some(introduction.clone()),
+                counts: self.counts.clone(),
+                ..ServerPool::new(&self.origin, self.now_ms.clone())
+            })
+        };
+        self.of_clients.borrow_mut().entry(introduction.clone()).or_insert_with(make).clone()
+    }
+
+    fn sweep(&self, now_ms: u64) {
+        let kept = |idle: &mut Idle| now_ms < idle.since_ms + IDLE_MS && idle.connection.is_quiet();
+        let mut idle = self.idle.borrow_mut();
+        let before = idle.len();
+        idle.retain_mut(kept);
+        self.counts.idle.set(self.counts.idle.get() - (before - idle.len()));
+        // A client that has gone asks for nothing more.
+        let stream_idle_ms = if self.introduction.is_some() { IDLE_MS } else { STREAM_IDLE_MS };
+        self.streams.sweep(now_ms, AGE_MS, stream_idle_ms);
+        self.of_clients.borrow_mut().retain(|_, pool| {
+            pool.sweep(now_ms);
+            Rc::strong_count(pool) > 1 || !pool.is_empty()
+        });
+    }
+
+    fn is_empty(&self) -> bool {
+        self.idle.borrow().is_empty() && self.streams.is_empty()
     }
 
     pub fn authority(&self) -> &str {
@@ -122,7 +166,7 @@ impl ServerPool {
 
     /// Requests in flight.
     pub fn load(&self) -> u32 {
-        self.in_flight.get()
+        self.counts.in_flight.get()
     }
 
     /// A connection that there is, or a place on one.
@@ -142,7 +186,7 @@ impl ServerPool {
     }
 
     fn count_in(self: &Rc<ServerPool>) -> Load {
-        self.in_flight.set(self.in_flight.get() + 1);
+        self.counts.in_flight.set(self.counts.in_flight.get() + 1);
         Load(self.clone())
     }
 
@@ -150,6 +194,7 @@ impl ServerPool {
     fn idle(self: &Rc<ServerPool>, max_idle: usize) -> Option<PooledConnection> {
         loop {
             let Idle { mut connection, born_ms, .. } = self.idle.borrow_mut().pop()?;
+            self.counts.idle.set(self.counts.idle.get() - 1);
             if connection.is_quiet() {
                 return Some(self.lease(connection, true, born_ms, max_idle));
             }
@@ -207,7 +252,7 @@ impl ServerPool {
             Ok(Opened::Shared(connection)) => Ok(Some(connection)),
             Ok(Opened::Connection(connection)) => {
                 let now_ms = self.now_ms.get();
-                self.idle.borrow_mut().push(Idle { connection, since_ms: now_ms, born_ms: now_ms });
+                self.keep(Idle { connection, since_ms: now_ms, born_ms: now_ms });
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -218,7 +263,8 @@ impl ServerPool {
     /// A new connection, name look-up and handshakes included, within `limit`.
     async fn open(&self, limit: Duration) -> Result<Opened, ConnectError> {
         let opening = async {
-            let connection = UpstreamConnection::open(&self.origin).await?;
+            let connection =
+                UpstreamConnection::open(&self.origin, self.introduction.as_deref().unwrap_or_default()).await?;
             match connection.http2 {
                 false => Ok(Opened::Connection(connection)),
                 true => Http2Connection::start(connection, self.now_ms.get()).await.map(Opened::Shared),
@@ -231,6 +277,11 @@ impl ServerPool {
             Opened::Shared(_) => WireProtocol::Http2,
         });
         Ok(opened)
+    }
+
+    fn keep(&self, idle: Idle) {
+        self.counts.idle.set(self.counts.idle.get() + 1);
+        self.idle.borrow_mut().push(idle);
     }
 
     fn lease(
@@ -302,16 +353,16 @@ impl PooledConnection {
     pub fn release(self) {
         let PooledConnection { mut connection, born_ms, max_idle, load, .. } = self;
         let now_ms = load.0.now_ms.get();
-        let mut idle = load.0.idle.borrow_mut();
-        if idle.len() < max_idle && now_ms < born_ms + AGE_MS && connection.received.is_empty() {
+        if load.0.counts.idle.get() < max_idle && now_ms < born_ms + AGE_MS && connection.received.is_empty() {
             connection.rest();
-            idle.push(Idle { connection, since_ms: now_ms, born_ms });
+            load.0.keep(Idle { connection, since_ms: now_ms, born_ms });
         }
     }
 }
 
 impl Drop for Load {
     fn drop(&mut self) {
-        self.0.in_flight.set(self.0.in_flight.get() - 1);
+        let in_flight = &self.0.counts.in_flight;
+        in_flight.set(in_flight.get() - 1);
     }
 }

@@ -15,6 +15,7 @@ use crate::metrics::{Counter, Metrics, RetryReason, UpstreamOutcome};
 use crate::upstream::balance::{Balancer, Candidates};
 use crate::upstream::budget::{RetryBudget, RetryRule};
 use crate::upstream::eject::Blame;
+use crate::upstream::introduction::ProxyVersion;
 use crate::upstream::roster::{Member, UpstreamState};
 use crate::upstream::state::{ServedTally, ServerState};
 
@@ -39,6 +40,8 @@ pub struct Servers {
 pub struct Course {
     /// Those that failed it.
     tried: Vec<Rc<AskedServer>>,
+    /// What its connections begin with.
+    introduction: Option<Rc<[u8]>>,
 }
 
 /// A roster as this worker asks it.
@@ -100,10 +103,15 @@ impl Servers {
         self.upstream.settings.hash_on.as_ref()
     }
 
-    /// A request is to be sent.
-    pub fn begin(&self) -> Course {
+    /// What a connection for a client begins with, where the servers are told.
+    pub fn proxy_protocol(&self) -> Option<ProxyVersion> {
+        self.upstream.settings.proxy_protocol
+    }
+
+    /// A request is to be sent, on a connection that begins with `introduction`.
+    pub fn begin(&self, introduction: Option<Rc<[u8]>>) -> Course {
         self.budget.borrow_mut().sent(self.pools.now_ms());
-        Course::default()
+        Course { introduction, ..Course::default() }
     }
 
     /// A connection: an idle one unless `fresh`, else a new one, at the servers' turns, to one that has not
@@ -119,7 +127,7 @@ impl Servers {
         hash: Option<u64>,
     ) -> Result<Acquired, ConnectFault> {
         let server = self.pick(course, hash)?;
-        let idle = if fresh { None } else { server.pool.ready(self.max_idle) };
+        let idle = if fresh { None } else { server.ready(course, self.max_idle) };
         let mut acquired = match idle {
             Some(connection) => Acquired { server, connection },
             // Rare, and larger than all the rest that a request keeps.
@@ -141,7 +149,7 @@ impl Servers {
         hash: Option<u64>,
     ) -> Result<Acquired, ConnectFault> {
         loop {
-            let error = match server.connect(limit, self.max_idle).await {
+            let error = match server.connect(course, limit, self.max_idle).await {
                 Ok(connection) => return Ok(Acquired { server, connection }),
                 Err(error) => error,
             };
@@ -154,7 +162,7 @@ impl Servers {
                 return Err(error.fault);
             }
             server = self.pick(course, hash)?;
-            if let (false, Some(connection)) = (fresh, server.pool.ready(self.max_idle)) {
+            if let (false, Some(connection)) = (fresh, server.ready(course, self.max_idle)) {
                 return Ok(Acquired { server, connection });
             }
         }
@@ -293,8 +301,19 @@ impl AskedServer {
         if self.upstream.settings.counts_all() { self.state.in_flight() } else { self.pool.load() }
     }
 
-    async fn connect(&self, limit: Duration, max_idle: usize) -> Result<ServerLease, ConnectError> {
-        let connected = self.pool.connect(limit, max_idle).await;
+    /// A connection that there is.
+    fn ready(&self, course: &Course, max_idle: usize) -> Option<ServerLease> {
+        match &course.introduction {
+            None => self.pool.ready(max_idle),
+            Some(introduction) => self.pool.of_client(introduction).ready(max_idle),
+        }
+    }
+
+    async fn connect(&self, course: &Course, limit: Duration, max_idle: usize) -> Result<ServerLease, ConnectError> {
+        let connected = match &course.introduction {
+            None => self.pool.connect(limit, max_idle).await,
+            Some(introduction) => self.pool.of_client(introduction).connect(limit, max_idle).await,
+        };
         match &connected {
             Ok(_) => self.state.connected(self.pools.now_ms()),
             Err(_) => {

@@ -10,9 +10,6 @@ use tokio::sync::Notify;
 use super::{Http2Connection, STREAMS_MAX};
 use crate::http::upstream::connect::ConnectError;
 
-/// Shorter than what servers and what is between allow.
-const IDLE_MS: u64 = 60_000;
-
 pub struct StreamPool {
     connections: RefCell<Vec<Rc<Http2Connection>>>,
     /// Connections that are being made.
@@ -105,14 +102,18 @@ impl StreamPool {
         }
     }
 
-    /// Lets go of connections that have ended, are idle for long or older than `age_ms`.
-    pub fn sweep(&self, now_ms: u64, age_ms: u64) {
+    pub fn is_empty(&self) -> bool {
+        self.connections.borrow().is_empty()
+    }
+
+    /// Lets go of connections that have ended, are idle for `idle_ms` or older than `age_ms`.
+    pub fn sweep(&self, now_ms: u64, age_ms: u64, idle_ms: u64) {
         self.connections.borrow_mut().retain(|connection| {
             connection.look(now_ms);
             let unused = connection.in_use() == 0;
             !connection.is_retired()
                 && now_ms < connection.born_ms + age_ms
-                && !(unused && now_ms >= connection.idle_ms.get() + IDLE_MS)
+                && !(unused && now_ms >= connection.idle_ms.get() + idle_ms)
         });
     }
 }
