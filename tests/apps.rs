@@ -13,5 +13,4 @@ mod support;
 mod apps {
     mod files;
     mod httpbin;
-    mod python;
 }

@@ -15,6 +15,7 @@
 mod support;
 
 mod protocols {
+    mod grpc;
     mod h2;
     mod h2_abuse;
     mod h2_bodies;

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
-use super::python::App;
+use crate::support::app::App;
 use crate::support::client::{Client, get};
 use crate::support::gateway::Gateway;
 use crate::support::http::Message;

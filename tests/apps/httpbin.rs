@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::python::{App, venv};
+use crate::support::app::{App, venv};
 use crate::support::client::{Client, get};
 use crate::support::gateway::Gateway;
 use crate::support::http::Message;

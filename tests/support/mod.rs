@@ -2,6 +2,7 @@
 //! that see every byte. Used by the test files beside this folder.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod app;
 pub mod ca;
 pub mod client;
 pub mod faketime;
