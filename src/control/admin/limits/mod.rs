@@ -22,6 +22,7 @@ use crate::limit::key::{COST_MAX, Cost};
 use crate::limit::limits::{Limit, Mode};
 use crate::limit::overrides::Budget;
 use crate::limit::store::once::{Mark, Use};
+use crate::limit::store::shares::divided;
 use crate::limit::{Ask, Checked, Limiter, Outcome, Standing, Verdict, clock};
 use crate::snapshot::{Current, Reason};
 use asked::{DecideBody, DecisionRequest};
@@ -353,6 +354,8 @@ fn description(limit: &Limit, config: &Config) -> Value {
     let _ = rule.params(clock::now_ms());
     let policy = rule.policy();
     let key: Vec<String> = limit.key.0.iter().map(ToString::to_string).collect();
+    let shares = divided(config.store.max_keys, &config.limits);
+    let max_keys = config.limits.iter().zip(shares).find(|(of, _)| of.name == limit.name).map(|(_, share)| share);
     let routes: Vec<&str> = config
         .routes
         .iter()
@@ -365,6 +368,8 @@ fn description(limit: &Limit, config: &Config) -> Value {
         "policy": { "quota": policy.quota, "window_ms": policy.window_ms },
         "key": key,
         "missing": limit.missing.label(),
+        "repeated": limit.repeated.label(),
+        "max_keys": max_keys,
         "cost": limit.cost.to_string(),
         "mode": limit.mode.label(),
         "on_error": limit.on_error.label(),
