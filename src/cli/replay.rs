@@ -14,8 +14,8 @@ use crate::limit::algo::{SPECS, Spec};
 use crate::replay::{self, Options};
 
 const HELP: &str = "\
-Logs: the common and combined formats of nginx and Apache (also with the virtual host in front, or nginx's
-$request_time at the end), and Sluicegate's own JSON lines; plain or gzip. Several logs are merged by time.
+Logs: the common and combined formats of nginx and Apache (also with the virtual host in front, nginx's
+$request_time and $msec at the end, or [$msec] for the time), and Sluicegate's own JSON lines; plain or gzip. Several logs are merged by time.
 What a log does not hold (most header fields, often the host) counts as absent, and the answer says so.
 
 Time: limits are asked when a request starts. Our own log tells start and duration. nginx logs at the end,
@@ -24,13 +24,18 @@ start, and its end is not known. Lines up to 1 min out of order are put in order
 comes later counts at the time reached. Where a log has whole seconds the requests of one second count as
 simultaneous: fewer would be refused live.
 
+Precision: what runs at once (concurrency) is told only by starts and ends in milliseconds: our own log, or
+nginx's $msec and $request_time. Requests that took less than a second are not shown to such a limit where
+stamps are whole seconds; when they are more than a tenth it is not judged.
+
 End: charges of charge_on and refund_on go back at the end of the request by its logged status (499: the
 client left); what is in flight for a concurrency limit is given back then too, and a lease never runs out
 before. Without durations requests end at once. Charges stay where the log cannot tell: settle, and
 connect_error. A request that had to wait for its turn in the queue of a leaky_bucket ends as much later;
 max_delayed is not applied.
 
-Tightest numbers: the least with which a limit alone would have refused nobody.
+Tightest numbers: the least with which a limit would have refused nobody, were it the only one of its routes:
+requests that other limits refused count, too.
 {numbers}Keys with numbers of their own (overrides) do not count for them.
 
 Exit codes: 0 ok, 1 a log cannot be read, has lines and no good one, or none that a route takes, 2 bad config or usage.";

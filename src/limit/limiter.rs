@@ -62,10 +62,19 @@ impl Limiter {
         &self.desk
     }
 
-    /// Asks every one of `limits` about a request of the past; charges all of them or none. What its
-    /// end would have given back stays charged.
-    pub async fn decide_past(&self, limits: &[Arc<Limit>], facts: &Facts<'_>) -> Verdict {
-        self.decide_asks(Op::Take, limits, self.asks(limits, facts), false).await
+    /// Asks every one of `limits` about a request of the past, but those that `skipped` names; charges all of
+    /// them or none. What its end would have given back stays charged.
+    pub async fn decide_past(
+        &self,
+        limits: &[Arc<Limit>],
+        facts: &Facts<'_>,
+        skipped: impl Fn(&Limit) -> bool,
+    ) -> Verdict {
+        let mut asks = self.asks(limits, facts);
+        for (ask, _) in asks.iter_mut().zip(limits).filter(|(_, limit)| skipped(limit)) {
+            *ask = Ask::Nothing;
+        }
+        self.decide_asks(Op::Take, limits, asks, false).await
     }
 
     /// What each of `limits` has to say to a request.

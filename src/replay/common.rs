@@ -1,15 +1,17 @@
 //! The common and combined formats of nginx and Apache, also with the virtual host in front and
-//! nginx's `$request_time` at the end. Called by `line`; any bytes may come.
+//! nginx's `$request_time` and `$msec` at the end. Called by `line`; any bytes may come.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 use http::header::{REFERER, USER_AGENT};
 use http::{HeaderMap, HeaderValue};
 
 use super::entry::{AccessLogFormat, ReplayEntry, Request, host, request};
 
-/// `[HOST ]CLIENT IDENT USER [TIME] "REQUEST" STATUS BYTES[ "REFERER" "USER AGENT"][ ... SECONDS]`
+/// `[HOST ]CLIENT IDENT USER [TIME] "REQUEST" STATUS BYTES[ "REFERER" "USER AGENT"][ ... [MSEC] [SECONDS]]`,
+/// the last two also the other way round, and MSEC also for TIME.
 pub fn parse(line: &[u8], wanted: bool) -> Result<ReplayEntry, &'static str> {
     let (first, rest) = split(line, b' ').ok_or("not JSON, and no fields as in a common or combined log")?;
     let (client, virtual_host) = match address(first) {
@@ -22,7 +24,10 @@ pub fn parse(line: &[u8], wanted: bool) -> Result<ReplayEntry, &'static str> {
     };
     let (_, rest) = split(rest, b'[').ok_or("no time stamp in brackets")?;
     let (stamp, rest) = split(rest, b']').ok_or("no time stamp in brackets")?;
-    let logged_ms = time(stamp).ok_or("the time stamp is not of the form 10/Oct/2000:13:55:36 -0700")?;
+    let (stamp_ms, coarse) = match time(stamp) {
+        Some(ms) => (ms, true),
+        None => (msec(stamp).ok_or("the time stamp is not of the form 10/Oct/2000:13:55:36 -0700")?, false),
+    };
     let (line, rest) = quoted(rest).ok_or("no request in quotes")?;
     let (status, mut rest) = status(rest).ok_or("no status after the request")?;
     let mut headers = HeaderMap::new();
@@ -42,10 +47,11 @@ pub fn parse(line: &[u8], wanted: bool) -> Result<ReplayEntry, &'static str> {
     }
     let request = request_line(&unescape(line), headers);
     let request = request.map(|request| Request { host: request.host.or(virtual_host), ..request });
-    let duration_ms = duration(rest);
+    let (finer_ms, duration_ms) = ending(rest, stamp_ms);
+    let (logged_ms, coarse) = finer_ms.map_or((stamp_ms, coarse), |ms| (ms, false));
     // Whoever logs the duration logs at the end.
     let start_ms = logged_ms - duration_ms.unwrap_or(0);
-    Ok(ReplayEntry { logged_ms, start_ms, duration_ms, status, limited: false, client, request, format })
+    Ok(ReplayEntry { logged_ms, coarse, start_ms, duration_ms, status, limited: false, client, request, format })
 }
 
 /// The three digits that follow, and what follows them; `None` within for what is no status.
@@ -55,16 +61,35 @@ fn status(text: &[u8]) -> Option<(Option<u16>, &[u8])> {
     number.map(|number| (Some(number).filter(|number| *number >= 100), &text[4..]))
 }
 
-/// A last field of the form of `$request_time`, seconds with three decimals, in ms. Apache's `%D`
-/// and `%T` have none, so they are not taken for it.
-fn duration(text: &[u8]) -> Option<i64> {
+/// What the last two fields tell: `$msec`, if it is about the time of the stamp, and `$request_time`.
+fn ending(text: &[u8], stamp_ms: i64) -> (Option<i64>, Option<i64>) {
     let text = text.trim_ascii_end();
     let text = text.strip_suffix(b"\"").unwrap_or(text);
-    let last = text.rsplit(|byte| matches!(byte, b' ' | b'"' | b'=')).next()?;
+    // Behind a name, `rt=0.123`, or alone; in quotes or not.
+    let mut fields = text.rsplit(|byte| *byte == b' ').map(|field| {
+        let field = field.strip_suffix(b"\"").unwrap_or(field);
+        field.rsplit(|byte| matches!(byte, b'"' | b'=')).next().unwrap_or_default()
+    });
+    let (last, before) = (fields.next().unwrap_or_default(), fields.next().unwrap_or_default());
+    let finer = |field| msec(field).filter(|ms| (ms - stamp_ms).abs() <= 2000);
+    match finer(last) {
+        Some(ms) => (Some(ms), seconds(before, 1..=8)),
+        None => (finer(before), seconds(last, 1..=8)),
+    }
+}
+
+/// nginx's `$msec` in ms since 1970.
+fn msec(text: &[u8]) -> Option<i64> {
+    seconds(text, 9..=10)
+}
+
+/// Seconds with so many digits and three decimals, as nginx writes them, in ms. Apache's `%D` and `%T` have
+/// no decimals, so they are not taken for it.
+fn seconds(last: &[u8], wholes: RangeInclusive<usize>) -> Option<i64> {
     let point = last.len().checked_sub(4)?;
     let (whole, decimals) = last.split_at_checked(point)?;
     let digits = whole.iter().chain(&decimals[1..]);
-    let fits = decimals[0] == b'.' && (1..=9).contains(&whole.len()) && digits.clone().all(u8::is_ascii_digit);
+    let fits = decimals[0] == b'.' && wholes.contains(&whole.len()) && digits.clone().all(u8::is_ascii_digit);
     fits.then(|| digits.fold(0, |n, digit| n * 10 + i64::from(digit - b'0')))
 }
 

@@ -31,7 +31,7 @@ pub struct Counts {
     pub latest_ms: i64,
     pub first_ms: Option<i64>,
     pub last_ms: i64,
-    /// A time that is no whole second was seen.
+    /// A time stamp finer than whole seconds was seen.
     pub fine: bool,
 }
 
@@ -47,7 +47,7 @@ impl Counts {
             self.latest_ms = self.latest_ms.max(now_ms - start_ms);
         }
         self.last_ms = now_ms;
-        self.fine |= entry.logged_ms % 1000 != 0;
+        self.fine |= !entry.coarse;
         self.durations += u64::from(entry.duration_ms.is_some());
         now_ms
     }

@@ -10,6 +10,8 @@ use crate::http::downstream::canonical;
 pub struct ReplayEntry {
     /// As the line says.
     pub logged_ms: i64,
+    /// That is in whole seconds.
+    pub coarse: bool,
     /// When limits are asked: before the end by the duration, or as logged.
     pub start_ms: i64,
     pub duration_ms: Option<i64>,
@@ -40,6 +42,13 @@ pub enum AccessLogFormat {
     Common,
     Combined,
     Json,
+}
+
+impl ReplayEntry {
+    /// It took less than its time stamp can tell apart, so what it ran beside is not in the log.
+    pub fn is_blurred(&self) -> bool {
+        self.coarse && self.duration_ms.is_some_and(|duration_ms| duration_ms < 1000)
+    }
 }
 
 impl AccessLogFormat {

@@ -52,13 +52,14 @@ impl ReplayOutcome {
         let settle = limit.afterwards.as_ref().is_some_and(|wants| wants.settle.is_some());
         json!({
             "name": limit.name, "algorithm": limit.rule.name(), "quota": policy.quota, "window_ms": policy.window_ms,
-            "shadow": limit.mode == Mode::Shadow, "requests": tally.seen, "refused": tally.refused,
+            "shadow": limit.mode == Mode::Shadow, "requests": tally.seen,
+            "refused": tally.can_judge().then_some(tally.refused), "refused_by_others": tally.refused_by_others,
             "delayed": tally.delayed, "longest_delay_ms": tally.longest_delay_ms, "returned": tally.returned,
             "keys": count(tally.keys.count()), "refused_keys": count(tally.refused_keys.count()),
             "tightest": self.tightest_json(tally),
             "not_in_log": {
                 "key_parts": absent, "cost": gaps.cost, "duration": gaps.duration, "status": gaps.status,
-                "unreachable": gaps.unreachable, "limited": gaps.limited, "settle": settle,
+                "unreachable": gaps.unreachable, "limited": gaps.limited, "blurred": gaps.blurred, "settle": settle,
             },
             "top": top, "top_missed": tally.top.missed,
         })
@@ -71,6 +72,6 @@ impl ReplayOutcome {
             Needed::Number(number) => (Some(number), None),
             Needed::None(why) => (None, Some(why)),
         };
-        json!({ "kind": kind, "value": value, "none_because": none, "lower_bound": tally.tightest.is_lower_bound() })
+        json!({ "kind": kind, "value": value, "none_because": none, "lower_bound": tally.is_lower_bound() })
     }
 }

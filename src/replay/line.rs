@@ -66,6 +66,7 @@ fn json(line: &[u8], wanted: bool) -> Result<ReplayEntry, &'static str> {
     let start_ms = time.as_millisecond();
     Ok(ReplayEntry {
         logged_ms: start_ms,
+        coarse: false,
         start_ms,
         duration_ms: json.duration_ms.and_then(rounded),
         status: json.status.filter(|status| *status >= 100),
@@ -127,9 +128,18 @@ mod tests {
             (" 1.25", at, None),
             (" 0x1.250", at, None),
             (" -", at, None),
+            (" 1.250 971211336.471", at + 471 - 1250, Some(1250)),
+            (" msec=971211336.471 rt=1.250", at + 471 - 1250, Some(1250)),
+            (" 971211336.471", at + 471, None),
+            (" 1.250 971211346.471", at, None),
         ] {
             assert_eq!(timed(&format!("{COMBINED}{end}")), Ok((start_ms, duration_ms, Some(200))), "{end}");
         }
+        let msec = COMBINED.replace("10/Oct/2000:13:55:36 -0700", "971211336.471") + " 1.250";
+        assert_eq!(timed(&msec), Ok((at + 471 - 1250, Some(1250), Some(200))), "in place of the time");
+        let coarse = |text: &str| parse(text.as_bytes(), true).map(|entry| entry.coarse);
+        assert_eq!((coarse(COMBINED), coarse(&msec)), (Ok(true), Ok(false)));
+        assert_eq!(coarse(&format!("{COMBINED} 1.250 971211336.000")), Ok(false));
         let own = r#"{"time":"2026-01-02T03:04:05.5Z","client":"::1","method":"GET","path":"/","status":503"#;
         assert_eq!(timed(&format!("{own},\"duration_ms\":1.6}}")), Ok((1_767_323_045_500, Some(2), Some(503))));
         assert_eq!(timed(&format!("{own},\"duration_ms\":-1}}")), Ok((1_767_323_045_500, None, Some(503))));

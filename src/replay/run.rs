@@ -21,6 +21,7 @@ use crate::config::{Config, Strictness};
 use crate::http::answer::problem;
 use crate::http::downstream::canonical;
 use crate::http::downstream::reject::Judge;
+use crate::limit::limits::Limit;
 use crate::limit::source::{BodyFacts, Facts};
 use crate::limit::store::Store;
 use crate::limit::store::memory::Memory;
@@ -176,8 +177,9 @@ impl<'a> Replay<'a> {
         if route.limits.is_empty() {
             return Verdict::default();
         }
+        let blurred = |limit: &Limit| limit.rule.lease_ms().is_some() && entry.is_blurred();
         self.configured.set_now(now_ms);
-        let verdict = at_once(self.limiter.decide_past(&route.limits, facts));
+        let verdict = at_once(self.limiter.decide_past(&route.limits, facts, blurred));
         let delay_ms = verdict.delay_ms(&route.limits).map_or(0, |(_, delay_ms)| delay_ms);
         self.counts.delayed += u64::from(delay_ms > 0);
         self.counts.longest_delay_ms = self.counts.longest_delay_ms.max(delay_ms);
@@ -194,6 +196,10 @@ impl<'a> Replay<'a> {
         for (place, limit) in route.limits.iter().enumerate() {
             let Some(index) = self.tallies.iter().position(|tally| Arc::ptr_eq(&tally.limit, limit)) else { continue };
             let tally = &mut self.tallies[index];
+            if blurred(limit) {
+                tally.blurred(facts);
+                continue;
+            }
             let found = asked.as_ref().and_then(|(checks, decision)| {
                 let place = checks.iter().position(|check| Arc::ptr_eq(&check.limit, limit))?;
                 Some((&checks[place], *decision.answers.get(place)?, decision))
@@ -203,6 +209,7 @@ impl<'a> Replay<'a> {
                 continue;
             };
             let key = tally.asked(check, answer, entry, facts, no_host);
+            tally.refused_by_others += u64::from(verdict.refused && answer.admitted);
             if decision.charged(check.role, answer) {
                 at_own.extend(tally.charged(check, answer, own).map(Correction::Configured));
             }

@@ -20,6 +20,8 @@ pub struct Tally {
     pub limit: Arc<Limit>,
     pub seen: u64,
     pub refused: u64,
+    /// Of those it would have admitted.
+    pub refused_by_others: u64,
     /// Admitted, but not before their turn.
     pub delayed: u64,
     pub longest_delay_ms: i64,
@@ -45,6 +47,8 @@ pub struct Gaps {
     pub unreachable: u64,
     /// Refused by a limit when logged.
     pub limited: u64,
+    /// Not asked: shorter than the steps of the time stamps, for a limit of what runs at once.
+    pub blurred: u64,
 }
 
 /// Counted for each key that is named in the end.
@@ -57,6 +61,7 @@ impl Tally {
             limit: limit.clone(),
             seen: 0,
             refused: 0,
+            refused_by_others: 0,
             delayed: 0,
             longest_delay_ms: 0,
             returned: 0,
@@ -112,6 +117,22 @@ impl Tally {
         let answer = self.tightest.take(key, check, now_ms)?;
         let delta = ending.delta(check);
         (delta != 0).then_some(Back { key, delta, receipt: answer.receipt })
+    }
+
+    /// Whether the log tells enough of what runs at once: of nine in ten requests at least.
+    pub fn can_judge(&self) -> bool {
+        self.gaps.blurred * 10 <= self.seen + self.gaps.blurred
+    }
+
+    /// More may be needed than the tightest number.
+    pub fn is_lower_bound(&self) -> bool {
+        self.gaps.blurred > 0 || self.tightest.is_lower_bound()
+    }
+
+    /// Not asked, as nobody can tell what the request ran beside.
+    pub fn blurred(&mut self, facts: &Facts) {
+        let applies = self.limit.when.holds(facts, self.limit.repeated) != Ok(false);
+        self.gaps.blurred += u64::from(applies);
     }
 
     /// Decided without asking, if at all: a part of the key is missing, for instance. `place` is

@@ -16,6 +16,10 @@ impl ReplayOutcome {
     pub fn text(&self) -> String {
         let mut text = String::new();
         for source in &self.sources {
+            if source.lines == 0 {
+                let _ = writeln!(text, "{}: empty", source.name);
+                continue;
+            }
             let format = source.format.map_or("no good line", |format| format.name());
             let _ = writeln!(text, "{}: {} lines, {format}, {} bad", source.name, source.lines, source.bad);
             for (number, wrong) in &source.shown {
@@ -31,8 +35,8 @@ impl ReplayOutcome {
             let keys = self.forgotten;
             let _ = writeln!(text, "  {keys} keys in use were forgotten, as with this max_keys they would be live");
         }
-        for tally in &self.tallies {
-            self.limit_text(tally, &mut text);
+        if self.counts.first_ms.is_some() {
+            self.tallies.iter().for_each(|tally| self.limit_text(tally, &mut text));
         }
         text
     }
@@ -53,9 +57,13 @@ impl ReplayOutcome {
         let shadow = if limit.mode == Mode::Shadow { ", shadow" } else { "" };
         let _ = writeln!(text, "\nlimit {} ({}, {}{shadow})", limit.name, limit.rule.name(), limit.rule.told());
         let _ = writeln!(text, "  requests  {} of {} keys", tally.seen, about(tally.keys.count()));
-        let share = percent(tally.refused, tally.seen);
-        let keys = about(tally.refused_keys.count());
-        let _ = writeln!(text, "  refused   {} ({share} %) of {keys} keys", tally.refused);
+        if tally.can_judge() {
+            let share = percent(tally.refused, tally.seen);
+            let keys = about(tally.refused_keys.count());
+            let _ = writeln!(text, "  refused   {} ({share} %) of {keys} keys", tally.refused);
+        } else {
+            text.push_str("  refused   not judged: the log cannot tell what ran at the same time\n");
+        }
         if limit.rule.delays() {
             let longest = duration(tally.longest_delay_ms);
             let _ = writeln!(text, "  delayed   {}, by {longest} at most", tally.delayed);
@@ -78,7 +86,21 @@ impl ReplayOutcome {
 
     fn notes(&self, tally: &Tally, text: &mut String) {
         let Tally { limit, gaps, .. } = tally;
-        let Gaps { cost, duration, status, unreachable, limited, .. } = gaps;
+        let Gaps { cost, duration, status, unreachable, limited, blurred, .. } = gaps;
+        if *blurred > 0 {
+            let _ = writeln!(
+                text,
+                "  note      {blurred} requests took less than the second that their time stamps can tell apart: what runs \
+                 at once\n            is seen in milliseconds only; log $msec and $request_time (nginx), or take our own log"
+            );
+        }
+        if tally.refused_by_others > 0 {
+            let others = tally.refused_by_others;
+            let _ = writeln!(
+                text,
+                "  note      {others} requests were refused by other limits only: tightest counts them, too"
+            );
+        }
         for (part, (source, count)) in tally.absent() {
             let fate = fate(source, limit.missing);
             let _ = writeln!(text, "  note      key part {part} is not in the log: {count} requests {fate}");
@@ -116,13 +138,16 @@ impl ReplayOutcome {
             Needed::None(why) => return format!("none: {why}"),
             Needed::Number(number) => number,
         };
-        let least = if tally.tightest.is_lower_bound() { "at least " } else { "" };
+        let least = if tally.is_lower_bound() { "at least " } else { "" };
         let what = tally.limit.rule.numbered(number).told_number();
-        format!("{least}{what} would have refused nobody")
+        format!("{least}{what}, were it the only limit, would have refused nobody")
     }
 
     /// What the limit would have needed, as far as the log can tell.
     pub fn needed(&self, tally: &Tally) -> Needed {
+        if !tally.can_judge() {
+            return Needed::None("the log has whole seconds, and requests were shorter");
+        }
         if tally.limit.rule.lease_ms().is_some() && tally.seen > 0 && tally.gaps.duration == tally.seen {
             return Needed::None("the log holds no durations");
         }
@@ -133,7 +158,7 @@ impl ReplayOutcome {
 impl Counts {
     fn text(&self, text: &mut String) {
         let Some(first) = self.first_ms else {
-            text.push_str("no requests\n");
+            text.push_str("no requests, so there is nothing to say of the limits\n");
             return;
         };
         let _ = writeln!(text, "from {} to {}", time(first), time(self.last_ms));
@@ -158,7 +183,9 @@ impl Counts {
             }
         }
         if !self.fine {
-            text.push_str("  times are whole seconds: requests of one second count as simultaneous\n");
+            text.push_str(
+                "  times are whole seconds: requests of one second count as simultaneous, so fewer would be refused live\n",
+            );
         }
     }
 }

@@ -115,7 +115,7 @@ fn what_the_log_does_not_tell_is_said() {
         ),
         (
             "algorithm = \"concurrency\"\nin_flight = 2",
-            &(line(200, " 0.100") + &plain),
+            &(line(200, " 1.100") + &plain),
             "  note      1 requests without duration were taken as ended at once\n",
         ),
         (
@@ -143,4 +143,50 @@ fn what_the_log_does_not_tell_is_said() {
         let (code, stdout, stderr) = Dir::new(&config(limit)).replay(&["-"], log.as_bytes());
         assert!(code == 0 && stdout.contains(note), "{limit}: {stdout}{stderr}");
     }
+}
+
+/// Forty requests of 20 ms, one after the other: never two at once, as milliseconds tell and seconds do not.
+#[test]
+fn what_runs_at_once_is_not_judged_by_whole_seconds() {
+    let limit = config("algorithm = \"concurrency\"\nin_flight = 1").replace("cost = \"query:cost\"\n", "");
+    let dir = Dir::new(&limit);
+    let at = |i: i64| 971_186_136_000 + i * 25;
+    let stamped = |i: i64, seconds: &str, end: &str| {
+        let stamp = if seconds.is_empty() {
+            format!("10/Oct/2000:13:55:{} +0000", at(i) / 1000 % 60)
+        } else {
+            seconds.to_owned()
+        };
+        format!("192.0.2.1 - - [{stamp}] \"GET / HTTP/1.1\" 200 5 \"-\" \"-\" 0.020{end}\n")
+    };
+    let msec = |i: i64| format!("{}.{:03}", at(i) / 1000, at(i) % 1000);
+    let log = |line: &dyn Fn(i64) -> String| (0..40).map(line).collect::<String>();
+    for fine in [log(&|i| stamped(i, &msec(i), "")), log(&|i| stamped(i, "", &format!(" {}", msec(i))))] {
+        let answer = dir.json(&["-"], fine.as_bytes());
+        let limit = &answer["limits"][0];
+        assert_eq!((&limit["refused"], &limit["tightest"]["value"]), (&0.into(), &1.into()), "{answer}");
+        assert_eq!((&answer["whole_seconds"], &limit["not_in_log"]["blurred"]), (&false.into(), &0.into()));
+    }
+    let coarse = log(&|i| stamped(i, "", ""));
+    let answer = dir.json(&["-"], coarse.as_bytes());
+    assert_eq!(
+        (&answer["requests"]["refused"], &answer["limits"][0]["refused"]),
+        (&0.into(), &Value::Null),
+        "{answer}"
+    );
+    let (_, stdout, _) = dir.replay(&["-"], coarse.as_bytes());
+    for told in [
+        "  refused   not judged: the log cannot tell what ran at the same time\n",
+        "  tightest  none: the log has whole seconds, and requests were shorter\n",
+        "  note      40 requests took less than the second that their time stamps can tell apart",
+    ] {
+        assert!(stdout.contains(told), "{told}: {stdout}");
+    }
+    // A few short ones among long ones do not matter, but are told.
+    let long = "192.0.2.1 - - [10/Oct/2000:13:55:36 +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"-\" 2.500\n";
+    let (_, stdout, _) = dir.replay(&["-"], (long.repeat(9) + &stamped(0, "", "")).as_bytes());
+    assert!(
+        stdout.contains("  refused   8 (88.9 %)") && stdout.contains("  tightest  at least in_flight 9,"),
+        "{stdout}"
+    );
 }

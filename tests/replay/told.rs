@@ -43,12 +43,12 @@ from 2000-10-10T20:55:35Z to 2000-10-10T20:55:38Z
   1 more are on the deny list of their route
   1 lines hold no request
   6 requests have no host in the log: routes with a host do not take them; see --host
-  times are whole seconds: requests of one second count as simultaneous
+  times are whole seconds: requests of one second count as simultaneous, so fewer would be refused live
 
 limit per-ip (token_bucket, 2 per 2 s)
   requests  5 of 2 keys
   refused   1 (20.0 %) of 1 keys
-  tightest  burst 3 at 1 per 1 s would have refused nobody
+  tightest  burst 3 at 1 per 1 s, were it the only limit, would have refused nobody
   most refused
              1  ip=192.0.2.1
 
@@ -97,11 +97,12 @@ fn every_format_gives_the_same_json() {
     }
     let expected = json!({
         "name": "per-ip", "algorithm": "token_bucket", "quota": 2, "window_ms": 2000, "shadow": false,
-        "requests": 5, "refused": 1, "delayed": 0, "longest_delay_ms": 0, "returned": 0,
+        "requests": 5, "refused": 1, "refused_by_others": 0, "delayed": 0, "longest_delay_ms": 0, "returned": 0,
         "keys": { "count": 2, "exact": true }, "refused_keys": { "count": 1, "exact": true },
         "tightest": { "kind": "burst", "value": 3, "none_because": null, "lower_bound": false },
         "not_in_log": {
-            "key_parts": {}, "cost": 0, "duration": 0, "status": 0, "unreachable": 0, "limited": 0, "settle": false,
+            "key_parts": {}, "cost": 0, "duration": 0, "status": 0, "unreachable": 0, "limited": 0, "blurred": 0,
+            "settle": false,
         },
         "top": [{ "key": "ip=192.0.2.1", "refused": 1 }], "top_missed": 0,
     });
@@ -204,4 +205,28 @@ fn the_plot_is_drawn() {
     // A log in milliseconds is drawn in them.
     assert!(plot(&our_own()).contains(">requests per 10 ms</text>"));
     assert!(plot("").contains("no request"));
+}
+
+/// A limit that refuses nobody may need a larger number, were it alone: what another limit refused first.
+#[test]
+fn tightest_numbers_are_those_of_a_limit_alone() {
+    let narrow = "\n[limit.narrow]\nalgorithm = \"fixed_window\"\nrate = \"1/min\"\nkey = \"ip\"\n";
+    let dir = Dir::new(&(CONFIG.replace("\"per-ip\", \"per-key\"", "\"narrow\", \"per-ip\"") + narrow));
+    let (code, stdout, _) = dir.replay(&["-"], COMBINED.as_bytes());
+    let told = "  requests  5 of 2 keys\n  refused   0 (0.0 %) of 0 keys\n  \
+                tightest  burst 3 at 1 per 1 s, were it the only limit, would have refused nobody\n  \
+                note      3 requests were refused by other limits only: tightest counts them, too\n";
+    assert!(code == 0 && stdout.contains(told), "{stdout}");
+    assert_eq!(dir.json(&["-"], COMBINED.as_bytes())["limits"][0]["refused_by_others"], 3);
+}
+
+#[test]
+fn an_empty_log_is_told_as_such() {
+    let dir = Dir::new(CONFIG);
+    dir.write("access.log", b"");
+    let told = "access.log: empty\nno requests, so there is nothing to say of the limits\n";
+    assert_eq!(dir.replay(&["access.log"], b""), (0, told.to_owned(), String::new()));
+    dir.write("full.log", COMBINED.as_bytes());
+    let (_, stdout, _) = dir.replay(&["access.log", "full.log"], b"");
+    assert!(stdout.starts_with("access.log: empty\nfull.log: 8 lines, combined, 1 bad\n"), "{stdout}");
 }
