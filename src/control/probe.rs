@@ -59,7 +59,11 @@ pub async fn follow(fleet: Fleet) {
                 next.insert(key, known.unwrap_or_else(|| begin(&fleet, &upstream, member, rule, &room)));
             }
         }
-        checked = next;
+        for left in std::mem::replace(&mut checked, next).into_values() {
+            // What it found since the config changed would stand for ever.
+            left.task.abort();
+            left.state.unchecked();
+        }
     }
 }
 
