@@ -21,6 +21,7 @@ mkdir -p target/package
 "$binary" completions bash >target/package/sluicegate.bash
 "$binary" completions fish >target/package/sluicegate.fish
 "$binary" completions zsh >target/package/_sluicegate
+rm -f "$target"/debian/sluicegate_*.deb
 # cargo-deb finds the binary of the asset list under the profile's folder.
 cargo deb --quiet --no-build --profile "$profile"
 ls "$target"/debian/sluicegate_*.deb

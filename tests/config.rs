@@ -23,6 +23,7 @@ use sluicegate::limit::source::{Prefixes, Source};
 use sluicegate::limit::store::settings::StoreKind;
 use sluicegate::route::{Action, Dialect, HostPattern, PathPattern, Segment};
 use sluicegate::upstream::Balance;
+use support::machine::spent;
 
 const ROUTE: &str = "[[route]]\nupstream = \"echo:\"\n";
 
@@ -420,10 +421,6 @@ fn ten_thousand_routes_load_in_moments() {
         text.push_str(&format!("[limit.l{i}]\nrate = \"10/s\"\n"));
     }
     // What it costs this thread, whatever else the machine does.
-    let spent = || {
-        let line = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-        Duration::from_nanos(line.split(' ').next().unwrap().parse().unwrap())
-    };
     let before = spent();
     assert_eq!(good(&text).routes.len(), 10_000);
     let took = spent() - before;

@@ -20,7 +20,6 @@ mod protocols {
     mod h2_abuse;
     mod h2_bodies;
     mod h2_connect;
-    mod h2_server;
     mod h2_time;
     mod manual;
     mod proxy_out;

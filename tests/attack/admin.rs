@@ -158,6 +158,17 @@ fn dripping_clients_are_cut() {
             });
         }
         assert_reachable(&gateway, "", "drips");
+        // Nobody needs the places of those who come late: they are cut for being slow.
+        scope.spawn(|| {
+            let mut late = Client::connect(gateway.admin);
+            late.send(head);
+            let watch = Stopwatch::start();
+            until("a head that drips is cut", || {
+                std::thread::sleep(Duration::from_millis(50));
+                late.try_send("y").is_err()
+            });
+            watch.assert_ms(4500..9000);
+        });
         let mut late = Client::connect(gateway.admin);
         late.send(decide("", 10));
         let (watch, answer) = (Stopwatch::start(), late.answer("POST"));

@@ -12,6 +12,7 @@ use tokio::task::{JoinSet, yield_now};
 
 use crate::stores::line::DelayLine;
 use crate::stores::{RedisServer, connected, kind, limit, window, worker};
+use crate::support::machine::Lateness;
 
 const EACH_WAY: Duration = Duration::from_millis(10);
 /// That of `[store]` unless it says otherwise.
@@ -66,16 +67,18 @@ fn a_decision_waits_about_one_round_trip() {
     worker(async {
         let metrics = Metrics::new().unwrap();
         let redis = Rc::new(connected(&line.redis_url(), &metrics, DEADLINE).await);
-        // A machine that is busy with other tests is itself late now and then: 10 ms are left of the deadline.
+        // 10 ms are left of the deadline: only a machine that is itself later than that may miss it now and then.
         let mut seen = Vec::new();
         for _ in 0..5 {
             let trip = {
                 let port = line.port;
                 tokio::task::spawn_blocking(move || round_trip(port)).await.unwrap()
             };
+            let lateness = Lateness::watch();
             let (times, failures) = asked_for(&redis, Duration::from_millis(700)).await;
             let (asked, p50) = (times.len(), median(times));
-            if failures.len() * 10 <= asked && p50 <= trip.mul_f64(1.3) {
+            let own = lateness.allowance() > DEADLINE - 2 * EACH_WAY && failures.len() * 10 <= asked;
+            if (failures.is_empty() || own) && p50 <= trip.mul_f64(1.3) {
                 assert!(asked > 500, "{asked} decisions");
                 return;
             }

@@ -17,11 +17,6 @@ fn route_to(url: &str, more: &str) -> String {
     )
 }
 
-/// The lines of the log that hold all of `words`.
-fn lines(gateway: &Gateway, words: &[&str]) -> usize {
-    gateway.log().lines().filter(|line| words.iter().all(|word| line.contains(word))).count()
-}
-
 #[test]
 fn every_way_in_which_an_upstream_fails_is_told_once_and_then_sampled() {
     let garbage = Upstream::fixed("nonsense\r\n\r\n");
@@ -51,10 +46,10 @@ fn every_way_in_which_an_upstream_fails_is_told_once_and_then_sampled() {
             client.send(get("/", ""));
             let _ = client.try_answer("GET");
         }
-        until("it is told", || lines(&gateway, &words) > 0);
+        until("it is told", || gateway.log_lines(&words) > 0);
         std::thread::sleep(Duration::from_millis(50));
-        assert_eq!(lines(&gateway, &words), 1, "{kind}: {}", gateway.log());
-        assert_eq!(lines(&gateway, &["an exchange with an upstream failed"]), 1, "{kind}: {}", gateway.log());
+        assert_eq!(gateway.log_lines(&words), 1, "{kind}: {}", gateway.log());
+        assert_eq!(gateway.log_lines(&["an exchange with an upstream failed"]), 1, "{kind}: {}", gateway.log());
     }
 }
 
@@ -78,9 +73,9 @@ fn what_is_no_request_is_counted_by_its_kind_and_another_protocol_is_named() {
         }
         gateway.assert_metric("http_rejected_total", &[("reason", reason)], 2.0);
         let told = format!("reason=\"{reason}\" listener=\"127.0.0.1:0\" client=127.0.0.1");
-        assert_eq!(lines(&gateway, &["WARN", &told]), usize::from(named.is_some()), "{}", gateway.log());
+        assert_eq!(gateway.log_lines(&["WARN", &told]), usize::from(named.is_some()), "{}", gateway.log());
         if let Some(named) = named {
-            assert_eq!(lines(&gateway, &[&told, &format!("a client speaks {named} on a listener without it")]), 1);
+            assert_eq!(gateway.log_lines(&[&told, &format!("a client speaks {named} on a listener without it")]), 1);
         }
     }
 }
@@ -274,7 +269,7 @@ fn the_file_is_opened_anew_when_told_and_its_loss_costs_no_request() {
         assert_eq!(gateway.get("/3").status(), 200);
     }
     gateway.assert_metric("access_log_write_errors_total", &[], 3.0);
-    assert_eq!(lines(&gateway, &["ERROR", "cannot write the access log", "to=\"/dev/full\""]), 1);
+    assert_eq!(gateway.log_lines(&["ERROR", "cannot write the access log", "to=\"/dev/full\""]), 1);
     gateway.reload_with("\"/dev/full\"", "\"access.log\"");
     assert_eq!(gateway.get("/4").status(), 200);
     assert_eq!(entries(&gateway, 2)[1]["path"], "/4");

@@ -5,7 +5,9 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use crate::support::client::get;
 use crate::support::gateway::{Gateway, config, program};
 use crate::support::{PATIENCE, until};
 
@@ -99,12 +101,20 @@ fn sockets_that_are_handed_over_serve_the_addresses_they_have() {
     // The address goes with the config, and comes again.
     let text = fs::read_to_string(gateway.config()).unwrap();
     let port = gateway.addr.port().to_string();
-    for (text, served) in [(text.replace(&port, "0"), "listener added"), (text.clone(), "listener added")] {
-        let before = gateway.log().matches(served).count();
-        gateway.write_config(&text);
+    let reload = |text: &str| {
+        let before = gateway.log_lines(&["config reloaded"]);
+        gateway.write_config(text);
         gateway.signal("HUP");
-        until("the reload is through", || gateway.log().matches("config reloaded").count() > before);
-    }
+        until("the reload is through", || gateway.log_lines(&["config reloaded"]) > before);
+    };
+    reload(&text.replace(&port, "0"));
+    let mut waiting = gateway.client();
+    waiting.send(get("/", ""));
+    waiting.stream().set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    assert!(waiting.try_head().is_err(), "an address that the config does not name is served");
+    reload(&text);
+    waiting.stream().set_read_timeout(Some(PATIENCE)).unwrap();
+    assert_eq!(waiting.answer("GET").status(), 200, "its clients have waited");
     assert_eq!(gateway.get("/").status(), 200);
     gateway.signal("TERM");
     assert_eq!(gateway.exit().code(), Some(0));

@@ -4,11 +4,6 @@ use crate::support::client::get;
 use crate::support::gateway::Gateway;
 use crate::support::until;
 
-/// The lines of the log that hold all of `words`.
-fn lines(gateway: &Gateway, words: &[&str]) -> usize {
-    gateway.log().lines().filter(|line| words.iter().all(|word| line.contains(word))).count()
-}
-
 const PER_CLIENT: &str = "[[route]]\nupstream = \"echo:\"\nlimits = [\"per-ip\"]\n\n[limit.per-ip]\nrate = \"1/day\"\n";
 
 /// The line of the config that the log gives, put into the config, mends what it speaks of.
@@ -20,8 +15,8 @@ fn a_proxy_that_is_not_trusted_is_told_once_with_the_line_that_mends_it() {
     let ask = |client| gateway.ask(&get("/", &of(client))).status();
     assert_eq!([1, 2, 3].map(ask), [200, 429, 429], "all are one");
     let remedy = "trusted_proxies = [\"10.0.0.0/8\", \"127.0.0.1\"]";
-    until("the log tells", || lines(&gateway, &["WARN", "trusted_proxies", listener, "127.0.0.1"]) == 1);
-    assert_eq!(lines(&gateway, &[remedy]), 1, "{}", gateway.log());
+    until("the log tells", || gateway.log_lines(&["WARN", "trusted_proxies", listener, "127.0.0.1"]) == 1);
+    assert_eq!(gateway.log_lines(&[remedy]), 1, "{}", gateway.log());
     gateway.assert_metric("forwarding_ignored_total", &[("listener", listener)], 3.0);
     // A name for the request says nothing of a client.
     gateway.ask(&get("/", "x-request-id: 1\r\n"));
@@ -30,7 +25,7 @@ fn a_proxy_that_is_not_trusted_is_told_once_with_the_line_that_mends_it() {
     gateway.reload_with("trusted_proxies = [\"10.0.0.0/8\"]", remedy);
     assert_eq!([4, 5, 4].map(ask), [200, 200, 429], "each for itself");
     gateway.assert_metric("forwarding_ignored_total", &[("listener", listener)], 3.0);
-    assert_eq!(lines(&gateway, &["such fields are dropped"]), 1, "{}", gateway.log());
+    assert_eq!(gateway.log_lines(&["such fields are dropped"]), 1, "{}", gateway.log());
 }
 
 #[test]
@@ -45,6 +40,6 @@ fn connections_above_a_cap_are_in_the_log() {
             gateway.client().assert_closed();
         }
         gateway.assert_metric("http_rejected_total", &[("reason", reason)], 5.0);
-        assert_eq!(lines(&gateway, &["WARN", option, "is reached"]), 1, "{}", gateway.log());
+        assert_eq!(gateway.log_lines(&["WARN", option, "is reached"]), 1, "{}", gateway.log());
     }
 }

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use h2::Reason;
 use http::{HeaderMap, HeaderValue, Request, Response};
 
-use super::h2_server::{Asked, Http2Server};
 use crate::support::gateway::Gateway;
 use crate::support::h2::{H2Client, Sent, post};
+use crate::support::h2_server::{Asked, Http2Server};
 
 fn in_front_of(server: &Http2Server, more: &str) -> Gateway {
     Gateway::start(&format!(

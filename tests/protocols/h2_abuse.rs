@@ -35,13 +35,19 @@ fn ended(gateway: &Gateway) -> Vec<(&'static str, f64)> {
 /// Runs `attack` and checks that its connection was ended for one of `reasons`, at the price of little
 /// memory, and that others are served.
 #[track_caller]
-fn assert_ended(reasons: &[&str], attack: impl FnOnce(&mut Wire, &Gateway)) {
-    let gateway = Gateway::start(FIXED);
+fn assert_ended(reasons: &[&str], attack: impl FnOnce(&mut Wire)) {
+    assert_ended_with(FIXED, reasons, attack);
+}
+
+/// The same with another config, whose route `/` answers.
+#[track_caller]
+fn assert_ended_with(config: &str, reasons: &[&str], attack: impl FnOnce(&mut Wire)) {
+    let gateway = Gateway::start(config);
     let mut other = H2Client::connect(gateway.addr);
     assert_eq!(other.get("/").status(), 200);
     let before = gateway.memory("VmRSS");
     let mut wire = Wire::connect(gateway.addr, &[]);
-    attack(&mut wire, &gateway);
+    attack(&mut wire);
     until("it is counted", || !ended(&gateway).is_empty());
     let counted = ended(&gateway);
     assert!(counted.len() == 1 && counted[0].1 == 1.0 && reasons.contains(&counted[0].0), "{counted:?}");
@@ -75,13 +81,22 @@ fn requests_that_are_taken_back_at_once_end_the_connection() {
 /// A client that waits with each reset until its request is under way.
 #[test]
 fn slow_rapid_resets_are_noticed_too() {
-    assert_ended(&["h2_resets"], |wire, _| {
-        flood(wire, |count| {
-            std::thread::sleep(Duration::from_micros(200));
-            let stream = count * 2 + 1;
-            let open = headers(stream, END_HEADERS, &[&request("POST", "/")[..], &[("content-length", "9")]].concat());
-            [open, reset(stream, CANCEL)].concat()
+    // So many may be taken back at once, and ten more a second.
+    const FREE: u32 = 200;
+    let upstream = Upstream::silent();
+    let config = format!("{FIXED}[[route]]\npath = \"/up\"\nupstream = \"{}\"\n", upstream.url());
+    let open = |count: u32| headers(count * 2 + 1, END_STREAM | END_HEADERS, &request("GET", "/up"));
+    assert_ended_with(&config, &["h2_resets"], |wire| {
+        for count in 0..FREE {
+            wire.send(open(count));
+            upstream.request();
+            wire.send(reset(count * 2 + 1, CANCEL));
+        }
+        let more = flood(wire, |count| {
+            std::thread::sleep(Duration::from_millis(2));
+            [open(FREE + count), reset((FREE + count) * 2 + 1, CANCEL)].concat()
         });
+        assert!(more < FREE, "{more}: the first {FREE} did not count");
     });
 }
 
@@ -109,7 +124,7 @@ fn mistakes_that_make_the_gateway_reset_end_the_connection() {
 
 #[test]
 fn a_head_in_endless_pieces_ends_the_connection() {
-    assert_ended(&["h2_abuse"], |wire, _| {
+    assert_ended(&["h2_abuse"], |wire| {
         wire.send(headers(1, END_STREAM, &request("GET", "/")));
         let sent = flood(wire, |_| frame(CONTINUATION, 0, 1, &block(&[("x", "y")])));
         assert!(sent < 50_000, "{sent}");
@@ -126,7 +141,7 @@ fn frames_that_only_cost_end_the_connection() {
         ("unknown", frame(0xfa, 0, 0, b"grease")),
     ];
     for (name, bytes) in nothing {
-        assert_ended(&["h2_frames"], |wire, _| {
+        assert_ended(&["h2_frames"], |wire| {
             wire.answers_pings = false;
             let sent = flood(wire, |_| bytes.repeat(10));
             assert!(sent < 100_000, "{name}: {sent}");
@@ -136,7 +151,7 @@ fn frames_that_only_cost_end_the_connection() {
 
 #[test]
 fn empty_data_ends_the_connection() {
-    assert_ended(&["h2_frames", "h2_abuse"], |wire, _| {
+    assert_ended(&["h2_frames", "h2_abuse"], |wire| {
         wire.send(headers(1, END_HEADERS, &request("POST", "/")));
         flood(wire, |_| frame(DATA, 0, 1, &[]).repeat(10));
     });

@@ -7,10 +7,9 @@ use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::tls::laid_out;
 use crate::support::ca::Ca;
 use crate::support::client::{Client, get};
-use crate::support::gateway::Gateway;
+use crate::support::gateway::{Gateway, laid_out};
 use crate::support::h2::{self, H2Client, Sent};
 use crate::support::until;
 use crate::support::upstream::{Duplex, Upstream, ok};

@@ -6,11 +6,9 @@ use std::time::Duration;
 
 use crate::support::ca::Ca;
 use crate::support::client::{Client, get};
-use crate::support::gateway::Gateway;
+use crate::support::gateway::{Gateway, laid_out};
 use crate::support::tls::Trust;
 use crate::support::upstream::{Upstream, ok};
-
-use super::tls::laid_out;
 
 /// Its only listener expects headers, `trusted` are believed.
 fn gateway(upstream: &Upstream, trusted: &str, server: &str, listener: &str, rest: &str) -> Gateway {

@@ -2,7 +2,6 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
 use std::process::Command;
 
 use rustls::StreamOwned;
@@ -11,7 +10,7 @@ use crate::support::PATIENCE;
 use crate::support::ca::Ca;
 use crate::support::client::get;
 use crate::support::frames::Wire;
-use crate::support::gateway::Gateway;
+use crate::support::gateway::{Gateway, laid_out};
 use crate::support::tls::Trust;
 use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
@@ -35,12 +34,6 @@ pub fn config(pairs: usize, tls: &str, server: &str, rest: &str) -> String {
          \"127.0.0.1:0\"\ntls = {{ certificates = [{}]{tls} }}\n\n{rest}",
         pairs.join(", ")
     )
-}
-
-pub fn laid_out(dir: &Path, config: &str) -> Vec<String> {
-    let path = dir.join("sluicegate.toml");
-    std::fs::write(&path, config).unwrap();
-    vec!["run".to_owned(), "--config".to_owned(), path.display().to_string()]
 }
 
 pub const ECHO: &str = "[[route]]\nupstream = \"echo:\"\n";

@@ -3,11 +3,11 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::tls::{ECHO, config, gateway, handshakes, laid_out};
+use super::tls::{ECHO, config, gateway, handshakes};
 use crate::support::ca::Ca;
 use crate::support::client::{Client, get, post};
 use crate::support::faketime::clock_of;
-use crate::support::gateway::Gateway;
+use crate::support::gateway::{Gateway, laid_out};
 use crate::support::tls::{SecureClient, Trust};
 use crate::support::until;
 

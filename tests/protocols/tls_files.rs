@@ -4,10 +4,10 @@ use std::os::unix::fs::symlink;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use super::tls::{ECHO, config, gateway, laid_out};
+use super::tls::{ECHO, config, gateway};
 use crate::support::ca::{Ca, Pair};
 use crate::support::client::get;
-use crate::support::gateway::{Gateway, program};
+use crate::support::gateway::{Gateway, laid_out, program};
 use crate::support::tls::Trust;
 use crate::support::until;
 

@@ -1,9 +1,8 @@
 //! The configs of docs/tls.md, run as they stand there but for the ports.
 
-use super::tls::laid_out;
 use crate::support::ca::Ca;
 use crate::support::client::{Client, get};
-use crate::support::gateway::Gateway;
+use crate::support::gateway::{Gateway, laid_out};
 use crate::support::manual::Page;
 use crate::support::tls::Trust;
 use crate::support::upstream::Upstream;

@@ -1,12 +1,12 @@
 //! Connections that switch protocols: which do, what a tunnel carries, what it holds, how it ends.
 
-use std::io;
+use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use crate::support::client::{Client, get, post};
 use crate::support::gateway::Gateway;
-use crate::support::until;
 use crate::support::upstream::{Peer, Upstream, ok};
+use crate::support::{PATIENCE, until};
 
 const ASK: &str = "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: x\r\n";
 const SWITCH: &str =
@@ -60,7 +60,9 @@ fn assert_echo(client: &mut Client) {
 }
 
 fn pattern(length: usize) -> Vec<u8> {
-    (0..length).map(|i| (i % 251) as u8).collect()
+    let mut bytes = (0..251).collect::<Vec<u8>>().repeat(length / 251 + 1);
+    bytes.truncate(length);
+    bytes
 }
 
 #[test]
@@ -103,12 +105,14 @@ fn much_arrives_whole_at_a_side_that_reads_late_and_little_of_it_waits_here() {
     upstream.request();
     let before = gateway.memory("VmRSS");
     // Nobody reads for a while, and both write.
+    let mut sending = client.stream().try_clone().unwrap();
+    let sender = std::thread::spawn(move || sending.write_all(&pattern(MUCH)).unwrap());
     std::thread::sleep(Duration::from_millis(300));
     let grown = gateway.memory("VmRSS").saturating_sub(before);
     // Pages of the program that were first needed now are among it.
     assert!(grown < 6 * 1024 * 1024, "{grown} bytes more");
     assert!(client.bytes(MUCH) == pattern(MUCH));
-    client.send(pattern(MUCH));
+    sender.join().unwrap();
     assert_eq!(upstream.request().head, "whole");
 }
 
@@ -360,7 +364,8 @@ fn a_silent_tunnel_is_closed_and_one_that_speaks_is_not() {
     let open_still = open(&gateway);
     let upstream = switching(|peer| {
         peer.rest()?;
-        std::thread::sleep(Duration::from_secs(10));
+        // Longer than the client waits.
+        std::thread::sleep(2 * PATIENCE);
         Ok(())
     });
     let half_open = in_front_of(&upstream, "stream_timeout = \"300ms\"", "");

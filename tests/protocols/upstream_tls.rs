@@ -2,7 +2,6 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
 use std::sync::Arc;
 
 use rcgen::date_time_ymd;
@@ -13,9 +12,10 @@ use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 
 use crate::support::ca::{Ca, Pair};
 use crate::support::client::{get, post};
-use crate::support::gateway::Gateway;
-use crate::support::until;
+use crate::support::gateway::{Gateway, laid_out};
+use crate::support::machine::Stopwatch;
 use crate::support::upstream::{Duplex, Peer, Upstream, ok};
+use crate::support::{put, until};
 
 /// What a server with this certificate is made of. `clients`: it asks for a certificate of this authority.
 /// `alpn`: the protocols it knows.
@@ -114,8 +114,7 @@ pub fn gateway(env: &[(&str, &str)], files: &[(&str, &str)], upstreams: &[(&str,
             )
         });
         let config = crate::support::gateway::config("", &sections.collect::<String>());
-        std::fs::write(dir.join("sluicegate.toml"), config).unwrap();
-        vec!["run".to_owned(), "--config".to_owned(), dir.join("sluicegate.toml").display().to_string()]
+        laid_out(dir, &config)
     })
 }
 
@@ -281,7 +280,9 @@ fn a_handshake_that_never_ends_is_over_at_the_connect_timeout() {
         "[[route]]\npath = \"/\"\nupstream = \"{}\"\nconnect_timeout = \"200ms\"\n",
         https(&upstream)
     ));
+    let watch = Stopwatch::start();
     let answer = gateway.get("/");
+    watch.assert_ms(180..2000);
     assert_eq!(
         (answer.status(), &answer.json()["detail"]),
         (502, &"no upstream server accepted a connection in time".into())
@@ -297,15 +298,10 @@ fn files_are_read_anew_and_a_broken_one_changes_nothing() {
     let gateway = gateway(&[], &[("ca.pem", &old.pem())], &upstreams);
     let statuses = || ["/before", "/after"].map(|target| gateway.get(target).status());
     assert_eq!(statuses(), [200, 502]);
-    let write = |text: &str| replace(gateway.dir.path(), "ca.pem", text);
+    let write = |text: &str| put(&gateway.dir.path().join("ca.pem"), text);
     write("nothing");
     until("the broken file was met", || gateway.metric("config_last_reload_successful", &[]) == Some(0.0));
     assert_eq!(statuses(), [200, 502]);
     write(&new.pem());
     until("the new authority is trusted", || statuses() == [502, 200]);
-}
-
-fn replace(dir: &Path, name: &str, text: &str) {
-    std::fs::write(dir.join("next"), text).unwrap();
-    std::fs::rename(dir.join("next"), dir.join(name)).unwrap();
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::put;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 
 /// A certificate authority.
@@ -45,8 +46,7 @@ impl Pair {
     /// As `NAME.pem` and `NAME.key` in `dir`, each put there whole.
     pub fn save(&self, dir: &Path, name: &str) {
         for (text, ending) in [(&self.cert, "pem"), (&self.key, "key")] {
-            std::fs::write(dir.join("next"), text).unwrap();
-            std::fs::rename(dir.join("next"), dir.join(format!("{name}.{ending}"))).unwrap();
+            put(&dir.join(format!("{name}.{ending}")), text);
         }
     }
 }

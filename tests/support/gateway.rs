@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::client::{self, Client};
 use super::http::Message;
-use super::until;
+use super::{put, until};
 
 pub struct Gateway {
     /// The first listener that has a port; 0.0.0.0:0 where none has.
@@ -194,9 +194,7 @@ impl Gateway {
     /// Puts another text in place of the config's, at once: the watcher may be first, and must not see a
     /// part.
     pub fn write_config(&self, text: &str) {
-        let next = self.dir.path().join("next");
-        fs::write(&next, text).unwrap();
-        fs::rename(next, self.config()).unwrap();
+        put(&self.config(), text);
     }
 
     /// The same, and has it read. Returns the answer.
@@ -236,6 +234,11 @@ impl Gateway {
         fs::read_to_string(&self.log).unwrap()
     }
 
+    /// How many lines of the log hold all of `words`.
+    pub fn log_lines(&self, words: &[&str]) -> usize {
+        self.log().lines().filter(|line| words.iter().all(|word| line.contains(word))).count()
+    }
+
     /// What it has written to standard output.
     pub fn stdout(&self) -> String {
         fs::read_to_string(self.dir.path().join("stdout.log")).unwrap()
@@ -265,7 +268,7 @@ impl Drop for Gateway {
 }
 
 /// Writes the config, and returns the command that runs with it.
-fn laid_out(dir: &Path, config: &str) -> Vec<String> {
+pub fn laid_out(dir: &Path, config: &str) -> Vec<String> {
     let path = dir.join("sluicegate.toml");
     fs::write(&path, config).unwrap();
     vec!["run".to_owned(), "--config".to_owned(), path.display().to_string()]

@@ -25,10 +25,19 @@ pub fn within<T>(most: Duration, what: &str, mut attempt: impl FnMut() -> T) -> 
 
 /// How long this thread, or the first thread of a process, was kept from running while it could have.
 pub fn kept_waiting(process: Option<u32>) -> Duration {
+    counted(process, 1)
+}
+
+/// How long this thread has been on a processor.
+pub fn spent() -> Duration {
+    counted(None, 0)
+}
+
+/// Time on a processor, time in wait for one; a kernel that does not count has none of it.
+fn counted(process: Option<u32>, place: usize) -> Duration {
     let whose = process.map_or("thread-self".to_owned(), |process| process.to_string());
-    // Time on a processor, time in wait for one, turns; a kernel that does not count has none of it.
     let counted = std::fs::read_to_string(format!("/proc/{whose}/schedstat")).unwrap_or_default();
-    Duration::from_nanos(counted.split(' ').nth(1).and_then(|waited| waited.parse().ok()).unwrap_or_default())
+    Duration::from_nanos(counted.split(' ').nth(place).and_then(|time| time.parse().ok()).unwrap_or_default())
 }
 
 /// How long something takes, and how late the machine was meanwhile.

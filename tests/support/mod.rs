@@ -9,6 +9,7 @@ pub mod faketime;
 pub mod frames;
 pub mod gateway;
 pub mod h2;
+pub mod h2_server;
 pub mod http;
 pub mod machine;
 pub mod manual;
@@ -16,6 +17,7 @@ pub mod ports;
 pub mod tls;
 pub mod upstream;
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Longest wait for something that should happen at once, on a machine with other work to do.
@@ -23,6 +25,13 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How often it is looked whether something has happened.
 pub const GLANCE: Duration = Duration::from_millis(10);
+
+/// Puts a file there whole, in place of another: who watches it may be first, and must not see a part.
+pub fn put(path: &Path, text: &str) {
+    let next = path.with_file_name("next");
+    std::fs::write(&next, text).unwrap();
+    std::fs::rename(next, path).unwrap();
+}
 
 /// Waits until `done`, for what can only be seen by looking again.
 #[track_caller]

@@ -10,8 +10,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::PATIENCE;
 use super::http::{Framing, Message, Reader, framing};
+use super::{PATIENCE, until};
 
 pub struct Upstream {
     pub addr: SocketAddr,
@@ -158,6 +158,12 @@ impl Upstream {
 
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::SeqCst)
+    }
+
+    /// Waits until none is open any more: what was on its way has come.
+    #[track_caller]
+    pub fn until_all_ended(&self) {
+        until("all connections to the upstream are closed", || self.ended() == self.connections());
     }
 
     /// How many of them are closed on this side.

@@ -1,6 +1,5 @@
 //! Servers are checked, and those that are not well are passed over; whatever is asked of one, a check ends.
 
-use std::io::Write;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,6 +10,7 @@ use bytes::Bytes;
 use super::fleet::{Changing, app, of, shown};
 use crate::support::client::get;
 use crate::support::gateway::{Gateway, config};
+use crate::support::h2_server::Http2Server;
 use crate::support::ports::Reserved;
 use crate::support::until;
 use crate::support::upstream::Upstream;
@@ -41,7 +41,8 @@ fn a_server_whose_checks_fail_gets_no_requests_until_they_do_not() {
         log.contains("server is down upstream=\"app\"") && log.contains("server is up upstream=\"app\"")
     });
     bad.answers(302);
-    std::thread::sleep(Duration::from_millis(400));
+    let asked = bad.asked();
+    until("it has been checked with that", || bad.asked() >= asked + 4);
     gateway.assert_metric("upstream_up", &of(&bad.name()), 1.0);
 }
 
@@ -58,6 +59,12 @@ fn when_all_checks_fail_all_are_asked() {
     gateway.assert_metric("upstream_fail_open", &[("upstream", "app")], 0.0);
     // Without checks nothing is known any more.
     gateway.reload(&config("", &app(&[one.url(), other.url()], "")));
+    let asked = || one.asked() + other.asked();
+    until("nothing is checked any more", || {
+        let before = asked();
+        std::thread::sleep(Duration::from_millis(300));
+        asked() == before
+    });
     gateway.assert_metric("upstream_up", &of(&other.name()), 1.0);
 }
 
@@ -126,41 +133,27 @@ fn tcp_checks_find_a_server_that_starts_to_listen() {
 }
 
 /// A gRPC server whose health service answers with this status.
-fn grpc(status: Arc<AtomicUsize>) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let addr = listener.local_addr().unwrap().to_string();
-    listener.set_nonblocking(true).unwrap();
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-            while let Ok((stream, _)) = listener.accept().await {
-                let Ok(mut connection) = h2::server::handshake(stream).await else { continue };
-                while let Some(Ok((request, mut answer))) = connection.accept().await {
-                    let is_check = request.uri().path() == "/grpc.health.v1.Health/Check"
-                        && request.headers()["content-type"] == "application/grpc";
-                    let status = if is_check { status.load(Ordering::SeqCst) as u8 } else { 9 };
-                    let head = http::Response::builder().header("content-type", "application/grpc").body(()).unwrap();
-                    let mut body = answer.send_response(head, false).unwrap();
-                    let mut message = Vec::new();
-                    message.write_all(&[0, 0, 0, 0, 2, 8, status]).unwrap();
-                    body.send_data(Bytes::from(message), false).unwrap();
-                    let trailers = http::HeaderMap::from_iter([("grpc-status".parse().unwrap(), "0".parse().unwrap())]);
-                    body.send_trailers(trailers).unwrap();
-                }
-            }
-        });
-    });
-    addr
+fn grpc(status: Arc<AtomicUsize>) -> Http2Server {
+    Http2Server::start(move |mut asked| {
+        let status = status.clone();
+        async move {
+            let is_check = asked.request.uri().path() == "/grpc.health.v1.Health/Check"
+                && asked.request.headers()["content-type"] == "application/grpc";
+            let status = if is_check { status.load(Ordering::SeqCst) as u8 } else { 9 };
+            let head = http::Response::builder().header("content-type", "application/grpc");
+            let mut stream = asked.head(head.body(()).unwrap(), false)?;
+            stream.send_data(Bytes::from(vec![0, 0, 0, 0, 2, 8, status]), false)?;
+            stream.send_trailers(http::HeaderMap::from_iter([("grpc-status".parse().unwrap(), "0".parse().unwrap())]))
+        }
+    })
 }
 
 #[test]
 fn grpc_servers_say_themselves_whether_they_serve() {
     let status = Arc::new(AtomicUsize::new(1));
-    let server = grpc(status.clone());
+    let server = grpc(status.clone()).addr.to_string();
     let health = format!("health = {{ type = \"grpc\", {QUICK}, unhealthy_after = 1, healthy_after = 1 }}");
     let gateway = Gateway::start(&app(&[format!("http://{server}")], &health));
-    std::thread::sleep(Duration::from_millis(700));
     gateway.assert_metric("upstream_up", &of(&server), 1.0);
     status.store(2, Ordering::SeqCst);
     gateway.assert_metric("upstream_up", &of(&server), 0.0);

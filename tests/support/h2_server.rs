@@ -1,4 +1,4 @@
-//! An HTTP/2 server that answers as a test says. Used by `upstream_http2`.
+//! An HTTP/2 server that answers as a test says. Used by the tests of the running program.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::{LocalSet, spawn_local};
 
-use crate::support::PATIENCE;
+use super::PATIENCE;
 
 pub struct Http2Server {
     pub addr: SocketAddr,
