@@ -11,6 +11,7 @@
 mod support;
 
 mod apps {
+    mod django;
     mod files;
     mod httpbin;
 }

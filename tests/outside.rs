@@ -11,8 +11,11 @@
 mod support;
 
 mod outside {
+    mod browser;
     mod curl;
     mod grpc;
     mod nghttp;
+    mod node;
+    mod python;
     mod site;
 }

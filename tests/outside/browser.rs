@@ -1,0 +1,107 @@
+//! Chromium: a page with its parts, an event stream, a WebSocket, an upload and a limit, over TLS.
+
+use std::fs;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::site::Site;
+use crate::support::client::{ask, get};
+use crate::support::until;
+
+/// A browser without a window; ended with the value.
+struct Browser {
+    child: Child,
+    dir: TempDir,
+}
+
+impl Browser {
+    /// Opens a page. Who signed its certificate is not asked: the browser has a store of its own for that.
+    fn open(url: &str) -> Browser {
+        let dir = tempfile::tempdir().unwrap();
+        let log = fs::File::create(dir.path().join("log")).unwrap();
+        let own = [
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--no-first-run",
+            "--no-proxy-server",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--ignore-certificate-errors",
+            "--remote-debugging-port=0",
+        ];
+        let child = Command::new("chromium")
+            .args(own)
+            .arg(format!("--user-data-dir={}", dir.path().join("profile").display()))
+            .arg(url)
+            .env("HOME", dir.path())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap_or_else(|error| panic!("chromium: {error}; install it: apt-get install chromium"));
+        Browser { child, dir }
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!(
+                "--- log of the browser ---\n{}",
+                fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+            );
+        }
+        // It ends those it has started when it is asked to end.
+        let term = format!("kill -TERM {}", self.child.id());
+        let _ = Command::new("sh").args(["-c", &term]).status();
+        let _ = self.child.wait();
+    }
+}
+
+/// What the page has reported, once it has.
+fn report(site: &Site) -> Value {
+    let mut reports = Value::Null;
+    until("the page has reported", || {
+        reports = ask(site.plain(), &get("/reports", "")).json();
+        reports[0].is_object()
+    });
+    reports[0].take()
+}
+
+#[test]
+fn a_page_is_loaded_and_alive_over_one_connection() {
+    let limited = "[[route]]\nname = \"limited\"\npath = \"/limited\"\nrespond = { body = \"once more\" }\nlimits = [\"two\"]\n\
+                   [limit.two]\nrate = \"2/day\"\nkey = \"ip\"\n";
+    let site = Site::start(limited);
+    let browser = Browser::open(&site.url("/page"));
+    let report = report(&site);
+    assert_eq!(report["error"], Value::Null);
+    assert_eq!(report["parts"], serde_json::json!([1, 4, 7, 10]));
+    assert_eq!(report["styles"], serde_json::json!([1, 1, 1, 1]));
+    assert_eq!(report["images"], serde_json::json!([3, 6, 9, 12]));
+    assert_eq!(report["events"], serde_json::json!(["event 0", "event 1", "event 2", "event 3"]));
+    let socket = &report["socket"];
+    assert_eq!((&socket["code"], &socket["reason"]), (&4001.into(), &"as asked".into()));
+    assert_eq!(socket["lengths"], serde_json::json!([5, 50_000, 100_000]));
+    assert!(socket["extensions"].as_str().unwrap().contains("permessage-deflate"), "{socket}");
+    assert_eq!(report["upload"], 500_000);
+    let limited = &report["limited"];
+    assert_eq!(limited["statuses"], serde_json::json!([200, 200, 429]));
+    assert_eq!(limited["violated"], serde_json::json!(["two"]));
+    assert!(limited["retryAfter"].as_str().unwrap().parse::<u32>().unwrap() > 0, "{limited}");
+    let protocols: Vec<&str> =
+        report["protocols"].as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect();
+    assert!(protocols.len() > 20 && protocols.iter().all(|one| one.ends_with(" h2")), "{protocols:?}");
+    // The tunnel is a stream like the others, and a connection that was opened on suspicion is closed again.
+    let log = site.gateway.stdout();
+    let socket = log.lines().find(|line| line.contains("\"path\":\"/socket\"")).expect("the tunnel is logged");
+    assert!(socket.contains("\"protocol\":\"HTTP/2.0\""), "{socket}");
+    let [listener, open] = [("listener", "127.0.0.1:0"), ("protocol", "h2")];
+    site.gateway.assert_metric("connections", &[listener, open], 1.0);
+    drop(browser);
+    site.gateway.assert_metric("tunnels", &[], 0.0);
+}
