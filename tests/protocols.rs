@@ -31,6 +31,7 @@ mod protocols {
     mod tls_manual;
     mod upgrade;
     mod upstream_http2;
+    mod upstream_resend;
     mod upstream_tls;
     mod upstream_unix;
 }

@@ -128,6 +128,11 @@ impl Origin {
         }
     }
 
+    /// Over TLS.
+    pub fn is_secure(&self) -> bool {
+        matches!(self.scheme, Scheme::Https(_))
+    }
+
     pub fn protocol(&self) -> WireProtocol {
         match &self.scheme {
             Scheme::Http | Scheme::Unix(SocketProtocol::Http1) => WireProtocol::Http1,

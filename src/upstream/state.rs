@@ -207,7 +207,7 @@ impl ServerState {
 
     /// What became of a check.
     pub fn checked(&self, rule: &HealthRule, result: Result<(), CheckFault>, now_ms: u64) {
-        if result != Err(CheckFault::Connection) {
+        if !matches!(result, Err(CheckFault::Connection | CheckFault::Timeout)) {
             self.connected(now_ms);
         }
         let mut conduct = self.lock();
@@ -251,5 +251,39 @@ impl ServerState {
 
     fn lock(&self) -> MutexGuard<'_, Conduct> {
         self.conduct.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::health::CheckKind;
+    use super::*;
+
+    #[test]
+    fn a_check_shows_that_connections_are_accepted_if_it_got_one() {
+        let rule = HealthRule {
+            kind: CheckKind::Tcp,
+            path: "/".to_owned(),
+            every_ms: 100,
+            timeout_ms: 50,
+            unhealthy_after: 9,
+            healthy_after: 1,
+            status: Vec::new(),
+            body: None,
+        };
+        for (result, accepted) in [
+            (Err(CheckFault::Connection), false),
+            (Err(CheckFault::Timeout), false),
+            (Err(CheckFault::Broken), true),
+            (Err(CheckFault::Status), true),
+            (Ok(()), true),
+        ] {
+            let state = ServerState::default();
+            state.refused(1_000);
+            state.checked(&rule, result, 1_100);
+            assert_eq!(state.is_usable(1_200), accepted, "{result:?}");
+            assert_eq!(state.told(1_200).health, if accepted { Health::Up } else { Health::Refusing }, "{result:?}");
+            assert_eq!(state.ramp(10_000, 1_200) < RAMPED, accepted, "{result:?}: it starts slowly");
+        }
     }
 }

@@ -13,15 +13,16 @@ use crate::support::client::{get, post};
 use crate::support::gateway::Gateway;
 use crate::support::h2_server::{Asked, Http2Server, send_all};
 use crate::support::machine::Stopwatch;
+use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
 
-fn route(url: &str, more: &str) -> String {
+pub fn route(url: &str, more: &str) -> String {
     format!(
         "[[route]]\nname = \"app\"\npath = \"/\"\nupstream = \"app\"\n{more}\n[upstream.app]\nservers = [\"{url}\"]\n"
     )
 }
 
-fn in_front_of(server: &Http2Server, more: &str) -> Gateway {
+pub fn in_front_of(server: &Http2Server, more: &str) -> Gateway {
     Gateway::start(&route(&format!("h2c://{}", server.addr), more))
 }
 
@@ -402,4 +403,40 @@ fn grpc_has_its_trailers_its_deadline_and_its_statuses() {
     let nobody = Gateway::start(&route(&format!("h2c://{}", crate::support::ports::nobody()), ""));
     let answer = nobody.client().ask(&post("/", 5, fields), "\0\0\0\0\0");
     assert_eq!((answer.status(), answer.get("grpc-status")), (200, Some("14")));
+}
+
+#[test]
+fn answers_that_have_no_body_are_whole_with_their_head() {
+    let server = Http2Server::start(|mut asked| async move {
+        let status = if asked.request.uri().path() == "/304" { 304 } else { 204 };
+        let head = Response::builder().status(status).body(()).unwrap();
+        let mut stream = asked.head(head, false)?;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        // The stream may have been reset meanwhile: nothing more was needed.
+        let _ = stream.send_data(Bytes::new(), true);
+        Ok(())
+    });
+    let gateway = Gateway::with("access_log = { to = \"access.log\" }", &route(&format!("h2c://{}", server.addr), ""));
+    let mut client = gateway.client();
+    for target in ["/204", "/304"] {
+        assert_eq!(client.ask(&get(target, ""), "").status().to_string(), target[1..]);
+    }
+    let log = || std::fs::read_to_string(gateway.dir.path().join("access.log")).unwrap_or_default();
+    until("both are logged", || log().lines().count() == 2);
+    assert!(!log().contains("client_left"), "{}", log());
+}
+
+#[test]
+fn checks_over_tls_say_so() {
+    let ca = Ca::new("one");
+    let tls = server_config(&ca.issue(&["127.0.0.1"], "server"), None, &["h2"]);
+    let server = Http2Server::with(Some(tls), |_| {}, |mut asked| async move { asked.answer("fine").await });
+    let url = format!("https://{}", server.addr);
+    for (kind, path) in [("http", "/"), ("grpc", "/grpc.health.v1.Health/Check")] {
+        let health = format!(
+            "tls = {{ verify = false }}\nhealth = {{ type = \"{kind}\", every = \"100ms\", timeout = \"100ms\" }}"
+        );
+        let _gateway = Gateway::start(&(route(&url, "") + &health));
+        until(kind, || server.request().uri == format!("{url}{path}").as_str());
+    }
 }

@@ -31,6 +31,8 @@ pub struct Asked {
     pub respond: SendResponse<Bytes>,
     /// Ends its connection gracefully when it is set.
     pub leave: Rc<std::cell::Cell<bool>>,
+    /// Its connection ends at once when it is set, without a word.
+    pub crash: Rc<std::cell::Cell<bool>>,
     /// From 0, over all connections.
     pub number: usize,
     told: Sender<http::request::Parts>,
@@ -111,8 +113,8 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     told: Sender<http::request::Parts>,
 ) {
     let Ok(mut connection) = connection else { return };
-    let leave = Rc::new(std::cell::Cell::new(false));
-    loop {
+    let (leave, crash) = (Rc::new(std::cell::Cell::new(false)), Rc::new(std::cell::Cell::new(false)));
+    while !crash.get() {
         if leave.replace(false) {
             connection.graceful_shutdown();
         }
@@ -124,7 +126,8 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         let (parts, body) = request.into_parts();
         let _ = told.send(parts.clone());
         let request = Request::from_parts(parts, body);
-        let asked = Asked { request, respond, leave: leave.clone(), number: number.get(), told: told.clone() };
+        let (leave, crash) = (leave.clone(), crash.clone());
+        let asked = Asked { request, respond, leave, crash, number: number.get(), told: told.clone() };
         number.set(number.get() + 1);
         spawn_local(answer(asked));
     }

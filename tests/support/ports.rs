@@ -34,3 +34,28 @@ pub fn nobody() -> SocketAddr {
     std::mem::forget(reserved);
     addr
 }
+
+/// An address where connecting is neither accepted nor refused: what arrives there is dropped.
+pub struct BlackHole {
+    listener: Socket,
+    /// They fill its queue, and nobody takes them from it.
+    _queued: Vec<Socket>,
+}
+
+impl BlackHole {
+    pub fn new() -> BlackHole {
+        let listener = Reserved::new().socket;
+        listener.listen(0).unwrap();
+        let queued = |_| {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            socket.set_nonblocking(true).unwrap();
+            let _ = socket.connect(&listener.local_addr().unwrap());
+            socket
+        };
+        BlackHole { _queued: (0..4).map(queued).collect(), listener }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.listener.local_addr().unwrap().as_socket().unwrap())
+    }
+}

@@ -7,6 +7,7 @@ use std::sync::mpsc::channel;
 use super::fleet::{Changing, app};
 use crate::support::client::get;
 use crate::support::gateway::{Gateway, config};
+use crate::support::ports::BlackHole;
 use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
 
@@ -101,5 +102,20 @@ fn a_new_server_starts_slowly_and_those_of_the_start_do_not() {
         ask(&gateway);
         let later = new.asked() - before;
         assert!((1..40).contains(&later), "{balance}: {later} of 200");
+    }
+}
+
+#[test]
+fn a_server_that_answers_no_connect_draws_no_more_than_its_share() {
+    for balance in ["p2c", "least_requests"] {
+        let (silent, hole) = (Upstream::silent(), BlackHole::new());
+        let upstream = app(&[silent.url(), hole.url()], &format!("balance = \"{balance}\""));
+        let patient = "upstream = \"app\"\nconnect_timeout = \"30s\"";
+        let gateway = Gateway::start(&upstream.replace("upstream = \"app\"", patient));
+        let mut waiting: Vec<_> = (0..20).map(|_| gateway.client()).collect();
+        waiting.iter_mut().for_each(|client| client.send(get("/", "")));
+        (0..10).for_each(|_| drop(silent.request()));
+        gateway.assert_metric("requests_in_flight", &[("route", "app")], 20.0);
+        assert_eq!(silent.requests().len(), 0, "{balance}");
     }
 }

@@ -1,6 +1,8 @@
 //! Servers are checked, and those that are not well are passed over; whatever is asked of one, a check ends.
 
-use std::net::TcpListener;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,7 +15,7 @@ use crate::support::gateway::{Gateway, config};
 use crate::support::h2_server::Http2Server;
 use crate::support::ports::Reserved;
 use crate::support::until;
-use crate::support::upstream::Upstream;
+use crate::support::upstream::{Upstream, ok};
 
 const QUICK: &str = "every = \"100ms\", timeout = \"500ms\"";
 
@@ -148,6 +150,19 @@ fn grpc(status: Arc<AtomicUsize>) -> Http2Server {
     })
 }
 
+/// The same on a Unix socket: what comes there goes to it.
+fn at_socket(path: &Path, server: SocketAddr) {
+    let listener = UnixListener::bind(path).unwrap();
+    std::thread::spawn(move || {
+        for socket in listener.incoming().map(Result::unwrap) {
+            let tcp = TcpStream::connect(server).unwrap();
+            let (mut from, mut to) = (socket.try_clone().unwrap(), tcp.try_clone().unwrap());
+            std::thread::spawn(move || drop((std::io::copy(&mut from, &mut to), to.shutdown(Shutdown::Write))));
+            std::thread::spawn(move || std::io::copy(&mut &tcp, &mut &socket));
+        }
+    });
+}
+
 #[test]
 fn grpc_servers_say_themselves_whether_they_serve() {
     let status = Arc::new(AtomicUsize::new(1));
@@ -160,4 +175,30 @@ fn grpc_servers_say_themselves_whether_they_serve() {
     assert_eq!(shown(&gateway, &server)["reason"], "check: not_serving");
     status.store(1, Ordering::SeqCst);
     gateway.assert_metric("upstream_up", &of(&server), 1.0);
+}
+
+#[test]
+fn checks_over_a_socket_name_a_host() {
+    let dir = tempfile::tempdir().unwrap();
+    let (http, serving) = (dir.path().join("http"), dir.path().join("grpc"));
+    let server = Upstream::at(&http, |peer| {
+        while peer.request()?.is_some() {
+            peer.send(ok("fine"))?;
+        }
+        Ok(())
+    });
+    let status = Arc::new(AtomicUsize::new(2));
+    let grpc = grpc(status.clone());
+    at_socket(&serving, grpc.addr);
+    let health =
+        |kind: &str| format!("health = {{ type = \"{kind}\", {QUICK}, unhealthy_after = 1, healthy_after = 1 }}");
+    let _gateway = Gateway::start(&app(&[format!("unix:{}", http.display())], &health("http")));
+    assert_eq!(server.request().get("host"), Some("localhost"));
+    let url = format!("unix:{}", serving.display());
+    let gateway =
+        Gateway::start(&app(std::slice::from_ref(&url), &format!("protocol = \"http2\"\n{}", health("grpc"))));
+    gateway.assert_metric("upstream_up", &of(&url), 0.0);
+    assert_eq!(shown(&gateway, &url)["reason"], "check: not_serving");
+    status.store(1, Ordering::SeqCst);
+    gateway.assert_metric("upstream_up", &of(&url), 1.0);
 }

@@ -64,6 +64,21 @@ fn statuses_and_silence_are_reasons_only_where_they_are_named() {
 }
 
 #[test]
+fn a_server_of_no_weight_is_nobody_to_ask_again() {
+    let (bad, spare) = (Changing::start("bad"), Changing::start("spare"));
+    bad.answers(503);
+    let gateway = Gateway::start(&format!(
+        "[[route]]\nupstream = \"app\"\n[upstream.app]\nretry = {{ on = [\"503\"] }}\n\
+         servers = [\"{}\", {{ url = \"{}\", weight = 0 }}]",
+        bad.url(),
+        spare.url()
+    ));
+    let answer = gateway.get("/");
+    assert_eq!((answer.status(), answer.text().as_str()), (503, "bad"));
+    assert_eq!((bad.asked(), spare.asked(), retries(&gateway, "503")), (1, 0, 0.0));
+}
+
+#[test]
 fn without_retry_a_request_that_left_is_not_sent_again() {
     let (good, bad) = (Changing::start("good"), Changing::start("bad"));
     let gateway = gateway(&[&good, &bad], "");

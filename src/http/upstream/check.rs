@@ -39,7 +39,7 @@ async fn ask(mut connection: UpstreamConnection, origin: &Origin, rule: &HealthR
     let head = format!(
         "GET {} HTTP/1.1\r\nhost: {}\r\nuser-agent: sluicegate-health/{}\r\naccept: */*\r\nconnection: close\r\n\r\n",
         rule.path,
-        origin.authority,
+        origin.host(),
         env!("CARGO_PKG_VERSION")
     );
     connection.write_all(head.as_bytes()).await.map_err(|_| CheckFault::Broken)?;
@@ -98,7 +98,7 @@ async fn ask_http2(connection: UpstreamConnection, origin: &Origin, rule: &Healt
     let (sender, driver) = h2::client::handshake(connection).await.map_err(|_| CheckFault::Broken)?;
     let asked = async {
         let mut sender = sender.ready().await.map_err(|_| CheckFault::Broken)?;
-        let request = Request::get(format!("http://{}{}", origin.host(), rule.path))
+        let request = Request::get(url(origin, &rule.path))
             .header("user-agent", concat!("sluicegate-health/", env!("CARGO_PKG_VERSION")))
             .header("accept", HeaderValue::from_static("*/*"))
             .body(())
@@ -118,6 +118,11 @@ async fn ask_http2(connection: UpstreamConnection, origin: &Origin, rule: &Healt
         result = asked => result,
         _ = driver => Err(CheckFault::Broken),
     }
+}
+
+fn url(origin: &Origin, path: &str) -> String {
+    let scheme = if origin.is_secure() { "https" } else { "http" };
+    format!("{scheme}://{}{path}", origin.host())
 }
 
 /// Reads until `text` was there.
@@ -142,7 +147,7 @@ async fn ask_grpc(connection: UpstreamConnection, origin: &Origin) -> Result<(),
     let (sender, driver) = h2::client::handshake(connection).await.map_err(|_| CheckFault::Broken)?;
     let asked = async {
         let mut sender = sender.ready().await.map_err(|_| CheckFault::Broken)?;
-        let request = Request::post(format!("http://{}/grpc.health.v1.Health/Check", origin.authority))
+        let request = Request::post(url(origin, "/grpc.health.v1.Health/Check"))
             .header("content-type", HeaderValue::from_static("application/grpc"))
             .header("te", HeaderValue::from_static("trailers"))
             .body(())

@@ -118,7 +118,7 @@ pub async fn forward(
             _ => {}
         }
         let stale = match &trouble {
-            Trouble::Closed if reused && !timed_out => Some(RetryReason::StaleConnection),
+            Trouble::Closed if reused && !timed_out && !fresh => Some(RetryReason::StaleConnection),
             Trouble::Refused if !std::mem::replace(&mut refused, true) => Some(RetryReason::Refused),
             _ => None,
         };

@@ -15,7 +15,7 @@ use super::connect::{ConnectError, UpstreamConnection};
 use super::http2::Http2Connection;
 use super::http2::streams::{StreamPlace, StreamPool};
 use crate::upstream::state::InFlight;
-use crate::upstream::{Origin, Scheme, WireProtocol};
+use crate::upstream::{Origin, WireProtocol};
 
 /// Shorter than the 5 s after which common application servers close an idle connection. Those kept are
 /// never more than were in use at once within this time.
@@ -203,6 +203,8 @@ impl ServerPool {
 
     /// A new connection, or a place on one, within `limit`.
     pub async fn connect(self: &Rc<ServerPool>, limit: Duration, max_idle: usize) -> Result<ServerLease, ConnectError> {
+        // It is load from now on, or a server that answers no connect would draw all requests.
+        let _connecting = self.count_in();
         if self.speaks.get() != WireProtocol::Http1 {
             let shared = timeout(limit, self.shared(limit, max_idle)).await;
             return shared.unwrap_or_else(|_| Err(ConnectError::from(io::Error::from(io::ErrorKind::TimedOut))));
@@ -336,7 +338,7 @@ impl PooledStream {
     }
 
     pub fn is_secure(&self) -> bool {
-        matches!(self.load.0.origin.scheme, Scheme::Https(_))
+        self.load.0.origin.is_secure()
     }
 
     pub fn now_ms(&self) -> u64 {

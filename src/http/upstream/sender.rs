@@ -29,8 +29,6 @@ pub struct Sender {
     upload: Option<Upload>,
     /// Of a chunked body: the names of the trailers that its head announced.
     chunked: Option<Vec<HeaderName>>,
-    /// The body is chunked.
-    coded: bool,
     /// `piece` is a chunk whose line end follows.
     open_chunk: bool,
     /// The last byte of the request is in `bytes` or `piece`, or has been sent.
@@ -61,7 +59,6 @@ impl Sender {
             piece: Bytes::new(),
             complete: upload.is_none(),
             upload,
-            coded: chunked.is_some(),
             chunked,
             open_chunk: false,
             begun: false,
@@ -76,7 +73,10 @@ impl Sender {
         gathered.extend_from_slice(&self.piece);
         self.bytes.truncate(self.head);
         if let Some(upload) = self.upload.as_mut().filter(|_| !gathered.is_empty()) {
-            let mut body = if self.coded { Decoder::chunked() } else { Decoder::Length(gathered.len() as u64) };
+            let mut body = match self.chunked {
+                Some(_) => Decoder::chunked(),
+                None => Decoder::Length(gathered.len() as u64),
+            };
             let frames = std::iter::from_fn(|| match body.next(&mut gathered, false) {
                 Ok(Piece::Data(data)) => Some(Frame::data(data)),
                 Ok(Piece::Trailers(trailers)) => Some(Frame::trailers(trailers)),
@@ -239,14 +239,14 @@ impl Sender {
 
     /// Ends the body, with the trailers that were announced.
     fn complete(&mut self, trailers: Option<HeaderMap>) {
-        if let Some(announced) = self.chunked.take() {
+        if self.chunked.is_some() {
             if !self.piece.is_empty() {
                 // The end goes after the piece, with the next write.
-                self.chunked = Some(announced);
                 return;
             }
             self.close_chunk();
             self.bytes.extend_from_slice(b"0\r\n");
+            let announced = self.chunked.as_deref().unwrap_or_default();
             for (name, value) in trailers.iter().flatten() {
                 if announced.contains(name) {
                     write_field(&mut self.bytes, name, value);

@@ -47,6 +47,7 @@ pub struct Course {
 /// A roster as this worker asks it.
 struct Lineup {
     version: u64,
+    /// Those of a weight.
     servers: Vec<Rc<AskedServer>>,
     balancer: Balancer,
 }
@@ -149,6 +150,7 @@ impl Servers {
         hash: Option<u64>,
     ) -> Result<Acquired, ConnectFault> {
         loop {
+            let _counted = self.upstream.settings.counts_all().then(|| ServerState::enter(&server.state));
             let error = match server.connect(course, limit, self.max_idle).await {
                 Ok(connection) => return Ok(Acquired { server, connection }),
                 Err(error) => error,
@@ -241,6 +243,7 @@ impl Lineup {
     fn new(upstream: &Arc<UpstreamState>, pools: &Pools) -> Lineup {
         let version = upstream.version();
         let roster = upstream.roster();
+        let with_weight = || roster.iter().filter(|member| member.server.weight > 0);
         let asked = |member: &Member| {
             Rc::new(AskedServer {
                 upstream: upstream.clone(),
@@ -252,8 +255,8 @@ impl Lineup {
         };
         Lineup {
             version,
-            servers: roster.iter().map(asked).collect(),
-            balancer: Balancer::new(upstream.settings.balance, roster.iter().map(|member| &member.server)),
+            servers: with_weight().map(asked).collect(),
+            balancer: Balancer::new(upstream.settings.balance, with_weight().map(|member| &member.server)),
         }
     }
 }

@@ -120,11 +120,13 @@ impl StreamExchange {
                     Ok(left) => left,
                     Err(fault) => return Poll::Ready(Err(self.fault(fault))),
                 };
-                if body.is_end_stream() {
+                // Some servers end the stream of an answer without a body only after its head.
+                let ended =
+                    body.is_end_stream() || matches!(parts.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+                if ended {
                     self.left = Some(0);
                 }
                 parts.version = http::Version::HTTP_11;
-                let ended = body.is_end_stream();
                 self.body = Some(body);
                 self.upload.replay = None;
                 if ended {
@@ -193,14 +195,15 @@ impl StreamExchange {
     pub fn again(&mut self, idempotent: bool) -> Option<Sender> {
         self.place = None;
         let safe = self.refused || (idempotent && self.upload.upload.is_none());
-        if !safe || self.upload.end == Some(SendEnd::Upload) {
+        // More than is kept has left: it is gone.
+        let gone = self.upload.upload.is_some() && self.upload.replay.is_none();
+        if !safe || gone || self.upload.end == Some(SendEnd::Upload) {
             return None;
         }
         let SentBody { upload, piece, trailers, replay, .. } = &mut self.upload;
         let mut upload = upload.take();
         if let Some(upload) = &mut upload {
-            // More than is kept has left: it is gone.
-            let mut frames: Vec<_> = replay.take()?.into_iter().map(Frame::data).collect();
+            let mut frames: Vec<_> = replay.take().into_iter().flatten().map(Frame::data).collect();
             frames.extend(Some(std::mem::take(piece)).filter(|piece| !piece.is_empty()).map(Frame::data));
             frames.extend(trailers.take().map(Frame::trailers));
             upload.put_back(frames.into_iter());
@@ -348,7 +351,8 @@ impl SentBody {
             }
             let Some(stream) = &mut self.stream else { return Poll::Ready(SendEnd::Broken) };
             if self.whole {
-                let sent = match self.trailers.take() {
+                // They may have to be sent again.
+                let sent = match self.trailers.clone() {
                     Some(trailers) => stream.send_trailers(trailers),
                     None => stream.send_data(Bytes::new(), true),
                 };
