@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::snapshot::Fleet;
-use crate::upstream::state::{Health, HealthReport};
+use crate::upstream::state::{Ejection, Health, HealthReport};
 
 /// Changes that are undone sooner are not told.
 const GLANCE: Duration = Duration::from_millis(200);
@@ -24,7 +24,7 @@ pub async fn follow(fleet: Fleet) {
 }
 
 /// By upstream and server.
-type Known = HashMap<(String, String), Health>;
+type Known = HashMap<(String, String), (Health, Option<Ejection>)>;
 
 fn look(fleet: &Fleet, known: &Known) -> Known {
     let (mut seen, now_ms) = (HashMap::new(), fleet.now_ms());
@@ -36,11 +36,13 @@ fn look(fleet: &Fleet, known: &Known) -> Known {
             let (server, told) = (member.server.origin.to_string(), member.state.told(now_ms));
             up += usize::from(told.health == Health::Up);
             let key = (name.clone(), server);
-            if known.get(&key).copied().unwrap_or(Health::Up) != told.health {
+            // Another ejection is told, however short the time between.
+            let stands = (told.health, told.ejection);
+            if known.get(&key).copied().unwrap_or((Health::Up, None)) != stands {
                 tell(name, &key.1, &told);
                 changed = true;
             }
-            seen.insert(key, told.health);
+            seen.insert(key, stands);
         }
         if changed && up == 0 {
             tracing::error!(upstream = name, "no server is up: requests go to all of them as if they were");
