@@ -61,6 +61,9 @@ pub struct Workers {
     log_writer: JoinHandle<()>,
 }
 
+/// How long what the access log still has to write may take at the end: nobody may read it any more.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
 /// What the control thread asks of a worker; a handful in a process' life.
 enum WorkerCommand {
     Listen(Listener),
@@ -179,7 +182,13 @@ impl Workers {
             whole &= thread.join().is_ok();
         }
         drop(self.access_log);
-        let _ = self.log_writer.join();
+        let until = Instant::now() + LAST_LINES;
+        while !self.log_writer.is_finished() && Instant::now() < until {
+            tokio::time::sleep(LAST_LINES / 100).await;
+        }
+        if !self.log_writer.is_finished() {
+            tracing::warn!("nobody takes what the access log still has to write: lines are lost");
+        }
         whole
     }
 }

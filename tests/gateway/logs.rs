@@ -81,7 +81,7 @@ fn what_is_no_request_is_counted_by_its_kind_and_another_protocol_is_named() {
 }
 
 /// A gateway that writes its access log to a file; `more` are further keys of the log's table.
-fn logged(server: &str, more: &str, config: &str) -> Gateway {
+pub fn logged(server: &str, more: &str, config: &str) -> Gateway {
     Gateway::with(&format!("{server}\naccess_log = {{ to = \"access.log\"{more} }}"), config)
 }
 
@@ -98,12 +98,12 @@ fn access(gateway: &Gateway, count: usize) -> Vec<String> {
 
 /// The same as JSON.
 #[track_caller]
-fn entries(gateway: &Gateway, count: usize) -> Vec<Value> {
+pub fn entries(gateway: &Gateway, count: usize) -> Vec<Value> {
     access(gateway, count).iter().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[track_caller]
-fn assert_entry(entry: &Value, expected: Value) {
+pub fn assert_entry(entry: &Value, expected: Value) {
     for (name, value) in expected.as_object().unwrap() {
         assert_eq!(&entry[name], value, "{name} in {entry}");
     }
