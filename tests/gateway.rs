@@ -16,6 +16,7 @@ mod stores;
 mod support;
 
 mod gateway {
+    mod access_log;
     mod cli;
     mod client_view;
     mod differential;

@@ -11,7 +11,7 @@ use sluicegate::metrics::Metrics;
 use tokio::task::{JoinSet, yield_now};
 
 use crate::stores::line::DelayLine;
-use crate::stores::{RedisServer, connected, kind, limit, window, worker};
+use crate::stores::{RedisServer, connected, kind, limit, until, window, worker};
 use crate::support::machine::Lateness;
 
 const EACH_WAY: Duration = Duration::from_millis(10);
@@ -115,6 +115,42 @@ fn decisions_share_calls_to_a_near_redis() {
         let calls = metrics.store_batch_size.get_sample_count() - calls;
         let per_decision = calls as f64 / (CLIENTS * EACH) as f64;
         assert!(per_decision < 0.2, "{per_decision} calls per decision");
+    });
+}
+
+/// The metric that tells a slow server from a gateway that waits for it.
+#[test]
+fn the_wait_before_a_call_is_shown_apart_from_the_call() {
+    // That may be under way at once.
+    const CALLS: u64 = 32;
+    const WAIT: Duration = Duration::from_millis(100);
+    let server = RedisServer::start(&[]);
+    worker(async {
+        let metrics = Metrics::new().unwrap();
+        let redis = Rc::new(connected(&server.url(), &metrics, Duration::from_secs(10)).await);
+        let one = limit("one", window(1_000_000), Mode::Enforce);
+        kind(&redis, &one).await.unwrap();
+        let queue = &metrics.store_queue_duration;
+        let ask = || {
+            let (redis, one) = (redis.clone(), one.clone());
+            tokio::task::spawn_local(async move { kind(&redis, &one).await.unwrap() })
+        };
+        let client = |words: &[&str]| redis::cmd("CLIENT").arg(words).query::<()>(&mut server.client()).unwrap();
+        client(&["PAUSE", "20000", "WRITE"]);
+        let (before, mut asked) = (queue.get_sample_count(), Vec::new());
+        for call in 1..=CALLS {
+            asked.push(ask());
+            until("a call has left", || queue.get_sample_count() == before + call).await;
+        }
+        let (waited, last) = (queue.get_sample_sum(), ask());
+        tokio::time::sleep(WAIT).await;
+        assert_eq!(queue.get_sample_count(), before + CALLS, "the last one waits");
+        client(&["UNPAUSE"]);
+        for decision in asked.into_iter().chain([last]) {
+            decision.await.unwrap();
+        }
+        let waited = queue.get_sample_sum() - waited;
+        assert!(queue.get_sample_count() == before + CALLS + 1 && waited >= WAIT.as_secs_f64(), "{waited} s");
     });
 }
 

@@ -1,14 +1,14 @@
 //! When connections and streams of HTTP/2 end: each stream by its own deadline, the connection once none is
 //! left, and all of them in good order when the gateway stops.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::support::frames::*;
 use crate::support::gateway::Gateway;
 use crate::support::h2::{H2Client, Sent, get, post};
 use crate::support::machine::Stopwatch;
-use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
+use crate::support::{PATIENCE, until};
 
 const FIXED: &str = "[[route]]\npath = \"/\"\nrespond = { body = \"fixed\" }\n";
 
@@ -146,6 +146,45 @@ fn each_stream_has_deadlines_of_its_own() {
     assert_eq!(wire.answer(7).body, b"up");
     gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
     gateway.assert_metric("http_rejected_total", &[("reason", "stream_timeout")], 1.0);
+}
+
+/// Never a pause of 600 ms, but too little in all; beside it one that is fast enough for longer than that.
+#[test]
+fn an_upload_that_drips_is_ended_alone() {
+    let upstream = Upstream::text("up");
+    let gateway = Gateway::start(&format!(
+        "[[route]]\nname = \"app\"\npath = \"/\"\nupstream = \"{}\"\nbody_timeout = \"600ms\"\nmin_body_rate = 1000\n",
+        upstream.url()
+    ));
+    let mut wire = Wire::connect(gateway.addr, &[]);
+    wire.stream().set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    let since = Instant::now();
+    for stream in [1, 3] {
+        wire.send(headers(stream, END_HEADERS, &request("POST", "/")));
+    }
+    let (mut refusal, mut reset, mut sent) = (Vec::new(), false, 0);
+    until("the one that drips is ended", || {
+        if !reset && refusal.is_empty() {
+            wire.send(frame(DATA, 0, 1, b"x"));
+        }
+        wire.send(frame(DATA, 0, 3, &[b'x'; 400]));
+        sent += 400;
+        while let Ok(Some(frame)) = wire.next() {
+            assert_ne!(frame.stream, 3, "{frame:?}");
+            match (frame.stream, frame.kind) {
+                (1, DATA) => refusal.extend(frame.payload),
+                (1, RST_STREAM) => reset = true,
+                _ => {}
+            }
+        }
+        reset && since.elapsed() > Duration::from_millis(1500)
+    });
+    assert_eq!(serde_json::from_slice::<serde_json::Value>(&refusal).unwrap()["status"], 408);
+    wire.stream().set_read_timeout(Some(PATIENCE)).unwrap();
+    wire.send(frame(DATA, END_STREAM, 3, b""));
+    assert_eq!(wire.answer(3).body, b"up");
+    assert_eq!(upstream.request().body.len(), sent);
+    gateway.assert_metric("requests_total", &[("route", "app"), ("method", "POST"), ("code", "408")], 1.0);
 }
 
 /// A reader that opens no window holds its own stream up, for so long.

@@ -171,7 +171,7 @@ fn a_session_ends_with_the_certificate_of_its_client() {
 #[test]
 fn a_host_that_the_certificate_is_not_for_is_misdirected() {
     let ca = Ca::new("test");
-    let gateway = gateway(&ca, &["a.test,*.b.test,127.0.0.1", "c.test"], "", "", ECHO);
+    let gateway = gateway(&ca, &["a.test,*.b.test,127.0.0.1", "c.test"], "", "access_log = true", ECHO);
     let ask = |name: &str, host: &str| {
         let mut client = Trust::in_ca(&ca).connect(gateway.addr, name);
         let statuses =
@@ -203,6 +203,8 @@ fn a_host_that_the_certificate_is_not_for_is_misdirected() {
     let mut client = Trust::in_ca(&ca).connect(gateway.addr, "a.test");
     let answer = client.ask("GET http://c.test/ HTTP/1.1\r\nhost: c.test\r\n\r\n", "");
     assert_eq!((answer.status(), answer.get("content-type")), (421, Some("application/problem+json")));
+    let told = "\"status\":421,\"reason\":\"misdirected\",\"setting\":null";
+    until("the access log says so", || gateway.stdout().matches(told).count() == 7);
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
 
 use super::tls::{ECHO, gateway, handshakes};
 use crate::support::PATIENCE;
@@ -232,16 +234,16 @@ fn a_half_closed_client_still_gets_its_answer() {
 
 #[test]
 fn a_drain_says_farewell_on_every_connection() {
-    let (ca, upstream) = (
-        Ca::new("test"),
-        Upstream::start(|peer| {
-            while peer.request()?.is_some() {
-                std::thread::sleep(std::time::Duration::from_millis(300));
-                peer.send(crate::support::upstream::ok("late"))?;
-            }
-            Ok(())
-        }),
-    );
+    let (release, wait) = channel::<()>();
+    let wait = Mutex::new(wait);
+    let upstream = Upstream::start(move |peer| {
+        while peer.request()?.is_some() {
+            let _ = wait.lock().unwrap().recv();
+            peer.send(crate::support::upstream::ok("late"))?;
+        }
+        Ok(())
+    });
+    let ca = Ca::new("test");
     let route = format!("[[route]]\nupstream = \"{}\"\n", upstream.url());
     let mut gateway = gateway(&ca, &["a.test"], "", "", &route);
     let trust = Trust::in_ca(&ca);
@@ -252,15 +254,19 @@ fn a_drain_says_farewell_on_every_connection() {
     );
     let mut handshaking = connect(gateway.addr);
     handshaking.write_all(&[22]).unwrap();
+    release.send(()).unwrap();
     assert_eq!(idle.ask(&get("/", ""), "").text(), "late");
+    upstream.request();
     busy.send(get("/", ""));
     upstream.request();
     gateway.signal("TERM");
+    rest(&mut handshaking);
+    until_counted(&gateway, "draining", 1.0);
+    release.send(()).unwrap();
     let answer = busy.try_answer("GET").unwrap();
     assert_eq!((answer.text(), answer.get("connection")), ("late".to_owned(), Some("close")));
     for client in [&mut fresh, &mut idle, &mut busy] {
         client.assert_closed();
     }
-    rest(&mut handshaking);
     assert!(gateway.exit().success());
 }

@@ -1,6 +1,8 @@
 //! Certificates and keys as files: renewed while the gateway runs, however that is done, and wrong ones.
 
+use std::io::Write;
 use std::os::unix::fs::symlink;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
@@ -42,6 +44,48 @@ fn renewed_files_count_for_new_connections_and_open_ones_live_on() {
     until_version(&gateway, &ca, "v3");
     assert_eq!(open.ask(&get("/", ""), "").status(), 200);
     assert_eq!(open.server_names()[1], "v1");
+}
+
+/// What `openssl` makes of these words and this input.
+fn openssl(words: &str, input: &str) -> String {
+    let mut command = Command::new("openssl");
+    let command = command.args(words.split(' ')).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("openssl does not start; install it: apt-get install openssl");
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "openssl {words}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn keys_of_every_kind_and_form_serve() {
+    let ca = Ca::new("test");
+    let rsa = openssl("genpkey -algorithm RSA -pkeyopt rsa_keygen_bits:2048", "");
+    let curve = openssl("genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-384", "");
+    let keys = [
+        ("rsa", &rsa, "PRIVATE KEY", rsa.clone()),
+        ("pkcs1", &rsa, "RSA PRIVATE KEY", openssl("rsa -traditional", &rsa)),
+        ("p384", &curve, "PRIVATE KEY", curve.clone()),
+        ("sec1", &curve, "EC PRIVATE KEY", openssl("ec", &curve)),
+        ("ed25519", &openssl("genpkey -algorithm ED25519", ""), "PRIVATE KEY", String::new()),
+    ];
+    let gateway = Gateway::launch(&[], |dir| {
+        for (place, (name, pkcs8, form, key)) in keys.iter().enumerate() {
+            let key = if key.is_empty() { (*pkcs8).clone() } else { key.clone() };
+            assert!(key.starts_with(&format!("-----BEGIN {form}-----")), "{key}");
+            let cert = ca.issue_for(pkcs8, &[&format!("{name}.test")]);
+            Pair { cert, key }.save(dir, &place.to_string());
+        }
+        laid_out(dir, &config(keys.len(), "", "", ECHO))
+    });
+    for (name, ..) in &keys {
+        for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+            let host = format!("{name}.test");
+            let mut client = Trust::with(&ca, None, &[version]).connect(gateway.addr, &host);
+            assert_eq!(client.server_names(), [host.as_str()]);
+            assert_eq!(client.ask(&format!("GET / HTTP/1.1\r\nhost: {host}\r\n\r\n"), "").status(), 200, "{name}");
+        }
+    }
 }
 
 #[test]

@@ -32,13 +32,28 @@ impl Ca {
 
     /// With whatever `change` makes of it.
     pub fn issue_with(&self, names: &[&str], client: &str, change: impl FnOnce(&mut CertificateParams)) -> Pair {
+        let key = KeyPair::generate().unwrap();
+        Pair { cert: self.certify(&key, names, client, change), key: key.serialize_pem() }
+    }
+
+    /// For a key in PKCS #8, whatever its kind.
+    pub fn issue_for(&self, key: &str, names: &[&str]) -> String {
+        self.certify(&KeyPair::from_pem(key).unwrap(), names, "gateway", |_| {})
+    }
+
+    fn certify(
+        &self,
+        key: &KeyPair,
+        names: &[&str],
+        client: &str,
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> String {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut params = CertificateParams::new(names).unwrap();
         params.distinguished_name.push(DnType::CommonName, client);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         change(&mut params);
-        let key = KeyPair::generate().unwrap();
-        Pair { cert: params.signed_by(&key, &*self.0).unwrap().pem(), key: key.serialize_pem() }
+        params.signed_by(key, &*self.0).unwrap().pem()
     }
 }
 
