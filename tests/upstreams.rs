@@ -16,6 +16,8 @@ mod support;
 
 mod upstreams {
     mod balance;
+    mod dns;
+    mod dns_enemies;
     mod eject;
     mod fleet;
     mod health;

@@ -17,6 +17,7 @@ mod unreadable;
 mod values;
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -171,6 +172,8 @@ pub struct ServerSettings {
     pub traceparent: TraceParent,
     /// Who is told in problem documents which setting governs them.
     pub hints: Hints,
+    /// Servers of names, in place of the system's; none: those.
+    pub resolver: Vec<SocketAddr>,
 }
 
 /// A field that speaks of the client or of this hop.

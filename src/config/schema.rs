@@ -35,7 +35,7 @@ macro_rules! sections {
 sections! {
     ROOT = "root": "include" "server" "admin" "store" "headers" "jwt" "upstream" "set" "limit" "route" "listener";
     SERVER = "server": "listen" "redirect_http" "workers" "trusted_proxies" "forwarded_headers" "strictness" "access_log"
-        "answer_request_id" "traceparent" "hints"
+        "answer_request_id" "traceparent" "hints" "resolver"
         "max_connections" "max_connections_per_ip" "max_tunnels" "max_headers" "max_header_bytes" "max_body"
         "max_key_body" "handshake_timeout" "header_timeout" "keepalive_timeout" "body_timeout" "min_body_rate" "connect_timeout"
         "response_timeout" "stream_timeout" "tunnel_timeout" "half_close_timeout" "shutdown_delay" "shutdown_timeout"
@@ -50,7 +50,7 @@ sections! {
     HEADERS = "headers": "ratelimit";
     JWT = "jwt": "key" "algorithms" "header" "issuer" "audience";
     UPSTREAM = "upstream": "servers" "balance" "max_idle" "protocol" "tls" "eject" "health" "retry" "hash_on" "slow_start"
-        "proxy_protocol";
+        "proxy_protocol" "resolve_every";
     HEALTH = "upstream.health": "type" "path" "every" "timeout" "unhealthy_after" "healthy_after" "status" "body";
     RETRY = "upstream.retry": "attempts" "budget" "on";
     UPSTREAM_TLS = "upstream.tls": "ca" "cert" "key" "server_name" "verify";

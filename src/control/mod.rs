@@ -7,9 +7,11 @@ mod diff;
 mod job;
 mod link;
 mod listeners;
+mod lookup;
 mod overrides;
 mod probe;
 mod reload;
+mod resolve;
 mod servers;
 mod shared;
 mod source;
@@ -41,6 +43,7 @@ use link::StoreLink;
 use listeners::Listeners;
 use overrides::Live;
 use reload::Reloader;
+use resolve::Resolving;
 use shared::{Lifecycle, SharedState};
 pub use source::ConfigSource;
 use watch::Watch;
@@ -126,6 +129,7 @@ async fn start(
     let count = config.server.workers;
     ErrorKind::ALL.iter().for_each(|kind| drop(metrics.store_error(kind.label())));
     let fleet = Fleet::new(&metrics).map_err(Error::Metrics)?;
+    let resolving = Resolving::new(&fleet, &config);
     let mut book = Book::new(&metrics, &fleet);
     let snapshot = Arc::new(Snapshot::new(1, config, &mut book));
     book.retire(&snapshot);
@@ -140,7 +144,7 @@ async fn start(
     // The sockets are bound: whoever comes meanwhile waits there. A store that is away is no
     // reason not to start.
     let store = link.store();
-    tokio::join!(workers.reach(&snapshot.config.store), store.first_attempt());
+    tokio::join!(workers.reach(&snapshot.config.store), store.first_attempt(), resolving.reach(&snapshot.config));
     overrides.prime(&snapshot.config, &store).await;
     let context = admin::AdminContext {
         current: current.clone(),
@@ -153,6 +157,7 @@ async fn start(
     };
     spawn_local(servers::follow(fleet.clone()));
     spawn_local(probe::follow(fleet));
+    spawn_local(resolving.clone().follow());
     spawn_local(overrides.clone().follow(current.clone(), link.clone()));
     if let Some(settings) = &snapshot.config.server.access_log {
         workers.access_log.open(settings);
@@ -165,7 +170,7 @@ async fn start(
     warn_of(&snapshot.config);
     tracing::info!(listen = addresses.join(", "), admin, workers = count, "ready");
     systemd::ready();
-    Ok((Reloader { source, current, metrics, book, shared, listeners, overrides, link }, jobs, inbox))
+    Ok((Reloader { source, current, metrics, book, shared, listeners, overrides, link, resolving }, jobs, inbox))
 }
 
 /// After a failed load the files it read are watched as well: one of them holds the mistake.

@@ -11,7 +11,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use crate::http::upstream::check::check;
 use crate::snapshot::Fleet;
-use crate::upstream::Origin;
+use crate::upstream::endpoint::Endpoint;
 use crate::upstream::health::{CheckFault, HealthRule};
 use crate::upstream::introduction::ProxyVersion;
 use crate::upstream::roster::{Member, UpstreamState};
@@ -43,14 +43,14 @@ pub async fn follow(fleet: Fleet) {
     let mut glances = interval(GLANCE);
     glances.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let room = Rc::new(Semaphore::new(AT_ONCE));
-    let mut checked: HashMap<(String, Origin), CheckedServer> = HashMap::new();
+    let mut checked: HashMap<(String, Endpoint), CheckedServer> = HashMap::new();
     loop {
         glances.tick().await;
         let mut next = HashMap::new();
         for upstream in fleet.upstreams() {
             let Some(rule) = &upstream.settings.health else { continue };
             for member in upstream.roster().iter() {
-                let key = (upstream.settings.name.clone(), member.server.origin.clone());
+                let key = (upstream.settings.name.clone(), member.endpoint.clone());
                 let proxy = upstream.settings.proxy_protocol;
                 let same = |known: &CheckedServer| {
                     Arc::ptr_eq(&known.state, &member.state) && known.rule == *rule && known.proxy == proxy
@@ -96,16 +96,16 @@ async fn check_on(
     room: Rc<Semaphore>,
 ) {
     let (every, limit) = (Duration::from_millis(rule.every_ms), Duration::from_millis(rule.timeout_ms));
-    let origin = &member.server.origin;
+    let endpoint = &member.endpoint;
     sleep(SPREAD.min(every).mul_f64(rand::random())).await;
     loop {
         let begun = Instant::now();
         let result = {
             let _place = room.acquire().await;
-            timeout(limit, check(origin, &rule, proxy)).await.unwrap_or(Err(CheckFault::Timeout))
+            timeout(limit, check(endpoint, &rule, proxy)).await.unwrap_or(Err(CheckFault::Timeout))
         };
         if let Err(fault) = result {
-            tracing::debug!(upstream, server = origin.authority, reason = fault.label(), "a check failed");
+            tracing::debug!(upstream, server = %endpoint, reason = fault.label(), "a check failed");
         }
         member.state.checked(&rule, result, fleet.now_ms());
         // A little more or less, so that gateways do not ask all at once.

@@ -15,6 +15,7 @@ use super::job::{Applied, Contents, ReloadFailure, ReloadOrder, ReloadOutcome, T
 use super::link::StoreLink;
 use super::listeners::Listeners;
 use super::overrides::Live;
+use super::resolve::Resolving;
 use super::shared::{SharedState, rfc3339};
 use super::source::ConfigSource;
 use super::systemd;
@@ -33,6 +34,7 @@ pub struct Reloader {
     pub listeners: Listeners,
     pub overrides: Rc<Live>,
     pub link: Rc<StoreLink>,
+    pub resolving: Rc<Resolving>,
 }
 
 /// A file met half written is read once more after this long, before it is called invalid.
@@ -122,8 +124,12 @@ impl Reloader {
                 return ReloadOutcome::Failed { generation: old.generation, failure: ReloadFailure::Bind(error) };
             }
         };
-        // The old store decides until the new one can.
-        let (store, ()) = tokio::join!(self.link.reach(&config.store), self.listeners.reach(&config.store));
+        // The old store decides until the new one can, and names are known by then.
+        let (store, (), ()) = tokio::join!(
+            self.link.reach(&config.store),
+            self.listeners.reach(&config.store),
+            self.resolving.reach(&config)
+        );
         self.overrides.dress(&config);
         if config.store != old.config.store {
             self.overrides.prime(&config, &store.store()).await;
@@ -142,6 +148,7 @@ impl Reloader {
         certificates::show(&snapshot.config, &self.metrics);
         // Only now: until the swap, requests counted on the series of the old config.
         self.book.retire(&snapshot);
+        self.resolving.settle(&snapshot.config);
         ReloadOutcome::Applied(Applied { generation, diff, restart, warnings })
     }
 

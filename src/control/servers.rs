@@ -33,7 +33,7 @@ fn look(fleet: &Fleet, known: &Known) -> Known {
         let roster = upstream.roster();
         let (mut changed, mut up) = (false, 0);
         for member in roster.iter() {
-            let (server, told) = (member.server.origin.to_string(), member.state.told(now_ms));
+            let (server, told) = (member.endpoint.to_string(), member.state.told(now_ms));
             up += usize::from(told.health == Health::Up);
             let key = (name.clone(), server);
             // Another ejection is told, however short the time between.

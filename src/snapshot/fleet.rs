@@ -2,6 +2,7 @@
 //! that stays is still ejected after a reload. Owned by the control thread, shown as metrics.
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -9,14 +10,17 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto;
 
 use crate::metrics::{Metrics, shown};
-use crate::upstream::roster::{Member, UpstreamState};
+use crate::upstream::Upstream;
+use crate::upstream::names::{KnownName, LookupOutcome};
+use crate::upstream::roster::UpstreamState;
 use crate::upstream::state::{Health, ServerState};
-use crate::upstream::{Server, Upstream};
 
 #[derive(Clone)]
 pub struct Fleet {
     started: Instant,
     upstreams: Arc<Mutex<BTreeMap<String, Arc<UpstreamState>>>>,
+    /// The names of their servers, and of those of a config that is about to be in force.
+    names: Arc<Mutex<BTreeMap<String, Arc<KnownName>>>>,
 }
 
 impl Fleet {
@@ -25,7 +29,7 @@ impl Fleet {
     /// # Errors
     /// When it is there already.
     pub fn new(metrics: &Metrics) -> prometheus::Result<Fleet> {
-        let fleet = Fleet { started: Instant::now(), upstreams: Arc::default() };
+        let fleet = Fleet { started: Instant::now(), upstreams: Arc::default(), names: Arc::default() };
         metrics.show(FleetMetrics::new(fleet.clone())?)?;
         Ok(fleet)
     }
@@ -44,33 +48,41 @@ impl Fleet {
     pub fn enlist(&self, upstreams: &[Arc<Upstream>]) -> Vec<Arc<UpstreamState>> {
         let known = self.upstreams.lock().unwrap_or_else(PoisonError::into_inner);
         let now_ms = self.now_ms();
-        upstreams.iter().map(|settings| enlist(settings, known.get(&settings.name), now_ms)).collect()
+        let enlist = |settings: &Arc<Upstream>| {
+            let before = known.get(&settings.name).map(Arc::as_ref);
+            Arc::new(UpstreamState::new(settings.clone(), before, |name| self.name(name), now_ms))
+        };
+        upstreams.iter().map(enlist).collect()
     }
 
     /// These are in force now, and no others.
     pub fn put_in_force(&self, upstreams: &[Arc<UpstreamState>]) {
         let named = upstreams.iter().map(|upstream| (upstream.settings.name.clone(), upstream.clone()));
         *self.upstreams.lock().unwrap_or_else(PoisonError::into_inner) = named.collect();
+        let names =
+            upstreams.iter().flat_map(|upstream| upstream.names()).map(|name| (name.name.clone(), name.clone()));
+        *self.names.lock().unwrap_or_else(PoisonError::into_inner) = names.collect();
     }
-}
 
-fn enlist(settings: &Arc<Upstream>, before: Option<&Arc<UpstreamState>>, now_ms: u64) -> Arc<UpstreamState> {
-    // Where all are new, none has to catch up with others.
-    let new = || if before.is_some() { Arc::new(ServerState::newcomer(now_ms)) } else { Arc::default() };
-    let known = before.map(|before| before.roster()).unwrap_or_default();
-    let mut known: HashMap<_, &Member> = known.iter().map(|member| (&member.server.origin, member)).collect();
-    let member = |server: &Server| {
-        let state = known.remove(&server.origin).map_or_else(new, |member| member.state.clone());
-        if settings.eject.is_none() {
-            state.pardon();
+    /// What is known of a name from now on, until a config without it is in force.
+    pub fn name(&self, name: &str) -> Arc<KnownName> {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.entry(name.to_owned()).or_insert_with(|| Arc::new(KnownName::new(name))).clone()
+    }
+
+    /// A name was found. True when its addresses are others than before.
+    pub fn found(&self, name: &Arc<KnownName>, addresses: &[IpAddr]) -> bool {
+        let changed = name.found(addresses);
+        if changed {
+            let is_its = |upstream: &&Arc<UpstreamState>| upstream.names().iter().any(|its| Arc::ptr_eq(its, name));
+            self.upstreams().iter().filter(is_its).for_each(|upstream| upstream.renew(self.now_ms()));
         }
-        if settings.health.is_none() {
-            state.unchecked();
-        }
-        Member { server: server.clone(), state }
-    };
-    let roster: Vec<Member> = settings.servers.iter().map(member).collect();
-    Arc::new(UpstreamState::new(settings.clone(), Arc::new(roster)))
+        changed
+    }
+
+    fn names(&self) -> Vec<Arc<KnownName>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
 }
 
 /// Shows the servers as metric families.
@@ -79,16 +91,20 @@ struct FleetMetrics {
     families: Vec<Desc>,
 }
 
-/// Name, help and labels of each family, in the order in which they are filled.
-const FAMILIES: [(&str, &str, &[&str]); 3] = [
-    ("upstream_up", "1 while requests go to the server, 0 while it is passed over.", &["server", "upstream"]),
-    ("upstream_ejected", "Servers that are passed over because requests failed there.", &["upstream"]),
-    ("upstream_fail_open", "1 while no server is up, so that all are asked.", &["upstream"]),
+/// Name, kind, help and labels of each family, in the order in which they are filled.
+const FAMILIES: [(&str, proto::MetricType, &str, &[&str]); 5] = [
+    ("upstream_up", GAUGE, "1 while requests go to the server, 0 while it is passed over.", &["server", "upstream"]),
+    ("upstream_addresses", GAUGE, "Addresses of a server that is written with a name.", &["server", "upstream"]),
+    ("upstream_ejected", GAUGE, "Servers that are passed over because requests failed there.", &["upstream"]),
+    ("upstream_fail_open", GAUGE, "1 while no server is up, so that all are asked.", &["upstream"]),
+    ("dns_lookups_total", COUNTER, "Lookups of the names of servers.", &["name", "result"]),
 ];
+const GAUGE: proto::MetricType = proto::MetricType::GAUGE;
+const COUNTER: proto::MetricType = proto::MetricType::COUNTER;
 
 impl FleetMetrics {
     fn new(fleet: Fleet) -> prometheus::Result<FleetMetrics> {
-        let family = |(name, help, labels): (&str, &str, &[&str])| {
+        let family = |(name, _, help, labels): (&str, proto::MetricType, &str, &[&str])| {
             let labels = labels.iter().map(|label| (*label).to_owned()).collect();
             Desc::new(format!("sluicegate_{name}"), help.to_owned(), labels, HashMap::new())
         };
@@ -102,16 +118,21 @@ impl Collector for FleetMetrics {
     }
 
     fn collect(&self) -> Vec<proto::MetricFamily> {
-        let [mut up, mut ejected, mut fail_open] = [const { Vec::new() }; 3];
+        let [mut up, mut addresses, mut ejected, mut fail_open, mut lookups] = [const { Vec::new() }; 5];
         let now_ms = self.fleet.now_ms();
         for upstream in self.fleet.upstreams() {
             let name = upstream.settings.name.as_str();
             let roster = upstream.roster();
             let health = |state: &ServerState| state.told(now_ms).health;
-            for member in roster.iter() {
-                let server = member.server.origin.to_string();
-                let labels = [("server", server.as_str()), ("upstream", name)];
-                up.push(shown::gauge(i64::from(health(&member.state) == Health::Up), &labels));
+            for server in &upstream.settings.servers {
+                let its = || roster.iter().filter(|member| member.endpoint.origin == server.origin);
+                let origin = server.origin.to_string();
+                let labels = [("server", origin.as_str()), ("upstream", name)];
+                let is_up = its().any(|member| health(&member.state) == Health::Up);
+                up.push(shown::gauge(i64::from(is_up), &labels));
+                if server.origin.host_name().is_some() {
+                    addresses.push(shown::gauge(i64::try_from(its().count()).unwrap_or(i64::MAX), &labels));
+                }
             }
             let are = |which| roster.iter().filter(|member| health(&member.state) == which).count();
             let none_up = are(Health::Up) == 0;
@@ -119,8 +140,14 @@ impl Collector for FleetMetrics {
             ejected.push(shown::gauge(count, &[("upstream", name)]));
             fail_open.push(shown::gauge(i64::from(none_up), &[("upstream", name)]));
         }
-        let metrics = [up, ejected, fail_open];
-        let families = self.families.iter().zip(metrics);
-        families.map(|(desc, metrics)| shown::family(desc, proto::MetricType::GAUGE, metrics)).collect()
+        for name in self.fleet.names() {
+            let result = |outcome: &LookupOutcome| {
+                shown::counter(name.lookups(*outcome), &[("name", &name.name), ("result", outcome.label())])
+            };
+            lookups.extend(LookupOutcome::ALL.iter().map(result));
+        }
+        let metrics = [up, addresses, ejected, fail_open, lookups];
+        let families = self.families.iter().zip(FAMILIES).zip(metrics);
+        families.map(|((desc, (_, kind, ..)), metrics)| shown::family(desc, kind, metrics)).collect()
     }
 }

@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use super::{Balance, Server};
+use super::Balance;
 
 /// One worker's balancer for one roster.
 #[derive(Debug)]
@@ -34,9 +34,12 @@ pub const RAMPED: u32 = 1000;
 const THROWS: usize = 8;
 
 impl Balancer {
-    pub fn new<'s>(balance: Balance, servers: impl Iterator<Item = &'s Server>) -> Balancer {
+    /// `servers`: the weight of each, and what it is called in every gateway.
+    pub fn new(balance: Balance, servers: impl Iterator<Item = (u32, String)>) -> Balancer {
         let (weights, names): (Vec<u32>, Vec<u64>) =
-            servers.map(|server| (server.weight, digest(START, server.origin.authority.as_bytes()))).unzip();
+            servers.map(|(weight, name)| (weight, digest(START, name.as_bytes()))).unzip();
+        let divisor = weights.iter().copied().fold(0, gcd).max(1);
+        let weights: Vec<u32> = weights.into_iter().map(|weight| weight / divisor).collect();
         Balancer { balance, turns: turns(&weights), weights, names, next: Cell::new(0) }
     }
 
@@ -93,7 +96,7 @@ impl Balancer {
             weight += self.ramped_weight(server, servers);
         }
         let has_room = |server: &usize| {
-            let share = (load * self.ramped_weight(*server, servers) * 5).div_ceil(weight.max(1) * 4);
+            let share = load.saturating_mul(self.ramped_weight(*server, servers) * 5).div_ceil(weight.max(1) * 4);
             u64::from(servers.load(*server)) < share
         };
         let bids = may().filter(has_room).map(|server| (server, self.bid(hash, server, servers)));
@@ -130,11 +133,11 @@ impl Balancer {
 
     /// Comparable without division: the load a server would have per unit of weight.
     fn weighted_load(&self, server: usize, servers: &impl Candidates) -> u64 {
-        (u64::from(servers.load(server)) + 1) * WEIGHT_SCALE / u64::from(self.weights[server].max(1))
+        (u64::from(servers.load(server)) + 1).saturating_mul(WEIGHT_SCALE) / u64::from(self.weights[server].max(1))
     }
 }
 
-const WEIGHT_SCALE: u64 = 1 << 16;
+const WEIGHT_SCALE: u64 = 1 << 40;
 
 /// Whether the server may be picked; where only those that are `ready` count, one that starts is, by chance,
 /// as often as it is up to it.
@@ -169,10 +172,17 @@ fn scrambled(number: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
+/// Turns of all servers. Where their weights need more they are rounded, to 1 at least.
+const TURNS_MAX: u64 = 4096;
+
 /// Smooth weighted round robin: each turn goes to the server furthest behind its share.
 fn turns(weights: &[u32]) -> Vec<usize> {
-    let divisor = weights.iter().copied().fold(0, gcd).max(1);
-    let weights: Vec<i64> = weights.iter().map(|weight| i64::from(weight / divisor)).collect();
+    let total: u64 = weights.iter().copied().map(u64::from).sum();
+    let rounded = |weight: u32| match u64::from(weight) {
+        weight @ 1.. if total > TURNS_MAX => ((weight * TURNS_MAX + total / 2) / total).max(1),
+        weight => weight,
+    };
+    let weights: Vec<i64> = weights.iter().map(|weight| rounded(*weight).cast_signed()).collect();
     let total: i64 = weights.iter().sum();
     let mut credit = vec![0; weights.len()];
     (0..total)
@@ -191,7 +201,6 @@ fn gcd(a: u32, b: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Origin, Scheme};
     use super::*;
 
     /// Loads, who may be picked, and who starts.
@@ -214,10 +223,8 @@ mod tests {
     const ALL: Field = Field(&[], &|_| true, &[]);
 
     fn balancer(balance: Balance, weights: &[u32]) -> Balancer {
-        let origin = |i| Origin { scheme: Scheme::Http, authority: format!("10.0.0.{i}:80") };
-        let servers: Vec<Server> =
-            weights.iter().enumerate().map(|(i, weight)| Server { origin: origin(i), weight: *weight }).collect();
-        Balancer::new(balance, servers.iter())
+        let servers = weights.iter().enumerate().map(|(i, weight)| (*weight, format!("10.0.0.{i}:80")));
+        Balancer::new(balance, servers)
     }
 
     /// Numbers without a pattern.
@@ -242,6 +249,17 @@ mod tests {
         let b = balancer(Balance::RoundRobin, &[4, 2, 2]);
         let picks: Vec<_> = (0..8).filter_map(|_| b.pick(|| 0, None, &ALL)).collect();
         assert_eq!(picks, [0, 1, 2, 0, 0, 1, 2, 0]);
+    }
+
+    #[test]
+    fn weights_with_many_turns_are_rounded_and_nobody_is_left_out() {
+        let mut weights = vec![720_720 / 7; 7];
+        weights.extend([720_720 * 1000, 1, 0]);
+        let b = balancer(Balance::RoundRobin, &weights);
+        assert!(b.turns.len() < 5000, "{}", b.turns.len());
+        let turns = |server| b.turns.iter().filter(|turn| **turn == server).count();
+        assert_eq!((turns(0), turns(8), turns(9)), (1, 1, 0));
+        assert!(turns(7) > 4000);
     }
 
     #[test]

@@ -4,9 +4,11 @@
 pub(crate) mod balance;
 pub(crate) mod budget;
 pub(crate) mod eject;
+pub(crate) mod endpoint;
 pub(crate) mod hash;
 pub(crate) mod health;
 pub(crate) mod introduction;
+pub(crate) mod names;
 pub(crate) mod roster;
 pub(crate) mod state;
 pub(crate) mod tls;
@@ -44,7 +46,12 @@ pub struct Upstream {
     pub slow_start_ms: u64,
     /// Connections begin with a PROXY header.
     pub proxy_protocol: Option<ProxyVersion>,
+    /// The names of servers are looked up again after so long at the latest.
+    pub resolve_every_ms: u64,
 }
+
+/// Where nothing else is said.
+const RESOLVE_EVERY_MS: u64 = 5_000;
 
 impl Upstream {
     /// Requests in flight are counted over all workers.
@@ -65,6 +72,7 @@ impl Upstream {
             hash_on: None,
             slow_start_ms: 0,
             proxy_protocol: None,
+            resolve_every_ms: RESOLVE_EVERY_MS,
         }
     }
 }

@@ -12,6 +12,7 @@ use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 
 use crate::support::ca::{Ca, Pair};
 use crate::support::client::{get, post};
+use crate::support::dns::{DnsServer, Reply};
 use crate::support::gateway::{Gateway, laid_out};
 use crate::support::machine::Stopwatch;
 use crate::support::upstream::{Duplex, Peer, Upstream, ok};
@@ -145,6 +146,31 @@ fn bodies_go_both_ways_and_the_connection_is_kept() {
         assert_eq!(upstream.connections(), connections);
         gateway.assert_metric("upstream_requests_total", &[("upstream", name), ("outcome", "ok")], 4.0);
     }
+}
+
+#[test]
+fn a_name_that_was_looked_up_is_what_the_certificate_must_hold() {
+    let authority = Ca::new("one");
+    let upstream = server(&authority.issue(&["app.test"], "server"));
+    let dns = DnsServer::start(Reply::Addresses(vec![upstream.addr.ip()], 60));
+    let gateway = Gateway::launch(&[], |dir| {
+        std::fs::write(dir.join("ca.pem"), authority.pem()).unwrap();
+        let routes = ["app", "other"].map(|name| {
+            let port = upstream.addr.port();
+            format!(
+                "[[route]]\npath = \"/{name}\"\nupstream = \"{name}\"\nrewrite = {{ upstream_host = true }}\n\
+                 [upstream.{name}]\nservers = [\"https://{name}.test:{port}\"]\ntls = {{ ca = \"ca.pem\" }}\n"
+            )
+        });
+        let config = crate::support::gateway::config(&dns.line(), &routes.concat());
+        std::fs::write(dir.join("sluicegate.toml"), config).unwrap();
+        vec!["run".to_owned(), "--config".to_owned(), dir.join("sluicegate.toml").display().to_string()]
+    });
+    assert_eq!(gateway.get("/app").text(), "/app");
+    let host = format!("app.test:{}", upstream.addr.port());
+    assert_eq!(upstream.request().get("host"), Some(host.as_str()));
+    assert_eq!(gateway.get("/other").status(), 502);
+    gateway.assert_metric("upstream_requests_total", &[("upstream", "other"), ("outcome", "tls_error")], 1.0);
 }
 
 #[test]

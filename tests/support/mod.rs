@@ -5,6 +5,7 @@
 pub mod app;
 pub mod ca;
 pub mod client;
+pub mod dns;
 pub mod faketime;
 pub mod frames;
 pub mod gateway;

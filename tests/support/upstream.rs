@@ -62,12 +62,24 @@ impl Upstream {
         Upstream::wrapped(|stream| Ok(Box::new(stream)), script)
     }
 
+    /// The same where `listener` listens.
+    pub fn on(listener: TcpListener, script: impl Fn(&mut Peer) -> io::Result<()> + Send + Sync + 'static) -> Upstream {
+        Upstream::listening(listener, |stream| Ok(Box::new(stream)), script)
+    }
+
     /// What `wrap` makes of a connection is what the script speaks over.
     pub fn wrapped(
         wrap: impl Fn(TcpStream) -> io::Result<Box<dyn Duplex>> + Send + 'static,
         script: impl Fn(&mut Peer) -> io::Result<()> + Send + Sync + 'static,
     ) -> Upstream {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Upstream::listening(TcpListener::bind("127.0.0.1:0").unwrap(), wrap, script)
+    }
+
+    fn listening(
+        listener: TcpListener,
+        wrap: impl Fn(TcpStream) -> io::Result<Box<dyn Duplex>> + Send + 'static,
+        script: impl Fn(&mut Peer) -> io::Result<()> + Send + Sync + 'static,
+    ) -> Upstream {
         let addr = listener.local_addr().unwrap();
         let accept: Accept = Box::new(move || {
             let (stream, _) = listener.accept()?;

@@ -46,6 +46,7 @@ const LAYERS: [(&str, &[&str]); 19] = [
             "heap",
             "upstream",
             "access_log",
+            "sampled",
             "metrics",
             "limit",
             "route",

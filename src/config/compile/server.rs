@@ -1,5 +1,6 @@
 //! The sections that stand once: [server], [admin], [store], [headers]. Called by `compile`.
 
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +25,8 @@ const PAUSE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_
 const HEAD_BYTES: RangeInclusive<u64> = 8 * 1024..=1024 * 1024;
 /// 9090 would be Prometheus' own.
 const ADMIN: &str = "127.0.0.1:9900";
+/// Servers of names.
+const RESOLVERS_MAX: usize = 8;
 pub const BODY_MAX: RangeInclusive<u64> = 0..=1 << 50;
 /// Of a body that is held in memory.
 pub const KEY_BODY_MAX: RangeInclusive<u64> = 64..=64 * 1024;
@@ -98,6 +101,7 @@ pub fn server(section: &Section, listeners: &[Section]) -> Compiled {
             .choice("traceparent", &[("pass", TraceParent::Pass), ("make", TraceParent::Make)])
             .unwrap_or(TraceParent::Pass),
         hints: hints(section),
+        resolver: resolver(section),
     };
     let timeouts = Timeouts {
         body: seconds(30),
@@ -123,6 +127,25 @@ pub fn strictness(section: &Section) -> Option<Strictness> {
     let words =
         [("strict", Strictness::Strict), ("defensive", Strictness::Defensive), ("monitor", Strictness::Monitor)];
     section.choice("strictness", &words)
+}
+
+fn resolver(section: &Section) -> Vec<SocketAddr> {
+    let servers = section.strings("resolver", |text| {
+        let address = text.parse().or_else(|_| text.parse().map(|ip: IpAddr| SocketAddr::new(ip, 53)));
+        match address {
+            Ok(address) if address.port() > 0 => Ok(address),
+            _ => {
+                fault(format!("`{text}` is not the address of a DNS server"), "write \"10.0.0.53\" or \"10.0.0.53:53\"")
+            }
+        }
+    });
+    match servers {
+        Some(servers) if servers.len() > RESOLVERS_MAX => {
+            let what = format!("more than {RESOLVERS_MAX} servers are never asked");
+            section.fault_at("resolver", servers[RESOLVERS_MAX].place, &what, "keep the nearest").unwrap_or_default()
+        }
+        servers => servers.into_iter().flatten().map(|at| at.value).collect(),
+    }
 }
 
 fn hints(section: &Section) -> Hints {

@@ -51,12 +51,14 @@ pub fn upstreams<'r>(named: Vec<NamedSection>, roots: &'r SystemRoots, context: 
         let hash_on = hash_on(&section, balance, context);
         let slow_start_ms = section.duration("slow_start", Duration::ZERO..=Duration::from_secs(3600)).map_or(0, ms);
         let proxy_protocol = section.label("proxy_protocol", ProxyVersion::ALL, ProxyVersion::label);
+        let resolve_every_ms = section.duration("resolve_every", RESOLVE_EVERY).map(ms);
         if servers.is_some() {
             reach.finish(&section);
         }
         section.finish();
         let index = servers.map(|servers| {
             let balance = balance.unwrap_or(Balance::P2c);
+            let plain = Upstream::new(name, servers, balance);
             upstreams.list.push(Upstream {
                 max_idle,
                 eject,
@@ -65,7 +67,8 @@ pub fn upstreams<'r>(named: Vec<NamedSection>, roots: &'r SystemRoots, context: 
                 hash_on,
                 slow_start_ms,
                 proxy_protocol,
-                ..Upstream::new(name, servers, balance)
+                resolve_every_ms: resolve_every_ms.unwrap_or(plain.resolve_every_ms),
+                ..plain
             });
             upstreams.list.len() - 1
         });
@@ -91,6 +94,8 @@ impl Upstreams<'_> {
     }
 }
 
+/// How long addresses are used before they are looked up again.
+const RESOLVE_EVERY: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
 /// How often a thing is looked at, and how long it is left alone.
 const TIME: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(86_400);
 

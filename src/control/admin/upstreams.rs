@@ -3,14 +3,17 @@
 use serde_json::{Value, json};
 
 use crate::snapshot::Fleet;
-use crate::upstream::roster::Member;
+use crate::upstream::Server;
+use crate::upstream::names::LookupOutcome;
+use crate::upstream::roster::{Member, UpstreamState};
 use crate::upstream::state::{Health, HealthReport};
 
 pub fn list(fleet: &Fleet) -> Value {
     let now_ms = fleet.now_ms();
     let upstreams = fleet.upstreams().into_iter().map(|upstream| {
         let roster = upstream.roster();
-        let servers: Vec<Value> = roster.iter().map(|member| server(member, now_ms)).collect();
+        let servers = upstream.settings.servers.iter().flat_map(|server| places(&upstream, &roster, server, now_ms));
+        let servers: Vec<Value> = servers.collect();
         let none_up = roster.iter().all(|member| member.state.told(now_ms).health != Health::Up);
         json!({
             "name": upstream.settings.name,
@@ -22,13 +25,35 @@ pub fn list(fleet: &Fleet) -> Value {
     json!({ "upstreams": upstreams.collect::<Vec<_>>() })
 }
 
-fn server(member: &Member, now_ms: u64) -> Value {
-    let HealthReport { health, reason, ejection } = member.state.told(now_ms);
-    json!({
-        "server": member.server.origin.to_string(),
-        "weight": member.server.weight,
-        "state": health.label(),
-        "reason": reason,
-        "returns_in_ms": ejection.map(|ejection| ejection.until_ms.saturating_sub(now_ms)),
-    })
+/// One for each address of a server that is written with a name.
+fn places(upstream: &UpstreamState, roster: &[Member], server: &Server, now_ms: u64) -> Vec<Value> {
+    let its: Vec<&Member> = roster.iter().filter(|member| member.endpoint.origin == server.origin).collect();
+    let host_name = server.origin.host_name();
+    if let (Some(host_name), true) = (host_name, its.is_empty()) {
+        let name = upstream.names().iter().find(|name| name.name == host_name);
+        let outcome = name.and_then(|name| name.last()).map(LookupOutcome::label);
+        return vec![json!({
+            "server": server.origin.to_string(),
+            "address": null,
+            "weight": server.weight,
+            "state": "unresolved",
+            "reason": outcome,
+            "returns_in_ms": null,
+        })];
+    }
+    let place = |member: &Member| {
+        let HealthReport { health, reason, ejection } = member.state.told(now_ms);
+        let mut place = json!({
+            "server": server.origin.to_string(),
+            "weight": member.weight,
+            "state": health.label(),
+            "reason": reason,
+            "returns_in_ms": ejection.map(|ejection| ejection.until_ms.saturating_sub(now_ms)),
+        });
+        if host_name.is_some() {
+            place["address"] = member.endpoint.label().into();
+        }
+        place
+    };
+    its.into_iter().map(place).collect()
 }

@@ -11,6 +11,7 @@ use super::connect::UpstreamConnection;
 use super::h1::HeadReader;
 use super::h1::body::{Decoder, Piece};
 use crate::upstream::Origin;
+use crate::upstream::endpoint::Endpoint;
 use crate::upstream::health::{CheckFault, CheckKind, HealthRule};
 use crate::upstream::introduction::ProxyVersion;
 
@@ -23,9 +24,10 @@ const GRPC_MAX: usize = 1024;
 ///
 /// # Errors
 /// Why the server is not well.
-pub async fn check(origin: &Origin, rule: &HealthRule, proxy: Option<ProxyVersion>) -> Result<(), CheckFault> {
+pub async fn check(endpoint: &Endpoint, rule: &HealthRule, proxy: Option<ProxyVersion>) -> Result<(), CheckFault> {
+    let origin = &endpoint.origin;
     let introduction = proxy.map(ProxyVersion::own).unwrap_or_default();
-    let connection = UpstreamConnection::open(origin, &introduction).await.map_err(|_| CheckFault::Connection)?;
+    let connection = UpstreamConnection::open(endpoint, &introduction).await.map_err(|_| CheckFault::Connection)?;
     match rule.kind {
         CheckKind::Tcp => Ok(()),
         CheckKind::Http if connection.http2 => ask_http2(connection, origin, rule).await,

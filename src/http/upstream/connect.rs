@@ -1,5 +1,6 @@
 //! One connection to an upstream server: opened here, kept by `pool`, moved by `exchange`.
 
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::{fmt, io};
@@ -7,13 +8,14 @@ use std::{fmt, io};
 use bytes::BytesMut;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::labels::labels;
+use crate::upstream::endpoint::Endpoint;
 use crate::upstream::tls::UpstreamTls;
-use crate::upstream::{Origin, Scheme, WireProtocol};
+use crate::upstream::{Scheme, WireProtocol};
 
 /// Bytes asked of the kernel at once: at first, and at most when the upstream has that many at hand.
 const READ_MIN: usize = 8 * 1024;
@@ -103,15 +105,15 @@ impl From<io::Error> for ConnectError {
 }
 
 impl UpstreamConnection {
-    /// Connects to a server of `origin`, and looks its name up before. The server reads `introduction` first,
-    /// before anything of TLS.
-    pub async fn open(origin: &Origin, introduction: &[u8]) -> Result<UpstreamConnection, ConnectError> {
+    /// Connects to a server, which reads `introduction` first, before anything of TLS.
+    pub async fn open(endpoint: &Endpoint, introduction: &[u8]) -> Result<UpstreamConnection, ConnectError> {
+        let origin = &endpoint.origin;
         let stream = match &origin.scheme {
             Scheme::Https(tls) => {
-                let tcp = connect(&origin.authority, introduction).await?;
+                let tcp = connect(endpoint.address, introduction).await?;
                 UpstreamStream::Tls(Box::new(handshake(tls, origin.name(), tcp).await?))
             }
-            Scheme::Http | Scheme::H2c => UpstreamStream::Tcp(connect(&origin.authority, introduction).await?),
+            Scheme::Http | Scheme::H2c => UpstreamStream::Tcp(connect(endpoint.address, introduction).await?),
             Scheme::Unix(_) => {
                 let mut stream = UnixStream::connect(&origin.authority).await?;
                 stream.write_all(introduction).await?;
@@ -213,20 +215,13 @@ impl AsyncWrite for UpstreamConnection {
     }
 }
 
-async fn connect(authority: &str, introduction: &[u8]) -> Result<TcpStream, ConnectError> {
-    let unknown = |reason| ConnectError { fault: ConnectFault::UnknownName, reason };
-    let mut last = unknown(io::Error::other("the name has no address"));
-    for addr in lookup_host(authority).await.map_err(unknown)? {
-        match TcpStream::connect(addr).await {
-            Ok(mut stream) => {
-                stream.set_nodelay(true)?;
-                stream.write_all(introduction).await?;
-                return Ok(stream);
-            }
-            Err(error) => last = error.into(),
-        }
-    }
-    Err(last)
+async fn connect(address: Option<SocketAddr>, introduction: &[u8]) -> Result<TcpStream, ConnectError> {
+    let unknown =
+        || ConnectError { fault: ConnectFault::UnknownName, reason: io::Error::other("the name has no address") };
+    let mut stream = TcpStream::connect(address.ok_or_else(unknown)?).await?;
+    stream.set_nodelay(true)?;
+    stream.write_all(introduction).await?;
+    Ok(stream)
 }
 
 async fn handshake(tls: &UpstreamTls, host: &str, tcp: TcpStream) -> Result<TlsStream<TcpStream>, ConnectError> {

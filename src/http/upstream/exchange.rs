@@ -142,7 +142,7 @@ impl Exchange {
         in_each!(self, exchange => exchange.poll_frame(cx))
     }
 
-    /// The authority of the server; empty once the connection is gone.
+    /// What the server is called; empty once the connection is gone.
     pub fn server(&self) -> String {
         in_each!(self, exchange => exchange.server())
     }
@@ -319,9 +319,9 @@ impl LineExchange {
         Poll::Ready(Some(Err(fault)))
     }
 
-    /// The authority of the server; empty once the connection is gone.
+    /// What the server is called; empty once the connection is gone.
     fn server(&self) -> String {
-        self.lease.as_ref().map_or_else(String::new, |lease| lease.server().authority().to_owned())
+        self.lease.as_ref().map_or_else(String::new, |lease| lease.server().label().to_owned())
     }
 
     fn complain(&self, kind: UpstreamTrouble, error: &dyn fmt::Display) {

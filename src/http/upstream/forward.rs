@@ -61,7 +61,7 @@ pub async fn forward(
             }
         };
         if let Some(attempts) = attempts {
-            attempts.asks(lease.server().authority());
+            attempts.asks(lease.server().label());
         }
         let host = &lease.server().host;
         let next = match sender.take() {

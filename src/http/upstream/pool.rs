@@ -14,13 +14,14 @@ use tokio::time::timeout;
 use super::connect::{ConnectError, UpstreamConnection};
 use super::http2::Http2Connection;
 use super::http2::streams::{StreamPlace, StreamPool};
+use crate::upstream::WireProtocol;
+use crate::upstream::endpoint::Endpoint;
 use crate::upstream::state::InFlight;
-use crate::upstream::{Origin, WireProtocol};
 
 /// Shorter than the 5 s after which common application servers close an idle connection. Those kept are
 /// never more than were in use at once within this time.
 const IDLE_MS: u64 = 4_000;
-/// Connections are renewed after this long, so that a changed name or balance takes effect.
+/// Connections are renewed after this long, so that a changed balance takes effect.
 const AGE_MS: u64 = 3_600_000;
 /// Those of HTTP/2; shorter than what servers and what is between allow.
 const STREAM_IDLE_MS: u64 = 60_000;
@@ -28,12 +29,14 @@ const STREAM_IDLE_MS: u64 = 60_000;
 /// All servers this worker talks to. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Pools {
-    servers: Rc<RefCell<HashMap<Origin, Rc<ServerPool>>>>,
+    servers: Rc<RefCell<HashMap<Endpoint, Rc<ServerPool>>>>,
     now_ms: Rc<Cell<u64>>,
 }
 
 pub struct ServerPool {
-    origin: Origin,
+    endpoint: Endpoint,
+    /// What the access log and the log call it.
+    label: String,
     /// What it reads as `Host` unless that is the request's.
     pub host: HeaderValue,
     idle: RefCell<Vec<Idle>>,
@@ -93,10 +96,10 @@ pub struct PooledStream {
 struct Load(Rc<ServerPool>);
 
 impl Pools {
-    /// The connections to a server of `origin`.
-    pub fn of(&self, origin: &Origin) -> Rc<ServerPool> {
-        let make = || Rc::new(ServerPool::new(origin, self.now_ms.clone()));
-        self.servers.borrow_mut().entry(origin.clone()).or_insert_with(make).clone()
+    /// The connections to one server.
+    pub fn of(&self, endpoint: &Endpoint) -> Rc<ServerPool> {
+        let make = || Rc::new(ServerPool::new(endpoint, self.now_ms.clone()));
+        self.servers.borrow_mut().entry(endpoint.clone()).or_insert_with(make).clone()
     }
 
     /// Milliseconds on the clock of the last sweep.
@@ -115,10 +118,12 @@ impl Pools {
 }
 
 impl ServerPool {
-    fn new(origin: &Origin, now_ms: Rc<Cell<u64>>) -> ServerPool {
+    fn new(endpoint: &Endpoint, now_ms: Rc<Cell<u64>>) -> ServerPool {
+        let origin = &endpoint.origin;
         ServerPool {
             host: HeaderValue::from_str(origin.host()).unwrap_or(HeaderValue::from_static("localhost")),
-            origin: origin.clone(),
+            endpoint: endpoint.clone(),
+            label: endpoint.label(),
             idle: RefCell::default(),
             streams: StreamPool::new(),
             speaks: Cell::new(origin.protocol()),
@@ -135,7 +140,7 @@ impl ServerPool {
             Rc::new(ServerPool {
                 introduction: Some(introduction.clone()),
                 counts: self.counts.clone(),
-                ..ServerPool::new(&self.origin, self.now_ms.clone())
+                ..ServerPool::new(&self.endpoint, self.now_ms.clone())
             })
         };
         self.of_clients.borrow_mut().entry(introduction.clone()).or_insert_with(make).clone()
@@ -160,8 +165,8 @@ impl ServerPool {
         self.idle.borrow().is_empty() && self.streams.is_empty()
     }
 
-    pub fn authority(&self) -> &str {
-        &self.origin.authority
+    pub fn label(&self) -> &str {
+        &self.label
     }
 
     /// Requests in flight.
@@ -262,11 +267,11 @@ impl ServerPool {
         self.streams.dialled(outcome);
     }
 
-    /// A new connection, name look-up and handshakes included, within `limit`.
+    /// A new connection, handshakes included, within `limit`.
     async fn open(&self, limit: Duration) -> Result<Opened, ConnectError> {
         let opening = async {
             let connection =
-                UpstreamConnection::open(&self.origin, self.introduction.as_deref().unwrap_or_default()).await?;
+                UpstreamConnection::open(&self.endpoint, self.introduction.as_deref().unwrap_or_default()).await?;
             match connection.http2 {
                 false => Ok(Opened::Connection(connection)),
                 true => Http2Connection::start(connection, self.now_ms.get()).await.map(Opened::Shared),
@@ -338,7 +343,7 @@ impl PooledStream {
     }
 
     pub fn is_secure(&self) -> bool {
-        self.load.0.origin.is_secure()
+        self.load.0.endpoint.origin.is_secure()
     }
 
     pub fn now_ms(&self) -> u64 {

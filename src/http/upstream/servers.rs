@@ -159,7 +159,7 @@ impl Servers {
                 ConnectFault::Tls => UpstreamTrouble::Tls,
                 _ => UpstreamTrouble::Connect,
             };
-            self.complaints.tell(kind, server.pool.authority(), &error);
+            self.complaints.tell(kind, server.pool.label(), &error);
             if !self.may_again(course, &server, RetryReason::ConnectError) {
                 return Err(error.fault);
             }
@@ -210,6 +210,12 @@ impl Servers {
         if let ([only], true) = (lineup.servers.as_slice(), course.tried.is_empty()) {
             return Ok(only.clone());
         }
+        if lineup.servers.is_empty() {
+            self.upstream.missed();
+            let server = self.upstream.settings.servers.first().map_or("", |server| &server.origin.authority);
+            self.complaints.tell(UpstreamTrouble::Connect, server, &"unknown_name: it has no address");
+            return Err(ConnectFault::UnknownName);
+        }
         let now_ms = self.pools.now_ms();
         let slow_start_ms = self.upstream.settings.slow_start_ms;
         let usable = LineupAt { servers: &lineup.servers, course, now_ms, slow_start_ms, usable: true };
@@ -243,20 +249,21 @@ impl Lineup {
     fn new(upstream: &Arc<UpstreamState>, pools: &Pools) -> Lineup {
         let version = upstream.version();
         let roster = upstream.roster();
-        let with_weight = || roster.iter().filter(|member| member.server.weight > 0);
+        let with_weight = || roster.iter().filter(|member| member.weight > 0);
         let asked = |member: &Member| {
             Rc::new(AskedServer {
                 upstream: upstream.clone(),
                 state: member.state.clone(),
-                pool: pools.of(&member.server.origin),
+                pool: pools.of(&member.endpoint),
                 pools: pools.clone(),
                 untold: RefCell::default(),
             })
         };
+        let names = with_weight().map(|member| (member.share, member.endpoint.label()));
         Lineup {
             version,
             servers: with_weight().map(asked).collect(),
-            balancer: Balancer::new(upstream.settings.balance, with_weight().map(|member| &member.server)),
+            balancer: Balancer::new(upstream.settings.balance, names),
         }
     }
 }
@@ -320,7 +327,7 @@ impl AskedServer {
         match &connected {
             Ok(_) => self.state.connected(self.pools.now_ms()),
             Err(_) => {
-                self.state.refused(self.pools.now_ms());
+                self.upstream.refused(&self.state, self.pools.now_ms());
                 self.failed(Blame::Server);
             }
         }

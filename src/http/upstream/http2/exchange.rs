@@ -275,7 +275,7 @@ impl StreamExchange {
     }
 
     pub fn server(&self) -> String {
-        self.place.as_ref().map_or_else(String::new, |place| place.server().authority().to_owned())
+        self.place.as_ref().map_or_else(String::new, |place| place.server().label().to_owned())
     }
 
     pub fn complain(&self, kind: UpstreamTrouble, error: &dyn fmt::Display) {

@@ -1,0 +1,161 @@
+//! A DNS server whose answers a test changes: over UDP, and over TCP what is too long for that. Used by the
+//! tests of the running program.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::sync::{Arc, Mutex};
+
+/// Bytes of an answer over UDP.
+const UDP_MAX: usize = 512;
+
+pub struct DnsServer {
+    pub addr: SocketAddr,
+    zone: Arc<Mutex<Zone>>,
+}
+
+struct Zone {
+    reply: Reply,
+    /// Questions so far, each as `name type`.
+    asked: Vec<String>,
+}
+
+/// What is answered to a question for a name, whatever name.
+pub enum Reply {
+    /// These addresses, of the family that is asked for, for so many seconds.
+    Addresses(Vec<IpAddr>, u32),
+    /// The same, but the family of the other is not to be had (`SERVFAIL`).
+    HalfFailing(Vec<IpAddr>),
+    /// By the number of the question.
+    Flapping(fn(usize) -> Vec<IpAddr>),
+    NoSuchName,
+    Empty,
+    Failure,
+    Silence,
+    /// Bytes that are no answer.
+    Garbage,
+}
+
+impl DnsServer {
+    pub fn start(reply: Reply) -> DnsServer {
+        let (udp, tcp) = loop {
+            let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+            if let Ok(tcp) = TcpListener::bind(udp.local_addr().unwrap()) {
+                break (udp, tcp);
+            }
+        };
+        let addr = udp.local_addr().unwrap();
+        let zone = Arc::new(Mutex::new(Zone { reply, asked: Vec::new() }));
+        let of_udp = zone.clone();
+        std::thread::spawn(move || {
+            let mut question = [0; 1500];
+            while let Ok((count, from)) = udp.recv_from(&mut question) {
+                let Some(mut answer) = of_udp.lock().unwrap().answer(&question[..count]) else { continue };
+                if answer.len() > UDP_MAX {
+                    answer.truncate(question_end(&answer));
+                    answer[2] |= 2;
+                    answer[6..8].fill(0);
+                }
+                let _ = udp.send_to(&answer, from);
+            }
+        });
+        let of_tcp = zone.clone();
+        std::thread::spawn(move || {
+            for stream in tcp.incoming() {
+                let (Ok(mut stream), zone) = (stream, of_tcp.clone()) else { continue };
+                std::thread::spawn(move || -> std::io::Result<()> {
+                    loop {
+                        let mut length = [0; 2];
+                        stream.read_exact(&mut length)?;
+                        let mut question = vec![0; usize::from(u16::from_be_bytes(length))];
+                        stream.read_exact(&mut question)?;
+                        let Some(answer) = zone.lock().unwrap().answer(&question) else { continue };
+                        stream.write_all(&two_bytes(answer.len()))?;
+                        stream.write_all(&answer)?;
+                    }
+                });
+            }
+        });
+        DnsServer { addr, zone }
+    }
+
+    /// From now on.
+    pub fn answers(&self, reply: Reply) {
+        self.zone.lock().unwrap().reply = reply;
+    }
+
+    /// Questions so far, each as `name type`.
+    pub fn asked(&self) -> Vec<String> {
+        self.zone.lock().unwrap().asked.clone()
+    }
+
+    /// The line of `[server]` that has the gateway ask it.
+    pub fn line(&self) -> String {
+        format!("resolver = [\"{}\"]", self.addr)
+    }
+}
+
+impl Zone {
+    fn answer(&mut self, question: &[u8]) -> Option<Vec<u8>> {
+        let end = question_end(question);
+        let kind = u16::from_be_bytes([question[end - 4], question[end - 3]]);
+        self.asked.push(format!("{} {kind}", name(question)));
+        let of_family = |addresses: &[IpAddr]| -> Vec<IpAddr> {
+            addresses.iter().copied().filter(|ip| ip.is_ipv4() == (kind == 1)).collect()
+        };
+        let (code, addresses, ttl) = match &self.reply {
+            Reply::Addresses(addresses, ttl) => (0, of_family(addresses), *ttl),
+            Reply::HalfFailing(addresses) => match of_family(addresses) {
+                none if none.is_empty() => (2, none, 0),
+                some => (0, some, 0),
+            },
+            Reply::Flapping(of) => (0, of_family(&of(self.asked.len())), 0),
+            Reply::NoSuchName => (3, Vec::new(), 0),
+            Reply::Empty => (0, Vec::new(), 0),
+            Reply::Failure => (2, Vec::new(), 0),
+            Reply::Silence => return None,
+            Reply::Garbage => return Some(question[..2].iter().copied().chain([0x81, 0x80, 0, 1, 255, 255]).collect()),
+        };
+        // The question with no additional record, then its answers, each with a pointer to its name.
+        let mut answer = question[..end].to_vec();
+        answer[2..4].copy_from_slice(&[0x81, 0x80 | code]);
+        answer[6..8].copy_from_slice(&two_bytes(addresses.len()));
+        answer[8..12].fill(0);
+        for address in addresses {
+            let bytes = match address {
+                IpAddr::V4(ip) => ip.octets().to_vec(),
+                IpAddr::V6(ip) => ip.octets().to_vec(),
+            };
+            answer.extend([0xc0, 12]);
+            answer.extend(kind.to_be_bytes());
+            answer.extend([0, 1]);
+            answer.extend(ttl.to_be_bytes());
+            answer.extend(two_bytes(bytes.len()));
+            answer.extend(bytes);
+        }
+        Some(answer)
+    }
+}
+
+fn two_bytes(of: usize) -> [u8; 2] {
+    u16::try_from(of).unwrap().to_be_bytes()
+}
+
+/// Where the first question of a message ends.
+fn question_end(message: &[u8]) -> usize {
+    let mut at = 12;
+    while message[at] != 0 {
+        at += 1 + usize::from(message[at]);
+    }
+    at + 5
+}
+
+fn name(message: &[u8]) -> String {
+    let (mut at, mut name) = (12, String::new());
+    while message[at] != 0 {
+        let end = at + 1 + usize::from(message[at]);
+        name += &String::from_utf8_lossy(&message[at + 1..end]).to_lowercase();
+        name.push('.');
+        at = end;
+    }
+    name
+}
