@@ -29,6 +29,7 @@ mod protocols {
     mod tls_enemies;
     mod tls_files;
     mod tls_manual;
+    mod tls_slow;
     mod upgrade;
     mod upstream_http2;
     mod upstream_resend;

@@ -109,6 +109,7 @@ fn combined(line: &mut String, record: &LogRecord) {
 
 fn filled_in(line: &mut String, template: &Template, record: &LogRecord) {
     for piece in template.pieces() {
+        let quoted = line.ends_with('"');
         match piece {
             TemplatePiece::Text(text) => line.push_str(text),
             TemplatePiece::Field(field) => match value(*field, record) {
@@ -116,7 +117,14 @@ fn filled_in(line: &mut String, template: &Template, record: &LogRecord) {
                 FieldValue::Number(number) => line.push_str(itoa::Buffer::new().format(number)),
                 FieldValue::Time(time) => milliseconds(line, time),
                 FieldValue::Text(text) if text.is_empty() => line.push('-'),
-                FieldValue::Text(text) => escape(line, &text),
+                FieldValue::Text(text) if quoted => escape(line, &text),
+                // A space would end the field.
+                FieldValue::Text(text) => {
+                    for (at, word) in text.split(' ').enumerate() {
+                        line.push_str(if at > 0 { "\\x20" } else { "" });
+                        escape(line, word);
+                    }
+                }
             },
         }
     }
@@ -257,6 +265,9 @@ mod tests {
         let template = Template::parse("{status} {path} {upstream} {duration_ms} {tries}").unwrap();
         let line = write(&settings(LineFormat::Template(template)), &record("/\u{1b}[2J"));
         assert_eq!(line, "0 /\\x1B[2J - 1.500 0\n");
+        let template = Template::parse("{user_agent} {status} \"{referer}\"").unwrap();
+        let line = write(&settings(LineFormat::Template(template)), &record("x 200"));
+        assert_eq!(line, "x\\x20200 0 \"x 200\"\n");
     }
 
     proptest! {

@@ -207,11 +207,12 @@ fn parse(args: impl Iterator<Item = OsString>) -> Result<Cli, clap::Error> {
 
 fn write(text: io::Result<Vec<u8>>) -> ExitCode {
     match text.and_then(|text| io::stdout().write_all(&text)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
+        // Whoever reads may have seen enough and gone.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             eprintln!("error: {error}");
             ExitCode::from(RUNTIME)
         }
+        _ => ExitCode::SUCCESS,
     }
 }
 
@@ -242,7 +243,11 @@ fn proxy_config(proxy: &Proxy) -> Result<String, config::Report> {
 
 fn start_log(log: &LogOptions) -> Result<(), String> {
     // Clients could cause the warnings of the HTTP/2 library at will, and connections that it ends are counted.
-    let filter = EnvFilter::try_new(format!("h2=error,{}", log.log)).map_err(|error| error.to_string())?;
+    let filter = match log.log.as_str() {
+        "" | "off" => log.log.clone(),
+        own => format!("h2=error,{own}"),
+    };
+    let filter = EnvFilter::try_new(filter).map_err(|error| error.to_string())?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

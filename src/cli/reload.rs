@@ -1,6 +1,7 @@
 //! `sluicegate reload`: has a running gateway load its config anew, and says what came of it, which a
 //! signal could not. Called by the command line.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,8 +13,9 @@ use super::ask::{DEFAULT_ADMIN, Question, ask};
 use crate::config;
 use crate::net::ListenAddr;
 
-/// Ten thousand routes take seconds; a store that is away takes one.
-const TIMEOUT: Duration = Duration::from_secs(60);
+/// Ten thousand routes take seconds; a store that is away takes one. The gateway itself ends the connection after
+/// half a minute.
+const TIMEOUT: Duration = Duration::from_secs(25);
 const MAX_ANSWER: usize = 16 * 1024 * 1024;
 
 pub fn reload(config: &Path, dry_run: bool) -> ExitCode {
@@ -37,6 +39,10 @@ pub fn reload(config: &Path, dry_run: bool) -> ExitCode {
     };
     let reply = match ask(&addr, &question) {
         Ok(reply) => reply,
+        Err(error) if error.kind() == ErrorKind::TimedOut => {
+            eprintln!("error: {addr} has not answered in {} s; what came of it is in its log", TIMEOUT.as_secs());
+            return ExitCode::from(RUNTIME);
+        }
         Err(error) => {
             eprintln!("error: no gateway answers at {addr}: {error}; -c FILE names the config it runs with");
             return ExitCode::from(RUNTIME);

@@ -31,6 +31,9 @@ const ALIASES: &[(&str, &str)] = &[
     ("port", "listen"),
     ("bind", "listen"),
     ("address", "listen"),
+    ("port", "address"),
+    ("bind", "address"),
+    ("listen", "address"),
     ("real_ip_from", "trusted_proxies"),
     ("set_real_ip_from", "trusted_proxies"),
 ];
@@ -73,7 +76,9 @@ fn homes(schema: &Schema, key: &str) -> Vec<String> {
     let having = |other: &&&Schema| other.name != schema.name && other.keys().any(|known| known == key);
     let (inner, outer): (Vec<&Schema>, Vec<&Schema>) =
         schema::ALL.iter().filter(having).partition(|other| other.name.contains('.'));
-    let homes = if outer.is_empty() { inner } else { outer };
+    // A name of the top level is a section, and seldom meant.
+    let is_section = outer.iter().all(|other| other.name == schema::ROOT.name);
+    let homes = if is_section && !inner.is_empty() { inner } else { outer };
     homes.into_iter().take(PLACES_MAX).map(|other| title(other.name)).collect()
 }
 
@@ -90,6 +95,7 @@ pub fn holds_tables(node: &Node) -> bool {
 fn title(name: &str) -> String {
     match name.rsplit_once('.') {
         _ if name == schema::ROOT.name => "the top level".to_owned(),
+        _ if name == schema::HEADER_EDIT.name => "`request_headers` or `response_headers` of [[route]]".to_owned(),
         Some((of, key)) => format!("`{key}` of {}", title(of)),
         None if NAMED.contains(&name) => format!("[{name}.NAME]"),
         None if LISTS.contains(&name) => format!("[[{name}]]"),

@@ -22,6 +22,7 @@ use rlimit::Resource;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::runtime::LocalOptions;
@@ -61,6 +62,8 @@ pub enum Error {
     Metrics(prometheus::Error),
     #[error("stopped by a second signal before requests had ended")]
     Cut,
+    #[error("requests still ran after {0:?} and were cut")]
+    ShutdownTimeout(Duration),
 }
 
 /// Reloads that wait; more are refused or wait themselves.
@@ -204,7 +207,7 @@ async fn drain(reloader: Reloader, stop: &mut Stop) -> Result<(), Error> {
         () = stop.wait() => return Err(Error::Cut),
         whole = listeners.close_all().drain(server.shutdown_timeout) => {
             if !whole {
-                tracing::warn!("requests still ran after {:?} and were cut", server.shutdown_timeout);
+                return Err(Error::ShutdownTimeout(server.shutdown_timeout));
             }
         }
     }

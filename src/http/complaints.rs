@@ -68,7 +68,7 @@ impl Complaints {
     }
 
     /// A client was turned away, or sent something that its listener does not speak. `means`: what and what to do.
-    pub fn client(&self, cutoff: Cutoff, listener: &str, client: IpAddr, means: &str) {
+    pub fn client(&self, cutoff: Cutoff, listener: &str, client: IpAddr, means: fmt::Arguments<'_>) {
         if let Some(left_out) = self.clients[cutoff as usize].due() {
             tracing::warn!(reason = cutoff.label(), listener, %client, left_out = some(left_out), "{means}");
         }

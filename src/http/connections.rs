@@ -74,9 +74,9 @@ impl Connections {
         self.deadlines.borrow().is_empty()
     }
 
-    /// There is none whose client waits for an answer: it has left, or its connection is a tunnel.
+    /// There is none whose client waits for an answer.
     pub fn none_waits(&self) -> bool {
-        self.deadlines.borrow().iter().all(|(_, deadline)| deadline.lingers() || deadline.has_switched())
+        !self.deadlines.borrow().iter().any(|(_, deadline)| deadline.is_awaited())
     }
 
     fn each(&self, act: impl Fn(&ConnectionDeadline)) {
@@ -88,21 +88,16 @@ impl Ticket {
     pub fn deadline(&self) -> &Rc<ConnectionDeadline> {
         &self.deadline
     }
-}
 
-impl Ticket {
     /// Counts the connection for another address than so far, unless that has `max_per_ip` already.
-    pub fn count_for(&mut self, client: IpAddr, max_per_ip: usize) -> bool {
+    pub fn count_for(&mut self, client: IpAddr, max_per_ip: usize) -> Result<(), Cutoff> {
         let count = &self.connections.count;
-        if client == self.peer {
-            return true;
+        if client != self.peer {
+            count.enter(client, usize::MAX, max_per_ip)?;
+            count.leave(self.peer);
+            self.peer = client;
         }
-        if count.enter(client, usize::MAX, max_per_ip).is_err() {
-            return false;
-        }
-        count.leave(self.peer);
-        self.peer = client;
-        true
+        Ok(())
     }
 }
 

@@ -66,7 +66,8 @@ async fn answer(
 ) -> Result<Response<Body>, Infallible> {
     account.deadline().disarm();
     let Received { parts, fields, .. } = &*received;
-    let is_grpc = fields.has(KnownField::ContentType) && grpc::is_asked(&parts.headers);
+    // A tunnel that is refused is told so by its status.
+    let is_grpc = fields.has(KnownField::ContentType) && !received.is_connect() && grpc::is_asked(&parts.headers);
     let mut exchange = RequestUnderWay {
         client: &client,
         view: &view,

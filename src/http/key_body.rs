@@ -49,6 +49,7 @@ impl KeyBody {
                 );
             }
             Ok(Err(UploadState::TooLarge)) => UpstreamFailure::TooLarge,
+            Ok(Err(UploadState::Left)) => UpstreamFailure::ClientLeft,
             Ok(Err(_)) => UpstreamFailure::UploadBroken,
             Err(_) => UpstreamFailure::UploadTimeout,
         };

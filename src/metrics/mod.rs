@@ -23,7 +23,7 @@ pub use record::{LimitRecord, RouteRecord};
 use routes::{Routes, Scrape};
 pub use shards::Shard;
 pub use store::{StoreHealth, StoreView};
-pub use tls::TlsMetrics;
+pub use tls::{HandshakeCounters, TlsMetrics};
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -16,6 +16,15 @@ pub struct TlsMetrics {
     shown: Arc<Mutex<BTreeSet<String>>>,
 }
 
+/// In the order of the results.
+pub struct HandshakeCounters(Vec<IntCounter>);
+
+impl HandshakeCounters {
+    pub fn count(&self, result: HandshakeResult) {
+        self.0[result as usize].inc();
+    }
+}
+
 impl TlsMetrics {
     pub(super) fn new(registry: &Registry) -> prometheus::Result<TlsMetrics> {
         Ok(TlsMetrics {
@@ -35,8 +44,10 @@ impl TlsMetrics {
         })
     }
 
-    pub fn handshakes(&self, listener: &str, result: HandshakeResult) -> IntCounter {
-        self.handshakes.with_label_values(&[listener, result.label()])
+    /// Those of a listener. One that is gone goes on counting, and is not shown.
+    pub fn handshakes(&self, listener: &str) -> HandshakeCounters {
+        let of = |result: &HandshakeResult| self.handshakes.with_label_values(&[listener, result.label()]);
+        HandshakeCounters(HandshakeResult::ALL.iter().map(of).collect())
     }
 
     /// Shows these listeners and no others, each with the names of its certificates and when these expire, in
@@ -53,7 +64,7 @@ impl TlsMetrics {
             for (name, not_after) in first {
                 self.not_after.with_label_values(&[&*listener, name]).set(not_after);
             }
-            HandshakeResult::ALL.iter().for_each(|result| drop(self.handshakes(&listener, *result)));
+            self.handshakes(&listener);
             gone.remove(&listener);
             shown.insert(listener);
         }

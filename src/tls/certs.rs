@@ -84,16 +84,16 @@ impl Certificates {
         self.exact.get(host).into_iter().chain(parent).flatten()
     }
 
+    /// `name` in lower case.
     fn places(&self, name: &str) -> &Vec<usize> {
-        let name = name.to_ascii_lowercase();
         let parent = || name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
-        self.exact.get(&name).or_else(parent).unwrap_or(&self.default)
+        self.exact.get(name).or_else(parent).unwrap_or(&self.default)
     }
 }
 
 impl ResolvesServerCert for Certificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let places = hello.server_name().map_or(&self.default, |name| self.places(name));
+        let places = hello.server_name().map_or(&self.default, |name| self.places(&name.to_ascii_lowercase()));
         let usable = |place: &&usize| self.keys[**place].key.choose_scheme(hello.signature_schemes()).is_some();
         places.iter().find(usable).or(places.first()).map(|place| self.keys[*place].clone())
     }

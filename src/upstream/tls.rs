@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use sha2::{Digest, Sha256};
 
 use super::WireProtocol;
+use crate::tls::pem;
 
 /// Equal when all that the config and its files say is: connections are shared then.
 pub struct UpstreamTls {
@@ -124,9 +124,9 @@ impl TrustedRoots {
     ///
     /// # Errors
     /// What is wrong with it, in words.
-    pub fn of_pem(pem: &str) -> Result<TrustedRoots, String> {
+    pub fn of_pem(text: &str) -> Result<TrustedRoots, String> {
         let mut store = RootCertStore::empty();
-        let certificates = certificates(pem)?;
+        let certificates = pem::certificates(text)?;
         for certificate in &certificates {
             store.add(certificate.clone()).map_err(|error| error.to_string())?;
         }
@@ -157,17 +157,9 @@ impl ClientPair {
     /// # Errors
     /// What is wrong with one of them, in words.
     pub fn of_pem(cert: &str, key: &str) -> Result<ClientPair, PairFault> {
-        let chain = certificates(cert).map_err(PairFault::Cert)?;
-        let key = PrivateKeyDer::from_pem_slice(key.as_bytes());
-        let key = key.map_err(|_| PairFault::Key("it holds no private key in PEM".to_owned()))?;
+        let chain = pem::certificates(cert).map_err(PairFault::Cert)?;
+        let key = pem::private_key(key).map_err(PairFault::Key)?;
         Ok(ClientPair { chain, key })
-    }
-}
-
-fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, String> {
-    match CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<Vec<_>, _>>() {
-        Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-        _ => Err("it holds no certificate in PEM".to_owned()),
     }
 }
 

@@ -19,7 +19,7 @@ use crate::http::context::Client;
 use crate::http::downstream::gate::LastHost;
 use crate::http::downstream::hop::Hop;
 use crate::http::untrusted::UntrustedForwarding;
-use crate::metrics::{Cutoff, Protocol};
+use crate::metrics::{Cutoff, HandshakeCounters, HandshakeResult, Protocol};
 use crate::tls::{Alpn, TlsPeer};
 
 /// Pause after an accept failed for want of file descriptors or memory.
@@ -34,6 +34,7 @@ struct Door {
     untrusted: Rc<UntrustedForwarding>,
     /// As the config in force says, or, for the moment until it is closed, said.
     settings: Arc<ListenerSettings>,
+    handshakes: Option<HandshakeCounters>,
 }
 
 /// A connection that has its place among the others.
@@ -42,6 +43,24 @@ struct Entered {
     peer: SocketAddr,
     /// The address that the client has asked.
     asked: Option<SocketAddr>,
+}
+
+impl Door {
+    fn new(
+        name: Rc<str>,
+        untrusted: Rc<UntrustedForwarding>,
+        settings: Arc<ListenerSettings>,
+        worker: &Worker,
+    ) -> Door {
+        let handshakes = settings.tls.is_some().then(|| worker.local.common.metrics.tls.handshakes(&name));
+        Door { name, untrusted, settings, handshakes }
+    }
+
+    fn count(&self, result: HandshakeResult) {
+        if let Some(handshakes) = &self.handshakes {
+            handshakes.count(result);
+        }
+    }
 }
 
 /// Accepts until the task is aborted.
@@ -55,11 +74,11 @@ pub async fn accept(worker: Rc<Worker>, listener: Listener) {
     };
     let common = &worker.local.common;
     let untrusted = Rc::new(UntrustedForwarding::new(&name, &common.complaints, &common.metrics));
-    let mut door = Rc::new(Door { name, untrusted, settings });
+    let mut door = Rc::new(Door::new(name, untrusted, settings, &worker));
     loop {
         match acceptor.next().await {
             Ok(accepted) => {
-                follow(&mut door, worker.listener(&addr));
+                follow(&mut door, worker.listener(&addr), &worker);
                 admit(&worker, accepted, &door);
             }
             Err(error) => pause(&door.name, &error).await,
@@ -68,9 +87,9 @@ pub async fn accept(worker: Rc<Worker>, listener: Listener) {
 }
 
 /// Changed settings count from the next connection on.
-fn follow(door: &mut Rc<Door>, now: Option<Arc<ListenerSettings>>) {
+fn follow(door: &mut Rc<Door>, now: Option<Arc<ListenerSettings>>, worker: &Worker) {
     if let Some(settings) = now.filter(|now| !Arc::ptr_eq(now, &door.settings)) {
-        *door = Rc::new(Door { name: door.name.clone(), untrusted: door.untrusted.clone(), settings });
+        *door = Rc::new(Door::new(door.name.clone(), door.untrusted.clone(), settings, worker));
     }
 }
 
@@ -99,12 +118,13 @@ async fn introduced(mut stream: Stream, mut entered: Entered, worker: &Rc<Worker
     match introduction {
         Introduction::Client(named) if worker.trusts(entered.peer.ip()) => {
             let client = canonical(named.source);
-            if !worker.count_for(&mut entered.ticket, client.ip()) {
+            if !worker.count_for(&mut entered.ticket, client.ip(), &door.name) {
                 return;
             }
             (entered.peer, entered.asked) = (client, Some(canonical(named.destination)));
         }
         Introduction::Client(_) | Introduction::Itself => {}
+        Introduction::Missing if worker.draining() => return,
         Introduction::Missing => return worker.local.common.metrics.http_rejected(Cutoff::ProxyHeader).inc(),
     }
     match &door.settings.tls {
@@ -121,10 +141,9 @@ async fn secure(stream: Stream, entered: Entered, worker: &Rc<Worker>, door: &Do
     let result = handshake.await;
     drop(open);
     let (listener, peer) = (&*door.name, entered.peer.ip());
-    let count = |result| worker.local.common.metrics.tls.handshakes(listener, result).inc();
     match result {
         Ok(Shaken { stream, result, told }) => {
-            count(result);
+            door.count(result);
             let agreed = match Alpn::agreed(stream.get_ref().1.alpn_protocol()) {
                 Alpn::Http2 => Protocol::Http2,
                 Alpn::Http11 => Protocol::Http11,
@@ -132,7 +151,7 @@ async fn secure(stream: Stream, entered: Entered, worker: &Rc<Worker>, door: &Do
             serve(Stream::Tls(Box::new(stream)), entered, worker, door, (Some(agreed), Some(told))).await;
         }
         Err(Failed { result, error }) => {
-            count(result);
+            door.count(result);
             let result = result.label();
             match error {
                 Some(error) => tracing::debug!(listener, %peer, result, %error, "no TLS handshake"),

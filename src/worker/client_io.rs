@@ -62,9 +62,10 @@ impl<R: ReadAs> AsyncWrite for ClientIo<R> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Asked for only once all has been written.
-        self.client.deadline().flushed(true);
-        Pin::new(&mut self.stream).poll_flush(cx)
+        // Asked for only once all has been written; of that TLS may still hold some.
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.client.deadline().flushed(flushed.is_ready());
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

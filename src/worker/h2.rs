@@ -57,7 +57,7 @@ pub async fn serve(stream: Stream, start: Bytes, client: Rc<Client>, bounds: &Bo
         let deadline = streams.begin(request.body().is_end_stream());
         gateway::serve(client.clone(), request, deadline.clone()).map_ok(move |response| {
             let response = match switch {
-                Some(switch) => streams.switch(response, switch, deadline),
+                Some(switch) => streams.switch(response, switch, deadline, frames.clone()),
                 None => response,
             };
             StreamBody::answer(response, &method, &frames)

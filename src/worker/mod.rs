@@ -18,6 +18,7 @@ mod stream;
 mod streams;
 mod tide;
 mod tls;
+mod tunnel_stream;
 mod unparsed;
 mod watched;
 
@@ -40,7 +41,7 @@ use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::access_log::AccessLog;
-use crate::config::ListenerSettings;
+use crate::config::{ListenerSettings, ServerSettings};
 use crate::http::connections::{ConnectionCount, Connections, Ticket};
 use crate::http::context::{Common, Local};
 use crate::http::deadline::TICK;
@@ -259,22 +260,33 @@ impl Worker {
         let view = self.local.view();
         let server = &view.snapshot.config.server;
         let entered = self.connections.enter(peer, server.max_connections, server.max_connections_per_ip);
-        let tell = |cutoff: &Cutoff| {
-            let means = match cutoff {
-                Cutoff::MaxConnectionsPerIp => format!(
-                    "max_connections_per_ip = {} is reached, further connections of that client are closed",
-                    server.max_connections_per_ip
+        entered.map_err(|cutoff| self.turned_away(cutoff, listener, peer, server)).ok()
+    }
+
+    fn turned_away(&self, cutoff: Cutoff, listener: &str, peer: IpAddr, server: &ServerSettings) {
+        let ServerSettings { max_connections, max_connections_per_ip, .. } = server;
+        let complaints = &self.local.common.complaints;
+        self.local.common.metrics.http_rejected(cutoff).inc();
+        match cutoff {
+            Cutoff::MaxConnectionsPerIp => complaints.client(
+                cutoff,
+                listener,
+                peer,
+                format_args!(
+                    "max_connections_per_ip = {max_connections_per_ip} is reached, further connections of that client are \
+                     closed"
                 ),
-                _ => format!(
-                    "max_connections = {} is reached, new connections are closed: raise it under [server], or lower \
-                     keepalive_timeout",
-                    server.max_connections
+            ),
+            _ => complaints.client(
+                cutoff,
+                listener,
+                peer,
+                format_args!(
+                    "max_connections = {max_connections} is reached, new connections are closed: raise it under \
+                     [server], or lower keepalive_timeout"
                 ),
-            };
-            self.local.common.metrics.http_rejected(*cutoff).inc();
-            self.local.common.complaints.client(*cutoff, listener, peer, &means);
-        };
-        entered.inspect_err(tell).ok()
+            ),
+        }
     }
 
     /// Whether `peer` is believed when it names another as its client.
@@ -283,12 +295,11 @@ impl Worker {
     }
 
     /// Counts a connection for `client` instead of its peer. False when that has as many as may be.
-    fn count_for(&self, ticket: &mut Ticket, client: IpAddr) -> bool {
-        let counts = ticket.count_for(client, self.local.view().snapshot.config.server.max_connections_per_ip);
-        if !counts {
-            self.local.common.metrics.http_rejected(Cutoff::MaxConnectionsPerIp).inc();
-        }
-        counts
+    fn count_for(&self, ticket: &mut Ticket, client: IpAddr, listener: &str) -> bool {
+        let view = self.local.view();
+        let server = &view.snapshot.config.server;
+        let counted = ticket.count_for(client, server.max_connections_per_ip);
+        counted.map_err(|cutoff| self.turned_away(cutoff, listener, client, server)).is_ok()
     }
 
     /// Shows an open connection in the metrics.

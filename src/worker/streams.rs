@@ -17,6 +17,7 @@ use hyper_util::rt::TokioIo;
 use tokio::task::spawn_local;
 
 use super::frames::Frames;
+use super::tunnel_stream::TunnelStream;
 use crate::http::answer::body::{Body, BodyError};
 use crate::http::context::Client;
 use crate::http::deadline::{Awaited, RequestDeadline};
@@ -45,7 +46,13 @@ impl Streams {
     }
 
     /// The answer to an extended CONNECT, and the tunnel that it opens if a server has switched.
-    pub fn switch(&self, mut response: Response<Body>, switch: OnUpgrade, deadline: RequestDeadline) -> Response<Body> {
+    pub fn switch(
+        &self,
+        mut response: Response<Body>,
+        switch: OnUpgrade,
+        deadline: RequestDeadline,
+        frames: Rc<RefCell<Frames>>,
+    ) -> Response<Body> {
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return response;
         }
@@ -54,7 +61,8 @@ impl Streams {
         spawn_local(async move {
             if let (Some(tunnel), Ok(stream)) = (tunnel, switch.await) {
                 let is_over = |cx: &mut Context<'_>| deadline.poll_cut(cx.waker()) || client.deadline().is_cut();
-                tunnel.run(TokioIo::new(stream), Vec::new(), &client.local.room, is_over).await;
+                let stream = TunnelStream { stream: TokioIo::new(stream), frames };
+                tunnel.run(stream, Vec::new(), &client.local.room, is_over).await;
             }
         });
         *response.status_mut() = StatusCode::OK;
@@ -87,6 +95,7 @@ async fn keep(stream: impl Future<Output = ()>, deadline: RequestDeadline, clien
             client.local.common.metrics.http_rejected(reason).inc();
         }
     }
+    deadline.forget();
 }
 
 /// Waits for the end of `stream`. What does not come in time ends it: being dropped, it resets itself.

@@ -45,7 +45,7 @@ pub fn refused(client: &Client, cutoff: Cutoff, bytes: &[u8]) {
         Cutoff::Http2Preface => "a client speaks HTTP/2 on a listener without it",
         _ => return,
     };
-    common.complaints.client(cutoff, &client.listener, client.peer, means);
+    common.complaints.client(cutoff, &client.listener, client.peer, format_args!("{means}"));
 }
 
 /// Logs a head that was begun and did not come to its end.

@@ -102,7 +102,7 @@ fn a_request_that_does_not_end_is_cut_at_the_shutdown_timeout() {
     upstream.request();
     let watch = Stopwatch::start();
     gateway.signal("TERM");
-    gateway.exit();
+    assert_eq!(gateway.exit().code(), Some(1));
     watch.assert_ms(250..2000);
 }
 

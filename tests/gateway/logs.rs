@@ -245,7 +245,7 @@ fn no_client_writes_a_line_of_its_own() {
 
     let own = logged("", ", format = \"{{{status}}} {user_agent} {upstream}\", mask = []", rest);
     assert_eq!(own.ask(&head).status(), 200);
-    assert_eq!(access(&own, 1), [r#"{200} a\x09b\xC3\xA9 \x22x\x22 - - [ -"#]);
+    assert_eq!(access(&own, 1), [r#"{200} a\x09b\xC3\xA9\x20\x22x\x22\x20-\x20-\x20[ -"#]);
 }
 
 #[test]

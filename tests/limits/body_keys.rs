@@ -178,6 +178,7 @@ fn a_slow_or_broken_body_is_cut_and_not_charged() {
     let mut gone = gateway.client();
     gone.send(post("/", 9, FORM) + "user=ann");
     drop(gone);
+    gateway.assert_metric("requests_total", &[("route", "account"), ("method", "POST"), ("code", "499")], 2.0);
     let mut wrong = gateway.client();
     wrong.send(format!("POST / HTTP/1.1\r\nhost: a\r\n{FORM}transfer-encoding: chunked\r\n\r\n4\r\nuser\r\nzz\r\n"));
     assert_eq!(wrong.answer("POST").status(), 400);

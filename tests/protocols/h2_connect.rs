@@ -8,6 +8,9 @@ use crate::support::http::Message;
 use crate::support::until;
 use crate::support::upstream::{Peer, Upstream, ok};
 
+/// Bytes that go down a tunnel.
+const PUSHED: usize = 4 * 1024 * 1024;
+
 fn connect(stream: u32, path: &str, protocol: &str) -> Vec<u8> {
     let fields = [
         (":method", "CONNECT"),
@@ -51,6 +54,12 @@ fn upstream() -> Upstream {
                     peer.note("ended");
                     return peer.finish();
                 }
+                "/push" => {
+                    switch(peer, "websocket", &accept(&request))?;
+                    peer.send(vec![b'x'; PUSHED])?;
+                    return peer.finish();
+                }
+                "/held" => return peer.wait_for_end(),
                 "/wrong" => return switch(peer, "websocket", "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="),
                 "/other" => return switch(peer, "other", &accept(&request)),
                 "/refused" => peer.send("HTTP/1.1 403 Forbidden\r\ncontent-length: 2\r\n\r\nno")?,
@@ -150,4 +159,45 @@ fn a_tunnel_ends_with_its_stream_and_in_time_and_alone() {
     gateway.assert_metric("tunnels", &[], 0.0);
     gateway.assert_metric("http_rejected_total", &[("reason", "tunnel_timeout")], 1.0);
     assert!(wire.is_alive());
+}
+
+#[test]
+fn what_comes_down_a_tunnel_pays_for_its_windows() {
+    let upstream = upstream();
+    let gateway = gateway(&upstream, "");
+    let mut wire = Wire::connect(gateway.addr, &[]);
+    wire.send(connect(1, "/push", "websocket"));
+    let (mut came, mut unpaid) = (0, 0);
+    while came < PUSHED {
+        let length = wire.until("more of it", |frame| frame.kind == DATA && frame.stream == 1).payload.len();
+        (came, unpaid) = (came + length, unpaid + length);
+        // As often as is still sensible: far more than an idle client may send.
+        while unpaid >= 2048 {
+            let update = 2048_u32.to_be_bytes();
+            wire.send([frame(WINDOW_UPDATE, 0, 0, &update), frame(WINDOW_UPDATE, 0, 1, &update)].concat());
+            unpaid -= 2048;
+        }
+    }
+    assert!(wire.is_alive());
+}
+
+#[test]
+fn a_drain_tells_of_a_request_that_it_cut_beside_a_tunnel() {
+    let upstream = upstream();
+    for (held, code) in [(true, Some(1)), (false, Some(0))] {
+        let mut gateway = Gateway::with(
+            "shutdown_timeout = \"300ms\"",
+            &format!("[[route]]\npath = \"/\"\nupstream = \"{}\"\n", upstream.url()),
+        );
+        let mut wire = Wire::connect(gateway.addr, &[]);
+        wire.send(connect(1, "/chat", "websocket"));
+        wire.until("its head", |frame| frame.kind == HEADERS && frame.stream == 1);
+        if held {
+            wire.get(3, "/held");
+            upstream.request();
+        }
+        upstream.request();
+        gateway.signal("TERM");
+        assert_eq!(gateway.exit().code(), code, "{}", gateway.log());
+    }
 }

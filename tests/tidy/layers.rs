@@ -15,7 +15,7 @@ const LAYERS: [(&str, &[&str]); 19] = [
     ("metrics", &["labels"]),
     ("access_log", &["labels", "sampled", "metrics"]),
     ("limit", &["labels", "written", "net", "tls", "metrics"]),
-    ("upstream", &["labels", "limit"]),
+    ("upstream", &["labels", "tls", "limit"]),
     ("route", &["net", "limit"]),
     ("config", &["labels", "access_log", "written", "net", "upstream", "tls", "limit", "route"]),
     ("snapshot", &["upstream", "metrics", "limit", "route", "config"]),

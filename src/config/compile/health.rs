@@ -74,11 +74,13 @@ fn status(section: &Section, item: &Node) -> Option<(u16, u16)> {
         Value::Integer(number) => u16::try_from(*number).ok().map(|number| (number, number)),
         Value::String(text) => {
             let text = text.value.as_str();
-            let class = text.strip_suffix("xx").and_then(|class| class.parse::<u16>().ok());
             let range = text.split_once('-').unwrap_or((text, text));
-            match class {
-                Some(class) => Some((class * 100, class * 100 + 99)),
-                None => range.0.trim().parse().ok().zip(range.1.trim().parse().ok()),
+            match text.as_bytes() {
+                [class @ b'1'..=b'5', b'x', b'x'] => {
+                    let first = u16::from(class - b'0') * 100;
+                    Some((first, first + 99))
+                }
+                _ => range.0.trim().parse().ok().zip(range.1.trim().parse().ok()),
             }
         }
         _ => return section.wrong_type("status", "a status, or a list of them", item),

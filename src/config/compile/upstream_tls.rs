@@ -109,20 +109,10 @@ fn own_tls(section: &Section, roots: &SystemRoots, protocol: WireProtocol) -> Op
 
 /// The text of a file, which is watched, if one is named; `None` where that is a mistake.
 fn file(section: &Section, option: &'static str) -> Option<Option<String>> {
-    let Some(node) = section.node(option) else { return Some(None) };
-    let path = section.string(option)?;
-    if path.is_empty() {
-        return Some(None);
-    }
-    let path = section.sources.resolve(node.place.file, &path);
-    match section.sources.read(&path) {
-        Ok(text) => Some(Some(text)),
-        Err(error) => section.fault(
-            option,
-            node,
-            &format!("it cannot be read: {error}"),
-            "create the file, or correct its path (relative to this file)",
-        ),
+    match section.node(option) {
+        None => Some(None),
+        Some(_) if section.string(option)?.is_empty() => Some(None),
+        Some(_) => section.file(option).map(Some),
     }
 }
 

@@ -6,6 +6,7 @@ use crate::http::downstream::reject::Reject;
 use crate::http::upstream::connect::ConnectFault;
 use crate::labels::{Label, labels};
 use crate::limit::Outcome;
+use crate::limit::source::UnreadableBody;
 use crate::metrics::{Cutoff, Reason};
 
 labels! {
@@ -36,6 +37,7 @@ labels! {
     Deny = "deny",
     MaxInFlight = "max_in_flight",
     MaxBody = "max_body",
+    MaxKeyBody = "max_key_body",
     MaxDelayed = "max_delayed",
     MaxConnections = "max_connections",
     MaxHeaderBytes = "max_header_bytes",
@@ -81,6 +83,7 @@ impl Cause {
                     Reason::MissingKey => Some(Setting::Missing),
                     Reason::RepeatedKey => Some(Setting::Repeated),
                     Reason::MaxDelayed => Some(Setting::MaxDelayed),
+                    _ if outcome == Some(Outcome::UnreadableKey(UnreadableBody::TooLong)) => Some(Setting::MaxKeyBody),
                     _ => None,
                 };
                 cause(reason.label(), setting)

@@ -264,8 +264,12 @@ impl ConnectionDeadline {
         }
     }
 
-    pub fn lingers(&self) -> bool {
-        self.lingers.get()
+    /// Its client waits for an answer: it has not left, and what it asked for has not become a tunnel.
+    pub fn is_awaited(&self) -> bool {
+        match self.keepalive.get() {
+            None => !self.lingers.get() && !self.switched.get(),
+            Some(_) => self.requests.borrow().iter().any(|request| request.is_awaited()),
+        }
     }
 
     /// It carries another protocol from now on, whose end nobody here sees coming.

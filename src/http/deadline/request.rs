@@ -119,6 +119,11 @@ impl RequestState {
         self.over.get()
     }
 
+    /// Its client waits for an answer.
+    pub(super) fn is_awaited(&self) -> bool {
+        !self.is_over() && self.deadline.awaited.get() != Awaited::Tunnel
+    }
+
     /// Without its client it cannot go on, or should not.
     pub(super) fn needs_client(&self) -> bool {
         !self.is_over() && (self.starved.get() || self.held_back.get())
@@ -151,7 +156,7 @@ impl RequestDeadline {
         self.state.read_whole();
     }
 
-    /// The connection has become a tunnel.
+    /// The request has become a tunnel, and with it a connection that carries one at a time.
     pub fn switched(&self) {
         self.connection.switched();
     }
@@ -188,6 +193,12 @@ impl RequestDeadline {
     /// The task that looks after this request alone, to be woken when its deadline passes and at its end.
     pub fn keep(&self, waker: &Waker) {
         register(&self.state.keeper, waker);
+    }
+
+    /// Its tasks have ended: the room of one that has stays taken while somebody could wake it.
+    pub fn forget(&self) {
+        self.state.keeper.take();
+        self.state.reader.take();
     }
 
     /// Ends the request wherever it is, unanswered; others of its connection go on.
