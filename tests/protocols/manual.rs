@@ -3,6 +3,7 @@
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
 use crate::support::manual::{Page, changed};
+use crate::support::ports::nobody;
 use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
 
@@ -124,4 +125,25 @@ fn websocket() {
     gateway.assert_metric("tunnels", &[], 5.0);
     chats.pop();
     until("a place is free again", || ask("websocket").0 == 101);
+}
+
+#[test]
+fn grpc() {
+    let page = page();
+    let part = &page.under("gRPC")[0];
+    let server = ("127.0.0.1:50051", nobody().to_string());
+    let gateway = part.start_changed(&Upstream::text("no gRPC"), None, &[(server.0, &server.1)]);
+    let call = |path: &str| {
+        let answer = gateway.ask(&get(path, "content-type: application/grpc\r\nte: trailers\r\n"));
+        assert_eq!(answer.status(), 200);
+        (answer.get("grpc-status").unwrap().to_owned(), answer.get("grpc-retry-pushback-ms").is_some())
+    };
+    for (path, status, pushback) in [
+        ("/helloworld.Greeter/SayHello", "14", false),
+        ("/helloworld.Greeter/SayHello", "14", false),
+        ("/helloworld.Greeter/SayHello", "8", true),
+        ("/helloworld.Other/SayHello", "12", false),
+    ] {
+        assert_eq!(call(path), (status.to_owned(), pushback), "{path}");
+    }
 }
