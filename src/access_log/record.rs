@@ -29,6 +29,11 @@ pub struct LogRecord {
     pub protocol: Option<&'static str>,
     /// The version of TLS.
     pub tls: Option<&'static str>,
+    pub tls_cipher: Option<&'static str>,
+    /// The host that the client asked for in the handshake.
+    pub tls_name: Option<String>,
+    /// Of the client's certificate.
+    pub tls_subject: Option<String>,
     /// `_none` without one.
     pub route: String,
     pub status: u16,
@@ -105,6 +110,9 @@ impl Default for LogRecord {
             query: None,
             protocol: None,
             tls: None,
+            tls_cipher: None,
+            tls_name: None,
+            tls_subject: None,
             route: String::new(),
             status: 0,
             reason: None,

@@ -13,7 +13,8 @@ use super::certs::{self, Certificates};
 #[derive(Debug)]
 pub struct TlsPeer {
     /// The host that the client asked for, lower-case; none if it used an address.
-    server_name: Option<String>,
+    pub server_name: Option<String>,
+    pub cipher: Option<&'static str>,
     /// Those of the listener, as of the handshake.
     certificates: Arc<Certificates>,
     /// Verified, if the client showed one.
@@ -36,6 +37,7 @@ impl TlsPeer {
         let certificate = connection.peer_certificates().and_then(<[_]>::first);
         TlsPeer {
             server_name: connection.server_name().map(str::to_ascii_lowercase),
+            cipher: connection.negotiated_cipher_suite().and_then(|suite| suite.suite().as_str()),
             certificates: certificates.clone(),
             certificate: certificate.and_then(|der| client_certificate(der)),
         }

@@ -177,7 +177,7 @@ fn whatever_ends_a_request_its_line_says_so_and_names_the_setting() {
         (b"GET /end HTTP/1.1\nhost: a\r\n\r\n", 400, "line_end".into(), "strictness".into(), "/end"),
         (b"GET /no HTTP/1.1\r\nno colon\r\n\r\n", 400, "malformed_head".into(), Value::Null, "/no"),
         (large.as_bytes(), 431, "head_too_large".into(), "max_header_bytes".into(), "/large"),
-        (b"\x16\x03\x01\x02\x00\x01", 400, "tls_hello".into(), Value::Null, ""),
+        (b"\x16\x03\x01\x02\x00\x01", 400, "tls_hello".into(), "tls".into(), ""),
         (b"GET /half HTTP/1.1\r\nhost", 408, "header_timeout".into(), "header_timeout".into(), ""),
         (
             b"POST /big HTTP/1.1\r\nhost: a\r\ncontent-length: 2000\r\n\r\n",
@@ -278,6 +278,41 @@ fn the_file_is_opened_anew_when_told_and_its_loss_costs_no_request() {
     gateway.reload_with("{ to = \"access.log\" }", "true");
     assert_eq!(gateway.get("/5").status(), 200);
     until("it is on standard output", || gateway.stdout().contains("\"path\":\"/5\""));
+}
+
+#[test]
+fn a_file_that_is_rotated_under_load_loses_no_line() {
+    let gateway = logged("", "", "[[route]]\npath = \"/\"\nrespond = { }\n");
+    let (file, mut moved) = (gateway.dir.path().join("access.log"), Vec::new());
+    std::thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            let mut client = gateway.client();
+            for number in 0..100 {
+                client.send(get(&format!("/{number}"), "").repeat(20));
+                for _ in 0..20 {
+                    assert_eq!(client.answer("GET").status(), 200);
+                }
+            }
+        });
+        while !load.is_finished() {
+            let away = gateway.dir.path().join(format!("access.log.{}", moved.len()));
+            if fs::rename(&file, &away).is_ok() {
+                moved.push(away);
+                gateway.signal("USR1");
+            }
+            until("it is there again", || file.exists());
+        }
+    });
+    assert!(moved.len() > 1, "{moved:?}");
+    moved.push(file);
+    let read = || moved.iter().map(|file| fs::read_to_string(file).unwrap_or_default()).collect::<String>();
+    until("all lines are written", || read().lines().count() >= 2000);
+    let mut paths = std::collections::HashMap::<String, usize>::new();
+    for line in read().lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        *paths.entry(line["path"].as_str().unwrap().to_owned()).or_default() += 1;
+    }
+    assert!(paths.len() == 100 && paths.values().all(|count| *count == 20), "{paths:?}");
 }
 
 #[test]

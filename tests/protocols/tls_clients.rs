@@ -250,3 +250,25 @@ fn plain_http_is_sent_to_https() {
     // The others go on as they are.
     assert_eq!(gateway.get("/").status(), 200);
 }
+
+#[test]
+fn the_access_log_tells_what_the_handshake_told() {
+    let (ca, clients) = (Ca::new("test"), Ca::new("clients"));
+    let gateway = Gateway::launch(&[], |dir| {
+        ca.issue(&["a.test"], "gateway").save(dir, "0");
+        std::fs::write(dir.join("ca.pem"), clients.pem()).unwrap();
+        let echo = "[[route]]\nupstream = \"echo:\"\n";
+        laid_out(dir, &config(1, OPTIONAL, "access_log = true", echo))
+    });
+    let own = clients.issue(&["app.test"], "app");
+    for own in [Some(&own), None] {
+        assert!(served(&gateway, &Trust::with(&ca, own, &[&rustls::version::TLS13])));
+    }
+    until("both are logged", || gateway.stdout().lines().count() == 2);
+    for (line, subject) in gateway.stdout().lines().zip([true, false]) {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!((&line["tls"], &line["tls_name"]), (&"TLSv1.3".into(), &"a.test".into()), "{line}");
+        assert!(line["tls_cipher"].as_str().unwrap().starts_with("TLS13_"), "{line}");
+        assert_eq!(line["tls_subject"].as_str().is_some_and(|name| name.contains("CN=app")), subject, "{line}");
+    }
+}

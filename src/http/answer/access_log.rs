@@ -35,6 +35,7 @@ impl LogEntry {
     pub fn open(client: &Client, settings: &Arc<AccessLogSettings>, ip: IpAddr, parts: &Parts) -> Box<LogEntry> {
         let Parts { method, uri, headers, version, .. } = parts;
         let asked = uri.authority().map(|authority| authority.as_str().to_owned());
+        let peer = client.tls.as_ref();
         let record = LogRecord {
             client: ip,
             method: method.as_str().to_owned(),
@@ -43,6 +44,9 @@ impl LogEntry {
             query: uri.query().map(|query| settings.mask.query(query).into_owned()),
             protocol: Some(protocol(*version)),
             tls: client.tls_version,
+            tls_cipher: peer.and_then(|peer| peer.cipher),
+            tls_name: peer.and_then(|peer| peer.server_name.clone()),
+            tls_subject: peer.and_then(|peer| Some(peer.certificate.as_ref()?.subject.clone())),
             user_agent: text(headers, &USER_AGENT),
             referer: text(headers, &REFERER).map(|referer| settings.mask.reference(&referer).into_owned()),
             trace_id: trace::id(headers).map(str::to_owned),

@@ -52,6 +52,8 @@ labels! {
     ProxyProtocol = "proxy_protocol",
     TunnelTimeout = "tunnel_timeout",
     MaxTunnels = "max_tunnels",
+    Http2 = "http2",
+    Tls = "tls",
     ShutdownTimeout = "shutdown_timeout",
 }
 
@@ -122,6 +124,8 @@ impl From<Cutoff> for Cause {
             Cutoff::StreamTimeout => Some(Setting::StreamTimeout),
             Cutoff::TunnelTimeout => Some(Setting::TunnelTimeout),
             Cutoff::MaxTunnels => Some(Setting::MaxTunnels),
+            Cutoff::Http2Preface => Some(Setting::Http2),
+            Cutoff::TlsHello => Some(Setting::Tls),
             Cutoff::BodyTooLarge => Some(Setting::MaxBody),
             Cutoff::HeadTooLarge | Cutoff::TargetTooLong => Some(Setting::MaxHeaderBytes),
             Cutoff::ProxyHeader => Some(Setting::ProxyProtocol),
