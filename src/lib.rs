@@ -22,6 +22,7 @@ mod replay;
 pub mod route;
 mod sampled;
 mod snapshot;
+mod spans;
 mod tls;
 pub mod upstream;
 mod worker;

@@ -14,4 +14,5 @@ mod apps {
     mod django;
     mod files;
     mod httpbin;
+    mod spans;
 }

@@ -30,6 +30,7 @@ use crate::net::{IpSet, ListenAddr};
 pub use crate::route::Strictness;
 use crate::route::table::RouteTable;
 use crate::route::{Dialect, Route};
+use crate::spans::SpanSettings;
 use crate::tls::ServerTls;
 use crate::upstream::Upstream;
 use source::SourceTexts;
@@ -166,6 +167,8 @@ pub struct ServerSettings {
     pub forwarded_headers: ForwardedHeaders,
     /// `None`: there is none.
     pub access_log: Option<Arc<AccessLogSettings>>,
+    /// Likewise.
+    pub spans: Option<Arc<SpanSettings>>,
     /// Answers carry the request's id.
     pub answer_request_id: bool,
     /// What becomes of requests that belong to no trace.

@@ -35,7 +35,7 @@ macro_rules! sections {
 sections! {
     ROOT = "root": "include" "server" "admin" "store" "headers" "jwt" "upstream" "set" "limit" "route" "listener";
     SERVER = "server": "listen" "redirect_http" "workers" "trusted_proxies" "forwarded_headers" "strictness" "access_log"
-        "answer_request_id" "traceparent" "hints" "resolver"
+        "answer_request_id" "traceparent" "spans" "hints" "resolver"
         "max_connections" "max_connections_per_ip" "max_tunnels" "max_headers" "max_header_bytes" "max_body"
         "max_key_body" "handshake_timeout" "header_timeout" "keepalive_timeout" "body_timeout" "min_body_rate" "connect_timeout"
         "response_timeout" "stream_timeout" "tunnel_timeout" "half_close_timeout" "shutdown_delay" "shutdown_timeout"
@@ -44,6 +44,7 @@ sections! {
     LISTENER_TLS = "listener.tls": "certificates" "client_ca" "client_auth" "min_version";
     CERTIFICATE = "listener.tls.certificates": "cert" "key";
     ACCESS_LOG = "server.access_log": "enabled" "format" "to" "mask";
+    SPANS = "server.spans": "enabled" "to" "sample" "service" "headers";
     ADMIN = "admin": "listen" "token" "metrics_need_token";
     STORE = "store": "url" "prefix" "deadline" "on_error" "max_keys" "ca"
         "client_cert" "client_key";

@@ -29,6 +29,7 @@ use crate::limit::store::settings::StoreSettings;
 use crate::limit::store::{Store, Stores};
 use crate::metrics::Metrics;
 use crate::snapshot::{Current, Fleet, RouteHandles, Snapshot};
+use crate::spans::Spans;
 use crate::tls::TlsPeer;
 
 #[derive(Clone)]
@@ -40,6 +41,7 @@ pub struct Common {
     pub fleet: Fleet,
     pub via: Via,
     pub access_log: AccessLog,
+    pub spans: Spans,
     pub complaints: Arc<Complaints>,
     /// Requests held back until their turn.
     pub waiting: Arc<WaitingRoom>,

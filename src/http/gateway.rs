@@ -32,6 +32,7 @@ use crate::http::fields::{Fields, KnownField};
 use crate::http::headers;
 use crate::http::limits;
 use crate::http::onward;
+use crate::http::trace;
 use crate::http::tunnel::Tunnel;
 use crate::http::under_way::{Received, RequestUnderWay};
 use crate::http::upstream::forwarding::{self, Forwarding};
@@ -149,11 +150,13 @@ async fn page(exchange: &mut RequestUnderWay<'_>) -> Result<Response<Body>, Refu
         Hints::Local => identity.ip.is_loopback(),
         Hints::None => false,
     };
-    if server.access_log.is_some() || server.answer_request_id {
+    let span = server.spans.as_ref().and_then(|spans| trace::begin(spans, &exchange.received.parts.headers));
+    let logged = server.access_log.is_some() || span.is_some();
+    if logged || server.answer_request_id {
         exchange.request_id = Some(forwarding::identify(&exchange.received.parts.headers, identity.trusted_peer));
     }
-    if let Some(settings) = &server.access_log {
-        let mut entry = LogEntry::open(client, settings, identity.ip, &exchange.received.parts);
+    if logged {
+        let mut entry = LogEntry::open(client, server, identity.ip, &exchange.received.parts, span);
         exchange.request_id.iter().for_each(|id| entry.named(id));
         exchange.account.log(entry);
     }

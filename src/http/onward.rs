@@ -108,8 +108,10 @@ pub fn rewrite(
     if !as_lines {
         forwarding.tell(headers, admitted.authority());
     }
-    if exchange.view.snapshot.config.server.traceparent == TraceParent::Make {
-        trace::ensure(headers);
+    let server = &exchange.view.snapshot.config.server;
+    let entry = exchange.account.entry();
+    if !entry.is_some_and(|entry| entry.go_on(headers)) && server.traceparent == TraceParent::Make {
+        trace::ensure(headers, server.spans.is_none());
         if let Some(entry) = exchange.account.entry() {
             entry.traced(headers);
         }

@@ -159,3 +159,13 @@ labels! {
     /// The gateway drains.
     Draining = "draining",
 }
+
+labels! {
+    /// What became of a span.
+    SpanResult:
+    Exported = "exported",
+    /// No room: the collector is slower than the requests, or away.
+    Dropped = "dropped",
+    /// The collector did not take it.
+    Failed = "failed",
+}

@@ -17,7 +17,9 @@ pub use counter::Counter;
 use counter::Counters;
 pub use counts::{Code, LimitCounts, RouteCounts};
 pub use gateways::{Claim, Gateways};
-pub use labels::{Cutoff, Decision, HandshakeResult, Protocol, Reason, Rejection, RetryReason, UpstreamOutcome};
+pub use labels::{
+    Cutoff, Decision, HandshakeResult, Protocol, Reason, Rejection, RetryReason, SpanResult, UpstreamOutcome,
+};
 use process::ProcessNumbers;
 pub use record::{LimitRecord, RouteRecord};
 use routes::{Routes, Scrape};
@@ -58,6 +60,7 @@ pub struct Metrics {
     pub access_log_dropped: IntCounter,
     /// And such that could not be written.
     pub access_log_write_errors: IntCounter,
+    spans: IntCounterVec,
     /// 1 while the last config load succeeded.
     pub reload_successful: IntGauge,
     pub reload_success_timestamp: Gauge,
@@ -149,6 +152,7 @@ impl Metrics {
                     "Lines of the access log dropped because its file or standard output is too slow.",
                 ))?,
             )?,
+            spans: counters(&r, "spans_total", "Spans of sampled requests by what became of them.", &["result"])?,
             access_log_write_errors: registered(
                 &r,
                 IntCounter::with_opts(opts(
@@ -273,6 +277,10 @@ impl Metrics {
     /// `result`: `success`, `failure` or `unchanged`; `trigger`: `file`, `signal` or `api`.
     pub fn config_reload(&self, result: &'static str, trigger: &'static str) -> IntCounter {
         self.config_reloads.with_label_values(&[result, trigger])
+    }
+
+    pub fn spans(&self, result: SpanResult) -> IntCounter {
+        self.spans.with_label_values(&[result.label()])
     }
 
     pub fn http_rejected(&self, reason: impl Rejection) -> IntCounter {

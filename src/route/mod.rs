@@ -5,6 +5,7 @@ mod plan;
 mod steps;
 pub(crate) mod table;
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -99,6 +100,24 @@ pub enum PathPattern {
         exact: bool,
     },
     Regex(Regex),
+}
+
+/// As in the config, without the mark of an exact path.
+impl fmt::Display for PathPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PathPattern::Regex(regex) => f.write_str(regex.as_str()),
+            PathPattern::Segments { segments, .. } => {
+                for segment in segments {
+                    match segment {
+                        Segment::Literal(text) => write!(f, "/{text}")?,
+                        Segment::Param(name) => write!(f, "/{{{name}}}")?,
+                    }
+                }
+                f.write_str(if segments.is_empty() { "/" } else { "" })
+            }
+        }
+    }
 }
 
 /// As written.

@@ -52,14 +52,17 @@ use crate::limit::store::settings::StoreSettings;
 use crate::metrics::{Cutoff, Metrics, Protocol};
 use crate::net::ListenAddr;
 use crate::snapshot::{Current, Fleet};
+use crate::spans::Spans;
 use tide::Tide;
 
 /// The running worker threads.
 pub struct Workers {
     threads: Vec<(mpsc::UnboundedSender<WorkerCommand>, JoinHandle<()>)>,
     pub access_log: AccessLog,
+    spans: Spans,
     /// Ends after the last worker.
     log_writer: JoinHandle<()>,
+    span_sender: JoinHandle<()>,
 }
 
 /// How long what the access log still has to write may take at the end: nobody may read it any more.
@@ -97,6 +100,7 @@ impl Workers {
         fleet: &Fleet,
     ) -> io::Result<Workers> {
         let (access_log, log_writer) = AccessLog::start(metrics)?;
+        let (spans, span_sender) = Spans::start(metrics)?;
         let common = Common {
             current: current.clone(),
             metrics: metrics.clone(),
@@ -104,6 +108,7 @@ impl Workers {
             fleet: fleet.clone(),
             via: Via::new(rand::random()),
             access_log: access_log.clone(),
+            spans: spans.clone(),
             complaints: Arc::default(),
             waiting: Arc::default(),
             tunnels: Arc::default(),
@@ -130,7 +135,7 @@ impl Workers {
             started.recv().map_err(io::Error::other)??;
             threads.push((sender, thread));
         }
-        Ok(Workers { threads, access_log, log_writer })
+        Ok(Workers { threads, access_log, log_writer, spans, span_sender })
     }
 
     /// Waits until every worker has the store of `settings` at hand for a snapshot with them, or
@@ -182,13 +187,17 @@ impl Workers {
         for (_, thread) in self.threads {
             whole &= thread.join().is_ok();
         }
-        drop(self.access_log);
+        drop((self.access_log, self.spans));
         let until = Instant::now() + LAST_LINES;
         while !self.log_writer.is_finished() && Instant::now() < until {
             tokio::time::sleep(LAST_LINES / 100).await;
         }
         if !self.log_writer.is_finished() {
             tracing::warn!("nobody takes what the access log still has to write: lines are lost");
+        }
+        // The collector may be slow: its thread bounds that.
+        while !self.span_sender.is_finished() {
+            tokio::time::sleep(LAST_LINES / 100).await;
         }
         whole
     }

@@ -50,6 +50,18 @@ impl App {
         App::start(interpreter(file), |addr| vec![script(file), addr.port().to_string()])
     }
 
+    /// An OpenTelemetry collector, which prints what it is sent.
+    pub fn collector() -> App {
+        let find = "import os, rotel; print(os.path.join(os.path.dirname(rotel.__file__), 'rotel-agent'))";
+        let agent = run(venv().join("bin/python"), "python3", &["-c", find]);
+        App::start(Path::new(agent.trim()), |addr| {
+            let (http, pid) = (format!("--otlp-http-endpoint={addr}"), format!("--pid-file=pid-{}", addr.port()));
+            let words = ["start", &http, "--otlp-grpc-endpoint=127.0.0.1:0", "--exporter=blackhole", &pid];
+            let told = ["--debug-log=traces", "--debug-log-verbosity=detailed"];
+            words.into_iter().chain(told).map(str::to_owned).collect()
+        })
+    }
+
     fn start(program: &Path, arguments: impl Fn(SocketAddr) -> Vec<String>) -> App {
         let port = Reserved::new();
         let addr = port.addr();
@@ -77,7 +89,7 @@ impl App {
         format!("http://{}", self.addr)
     }
 
-    fn log(&self) -> String {
+    pub fn log(&self) -> String {
         fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 }

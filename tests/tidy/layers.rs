@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::source::{crate_files, root};
 
 /// The modules of the crate from the ground up, each with those that it may name.
-const LAYERS: [(&str, &[&str]); 19] = [
+const LAYERS: [(&str, &[&str]); 20] = [
     ("labels", &[]),
     ("written", &[]),
     ("net", &[]),
@@ -14,16 +14,18 @@ const LAYERS: [(&str, &[&str]); 19] = [
     ("sampled", &[]),
     ("metrics", &["labels"]),
     ("access_log", &["labels", "sampled", "metrics"]),
+    ("spans", &["labels", "access_log", "sampled", "metrics"]),
     ("limit", &["labels", "written", "net", "tls", "metrics"]),
     ("upstream", &["labels", "tls", "limit"]),
     ("route", &["net", "limit"]),
-    ("config", &["labels", "access_log", "written", "net", "upstream", "tls", "limit", "route"]),
+    ("config", &["labels", "access_log", "spans", "written", "net", "upstream", "tls", "limit", "route"]),
     ("snapshot", &["upstream", "metrics", "limit", "route", "config"]),
     (
         "http",
         &[
             "labels",
             "access_log",
+            "spans",
             "net",
             "tls",
             "upstream",
@@ -35,7 +37,7 @@ const LAYERS: [(&str, &[&str]); 19] = [
             "snapshot",
         ],
     ),
-    ("worker", &["net", "heap", "tls", "access_log", "metrics", "limit", "config", "snapshot", "http"]),
+    ("worker", &["net", "heap", "tls", "access_log", "spans", "metrics", "limit", "config", "snapshot", "http"]),
     ("replay", &["metrics", "limit", "route", "config", "http"]),
     ("fuzzing", &["http"]),
     (

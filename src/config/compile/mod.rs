@@ -19,6 +19,7 @@ mod rule;
 mod server;
 mod set;
 mod shared;
+mod spans;
 mod unused;
 mod upstream;
 mod upstream_tls;

@@ -96,6 +96,7 @@ pub fn server(section: &Section, listeners: &[Section]) -> Compiled {
             .map(|headers| headers.into_iter().map(|at| at.value).collect())
             .unwrap_or_default(),
         access_log: super::access_log::access_log(section),
+        spans: super::spans::spans(section),
         answer_request_id: section.bool("answer_request_id").unwrap_or(false),
         traceparent: section
             .choice("traceparent", &[("pass", TraceParent::Pass), ("make", TraceParent::Make)])

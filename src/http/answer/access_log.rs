@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use http::header::{HOST, REFERER, USER_AGENT};
@@ -12,19 +12,26 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version};
 use jiff::Timestamp;
 
 use crate::access_log::{AccessLog, AccessLogSettings, Attempts, LogRecord};
+use crate::config::ServerSettings;
 use crate::http::answer::cause::Cause;
-use crate::http::context::Client;
+use crate::http::context::{Client, Common};
 use crate::http::downstream::upload::UploadProgress;
 use crate::http::trace;
 use crate::limit::Verdict;
 use crate::metrics::Decision;
 use crate::route::Route;
 use crate::snapshot::{UNMATCHED, decision};
+use crate::spans::{OpenSpan, Spans};
+
+/// Where there is no log, but spans.
+static USUAL: LazyLock<AccessLogSettings> = LazyLock::new(AccessLogSettings::default);
 
 /// A line in the making.
 pub struct LogEntry {
-    log: AccessLog,
-    settings: Arc<AccessLogSettings>,
+    log: Option<(AccessLog, Arc<AccessLogSettings>)>,
+    span: Option<(Spans, OpenSpan)>,
+    /// The path pattern of the route, for the span.
+    template: Option<String>,
     record: LogRecord,
     /// The request's body, once somebody reads it.
     upload: Option<Rc<UploadProgress>>,
@@ -32,7 +39,15 @@ pub struct LogEntry {
 
 impl LogEntry {
     /// Of a request as it came.
-    pub fn open(client: &Client, settings: &Arc<AccessLogSettings>, ip: IpAddr, parts: &Parts) -> Box<LogEntry> {
+    pub fn open(
+        client: &Client,
+        server: &ServerSettings,
+        ip: IpAddr,
+        parts: &Parts,
+        span: Option<OpenSpan>,
+    ) -> Box<LogEntry> {
+        let Common { access_log, spans, .. } = &client.local.common;
+        let mask = &server.access_log.as_deref().unwrap_or(&USUAL).mask;
         let Parts { method, uri, headers, version, .. } = parts;
         let asked = uri.authority().map(|authority| authority.as_str().to_owned());
         let peer = client.tls.as_ref();
@@ -41,20 +56,24 @@ impl LogEntry {
             method: method.as_str().to_owned(),
             host: asked.or_else(|| text(headers, &HOST)).unwrap_or_default(),
             path: uri.path().to_owned(),
-            query: uri.query().map(|query| settings.mask.query(query).into_owned()),
+            query: uri.query().map(|query| mask.query(query).into_owned()),
             protocol: Some(protocol(*version)),
             tls: client.tls_version,
             tls_cipher: peer.and_then(|peer| peer.cipher),
             tls_name: peer.and_then(|peer| peer.server_name.clone()),
             tls_subject: peer.and_then(|peer| Some(peer.certificate.as_ref()?.subject.clone())),
             user_agent: text(headers, &USER_AGENT),
-            referer: text(headers, &REFERER).map(|referer| settings.mask.reference(&referer).into_owned()),
-            trace_id: trace::id(headers).map(str::to_owned),
+            referer: text(headers, &REFERER).map(|referer| mask.reference(&referer).into_owned()),
+            trace_id: match &span {
+                Some(span) => Some(span.trace_id()),
+                None => trace::id(headers).map(str::to_owned),
+            },
             ..unrouted()
         };
         Box::new(LogEntry {
-            log: client.local.common.access_log.clone(),
-            settings: settings.clone(),
+            log: server.access_log.as_ref().map(|settings| (access_log.clone(), settings.clone())),
+            span: span.map(|span| (spans.clone(), span)),
+            template: None,
             record,
             upload: None,
         })
@@ -68,6 +87,11 @@ impl LogEntry {
 
     pub fn named(&mut self, id: &HeaderValue) {
         self.record.request_id = Some(String::from_utf8_lossy(id.as_bytes()).into_owned());
+    }
+
+    /// Its span becomes the parent of what is asked for it; false when it has none.
+    pub fn go_on(&self, headers: &mut HeaderMap) -> bool {
+        self.span.as_ref().map(|(_, span)| trace::go_on(headers, span)).is_some()
     }
 
     pub fn traced(&mut self, headers: &HeaderMap) {
@@ -111,6 +135,7 @@ impl LogEntry {
         self.record.status = status.as_u16();
         if let Some(route) = route {
             self.record.route.clone_from(&route.name);
+            self.template = self.span.is_some().then(|| route.matcher.path.to_string());
         }
     }
 
@@ -119,11 +144,16 @@ impl LogEntry {
         self.record.bytes += bytes;
     }
 
-    /// Hands the line over: the request has ended.
+    /// Hands line and span over: the request has ended.
     pub fn write(&mut self, started: Instant) {
         self.record.duration = started.elapsed();
         self.record.bytes_in = self.upload.as_ref().map_or(0, |upload| upload.seen());
-        self.log.write(&self.settings, &self.record);
+        if let Some((log, settings)) = &self.log {
+            log.write(settings, &self.record);
+        }
+        if let Some((spans, span)) = self.span.take() {
+            span.end(&spans, &self.record, self.template.as_deref());
+        }
     }
 }
 

@@ -1,0 +1,221 @@
+//! One span: begun with a request whose trace is sampled, ended as the OpenTelemetry library wants it, by its
+//! conventions for HTTP servers. Texts are cut to a bounded length.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
+use opentelemetry::{InstrumentationScope, KeyValue, Value};
+use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
+
+use super::{SpanSettings, Spans};
+use crate::access_log::LogRecord;
+
+/// A request that is told of once it has ended.
+pub struct OpenSpan {
+    settings: Arc<SpanSettings>,
+    trace: u128,
+    span: u64,
+    /// Of the peer that sent the request.
+    parent: Option<u64>,
+}
+
+/// Bytes of an attribute. So no span is larger than some 8 KiB, and those that wait than 32 MiB.
+const TEXT_MAX: usize = 1024;
+/// As the conventions list them; others are told of apart, so that no client makes up names of spans.
+const METHODS: [&str; 10] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "QUERY"];
+
+impl OpenSpan {
+    /// Of a request with which a trace starts.
+    pub fn root(settings: &Arc<SpanSettings>) -> OpenSpan {
+        let (trace, span) = (rand::random::<u128>().max(1), rand::random::<u64>().max(1));
+        OpenSpan { settings: settings.clone(), trace, span, parent: None }
+    }
+
+    /// Of a request that goes on with a trace.
+    pub fn child(settings: &Arc<SpanSettings>, trace: u128, parent: u64) -> OpenSpan {
+        OpenSpan { trace, parent: Some(parent), ..OpenSpan::root(settings) }
+    }
+
+    /// Likewise, if one of those chosen by chance.
+    pub fn sampled_root(settings: &Arc<SpanSettings>) -> Option<OpenSpan> {
+        (rand::random_range(0..1000) < settings.per_mille).then(|| OpenSpan::root(settings))
+    }
+
+    pub fn trace_id(&self) -> String {
+        format!("{:032x}", self.trace)
+    }
+
+    /// What servers behind are told: they are its children.
+    pub fn traceparent(&self) -> String {
+        format!("00-{:032x}-{:016x}-01", self.trace, self.span)
+    }
+
+    /// The request has ended; `template`: the path pattern of its route.
+    pub fn end(self, spans: &Spans, record: &LogRecord, template: Option<&str>) {
+        let context = |span, remote| {
+            let flags = TraceFlags::SAMPLED;
+            SpanContext::new(TraceId::from(self.trace), SpanId::from(span), flags, remote, TraceState::default())
+        };
+        let start = SystemTime::from(record.time);
+        let span = SpanData {
+            span_context: context(self.span, false),
+            parent_span_id: self.parent.map_or(SpanId::INVALID, SpanId::from),
+            parent_span_is_remote: self.parent.is_some(),
+            span_kind: SpanKind::Server,
+            name: name(record, template),
+            start_time: start,
+            end_time: start + record.duration,
+            attributes: attributes(record, template),
+            dropped_attributes_count: 0,
+            events: SpanEvents::default(),
+            links: SpanLinks::default(),
+            status: if is_error(record) { Status::error("") } else { Status::Unset },
+            instrumentation_scope: InstrumentationScope::builder(env!("CARGO_PKG_NAME")).build(),
+        };
+        spans.push(&self.settings, span);
+    }
+}
+
+fn known(method: &str) -> bool {
+    METHODS.contains(&method)
+}
+
+fn name(record: &LogRecord, template: Option<&str>) -> Cow<'static, str> {
+    let method = if known(&record.method) { &*record.method } else { "HTTP" };
+    match template {
+        Some(template) => format!("{method} {}", cut(template)).into(),
+        None => method.to_owned().into(),
+    }
+}
+
+/// Not what clients do wrong.
+fn is_error(record: &LogRecord) -> bool {
+    record.status >= 500 || record.status < 400 && record.reason.is_some_and(|reason| reason != "client_left")
+}
+
+fn attributes(record: &LogRecord, template: Option<&str>) -> Vec<KeyValue> {
+    let mut all = Vec::with_capacity(24);
+    let mut text = |name: &'static str, value: &str| {
+        if !value.is_empty() {
+            all.push(KeyValue::new(name, cut(value).to_owned()));
+        }
+    };
+    if known(&record.method) {
+        text("http.request.method", &record.method);
+    } else {
+        text("http.request.method", "_OTHER");
+        text("http.request.method_original", &record.method);
+    }
+    text("url.scheme", if record.tls.is_some() { "https" } else { "http" });
+    text("url.path", &record.path);
+    text("url.query", record.query.as_deref().unwrap_or_default());
+    text("server.address", &record.host);
+    text("client.address", &record.client.to_string());
+    text("user_agent.original", record.user_agent.as_deref().unwrap_or_default());
+    text("http.route", template.unwrap_or_default());
+    if let Some(version) = record.protocol.and_then(|protocol| protocol.strip_prefix("HTTP/")) {
+        text("network.protocol.name", "http");
+        text("network.protocol.version", version.strip_suffix(".0").filter(|major| *major == "2").unwrap_or(version));
+    }
+    if let Some(version) = record.tls {
+        text("tls.protocol.name", "tls");
+        text("tls.protocol.version", version.strip_prefix("TLSv").unwrap_or(version));
+    }
+    text("tls.cipher", record.tls_cipher.unwrap_or_default());
+    text("tls.client.server_name", record.tls_name.as_deref().unwrap_or_default());
+    text("tls.client.subject", record.tls_subject.as_deref().unwrap_or_default());
+    if is_error(record) {
+        text("error.type", record.reason.unwrap_or_else(|| code(record.status)));
+    }
+    text("sluicegate.route", &record.route);
+    text("sluicegate.request_id", record.request_id.as_deref().unwrap_or_default());
+    text("sluicegate.reason", record.reason.unwrap_or_default());
+    text("sluicegate.setting", record.setting.unwrap_or_default());
+    text("sluicegate.limit", record.limit.as_deref().unwrap_or_default());
+    text("sluicegate.decision", record.decision.map(|decision| decision.label()).unwrap_or_default());
+    text("sluicegate.upstream", record.upstream.as_deref().unwrap_or_default());
+    if let Some(attempts) = &record.attempts {
+        text("sluicegate.server", attempts.server().as_deref().unwrap_or_default());
+        all.push(KeyValue::new("sluicegate.tries", i64::from(attempts.tries())));
+        if let Some(took) = attempts.took() {
+            all.push(KeyValue::new("sluicegate.upstream_ms", Value::F64(took.as_secs_f64() * 1000.0)));
+        }
+    }
+    let number = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+    all.push(KeyValue::new("http.response.status_code", i64::from(record.status)));
+    all.push(KeyValue::new("http.request.body.size", number(record.bytes_in)));
+    all.push(KeyValue::new("http.response.body.size", number(record.bytes)));
+    all
+}
+
+/// Of an answer without a reason of ours.
+fn code(status: u16) -> &'static str {
+    match status {
+        500 => "500",
+        501 => "501",
+        502 => "502",
+        503 => "503",
+        504 => "504",
+        _ => "_OTHER",
+    }
+}
+
+/// At most so much of a text as there is room for, of whole characters.
+fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(TEXT_MAX)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_cut_between_characters() {
+        assert_eq!(cut(&"a".repeat(5000)).len(), TEXT_MAX);
+        assert_eq!(cut(&"\u{20ac}".repeat(5000)).len(), TEXT_MAX / 3 * 3);
+        assert_eq!(cut("short"), "short");
+    }
+
+    #[test]
+    fn names_come_from_the_config_and_the_conventions_alone() {
+        let record = |method: &str| LogRecord { method: method.to_owned(), ..LogRecord::default() };
+        assert_eq!(name(&record("GET"), Some("/a/{id}")), "GET /a/{id}");
+        assert_eq!(name(&record("BREW"), Some("/a")), "HTTP /a");
+        assert_eq!(name(&record(""), None), "HTTP");
+        let found = attributes(&record("BREW"), None);
+        let has = |key: &'static str, value: &'static str| found.contains(&KeyValue::new(key, value));
+        assert!(has("http.request.method", "_OTHER") && has("http.request.method_original", "BREW"));
+    }
+
+    #[test]
+    fn errors_are_the_servers() {
+        let record = |status, reason| LogRecord { status, reason, ..LogRecord::default() };
+        for (status, reason, error) in [
+            (200, None, false),
+            (404, Some("no_route"), false),
+            (499, Some("client_left"), false),
+            (200, Some("client_left"), false),
+            (200, Some("upstream_cut_off"), true),
+            (502, Some("upstream_connect"), true),
+            (500, None, true),
+        ] {
+            assert_eq!(is_error(&record(status, reason)), error, "{status} {reason:?}");
+        }
+    }
+
+    #[test]
+    fn one_in_as_many_as_said_is_sampled() {
+        let settings = |per_mille| {
+            let to = String::new();
+            Arc::new(SpanSettings { to, per_mille, service: String::new(), headers: Vec::new() })
+        };
+        let sampled = |per_mille| {
+            let settings = settings(per_mille);
+            (0..10_000).filter(|_| OpenSpan::sampled_root(&settings).is_some()).count()
+        };
+        assert_eq!((sampled(1000), sampled(0)), (10_000, 0));
+        assert!((500..1500).contains(&sampled(100)));
+    }
+}

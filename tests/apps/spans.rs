@@ -1,0 +1,167 @@
+//! Spans as a real OpenTelemetry collector reads them, and collectors that are away, slow, or refuse: none of them
+//! holds a request back.
+
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+
+use crate::support::app::App;
+use crate::support::client::get;
+use crate::support::gateway::Gateway;
+use crate::support::ports::nobody;
+use crate::support::until;
+use crate::support::upstream::Upstream;
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+const PARENT: &str = "00f067aa0ba902b7";
+
+fn gateway(collector: &str, more: &str, upstream: &str) -> Gateway {
+    Gateway::with(
+        &format!("spans = {{ to = \"{collector}\", service = \"front\"{more} }}\n"),
+        &format!(
+            "[[route]]\nname = \"users\"\npath = \"/users/{{id}}\"\nupstream = \"{upstream}\"\nlimits = [\"ample\"]\n\n\
+             [[route]]\nname = \"fixed\"\npath = \"/fixed\"\nrespond = {{ status = 200, body = \"in\" }}\n\n\
+             [[route]]\nname = \"down\"\npath = \"/down\"\nupstream = \"http://{}\"\n\n\
+             [limit.ample]\nrate = \"1000/s\"\nkey = \"ip\"\n",
+            nobody()
+        ),
+    )
+}
+
+fn spans(gateway: &Gateway, result: &str) -> f64 {
+    gateway.metric("spans_total", &[("result", result)]).unwrap_or(0.0)
+}
+
+/// The spans that the collector has printed, as what stands before and after the colon of each line.
+fn printed(collector: &App) -> Vec<BTreeMap<String, String>> {
+    let log = collector.log();
+    let spans = log.split("\nSpan #").skip(1).map(|span| {
+        let lines = span.lines().skip(1).filter_map(|line| line.trim().trim_start_matches("-> ").split_once(':'));
+        lines.map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned())).collect()
+    });
+    spans.collect()
+}
+
+/// The only span of that name, once it is there.
+#[track_caller]
+fn span(collector: &App, name: &str) -> BTreeMap<String, String> {
+    let found = || printed(collector).into_iter().filter(|span| span["Name"] == name).collect::<Vec<_>>();
+    until("the collector has it", || !found().is_empty());
+    let mut found = found();
+    assert_eq!(found.len(), 1, "{found:?}");
+    found.remove(0)
+}
+
+#[test]
+fn a_collector_reads_what_became_of_requests() {
+    let (collector, upstream) = (App::collector(), Upstream::text("in"));
+    let mut gateway = gateway(&collector.url(), "", &upstream.url());
+    let fields = format!("traceparent: 00-{TRACE}-{PARENT}-01\r\ntracestate: a=1\r\nuser-agent: curl/8\r\n");
+    assert_eq!(gateway.ask(&get("/users/7?token=geheim&page=2", &fields)).status(), 200);
+    let asked = upstream.request();
+    let seen = span(&collector, "GET /users/{id}");
+    // The upstream's parent is the gateway's span, whose parent is the client's.
+    let id = &seen["ID"];
+    assert_eq!(asked.get("traceparent"), Some(&*format!("00-{TRACE}-{id}-01")));
+    assert_eq!(asked.get("tracestate"), Some("a=1"));
+    for (name, value) in [
+        ("Trace ID", TRACE),
+        ("Parent ID", PARENT),
+        ("Kind", "SPAN_KIND_SERVER"),
+        ("http.request.method", "Str(GET)"),
+        ("http.route", "Str(/users/{id})"),
+        ("http.response.status_code", "Int(200)"),
+        ("http.response.body.size", "Int(2)"),
+        ("url.scheme", "Str(http)"),
+        ("url.path", "Str(/users/7)"),
+        ("url.query", "Str(token=***&page=2)"),
+        ("client.address", "Str(127.0.0.1)"),
+        ("user_agent.original", "Str(curl/8)"),
+        ("network.protocol.version", "Str(1.1)"),
+        ("sluicegate.route", "Str(users)"),
+        ("sluicegate.limit", "Str(ample)"),
+        ("sluicegate.decision", "Str(allow)"),
+        ("sluicegate.tries", "Int(1)"),
+    ] {
+        assert_eq!(seen.get(name).map(String::as_str), Some(value), "{name} of {seen:?}");
+    }
+    let time = |name: &str| seen[name].parse::<u64>().unwrap();
+    assert!(time("Start time") > 1_600_000_000_000_000_000 && time("End time") >= time("Start time"), "{seen:?}");
+    assert!(collector.log().contains("-> service.name: Str(front)"), "{}", collector.log());
+
+    // One that fails, and one that begins a trace.
+    assert_eq!(gateway.get("/down").status(), 502);
+    let failed = span(&collector, "GET /down");
+    assert_eq!(failed["error.type"], "Str(upstream_connect)");
+    assert_eq!(failed["Parent ID"], "");
+    // What is long is cut, what is no method is no name.
+    let long = "a".repeat(6000);
+    assert_eq!(
+        gateway.ask(&format!("BREW /fixed?x={long} HTTP/1.1\r\nhost: x\r\nuser-agent: {long}\r\n\r\n")).status(),
+        200
+    );
+    let cut = span(&collector, "HTTP /fixed");
+    assert_eq!(cut["user_agent.original"].len(), "Str()".len() + 1024);
+    assert_eq!((&*cut["http.request.method"], &*cut["http.request.method_original"]), ("Str(_OTHER)", "Str(BREW)"));
+    until("they are counted", || spans(&gateway, "exported") == 3.0);
+    assert_eq!((spans(&gateway, "failed"), spans(&gateway, "dropped")), (0.0, 0.0));
+
+    // What waits at the end is sent before it.
+    assert_eq!(gateway.ask("LATE /fixed HTTP/1.1\r\nhost: x\r\n\r\n").status(), 200);
+    gateway.signal("TERM");
+    assert!(gateway.exit().success());
+    until("the last one is there", || collector.log().contains("Str(LATE)"));
+}
+
+#[test]
+fn only_sampled_requests_have_spans() {
+    let (collector, upstream) = (App::collector(), Upstream::text("in"));
+    let gateway = gateway(&collector.url(), ", sample = 0", &upstream.url());
+    // Neither chosen by its peer nor by chance: it goes on as it came.
+    let passed = format!("00-{TRACE}-{PARENT}-00");
+    for field in [format!("traceparent: {passed}\r\n"), String::new()] {
+        assert_eq!(gateway.ask(&get("/users/1", &field)).status(), 200);
+        assert_eq!(upstream.request().get("traceparent"), (!field.is_empty()).then_some(&*passed));
+    }
+    assert_eq!(gateway.ask(&get("/users/2", &format!("traceparent: 00-{TRACE}-{PARENT}-01\r\n"))).status(), 200);
+    assert_eq!(span(&collector, "GET /users/{id}")["url.path"], "Str(/users/2)");
+    assert_eq!(printed(&collector).len(), 1);
+
+    // A trace that starts here tells those behind what was chosen.
+    let text = std::fs::read_to_string(gateway.config()).unwrap();
+    gateway.reload(&text.replace("spans =", "traceparent = \"make\"\nspans ="));
+    until("it starts traces", || {
+        gateway.get("/users/3");
+        upstream.request().get("traceparent").is_some_and(|field| field.ends_with("-00"))
+    });
+}
+
+#[test]
+fn no_collector_holds_requests_back_or_fills_the_memory() {
+    let refuses = Upstream::fixed("HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n");
+    // Accepts, and never says a word.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    for (collector, lost, hundreds) in [
+        (format!("http://{}", nobody()), "failed", 6),
+        (refuses.url(), "failed", 6),
+        (format!("http://{}", silent.local_addr().unwrap()), "dropped", 50),
+    ] {
+        let gateway = gateway(&collector, "", "http://127.0.0.1:1");
+        let request = get("/fixed", &format!("user-agent: {}\r\n", "b".repeat(2000)));
+        let mut client = gateway.client();
+        let before = gateway.memory("VmRSS");
+        // More than a batch; in the end also more than may wait.
+        for _ in 0..hundreds {
+            client.send(request.repeat(100));
+            for _ in 0..100 {
+                assert_eq!(client.answer("GET").status(), 200);
+            }
+        }
+        until("they are lost", || spans(&gateway, lost) > 0.0);
+        assert!(spans(&gateway, "exported") == 0.0);
+        let grown = gateway.memory("VmRSS").saturating_sub(before);
+        assert!(grown < 64 << 20, "{grown} bytes more for {collector}");
+        if lost == "failed" {
+            until("it is said", || gateway.log().contains("the collector did not take spans"));
+        }
+    }
+}
