@@ -28,11 +28,21 @@ labels! {
 
 #[derive(Default)]
 pub struct Complaints {
-    upstreams: Mutex<BTreeMap<String, Weak<UpstreamSamples>>>,
+    upstreams: Mutex<SharedByName<UpstreamSamples>>,
     /// By listener.
-    forwarding: Mutex<BTreeMap<String, Weak<Sampled>>>,
+    forwarding: Mutex<SharedByName<Sampled>>,
     clients: [Sampled; Cutoff::ALL.len()],
 }
+
+/// What is shared for as long as somebody has it.
+struct SharedByName<T> {
+    known: BTreeMap<String, Weak<T>>,
+    /// So many, and those that nobody has are forgotten: twice as many as were left the last time.
+    sweep_at: usize,
+}
+
+/// Names that are too few to look for what nobody has.
+const SWEEP_MIN: usize = 16;
 
 /// Of one upstream. In a worker's own hands: what workers share is touched only when there is something to tell.
 pub struct UpstreamComplaints(Arc<UpstreamSamples>);
@@ -46,25 +56,14 @@ impl Complaints {
     /// Those of an upstream, the same for all workers.
     pub fn of(&self, upstream: &str) -> UpstreamComplaints {
         let mut upstreams = self.upstreams.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = upstreams.get(upstream).and_then(Weak::upgrade) {
-            return UpstreamComplaints(known);
-        }
-        upstreams.retain(|_, known| known.strong_count() > 0);
-        let new = Arc::new(UpstreamSamples { upstream: upstream.to_owned(), kinds: Default::default() });
-        upstreams.insert(upstream.to_owned(), Arc::downgrade(&new));
-        UpstreamComplaints(new)
+        let new = || UpstreamSamples { upstream: upstream.to_owned(), kinds: Default::default() };
+        UpstreamComplaints(upstreams.of(upstream, new))
     }
 
     /// The sample for forwarding fields at `listener`, the same for all workers as long as one has it.
     pub fn forwarding(&self, listener: &str) -> Arc<Sampled> {
         let mut listeners = self.forwarding.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = listeners.get(listener).and_then(Weak::upgrade) {
-            return known;
-        }
-        listeners.retain(|_, known| known.strong_count() > 0);
-        let new = Arc::<Sampled>::default();
-        listeners.insert(listener.to_owned(), Arc::downgrade(&new));
-        new
+        listeners.of(listener, Sampled::default)
     }
 
     /// A client was turned away, or sent something that its listener does not speak. `means`: what and what to do.
@@ -72,6 +71,28 @@ impl Complaints {
         if let Some(left_out) = self.clients[cutoff as usize].due() {
             tracing::warn!(reason = cutoff.label(), listener, %client, left_out = some(left_out), "{means}");
         }
+    }
+}
+
+impl<T> SharedByName<T> {
+    fn of(&mut self, name: &str, new: impl FnOnce() -> T) -> Arc<T> {
+        if let Some(known) = self.known.get(name).and_then(Weak::upgrade) {
+            return known;
+        }
+        // Only then: a config of many names asks for one after the other.
+        if self.known.len() >= self.sweep_at {
+            self.known.retain(|_, known| known.strong_count() > 0);
+            self.sweep_at = 2 * self.known.len().max(SWEEP_MIN);
+        }
+        let new = Arc::new(new());
+        self.known.insert(name.to_owned(), Arc::downgrade(&new));
+        new
+    }
+}
+
+impl<T> Default for SharedByName<T> {
+    fn default() -> SharedByName<T> {
+        SharedByName { known: BTreeMap::new(), sweep_at: SWEEP_MIN }
     }
 }
 
@@ -107,6 +128,19 @@ mod tests {
         assert!(app.0.kinds[UpstreamTrouble::Broken as usize].due().is_some());
         drop(app);
         assert!(complaints.of("app").0.kinds[UpstreamTrouble::Connect as usize].due().is_some());
-        assert_eq!(complaints.upstreams.lock().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn names_that_nobody_has_are_forgotten_and_no_others() {
+        let mut shared = SharedByName::default();
+        let kept: Vec<_> = (0..100).map(|i| shared.of(&format!("kept{i}"), || i)).collect();
+        for i in 0..1000 {
+            assert_eq!(*shared.of(&format!("gone{i}"), || i), i);
+            assert!(shared.known.len() <= 300, "{}", shared.known.len());
+        }
+        assert!((0..100).all(|i| Arc::ptr_eq(&kept[i], &shared.of(&format!("kept{i}"), || 0))));
+        drop(kept);
+        (0..1000).for_each(|i| drop(shared.of(&format!("last{i}"), || i)));
+        assert!(shared.known.len() <= 2 * SWEEP_MIN, "{}", shared.known.len());
     }
 }
