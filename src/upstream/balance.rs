@@ -1,5 +1,5 @@
 //! Picking a server of an upstream. Pure: randomness and loads are passed in. Called by the
-//! forwarder through `http::pool`.
+//! forwarder through `http::upstream::servers`.
 
 use std::cell::Cell;
 

@@ -20,6 +20,12 @@ pub struct HealthRule {
     pub body: Option<String>,
 }
 
+impl HealthRule {
+    pub fn takes(&self, status: u16) -> bool {
+        self.status.iter().any(|(from, to)| (*from..=*to).contains(&status))
+    }
+}
+
 labels! {
     /// What is asked of a server.
     CheckKind:

@@ -1,5 +1,5 @@
 //! An upstream: a set of servers and the way to pick one. Built by the config compiler; each
-//! worker keeps its own connections to the servers (`http::pool`).
+//! worker keeps its own connections to the servers (`http::upstream::pool`).
 
 pub(crate) mod balance;
 pub(crate) mod budget;

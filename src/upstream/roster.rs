@@ -1,5 +1,5 @@
 //! The servers of one upstream with what all workers know of each: one for each address, where a server is
-//! written with a name. Kept by the snapshot, read by the workers' pools, changed by the control thread.
+//! written with a name. Kept by the snapshot, read by the workers' `servers`, changed by the control thread.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;

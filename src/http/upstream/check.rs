@@ -54,7 +54,7 @@ async fn ask(mut connection: UpstreamConnection, origin: &Origin, rule: &HealthR
         }
     };
     let status = head.response.status().as_u16();
-    if !rule.status.iter().any(|(from, to)| (*from..=*to).contains(&status)) {
+    if !rule.takes(status) {
         return Err(CheckFault::Status);
     }
     match &rule.body {
@@ -108,7 +108,7 @@ async fn ask_http2(connection: UpstreamConnection, origin: &Origin, rule: &Healt
         let (response, _) = sender.send_request(request, true).map_err(|_| CheckFault::Broken)?;
         let response = response.await.map_err(|_| CheckFault::Broken)?;
         let status = response.status().as_u16();
-        if !rule.status.iter().any(|(from, to)| (*from..=*to).contains(&status)) {
+        if !rule.takes(status) {
             return Err(CheckFault::Status);
         }
         match &rule.body {

@@ -182,7 +182,7 @@ impl UpstreamConnection {
 
     /// Ends this side: the upstream learns that no more comes.
     pub fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        on_stream!(&mut self.stream, stream => Pin::new(stream).poll_shutdown(cx)).map(drop)
+        Pin::new(self).poll_shutdown(cx).map(drop)
     }
 }
 
@@ -207,7 +207,7 @@ impl AsyncWrite for UpstreamConnection {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        on_stream!(&mut self.stream, stream => Pin::new(stream).poll_flush(cx))
+        UpstreamConnection::poll_flush(&mut self, cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -1,5 +1,6 @@
 //! The wire form of HTTP/1.1 towards an upstream, without I/O: `request` writes a head, here the head of
-//! an answer is read, and how the answer's body ends is decided by RFC 9112 section 6.3 and nothing else. What contradicts itself is a fault, after which the connection is of no use.
+//! an answer is read, and how the answer's body ends is decided by RFC 9112 section 6.3 and nothing else. What
+//! contradicts itself is a fault, after which the connection is of no use.
 
 pub mod body;
 pub mod request;
@@ -220,6 +221,21 @@ impl ConnectionField {
     }
 }
 
+/// The length that these lines of `Content-Length` state, if there is one.
+///
+/// # Errors
+/// They state no single number.
+pub fn stated_length<'l>(mut lines: impl Iterator<Item = &'l HeaderValue>) -> Result<Option<u64>, ProtocolFault> {
+    let mut body = Length::default();
+    lines.try_for_each(|line| body.length(line.as_bytes()))?;
+    Ok(body.length)
+}
+
+/// An answer of this status has no body, whatever it says.
+pub fn is_bodiless(status: StatusCode) -> bool {
+    status.is_informational() || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+}
+
 /// What the framing fields say of the body.
 #[derive(Default)]
 struct Length {
@@ -248,12 +264,9 @@ impl Length {
     }
 
     fn of_answer(&self, status: StatusCode, method: &Method) -> Result<Decoder, ProtocolFault> {
-        let none = method == Method::HEAD
-            || status.is_informational()
-            || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
         match (self.chunked, self.length) {
             (true, Some(_)) => Err(ProtocolFault::Coding),
-            _ if none => Ok(Decoder::Length(0)),
+            _ if method == Method::HEAD || is_bodiless(status) => Ok(Decoder::Length(0)),
             (true, None) => Ok(Decoder::chunked()),
             (false, Some(length)) => Ok(Decoder::Length(length)),
             (false, None) => Ok(Decoder::Close),

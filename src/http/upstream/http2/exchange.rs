@@ -18,7 +18,7 @@ use crate::http::complaints::{UpstreamComplaints, UpstreamTrouble};
 use crate::http::downstream::upload::{Upload, UploadProgress};
 use crate::http::headers;
 use crate::http::upstream::exchange::Trouble;
-use crate::http::upstream::h1::{FIELDS_MAX, INTERIM_MAX, ProtocolFault};
+use crate::http::upstream::h1::{FIELDS_MAX, INTERIM_MAX, ProtocolFault, is_bodiless, stated_length};
 use crate::http::upstream::pool::PooledStream;
 use crate::http::upstream::sender::{SendEnd, Sender};
 
@@ -116,13 +116,12 @@ impl StreamExchange {
         match ready!(self.poll_answer(cx)) {
             Ok(response) => {
                 let (mut parts, body) = response.into_parts();
-                self.left = match length(&parts.headers) {
+                self.left = match stated_length(parts.headers.get_all(CONTENT_LENGTH).iter()) {
                     Ok(left) => left,
                     Err(fault) => return Poll::Ready(Err(self.fault(fault))),
                 };
                 // Some servers end the stream of an answer without a body only after its head.
-                let ended =
-                    body.is_end_stream() || matches!(parts.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+                let ended = body.is_end_stream() || is_bodiless(parts.status);
                 if ended {
                     self.left = Some(0);
                 }
@@ -411,16 +410,5 @@ impl SentBody {
             progress.moved(count);
         }
         Poll::Ready(last.then_some(SendEnd::Done))
-    }
-}
-
-/// The length that an answer states: one number, or none.
-fn length(headers: &HeaderMap) -> Result<Option<u64>, ProtocolFault> {
-    let mut lines = headers.get_all(CONTENT_LENGTH).iter();
-    let (Some(line), more) = (lines.next(), lines.next()) else { return Ok(None) };
-    let digits = line.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
-    match (digits.and_then(|digits| digits.parse().ok()), more) {
-        (Some(length), None) => Ok(Some(length)),
-        _ => Err(ProtocolFault::Length),
     }
 }
