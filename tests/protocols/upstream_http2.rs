@@ -305,10 +305,12 @@ fn heads_without_end_are_not_taken() {
         }
     });
     let gateway = in_front_of(&server, "");
-    for target in ["/large", "/many", "/lengths", "/interims"] {
+    for target in ["/many", "/large", "/lengths", "/interims"] {
         assert_eq!(gateway.get(target).status(), 502, "{target}");
         assert_eq!(gateway.get("/").text(), "fine");
     }
+    let told = format!("server=\"{}\" kind=\"broken\" error=a head of too many bytes or fields", server.addr);
+    assert!(gateway.log().contains(&told), "{}", gateway.log());
     // A bomb may cost its connection.
     assert!(server.connections() <= 2, "{}", server.connections());
 }

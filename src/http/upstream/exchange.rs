@@ -142,11 +142,6 @@ impl Exchange {
         in_each!(self, exchange => exchange.poll_frame(cx))
     }
 
-    /// What the server is called; empty once the connection is gone.
-    pub fn server(&self) -> String {
-        in_each!(self, exchange => exchange.server())
-    }
-
     pub fn complain(&self, kind: UpstreamTrouble, error: &dyn fmt::Display) {
         in_each!(self, exchange => exchange.complain(kind, error));
     }

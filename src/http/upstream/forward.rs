@@ -46,10 +46,9 @@ pub async fn forward(
     let mut course = servers.begin(outgoing.introduction.take());
     // In a box: few requests are sent again, and all would keep room for it.
     let mut sender: Option<Box<Sender>> = None;
-    let mut fresh = false;
     let mut refused = false;
     loop {
-        let acquired = servers.acquire(&mut course, timeouts.connect, fresh, outgoing.hash).await;
+        let acquired = servers.acquire(&mut course, timeouts.connect, outgoing.hash).await;
         let Acquired { server, connection: lease } = match acquired {
             Ok(acquired) => acquired,
             Err(fault) => {
@@ -84,7 +83,7 @@ pub async fn forward(
         if let Some(attempts) = attempts {
             attempts.ended();
         }
-        let mut may_again = |reason| repeatable && servers.may_again(&mut course, &server, reason);
+        let may_again = |course: &mut Course, reason| repeatable && servers.may_again(course, &server, reason);
         let (trouble, timed_out) = match outcome {
             Ok(Ok(response)) => {
                 servers.outcomes.count(UpstreamOutcome::Ok);
@@ -94,7 +93,7 @@ pub async fn forward(
                     return Ok(asked.answered(response));
                 };
                 server.failed(outgoing.blame);
-                if !may_again(reason) {
+                if !may_again(&mut course, reason) {
                     answering(progress.as_deref());
                     return Ok(asked.answered(response));
                 }
@@ -118,20 +117,20 @@ pub async fn forward(
             _ => {}
         }
         let stale = match &trouble {
-            Trouble::Closed if reused && !timed_out && !fresh => Some(RetryReason::StaleConnection),
+            Trouble::Closed if reused && !timed_out && !course.is_renewed() => Some(RetryReason::StaleConnection),
             Trouble::Refused if !std::mem::replace(&mut refused, true) => Some(RetryReason::Refused),
             _ => None,
         };
         if let Some(reason) = stale {
-            let name = asked.exchange.borrow().server();
             sender = asked.again(outgoing.method.is_idempotent()).map(Box::new);
             if sender.is_none() {
                 servers.outcomes.count(UpstreamOutcome::Broken);
-                servers.complaints.tell(UpstreamTrouble::Broken, &name, &trouble);
+                servers.complaints.tell(UpstreamTrouble::Broken, server.label(), &trouble);
                 return Err(UpstreamFailure::Broken);
             }
-            // It may have closed all that it kept.
-            fresh = true;
+            if reason == RetryReason::StaleConnection {
+                course.renew();
+            }
             servers.outcomes.count_retry(reason);
             continue;
         }
@@ -145,12 +144,12 @@ pub async fn forward(
         servers.outcomes.count(outcome);
         let late = format_args!("no answer within {:?}", timeouts.response);
         let what: &dyn std::fmt::Display = if timed_out { &late } else { &trouble };
-        asked.exchange.borrow().complain(kind, what);
+        servers.complaints.tell(kind, server.label(), what);
         if timed_out {
             asked.exchange.borrow().doubt();
         }
         // What has begun to answer has acted.
-        if !matches!(trouble, Trouble::Closed | Trouble::Refused) || !may_again(reason) {
+        if !matches!(trouble, Trouble::Closed | Trouble::Refused) || !may_again(&mut course, reason) {
             asked.end();
             return Err(failure);
         }

@@ -174,18 +174,20 @@ impl ServerPool {
         self.counts.in_flight.get()
     }
 
-    /// A connection that there is, or a place on one.
-    pub fn ready(self: &Rc<ServerPool>, max_idle: usize) -> Option<ServerLease> {
+    /// A connection that there is, or a place on one; made then or later if `since_ms` says when.
+    pub fn ready(self: &Rc<ServerPool>, max_idle: usize, since_ms: Option<u64>) -> Option<ServerLease> {
         match self.speaks.get() {
+            // Those that are idle have served.
+            WireProtocol::Http1 if since_ms.is_some() => None,
             WireProtocol::Http1 => self.idle(max_idle).map(ServerLease::Connection),
-            WireProtocol::Http2 => self.place().map(ServerLease::Stream),
+            WireProtocol::Http2 => self.place(since_ms).map(ServerLease::Stream),
             // Nothing has been made yet.
             WireProtocol::Auto => None,
         }
     }
 
-    fn place(self: &Rc<ServerPool>) -> Option<PooledStream> {
-        let place = self.streams.place(&self.now_ms)?;
+    fn place(self: &Rc<ServerPool>, since_ms: Option<u64>) -> Option<PooledStream> {
+        let place = self.streams.place(&self.now_ms, since_ms.unwrap_or(0))?;
         let reused = place.connection.served.replace(true);
         Some(PooledStream { place, reused, counted: None, load: self.count_in() })
     }
@@ -206,13 +208,27 @@ impl ServerPool {
         }
     }
 
-    /// A new connection, or a place on one, within `limit`.
-    pub async fn connect(self: &Rc<ServerPool>, limit: Duration, max_idle: usize) -> Result<ServerLease, ConnectError> {
+    /// A new connection, or a place on one, made at `since_ms` or later if that is said; within `limit`.
+    pub async fn connect(
+        self: &Rc<ServerPool>,
+        limit: Duration,
+        max_idle: usize,
+        since_ms: Option<u64>,
+    ) -> Result<ServerLease, ConnectError> {
         // It is load from now on, or a server that answers no connect would draw all requests.
         let _connecting = self.count_in();
+        let connected = timeout(limit, self.connected(limit, max_idle, since_ms)).await;
+        connected.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
+    }
+
+    async fn connected(
+        self: &Rc<ServerPool>,
+        limit: Duration,
+        max_idle: usize,
+        since_ms: Option<u64>,
+    ) -> Result<ServerLease, ConnectError> {
         if self.speaks.get() != WireProtocol::Http1 {
-            let shared = timeout(limit, self.shared(limit, max_idle)).await;
-            return shared.unwrap_or_else(|_| Err(ConnectError::from(io::Error::from(io::ErrorKind::TimedOut))));
+            return self.shared(limit, max_idle, since_ms).await;
         }
         match self.open(limit).await? {
             Opened::Connection(connection) => {
@@ -221,17 +237,22 @@ impl ServerPool {
             // It chose another protocol than before.
             Opened::Shared(connection) => {
                 self.streams.add(connection);
-                self.shared(limit, max_idle).await
+                self.shared(limit, max_idle, since_ms).await
             }
         }
     }
 
     /// A place on a connection, made where there is none; or what there is instead when the server turns out
     /// to speak HTTP/1.1.
-    async fn shared(self: &Rc<ServerPool>, limit: Duration, max_idle: usize) -> Result<ServerLease, ConnectError> {
+    async fn shared(
+        self: &Rc<ServerPool>,
+        limit: Duration,
+        max_idle: usize,
+        since_ms: Option<u64>,
+    ) -> Result<ServerLease, ConnectError> {
         let _waiting = self.streams.wait();
         loop {
-            if let Some(lease) = self.ready(max_idle) {
+            if let Some(lease) = self.ready(max_idle, since_ms) {
                 return Ok(lease);
             }
             if self.speaks.get() == WireProtocol::Http1 {

@@ -42,6 +42,10 @@ pub struct Course {
     tried: Vec<Rc<AskedServer>>,
     /// What its connections begin with.
     introduction: Option<Rc<[u8]>>,
+    /// When it last asked for a connection.
+    asked_ms: u64,
+    /// Connections that there were before are not asked.
+    since_ms: Option<u64>,
 }
 
 /// A roster as this worker asks it.
@@ -115,8 +119,8 @@ impl Servers {
         Course { introduction, ..Course::default() }
     }
 
-    /// A connection: an idle one unless `fresh`, else a new one, at the servers' turns, to one that has not
-    /// failed the request. `hash`: of what it is told apart by.
+    /// A connection: one that there is, unless the course is renewed, else a new one, at the servers' turns, to
+    /// one that has not failed the request. `hash`: of what it is told apart by.
     ///
     /// # Errors
     /// When no server accepted one.
@@ -124,15 +128,14 @@ impl Servers {
         &self,
         course: &mut Course,
         connect: Duration,
-        fresh: bool,
         hash: Option<u64>,
     ) -> Result<Acquired, ConnectFault> {
+        course.asked_ms = self.pools.now_ms();
         let server = self.pick(course, hash)?;
-        let idle = if fresh { None } else { server.ready(course, self.max_idle) };
-        let mut acquired = match idle {
+        let mut acquired = match server.ready(course, self.max_idle) {
             Some(connection) => Acquired { server, connection },
             // Rare, and larger than all the rest that a request keeps.
-            None => Box::pin(self.connect(server, course, connect, fresh, hash)).await?,
+            None => Box::pin(self.connect(server, course, connect, hash)).await?,
         };
         if self.upstream.settings.counts_all() {
             acquired.connection.count(ServerState::enter(&acquired.server.state));
@@ -146,7 +149,6 @@ impl Servers {
         mut server: Rc<AskedServer>,
         course: &mut Course,
         limit: Duration,
-        fresh: bool,
         hash: Option<u64>,
     ) -> Result<Acquired, ConnectFault> {
         loop {
@@ -164,7 +166,7 @@ impl Servers {
                 return Err(error.fault);
             }
             server = self.pick(course, hash)?;
-            if let (false, Some(connection)) = (fresh, server.ready(course, self.max_idle)) {
+            if let Some(connection) = server.ready(course, self.max_idle) {
                 return Ok(Acquired { server, connection });
             }
         }
@@ -300,12 +302,26 @@ impl Course {
         self.tried.len()
     }
 
+    /// What was kept when it last asked for a connection is not asked any more: servers may have closed it.
+    pub fn renew(&mut self) {
+        self.since_ms = Some(self.asked_ms);
+    }
+
+    pub fn is_renewed(&self) -> bool {
+        self.since_ms.is_some()
+    }
+
     fn has_tried(&self, server: &AskedServer) -> bool {
         self.tried.iter().any(|tried| Arc::ptr_eq(&tried.state, &server.state))
     }
 }
 
 impl AskedServer {
+    /// What the log calls it.
+    pub fn label(&self) -> &str {
+        self.pool.label()
+    }
+
     /// Requests in flight: of all workers where that is counted.
     fn load(&self) -> u32 {
         if self.upstream.settings.counts_all() { self.state.in_flight() } else { self.pool.load() }
@@ -314,15 +330,15 @@ impl AskedServer {
     /// A connection that there is.
     fn ready(&self, course: &Course, max_idle: usize) -> Option<ServerLease> {
         match &course.introduction {
-            None => self.pool.ready(max_idle),
-            Some(introduction) => self.pool.of_client(introduction).ready(max_idle),
+            None => self.pool.ready(max_idle, course.since_ms),
+            Some(introduction) => self.pool.of_client(introduction).ready(max_idle, course.since_ms),
         }
     }
 
     async fn connect(&self, course: &Course, limit: Duration, max_idle: usize) -> Result<ServerLease, ConnectError> {
         let connected = match &course.introduction {
-            None => self.pool.connect(limit, max_idle).await,
-            Some(introduction) => self.pool.of_client(introduction).connect(limit, max_idle).await,
+            None => self.pool.connect(limit, max_idle, course.since_ms).await,
+            Some(introduction) => self.pool.of_client(introduction).connect(limit, max_idle, course.since_ms).await,
         };
         match &connected {
             Ok(_) => self.state.connected(self.pools.now_ms()),

@@ -47,9 +47,10 @@ impl StreamPool {
         })
     }
 
-    /// A place on a connection that there is.
-    pub fn place(self: &Rc<StreamPool>, now_ms: &Rc<Cell<u64>>) -> Option<StreamPlace> {
-        let connection = self.connections.borrow().iter().find(|connection| connection.has_room())?.clone();
+    /// A place on a connection that there is, made at `since_ms` or later.
+    pub fn place(self: &Rc<StreamPool>, now_ms: &Rc<Cell<u64>>, since_ms: u64) -> Option<StreamPlace> {
+        let takes = |connection: &&Rc<Http2Connection>| connection.born_ms >= since_ms && connection.has_room();
+        let connection = self.connections.borrow().iter().find(takes)?.clone();
         connection.enter();
         Some(StreamPlace { connection, pool: self.clone(), now_ms: now_ms.clone() })
     }
