@@ -26,6 +26,7 @@ mod gateway {
     mod limits;
     mod logs;
     mod metrics;
+    mod readers;
     mod refusals;
     mod reload;
     mod reload_program;

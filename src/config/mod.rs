@@ -114,6 +114,8 @@ pub struct ListenerSettings {
     pub tls: Option<ServerTls>,
     /// Every request is sent to the same address over HTTPS.
     pub redirects: bool,
+    /// What the kernel keeps of an answer until it can be sent, for each client; 0 = as it likes.
+    pub max_unsent: u32,
 }
 
 impl Config {
@@ -148,6 +150,11 @@ pub struct ServerSettings {
     pub http2: bool,
     /// Requests at once on one of its connections.
     pub max_streams: u32,
+    /// What the kernel keeps of an answer until it is read, of each upstream connection; 0 = as it likes.
+    pub max_unread: usize,
+    /// Those of routes that say nothing else, for what no route governs.
+    pub stream_timeout: Duration,
+    pub min_response_rate: u64,
     /// Requests that a worker holds back at once until their turn at a limit.
     pub max_delayed: usize,
     /// Accept to end of the TLS handshake.

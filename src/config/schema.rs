@@ -37,10 +37,10 @@ sections! {
     SERVER = "server": "listen" "redirect_http" "workers" "trusted_proxies" "forwarded_headers" "strictness" "access_log"
         "answer_request_id" "traceparent" "spans" "hints" "resolver"
         "max_connections" "max_connections_per_ip" "max_tunnels" "max_headers" "max_header_bytes" "max_body"
-        "max_key_body" "handshake_timeout" "header_timeout" "keepalive_timeout" "body_timeout" "min_body_rate" "connect_timeout"
-        "response_timeout" "stream_timeout" "tunnel_timeout" "half_close_timeout" "shutdown_delay" "shutdown_timeout"
-        "max_delayed" "http2" "max_streams";
-    LISTENER = "listener": "address" "proxy_protocol" "tls";
+        "max_key_body" "handshake_timeout" "header_timeout" "keepalive_timeout" "body_timeout" "min_body_rate" "min_response_rate"
+        "connect_timeout" "response_timeout" "stream_timeout" "tunnel_timeout" "half_close_timeout" "shutdown_delay" "shutdown_timeout"
+        "max_delayed" "http2" "max_streams" "max_unsent" "max_unread";
+    LISTENER = "listener": "address" "proxy_protocol" "max_unsent" "tls";
     LISTENER_TLS = "listener.tls": "certificates" "client_ca" "client_auth" "min_version";
     CERTIFICATE = "listener.tls.certificates": "cert" "key";
     ACCESS_LOG = "server.access_log": "enabled" "format" "to" "mask";
@@ -65,7 +65,7 @@ sections! {
     OVERRIDE_KEY = "limit.overrides.key": "percent";
     ROUTE = "route": "name" "host" "path" "methods" "header" "upstream" "respond" "limits" "allow"
         "deny" "rewrite" "request_headers" "response_headers" "max_body" "max_key_body" "max_in_flight" "refuse"
-        "ratelimit_headers" "body_timeout" "min_body_rate" "connect_timeout" "response_timeout" "stream_timeout"
+        "ratelimit_headers" "body_timeout" "min_body_rate" "min_response_rate" "connect_timeout" "response_timeout" "stream_timeout"
         "tunnel_timeout" "upgrades" "strictness" "encoded_slashes";
     RESPOND = "route.respond": "status" "body" "content_type";
     REWRITE = "route.rewrite": "strip_prefix" "add_prefix" "upstream_host";

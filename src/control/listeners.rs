@@ -40,7 +40,7 @@ const HANDOVER_STEP: Duration = Duration::from_millis(5);
 pub fn bind_all(config: &Config, inherited: &Inherited) -> Result<Prepared, BindError> {
     let mut listeners = Vec::with_capacity(config.listeners.len());
     for listener in &config.listeners {
-        listeners.push(bind(&listener.address, inherited)?);
+        listeners.push(bind(&listener.address, inherited)?.bounded(listener.max_unsent));
     }
     let admin = bind(&config.admin.listen, inherited)?;
     let addresses = config.listeners.iter().map(|listener| &listener.address);
@@ -106,8 +106,8 @@ impl Listeners {
         prepared: &mut Prepared,
         displaced: &mut Vec<ListenAddr>,
     ) -> Result<(), BindError> {
-        let addresses = config.listeners.iter().map(|listener| &listener.address);
-        for addr in addresses.filter(|addr| !self.open.contains(addr)) {
+        for settings in config.listeners.iter().filter(|listener| !self.open.contains(&listener.address)) {
+            let addr = &settings.address;
             let outgoing = |open: &&ListenAddr| config.listener(open).is_none() && overlap(open, addr);
             let rival = self.open.iter().find(outgoing).cloned();
             let listener = match (bind(addr, &self.inherited), rival) {
@@ -119,7 +119,7 @@ impl Listeners {
                 }
                 (result, _) => result?,
             };
-            prepared.listeners.push(listener);
+            prepared.listeners.push(listener.bounded(settings.max_unsent));
         }
         let addr = &config.admin.listen;
         if Some(addr) != self.admin.addr() {

@@ -181,6 +181,7 @@ impl View {
         common: &Common,
     ) -> View {
         let Common { stores, metrics, .. } = common;
+        pools.bound_unread(snapshot.config.server.max_unread);
         let settings = &snapshot.config.store;
         let kept = previous.filter(|view| view.snapshot.config.store.same_but_tls(settings));
         let opened = opened.filter(|(with, _)| with.same_but_tls(settings)).map(|(_, store)| store);

@@ -14,6 +14,7 @@ use prometheus::IntGauge;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::http::answer::account::Account;
+use crate::http::deadline::{Awaited, Pace};
 use crate::http::upstream::pool::PooledConnection;
 use crate::route::Timeouts;
 
@@ -45,6 +46,8 @@ struct Flow {
     /// Read and not written yet, from `written` on.
     pending: Vec<u8>,
     written: usize,
+    /// The writing side does not take what there is for it.
+    waits: bool,
     state: FlowState,
     /// Bytes written so far.
     total: u64,
@@ -101,6 +104,7 @@ impl Tunnel {
         is_over: impl Fn(&mut Context<'_>) -> bool,
     ) {
         let (mut up, mut down) = (Flow::after(early), Flow::after(Vec::new()));
+        let pace = Pace::new(self.timeouts.stream, self.timeouts.min_response_rate);
         poll_fn(|cx| {
             if is_over(cx) {
                 // Both learn of the end, and not by a reset where that can be helped.
@@ -108,15 +112,27 @@ impl Tunnel {
                 let _ = Pin::new(&mut self.upstream.connection).poll_shutdown(cx);
                 return Poll::Ready(());
             }
-            let (before, down_before) = (up.progress(), down.progress());
+            let (before, down_before, waited) = (up.progress(), down.progress(), pace.waits());
             let mut room = room.borrow_mut();
             room.resize(READ_MAX, 0);
             let upstream = &mut self.upstream.connection;
             let ends = [up.poll(&mut client, upstream, &mut room, cx), down.poll(upstream, &mut client, &mut room, cx)];
-            if before != up.progress() || down_before != down.progress() {
+            let (now_ms, sent) = (self.account.deadline().now_ms(), down.total - down_before.0);
+            if sent > 0 || !down.waits {
+                pace.moved(now_ms, sent);
+            }
+            if down.waits {
+                pace.wait(now_ms);
+            }
+            if before != up.progress() || down_before != down.progress() || waited != pace.waits() {
                 let half = [&up, &down].iter().any(|flow| flow.state == FlowState::Ended);
                 let limit = if half { self.timeouts.stream.min(self.timeouts.tunnel) } else { self.timeouts.tunnel };
-                self.account.carried(down.total - down_before.0, limit);
+                let (awaited, limit) = match pace.left(now_ms) {
+                    left if !pace.waits() || left >= limit => (Awaited::Tunnel, limit),
+                    left if pace.is_below_average() => (Awaited::Reader, left),
+                    left => (Awaited::Stream, left),
+                };
+                self.account.carried(sent, awaited, limit);
             }
             match ends {
                 [Poll::Ready(Err(_)), _] | [_, Poll::Ready(Err(_))] | [Poll::Ready(_), Poll::Ready(_)] => {
@@ -132,7 +148,7 @@ impl Tunnel {
 impl Flow {
     /// With bytes that were read before.
     fn after(pending: Vec<u8>) -> Flow {
-        Flow { pending, written: 0, state: FlowState::Open, total: 0 }
+        Flow { pending, written: 0, waits: false, state: FlowState::Open, total: 0 }
     }
 
     /// Differs from before if anything has moved.
@@ -148,6 +164,7 @@ impl Flow {
         room: &mut [u8],
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
+        self.waits = true;
         loop {
             while self.written < self.pending.len() {
                 let count = ready!(self.poll_write(to, &self.pending[self.written..], cx))?;
@@ -155,11 +172,14 @@ impl Flow {
             }
             (self.pending, self.written) = (Vec::new(), 0);
             match self.state {
-                FlowState::Ended => return Poll::Ready(Ok(())),
+                FlowState::Ended => {
+                    self.waits = false;
+                    return Poll::Ready(Ok(()));
+                }
                 FlowState::Ending => {
                     // One that has gone meanwhile needs not be told.
                     let _ = ready!(Pin::new(&mut *to).poll_shutdown(cx));
-                    self.state = FlowState::Ended;
+                    (self.state, self.waits) = (FlowState::Ended, false);
                     return Poll::Ready(Ok(()));
                 }
                 FlowState::Open => {}
@@ -167,6 +187,7 @@ impl Flow {
             let mut read = ReadBuf::new(room);
             if Pin::new(&mut *from).poll_read(cx, &mut read)?.is_pending() {
                 ready!(Pin::new(&mut *to).poll_flush(cx))?;
+                self.waits = false;
                 return Poll::Pending;
             }
             let read = read.filled();

@@ -58,6 +58,8 @@ labels! {
     HeaderTimeout = "header_timeout",
     BodyTimeout = "body_timeout",
     StreamTimeout = "stream_timeout",
+    /// Less of an answer was taken than there has to be on average.
+    SlowReader = "slow_reader",
     /// No PROXY header where one is due.
     ProxyHeader = "proxy_header",
     /// Neither side of a tunnel has said anything for too long.

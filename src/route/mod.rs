@@ -179,6 +179,8 @@ pub struct Timeouts {
     pub body: Duration,
     /// Slowest average request body after the first `body` interval, bytes per second.
     pub min_body_rate: u64,
+    /// Slowest average at which a client takes what waits for it after the first `stream` interval, bytes per second.
+    pub min_response_rate: u64,
     /// Upstream connection set-up, name look-up included.
     pub connect: Duration,
     /// From the request sent to the response head.

@@ -255,6 +255,7 @@ mod tests {
             timeouts: Arc::new(Timeouts {
                 body: ZERO,
                 min_body_rate: 0,
+                min_response_rate: 0,
                 connect: ZERO,
                 response: ZERO,
                 stream: ZERO,

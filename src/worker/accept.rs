@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::listener::{Accepted, Listener, canonical};
+use super::listener::{Accepted, Acceptor, Listener, canonical};
 use super::proxy_protocol::{self, Introduction};
 use super::stream::Stream;
 use super::tls::{self, Failed, Shaken};
@@ -78,7 +78,7 @@ pub async fn accept(worker: Rc<Worker>, listener: Listener) {
     loop {
         match acceptor.next().await {
             Ok(accepted) => {
-                follow(&mut door, worker.listener(&addr), &worker);
+                follow(&mut door, &acceptor, worker.listener(&addr), &worker);
                 admit(&worker, accepted, &door);
             }
             Err(error) => pause(&door.name, &error).await,
@@ -87,8 +87,11 @@ pub async fn accept(worker: Rc<Worker>, listener: Listener) {
 }
 
 /// Changed settings count from the next connection on.
-fn follow(door: &mut Rc<Door>, now: Option<Arc<ListenerSettings>>, worker: &Worker) {
+fn follow(door: &mut Rc<Door>, acceptor: &Acceptor, now: Option<Arc<ListenerSettings>>, worker: &Worker) {
     if let Some(settings) = now.filter(|now| !Arc::ptr_eq(now, &door.settings)) {
+        if settings.max_unsent != door.settings.max_unsent {
+            acceptor.bound_unsent(settings.max_unsent);
+        }
         *door = Rc::new(Door::new(door.name.clone(), door.untrusted.clone(), settings, worker));
     }
 }

@@ -26,6 +26,18 @@ pub trait ReadAs: Sized + Unpin {
 }
 
 impl<R> ClientIo<R> {
+    /// Follows how fast the client takes what is written. Of one that is too slow nothing is kept for later, not in
+    /// the kernel either.
+    fn watch(&self, written: &Poll<io::Result<usize>>) {
+        let deadline = self.client.deadline();
+        match written {
+            Poll::Ready(Ok(bytes)) => deadline.took(*bytes),
+            Poll::Ready(Err(_)) => {}
+            Poll::Pending if deadline.is_slow() => self.stream.forget_unsent(),
+            Poll::Pending => deadline.stalled(),
+        }
+    }
+
     /// Moves what was read before into `buf`; false when there is nothing.
     pub fn take_unread(&mut self, buf: &mut ReadBuf<'_>) -> bool {
         let length = self.unread.len().min(buf.remaining());
@@ -44,7 +56,9 @@ impl<R: ReadAs> AsyncRead for ClientIo<R> {
 impl<R: ReadAs> AsyncWrite for ClientIo<R> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.client.deadline().flushed(false);
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.watch(&written);
+        written
     }
 
     fn poll_write_vectored(
@@ -54,7 +68,9 @@ impl<R: ReadAs> AsyncWrite for ClientIo<R> {
     ) -> Poll<io::Result<usize>> {
         self.client.deadline().flushed(false);
         let ClientIo { stream, client, .. } = &mut *self;
-        stream.poll_write_gathered(cx, bufs, &client.local.gathered)
+        let written = stream.poll_write_gathered(cx, bufs, &client.local.gathered);
+        self.watch(&written);
+        written
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -65,6 +81,9 @@ impl<R: ReadAs> AsyncWrite for ClientIo<R> {
         // Asked for only once all has been written; of that TLS may still hold some.
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
         self.client.deadline().flushed(flushed.is_ready());
+        if flushed.is_pending() {
+            self.watch(&Poll::Pending);
+        }
         flushed
     }
 

@@ -20,6 +20,9 @@ pub struct Bounds {
     pub max_headers: usize,
     pub max_header_bytes: usize,
     pub max_streams: u32,
+    /// Of an HTTP/2 connection as a whole: its streams have their own.
+    pub stream_timeout: Duration,
+    pub min_response_rate: u64,
     http2: bool,
 }
 
@@ -58,6 +61,8 @@ impl Bounds {
             max_headers: server.max_headers,
             max_header_bytes: server.max_header_bytes,
             max_streams: server.max_streams,
+            stream_timeout: server.stream_timeout,
+            min_response_rate: server.min_response_rate,
             http2: server.http2,
         }
     }
@@ -70,5 +75,6 @@ pub fn has_ended(client: &Client, worker: &Worker) -> bool {
     }
     let expired = client.deadline().expired().map(Phase::timeout);
     let expired = expired.or_else(|| client.deadline().expired_request().map(Awaited::timeout));
+    let expired = expired.or_else(|| client.deadline().ends_slow().map(Some));
     expired.inspect(|reason| worker.count_timeout(*reason)).is_some()
 }

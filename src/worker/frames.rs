@@ -14,6 +14,10 @@ pub struct Frames {
     /// Bytes of its payload that are still to come.
     payload: usize,
     kind: u8,
+    /// What the client takes of an answer before it opens its window, and the setting that is being read.
+    window: u32,
+    setting: [u8; SETTING],
+    read: usize,
     /// A block of fields has begun that no frame has ended.
     open_block: bool,
     /// A frame has come that began outside of any block.
@@ -46,10 +50,15 @@ impl Flood {
 }
 
 const HEAD: usize = 9;
+const SETTING: usize = 6;
+/// Unless the client says otherwise, by the setting of this number.
+const WINDOW: u32 = 65_535;
+const INITIAL_WINDOW_SIZE: [u8; 2] = [0, 4];
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
 const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
@@ -76,6 +85,9 @@ impl Frames {
             filled: 0,
             payload: 0,
             kind: 0,
+            window: WINDOW,
+            setting: [0; SETTING],
+            read: 0,
             open_block: false,
             moved_on: false,
             flood: None,
@@ -104,6 +116,11 @@ impl Frames {
         self.flood
     }
 
+    /// What a client takes of an answer before it opens the window of its stream, as it said last.
+    pub fn window(&self) -> u32 {
+        self.window
+    }
+
     /// A request has been answered.
     pub fn answered(&mut self) {
         self.idle.earn(PER_ANSWER);
@@ -128,6 +145,9 @@ impl Frames {
         loop {
             let payload = self.payload.min(bytes.len());
             self.payload -= payload;
+            if self.kind == SETTINGS {
+                self.settings(&bytes[..payload]);
+            }
             bytes = &bytes[payload..];
             if bytes.is_empty() {
                 return Ok(());
@@ -143,11 +163,25 @@ impl Frames {
         }
     }
 
+    /// A part of the payload of SETTINGS.
+    fn settings(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.setting[self.read] = *byte;
+            self.read = (self.read + 1) % SETTING;
+            if let (0, [high, low, value @ ..]) = (self.read, self.setting)
+                && [high, low] == INITIAL_WINDOW_SIZE
+            {
+                self.window = u32::from_be_bytes(value);
+            }
+        }
+    }
+
     fn frame(&mut self, now_ms: u64) -> Result<(), Flood> {
         let [high, middle, low, kind, flags, ..] = self.head;
         let length = u32::from_be_bytes([0, high, middle, low]);
         self.payload = usize::try_from(length).unwrap_or(usize::MAX);
         self.kind = kind;
+        self.read = 0;
         self.moved_on |= !self.open_block;
         if matches!(kind, HEADERS | CONTINUATION) {
             self.open_block = flags & END_HEADERS == 0;

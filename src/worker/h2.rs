@@ -49,6 +49,7 @@ pub async fn serve(stream: Stream, start: Bytes, client: Rc<Client>, bounds: &Bo
     let _parsing = worker.tide.parse();
     let deadline = client.deadline();
     deadline.multiplex(bounds.keepalive_timeout);
+    deadline.follow_pace(bounds.stream_timeout, bounds.min_response_rate);
     let frames = Rc::new(RefCell::new(Frames::new(deadline.now_ms())));
     let streams = Streams::new(&client);
     let service = service_fn(|mut request: Request<Incoming>| {
@@ -57,10 +58,10 @@ pub async fn serve(stream: Stream, start: Bytes, client: Rc<Client>, bounds: &Bo
         let deadline = streams.begin(request.body().is_end_stream());
         gateway::serve(client.clone(), request, deadline.clone()).map_ok(move |response| {
             let response = match switch {
-                Some(switch) => streams.switch(response, switch, deadline, frames.clone()),
+                Some(switch) => streams.switch(response, switch, deadline.clone(), frames.clone()),
                 None => response,
             };
-            StreamBody::answer(response, &method, &frames)
+            StreamBody::answer(response, &method, deadline, &frames)
         })
     });
     let io = Followed::new(stream, start, client.clone(), frames.clone(), bounds);
@@ -92,13 +93,11 @@ pub async fn serve(stream: Stream, start: Bytes, client: Rc<Client>, bounds: &Bo
             return Poll::Ready(ended);
         }
         let late = deadline.expired().or(deadline.is_head_late().then_some(Phase::Head));
-        match late {
-            None => Poll::Pending,
-            Some(phase) => {
-                worker.count_timeout(phase.timeout());
-                Poll::Ready(Ok(()))
-            }
+        if late.is_none() && !deadline.is_slow() {
+            return Poll::Pending;
         }
+        worker.count_timeout(late.map_or_else(|| deadline.ends_slow(), Phase::timeout));
+        Poll::Ready(Ok(()))
     })
     .await;
     let flood = frames.borrow().flood().map(|flood| flood.reason());

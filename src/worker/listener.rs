@@ -112,6 +112,16 @@ impl Listener {
         }
     }
 
+    /// Bounds what the kernel keeps of an answer that it cannot send yet, in bytes, for connections to come; 0
+    /// leaves it to the kernel. What is on its way does not count, so that nothing goes slower for it. A Unix
+    /// socket has bounds of its own.
+    pub fn bounded(self, max: u32) -> Listener {
+        if let Bound::Tcp(socket) = &self.socket {
+            bound_unsent(&SockRef::from(socket), max);
+        }
+        self
+    }
+
     /// Accepts from it in this runtime.
     pub fn accept(self) -> io::Result<Acceptor> {
         Ok(Acceptor(match self.socket {
@@ -125,6 +135,13 @@ impl Listener {
 }
 
 impl Acceptor {
+    /// [`Listener::bounded`], from now on.
+    pub fn bound_unsent(&self, max: u32) {
+        if let Accepting::Tcp { socket, .. } = &self.0 {
+            bound_unsent(&SockRef::from(socket), max);
+        }
+    }
+
     pub async fn next(&self) -> io::Result<Accepted> {
         match &self.0 {
             Accepting::Tcp { socket, addr } => {
@@ -145,6 +162,13 @@ impl Acceptor {
 /// IPv4 as such, whatever the socket takes.
 pub fn canonical(addr: SocketAddr) -> SocketAddr {
     SocketAddr::new(addr.ip().to_canonical(), addr.port())
+}
+
+/// Connections inherit it.
+fn bound_unsent(listener: &SockRef<'_>, max: u32) {
+    if let Err(error) = listener.set_tcp_notsent_lowat(max) {
+        tracing::warn!(%error, "the system does not bound what it keeps for clients (max_unsent)");
+    }
 }
 
 impl Bound {

@@ -4,8 +4,10 @@ use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use rustls::ProtocolVersion;
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
@@ -40,6 +42,16 @@ impl Stream {
             ProtocolVersion::TLSv1_2 => Some("TLSv1.2"),
             ProtocolVersion::TLSv1_3 => Some("TLSv1.3"),
             _ => None,
+        }
+    }
+
+    /// Its end is a reset: what it has not taken by then is dropped, and not kept for as long as the client likes.
+    pub fn forget_unsent(&self) {
+        match self {
+            // A socket that cannot do so still closes.
+            Stream::Tcp(stream) => drop(SockRef::from(stream).set_linger(Some(Duration::ZERO))),
+            Stream::Unix(_) => {}
+            Stream::Tls(stream) => stream.get_ref().0.forget_unsent(),
         }
     }
 

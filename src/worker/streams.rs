@@ -130,12 +130,20 @@ pub struct StreamBody {
     rest: Bytes,
     /// The answer has none, whatever it says of it.
     absent: bool,
+    /// Bytes that have left.
+    sent: u64,
+    deadline: RequestDeadline,
     frames: Rc<RefCell<Frames>>,
 }
 
 impl StreamBody {
     /// The answer to a request with this method.
-    pub fn answer(response: Response<Body>, method: &Method, frames: &Rc<RefCell<Frames>>) -> Response<StreamBody> {
+    pub fn answer(
+        response: Response<Body>,
+        method: &Method,
+        deadline: RequestDeadline,
+        frames: &Rc<RefCell<Frames>>,
+    ) -> Response<StreamBody> {
         frames.borrow_mut().answered();
         let (mut parts, body) = response.into_parts();
         let is_head = *method == Method::HEAD;
@@ -143,7 +151,19 @@ impl StreamBody {
             parts.headers.entry(CONTENT_LENGTH).or_insert(HeaderValue::from(length));
         }
         let absent = is_head || matches!(parts.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-        Response::from_parts(parts, StreamBody { body, rest: Bytes::new(), absent, frames: frames.clone() })
+        let body = StreamBody { body, rest: Bytes::new(), absent, sent: 0, deadline, frames: frames.clone() };
+        Response::from_parts(parts, body)
+    }
+
+    /// How much of `data` leaves as one piece. It is taken from here once the client has room for its first byte,
+    /// and the stream is over here with the last piece: so where the client need not have room for all of that,
+    /// the last piece is one byte.
+    fn piece(&self, data: &Bytes) -> usize {
+        let is_last = data.len() <= PIECE_MAX && self.body.is_end_stream();
+        match self.sent + data.len() as u64 > u64::from(self.frames.borrow().window()) {
+            true if is_last => data.len().saturating_sub(1).max(1),
+            _ => data.len().min(PIECE_MAX),
+        }
     }
 }
 
@@ -152,6 +172,7 @@ impl HttpBody for StreamBody {
     type Error = BodyError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        self.deadline.asks();
         let frame = match self.rest.is_empty() {
             true => match Pin::new(&mut self.body).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => frame,
@@ -163,9 +184,12 @@ impl HttpBody for StreamBody {
             Ok(data) => data,
             Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
         };
-        if data.len() > PIECE_MAX {
-            self.rest = data.split_off(PIECE_MAX);
+        let piece = self.piece(&data);
+        if data.len() > piece {
+            self.rest = data.split_off(piece);
         }
+        self.sent += data.len() as u64;
+        self.deadline.gave(data.len());
         self.frames.borrow_mut().sent(data.len());
         Poll::Ready(Some(Ok(Frame::data(data))))
     }

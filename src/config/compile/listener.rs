@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use jiff::Timestamp;
 
+use super::server::KERNEL_BUFFER;
 use crate::config::reader::{At, Section};
 use crate::config::report::{Diagnostic, Place};
 use crate::config::tree::{Node, Value};
@@ -12,6 +13,8 @@ use crate::config::{ListenerSettings, schema, values};
 use crate::net::ListenAddr;
 use crate::tls::{CertificateTerm, ClientAuth, MinVersion, PemPair, ServerFiles, ServerTls, ServerTlsMistake};
 
+/// Half of it leaves before there is room again: enough for any worker to come round to it meanwhile.
+const MAX_UNSENT: u32 = 64 * 1024;
 const ADDRESS_HELP: &str = "add address = \"0.0.0.0:8443\"";
 const PAIR_HELP: &str = "write certificates = [{ cert = \"chain.pem\", key = \"key.pem\" }]";
 const CERT_HELP: &str = "give a file in PEM: the certificate of this server, then those that signed it";
@@ -26,13 +29,14 @@ struct Pair {
 
 /// Every listener: those in [server], the one that redirects, then those with a section of their own.
 pub fn listeners(server: &Section, sections: &[Section], http2: bool) -> Vec<Arc<ListenerSettings>> {
-    let mut listeners = plain(server, sections.is_empty());
+    let max_unsent = max_unsent(server).unwrap_or(MAX_UNSENT);
+    let mut listeners = plain(server, sections.is_empty(), max_unsent);
     let redirect = server.parse_at("redirect_http", values::listen);
     listeners.extend(redirect.map(|At { place, value: address }| At {
         place,
-        value: ListenerSettings { address, proxy_protocol: false, tls: None, redirects: true },
+        value: ListenerSettings { address, proxy_protocol: false, tls: None, redirects: true, max_unsent },
     }));
-    listeners.extend(sections.iter().filter_map(|section| listener(server, section, http2)));
+    listeners.extend(sections.iter().filter_map(|section| listener(server, section, http2, max_unsent)));
     for (i, item) in listeners.iter().enumerate() {
         let rival = |first: &&At<ListenerSettings>| excludes(&first.value, &item.value);
         if let Some(first) = listeners[..i].iter().find(rival) {
@@ -57,10 +61,10 @@ fn excludes(first: &ListenerSettings, second: &ListenerSettings) -> bool {
 }
 
 /// The addresses in [server]; a default unless the config is `alone` in naming some.
-fn plain(section: &Section, is_default: bool) -> Vec<At<ListenerSettings>> {
+fn plain(section: &Section, is_default: bool, max_unsent: u32) -> Vec<At<ListenerSettings>> {
     let plain = |At { place, value }: At<ListenAddr>| At {
         place,
-        value: ListenerSettings { address: value, proxy_protocol: false, tls: None, redirects: false },
+        value: ListenerSettings { address: value, proxy_protocol: false, tls: None, redirects: false, max_unsent },
     };
     if section.node("listen").is_none() {
         let default = values::listen("127.0.0.1:8080").ok().filter(|_| is_default);
@@ -78,12 +82,18 @@ pub fn asks_clients(section: &Section) -> bool {
     matches!(section.node("tls"), Some(Node { value: Value::Table(tls), .. }) if tls.get("client_ca").is_some())
 }
 
-fn listener(server: &Section, section: &Section, http2: bool) -> Option<At<ListenerSettings>> {
+/// What the kernel keeps unsent for each client, for all listeners or for one.
+fn max_unsent(section: &Section) -> Option<u32> {
+    section.size("max_unsent", KERNEL_BUFFER).and_then(|bytes| u32::try_from(bytes).ok())
+}
+
+fn listener(server: &Section, section: &Section, http2: bool, unsent: u32) -> Option<At<ListenerSettings>> {
     let address = match section.node("address") {
         Some(_) => section.parse_at("address", values::listen),
         None => section.absent("a listener has no address", ADDRESS_HELP),
     };
     let proxy_protocol = proxy_protocol(server, section);
+    let max_unsent = max_unsent(section).unwrap_or(unsent);
     let written = section.node("tls").is_some();
     let tls = section.section("tls", &schema::LISTENER_TLS).and_then(|tls| self::tls(&tls, http2));
     section.unknown();
@@ -92,7 +102,7 @@ fn listener(server: &Section, section: &Section, http2: bool) -> Option<At<Liste
     if written && tls.is_none() {
         return None;
     }
-    Some(At { place, value: ListenerSettings { address, proxy_protocol, tls, redirects: false } })
+    Some(At { place, value: ListenerSettings { address, proxy_protocol, tls, redirects: false, max_unsent } })
 }
 
 /// Whether connections begin with a PROXY header, which only trusted peers are believed.

@@ -23,6 +23,8 @@ const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from
 const PAUSE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_400);
 /// hyper's smallest buffer for a request head is 8 KiB.
 const HEAD_BYTES: RangeInclusive<u64> = 8 * 1024..=1024 * 1024;
+/// What the kernel keeps for a connection.
+pub const KERNEL_BUFFER: RangeInclusive<u64> = 0..=1 << 30;
 /// 9090 would be Prometheus' own.
 const ADMIN: &str = "127.0.0.1:9900";
 /// Servers of names.
@@ -42,6 +44,17 @@ const FORWARDED_HEADERS: &[(&str, ForwardedHeader)] = &[
     ("forwarded", ForwardedHeader::Forwarded),
 ];
 
+/// Of routes, unless they or [server] say otherwise.
+const TIMEOUTS: Timeouts = Timeouts {
+    body: Duration::from_secs(30),
+    min_body_rate: 256,
+    min_response_rate: 1024,
+    connect: Duration::from_secs(3),
+    response: Duration::from_secs(60),
+    stream: Duration::from_secs(60),
+    tunnel: Duration::from_secs(3_600),
+};
+
 pub struct Compiled {
     pub settings: ServerSettings,
     pub listeners: Vec<Arc<ListenerSettings>>,
@@ -58,6 +71,7 @@ pub struct Defaults {
 
 pub fn server(section: &Section, listeners: &[Section]) -> Compiled {
     let seconds = Duration::from_secs;
+    let timeouts = timeouts(section, &TIMEOUTS);
     let settings = ServerSettings {
         workers: match usize_of(section.integer("workers", 0..=1024)).unwrap_or(0) {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -80,6 +94,12 @@ pub fn server(section: &Section, listeners: &[Section]) -> Compiled {
             .integer("max_streams", 1..=10_000)
             .and_then(|streams| u32::try_from(streams).ok())
             .unwrap_or(100),
+        max_unread: section
+            .size("max_unread", KERNEL_BUFFER)
+            .and_then(|bytes| usize::try_from(bytes).ok())
+            .unwrap_or(256 * 1024),
+        stream_timeout: timeouts.stream,
+        min_response_rate: timeouts.min_response_rate,
         max_delayed: usize_of(section.integer("max_delayed", 0..=10_000_000)).unwrap_or(10_000),
         handshake_timeout: section.duration("handshake_timeout", WAIT).unwrap_or(seconds(5)),
         header_timeout: section.duration("header_timeout", WAIT).unwrap_or(seconds(10)),
@@ -104,19 +124,11 @@ pub fn server(section: &Section, listeners: &[Section]) -> Compiled {
         hints: hints(section),
         resolver: resolver(section),
     };
-    let timeouts = Timeouts {
-        body: seconds(30),
-        min_body_rate: 256,
-        connect: seconds(3),
-        response: seconds(60),
-        stream: seconds(60),
-        tunnel: seconds(3_600),
-    };
     let defaults = Defaults {
         strictness: settings.strictness,
         max_body: section.size("max_body", BODY_MAX).unwrap_or(10 * 1024 * 1024),
         max_key_body: section.size("max_key_body", KEY_BODY_MAX).unwrap_or(8 * 1024),
-        timeouts: self::timeouts(section, &timeouts),
+        timeouts,
     };
     let listeners = listener::listeners(section, listeners, settings.http2);
     section.unknown();
@@ -164,6 +176,7 @@ pub fn timeouts(section: &Section, default: &Timeouts) -> Timeouts {
     Timeouts {
         body: section.duration("body_timeout", WAIT).unwrap_or(default.body),
         min_body_rate: section.size("min_body_rate", 0..=1 << 40).unwrap_or(default.min_body_rate),
+        min_response_rate: section.size("min_response_rate", 0..=1 << 40).unwrap_or(default.min_response_rate),
         connect: section.duration("connect_timeout", WAIT).unwrap_or(default.connect),
         response: section.duration("response_timeout", WAIT).unwrap_or(default.response),
         stream: section.duration("stream_timeout", WAIT).unwrap_or(default.stream),

@@ -177,8 +177,12 @@ impl Account {
             entry.answered(response.status(), route);
         }
         let keepalive = snapshot.config.server.keepalive_timeout;
-        let stream = route.map_or(keepalive, |route| route.timeouts.stream);
+        let (stream, rate) = match route {
+            Some(route) => (route.timeouts.stream, route.timeouts.min_response_rate),
+            None => (keepalive, 0),
+        };
         self.deadline.arm(Awaited::Stream, stream);
+        self.deadline.follow_pace(stream, rate);
         // Its body is not read.
         let end = if self.method == Method::HEAD { AnswerEnd::Whole } else { AnswerEnd::Cut };
         self.answer = Some(Answering { stream, keepalive, upload, end });
@@ -193,9 +197,9 @@ impl Account {
         self.deadline.arm(Awaited::Tunnel, limit);
     }
 
-    /// A tunnel has carried so many bytes more to the client, or others to the server.
-    pub fn carried(&mut self, bytes: u64, limit: Duration) {
-        self.deadline.arm(Awaited::Tunnel, limit);
+    /// A tunnel has carried so many bytes more to the client, or others to the server, and waits within `limit`.
+    pub fn carried(&mut self, bytes: u64, awaited: Awaited, limit: Duration) {
+        self.deadline.arm(awaited, limit);
         if let Some(entry) = &mut self.log {
             entry.sent(bytes);
         }

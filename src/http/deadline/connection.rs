@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::request::{Awaited, RequestDeadline, RequestState};
-use super::{Deadline, TICK, Ticks};
+use super::{Deadline, Pace, TICK, Ticks};
 use crate::metrics::Cutoff;
 
 /// A connection that waits for a further request this long lets go of what it reads and writes with:
@@ -40,6 +40,12 @@ pub struct ConnectionDeadline {
     tired: Cell<bool>,
     /// The socket has taken all that was written.
     flushed: Cell<bool>,
+    /// The client's, in what its socket has not taken.
+    pace: Pace,
+    /// Bytes that the socket, or the TLS before it, has taken since all was flushed or had to wait.
+    taken: Cell<u64>,
+    /// It has been too slow.
+    slow: Cell<bool>,
     /// When a client that has shut down its side is taken for gone.
     gone_at_ms: Cell<u64>,
     gone: Cell<bool>,
@@ -75,6 +81,9 @@ impl ConnectionDeadline {
             rest_at_ms: Cell::new(u64::MAX),
             tired: Cell::new(false),
             flushed: Cell::new(true),
+            pace: Pace::none(),
+            taken: Cell::new(0),
+            slow: Cell::new(false),
             gone_at_ms: Cell::new(u64::MAX),
             gone: Cell::new(false),
             cut: Cell::new(false),
@@ -206,10 +215,50 @@ impl ConnectionDeadline {
     /// Whether the socket has taken all that was to be written to it.
     pub fn flushed(&self, flushed: bool) {
         self.flushed.set(flushed);
+        if flushed {
+            self.took(0);
+            self.taken.set(0);
+        }
     }
 
     pub fn is_flushed(&self) -> bool {
         self.flushed.get()
+    }
+
+    /// How fast the client has to take what is written from now on: whoever takes nothing for `patience`, or less
+    /// than `rate` bytes a second on average, is too slow.
+    pub fn follow_pace(&self, patience: Duration, rate: u64) {
+        self.pace.follow(patience, rate);
+    }
+
+    /// The socket takes no more at the moment.
+    pub fn stalled(&self) {
+        self.pace.wait(self.deadline.now_ms());
+    }
+
+    /// The socket has taken so many bytes. Costs next to nothing where none had to wait.
+    pub fn took(&self, bytes: usize) {
+        let taken = self.taken.get() + bytes as u64;
+        if !self.pace.waits() {
+            return self.taken.set(taken);
+        }
+        self.taken.set(0);
+        self.pace.moved(self.deadline.now_ms(), taken);
+        if self.keepalive.get().is_none() {
+            let patience = self.pace.patience();
+            self.requests.borrow().iter().for_each(|request| request.deadline.extend(Awaited::Stream, patience));
+        }
+    }
+
+    /// The client is too slow, and what waits for it is for nobody.
+    pub fn is_slow(&self) -> bool {
+        self.slow.get()
+    }
+
+    /// Why the connection ends with a slow client, if no request of it tells.
+    pub fn ends_slow(&self) -> Option<Cutoff> {
+        let told = || self.requests.borrow().iter().any(|request| request.deadline.expired().is_some());
+        if self.is_slow() && !told() { self.slowness().timeout() } else { None }
     }
 
     pub fn phase(&self) -> Phase {
@@ -285,6 +334,7 @@ impl ConnectionDeadline {
 
     /// Called by the worker at each tick.
     pub fn look(&self) {
+        let slow = self.look_at_pace();
         let left = self.deadline.now_ms() >= self.gone_at_ms.get() && !self.gone.replace(true);
         let late = self.requests.borrow().iter().filter(|request| request.look()).count() > 0;
         if late {
@@ -297,8 +347,29 @@ impl ConnectionDeadline {
             self.requests.borrow_mut().retain(|request| !request.is_over() || Rc::strong_count(request) > 1);
             self.requests.borrow_mut().shrink_to_fit();
         }
-        if self.deadline.look() || left || late || rests || head {
+        if self.deadline.look() || slow || left || late || rests || head {
             self.wake();
         }
+    }
+
+    fn slowness(&self) -> Awaited {
+        if self.pace.is_below_average() { Awaited::Reader } else { Awaited::Stream }
+    }
+
+    /// True once, when the client is too slow; then its requests are over, too.
+    fn look_at_pace(&self) -> bool {
+        if !self.pace.waits() {
+            return false;
+        }
+        if self.phase() == Phase::Idle {
+            // It is not idle as long as it has something to take.
+            self.deadline.postpone(TICK);
+        }
+        let slow = self.pace.left(self.deadline.now_ms()).is_zero() && !self.slow.replace(true);
+        if slow {
+            self.requests.borrow().iter().for_each(|request| request.miss(self.slowness()));
+            self.late.set(true);
+        }
+        slow
     }
 }

@@ -3,6 +3,7 @@
 //! the I/O, the bodies and the forwarder.
 
 mod connection;
+mod pace;
 mod request;
 
 use std::cell::Cell;
@@ -10,6 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 pub use connection::{ConnectionDeadline, Phase};
+pub use pace::Pace;
 pub use request::{Awaited, RequestDeadline};
 
 /// Milliseconds since the worker started, as of its last look at the deadlines.
@@ -36,6 +38,27 @@ impl<W: Copy> Deadline<W> {
         self.awaited.set(awaited);
         self.due_ms.set(self.in_ms(limit + TICK));
         self.expired.set(false);
+    }
+
+    /// Waits for the same anew, if `awaited` is what it waits for.
+    fn extend(&self, awaited: W, limit: Duration)
+    where
+        W: PartialEq,
+    {
+        if self.awaited.get() == awaited && self.due_ms.get() != u64::MAX {
+            self.arm(awaited, limit);
+        }
+    }
+
+    /// A part of the wait that does not count.
+    fn postpone(&self, time: Duration) {
+        self.due_ms.set(self.due_ms.get().saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)));
+    }
+
+    /// `awaited` did not come in time.
+    fn miss(&self, awaited: W) {
+        self.awaited.set(awaited);
+        self.expired.set(true);
     }
 
     /// Waits for `awaited` as long as it takes.

@@ -9,7 +9,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use super::connection::ConnectionDeadline;
-use super::{Deadline, Ticks};
+use super::{Deadline, Pace, Ticks};
 use crate::metrics::Cutoff;
 
 /// What a request waits for.
@@ -23,6 +23,8 @@ pub enum Awaited {
     Response,
     /// More of the response body, or room to write it.
     Stream,
+    /// Room to write it, of a client that has been slow before.
+    Reader,
     /// Anything, of either side of a tunnel.
     Tunnel,
 }
@@ -33,6 +35,7 @@ impl Awaited {
         match self {
             Awaited::Upload => Some(Cutoff::BodyTimeout),
             Awaited::Stream => Some(Cutoff::StreamTimeout),
+            Awaited::Reader => Some(Cutoff::SlowReader),
             Awaited::Tunnel => Some(Cutoff::TunnelTimeout),
             Awaited::Gateway | Awaited::Response => None,
         }
@@ -59,6 +62,9 @@ pub(super) struct RequestState {
     over: Cell<bool>,
     /// It has been ended by its deadline, alone.
     cut: Cell<bool>,
+    /// Its client's, in what it has been given of the answer, where others are answered beside it.
+    pace: Pace,
+    given: Cell<u64>,
     /// Of the task that looks after it, and of the one that reads its body; none where both are the
     /// connection's.
     keeper: RefCell<Option<Waker>>,
@@ -74,6 +80,8 @@ impl RequestState {
             whole: Cell::new(true),
             over: Cell::new(true),
             cut: Cell::new(false),
+            pace: Pace::none(),
+            given: Cell::new(0),
             keeper: RefCell::default(),
             reader: RefCell::default(),
         }
@@ -85,7 +93,16 @@ impl RequestState {
         self.held_back.set(false);
         self.over.set(false);
         self.cut.set(false);
+        self.pace.reset();
         self.deadline.disarm(Awaited::Gateway);
+    }
+
+    /// Its client is too slow, if it is being answered.
+    pub(super) fn miss(&self, awaited: Awaited) {
+        if matches!(self.deadline.awaited.get(), Awaited::Stream | Awaited::Reader) {
+            self.deadline.miss(awaited);
+            wake(&self.keeper);
+        }
     }
 
     /// False when it was over before.
@@ -139,6 +156,33 @@ impl RequestDeadline {
     pub fn arm(&self, awaited: Awaited, limit: Duration) {
         if !self.state.is_over() {
             self.state.deadline.arm(awaited, limit);
+        }
+    }
+
+    /// How fast the client has to take the answer: whoever takes nothing for `patience`, or less than `rate` bytes
+    /// a second on average, is too slow.
+    pub fn follow_pace(&self, patience: Duration, rate: u64) {
+        match self.connection.keepalive() {
+            Some(_) => self.state.pace.follow(patience, rate),
+            None => self.connection.follow_pace(patience, rate),
+        }
+    }
+
+    /// Where others are answered beside it: the client has been given so many bytes of the answer, and has room
+    /// for more once [`asks`](Self::asks) is called.
+    pub fn gave(&self, bytes: usize) {
+        let (now_ms, pace) = (self.now_ms(), &self.state.pace);
+        self.state.given.set(bytes as u64);
+        pace.wait(now_ms);
+        self.arm(if pace.is_below_average() { Awaited::Reader } else { Awaited::Stream }, pace.left(now_ms));
+    }
+
+    /// It has room.
+    pub fn asks(&self) {
+        let pace = &self.state.pace;
+        if pace.waits() {
+            pace.moved(self.now_ms(), self.state.given.get());
+            self.arm(Awaited::Stream, pace.patience());
         }
     }
 

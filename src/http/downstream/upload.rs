@@ -17,7 +17,7 @@ use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::timeout;
 
-use crate::http::deadline::{Awaited, RequestDeadline};
+use crate::http::deadline::{Awaited, Pace, RequestDeadline};
 use crate::route::Timeouts;
 
 /// How long the rest of a body that nobody wants is read, so that the client gets to its answer.
@@ -30,8 +30,6 @@ pub struct Upload {
     on_stream: Option<StreamUpload>,
     /// What was read before anybody took it, in order.
     ahead: VecDeque<Frame<Bytes>>,
-    /// Since when it waits for somebody to take it, by the worker's coarse clock.
-    held_ms: Option<u64>,
     progress: Rc<UploadProgress>,
     max_bytes: u64,
 }
@@ -51,8 +49,8 @@ pub struct UploadProgress {
     taken: Cell<u64>,
     /// What was last waited for.
     wait: Cell<Option<Wait>>,
-    /// Since when the client could have sent, the upstream's pauses left out.
-    since_ms: Cell<u64>,
+    /// The client's, in what is waited for of it.
+    pace: Pace,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,7 +81,7 @@ enum Stage {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wait {
     Client(u64),
-    Upstream { taken: u64, since_ms: u64 },
+    Upstream(u64),
 }
 
 /// The connection goes on, and what it brings is no body.
@@ -141,9 +139,7 @@ impl UploadProgress {
     /// The upstream has taken so many bytes more.
     pub fn moved(&self, bytes: usize) {
         self.taken.set(self.taken.get() + bytes as u64);
-        if let Some(Wait::Upstream { since_ms, .. }) = self.wait.take() {
-            self.since_ms.set(self.since_ms.get() + (self.deadline.now_ms() - since_ms));
-        }
+        self.wait.set(None);
         if let Stage::Answering = self.stage.get() {
             self.deadline.arm(Awaited::Stream, self.timeouts.stream);
         }
@@ -159,27 +155,24 @@ impl UploadProgress {
     /// The upstream takes no more at the moment.
     pub fn wait_for_upstream(&self) {
         let taken = self.taken.get();
-        if matches!(self.stage.get(), Stage::Answering)
-            || matches!(self.wait.get(), Some(Wait::Upstream { taken: at, .. }) if at == taken)
-        {
+        let wait = Some(Wait::Upstream(taken));
+        if matches!(self.stage.get(), Stage::Answering) || self.wait.get() == wait {
             return;
         }
-        self.wait.set(Some(Wait::Upstream { taken, since_ms: self.deadline.now_ms() }));
+        self.wait.set(wait);
         self.deadline.arm(Awaited::Response, self.timeouts.body.min(self.timeouts.response));
     }
 
-    /// Sets the deadline for more bytes: a pause of at most `body`, and after the first such
-    /// interval an average of at least `min_body_rate`.
+    /// Sets the deadline for more bytes.
     fn wait_for_client(&self) {
         let wait = Some(Wait::Client(self.seen.get()));
         if matches!(self.stage.get(), Stage::Answering) || self.wait.get() == wait {
             return;
         }
         self.wait.set(wait);
-        let pause = self.timeouts.body;
-        let earned = Duration::from_secs(self.seen.get() / self.timeouts.min_body_rate.max(1));
-        let spent = Duration::from_millis(self.deadline.now_ms().saturating_sub(self.since_ms.get()));
-        self.deadline.arm(Awaited::Upload, pause.min((pause + earned).saturating_sub(spent)));
+        let now_ms = self.deadline.now_ms();
+        self.pace.wait(now_ms);
+        self.deadline.arm(Awaited::Upload, self.pace.left(now_ms));
     }
 
     fn end(&self, state: UploadState) {
@@ -209,16 +202,16 @@ impl Upload {
     ) -> Upload {
         let progress = Rc::new(UploadProgress {
             timeouts: timeouts.clone(),
+            pace: Pace::new(timeouts.body, timeouts.min_body_rate),
             state: Cell::default(),
             stage: Cell::new(Stage::Asking),
             seen: Cell::new(0),
             taken: Cell::new(0),
             wait: Cell::new(None),
-            since_ms: Cell::new(deadline.now_ms()),
             deadline,
         });
         let on_stream = on_stream.then(|| StreamUpload(progress.clone()));
-        Upload { body, on_stream, ahead: VecDeque::new(), held_ms: None, progress, max_bytes }
+        Upload { body, on_stream, ahead: VecDeque::new(), progress, max_bytes }
     }
 
     pub fn progress(&self) -> &UploadProgress {
@@ -258,7 +251,6 @@ impl Upload {
             }
         };
         self.progress.wait.set(None);
-        self.held_ms = Some(self.progress.deadline.now_ms());
         self.ahead = ahead;
         let mut pieces = self.ahead.iter().filter_map(Frame::data_ref);
         Ok(whole.then(|| match (pieces.next(), pieces.next()) {
@@ -282,11 +274,6 @@ impl Upload {
         if self.progress.state() == UploadState::Done {
             return Poll::Ready(None);
         }
-        if let Some(since_ms) = self.held_ms.take() {
-            // Time that the client could not have used.
-            let held_ms = self.progress.deadline.now_ms() - since_ms;
-            self.progress.since_ms.set(self.progress.since_ms.get() + held_ms);
-        }
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         self.progress.deadline.starve(polled.is_pending());
         match polled {
@@ -302,8 +289,10 @@ impl Upload {
                 self.fail(if is_malformed(&error) { UploadState::Broken } else { UploadState::Left })
             }
             Poll::Ready(Some(Ok(frame))) => {
-                let seen = self.progress.seen.get() + frame.data_ref().map_or(0, |data| data.len() as u64);
+                let length = frame.data_ref().map_or(0, |data| data.len() as u64);
+                let seen = self.progress.seen.get() + length;
                 self.progress.seen.set(seen);
+                self.progress.pace.moved(self.progress.deadline.now_ms(), length);
                 if seen > self.max_bytes {
                     return self.fail(UploadState::TooLarge);
                 }

@@ -7,6 +7,7 @@ use std::{fmt, io};
 
 use bytes::BytesMut;
 use rustls::pki_types::ServerName;
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
@@ -132,6 +133,20 @@ impl UpstreamConnection {
             (protocol, chosen) => chosen.unwrap_or(protocol == WireProtocol::Http2),
         };
         Ok(UpstreamConnection { stream, http2, received: BytesMut::new(), room: READ_MIN })
+    }
+
+    /// Bounds what the kernel keeps of an answer until it is read; 0 leaves it to the kernel. A Unix socket keeps
+    /// what its server may have unsent.
+    pub fn bound_unread(&self, max: usize) {
+        let socket = match &self.stream {
+            UpstreamStream::Tcp(stream) => SockRef::from(stream),
+            UpstreamStream::Tls(stream) => SockRef::from(stream.get_ref().0),
+            UpstreamStream::Unix(_) => return,
+        };
+        if max > 0 {
+            // It works without, too.
+            let _ = socket.set_recv_buffer_size(max);
+        }
     }
 
     /// Nothing came after the last answer, not even the end.

@@ -31,6 +31,7 @@ const STREAM_IDLE_MS: u64 = 60_000;
 pub struct Pools {
     servers: Rc<RefCell<HashMap<Endpoint, Rc<ServerPool>>>>,
     now_ms: Rc<Cell<u64>>,
+    max_unread: Rc<Cell<usize>>,
 }
 
 pub struct ServerPool {
@@ -49,6 +50,7 @@ pub struct ServerPool {
     of_clients: RefCell<HashMap<Rc<[u8]>, Rc<ServerPool>>>,
     counts: Rc<ServerCounts>,
     now_ms: Rc<Cell<u64>>,
+    max_unread: Rc<Cell<usize>>,
 }
 
 /// Of one server, whomever its connections are for.
@@ -98,8 +100,13 @@ struct Load(Rc<ServerPool>);
 impl Pools {
     /// The connections to one server.
     pub fn of(&self, endpoint: &Endpoint) -> Rc<ServerPool> {
-        let make = || Rc::new(ServerPool::new(endpoint, self.now_ms.clone()));
+        let make = || Rc::new(ServerPool::new(endpoint, self.now_ms.clone(), self.max_unread.clone()));
         self.servers.borrow_mut().entry(endpoint.clone()).or_insert_with(make).clone()
+    }
+
+    /// What the kernel keeps of an answer until it is read, in bytes, for new connections; 0 = as it likes.
+    pub fn bound_unread(&self, max: usize) {
+        self.max_unread.set(max);
     }
 
     /// Milliseconds on the clock of the last sweep.
@@ -118,7 +125,7 @@ impl Pools {
 }
 
 impl ServerPool {
-    fn new(endpoint: &Endpoint, now_ms: Rc<Cell<u64>>) -> ServerPool {
+    fn new(endpoint: &Endpoint, now_ms: Rc<Cell<u64>>, max_unread: Rc<Cell<usize>>) -> ServerPool {
         let origin = &endpoint.origin;
         ServerPool {
             host: HeaderValue::from_str(origin.host()).unwrap_or(HeaderValue::from_static("localhost")),
@@ -131,6 +138,7 @@ impl ServerPool {
             of_clients: RefCell::default(),
             counts: Rc::default(),
             now_ms,
+            max_unread,
         }
     }
 
@@ -140,7 +148,7 @@ impl ServerPool {
             Rc::new(ServerPool {
                 introduction: Some(introduction.clone()),
                 counts: self.counts.clone(),
-                ..ServerPool::new(&self.endpoint, self.now_ms.clone())
+                ..ServerPool::new(&self.endpoint, self.now_ms.clone(), self.max_unread.clone())
             })
         };
         self.of_clients.borrow_mut().entry(introduction.clone()).or_insert_with(make).clone()
@@ -293,6 +301,7 @@ impl ServerPool {
         let opening = async {
             let connection =
                 UpstreamConnection::open(&self.endpoint, self.introduction.as_deref().unwrap_or_default()).await?;
+            connection.bound_unread(self.max_unread.get());
             match connection.http2 {
                 false => Ok(Opened::Connection(connection)),
                 true => Http2Connection::start(connection, self.now_ms.get()).await.map(Opened::Shared),
