@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 # Programs the tests talk to, by Debian package. Each is installed when missing.
-TEST_PROGRAMS = redis-server:redis-server promtool:prometheus curl:curl openssl:openssl python3:python3-venv faketime:faketime kill:procps script:bsdutils setpriv:util-linux node:nodejs npm:npm h2load:nghttp2-client chromium:chromium
+TEST_PROGRAMS = redis-server:redis-server pebble:pebble promtool:prometheus curl:curl openssl:openssl python3:python3-venv faketime:faketime kill:procps script:bsdutils setpriv:util-linux node:nodejs npm:npm h2load:nghttp2-client chromium:chromium
 
 .PHONY: help demo test check bench pgo fuzz memory mutants container-test package package-test tools
 

@@ -15,6 +15,8 @@
 mod support;
 
 mod protocols {
+    mod acme;
+    mod acme_enemies;
     mod grpc;
     mod h2;
     mod h2_abuse;

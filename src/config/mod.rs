@@ -31,7 +31,7 @@ pub use crate::route::Strictness;
 use crate::route::table::RouteTable;
 use crate::route::{Dialect, Route};
 use crate::spans::SpanSettings;
-use crate::tls::ServerTls;
+use crate::tls::{ChallengeBoard, ChallengeKind, ServerTls};
 use crate::upstream::Upstream;
 use source::SourceTexts;
 
@@ -86,6 +86,8 @@ pub struct Config {
     pub server: ServerSettings,
     pub listeners: Vec<Arc<ListenerSettings>>,
     pub admin: Admin,
+    /// Where certificates are ordered.
+    pub acme: Option<Arc<Acme>>,
     pub store: StoreSettings,
     pub ratelimit_headers: Vec<Dialect>,
     /// How tokens are verified, if limits may ask for claims.
@@ -124,8 +126,12 @@ impl Config {
         self.listeners.iter().find(|listener| listener.address == *address)
     }
 
-    /// Takes over what listeners of `earlier` that have not changed keep for their clients.
+    /// Takes over what listeners of `earlier` that have not changed keep for their clients, and challenges that
+    /// are open.
     pub fn keep_sessions(&mut self, earlier: &Config) {
+        if let (Some(acme), Some(before)) = (&self.acme, &earlier.acme) {
+            acme.board.show(before.board.shown());
+        }
         for listener in &mut self.listeners {
             let before = earlier.listener(&listener.address).and_then(|before| before.tls.as_ref());
             if let (Some(before), Some(tls)) = (before, &mut Arc::make_mut(listener).tls) {
@@ -133,6 +139,31 @@ impl Config {
             }
         }
     }
+}
+
+/// [acme]
+#[derive(Debug)]
+pub struct Acme {
+    pub settings: AcmeSettings,
+    /// Of the listeners of this config.
+    pub board: Arc<ChallengeBoard>,
+}
+
+/// Where certificates are ordered, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AcmeSettings {
+    /// An `https` URL.
+    pub directory: String,
+    /// `mailto` URLs.
+    pub contact: Vec<String>,
+    /// The directory of account, certificates and what goes with them.
+    pub state: PathBuf,
+    /// Who signs the certificate of the ACME server itself, PEM; `None`: an authority of the system.
+    pub ca: Option<String>,
+    /// Those that can be answered here, in the order in which they are tried; never none.
+    pub challenges: Vec<ChallengeKind>,
+    /// The pause after the first failure.
+    pub backoff: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -33,7 +33,7 @@ macro_rules! sections {
 }
 
 sections! {
-    ROOT = "root": "include" "server" "admin" "store" "headers" "jwt" "upstream" "set" "limit" "route" "listener";
+    ROOT = "root": "include" "server" "admin" "acme" "store" "headers" "jwt" "upstream" "set" "limit" "route" "listener";
     SERVER = "server": "listen" "redirect_http" "workers" "trusted_proxies" "forwarded_headers" "strictness" "access_log"
         "answer_request_id" "traceparent" "spans" "hints" "resolver"
         "max_connections" "max_connections_per_ip" "max_tunnels" "max_headers" "max_header_bytes" "max_body"
@@ -41,8 +41,9 @@ sections! {
         "connect_timeout" "response_timeout" "stream_timeout" "tunnel_timeout" "half_close_timeout" "shutdown_delay" "shutdown_timeout"
         "max_delayed" "http2" "max_streams" "max_unsent" "max_unread";
     LISTENER = "listener": "address" "proxy_protocol" "max_unsent" "tls";
-    LISTENER_TLS = "listener.tls": "certificates" "client_ca" "client_auth" "min_version";
+    LISTENER_TLS = "listener.tls": "certificates" "acme" "client_ca" "client_auth" "min_version";
     CERTIFICATE = "listener.tls.certificates": "cert" "key";
+    ACME = "acme": "directory" "contact" "state" "ca" "challenges" "backoff" "terms_agreed";
     ACCESS_LOG = "server.access_log": "enabled" "format" "to" "mask";
     SPANS = "server.spans": "enabled" "to" "sample" "service" "headers";
     ADMIN = "admin": "listen" "token" "metrics_need_token";

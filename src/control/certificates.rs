@@ -5,7 +5,8 @@ use crate::metrics::Metrics;
 
 pub fn show(config: &Config, metrics: &Metrics) {
     metrics.tls.show(config.listeners.iter().filter_map(|listener| {
-        let terms = &listener.tls.as_ref()?.terms;
-        Some((listener.address.to_string(), terms.iter().map(|term| (&*term.name, term.not_after_s)).collect()))
+        let certificates = listener.tls.as_ref()?.certificates.now();
+        let terms = certificates.terms.iter().map(|term| (term.name.clone(), term.not_after_s));
+        Some((listener.address.to_string(), terms.collect()))
     }));
 }

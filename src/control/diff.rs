@@ -184,6 +184,7 @@ fn upstreams(config: &Config) -> BTreeMap<String, &Upstream> {
 
 fn settings(old: &Config, new: &Config) -> Changes {
     let tables = [
+        ("acme", old.acme.as_ref().map(|acme| &acme.settings) == new.acme.as_ref().map(|acme| &acme.settings)),
         ("admin", old.admin == new.admin),
         ("headers", old.ratelimit_headers == new.ratelimit_headers),
         ("jwt", old.jwt == new.jwt),

@@ -1,6 +1,7 @@
 //! The control thread: starts the workers, then watches the config, reloads it, serves the admin
 //! listener and obeys signals until it is told to drain. Called by the command line.
 
+mod acme;
 mod admin;
 mod certificates;
 mod diff;
@@ -40,6 +41,7 @@ use crate::snapshot::{Book, Fleet, Snapshot};
 use crate::worker::{BindError, Inherited, Workers};
 use job::{Job, ReloadFailure, ReloadOrder, ReloadOutcome, ReloadResult, Trigger};
 
+use acme::AcmeThread;
 use link::StoreLink;
 use listeners::Listeners;
 use overrides::Live;
@@ -134,6 +136,7 @@ async fn start(
     let fleet = Fleet::new(&metrics).map_err(Error::Metrics)?;
     let resolving = Resolving::new(&fleet, &config);
     let mut book = Book::new(&metrics, &fleet);
+    acme::provision(&config);
     let snapshot = Arc::new(Snapshot::new(1, config, &mut book));
     book.retire(&snapshot);
     metrics.config_loaded(&snapshot.config.hash, snapshot.generation, snapshot.loaded_at);
@@ -171,9 +174,11 @@ async fn start(
     heap::give_back();
     shared.enter(Lifecycle::Ready);
     warn_of(&snapshot.config);
+    let mut acme = AcmeThread::new(&current, &metrics);
+    acme.follow(&snapshot.config);
     tracing::info!(listen = addresses.join(", "), admin, workers = count, "ready");
     systemd::ready();
-    Ok((Reloader { source, current, metrics, book, shared, listeners, overrides, link, resolving }, jobs, inbox))
+    Ok((Reloader { source, current, metrics, book, shared, listeners, overrides, link, resolving, acme }, jobs, inbox))
 }
 
 /// After a failed load the files it read are watched as well: one of them holds the mistake.

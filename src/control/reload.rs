@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 use tokio::task::spawn_local;
 
+use super::acme::{self, AcmeThread};
 use super::certificates;
 use super::diff::Diff;
 use super::job::{Applied, Contents, ReloadFailure, ReloadOrder, ReloadOutcome, Trigger};
@@ -35,6 +36,7 @@ pub struct Reloader {
     pub overrides: Rc<Live>,
     pub link: Rc<StoreLink>,
     pub resolving: Rc<Resolving>,
+    pub acme: AcmeThread,
 }
 
 /// A file met half written is read once more after this long, before it is called invalid.
@@ -134,6 +136,7 @@ impl Reloader {
         if config.store != old.config.store {
             self.overrides.prime(&config, &store.store()).await;
         }
+        acme::provision(&config);
         config.keep_sessions(&old.config);
         let generation = old.generation + 1;
         let snapshot = Arc::new(Snapshot::new(generation, config, &mut self.book));
@@ -144,6 +147,7 @@ impl Reloader {
             self.listeners.access_log().open(settings);
         }
         self.listeners.exchange(prepared, &snapshot.config);
+        self.acme.follow(&snapshot.config);
         self.metrics.config_loaded(&snapshot.config.hash, generation, snapshot.loaded_at);
         certificates::show(&snapshot.config, &self.metrics);
         // Only now: until the swap, requests counted on the series of the old config.

@@ -16,6 +16,7 @@ use crate::http::answer::access_log::LogEntry;
 use crate::http::answer::account::Account;
 use crate::http::answer::body::Body;
 use crate::http::answer::cause::Cause;
+use crate::http::answer::challenge;
 use crate::http::answer::echo;
 use crate::http::answer::grpc;
 use crate::http::answer::problem;
@@ -182,6 +183,9 @@ async fn page(exchange: &mut RequestUnderWay<'_>) -> Result<Response<Body>, Refu
     let reading = found.map_or(Reading::new(config.server.strictness, None), |index| config.routes[index].reading);
     if let Some(reject) = gate::judge(&admitted, unseen, reading).map_err(Refusal::Gate)? {
         client.local.common.metrics.http_would_reject(reject).inc();
+    }
+    if let Some(proof) = config.acme.as_ref().and_then(|acme| challenge::answer(acme, &parts.method, path)) {
+        return Ok(proof);
     }
     if client.tls.as_ref().is_some_and(|tls| !host.is_empty() && !tls.may_ask_for(host)) {
         return Err(Refusal::Misdirected);

@@ -160,6 +160,25 @@ labels! {
     Invalid = "invalid",
     /// The gateway drains.
     Draining = "draining",
+    /// None has been issued yet for the name that was asked for.
+    NoCertificate = "no_certificate",
+    /// An ACME server got its proof, and nothing more.
+    AcmeChallenge = "acme_challenge",
+}
+
+labels! {
+    /// How an order at an ACME server ended; the `result` label of `acme_orders_total`.
+    OrderResult:
+    Issued = "issued",
+    /// The server did not get its proof.
+    ChallengeFailed = "challenge_failed",
+    /// It said no.
+    Refused = "refused",
+    /// It could not be asked, or what it answered is not ACME.
+    Unreachable = "unreachable",
+    Timeout = "timeout",
+    /// The state directory could not be used.
+    NoState = "no_state",
 }
 
 labels! {

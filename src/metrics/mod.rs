@@ -18,7 +18,8 @@ use counter::Counters;
 pub use counts::{Code, LimitCounts, RouteCounts};
 pub use gateways::{Claim, Gateways};
 pub use labels::{
-    Cutoff, Decision, HandshakeResult, Protocol, Reason, Rejection, RetryReason, SpanResult, UpstreamOutcome,
+    Cutoff, Decision, HandshakeResult, OrderResult, Protocol, Reason, Rejection, RetryReason, SpanResult,
+    UpstreamOutcome,
 };
 use process::ProcessNumbers;
 pub use record::{LimitRecord, RouteRecord};

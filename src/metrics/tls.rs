@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus::{IntCounter, IntCounterVec, IntGaugeVec, Registry};
 
-use super::labels::HandshakeResult;
+use super::labels::{HandshakeResult, OrderResult};
 use super::{counters, gauges};
 
 #[derive(Clone)]
 pub struct TlsMetrics {
     handshakes: IntCounterVec,
     not_after: IntGaugeVec,
+    orders: IntCounterVec,
     /// The listeners that have series.
     shown: Arc<Mutex<BTreeSet<String>>>,
 }
@@ -40,6 +41,12 @@ impl TlsMetrics {
                 "When the certificate of a listener expires, Unix time; the first to expire of each name.",
                 &["listener", "name"],
             )?,
+            orders: counters(
+                registry,
+                "acme_orders_total",
+                "Certificates ordered at the ACME server by how that ended.",
+                &["result"],
+            )?,
             shown: Arc::default(),
         })
     }
@@ -50,19 +57,23 @@ impl TlsMetrics {
         HandshakeCounters(HandshakeResult::ALL.iter().map(of).collect())
     }
 
+    pub fn order(&self, result: OrderResult) -> IntCounter {
+        self.orders.with_label_values(&[result.label()])
+    }
+
     /// Shows these listeners and no others, each with the names of its certificates and when these expire, in
     /// seconds of Unix time.
-    pub fn show<'c>(&self, listeners: impl Iterator<Item = (String, Vec<(&'c str, i64)>)>) {
+    pub fn show(&self, listeners: impl Iterator<Item = (String, Vec<(String, i64)>)>) {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         let mut gone = std::mem::take(&mut *shown);
         self.not_after.reset();
         for (listener, certificates) in listeners {
-            let mut first = BTreeMap::<&str, i64>::new();
+            let mut first = BTreeMap::<String, i64>::new();
             for (name, not_after) in certificates {
                 first.entry(name).and_modify(|first| *first = not_after.min(*first)).or_insert(not_after);
             }
             for (name, not_after) in first {
-                self.not_after.with_label_values(&[&*listener, name]).set(not_after);
+                self.not_after.with_label_values(&[&*listener, &*name]).set(not_after);
             }
             self.handshakes(&listener);
             gone.remove(&listener);

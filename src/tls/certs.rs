@@ -3,7 +3,7 @@
 //! subject alternative names, RFC 9525), and addresses. Asked by rustls in each handshake, and by the page
 //! whether a request may come over the connection that it came over.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -11,11 +11,12 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use x509_parser::prelude::{GeneralName, X509Certificate};
 
-/// A chain with its key, and the names it is for.
-#[derive(Debug)]
+/// A chain with its key, the names it is for, and for how long.
+#[derive(Clone, Debug)]
 pub struct NamedKey {
     pub key: Arc<CertifiedKey>,
     pub names: Vec<String>,
+    pub term: CertificateTerm,
 }
 
 /// For how long a certificate is good, in seconds of Unix time.
@@ -38,10 +39,14 @@ impl CertificateTerm {
     }
 }
 
-/// The certificates of one listener; never none.
+/// The certificates of one listener; none only while all of them are awaited.
 #[derive(Debug)]
 pub struct Certificates {
     keys: Vec<Arc<CertifiedKey>>,
+    /// Of `keys`, in their order.
+    pub terms: Vec<CertificateTerm>,
+    /// Names whose certificates have been ordered and are not there: the default does not answer to them.
+    awaited: HashSet<String>,
     /// Lower-case names to places in `keys`, in the order of the config: one name may have a
     /// certificate of each kind of key.
     exact: HashMap<String, Vec<usize>>,
@@ -51,7 +56,8 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    pub fn new(keys: Vec<NamedKey>) -> Certificates {
+    /// `awaited`: lower-case names that shall have certificates of their own.
+    pub fn new(keys: Vec<NamedKey>, awaited: HashSet<String>) -> Certificates {
         let (mut exact, mut wildcard) = (HashMap::<String, Vec<usize>>::new(), HashMap::<String, Vec<usize>>::new());
         for (place, key) in keys.iter().enumerate() {
             for name in &key.names {
@@ -61,7 +67,9 @@ impl Certificates {
                 }
             }
         }
-        Certificates { keys: keys.into_iter().map(|named| named.key).collect(), exact, wildcard, default: vec![0] }
+        let default = if keys.is_empty() { Vec::new() } else { vec![0] };
+        let (keys, terms) = keys.into_iter().map(|named| (named.key, named.term)).unzip();
+        Certificates { keys, terms, awaited, exact, wildcard, default }
     }
 
     /// Whether the certificate that a client gets who asks for `asked` is for `host` too, both lower-case.
@@ -84,16 +92,22 @@ impl Certificates {
         self.exact.get(host).into_iter().chain(parent).flatten()
     }
 
+    /// Whether a client that asks for this name, or for none, is shown a certificate.
+    pub fn answers_to(&self, asked: Option<&str>) -> bool {
+        !asked.map_or(&*self.default, |name| self.places(&name.to_ascii_lowercase())).is_empty()
+    }
+
     /// `name` in lower case.
-    fn places(&self, name: &str) -> &Vec<usize> {
+    fn places(&self, name: &str) -> &[usize] {
         let parent = || name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
-        self.exact.get(name).or_else(parent).unwrap_or(&self.default)
+        let found = self.exact.get(name).or_else(parent);
+        found.map_or_else(|| if self.awaited.contains(name) { &[] } else { &*self.default }, Vec::as_slice)
     }
 }
 
 impl ResolvesServerCert for Certificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let places = hello.server_name().map_or(&self.default, |name| self.places(&name.to_ascii_lowercase()));
+        let places = hello.server_name().map_or(&*self.default, |name| self.places(&name.to_ascii_lowercase()));
         let usable = |place: &&usize| self.keys[**place].key.choose_scheme(hello.signature_schemes()).is_some();
         places.iter().find(usable).or(places.first()).map(|place| self.keys[*place].clone())
     }
@@ -137,11 +151,12 @@ mod tests {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
             let certificate = CertificateParams::new(names).unwrap().self_signed(&key).unwrap();
             let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-            let names = super::names(&X509Certificate::from_der(certificate.der()).unwrap().1);
+            let parsed = X509Certificate::from_der(certificate.der()).unwrap().1;
+            let (names, term) = (super::names(&parsed), CertificateTerm::of(&parsed));
             let chain = vec![certificate.der().clone()];
-            NamedKey { key: Arc::new(CertifiedKey::new(chain, any_supported_type(&key).unwrap())), names }
+            NamedKey { key: Arc::new(CertifiedKey::new(chain, any_supported_type(&key).unwrap())), names, term }
         };
-        Certificates::new(of.iter().map(key).collect())
+        Certificates::new(of.iter().map(key).collect(), HashSet::from(["awaited.example".to_owned()]))
     }
 
     #[test]
@@ -157,8 +172,19 @@ mod tests {
             ("example.com", 2),
             ("", 0),
         ] {
-            assert_eq!(all.places(name), &[place], "{name}");
+            assert_eq!(all.places(&name.to_ascii_lowercase()), &[place], "{name}");
         }
+    }
+
+    #[test]
+    fn nothing_answers_to_a_name_whose_certificate_is_awaited() {
+        let none = certificates(&[]);
+        assert_eq!([None, Some("awaited.example"), Some("a.example")].map(|name| none.answers_to(name)), [false; 3]);
+        assert!(none.default_covers("a.example") && !none.covers("a.example", "a.example"));
+        let one = certificates(&[&["default.example"]]);
+        let asked = [None, Some("a.example"), Some("Awaited.example")];
+        assert_eq!(asked.map(|name| one.answers_to(name)), [true, true, false]);
+        assert!(certificates(&[&["*.example"]]).answers_to(Some("awaited.example")));
     }
 
     #[test]

@@ -33,12 +33,12 @@ pub struct ClientCertificate {
 
 impl TlsPeer {
     /// Of a connection whose handshake is done: its certificates are verified.
-    pub fn of(connection: &ServerConnection, certificates: &Arc<Certificates>) -> TlsPeer {
+    pub fn of(connection: &ServerConnection, certificates: Arc<Certificates>) -> TlsPeer {
         let certificate = connection.peer_certificates().and_then(<[_]>::first);
         TlsPeer {
             server_name: connection.server_name().map(str::to_ascii_lowercase),
             cipher: connection.negotiated_cipher_suite().and_then(|suite| suite.suite().as_str()),
-            certificates: certificates.clone(),
+            certificates,
             certificate: certificate.and_then(|der| client_certificate(der)),
         }
     }

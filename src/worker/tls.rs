@@ -7,15 +7,17 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rustls::server::Acceptor;
 use rustls::{Error, HandshakeKind, InvalidMessage, ServerConnection};
-use tokio_rustls::TlsAcceptor;
+use tokio::io::AsyncWriteExt;
 use tokio_rustls::server::TlsStream;
+use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 
 use super::Worker;
 use super::stream::Stream;
 use crate::http::deadline::{ConnectionDeadline, Phase};
 use crate::metrics::HandshakeResult;
-use crate::tls::{ServerTls, TlsPeer};
+use crate::tls::{ServerTls, TlsPeer, asks_for_proof};
 
 /// The client's stream in TLS. What keeps others waiting is the arithmetic; until a client has sent
 /// something, nothing is even made for it.
@@ -32,17 +34,36 @@ pub async fn handshake(
     deadline.arm(Phase::Handshake, timeout);
     let due = Due { deadline, worker };
     due.wait_for(poll_fn(|cx| stream.poll_readable(cx))).await?.map_err(Failed::of)?;
-    let mut accept = pin!(TlsAcceptor::from(tls.config.clone()).accept(stream));
+    let mut accept = pin!(accept(stream, tls));
     loop {
         let turn = due.wait_for(worker.handshake_turn.acquire()).await?;
         // Everybody else first; the next in the queue will do likewise.
         tokio::task::yield_now().await;
         if let Poll::Ready(result) = poll_fn(|cx| Poll::Ready(accept.as_mut().poll(cx))).await {
-            return result.map_err(Failed::of).and_then(|stream| Shaken::of(stream, tls));
+            return result.and_then(|stream| Shaken::of(stream, tls));
         }
         drop(turn);
         due.wait_for(woken()).await?;
     }
+}
+
+/// The exchange of messages. An ACME server that looks for a proof gets that and no connection.
+async fn accept(stream: Stream, tls: &ServerTls) -> Result<TlsStream<Stream>, Failed> {
+    let Some(challenges) = &tls.challenges else {
+        return TlsAcceptor::from(tls.config.clone()).accept(stream).await.map_err(Failed::of);
+    };
+    let started = LazyConfigAcceptor::new(Acceptor::default(), stream).await.map_err(Failed::of)?;
+    let hello = started.client_hello();
+    let without = |error| Failed { result: HandshakeResult::NoCertificate, error: Some(error) };
+    if asks_for_proof(&hello) {
+        let mut stream = started.into_stream(challenges.clone()).await.map_err(without)?;
+        // It has seen what it came for.
+        let _ = stream.shutdown().await;
+        return Err(Failed { result: HandshakeResult::AcmeChallenge, error: None });
+    }
+    let has_certificate = tls.certificates.now().answers_to(hello.server_name());
+    let accepted = started.into_stream(tls.config.clone()).await;
+    accepted.map_err(|error| if has_certificate { Failed::of(error) } else { without(error) })
 }
 
 /// A handshake that is done.
@@ -56,7 +77,7 @@ impl Shaken {
     /// A session that goes on verifies no certificate anew, so one that has expired since is refused here.
     fn of(stream: TlsStream<Stream>, tls: &ServerTls) -> Result<Shaken, Failed> {
         let (_, session) = stream.get_ref();
-        let (told, result) = (Box::new(TlsPeer::of(session, &tls.certificates)), of_success(session));
+        let (told, result) = (Box::new(TlsPeer::of(session, tls.certificates.now())), of_success(session));
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         if told.has_expired(i64::try_from(now.as_secs()).unwrap_or(i64::MAX)) {
             return Err(Failed { result: HandshakeResult::BadClientCertificate, error: None });

@@ -1,14 +1,19 @@
 //! The configs of docs/tls.md, run as they stand there but for the ports.
 
+use super::acme::until_served;
 use crate::support::ca::Ca;
 use crate::support::client::{Client, get};
 use crate::support::gateway::{Gateway, laid_out};
-use crate::support::manual::Page;
+use crate::support::manual::{Page, changed};
+use crate::support::pebble::Pebble;
 use crate::support::tls::Trust;
 use crate::support::upstream::Upstream;
 
+/// The heading of the one that orders its certificates.
+const ACME: &str = "Certificates from an ACME server";
+
 /// A gateway with the config under a heading; every name that the page says has its certificate.
-fn start(title: &str, app: &Upstream, ca: &Ca, clients: &Ca) -> Gateway {
+fn start(title: &str, app: &Upstream, ca: &Ca, clients: &Ca, pebble: &Pebble) -> Gateway {
     let page = Page::read("docs/tls.md");
     let part = page.under(title)[0];
     Gateway::launch(&[], |dir| {
@@ -16,6 +21,13 @@ fn start(title: &str, app: &Upstream, ca: &Ca, clients: &Ca) -> Gateway {
         ca.issue(&["*.example.net"], "").save(dir, "wildcard");
         std::fs::write(dir.join("clients-ca.pem"), clients.pem()).unwrap();
         let mut config = part.config.replace("127.0.0.1:3000", &app.addr.to_string());
+        if title == ACME {
+            let server = format!("[acme]\ndirectory = \"{}\"\nca = \"{}\"", pebble.directory(), pebble.ca_file());
+            config = changed(&config, "[acme]", &server);
+            config = changed(&config, "/var/lib/sluicegate", &dir.display().to_string());
+            config = changed(&config, "0.0.0.0:443", &pebble.tls.addr().to_string());
+            config = changed(&config, "0.0.0.0:80", &pebble.http.addr().to_string());
+        }
         for (i, address) in ["0.0.0.0:443", "0.0.0.0:8443", "0.0.0.0:80"].iter().enumerate() {
             config = config.replace(address, &format!("127.0.0.{}:0", i + 1));
         }
@@ -26,14 +38,21 @@ fn start(title: &str, app: &Upstream, ca: &Ca, clients: &Ca) -> Gateway {
 #[test]
 fn every_config_of_the_page_serves() {
     let (ca, clients, app) = (Ca::new("test"), Ca::new("clients"), Upstream::text("in"));
+    let pebble = Pebble::start();
     let mut started = 0;
-    for title in ["A listener", "Certificates by name", "Certificates of clients", "From HTTP to HTTPS"] {
-        let gateway = start(title, &app, &ca, &clients);
+    for title in ["A listener", "Certificates by name", ACME, "Certificates of clients", "From HTTP to HTTPS"] {
+        let gateway = start(title, &app, &ca, &clients, &pebble);
         let addr = *gateway.listeners().last().unwrap();
         let ask = |host: &str| {
             let head = format!("GET / HTTP/1.1\r\nhost: {host}\r\n\r\n");
-            Trust::in_ca(&ca).connect(addr, host).ask(&head, "").status()
+            let trust = if title == ACME { pebble.trust() } else { Trust::in_ca(&ca) };
+            trust.connect(addr, host).ask(&head, "").status()
         };
+        if title == ACME {
+            for name in ["www.example.com", "example.com"] {
+                until_served(&gateway, &pebble.trust(), name);
+            }
+        }
         assert_eq!(ask("www.example.com"), 200, "{title}");
         match title {
             "Certificates by name" => assert_eq!(ask("a.example.net"), 200),

@@ -14,6 +14,7 @@ pub mod h2_server;
 pub mod http;
 pub mod machine;
 pub mod manual;
+pub mod pebble;
 pub mod ports;
 pub mod tls;
 pub mod upstream;

@@ -30,10 +30,19 @@ impl Trust {
         Trust::with(ca, None, rustls::ALL_VERSIONS)
     }
 
+    /// Whoever has a certificate of the authority in this text.
+    pub fn in_pem(pem: &str) -> Trust {
+        Trust::with_root(pem, None, rustls::ALL_VERSIONS)
+    }
+
     /// The same, showing a certificate of its own if there is one, in some versions of TLS.
     pub fn with(ca: &Ca, own: Option<&Pair>, versions: &[&'static SupportedProtocolVersion]) -> Trust {
+        Trust::with_root(&ca.pem(), own, versions)
+    }
+
+    fn with_root(pem: &str, own: Option<&Pair>, versions: &[&'static SupportedProtocolVersion]) -> Trust {
         let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(ca.pem().as_bytes()).unwrap()).unwrap();
+        roots.add(CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()).unwrap();
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_protocol_versions(versions)
             .unwrap()

@@ -46,6 +46,7 @@ const LAYERS: [(&str, &[&str]); 20] = [
             "labels",
             "net",
             "heap",
+            "tls",
             "upstream",
             "access_log",
             "sampled",

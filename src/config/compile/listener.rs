@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use jiff::Timestamp;
 
+use super::acme;
 use super::server::KERNEL_BUFFER;
 use crate::config::reader::{At, Section};
 use crate::config::report::{Diagnostic, Place};
@@ -16,7 +17,8 @@ use crate::tls::{CertificateTerm, ClientAuth, MinVersion, PemPair, ServerFiles, 
 /// Half of it leaves before there is room again: enough for any worker to come round to it meanwhile.
 const MAX_UNSENT: u32 = 64 * 1024;
 const ADDRESS_HELP: &str = "add address = \"0.0.0.0:8443\"";
-const PAIR_HELP: &str = "write certificates = [{ cert = \"chain.pem\", key = \"key.pem\" }]";
+const PAIR_HELP: &str =
+    "write certificates = [{ cert = \"chain.pem\", key = \"key.pem\" }], or acme = [\"www.example.com\"]";
 const CERT_HELP: &str = "give a file in PEM: the certificate of this server, then those that signed it";
 const KEY_HELP: &str = "give the private key of the certificate beside it, in PEM";
 const CA_HELP: &str = "give a file in PEM: the certificates that sign those of clients";
@@ -28,7 +30,12 @@ struct Pair {
 }
 
 /// Every listener: those in [server], the one that redirects, then those with a section of their own.
-pub fn listeners(server: &Section, sections: &[Section], http2: bool) -> Vec<Arc<ListenerSettings>> {
+pub fn listeners(
+    server: &Section,
+    sections: &[Section],
+    http2: bool,
+    acme: &acme::AcmeSection,
+) -> Vec<Arc<ListenerSettings>> {
     let max_unsent = max_unsent(server).unwrap_or(MAX_UNSENT);
     let mut listeners = plain(server, sections.is_empty(), max_unsent);
     let redirect = server.parse_at("redirect_http", values::listen);
@@ -36,7 +43,7 @@ pub fn listeners(server: &Section, sections: &[Section], http2: bool) -> Vec<Arc
         place,
         value: ListenerSettings { address, proxy_protocol: false, tls: None, redirects: true, max_unsent },
     }));
-    listeners.extend(sections.iter().filter_map(|section| listener(server, section, http2, max_unsent)));
+    listeners.extend(sections.iter().filter_map(|section| listener(server, section, (http2, max_unsent), acme)));
     for (i, item) in listeners.iter().enumerate() {
         let rival = |first: &&At<ListenerSettings>| excludes(&first.value, &item.value);
         if let Some(first) = listeners[..i].iter().find(rival) {
@@ -87,7 +94,12 @@ fn max_unsent(section: &Section) -> Option<u32> {
     section.size("max_unsent", KERNEL_BUFFER).and_then(|bytes| u32::try_from(bytes).ok())
 }
 
-fn listener(server: &Section, section: &Section, http2: bool, unsent: u32) -> Option<At<ListenerSettings>> {
+fn listener(
+    server: &Section,
+    section: &Section,
+    (http2, unsent): (bool, u32),
+    acme: &acme::AcmeSection,
+) -> Option<At<ListenerSettings>> {
     let address = match section.node("address") {
         Some(_) => section.parse_at("address", values::listen),
         None => section.absent("a listener has no address", ADDRESS_HELP),
@@ -95,7 +107,7 @@ fn listener(server: &Section, section: &Section, http2: bool, unsent: u32) -> Op
     let proxy_protocol = proxy_protocol(server, section);
     let max_unsent = max_unsent(section).unwrap_or(unsent);
     let written = section.node("tls").is_some();
-    let tls = section.section("tls", &schema::LISTENER_TLS).and_then(|tls| self::tls(&tls, http2));
+    let tls = section.section("tls", &schema::LISTENER_TLS).and_then(|tls| self::tls(&tls, http2, acme));
     section.unknown();
     let At { place, value: address } = address?;
     // A listener whose TLS is wrong must not pass for a plain one.
@@ -117,10 +129,15 @@ fn proxy_protocol(server: &Section, section: &Section) -> bool {
     wanted
 }
 
-fn tls(section: &Section, http2: bool) -> Option<ServerTls> {
+fn tls(section: &Section, http2: bool, acme: &acme::AcmeSection) -> Option<ServerTls> {
     let pairs = match section.node("certificates") {
         Some(node) => pairs(section, node),
+        None if section.node("acme").is_some() => Some(Vec::new()),
         None => section.absent("a listener with `tls` has no certificates", PAIR_HELP),
+    };
+    let ordered = match section.node("acme") {
+        Some(_) => acme.names(section),
+        None => Some(Vec::new()),
     };
     let client_ca = section.file("client_ca");
     let words = [("required", ClientAuth::Required), ("optional", ClientAuth::Optional)];
@@ -136,17 +153,17 @@ fn tls(section: &Section, http2: bool) -> Option<ServerTls> {
         None => ClientAuth::None,
         Some(_) => auth.unwrap_or(ClientAuth::Required),
     };
-    let pairs = pairs?;
+    let (pairs, ordered) = (pairs?, ordered?);
     // A file that cannot be read has been told of.
     if section.node("client_ca").is_some() && client_ca.is_none() {
         return None;
     }
     let pem = |pair: &Pair| PemPair { cert: pair.cert.value.clone(), key: pair.key.value.clone() };
     let certificates = pairs.iter().map(pem).collect();
-    let files = ServerFiles { certificates, client_ca, client_auth, min_version, http2 };
-    let tls = ServerTls::new(files).map_err(|mistake| report(section, &pairs, &mistake)).ok()?;
+    let files = ServerFiles { certificates, ordered, client_ca, client_auth, min_version, http2 };
+    let tls = ServerTls::new(files, acme.board()).map_err(|mistake| report(section, &pairs, &mistake)).ok()?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    for (pair, term) in pairs.iter().zip(&tls.terms) {
+    for (pair, term) in pairs.iter().zip(&tls.certificates.now().terms) {
         warn(section, pair, term, i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
     }
     Some(tls)

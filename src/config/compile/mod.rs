@@ -2,6 +2,7 @@
 //! `config::load` and its likes.
 
 mod access_log;
+mod acme;
 mod action;
 mod afterwards;
 mod context;
@@ -44,8 +45,9 @@ pub fn compile(sources: &SourceTexts, documents: &[Table]) -> Option<Config> {
     let roots: Vec<Section> =
         documents.iter().map(|table| Section::new(sources, &schema::ROOT, "the top level", table)).collect();
     let merged = |key| merged(sources, &roots, key);
-    let [server, admin, store, headers, jwt, upstreams, sets, limits] =
-        ["server", "admin", "store", "headers", "jwt", "upstream", "set", "limit"].map(merged);
+    let [server, admin, acme, store, headers, jwt, upstreams, sets, limits] =
+        ["server", "admin", "acme", "store", "headers", "jwt", "upstream", "set", "limit"].map(merged);
+    let has_acme = roots.iter().any(|root| root.node("acme").is_some());
     let no_route = roots.iter().all(|root| root.node("route").is_none());
     let routes = tables(sources, &roots, "route", &schema::ROUTE);
     let listeners = tables(sources, &roots, "listener", &schema::LISTENER);
@@ -54,7 +56,10 @@ pub fn compile(sources: &SourceTexts, documents: &[Table]) -> Option<Config> {
         root.finish();
     }
 
-    let server = server::server(&server.section(sources, &schema::SERVER), &listeners);
+    let acme = acme.section(sources, &schema::ACME);
+    let acme = acme::AcmeSection::read(&acme, has_acme);
+    let server = server::server(&server.section(sources, &schema::SERVER), &listeners, &acme);
+    let acme = acme.finish(&server.listeners);
     let admin = server::admin(&admin.section(sources, &schema::ADMIN), &server.listeners);
     let store = server::store(&store.section(sources, &schema::STORE));
     let ratelimit_headers = server::headers(&headers.section(sources, &schema::HEADERS));
@@ -87,6 +92,7 @@ pub fn compile(sources: &SourceTexts, documents: &[Table]) -> Option<Config> {
         server: server.settings,
         listeners: server.listeners,
         admin: admin?,
+        acme,
         store,
         ratelimit_headers,
         jwt,

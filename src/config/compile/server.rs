@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::listener;
+use super::{acme, listener};
 use crate::config::reader::{At, Section, choose};
 use crate::config::tree::{Node, Value};
 use crate::config::values::{self, Fault, fault};
@@ -69,7 +69,7 @@ pub struct Defaults {
     pub timeouts: Timeouts,
 }
 
-pub fn server(section: &Section, listeners: &[Section]) -> Compiled {
+pub fn server(section: &Section, listeners: &[Section], acme: &acme::AcmeSection) -> Compiled {
     let seconds = Duration::from_secs;
     let timeouts = timeouts(section, &TIMEOUTS);
     let settings = ServerSettings {
@@ -130,7 +130,7 @@ pub fn server(section: &Section, listeners: &[Section]) -> Compiled {
         max_key_body: section.size("max_key_body", KEY_BODY_MAX).unwrap_or(8 * 1024),
         timeouts,
     };
-    let listeners = listener::listeners(section, listeners, settings.http2);
+    let listeners = listener::listeners(section, listeners, settings.http2, acme);
     section.unknown();
     Compiled { settings, listeners, defaults }
 }

@@ -5,6 +5,7 @@ pub(crate) mod access_log;
 pub(crate) mod account;
 pub(crate) mod body;
 pub(crate) mod cause;
+pub(crate) mod challenge;
 pub(crate) mod echo;
 pub(crate) mod grpc;
 pub mod problem;

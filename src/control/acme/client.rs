@@ -1,0 +1,119 @@
+//! How the ACME server is asked: over HTTPS, each request with a deadline, each answer bounded, and what it
+//! says of waiting remembered.
+
+use std::error::Error as StdError;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::RETRY_AFTER;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Limited};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
+use rustls::ClientConfig;
+use tokio::time::timeout;
+
+use crate::config::AcmeSettings;
+use crate::upstream::WireProtocol;
+use crate::upstream::tls::{Trust, TrustedRoots, UpstreamTls};
+
+/// Of a request, its answer included.
+const REQUEST: Duration = Duration::from_secs(30);
+const CONNECT: Duration = Duration::from_secs(10);
+const IDLE: Duration = Duration::from_secs(10);
+/// Of an answer; chains take some kilobytes.
+const ANSWER_MAX: usize = 256 * 1024;
+/// Longer waits are not believed.
+const RETRY_AFTER_MAX_S: u64 = 86_400;
+
+/// How long the server has asked us to wait, in seconds.
+pub type RetryAfter = Arc<AtomicU64>;
+
+pub struct AcmeClient {
+    client: Client<HttpsConnector<HttpConnector>, BodyWrapper<Bytes>>,
+    retry_after: RetryAfter,
+}
+
+/// Why there is no answer of an ACME server.
+#[derive(Debug, thiserror::Error)]
+enum NoAnswer {
+    #[error("no answer within {REQUEST:?}")]
+    Timeout,
+    #[error("{}", chain(.0.as_ref()))]
+    Failed(Box<dyn StdError + Send + Sync>),
+    #[error("it answered {0}")]
+    Status(http::StatusCode),
+}
+
+impl AcmeClient {
+    /// # Errors
+    /// What is wrong with the authorities, in words.
+    pub fn new(settings: &AcmeSettings, retry_after: RetryAfter) -> Result<AcmeClient, String> {
+        let roots = match &settings.ca {
+            Some(pem) => TrustedRoots::of_pem(pem)?,
+            None => TrustedRoots::of_system(&rustls_native_certs::load_native_certs().certs),
+        };
+        let tls = UpstreamTls::new(Trust::Roots(roots), None, None, WireProtocol::Http1)?;
+        // The builder below says itself what is offered.
+        let mut tls = ClientConfig::clone(&tls.config);
+        tls.alpn_protocols.clear();
+        let mut http = HttpConnector::new();
+        http.enforce_http(false);
+        http.set_connect_timeout(Some(CONNECT));
+        let connector =
+            HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http1().wrap_connector(http);
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE)
+            .pool_max_idle_per_host(1)
+            .build(connector);
+        Ok(AcmeClient { client, retry_after })
+    }
+}
+
+impl HttpClient for AcmeClient {
+    fn request(
+        &self,
+        request: Request<BodyWrapper<Bytes>>,
+    ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
+        let (answer, retry_after) = (self.client.request(request), self.retry_after.clone());
+        let whole = async move {
+            let (parts, body) = answer.await.map_err(|error| NoAnswer::Failed(error.into()))?.into_parts();
+            let seconds = parts.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
+            if let Some(seconds) = seconds.filter(|_| !parts.status.is_success()) {
+                retry_after.fetch_max(RETRY_AFTER_MAX_S.min(seconds), Ordering::Relaxed);
+            }
+            let bytes = Limited::new(body, ANSWER_MAX).collect().await.map_err(NoAnswer::Failed)?.to_bytes();
+            // What is no problem document comes from something in front of the ACME server.
+            if !parts.status.is_success() && serde_json::from_slice::<serde_json::Map<_, _>>(&bytes).is_err() {
+                return Err(NoAnswer::Status(parts.status));
+            }
+            Ok(Response::from_parts(parts, bytes))
+        };
+        Box::pin(async move {
+            let answer = timeout(REQUEST, whole).await.unwrap_or(Err(NoAnswer::Timeout));
+            let (parts, bytes) = answer.map_err(|error| Error::Other(Box::new(error)))?.into_parts();
+            Ok(BytesResponse { parts, body: Box::new(bytes) })
+        })
+    }
+}
+
+/// An error with all that caused it: the outermost says least.
+fn chain(error: &(dyn StdError + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,152 @@
+//! The ACME test server Pebble, and a name server that has every name on this machine, where Pebble looks for
+//! its proofs. Its log is printed when the test fails.
+
+use std::fs;
+use std::net::{SocketAddr, UdpSocket};
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+
+use super::ca::Ca;
+use super::client::get;
+use super::ports::Reserved;
+use super::tls::Trust;
+use super::until;
+
+pub struct Pebble {
+    dir: TempDir,
+    ca: Ca,
+    acme: Reserved,
+    management: Reserved,
+    /// Where it looks for proofs.
+    pub http: Reserved,
+    pub tls: Reserved,
+    dns: SocketAddr,
+    child: Option<Child>,
+}
+
+impl Pebble {
+    /// Not running: connecting to it is refused.
+    pub fn down() -> Pebble {
+        Pebble {
+            dir: tempfile::tempdir().unwrap(),
+            ca: Ca::new("of pebble's own certificate"),
+            acme: Reserved::new(),
+            management: Reserved::new(),
+            http: Reserved::new(),
+            tls: Reserved::new(),
+            dns: name_server(),
+            child: None,
+        }
+    }
+
+    /// Running, in a hurry, with certificates for years.
+    pub fn start() -> Pebble {
+        let mut pebble = Pebble::down();
+        pebble.run(&[("PEBBLE_VA_NOSLEEP", "1")], 0);
+        pebble
+    }
+
+    /// With these variables in its environment, and certificates for so many seconds; 0: for years.
+    pub fn run(&mut self, env: &[(&str, &str)], validity_s: u64) {
+        self.ca.issue(&["127.0.0.1"], "pebble").save(self.dir.path(), "pebble");
+        fs::write(self.ca_file(), self.ca.pem()).unwrap();
+        let path = |name: &str| self.dir.path().join(name);
+        let config = serde_json::json!({ "pebble": {
+            "listenAddress": self.acme.addr().to_string(),
+            "managementListenAddress": self.management.addr().to_string(),
+            "certificate": path("pebble.pem"),
+            "privateKey": path("pebble.key"),
+            "httpPort": self.http.port(),
+            "tlsPort": self.tls.port(),
+            "ocspResponderURL": "",
+            "externalAccountBindingRequired": false,
+            "certificateValidityPeriod": validity_s,
+        }});
+        fs::write(path("pebble.json"), config.to_string()).unwrap();
+        let log = fs::OpenOptions::new().create(true).append(true).open(path("log")).unwrap();
+        let child = Command::new("pebble")
+            .arg("-config")
+            .arg(path("pebble.json"))
+            .args(["-dnsserver", &self.dns.to_string()])
+            .envs(env.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start pebble: {error}; apt-get install pebble"));
+        self.child = Some(child);
+        let up = |addr: &SocketAddr| std::net::TcpStream::connect(addr).is_ok();
+        until("pebble is up", || [self.acme.addr(), self.management.addr()].iter().all(up));
+    }
+
+    /// Ends it: whatever it knew is forgotten.
+    pub fn stop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    pub fn directory(&self) -> String {
+        format!("https://{}/dir", self.acme.addr())
+    }
+
+    /// The file with the authority of its own certificate.
+    pub fn ca_file(&self) -> String {
+        self.dir.path().join("ca.pem").display().to_string()
+    }
+
+    /// That authority, PEM.
+    pub fn own_ca(&self) -> String {
+        self.ca.pem()
+    }
+
+    /// Whoever has a certificate that it issued.
+    pub fn trust(&self) -> Trust {
+        let mut management = Trust::in_ca(&self.ca).connect(self.management.addr(), "127.0.0.1");
+        Trust::in_pem(&management.ask(&get("/roots/0", ""), "").text())
+    }
+
+    /// How often its log has these words.
+    pub fn count(&self, words: &str) -> usize {
+        fs::read_to_string(self.dir.path().join("log")).unwrap_or_default().matches(words).count()
+    }
+}
+
+impl Drop for Pebble {
+    fn drop(&mut self) {
+        self.stop();
+        if std::thread::panicking() {
+            eprintln!("--- log of pebble ---\n{}", fs::read_to_string(self.dir.path().join("log")).unwrap_or_default());
+        }
+    }
+}
+
+/// A name server, for as long as the test's process lives: every name is at 127.0.0.1, and nowhere else.
+fn name_server() -> SocketAddr {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let addr = socket.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut query = [0; 512];
+        while let Ok((length, from)) = socket.recv_from(&mut query) {
+            let Some(answer) = answer(&query[..length]) else { continue };
+            let _ = socket.send_to(&answer, from);
+        }
+    });
+    addr
+}
+
+/// RFC 1035: the head and the question again, then the address if that is what was asked for.
+fn answer(query: &[u8]) -> Option<Vec<u8>> {
+    let name_end = 12 + query.get(12..)?.iter().position(|byte| *byte == 0)?;
+    let question = query.get(12..name_end + 5)?;
+    let is_a = query.get(name_end + 1..name_end + 3)? == [0, 1];
+    let mut answer = query[..2].to_vec();
+    answer.extend([0x81, 0x80, 0, 1, 0, u8::from(is_a), 0, 0, 0, 0]);
+    answer.extend(question);
+    if is_a {
+        answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 4, 127, 0, 0, 1]);
+    }
+    Some(answer)
+}
