@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Sluicegate beside nginx and haproxy, by the CPU each request costs. `make bench` runs it.
+"""Sluicegate beside nginx, haproxy and Envoy, by the CPU each request costs. `make bench` runs it.
 
-    benches/compare.py                               everything, about eight minutes
+    benches/compare.py                               everything, about half an hour
     benches/compare.py --rounds 3 nginx sluicegate   some subjects
+    benches/compare.py '*/h2' '*/tls'                some rows of wire.py: HTTP/2, TLS, bodies and more
     benches/compare.py --before OLD_BINARY           an earlier build in the same rounds
 
 The proxy under test is alone on the first core; wrk, the upstream and Redis share the second. Every
@@ -12,6 +13,7 @@ Absolute figures move with the machine; compare ratios only. CPU times come from
 10 ms, so rounds of less than 2 s say little.
 """
 import argparse
+import fnmatch
 import os
 import re
 import shlex
@@ -26,6 +28,7 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import subjects as make
+import wire
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -57,12 +60,14 @@ def main():
     preflight(options)
     with tempfile.TemporaryDirectory(prefix="sluicegate-bench-") as directory:
         bench = make.Bench(directory, **({"upstream": options.upstream} if options.upstream else {}))
-        chosen = choose(bench, options)
-        results = measure(bench, chosen, options)
+        chosen, site = choose(bench, options)
+        results = measure(bench, chosen, site, options)
     print(subprocess.run([options.binary, "--version"], capture_output=True, text=True, check=True).stdout.strip())
     print_subjects(chosen, results)
     print_goals(results)
     print_distance(results)
+    for suffix in ("", BEFORE):
+        wire.table(results, suffix)
     return print_faults(chosen, results)
 
 
@@ -85,7 +90,7 @@ def arguments():
 
 def preflight(options):
     """Stops with what to do when something needed is missing."""
-    missing = make.missing_programs()
+    missing = make.missing_programs() | wire.missing_programs()
     if missing:
         packages = " ".join(missing.values())
         sys.exit(f"missing: {', '.join(missing)}\nDebian: apt-get install -y --no-install-recommends {packages}")
@@ -100,17 +105,23 @@ def choose(bench, options):
     lua, lack = make.nginx_lua(bench)
     if lack:
         print(f"skipping nginx-lua+redis: install {lack}")
-    every = make.nginx(bench) + lua + make.haproxy(bench) + make.sluicegate(bench, os.path.abspath(options.binary))
-    names = [subject.name for subject in every]
-    unknown = [name for name in options.subjects if name not in names]
+    binary, wanted = os.path.abspath(options.binary), options.subjects or ["*"]
+    every = make.nginx(bench) + lua + make.haproxy(bench) + make.sluicegate(bench, binary)
+    # Those take files of 100 MB and a download: not made for nothing.
+    rows = [f"{proxy}/{row}" for proxy in wire.PROXIES for row in wire.ROWS]
+    site = wire.Site(bench) if any(fnmatch.filter(rows, pattern) for pattern in wanted) else None
+    names = [subject.name for subject in every] + rows
+    unknown = [pattern for pattern in wanted if not fnmatch.filter(names, pattern)]
     if unknown:
         sys.exit(f"no such subject: {', '.join(unknown)}\nThere are: {', '.join(names)}")
-    chosen = [subject for subject in every if not options.subjects or subject.name in options.subjects]
+    every += wire.subjects(bench, site, binary) if site else []
+    chosen = [subject for subject in every if any(fnmatch.fnmatch(subject.name, pattern) for pattern in wanted)]
     chosen += [extra(text) for text in options.extra]
     if options.before:
         earlier = make.sluicegate(bench, os.path.abspath(options.before), BEFORE)
+        earlier += wire.subjects(bench, site, os.path.abspath(options.before), BEFORE) if site else []
         chosen += [subject for subject in earlier if subject.name.removesuffix(BEFORE) in [one.name for one in chosen]]
-    return chosen
+    return chosen, site
 
 
 def extra(text):
@@ -119,7 +130,7 @@ def extra(text):
     return make.Subject(name, shlex.split(command), int(port))
 
 
-def measure(bench, chosen, options):
+def measure(bench, chosen, site, options):
     """Subject name -> one dict of figures per round."""
     front, back = sorted(os.sched_getaffinity(0))[:2]
     redis_command = ["redis-server", "--port", str(bench.redis), "--bind", "127.0.0.1"]
@@ -134,9 +145,15 @@ def measure(bench, chosen, options):
         helpers.append(spawn(back, line_command, bench))
         for helper, port in zip(helpers, (bench.upstream, bench.redis, bench.far_redis)):
             await_port(helper, port, bench)
+        for command, port in site.helpers() if site else []:
+            helpers.append(spawn(back, command, bench))
+            await_port(helpers[-1], port, bench)
         for number in range(options.rounds):
             print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
             for subject in chosen if number % 2 == 0 else reversed(chosen):
+                # What connections take does not change from round to round.
+                if number > 0 and wire.is_idle(subject):
+                    continue
                 results[subject.name].append(run(bench, subject, redis, front, back, options))
     finally:
         for helper in helpers:
@@ -150,7 +167,11 @@ def run(bench, subject, redis, front, back, options):
     proxy = spawn(front, subject.command, bench)
     try:
         await_port(proxy, subject.port, bench)
-        await_answer(subject.port)
+        if wire.is_idle(subject):
+            nothing = {"undecided": 0, "cpu": 0, "redis": 0, "calls": 0, "trips": 0}
+            return wire.idle(subject, proxy.pid, back) | nothing | {"rss": peak_rss_mb(proxy.pid)}
+        if not subject.row:
+            await_answer(subject.port)
         conns = subject.conns or options.conns
         # The first load opens the connections, warms the caches and spends what is to be spent.
         load(bench, subject, back, conns, 1)
@@ -169,6 +190,8 @@ def run(bench, subject, redis, front, back, options):
 
 
 def load(bench, subject, core, conns, secs):
+    if subject.row:
+        return wire.load(bench, subject, core, conns, secs)
     command = ["taskset", "-c", str(core), "wrk", "-t1", f"-c{conns}", f"-d{secs}s", "--latency"]
     command += ["-s", make.load_script(bench, subject), f"http://127.0.0.1:{subject.port}/"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -320,7 +343,7 @@ def print_goals(results):
     rows = GOALS + [
         (f"{name} / before", name, name + BEFORE, "cpu", None) for name in results if name + BEFORE in results
     ]
-    rows += [(f"{name} / nginx", name, "nginx", "cpu", None) for name in results if name.removesuffix(BEFORE) not in known]
+    rows += [(f"{name} / nginx", name, "nginx", "cpu", None) for name in results if name.removesuffix(BEFORE) not in known and "/" not in name]
     print(f"{'CPU per request, ratio':46}{'measured':>9}{'range':>14}{'goal':>8}")
     for label, over, under, figure, goal in rows:
         found = ratios(results, over, under, figure)

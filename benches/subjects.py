@@ -5,6 +5,7 @@ those called `+fields` add all that Sluicegate adds by default, for the same wor
 that they refuse nothing, except where refusing is what is measured."""
 import json
 import os
+import random
 import shutil
 import socket
 from dataclasses import dataclass, field, replace
@@ -36,6 +37,8 @@ class Subject:
     conns: int | None = None
     # Where it tells its metrics, if it does.
     admin: int | None = None
+    # Its row of wire.py, which has loads of its own.
+    row: str | None = None
 
     def asked(self, how):
         """The same proxy under another load."""
@@ -84,14 +87,14 @@ _taken = set()
 
 
 def free_port():
-    """A port that nothing listens on, never the same twice."""
+    """A port that nothing listens on, never the same twice. Clients are not given it either, as the system gives
+    them higher ones: a load may leave thousands of those behind, each not to be listened on for a minute."""
     while True:
+        port = random.randrange(10_000, 32_000)
         with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        if port not in _taken:
-            _taken.add(port)
-            return port
+            if port not in _taken and probe.connect_ex(("127.0.0.1", port)):
+                _taken.add(port)
+                return port
 
 
 def programs():
@@ -177,7 +180,7 @@ def nginx_config(bench, name, http, modules=()):
     load = "".join(f"load_module {NGINX_MODULES}/{module};\n" for module in modules)
     text = f"""{load}worker_processes 1; daemon off; master_process off;
 pid {bench.dir}/{name}.pid; error_log {bench.dir}/{name}.err;
-events {{ worker_connections 8192; }}
+events {{ worker_connections 20000; }}
 http {{
   access_log off; {temp}
   keepalive_requests 1000000000; keepalive_timeout 600s;
@@ -261,6 +264,16 @@ def nginx_lua(bench):
     return [Subject("nginx-lua+redis", nginx_config(bench, "nginx-lua", block, LUA_MODULES), port)], None
 
 
+HAPROXY_FIELDS = """  unique-id-format %[rand,hex]%[rand,hex]%[rand,hex]%[rand,hex]
+  unique-id-header X-Request-Id
+  http-request set-header X-Real-IP %[src]
+  http-request set-header X-Forwarded-Proto http
+  http-request set-header X-Forwarded-Host %[req.hdr(host)]
+  http-request set-header X-Forwarded-Port %[dst_port]
+  http-request add-header Via "1.1 peer-c5184ba0"
+  http-response add-header Via "1.1 peer-c5184ba0\""""
+
+
 def haproxy(bench):
     plain, fields, limited = free_port(), free_port(), free_port()
     path = bench.write("haproxy.cfg", f"""global
@@ -280,14 +293,7 @@ frontend plain
   default_backend app
 frontend fields
   bind 127.0.0.1:{fields}
-  unique-id-format %[rand,hex]%[rand,hex]%[rand,hex]%[rand,hex]
-  unique-id-header X-Request-Id
-  http-request set-header X-Real-IP %[src]
-  http-request set-header X-Forwarded-Proto http
-  http-request set-header X-Forwarded-Host %[req.hdr(host)]
-  http-request set-header X-Forwarded-Port %[dst_port]
-  http-request add-header Via "1.1 peer-c5184ba0"
-  http-response add-header Via "1.1 peer-c5184ba0"
+{HAPROXY_FIELDS}
   default_backend app
 frontend limited
   bind 127.0.0.1:{limited}
