@@ -7,6 +7,7 @@ use bytes::Bytes;
 use h2::Reason;
 use http::{HeaderMap, HeaderValue, Request, Response};
 
+use crate::support::GLANCE;
 use crate::support::gateway::Gateway;
 use crate::support::h2::{H2Client, Sent, post};
 use crate::support::h2_server::{Asked, Http2Server};
@@ -127,17 +128,21 @@ fn a_reset_of_the_client_is_a_cancel_at_the_server() {
         client.run(async {
             let (answer, mut stream) = sender.send_request(call(target, &[]), false).unwrap();
             stream.send_data(Bytes::from_static(b"\0\0\0\0\0"), false).unwrap();
+            let mut request = server.try_request();
+            while request.is_none() {
+                tokio::time::sleep(GLANCE).await;
+                request = server.try_request();
+            }
+            assert_eq!(request.unwrap().uri.path(), target);
             if target == "/headed" {
                 assert_eq!(answer.await.unwrap().status(), 200);
             } else {
-                tokio::time::sleep(Duration::from_millis(50)).await;
                 drop(answer);
             }
             stream.send_reset(Reason::CANCEL);
             // Sent by the connection, which runs while we wait.
             tokio::time::sleep(Duration::from_millis(50)).await;
         });
-        assert_eq!(server.request().uri.path(), target);
         assert_eq!(server.request().uri.path(), "/cancelled", "{target}");
     }
     assert_eq!(server.connections(), 1);

@@ -86,7 +86,7 @@ fn what_is_no_tls_is_closed_and_told_of_in_the_log() {
 #[test]
 fn a_hello_without_end_takes_no_memory() {
     let ca = Ca::new("test");
-    let gateway = gateway(&ca, &["a.test"], "", "", ECHO);
+    let gateway = gateway(&ca, &["a.test"], "", "handshake_timeout = \"60s\"", ECHO);
     assert_eq!(Trust::in_ca(&ca).connect(gateway.addr, "a.test").ask(&get("/", ""), "").status(), 200);
     let before = gateway.memory("VmHWM");
     for each in [16_000, 100] {

@@ -96,6 +96,11 @@ impl Http2Server {
         self.requests.recv_timeout(PATIENCE).expect("the server received no request")
     }
 
+    /// The same, if it has come.
+    pub fn try_request(&self) -> Option<http::request::Parts> {
+        self.requests.try_recv().ok()
+    }
+
     /// How many were received and not asked for.
     pub fn count(&self) -> usize {
         self.requests.try_iter().count()
