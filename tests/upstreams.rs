@@ -16,6 +16,7 @@ mod support;
 
 mod upstreams {
     mod balance;
+    mod caps;
     mod dns;
     mod dns_enemies;
     mod eject;

@@ -52,11 +52,13 @@ sections! {
     HEADERS = "headers": "ratelimit";
     JWT = "jwt": "key" "algorithms" "header" "issuer" "audience";
     UPSTREAM = "upstream": "servers" "balance" "max_idle" "protocol" "tls" "eject" "health" "retry" "hash_on" "slow_start"
-        "proxy_protocol" "resolve_every";
+        "proxy_protocol" "resolve_every"
+        "max_connections" "max_in_flight" "max_waiting" "waiting_timeout" "total";
     HEALTH = "upstream.health": "type" "path" "every" "timeout" "unhealthy_after" "healthy_after" "status" "body";
     RETRY = "upstream.retry": "attempts" "budget" "on";
     UPSTREAM_TLS = "upstream.tls": "ca" "cert" "key" "server_name" "verify";
     EJECT = "upstream.eject": "consecutive_errors" "error_rate" "every" "for" "max";
+    UPSTREAM_TOTAL = "upstream.total": "max_connections" "max_in_flight";
     UPSTREAM_SERVER = "upstream.servers": "url" "weight";
     SET = "set": "values" "file";
     LIMIT = "limit": "algorithm" "key" "missing" "repeated" "cost" "mode" "on_error" "when" "after" "overrides"

@@ -24,6 +24,8 @@ labels! {
     CutOff = "cut_off",
     /// The answer stopped for too long.
     Stalled = "stalled",
+    /// No server had room for a request.
+    Overflow = "overflow",
 }
 
 #[derive(Default)]

@@ -99,6 +99,10 @@ labels! {
     TlsError = "tls_error",
     Timeout = "timeout",
     Broken = "broken",
+    /// No server had room, and as many requests as may waited already,
+    QueueFull = "queue_full",
+    /// or it waited for too long.
+    QueueTimeout = "queue_timeout",
 }
 
 labels! {

@@ -92,11 +92,14 @@ struct FleetMetrics {
 }
 
 /// Name, kind, help and labels of each family, in the order in which they are filled.
-const FAMILIES: [(&str, proto::MetricType, &str, &[&str]); 5] = [
+const FAMILIES: [(&str, proto::MetricType, &str, &[&str]); 8] = [
     ("upstream_up", GAUGE, "1 while requests go to the server, 0 while it is passed over.", &["server", "upstream"]),
     ("upstream_addresses", GAUGE, "Addresses of a server that is written with a name.", &["server", "upstream"]),
     ("upstream_ejected", GAUGE, "Servers that are passed over because requests failed there.", &["upstream"]),
     ("upstream_fail_open", GAUGE, "1 while no server is up, so that all are asked.", &["upstream"]),
+    ("upstream_in_flight", GAUGE, "Requests at a server, where they are capped.", &["server", "upstream"]),
+    ("upstream_connections", GAUGE, "Connections to a server, where they are capped.", &["server", "upstream"]),
+    ("upstream_waiting", GAUGE, "Requests that wait for a server with room, where that is capped.", &["upstream"]),
     ("dns_lookups_total", COUNTER, "Lookups of the names of servers.", &["name", "result"]),
 ];
 const GAUGE: proto::MetricType = proto::MetricType::GAUGE;
@@ -118,7 +121,16 @@ impl Collector for FleetMetrics {
     }
 
     fn collect(&self) -> Vec<proto::MetricFamily> {
-        let [mut up, mut addresses, mut ejected, mut fail_open, mut lookups] = [const { Vec::new() }; 5];
+        let [
+            mut up,
+            mut addresses,
+            mut ejected,
+            mut fail_open,
+            mut in_flight,
+            mut connections,
+            mut waiting,
+            mut lookups,
+        ] = [const { Vec::new() }; 8];
         let now_ms = self.fleet.now_ms();
         for upstream in self.fleet.upstreams() {
             let name = upstream.settings.name.as_str();
@@ -130,9 +142,20 @@ impl Collector for FleetMetrics {
                 let labels = [("server", origin.as_str()), ("upstream", name)];
                 let is_up = its().any(|member| health(&member.state) == Health::Up);
                 up.push(shown::gauge(i64::from(is_up), &labels));
+                if let Some(rule) = &upstream.settings.caps {
+                    let sum = |of: fn(&ServerState) -> u32| its().map(|member| i64::from(of(&member.state))).sum();
+                    in_flight.push(shown::gauge(sum(ServerState::in_flight), &labels));
+                    if rule.caps_connections() {
+                        connections.push(shown::gauge(sum(ServerState::connections), &labels));
+                    }
+                }
                 if server.origin.host_name().is_some() {
                     addresses.push(shown::gauge(i64::try_from(its().count()).unwrap_or(i64::MAX), &labels));
                 }
+            }
+            if upstream.settings.caps.is_some() {
+                let count = i64::try_from(upstream.load().line.len()).unwrap_or(i64::MAX);
+                waiting.push(shown::gauge(count, &[("upstream", name)]));
             }
             let are = |which| roster.iter().filter(|member| health(&member.state) == which).count();
             let none_up = are(Health::Up) == 0;
@@ -146,7 +169,7 @@ impl Collector for FleetMetrics {
             };
             lookups.extend(LookupOutcome::ALL.iter().map(result));
         }
-        let metrics = [up, addresses, ejected, fail_open, lookups];
+        let metrics = [up, addresses, ejected, fail_open, in_flight, connections, waiting, lookups];
         let families = self.families.iter().zip(FAMILIES).zip(metrics);
         families.map(|((desc, (_, kind, ..)), metrics)| shown::family(desc, kind, metrics)).collect()
     }

@@ -3,11 +3,13 @@
 
 pub(crate) mod balance;
 pub(crate) mod budget;
+pub(crate) mod caps;
 pub(crate) mod eject;
 pub(crate) mod endpoint;
 pub(crate) mod hash;
 pub(crate) mod health;
 pub(crate) mod introduction;
+pub(crate) mod line;
 pub(crate) mod names;
 pub(crate) mod roster;
 pub(crate) mod state;
@@ -19,6 +21,7 @@ use std::sync::Arc;
 use crate::labels::labels;
 use crate::limit::key::Key;
 use budget::RetryRule;
+use caps::CapRule;
 use eject::EjectRule;
 use health::HealthRule;
 use introduction::ProxyVersion;
@@ -46,6 +49,8 @@ pub struct Upstream {
     pub slow_start_ms: u64,
     /// Connections begin with a PROXY header.
     pub proxy_protocol: Option<ProxyVersion>,
+    /// What servers are given at once.
+    pub caps: Option<CapRule>,
     /// The names of servers are looked up again after so long at the latest.
     pub resolve_every_ms: u64,
 }
@@ -56,7 +61,7 @@ const RESOLVE_EVERY_MS: u64 = 5_000;
 impl Upstream {
     /// Requests in flight are counted over all workers.
     pub fn counts_all(&self) -> bool {
-        matches!(self.balance, Balance::LeastRequests | Balance::ConsistentHash)
+        self.caps.is_some() || matches!(self.balance, Balance::LeastRequests | Balance::ConsistentHash)
     }
 
     /// With nothing else said.
@@ -72,6 +77,7 @@ impl Upstream {
             hash_on: None,
             slow_start_ms: 0,
             proxy_protocol: None,
+            caps: None,
             resolve_every_ms: RESOLVE_EVERY_MS,
         }
     }

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::caps::UpstreamLoad;
 use super::eject::{Blame, EjectRule};
 use super::endpoint::{Endpoint, Whereabouts};
 use super::names::{ADDRESSES_MAX, KnownName};
@@ -18,6 +19,7 @@ pub struct UpstreamState {
     /// Those of its servers.
     names: Vec<Arc<KnownName>>,
     members: Mutex<Members>,
+    load: Arc<UpstreamLoad>,
     /// Counts the rosters, so that a worker sees by one number that there is another.
     version: AtomicU64,
 }
@@ -67,7 +69,8 @@ impl UpstreamState {
         };
         let mut members = Members { roster, gone };
         members.replace(&settings, &names, before.is_some().then_some(now_ms));
-        UpstreamState { settings, names, members: Mutex::new(members), version: AtomicU64::new(1) }
+        let load = before.map_or_else(Arc::default, |before| before.load.clone());
+        UpstreamState { settings, names, members: Mutex::new(members), load, version: AtomicU64::new(1) }
     }
 
     pub fn version(&self) -> u64 {
@@ -90,6 +93,13 @@ impl UpstreamState {
         let since = (!members.roster.is_empty()).then_some(now_ms);
         members.replace(&self.settings, &self.names, since);
         self.version.fetch_add(1, Ordering::Release);
+        drop(members);
+        self.load.line.stir();
+    }
+
+    /// What all workers have of it, where that is capped.
+    pub fn load(&self) -> &Arc<UpstreamLoad> {
+        &self.load
     }
 
     /// A server accepted no connection. When none of its name's does, the name is looked up again.

@@ -2,9 +2,10 @@
 //! written when something changes. Kept over reloads by `snapshot::fleet`; time is an argument.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::balance::RAMPED;
+use super::caps::ConnectionClaim;
 use super::eject::{Blame, EjectReason, EjectRule, Ejector};
 use super::health::{CheckFault, CheckRun, HealthRule};
 use crate::labels::labels;
@@ -31,7 +32,10 @@ pub struct ServerState {
     /// When it came, or came back, to serve; 0 = at the start.
     begun_ms: AtomicU64,
     /// Requests, where all workers count them here.
-    in_flight: AtomicU32,
+    pub(super) in_flight: AtomicU32,
+    /// Likewise, where they are capped.
+    pub(super) connections: AtomicU32,
+    pub claim: ConnectionClaim,
     conduct: Mutex<Conduct>,
 }
 
@@ -105,28 +109,18 @@ pub struct ServedTally {
     pub clients: ServedClients,
 }
 
-/// A request in flight at a server.
-pub struct InFlight(Arc<ServerState>);
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl ServerState {
     /// Of a server that came while others served.
     pub fn newcomer(now_ms: u64) -> ServerState {
         ServerState { begun_ms: AtomicU64::new(now_ms.max(1)), ..ServerState::default() }
     }
 
-    pub fn enter(state: &Arc<ServerState>) -> InFlight {
-        state.in_flight.fetch_add(1, Ordering::Relaxed);
-        InFlight(state.clone())
-    }
-
     pub fn in_flight(&self) -> u32 {
         self.in_flight.load(Ordering::Relaxed)
+    }
+
+    pub fn connections(&self) -> u32 {
+        self.connections.load(Ordering::Relaxed)
     }
 
     /// The part of its weight that counts: it grows to the whole within `slow_start_ms`.

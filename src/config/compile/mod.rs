@@ -5,6 +5,7 @@ mod access_log;
 mod acme;
 mod action;
 mod afterwards;
+mod caps;
 mod context;
 mod dates;
 mod edit;

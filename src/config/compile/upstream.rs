@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use super::caps::caps;
 use super::context::LimitContext;
 use super::health::health;
 use super::limit::key_of;
@@ -51,6 +52,7 @@ pub fn upstreams<'r>(named: Vec<NamedSection>, roots: &'r SystemRoots, context: 
         let hash_on = hash_on(&section, balance, context);
         let slow_start_ms = section.duration("slow_start", Duration::ZERO..=Duration::from_secs(3600)).map_or(0, ms);
         let proxy_protocol = section.label("proxy_protocol", ProxyVersion::ALL, ProxyVersion::label);
+        let caps = caps(&section);
         let resolve_every_ms = section.duration("resolve_every", RESOLVE_EVERY).map(ms);
         if servers.is_some() {
             reach.finish(&section);
@@ -67,6 +69,7 @@ pub fn upstreams<'r>(named: Vec<NamedSection>, roots: &'r SystemRoots, context: 
                 hash_on,
                 slow_start_ms,
                 proxy_protocol,
+                caps,
                 resolve_every_ms: resolve_every_ms.unwrap_or(plain.resolve_every_ms),
                 ..plain
             });

@@ -15,12 +15,18 @@ pub fn list(fleet: &Fleet) -> Value {
         let servers = upstream.settings.servers.iter().flat_map(|server| places(&upstream, &roster, server, now_ms));
         let servers: Vec<Value> = servers.collect();
         let none_up = roster.iter().all(|member| member.state.told(now_ms).health != Health::Up);
-        json!({
+        let mut shown = json!({
             "name": upstream.settings.name,
             "balance": upstream.settings.balance.label(),
             "fail_open": none_up,
             "servers": servers,
-        })
+        });
+        if upstream.settings.caps.is_some() {
+            let load = upstream.load();
+            shown["in_flight"] = load.in_flight().into();
+            shown["waiting"] = load.line.len().into();
+        }
+        shown
     });
     json!({ "upstreams": upstreams.collect::<Vec<_>>() })
 }
@@ -50,6 +56,12 @@ fn places(upstream: &UpstreamState, roster: &[Member], server: &Server, now_ms: 
             "reason": reason,
             "returns_in_ms": ejection.map(|ejection| ejection.until_ms.saturating_sub(now_ms)),
         });
+        if let Some(rule) = &upstream.settings.caps {
+            place["in_flight"] = member.state.in_flight().into();
+            if rule.caps_connections() {
+                place["connections"] = member.state.connections().into();
+            }
+        }
         if host_name.is_some() {
             place["address"] = member.endpoint.label().into();
         }

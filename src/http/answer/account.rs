@@ -140,7 +140,8 @@ impl Account {
     /// The head of the answer, before it is edited, settles what the limits charged.
     pub fn answered(&mut self, response: &Response<Body>, refusal: Option<&Refusal>) {
         if let Some(held) = &mut self.held {
-            let connect_error = matches!(refusal, Some(Refusal::Upstream(UpstreamFailure::Connect(_))));
+            let connect_error =
+                matches!(refusal, Some(Refusal::Upstream(UpstreamFailure::Connect(_) | UpstreamFailure::Overflow(_))));
             held.answered(response.status(), response.headers(), connect_error);
         }
     }

@@ -4,6 +4,7 @@
 use crate::http::answer::problem::{self, Refusal, UpstreamFailure};
 use crate::http::downstream::reject::Reject;
 use crate::http::upstream::connect::ConnectFault;
+use crate::http::upstream::turn::Overflow;
 use crate::labels::{Label, labels};
 use crate::limit::Outcome;
 use crate::limit::source::UnreadableBody;
@@ -22,6 +23,10 @@ labels! {
     /// or within it.
     UpstreamCutOff = "upstream_cut_off",
     UpstreamTimeout = "upstream_timeout",
+    /// No server had room, and as many requests as may waited already,
+    UpstreamQueueFull = "upstream_queue_full",
+    /// or it waited for too long.
+    UpstreamQueueTimeout = "upstream_queue_timeout",
     /// The request's body is not what its framing says.
     BodyMalformed = "body_malformed",
     ClientLeft = "client_left",
@@ -55,6 +60,8 @@ labels! {
     MaxTunnels = "max_tunnels",
     Http2 = "http2",
     Tls = "tls",
+    MaxWaiting = "max_waiting",
+    WaitingTimeout = "waiting_timeout",
     ShutdownTimeout = "shutdown_timeout",
 }
 
@@ -96,6 +103,10 @@ impl Cause {
                 let late = *fault == ConnectFault::TimedOut;
                 cause(EndReason::UpstreamConnect.label(), late.then_some(Setting::ConnectTimeout))
             }
+            Refusal::Upstream(UpstreamFailure::Overflow(Overflow::QueueFull)) => EndReason::UpstreamQueueFull.into(),
+            Refusal::Upstream(UpstreamFailure::Overflow(Overflow::QueueTimeout)) => {
+                EndReason::UpstreamQueueTimeout.into()
+            }
             Refusal::Upstream(UpstreamFailure::Broken) => EndReason::UpstreamBroken.into(),
             Refusal::Upstream(UpstreamFailure::Timeout) => EndReason::UpstreamTimeout.into(),
             Refusal::Upstream(UpstreamFailure::UploadTimeout) => Cutoff::BodyTimeout.into(),
@@ -109,6 +120,8 @@ impl From<EndReason> for Cause {
     fn from(reason: EndReason) -> Cause {
         let setting = match reason {
             EndReason::UpstreamTimeout => Some(Setting::ResponseTimeout),
+            EndReason::UpstreamQueueFull => Some(Setting::MaxWaiting),
+            EndReason::UpstreamQueueTimeout => Some(Setting::WaitingTimeout),
             EndReason::Shutdown => Some(Setting::ShutdownTimeout),
             _ => None,
         };

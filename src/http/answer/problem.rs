@@ -12,6 +12,7 @@ use crate::http::answer::cause::Setting;
 use crate::http::answer::ratelimit::seconds;
 use crate::http::downstream::reject::Reject;
 use crate::http::upstream::connect::ConnectFault;
+use crate::http::upstream::turn::Overflow;
 use crate::limit::answer::NEVER;
 use crate::limit::key::KeyPart;
 use crate::limit::limits::Limit;
@@ -47,6 +48,8 @@ pub enum Refusal {
 pub enum UpstreamFailure {
     /// No server accepted a connection: the last one for this.
     Connect(ConnectFault),
+    /// No server had room.
+    Overflow(Overflow),
     /// A server accepted the request and closed the connection or broke HTTP.
     Broken,
     /// No response head in time.
@@ -72,7 +75,9 @@ impl Refusal {
             Refusal::NoRoute => StatusCode::NOT_FOUND,
             Refusal::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Refusal::Denied => StatusCode::FORBIDDEN,
-            Refusal::MaxInFlight | Refusal::MaxTunnels => StatusCode::SERVICE_UNAVAILABLE,
+            Refusal::MaxInFlight | Refusal::MaxTunnels | Refusal::Upstream(UpstreamFailure::Overflow(_)) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Refusal::TooLarge | Refusal::Upstream(UpstreamFailure::TooLarge) => StatusCode::PAYLOAD_TOO_LARGE,
             Refusal::Limited => StatusCode::TOO_MANY_REQUESTS,
             Refusal::Upstream(UpstreamFailure::Timeout) => StatusCode::GATEWAY_TIMEOUT,
@@ -99,6 +104,12 @@ impl Refusal {
             }
             Refusal::Limited => "request quota exceeded",
             Refusal::Upstream(UpstreamFailure::Connect(fault)) => connect_detail(*fault),
+            Refusal::Upstream(UpstreamFailure::Overflow(Overflow::QueueFull)) => {
+                "the upstream servers have as many requests as they take, and as many as may are waiting; try again shortly"
+            }
+            Refusal::Upstream(UpstreamFailure::Overflow(Overflow::QueueTimeout)) => {
+                "no upstream server had room for the request in time; try again shortly"
+            }
             Refusal::Upstream(UpstreamFailure::Broken) => "the upstream server broke off",
             Refusal::Upstream(UpstreamFailure::Timeout) => "the upstream server did not answer in time",
             Refusal::Upstream(UpstreamFailure::UploadTimeout) => "the request body did not arrive in time",
@@ -139,6 +150,7 @@ fn connect_detail(fault: ConnectFault) -> &'static str {
         ConnectFault::Permission => "the gateway may not connect to the upstream server",
         ConnectFault::Tls => "the TLS handshake with the upstream server failed",
         ConnectFault::Protocol => "the upstream server does not speak HTTP/2",
+        ConnectFault::MaxConnections => "the upstream servers have as many connections as they take",
         ConnectFault::Resources => "the gateway has no room for another upstream connection",
     }
 }

@@ -14,6 +14,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::labels::labels;
+use crate::upstream::caps::ConnectionSlot;
 use crate::upstream::endpoint::Endpoint;
 use crate::upstream::tls::UpstreamTls;
 use crate::upstream::{Scheme, WireProtocol};
@@ -28,6 +29,8 @@ pub struct UpstreamConnection {
     pub http2: bool,
     /// Received and not used yet.
     pub received: BytesMut,
+    /// Where the server takes only so many.
+    pub slot: Option<ConnectionSlot>,
     /// For the next read.
     room: usize,
 }
@@ -74,6 +77,8 @@ labels! {
     Protocol = "protocol_error",
     /// The system has no more room for one.
     Resources = "resources",
+    /// The server has as many as it may.
+    MaxConnections = "max_connections",
 }
 
 impl ConnectFault {
@@ -132,7 +137,7 @@ impl UpstreamConnection {
             }
             (protocol, chosen) => chosen.unwrap_or(protocol == WireProtocol::Http2),
         };
-        Ok(UpstreamConnection { stream, http2, received: BytesMut::new(), room: READ_MIN })
+        Ok(UpstreamConnection { stream, http2, received: BytesMut::new(), slot: None, room: READ_MIN })
     }
 
     /// Bounds what the kernel keeps of an answer until it is read; 0 leaves it to the kernel. A Unix socket keeps

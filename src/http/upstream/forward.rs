@@ -20,7 +20,8 @@ use crate::http::upstream::exchange::{self, Exchange, Trouble};
 use crate::http::upstream::linger::Linger;
 use crate::http::upstream::outgoing::Outgoing;
 use crate::http::upstream::sender::Sender;
-use crate::http::upstream::servers::{Acquired, Course, Servers};
+use crate::http::upstream::servers::{Acquired, Course, Servers, Unserved};
+use crate::http::upstream::turn::Overflow;
 use crate::metrics::{RetryReason, UpstreamOutcome};
 use crate::route::Timeouts;
 
@@ -51,7 +52,16 @@ pub async fn forward(
         let acquired = servers.acquire(&mut course, timeouts.connect, outgoing.hash).await;
         let Acquired { server, connection: lease } = match acquired {
             Ok(acquired) => acquired,
-            Err(fault) => {
+            Err(Unserved::Overflow(overflow)) => {
+                servers.outcomes.count(match overflow {
+                    Overflow::QueueFull => UpstreamOutcome::QueueFull,
+                    Overflow::QueueTimeout => UpstreamOutcome::QueueTimeout,
+                });
+                let upstream = servers.complaints.upstream();
+                servers.complaints.tell(UpstreamTrouble::Overflow, upstream, &overflow.label());
+                return Err(UpstreamFailure::Overflow(overflow));
+            }
+            Err(Unserved::Connect(fault)) => {
                 servers.outcomes.count(match fault {
                     ConnectFault::Tls => UpstreamOutcome::TlsError,
                     _ => UpstreamOutcome::ConnectError,

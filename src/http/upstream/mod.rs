@@ -14,3 +14,4 @@ pub(crate) mod outgoing;
 pub(crate) mod pool;
 pub(crate) mod sender;
 pub(crate) mod servers;
+pub(crate) mod turn;

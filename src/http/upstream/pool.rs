@@ -5,18 +5,20 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderValue;
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
-use super::connect::{ConnectError, UpstreamConnection};
+use super::connect::{ConnectError, ConnectFault, UpstreamConnection};
 use super::http2::Http2Connection;
 use super::http2::streams::{StreamPlace, StreamPool};
 use crate::upstream::WireProtocol;
+use crate::upstream::caps::{CapRule, InFlight, UpstreamLoad};
 use crate::upstream::endpoint::Endpoint;
-use crate::upstream::state::InFlight;
+use crate::upstream::state::ServerState;
 
 /// Shorter than the 5 s after which common application servers close an idle connection. Those kept are
 /// never more than were in use at once within this time.
@@ -26,10 +28,13 @@ const AGE_MS: u64 = 3_600_000;
 /// Those of HTTP/2; shorter than what servers and what is between allow.
 const STREAM_IDLE_MS: u64 = 60_000;
 
+/// A server, and the upstream that has its connections alone.
+type PoolKey = (Endpoint, Option<String>);
+
 /// All servers this worker talks to. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Pools {
-    servers: Rc<RefCell<HashMap<Endpoint, Rc<ServerPool>>>>,
+    servers: Rc<RefCell<HashMap<PoolKey, Rc<ServerPool>>>>,
     now_ms: Rc<Cell<u64>>,
     max_unread: Rc<Cell<usize>>,
 }
@@ -49,8 +54,19 @@ pub struct ServerPool {
     /// Those, by what they begin with.
     of_clients: RefCell<HashMap<Rc<[u8]>, Rc<ServerPool>>>,
     counts: Rc<ServerCounts>,
+    cap: RefCell<Option<Rc<PoolCap>>>,
     now_ms: Rc<Cell<u64>>,
     max_unread: Rc<Cell<usize>>,
+}
+
+/// What bounds the connections of a pool, which is then of one upstream alone.
+pub struct PoolCap {
+    pub upstream: String,
+    pub rule: CapRule,
+    pub state: Arc<ServerState>,
+    pub load: Arc<UpstreamLoad>,
+    /// Whose pool it is.
+    pub worker: usize,
 }
 
 /// Of one server, whomever its connections are for.
@@ -99,9 +115,12 @@ struct Load(Rc<ServerPool>);
 
 impl Pools {
     /// The connections to one server.
-    pub fn of(&self, endpoint: &Endpoint) -> Rc<ServerPool> {
+    pub fn of(&self, endpoint: &Endpoint, cap: Option<PoolCap>) -> Rc<ServerPool> {
         let make = || Rc::new(ServerPool::new(endpoint, self.now_ms.clone(), self.max_unread.clone()));
-        self.servers.borrow_mut().entry(endpoint.clone()).or_insert_with(make).clone()
+        let key = (endpoint.clone(), cap.as_ref().map(|cap| cap.upstream.clone()));
+        let pool = self.servers.borrow_mut().entry(key).or_insert_with(make).clone();
+        *pool.cap.borrow_mut() = cap.map(Rc::new);
+        pool
     }
 
     /// What the kernel keeps of an answer until it is read, in bytes, for new connections; 0 = as it likes.
@@ -119,6 +138,7 @@ impl Pools {
         self.now_ms.set(now_ms);
         self.servers.borrow_mut().retain(|_, server| {
             server.sweep(now_ms);
+            server.answer_claim();
             Rc::strong_count(server) > 1
         });
     }
@@ -137,6 +157,7 @@ impl ServerPool {
             introduction: None,
             of_clients: RefCell::default(),
             counts: Rc::default(),
+            cap: RefCell::default(),
             now_ms,
             max_unread,
         }
@@ -151,7 +172,9 @@ impl ServerPool {
                 ..ServerPool::new(&self.endpoint, self.now_ms.clone(), self.max_unread.clone())
             })
         };
-        self.of_clients.borrow_mut().entry(introduction.clone()).or_insert_with(make).clone()
+        let pool = self.of_clients.borrow_mut().entry(introduction.clone()).or_insert_with(make).clone();
+        pool.cap.borrow_mut().clone_from(&self.cap.borrow());
+        pool
     }
 
     fn sweep(&self, now_ms: u64) {
@@ -167,6 +190,38 @@ impl ServerPool {
             pool.sweep(now_ms);
             Rc::strong_count(pool) > 1 || !pool.is_empty()
         });
+    }
+
+    /// Closes a connection that another worker waits for, or has the next one closed.
+    fn answer_claim(&self) {
+        let Some(cap) = self.cap.borrow().clone() else { return };
+        if let Some(claimant) = cap.state.claim.take(cap.worker)
+            && !self.give_way(true)
+        {
+            cap.state.claim.make(claimant);
+        }
+    }
+
+    /// Closes a connection that nobody uses, so that another can be made. Where there is none and `also_used`,
+    /// one that others share takes nothing more.
+    pub fn give_way(&self, also_used: bool) -> bool {
+        let mut idle = self.idle.borrow_mut();
+        if !idle.is_empty() {
+            idle.remove(0);
+            self.counts.idle.set(self.counts.idle.get() - 1);
+            return true;
+        }
+        drop(idle);
+        self.streams.give_way(also_used) || self.of_clients.borrow().values().any(|pool| pool.give_way(also_used))
+    }
+
+    /// There is a connection for a request, or a place on one.
+    pub fn has_ready(&self) -> bool {
+        match self.speaks.get() {
+            WireProtocol::Http1 => !self.idle.borrow().is_empty(),
+            WireProtocol::Http2 => self.streams.has_place(),
+            WireProtocol::Auto => false,
+        }
     }
 
     fn is_empty(&self) -> bool {
@@ -298,10 +353,16 @@ impl ServerPool {
 
     /// A new connection, handshakes included, within `limit`.
     async fn open(&self, limit: Duration) -> Result<Opened, ConnectError> {
+        let cap = self.cap.borrow().clone();
+        let slot = match cap {
+            None => None,
+            Some(cap) => Some(cap.rule.connect(&cap.state, &cap.load).ok_or_else(full)?),
+        };
         let opening = async {
-            let connection =
+            let mut connection =
                 UpstreamConnection::open(&self.endpoint, self.introduction.as_deref().unwrap_or_default()).await?;
             connection.bound_unread(self.max_unread.get());
+            connection.slot = slot;
             match connection.http2 {
                 false => Ok(Opened::Connection(connection)),
                 true => Http2Connection::start(connection, self.now_ms.get()).await.map(Opened::Shared),
@@ -330,6 +391,11 @@ impl ServerPool {
     ) -> PooledConnection {
         PooledConnection { connection, reused, counted: None, born_ms, max_idle, load: self.count_in() }
     }
+}
+
+fn full() -> ConnectError {
+    let reason = io::Error::other("the server has as many connections as it may");
+    ConnectError { fault: ConnectFault::MaxConnections, reason }
 }
 
 /// A new connection, by what it speaks.
@@ -390,6 +456,10 @@ impl PooledConnection {
     pub fn release(self) {
         let PooledConnection { mut connection, born_ms, max_idle, load, .. } = self;
         let now_ms = load.0.now_ms.get();
+        let cap = load.0.cap.borrow();
+        if cap.as_ref().is_some_and(|cap| cap.state.claim.take(cap.worker).is_some()) {
+            return;
+        }
         if load.0.counts.idle.get() < max_idle && now_ms < born_ms + AGE_MS && connection.received.is_empty() {
             connection.rest();
             load.0.keep(Idle { connection, since_ms: now_ms, born_ms });

@@ -6,14 +6,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::connect::{ConnectError, ConnectFault};
-use super::pool::{Pools, ServerLease, ServerPool};
+use super::pool::{PoolCap, Pools, ServerLease, ServerPool};
+use super::turn::Overflow;
 use crate::http::complaints::{UpstreamComplaints, UpstreamTrouble};
 use crate::http::context::Common;
 use crate::limit::key::Key;
 use crate::metrics::{Counter, Metrics, RetryReason, UpstreamOutcome};
 use crate::upstream::balance::{Balancer, Candidates};
 use crate::upstream::budget::{RetryBudget, RetryRule};
+use crate::upstream::caps::{CapRule, InFlight, UpstreamLoad};
 use crate::upstream::eject::Blame;
 use crate::upstream::introduction::ProxyVersion;
 use crate::upstream::roster::{Member, UpstreamState};
@@ -23,13 +27,14 @@ use crate::upstream::state::{ServedTally, ServerState};
 const CONNECT_TRIES: usize = 3;
 
 pub struct Servers {
-    upstream: Arc<UpstreamState>,
+    pub(super) upstream: Arc<UpstreamState>,
     pools: Pools,
     lineup: RefCell<Rc<Lineup>>,
     pub outcomes: OutcomeCounters,
     pub complaints: Rc<UpstreamComplaints>,
     /// Idle connections kept per server and worker.
-    max_idle: usize,
+    pub(super) max_idle: usize,
+    pub(super) worker: usize,
     random: Cell<u64>,
     retry: RetryRule,
     budget: RefCell<RetryBudget>,
@@ -45,21 +50,37 @@ pub struct Course {
     /// When it last asked for a connection.
     asked_ms: u64,
     /// Connections that there were before are not asked.
-    since_ms: Option<u64>,
+    pub(super) since_ms: Option<u64>,
+    /// For a server with room, if it has waited.
+    pub(super) waits_until: Option<Instant>,
+}
+
+/// Why a request has no server.
+pub enum Unserved {
+    /// None accepted a connection: the last one for this.
+    Connect(ConnectFault),
+    /// None had room.
+    Overflow(Overflow),
+}
+
+impl From<ConnectFault> for Unserved {
+    fn from(fault: ConnectFault) -> Unserved {
+        Unserved::Connect(fault)
+    }
 }
 
 /// A roster as this worker asks it.
-struct Lineup {
+pub(super) struct Lineup {
     version: u64,
     /// Those of a weight.
-    servers: Vec<Rc<AskedServer>>,
+    pub(super) servers: Vec<Rc<AskedServer>>,
     balancer: Balancer,
 }
 
 /// One worker's side of one server.
 pub struct AskedServer {
     upstream: Arc<UpstreamState>,
-    state: Arc<ServerState>,
+    pub(super) state: Arc<ServerState>,
     pool: Rc<ServerPool>,
     pools: Pools,
     untold: RefCell<Untold>,
@@ -97,7 +118,8 @@ impl Servers {
             random: Cell::new(rand::random::<u64>() | 1),
             retry: upstream.settings.retry.unwrap_or(RetryRule::DEFAULT),
             budget: RefCell::default(),
-            lineup: RefCell::new(Rc::new(Lineup::new(upstream, pools))),
+            lineup: RefCell::new(Rc::new(Lineup::new(upstream, pools, common.metrics.worker()))),
+            worker: common.metrics.worker(),
             pools: pools.clone(),
             upstream: upstream.clone(),
         }
@@ -123,14 +145,17 @@ impl Servers {
     /// one that has not failed the request. `hash`: of what it is told apart by.
     ///
     /// # Errors
-    /// When no server accepted one.
+    /// When no server accepted one, or none had room.
     pub async fn acquire(
         &self,
         course: &mut Course,
         connect: Duration,
         hash: Option<u64>,
-    ) -> Result<Acquired, ConnectFault> {
+    ) -> Result<Acquired, Unserved> {
         course.asked_ms = self.pools.now_ms();
+        if let Some(rule) = &self.upstream.settings.caps {
+            return Box::pin(self.acquire_capped(rule, course, connect, hash)).await;
+        }
         let server = self.pick(course, hash)?;
         let mut acquired = match server.ready(course, self.max_idle) {
             Some(connection) => Acquired { server, connection },
@@ -138,7 +163,7 @@ impl Servers {
             None => Box::pin(self.connect(server, course, connect, hash)).await?,
         };
         if self.upstream.settings.counts_all() {
-            acquired.connection.count(ServerState::enter(&acquired.server.state));
+            acquired.connection.count(InFlight::of(&acquired.server.state));
         }
         Ok(acquired)
     }
@@ -152,16 +177,12 @@ impl Servers {
         hash: Option<u64>,
     ) -> Result<Acquired, ConnectFault> {
         loop {
-            let _counted = self.upstream.settings.counts_all().then(|| ServerState::enter(&server.state));
+            let _counted = self.upstream.settings.counts_all().then(|| InFlight::of(&server.state));
             let error = match server.connect(course, limit, self.max_idle).await {
                 Ok(connection) => return Ok(Acquired { server, connection }),
                 Err(error) => error,
             };
-            let kind = match error.fault {
-                ConnectFault::Tls => UpstreamTrouble::Tls,
-                _ => UpstreamTrouble::Connect,
-            };
-            self.complaints.tell(kind, server.pool.label(), &error);
+            self.complain(&server, &error);
             if !self.may_again(course, &server, RetryReason::ConnectError) {
                 return Err(error.fault);
             }
@@ -213,25 +234,56 @@ impl Servers {
             return Ok(only.clone());
         }
         if lineup.servers.is_empty() {
-            self.upstream.missed();
-            let server = self.upstream.settings.servers.first().map_or("", |server| &server.origin.authority);
-            self.complaints.tell(UpstreamTrouble::Connect, server, &"unknown_name: it has no address");
-            return Err(ConnectFault::UnknownName);
+            return Err(self.missed());
         }
-        let now_ms = self.pools.now_ms();
-        let slow_start_ms = self.upstream.settings.slow_start_ms;
-        let usable = LineupAt { servers: &lineup.servers, course, now_ms, slow_start_ms, usable: true };
-        let all = LineupAt { usable: false, ..usable };
+        let [usable, all] = self.candidates(&lineup, course);
         let pick = |candidates| lineup.balancer.pick(|| self.next_random(), hash, candidates);
         let index = pick(&usable).or_else(|| pick(&all)).ok_or(ConnectFault::Refused)?;
         Ok(lineup.servers[index].clone())
     }
 
+    /// The same of those with room, if there is one now.
+    pub(super) fn pick_free(
+        &self,
+        rule: &CapRule,
+        load: &UpstreamLoad,
+        course: &Course,
+        hash: Option<u64>,
+    ) -> Result<Option<Rc<AskedServer>>, ConnectFault> {
+        let lineup = self.lineup();
+        if lineup.servers.is_empty() {
+            return Err(self.missed());
+        }
+        let servers = || 0..lineup.servers.len();
+        // Those that are usable and full are waited for.
+        let mut groups = self.candidates(&lineup, course).into_iter();
+        let group = groups.find(|group| servers().any(|server| group.may(server))).ok_or(ConnectFault::Refused)?;
+        let free = LineupAt { room: Some((rule, load)), ..group };
+        let index = lineup.balancer.pick(|| self.next_random(), hash, &free);
+        Ok(index.map(|index| lineup.servers[index].clone()))
+    }
+
+    /// No name has an address.
+    fn missed(&self) -> ConnectFault {
+        self.upstream.missed();
+        let server = self.upstream.settings.servers.first().map_or("", |server| &server.origin.authority);
+        self.complaints.tell(UpstreamTrouble::Connect, server, &"unknown_name: it has no address");
+        ConnectFault::UnknownName
+    }
+
+    /// Those that are usable, and all.
+    fn candidates<'l>(&self, lineup: &'l Lineup, course: &'l Course) -> [LineupAt<'l>; 2] {
+        let slow_start_ms = self.upstream.settings.slow_start_ms;
+        let now_ms = self.pools.now_ms();
+        let usable = LineupAt { servers: &lineup.servers, course, now_ms, slow_start_ms, usable: true, room: None };
+        [usable, LineupAt { usable: false, ..usable }]
+    }
+
     /// The roster in force.
-    fn lineup(&self) -> Rc<Lineup> {
+    pub(super) fn lineup(&self) -> Rc<Lineup> {
         let mut lineup = self.lineup.borrow_mut();
         if lineup.version != self.upstream.version() {
-            *lineup = Rc::new(Lineup::new(&self.upstream, &self.pools));
+            *lineup = Rc::new(Lineup::new(&self.upstream, &self.pools, self.worker));
         }
         lineup.clone()
     }
@@ -248,15 +300,20 @@ impl Servers {
 }
 
 impl Lineup {
-    fn new(upstream: &Arc<UpstreamState>, pools: &Pools) -> Lineup {
+    fn new(upstream: &Arc<UpstreamState>, pools: &Pools, worker: usize) -> Lineup {
         let version = upstream.version();
         let roster = upstream.roster();
         let with_weight = || roster.iter().filter(|member| member.weight > 0);
+        let rule = upstream.settings.caps.filter(CapRule::caps_connections);
+        let cap = |member: &Member| {
+            let (state, load) = (member.state.clone(), upstream.load().clone());
+            rule.map(|rule| PoolCap { upstream: upstream.settings.name.clone(), rule, state, load, worker })
+        };
         let asked = |member: &Member| {
             Rc::new(AskedServer {
                 upstream: upstream.clone(),
                 state: member.state.clone(),
-                pool: pools.of(&member.endpoint),
+                pool: pools.of(&member.endpoint, cap(member)),
                 pools: pools.clone(),
                 untold: RefCell::default(),
             })
@@ -279,12 +336,16 @@ struct LineupAt<'l> {
     slow_start_ms: u64,
     /// Of those that are usable alone.
     usable: bool,
+    /// Of those that have room alone.
+    room: Option<(&'l CapRule, &'l UpstreamLoad)>,
 }
 
 impl Candidates for LineupAt<'_> {
     fn may(&self, server: usize) -> bool {
         let server = &self.servers[server];
-        (!self.usable || server.state.is_usable(self.now_ms)) && !self.course.has_tried(server)
+        (!self.usable || server.state.is_usable(self.now_ms))
+            && !self.course.has_tried(server)
+            && self.room.is_none_or(|(rule, load)| server.has_room(rule, load, self.course))
     }
 
     fn load(&self, server: usize) -> u32 {
@@ -327,21 +388,42 @@ impl AskedServer {
         if self.upstream.settings.counts_all() { self.state.in_flight() } else { self.pool.load() }
     }
 
+    /// Closes one of its connections that nobody uses.
+    pub(super) fn give_way(&self) -> bool {
+        self.pool.give_way(false)
+    }
+
+    fn has_room(&self, rule: &CapRule, load: &UpstreamLoad, course: &Course) -> bool {
+        let has_ready = || match &course.introduction {
+            None => self.pool.has_ready(),
+            Some(introduction) => self.pool.of_client(introduction).has_ready(),
+        };
+        rule.has_room(&self.state, load)
+            && (!rule.caps_connections() || rule.may_connect(&self.state, load) || has_ready())
+    }
+
     /// A connection that there is.
-    fn ready(&self, course: &Course, max_idle: usize) -> Option<ServerLease> {
+    pub(super) fn ready(&self, course: &Course, max_idle: usize) -> Option<ServerLease> {
         match &course.introduction {
             None => self.pool.ready(max_idle, course.since_ms),
             Some(introduction) => self.pool.of_client(introduction).ready(max_idle, course.since_ms),
         }
     }
 
-    async fn connect(&self, course: &Course, limit: Duration, max_idle: usize) -> Result<ServerLease, ConnectError> {
+    pub(super) async fn connect(
+        &self,
+        course: &Course,
+        limit: Duration,
+        max_idle: usize,
+    ) -> Result<ServerLease, ConnectError> {
         let connected = match &course.introduction {
             None => self.pool.connect(limit, max_idle, course.since_ms).await,
             Some(introduction) => self.pool.of_client(introduction).connect(limit, max_idle, course.since_ms).await,
         };
         match &connected {
             Ok(_) => self.state.connected(self.pools.now_ms()),
+            // It was not asked.
+            Err(ConnectError { fault: ConnectFault::MaxConnections, .. }) => {}
             Err(_) => {
                 self.upstream.refused(&self.state, self.pools.now_ms());
                 self.failed(Blame::Server);

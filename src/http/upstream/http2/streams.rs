@@ -55,6 +55,23 @@ impl StreamPool {
         Some(StreamPlace { connection, pool: self.clone(), now_ms: now_ms.clone() })
     }
 
+    pub fn has_place(&self) -> bool {
+        self.connections.borrow().iter().any(|connection| connection.has_room())
+    }
+
+    /// Lets go of a connection that nobody uses. Where all are used and `also_used`, one takes nothing more.
+    pub fn give_way(&self, also_used: bool) -> bool {
+        let mut connections = self.connections.borrow_mut();
+        let place = connections.iter().position(|connection| connection.in_use() == 0);
+        match place.or_else(|| connections.len().checked_sub(1).filter(|_| also_used)) {
+            Some(place) => {
+                connections.remove(place).retire();
+                true
+            }
+            None => false,
+        }
+    }
+
     pub fn wait(&self) -> WaitingRequests<'_> {
         self.waiting.set(self.waiting.get() + 1);
         WaitingRequests(self)

@@ -1,0 +1,155 @@
+//! A request's turn at an upstream whose servers take only so many at once: it gets a server with room, or
+//! waits for one in a line that all workers share. Called by `servers`, and only where something is capped.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::task::yield_now;
+use tokio::time::{Instant, timeout_at};
+
+use super::connect::ConnectFault;
+use super::servers::{Acquired, AskedServer, Course, Servers, Unserved};
+use crate::http::complaints::UpstreamTrouble;
+use crate::labels::labels;
+use crate::metrics::RetryReason;
+use crate::upstream::caps::{CapRule, InFlight, UpstreamLoad};
+
+/// What becomes free without a word, such as a server that is no longer passed over, is looked for so often.
+const GLANCE: Duration = Duration::from_millis(100);
+
+labels! {
+    /// Why a request has had no turn.
+    Overflow:
+    /// As many as may wait do.
+    QueueFull = "queue_full",
+    QueueTimeout = "queue_timeout",
+}
+
+impl Servers {
+    /// A connection to a server with room, at the servers' turns.
+    ///
+    /// # Errors
+    /// When there is none in time, or no server accepted one.
+    pub(super) async fn acquire_capped(
+        &self,
+        rule: &CapRule,
+        course: &mut Course,
+        connect: Duration,
+        hash: Option<u64>,
+    ) -> Result<Acquired, Unserved> {
+        loop {
+            let (server, permit) = self.turn(rule, course, hash).await?;
+            let connected = match server.ready(course, self.max_idle) {
+                Some(connection) => Ok(connection),
+                None => server.connect(course, connect, self.max_idle).await,
+            };
+            let error = match connected {
+                Ok(mut connection) => {
+                    connection.count(permit);
+                    return Ok(Acquired { server, connection });
+                }
+                Err(error) => error,
+            };
+            drop(permit);
+            // Another request was quicker, or what there is was not wanted: better that than none.
+            if error.fault == ConnectFault::MaxConnections {
+                if !server.give_way() {
+                    course.since_ms = None;
+                }
+                yield_now().await;
+                continue;
+            }
+            self.complain(&server, &error);
+            if !self.may_again(course, &server, RetryReason::ConnectError) {
+                return Err(Unserved::Connect(error.fault));
+            }
+        }
+    }
+
+    /// Waits for a server with room, behind those that came before.
+    async fn turn(
+        &self,
+        rule: &CapRule,
+        course: &mut Course,
+        hash: Option<u64>,
+    ) -> Result<(Rc<AskedServer>, InFlight), Unserved> {
+        let load = self.upstream.load().clone();
+        if load.line.len() == 0
+            && let Some(turn) = self.take(rule, &load, course, hash)?
+        {
+            return Ok(turn);
+        }
+        let max = rule.waiting.saturating_mul(self.count());
+        let place = load.line.join(max).ok_or(Unserved::Overflow(Overflow::QueueFull))?;
+        // One time for all the turns of a request.
+        let end = *course.waits_until.get_or_insert_with(|| Instant::now() + Duration::from_millis(rule.waiting_ms));
+        loop {
+            let turn = poll_fn(|cx| {
+                if !place.is_first(cx.waker()) {
+                    return Poll::Pending;
+                }
+                match self.take(rule, &load, course, hash) {
+                    Ok(None) => {
+                        self.claim(rule, &load);
+                        Poll::Pending
+                    }
+                    Ok(Some(turn)) => Poll::Ready(Ok(turn)),
+                    Err(fault) => Poll::Ready(Err(Unserved::Connect(fault))),
+                }
+            });
+            match timeout_at(end.min(Instant::now() + GLANCE), turn).await {
+                Ok(turn) => return turn,
+                Err(_) if Instant::now() >= end => return Err(Unserved::Overflow(Overflow::QueueTimeout)),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// A server with room, if there is one now.
+    fn take(
+        &self,
+        rule: &CapRule,
+        load: &Arc<UpstreamLoad>,
+        course: &Course,
+        hash: Option<u64>,
+    ) -> Result<Option<(Rc<AskedServer>, InFlight)>, ConnectFault> {
+        loop {
+            let Some(server) = self.pick_free(rule, load, course, hash)? else { return Ok(None) };
+            // Else another worker was quicker.
+            if let Some(permit) = rule.enter(&server.state, load) {
+                return Ok(Some((server, permit)));
+            }
+        }
+    }
+
+    /// What requests wait for: connections that others keep are asked for.
+    fn claim(&self, rule: &CapRule, load: &UpstreamLoad) {
+        if !rule.caps_connections() {
+            return;
+        }
+        let lineup = self.lineup();
+        let without =
+            |server: &&Rc<AskedServer>| rule.has_room(&server.state, load) && !rule.may_connect(&server.state, load);
+        for server in lineup.servers.iter().filter(without) {
+            if !server.give_way() {
+                server.state.claim.make(self.worker);
+            }
+        }
+    }
+
+    /// How many servers there are.
+    fn count(&self) -> usize {
+        self.lineup().servers.len()
+    }
+
+    pub(super) fn complain(&self, server: &AskedServer, error: &super::connect::ConnectError) {
+        let kind = match error.fault {
+            ConnectFault::Tls => UpstreamTrouble::Tls,
+            _ => UpstreamTrouble::Connect,
+        };
+        self.complaints.tell(kind, server.label(), error);
+    }
+}

@@ -1,0 +1,183 @@
+//! What servers are given at once: requests and connections, of one server and of all of an upstream, counted
+//! over all workers. Taken by `http::upstream::turn` and by the pool, given back when what was taken is dropped.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use super::line::WaitingLine;
+use super::state::ServerState;
+
+/// `max_in_flight`, `max_connections`, `max_waiting` and `waiting_timeout` of an upstream, and its `total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CapRule {
+    /// Of each server.
+    pub in_flight: u32,
+    pub connections: u32,
+    /// Of all servers together.
+    pub total_in_flight: u32,
+    pub total_connections: u32,
+    /// Requests that wait, for each server.
+    pub waiting: usize,
+    pub waiting_ms: u64,
+}
+
+/// What all workers have of one upstream, kept over reloads.
+#[derive(Default)]
+pub struct UpstreamLoad {
+    in_flight: AtomicU32,
+    connections: AtomicU32,
+    pub line: Arc<WaitingLine>,
+}
+
+/// A request in flight at a server.
+pub struct InFlight {
+    state: Arc<ServerState>,
+    /// Where that is capped.
+    load: Option<Arc<UpstreamLoad>>,
+}
+
+/// A connection to a server, which has as many as it may at most.
+pub struct ConnectionSlot {
+    state: Arc<ServerState>,
+    load: Arc<UpstreamLoad>,
+}
+
+/// Numbers that are counted up to a cap.
+fn take(count: &AtomicU32, max: u32) -> bool {
+    count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| (now < max).then_some(now + 1)).is_ok()
+}
+
+fn take_both(own: &AtomicU32, max: u32, all: &AtomicU32, max_all: u32) -> bool {
+    if !take(own, max) {
+        return false;
+    }
+    let taken = take(all, max_all);
+    if !taken {
+        own.fetch_sub(1, Ordering::SeqCst);
+    }
+    taken
+}
+
+impl CapRule {
+    /// One more request, if that may be.
+    pub fn enter(&self, state: &Arc<ServerState>, load: &Arc<UpstreamLoad>) -> Option<InFlight> {
+        take_both(&state.in_flight, self.in_flight, &load.in_flight, self.total_in_flight)
+            .then(|| InFlight { state: state.clone(), load: Some(load.clone()) })
+    }
+
+    /// One more connection, if that may be.
+    pub fn connect(&self, state: &Arc<ServerState>, load: &Arc<UpstreamLoad>) -> Option<ConnectionSlot> {
+        take_both(&state.connections, self.connections, &load.connections, self.total_connections)
+            .then(|| ConnectionSlot { state: state.clone(), load: load.clone() })
+    }
+
+    /// A request may be sent there.
+    pub fn has_room(&self, state: &ServerState, load: &UpstreamLoad) -> bool {
+        let of = |count: &AtomicU32, max| count.load(Ordering::SeqCst) < max;
+        of(&state.in_flight, self.in_flight) && of(&load.in_flight, self.total_in_flight)
+    }
+
+    /// Another connection may be made.
+    pub fn may_connect(&self, state: &ServerState, load: &UpstreamLoad) -> bool {
+        let of = |count: &AtomicU32, max| count.load(Ordering::SeqCst) < max;
+        of(&state.connections, self.connections) && of(&load.connections, self.total_connections)
+    }
+
+    pub fn caps_connections(&self) -> bool {
+        self.connections < u32::MAX || self.total_connections < u32::MAX
+    }
+}
+
+impl UpstreamLoad {
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    pub fn connections(&self) -> u32 {
+        self.connections.load(Ordering::Relaxed)
+    }
+}
+
+impl InFlight {
+    /// Where nothing is capped.
+    pub fn of(state: &Arc<ServerState>) -> InFlight {
+        state.in_flight.fetch_add(1, Ordering::Relaxed);
+        InFlight { state: state.clone(), load: None }
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.state.in_flight.fetch_sub(1, Ordering::SeqCst);
+        if let Some(load) = &self.load {
+            load.in_flight.fetch_sub(1, Ordering::SeqCst);
+            load.line.stir();
+        }
+    }
+}
+
+impl Drop for ConnectionSlot {
+    fn drop(&mut self) {
+        self.state.connections.fetch_sub(1, Ordering::SeqCst);
+        self.load.connections.fetch_sub(1, Ordering::SeqCst);
+        self.load.line.stir();
+    }
+}
+
+/// A worker that waits for a connection to a server, of which others have them all.
+#[derive(Default)]
+pub struct ConnectionClaim(AtomicUsize);
+
+impl ConnectionClaim {
+    /// By `worker`, counted from 1.
+    pub fn make(&self, worker: usize) {
+        self.0.store(worker, Ordering::SeqCst);
+    }
+
+    /// The one that another than `worker` has made, which is answered with this.
+    pub fn take(&self, worker: usize) -> Option<usize> {
+        let claimed = self.0.load(Ordering::SeqCst);
+        let is_its = claimed != 0 && claimed != worker;
+        (is_its && self.0.compare_exchange(claimed, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok()).then_some(claimed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_given_back_can_be_taken_again_and_nothing_leaks() {
+        let rule = CapRule {
+            in_flight: 2,
+            connections: 1,
+            total_in_flight: 3,
+            total_connections: 1,
+            waiting: 0,
+            waiting_ms: 1,
+        };
+        let (one, other) = (Arc::<ServerState>::default(), Arc::<ServerState>::default());
+        let load = Arc::<UpstreamLoad>::default();
+        let mut taken: Vec<_> = (0..2).map(|_| rule.enter(&one, &load).unwrap()).collect();
+        assert!(rule.enter(&one, &load).is_none() && !rule.has_room(&one, &load));
+        taken.extend(rule.enter(&other, &load));
+        assert!(rule.enter(&other, &load).is_none(), "all together have what they may");
+        assert_eq!((one.in_flight(), other.in_flight(), load.in_flight()), (2, 1, 3));
+        taken.remove(0);
+        assert!(rule.has_room(&other, &load));
+        taken.clear();
+        assert_eq!((one.in_flight(), other.in_flight(), load.in_flight()), (0, 0, 0));
+        let slot = rule.connect(&one, &load);
+        assert!(slot.is_some() && rule.connect(&one, &load).is_none() && !rule.may_connect(&other, &load));
+        drop(slot);
+        assert_eq!((one.connections(), load.connections()), (0, 0));
+    }
+
+    #[test]
+    fn claims_are_for_others() {
+        let claim = ConnectionClaim::default();
+        assert_eq!(claim.take(1), None);
+        claim.make(1);
+        assert_eq!([claim.take(1), claim.take(2), claim.take(2)], [None, Some(1), None]);
+    }
+}
