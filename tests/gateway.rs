@@ -21,7 +21,9 @@ mod gateway {
     mod client_view;
     mod differential;
     mod exchange;
+    mod handover;
     mod headers;
+    mod http11;
     mod lifecycle;
     mod limits;
     mod logs;

@@ -27,6 +27,7 @@ mod protocols {
     mod manual;
     mod proxy_out;
     mod proxy_protocol;
+    mod spoof;
     mod tls;
     mod tls_clients;
     mod tls_enemies;

@@ -17,7 +17,7 @@ mod unreadable;
 mod values;
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -196,6 +196,8 @@ pub struct ServerSettings {
     /// How long a request goes on whose client has shut down its side.
     pub half_close_timeout: Duration,
     /// Readiness fails this long before the listeners close.
+    /// Where a process that takes over asks for the listening sockets.
+    pub handover: Option<PathBuf>,
     pub shutdown_delay: Duration,
     /// Requests still running this long after the listeners closed are cut.
     pub shutdown_timeout: Duration,
@@ -259,6 +261,16 @@ pub enum Hints {
     /// Clients on this machine.
     Local,
     None,
+}
+
+impl Hints {
+    pub fn are_for(self, client: IpAddr) -> bool {
+        match self {
+            Hints::All => true,
+            Hints::Local => client.is_loopback(),
+            Hints::None => false,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

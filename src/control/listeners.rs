@@ -15,8 +15,12 @@ use crate::worker::{BindError, Inherited, Listener, Workers, remove_socket_file}
 pub struct Listeners {
     workers: Workers,
     inherited: Inherited,
-    open: Vec<ListenAddr>,
+    /// With a handle of each, for a process that takes over.
+    open: Vec<Listener>,
     admin: admin::AdminServer,
+    admin_socket: Option<Listener>,
+    /// Another process listens at every address, too.
+    handed_over: bool,
 }
 
 /// Sockets of a config that is not in force yet; dropping them changes nothing.
@@ -30,19 +34,25 @@ pub struct LastListeners {
     workers: Workers,
     admin: admin::AdminServer,
     inherited: Inherited,
+    handed_over: bool,
 }
 
 /// How long an address in use by one of our own listeners may take to become free.
 const HANDOVER: Duration = Duration::from_secs(2);
 const HANDOVER_STEP: Duration = Duration::from_millis(5);
 
-/// Binds every address of a config at the start, unless its socket was handed over.
-pub fn bind_all(config: &Config, inherited: &Inherited) -> Result<Prepared, BindError> {
+/// Binds every address of a config at the start, unless its socket was handed over, by `earlier` sockets of the
+/// process that ran before or by systemd.
+pub fn bind_all(config: &Config, inherited: &Inherited, mut earlier: Vec<Listener>) -> Result<Prepared, BindError> {
+    let mut bind = |addr: &ListenAddr| match earlier.iter().position(|listener| listener.addr() == addr) {
+        Some(place) => Ok(earlier.swap_remove(place)),
+        None => bind(addr, inherited),
+    };
     let mut listeners = Vec::with_capacity(config.listeners.len());
     for listener in &config.listeners {
-        listeners.push(bind(&listener.address, inherited)?.bounded(listener.max_unsent));
+        listeners.push(bind(&listener.address)?.bounded(listener.max_unsent));
     }
-    let admin = bind(&config.admin.listen, inherited)?;
+    let admin = bind(&config.admin.listen)?;
     let addresses = config.listeners.iter().map(|listener| &listener.address);
     let asked: Vec<&ListenAddr> = addresses.chain([&config.admin.listen]).collect();
     for addr in inherited.unused(&asked) {
@@ -71,15 +81,45 @@ impl Listeners {
         inherited: Inherited,
         context: admin::AdminContext,
     ) -> io::Result<Listeners> {
-        let mut listeners = Listeners { workers, inherited, open: Vec::new(), admin: admin::AdminServer::new(context) };
+        let mut listeners = Listeners {
+            workers,
+            inherited,
+            open: Vec::new(),
+            admin: admin::AdminServer::new(context),
+            admin_socket: None,
+            handed_over: false,
+        };
         for listener in prepared.listeners {
             listeners.workers.listen(&listener)?;
-            listeners.open.push(listener.addr().clone());
+            listeners.open.push(listener);
         }
         if let Some(listener) = prepared.admin {
-            listeners.admin.listen(listener)?;
+            listeners.listen_as_admin(listener)?;
         }
         Ok(listeners)
+    }
+
+    fn listen_as_admin(&mut self, listener: Listener) -> io::Result<()> {
+        let kept = listener.try_clone()?;
+        self.admin.listen(listener)?;
+        self.admin_socket = Some(kept);
+        Ok(())
+    }
+
+    /// All sockets, for a process that takes over.
+    pub fn sockets(&self) -> io::Result<Vec<Listener>> {
+        self.open.iter().chain(&self.admin_socket).map(Listener::try_clone).collect()
+    }
+
+    /// Another process serves them: their files are its own, and so is the admin listener.
+    pub async fn hand_over(&mut self) {
+        self.handed_over = true;
+        self.admin_socket = None;
+        self.admin.close().await;
+    }
+
+    fn is_open(&self, addr: &ListenAddr) -> bool {
+        self.open.iter().any(|listener| listener.addr() == addr)
     }
 
     /// Lets the workers connect to the store of `settings` in advance.
@@ -106,14 +146,16 @@ impl Listeners {
         prepared: &mut Prepared,
         displaced: &mut Vec<ListenAddr>,
     ) -> Result<(), BindError> {
-        for settings in config.listeners.iter().filter(|listener| !self.open.contains(&listener.address)) {
+        for settings in config.listeners.iter().filter(|listener| !self.is_open(&listener.address)).collect::<Vec<_>>()
+        {
             let addr = &settings.address;
             let outgoing = |open: &&ListenAddr| config.listener(open).is_none() && overlap(open, addr);
-            let rival = self.open.iter().find(outgoing).cloned();
+            let rival = self.open.iter().map(Listener::addr).find(outgoing).cloned();
             let listener = match (bind(addr, &self.inherited), rival) {
                 // `127.0.0.1:80` and `0.0.0.0:80` exclude each other: the old one has to go first.
                 (Err(refused), Some(rival)) if refused.in_use() => {
                     self.workers.unlisten(&rival);
+                    self.open.retain(|listener| *listener.addr() != rival);
                     displaced.push(rival);
                     bind_soon(addr).await?
                 }
@@ -126,6 +168,7 @@ impl Listeners {
             let rival = self.admin.addr().filter(|old| overlap(old, addr)).cloned();
             let listener = match (bind(addr, &self.inherited), rival) {
                 (Err(refused), Some(rival)) if refused.in_use() => {
+                    self.admin_socket = None;
                     self.admin.close().await;
                     let bound = bind_soon(addr).await;
                     if bound.is_err() {
@@ -143,10 +186,12 @@ impl Listeners {
     async fn restore(&mut self, displaced: Vec<ListenAddr>) {
         for addr in displaced {
             let reopened = bind_soon(&addr).await.and_then(|listener| {
-                self.workers.listen(&listener).map_err(|error| BindError { addr: addr.clone(), error })
+                let listening = self.workers.listen(&listener);
+                listening.map(|()| listener).map_err(|error| BindError { addr: addr.clone(), error })
             });
-            if let Err(error) = reopened {
-                tracing::error!("{error}; it was open before the reload that failed");
+            match reopened {
+                Ok(listener) => self.open.push(listener),
+                Err(error) => tracing::error!("{error}; it was open before the reload that failed"),
             }
         }
     }
@@ -154,7 +199,7 @@ impl Listeners {
     async fn reopen_admin(&mut self, addr: ListenAddr) {
         let reopened = bind_soon(&addr)
             .await
-            .and_then(|listener| self.admin.listen(listener).map_err(|error| BindError { addr, error }));
+            .and_then(|listener| self.listen_as_admin(listener).map_err(|error| BindError { addr, error }));
         if let Err(error) = reopened {
             tracing::error!("{error}; the admin listener was open there before the reload that failed");
         }
@@ -165,16 +210,18 @@ impl Listeners {
         for listener in prepared.listeners {
             let addr = listener.addr().clone();
             match self.workers.listen(&listener) {
-                Ok(()) => self.open.push(addr),
+                Ok(()) => self.open.push(listener),
                 Err(error) => tracing::error!("{}", BindError { addr, error }),
             }
         }
-        let (kept, closed) = std::mem::take(&mut self.open).into_iter().partition(|a| config.listener(a).is_some());
+        let (kept, closed) =
+            std::mem::take(&mut self.open).into_iter().partition(|open| config.listener(open.addr()).is_some());
         self.open = kept;
-        closed.iter().for_each(|addr| self.close(addr));
+        let closed: Vec<Listener> = closed;
+        closed.iter().for_each(|listener| self.close(listener.addr()));
         if let Some(listener) = prepared.admin {
             let (addr, old) = (listener.addr().clone(), self.admin.addr().cloned());
-            match self.admin.listen(listener) {
+            match self.listen_as_admin(listener) {
                 Ok(()) => old.iter().for_each(|old| remove_file(old, &self.inherited)),
                 Err(error) => tracing::error!("{}", BindError { addr, error }),
             }
@@ -186,16 +233,24 @@ impl Listeners {
         &self.workers.access_log
     }
 
+    /// Answers close their connections from now on.
+    pub fn leave(&self) {
+        self.workers.leave();
+    }
+
     /// Stops accepting. The admin server goes on, to answer probes; the workers come back to be
     /// drained.
     pub fn close_all(mut self) -> LastListeners {
-        std::mem::take(&mut self.open).iter().for_each(|addr| self.close(addr));
-        LastListeners { workers: self.workers, admin: self.admin, inherited: self.inherited }
+        std::mem::take(&mut self.open).iter().for_each(|listener| self.close(listener.addr()));
+        let Listeners { workers, admin, inherited, handed_over, .. } = self;
+        LastListeners { workers, admin, inherited, handed_over }
     }
 
     fn close(&self, addr: &ListenAddr) {
         self.workers.unlisten(addr);
-        remove_file(addr, &self.inherited);
+        if !self.handed_over {
+            remove_file(addr, &self.inherited);
+        }
     }
 }
 
@@ -203,7 +258,7 @@ impl LastListeners {
     /// Lets requests end within `timeout`, then stops the admin listener too. True when none was cut.
     pub async fn drain(self, timeout: Duration) -> bool {
         let is_whole = self.workers.drain(timeout).await;
-        if let Some(addr) = self.admin.end() {
+        if let Some(addr) = self.admin.end().filter(|_| !self.handed_over) {
             remove_file(&addr, &self.inherited);
         }
         is_whole

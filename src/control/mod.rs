@@ -5,6 +5,7 @@ mod acme;
 mod admin;
 mod certificates;
 mod diff;
+mod handover;
 mod job;
 mod link;
 mod listeners;
@@ -38,7 +39,8 @@ use crate::limit::store::Stores;
 use crate::limit::store::memory::Memory;
 use crate::metrics::Metrics;
 use crate::snapshot::{Book, Fleet, Snapshot};
-use crate::worker::{BindError, Inherited, Workers};
+use crate::worker::{BindError, Inherited, Listener, Workers};
+use handover::{Heir, HeirRequest, Predecessor};
 use job::{Job, ReloadFailure, ReloadOrder, ReloadOutcome, ReloadResult, Trigger};
 
 use acme::AcmeThread;
@@ -91,10 +93,23 @@ async fn control(source: ConfigSource) -> Result<(), Error> {
     let config = source.load().map_err(Error::Config)?;
     raise_open_files(&config);
     let files = config.files.clone();
-    let (mut reloader, jobs, mut inbox) = start(source, config).await?;
+    let predecessor = handover(&config);
+    let (predecessor, earlier) = predecessor.map_or((None, Vec::new()), |(process, sockets)| (Some(process), sockets));
+    let (mut reloader, jobs, mut inbox) = start(source, config, earlier).await?;
+    let path = reloader.current.load().config.server.handover.clone();
+    let mut heir = path.and_then(|path| {
+        let waits = Heir::expect(&path);
+        waits
+            .inspect_err(|error| tracing::error!(path = %path.display(), %error, "no other process can take over"))
+            .ok()
+    });
+    if let Some(predecessor) = predecessor {
+        predecessor.release();
+    }
 
     // A `Text` source may still name files: sets and secrets.
     let watch = reloader.source.watchable().then(|| Watch::start(files, jobs, reloader.shared.clone()));
+    let mut handed_over = false;
     loop {
         tokio::select! {
             () = stop.wait() => break,
@@ -109,23 +124,58 @@ async fn control(source: ConfigSource) -> Result<(), Error> {
                 // Whoever asked may have gone.
                 let _ = job.reply.send((outcome, contents));
             }
+            Some(request) = next_heir(&mut heir) => match request {
+                HeirRequest::Sockets(reply) => match reloader.listeners.sockets() {
+                    Ok(sockets) => drop(reply.send(sockets)),
+                    Err(error) => tracing::warn!(%error, "the listening sockets cannot be handed over"),
+                },
+                HeirRequest::Serves(pid) => {
+                    tracing::info!(pid, "another process has taken over");
+                    reloader.listeners.hand_over().await;
+                    systemd::succeeded(pid);
+                    handed_over = true;
+                    break;
+                }
+            }
         }
     }
     drop(inbox);
-    drain(reloader, &mut stop).await
+    if let Some(heir) = heir {
+        heir.end(handed_over);
+    }
+    drain(reloader, &mut stop, handed_over).await
+}
+
+/// The process that serves already, and its sockets, where the config names the way to one.
+fn handover(config: &Config) -> Option<(Predecessor, Vec<Listener>)> {
+    let path = config.server.handover.as_ref()?;
+    let asked = Predecessor::ask(path);
+    let failed = |error: &io::Error| {
+        tracing::error!(path = %path.display(), %error, "the process that runs does not hand over its sockets");
+    };
+    asked.inspect_err(failed).ok().flatten()
+}
+
+/// Never where nobody is waited for.
+async fn next_heir(heir: &mut Option<Heir>) -> Option<HeirRequest> {
+    match heir {
+        Some(heir) => heir.requests.recv().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Binds, then starts the workers: an address in use is an error before anything runs.
 async fn start(
     source: ConfigSource,
     config: Config,
+    earlier: Vec<Listener>,
 ) -> Result<(Reloader, mpsc::Sender<Job>, mpsc::Receiver<Job>), Error> {
     let metrics = Metrics::new().map_err(Error::Metrics)?;
     for result in ReloadResult::ALL {
         Trigger::ALL.iter().for_each(|trigger| drop(metrics.config_reload(result.label(), trigger.label())));
     }
     let inherited = Inherited::from_environment();
-    let prepared = listeners::bind_all(&config, &inherited).map_err(Error::Bind)?;
+    let prepared = listeners::bind_all(&config, &inherited, earlier).map_err(Error::Bind)?;
     let (addresses, admin) = prepared.addresses();
     let stores = Stores::new(Arc::new(Memory::new(config.store.max_keys)), &metrics);
     let link = Rc::new(StoreLink::open(&config.store, &stores, &metrics));
@@ -194,19 +244,24 @@ fn retarget(watch: Option<&Watch>, reloader: &Reloader, outcome: &ReloadOutcome)
 
 /// Readiness fails first, so that balancers send no more; then the listeners close, then requests
 /// get their time to end.
-async fn drain(reloader: Reloader, stop: &mut Stop) -> Result<(), Error> {
+async fn drain(reloader: Reloader, stop: &mut Stop, handed_over: bool) -> Result<(), Error> {
     let Reloader { current, shared, listeners, .. } = reloader;
     let server = current.load().config.server.clone();
     shared.enter(Lifecycle::Draining);
-    systemd::stopping();
+    listeners.leave();
+    // Nobody has to go elsewhere when another process serves the same sockets.
+    let delay = if handed_over { Duration::ZERO } else { server.shutdown_delay };
+    if !handed_over {
+        systemd::stopping();
+    }
     tracing::info!(
-        delay = ?server.shutdown_delay,
+        ?delay,
         timeout = ?server.shutdown_timeout,
         "draining; a second signal stops at once"
     );
     tokio::select! {
         () = stop.wait() => return Err(Error::Cut),
-        () = tokio::time::sleep(server.shutdown_delay) => {}
+        () = tokio::time::sleep(delay) => {}
     }
     tokio::select! {
         () = stop.wait() => return Err(Error::Cut),

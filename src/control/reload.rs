@@ -204,5 +204,9 @@ fn keep_fixed(config: &mut Config, old: &Config) -> Vec<&'static str> {
         config.server.workers = old.server.workers;
         restart.push("server.workers");
     }
+    if config.server.handover != old.server.handover {
+        config.server.handover.clone_from(&old.server.handover);
+        restart.push("server.handover");
+    }
     restart
 }

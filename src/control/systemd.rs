@@ -30,6 +30,13 @@ pub fn stopping() {
     tell(&[NotifyState::Stopping, NotifyState::Status("draining")]);
 }
 
+/// Another process is the gateway now.
+pub fn succeeded(pid: Option<i32>) {
+    if let Some(pid) = pid.and_then(|pid| u32::try_from(pid).ok()) {
+        tell(&[NotifyState::MainPid(pid)]);
+    }
+}
+
 fn tell(news: &[NotifyState]) {
     if let Err(error) = sd_notify::notify(news) {
         tracing::debug!(%error, "systemd cannot be told");

@@ -51,6 +51,8 @@ pub struct Common {
 pub struct Local {
     pub common: Common,
     pub pools: Pools,
+    /// Every answer of HTTP/1.1 is the last of its connection.
+    pub leaving: Cell<bool>,
     /// Room to gather what leaves in one write; holds nothing in between.
     pub gathered: RefCell<Vec<u8>>,
     /// Lent to tunnels for each of their reads.
@@ -104,6 +106,8 @@ pub struct Client {
     pub last_host: LastHost,
     /// Follows the bytes for what the parser repairs; under `strict` only.
     pub inspector: Option<RefCell<Inspector>>,
+    /// An interim answer that goes out before the answer under way, of which nothing is written yet.
+    pub early: RefCell<Vec<u8>>,
     /// What the connection becomes once its last answer, a 101, has been written.
     pub tunnel: Cell<Option<Box<Tunnel>>>,
 }
@@ -120,6 +124,7 @@ impl Local {
         pools.sweep(common.fleet.now_ms());
         let view = View::new(common.current.load_full(), None, None, &pools, &common);
         Local {
+            leaving: Cell::new(false),
             gathered: RefCell::default(),
             room: RefCell::default(),
             view: RefCell::new(Rc::new(view)),

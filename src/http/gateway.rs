@@ -7,11 +7,10 @@ use std::time::Instant;
 
 use http::header::CONNECTION;
 use http::request::Parts;
-use http::{HeaderValue, Request, Response};
+use http::{HeaderValue, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
 
-use crate::config::Hints;
 use crate::http::answer::access_log::LogEntry;
 use crate::http::answer::account::Account;
 use crate::http::answer::body::Body;
@@ -122,6 +121,10 @@ async fn answer(
         let deadline = exchange.account.deadline();
         unread::finish(body, deadline, &exchange.received.parts.headers, &mut response);
     }
+    let of_lines = exchange.received.parts.version <= Version::HTTP_11;
+    if client.local.leaving.get() && of_lines && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     let account = exchange.account.close(&response, route, &view.snapshot, exchange.upload);
     match (response.body_mut().take_switched(), route, exchange.seat) {
         (Some(server), Some(route), Some(seat)) => {
@@ -146,11 +149,7 @@ async fn page(exchange: &mut RequestUnderWay<'_>) -> Result<Response<Body>, Refu
 
     let server = &config.server;
     let identity = identity::identify(client.peer, &exchange.received.parts.headers, &server.trusted_proxies);
-    exchange.hints = match server.hints {
-        Hints::All => true,
-        Hints::Local => identity.ip.is_loopback(),
-        Hints::None => false,
-    };
+    exchange.hints = server.hints.are_for(identity.ip);
     let span = server.spans.as_ref().and_then(|spans| trace::begin(spans, &exchange.received.parts.headers));
     let logged = server.access_log.is_some() || span.is_some();
     if logged || server.answer_request_id {

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
-use http::header::UPGRADE;
-use http::{Response, StatusCode};
+use http::header::{EXPECT, UPGRADE};
+use http::{Response, StatusCode, Version};
 use http_body::Body as _;
 
 use crate::config::{ForwardedHeader, TraceParent};
@@ -23,7 +23,8 @@ use crate::http::fields::KnownField;
 use crate::http::headers;
 use crate::http::trace;
 use crate::http::under_way::{Received, RequestUnderWay};
-use crate::http::upstream::forward;
+use crate::http::upstream::early::EarlyHints;
+use crate::http::upstream::forward::{self, Forwarded};
 use crate::http::upstream::forwarding::{self, Forwarding};
 use crate::http::upstream::h1::request::HostField;
 use crate::http::upstream::linger::Linger;
@@ -130,6 +131,7 @@ pub fn outgoing(
     upload: Option<Upload>,
     offer: Option<Offer>,
 ) -> Outgoing {
+    let expects = expects(exchange, upload.as_ref());
     let leases = exchange.account.share_leases();
     let linger = leases.map(|leases| Linger::new(exchange.client, leases, &route.timeouts));
     if let Some(offer) = &offer {
@@ -143,7 +145,20 @@ pub fn outgoing(
             forwarding.write(lines, admitted.authority());
         }
     });
-    Outgoing { offer, ..outgoing }
+    Outgoing { offer, expects, ..outgoing }
+}
+
+/// Whether the body is to be asked for. Where it is on its way already the server is not told to ask.
+fn expects(exchange: &mut RequestUnderWay<'_>, upload: Option<&Upload>) -> bool {
+    if !exchange.received.fields.has(KnownField::Expect) {
+        return false;
+    }
+    let of_lines = !exchange.received.on_stream() && exchange.received.parts.version == Version::HTTP_11;
+    let expects = of_lines && upload.is_some_and(Upload::is_untouched);
+    if !expects {
+        exchange.received.parts.headers.remove(EXPECT);
+    }
+    expects
 }
 
 /// What a connection begins with on which a server is asked for the client at `ip`. Behind a proxy that names
@@ -163,12 +178,18 @@ pub async fn send(
     let timeouts = timeouts(&exchange.received, route);
     let attempts = exchange.account.entry().map(|entry| entry.asks(servers.complaints.upstream()));
     let (deadline, attempts) = (exchange.account.deadline(), attempts.as_deref());
-    let answered = forward::forward(servers, deadline, &timeouts, outgoing, attempts).await;
-    let mut response = answered.map_err(|failure| {
+    let of_lines = !exchange.received.on_stream() && exchange.received.parts.version == Version::HTTP_11;
+    let hints = of_lines.then(|| EarlyHints { client: exchange.client, edit: &route.response_headers });
+    let answered = forward::forward(servers, deadline, &timeouts, outgoing, attempts, hints).await;
+    let Forwarded { mut response, unasked } = answered.map_err(|failure| {
         let unread = |upload: &Rc<UploadProgress>| upload.state() != UploadState::Done;
         exchange.cut |= exchange.upload.as_ref().is_some_and(unread);
         Refusal::Upstream(failure)
     })?;
+    if unasked.is_some() {
+        // As if nobody had wanted it in the first place.
+        (exchange.read_ahead, exchange.upload) = (unasked, None);
+    }
     if exchange.received.is_connect()
         && !connect::is_answered_by(&exchange.received.parts, response.status(), response.headers())
     {

@@ -1,12 +1,14 @@
 //! Accepting: one loop per listener and worker on a socket that all workers share, so that a
 //! worker that is free takes the next connection and closing one handle resets nothing.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::sync::oneshot;
 
 use super::listener::{Accepted, Acceptor, Listener, canonical};
 use super::proxy_protocol::{self, Introduction};
@@ -63,8 +65,8 @@ impl Door {
     }
 }
 
-/// Accepts until the task is aborted.
-pub async fn accept(worker: Rc<Worker>, listener: Listener) {
+/// Accepts until it is `stopped`, and then what waits already: those clients are connected.
+pub async fn accept(worker: Rc<Worker>, listener: Listener, mut stopped: oneshot::Receiver<()>) {
     let addr = listener.addr().clone();
     let name: Rc<str> = addr.to_string().into();
     let Some(settings) = worker.listener(&addr) else { return };
@@ -76,7 +78,12 @@ pub async fn accept(worker: Rc<Worker>, listener: Listener) {
     let untrusted = Rc::new(UntrustedForwarding::new(&name, &common.complaints, &common.metrics));
     let mut door = Rc::new(Door::new(name, untrusted, settings, &worker));
     loop {
-        match acceptor.next().await {
+        let next = tokio::select! {
+            biased;
+            _ = &mut stopped => break,
+            next = acceptor.next() => next,
+        };
+        match next {
             Ok(accepted) => {
                 follow(&mut door, &acceptor, worker.listener(&addr), &worker);
                 admit(&worker, accepted, &door);
@@ -84,6 +91,7 @@ pub async fn accept(worker: Rc<Worker>, listener: Listener) {
             Err(error) => pause(&door.name, &error).await,
         }
     }
+    acceptor.rest(|accepted| admit(&worker, accepted, &door));
 }
 
 /// Changed settings count from the next connection on.
@@ -189,6 +197,7 @@ async fn serve(
         redirected: door.settings.redirects,
         last_host: LastHost::default(),
         inspector: worker.inspector(),
+        early: RefCell::default(),
         tunnel: Cell::default(),
         tls_version: stream.tls_version(),
     });

@@ -4,7 +4,7 @@
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -23,6 +23,16 @@ pub struct ClientIo<R> {
 /// How a protocol reads.
 pub trait ReadAs: Sized + Unpin {
     fn poll_read(io: &mut ClientIo<Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>>;
+
+    /// True for bytes of the parser's own that are not to be written, and for all after them.
+    fn withholds(_: &mut ClientIo<Self>, _: &[u8]) -> bool {
+        false
+    }
+
+    /// Some were.
+    fn has_withheld(&self) -> bool {
+        false
+    }
 }
 
 impl<R> ClientIo<R> {
@@ -47,6 +57,20 @@ impl<R> ClientIo<R> {
     }
 }
 
+impl<R: ReadAs> ClientIo<R> {
+    /// Writes what goes before an answer that has not begun.
+    fn poll_early(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut early = self.client.early.borrow_mut();
+        while !early.is_empty() {
+            match ready!(Pin::new(&mut self.stream).poll_write(cx, &early))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                count => drop(early.drain(..count)),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
 impl<R: ReadAs> AsyncRead for ClientIo<R> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         R::poll_read(&mut self, cx, buf)
@@ -55,7 +79,11 @@ impl<R: ReadAs> AsyncRead for ClientIo<R> {
 
 impl<R: ReadAs> AsyncWrite for ClientIo<R> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if R::withholds(&mut self, buf) {
+            return Poll::Ready(Ok(buf.len()));
+        }
         self.client.deadline().flushed(false);
+        ready!(self.poll_early(cx))?;
         let written = Pin::new(&mut self.stream).poll_write(cx, buf);
         self.watch(&written);
         written
@@ -66,7 +94,12 @@ impl<R: ReadAs> AsyncWrite for ClientIo<R> {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        let first = bufs.iter().find(|buf| !buf.is_empty()).map_or(&[][..], |buf| buf);
+        if R::withholds(&mut self, first) {
+            return Poll::Ready(Ok(bufs.iter().map(|buf| buf.len()).sum()));
+        }
         self.client.deadline().flushed(false);
+        ready!(self.poll_early(cx))?;
         let ClientIo { stream, client, .. } = &mut *self;
         let written = stream.poll_write_gathered(cx, bufs, &client.local.gathered);
         self.watch(&written);
@@ -78,6 +111,7 @@ impl<R: ReadAs> AsyncWrite for ClientIo<R> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_early(cx))?;
         // Asked for only once all has been written; of that TLS may still hold some.
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
         self.client.deadline().flushed(flushed.is_ready());
@@ -88,6 +122,10 @@ impl<R: ReadAs> AsyncWrite for ClientIo<R> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.reader.has_withheld() {
+            // There is something else to be said.
+            return Poll::Ready(Ok(()));
+        }
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

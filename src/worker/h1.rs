@@ -13,6 +13,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use tokio::task::yield_now;
 
 use super::Worker;
 use super::connection::{Bounds, has_ended};
@@ -20,15 +21,18 @@ use super::stream::Stream;
 use super::unparsed;
 use super::watched::Watched;
 use crate::http::context::Client;
+use crate::http::deadline::Phase;
 use crate::http::gateway;
+use crate::metrics::Cutoff;
 
 /// Serves `stream`, of which `start` has been read.
 pub async fn serve(stream: Stream, start: Bytes, client: Rc<Client>, bounds: &Bounds, worker: &Worker) {
     let mut io = Watched::new(stream, start, client.clone(), bounds);
     // A parser with its buffers takes some 20 kB, which a connection without a request does not need.
-    while readable(&io, &client, worker).await {
+    while readable(&io, &client, worker).await || is_late(&io, &client, worker).await {
         io = match requests(io, &client, worker, bounds).await {
             AfterParser::Rest(io) => io,
+            AfterParser::Unread(io, cutoff) => return io.refuse(&unparsed::answer(&client, cutoff)).await,
             AfterParser::Tunnel(stream, early) => {
                 let Some(tunnel) = client.tunnel.take() else { return };
                 let is_over = |cx: &mut Context<'_>| {
@@ -58,16 +62,23 @@ enum RequestsEnd {
 async fn readable(io: &Watched, client: &Client, worker: &Worker) -> bool {
     poll_fn(|cx| {
         client.deadline().register(cx.waker());
-        if worker.draining() {
-            return Poll::Ready(false);
-        }
         match io.poll_readable(cx) {
             Poll::Ready(()) => Poll::Ready(true),
-            Poll::Pending if has_ended(client, worker) => Poll::Ready(false),
+            Poll::Pending if worker.closing() || has_ended(client, worker) => Poll::Ready(false),
             Poll::Pending => Poll::Pending,
         }
     })
     .await
+}
+
+/// Whether the client of a connection that is to be closed has sent something after all, of which the runtime
+/// has not heard yet.
+async fn is_late(io: &Watched, client: &Client, worker: &Worker) -> bool {
+    let late = worker.closing() && !client.deadline().is_over() && io.stream.has_bytes();
+    if late {
+        yield_now().await;
+    }
+    late
 }
 
 /// What becomes of a connection without its parser.
@@ -76,6 +87,8 @@ enum AfterParser {
     Rest(Watched),
     /// It has switched protocols; its client may have sent some bytes already.
     Tunnel(Stream, Vec<u8>),
+    /// What came in place of a request is still to be answered.
+    Unread(Watched, Cutoff),
     End,
 }
 
@@ -95,28 +108,32 @@ async fn requests(io: Watched, client: &Rc<Client>, worker: &Worker, bounds: &Bo
         .serve_connection(TokioIo::new(io), service);
     // Not in the task, which stays as large as the largest it ever held.
     let mut connection = Box::new(connection);
-    let mut draining = false;
+    let mut leaves = false;
     let end = poll_fn(|cx| {
         client.deadline().register(cx.waker());
         if client.deadline().is_cut() || client.deadline().is_gone() {
             return Poll::Ready(RequestsEnd::Closed);
         }
-        if worker.draining() && !draining {
-            draining = true;
+        loop {
+            if let Poll::Ready(served) = Pin::new(&mut *connection).poll(cx) {
+                return Poll::Ready(match served {
+                    Ok(()) if client.deadline().has_switched() => RequestsEnd::Switched,
+                    Ok(()) => RequestsEnd::Closed,
+                    Err(error) => RequestsEnd::Failed(error),
+                });
+            }
+            // The answer to a request is the last. Without one, hyper would end though one may be on its way.
+            if leaves || !worker.leaving() || client.deadline().phase() != Phase::Requests {
+                break;
+            }
+            leaves = true;
             Pin::new(&mut *connection).graceful_shutdown();
-        }
-        if let Poll::Ready(served) = Pin::new(&mut *connection).poll(cx) {
-            return Poll::Ready(match served {
-                Ok(()) if client.deadline().has_switched() => RequestsEnd::Switched,
-                Ok(()) => RequestsEnd::Closed,
-                Err(error) => RequestsEnd::Failed(error),
-            });
         }
         if has_ended(client, worker) {
             return Poll::Ready(RequestsEnd::Closed);
         }
-        // While it drains, too little is left to be worth it.
-        if client.deadline().may_rest() && !draining { Poll::Ready(RequestsEnd::Rests) } else { Poll::Pending }
+        let rests = client.deadline().may_rest() || (worker.closing() && client.deadline().is_idle());
+        if rests && !leaves { Poll::Ready(RequestsEnd::Rests) } else { Poll::Pending }
     })
     .await;
     let parts = connection.into_parts();
@@ -128,7 +145,12 @@ async fn requests(io: Watched, client: &Rc<Client>, worker: &Worker, bounds: &Bo
             return AfterParser::Tunnel(stream, early);
         }
         RequestsEnd::Failed(error) => match unparsed::cutoff(&error, &parts.read_buf) {
-            Some(cutoff) => unparsed::refused(client, cutoff, &parts.read_buf),
+            Some(cutoff) => {
+                unparsed::refused(client, cutoff, &parts.read_buf);
+                if io.has_withheld() {
+                    return AfterParser::Unread(io, cutoff);
+                }
+            }
             None => unparsed::ended(worker, client, &parts.read_buf),
         },
         RequestsEnd::Closed => unparsed::ended(worker, client, &parts.read_buf),

@@ -84,7 +84,9 @@ pub async fn serve(stream: Stream, start: Bytes, client: Rc<Client>, bounds: &Bo
             return Poll::Ready(Ok(()));
         }
         let idle = deadline.expired() == Some(Phase::Idle);
-        if (idle || worker.draining()) && !leaving {
+        // Before its first request the client may not even have said that it speaks HTTP/2.
+        let drains = worker.draining() && (deadline.phase() != Phase::Head || worker.closing());
+        if (idle || drains) && !leaving {
             leaving = true;
             last_call(&client);
             connection.as_mut().graceful_shutdown();

@@ -2,10 +2,11 @@
 //! server.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::{fmt, io};
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use super::stream::Stream;
 use crate::net::ListenAddr;
@@ -41,7 +42,7 @@ pub struct Accepted {
 }
 
 /// Connections that may wait in the kernel until a worker is free.
-const BACKLOG: i32 = 4096;
+const BACKLOG: u16 = 4096;
 /// The peer address of a Unix socket.
 const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
@@ -75,6 +76,17 @@ impl Listener {
         let addr = socket.local_addr()?;
         let path = addr.as_pathname().ok_or_else(|| io::Error::other("the socket has no file"))?.to_owned();
         Ok(Listener { addr: ListenAddr::Unix(path), socket: Bound::Unix(socket) })
+    }
+
+    /// One that was open in another process, under the name that it had there.
+    ///
+    /// # Errors
+    /// When it is none, or has no such name.
+    pub fn of_fd(fd: OwnedFd, name: &str) -> io::Result<Listener> {
+        match name.strip_prefix("unix:") {
+            Some(path) => Ok(Listener::of_unix(fd.into())?.called(&ListenAddr::Unix(path.into()))),
+            None => Ok(Listener::of_tcp(fd.into())?.called(&ListenAddr::Tcp(name.parse().map_err(io::Error::other)?))),
+        }
     }
 
     /// The same socket under the name by which the config asks for it.
@@ -146,15 +158,51 @@ impl Acceptor {
         match &self.0 {
             Accepting::Tcp { socket, addr } => {
                 let (stream, peer) = socket.accept().await?;
-                // Answers leave at once; a socket that cannot do so still works.
-                let _ = stream.set_nodelay(true);
-                let asked = if addr.ip().is_unspecified() { stream.local_addr().unwrap_or(*addr) } else { *addr };
-                Ok(Accepted { stream: Stream::Tcp(stream), peer: canonical(peer), asked: Some(canonical(asked)) })
+                Ok(Accepted::tcp(stream, peer, *addr))
             }
-            Accepting::Unix(socket) => {
-                let (stream, _) = socket.accept().await?;
-                Ok(Accepted { stream: Stream::Unix(stream), peer: LOCAL, asked: None })
-            }
+            Accepting::Unix(socket) => Ok(Accepted::unix(socket.accept().await?.0)),
+        }
+    }
+
+    /// Closes the socket, once all that waits in it has been `taken`: the kernel would reset it.
+    pub fn rest(self, mut taken: impl FnMut(Accepted)) {
+        // The runtime may not know yet what waits, so the system itself is asked.
+        let _ = match self.0 {
+            Accepting::Tcp { socket, addr } => socket.into_std().map(|socket| {
+                for (stream, peer) in std::iter::from_fn(|| socket.accept().ok()).take(BACKLOG.into()) {
+                    let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
+                    stream.into_iter().for_each(|stream| taken(Accepted::tcp(stream, peer, addr)));
+                }
+            }),
+            Accepting::Unix(socket) => socket.into_std().map(|socket| {
+                for (stream, _) in std::iter::from_fn(|| socket.accept().ok()).take(BACKLOG.into()) {
+                    let stream = stream.set_nonblocking(true).and_then(|()| UnixStream::from_std(stream));
+                    stream.into_iter().for_each(|stream| taken(Accepted::unix(stream)));
+                }
+            }),
+        };
+    }
+}
+
+impl Accepted {
+    /// By a socket that is bound to `addr`.
+    fn tcp(stream: TcpStream, peer: SocketAddr, addr: SocketAddr) -> Accepted {
+        // Answers leave at once; a socket that cannot do so still works.
+        let _ = stream.set_nodelay(true);
+        let asked = if addr.ip().is_unspecified() { stream.local_addr().unwrap_or(addr) } else { addr };
+        Accepted { stream: Stream::Tcp(stream), peer: canonical(peer), asked: Some(canonical(asked)) }
+    }
+
+    fn unix(stream: UnixStream) -> Accepted {
+        Accepted { stream: Stream::Unix(stream), peer: LOCAL, asked: None }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.socket {
+            Bound::Tcp(socket) => socket.as_fd(),
+            Bound::Unix(socket) => socket.as_fd(),
         }
     }
 }
@@ -180,7 +228,7 @@ impl Bound {
                 socket.set_reuse_address(true)?;
                 socket.set_nonblocking(true)?;
                 socket.bind(&(*addr).into())?;
-                socket.listen(BACKLOG)?;
+                socket.listen(BACKLOG.into())?;
                 Ok(Bound::Tcp(socket.into()))
             }
             ListenAddr::Unix(path) => {

@@ -37,7 +37,7 @@ use std::time::Duration;
 use prometheus::IntGauge;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{Semaphore, mpsc, oneshot};
-use tokio::task::{AbortHandle, spawn_local};
+use tokio::task::{JoinHandle as TaskHandle, spawn_local};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::access_log::AccessLog;
@@ -53,6 +53,7 @@ use crate::metrics::{Cutoff, Metrics, Protocol};
 use crate::net::ListenAddr;
 use crate::snapshot::{Current, Fleet};
 use crate::spans::Spans;
+use drain::DrainStage;
 use tide::Tide;
 
 /// The running worker threads.
@@ -73,6 +74,7 @@ enum WorkerCommand {
     Listen(Listener),
     Unlisten(ListenAddr),
     Reach(StoreSettings, oneshot::Sender<()>),
+    Leave,
     Drain(Duration, oneshot::Sender<bool>),
 }
 
@@ -83,7 +85,7 @@ struct Worker {
     gauges: RefCell<HashMap<(String, &'static str), IntGauge>>,
     /// A handshake may compute.
     handshake_turn: Semaphore,
-    draining: Cell<bool>,
+    stage: Cell<DrainStage>,
     tide: Tide,
 }
 
@@ -171,6 +173,13 @@ impl Workers {
         }
     }
 
+    /// From now on answers of HTTP/1.1 close their connections: whoever balances goes elsewhere.
+    pub fn leave(&self) {
+        for (commands, _) in &self.threads {
+            let _ = commands.send(WorkerCommand::Leave);
+        }
+    }
+
     /// Stops accepting, lets requests finish within `timeout` and ends the workers. True when no
     /// request was cut.
     pub async fn drain(self, timeout: Duration) -> bool {
@@ -210,32 +219,36 @@ impl Worker {
             connections: Connections::new(count_all),
             gauges: RefCell::default(),
             handshake_turn: Semaphore::new(1),
-            draining: Cell::new(false),
+            stage: Cell::new(DrainStage::Open),
             tide: Tide::default(),
         })
     }
 
     async fn run(self: Rc<Worker>, mut commands: mpsc::UnboundedReceiver<WorkerCommand>) {
         let heart = spawn_local(self.clone().beat());
-        let mut loops: HashMap<ListenAddr, AbortHandle> = HashMap::new();
+        let mut loops: HashMap<ListenAddr, AcceptLoop> = HashMap::new();
         while let Some(command) = commands.recv().await {
             match command {
                 WorkerCommand::Listen(listener) => {
                     let addr = listener.addr().clone();
-                    let task = spawn_local(accept::accept(self.clone(), listener));
-                    loops.insert(addr, task.abort_handle());
+                    let (stop, stopped) = oneshot::channel();
+                    let task = spawn_local(accept::accept(self.clone(), listener, stopped));
+                    loops.insert(addr, AcceptLoop { stop, task });
                 }
                 WorkerCommand::Unlisten(addr) => {
-                    if let Some(task) = loops.remove(&addr) {
-                        task.abort();
+                    if let Some(accepting) = loops.remove(&addr) {
+                        accepting.end().await;
                     }
                 }
+                WorkerCommand::Leave => self.enter_stage(DrainStage::Leaving),
                 WorkerCommand::Reach(settings, done) => {
                     self.local.reach(settings).await;
                     let _ = done.send(());
                 }
                 WorkerCommand::Drain(timeout, done) => {
-                    loops.values().for_each(AbortHandle::abort);
+                    for accepting in std::mem::take(&mut loops).into_values() {
+                        accepting.end().await;
+                    }
                     let _ = done.send(self.drained(timeout).await);
                     break;
                 }
@@ -258,10 +271,6 @@ impl Worker {
             self.tide.beat(self.connections.len());
             drop(self.local.view());
         }
-    }
-
-    fn draining(&self) -> bool {
-        self.draining.get()
     }
 
     /// A place for a new connection, unless a cap is reached.
@@ -341,6 +350,20 @@ impl Worker {
         if let Some(reason) = reason {
             self.local.common.metrics.http_rejected(reason).inc();
         }
+    }
+}
+
+/// The task that accepts from one listener.
+struct AcceptLoop {
+    stop: oneshot::Sender<()>,
+    task: TaskHandle<()>,
+}
+
+impl AcceptLoop {
+    /// Takes what the kernel has accepted already, and closes this worker's handle of the socket.
+    async fn end(self) {
+        let _ = self.stop.send(());
+        let _ = self.task.await;
     }
 }
 

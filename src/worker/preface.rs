@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, ReadBuf};
+use tokio::task::yield_now;
 
 use super::Worker;
 use super::connection::has_ended;
@@ -23,17 +24,20 @@ const FIRST_READ: usize = 2048;
 pub async fn tell(stream: &mut Stream, client: &Client, worker: &Worker) -> Option<(Protocol, Bytes)> {
     // The start of a preface, no longer than one.
     let mut start = Vec::new();
-    poll_fn(|cx| {
-        client.deadline().register(cx.waker());
-        if worker.draining() {
-            return Poll::Ready(None);
+    loop {
+        let told = poll_fn(|cx| {
+            client.deadline().register(cx.waker());
+            match poll_told(stream, &mut start, cx) {
+                Poll::Pending if worker.closing() || has_ended(client, worker) => Poll::Ready(None),
+                told => told,
+            }
+        });
+        match told.await {
+            // The runtime is to hear of them.
+            None if worker.closing() && !client.deadline().is_over() && stream.has_bytes() => yield_now().await,
+            told => return told,
         }
-        match poll_told(stream, &mut start, cx) {
-            Poll::Pending if has_ended(client, worker) => Poll::Ready(None),
-            told => told,
-        }
-    })
-    .await
+    }
 }
 
 fn poll_told(stream: &mut Stream, start: &mut Vec<u8>, cx: &mut Context<'_>) -> Poll<Option<(Protocol, Bytes)>> {

@@ -39,7 +39,7 @@ pub async fn read(stream: &mut Stream, deadline: &ConnectionDeadline, worker: &W
     let mut header = pin!(header(stream));
     let header = poll_fn(|cx| {
         deadline.register(cx.waker());
-        let is_over = deadline.expired().is_some() || deadline.is_cut() || worker.draining();
+        let is_over = deadline.expired().is_some() || deadline.is_cut() || worker.closing();
         if is_over { Poll::Ready(Err(io::ErrorKind::TimedOut.into())) } else { header.as_mut().poll(cx) }
     });
     header.await.ok().and_then(|header| introduction(&header)).unwrap_or(Introduction::Missing)

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -64,6 +65,19 @@ impl Stream {
                 let (below, session) = stream.get_ref();
                 // What came with the bytes read last is decrypted already, or the client has said farewell.
                 if session.wants_read() { below.poll_readable(cx) } else { Poll::Ready(Ok(())) }
+            }
+        }
+    }
+
+    /// Whether something waits to be read, as the system says at this moment: the runtime may not know yet.
+    pub fn has_bytes(&self) -> bool {
+        let mut byte = [MaybeUninit::uninit()];
+        match self {
+            Stream::Tcp(stream) => SockRef::from(stream).peek(&mut byte).is_ok_and(|count| count > 0),
+            Stream::Unix(stream) => SockRef::from(stream).peek(&mut byte).is_ok_and(|count| count > 0),
+            Stream::Tls(stream) => {
+                let (below, session) = stream.get_ref();
+                !session.wants_read() || below.has_bytes()
             }
         }
     }

@@ -112,7 +112,7 @@ impl Due<'_> {
             self.deadline.register(cx.waker());
             let result = if self.deadline.expired().is_some() {
                 HandshakeResult::Timeout
-            } else if self.deadline.is_cut() || self.worker.draining() {
+            } else if self.deadline.is_cut() || self.worker.closing() {
                 HandshakeResult::Draining
             } else {
                 return awaited.as_mut().poll(cx).map(Ok);

@@ -1,6 +1,8 @@
 //! What a client sent in place of a request, when its connection ends with it: counted, logged, and told where
 //! it is another protocol. Called by `h1`.
 
+use std::time::SystemTime;
+
 use http::StatusCode;
 
 use super::Worker;
@@ -34,18 +36,46 @@ pub fn cutoff(error: &hyper::Error, bytes: &[u8]) -> Option<Cutoff> {
 pub fn refused(client: &Client, cutoff: Cutoff, bytes: &[u8]) {
     let common = &client.local.common;
     common.metrics.http_rejected(cutoff).inc();
-    let status = match cutoff {
-        Cutoff::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-        Cutoff::TargetTooLong => StatusCode::URI_TOO_LONG,
-        _ => StatusCode::BAD_REQUEST,
-    };
-    access_log::unread(client, bytes, status, cutoff.into());
+    access_log::unread(client, bytes, status(cutoff), cutoff.into());
     let means = match cutoff {
         Cutoff::TlsHello => "a client speaks TLS on a listener without it",
         Cutoff::Http2Preface => "a client speaks HTTP/2 on a listener without it",
         _ => return,
     };
     common.complaints.client(cutoff, &client.listener, client.peer, format_args!("{means}"));
+}
+
+fn status(cutoff: Cutoff) -> StatusCode {
+    match cutoff {
+        Cutoff::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+        Cutoff::TargetTooLong => StatusCode::URI_TOO_LONG,
+        _ => StatusCode::BAD_REQUEST,
+    }
+}
+
+/// The whole answer to it, in the form of every refusal.
+pub fn answer(client: &Client, cutoff: Cutoff) -> Vec<u8> {
+    let (status, cause) = (status(cutoff), Cause::from(cutoff));
+    let detail = match cutoff {
+        Cutoff::HeadTooLarge => "the request head has more bytes or fields than allowed here",
+        Cutoff::TargetTooLong => "the request target is longer than allowed here",
+        Cutoff::TlsHello => "this port speaks HTTP without TLS",
+        _ => "the request line or a field is malformed",
+    };
+    let view = client.local.view();
+    let server = &view.snapshot.config.server;
+    // Whom a trusted proxy speaks for is unknown.
+    let hints = server.hints.are_for(client.peer) && !server.trusted_proxies.contains(client.peer);
+    let body = problem::about(status, detail, cause.setting.filter(|_| hints));
+    let reason = status.canonical_reason().unwrap_or_default();
+    let date = httpdate::fmt_http_date(SystemTime::now());
+    let (status, length) = (status.as_u16(), body.len());
+    format!(
+        "HTTP/1.1 {status} {reason}\r\ncontent-type: {}\r\ncontent-length: {length}\r\nconnection: close\r\ndate: \
+         {date}\r\n\r\n{body}",
+        problem::PROBLEM_TYPE
+    )
+    .into_bytes()
 }
 
 /// Logs a head that was begun and did not come to its end.

@@ -9,7 +9,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::time::timeout;
 
 use super::client_io::{ClientIo, ReadAs};
 use super::connection::Bounds;
@@ -22,6 +23,8 @@ use crate::http::deadline::Phase;
 pub struct AsWatched {
     header_timeout: Duration,
     half_close_timeout: Duration,
+    /// The parser has answered what it could not read, in a form that is not ours.
+    withheld: bool,
 }
 
 pub type Watched = ClientIo<AsWatched>;
@@ -33,7 +36,12 @@ impl Watched {
         if let Some(inspector) = &client.inspector {
             inspector.borrow_mut().feed(&start);
         }
-        ClientIo { stream, unread: start, client, reader: AsWatched { header_timeout, half_close_timeout } }
+        ClientIo {
+            stream,
+            unread: start,
+            client,
+            reader: AsWatched { header_timeout, half_close_timeout, withheld: false },
+        }
     }
 
     /// `unread` comes first.
@@ -61,6 +69,29 @@ impl Watched {
         .await;
     }
 
+    pub fn has_withheld(&self) -> bool {
+        self.reader.withheld
+    }
+
+    /// Answers what is no request, and closes once the client has read that or is gone: closing before would
+    /// reset the connection, and the answer might be lost.
+    pub async fn refuse(mut self, answer: &[u8]) {
+        let farewell = async {
+            self.stream.write_all(answer).await?;
+            self.stream.shutdown().await?;
+            let mut rest = [0; 1024];
+            let mut left = REFUSED_MAX;
+            while left > 0 {
+                match self.stream.read(&mut rest).await? {
+                    0 => break,
+                    count => left = left.saturating_sub(count),
+                }
+            }
+            Ok::<(), io::Error>(())
+        };
+        let _ = timeout(FAREWELL, farewell).await;
+    }
+
     /// The first byte of a request starts the deadline of its head.
     fn begin_head(&self) {
         if self.client.deadline().phase() == Phase::Idle {
@@ -69,7 +100,24 @@ impl Watched {
     }
 }
 
+/// How long a client may take to read that it is refused, and what is read of it meanwhile.
+const FAREWELL: Duration = Duration::from_secs(1);
+const REFUSED_MAX: usize = 1024 * 1024;
+
 impl ReadAs for AsWatched {
+    /// While a head is awaited and all has been written, the parser has nothing to say but that it cannot read
+    /// it.
+    fn withholds(io: &mut Watched, bytes: &[u8]) -> bool {
+        let deadline = io.client.deadline();
+        let own = deadline.phase() == Phase::Head && deadline.is_flushed() && bytes.starts_with(b"HTTP/1.1 4");
+        io.reader.withheld |= own;
+        io.reader.withheld
+    }
+
+    fn has_withheld(&self) -> bool {
+        self.withheld
+    }
+
     fn poll_read(io: &mut Watched, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if io.take_unread(buf) {
             io.begin_head();

@@ -54,6 +54,67 @@ fn term_lets_the_request_in_flight_finish_and_exits_with_0() {
     }
 }
 
+/// Signals a process that does not run: what happens until it goes on has happened when it looks.
+fn stopped(gateway: &Gateway, meanwhile: impl FnOnce()) {
+    gateway.signal("STOP");
+    until("it is stopped", || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", gateway.pid())).unwrap();
+        stat.contains(") T ")
+    });
+    meanwhile();
+    gateway.signal("CONT");
+}
+
+#[test]
+fn what_was_sent_before_the_end_is_answered_at_the_end() {
+    for workers in [1, 2] {
+        let upstream = Upstream::text("in");
+        let mut gateway = in_front_of(&upstream, &format!("workers = {workers}"));
+        let (mut rested, mut warm, mut fresh, mut idle) =
+            (gateway.client(), gateway.client(), gateway.client(), gateway.client());
+        rested.ask(&get("/", ""), "");
+        idle.ask(&get("/", ""), "");
+        // Its parser has been put away.
+        std::thread::sleep(Duration::from_millis(900));
+        warm.ask(&get("/", ""), "");
+        let mut late = Vec::new();
+        stopped(&gateway, || {
+            for client in [&mut rested, &mut warm, &mut fresh] {
+                client.send(get("/", ""));
+            }
+            // Connected by the system, not accepted by anybody.
+            late.extend((0..50).map(|_| gateway.client()));
+            late.iter_mut().for_each(|client| client.send(get("/", "")));
+            gateway.signal("TERM");
+        });
+        for client in [&mut rested, &mut warm, &mut fresh].into_iter().chain(&mut late) {
+            assert_eq!(client.answer("GET").text(), "in");
+            client.assert_closed();
+        }
+        idle.assert_closed();
+        assert_eq!(gateway.exit().code(), Some(0));
+    }
+}
+
+#[test]
+fn from_the_first_moment_of_the_end_answers_say_that_they_are_the_last() {
+    let upstream = Upstream::text("in");
+    let mut gateway = in_front_of(&upstream, "shutdown_delay = \"2s\"");
+    let config = std::fs::read_to_string(gateway.config()).unwrap();
+    gateway.reload(&format!("{config}\n[[route]]\npath = \"/own\"\nrespond = {{ body = \"in\" }}\n"));
+    let mut idle = gateway.client();
+    assert_eq!(idle.ask(&get("/before", ""), "").get("connection"), None);
+    gateway.signal("TERM");
+    until("the gateway is draining", || gateway.admin("/readyz").status() == 503);
+    // The worker hears of it a moment later.
+    until("answers say so", || gateway.get("/").get("connection") == Some("close"));
+    for (client, target) in [(&mut idle, "/again"), (&mut gateway.client(), "/new"), (&mut gateway.client(), "/own")] {
+        assert_eq!(client.ask(&get(target, ""), "").get("connection"), Some("close"));
+        client.assert_closed();
+    }
+    assert_eq!(gateway.exit().code(), Some(0));
+}
+
 #[test]
 fn a_request_in_flight_ends_under_the_config_it_began_with() {
     let (upstream, release) = held();

@@ -11,6 +11,7 @@ use super::upstream_tls::{gateway, secured, server_config};
 use crate::support::ca::Ca;
 use crate::support::client::{get, post};
 use crate::support::gateway::Gateway;
+use crate::support::h2::{H2Client, Sent, post as stream_post};
 use crate::support::h2_server::{Asked, Http2Server, send_all};
 use crate::support::machine::Stopwatch;
 use crate::support::until;
@@ -67,6 +68,43 @@ fn requests_share_a_connection_and_bodies_go_both_ways() {
     assert_eq!(at_once(&gateway, 20, "/"), [200; 20]);
     assert_eq!(server.connections(), 1);
     gateway.assert_metric("upstream_requests_total", &[("upstream", "app"), ("outcome", "ok")], 26.0);
+}
+
+#[test]
+fn bodies_are_sent_when_the_server_asks_and_hints_are_passed_on() {
+    let interim = |status: u16| http::Response::builder().status(status).header("link", "</x>").body(()).unwrap();
+    let server = Http2Server::start(move |mut asked| async move {
+        if asked.request.uri().path() == "/refused" {
+            asked.head(interim(417), true)?;
+            return Ok(());
+        }
+        asked.respond.send_informational(interim(103))?;
+        asked.respond.send_informational(interim(100))?;
+        let (body, _) = asked.body().await?;
+        asked.answer(body).await
+    });
+    let gateway = in_front_of(&server, "");
+    let mut client = gateway.client();
+    for _ in 0..2 {
+        client.send(post("/", 5, "expect: 100-continue\r\n"));
+        let heads = [client.try_head().unwrap(), client.try_head().unwrap()];
+        let mut heads: Vec<&str> = heads.iter().map(|head| head.head.as_str()).collect();
+        heads.sort_unstable();
+        assert_eq!(heads, ["HTTP/1.1 100 Continue\r\n\r\n", "HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n"]);
+        assert_eq!(server.request().headers["expect"], "100-continue");
+        client.send("12345");
+        assert_eq!(client.answer("POST").text(), "12345");
+    }
+    let answer = client.ask(&post("/refused", 5, "expect: 100-continue\r\n"), "");
+    assert_eq!((answer.status(), answer.get("connection")), (417, Some("close")));
+    client.assert_closed();
+    // A client of HTTP/2 is asked for nothing, nor is the server told to.
+    let mut streams = H2Client::connect(gateway.addr);
+    server.count();
+    let mut request = stream_post("/");
+    request.headers_mut().insert("expect", "100-continue".parse().unwrap());
+    assert_eq!(streams.ask(request, Sent { body: b"12345", trailers: None }).text(), "12345");
+    assert!(!server.request().headers.contains_key("expect"));
 }
 
 #[test]

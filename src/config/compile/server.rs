@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,6 +106,7 @@ pub fn server(section: &Section, listeners: &[Section], acme: &acme::AcmeSection
         header_timeout: section.duration("header_timeout", WAIT).unwrap_or(seconds(10)),
         keepalive_timeout: section.duration("keepalive_timeout", WAIT).unwrap_or(seconds(75)),
         half_close_timeout: section.duration("half_close_timeout", PAUSE).unwrap_or(seconds(1)),
+        handover: section.parse("handover", handover).flatten(),
         shutdown_delay: section.duration("shutdown_delay", PAUSE).unwrap_or(Duration::ZERO),
         shutdown_timeout: section.duration("shutdown_timeout", PAUSE).unwrap_or(seconds(30)),
         trusted_proxies: section
@@ -158,6 +160,17 @@ fn resolver(section: &Section) -> Vec<SocketAddr> {
             section.fault_at("resolver", servers[RESOLVERS_MAX].place, &what, "keep the nearest").unwrap_or_default()
         }
         servers => servers.into_iter().flatten().map(|at| at.value).collect(),
+    }
+}
+
+/// The path of a Unix socket, with room for that of its successor; none where nothing is written.
+fn handover(text: &str) -> Result<Option<PathBuf>, Fault> {
+    const HELP: &str = "write the path of a socket in full, like \"/run/sluicegate/handover.sock\"";
+    match text.len() {
+        0 => Ok(None),
+        _ if !text.starts_with('/') || text.contains('\0') => fault(format!("`{text}` is no full path"), HELP),
+        1..=100 => Ok(Some(PathBuf::from(text))),
+        _ => fault("the path may have 100 bytes at most", "use a shorter path"),
     }
 }
 

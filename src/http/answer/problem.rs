@@ -127,17 +127,22 @@ impl Refusal {
             return limited(route, verdict, checked, hint);
         }
         let status = self.status();
-        let mut problem = json!({
-            "type": "about:blank",
-            "title": status.canonical_reason(),
-            "status": status.as_u16(),
-            "detail": self.detail(),
-        });
-        if let Some(setting) = hint {
-            problem["setting"] = setting.label().into();
-        }
-        fixed(status, problem.to_string(), PROBLEM)
+        fixed(status, about(status, self.detail(), hint), PROBLEM)
     }
+}
+
+/// A problem document that says no more than its status and why.
+pub fn about(status: StatusCode, detail: &str, hint: Option<Setting>) -> String {
+    let mut problem = json!({
+        "type": "about:blank",
+        "title": status.canonical_reason(),
+        "status": status.as_u16(),
+        "detail": detail,
+    });
+    if let Some(setting) = hint {
+        problem["setting"] = setting.label().into();
+    }
+    problem.to_string()
 }
 
 fn connect_detail(fault: ConnectFault) -> &'static str {
@@ -169,7 +174,8 @@ pub fn reason(outcome: Outcome) -> Reason {
     }
 }
 
-const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
+pub const PROBLEM_TYPE: &str = "application/problem+json";
+const PROBLEM: HeaderValue = HeaderValue::from_static(PROBLEM_TYPE);
 
 /// Seconds to wait, never early: at least 1, rounded up; `None` when waiting cannot help.
 pub fn retry_after(outcome: Outcome) -> Option<i64> {

@@ -191,6 +191,11 @@ impl ConnectionDeadline {
         }
     }
 
+    /// Whatever it waits for would come too late.
+    pub fn is_over(&self) -> bool {
+        self.is_cut() || self.is_gone() || self.expired().is_some()
+    }
+
     pub fn is_gone(&self) -> bool {
         self.gone.get()
     }
@@ -205,6 +210,11 @@ impl ConnectionDeadline {
     /// The connection has been idle for a while, between two requests: what comes next is a head.
     pub fn may_rest(&self) -> bool {
         self.tired.get() && self.flushed.get() && self.requests.borrow().iter().all(|request| request.is_whole())
+    }
+
+    /// A further request is waited for, of which nothing has come.
+    pub fn is_idle(&self) -> bool {
+        self.phase() == Phase::Idle && self.awaits_head() && self.flushed.get()
     }
 
     /// What comes next, or has come, is a head: no request is under way, and none was left unread.
@@ -316,7 +326,7 @@ impl ConnectionDeadline {
     /// Its client waits for an answer: it has not left, and what it asked for has not become a tunnel.
     pub fn is_awaited(&self) -> bool {
         match self.keepalive.get() {
-            None => !self.lingers.get() && !self.switched.get(),
+            None => !self.lingers.get() && !self.switched.get() && self.phase() != Phase::Idle,
             Some(_) => self.requests.borrow().iter().any(|request| request.is_awaited()),
         }
     }

@@ -214,6 +214,11 @@ impl Upload {
         Upload { body, on_stream, ahead: VecDeque::new(), progress, max_bytes }
     }
 
+    /// Nobody has asked for anything of it.
+    pub fn is_untouched(&self) -> bool {
+        self.progress.seen() == 0 && self.progress.state() == UploadState::Running
+    }
+
     pub fn progress(&self) -> &UploadProgress {
         &self.progress
     }

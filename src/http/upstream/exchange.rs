@@ -5,14 +5,15 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::future::poll_fn;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Response, StatusCode};
+use http::{HeaderMap, Method, Response, StatusCode};
 use http_body::{Frame, SizeHint};
-use tokio::time::timeout;
+use tokio::time::{Sleep, sleep, timeout};
 
 use super::h1::body::{Decoder, Piece};
 use super::h1::{HeadReader, ProtocolFault};
@@ -50,6 +51,30 @@ pub struct LineExchange {
     complaints: Rc<UpstreamComplaints>,
     /// A head that switches protocols, until the request has been sent.
     switching: Option<Response<()>>,
+    /// How long a body that is held waits for the server to ask for it.
+    patience: Patience,
+}
+
+/// How long a server that is told that a body is coming (`Expect: 100-continue`) may take to ask for it. Some
+/// never do; clients wait as long.
+const CONTINUE_WAIT: Duration = Duration::from_secs(1);
+
+/// Of a request whose body is held; other requests have no timer.
+pub struct Patience(Option<Pin<Box<Sleep>>>);
+
+impl Patience {
+    pub fn new(held: bool) -> Patience {
+        Patience(held.then(|| Box::pin(sleep(CONTINUE_WAIT))))
+    }
+
+    /// True once it has come to its end.
+    pub fn is_over(&mut self, cx: &mut Context<'_>) -> bool {
+        let over = self.0.as_mut().is_some_and(|sleep| sleep.as_mut().poll(cx).is_ready());
+        if over {
+            self.0 = None;
+        }
+        over
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +154,23 @@ impl Exchange {
         }
     }
 
+    /// Fields of early hints that the server has sent since.
+    pub fn take_early(&mut self) -> Vec<HeaderMap> {
+        match self {
+            Exchange::Http1(exchange) => std::mem::take(&mut exchange.reader.early),
+            Exchange::Http2(exchange) => std::mem::take(&mut exchange.early),
+        }
+    }
+
+    /// The body of the request that the server has answered without asking for it.
+    pub fn take_unasked(&mut self) -> Option<Upload> {
+        let held = match self {
+            Exchange::Http1(exchange) => exchange.sender.is_held(),
+            Exchange::Http2(exchange) => exchange.is_held(),
+        };
+        if held { self.give_up() } else { None }
+    }
+
     /// The body of the answer, if it is small and all of it is there.
     pub fn take_whole(&mut self) -> Option<Bytes> {
         match self {
@@ -205,6 +247,7 @@ impl LineExchange {
     ) -> LineExchange {
         LineExchange {
             lease: Some(lease),
+            patience: Patience::new(sender.is_held()),
             sender,
             method,
             offer,
@@ -227,11 +270,14 @@ impl LineExchange {
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<()>, Trouble>> {
         let Some(lease) = &mut self.lease else { return Poll::Ready(Err(Trouble::Closed)) };
         let connection = &mut lease.connection;
-        let sent = self.sender.poll(connection, cx);
-        if let Poll::Ready(SendEnd::Upload) = sent {
-            return Poll::Ready(Err(Trouble::Upload));
+        if self.patience.is_over(cx) {
+            self.sender.go_on();
         }
+        let mut sent = self.sender.poll(connection, cx);
         loop {
+            if let Poll::Ready(SendEnd::Upload) = sent {
+                return Poll::Ready(Err(Trouble::Upload));
+            }
             if self.switching.is_some() {
                 // What comes next of the request would be taken for the other protocol.
                 return match (ready!(sent), self.switching.take()) {
@@ -250,6 +296,11 @@ impl LineExchange {
                     return Poll::Ready(Ok(head.response));
                 }
                 Err(fault) => return Poll::Ready(Err(Trouble::Fault(fault))),
+            }
+            if self.sender.is_held() && self.reader.continued {
+                self.sender.go_on();
+                sent = self.sender.poll(connection, cx);
+                continue;
             }
             let Ok(1..) = ready!(connection.poll_receive(cx)) else {
                 let trouble = match self.reader.is_idle() && connection.received.is_empty() {

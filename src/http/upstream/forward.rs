@@ -16,6 +16,7 @@ use crate::http::complaints::UpstreamTrouble;
 use crate::http::deadline::{Awaited, RequestDeadline};
 use crate::http::downstream::upload::{Upload, UploadProgress, UploadState};
 use crate::http::upstream::connect::ConnectFault;
+use crate::http::upstream::early::EarlyHints;
 use crate::http::upstream::exchange::{self, Exchange, Trouble};
 use crate::http::upstream::linger::Linger;
 use crate::http::upstream::outgoing::Outgoing;
@@ -29,6 +30,13 @@ use crate::route::Timeouts;
 const BACKOFF_MS: u64 = 10;
 const BACKOFF_MAX_MS: u64 = 100;
 
+/// An answer to pass on.
+pub struct Forwarded {
+    pub response: Response<Body>,
+    /// The request's body, where the server has answered without asking for it: nothing of it has been read.
+    pub unasked: Option<Upload>,
+}
+
 /// Sends `outgoing` to a server of `servers`.
 ///
 /// A request is sent again when no server can have acted on it: after a failed connect, or when a kept
@@ -41,7 +49,8 @@ pub async fn forward(
     timeouts: &Timeouts,
     mut outgoing: Outgoing,
     attempts: Option<&Attempts>,
-) -> Result<Response<Body>, UpstreamFailure> {
+    hints: Option<EarlyHints<'_>>,
+) -> Result<Forwarded, UpstreamFailure> {
     let progress = outgoing.upload.as_ref().map(Upload::share_progress);
     let repeatable = progress.is_none() && outgoing.method.is_idempotent();
     let mut course = servers.begin(outgoing.introduction.take());
@@ -74,7 +83,14 @@ pub async fn forward(
         }
         let host = &lease.server().host;
         let next = match sender.take() {
-            None => Sender::new(outgoing.head.take_for(host), outgoing.upload.take(), outgoing.trailers.take()),
+            None => {
+                let head = outgoing.head.take_for(host);
+                let mut first = Sender::new(head, outgoing.upload.take(), outgoing.trailers.take());
+                if outgoing.expects {
+                    first.hold();
+                }
+                first
+            }
             Some(mut again) => {
                 if let Some(head) = outgoing.head.take_again_for(host) {
                     again.set_head(head);
@@ -89,7 +105,14 @@ pub async fn forward(
         let complaints = servers.complaints.clone();
         let exchange = Exchange::new(lease, next, outgoing.method.clone(), outgoing.offer.clone(), complaints);
         let asked = ServerAttempt::new(exchange, &outgoing.linger, timeouts);
-        let outcome = deadline.within(poll_fn(|cx| asked.exchange.borrow_mut().poll_head(cx))).await;
+        let outcome = deadline.within(poll_fn(|cx| {
+            let polled = asked.exchange.borrow_mut().poll_head(cx);
+            if let Some(hints) = &hints {
+                asked.exchange.borrow_mut().take_early().into_iter().for_each(|fields| hints.pass(fields));
+            }
+            polled
+        }));
+        let outcome = outcome.await;
         if let Some(attempts) = attempts {
             attempts.ended();
         }
@@ -196,21 +219,23 @@ impl ServerAttempt {
         }
     }
 
-    fn answered(mut self, response: Response<()>) -> Response<Body> {
+    fn answered(mut self, response: Response<()>) -> Forwarded {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             self.linger = None;
             let connection = self.exchange.borrow_mut().take_switched();
-            return response.map(|()| Body::switched(connection));
+            return Forwarded { response: response.map(|()| Body::switched(connection)), unasked: None };
         }
+        let unasked = self.exchange.borrow_mut().take_unasked();
         let whole = self.exchange.borrow_mut().take_whole();
         let linger = self.linger.take().map(|(linger, _)| linger);
-        if !self.exchange.borrow().is_sent() {
+        if unasked.is_none() && !self.exchange.borrow().is_sent() {
             spawn_local(exchange::carry_on(self.exchange.clone()));
         }
-        response.map(|()| match whole {
+        let response = response.map(|()| match whole {
             Some(bytes) => Body::full(bytes),
             None => Body::upstream(self.exchange.clone(), linger),
-        })
+        });
+        Forwarded { response, unasked }
     }
 
     /// The upstream is to blame: the client gets to its answer.

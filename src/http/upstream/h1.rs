@@ -10,7 +10,7 @@ use std::mem::MaybeUninit;
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
-use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use httparse::ParserConfig;
 use hyper::ext::ReasonPhrase;
 
@@ -83,6 +83,10 @@ pub struct Head {
 #[derive(Debug, Default)]
 pub struct HeadReader {
     interims: usize,
+    /// The upstream has asked for the body by 100.
+    pub continued: bool,
+    /// Fields of early hints (103) that nobody has taken yet.
+    pub early: Vec<HeaderMap>,
     /// Bytes in which no head ends.
     scanned: usize,
 }
@@ -122,6 +126,10 @@ impl HeadReader {
                     self.interims += 1;
                     if self.interims > INTERIM_MAX {
                         return Err(ProtocolFault::Interim);
+                    }
+                    self.continued |= status == StatusCode::CONTINUE;
+                    if status == StatusCode::EARLY_HINTS {
+                        self.early.push(head.response.into_parts().0.headers);
                     }
                 }
                 _ => return Ok(Some(head)),

@@ -4,6 +4,7 @@
 
 pub(crate) mod check;
 pub(crate) mod connect;
+pub(crate) mod early;
 pub(crate) mod exchange;
 pub(crate) mod forward;
 pub(crate) mod forwarding;

@@ -29,6 +29,8 @@ pub struct Outgoing {
     pub method: Method,
     pub head: RequestHead,
     pub upload: Option<Upload>,
+    /// The client sends its body when it is asked for.
+    pub expects: bool,
     /// Of a chunked body: the trailers that may follow it.
     pub trailers: Option<Vec<HeaderName>>,
     /// The exchange goes on when the client leaves.
@@ -62,6 +64,7 @@ impl Outgoing {
             method: method.clone(),
             head: RequestHead::write(method, target, headers, host, framing, tell),
             upload,
+            expects: false,
             trailers: (framing == Framing::Chunked).then(announced),
             linger,
             offer: None,

@@ -33,6 +33,8 @@ pub struct Sender {
     open_chunk: bool,
     /// The last byte of the request is in `bytes` or `piece`, or has been sent.
     complete: bool,
+    /// The body waits until the server asks for it.
+    held: bool,
     /// The connection has taken something, so the upstream may have seen it.
     begun: bool,
     end: Option<SendEnd>,
@@ -61,6 +63,7 @@ impl Sender {
             upload,
             chunked,
             open_chunk: false,
+            held: false,
             begun: false,
             end: None,
         }
@@ -85,6 +88,19 @@ impl Sender {
             upload.put_back(frames.collect::<Vec<_>>().into_iter());
         }
         (self.bytes, self.upload, self.chunked)
+    }
+
+    /// Sends the head alone, until `go_on`.
+    pub fn hold(&mut self) {
+        self.held = self.upload.is_some();
+    }
+
+    pub fn is_held(&self) -> bool {
+        self.held
+    }
+
+    pub fn go_on(&mut self) {
+        self.held = false;
     }
 
     pub fn end(&self) -> Option<SendEnd> {
@@ -134,7 +150,7 @@ impl Sender {
     fn poll_end(&mut self, connection: &mut UpstreamConnection, cx: &mut Context<'_>) -> Poll<SendEnd> {
         loop {
             // What the upstream does not take is not asked of the client.
-            let gathered = match self.complete || (self.begun && self.is_pending()) {
+            let gathered = match self.held || self.complete || (self.begun && self.is_pending()) {
                 true => Poll::Ready(true),
                 false => self.gather(cx),
             };
@@ -149,6 +165,8 @@ impl Sender {
                 }
             }
             match gathered {
+                // Whoever lets it go on polls again.
+                _ if self.held => return Poll::Pending,
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(false) => return Poll::Ready(SendEnd::Upload),
                 Poll::Ready(true) if self.complete => return Poll::Ready(SendEnd::Done),

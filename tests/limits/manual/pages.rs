@@ -11,7 +11,13 @@ use crate::support::manual::{Page, app};
 
 #[test]
 fn every_config_loads() {
-    let pages = [("docs/limits.md", 31), ("docs/admin.md", 1), ("docs/upstreams.md", 4), ("docs/logs.md", 3)];
+    let pages = [
+        ("docs/limits.md", 31),
+        ("docs/admin.md", 1),
+        ("docs/upstreams.md", 4),
+        ("docs/logs.md", 3),
+        ("docs/restarts.md", 1),
+    ];
     for (path, least) in pages {
         let page = Page::read(path);
         assert!(page.parts.len() >= least, "{path}: {} configs", page.parts.len());

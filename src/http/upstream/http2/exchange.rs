@@ -17,7 +17,7 @@ use super::request;
 use crate::http::complaints::{UpstreamComplaints, UpstreamTrouble};
 use crate::http::downstream::upload::{Upload, UploadProgress};
 use crate::http::headers;
-use crate::http::upstream::exchange::Trouble;
+use crate::http::upstream::exchange::{Patience, Trouble};
 use crate::http::upstream::h1::{FIELDS_MAX, INTERIM_MAX, ProtocolFault, is_bodiless, stated_length};
 use crate::http::upstream::pool::PooledStream;
 use crate::http::upstream::sender::{SendEnd, Sender};
@@ -38,6 +38,10 @@ pub struct StreamExchange {
     /// Bytes of the answer that are still to come, if that is known.
     left: Option<u64>,
     interims: usize,
+    /// Fields of early hints that nobody has taken yet.
+    pub early: Vec<HeaderMap>,
+    /// The body waits until the server asks for it, or this is over.
+    held: Option<Patience>,
     /// The server has not looked at the request.
     refused: bool,
     answered: bool,
@@ -63,6 +67,7 @@ struct SentBody {
 
 impl StreamExchange {
     pub fn new(place: PooledStream, sender: Sender, complaints: Rc<UpstreamComplaints>) -> StreamExchange {
+        let held = sender.is_held().then(|| Patience::new(true));
         let (head, upload, announced) = sender.into_parts();
         let request = request::of_head(&head, place.is_secure(), &place.server().host);
         StreamExchange {
@@ -84,6 +89,8 @@ impl StreamExchange {
             body: None,
             left: None,
             interims: 0,
+            early: Vec::new(),
+            held,
             refused: false,
             answered: false,
             complaints,
@@ -109,11 +116,20 @@ impl StreamExchange {
                 Err(error) => return Poll::Ready(Err(self.refuse(&error))),
             }
         }
-        if let Poll::Ready(SendEnd::Upload) = self.upload.poll(cx) {
-            self.reset(Reason::CANCEL);
-            return Poll::Ready(Err(Trouble::Upload));
+        if self.held.as_mut().is_some_and(|patience| patience.is_over(cx)) {
+            self.held = None;
         }
-        match ready!(self.poll_answer(cx)) {
+        let held = self.held.is_some();
+        let mut answer = if held { self.poll_answer(cx) } else { Poll::Pending };
+        // It may have been asked for just now.
+        if self.held.is_none() && answer.is_pending() {
+            if let Poll::Ready(SendEnd::Upload) = self.upload.poll(cx) {
+                self.reset(Reason::CANCEL);
+                return Poll::Ready(Err(Trouble::Upload));
+            }
+            answer = self.poll_answer(cx);
+        }
+        match ready!(answer) {
             Ok(response) => {
                 let (mut parts, body) = response.into_parts();
                 self.left = match stated_length(parts.headers.get_all(CONTENT_LENGTH).iter()) {
@@ -146,6 +162,10 @@ impl StreamExchange {
                     return Poll::Ready(Err(self.fault(ProtocolFault::Switch)));
                 }
                 Ok(_) if self.interims > INTERIM_MAX => return Poll::Ready(Err(self.fault(ProtocolFault::Interim))),
+                Ok(interim) if interim.status() == StatusCode::CONTINUE => self.held = None,
+                Ok(interim) if interim.status() == StatusCode::EARLY_HINTS => {
+                    self.early.push(interim.into_parts().0.headers);
+                }
                 Ok(_) => {}
                 Err(error) => return Poll::Ready(Err(self.trouble(&error))),
             }
@@ -207,7 +227,11 @@ impl StreamExchange {
             frames.extend(trailers.take().map(Frame::trailers));
             upload.put_back(frames.into_iter());
         }
-        Some(Sender::new(std::mem::take(&mut self.head), upload, self.upload.announced.take()))
+        let mut again = Sender::new(std::mem::take(&mut self.head), upload, self.upload.announced.take());
+        if self.held.is_some() {
+            again.hold();
+        }
+        Some(again)
     }
 
     pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ProtocolFault>>> {
@@ -279,6 +303,10 @@ impl StreamExchange {
 
     pub fn complain(&self, kind: UpstreamTrouble, error: &dyn fmt::Display) {
         self.complaints.tell(kind, &self.server(), error);
+    }
+
+    pub fn is_held(&self) -> bool {
+        self.held.is_some()
     }
 
     pub fn is_answered(&self) -> bool {

@@ -1,0 +1,184 @@
+//! One process takes over from another without a moment in which nobody listens: the new one asks the old one,
+//! on a Unix socket, for its listening sockets, and tells it once it serves them; then the old one drains.
+//! Called by the control loop on either side.
+
+use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixListener;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{AbortHandle, spawn_local};
+use tokio::time::timeout;
+
+use crate::worker::Listener;
+
+/// Sockets that go in one message; the system takes up to 253.
+const AT_ONCE: usize = 64;
+/// How long the other side may take to say something, but for the start of a process.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the new process may take from the sockets to its first request.
+const START: Duration = Duration::from_secs(120);
+/// After the last name.
+const END: &str = "";
+/// What the new process says when it serves.
+const SERVING: &[u8] = b"serving\n";
+
+/// The way to the process that ran before, which goes on until it is told that it need not.
+pub struct Predecessor {
+    stream: UnixStream,
+}
+
+/// Waits for the process that comes after.
+pub struct Heir {
+    pub requests: mpsc::Receiver<HeirRequest>,
+    path: PathBuf,
+    task: AbortHandle,
+}
+
+/// What a new process wants.
+pub enum HeirRequest {
+    /// Every listening socket, under the name by which the config asks for it.
+    Sockets(oneshot::Sender<Vec<Listener>>),
+    /// To serve alone from now on; its process id, if it is known.
+    Serves(Option<i32>),
+}
+
+impl Predecessor {
+    /// The sockets of the process that waits at `path`; `None` where there is none.
+    ///
+    /// # Errors
+    /// It does not hand them over.
+    pub fn ask(path: &Path) -> io::Result<Option<(Predecessor, Vec<Listener>)>> {
+        let stream = match UnixStream::connect(path) {
+            Ok(stream) => stream,
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let listeners = receive(&stream)?;
+        Ok(Some((Predecessor { stream }, listeners)))
+    }
+
+    /// It need not serve any longer.
+    pub fn release(mut self) {
+        if let Err(error) = self.stream.write_all(SERVING) {
+            tracing::warn!(%error, "the process that ran before cannot be told to end; send it SIGTERM");
+        }
+    }
+}
+
+impl Heir {
+    /// Waits at `path`, in place of the process that waited there before.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn expect(path: &Path) -> io::Result<Heir> {
+        // A rename leaves no moment without a socket, nor one that others may open.
+        let mut next = path.as_os_str().to_owned();
+        next.push(".next");
+        let _ = std::fs::remove_file(&next);
+        let listener = UnixListener::bind(&next)?;
+        std::fs::set_permissions(&next, std::fs::Permissions::from_mode(0o600))?;
+        std::fs::rename(&next, path)?;
+        let (sender, requests) = mpsc::channel(1);
+        let task = spawn_local(serve(listener, sender)).abort_handle();
+        Ok(Heir { requests, path: path.to_owned(), task })
+    }
+
+    /// Nobody waits there any more. `inherited`: but for the process that has come after.
+    pub fn end(self, inherited: bool) {
+        self.task.abort();
+        if !inherited {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// One new process after the other.
+async fn serve(listener: UnixListener, requests: mpsc::Sender<HeirRequest>) {
+    loop {
+        let result = match listener.accept().await {
+            Ok((stream, _)) => hand_over(stream, &requests).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = result {
+            tracing::warn!(%error, "a new process has not taken over");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+async fn hand_over(stream: tokio::net::UnixStream, requests: &mpsc::Sender<HeirRequest>) -> io::Result<()> {
+    let ended = || io::Error::other("the gateway ends");
+    let peer = stream.peer_cred()?;
+    let own = rustix::process::geteuid().as_raw();
+    if peer.uid() != own && peer.uid() != 0 {
+        return Err(io::Error::other(format!("user {} asked for the sockets of user {own}", peer.uid())));
+    }
+    let (reply, sockets) = oneshot::channel();
+    requests.send(HeirRequest::Sockets(reply)).await.map_err(|_| ended())?;
+    let sockets = sockets.await.map_err(|_| ended())?;
+    let stream = stream.into_std()?;
+    // What is sent is a few hundred bytes, which the socket takes at once.
+    send(&stream, &sockets)?;
+    drop(sockets);
+    let mut stream = tokio::net::UnixStream::from_std(stream)?;
+    let mut said = [0; SERVING.len()];
+    timeout(START, stream.read_exact(&mut said)).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    if said != SERVING {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    requests.send(HeirRequest::Serves(peer.pid())).await.map_err(|_| ended())?;
+    let _ = stream.shutdown().await;
+    Ok(())
+}
+
+/// A line with the name of each, and with the lines the sockets in the same order.
+fn send(stream: &UnixStream, listeners: &[Listener]) -> io::Result<()> {
+    for some in listeners.chunks(AT_ONCE) {
+        let names: String = some.iter().map(|listener| format!("{}\n", listener.addr())).collect();
+        let fds: Vec<BorrowedFd<'_>> = some.iter().map(AsFd::as_fd).collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(&fds));
+        let sent = sendmsg(stream, &[IoSlice::new(names.as_bytes())], &mut control, SendFlags::NOSIGNAL)?;
+        if sent < names.len() {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+    }
+    (&mut &*stream).write_all(format!("{END}\n").as_bytes())
+}
+
+fn receive(stream: &UnixStream) -> io::Result<Vec<Listener>> {
+    let (mut names, mut fds) = (Vec::new(), Vec::<OwnedFd>::new());
+    while names != b"\n" && !names.ends_with(b"\n\n") {
+        let mut bytes = [0; 4096];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let read = recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        if read.bytes == 0 {
+            return Err(io::Error::other("the process that runs has refused, see its log"));
+        }
+        names.extend_from_slice(&bytes[..read.bytes]);
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(received) = message {
+                fds.extend(received);
+            }
+        }
+    }
+    let names = BufReader::new(&*names).lines().take_while(|name| name.as_ref().is_ok_and(|name| name != END));
+    names.zip(fds).map(|(name, fd)| Listener::of_fd(fd, &name?)).collect()
+}

@@ -1,0 +1,289 @@
+//! What HTTP/1.1 has beside requests and answers, byte by byte: bodies that are asked for, early hints, forms of
+//! targets, trailers, and what becomes of bytes that are no request.
+
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use crate::support::client::{Client, get, post};
+use crate::support::gateway::Gateway;
+use crate::support::upstream::{Peer, Upstream, ok};
+
+const EXPECT: &str = "expect: 100-continue\r\n";
+const CONTINUE: &str = "HTTP/1.1 100 Continue\r\n\r\n";
+
+fn in_front_of(upstream: &Upstream, more: &str) -> Gateway {
+    Gateway::start(&format!("[[route]]\nname = \"app\"\nupstream = \"{}\"\n{more}\n", upstream.url()))
+}
+
+/// A server that reads a head and then does what the test says, one line after the other: bytes to send, or
+/// `body N` to read.
+fn told() -> (Upstream, Sender<&'static str>) {
+    let (say, said) = channel();
+    let said: Mutex<Receiver<&'static str>> = Mutex::new(said);
+    let upstream = Upstream::start(move |peer: &mut Peer| {
+        while peer.head()?.is_some() {
+            while let Ok(line) = said.lock().unwrap().recv() {
+                match line.strip_prefix("body ") {
+                    Some(count) => {
+                        let body = peer.exactly(count.parse().unwrap())?;
+                        peer.note(&format!("GET {} HTTP/1.1\r\n\r\n", String::from_utf8_lossy(&body)));
+                    }
+                    None if line == "end" => {
+                        peer.note("GET end HTTP/1.1\r\n\r\n");
+                        return peer.wait_for_end();
+                    }
+                    None => peer.send(line)?,
+                }
+                if line.contains("HTTP/1.1 2") {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    });
+    (upstream, say)
+}
+
+#[track_caller]
+fn assert_silent(client: &mut Client, time: Duration) {
+    let stream = client.stream();
+    stream.set_read_timeout(Some(time)).unwrap();
+    let mut byte = [0];
+    let peeked = stream.peek(&mut byte);
+    assert!(peeked.is_err(), "something came: {peeked:?}");
+    stream.set_read_timeout(Some(crate::support::PATIENCE)).unwrap();
+}
+
+#[test]
+fn a_body_is_sent_once_the_server_asks_for_it() {
+    let (upstream, say) = told();
+    let gateway = in_front_of(&upstream, "");
+    let mut client = gateway.client();
+    for _ in 0..2 {
+        client.send(post("/", 5, EXPECT));
+        let head = upstream.request();
+        assert_eq!((head.get("expect"), head.get("content-length")), (Some("100-continue"), Some("5")));
+        assert_silent(&mut client, Duration::from_millis(300));
+        say.send(CONTINUE).unwrap();
+        assert_eq!(client.try_head().unwrap().head, CONTINUE);
+        say.send("body 5").unwrap();
+        client.send("12345");
+        assert_eq!(upstream.request().target(), "12345");
+        say.send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").unwrap();
+        let answer = client.answer("POST");
+        assert_eq!((answer.text().as_str(), answer.get("connection")), ("ok", None));
+    }
+    assert_eq!(upstream.connections(), 1);
+}
+
+#[test]
+fn an_answer_without_asking_is_passed_on_and_no_byte_of_the_body_is_read() {
+    let (upstream, say) = told();
+    let gateway = in_front_of(&upstream, "");
+    for (answer, status) in [
+        ("HTTP/1.1 417 Expectation Failed\r\ncontent-length: 2\r\n\r\nno", 417),
+        ("HTTP/1.1 401 Unauthorized\r\ntransfer-encoding: chunked\r\n\r\n2\r\nno\r\n0\r\n\r\n", 401),
+        ("HTTP/1.1 302 Found\r\ncontent-length: 2\r\n\r\nno", 302),
+    ] {
+        for length in [5, 1 << 20] {
+            let mut client = gateway.client();
+            client.send(post("/", length, EXPECT));
+            upstream.request();
+            say.send(answer).unwrap();
+            say.send("end").unwrap();
+            let answer = client.answer("POST");
+            assert_eq!(
+                (answer.status(), answer.text().as_str(), answer.get("connection")),
+                (status, "no", Some("close"))
+            );
+            client.assert_closed();
+            assert_eq!(upstream.request().target(), "end");
+        }
+    }
+}
+
+#[test]
+fn a_server_that_never_asks_gets_the_body_after_a_second() {
+    let (upstream, say) = told();
+    let gateway = in_front_of(&upstream, "");
+    let mut client = gateway.client();
+    let start = Instant::now();
+    client.send(post("/", 5, EXPECT));
+    assert_eq!(client.try_head().unwrap().head, CONTINUE);
+    assert!(start.elapsed() > Duration::from_millis(900));
+    client.send("12345");
+    for line in ["body 5", "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"] {
+        say.send(line).unwrap();
+    }
+    assert_eq!(client.answer("POST").text(), "ok");
+}
+
+#[test]
+fn a_body_that_comes_unasked_or_was_read_already_is_asked_for_by_nobody() {
+    let upstream = Upstream::text("in");
+    let gateway = in_front_of(
+        &upstream,
+        "[[route]]\npath = \"/by-body\"\nupstream = \"app\"\nlimits = [\"by-body\"]\n[upstream.app]\nservers = \
+         [\"http://127.0.0.1:1\"]\n[limit.by-body]\nrate = \"9/s\"\nkey = \"json:/user\"\n",
+    );
+    gateway.reload_with("http://127.0.0.1:1", &upstream.url());
+    let mut client = gateway.client();
+    let json = "{\"user\": \"a\"}";
+    let head = post("/by-body", json.len() as u64, &format!("{EXPECT}content-type: application/json\r\n"));
+    client.send(&head);
+    assert_eq!(client.try_head().unwrap().head, CONTINUE);
+    client.send(json);
+    assert_eq!(client.answer("POST").text(), "in");
+    assert_eq!(upstream.request().get("expect"), None);
+    // HTTP/1.0 knows no interim answers.
+    let mut old = gateway.client();
+    old.send("POST / HTTP/1.0\r\nhost: a\r\ncontent-length: 2\r\nexpect: 100-continue\r\n\r\nhi");
+    assert_eq!(old.answer("POST").text(), "in");
+    let seen = upstream.request();
+    assert_eq!((seen.get("expect"), seen.text().as_str()), (None, "hi"));
+}
+
+/// Sends hints before each answer, which waits for the test where its target says so.
+fn hinting() -> (Upstream, Sender<()>) {
+    let (go, wait) = channel();
+    let wait: Mutex<Receiver<()>> = Mutex::new(wait);
+    let upstream = Upstream::start(move |peer| {
+        while let Some(request) = peer.request()? {
+            let target = request.target().to_owned();
+            peer.send(format!(
+                "HTTP/1.1 103 Early Hints\r\nlink: <{target}>\r\nconnection: x-own\r\nx-own: 1\r\nx-secret: 2\r\n\r\n"
+            ))?;
+            if target == "/held" && wait.lock().unwrap().recv().is_err() {
+                return Ok(());
+            }
+            let body = if target == "/large" { "x".repeat(8 << 20) } else { target };
+            peer.send(ok(&body))?;
+        }
+        Ok(())
+    });
+    (upstream, go)
+}
+
+#[test]
+fn early_hints_come_before_the_answer_is_there() {
+    let (upstream, go) = hinting();
+    let gateway = in_front_of(&upstream, "response_headers = { remove = [\"x-secret\"], set = { x-set = \"1\" } }");
+    let mut client = gateway.client();
+    client.send(get("/held", ""));
+    let hints = client.try_head().unwrap();
+    assert_eq!(hints.head, "HTTP/1.1 103 Early Hints\r\nlink: </held>\r\n\r\n");
+    go.send(()).unwrap();
+    let answer = client.answer("GET");
+    assert_eq!((answer.status(), answer.text().as_str(), answer.get("x-set")), (200, "/held", Some("1")));
+    // Not to who cannot know them.
+    let mut old = gateway.client();
+    old.send("GET /old HTTP/1.0\r\nhost: a\r\n\r\n");
+    assert_eq!(old.answer("GET").text(), "/old");
+}
+
+#[test]
+fn hints_of_pipelined_requests_stay_with_their_answers() {
+    let (upstream, _go) = hinting();
+    let gateway = in_front_of(&upstream, "");
+    let mut client = gateway.client();
+    // The answer to the first does not fit into the socket while the next is under way.
+    let targets: Vec<String> = std::iter::once("/large".to_owned()).chain((0..20).map(|i| format!("/{i}"))).collect();
+    client.send(targets.iter().map(|target| get(target, "")).collect::<String>());
+    std::thread::sleep(Duration::from_millis(300));
+    let mut hinted = 0;
+    for target in &targets {
+        let mut answer = client.try_answer("GET").unwrap();
+        if answer.status() == 103 {
+            hinted += 1;
+            assert_eq!(answer.get("link"), Some(format!("<{target}>").as_str()));
+            answer = client.try_answer("GET").unwrap();
+        }
+        assert_eq!(answer.status(), 200);
+        let expected = if target == "/large" { "x".repeat(8 << 20) } else { target.clone() };
+        assert!(answer.text() == expected, "{target}: {} bytes", answer.body.len());
+    }
+    assert!(hinted > 10, "{hinted}");
+}
+
+#[test]
+fn forms_of_targets_other_than_a_path() {
+    let upstream = Upstream::text("in");
+    let gateway = in_front_of(&upstream, "");
+    for (line, target) in [
+        ("OPTIONS * HTTP/1.1", "*"),
+        ("OPTIONS /x HTTP/1.1", "/x"),
+        ("GET http://a.test/x?y HTTP/1.1", "/x?y"),
+        ("GET http://A.test:80 HTTP/1.1", "/"),
+        ("OPTIONS http://a.test HTTP/1.1", "/"),
+    ] {
+        let answer = gateway.ask(&format!("{line}\r\nhost: a.test\r\n\r\n"));
+        assert_eq!(answer.status(), 200, "{line}: {}", answer.text());
+        let seen = upstream.request();
+        assert_eq!((seen.target(), seen.get("host")), (target, Some("a.test")), "{line}");
+    }
+    for line in
+        ["GET * HTTP/1.1", "GET ftp://a.test/ HTTP/1.1", "GET a.test:80 HTTP/1.1", "GET http://b.test/ HTTP/1.1"]
+    {
+        assert_eq!(gateway.ask(&format!("{line}\r\nhost: a.test\r\n\r\n")).status(), 400, "{line}");
+    }
+    assert!(upstream.requests().is_empty());
+}
+
+#[test]
+fn trailers_reach_who_said_that_they_may() {
+    let upstream = Upstream::start(|peer| {
+        while peer.request()?.is_some() {
+            peer.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntrailer: x-sum\r\n\r\n2\r\nin\r\n0\r\nx-sum: 42\r\n\r\n")?;
+        }
+        Ok(())
+    });
+    let gateway = in_front_of(&upstream, "");
+    for (fields, trailers) in [("te: trailers\r\n", true), ("", false), ("te: gzip\r\n", false)] {
+        let mut client = gateway.client();
+        client.send(get("/", &format!("{fields}connection: close{}\r\n", if fields.is_empty() { "" } else { ", te" })));
+        let all = String::from_utf8(client.rest().unwrap()).unwrap();
+        let end = if trailers { "0\r\nx-sum: 42\r\n\r\n" } else { "0\r\n\r\n" };
+        assert!(all.ends_with(end), "{fields:?}: {all:?}");
+        assert_eq!(upstream.request().get("te"), trailers.then_some("trailers"));
+    }
+}
+
+#[test]
+fn what_is_no_request_is_refused_in_the_form_of_every_refusal() {
+    let upstream = Upstream::text("in");
+    let gateway =
+        Gateway::with("max_header_bytes = \"128KiB\"", &format!("[[route]]\nupstream = \"{}\"\n", upstream.url()));
+    let large = format!("GET / HTTP/1.1\r\nhost: a\r\nx: {}\r\n\r\n", "y".repeat(300 * 1024));
+    let long = format!("GET /{} HTTP/1.1\r\nhost: a\r\n\r\n", "y".repeat(70_000));
+    let many: String = (0..101).map(|i| format!("x-{i}: 1\r\n")).collect();
+    for (bytes, status, title, setting) in [
+        ("GET / HTTP/1.1\r\nhost a\r\n\r\n".to_owned(), 400, "Bad Request", None),
+        ("\u{1}\u{2}\u{3}\r\n\r\n".to_owned(), 400, "Bad Request", None),
+        ("GET / HTTP/3.0\r\nhost: a\r\n\r\n".to_owned(), 400, "Bad Request", None),
+        ("\u{16}\u{3}\u{1}\u{2}\u{0}\u{1}".to_owned(), 400, "Bad Request", Some("tls")),
+        (large, 431, "Request Header Fields Too Large", Some("max_header_bytes")),
+        (get("/", &many), 431, "Request Header Fields Too Large", Some("max_header_bytes")),
+        (long, 414, "URI Too Long", Some("max_header_bytes")),
+    ] {
+        for before in [0, 1, 2] {
+            let mut client = gateway.client();
+            let _ = client.try_send((0..before).map(|_| get("/", "")).collect::<String>() + &bytes);
+            for _ in 0..before {
+                assert_eq!(client.answer("GET").text(), "in");
+            }
+            let answer = client.answer("GET");
+            let what = format!("{before} {:?}:\n{}{}", &bytes[..bytes.len().min(40)], answer.head, answer.text());
+            assert_eq!((answer.status(), answer.get("connection")), (status, Some("close")), "{what}");
+            if before == 0 || !answer.body.is_empty() {
+                assert_eq!(answer.get("content-type"), Some("application/problem+json"), "{what}");
+                let problem = answer.json();
+                assert_eq!((&problem["title"], &problem["status"]), (&title.into(), &status.into()), "{what}");
+                assert_eq!(problem["setting"].as_str(), setting, "{what}");
+                assert!(problem["detail"].as_str().unwrap().len() > 20 && answer.get("date").is_some(), "{what}");
+            }
+            client.finish();
+            client.assert_closed();
+        }
+    }
+}
