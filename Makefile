@@ -24,14 +24,14 @@ check: ## formatting, lints, docs, supply chain
 test: tools ## every test but the container's; ONLY="attack gateway" for some of the files of tests/
 	@CARGO="$(CARGO)" tests/run.sh $(ONLY)
 
-bench: ## CPU per request beside nginx and haproxy, one run, as ratios
+bench: ## CPU per request beside nginx, haproxy and Envoy, one run, as ratios; half an hour
 	@$(CARGO) build --release --quiet
 	python3 benches/compare.py
 
 pgo: ## a profile-guided build, a tenth cheaper, as target/pgo/sluicegate
 	@benches/pgo.sh
 
-FUZZ = answer client config path request
+FUZZ = answer client config path proxy request
 fuzz: ## random input for what reads input, FUZZ="path config" of it, SECONDS=60 each; needs cargo-fuzz
 	@fuzz/run.sh "$(or $(SECONDS),60)" $(FUZZ)
 

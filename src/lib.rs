@@ -10,7 +10,7 @@ mod access_log;
 pub mod cli;
 pub mod config;
 mod control;
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod heap;
 pub mod http;

@@ -24,6 +24,8 @@ mod watched;
 
 pub use inherited::Inherited;
 pub use listener::{Accepted, Acceptor, BindError, Listener, remove_socket_file};
+#[cfg(feature = "fuzzing")]
+pub use proxy_protocol::{Introduction, header, introduction};
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

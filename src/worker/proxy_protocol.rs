@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::task::Poll;
 
 use proxy_header::{ParseConfig, Protocol, ProxiedAddress, ProxyHeader};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::Worker;
 use super::stream::Stream;
@@ -46,7 +46,7 @@ pub async fn read(stream: &mut Stream, deadline: &ConnectionDeadline, worker: &W
 }
 
 /// The bytes of a whole header.
-async fn header(stream: &mut Stream) -> io::Result<Vec<u8>> {
+pub async fn header(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidData);
     let mut header = vec![0; LEAST];
     stream.read_exact(&mut header).await?;
@@ -74,7 +74,7 @@ async fn header(stream: &mut Stream) -> io::Result<Vec<u8>> {
 }
 
 /// `None` where it is no header by the letter, or speaks of no stream.
-fn introduction(header: &[u8]) -> Option<Introduction> {
+pub fn introduction(header: &[u8]) -> Option<Introduction> {
     let config = ParseConfig { include_tlvs: false, ..ParseConfig::default() };
     let (parsed, length) = ProxyHeader::parse(header, config).ok()?;
     if length != header.len() {

@@ -39,7 +39,7 @@ const LAYERS: [(&str, &[&str]); 20] = [
     ),
     ("worker", &["net", "heap", "tls", "access_log", "spans", "metrics", "limit", "config", "snapshot", "http"]),
     ("replay", &["metrics", "limit", "route", "config", "http"]),
-    ("fuzzing", &["http"]),
+    ("fuzzing", &["http", "worker"]),
     (
         "control",
         &[

@@ -69,7 +69,7 @@ fn address(text: &str) -> Option<IpAddr> {
     }
     match text.parse::<SocketAddr>().ok()? {
         // A scope belongs to the machine that wrote it.
-        SocketAddr::V6(v6) if v6.scope_id() != 0 => None,
+        SocketAddr::V6(_) if text.contains('%') => None,
         socket => Some(socket.ip()),
     }
 }
@@ -158,6 +158,7 @@ mod tests {
             (&["::ffff:192.0.2.9"], "192.0.2.9"),
             (&["fe80::1%eth0"], "10.0.0.1"),
             (&["[fe80::1%2]:80"], "10.0.0.1"),
+            (&["[fe80::1%0]:80"], "10.0.0.1"),
             (&["192.0.2.9 10.0.0.2"], "10.0.0.1"),
         ] {
             assert_eq!(client("10.0.0.1", X_FORWARDED_FOR, lines), ip, "{lines:?}");
