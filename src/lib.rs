@@ -10,6 +10,7 @@ mod access_log;
 pub mod cli;
 pub mod config;
 mod control;
+mod descriptors;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod heap;

@@ -19,6 +19,7 @@ mod gateway {
     mod access_log;
     mod cli;
     mod client_view;
+    mod descriptors;
     mod differential;
     mod exchange;
     mod handover;

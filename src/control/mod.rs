@@ -33,6 +33,7 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_local;
 
 use crate::config::{Config, Report};
+use crate::descriptors;
 use crate::heap;
 use crate::limit::decision::ErrorKind;
 use crate::limit::store::Stores;
@@ -282,11 +283,13 @@ fn warn_of(config: &Config) {
     }
 }
 
-/// Takes all the file descriptors the system grants; a connection through the gateway needs two.
+/// Takes all the file descriptors the system grants, and divides them; a connection through the gateway needs two.
 fn raise_open_files(config: &Config) {
     let needed = u64::try_from(config.server.max_connections).unwrap_or(u64::MAX).saturating_mul(2);
     let granted = rlimit::increase_nofile_limit(u64::MAX).or_else(|_| Resource::NOFILE.get_soft());
-    if let Some(granted) = granted.ok().filter(|granted| *granted < needed) {
+    let Ok(granted) = granted else { return };
+    descriptors::divide(granted, config.server.workers);
+    if granted < needed {
         tracing::warn!(
             "server.max_connections = {} needs up to {needed} open files but the system grants {granted}: raise it \
              (ulimit -Hn, LimitNOFILE= of systemd, --ulimit nofile= of docker) or lower max_connections",

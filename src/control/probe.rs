@@ -107,7 +107,9 @@ async fn check_on(
         if let Err(fault) = result {
             tracing::debug!(upstream, server = %endpoint, reason = fault.label(), "a check failed");
         }
-        member.state.checked(&rule, result, fleet.now_ms());
+        if result != Err(CheckFault::NotAsked) {
+            member.state.checked(&rule, result, fleet.now_ms());
+        }
         // A little more or less, so that gateways do not ask all at once.
         let pause = every.mul_f64(0.9 + rand::random::<f64>() / 5.0);
         sleep(pause.saturating_sub(begun.elapsed())).await;

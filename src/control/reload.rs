@@ -46,6 +46,10 @@ const STEADY: Duration = Duration::from_millis(20);
 /// which is tried this often: a file that never rests is loaded all the same.
 const STEADY_ATTEMPTS: usize = 10;
 
+/// Without file descriptors to read by it is tried again after this long, this often at most.
+const SHORTAGE: Duration = Duration::from_millis(500);
+const SHORTAGE_ATTEMPTS: usize = 20;
+
 /// Long enough for every worker to have noticed a new config, and for most requests under the old one.
 const LET_GO: Duration = Duration::from_secs(1);
 
@@ -82,8 +86,19 @@ impl Reloader {
 
     /// People who ask have finished writing; those who save may be in the midst of it.
     async fn load(&self, order: &ReloadOrder) -> (Result<Config, Report>, Contents) {
-        let first = self.load_steady(&order.files).await;
+        let mut first = self.load_steady(&order.files).await;
         if first.0.is_ok() || order.trigger != Trigger::File {
+            return first;
+        }
+        for _ in 0..SHORTAGE_ATTEMPTS {
+            if first.0.is_ok() || !watch::are_unreadable(&order.files) {
+                break;
+            }
+            // Nobody has saved anything: there are no descriptors to read by.
+            tokio::time::sleep(SHORTAGE).await;
+            first = self.load_steady(&order.files).await;
+        }
+        if first.0.is_ok() {
             return first;
         }
         tokio::time::sleep(SECOND_LOOK).await;

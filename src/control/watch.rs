@@ -18,6 +18,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::job::{Contents, Job, ReloadOrder, Trigger};
 use super::shared::{SharedState, Watching};
+use crate::descriptors;
 
 /// The control thread's end of the watcher.
 pub struct Watch {
@@ -115,7 +116,13 @@ impl Watcher {
                 }
             }
             self.arm();
-            let edited = self.look() != self.contents;
+            let Some(seen) = self.look() else {
+                // Nothing is known of them: an edit may be among what could not be read.
+                tokio::time::sleep(PATIENCE).await;
+                bell.notify_one();
+                continue;
+            };
+            let edited = seen != self.contents;
             if self.shared.take_overtaken() || edited {
                 self.submit(!edited).await;
             }
@@ -189,25 +196,38 @@ impl Watcher {
         self.stats != stats(&self.files.borrow())
     }
 
-    /// Remembers the stats and digests the contents.
-    fn look(&mut self) -> Contents {
+    /// Remembers the stats and digests the contents; `None` where no file can be opened for now, which says nothing of
+    /// them.
+    fn look(&mut self) -> Option<Contents> {
         let files = self.files.borrow().clone();
         self.stats = stats(&files);
-        contents(&files)
+        digest(&files)
     }
 }
 
 /// A digest of all that `files` and the directories they are in hold now.
 pub fn contents(files: &[PathBuf]) -> Contents {
+    digest(files).unwrap_or_default()
+}
+
+/// There are no descriptors to read them by.
+pub fn are_unreadable(files: &[PathBuf]) -> bool {
+    digest(files).is_none()
+}
+
+/// `None` without descriptors to read them by.
+fn digest(files: &[PathBuf]) -> Option<Contents> {
     let mut digest = Sha256::new();
     for path in places(files) {
         digest.update(path.as_os_str().as_encoded_bytes());
         digest.update([0]);
-        if let Err(error) = digest_one(&path, &mut digest) {
-            digest.update(error.kind().to_string());
+        match digest_one(&path, &mut digest) {
+            Err(error) if descriptors::are_short(&error) => return None,
+            Err(error) => digest.update(error.kind().to_string()),
+            Ok(()) => {}
         }
     }
-    digest.finalize().into()
+    Some(digest.finalize().into())
 }
 
 async fn quiet(bell: &Notify) {

@@ -34,6 +34,7 @@ pub struct Complaints {
     /// By listener.
     forwarding: Mutex<SharedByName<Sampled>>,
     clients: [Sampled; Cutoff::ALL.len()],
+    descriptors: Sampled,
 }
 
 /// What is shared for as long as somebody has it.
@@ -66,6 +67,17 @@ impl Complaints {
     pub fn forwarding(&self, listener: &str) -> Arc<Sampled> {
         let mut listeners = self.forwarding.lock().unwrap_or_else(PoisonError::into_inner);
         listeners.of(listener, Sampled::default)
+    }
+
+    /// There are no file descriptors left for `whom`.
+    pub fn short_of_descriptors(&self, whom: &str) {
+        if let Some(left_out) = self.descriptors.due() {
+            tracing::warn!(
+                left_out = some(left_out),
+                "out of file descriptors: {whom}; raise the limit (ulimit -n, LimitNOFILE= of systemd, --ulimit \
+                 nofile= of docker)"
+            );
+        }
     }
 
     /// A client was turned away, or sent something that its listener does not speak. `means`: what and what to do.

@@ -66,6 +66,16 @@ impl Connections {
         self.each(ConnectionDeadline::cut);
     }
 
+    /// Over all workers.
+    pub fn of_all(&self) -> usize {
+        self.count.all.load(Ordering::Relaxed)
+    }
+
+    /// Ends one that has been idle for a while, for those that wait for its descriptor.
+    pub fn make_room(&self) {
+        self.deadlines.borrow().iter().any(|(_, deadline)| deadline.make_room());
+    }
+
     pub fn len(&self) -> usize {
         self.deadlines.borrow().len()
     }

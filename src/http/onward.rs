@@ -23,6 +23,7 @@ use crate::http::fields::KnownField;
 use crate::http::headers;
 use crate::http::trace;
 use crate::http::under_way::{Received, RequestUnderWay};
+use crate::http::upstream::connect::ConnectFault;
 use crate::http::upstream::early::EarlyHints;
 use crate::http::upstream::forward::{self, Forwarded};
 use crate::http::upstream::forwarding::{self, Forwarding};
@@ -184,6 +185,10 @@ pub async fn send(
     let Forwarded { mut response, unasked } = answered.map_err(|failure| {
         let unread = |upload: &Rc<UploadProgress>| upload.state() != UploadState::Done;
         exchange.cut |= exchange.upload.as_ref().is_some_and(unread);
+        if failure == UpstreamFailure::Connect(ConnectFault::Descriptors) {
+            let complaints = &exchange.client.local.common.complaints;
+            complaints.short_of_descriptors("requests for which no connection to a server can be made are refused");
+        }
         Refusal::Upstream(failure)
     })?;
     if unasked.is_some() {

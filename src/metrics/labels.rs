@@ -55,6 +55,8 @@ labels! {
     MaxConnections = "max_connections",
     /// Likewise of one address.
     MaxConnectionsPerIp = "max_connections_per_ip",
+    /// The system grants no more of them: for a connection to an upstream server.
+    FileDescriptors = "file_descriptors",
     HeaderTimeout = "header_timeout",
     BodyTimeout = "body_timeout",
     StreamTimeout = "stream_timeout",

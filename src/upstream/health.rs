@@ -40,6 +40,8 @@ labels! {
     /// Why a check failed.
     CheckFault:
     Connection = "check: no_connection",
+    /// The gateway itself could not: it says nothing of the server.
+    NotAsked = "check: not_asked",
     Timeout = "check: timeout",
     /// It broke off, or is not the protocol.
     Broken = "check: broken",

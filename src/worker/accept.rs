@@ -16,6 +16,7 @@ use super::stream::Stream;
 use super::tls::{self, Failed, Shaken};
 use super::{Worker, connection};
 use crate::config::ListenerSettings;
+use crate::descriptors;
 use crate::http::connections::Ticket;
 use crate::http::context::Client;
 use crate::http::downstream::gate::LastHost;
@@ -26,6 +27,8 @@ use crate::tls::{Alpn, TlsPeer};
 
 /// Pause after an accept failed for want of file descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Between two looks whether there is room for another client.
+const ROOM_PAUSE: Duration = Duration::from_millis(10);
 /// The ports that the client of a Unix socket is said to have asked: those that the schemes imply.
 const HTTP_PORT: u16 = 80;
 const HTTPS_PORT: u16 = 443;
@@ -81,14 +84,17 @@ pub async fn accept(worker: Rc<Worker>, listener: Listener, mut stopped: oneshot
         let next = tokio::select! {
             biased;
             _ = &mut stopped => break,
-            next = acceptor.next() => next,
+            next = async {
+                room(&worker).await;
+                acceptor.next().await
+            } => next,
         };
         match next {
             Ok(accepted) => {
                 follow(&mut door, &acceptor, worker.listener(&addr), &worker);
                 admit(&worker, accepted, &door);
             }
-            Err(error) => pause(&door.name, &error).await,
+            Err(error) => pause(&worker, &door.name, &error).await,
         }
     }
     acceptor.rest(|accepted| admit(&worker, accepted, &door));
@@ -204,10 +210,25 @@ async fn serve(
     connection::serve(stream, agreed, client, worker).await;
 }
 
-async fn pause(name: &str, error: &io::Error) {
+/// Waits until there are file descriptors for another client. Those that come meanwhile wait where they are,
+/// and whoever is idle makes room for them.
+async fn room(worker: &Worker) {
+    while !descriptors::has_room_for_client(worker.connections.of_all()) {
+        worker.local.common.complaints.short_of_descriptors("new clients wait until others leave");
+        worker.connections.make_room();
+        tokio::time::sleep(ROOM_PAUSE).await;
+    }
+}
+
+async fn pause(worker: &Worker, name: &str, error: &io::Error) {
     if matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
         return;
     }
-    tracing::warn!(listener = name, %error, "cannot accept a connection, pausing");
+    if descriptors::are_short(error) {
+        worker.local.common.complaints.short_of_descriptors("new clients wait");
+        worker.connections.make_room();
+    } else {
+        tracing::warn!(listener = name, %error, "cannot accept a connection, pausing");
+    }
     tokio::time::sleep(PAUSE).await;
 }

@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use super::source::{crate_files, root};
 
 /// The modules of the crate from the ground up, each with those that it may name.
-const LAYERS: [(&str, &[&str]); 20] = [
+const LAYERS: [(&str, &[&str]); 21] = [
     ("labels", &[]),
     ("written", &[]),
     ("net", &[]),
     ("heap", &[]),
+    ("descriptors", &[]),
     ("tls", &["labels"]),
     ("sampled", &[]),
     ("metrics", &["labels"]),
@@ -26,6 +27,7 @@ const LAYERS: [(&str, &[&str]); 20] = [
             "labels",
             "access_log",
             "spans",
+            "descriptors",
             "net",
             "tls",
             "upstream",
@@ -37,12 +39,16 @@ const LAYERS: [(&str, &[&str]); 20] = [
             "snapshot",
         ],
     ),
-    ("worker", &["net", "heap", "tls", "access_log", "spans", "metrics", "limit", "config", "snapshot", "http"]),
+    (
+        "worker",
+        &["descriptors", "net", "heap", "tls", "access_log", "spans", "metrics", "limit", "config", "snapshot", "http"],
+    ),
     ("replay", &["metrics", "limit", "route", "config", "http"]),
     ("fuzzing", &["http", "worker"]),
     (
         "control",
         &[
+            "descriptors",
             "labels",
             "net",
             "heap",

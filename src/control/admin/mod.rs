@@ -19,6 +19,7 @@ pub use limits::Limits;
 pub use pages::AdminContext;
 
 use crate::net::ListenAddr;
+use crate::sampled::Sampled;
 use crate::worker::{Accepted, Acceptor, Listener};
 use room::AdminRoom;
 use serve::serve;
@@ -74,18 +75,21 @@ impl AdminServer {
 }
 
 async fn accept(acceptor: Acceptor, context: Rc<AdminContext>, room: Rc<AdminRoom>) {
+    let line = Sampled::default();
     loop {
         match acceptor.next().await {
             // On a Unix socket, the file's permissions say who may come.
             Ok(Accepted { stream, peer, .. }) => {
                 spawn_local(serve(stream, peer.ip().is_loopback(), context.clone(), AdminRoom::enter(&room)));
             }
-            Err(error) => pause(&error).await,
+            Err(error) => pause(&error, &line).await,
         }
     }
 }
 
-async fn pause(error: &io::Error) {
-    tracing::warn!(%error, "the admin listener cannot accept a connection, pausing");
+async fn pause(error: &io::Error, line: &Sampled) {
+    if let Some(left_out) = line.due() {
+        tracing::warn!(%error, left_out, "the admin listener cannot accept a connection, pausing");
+    }
     tokio::time::sleep(PAUSE).await;
 }

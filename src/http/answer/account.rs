@@ -12,6 +12,7 @@ use crate::http::answer::cause::{Cause, EndReason};
 use crate::http::answer::problem::{self, Refusal, UpstreamFailure};
 use crate::http::deadline::{Awaited, RequestDeadline};
 use crate::http::downstream::upload::UploadProgress;
+use crate::http::upstream::connect::ConnectFault;
 use crate::limit::Verdict;
 use crate::limit::held::{Held, HeldLeases};
 use crate::metrics::{Cutoff, Metrics};
@@ -160,6 +161,9 @@ impl Account {
                 metrics.http_rejected(Cutoff::BodyTooLarge).inc()
             }
             Refusal::Upstream(UpstreamFailure::UploadTimeout) => metrics.http_rejected(Cutoff::BodyTimeout).inc(),
+            Refusal::Upstream(UpstreamFailure::Connect(ConnectFault::Descriptors)) => {
+                metrics.http_rejected(Cutoff::FileDescriptors).inc();
+            }
             Refusal::NoRoute | Refusal::Limited | Refusal::Upstream(_) => {}
         }
     }

@@ -99,6 +99,7 @@ impl Cause {
                 cause(reason.label(), setting)
             }
             Refusal::Upstream(UpstreamFailure::Connect(ConnectFault::Tls)) => EndReason::UpstreamTls.into(),
+            Refusal::Upstream(UpstreamFailure::Connect(ConnectFault::Descriptors)) => Cutoff::FileDescriptors.into(),
             Refusal::Upstream(UpstreamFailure::Connect(fault)) => {
                 let late = *fault == ConnectFault::TimedOut;
                 cause(EndReason::UpstreamConnect.label(), late.then_some(Setting::ConnectTimeout))

@@ -80,6 +80,7 @@ impl Refusal {
             }
             Refusal::TooLarge | Refusal::Upstream(UpstreamFailure::TooLarge) => StatusCode::PAYLOAD_TOO_LARGE,
             Refusal::Limited => StatusCode::TOO_MANY_REQUESTS,
+            Refusal::Upstream(UpstreamFailure::Connect(ConnectFault::Descriptors)) => StatusCode::SERVICE_UNAVAILABLE,
             Refusal::Upstream(UpstreamFailure::Timeout) => StatusCode::GATEWAY_TIMEOUT,
             Refusal::Upstream(UpstreamFailure::UploadTimeout) => StatusCode::REQUEST_TIMEOUT,
             Refusal::Upstream(UpstreamFailure::UploadBroken) => StatusCode::BAD_REQUEST,
@@ -156,6 +157,9 @@ fn connect_detail(fault: ConnectFault) -> &'static str {
         ConnectFault::Tls => "the TLS handshake with the upstream server failed",
         ConnectFault::Protocol => "the upstream server does not speak HTTP/2",
         ConnectFault::MaxConnections => "the upstream servers have as many connections as they take",
+        ConnectFault::Descriptors => {
+            "the gateway has no file descriptors left for a connection to the upstream server; try again shortly"
+        }
         ConnectFault::Resources => "the gateway has no room for another upstream connection",
     }
 }

@@ -217,6 +217,16 @@ impl ConnectionDeadline {
         self.phase() == Phase::Idle && self.awaits_head() && self.flushed.get()
     }
 
+    /// Ends it if it has been idle for a while; true if so.
+    pub fn make_room(&self) -> bool {
+        let may = self.phase() == Phase::Idle && self.tired.get() && self.expired().is_none();
+        if may {
+            self.deadline.miss(Phase::Idle);
+            self.wake();
+        }
+        may
+    }
+
     /// What comes next, or has come, is a head: no request is under way, and none was left unread.
     pub fn awaits_head(&self) -> bool {
         self.phase() != Phase::Requests && self.requests.borrow().iter().all(|request| request.is_whole())

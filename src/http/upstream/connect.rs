@@ -13,6 +13,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use crate::descriptors::{self, ServerDescriptor};
 use crate::labels::labels;
 use crate::upstream::caps::ConnectionSlot;
 use crate::upstream::endpoint::Endpoint;
@@ -25,6 +26,7 @@ const READ_MAX: usize = 64 * 1024;
 
 pub struct UpstreamConnection {
     stream: UpstreamStream,
+    _descriptor: ServerDescriptor,
     /// What it is to be spoken to in.
     pub http2: bool,
     /// Received and not used yet.
@@ -79,6 +81,8 @@ labels! {
     Resources = "resources",
     /// The server has as many as it may.
     MaxConnections = "max_connections",
+    /// Nor descriptors, or none to spare: no server is to blame.
+    Descriptors = "file_descriptors",
 }
 
 impl ConnectFault {
@@ -90,8 +94,7 @@ impl ConnectFault {
             }
             io::ErrorKind::NotFound => ConnectFault::NoSocket,
             io::ErrorKind::PermissionDenied => ConnectFault::Permission,
-            // EMFILE, ENFILE.
-            _ if matches!(error.raw_os_error(), Some(23 | 24)) => ConnectFault::Resources,
+            _ if descriptors::are_short(error) => ConnectFault::Descriptors,
             io::ErrorKind::OutOfMemory | io::ErrorKind::AddrNotAvailable => ConnectFault::Resources,
             _ => ConnectFault::Refused,
         }
@@ -114,6 +117,11 @@ impl UpstreamConnection {
     /// Connects to a server, which reads `introduction` first, before anything of TLS.
     pub async fn open(endpoint: &Endpoint, introduction: &[u8]) -> Result<UpstreamConnection, ConnectError> {
         let origin = &endpoint.origin;
+        let none_left = || ConnectError {
+            fault: ConnectFault::Descriptors,
+            reason: io::Error::other("connections to upstream servers have all that are to spare"),
+        };
+        let descriptor = descriptors::for_server().ok_or_else(none_left)?;
         let stream = match &origin.scheme {
             Scheme::Https(tls) => {
                 let tcp = connect(endpoint.address, introduction).await?;
@@ -137,7 +145,14 @@ impl UpstreamConnection {
             }
             (protocol, chosen) => chosen.unwrap_or(protocol == WireProtocol::Http2),
         };
-        Ok(UpstreamConnection { stream, http2, received: BytesMut::new(), slot: None, room: READ_MIN })
+        Ok(UpstreamConnection {
+            stream,
+            _descriptor: descriptor,
+            http2,
+            received: BytesMut::new(),
+            slot: None,
+            room: READ_MIN,
+        })
     }
 
     /// Bounds what the kernel keeps of an answer until it is read; 0 leaves it to the kernel. A Unix socket keeps

@@ -71,10 +71,13 @@ pub async fn forward(
                 return Err(UpstreamFailure::Overflow(overflow));
             }
             Err(Unserved::Connect(fault)) => {
-                servers.outcomes.count(match fault {
-                    ConnectFault::Tls => UpstreamOutcome::TlsError,
-                    _ => UpstreamOutcome::ConnectError,
-                });
+                let outcome = match fault {
+                    // Nobody was asked.
+                    ConnectFault::Descriptors => None,
+                    ConnectFault::Tls => Some(UpstreamOutcome::TlsError),
+                    _ => Some(UpstreamOutcome::ConnectError),
+                };
+                outcome.into_iter().for_each(|outcome| servers.outcomes.count(outcome));
                 return Err(UpstreamFailure::Connect(fault));
             }
         };

@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use super::connect::{ConnectError, ConnectFault, UpstreamConnection};
 use super::http2::Http2Connection;
 use super::http2::streams::{StreamPlace, StreamPool};
+use crate::descriptors;
 use crate::upstream::WireProtocol;
 use crate::upstream::caps::{CapRule, InFlight, UpstreamLoad};
 use crate::upstream::endpoint::Endpoint;
@@ -37,6 +38,8 @@ pub struct Pools {
     servers: Rc<RefCell<HashMap<PoolKey, Rc<ServerPool>>>>,
     now_ms: Rc<Cell<u64>>,
     max_unread: Rc<Cell<usize>>,
+    /// Of descriptors, as far as this worker has seen.
+    shortages: Rc<Cell<usize>>,
 }
 
 pub struct ServerPool {
@@ -136,11 +139,22 @@ impl Pools {
     /// Closes connections that are idle too long and forgets servers no view names any more.
     pub fn sweep(&self, now_ms: u64) {
         self.now_ms.set(now_ms);
+        let shortages = descriptors::shortages();
+        if self.shortages.replace(shortages) != shortages {
+            self.close_idle();
+        }
         self.servers.borrow_mut().retain(|_, server| {
             server.sweep(now_ms);
             server.answer_claim();
             Rc::strong_count(server) > 1
         });
+    }
+}
+
+impl Pools {
+    /// Closes connections that nobody uses: others want their descriptors.
+    pub fn close_idle(&self) {
+        self.servers.borrow().values().for_each(|server| server.close_idle());
     }
 }
 
@@ -175,6 +189,12 @@ impl ServerPool {
         let pool = self.of_clients.borrow_mut().entry(introduction.clone()).or_insert_with(make).clone();
         pool.cap.borrow_mut().clone_from(&self.cap.borrow());
         pool
+    }
+
+    fn close_idle(&self) {
+        self.idle.borrow_mut().clear();
+        self.counts.idle.set(0);
+        self.of_clients.borrow().values().for_each(|pool| pool.idle.borrow_mut().clear());
     }
 
     fn sweep(&self, now_ms: u64) {

@@ -26,6 +26,9 @@ use crate::upstream::state::{ServedTally, ServerState};
 /// Servers asked for a connection before a request fails, however seldom it may be sent.
 const CONNECT_TRIES: usize = 3;
 
+/// Long enough for all workers to have closed what is idle.
+const SHORTAGE: Duration = Duration::from_millis(250);
+
 pub struct Servers {
     pub(super) upstream: Arc<UpstreamState>,
     pools: Pools,
@@ -176,12 +179,23 @@ impl Servers {
         limit: Duration,
         hash: Option<u64>,
     ) -> Result<Acquired, ConnectFault> {
+        let mut shortages = 0;
         loop {
             let _counted = self.upstream.settings.counts_all().then(|| InFlight::of(&server.state));
             let error = match server.connect(course, limit, self.max_idle).await {
                 Ok(connection) => return Ok(Acquired { server, connection }),
                 Err(error) => error,
             };
+            if error.fault == ConnectFault::Descriptors {
+                // Connections that nobody uses have some: first this worker's, then those of the others.
+                match shortages {
+                    0 => self.pools.close_idle(),
+                    1 => tokio::time::sleep(SHORTAGE).await,
+                    _ => return Err(error.fault),
+                }
+                shortages += 1;
+                continue;
+            }
             self.complain(&server, &error);
             if !self.may_again(course, &server, RetryReason::ConnectError) {
                 return Err(error.fault);
@@ -423,7 +437,7 @@ impl AskedServer {
         match &connected {
             Ok(_) => self.state.connected(self.pools.now_ms()),
             // It was not asked.
-            Err(ConnectError { fault: ConnectFault::MaxConnections, .. }) => {}
+            Err(ConnectError { fault: ConnectFault::MaxConnections | ConnectFault::Descriptors, .. }) => {}
             Err(_) => {
                 self.upstream.refused(&self.state, self.pools.now_ms());
                 self.failed(Blame::Server);

@@ -1,0 +1,118 @@
+//! A gateway to which the system grants few file descriptors, or none at all for a while.
+
+use std::time::Duration;
+
+use rlimit::Resource;
+
+use crate::support::client::get;
+use crate::support::frames::*;
+use crate::support::gateway::{Gateway, config, program};
+use crate::support::until;
+use crate::support::upstream::{Upstream, ok};
+
+/// One that may have `limit` of them; with one worker, 60 are kept back of 120.
+fn with_few(limit: u32, upstream: &Upstream) -> Gateway {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("sluicegate.toml");
+    let server = "access_log = true\nhints = true";
+    std::fs::write(&file, config(server, &route(upstream))).unwrap();
+    let own = program();
+    let mut command = std::process::Command::new("sh");
+    command.env_remove("SLUICEGATE_CONFIG").env_remove("SLUICEGATE_LOG");
+    command.arg("-c").arg(format!("ulimit -n {limit}; exec \"$@\"")).arg("sh").arg(own.get_program());
+    command.arg("run").arg("-c").arg(&file);
+    Gateway::spawn(command, dir)
+}
+
+fn route(upstream: &Upstream) -> String {
+    format!(
+        "[upstream.app]\nservers = [\"{}\"]\neject = {{ consecutive_errors = 1, for = \"60s\" }}\n\n[[route]]\n\
+         name = \"app\"\npath = \"/\"\nupstream = \"app\"\n",
+        upstream.url()
+    )
+}
+
+fn lines(gateway: &Gateway, text: &str) -> usize {
+    gateway.log().lines().filter(|line| line.contains(text)).count()
+}
+
+#[test]
+fn clients_wait_for_their_turn_and_all_are_served() {
+    let upstream = Upstream::text("good");
+    let gateway = with_few(120, &upstream);
+    let mut clients: Vec<_> = (0..100).map(|_| gateway.client()).collect();
+    for client in &mut clients {
+        client.send(get("/", ""));
+    }
+    // Whoever has been served and is idle makes room for the next.
+    for client in &mut clients {
+        assert_eq!(client.answer("GET").text(), "good");
+    }
+    gateway.assert_metric("requests_total", &[("route", "app"), ("method", "GET"), ("code", "200")], 100.0);
+    assert!((1..=2).contains(&lines(&gateway, "out of file descriptors")), "{}", gateway.log());
+    assert_eq!(
+        lines(&gateway, "WARN") - lines(&gateway, "max_connections"),
+        lines(&gateway, "out of file descriptors")
+    );
+}
+
+/// Streams of one client take as many connections to the server as there are to have.
+#[test]
+fn a_request_without_a_descriptor_for_it_is_refused_and_nobody_else_is_to_blame() {
+    let upstream = Upstream::start(|peer| {
+        while peer.request()?.is_some() {
+            std::thread::sleep(Duration::from_millis(700));
+            peer.send(ok("good"))?;
+        }
+        Ok(())
+    });
+    let gateway = with_few(120, &upstream);
+    let mut wire = Wire::connect(gateway.addr, &[]);
+    let streams: Vec<u32> = (0..60).map(|number| number * 2 + 1).collect();
+    for stream in &streams {
+        wire.get(*stream, "/");
+    }
+    // A save meanwhile finds what it needs.
+    gateway.reload(&config("access_log = true\nhints = true\nmax_headers = 99", &route(&upstream)));
+    let answers = wire.answers(&streams);
+    let refused: Vec<_> = answers.iter().filter(|answer| answer.body != b"good").collect();
+    assert_eq!(refused.len(), 30);
+    for answer in &refused {
+        assert_eq!(answer.problem_status(), 503);
+        assert!(String::from_utf8_lossy(&answer.body).contains("no file descriptors left"));
+    }
+    gateway.assert_metric("http_rejected_total", &[("reason", "file_descriptors")], 30.0);
+    until("their lines", || gateway.stdout().matches("\"reason\":\"file_descriptors\"").count() == 30);
+    let upstream = [("upstream", "app"), ("outcome", "connect_error")];
+    assert_eq!(gateway.metric("upstream_requests_total", &upstream), Some(0.0));
+    assert_eq!(gateway.get("/").text(), "good", "{}", gateway.log());
+    assert!((1..=2).contains(&lines(&gateway, "out of file descriptors")), "{}", gateway.log());
+}
+
+/// The system takes away what there was: everything waits, nothing breaks, and all goes on afterwards.
+#[test]
+fn a_process_without_any_descriptor_recovers() {
+    let upstream = Upstream::fixed("HTTP/1.1 200 OK\r\ncontent-length: 4\r\nconnection: close\r\n\r\ngood");
+    let gateway = with_few(400, &upstream);
+    let mut early = gateway.client();
+    assert_eq!(early.ask(&get("/", ""), "").text(), "good");
+    let pid = i32::try_from(gateway.pid()).unwrap();
+    let grant = |count| rlimit::prlimit(pid, Resource::NOFILE, Some((count, 400)), None).unwrap();
+    grant(3);
+    gateway.write_config(&config("access_log = true\nhints = true\nmax_headers = 99", &route(&upstream)));
+    let mut late = gateway.client();
+    late.send(get("/", ""));
+    for _ in 0..10 {
+        let answer = early.ask(&get("/", ""), "");
+        assert_eq!((answer.status(), answer.json()["status"].as_u64()), (503, Some(503)));
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert_eq!(lines(&gateway, "out of file descriptors"), 1, "{}", gateway.log());
+    grant(400);
+    assert_eq!(late.answer("GET").text(), "good");
+    assert_eq!(early.ask(&get("/", ""), "").text(), "good");
+    until("the save is in force", || gateway.log().contains("config reloaded"));
+    let log = gateway.log();
+    assert!(!log.contains("not reloaded") && !log.contains("exchange with an upstream"), "{log}");
+    assert!(!log.contains("refusing"), "{log}");
+}
