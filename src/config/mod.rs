@@ -141,7 +141,7 @@ impl Config {
     }
 }
 
-/// [acme]
+/// `[acme]`
 #[derive(Debug)]
 pub struct Acme {
     pub settings: AcmeSettings,
