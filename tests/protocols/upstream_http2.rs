@@ -333,7 +333,7 @@ fn heads_without_end_are_not_taken() {
             }
             "/interims" => {
                 for _ in 0..50 {
-                    let early = Response::builder().status(StatusCode::EARLY_HINTS).body(()).unwrap();
+                    let early = Response::builder().status(StatusCode::PROCESSING).body(()).unwrap();
                     asked.respond.send_informational(early)?;
                     tokio::task::yield_now().await;
                 }
