@@ -1,20 +1,29 @@
 //! Ports for programs that must be told theirs. (The gateway is told 0, and says which it took.)
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use socket2::{Domain, Socket, Type};
 
 /// A port that nobody else is given while this value lives: the socket holds it and does not listen. A
 /// program that sets SO_REUSEADDR, as servers do, may listen there; until then connecting is refused.
+/// It lies below those that the kernel gives to clients: a client that has this port on another loopback
+/// address would keep a program from listening on the wildcard.
 pub struct Reserved {
     socket: Socket,
 }
 
 impl Reserved {
     pub fn new() -> Reserved {
+        static NEXT: AtomicU16 = AtomicU16::new(16_384);
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let bound = |port: &u16| socket.bind(&SocketAddr::from(([127, 0, 0, 1], *port)).into()).is_ok();
+        std::iter::repeat_with(|| NEXT.fetch_add(1, Ordering::Relaxed))
+            .take_while(|port| *port < 32_768)
+            .find(bound)
+            .expect("a free port below 32768");
+        // Only now, so that no port was taken which another holds this way.
         socket.set_reuse_address(true).unwrap();
-        socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
         Reserved { socket }
     }
 
