@@ -21,11 +21,12 @@ pub struct CapRule {
     pub waiting_ms: u64,
 }
 
-/// What all workers have of one upstream, kept over reloads.
+/// What all workers have of one upstream. The counts are kept over reloads.
 #[derive(Default)]
 pub struct UpstreamLoad {
-    in_flight: AtomicU32,
-    connections: AtomicU32,
+    in_flight: Arc<AtomicU32>,
+    connections: Arc<AtomicU32>,
+    /// Of those that wait by the same settings.
     pub line: Arc<WaitingLine>,
 }
 
@@ -47,13 +48,15 @@ fn take(count: &AtomicU32, max: u32) -> bool {
     count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| (now < max).then_some(now + 1)).is_ok()
 }
 
-fn take_both(own: &AtomicU32, max: u32, all: &AtomicU32, max_all: u32) -> bool {
+fn take_both(own: &AtomicU32, max: u32, all: &AtomicU32, max_all: u32, line: &WaitingLine) -> bool {
     if !take(own, max) {
         return false;
     }
     let taken = take(all, max_all);
     if !taken {
         own.fetch_sub(1, Ordering::SeqCst);
+        // Who looked meanwhile has seen no room.
+        line.stir();
     }
     taken
 }
@@ -61,13 +64,13 @@ fn take_both(own: &AtomicU32, max: u32, all: &AtomicU32, max_all: u32) -> bool {
 impl CapRule {
     /// One more request, if that may be.
     pub fn enter(&self, state: &Arc<ServerState>, load: &Arc<UpstreamLoad>) -> Option<InFlight> {
-        take_both(&state.in_flight, self.in_flight, &load.in_flight, self.total_in_flight)
+        take_both(&state.in_flight, self.in_flight, &load.in_flight, self.total_in_flight, &load.line)
             .then(|| InFlight { state: state.clone(), load: Some(load.clone()) })
     }
 
     /// One more connection, if that may be.
     pub fn connect(&self, state: &Arc<ServerState>, load: &Arc<UpstreamLoad>) -> Option<ConnectionSlot> {
-        take_both(&state.connections, self.connections, &load.connections, self.total_connections)
+        take_both(&state.connections, self.connections, &load.connections, self.total_connections, &load.line)
             .then(|| ConnectionSlot { state: state.clone(), load: load.clone() })
     }
 
@@ -89,6 +92,13 @@ impl CapRule {
 }
 
 impl UpstreamLoad {
+    /// The same where other settings are in force: what they give room to does not wait behind those that
+    /// wait by the settings before.
+    pub fn renewed(&self) -> UpstreamLoad {
+        let (in_flight, connections) = (self.in_flight.clone(), self.connections.clone());
+        UpstreamLoad { in_flight, connections, line: Arc::default() }
+    }
+
     pub fn in_flight(&self) -> u32 {
         self.in_flight.load(Ordering::Relaxed)
     }
@@ -144,18 +154,24 @@ impl ConnectionClaim {
 
 #[cfg(test)]
 mod tests {
+    use std::task::{Wake, Waker};
+
     use super::*;
+
+    struct WakeCount(AtomicUsize);
+
+    impl Wake for WakeCount {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    const ONE: CapRule =
+        CapRule { in_flight: 1, connections: 1, total_in_flight: 1, total_connections: 1, waiting: 1, waiting_ms: 1 };
 
     #[test]
     fn what_is_given_back_can_be_taken_again_and_nothing_leaks() {
-        let rule = CapRule {
-            in_flight: 2,
-            connections: 1,
-            total_in_flight: 3,
-            total_connections: 1,
-            waiting: 0,
-            waiting_ms: 1,
-        };
+        let rule = CapRule { in_flight: 2, total_in_flight: 3, ..ONE };
         let (one, other) = (Arc::<ServerState>::default(), Arc::<ServerState>::default());
         let load = Arc::<UpstreamLoad>::default();
         let mut taken: Vec<_> = (0..2).map(|_| rule.enter(&one, &load).unwrap()).collect();
@@ -171,6 +187,29 @@ mod tests {
         assert!(slot.is_some() && rule.connect(&one, &load).is_none() && !rule.may_connect(&other, &load));
         drop(slot);
         assert_eq!((one.connections(), load.connections()), (0, 0));
+    }
+
+    #[test]
+    fn other_settings_count_what_is_there_and_wait_in_a_line_of_their_own() {
+        let (state, load) = (Arc::<ServerState>::default(), Arc::<UpstreamLoad>::default());
+        let taken = (ONE.enter(&state, &load), ONE.connect(&state, &load));
+        let _waits = load.line.join(1);
+        let renewed = Arc::new(load.renewed());
+        assert_eq!((renewed.in_flight(), renewed.connections(), renewed.line.len()), (1, 1, 0));
+        drop(taken);
+        assert_eq!((renewed.in_flight(), renewed.connections()), (0, 0));
+    }
+
+    /// In between, the last room of a server seemed to be taken.
+    #[test]
+    fn who_takes_room_and_undoes_it_has_the_first_look_again() {
+        let (one, other, load) = (Arc::default(), Arc::<ServerState>::default(), Arc::<UpstreamLoad>::default());
+        let _taken = (ONE.enter(&one, &load), ONE.connect(&one, &load));
+        let place = load.line.join(1).unwrap();
+        let woken = Arc::new(WakeCount(AtomicUsize::new(0)));
+        assert!(place.is_first(&Waker::from(woken.clone())));
+        assert!(ONE.enter(&other, &load).is_none() && ONE.connect(&other, &load).is_none());
+        assert_eq!((woken.0.load(Ordering::SeqCst), other.in_flight(), other.connections()), (2, 0, 0));
     }
 
     #[test]

@@ -69,7 +69,11 @@ impl UpstreamState {
         };
         let mut members = Members { roster, gone };
         members.replace(&settings, &names, before.is_some().then_some(now_ms));
-        let load = before.map_or_else(Arc::default, |before| before.load.clone());
+        let load = match before {
+            Some(before) if before.settings == settings => before.load.clone(),
+            Some(before) => Arc::new(before.load.renewed()),
+            None => Arc::default(),
+        };
         UpstreamState { settings, names, members: Mutex::new(members), load, version: AtomicU64::new(1) }
     }
 

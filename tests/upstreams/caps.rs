@@ -138,6 +138,29 @@ fn waiting_ends_in_time_and_with_a_reload_that_gives_room() {
 }
 
 #[test]
+fn a_reload_that_gives_room_is_not_held_up_by_those_who_wait_without_it() {
+    let (server, go) = held();
+    let upstream = |max: u32| app(&[server.url()], &format!("max_in_flight = {max}\nwaiting_timeout = \"60s\""));
+    let gateway = Gateway::start(&upstream(1));
+    let ask = |target: &str| {
+        let mut client = gateway.client();
+        client.send(get(target, ""));
+        client
+    };
+    let mut clients = vec![ask("/first")];
+    gateway.assert_metric("upstream_in_flight", &of(&server.addr.to_string()), 1.0);
+    clients.push(ask("/waits"));
+    gateway.assert_metric("upstream_waiting", APP, 1.0);
+    gateway.reload(&config("", &upstream(2)));
+    clients.push(ask("/new"));
+    gateway.assert_metric("upstream_in_flight", &of(&server.addr.to_string()), 2.0);
+    // What came before goes by the settings that were in force then.
+    (0..3).for_each(|_| go.send(()).unwrap());
+    clients.iter_mut().for_each(|client| assert_eq!(client.answer("GET").status(), 200));
+    assert_free(&gateway, &server);
+}
+
+#[test]
 fn whatever_becomes_of_a_request_its_place_is_given_back() {
     let server = Upstream::start(|peer| {
         while let Some(request) = peer.request()? {
