@@ -12,10 +12,14 @@ use crate::support::upstream::{Upstream, ok};
 
 /// One that may have `limit` of them; with one worker, 60 are kept back of 120.
 fn with_few(limit: u32, upstream: &Upstream) -> Gateway {
+    with_few_of(limit, &route(upstream))
+}
+
+fn with_few_of(limit: u32, routes: &str) -> Gateway {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("sluicegate.toml");
     let server = "access_log = true\nhints = true";
-    std::fs::write(&file, config(server, &route(upstream))).unwrap();
+    std::fs::write(&file, config(server, routes)).unwrap();
     let own = program();
     let mut command = std::process::Command::new("sh");
     command.env_remove("SLUICEGATE_CONFIG").env_remove("SLUICEGATE_LOG");
@@ -87,6 +91,31 @@ fn a_request_without_a_descriptor_for_it_is_refused_and_nobody_else_is_to_blame(
     assert_eq!(gateway.metric("upstream_requests_total", &upstream), Some(0.0));
     assert_eq!(gateway.get("/").text(), "good", "{}", gateway.log());
     assert!((1..=2).contains(&lines(&gateway, "out of file descriptors")), "{}", gateway.log());
+}
+
+/// Idle connections to another server have all that there are.
+#[test]
+fn an_upstream_with_caps_gets_the_descriptors_of_connections_that_nobody_uses() {
+    let (other, app) = (
+        Upstream::start(|peer| {
+            while peer.request()?.is_some() {
+                std::thread::sleep(Duration::from_millis(300));
+                peer.send(ok("other"))?;
+            }
+            Ok(())
+        }),
+        Upstream::text("good"),
+    );
+    let own = format!("\n[[route]]\npath = \"/other\"\nupstream = \"{}\"\n", other.url());
+    let gateway = with_few_of(120, &(route(&app).replace("eject =", "max_in_flight = 60\neject =") + &own));
+    let mut wire = Wire::connect(gateway.addr, &[]);
+    let streams: Vec<u32> = (0..30).map(|number| number * 2 + 1).collect();
+    streams.iter().for_each(|stream| wire.get(*stream, "/other"));
+    assert!(wire.answers(&streams).iter().all(|answer| answer.body == b"other"));
+    assert_eq!(other.connections(), 30);
+    assert_eq!(gateway.get("/").text(), "good", "{}", gateway.log());
+    assert_eq!(lines(&gateway, "exchange with an upstream"), 0, "{}", gateway.log());
+    gateway.assert_metric("upstream_requests_total", &[("upstream", "app"), ("outcome", "connect_error")], 0.0);
 }
 
 /// The system takes away what there was: everything waits, nothing breaks, and all goes on afterwards.

@@ -187,14 +187,10 @@ impl Servers {
                 Err(error) => error,
             };
             if error.fault == ConnectFault::Descriptors {
-                // Connections that nobody uses have some: first this worker's, then those of the others.
-                match shortages {
-                    0 => self.pools.close_idle(),
-                    1 => tokio::time::sleep(SHORTAGE).await,
-                    _ => return Err(error.fault),
+                match self.frees_descriptors(&mut shortages).await {
+                    true => continue,
+                    false => return Err(error.fault),
                 }
-                shortages += 1;
-                continue;
             }
             self.complain(&server, &error);
             if !self.may_again(course, &server, RetryReason::ConnectError) {
@@ -205,6 +201,18 @@ impl Servers {
                 return Ok(Acquired { server, connection });
             }
         }
+    }
+
+    /// There was no descriptor for a connection, of which `shortages` counts how often: true when there may be
+    /// one now. Connections that nobody uses have some: first this worker's, then those of the others.
+    pub(super) async fn frees_descriptors(&self, shortages: &mut u32) -> bool {
+        *shortages += 1;
+        match *shortages {
+            1 => self.pools.close_idle(),
+            2 => tokio::time::sleep(SHORTAGE).await,
+            _ => return false,
+        }
+        true
     }
 
     /// Whether a request that `server` failed for `reason` may go to another, which is counted. Nothing is

@@ -40,11 +40,23 @@ impl Servers {
         connect: Duration,
         hash: Option<u64>,
     ) -> Result<Acquired, Unserved> {
+        let mut shortages = 0;
         loop {
             let (server, permit) = self.turn(rule, course, hash).await?;
-            let connected = match server.ready(course, self.max_idle) {
-                Some(connection) => Ok(connection),
-                None => server.connect(course, connect, self.max_idle).await,
+            let connected = loop {
+                let connected = match server.ready(course, self.max_idle) {
+                    Some(connection) => Ok(connection),
+                    None => server.connect(course, connect, self.max_idle).await,
+                };
+                match connected {
+                    // The server has not seen it: the request keeps its turn.
+                    Err(error) if error.fault == ConnectFault::Descriptors => {
+                        if !self.frees_descriptors(&mut shortages).await {
+                            return Err(Unserved::Connect(error.fault));
+                        }
+                    }
+                    connected => break connected,
+                }
             };
             let error = match connected {
                 Ok(mut connection) => {
