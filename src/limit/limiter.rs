@@ -205,11 +205,6 @@ impl Limiter {
         Ok((check, instead))
     }
 
-    /// Start of every state key.
-    pub fn prefix(&self) -> &str {
-        &self.prefix
-    }
-
     /// The clock of this gateway's own memory.
     pub fn memory_ms(&self) -> i64 {
         self.desk.local.now_ms()

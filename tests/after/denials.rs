@@ -184,3 +184,20 @@ fn what_is_remembered_is_bounded() {
     // The one learned last is among them.
     assert!(!denials.known(&checks[checks.len() - 1..], || now).is_empty());
 }
+
+/// What was given back while the answer was on its way may be what the refused request wanted.
+#[test]
+fn an_answer_from_before_something_was_given_back_is_not_remembered() {
+    let recalls = Recalls::default();
+    let mut denials = Denials::new(recalls.clone());
+    let now = Instant::now();
+    let spent = check(&limit("one", bucket(1, 1), Mode::Enforce), "k", 2);
+    let answer = Memory::new(10).run(Op::Take, std::slice::from_ref(&spent), 1_795_000_000_000).answers[0];
+    let asked = denials.asked(now);
+    recalls.add();
+    denials.learn(&spent, answer, asked, now);
+    assert!(denials.is_empty(), "remembered though something was given back");
+    let asked = denials.asked(now);
+    denials.learn(&spent, answer, asked, now);
+    assert_eq!(denials.len(), 1);
+}
