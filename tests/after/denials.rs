@@ -199,5 +199,5 @@ fn an_answer_from_before_something_was_given_back_is_not_remembered() {
     assert!(denials.is_empty(), "remembered though something was given back");
     let asked = denials.asked(now);
     denials.learn(&spent, answer, asked, now);
-    assert_eq!(denials.len(), 1);
+    assert_eq!((denials.len(), denials.is_empty()), (1, false));
 }

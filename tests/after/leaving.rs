@@ -63,3 +63,18 @@ fn those_who_leave_in_the_order_of_their_coming_leave_an_empty_queue() {
 
 const REFUSED: [(&str, &str); 3] = [("route", "app"), ("limit", "queue"), ("reason", "max_delayed")];
 const DELAYED: [(&str, &str); 3] = [("route", "app"), ("limit", "queue"), ("decision", "delayed")];
+
+/// One that no server is asked for has its slot until its answer has been sent.
+#[test]
+fn the_slot_of_a_request_that_is_answered_here_is_free_for_the_next() {
+    let redis = RedisServer::start(&[]);
+    for store in ["memory:".to_owned(), redis.url()] {
+        let gateway = Gateway::start(&format!(
+            "[store]\nurl = \"{store}\"\ndeadline = \"1s\"\n\n[[route]]\nname = \"app\"\nrespond = {{ body = \"in\" }}\n\
+             limits = [\"one\"]\n\n[limit.one]\nalgorithm = \"concurrency\"\nin_flight = 1\nlease = \"1h\"\nkey = \"all\"\n"
+        ));
+        for _ in 0..3 {
+            until("there is a free slot", || gateway.get("/").status() == 200);
+        }
+    }
+}
