@@ -36,7 +36,7 @@ use crate::http::trace;
 use crate::http::tunnel::Tunnel;
 use crate::http::under_way::{Received, RequestUnderWay};
 use crate::http::upstream::forwarding::{self, Forwarding};
-use crate::http::upstream::outgoing::{self, Outgoing};
+use crate::http::upstream::outgoing;
 use crate::limit::Verdict;
 use crate::route::{Action, Reading, Route};
 
@@ -224,8 +224,9 @@ async fn page(exchange: &mut RequestUnderWay<'_>) -> Result<Response<Body>, Refu
         Action::Upstream(index) => {
             let servers = &view.upstreams[*index];
             let introduction = onward::introduction(client, identity.ip, servers);
-            let outgoing = onward::outgoing(exchange, route, &admitted, &forwarding, as_lines, upload, offer);
-            onward::send(exchange, route, servers, Outgoing { hash, introduction, ..outgoing }).await
+            let mut outgoing = onward::outgoing(exchange, route, &admitted, &forwarding, as_lines, upload, offer);
+            (outgoing.hash, outgoing.introduction) = (hash, introduction);
+            onward::send(exchange, route, servers, &mut outgoing).await
         }
         Action::Echo => {
             let Parts { method, headers, .. } = &exchange.received.parts;

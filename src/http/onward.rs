@@ -174,7 +174,7 @@ pub async fn send(
     exchange: &mut RequestUnderWay<'_>,
     route: &Route,
     servers: &Servers,
-    outgoing: Outgoing,
+    outgoing: &mut Outgoing,
 ) -> Result<Response<Body>, Refusal> {
     let timeouts = timeouts(&exchange.received, route);
     let attempts = exchange.account.entry().map(|entry| entry.asks(servers.complaints.upstream()));

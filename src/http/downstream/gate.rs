@@ -226,8 +226,8 @@ fn host_field(parts: &Parts, last: &LastHost, judge: &mut Judge) -> Result<Host,
 
 impl LastHost {
     fn read(&self, value: &HeaderValue) -> Option<Host> {
-        if let Some(same) = self.same(value.as_bytes()) {
-            return Some(Host { text: value.clone(), ..same });
+        if let Some(same) = self.0.borrow().as_ref().filter(|last| last.text.as_bytes() == value.as_bytes()) {
+            return Some(Host { text: value.clone(), ..*same });
         }
         let host = canonical::authority(value.as_bytes()).and_then(|read| build(value, read))?;
         self.keep(&host);

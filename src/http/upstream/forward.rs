@@ -47,7 +47,7 @@ pub async fn forward(
     servers: &Servers,
     deadline: &RequestDeadline,
     timeouts: &Timeouts,
-    mut outgoing: Outgoing,
+    outgoing: &mut Outgoing,
     attempts: Option<&Attempts>,
     hints: Option<EarlyHints<'_>>,
 ) -> Result<Forwarded, UpstreamFailure> {

@@ -1,11 +1,14 @@
 //! What this hop tells the upstream of the client and of itself: the forwarding fields, as far as
 //! `[server] forwarded_headers` wants them. Called by `gateway` once the request's own are clean.
 
+use std::cell::RefCell;
 use std::fmt::Write;
 use std::net::IpAddr;
 
 use http::header::{FORWARDED, VIA};
 use http::{HeaderMap, HeaderName, HeaderValue, Version};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 
 use crate::config::{ForwardedHeader, ForwardedHeaders};
 use crate::http::downstream::hop::{Hop, Told, Via, address_value};
@@ -184,11 +187,17 @@ fn new_request_id() -> HeaderValue {
     HeaderValue::from_bytes(&request_id()).unwrap_or(HeaderValue::from_static("-"))
 }
 
+thread_local! {
+    /// For what is only to be unique: a generator for secrets would cost ten times as much.
+    static UNIQUE: RefCell<SmallRng> = RefCell::new(SmallRng::from_os_rng());
+}
+
 /// 128 random bits in hexadecimal digits; unique, not secret.
 fn request_id() -> [u8; 32] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut id = [0; 32];
-    for (pair, byte) in id.as_chunks_mut().0.iter_mut().zip(rand::random::<[u8; 16]>()) {
+    let bytes: [u8; 16] = UNIQUE.with_borrow_mut(|unique| unique.random());
+    for (pair, byte) in id.as_chunks_mut().0.iter_mut().zip(bytes) {
         *pair = [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]];
     }
     id
