@@ -41,6 +41,8 @@ pub struct LogRecord {
     pub reason: Option<&'static str>,
     /// The name of the setting that governs that.
     pub setting: Option<&'static str>,
+    /// That is the doing of a server, this one or the one behind it.
+    pub by_server: bool,
     /// The limit that decided, and what it did.
     pub limit: Option<String>,
     pub decision: Option<Decision>,
@@ -117,6 +119,7 @@ impl Default for LogRecord {
             status: 0,
             reason: None,
             setting: None,
+            by_server: false,
             limit: None,
             decision: None,
             refused_by: None,

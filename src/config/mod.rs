@@ -195,9 +195,9 @@ pub struct ServerSettings {
     pub keepalive_timeout: Duration,
     /// How long a request goes on whose client has shut down its side.
     pub half_close_timeout: Duration,
-    /// Readiness fails this long before the listeners close.
     /// Where a process that takes over asks for the listening sockets.
     pub handover: Option<PathBuf>,
+    /// Readiness fails this long before the listeners close.
     pub shutdown_delay: Duration,
     /// Requests still running this long after the listeners closed are cut.
     pub shutdown_timeout: Duration,

@@ -21,7 +21,8 @@ pub struct OpenSpan {
     parent: Option<u64>,
 }
 
-/// Bytes of an attribute. So no span is larger than some 8 KiB, and those that wait than 32 MiB.
+/// Bytes of an attribute, of which some ten are as long as peers make them. So no span is larger than some 12 KiB, and
+/// those that wait than 48 MiB.
 const TEXT_MAX: usize = 1024;
 /// As the conventions list them; others are told of apart, so that no client makes up names of spans.
 const METHODS: [&str; 10] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "QUERY"];
@@ -90,9 +91,9 @@ fn name(record: &LogRecord, template: Option<&str>) -> Cow<'static, str> {
     }
 }
 
-/// Not what clients do wrong.
+/// Not what clients do wrong. A refused gRPC request has 200, whoever is to blame.
 fn is_error(record: &LogRecord) -> bool {
-    record.status >= 500 || record.status < 400 && record.reason.is_some_and(|reason| reason != "client_left")
+    record.status >= 500 || record.by_server
 }
 
 fn attributes(record: &LogRecord, template: Option<&str>) -> Vec<KeyValue> {
@@ -191,17 +192,24 @@ mod tests {
 
     #[test]
     fn errors_are_the_servers() {
-        let record = |status, reason| LogRecord { status, reason, ..LogRecord::default() };
-        for (status, reason, error) in [
-            (200, None, false),
-            (404, Some("no_route"), false),
-            (499, Some("client_left"), false),
-            (200, Some("client_left"), false),
-            (200, Some("upstream_cut_off"), true),
-            (502, Some("upstream_connect"), true),
-            (500, None, true),
+        let record = |status, reason, by_server| LogRecord { status, reason, by_server, ..LogRecord::default() };
+        for (status, reason, by_server, error) in [
+            (200, None, false, None),
+            (404, Some("no_route"), false, None),
+            (499, Some("client_left"), false, None),
+            (200, Some("exhausted"), false, None),
+            (101, Some("tunnel_timeout"), false, None),
+            (200, Some("slow_reader"), false, None),
+            (200, Some("upstream_cut_off"), true, Some("upstream_cut_off")),
+            (200, Some("upstream_connect"), true, Some("upstream_connect")),
+            (503, Some("exhausted"), false, Some("exhausted")),
+            (500, None, false, Some("500")),
+            (599, None, false, Some("_OTHER")),
         ] {
-            assert_eq!(is_error(&record(status, reason)), error, "{status} {reason:?}");
+            let record = record(status, reason, by_server);
+            assert_eq!(is_error(&record), error.is_some(), "{status} {reason:?}");
+            let found = attributes(&record, None).into_iter().find(|pair| pair.key.as_str() == "error.type");
+            assert_eq!(found.map(|pair| pair.value), error.map(Value::from), "{status} {reason:?}");
         }
     }
 

@@ -128,7 +128,9 @@ impl LogEntry {
 
     /// Why its answer is not that of the route's action.
     pub fn caused(&mut self, cause: Cause) {
-        (self.record.reason, self.record.setting) = (Some(cause.reason), cause.setting.map(|setting| setting.label()));
+        let Cause { reason, setting, by_server } = cause;
+        (self.record.reason, self.record.setting) = (Some(reason), setting.map(|setting| setting.label()));
+        self.record.by_server = by_server;
     }
 
     pub fn answered(&mut self, status: StatusCode, route: Option<&Route>) {

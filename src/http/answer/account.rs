@@ -234,6 +234,13 @@ impl Account {
         }
     }
 
+    /// Time is up, and it was more of the answer that was waited for: not the client.
+    pub fn stalled(&mut self) {
+        if let (Some(answer), Some(Awaited::Stream)) = (&mut self.answer, self.deadline.expired()) {
+            answer.end = AnswerEnd::Broken(Cause { by_server: true, ..Cutoff::StreamTimeout.into() });
+        }
+    }
+
     /// Why the request ended before its answer did.
     fn cut_by(&self) -> Option<Cause> {
         match &self.answer {

@@ -166,8 +166,9 @@ impl Drop for Body {
         }
         let BodySource::Upstream { exchange, linger, waits } = &mut self.source else { return };
         let answered = exchange.borrow().is_answered();
-        let late = || self.account.as_ref().is_some_and(|account| account.deadline().expired().is_some());
-        if *waits && !answered && late() {
+        let late = |account: &&mut Box<Account>| account.deadline().expired().is_some();
+        if let Some(account) = self.account.as_mut().filter(|account| *waits && !answered && late(account)) {
+            account.stalled();
             exchange.borrow().complain(UpstreamTrouble::Stalled, &"the answer did not go on in time (stream_timeout)");
         }
         if let (false, Some(linger)) = (answered, linger.take()) {

@@ -71,12 +71,15 @@ pub struct Cause {
     pub reason: &'static str,
     /// `None`: nothing that can be set.
     pub setting: Option<Setting>,
+    /// A server is to blame, this one or the one behind it, whatever status the client has seen.
+    pub by_server: bool,
 }
 
 impl Cause {
     /// Of a request that was refused, or whose exchange failed. `outcome`: of the limit that refused it.
     pub fn of(refusal: &Refusal, outcome: Option<Outcome>) -> Cause {
-        let cause = |reason: &'static str, setting| Cause { reason, setting };
+        let by_server = refusal.status().is_server_error() || outcome == Some(Outcome::Closed);
+        let cause = |reason: &'static str, setting| Cause { reason, setting, by_server };
         match refusal {
             Refusal::Gate(Reject::PathSlash) => cause(Reject::PathSlash.label(), Some(Setting::EncodedSlashes)),
             Refusal::Gate(reject) => cause(reject.label(), reject.depends().then_some(Setting::Strictness)),
@@ -84,7 +87,7 @@ impl Cause {
             Refusal::Denied => cause(Reason::Denied.label(), Some(Setting::Deny)),
             Refusal::MaxInFlight => cause(Reason::MaxInFlight.label(), Some(Setting::MaxInFlight)),
             Refusal::Misdirected => Cutoff::Misdirected.into(),
-            Refusal::MaxTunnels => Cutoff::MaxTunnels.into(),
+            Refusal::MaxTunnels => cause(Cutoff::MaxTunnels.label(), Some(Setting::MaxTunnels)),
             Refusal::TooLarge | Refusal::Upstream(UpstreamFailure::TooLarge) => Cutoff::BodyTooLarge.into(),
             Refusal::Limited => {
                 let reason = outcome.map_or(Reason::Exhausted, problem::reason);
@@ -99,7 +102,9 @@ impl Cause {
                 cause(reason.label(), setting)
             }
             Refusal::Upstream(UpstreamFailure::Connect(ConnectFault::Tls)) => EndReason::UpstreamTls.into(),
-            Refusal::Upstream(UpstreamFailure::Connect(ConnectFault::Descriptors)) => Cutoff::FileDescriptors.into(),
+            Refusal::Upstream(UpstreamFailure::Connect(ConnectFault::Descriptors)) => {
+                cause(Cutoff::FileDescriptors.label(), None)
+            }
             Refusal::Upstream(UpstreamFailure::Connect(fault)) => {
                 let late = *fault == ConnectFault::TimedOut;
                 cause(EndReason::UpstreamConnect.label(), late.then_some(Setting::ConnectTimeout))
@@ -126,7 +131,8 @@ impl From<EndReason> for Cause {
             EndReason::Shutdown => Some(Setting::ShutdownTimeout),
             _ => None,
         };
-        Cause { reason: reason.label(), setting }
+        let by_server = !matches!(reason, EndReason::NoRoute | EndReason::BodyMalformed | EndReason::ClientLeft);
+        Cause { reason: reason.label(), setting, by_server }
     }
 }
 
@@ -148,7 +154,7 @@ impl From<Cutoff> for Cause {
             // What is no HTTP, or not meant well.
             _ => None,
         };
-        Cause { reason: cutoff.label(), setting }
+        Cause { reason: cutoff.label(), setting, by_server: false }
     }
 }
 
@@ -157,6 +163,34 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+
+    #[test]
+    fn clients_are_not_told_apart_by_the_status_they_see() {
+        let limited = |outcome| Cause::of(&Refusal::Limited, Some(outcome)).by_server;
+        assert!(limited(Outcome::Closed));
+        assert!(!limited(Outcome::Blocked) && !limited(Outcome::NoSeat));
+        for (refusal, by_server) in [
+            (Refusal::Denied, false),
+            (Refusal::TooLarge, false),
+            (Refusal::NoRoute, false),
+            (Refusal::Upstream(UpstreamFailure::ClientLeft), false),
+            (Refusal::Upstream(UpstreamFailure::UploadTimeout), false),
+            (Refusal::MaxInFlight, true),
+            (Refusal::MaxTunnels, true),
+            (Refusal::Upstream(UpstreamFailure::Timeout), true),
+            (Refusal::Upstream(UpstreamFailure::Connect(ConnectFault::Tls)), true),
+            (Refusal::Upstream(UpstreamFailure::Connect(ConnectFault::Descriptors)), true),
+            (Refusal::Upstream(UpstreamFailure::Overflow(Overflow::QueueFull)), true),
+        ] {
+            assert_eq!(Cause::of(&refusal, None).by_server, by_server, "{refusal:?}");
+        }
+        for reason in EndReason::ALL {
+            let by_server = reason.label().starts_with("upstream_") || *reason == EndReason::Shutdown;
+            assert_eq!(Cause::from(*reason).by_server, by_server, "{reason:?}");
+        }
+        // Of what breaks off an answer: those who read slowly, send nothing, or say no more in a tunnel.
+        assert!(Cutoff::ALL.iter().all(|cutoff| !Cause::from(*cutoff).by_server));
+    }
 
     #[test]
     fn no_two_causes_have_the_same_reason() {

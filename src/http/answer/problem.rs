@@ -69,7 +69,7 @@ const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#qu
 const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
 impl Refusal {
-    fn status(&self) -> StatusCode {
+    pub fn status(&self) -> StatusCode {
         match self {
             Refusal::Gate(reject) => reject.status(),
             Refusal::NoRoute => StatusCode::NOT_FOUND,
@@ -181,7 +181,8 @@ pub fn reason(outcome: Outcome) -> Reason {
 pub const PROBLEM_TYPE: &str = "application/problem+json";
 const PROBLEM: HeaderValue = HeaderValue::from_static(PROBLEM_TYPE);
 
-/// Seconds to wait, never early: at least 1, rounded up; `None` when waiting cannot help.
+/// Seconds to wait: at least 1, rounded up, so never early but where the wait is a guess (who ends when at a limit of
+/// concurrency, when the store is back); `None` when waiting cannot help.
 pub fn retry_after(outcome: Outcome) -> Option<i64> {
     match outcome {
         Outcome::Closed => Some(seconds(STORE_RETRY_MS)),
