@@ -36,6 +36,7 @@ mod gateway {
     mod rest;
     mod routing;
     mod slow;
+    mod spans;
     mod start;
     mod strict;
     mod systemd;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::HOST;
 use http::uri::Scheme;
-use http::{HeaderValue, Request, Response, Uri};
+use http::{HeaderName, HeaderValue, Request, Response, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -20,9 +20,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+use super::SpanSettings;
+
 pub struct CollectorClient {
     /// `None` while nobody speaks TLS.
     tls: Option<Arc<ClientConfig>>,
+    /// What the config says, whatever the library takes from its environment.
+    headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 /// Bytes of a collector's answer that are read.
@@ -33,9 +37,10 @@ type Sent<'t> = Pin<Box<dyn Future<Output = Result<Response<Bytes>, HttpError>> 
 impl CollectorClient {
     /// # Errors
     /// The certificates of the system, which TLS goes by, cannot be read.
-    pub fn new(secure: bool) -> io::Result<CollectorClient> {
-        if !secure {
-            return Ok(CollectorClient { tls: None });
+    pub fn new(settings: &SpanSettings) -> io::Result<CollectorClient> {
+        let headers = settings.headers.clone();
+        if !settings.to.starts_with("https:") {
+            return Ok(CollectorClient { tls: None, headers });
         }
         let mut roots = RootCertStore::empty();
         let found = rustls_native_certs::load_native_certs();
@@ -47,7 +52,7 @@ impl CollectorClient {
             .map_err(io::Error::other)?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        Ok(CollectorClient { tls: Some(Arc::new(config)) })
+        Ok(CollectorClient { tls: Some(Arc::new(config)), headers })
     }
 
     async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
@@ -56,6 +61,10 @@ impl CollectorClient {
         let secure = parts.uri.scheme() == Some(&Scheme::HTTPS);
         let port = parts.uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
         let stream = TcpStream::connect((host.as_str(), port)).await?;
+        for (name, _) in &self.headers {
+            parts.headers.remove(name);
+        }
+        parts.headers.extend(self.headers.iter().cloned());
         if let Some(authority) = parts.uri.authority() {
             parts.headers.insert(HOST, HeaderValue::from_str(authority.as_str())?);
         }
@@ -76,11 +85,14 @@ async fn exchange(
     request: Request<Full<Bytes>>,
 ) -> Result<Response<Bytes>, HttpError> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // It ends with its sender; what became of it the answer says.
-    tokio::spawn(connection);
-    let (parts, body) = sender.send_request(request).await?.into_parts();
-    let body = Limited::new(body, ANSWER_MAX).collect().await?.to_bytes();
-    Ok(Response::from_parts(parts, body))
+    let answer = async move {
+        let (parts, body) = sender.send_request(request).await?.into_parts();
+        let body = Limited::new(body, ANSWER_MAX).collect().await?.to_bytes();
+        Ok(Response::from_parts(parts, body))
+    };
+    // It ends with its sender, which the answer takes with it; nobody would drive it between two batches.
+    let (answer, _) = tokio::join!(answer, connection);
+    answer
 }
 
 impl HttpClient for CollectorClient {

@@ -2,7 +2,6 @@
 //! OpenTelemetry library. A batch that the collector does not take in time is lost and counted. Started by
 //! `Spans::start`.
 
-use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -63,7 +62,7 @@ impl Exporter {
             let until = Instant::now() + GATHERED;
             while batch.len() < BATCH_MAX {
                 match inbox.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                    Ok(Ended(other, span)) if Arc::ptr_eq(&other, &settings) => batch.push(*span),
+                    Ok(Ended(other, span)) if other == settings => batch.push(*span),
                     Ok(of_another_config) => {
                         next = Some(of_another_config);
                         break;
@@ -73,6 +72,8 @@ impl Exporter {
             }
             self.send(&runtime, &settings, batch);
         }
+        // A name that nobody answers for may be looked up for minutes, which cannot be taken back.
+        runtime.shutdown_background();
     }
 
     fn send(&mut self, runtime: &Runtime, settings: &Arc<SpanSettings>, batch: Vec<SpanData>) {
@@ -84,7 +85,7 @@ impl Exporter {
         let sent = self.exporter(settings).and_then(|exporter| {
             match runtime.block_on(async { timeout(patience, exporter.export(batch)).await }) {
                 Ok(taken) => taken.map_err(|error| error.to_string()),
-                Err(_) => Err(format!("no answer within {PATIENCE:?}")),
+                Err(_) => Err(format!("no answer within {patience:?}")),
             }
         });
         match sent {
@@ -105,7 +106,7 @@ impl Exporter {
     }
 
     fn exporter(&mut self, settings: &Arc<SpanSettings>) -> Result<&OtlpExporter, String> {
-        let kept = self.open.take().filter(|(of, _)| Arc::ptr_eq(of, settings) || of == settings);
+        let kept = self.open.take().filter(|(of, _)| of == settings);
         let open = match kept {
             Some((_, exporter)) => exporter,
             None => exporter(settings)?,
@@ -115,16 +116,12 @@ impl Exporter {
 }
 
 fn exporter(settings: &SpanSettings) -> Result<OtlpExporter, String> {
-    let client = CollectorClient::new(settings.to.starts_with("https:")).map_err(|error| error.to_string())?;
-    let header = |(name, value): &(http::HeaderName, http::HeaderValue)| {
-        Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))
-    };
+    let client = CollectorClient::new(settings).map_err(|error| error.to_string())?;
     let mut exporter = OtlpExporter::builder()
         .with_http()
         .with_http_client(client)
         .with_endpoint(&settings.to)
         .with_protocol(Protocol::HttpBinary)
-        .with_headers(settings.headers.iter().filter_map(header).collect::<HashMap<_, _>>())
         .with_timeout(PATIENCE)
         // What waits meanwhile has no more room than it has.
         .with_retry_policy(RetryPolicy::disabled())
@@ -136,4 +133,35 @@ fn exporter(settings: &SpanSettings) -> Result<OtlpExporter, String> {
         .build();
     exporter.set_resource(&resource);
     Ok(exporter)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::access_log::LogRecord;
+    use crate::spans::{OpenSpan, Spans};
+
+    #[test]
+    fn settings_that_stay_the_same_over_a_reload_share_a_batch() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = format!("http://{}/v1/traces", listener.local_addr().unwrap());
+        let metrics = Metrics::new().unwrap();
+        let (spans, sender) = Spans::start(&metrics).unwrap();
+        for _ in 0..3 {
+            let (to, service, headers) = (to.clone(), String::new(), Vec::new());
+            let settings = Arc::new(SpanSettings { to, per_mille: 1000, service, headers });
+            OpenSpan::root(&settings).end(&spans, &LogRecord::default(), None);
+        }
+        let (mut only, _) = listener.accept().unwrap();
+        let mut start = [0; 4];
+        only.read_exact(&mut start).unwrap();
+        assert_eq!(&start, b"POST");
+        only.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
+        drop(spans);
+        sender.join().unwrap();
+        assert_eq!(metrics.spans(SpanResult::Exported).get(), 3);
+    }
 }
