@@ -22,6 +22,7 @@ pub enum KnownField {
     ContentType,
     Expect,
     Forwarded,
+    SecFetchMode,
 }
 
 /// What is in a head.
@@ -55,6 +56,7 @@ impl KnownField {
             "content-type" => KnownField::ContentType,
             "expect" => KnownField::Expect,
             "forwarded" => KnownField::Forwarded,
+            "sec-fetch-mode" => KnownField::SecFetchMode,
             _ => return None,
         })
     }

@@ -180,7 +180,9 @@ pub async fn send(
     let attempts = exchange.account.entry().map(|entry| entry.asks(servers.complaints.upstream()));
     let (deadline, attempts) = (exchange.account.deadline(), attempts.as_deref());
     let of_lines = !exchange.received.on_stream() && exchange.received.parts.version == Version::HTTP_11;
-    let hints = of_lines.then(|| EarlyHints { client: exchange.client, edit: &route.response_headers });
+    // Many other clients take them for the answer (RFC 8297, section 3).
+    let hinted = of_lines && exchange.received.fields.has(KnownField::SecFetchMode);
+    let hints = hinted.then(|| EarlyHints { client: exchange.client, edit: &route.response_headers });
     let answered = forward::forward(servers, deadline, &timeouts, outgoing, attempts, hints).await;
     let Forwarded { mut response, unasked } = answered.map_err(|failure| {
         let unread = |upload: &Rc<UploadProgress>| upload.state() != UploadState::Done;

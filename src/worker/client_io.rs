@@ -60,14 +60,25 @@ impl<R> ClientIo<R> {
 impl<R: ReadAs> ClientIo<R> {
     /// Writes what goes before an answer that has not begun.
     fn poll_early(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut early = self.client.early.borrow_mut();
-        while !early.is_empty() {
-            match ready!(Pin::new(&mut self.stream).poll_write(cx, &early))? {
-                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                count => drop(early.drain(..count)),
+        loop {
+            let mut early = self.client.early.borrow_mut();
+            if early.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            let written = Pin::new(&mut self.stream).poll_write(cx, &early);
+            if let Poll::Ready(Ok(count)) = written {
+                early.drain(..count);
+                if early.is_empty() {
+                    // A few hints are no reason to keep their room for the life of the connection.
+                    *early = Vec::new();
+                }
+            }
+            drop(early);
+            self.watch(&written);
+            if ready!(written)? == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
         }
-        Poll::Ready(Ok(()))
     }
 }
 

@@ -1,6 +1,7 @@
 //! What HTTP/1.1 has beside requests and answers, byte by byte: bodies that are asked for, early hints, forms of
 //! targets, trailers, and what becomes of bytes that are no request.
 
+use std::process::Command;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
@@ -9,6 +10,8 @@ use crate::support::client::{Client, get, post};
 use crate::support::gateway::Gateway;
 use crate::support::upstream::{Peer, Upstream, ok};
 
+/// Of every browser over TLS, and to the machine that it runs on.
+const BROWSER: &str = "sec-fetch-mode: navigate\r\n";
 const EXPECT: &str = "expect: 100-continue\r\n";
 const CONTINUE: &str = "HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -144,15 +147,18 @@ fn a_body_that_comes_unasked_or_was_read_already_is_asked_for_by_nobody() {
     assert_eq!((seen.get("expect"), seen.text().as_str()), (None, "hi"));
 }
 
-/// Sends hints before each answer, which waits for the test where its target says so.
+/// Sends hints before each answer, which waits for the test where its target says so, with a length for which there is
+/// no body.
 fn hinting() -> (Upstream, Sender<()>) {
     let (go, wait) = channel();
     let wait: Mutex<Receiver<()>> = Mutex::new(wait);
     let upstream = Upstream::start(move |peer| {
         while let Some(request) = peer.request()? {
             let target = request.target().to_owned();
+            let more = if target == "/long" { "y".repeat(20 << 10) } else { "1".to_owned() };
             peer.send(format!(
-                "HTTP/1.1 103 Early Hints\r\nlink: <{target}>\r\nconnection: x-own\r\nx-own: 1\r\nx-secret: 2\r\n\r\n"
+                "HTTP/1.1 103 Early Hints\r\nlink: <{target}>\r\nconnection: x-own\r\nx-own: 1\r\nx-secret: {more}\r\n\
+                 content-length: 7\r\n\r\n"
             ))?;
             if target == "/held" && wait.lock().unwrap().recv().is_err() {
                 return Ok(());
@@ -170,7 +176,7 @@ fn early_hints_come_before_the_answer_is_there() {
     let (upstream, go) = hinting();
     let gateway = in_front_of(&upstream, "response_headers = { remove = [\"x-secret\"], set = { x-set = \"1\" } }");
     let mut client = gateway.client();
-    client.send(get("/held", ""));
+    client.send(get("/held", BROWSER));
     let hints = client.try_head().unwrap();
     assert_eq!(hints.head, "HTTP/1.1 103 Early Hints\r\nlink: </held>\r\n\r\n");
     go.send(()).unwrap();
@@ -178,8 +184,38 @@ fn early_hints_come_before_the_answer_is_there() {
     assert_eq!((answer.status(), answer.text().as_str(), answer.get("x-set")), (200, "/held", Some("1")));
     // Not to who cannot know them.
     let mut old = gateway.client();
-    old.send("GET /old HTTP/1.0\r\nhost: a\r\n\r\n");
+    old.send(format!("GET /old HTTP/1.0\r\nhost: a\r\n{BROWSER}\r\n"));
     assert_eq!(old.answer("GET").text(), "/old");
+    let mut other = gateway.client();
+    other.send(get("/other", ""));
+    assert_eq!(other.try_answer("GET").unwrap().text(), "/other");
+}
+
+#[test]
+fn hints_without_bounds_are_left_out() {
+    let (upstream, _go) = hinting();
+    let gateway = in_front_of(&upstream, "");
+    let mut client = gateway.client();
+    client.send(get("/long", BROWSER) + &get("/short", BROWSER));
+    assert_eq!(client.try_answer("GET").unwrap().text(), "/long");
+    assert_eq!(client.try_answer("GET").unwrap().status(), 103);
+    assert_eq!(client.try_answer("GET").unwrap().text(), "/short");
+}
+
+/// Python's own client takes the first answer but `100 Continue` for that to its request.
+#[test]
+fn clients_that_know_no_hints_see_the_answer() {
+    let (upstream, _go) = hinting();
+    let gateway = in_front_of(&upstream, "");
+    let script = "import http.client, sys\n\
+                  link = http.client.HTTPConnection(sys.argv[1], timeout=20)\n\
+                  for target in ('/a', '/b'):\n    \
+                      link.request('GET', target)\n    \
+                      answer = link.getresponse()\n    \
+                      assert (answer.status, answer.read().decode()) == (200, target), answer.status\n";
+    let output = Command::new("python3").args(["-c", script, &gateway.addr.to_string()]).output();
+    let output = output.expect("python3 does not start; install it: apt-get install python3");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
@@ -189,7 +225,7 @@ fn hints_of_pipelined_requests_stay_with_their_answers() {
     let mut client = gateway.client();
     // The answer to the first does not fit into the socket while the next is under way.
     let targets: Vec<String> = std::iter::once("/large".to_owned()).chain((0..20).map(|i| format!("/{i}"))).collect();
-    client.send(targets.iter().map(|target| get(target, "")).collect::<String>());
+    client.send(targets.iter().map(|target| get(target, BROWSER)).collect::<String>());
     std::thread::sleep(Duration::from_millis(300));
     let mut hinted = 0;
     for target in &targets {
