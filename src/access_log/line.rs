@@ -111,10 +111,13 @@ fn combined(line: &mut String, record: &LogRecord) {
 }
 
 fn filled_in(line: &mut String, template: &Template, record: &LogRecord) {
+    let mut quoted = false;
     for piece in template.pieces() {
-        let quoted = line.ends_with('"');
         match piece {
-            TemplatePiece::Text(text) => line.push_str(text),
+            TemplatePiece::Text(text) => {
+                quoted ^= text.matches('"').count() % 2 == 1;
+                line.push_str(text);
+            }
             TemplatePiece::Field(field) => match value(*field, record) {
                 FieldValue::None => line.push('-'),
                 FieldValue::Number(number) => line.push_str(itoa::Buffer::new().format(number)),
@@ -274,6 +277,10 @@ mod tests {
         let template = Template::parse("{user_agent} {status} \"{referer}\"").unwrap();
         let line = write(&settings(LineFormat::Template(template)), &record("x 200"));
         assert_eq!(line, "x\\x20200 0 \"x 200\"\n");
+        // Within quotes is what stands between them, not what follows one.
+        let template = Template::parse("\"{status} {referer} {path}\"{host} \"\"{user_agent}").unwrap();
+        let line = write(&settings(LineFormat::Template(template)), &record("x 2"));
+        assert_eq!(line, "\"0 x 2 x 2\"x\\x202 \"\"x\\x202\n");
     }
 
     proptest! {
