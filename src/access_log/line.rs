@@ -69,8 +69,9 @@ pub fn write(settings: &AccessLogSettings, record: &LogRecord) -> String {
 
 fn json(line: &mut String, record: &LogRecord) {
     for field in LogField::ALL {
-        line.push(if line.is_empty() { '{' } else { ',' });
-        let _ = write!(line, "\"{}\":", field.label());
+        line.push_str(if line.is_empty() { "{\"" } else { ",\"" });
+        line.push_str(field.label());
+        line.push_str("\":");
         match value(*field, record) {
             FieldValue::None => line.push_str("null"),
             FieldValue::Number(number) => line.push_str(itoa::Buffer::new().format(number)),
@@ -183,8 +184,12 @@ fn optional(value: Option<&str>) -> FieldValue<'_> {
 
 /// With three decimals.
 fn milliseconds(line: &mut String, time: Duration) {
-    let us = time.as_micros();
-    let _ = write!(line, "{}.{:03}", us / 1000, us % 1000);
+    let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let mut digits = itoa::Buffer::new();
+    line.push_str(digits.format(us / 1000));
+    line.push('.');
+    // Of four digits the last three: with the zeros before them.
+    line.push_str(&digits.format(1000 + us % 1000)[1..]);
 }
 
 /// As nginx does it, byte by byte: what is left is printable ASCII, without quotes and backslashes of its own.
@@ -201,6 +206,10 @@ fn escape(line: &mut String, text: &str) {
 
 /// The inside of a JSON string. What terminals and readers of lines take for a command is escaped too.
 fn escape_json(line: &mut String, text: &str) {
+    // So is nearly all of what is written.
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\') {
+        return line.push_str(text);
+    }
     for char in text.chars() {
         match char {
             '"' => line.push_str("\\\""),
@@ -255,6 +264,15 @@ mod tests {
             ),
             "{line}"
         );
+    }
+
+    #[test]
+    fn times_have_three_decimals() {
+        for (us, written) in [(0, "0.000"), (7, "0.007"), (1_090, "1.090"), (12_345_678, "12345.678")] {
+            let mut line = String::new();
+            milliseconds(&mut line, Duration::from_micros(us));
+            assert_eq!(line, written);
+        }
     }
 
     #[test]

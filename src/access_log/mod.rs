@@ -59,11 +59,11 @@ impl AccessLog {
     }
 
     /// Hands over the line of a request that has ended.
-    pub fn write(&self, settings: &Arc<AccessLogSettings>, record: &LogRecord) {
-        let line = line::write(settings, record);
+    pub fn write(&self, settings: Arc<AccessLogSettings>, record: &LogRecord) {
+        let line = line::write(&settings, record);
         let bytes = line.len();
         let fits = self.state.waiting.fetch_add(bytes, Ordering::Relaxed) + bytes <= WAITING_BYTES_MAX;
-        if !fits || self.lines.try_send(LogMessage::Line(settings.clone(), line)).is_err() {
+        if !fits || self.lines.try_send(LogMessage::Line(settings, line)).is_err() {
             self.state.waiting.fetch_sub(bytes, Ordering::Relaxed);
             self.dropped.inc();
         }
@@ -96,8 +96,8 @@ mod tests {
     fn what_does_not_fit_is_counted() {
         let settings = Arc::new(AccessLogSettings::default());
         let (log, inbox) = log(1);
-        log.write(&settings, &LogRecord::default());
-        log.write(&settings, &LogRecord::default());
+        log.write(settings.clone(), &LogRecord::default());
+        log.write(settings, &LogRecord::default());
         assert_eq!(log.dropped.get(), 1);
         assert!(
             matches!(inbox.recv(), Ok(LogMessage::Line(_, line)) if log.state.waiting.load(Ordering::Relaxed) == line.len())
@@ -109,8 +109,8 @@ mod tests {
         let settings = Arc::new(AccessLogSettings::default());
         let (log, _inbox) = log(100);
         let record = LogRecord { path: "a".repeat(WAITING_BYTES_MAX / 2), ..LogRecord::default() };
-        log.write(&settings, &record);
-        log.write(&settings, &record);
+        log.write(settings.clone(), &record);
+        log.write(settings, &record);
         assert_eq!(log.dropped.get(), 1);
         assert!(log.state.waiting.load(Ordering::Relaxed) < WAITING_BYTES_MAX);
     }

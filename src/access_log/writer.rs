@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use prometheus::IntCounter;
@@ -27,6 +28,8 @@ pub enum LogMessage {
 
 /// What is gathered before it is written.
 const BATCH: usize = 64 * 1024;
+/// Between two looks for lines: at most 500 times a second somebody has to wake this thread.
+const PAUSE: Duration = Duration::from_millis(2);
 /// How often it is looked whether the file is still there, and tried again when it cannot be opened.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -51,7 +54,7 @@ impl LogWriter {
         LogWriter { state, errors, told, target, output, batch, torn, looked }
     }
 
-    /// Writes what waits whenever there is something, so that a quiet log is never behind.
+    /// Writes what waits whenever there is something, so that a log is never behind for longer than a blink.
     pub fn run(mut self, inbox: &Receiver<LogMessage>) {
         while let Ok(first) = inbox.recv() {
             let mut next = Some(first);
@@ -60,6 +63,8 @@ impl LogWriter {
                 next = inbox.try_recv().ok();
             }
             self.flush();
+            // Whoever leaves the next lines wakes nobody.
+            thread::sleep(PAUSE);
         }
     }
 

@@ -89,6 +89,8 @@ pub struct Client {
     pub listener: Rc<str>,
     /// Of that listener.
     pub untrusted: Rc<UntrustedForwarding>,
+    /// It has sent some of those fields.
+    pub forwards: Cell<bool>,
     /// The version of TLS that it speaks.
     pub tls_version: Option<&'static str>,
     /// The peer; `127.0.0.1` on a Unix socket.

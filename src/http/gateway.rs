@@ -171,7 +171,8 @@ async fn page(exchange: &mut RequestUnderWay<'_>) -> Result<Response<Body>, Refu
     let Received { parts, fields, .. } = &*exchange.received;
     let admitted = gate::admit(parts, *fields, &client.last_host).map_err(Refusal::Gate)?;
     if !identity.trusted_peer && (fields.of_client || fields.has(KnownField::Forwarded)) {
-        client.untrusted.look(&parts.headers, client.peer, &config.server.trusted_proxies);
+        let trusted = &config.server.trusted_proxies;
+        client.untrusted.look(&parts.headers, client.peer, trusted, &client.forwards);
     }
     let (host, path) = (admitted.host(), admitted.path());
     if let Some(entry) = exchange.account.entry() {

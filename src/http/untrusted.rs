@@ -2,15 +2,15 @@
 //! make them up; but where such a peer is a proxy after all, its clients are one to the limits, and nobody
 //! would know why. So it is counted, and told with the line of the config that mends it. Called by the page.
 
+use std::cell::Cell;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use http::HeaderMap;
-use prometheus::IntCounter;
 
 use crate::http::complaints::Complaints;
-use crate::metrics::Metrics;
+use crate::metrics::{Counter, Metrics};
 use crate::net::IpSet;
 use crate::sampled::Sampled;
 
@@ -23,7 +23,7 @@ const NETWORKS_MAX: usize = 16;
 pub struct UntrustedForwarding {
     listener: Rc<str>,
     sample: Arc<Sampled>,
-    count: IntCounter,
+    count: Counter,
 }
 
 impl UntrustedForwarding {
@@ -31,14 +31,18 @@ impl UntrustedForwarding {
         UntrustedForwarding {
             listener: listener.clone(),
             sample: complaints.forwarding(listener),
-            count: metrics.forwarding_ignored.with_label_values(&[listener]),
+            count: metrics.forwarding_ignored(listener),
         }
     }
 
-    /// Looks at the fields of a request from `peer`, which is none of `trusted`.
-    pub fn look(&self, headers: &HeaderMap, peer: IpAddr, trusted: &IpSet) {
+    /// Looks at the fields of a request from `peer`, which is none of `trusted`. `told`: whether that is known of its
+    /// connection, which is one peer all along.
+    pub fn look(&self, headers: &HeaderMap, peer: IpAddr, trusted: &IpSet, told: &Cell<bool>) {
         let Some(field) = headers.keys().map(http::HeaderName::as_str).find(|name| is_forwarding(name)) else { return };
         self.count.inc();
+        if told.replace(true) {
+            return;
+        }
         if let Some(left_out) = self.sample.due_every(PERIOD_MS) {
             let left_out = Some(left_out).filter(|left_out| *left_out > 0);
             let peer = peer.to_canonical();

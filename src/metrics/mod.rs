@@ -79,7 +79,7 @@ pub struct Metrics {
     store_denial_cache_hits: Counters,
     pub store_evictions: IntCounterVec,
     /// By listener.
-    pub forwarding_ignored: IntCounterVec,
+    forwarding_ignored: Counters,
     /// How many gateways share the store.
     pub gateways: Arc<Gateways>,
 }
@@ -217,11 +217,13 @@ impl Metrics {
                     &[],
                 )?,
             )?,
-            forwarding_ignored: counters(
+            forwarding_ignored: registered(
                 &r,
-                "forwarding_ignored_total",
-                "Requests with forwarding fields from peers that trusted_proxies does not name.",
-                &["listener"],
+                Counters::new(
+                    "forwarding_ignored_total",
+                    "Requests with forwarding fields from peers that trusted_proxies does not name.",
+                    &["listener"],
+                )?,
             )?,
             store_evictions: counters(
                 &r,
@@ -306,6 +308,10 @@ impl Metrics {
 
     pub fn connections(&self, listener: &str, protocol: Protocol) -> IntGauge {
         self.connections.with_label_values(&[listener, protocol.label()])
+    }
+
+    pub fn forwarding_ignored(&self, listener: &str) -> Counter {
+        self.forwarding_ignored.of(self.worker, &[listener])
     }
 
     pub fn store_denial_cache_hits(&self) -> Counter {

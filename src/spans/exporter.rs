@@ -2,8 +2,9 @@
 //! OpenTelemetry library. A batch that the collector does not take in time is lost and counted. Started by
 //! `Spans::start`.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, Weak};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use opentelemetry::KeyValue;
@@ -34,6 +35,8 @@ pub struct Exporter {
 /// Spans of one call, and how long the first of them waits for others.
 const BATCH_MAX: usize = 512;
 const GATHERED: Duration = Duration::from_secs(1);
+/// Between two looks for spans, once there is one: there is room for many more than come meanwhile.
+const PAUSE: Duration = Duration::from_millis(20);
 /// For a batch, from connecting to the answer; at the end of the process for all that waits.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -61,13 +64,18 @@ impl Exporter {
             let mut batch = vec![*span];
             let until = Instant::now() + GATHERED;
             while batch.len() < BATCH_MAX {
-                match inbox.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                match inbox.try_recv() {
                     Ok(Ended(other, span)) if other == settings => batch.push(*span),
                     Ok(of_another_config) => {
                         next = Some(of_another_config);
                         break;
                     }
-                    Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+                    Err(TryRecvError::Disconnected) => break,
+                    Err(TryRecvError::Empty) => match until.saturating_duration_since(Instant::now()) {
+                        Duration::ZERO => break,
+                        // Whoever leaves the next ones wakes nobody.
+                        left => thread::sleep(left.min(PAUSE)),
+                    },
                 }
             }
             self.send(&runtime, &settings, batch);

@@ -20,7 +20,7 @@ use crate::metrics::{Metrics, SpanResult};
 use exporter::Exporter;
 
 /// `[server] spans`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpanSettings {
     /// URL of the collector, with the path for traces.
     pub to: String,
@@ -58,8 +58,8 @@ impl Spans {
         Ok((Spans { queue, dropped: metrics.spans(SpanResult::Dropped), _alive: alive }, thread))
     }
 
-    fn push(&self, settings: &Arc<SpanSettings>, span: SpanData) {
-        if self.queue.try_send(Ended(settings.clone(), Box::new(span))).is_err() {
+    fn push(&self, settings: Arc<SpanSettings>, span: SpanData) {
+        if self.queue.try_send(Ended(settings, Box::new(span))).is_err() {
             self.dropped.inc();
         }
     }

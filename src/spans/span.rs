@@ -75,7 +75,7 @@ impl OpenSpan {
             status: if is_error(record) { Status::error("") } else { Status::Unset },
             instrumentation_scope: InstrumentationScope::builder(env!("CARGO_PKG_NAME")).build(),
         };
-        spans.push(&self.settings, span);
+        spans.push(self.settings, span);
     }
 }
 

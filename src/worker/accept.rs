@@ -195,6 +195,7 @@ async fn serve(
         ticket,
         listener: door.name.clone(),
         untrusted: door.untrusted.clone(),
+        forwards: Cell::default(),
         peer: peer.ip(),
         port: peer.port(),
         asked,

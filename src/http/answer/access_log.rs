@@ -11,25 +11,27 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version};
 use jiff::Timestamp;
 
-use crate::access_log::{AccessLog, AccessLogSettings, Attempts, LogRecord};
+use crate::access_log::{AccessLogSettings, Attempts, LogRecord};
 use crate::config::ServerSettings;
 use crate::http::answer::cause::Cause;
-use crate::http::context::{Client, Common};
+use crate::http::context::{Client, Local};
 use crate::http::downstream::upload::UploadProgress;
 use crate::http::trace;
 use crate::limit::Verdict;
 use crate::metrics::Decision;
 use crate::route::Route;
 use crate::snapshot::{UNMATCHED, decision};
-use crate::spans::{OpenSpan, Spans};
+use crate::spans::OpenSpan;
 
 /// Where there is no log, but spans.
 static USUAL: LazyLock<AccessLogSettings> = LazyLock::new(AccessLogSettings::default);
 
 /// A line in the making.
 pub struct LogEntry {
-    log: Option<(AccessLog, Arc<AccessLogSettings>)>,
-    span: Option<(Spans, OpenSpan)>,
+    /// Where both go: nothing is counted that other workers count, too.
+    local: Rc<Local>,
+    log: Option<Arc<AccessLogSettings>>,
+    span: Option<OpenSpan>,
     /// The path pattern of the route, for the span.
     template: Option<String>,
     record: LogRecord,
@@ -46,7 +48,6 @@ impl LogEntry {
         parts: &Parts,
         span: Option<OpenSpan>,
     ) -> Box<LogEntry> {
-        let Common { access_log, spans, .. } = &client.local.common;
         let mask = &server.access_log.as_deref().unwrap_or(&USUAL).mask;
         let Parts { method, uri, headers, version, .. } = parts;
         let asked = uri.authority().map(|authority| authority.as_str().to_owned());
@@ -71,8 +72,9 @@ impl LogEntry {
             ..unrouted()
         };
         Box::new(LogEntry {
-            log: server.access_log.as_ref().map(|settings| (access_log.clone(), settings.clone())),
-            span: span.map(|span| (spans.clone(), span)),
+            local: client.local.clone(),
+            log: server.access_log.clone(),
+            span,
             template: None,
             record,
             upload: None,
@@ -91,7 +93,7 @@ impl LogEntry {
 
     /// Its span becomes the parent of what is asked for it; false when it has none.
     pub fn go_on(&self, headers: &mut HeaderMap) -> bool {
-        self.span.as_ref().map(|(_, span)| trace::go_on(headers, span)).is_some()
+        self.span.as_ref().map(|span| trace::go_on(headers, span)).is_some()
     }
 
     pub fn traced(&mut self, headers: &HeaderMap) {
@@ -150,11 +152,11 @@ impl LogEntry {
     pub fn write(&mut self, started: Instant) {
         self.record.duration = started.elapsed();
         self.record.bytes_in = self.upload.as_ref().map_or(0, |upload| upload.seen());
-        if let Some((log, settings)) = &self.log {
-            log.write(settings, &self.record);
+        if let Some(settings) = self.log.take() {
+            self.local.common.access_log.write(settings, &self.record);
         }
-        if let Some((spans, span)) = self.span.take() {
-            span.end(&spans, &self.record, self.template.as_deref());
+        if let Some(span) = self.span.take() {
+            span.end(&self.local.common.spans, &self.record, self.template.as_deref());
         }
     }
 }
@@ -177,7 +179,7 @@ pub fn unread(client: &Client, bytes: &[u8], status: StatusCode, cause: Cause) {
         record.path = path.to_owned();
         record.query = query.map(|query| settings.mask.query(query).into_owned());
     }
-    client.local.common.access_log.write(settings, &record);
+    client.local.common.access_log.write(settings.clone(), &record);
 }
 
 /// Method and target, where the first line begins like that of a request.

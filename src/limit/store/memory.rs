@@ -124,7 +124,11 @@ impl Memory {
         let homes: Vec<Home> = checks.iter().map(|check| self.home(&check.key)).collect();
         let wanted = homes.iter().fold(0_u64, |wanted, home| wanted | 1 << home.shard);
         let mut shards = Vec::with_capacity(homes.len());
-        shards.extend((0..SHARDS).filter(|shard| wanted & 1 << shard != 0).map(|shard| self.lock(shard)));
+        let mut left = wanted;
+        while left != 0 {
+            shards.push(self.lock(left.trailing_zeros() as usize));
+            left &= left - 1;
+        }
         Locked { memory: self, homes, wanted, shards, now: now() }
     }
 
