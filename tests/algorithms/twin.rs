@@ -338,13 +338,15 @@ fn a_calendar_of_another_age_is_no_harm() {
         now: NOW,
         tag: 0,
     };
-    for skew in [-9 * hours, 9 * hours, -2 * hours, 3 * hours] {
+    // The last is the first moment that is too late.
+    let start = NOW - NOW % hours;
+    for (skew, now) in [(-9 * hours, NOW), (9 * hours, NOW), (-2 * hours, NOW), (3 * hours, NOW), (-2 * hours, start)] {
         twin.skew.set(skew);
+        walk.now = now;
         walk.state = walk.decide(2).1.map(|(state, _)| state);
         let (answer, next) = twin.decide(&walk, 1);
         let state = next.unwrap();
         assert_eq!((answer.admitted, answer.remaining, answer.reset_ms), (true, 0, hours));
-        let start = NOW - NOW % hours;
         assert_eq!(state, (format!("3 {start} {hours}"), hours));
         let (answer, next) = twin.decide(&walk, 2);
         assert_eq!((answer.admitted, answer.retry_ms, next), (false, hours, None));

@@ -133,6 +133,24 @@ fn a_request_with_one_new_key_is_refused_by_a_spent_one() {
     drop(server);
 }
 
+/// It would only have been counted.
+#[test]
+fn a_shadow_limit_without_room_for_its_key_decides_nothing() {
+    let server = RedisServer::start(&["--maxmemory-policy", "noeviction"]);
+    let gateway = Gateway::start(&format!(
+        "[store]\nurl = \"{}\"\ndeadline = \"2s\"\n\n[[route]]\nname = \"both\"\npath = \"/\"\nrespond = {{ body = \"in\" }}\n\
+         limits = [\"known\", \"tried\"]\n\n[limit.known]\nrate = \"3/h\"\nburst = 3\nkey = [\"header:x-a\"]\non_error = \"closed\"\n\n\
+         [limit.tried]\nmode = \"shadow\"\nrate = \"1/h\"\nburst = 1\nkey = [\"header:x-b\"]\non_error = \"closed\"\n",
+        server.url()
+    ));
+    gateway.until_connected();
+    let mut client = gateway.client();
+    let mut ask = |b: &str| client.ask(&get("/", &format!("x-a: a\r\nx-b: {b}\r\n")), "").status();
+    assert_eq!(ask("0"), 200);
+    let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(1).query(&mut server.client()).unwrap();
+    assert_eq!(["1", "2", "3"].map(ask), [200, 200, 429]);
+}
+
 #[test]
 fn a_slot_is_no_way_to_a_new_key() {
     let server = RedisServer::start(&["--maxmemory-policy", "noeviction"]);
