@@ -2,6 +2,5 @@
 
 pub use crate::http::downstream::canonical::{Authority, authority, path};
 pub use crate::http::downstream::identity::{Identity, identify};
-pub use crate::http::downstream::inspect::Inspector;
-pub use crate::http::downstream::reject::{Judge, Reject};
+pub use crate::http::downstream::reject::Judge;
 pub use crate::worker::{Introduction, header, introduction};

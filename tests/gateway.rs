@@ -33,6 +33,7 @@ mod gateway {
     mod refusals;
     mod reload;
     mod reload_program;
+    mod requests;
     mod rest;
     mod routing;
     mod slow;

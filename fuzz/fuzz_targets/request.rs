@@ -1,20 +1,14 @@
-//! Whatever bytes a client sends: what the inspector finds does not depend on where they are cut.
+//! Whatever bytes a client sends: the inspector has one verdict for each request that the parser takes, says the
+//! same wherever they are cut, and is stricter only in what is listed.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use sluicegate::fuzzing::{Inspector, Reject};
+#[path = "../../tests/gateway/requests/twin.rs"]
+mod twin;
 
-fn verdicts(pieces: &[&[u8]], heads: usize) -> Vec<Option<Reject>> {
-    let mut inspector = Inspector::new(1024);
-    pieces.iter().for_each(|piece| inspector.feed(piece));
-    (0..heads).map(|_| inspector.verdict()).collect()
-}
+use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (u8, &[u8])| {
     let (step, bytes) = input;
-    let heads = bytes.iter().filter(|byte| **byte == b'\n').count() + 1;
     let pieces: Vec<&[u8]> = bytes.chunks(usize::from(step) + 1).collect();
-    let single: Vec<&[u8]> = bytes.chunks(1).collect();
-    assert_eq!(verdicts(&[bytes], heads), verdicts(&pieces, heads));
-    assert_eq!(verdicts(&[bytes], heads), verdicts(&single, heads));
+    twin::compare(bytes, &pieces).unwrap_or_else(|difference| panic!("{difference}"));
 });

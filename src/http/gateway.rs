@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use http::header::CONNECTION;
 use http::request::Parts;
-use http::{HeaderValue, Request, Response, StatusCode, Version};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
 
@@ -164,9 +164,11 @@ async fn page(exchange: &mut RequestUnderWay<'_>) -> Result<Response<Body>, Refu
     if exchange.received.on_stream() {
         h2::unify(&mut exchange.received.parts.headers, config.server.max_headers).map_err(Refusal::Gate)?;
     } else {
-        unseen = client.inspector.as_ref().and_then(|inspector| inspector.borrow_mut().verdict());
-        // What follows on the connection was not looked at.
-        exchange.cut = unseen.is_some();
+        let Received { parts, body, .. } = &*exchange.received;
+        let length = body.as_ref().map_or(Some(0), |body| body.size_hint().exact());
+        unseen = client.inspector.as_ref().and_then(|inspector| inspector.borrow_mut().verdict(length));
+        // What follows on the connection was not looked at, or may be meant for a tunnel (RFC 9931, 7).
+        exchange.cut = unseen.is_some() || parts.method == Method::CONNECT;
     }
     let Received { parts, fields, .. } = &*exchange.received;
     let admitted = gate::admit(parts, *fields, &client.last_host).map_err(Refusal::Gate)?;

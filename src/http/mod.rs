@@ -7,7 +7,7 @@ pub(crate) mod connections;
 pub(crate) mod context;
 pub(crate) mod deadline;
 pub(crate) mod delay;
-pub(crate) mod downstream;
+pub mod downstream;
 pub(crate) mod fields;
 pub(crate) mod gateway;
 pub(crate) mod headers;

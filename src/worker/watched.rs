@@ -19,10 +19,13 @@ use crate::http::context::Client;
 use crate::http::deadline::Phase;
 
 /// Notes the first byte of a request, which starts the deadline of its head, shows all bytes to the
-/// inspector, and keeps the end of the stream back while a request is under way.
+/// inspector, which may keep some from the parser, and keeps the end of the stream back while a request is
+/// under way.
 pub struct AsWatched {
     header_timeout: Duration,
     half_close_timeout: Duration,
+    /// From where a body breaks off: not for the parser.
+    kept_back: Bytes,
     /// The parser has answered what it could not read, in a form that is not ours.
     withheld: bool,
 }
@@ -33,15 +36,10 @@ impl Watched {
     /// `start` has been read of `stream`, by nobody who parses.
     pub fn new(stream: Stream, start: Bytes, client: Rc<Client>, bounds: &Bounds) -> Watched {
         let Bounds { header_timeout, half_close_timeout, .. } = *bounds;
-        if let Some(inspector) = &client.inspector {
-            inspector.borrow_mut().feed(&start);
-        }
-        ClientIo {
-            stream,
-            unread: start,
-            client,
-            reader: AsWatched { header_timeout, half_close_timeout, withheld: false },
-        }
+        let mut unread = start;
+        let kept_back = unread.split_off(inspect(&client, &unread));
+        let reader = AsWatched { header_timeout, half_close_timeout, kept_back, withheld: false };
+        ClientIo { stream, unread, client, reader }
     }
 
     /// `unread` comes first.
@@ -52,7 +50,7 @@ impl Watched {
 
     /// The stream, with what was read of it and not used: `read` by a parser, and before.
     pub fn into_stream(self, read: &[u8]) -> (Stream, Vec<u8>) {
-        (self.stream, [read, &self.unread].concat())
+        (self.stream, [read, &self.unread, &self.reader.kept_back].concat())
     }
 
     /// Ready once there is something to read, be it the end or an error.
@@ -104,6 +102,16 @@ impl Watched {
 const FAREWELL: Duration = Duration::from_secs(1);
 const REFUSED_MAX: usize = 1024 * 1024;
 
+/// How many of these bytes the parser may have.
+fn inspect(client: &Client, bytes: &[u8]) -> usize {
+    client.inspector.as_ref().map_or(bytes.len(), |inspector| inspector.borrow_mut().feed(bytes))
+}
+
+/// As the parser itself says it of other faults in a body.
+fn broken() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the body is not framed by the letter")
+}
+
 impl ReadAs for AsWatched {
     /// While a head is awaited and all has been written, the parser has nothing to say but that it cannot read
     /// it.
@@ -123,6 +131,9 @@ impl ReadAs for AsWatched {
             io.begin_head();
             return Poll::Ready(Ok(()));
         }
+        if !io.reader.kept_back.is_empty() {
+            return Poll::Ready(Err(broken()));
+        }
         let before = buf.filled().len();
         let result = Pin::new(&mut io.stream).poll_read(cx, buf);
         let fresh = &buf.filled()[before..];
@@ -134,8 +145,13 @@ impl ReadAs for AsWatched {
         if !fresh.is_empty() {
             io.begin_head();
         }
-        if let Some(inspector) = &io.client.inspector {
-            inspector.borrow_mut().feed(fresh);
+        let passed = inspect(&io.client, fresh);
+        if passed < fresh.len() {
+            io.reader.kept_back = Bytes::copy_from_slice(&fresh[passed..]);
+            buf.set_filled(before + passed);
+            if passed == 0 {
+                return Poll::Ready(Err(broken()));
+            }
         }
         result
     }

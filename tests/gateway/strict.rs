@@ -1,5 +1,7 @@
 //! Requests that servers read differently: `strict` lets none of them pass.
 
+use std::collections::BTreeMap;
+
 use crate::support::gateway::Gateway;
 use crate::support::upstream::Upstream;
 
@@ -7,6 +9,7 @@ use crate::support::upstream::Upstream;
 const REFUSED: &[(&str, &[u8], u16)] = &[
     ("no host", b"GET / HTTP/1.1\r\n\r\n", 400),
     ("two hosts", b"GET / HTTP/1.1\r\nhost: a\r\nhost: a\r\n\r\n", 400),
+    ("two hosts that differ", b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n", 400),
     ("empty host", b"GET / HTTP/1.1\r\nhost:\r\n\r\n", 400),
     ("host with a path", b"GET / HTTP/1.1\r\nhost: a/b?c\r\n\r\n", 400),
     ("host with a user", b"GET / HTTP/1.1\r\nhost: u@a\r\n\r\n", 400),
@@ -28,6 +31,9 @@ const REFUSED: &[(&str, &[u8], u16)] = &[
     ("nameless field", b"GET / HTTP/1.1\r\nhost: a\r\n: x\r\n\r\n", 400),
     ("space before the colon", b"GET / HTTP/1.1\r\nhost: a\r\ncontent-length : 5\r\n\r\n12345", 400),
     ("nul in a value", b"GET / HTTP/1.1\r\nhost: a\r\nx: a\0b\r\n\r\n", 400),
+    ("carriage return in a value", b"GET / HTTP/1.1\r\nhost: a\r\nx: a\rb\r\n\r\n", 400),
+    ("line feeds alone", b"GET / HTTP/1.1\nhost: a\n\n", 400),
+    ("line feed before the request", b"\n\nGET / HTTP/1.1\r\nhost: a\r\n\r\n", 400),
     ("backslash", b"GET /a\\b HTTP/1.1\r\nhost: a\r\n\r\n", 400),
     ("bytes outside ASCII", b"GET /\xc3\xa9 HTTP/1.1\r\nhost: a\r\n\r\n", 400),
     ("encoded slash", b"GET /a%2fb HTTP/1.1\r\nhost: a\r\n\r\n", 400),
@@ -73,6 +79,7 @@ fn strict_refuses_what_servers_read_differently() {
 fn what_the_parser_would_repair_is_refused_and_ends_the_connection() {
     let upstream = Upstream::text("passed");
     let gateway = gateway(&upstream);
+    let mut counted = BTreeMap::new();
     for (head, reason) in [
         (
             "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\ntransfer-encoding: chunked",
@@ -85,16 +92,16 @@ fn what_the_parser_would_repair_is_refused_and_ends_the_connection() {
         ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\ncontent-length: 5", "content_length"),
         ("GET / HTTP/1.1\nhost: a", "line_end"),
         ("GET / HTTP/1.1\r\nhost: a\r\nx: y\nz: w", "line_end"),
+        ("\r\n\nGET / HTTP/1.1\r\nhost: a", "line_end"),
         ("GET /a#b HTTP/1.1\r\nhost: a", "target_fragment"),
     ] {
-        let count = || gateway.metric("http_rejected_total", &[("reason", reason)]).unwrap_or(0.0);
-        let before = count();
         let mut client = gateway.client();
         client.send(format!("{head}\r\n\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: a\r\n\r\n"));
         let answer = client.answer("POST");
         assert_eq!((answer.status(), answer.get("connection")), (400, Some("close")), "{head:?}");
         client.assert_closed();
-        assert_eq!(count(), before + 1.0, "{head:?}");
+        *counted.entry(reason).or_insert(0.0) += 1.0;
+        gateway.assert_metric("http_rejected_total", &[("reason", reason)], counted[reason]);
     }
     assert_eq!(upstream.requests().len(), 0);
 }
@@ -110,6 +117,48 @@ fn what_is_repaired_goes_on_with_one_reading() {
     let seen = upstream.request();
     assert_eq!((seen.get("content-length"), seen.get("transfer-encoding")), (None, Some("chunked")));
     client.assert_closed();
+    let mut client = gateway.client();
+    client.send("\n\nGET /after HTTP/1.1\nhost: a\n\n");
+    assert_eq!(client.answer("GET").status(), 200);
+}
+
+#[test]
+fn empty_lines_before_a_request_line_and_any_method_are_taken_as_they_are() {
+    let upstream = Upstream::text("passed");
+    let gateway = gateway(&upstream);
+    let mut client = gateway.client();
+    for method in ["GET", "get", "Odd-1"] {
+        client.send(format!("\r\n\r\n{method} /m HTTP/1.1\r\nhost: a\r\n\r\n"));
+        assert_eq!(client.answer(method).status(), 200);
+        assert_eq!(upstream.request().start_line(), format!("{method} /m HTTP/1.1"));
+    }
+}
+
+/// Who asks for a tunnel may have sent already what is meant for it (RFC 9931, 7).
+#[test]
+fn a_refused_connect_is_the_last_request_of_its_connection() {
+    let upstream = Upstream::text("passed");
+    let gateway = gateway(&upstream);
+    let mut client = gateway.client();
+    client.send("CONNECT a:443 HTTP/1.1\r\nhost: a:443\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: a\r\n\r\n");
+    let answer = client.answer("GET");
+    assert_eq!((answer.status(), answer.get("connection")), (501, Some("close")));
+    client.assert_closed();
+    assert_eq!(upstream.connections(), 0);
+}
+
+#[test]
+fn names_that_only_look_like_those_of_the_framing_are_dropped() {
+    let upstream = Upstream::text("passed");
+    let gateway = gateway(&upstream);
+    let mut client = gateway.client();
+    for alias in ["transfer_encoding: chunked", "content_length: 9"] {
+        client.send(format!("POST / HTTP/1.1\r\nhost: a\r\n{alias}\r\ncontent-length: 1\r\n\r\nx"));
+        assert_eq!(client.answer("POST").status(), 200, "{alias}");
+        let seen = upstream.request();
+        assert_eq!((seen.get("content-length"), seen.body.as_slice()), (Some("1"), &b"x"[..]), "{alias}");
+        assert!(!seen.head.contains('_'), "{}", seen.head);
+    }
 }
 
 #[test]
@@ -117,6 +166,13 @@ fn a_chunked_body_is_read_by_the_letter() {
     let upstream = Upstream::text("passed");
     let gateway = gateway(&upstream);
     for (what, body) in [
+        ("bare line feed after a chunk", "1\r\nx\n0\r\n\r\n"),
+        ("bare line feed after the last size", "1\r\nx\r\n0\n\r\n"),
+        ("bare line feeds at the end", "1\r\nx\r\n0\n\n"),
+        ("bare line feed as the end", "1\r\nx\r\n0\r\n\n"),
+        ("bare line feed after a trailer", "1\r\nx\r\n0\r\na: b\n\r\n\r\n"),
+        ("bare line feeds after a trailer", "1\r\nx\r\n0\r\na: b\n\n"),
+        ("bare line feed after trailers", "1\r\nx\r\n0\r\na: b\r\n\n"),
         ("bare line feed after the size", "5\n12345\r\n0\r\n\r\n"),
         ("bare line feed in an extension", "5;a\n12345\r\n0\r\n\r\n"),
         ("hexadecimal prefix", "0x5\r\n12345\r\n0\r\n\r\n"),
@@ -125,15 +181,52 @@ fn a_chunked_body_is_read_by_the_letter() {
         ("missing end of chunk", "5\r\n123456\r\n0\r\n\r\n"),
         ("no size", "\r\n12345\r\n0\r\n\r\n"),
     ] {
-        let mut client = gateway.client();
-        client.send(format!("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n{body}"));
-        if let Ok(answer) = client.try_answer("POST") {
-            assert_eq!(answer.status(), 400, "{what}");
+        // Whatever follows, be it what the inspector would have refused or not.
+        for next in [
+            "",
+            "GET /swallowed HTTP/1.1\r\nhost: a\r\n\r\n",
+            "GET /swallowed HTTP/1.1\nhost: a\n\nPOST / HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n             transfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        ] {
+            let mut client = gateway.client();
+            client.send(format!("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n{body}{next}"));
+            let answer = client.answer("POST");
+            assert_eq!((answer.status(), answer.get("connection")), (400, Some("close")), "{what} {next:?}");
+            assert_eq!(answer.json()["detail"], "the request body is not what its framing says", "{what}");
+            client.assert_closed();
         }
-        client.assert_closed();
     }
     // None was whole, so none was passed on as a request.
+    upstream.until_all_ended();
     assert_eq!(upstream.requests().len(), 0);
+}
+
+/// However its lines come, no body can carry the inspector to where it says nothing any more.
+#[test]
+fn endless_chunk_extensions_are_refused_and_end_the_connection() {
+    let upstream = Upstream::text("passed");
+    let route = format!("[[route]]\npath = \"/\"\nupstream = \"{}\"\n", upstream.url());
+    let gateway = Gateway::with("max_header_bytes = \"8KiB\"", &route);
+    let post = "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n";
+    let ask = |length: usize| {
+        let body = format!("1;{}\r\nx\r\n0\r\n\r\nGET /next HTTP/1.1\nhost: a\r\n\r\n", "e".repeat(length));
+        let mut client = gateway.client();
+        client.send(post);
+        // Of the longer ones no end comes.
+        for piece in body.as_bytes().chunks(3000).take(3) {
+            client.send(piece);
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        (client.answer("POST"), client)
+    };
+    let (answer, mut client) = ask(7000);
+    assert_eq!(answer.status(), 200);
+    assert_eq!(client.answer("GET").status(), 400);
+    client.assert_closed();
+    let (answer, mut client) = ask(15_000);
+    assert_eq!((answer.status(), answer.get("connection")), (400, Some("close")));
+    client.assert_closed();
+    upstream.until_all_ended();
+    assert_eq!(upstream.requests().len(), 1);
 }
 
 #[test]

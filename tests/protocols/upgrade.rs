@@ -134,6 +134,29 @@ fn bytes_behind_both_heads_are_not_lost() {
     assert_eq!(client.try_head().unwrap().status(), 101);
     assert_eq!(client.bytes(10), b"firstearly");
 
+    // They may look like a request whose body is broken.
+    let upstream = Upstream::start(|peer| {
+        peer.request()?;
+        peer.send(SWITCH)?;
+        let early = peer.exactly(90)?;
+        peer.send(early)?;
+        peer.wait_for_end()
+    });
+    let second = in_front_of(&upstream, "", "");
+    let early = format!("{:.<90}", "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1\nx\r\n0\r\n\n");
+    for split in [0, 20, 48, 53, 90] {
+        let mut client = second.client();
+        client.send(format!("{}{}", get("/", ASK), &early[..split]));
+        if split < 48 {
+            assert_eq!(client.try_head().unwrap().status(), 101);
+        }
+        client.send(&early[split..]);
+        if split >= 48 {
+            assert_eq!(client.try_head().unwrap().status(), 101);
+        }
+        assert_eq!(String::from_utf8_lossy(&client.bytes(90)), early, "{split}");
+    }
+
     // By bytes.
     let mut client = gateway.client();
     for byte in format!("{}early", get("/", ASK)).as_bytes() {
@@ -145,6 +168,8 @@ fn bytes_behind_both_heads_are_not_lost() {
 
 #[test]
 fn bytes_behind_a_request_that_switches_nothing_are_the_next_request() {
+    // Who offers to switch has to wait for the answer, and a server goes on with what it speaks (RFC 9931, 4
+    // and 5): of CONNECT it is otherwise.
     let upstream = Upstream::text("plain");
     let gateway = in_front_of(&upstream, "", "");
     let mut client = gateway.client();

@@ -112,7 +112,7 @@ pub fn admit(parts: &Parts, fields: Fields, last: &LastHost) -> Result<Admitted,
 /// gate could see it. Returns what only `Monitor` lets pass.
 pub fn judge(admitted: &Admitted, unseen: Option<Reject>, reading: Reading) -> Result<Option<Reject>, Reject> {
     match unseen {
-        Some(reject) if reading.strictness == Strictness::Strict => Err(reject),
+        Some(reject) if reading.strictness == Strictness::Strict || reject == Reject::Framing => Err(reject),
         _ => admitted.faults().judged(reading),
     }
 }

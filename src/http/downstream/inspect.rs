@@ -8,16 +8,17 @@ use memchr::memchr;
 
 use crate::http::downstream::reject::Reject;
 
-/// Reads along. Whatever it cannot follow it leaves to the parser, which is the stricter of the
-/// two about bodies, so both agree on where each accepted request ends.
+/// Reads along, as strictly as the parser or more so: where a body is not framed by the letter it stops the
+/// parser, and a head that the parser finds elsewhere, or with another body, is refused. So both agree on
+/// where each accepted request ends.
 #[derive(Debug)]
 pub struct Inspector {
     state: InspectState,
     /// The start of a line whose end has not arrived.
     line: Vec<u8>,
     head: InspectedHead,
-    /// Of each whole head not yet asked about, oldest first: its fault.
-    verdicts: VecDeque<Option<Reject>>,
+    /// Of each whole head not yet asked about, oldest first.
+    seen: VecDeque<SeenHead>,
     max_line: usize,
 }
 
@@ -33,7 +34,9 @@ enum InspectState {
     },
     ChunkEnd,
     Trailers,
-    /// After a fault or beyond understanding: the connection has no further request to vouch for.
+    /// A chunked body breaks off here.
+    Broken,
+    /// After a faulty head, or one too long to be accepted: no further request is vouched for.
     Over,
 }
 
@@ -46,39 +49,59 @@ struct InspectedHead {
     fault: Option<Reject>,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SeenHead {
+    fault: Option<Reject>,
+    /// Bytes of the body; `None` if it is chunked.
+    length: Option<u64>,
+}
+
 impl Inspector {
-    /// `max_line` bounds what is kept of an unfinished line; the parser refuses longer heads.
+    /// `max_line` bounds each line; the parser refuses longer heads.
     pub fn new(max_line: usize) -> Inspector {
         Inspector {
             state: InspectState::Head,
             line: Vec::new(),
             head: InspectedHead::default(),
-            verdicts: VecDeque::new(),
+            seen: VecDeque::new(),
             max_line,
         }
     }
 
-    /// The fault of the next head in the order of arrival; `None` if it has none.
-    pub fn verdict(&mut self) -> Option<Reject> {
-        self.verdicts.pop_front().flatten()
+    /// The fault of the next head in the order of arrival; `None` if it has none. `length` is that of the body
+    /// as the parser has read the head, `None` for a chunked one.
+    pub fn verdict(&mut self, length: Option<u64>) -> Option<Reject> {
+        match self.seen.pop_front() {
+            Some(SeenHead { fault: None, length: seen }) if seen == length => None,
+            Some(SeenHead { fault: Some(fault), .. }) => Some(fault),
+            _ => Some(Reject::Framing),
+        }
     }
 
-    /// Bytes as they came from the client.
-    pub fn feed(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            bytes = match self.state {
-                InspectState::Over => return,
+    /// Bytes as they came from the client. Returns how many of them the parser may have: fewer than all where
+    /// a body breaks off, and from then on none.
+    pub fn feed(&mut self, bytes: &[u8]) -> usize {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let piece = rest;
+            rest = match self.state {
+                InspectState::Over => return bytes.len(),
+                InspectState::Broken => return 0,
                 InspectState::Body { left } => {
-                    self.skip(bytes, left, |left| InspectState::Body { left }, InspectState::Head)
+                    self.skip(rest, left, |left| InspectState::Body { left }, InspectState::Head)
                 }
                 InspectState::Chunk { left } => {
-                    self.skip(bytes, left, |left| InspectState::Chunk { left }, InspectState::ChunkEnd)
+                    self.skip(rest, left, |left| InspectState::Chunk { left }, InspectState::ChunkEnd)
                 }
                 InspectState::Head | InspectState::ChunkSize | InspectState::ChunkEnd | InspectState::Trailers => {
-                    self.take_line(bytes)
+                    self.take_line(rest)
                 }
             };
+            if let InspectState::Broken = self.state {
+                return bytes.len() - piece.len();
+            }
         }
+        bytes.len()
     }
 
     fn skip<'a>(&mut self, bytes: &'a [u8], left: u64, more: fn(u64) -> InspectState, then: InspectState) -> &'a [u8] {
@@ -89,12 +112,17 @@ impl Inspector {
     }
 
     fn take_line<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
-        let Some(end) = memchr(b'\n', bytes) else {
-            if self.line.len() + bytes.len() > self.max_line {
-                self.state = InspectState::Over;
-            } else {
-                self.line.extend_from_slice(bytes);
-            }
+        let end = memchr(b'\n', bytes);
+        if self.line.len() + end.unwrap_or(bytes.len()) > self.max_line {
+            self.line = Vec::new();
+            self.state = match self.state {
+                InspectState::Head => InspectState::Over,
+                _ => InspectState::Broken,
+            };
+            return &[];
+        }
+        let Some(end) = end else {
+            self.line.extend_from_slice(bytes);
             return &[];
         };
         let (line, rest) = bytes.split_at(end + 1);
@@ -114,33 +142,30 @@ impl Inspector {
             Some(text) => (text, false),
             None => (line, true),
         };
-        match self.state {
-            InspectState::Head => self.head_line(text, bare),
-            InspectState::ChunkSize => {
-                let digits = text.iter().position(|byte| !byte.is_ascii_hexdigit()).unwrap_or(text.len());
-                let size = str::from_utf8(&text[..digits]).ok().and_then(|hex| u64::from_str_radix(hex, 16).ok());
-                self.state = match size {
-                    Some(0) => InspectState::Trailers,
-                    Some(left) => InspectState::Chunk { left },
-                    None => InspectState::Over,
-                };
-            }
-            InspectState::ChunkEnd => self.state = InspectState::ChunkSize,
-            InspectState::Trailers if text.is_empty() => self.state = InspectState::Head,
-            InspectState::Trailers | InspectState::Body { .. } | InspectState::Chunk { .. } | InspectState::Over => {}
-        }
+        self.state = match self.state {
+            InspectState::Head => return self.head_line(text, bare),
+            _ if bare => InspectState::Broken,
+            InspectState::ChunkSize => chunk_size(text).map_or(InspectState::Broken, |left| match left {
+                0 => InspectState::Trailers,
+                left => InspectState::Chunk { left },
+            }),
+            InspectState::ChunkEnd if text.is_empty() => InspectState::ChunkSize,
+            InspectState::ChunkEnd => InspectState::Broken,
+            InspectState::Trailers if text.is_empty() => InspectState::Head,
+            state => state,
+        };
     }
 
     fn head_line(&mut self, text: &[u8], bare: bool) {
-        if text.is_empty() && self.head.lines == 0 {
-            // Empty lines before a request line are passed over (RFC 9112, 2.2).
-            return;
-        }
         if bare {
             self.head.fault.get_or_insert(Reject::LineEnd);
         }
         if text.is_empty() {
-            return self.end_of_head();
+            // Empty lines before a request line are passed over (RFC 9112, 2.2).
+            if self.head.lines > 0 {
+                self.end_of_head();
+            }
+            return;
         }
         if self.head.lines == 0 {
             if memchr(b'#', text).is_some() {
@@ -171,7 +196,7 @@ impl Inspector {
         if chunked && lengths > 0 {
             fault.get_or_insert(Reject::TransferEncodingWithLength);
         }
-        self.verdicts.push_back(fault);
+        self.seen.push_back(SeenHead { fault, length: if chunked { None } else { Some(length.unwrap_or(0)) } });
         self.state = match (fault, chunked, length) {
             (Some(_), _, _) => InspectState::Over,
             (None, true, _) => InspectState::ChunkSize,
@@ -181,17 +206,27 @@ impl Inspector {
     }
 }
 
+/// `None` where a chunk-size line does not begin with a size.
+fn chunk_size(text: &[u8]) -> Option<u64> {
+    let digits = text.iter().position(|byte| !byte.is_ascii_hexdigit()).unwrap_or(text.len());
+    str::from_utf8(&text[..digits]).ok().and_then(|hex| u64::from_str_radix(hex, 16).ok())
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
-    /// The verdicts on `bytes`, fed in pieces of `step`.
-    fn verdicts(bytes: &[u8], step: usize) -> Vec<Option<Reject>> {
+    /// What is said of `bytes`, fed in pieces of `step`: of each head, and whether a body breaks off.
+    fn follow(bytes: &[u8], step: usize) -> (Vec<SeenHead>, bool) {
         let mut inspector = Inspector::new(1000);
-        bytes.chunks(step).for_each(|piece| inspector.feed(piece));
-        inspector.verdicts.into()
+        let breaks = bytes.chunks(step).any(|piece| inspector.feed(piece) < piece.len());
+        (inspector.seen.into(), breaks)
+    }
+
+    fn verdicts(bytes: &[u8], step: usize) -> Vec<Option<Reject>> {
+        follow(bytes, step).0.iter().map(|seen| seen.fault).collect()
     }
 
     const GET: &str = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
@@ -202,6 +237,7 @@ mod tests {
             (GET, None),
             ("\r\nGET / HTTP/1.1\r\nhost: a\r\n\r\n", None),
             ("GET / HTTP/1.1\nhost: a\r\n\r\n", Some(Reject::LineEnd)),
+            ("\r\n\nGET / HTTP/1.1\r\nhost: a\r\n\r\n", Some(Reject::LineEnd)),
             ("GET / HTTP/1.1\r\nhost: a\n\r\n", Some(Reject::LineEnd)),
             ("GET / HTTP/1.1\r\nhost: a\r\n\n", Some(Reject::LineEnd)),
             ("GET /a#b HTTP/1.1\r\nhost: a\r\n\r\n", Some(Reject::TargetFragment)),
@@ -236,11 +272,60 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_chunked_body_breaks_off_before_the_piece_that_is_not_by_the_letter() {
+        let post = "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n";
+        let long = "e".repeat(1000);
+        for body in [
+            "0\r\n\n",
+            "0\r\na: b\n\r\n",
+            "0\r\na: b\r\n\n",
+            "0\n\r\n",
+            "1\nx\r\n0\r\n\r\n",
+            "1\r\nx\n0\r\n\r\n",
+            "1\r\nxy\r\n0\r\n\r\n",
+            "1\r\nx\r\n\r\n",
+            "10000000000000000\r\nx\r\n0\r\n\r\n",
+            &format!("1;{long}\r\nx\r\n0\r\n\r\n"),
+            &format!("0\r\nt: {long}\r\n\r\n"),
+        ] {
+            let bytes = [post, body, GET].concat();
+            for step in 1..=bytes.len() {
+                let seen = SeenHead { fault: None, length: None };
+                assert_eq!(follow(bytes.as_bytes(), step), (vec![seen], true), "{body:?} by {step}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_head_of_which_the_parser_says_otherwise_is_refused() {
+        let asked = |bytes: &str, lengths: &[Option<u64>]| {
+            let mut inspector = Inspector::new(1000);
+            assert_eq!(inspector.feed(bytes.as_bytes()), bytes.len());
+            lengths.iter().map(|length| inspector.verdict(*length)).collect::<Vec<_>>()
+        };
+        let sized = "POST / HTTP/1.1\r\ncontent-length: 3\r\n\r\nabc";
+        let chunked = "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n";
+        let framing = Some(Reject::Framing);
+        assert_eq!(
+            asked(&[sized, chunked, GET].concat(), &[Some(3), None, Some(0), Some(0)]),
+            [None, None, None, framing]
+        );
+        assert_eq!(asked(sized, &[Some(2)]), [framing]);
+        assert_eq!(asked(sized, &[None]), [framing]);
+        assert_eq!(asked(chunked, &[Some(0)]), [framing]);
+        // After a fault nothing is vouched for.
+        assert_eq!(
+            asked(&["GET / HTTP/1.1\n\r\n", GET].concat(), &[Some(0), Some(0)]),
+            [Some(Reject::LineEnd), framing]
+        );
+        assert_eq!(asked(&["GET /", &"x".repeat(1000), " HTTP/1.1\r\n\r\n"].concat(), &[Some(0)]), [framing]);
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_followed_alike_in_any_pieces(bytes: Vec<u8>, step in 1usize..40) {
-            let whole = verdicts(&bytes, bytes.len().max(1));
-            prop_assert_eq!(whole, verdicts(&bytes, step));
+            prop_assert_eq!(follow(&bytes, bytes.len().max(1)), follow(&bytes, step));
         }
 
         #[test]

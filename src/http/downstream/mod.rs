@@ -1,12 +1,12 @@
 //! Reading a request strictly: what the client sent, who it is, what is refused as unclear.
 
-pub mod canonical;
-pub mod connect;
-pub mod gate;
-pub mod h2;
-pub mod hop;
-pub mod identity;
+pub(crate) mod canonical;
+pub(crate) mod connect;
+pub(crate) mod gate;
+pub(crate) mod h2;
+pub(crate) mod hop;
+pub(crate) mod identity;
 pub mod inspect;
-pub mod offer;
+pub(crate) mod offer;
 pub mod reject;
-pub mod upload;
+pub(crate) mod upload;

@@ -73,8 +73,10 @@ rejects! {
         "Transfer-Encoding and Content-Length must not be given together.";
     ContentLength: Always, BAD_REQUEST, "content_length",
         "Content-Length must be given at most once, as one decimal number.";
+    Framing: Always, BAD_REQUEST, "framing",
+        "It is not certain where this request ends.";
     LineEnd: Strict, BAD_REQUEST, "line_end",
-        "Every line of a request head must end with CR LF.";
+        "Every line of a request head must end with CR LF, an empty one before it too.";
     TargetFragment: Strict, BAD_REQUEST, "target_fragment",
         "The request target must not hold '#'.";
     Expect: Strict, EXPECTATION_FAILED, "expect",
