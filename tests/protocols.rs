@@ -23,6 +23,7 @@ mod protocols {
     mod h2_bodies;
     mod h2_connect;
     mod h2_readers;
+    mod h2_strict;
     mod h2_time;
     mod manual;
     mod proxy_out;

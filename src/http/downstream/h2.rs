@@ -11,6 +11,9 @@ pub fn unify(headers: &mut HeaderMap, max_headers: usize) -> Result<(), Reject> 
     if headers.len() > max_headers {
         return Err(Reject::MaxHeaders);
     }
+    if has_padded(headers) {
+        return Err(Reject::FieldPadding);
+    }
     let mut crumbs = headers.get_all(COOKIE).iter();
     if let (Some(first), Some(second)) = (crumbs.next(), crumbs.next()) {
         let mut cookie = first.as_bytes().to_vec();
@@ -24,9 +27,26 @@ pub fn unify(headers: &mut HeaderMap, max_headers: usize) -> Result<(), Reject> 
     Ok(())
 }
 
+/// Whether a value begins or ends with a space or tab, which makes a message malformed (RFC 9113, 8.2.1): a
+/// server over HTTP/1.1 would not see it, so that one value would have many forms here.
+pub fn has_padded(fields: &HeaderMap) -> bool {
+    let is_padding = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    fields.values().map(HeaderValue::as_bytes).any(|value| is_padding(value.first()) || is_padding(value.last()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_with_space_around_them_are_refused() {
+        for (value, padded) in [("", false), ("a b", false), (" ", true), (" a", true), ("a\t", true), ("\ta", true)] {
+            let mut headers = HeaderMap::new();
+            headers.append("x", HeaderValue::from_static("1"));
+            headers.append("x", HeaderValue::from_static(value));
+            assert_eq!(unify(&mut headers, 2), if padded { Err(Reject::FieldPadding) } else { Ok(()) }, "{value:?}");
+        }
+    }
 
     #[test]
     fn crumbs_are_counted_and_then_joined() {

@@ -57,6 +57,8 @@ rejects! {
         "Only HTTP/1.0, HTTP/1.1 and HTTP/2 are spoken here.";
     MaxHeaders: Always, REQUEST_HEADER_FIELDS_TOO_LARGE, "max_headers",
         "The request has more header fields, pieces of its cookie included, than allowed here.";
+    FieldPadding: Always, BAD_REQUEST, "field_padding",
+        "A field over HTTP/2 must not begin or end with a space or tab.";
     Connect: Always, NOT_IMPLEMENTED, "connect",
         "This gateway opens no tunnels for CONNECT.";
     TargetForm: Always, BAD_REQUEST, "target_form",

@@ -18,6 +18,7 @@ use hyper::body::Incoming;
 use tokio::time::timeout;
 
 use crate::http::deadline::{Awaited, Pace, RequestDeadline};
+use crate::http::downstream::h2;
 use crate::route::Timeouts;
 
 /// How long the rest of a body that nobody wants is read, so that the client gets to its answer.
@@ -292,6 +293,11 @@ impl Upload {
             }
             Poll::Ready(Some(Err(error))) => {
                 self.fail(if is_malformed(&error) { UploadState::Broken } else { UploadState::Left })
+            }
+            Poll::Ready(Some(Ok(frame)))
+                if self.on_stream.is_some() && frame.trailers_ref().is_some_and(h2::has_padded) =>
+            {
+                self.fail(UploadState::Broken)
             }
             Poll::Ready(Some(Ok(frame))) => {
                 let length = frame.data_ref().map_or(0, |data| data.len() as u64);

@@ -1,0 +1,98 @@
+//! HTTP/2 requests that would be another request, or another key, once they are written as lines.
+
+use crate::support::frames::*;
+use crate::support::gateway::Gateway;
+use crate::support::upstream::Upstream;
+
+fn in_front_of(upstream: &Upstream, more: &str) -> Gateway {
+    Gateway::start(&format!("[[route]]\npath = \"/\"\nupstream = \"{}\"\n{more}", upstream.url()))
+}
+
+/// The head of a request with another value of one of its pseudo fields.
+fn with<'a>(name: &str, value: &'a str) -> Vec<(&'a str, &'a str)> {
+    let mut fields = request("GET", "/");
+    fields.iter_mut().filter(|field| field.0 == name).for_each(|field| field.1 = value);
+    fields
+}
+
+#[test]
+fn nothing_in_a_pseudo_field_becomes_a_line_of_its_own() {
+    let upstream = Upstream::text("never");
+    let gateway = in_front_of(&upstream, "");
+    for (name, values) in [
+        (":path", &["/ HTTP/1.1\r\nx: y", "/a b", "/a\0", "/a\tb", "admin", "http://b/x", ""][..]),
+        (":authority", &["a\r\nx: y", "a b", "a/b?c", "", "é", "a,b", "a:99999"]),
+        (":scheme", &["http\r\nx: y", "http://b/?", "ftp", ""]),
+        (":method", &["GET / HTTP/1.1\r\nx: y", "G T", ""]),
+    ] {
+        for value in values {
+            let mut wire = Wire::connect(gateway.addr, &[]);
+            wire.send(headers(1, END_STREAM | END_HEADERS, &with(name, value)));
+            let answer = wire.answer(1);
+            match answer.ended {
+                Ended::Whole => assert_eq!(answer.problem_status(), 400, "{name}: {value:?}"),
+                Ended::Reset(code) => assert_eq!(code, PROTOCOL_ERROR, "{name}: {value:?}"),
+                Ended::Away(code) => assert_eq!(code, Some(PROTOCOL_ERROR), "{name}: {value:?}"),
+            }
+        }
+    }
+    assert_eq!(upstream.connections(), 0);
+}
+
+/// As over HTTP/1.1: one form is matched, limited and forwarded, or none.
+#[test]
+fn paths_have_one_form() {
+    let upstream = Upstream::text("up");
+    let gateway = in_front_of(&upstream, "limits = [\"path\"]\n[limit.path]\nrate = \"1/h\"\nkey = \"path\"\n");
+    let mut wire = Wire::connect(gateway.addr, &[]);
+    let mut stream = 1;
+    let mut ask = |method: &str, path: &str| {
+        wire.send(headers(stream, END_STREAM | END_HEADERS, &request(method, path)));
+        stream += 2;
+        wire.answer(stream - 2)
+    };
+    for (path, line) in [("//admin", "GET /admin HTTP/1.1"), ("/%6cogin", "GET /login HTTP/1.1")] {
+        assert_eq!(ask("GET", path).body, b"up", "{path}");
+        assert_eq!(upstream.request().start_line(), line);
+    }
+    for path in ["/admin", "/a/../admin", "/a/%2e%2E/admin", "/admin?x", "/login", "//login", "/./login"] {
+        assert_eq!(ask("GET", path).problem_status(), 429, "{path}");
+    }
+    for path in ["/é", "/?é", "/a%00", "/a%0d%0ab", "/a%5cb", "/a%2"] {
+        assert_eq!(ask("GET", path).problem_status(), 400, "{path}");
+    }
+    assert_eq!(upstream.requests().len(), 0);
+    assert_eq!(ask("get", "/method").body, b"up");
+    assert_eq!(upstream.request().start_line(), "get /method HTTP/1.1");
+}
+
+/// Over HTTP/1.1 space around a value is none of it (RFC 9113, 8.2.1).
+#[test]
+fn space_around_a_value_makes_no_other_key_and_reaches_no_server() {
+    let upstream = Upstream::text("up");
+    let gateway = in_front_of(&upstream, "limits = [\"key\"]\n[limit.key]\nrate = \"1/h\"\nkey = \"header:x-key\"\n");
+    let mut wire = Wire::connect(gateway.addr, &[]);
+    let key = |value| [&request("GET", "/")[..], &[("x-key", value)]].concat();
+    let mut stream = 1;
+    for (value, status) in
+        [("k1", None), (" k1", Some(400)), ("k1 ", Some(400)), ("\tk1", Some(400)), ("k1", Some(429))]
+    {
+        wire.send(headers(stream, END_STREAM | END_HEADERS, &key(value)));
+        let answer = wire.answer(stream);
+        match status {
+            Some(status) => assert_eq!(answer.problem_status(), status, "{value:?}"),
+            None => assert_eq!(answer.body, b"up"),
+        }
+        stream += 2;
+    }
+    gateway.assert_metric("http_rejected_total", &[("reason", "field_padding")], 3.0);
+    assert_eq!(upstream.request().get("x-key"), Some("k1"));
+    // A trailer is a field as any other: its request is none without it.
+    let fields = [&request("POST", "/")[..], &[("x-key", "k2"), ("trailer", "x-t")]].concat();
+    wire.send(headers(stream, END_HEADERS, &fields));
+    wire.send(frame(DATA, 0, stream, b"x"));
+    wire.send(headers(stream, END_STREAM | END_HEADERS, &[("x-t", " 1")]));
+    assert_eq!(wire.answer(stream).problem_status(), 400);
+    assert!(wire.is_alive());
+    assert_eq!(upstream.requests().len(), 0);
+}
