@@ -160,6 +160,9 @@ fn defaults() {
     assert_eq!((route.refuse.status, &route.refuse.body), (StatusCode::TOO_MANY_REQUESTS, &None));
     assert_eq!(route.refuse.content_type, "application/problem+json");
     assert_eq!((route.timeouts.min_body_rate, route.timeouts.connect), (256, Duration::from_secs(3)));
+    assert_eq!(server.max_streams, 100);
+    let timeouts = [route.timeouts.body, route.timeouts.response, route.timeouts.stream];
+    assert_eq!(timeouts, [30, 60, 60].map(Duration::from_secs));
 }
 
 #[test]

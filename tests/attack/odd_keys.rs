@@ -124,3 +124,43 @@ fn what_names_no_bytes_is_told() {
         assert!(error["detail"].as_str().unwrap().starts_with(detail), "{order}: {error}");
     }
 }
+
+/// Spellings of a path meet in one budget. What only the app may take for the same has one of its own, unless
+/// the key is what the route has matched.
+#[test]
+fn a_path_has_one_budget_in_all_its_spellings_and_a_route_in_all_its_paths() {
+    let gateway = Gateway::start(
+        r#"
+        [limit.path]
+        rate = "1/h"
+        key = "path"
+        [limit.route]
+        rate = "1/h"
+        key = "route"
+        [limit.id]
+        rate = "1/h"
+        key = "param:id"
+
+        [[route]]
+        path = "/"
+        respond = {}
+        limits = ["path"]
+        [[route]]
+        path = "/login"
+        respond = {}
+        limits = ["route"]
+        [[route]]
+        path = "/users/{id}"
+        respond = {}
+        limits = ["id"]
+        "#,
+    );
+    for (paths, status) in [
+        (&["/in", "/in/", "/IN", "/in;x", "/login", "/users/7", "/users/8"][..], 200),
+        (&["//in", "/%69n", "/in?x", "/./in", "/login/", "//login?x", "/users/%37"], 429),
+    ] {
+        for path in paths {
+            assert_eq!(gateway.get(path).status(), status, "{path}");
+        }
+    }
+}

@@ -294,6 +294,26 @@ fn each_key_gives_a_budget_to_what_it_names_and_to_nothing_else() {
     assert_eq!([ask((1, "GET", "a", "/all", "")), ask((0, "PUT", "b", "/all/x", ""))], [200, 429]);
 }
 
+/// Whoever has one address of IPv6 has as many as it likes of the same network.
+#[test]
+fn a_client_behind_a_trusted_proxy_cannot_rotate_its_address() {
+    let config =
+        "[[route]]\npath = \"/\"\nrespond = { }\nlimits = [\"ip\"]\n[limit.ip]\nrate = \"1/h\"\nkey = \"ip\"\n";
+    let gateway = Gateway::with("trusted_proxies = [\"127.0.0.1\"]", config);
+    for (client, status) in [
+        ("2001:db8::1", 200),
+        ("2001:db8::2", 429),
+        ("2001:db8:0:0:ffff::9", 429),
+        ("2001:db8:0:1::1", 200),
+        ("::ffff:192.0.2.1", 200),
+        ("192.0.2.1", 429),
+        ("192.0.2.2", 200),
+    ] {
+        let answer = gateway.ask(&get("/", &format!("x-forwarded-for: {client}\r\n")));
+        assert_eq!(answer.status(), status, "{client}");
+    }
+}
+
 #[test]
 fn a_missing_key_part_skips_shares_or_refuses() {
     let mut config = String::new();
