@@ -49,9 +49,8 @@ pub async fn ask(
     if let Some(((place, delay_ms), mut seat)) = turn {
         seat.wait_for(&route.limits[place].name);
         // No deadline is armed: the limit bounds the wait, and a client that leaves ends it.
-        exchange.account.deadline().hold_back(true);
+        let _waits = exchange.account.deadline().hold_back();
         tokio::time::sleep(Duration::from_millis(u64::try_from(delay_ms).unwrap_or(0))).await;
-        exchange.account.deadline().hold_back(false);
     }
     exchange.account.go_on();
     Ok(())

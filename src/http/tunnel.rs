@@ -95,12 +95,14 @@ impl Tunnel {
     }
 
     /// Carries bytes until both sides have ended, one of them fails, or `is_over`. `early` is what the client
-    /// sent behind its request; `room` is lent for each read.
-    pub async fn run(
+    /// sent behind its request; `room` is lent for each read. `sent` says how much has left for the client so far,
+    /// where that is told from what was written.
+    pub async fn run<C: AsyncRead + AsyncWrite + Unpin>(
         mut self: Box<Self>,
-        mut client: impl AsyncRead + AsyncWrite + Unpin,
+        mut client: C,
         early: Vec<u8>,
         room: &RefCell<Vec<u8>>,
+        sent: fn(&C) -> Option<u64>,
         is_over: impl Fn(&mut Context<'_>) -> bool,
     ) {
         let (mut up, mut down) = (Flow::after(early), Flow::after(Vec::new()));
@@ -113,18 +115,20 @@ impl Tunnel {
                 return Poll::Ready(());
             }
             let (before, down_before, waited) = (up.progress(), down.progress(), pace.waits());
+            let sent_before = sent(&client);
             let mut room = room.borrow_mut();
             room.resize(READ_MAX, 0);
             let upstream = &mut self.upstream.connection;
             let ends = [up.poll(&mut client, upstream, &mut room, cx), down.poll(upstream, &mut client, &mut room, cx)];
-            let (now_ms, sent) = (self.account.deadline().now_ms(), down.total - down_before.0);
-            if sent > 0 || !down.waits {
-                pace.moved(now_ms, sent);
+            let (now_ms, carried) = (self.account.deadline().now_ms(), down.total - down_before.0);
+            let taken = sent(&client).zip(sent_before).map_or(carried, |(now, before)| now - before);
+            if taken > 0 || !down.waits {
+                pace.moved(now_ms, taken);
             }
             if down.waits {
                 pace.wait(now_ms);
             }
-            if before != up.progress() || down_before != down.progress() || waited != pace.waits() {
+            if before != up.progress() || down_before != down.progress() || taken > 0 || waited != pace.waits() {
                 let half = [&up, &down].iter().any(|flow| flow.state == FlowState::Ended);
                 let limit = if half { self.timeouts.stream.min(self.timeouts.tunnel) } else { self.timeouts.tunnel };
                 let (awaited, limit) = match pace.left(now_ms) {
@@ -132,7 +136,7 @@ impl Tunnel {
                     left if pace.is_below_average() => (Awaited::Reader, left),
                     left => (Awaited::Stream, left),
                 };
-                self.account.carried(sent, awaited, limit);
+                self.account.carried(carried, awaited, limit);
             }
             match ends {
                 [Poll::Ready(Err(_)), _] | [_, Poll::Ready(Err(_))] | [Poll::Ready(_), Poll::Ready(_)] => {

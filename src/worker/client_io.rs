@@ -36,13 +36,20 @@ pub trait ReadAs: Sized + Unpin {
 }
 
 impl<R> ClientIo<R> {
-    /// Follows how fast the client takes what is written. Of one that is too slow nothing is kept for later, not in
-    /// the kernel either.
-    fn watch(&self, written: &Poll<io::Result<usize>>) {
+    /// Follows how fast the client takes what is written: over TLS not what that took, but what has left since
+    /// `before`. Of one that is too slow nothing is kept for later, not in the kernel either.
+    fn watch(&self, before: Option<u64>, written: &Poll<io::Result<usize>>) {
         let deadline = self.client.deadline();
+        let taken = match (self.stream.sent().zip(before), written) {
+            (Some((now, before)), _) => now - before,
+            (None, Poll::Ready(Ok(bytes))) => *bytes as u64,
+            (None, _) => 0,
+        };
+        if taken > 0 {
+            deadline.took(taken);
+        }
         match written {
-            Poll::Ready(Ok(bytes)) => deadline.took(*bytes),
-            Poll::Ready(Err(_)) => {}
+            Poll::Ready(_) => {}
             Poll::Pending if deadline.is_slow() => self.stream.forget_unsent(),
             Poll::Pending => deadline.stalled(),
         }
@@ -65,6 +72,7 @@ impl<R: ReadAs> ClientIo<R> {
             if early.is_empty() {
                 return Poll::Ready(Ok(()));
             }
+            let before = self.stream.sent();
             let written = Pin::new(&mut self.stream).poll_write(cx, &early);
             if let Poll::Ready(Ok(count)) = written {
                 early.drain(..count);
@@ -74,7 +82,7 @@ impl<R: ReadAs> ClientIo<R> {
                 }
             }
             drop(early);
-            self.watch(&written);
+            self.watch(before, &written);
             if ready!(written)? == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
@@ -95,8 +103,9 @@ impl<R: ReadAs> AsyncWrite for ClientIo<R> {
         }
         self.client.deadline().flushed(false);
         ready!(self.poll_early(cx))?;
+        let before = self.stream.sent();
         let written = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.watch(&written);
+        self.watch(before, &written);
         written
     }
 
@@ -112,8 +121,9 @@ impl<R: ReadAs> AsyncWrite for ClientIo<R> {
         self.client.deadline().flushed(false);
         ready!(self.poll_early(cx))?;
         let ClientIo { stream, client, .. } = &mut *self;
+        let before = stream.sent();
         let written = stream.poll_write_gathered(cx, bufs, &client.local.gathered);
-        self.watch(&written);
+        self.watch(before, &written);
         written
     }
 
@@ -124,11 +134,11 @@ impl<R: ReadAs> AsyncWrite for ClientIo<R> {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_early(cx))?;
         // Asked for only once all has been written; of that TLS may still hold some.
+        let before = self.stream.sent();
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
-        self.client.deadline().flushed(flushed.is_ready());
-        if flushed.is_pending() {
-            self.watch(&Poll::Pending);
-        }
+        let is_ready = flushed.is_ready();
+        self.watch(before, &if is_ready { Poll::Ready(Ok(0)) } else { Poll::Pending });
+        self.client.deadline().flushed(is_ready);
         flushed
     }
 

@@ -39,7 +39,7 @@ pub async fn serve(stream: Stream, start: Bytes, client: Rc<Client>, bounds: &Bo
                     client.deadline().register(cx.waker());
                     has_ended(&client, worker)
                 };
-                return tunnel.run(stream, early, &client.local.room, is_over).await;
+                return tunnel.run(stream, early, &client.local.room, Stream::sent, is_over).await;
             }
             // A 101 that was never written opens no tunnel.
             AfterParser::End => return client.tunnel.set(None),

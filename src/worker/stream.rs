@@ -21,7 +21,26 @@ pub enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
     /// Over one of the others, its handshake done.
-    Tls(Box<TlsStream<Stream>>),
+    Tls(Box<TlsStream<UnderTls>>),
+}
+
+/// What carries TLS. It counts what leaves, of which TLS has taken some long before.
+pub struct UnderTls {
+    stream: Stream,
+    sent: u64,
+}
+
+impl UnderTls {
+    pub fn new(stream: Stream) -> UnderTls {
+        UnderTls { stream, sent: 0 }
+    }
+
+    fn count(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(bytes)) = written {
+            self.sent += bytes as u64;
+        }
+        written
+    }
 }
 
 /// Calls the same function of whichever it is.
@@ -46,13 +65,20 @@ impl Stream {
         }
     }
 
+    /// Bytes that the socket has taken so far, where what is written goes through TLS, which keeps some of it until
+    /// there is room.
+    pub fn sent(&self) -> Option<u64> {
+        let Stream::Tls(stream) = self else { return None };
+        Some(stream.get_ref().0.sent)
+    }
+
     /// Its end is a reset: what it has not taken by then is dropped, and not kept for as long as the client likes.
     pub fn forget_unsent(&self) {
         match self {
             // A socket that cannot do so still closes.
             Stream::Tcp(stream) => drop(SockRef::from(stream).set_linger(Some(Duration::ZERO))),
             Stream::Unix(_) => {}
-            Stream::Tls(stream) => stream.get_ref().0.forget_unsent(),
+            Stream::Tls(stream) => stream.get_ref().0.stream.forget_unsent(),
         }
     }
 
@@ -64,7 +90,7 @@ impl Stream {
             Stream::Tls(stream) => {
                 let (below, session) = stream.get_ref();
                 // What came with the bytes read last is decrypted already, or the client has said farewell.
-                if session.wants_read() { below.poll_readable(cx) } else { Poll::Ready(Ok(())) }
+                if session.wants_read() { below.stream.poll_readable(cx) } else { Poll::Ready(Ok(())) }
             }
         }
     }
@@ -77,7 +103,7 @@ impl Stream {
             Stream::Unix(stream) => SockRef::from(stream).peek(&mut byte).is_ok_and(|count| count > 0),
             Stream::Tls(stream) => {
                 let (below, session) = stream.get_ref();
-                !session.wants_read() || below.has_bytes()
+                !session.wants_read() || below.stream.has_bytes()
             }
         }
     }
@@ -138,5 +164,39 @@ impl AsyncWrite for Stream {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         either!(&mut *self, poll_shutdown, cx)
+    }
+}
+
+impl AsyncRead for UnderTls {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for UnderTls {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.count(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.count(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

@@ -62,7 +62,7 @@ impl Streams {
             if let (Some(tunnel), Ok(stream)) = (tunnel, switch.await) {
                 let is_over = |cx: &mut Context<'_>| deadline.poll_cut(cx.waker()) || client.deadline().is_cut();
                 let stream = TunnelStream { stream: TokioIo::new(stream), frames };
-                tunnel.run(stream, Vec::new(), &client.local.room, is_over).await;
+                tunnel.run(stream, Vec::new(), &client.local.room, |_| None, is_over).await;
             }
         });
         *response.status_mut() = StatusCode::OK;

@@ -14,7 +14,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 
 use super::Worker;
-use super::stream::Stream;
+use super::stream::{Stream, UnderTls};
 use crate::http::deadline::{ConnectionDeadline, Phase};
 use crate::metrics::HandshakeResult;
 use crate::tls::{ServerTls, TlsPeer, asks_for_proof};
@@ -34,7 +34,7 @@ pub async fn handshake(
     deadline.arm(Phase::Handshake, timeout);
     let due = Due { deadline, worker };
     due.wait_for(poll_fn(|cx| stream.poll_readable(cx))).await?.map_err(Failed::of)?;
-    let mut accept = pin!(accept(stream, tls));
+    let mut accept = pin!(accept(UnderTls::new(stream), tls));
     loop {
         let turn = due.wait_for(worker.handshake_turn.acquire()).await?;
         // Everybody else first; the next in the queue will do likewise.
@@ -48,7 +48,7 @@ pub async fn handshake(
 }
 
 /// The exchange of messages. An ACME server that looks for a proof gets that and no connection.
-async fn accept(stream: Stream, tls: &ServerTls) -> Result<TlsStream<Stream>, Failed> {
+async fn accept(stream: UnderTls, tls: &ServerTls) -> Result<TlsStream<UnderTls>, Failed> {
     let Some(challenges) = &tls.challenges else {
         return TlsAcceptor::from(tls.config.clone()).accept(stream).await.map_err(Failed::of);
     };
@@ -68,14 +68,14 @@ async fn accept(stream: Stream, tls: &ServerTls) -> Result<TlsStream<Stream>, Fa
 
 /// A handshake that is done.
 pub struct Shaken {
-    pub stream: TlsStream<Stream>,
+    pub stream: TlsStream<UnderTls>,
     pub result: HandshakeResult,
     pub told: Box<TlsPeer>,
 }
 
 impl Shaken {
     /// A session that goes on verifies no certificate anew, so one that has expired since is refused here.
-    fn of(stream: TlsStream<Stream>, tls: &ServerTls) -> Result<Shaken, Failed> {
+    fn of(stream: TlsStream<UnderTls>, tls: &ServerTls) -> Result<Shaken, Failed> {
         let (_, session) = stream.get_ref();
         let (told, result) = (Box::new(TlsPeer::of(session, tls.certificates.now())), of_success(session));
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -42,7 +42,7 @@ pub struct ConnectionDeadline {
     flushed: Cell<bool>,
     /// The client's, in what its socket has not taken.
     pace: Pace,
-    /// Bytes that the socket, or the TLS before it, has taken since all was flushed or had to wait.
+    /// Bytes that the socket has taken since all was flushed or had to wait.
     taken: Cell<u64>,
     /// It has been too slow.
     slow: Cell<bool>,
@@ -207,19 +207,19 @@ impl ConnectionDeadline {
         self.tired.set(false);
     }
 
-    /// The connection has been idle for a while, between two requests: what comes next is a head.
-    pub fn may_rest(&self) -> bool {
-        self.tired.get() && self.flushed.get() && self.requests.borrow().iter().all(|request| request.is_whole())
+    /// A further request is waited for, of which nothing has come: the client has all that it was to have.
+    pub fn is_idle(&self) -> bool {
+        self.phase() == Phase::Idle && self.flushed.get() && self.none_unread()
     }
 
-    /// A further request is waited for, of which nothing has come.
-    pub fn is_idle(&self) -> bool {
-        self.phase() == Phase::Idle && self.awaits_head() && self.flushed.get()
+    /// The connection has been idle for a while, between two requests: what comes next is a head.
+    pub fn may_rest(&self) -> bool {
+        self.tired.get() && self.is_idle()
     }
 
     /// Ends it if it has been idle for a while; true if so.
     pub fn make_room(&self) -> bool {
-        let may = self.phase() == Phase::Idle && self.tired.get() && self.expired().is_none();
+        let may = self.may_rest() && self.expired().is_none();
         if may {
             self.deadline.miss(Phase::Idle);
             self.wake();
@@ -229,7 +229,13 @@ impl ConnectionDeadline {
 
     /// What comes next, or has come, is a head: no request is under way, and none was left unread.
     pub fn awaits_head(&self) -> bool {
-        self.phase() != Phase::Requests && self.requests.borrow().iter().all(|request| request.is_whole())
+        self.phase() != Phase::Requests && self.none_unread()
+    }
+
+    /// Nothing of an earlier request stands before the next one. Where many are carried at once, what is left of one
+    /// is in nobody's way.
+    fn none_unread(&self) -> bool {
+        self.keepalive.get().is_some() || self.requests.borrow().iter().all(|request| request.is_whole())
     }
 
     /// Whether the socket has taken all that was to be written to it.
@@ -257,8 +263,8 @@ impl ConnectionDeadline {
     }
 
     /// The socket has taken so many bytes. Costs next to nothing where none had to wait.
-    pub fn took(&self, bytes: usize) {
-        let taken = self.taken.get() + bytes as u64;
+    pub fn took(&self, bytes: u64) {
+        let taken = self.taken.get() + bytes;
         if !self.pace.waits() {
             return self.taken.set(taken);
         }

@@ -49,6 +49,15 @@ pub struct RequestDeadline {
     state: Rc<RequestState>,
 }
 
+/// A request waits for its turn.
+pub struct HeldBack<'a>(&'a RequestState);
+
+impl Drop for HeldBack<'_> {
+    fn drop(&mut self) {
+        self.0.held_back.set(false);
+    }
+}
+
 /// What the connection sees of it.
 pub(super) struct RequestState {
     pub(super) deadline: Deadline<Awaited>,
@@ -266,13 +275,12 @@ impl RequestDeadline {
         }
     }
 
-    /// It waits for its turn, or waits no longer. Turns are scarce: meanwhile a client that has shut down
+    /// It waits for its turn, for as long as it has this. Turns are scarce: meanwhile a client that has shut down
     /// its side is taken for gone at once.
-    pub fn hold_back(&self, waits: bool) {
-        self.state.held_back.set(waits);
-        if waits {
-            self.connection.give_up_half_closed();
-        }
+    pub fn hold_back(&self) -> HeldBack<'_> {
+        self.state.held_back.set(true);
+        self.connection.give_up_half_closed();
+        HeldBack(&self.state)
     }
 
     /// Runs `future` until it ends or the deadline in force passes.
@@ -356,6 +364,32 @@ mod tests {
         drop((next, held));
         drop((connection.begin(true), connection.begin(true)));
         connection.end_requests();
+    }
+
+    #[test]
+    fn who_has_an_answer_to_take_or_a_body_to_send_makes_no_room() {
+        let (ticks, one) = connection();
+        let request = one.begin(false);
+        request.end(SECOND * 60);
+        pass(&ticks, &one, 1000);
+        one.flushed(false);
+        request.read_whole();
+        assert!(!one.is_idle() && !one.may_rest() && !one.make_room(), "its answer is not taken");
+        one.flushed(true);
+        let request = one.begin(false);
+        request.end(SECOND * 60);
+        assert!(!one.make_room(), "it has just been used");
+        pass(&ticks, &one, 1000);
+        assert!(!one.is_idle() && !one.may_rest() && !one.make_room(), "its body is not read");
+        request.read_whole();
+        assert!(one.is_idle() && one.may_rest() && one.make_room());
+        assert!(!one.make_room(), "it ends already");
+
+        let (ticks, many) = connection();
+        many.multiplex(SECOND * 60);
+        many.begin(false).end(SECOND * 60);
+        pass(&ticks, &many, 1000);
+        assert!(many.make_room(), "what a stream left unread is in nobody's way");
     }
 
     #[test]
