@@ -5,7 +5,7 @@
 use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -42,6 +42,8 @@ pub struct Predecessor {
 pub struct Heir {
     pub requests: mpsc::Receiver<HeirRequest>,
     path: PathBuf,
+    /// Its file, by which it is told from that of a process that has come after.
+    file: (u64, u64),
     task: AbortHandle,
 }
 
@@ -92,19 +94,26 @@ impl Heir {
         let _ = std::fs::remove_file(&next);
         let listener = UnixListener::bind(&next)?;
         std::fs::set_permissions(&next, std::fs::Permissions::from_mode(0o600))?;
+        let file = identity(Path::new(&next))?;
         std::fs::rename(&next, path)?;
         let (sender, requests) = mpsc::channel(1);
         let task = spawn_local(serve(listener, sender)).abort_handle();
-        Ok(Heir { requests, path: path.to_owned(), task })
+        Ok(Heir { requests, path: path.to_owned(), file, task })
     }
 
-    /// Nobody waits there any more. `inherited`: but for the process that has come after.
-    pub fn end(self, inherited: bool) {
+    /// Nobody waits there any more, but for a process that has come after.
+    pub fn end(self) {
         self.task.abort();
-        if !inherited {
+        if identity(&self.path).is_ok_and(|file| file == self.file) {
             let _ = std::fs::remove_file(&self.path);
         }
     }
+}
+
+/// What a file is told by, wherever it is: its device and its number there.
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let file = std::fs::symlink_metadata(path)?;
+    Ok((file.dev(), file.ino()))
 }
 
 /// One new process after the other.
@@ -179,6 +188,30 @@ fn receive(stream: &UnixStream) -> io::Result<Vec<Listener>> {
             }
         }
     }
-    let names = BufReader::new(&*names).lines().take_while(|name| name.as_ref().is_ok_and(|name| name != END));
-    names.zip(fds).map(|(name, fd)| Listener::of_fd(fd, &name?)).collect()
+    let names = BufReader::new(&*names).lines().collect::<io::Result<Vec<_>>>()?;
+    let names: Vec<&String> = names.iter().take_while(|name| *name != END).collect();
+    // The system drops those that this process may not have, for want of descriptors.
+    if names.len() != fds.len() {
+        let (came, all) = (fds.len(), names.len());
+        return Err(io::Error::other(format!("sockets were lost on the way: {came} of {all} came")));
+    }
+    names.into_iter().zip(fds).map(|(name, fd)| Listener::of_fd(fd, name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_socket_comes_with_its_name_or_none_does() {
+        let listener = Listener::of_tcp(std::net::TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
+        let addr = listener.addr().clone();
+        let (old, new) = UnixStream::pair().unwrap();
+        send(&old, &[listener]).unwrap();
+        let received = receive(&new).unwrap();
+        assert_eq!(received.iter().map(Listener::addr).collect::<Vec<_>>(), [&addr]);
+        // What the system does to a process that has no descriptors left.
+        (&mut &old).write_all(format!("{addr}\n\n").as_bytes()).unwrap();
+        assert!(receive(&new).unwrap_err().to_string().starts_with("sockets were lost on the way: 0 of 1"));
+    }
 }

@@ -19,7 +19,7 @@ pub struct Listeners {
     open: Vec<Listener>,
     admin: admin::AdminServer,
     admin_socket: Option<Listener>,
-    /// Another process listens at every address, too.
+    /// Another process has every socket, too: their files may be its own by now.
     handed_over: bool,
 }
 
@@ -106,14 +106,15 @@ impl Listeners {
         Ok(())
     }
 
-    /// All sockets, for a process that takes over.
-    pub fn sockets(&self) -> io::Result<Vec<Listener>> {
-        self.open.iter().chain(&self.admin_socket).map(Listener::try_clone).collect()
+    /// All sockets, for a process that takes over, which serves them before it says so.
+    pub fn sockets(&mut self) -> io::Result<Vec<Listener>> {
+        let sockets = self.open.iter().chain(&self.admin_socket).map(Listener::try_clone).collect::<io::Result<_>>()?;
+        self.handed_over = true;
+        Ok(sockets)
     }
 
-    /// Another process serves them: their files are its own, and so is the admin listener.
+    /// Another process serves them, and is asked as admin.
     pub async fn hand_over(&mut self) {
-        self.handed_over = true;
         self.admin_socket = None;
         self.admin.close().await;
     }
@@ -149,7 +150,9 @@ impl Listeners {
         for settings in config.listeners.iter().filter(|listener| !self.is_open(&listener.address)).collect::<Vec<_>>()
         {
             let addr = &settings.address;
-            let outgoing = |open: &&ListenAddr| config.listener(open).is_none() && overlap(open, addr);
+            // One that was handed over stays open here, whoever accepts from it.
+            let goes = |open: &&ListenAddr| config.listener(open).is_none() && !self.inherited.has(open);
+            let outgoing = |open: &&ListenAddr| goes(open) && overlap(open, addr);
             let rival = self.open.iter().map(Listener::addr).find(outgoing).cloned();
             let listener = match (bind(addr, &self.inherited), rival) {
                 // `127.0.0.1:80` and `0.0.0.0:80` exclude each other: the old one has to go first.
@@ -165,7 +168,7 @@ impl Listeners {
         }
         let addr = &config.admin.listen;
         if Some(addr) != self.admin.addr() {
-            let rival = self.admin.addr().filter(|old| overlap(old, addr)).cloned();
+            let rival = self.admin.addr().filter(|old| overlap(old, addr) && !self.inherited.has(old)).cloned();
             let listener = match (bind(addr, &self.inherited), rival) {
                 (Err(refused), Some(rival)) if refused.in_use() => {
                     self.admin_socket = None;
@@ -222,7 +225,7 @@ impl Listeners {
         if let Some(listener) = prepared.admin {
             let (addr, old) = (listener.addr().clone(), self.admin.addr().cloned());
             match self.listen_as_admin(listener) {
-                Ok(()) => old.iter().for_each(|old| remove_file(old, &self.inherited)),
+                Ok(()) => old.iter().for_each(|old| self.remove_file(old)),
                 Err(error) => tracing::error!("{}", BindError { addr, error }),
             }
         }
@@ -248,6 +251,10 @@ impl Listeners {
 
     fn close(&self, addr: &ListenAddr) {
         self.workers.unlisten(addr);
+        self.remove_file(addr);
+    }
+
+    fn remove_file(&self, addr: &ListenAddr) {
         if !self.handed_over {
             remove_file(addr, &self.inherited);
         }

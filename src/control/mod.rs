@@ -142,7 +142,7 @@ async fn control(source: ConfigSource) -> Result<(), Error> {
     }
     drop(inbox);
     if let Some(heir) = heir {
-        heir.end(handed_over);
+        heir.end();
     }
     drain(reloader, &mut stop, handed_over).await
 }

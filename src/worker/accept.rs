@@ -97,7 +97,8 @@ pub async fn accept(worker: Rc<Worker>, listener: Listener, mut stopped: oneshot
             Err(error) => pause(&worker, &door.name, &error).await,
         }
     }
-    acceptor.rest(|accepted| admit(&worker, accepted, &door));
+    let is_room = || descriptors::has_room_for_client(worker.connections.of_all());
+    acceptor.rest(is_room, |accepted| admit(&worker, accepted, &door));
 }
 
 /// Changed settings count from the next connection on.

@@ -164,18 +164,22 @@ impl Acceptor {
         }
     }
 
-    /// Closes the socket, once all that waits in it has been `taken`: the kernel would reset it.
-    pub fn rest(self, mut taken: impl FnMut(Accepted)) {
+    /// Closes the socket, once all that waits in it has been `taken` as long as there `is_room`: the kernel would
+    /// reset it.
+    pub fn rest(self, is_room: impl Fn() -> bool, mut taken: impl FnMut(Accepted)) {
         // The runtime may not know yet what waits, so the system itself is asked.
         let _ = match self.0 {
             Accepting::Tcp { socket, addr } => socket.into_std().map(|socket| {
-                for (stream, peer) in std::iter::from_fn(|| socket.accept().ok()).take(BACKLOG.into()) {
+                for (stream, peer) in
+                    std::iter::from_fn(|| is_room().then(|| socket.accept().ok())?).take(BACKLOG.into())
+                {
                     let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
                     stream.into_iter().for_each(|stream| taken(Accepted::tcp(stream, peer, addr)));
                 }
             }),
             Accepting::Unix(socket) => socket.into_std().map(|socket| {
-                for (stream, _) in std::iter::from_fn(|| socket.accept().ok()).take(BACKLOG.into()) {
+                for (stream, _) in std::iter::from_fn(|| is_room().then(|| socket.accept().ok())?).take(BACKLOG.into())
+                {
                     let stream = stream.set_nonblocking(true).and_then(|()| UnixStream::from_std(stream));
                     stream.into_iter().for_each(|stream| taken(Accepted::unix(stream)));
                 }

@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -187,6 +187,26 @@ fn requests_under_way_end_where_they_began() {
     assert_eq!(new.exit().code(), Some(0));
     let left: Vec<PathBuf> = ["handover.sock", "app.sock"].map(|name| old.dir.path().join(name)).into();
     assert!(left.iter().all(|path| !path.exists()), "{left:?}");
+}
+
+#[test]
+fn an_old_process_that_is_told_to_end_meanwhile_leaves_the_files_of_the_new_one() {
+    let upstream = Upstream::text("in");
+    let mut old = first(&upstream, "");
+    let [way, app] = ["handover.sock", "app.sock"].map(|name| old.dir.path().join(name));
+    // It has the sockets, waits for the next one in its turn, and has not said yet that it serves.
+    let mut new = UnixStream::connect(&way).unwrap();
+    let (mut names, mut some) = (Vec::new(), [0; 1024]);
+    while !names.ends_with(b"\n\n") {
+        let read = new.read(&mut some).unwrap();
+        names.extend_from_slice(&some[..read]);
+    }
+    let next = way.with_extension("next");
+    let _waits = UnixListener::bind(&next).unwrap();
+    std::fs::rename(&next, &way).unwrap();
+    old.signal("TERM");
+    assert_eq!(old.exit().code(), Some(0));
+    assert!(way.exists() && app.exists());
 }
 
 #[test]

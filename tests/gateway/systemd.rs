@@ -116,6 +116,11 @@ fn sockets_that_are_handed_over_serve_the_addresses_they_have() {
     waiting.stream().set_read_timeout(Some(PATIENCE)).unwrap();
     assert_eq!(waiting.answer("GET").status(), 200, "its clients have waited");
     assert_eq!(gateway.get("/").status(), 200);
+    // One that excludes it cannot be had as long as systemd has it: it goes on as it was.
+    gateway.write_config(&text.replace(&format!("127.0.0.1:{port}"), &format!("0.0.0.0:{port}")));
+    gateway.signal("HUP");
+    until("the log says so", || gateway.log().contains(&format!("cannot listen on 0.0.0.0:{port}")));
+    assert_eq!(gateway.get("/").status(), 200);
     gateway.signal("TERM");
     assert_eq!(gateway.exit().code(), Some(0));
     assert!(is_socket(&admin), "whoever handed the socket over still listens there");

@@ -56,10 +56,13 @@ fn places(upstream: &UpstreamState, roster: &[Member], server: &Server, now_ms: 
             "reason": reason,
             "returns_in_ms": ejection.map(|ejection| ejection.until_ms.saturating_sub(now_ms)),
         });
-        if let Some(rule) = &upstream.settings.caps {
+        if let Some(rule) = &member.caps {
+            let bound = |max: u32| Some(max).filter(|max| *max < u32::MAX);
             place["in_flight"] = member.state.in_flight().into();
+            place["max_in_flight"] = bound(rule.in_flight).into();
             if rule.caps_connections() {
                 place["connections"] = member.state.connections().into();
+                place["max_connections"] = bound(rule.connections).into();
             }
         }
         if host_name.is_some() {
