@@ -59,7 +59,7 @@ sections! {
     UPSTREAM_TLS = "upstream.tls": "ca" "cert" "key" "server_name" "verify";
     EJECT = "upstream.eject": "consecutive_errors" "error_rate" "every" "for" "max";
     UPSTREAM_TOTAL = "upstream.total": "max_connections" "max_in_flight";
-    UPSTREAM_SERVER = "upstream.servers": "url" "weight";
+    UPSTREAM_SERVER = "upstream.servers": "max_connections" "max_in_flight" "url" "weight";
     SET = "set": "values" "file";
     LIMIT = "limit": "algorithm" "key" "missing" "repeated" "cost" "mode" "on_error" "when" "after" "overrides"
         "charge_on" "refund_on" "settle" "max_delayed" "max_keys" "refuse", |_| true;

@@ -142,7 +142,7 @@ impl Collector for FleetMetrics {
                 let labels = [("server", origin.as_str()), ("upstream", name)];
                 let is_up = its().any(|member| health(&member.state) == Health::Up);
                 up.push(shown::gauge(i64::from(is_up), &labels));
-                if let Some(rule) = &upstream.settings.caps {
+                if let Some(rule) = upstream.settings.caps.as_ref().map(|rule| server.caps.within(rule)) {
                     let sum = |of: fn(&ServerState) -> u32| its().map(|member| i64::from(of(&member.state))).sum();
                     in_flight.push(shown::gauge(sum(ServerState::in_flight), &labels));
                     if rule.caps_connections() {

@@ -10,7 +10,7 @@ use super::state::ServerState;
 /// `max_in_flight`, `max_connections`, `max_waiting` and `waiting_timeout` of an upstream, and its `total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CapRule {
-    /// Of each server.
+    /// Of each server that has none of its own.
     pub in_flight: u32,
     pub connections: u32,
     /// Of all servers together.
@@ -19,6 +19,13 @@ pub struct CapRule {
     /// Requests that wait, for each server.
     pub waiting: usize,
     pub waiting_ms: u64,
+}
+
+/// `max_in_flight` and `max_connections` of one server, in place of those of its upstream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ServerCaps {
+    pub in_flight: Option<u32>,
+    pub connections: Option<u32>,
 }
 
 /// What all workers have of one upstream. The counts are kept over reloads.
@@ -59,6 +66,17 @@ fn take_both(own: &AtomicU32, max: u32, all: &AtomicU32, max_all: u32, line: &Wa
         line.stir();
     }
     taken
+}
+
+impl ServerCaps {
+    /// The rule of the upstream as it is for this server.
+    pub fn within(&self, rule: &CapRule) -> CapRule {
+        CapRule {
+            in_flight: self.in_flight.unwrap_or(rule.in_flight),
+            connections: self.connections.unwrap_or(rule.connections),
+            ..*rule
+        }
+    }
 }
 
 impl CapRule {

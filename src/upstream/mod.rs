@@ -21,7 +21,7 @@ use std::sync::Arc;
 use crate::labels::labels;
 use crate::limit::key::Key;
 use budget::RetryRule;
-use caps::CapRule;
+use caps::{CapRule, ServerCaps};
 use eject::EjectRule;
 use health::HealthRule;
 use introduction::ProxyVersion;
@@ -88,6 +88,7 @@ pub struct Server {
     pub origin: Origin,
     /// 0 = it gets no requests.
     pub weight: u32,
+    pub caps: ServerCaps,
 }
 
 /// What servers are told apart by: connections to equal origins serve alike.

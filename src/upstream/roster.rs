@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::caps::UpstreamLoad;
+use super::caps::{CapRule, UpstreamLoad};
 use super::eject::{Blame, EjectRule};
 use super::endpoint::{Endpoint, Whereabouts};
 use super::names::{ADDRESSES_MAX, KnownName};
@@ -40,6 +40,8 @@ pub struct Member {
     pub weight: u32,
     /// What of that is this address's, in units that are the same for all members.
     pub share: u32,
+    /// What it is given at once, where that is capped.
+    pub caps: Option<CapRule>,
     /// The one it was found by.
     name: Option<Arc<KnownName>>,
     pub state: Arc<ServerState>,
@@ -167,12 +169,14 @@ impl Members {
         let mut next = Vec::new();
         for server in &settings.servers {
             let (endpoints, name) = endpoints(&server.origin, names);
+            let caps = settings.caps.as_ref().map(|rule| server.caps.within(rule));
             let count = u32::try_from(endpoints.len()).unwrap_or(u32::MAX).max(1);
             next.extend(endpoints.into_iter().map(|endpoint| Member {
                 state: state(&endpoint),
                 endpoint,
                 weight: server.weight,
                 share: server.weight * WHOLE_SHARE / count,
+                caps,
                 name: name.cloned(),
             }));
         }
@@ -197,6 +201,7 @@ fn endpoints<'n>(origin: &Origin, names: &'n [Arc<KnownName>]) -> (Vec<Endpoint>
 
 #[cfg(test)]
 mod tests {
+    use super::super::caps::ServerCaps;
     use super::super::eject::EjectRule;
     use super::super::state::{Ejection, Health};
     use super::super::{Balance, Fraction, Scheme, Server};
@@ -210,14 +215,26 @@ mod tests {
         max: Fraction::HALF,
     };
 
+    const RULE_OF_ALL: CapRule = CapRule {
+        in_flight: 9,
+        connections: u32::MAX,
+        total_in_flight: 20,
+        total_connections: u32::MAX,
+        waiting: 1,
+        waiting_ms: 1,
+    };
+    const OWN: ServerCaps = ServerCaps { in_flight: None, connections: Some(3) };
+
     fn upstream(servers: usize) -> UpstreamState {
         with((1..=servers).map(|i| (format!("127.0.0.1:{i}"), 1)), None)
     }
 
     fn with(servers: impl Iterator<Item = (String, u32)>, name: Option<&Arc<KnownName>>) -> UpstreamState {
         let origin = |authority| Origin { scheme: Scheme::Http, authority };
-        let servers = servers.map(|(authority, weight)| Server { origin: origin(authority), weight }).collect();
-        let settings = Upstream { eject: Some(RULE), ..Upstream::new("app", servers, Balance::P2c) };
+        let servers =
+            servers.map(|(authority, weight)| Server { origin: origin(authority), weight, caps: OWN }).collect();
+        let settings =
+            Upstream { eject: Some(RULE), caps: Some(RULE_OF_ALL), ..Upstream::new("app", servers, Balance::P2c) };
         UpstreamState::new(Arc::new(settings), None, |_| name.unwrap().clone(), 0)
     }
 
@@ -240,6 +257,9 @@ mod tests {
         let expected = [("10.0.0.1:80", 90), ("10.0.0.2:80", 90), ("127.0.0.1:81", 60), ("10.0.0.1:82", 0)];
         assert_eq!(shown(&upstream)[..4], expected.map(|(label, share)| (label.to_owned(), share)));
         assert_eq!(upstream.version(), 2);
+        // The caps are those of each.
+        let each = CapRule { connections: 3, ..RULE_OF_ALL };
+        assert!(upstream.roster().iter().all(|member| member.caps == Some(each)));
     }
 
     #[test]

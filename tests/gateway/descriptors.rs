@@ -1,5 +1,7 @@
 //! A gateway to which the system grants few file descriptors, or none at all for a while.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rlimit::Resource;
@@ -7,6 +9,7 @@ use rlimit::Resource;
 use crate::support::client::get;
 use crate::support::frames::*;
 use crate::support::gateway::{Gateway, config, program};
+use crate::support::h2_server::Http2Server;
 use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
 
@@ -93,29 +96,83 @@ fn a_request_without_a_descriptor_for_it_is_refused_and_nobody_else_is_to_blame(
     assert!((1..=2).contains(&lines(&gateway, "out of file descriptors")), "{}", gateway.log());
 }
 
-/// Idle connections to another server have all that there are.
-#[test]
-fn an_upstream_with_caps_gets_the_descriptors_of_connections_that_nobody_uses() {
-    let (other, app) = (
-        Upstream::start(|peer| {
-            while peer.request()?.is_some() {
-                std::thread::sleep(Duration::from_millis(300));
-                peer.send(ok("other"))?;
-            }
-            Ok(())
-        }),
-        Upstream::text("good"),
-    );
-    let own = format!("\n[[route]]\npath = \"/other\"\nupstream = \"{}\"\n", other.url());
-    let gateway = with_few_of(120, &(route(&app).replace("eject =", "max_in_flight = 60\neject =") + &own));
+/// With a route to another server, whose idle connections take all that there are for servers.
+fn with_other(app: &str, url: &str) -> Gateway {
+    let gateway = with_few_of(120, &format!("{app}\n[[route]]\npath = \"/other\"\nupstream = \"{url}\"\n"));
     let mut wire = Wire::connect(gateway.addr, &[]);
     let streams: Vec<u32> = (0..30).map(|number| number * 2 + 1).collect();
     streams.iter().for_each(|stream| wire.get(*stream, "/other"));
     assert!(wire.answers(&streams).iter().all(|answer| answer.body == b"other"));
+    gateway
+}
+
+#[test]
+fn idle_connections_of_whichever_kind_give_their_descriptors_to_whichever_upstream() {
+    let app = Upstream::text("good");
+    let count = Arc::<AtomicUsize>::default();
+    let all = count.clone();
+    let other = Upstream::start(move |peer| {
+        while peer.request()?.is_some() {
+            all.fetch_add(1, Ordering::SeqCst);
+            until("all are there", || all.load(Ordering::SeqCst) >= 30);
+            peer.send(ok("other"))?;
+        }
+        Ok(())
+    });
+    let plain = route(&app);
+    let capped = plain.replace("eject =", "max_in_flight = 60\neject =");
+    let gateway = with_other(&capped, &other.url());
     assert_eq!(other.connections(), 30);
     assert_eq!(gateway.get("/").text(), "good", "{}", gateway.log());
-    assert_eq!(lines(&gateway, "exchange with an upstream"), 0, "{}", gateway.log());
     gateway.assert_metric("upstream_requests_total", &[("upstream", "app"), ("outcome", "connect_error")], 0.0);
+    assert_eq!(lines(&gateway, "exchange with an upstream"), 0, "{}", gateway.log());
+
+    count.store(0, Ordering::SeqCst);
+    let one_each = |settings: &mut h2::server::Builder| {
+        settings.max_concurrent_streams(1);
+    };
+    let streams = Http2Server::with(None, one_each, move |mut asked| {
+        let all = count.clone();
+        async move {
+            all.fetch_add(1, Ordering::SeqCst);
+            while all.load(Ordering::SeqCst) < 30 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            asked.answer("other").await
+        }
+    });
+    let gateway = with_other(&plain, &format!("h2c://{}", streams.addr));
+    assert_eq!(streams.connections(), 30);
+    assert_eq!(gateway.get("/").text(), "good", "{}", gateway.log());
+}
+
+/// Clients for whom there was no room wait in the socket when the process ends.
+#[test]
+fn at_the_end_nobody_is_accepted_for_whom_there_is_no_descriptor() {
+    let upstream = Upstream::start(|peer| {
+        while peer.request()?.is_some() {
+            std::thread::sleep(Duration::from_millis(800));
+            peer.send(ok("good"))?;
+        }
+        Ok(())
+    });
+    let mut gateway = with_few(120, &upstream);
+    let mut clients: Vec<_> = (0..150).map(|_| gateway.client()).collect();
+    clients.iter_mut().for_each(|client| client.send(get("/", "")));
+    until("as many are served as may be", || upstream.connections() == 30);
+    gateway.signal("TERM");
+    let open = format!("/proc/{}/fd", gateway.pid());
+    let mut most = 0;
+    until("it has ended", || {
+        let now = std::fs::read_dir(&open).map_or(0, Iterator::count);
+        most = most.max(now);
+        now == 0
+    });
+    assert_eq!(gateway.exit().code(), Some(0), "{}", gateway.log());
+    assert!((60..105).contains(&most), "{most}");
+    let served = clients.iter_mut().filter_map(|client| client.try_answer("GET").ok());
+    let served: Vec<String> = served.map(|answer| answer.text()).collect();
+    assert!(served.len() >= 30 && served.iter().all(|text| text == "good"), "{served:?}");
 }
 
 /// The system takes away what there was: everything waits, nothing breaks, and all goes on afterwards.

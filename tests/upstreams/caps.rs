@@ -81,6 +81,47 @@ fn no_server_gets_more_requests_than_it_takes_whichever_worker_asks() {
 }
 
 #[test]
+fn a_server_may_have_caps_of_its_own() {
+    let servers = [working(Duration::from_millis(15)), working(Duration::from_millis(15))];
+    let [small, large] = servers.each_ref().map(|(server, _)| server.url());
+    let upstream = |caps: &str| {
+        format!(
+            "[[route]]\nname = \"app\"\nupstream = \"app\"\n[upstream.app]\nbalance = \"round_robin\"\nservers = [{{ \
+             url = \"{small}\"{caps} }}, \"{large}\"]\nwaiting_timeout = \"30s\"\nmax_waiting = 99\nmax_in_flight = 60\n"
+        )
+    };
+    let gateway = Gateway::with("workers = 2", &upstream(", max_in_flight = 1, max_connections = 1"));
+    let ask = || {
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let mut client = gateway.client();
+                    (0..6).for_each(|_| assert_eq!(client.ask(&get("/", ""), "").text(), "done"));
+                });
+            }
+        });
+    };
+    ask();
+    let [(small, of_small), (large, of_large)] = &servers;
+    assert_eq!(of_small.most(), 1);
+    assert!(of_large.most() > 2 && of_small.ended() + of_large.ended() == 48, "{}", of_large.most());
+    assert!(of_small.ended() > 0);
+    let page = gateway.admin("/-/upstreams").json();
+    let max = |server: &Upstream, key: &str| {
+        let servers = page["upstreams"][0]["servers"].as_array().unwrap();
+        let name = server.addr.to_string();
+        servers.iter().find(|shown| shown["server"] == name.as_str()).unwrap()[key].clone()
+    };
+    assert_eq!([max(small, "max_in_flight"), max(small, "max_connections")], [1, 1]);
+    assert_eq!([max(large, "max_in_flight"), max(large, "max_connections")], [60.into(), serde_json::Value::Null]);
+    // It has what its upstream has once a reload takes them away.
+    gateway.reload(&config("workers = 2", &upstream("")));
+    ask();
+    assert!(of_small.most() > 1);
+    servers.iter().for_each(|(server, _)| assert_free(&gateway, server));
+}
+
+#[test]
 fn who_came_first_goes_first_and_too_many_are_refused() {
     let (server, go) = held();
     let gateway =
@@ -158,6 +199,77 @@ fn a_reload_that_gives_room_is_not_held_up_by_those_who_wait_without_it() {
     (0..3).for_each(|_| go.send(()).unwrap());
     clients.iter_mut().for_each(|client| assert_eq!(client.answer("GET").status(), 200));
     assert_free(&gateway, &server);
+}
+
+#[test]
+fn who_shuts_down_its_side_gives_its_place_up_until_it_has_its_turn() {
+    let (server, go) = held();
+    let upstream = app(&[server.url()], "max_in_flight = 1\nwaiting_timeout = \"60s\"");
+    let gateway = Gateway::with("half_close_timeout = \"60s\"", &upstream);
+    let ask = |target: &str| {
+        let mut client = gateway.client();
+        client.send(get(target, ""));
+        client
+    };
+    let mut first = ask("/first");
+    assert_eq!(server.request().target(), "/first");
+    let mut leaves = ask("/leaves");
+    gateway.assert_metric("upstream_waiting", APP, 1.0);
+    leaves.finish();
+    gateway.assert_metric("upstream_waiting", APP, 0.0);
+    leaves.assert_closed();
+    let mut second = ask("/second");
+    gateway.assert_metric("upstream_waiting", APP, 1.0);
+    // Who has a server is waited for.
+    first.finish();
+    go.send(()).unwrap();
+    assert_eq!(server.request().target(), "/second");
+    second.finish();
+    go.send(()).unwrap();
+    assert_eq!([first, second].map(|mut client| client.answer("GET").text()), ["/first", "/second"]);
+    assert_free(&gateway, &server);
+}
+
+#[test]
+fn who_has_been_failed_holds_up_nobody_that_may_go_anywhere() {
+    let (go, told) = channel();
+    let told = Arc::new(std::sync::Mutex::new(told));
+    let server = |told: Arc<std::sync::Mutex<std::sync::mpsc::Receiver<()>>>| {
+        Upstream::start(move |peer| {
+            while let Some(request) = peer.request()? {
+                match request.target() {
+                    "/hold" => told.lock().unwrap().recv().map_err(std::io::Error::other)?,
+                    "/fail" => {
+                        peer.send("HTTP/1.1 503 Busy\r\ncontent-length: 4\r\n\r\nbusy")?;
+                        continue;
+                    }
+                    _ => {}
+                }
+                peer.send(ok("fine"))?;
+            }
+            Ok(())
+        })
+    };
+    let servers = [server(told.clone()), server(told)];
+    let more = "max_in_flight = 1\nwaiting_timeout = \"60s\"\nretry = { budget = 1.0, on = [\"503\"] }";
+    let gateway = Gateway::start(&app(&servers.each_ref().map(Upstream::url), more));
+    let mut holds = gateway.client();
+    holds.send(get("/hold", ""));
+    until("one server is busy", || servers.iter().any(|server| server.connections() > 0));
+    for _ in 0..3 {
+        let answer = gateway.get("/fail");
+        assert_eq!((answer.status(), answer.text().as_str()), (503, "busy"));
+        assert_eq!(gateway.get("/").text(), "fine");
+    }
+    go.send(()).unwrap();
+    assert_eq!(holds.answer("GET").text(), "fine");
+    let retries =
+        |count| gateway.assert_metric("upstream_retries_total", &[("upstream", "app"), ("reason", "503")], count);
+    retries(0.0);
+    // Both have room.
+    assert_eq!(gateway.get("/fail").status(), 503);
+    retries(1.0);
+    servers.iter().for_each(|server| assert_free(&gateway, server));
 }
 
 #[test]

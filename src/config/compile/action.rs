@@ -12,6 +12,7 @@ use crate::config::values::fault;
 use crate::config::{origin, schema};
 use crate::limit::refuse::Refuse;
 use crate::route::{Action, Fixed, Rewrite};
+use crate::upstream::caps::ServerCaps;
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
@@ -46,7 +47,12 @@ fn upstream(section: &Section, node: &Node, upstreams: &mut Upstreams) -> Option
             return upstreams.names.find(section.sources, node.place, &text.value).map(Action::Upstream);
         }
     }
-    servers(section, "upstream", node, &upstreams.reach).map(|servers| Action::Upstream(upstreams.anonymous(servers)))
+    let servers = servers(section, "upstream", node, &upstreams.reach)?;
+    if servers.iter().any(|server| server.caps != ServerCaps::default()) {
+        let help = "write [upstream.NAME] with these servers and upstream = \"NAME\" here";
+        return section.fault("upstream", node, "only servers of an [upstream.NAME] have caps", help);
+    }
+    Some(Action::Upstream(upstreams.anonymous(servers)))
 }
 
 fn respond(section: &Section) -> Option<Action> {

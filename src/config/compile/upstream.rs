@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::caps::caps;
+use super::caps::{caps, of_server};
 use super::context::LimitContext;
 use super::health::health;
 use super::limit::key_of;
@@ -17,6 +17,7 @@ use crate::config::tree::{Node, Value};
 use crate::config::{origin, schema};
 use crate::limit::key::Key;
 use crate::upstream::budget::{RetryOn, RetryRule};
+use crate::upstream::caps::ServerCaps;
 use crate::upstream::eject::EjectRule;
 use crate::upstream::introduction::ProxyVersion;
 use crate::upstream::{Balance, Fraction, Server, Upstream};
@@ -52,7 +53,7 @@ pub fn upstreams<'r>(named: Vec<NamedSection>, roots: &'r SystemRoots, context: 
         let hash_on = hash_on(&section, balance, context);
         let slow_start_ms = section.duration("slow_start", Duration::ZERO..=Duration::from_secs(3600)).map_or(0, ms);
         let proxy_protocol = section.label("proxy_protocol", ProxyVersion::ALL, ProxyVersion::label);
-        let caps = caps(&section);
+        let caps = caps(&section, servers.as_deref());
         let resolve_every_ms = section.duration("resolve_every", RESOLVE_EVERY).map(ms);
         if servers.is_some() {
             reach.finish(&section);
@@ -183,7 +184,7 @@ pub fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A URL, or a list of URLs and `{ url, weight }` tables.
+/// A URL, or a list of URLs and `{ url, weight }` tables, which may have caps.
 pub fn servers(section: &Section, key: &'static str, node: &Node, reach: &Reach) -> Option<Vec<Server>> {
     let items = match &node.value {
         Value::Array(items) if items.is_empty() => {
@@ -215,8 +216,13 @@ pub fn servers(section: &Section, key: &'static str, node: &Node, reach: &Reach)
 
 fn server(section: &Section, key: &'static str, item: &Node, reach: &Reach) -> Option<At<Server>> {
     let place = item.place;
-    let server_of =
-        |text: &str| Ok(Server { origin: origin::origin(text, reach.protocol, || reach.tls())?, weight: 1 });
+    let server_of = |text: &str| {
+        Ok(Server {
+            origin: origin::origin(text, reach.protocol, || reach.tls())?,
+            weight: 1,
+            caps: ServerCaps::default(),
+        })
+    };
     let Value::Table(table) = &item.value else {
         if !matches!(item.value, Value::String(_)) {
             return section.wrong_type(key, "a URL or { url, weight }", item);
@@ -229,6 +235,7 @@ fn server(section: &Section, key: &'static str, item: &Node, reach: &Reach) -> O
         None => section.absent("a server without url", "write { url = \"http://HOST:PORT\", weight = 1 }"),
     };
     let weight = section.integer("weight", 0..=1000).and_then(|weight| u32::try_from(weight).ok()).unwrap_or(1);
+    let caps = of_server(&section);
     section.finish();
-    server.map(|server| At { place, value: Server { weight, ..server } })
+    server.map(|server| At { place, value: Server { weight, caps, ..server } })
 }

@@ -53,12 +53,12 @@ pub async fn forward(
 ) -> Result<Forwarded, UpstreamFailure> {
     let progress = outgoing.upload.as_ref().map(Upload::share_progress);
     let repeatable = progress.is_none() && outgoing.method.is_idempotent();
-    let mut course = servers.begin(outgoing.introduction.take());
+    let mut course = servers.begin(outgoing.introduction.take(), outgoing.hash);
     // In a box: few requests are sent again, and all would keep room for it.
     let mut sender: Option<Box<Sender>> = None;
     let mut refused = false;
     loop {
-        let acquired = servers.acquire(&mut course, timeouts.connect, outgoing.hash).await;
+        let acquired = servers.acquire(&mut course, timeouts.connect, deadline).await;
         let Acquired { server, connection: lease } = match acquired {
             Ok(acquired) => acquired,
             Err(Unserved::Overflow(overflow)) => {

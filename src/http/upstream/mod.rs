@@ -2,6 +2,7 @@
 //! `pool` keeps them, `servers` says whose is next, `h1` is the wire form, `exchange` moves one request and its answer. Used by
 //! `forward`.
 
+mod asked;
 pub(crate) mod check;
 pub(crate) mod connect;
 pub(crate) mod early;

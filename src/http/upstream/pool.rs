@@ -149,9 +149,7 @@ impl Pools {
             Rc::strong_count(server) > 1
         });
     }
-}
 
-impl Pools {
     /// Closes connections that nobody uses: others want their descriptors.
     pub fn close_idle(&self) {
         self.servers.borrow().values().for_each(|server| server.close_idle());
@@ -194,7 +192,8 @@ impl ServerPool {
     fn close_idle(&self) {
         self.idle.borrow_mut().clear();
         self.counts.idle.set(0);
-        self.of_clients.borrow().values().for_each(|pool| pool.idle.borrow_mut().clear());
+        while self.streams.give_way(false) {}
+        self.of_clients.borrow().values().for_each(|pool| pool.close_idle());
     }
 
     fn sweep(&self, now_ms: u64) {
@@ -300,29 +299,8 @@ impl ServerPool {
     ) -> Result<ServerLease, ConnectError> {
         // It is load from now on, or a server that answers no connect would draw all requests.
         let _connecting = self.count_in();
-        let connected = timeout(limit, self.connected(limit, max_idle, since_ms)).await;
+        let connected = timeout(limit, self.shared(limit, max_idle, since_ms)).await;
         connected.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
-    }
-
-    async fn connected(
-        self: &Rc<ServerPool>,
-        limit: Duration,
-        max_idle: usize,
-        since_ms: Option<u64>,
-    ) -> Result<ServerLease, ConnectError> {
-        if self.speaks.get() != WireProtocol::Http1 {
-            return self.shared(limit, max_idle, since_ms).await;
-        }
-        match self.open(limit).await? {
-            Opened::Connection(connection) => {
-                Ok(ServerLease::Connection(self.lease(connection, false, self.now_ms.get(), max_idle)))
-            }
-            // It chose another protocol than before.
-            Opened::Shared(connection) => {
-                self.streams.add(connection);
-                self.shared(limit, max_idle, since_ms).await
-            }
-        }
     }
 
     /// A place on a connection, made where there is none; or what there is instead when the server turns out
@@ -343,6 +321,7 @@ impl ServerPool {
                     Opened::Connection(connection) => {
                         Ok(ServerLease::Connection(self.lease(connection, false, self.now_ms.get(), max_idle)))
                     }
+                    // It chose another protocol than before.
                     Opened::Shared(connection) => {
                         self.streams.add(connection);
                         continue;
@@ -369,6 +348,15 @@ impl ServerPool {
             Err(error) => Err(error),
         };
         self.streams.dialled(outcome);
+        if let Some(cap) = &*self.cap.borrow() {
+            // There are more places than one, or the room for a connection is free again.
+            cap.load.line.stir();
+        }
+    }
+
+    /// A connection that many will share is being made.
+    pub fn dials(&self) -> bool {
+        self.streams.dials() || self.of_clients.borrow().values().any(|pool| pool.dials())
     }
 
     /// A new connection, handshakes included, within `limit`.

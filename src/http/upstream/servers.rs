@@ -8,20 +8,20 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::connect::{ConnectError, ConnectFault};
-use super::pool::{PoolCap, Pools, ServerLease, ServerPool};
-use super::turn::Overflow;
+use super::asked::AskedServer;
+use super::connect::ConnectFault;
+use super::pool::{PoolCap, Pools, ServerLease};
+use super::turn::{Overflow, Turn};
 use crate::http::complaints::{UpstreamComplaints, UpstreamTrouble};
 use crate::http::context::Common;
+use crate::http::deadline::RequestDeadline;
 use crate::limit::key::Key;
 use crate::metrics::{Counter, Metrics, RetryReason, UpstreamOutcome};
 use crate::upstream::balance::{Balancer, Candidates};
 use crate::upstream::budget::{RetryBudget, RetryRule};
 use crate::upstream::caps::{CapRule, InFlight, UpstreamLoad};
-use crate::upstream::eject::Blame;
 use crate::upstream::introduction::ProxyVersion;
 use crate::upstream::roster::{Member, UpstreamState};
-use crate::upstream::state::{ServedTally, ServerState};
 
 /// Servers asked for a connection before a request fails, however seldom it may be sent.
 const CONNECT_TRIES: usize = 3;
@@ -49,13 +49,16 @@ pub struct Course {
     /// Those that failed it.
     tried: Vec<Rc<AskedServer>>,
     /// What its connections begin with.
-    introduction: Option<Rc<[u8]>>,
+    pub(super) introduction: Option<Rc<[u8]>>,
+    hash: Option<u64>,
     /// When it last asked for a connection.
     asked_ms: u64,
     /// Connections that there were before are not asked.
     pub(super) since_ms: Option<u64>,
     /// For a server with room, if it has waited.
     pub(super) waits_until: Option<Instant>,
+    /// At the server that it is sent to once more.
+    pub(super) turn: Option<Turn>,
 }
 
 /// Why a request has no server.
@@ -78,22 +81,6 @@ pub(super) struct Lineup {
     /// Those of a weight.
     pub(super) servers: Vec<Rc<AskedServer>>,
     balancer: Balancer,
-}
-
-/// One worker's side of one server.
-pub struct AskedServer {
-    upstream: Arc<UpstreamState>,
-    pub(super) state: Arc<ServerState>,
-    pool: Rc<ServerPool>,
-    pools: Pools,
-    untold: RefCell<Untold>,
-}
-
-/// Good answers that the other workers do not know of.
-#[derive(Default)]
-struct Untold {
-    tally: ServedTally,
-    told_ms: u64,
 }
 
 /// Counters of one upstream, by what became of a request sent to it.
@@ -138,14 +125,15 @@ impl Servers {
         self.upstream.settings.proxy_protocol
     }
 
-    /// A request is to be sent, on a connection that begins with `introduction`.
-    pub fn begin(&self, introduction: Option<Rc<[u8]>>) -> Course {
+    /// A request is to be sent, on a connection that begins with `introduction`. `hash`: of what it is told apart
+    /// by.
+    pub fn begin(&self, introduction: Option<Rc<[u8]>>, hash: Option<u64>) -> Course {
         self.budget.borrow_mut().sent(self.pools.now_ms());
-        Course { introduction, ..Course::default() }
+        Course { introduction, hash, ..Course::default() }
     }
 
     /// A connection: one that there is, unless the course is renewed, else a new one, at the servers' turns, to
-    /// one that has not failed the request. `hash`: of what it is told apart by.
+    /// one that has not failed the request.
     ///
     /// # Errors
     /// When no server accepted one, or none had room.
@@ -153,17 +141,17 @@ impl Servers {
         &self,
         course: &mut Course,
         connect: Duration,
-        hash: Option<u64>,
+        deadline: &RequestDeadline,
     ) -> Result<Acquired, Unserved> {
         course.asked_ms = self.pools.now_ms();
         if let Some(rule) = &self.upstream.settings.caps {
-            return Box::pin(self.acquire_capped(rule, course, connect, hash)).await;
+            return Box::pin(self.acquire_capped(rule, course, connect, deadline)).await;
         }
-        let server = self.pick(course, hash)?;
+        let server = self.pick(course)?;
         let mut acquired = match server.ready(course, self.max_idle) {
             Some(connection) => Acquired { server, connection },
             // Rare, and larger than all the rest that a request keeps.
-            None => Box::pin(self.connect(server, course, connect, hash)).await?,
+            None => Box::pin(self.connect(server, course, connect)).await?,
         };
         if self.upstream.settings.counts_all() {
             acquired.connection.count(InFlight::of(&acquired.server.state));
@@ -177,7 +165,6 @@ impl Servers {
         mut server: Rc<AskedServer>,
         course: &mut Course,
         limit: Duration,
-        hash: Option<u64>,
     ) -> Result<Acquired, ConnectFault> {
         let mut shortages = 0;
         loop {
@@ -196,7 +183,7 @@ impl Servers {
             if !self.may_again(course, &server, RetryReason::ConnectError) {
                 return Err(error.fault);
             }
-            server = self.pick(course, hash)?;
+            server = self.pick(course)?;
             if let Some(connection) = server.ready(course, self.max_idle) {
                 return Ok(Acquired { server, connection });
             }
@@ -216,7 +203,8 @@ impl Servers {
     }
 
     /// Whether a request that `server` failed for `reason` may go to another, which is counted. Nothing is
-    /// sent to those that are passed over: they failed others.
+    /// sent to those that are passed over: they failed others. Where servers are capped one of them must have
+    /// room now: who cannot go where others can is not to stand before them.
     pub fn may_again(&self, course: &mut Course, server: &Rc<AskedServer>, reason: RetryReason) -> bool {
         let (on, attempts) = (&self.retry.on, self.retry.attempts);
         let now_ms = self.pools.now_ms();
@@ -239,18 +227,25 @@ impl Servers {
         if !lineup.servers.iter().any(takes) {
             return false;
         }
+        if self.upstream.settings.caps.is_some() {
+            course.turn = self.turn_now(course).ok().flatten();
+            if course.turn.is_none() {
+                return false;
+            }
+        }
         let may = self.budget.borrow_mut().again(self.retry.budget, now_ms);
         if may {
             self.outcomes.count_retry(reason);
         } else {
             self.outcomes.over_budget.inc();
+            course.turn = None;
         }
         may
     }
 
     /// The server for the next attempt: where none is usable, any, for a wrong suspicion must not stop
     /// service.
-    fn pick(&self, course: &Course, hash: Option<u64>) -> Result<Rc<AskedServer>, ConnectFault> {
+    fn pick(&self, course: &Course) -> Result<Rc<AskedServer>, ConnectFault> {
         let lineup = self.lineup();
         if let ([only], true) = (lineup.servers.as_slice(), course.tried.is_empty()) {
             return Ok(only.clone());
@@ -259,7 +254,7 @@ impl Servers {
             return Err(self.missed());
         }
         let [usable, all] = self.candidates(&lineup, course);
-        let pick = |candidates| lineup.balancer.pick(|| self.next_random(), hash, candidates);
+        let pick = |candidates| lineup.balancer.pick(|| self.next_random(), course.hash, candidates);
         let index = pick(&usable).or_else(|| pick(&all)).ok_or(ConnectFault::Refused)?;
         Ok(lineup.servers[index].clone())
     }
@@ -267,10 +262,8 @@ impl Servers {
     /// The same of those with room, if there is one now.
     pub(super) fn pick_free(
         &self,
-        rule: &CapRule,
         load: &UpstreamLoad,
         course: &Course,
-        hash: Option<u64>,
     ) -> Result<Option<Rc<AskedServer>>, ConnectFault> {
         let lineup = self.lineup();
         if lineup.servers.is_empty() {
@@ -280,8 +273,8 @@ impl Servers {
         // Those that are usable and full are waited for.
         let mut groups = self.candidates(&lineup, course).into_iter();
         let group = groups.find(|group| servers().any(|server| group.may(server))).ok_or(ConnectFault::Refused)?;
-        let free = LineupAt { room: Some((rule, load)), ..group };
-        let index = lineup.balancer.pick(|| self.next_random(), hash, &free);
+        let free = LineupAt { room: Some(load), ..group };
+        let index = lineup.balancer.pick(|| self.next_random(), course.hash, &free);
         Ok(index.map(|index| lineup.servers[index].clone()))
     }
 
@@ -326,15 +319,16 @@ impl Lineup {
         let version = upstream.version();
         let roster = upstream.roster();
         let with_weight = || roster.iter().filter(|member| member.weight > 0);
-        let rule = upstream.settings.caps.filter(CapRule::caps_connections);
         let cap = |member: &Member| {
             let (state, load) = (member.state.clone(), upstream.load().clone());
+            let rule = member.caps.filter(CapRule::caps_connections);
             rule.map(|rule| PoolCap { upstream: upstream.settings.name.clone(), rule, state, load, worker })
         };
         let asked = |member: &Member| {
             Rc::new(AskedServer {
                 upstream: upstream.clone(),
                 state: member.state.clone(),
+                caps: member.caps,
                 pool: pools.of(&member.endpoint, cap(member)),
                 pools: pools.clone(),
                 untold: RefCell::default(),
@@ -359,7 +353,7 @@ struct LineupAt<'l> {
     /// Of those that are usable alone.
     usable: bool,
     /// Of those that have room alone.
-    room: Option<(&'l CapRule, &'l UpstreamLoad)>,
+    room: Option<&'l UpstreamLoad>,
 }
 
 impl Candidates for LineupAt<'_> {
@@ -367,7 +361,7 @@ impl Candidates for LineupAt<'_> {
         let server = &self.servers[server];
         (!self.usable || server.state.is_usable(self.now_ms))
             && !self.course.has_tried(server)
-            && self.room.is_none_or(|(rule, load)| server.has_room(rule, load, self.course))
+            && self.room.is_none_or(|load| server.has_room(load, self.course))
     }
 
     fn load(&self, server: usize) -> u32 {
@@ -396,90 +390,6 @@ impl Course {
 
     fn has_tried(&self, server: &AskedServer) -> bool {
         self.tried.iter().any(|tried| Arc::ptr_eq(&tried.state, &server.state))
-    }
-}
-
-impl AskedServer {
-    /// What the log calls it.
-    pub fn label(&self) -> &str {
-        self.pool.label()
-    }
-
-    /// Requests in flight: of all workers where that is counted.
-    fn load(&self) -> u32 {
-        if self.upstream.settings.counts_all() { self.state.in_flight() } else { self.pool.load() }
-    }
-
-    /// Closes one of its connections that nobody uses.
-    pub(super) fn give_way(&self) -> bool {
-        self.pool.give_way(false)
-    }
-
-    fn has_room(&self, rule: &CapRule, load: &UpstreamLoad, course: &Course) -> bool {
-        let has_ready = || match &course.introduction {
-            None => self.pool.has_ready(),
-            Some(introduction) => self.pool.of_client(introduction).has_ready(),
-        };
-        rule.has_room(&self.state, load)
-            && (!rule.caps_connections() || rule.may_connect(&self.state, load) || has_ready())
-    }
-
-    /// A connection that there is.
-    pub(super) fn ready(&self, course: &Course, max_idle: usize) -> Option<ServerLease> {
-        match &course.introduction {
-            None => self.pool.ready(max_idle, course.since_ms),
-            Some(introduction) => self.pool.of_client(introduction).ready(max_idle, course.since_ms),
-        }
-    }
-
-    pub(super) async fn connect(
-        &self,
-        course: &Course,
-        limit: Duration,
-        max_idle: usize,
-    ) -> Result<ServerLease, ConnectError> {
-        let connected = match &course.introduction {
-            None => self.pool.connect(limit, max_idle, course.since_ms).await,
-            Some(introduction) => self.pool.of_client(introduction).connect(limit, max_idle, course.since_ms).await,
-        };
-        match &connected {
-            Ok(_) => self.state.connected(self.pools.now_ms()),
-            // It was not asked.
-            Err(ConnectError { fault: ConnectFault::MaxConnections | ConnectFault::Descriptors, .. }) => {}
-            Err(_) => {
-                self.upstream.refused(&self.state, self.pools.now_ms());
-                self.failed(Blame::Server);
-            }
-        }
-        connected
-    }
-
-    /// It gave an answer that is none of its failures.
-    pub fn served(&self, to: Blame) {
-        let (Some(_), Blame::Client(client)) = (&self.upstream.settings.eject, to) else { return };
-        let now_ms = self.pools.now_ms();
-        let mut untold = self.untold.borrow_mut();
-        untold.tally.count += 1;
-        untold.tally.clients.served(client, now_ms);
-        if self.state.is_failing() {
-            self.state.recovered();
-        }
-        if untold.told_ms != now_ms {
-            self.tell(&mut untold);
-        }
-    }
-
-    /// A request met an error there.
-    pub fn failed(&self, blame: Blame) {
-        self.tell(&mut self.untold.borrow_mut());
-        self.upstream.failed(&self.state, self.pools.now_ms(), blame);
-    }
-
-    fn tell(&self, untold: &mut Untold) {
-        let Some(rule) = &self.upstream.settings.eject else { return };
-        untold.told_ms = self.pools.now_ms();
-        self.state.served(rule, untold.told_ms, &untold.tally);
-        untold.tally.count = 0;
     }
 }
 

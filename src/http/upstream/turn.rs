@@ -10,15 +10,20 @@ use std::time::Duration;
 use tokio::task::yield_now;
 use tokio::time::{Instant, timeout_at};
 
+use super::asked::AskedServer;
 use super::connect::ConnectFault;
-use super::servers::{Acquired, AskedServer, Course, Servers, Unserved};
+use super::servers::{Acquired, Course, Servers, Unserved};
 use crate::http::complaints::UpstreamTrouble;
+use crate::http::deadline::RequestDeadline;
 use crate::labels::labels;
 use crate::metrics::RetryReason;
 use crate::upstream::caps::{CapRule, InFlight, UpstreamLoad};
 
 /// What becomes free without a word, such as a server that is no longer passed over, is looked for so often.
 const GLANCE: Duration = Duration::from_millis(100);
+
+/// A server, and a request's place there.
+pub(super) type Turn = (Rc<AskedServer>, InFlight);
 
 labels! {
     /// Why a request has had no turn.
@@ -38,11 +43,14 @@ impl Servers {
         rule: &CapRule,
         course: &mut Course,
         connect: Duration,
-        hash: Option<u64>,
+        deadline: &RequestDeadline,
     ) -> Result<Acquired, Unserved> {
         let mut shortages = 0;
         loop {
-            let (server, permit) = self.turn(rule, course, hash).await?;
+            let (server, permit) = match course.turn.take() {
+                Some(turn) => turn,
+                None => self.turn(rule, course, deadline).await?,
+            };
             let connected = loop {
                 let connected = match server.ready(course, self.max_idle) {
                     Some(connection) => Ok(connection),
@@ -81,21 +89,22 @@ impl Servers {
         }
     }
 
+    /// A server with room, if there is one and nobody waits for it.
+    pub(super) fn turn_now(&self, course: &Course) -> Result<Option<Turn>, ConnectFault> {
+        let load = self.upstream.load();
+        if load.line.len() == 0 { self.take(load, course) } else { Ok(None) }
+    }
+
     /// Waits for a server with room, behind those that came before.
-    async fn turn(
-        &self,
-        rule: &CapRule,
-        course: &mut Course,
-        hash: Option<u64>,
-    ) -> Result<(Rc<AskedServer>, InFlight), Unserved> {
-        let load = self.upstream.load().clone();
-        if load.line.len() == 0
-            && let Some(turn) = self.take(rule, &load, course, hash)?
-        {
+    async fn turn(&self, rule: &CapRule, course: &mut Course, deadline: &RequestDeadline) -> Result<Turn, Unserved> {
+        if let Some(turn) = self.turn_now(course)? {
             return Ok(turn);
         }
-        let max = rule.waiting.saturating_mul(self.count());
+        let load = self.upstream.load().clone();
+        // None of those that some servers have failed already.
+        let max = if course.failures() > 0 { 0 } else { rule.waiting.saturating_mul(self.count()) };
         let place = load.line.join(max).ok_or(Unserved::Overflow(Overflow::QueueFull))?;
+        let _waits = deadline.hold_back();
         // One time for all the turns of a request.
         let end = *course.waits_until.get_or_insert_with(|| Instant::now() + Duration::from_millis(rule.waiting_ms));
         loop {
@@ -103,9 +112,9 @@ impl Servers {
                 if !place.is_first(cx.waker()) {
                     return Poll::Pending;
                 }
-                match self.take(rule, &load, course, hash) {
+                match self.take(&load, course) {
                     Ok(None) => {
-                        self.claim(rule, &load);
+                        self.claim(&load);
                         Poll::Pending
                     }
                     Ok(Some(turn)) => Poll::Ready(Ok(turn)),
@@ -121,31 +130,20 @@ impl Servers {
     }
 
     /// A server with room, if there is one now.
-    fn take(
-        &self,
-        rule: &CapRule,
-        load: &Arc<UpstreamLoad>,
-        course: &Course,
-        hash: Option<u64>,
-    ) -> Result<Option<(Rc<AskedServer>, InFlight)>, ConnectFault> {
+    fn take(&self, load: &Arc<UpstreamLoad>, course: &Course) -> Result<Option<Turn>, ConnectFault> {
         loop {
-            let Some(server) = self.pick_free(rule, load, course, hash)? else { return Ok(None) };
+            let Some(server) = self.pick_free(load, course)? else { return Ok(None) };
             // Else another worker was quicker.
-            if let Some(permit) = rule.enter(&server.state, load) {
+            if let Some(permit) = server.enter(load) {
                 return Ok(Some((server, permit)));
             }
         }
     }
 
     /// What requests wait for: connections that others keep are asked for.
-    fn claim(&self, rule: &CapRule, load: &UpstreamLoad) {
-        if !rule.caps_connections() {
-            return;
-        }
+    fn claim(&self, load: &UpstreamLoad) {
         let lineup = self.lineup();
-        let without =
-            |server: &&Rc<AskedServer>| rule.has_room(&server.state, load) && !rule.may_connect(&server.state, load);
-        for server in lineup.servers.iter().filter(without) {
+        for server in lineup.servers.iter().filter(|server| server.lacks_connection(load)) {
             if !server.give_way() {
                 server.state.claim.make(self.worker);
             }

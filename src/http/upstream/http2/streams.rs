@@ -82,6 +82,10 @@ impl StreamPool {
         self.dials.get() * self.room.get() < self.waiting.get()
     }
 
+    pub fn dials(&self) -> bool {
+        self.dials.get() > 0
+    }
+
     pub fn dial(&self) {
         self.dials.set(self.dials.get() + 1);
     }

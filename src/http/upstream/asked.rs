@@ -1,0 +1,136 @@
+//! One server as one worker asks it: its connections, and what became of requests there, told to all workers. Kept
+//! by `servers`.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::connect::{ConnectError, ConnectFault};
+use super::pool::{Pools, ServerLease, ServerPool};
+use super::servers::Course;
+use crate::upstream::caps::{CapRule, InFlight, UpstreamLoad};
+use crate::upstream::eject::Blame;
+use crate::upstream::roster::UpstreamState;
+use crate::upstream::state::{ServedTally, ServerState};
+
+/// One worker's side of one server.
+pub struct AskedServer {
+    pub(super) upstream: Arc<UpstreamState>,
+    pub(super) state: Arc<ServerState>,
+    /// What it is given at once, where that is capped.
+    pub(super) caps: Option<CapRule>,
+    pub(super) pool: Rc<ServerPool>,
+    pub(super) pools: Pools,
+    pub(super) untold: RefCell<Untold>,
+}
+
+/// Good answers that the other workers do not know of.
+#[derive(Default)]
+pub(super) struct Untold {
+    tally: ServedTally,
+    told_ms: u64,
+}
+
+impl AskedServer {
+    /// What the log calls it.
+    pub fn label(&self) -> &str {
+        self.pool.label()
+    }
+
+    /// Requests in flight: of all workers where that is counted.
+    pub(super) fn load(&self) -> u32 {
+        if self.upstream.settings.counts_all() { self.state.in_flight() } else { self.pool.load() }
+    }
+
+    /// Closes one of its connections that nobody uses.
+    pub(super) fn give_way(&self) -> bool {
+        self.pool.give_way(false)
+    }
+
+    /// A request's place there, if there is one.
+    pub(super) fn enter(&self, load: &Arc<UpstreamLoad>) -> Option<InFlight> {
+        match &self.caps {
+            Some(rule) => rule.enter(&self.state, load),
+            None => Some(InFlight::of(&self.state)),
+        }
+    }
+
+    pub(super) fn has_room(&self, load: &UpstreamLoad, course: &Course) -> bool {
+        let Some(rule) = &self.caps else { return true };
+        let has_ready = || match &course.introduction {
+            None => self.pool.has_ready(),
+            Some(introduction) => self.pool.of_client(introduction).has_ready(),
+        };
+        rule.has_room(&self.state, load)
+            && (!rule.caps_connections() || rule.may_connect(&self.state, load) || has_ready())
+    }
+
+    /// It has room for a request that waits, but none for its connection. What is being made has places for those.
+    pub(super) fn lacks_connection(&self, load: &UpstreamLoad) -> bool {
+        self.caps.as_ref().is_some_and(|rule| {
+            rule.caps_connections()
+                && rule.has_room(&self.state, load)
+                && !rule.may_connect(&self.state, load)
+                && !self.pool.dials()
+        })
+    }
+
+    /// A connection that there is.
+    pub(super) fn ready(&self, course: &Course, max_idle: usize) -> Option<ServerLease> {
+        match &course.introduction {
+            None => self.pool.ready(max_idle, course.since_ms),
+            Some(introduction) => self.pool.of_client(introduction).ready(max_idle, course.since_ms),
+        }
+    }
+
+    pub(super) async fn connect(
+        &self,
+        course: &Course,
+        limit: Duration,
+        max_idle: usize,
+    ) -> Result<ServerLease, ConnectError> {
+        let connected = match &course.introduction {
+            None => self.pool.connect(limit, max_idle, course.since_ms).await,
+            Some(introduction) => self.pool.of_client(introduction).connect(limit, max_idle, course.since_ms).await,
+        };
+        match &connected {
+            Ok(_) => self.state.connected(self.pools.now_ms()),
+            // It was not asked.
+            Err(ConnectError { fault: ConnectFault::MaxConnections | ConnectFault::Descriptors, .. }) => {}
+            Err(_) => {
+                self.upstream.refused(&self.state, self.pools.now_ms());
+                self.failed(Blame::Server);
+            }
+        }
+        connected
+    }
+
+    /// It gave an answer that is none of its failures.
+    pub fn served(&self, to: Blame) {
+        let (Some(_), Blame::Client(client)) = (&self.upstream.settings.eject, to) else { return };
+        let now_ms = self.pools.now_ms();
+        let mut untold = self.untold.borrow_mut();
+        untold.tally.count += 1;
+        untold.tally.clients.served(client, now_ms);
+        if self.state.is_failing() {
+            self.state.recovered();
+        }
+        if untold.told_ms != now_ms {
+            self.tell(&mut untold);
+        }
+    }
+
+    /// A request met an error there.
+    pub fn failed(&self, blame: Blame) {
+        self.tell(&mut self.untold.borrow_mut());
+        self.upstream.failed(&self.state, self.pools.now_ms(), blame);
+    }
+
+    fn tell(&self, untold: &mut Untold) {
+        let Some(rule) = &self.upstream.settings.eject else { return };
+        untold.told_ms = self.pools.now_ms();
+        self.state.served(rule, untold.told_ms, &untold.tally);
+        untold.tally.count = 0;
+    }
+}
