@@ -17,6 +17,8 @@ mod support;
 mod protocols {
     mod acme;
     mod acme_enemies;
+    mod acme_reloads;
+    mod acme_servers;
     mod grpc;
     mod h2;
     mod h2_abuse;

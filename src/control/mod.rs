@@ -187,7 +187,8 @@ async fn start(
     let fleet = Fleet::new(&metrics).map_err(Error::Metrics)?;
     let resolving = Resolving::new(&fleet, &config);
     let mut book = Book::new(&metrics, &fleet);
-    acme::provision(&config);
+    let mut acme = AcmeThread::new(&metrics);
+    acme.provision(&config, None).await;
     let snapshot = Arc::new(Snapshot::new(1, config, &mut book));
     book.retire(&snapshot);
     metrics.config_loaded(&snapshot.config.hash, snapshot.generation, snapshot.loaded_at);
@@ -225,8 +226,7 @@ async fn start(
     heap::give_back();
     shared.enter(Lifecycle::Ready);
     warn_of(&snapshot.config);
-    let mut acme = AcmeThread::new(&current, &metrics);
-    acme.follow(&snapshot.config);
+    acme.follow(&current);
     tracing::info!(listen = addresses.join(", "), admin, workers = count, "ready");
     systemd::ready();
     Ok((Reloader { source, current, metrics, book, shared, listeners, overrides, link, resolving, acme }, jobs, inbox))
@@ -246,7 +246,9 @@ fn retarget(watch: Option<&Watch>, reloader: &Reloader, outcome: &ReloadOutcome)
 /// Readiness fails first, so that balancers send no more; then the listeners close, then requests
 /// get their time to end.
 async fn drain(reloader: Reloader, stop: &mut Stop, handed_over: bool) -> Result<(), Error> {
-    let Reloader { current, shared, listeners, .. } = reloader;
+    let Reloader { current, shared, listeners, acme, .. } = reloader;
+    // Proofs are looked for where nobody will listen, and who comes next waits for the lock.
+    drop(acme);
     let server = current.load().config.server.clone();
     shared.enter(Lifecycle::Draining);
     listeners.leave();

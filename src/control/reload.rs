@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 use tokio::task::spawn_local;
 
-use super::acme::{self, AcmeThread};
+use super::acme::AcmeThread;
 use super::certificates;
 use super::diff::Diff;
 use super::job::{Applied, Contents, ReloadFailure, ReloadOrder, ReloadOutcome, Trigger};
@@ -151,7 +151,7 @@ impl Reloader {
         if config.store != old.config.store {
             self.overrides.prime(&config, &store.store()).await;
         }
-        acme::provision(&config);
+        self.acme.provision(&config, Some(&old.config)).await;
         config.keep_sessions(&old.config);
         let generation = old.generation + 1;
         let snapshot = Arc::new(Snapshot::new(generation, config, &mut self.book));
@@ -162,7 +162,7 @@ impl Reloader {
             self.listeners.access_log().open(settings);
         }
         self.listeners.exchange(prepared, &snapshot.config);
-        self.acme.follow(&snapshot.config);
+        self.acme.follow(&self.current);
         self.metrics.config_loaded(&snapshot.config.hash, generation, snapshot.loaded_at);
         certificates::show(&snapshot.config, &self.metrics);
         // Only now: until the swap, requests counted on the series of the old config.

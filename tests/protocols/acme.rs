@@ -47,7 +47,12 @@ impl<'a> Setting<'a> {
     }
 
     pub fn start(&self) -> Gateway {
-        Gateway::launch(&[], |dir| {
+        self.start_within(&[])
+    }
+
+    /// With further variables in its environment.
+    pub fn start_within(&self, env: &[(&str, &str)]) -> Gateway {
+        Gateway::launch(env, |dir| {
             // While it is down, the authority is not written yet.
             if !Path::new(&self.pebble.ca_file()).exists() {
                 fs::write(self.pebble.ca_file(), Ca::new("nobody").pem()).unwrap();

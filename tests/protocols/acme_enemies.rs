@@ -2,6 +2,7 @@
 //! order is made twice for it, no server is hammered, and nothing is lost that was there.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use super::acme::{Setting, file, orders, secure, serves, until_served};
@@ -12,13 +13,13 @@ use crate::support::ports::Reserved;
 use crate::support::until;
 
 /// A gateway that has been killed.
-fn kill(gateway: Gateway) {
+pub fn kill(gateway: Gateway) {
     gateway.signal("KILL");
     drop(gateway);
 }
 
 #[track_caller]
-fn until_logged(gateway: &Gateway, words: &str) {
+pub fn until_logged(gateway: &Gateway, words: &str) {
     until(&format!("the log says {words:?}"), || gateway.log().contains(words));
 }
 
@@ -145,11 +146,41 @@ fn a_certificate_that_cannot_be_saved_is_used_and_saved_later() {
     let trust = pebble.trust();
     until_served(&gateway, &trust, "www.test");
     until_logged(&gateway, "what it should hold is kept in memory until then");
+    // Nor does another pause in the config lose it.
+    let brief = Setting { acme: "backoff = \"2s\"", ..Setting::new(&pebble, state.path(), &["www.test"]) };
+    gateway.reload(&brief.config());
+    assert!(serves(&gateway, &trust, "www.test"));
     let certificate = place.parent().unwrap();
     fs::remove_dir_all(certificate).unwrap();
     until("it is saved", || certificate.is_file());
     assert!(serves(&gateway, &trust, "www.test"));
     assert_eq!((orders(&gateway, "issued"), pebble.count("Issued certificate serial")), (1.0, 1));
+}
+
+#[test]
+fn a_file_that_cannot_be_read_now_is_left_alone() {
+    let (pebble, state) = (Pebble::start(), tempfile::tempdir().unwrap());
+    let setting = Setting::new(&pebble, state.path(), &["www.test"]);
+    let gateway = setting.start();
+    let trust = pebble.trust();
+    until_served(&gateway, &trust, "www.test");
+    // Reading this fails, for everybody: the memory of a process begins nowhere.
+    let certificate = file(state.path(), "/www.test.pem");
+    let (whole, odd) = (fs::read_to_string(&certificate).unwrap(), certificate.with_file_name("odd"));
+    symlink("/proc/self/mem", &odd).unwrap();
+    fs::rename(&odd, &certificate).unwrap();
+    until_logged(&gateway, "until that works, nothing is ordered or written in its place");
+    assert!(certificate.is_symlink() && serves(&gateway, &trust, "www.test"));
+    // Nor by one that has never read it, whatever keeps it from that.
+    kill(gateway);
+    fs::remove_file(&certificate).unwrap();
+    symlink("www.test.pem", &certificate).unwrap();
+    let gateway = setting.start();
+    until_logged(&gateway, "until that works, nothing is ordered or written in its place");
+    fs::write(&odd, whole).unwrap();
+    fs::rename(&odd, &certificate).unwrap();
+    until_served(&gateway, &trust, "www.test");
+    assert_eq!((gateway.log_lines(&["cannot read"]), pebble.count("Added order")), (1, 1));
 }
 
 #[test]

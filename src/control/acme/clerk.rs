@@ -12,16 +12,16 @@ use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::client::RetryAfter;
-use super::names;
 use super::order::{Customer, OrderFault};
 use super::schedule;
-use super::shelf::{Need, Shelf};
+use super::shelf::{Need, Shelf, renewal_s};
 use super::state::{KeptCertificate, OrderPause, StateDirectory, StateFault, StateLock, now_s};
+use super::{Published, names, provide};
 use crate::config::{Acme, AcmeSettings};
 use crate::control::certificates;
 use crate::metrics::{Metrics, OrderResult};
 use crate::snapshot::{Current, Snapshot};
-use crate::tls::ChallengeKind;
+use crate::tls::{ChallengeKind, Issued};
 
 /// How often the directory is looked at: a challenge is answered by every gateway so long after it is there.
 const TICK: Duration = Duration::from_millis(250);
@@ -31,28 +31,37 @@ const WHOLE_LOOK: Duration = Duration::from_secs(5);
 const REST: Duration = Duration::from_secs(5);
 /// Of one certificate, all challenges included.
 const ATTEMPT: Duration = Duration::from_secs(300);
+/// The reason for a pause after an order that did not fail.
+const DUE_AT_ONCE: &str = "the certificate is due for renewal already: is the clock of this machine right?";
 /// A pause that ends later than this was written under another clock.
 const CLOCK_MAX_S: u64 = 2 * 86_400;
 
 pub struct Clerk {
     current: Current,
     metrics: Metrics,
+    published: Published,
     office: Option<Office>,
+    /// Of the config whose listeners have what is published.
+    provided: u64,
 }
 
 /// What goes with one ACME server and state directory.
 struct Office {
     settings: AcmeSettings,
     state: StateDirectory,
+    published: Published,
     shelf: Shelf,
     /// Of names that wait for their next attempt.
     waiting: HashMap<String, OrderPause>,
-    account: Option<Account>,
+    account: Option<KnownAccount>,
     ordering: Option<JoinHandle<OrderEnd>>,
     looked: Option<Looked>,
     /// What was said last of the directory, and when to try it again.
     fault: Option<(String, Instant)>,
 }
+
+/// An account, and what its server asks those to wait who use it.
+type KnownAccount = (Account, RetryAfter);
 
 /// As of the last whole look.
 struct Looked {
@@ -66,7 +75,7 @@ struct OrderJob {
     settings: AcmeSettings,
     state: StateDirectory,
     lock: StateLock,
-    account: Option<Account>,
+    account: Option<KnownAccount>,
     name: String,
     kinds: Vec<ChallengeKind>,
     failures: u32,
@@ -75,7 +84,9 @@ struct OrderJob {
 /// What came of it.
 struct OrderEnd {
     name: String,
-    account: Option<Account>,
+    /// What it was ordered by.
+    settings: AcmeSettings,
+    account: Option<KnownAccount>,
     result: Result<KeptCertificate, OrderFault>,
     /// The certificate is in the directory, or the failure is.
     written: Result<(), StateFault>,
@@ -83,8 +94,8 @@ struct OrderEnd {
 }
 
 impl Clerk {
-    pub fn new(current: Current, metrics: Metrics) -> Clerk {
-        Clerk { current, metrics, office: None }
+    pub fn new(current: Current, metrics: Metrics, published: Published) -> Clerk {
+        Clerk { current, metrics, published, office: None, provided: 0 }
     }
 
     pub async fn work(mut self, mut stopped: oneshot::Receiver<()>) {
@@ -105,30 +116,60 @@ impl Clerk {
             return;
         };
         let names = names(&snapshot.config);
-        let office = match self.office.take() {
-            Some(office) if office.settings == acme.settings => office,
-            _ => Office::new(&acme.settings),
+        let mut office = match self.office.take() {
+            Some(office) if office.is_at(&acme.settings) => office,
+            _ => Office::new(&acme.settings, &self.published),
         };
-        let office = self.office.insert(office);
-        if names.is_empty() || office.rests() {
-            return;
+        office.follow(&acme.settings);
+        if self.provided != snapshot.generation {
+            // What was issued since its listeners were made, whatever becomes of the disk.
+            self.provided = snapshot.generation;
+            self.hand_out(&snapshot, Issued::new());
         }
-        let done = office.look(&snapshot, acme, &names, &self.metrics);
-        office.tell(done);
+        if !names.is_empty() && !office.rests() {
+            let unsaved = office.take_order(&self.metrics);
+            let done = office.look(&snapshot, acme, &names, unsaved, |issued| self.hand_out(&snapshot, issued));
+            office.tell(done);
+        }
+        self.office = Some(office);
+    }
+
+    /// Has the listeners use these, and for other names what they have.
+    fn hand_out(&self, snapshot: &Snapshot, issued: Issued) {
+        self.published.rcu(|published| {
+            let both = published.iter().chain(&issued);
+            both.map(|(name, key)| (name.clone(), key.clone())).collect::<Issued>()
+        });
+        provide(&snapshot.config, &self.published.load());
+        certificates::show(&snapshot.config, &self.metrics);
     }
 }
 
 impl Office {
-    fn new(settings: &AcmeSettings) -> Office {
+    fn new(settings: &AcmeSettings, published: &Published) -> Office {
         Office {
             settings: settings.clone(),
             state: StateDirectory::of(settings),
+            published: published.clone(),
             shelf: Shelf::default(),
             waiting: HashMap::new(),
             account: None,
             ordering: None,
             looked: None,
             fault: None,
+        }
+    }
+
+    /// Whether it is the one for these settings.
+    fn is_at(&self, settings: &AcmeSettings) -> bool {
+        (&self.settings.state, &self.settings.directory) == (&settings.state, &settings.directory)
+    }
+
+    /// From now on. The server has to be told of what is new.
+    fn follow(&mut self, settings: &AcmeSettings) {
+        if self.settings != *settings {
+            self.settings = settings.clone();
+            self.account = None;
         }
     }
 
@@ -159,21 +200,20 @@ impl Office {
         snapshot: &Snapshot,
         acme: &Acme,
         names: &BTreeSet<String>,
-        metrics: &Metrics,
+        is_issued: bool,
+        hand_out: impl FnOnce(Issued),
     ) -> Result<(), StateFault> {
-        let unsaved = self.take_order(metrics);
         let generation = snapshot.generation;
         let changed = self.state.certificates_changed();
         let is_whole = !self.looked.as_ref().is_some_and(|looked| {
             looked.generation == generation && looked.changed == changed && Instant::now() < looked.next
         });
-        let is_new = self.looked.as_ref().is_none_or(|looked| looked.generation != generation);
         if is_whole {
             self.state.prepare()?;
             self.read_again()?;
         }
-        if unsaved | is_whole && (self.shelf.refresh(&self.state, names) | unsaved | is_new) {
-            self.hand_out(snapshot, metrics);
+        if is_issued | is_whole && (self.shelf.refresh(&self.state, names) | is_issued) {
+            hand_out(self.shelf.issued());
         }
         if is_whole {
             self.looked = Some(Looked { generation, changed, next: Instant::now() + WHOLE_LOOK });
@@ -191,13 +231,6 @@ impl Office {
             }
         }
         Ok(())
-    }
-
-    fn hand_out(&self, snapshot: &Snapshot, metrics: &Metrics) {
-        let issued = self.shelf.issued();
-        let tls = snapshot.config.listeners.iter().filter_map(|listener| listener.tls.as_ref());
-        tls.filter(|tls| !tls.ordered().is_empty()).for_each(|tls| tls.provide(&issued));
-        certificates::show(&snapshot.config, metrics);
     }
 
     /// Does the first thing that is due, unless another gateway is at work.
@@ -260,13 +293,13 @@ impl Office {
     /// Orders a certificate. Should the gateway die meanwhile, that counts as a failure, with a tenth of its
     /// pause: one that dies again and again orders no more often than that.
     fn order(&mut self, lock: StateLock, name: &str, failures: u32) -> Result<(), StateFault> {
-        let pause = schedule::pause(failures + 1, self.settings.backoff, rand::random()) / 10;
+        let pause = schedule::pause(failures.saturating_add(1), self.settings.backoff, rand::random()) / 10;
         let reason = "the gateway ended in the midst of an order".to_owned();
         let cut = OrderPause { failures: failures.saturating_add(1), next_s: now_s() + pause.as_secs(), reason };
         self.state.put_attempt(&lock, name, &cut)?;
-        match self.shelf.get(name) {
-            Some(_) => tracing::info!(name, directory = self.settings.directory, "renewing a certificate"),
-            None => tracing::info!(
+        match self.published.load().contains_key(name) {
+            true => tracing::info!(name, directory = self.settings.directory, "renewing a certificate"),
+            false => tracing::info!(
                 name,
                 directory = self.settings.directory,
                 "ordering a certificate; until it is there, TLS handshakes for that name fail"
@@ -303,8 +336,16 @@ impl Office {
     fn take_order(&mut self, metrics: &Metrics) -> bool {
         let Some(ordering) = self.ordering.take_if(|ordering| ordering.is_finished()) else { return false };
         // It is finished, and only a panic has no end.
-        let Some(Ok(end)) = futures_util::FutureExt::now_or_never(ordering) else { return false };
-        let OrderEnd { name, account, result, written, attempt } = end;
+        let end = match futures_util::FutureExt::now_or_never(ordering) {
+            Some(Ok(end)) => end,
+            None => return false,
+            Some(Err(panic)) => {
+                metrics.tls.order(OrderResult::Unreachable).inc();
+                tracing::error!("an order was given up, which is a mistake in this program: {panic}");
+                return false;
+            }
+        };
+        let OrderEnd { name, settings, account, result, written, attempt } = end;
         metrics.tls.order(result.as_ref().map_or_else(OrderFault::result, |_| OrderResult::Issued)).inc();
         if let Err(fault) = &written {
             tracing::error!(name, "{fault}; what it should hold is kept in memory until then");
@@ -313,7 +354,13 @@ impl Office {
             Ok(certificate) => {
                 let until = certificate.until();
                 tracing::info!(name, until, "a certificate was issued and is in use");
-                self.account = account;
+                if let Some(attempt) = attempt {
+                    let seconds = attempt.next_s.saturating_sub(now_s());
+                    let reason = &attempt.reason;
+                    tracing::warn!(name, seconds, "{reason}; the next is ordered in {seconds} s");
+                    self.waiting.insert(name.clone(), attempt);
+                }
+                self.account = account.filter(|_| settings == self.settings);
                 self.shelf.add(&self.state, &name, certificate, written.is_ok());
                 true
             }
@@ -345,30 +392,42 @@ impl Drop for Office {
 impl OrderJob {
     async fn carry_out(self) -> OrderEnd {
         let OrderJob { settings, state, lock, account, name, kinds, failures } = self;
-        let retry_after = RetryAfter::default();
+        let retry_after = account.as_ref().map(|(_, retry_after)| retry_after.clone()).unwrap_or_default();
+        // Of earlier orders.
+        retry_after.store(0, Ordering::Relaxed);
         let customer = Customer { settings: &settings, state: &state, lock: &lock };
         let whole = async {
             let account = match account {
-                Some(account) => account,
+                Some((account, _)) => account,
                 None => customer.account(retry_after.clone()).await?,
             };
             let certificate = customer.order(&account, &name, &kinds).await?;
             Ok((account, certificate))
         };
-        match timeout(ATTEMPT, whole).await.unwrap_or(Err(OrderFault::Timeout)) {
+        let result = timeout(ATTEMPT, whole).await.unwrap_or(Err(OrderFault::Timeout));
+        let pause = |reason: String| {
+            let failures = failures.saturating_add(1);
+            let pause = schedule::pause(failures, settings.backoff, rand::random()).as_secs();
+            let next_s = now_s() + pause.max(retry_after.load(Ordering::Relaxed));
+            OrderPause { failures, next_s, reason }
+        };
+        match result {
             Ok((account, certificate)) => {
-                let written = state.save_certificate(&lock, &name, &certificate.pem);
-                let written = written.and_then(|()| state.clear_attempt(&lock, &name));
-                OrderEnd { name, account: Some(account), result: Ok(certificate), written, attempt: None }
+                // Else it would be ordered again and again.
+                let is_due = renewal_s(&certificate) <= signed(now_s());
+                let attempt = is_due.then(|| pause(DUE_AT_ONCE.to_owned()));
+                let saved = state.save_certificate(&lock, &name, &certificate.pem);
+                let written = match &attempt {
+                    None => saved.and_then(|()| state.clear_attempt(&lock, &name)),
+                    Some(attempt) => saved.and(state.put_attempt(&lock, &name, attempt)),
+                };
+                let account = Some((account, retry_after));
+                OrderEnd { name, settings, account, result: Ok(certificate), written, attempt }
             }
             Err(fault) => {
-                let failures = failures.saturating_add(1);
-                let pause = schedule::pause(failures, settings.backoff, rand::random());
-                let asked = retry_after.load(Ordering::Relaxed);
-                let next_s = now_s() + pause.as_secs().max(asked);
-                let attempt = OrderPause { failures, next_s, reason: fault.to_string() };
+                let attempt = pause(fault.to_string());
                 let written = state.put_attempt(&lock, &name, &attempt).and(state.clear_challenges(&lock));
-                OrderEnd { name, account: None, result: Err(fault), written, attempt: Some(attempt) }
+                OrderEnd { name, settings, account: None, result: Err(fault), written, attempt: Some(attempt) }
             }
         }
     }

@@ -84,10 +84,14 @@ impl HttpClient for AcmeClient {
     ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
         let (answer, retry_after) = (self.client.request(request), self.retry_after.clone());
         let whole = async move {
-            let (parts, body) = answer.await.map_err(|error| NoAnswer::Failed(error.into()))?.into_parts();
+            let (mut parts, body) = answer.await.map_err(|error| NoAnswer::Failed(error.into()))?.into_parts();
             let seconds = parts.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
             if let Some(seconds) = seconds.filter(|_| !parts.status.is_success()) {
                 retry_after.fetch_max(RETRY_AFTER_MAX_S.min(seconds), Ordering::Relaxed);
+            }
+            // It would be added to a time, which has an end.
+            if seconds.is_some_and(|seconds| seconds > RETRY_AFTER_MAX_S) {
+                parts.headers.remove(RETRY_AFTER);
             }
             let bytes = Limited::new(body, ANSWER_MAX).collect().await.map_err(NoAnswer::Failed)?.to_bytes();
             // What is no problem document comes from something in front of the ACME server.

@@ -171,7 +171,11 @@ impl Customer<'_> {
                 }
             }
             sleep(SPREAD).await;
-            challenge.set_ready().await?;
+            challenge.set_ready().await.map_err(|error| match error {
+                // Some servers look at once, and say here what they found.
+                Error::Api(problem) if !is_rate_limit(&problem) => OrderFault::Challenge { kind, said: said(&problem) },
+                error => error.into(),
+            })?;
         }
         Ok(())
     }
@@ -197,6 +201,11 @@ fn proving_certificate(name: &str, digest: &[u8]) -> Result<String, rcgen::Error
     params.custom_extensions = vec![CustomExtension::new_acme_identifier(digest)];
     let key = KeyPair::generate()?;
     Ok(format!("{}{}", key.serialize_pem(), params.self_signed(&key)?.pem()))
+}
+
+/// There would be no more luck with another challenge.
+fn is_rate_limit(problem: &Problem) -> bool {
+    problem.r#type.as_deref().is_some_and(|kind| kind.ends_with(":rateLimited"))
 }
 
 fn is_token(token: &str) -> bool {

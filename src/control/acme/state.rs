@@ -108,19 +108,30 @@ impl StateDirectory {
     }
 
     /// Of the file of this name, if there is one.
-    pub fn stamp(&self, name: &str) -> Option<FileStamp> {
-        let m = fs::metadata(self.certificate_path(name)).ok()?;
-        Some(FileStamp(m.ino(), m.mtime(), m.mtime_nsec(), m.size()))
+    ///
+    /// # Errors
+    /// When that cannot be told now.
+    pub fn stamp(&self, name: &str) -> io::Result<Option<FileStamp>> {
+        match fs::metadata(self.certificate_path(name)) {
+            Ok(m) => Ok(Some(FileStamp(m.ino(), m.mtime(), m.mtime_nsec(), m.size()))),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
+    /// The certificate, or why what is there cannot be used.
+    ///
     /// # Errors
-    /// Why there is none that can be used.
-    pub fn certificate(&self, name: &str) -> Result<KeptCertificate, String> {
+    /// When it cannot be read now, whatever it is.
+    pub fn certificate(&self, name: &str) -> io::Result<Result<KeptCertificate, String>> {
         let path = self.certificate_path(name);
         let of_file = |what: String| format!("`{}`: {what}", path.display());
-        let text = read(&path).map_err(|error| of_file(error.to_string()))?;
-        let key = NamedKey::of_pem(&text, name).map_err(of_file)?;
-        Ok(KeptCertificate { key, pem: text })
+        let text = match read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::IsADirectory => return Ok(Err(of_file(error.to_string()))),
+            Err(error) => return Err(error),
+        };
+        Ok(NamedKey::of_pem(&text, name).map(|key| KeptCertificate { key, pem: text }).map_err(of_file))
     }
 
     pub fn save_certificate(&self, lock: &StateLock, name: &str, pem: &str) -> Result<(), StateFault> {
@@ -228,7 +239,7 @@ impl StateDirectory {
         Ok(key)
     }
 
-    fn certificate_path(&self, name: &str) -> PathBuf {
+    pub fn certificate_path(&self, name: &str) -> PathBuf {
         self.root.join("certificates").join(format!("{name}.pem"))
     }
 
