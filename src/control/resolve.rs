@@ -18,7 +18,7 @@ use crate::config::Config;
 use crate::sampled::Sampled;
 use crate::snapshot::Fleet;
 use crate::upstream::Upstream;
-use crate::upstream::names::{ADDRESSES_MAX, KnownName, LookupOutcome, usable};
+use crate::upstream::names::{ADDRESSES_MAX, KnownName, LookupOutcome};
 
 /// How soon it is noticed that a lookup is due.
 const GLANCE: Duration = Duration::from_millis(100);
@@ -114,8 +114,7 @@ impl Resolving {
     /// Begins the lookups that are due.
     fn look(self: &Rc<Resolving>) {
         let now = Instant::now();
-        let due: Vec<Rc<FollowedName>> =
-            self.names.borrow().values().filter(|name| name.is_due(now)).cloned().collect();
+        let due = in_turn(self.names.borrow().values().filter(|name| name.is_due(now)));
         if !due.is_empty() && !self.finder.borrow().1.is_current() {
             let mut finder = self.finder.borrow_mut();
             finder.1 = Rc::new(Finder::new(&finder.0));
@@ -132,14 +131,11 @@ impl Resolving {
 
     async fn find(self: Rc<Resolving>, name: Rc<FollowedName>, finder: Rc<Finder>) {
         let before = name.known.addresses();
-        let found = finder.find(&name.known.name, &before).await.and_then(|found| {
-            let addresses = usable(found.addresses.iter().copied(), &before);
-            if addresses.is_empty() { Err(LookupOutcome::NoAddress) } else { Ok((addresses, found)) }
-        });
+        let found = finder.find(&name.known.name, &before).await;
         let outcome = match &found {
-            Ok((addresses, answer)) => {
-                if self.fleet.found(&name.known, addresses) {
-                    name.tell(addresses, answer);
+            Ok(found) => {
+                if self.fleet.found(&name.known, &found.addresses) {
+                    name.tell(found);
                 }
                 LookupOutcome::Found
             }
@@ -149,11 +145,19 @@ impl Resolving {
             }
         };
         name.known.count(outcome);
-        name.schedule(found.ok().map(|(_, found)| found.ttl));
+        name.schedule(found.ok().map(|found| found.ttl));
         name.is_under_way.set(false);
         self.under_way.set(self.under_way.get() - 1);
         self.ended.notify_waiters();
     }
+}
+
+/// Those that were never looked up first, then those that have waited longest: many that nobody answers for would
+/// else keep others from ever being asked for.
+fn in_turn<'n>(due: impl Iterator<Item = &'n Rc<FollowedName>>) -> Vec<Rc<FollowedName>> {
+    let mut due: Vec<Rc<FollowedName>> = due.cloned().collect();
+    due.sort_by_key(|name| name.begun.get());
+    due
 }
 
 /// The names of a config's servers, each with the time after which it is looked up at the latest.
@@ -207,16 +211,17 @@ impl FollowedName {
         self.due.set(Instant::now() + pause.max(PAUSE_MIN));
     }
 
-    fn tell(&self, addresses: &[IpAddr], answer: &Found) {
+    fn tell(&self, found: &Found) {
         let Some(left_out) = self.moves.due() else { return };
+        let addresses = &found.addresses;
         let shown: Vec<String> = addresses.iter().take(SHOWN).map(IpAddr::to_string).collect();
         let more = addresses.len().saturating_sub(SHOWN);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        let (name, ttl, addresses) = (&self.known.name, answer.ttl, shown.join(", "));
+        let (name, ttl, addresses) = (&self.known.name, found.ttl, shown.join(", "));
         let left_out = Some(left_out).filter(|left_out| *left_out > 0);
         tracing::info!(name, ?ttl, left_out, "servers are at {addresses}{more}");
-        if answer.addresses.len() > ADDRESSES_MAX {
-            tracing::warn!(name, "it has {} addresses: {ADDRESSES_MAX} of them are used", answer.addresses.len());
+        if found.answered > ADDRESSES_MAX {
+            tracing::warn!(name, "it has {} addresses: {ADDRESSES_MAX} of them are used", found.answered);
         }
     }
 
@@ -226,5 +231,23 @@ impl FollowedName {
         let left_out = Some(left_out).filter(|left_out| *left_out > 0);
         let means = if kept > 0 { "the addresses found before stay in use" } else { "it has no servers" };
         tracing::warn!(name, reason, left_out, "a name was not found: {means}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_asked_for_last_comes_last_and_who_never_was_first() {
+        let now = Instant::now();
+        let name = |name: &str, begun_s: Option<u64>| {
+            let followed = FollowedName::new(Arc::new(KnownName::new(name)), Duration::MAX, now);
+            followed.begun.set(begun_s.map(|seconds| now + Duration::from_secs(seconds)));
+            Rc::new(followed)
+        };
+        let due = [name("late", Some(9)), name("early", Some(1)), name("new", None), name("later", Some(10))];
+        let turns: Vec<String> = in_turn(due.iter()).iter().map(|name| name.known.name.clone()).collect();
+        assert_eq!(turns, ["new", "early", "late", "later"]);
     }
 }

@@ -25,6 +25,8 @@ pub enum Reply {
     Addresses(Vec<IpAddr>, u32),
     /// The same, but the family of the other is not to be had (`SERVFAIL`).
     HalfFailing(Vec<IpAddr>),
+    /// The same, but to questions for the other family it says nothing.
+    HalfSilent(Vec<IpAddr>),
     /// By the number of the question.
     Flapping(fn(usize) -> Vec<IpAddr>),
     NoSuchName,
@@ -107,6 +109,10 @@ impl Zone {
             Reply::HalfFailing(addresses) => match of_family(addresses) {
                 none if none.is_empty() => (2, none, 0),
                 some => (0, some, 0),
+            },
+            Reply::HalfSilent(addresses) => match of_family(addresses) {
+                none if none.is_empty() => return None,
+                some => (0, some, 3600),
             },
             Reply::Flapping(of) => (0, of_family(&of(self.asked.len())), 0),
             Reply::NoSuchName => (3, Vec::new(), 0),

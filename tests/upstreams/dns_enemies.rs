@@ -99,3 +99,18 @@ fn floods_of_addresses_are_cut_and_those_that_never_come_again_forgotten() {
     // Each question was for one of two families; a flood makes no more of them.
     assert!(dns.asked().len() < 40, "{}", dns.asked().len());
 }
+
+#[test]
+fn a_family_that_is_never_answered_for_holds_up_the_other_for_a_moment_only() {
+    for address in [ip(1), "::1".parse().unwrap()] {
+        let port = Reserved::new();
+        let _server = server(address, port.port());
+        let dns = DnsServer::start(Reply::HalfSilent(vec![address]));
+        let gateway = gateway(&dns, port.port(), "resolve_every = \"3600s\"");
+        until("it is found", || gateway.get("/").text() == address.to_string());
+        // The question that nobody answers was given up soon; it would be asked ten times.
+        let other = if address.is_ipv4() { "app.test. 28" } else { "app.test. 1" };
+        let asked = dns.asked().iter().filter(|asked| *asked == other).count();
+        assert!(asked < 6, "{:?}", dns.asked());
+    }
+}
