@@ -1,7 +1,7 @@
 //! The servers of one upstream with what all workers know of each: one for each address, where a server is
 //! written with a name. Kept by the snapshot, read by the workers' `servers`, changed by the control thread.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -180,7 +180,8 @@ impl Members {
                 name: name.cloned(),
             }));
         }
-        let is_next = |endpoint: &Endpoint| next.iter().any(|member| member.endpoint == *endpoint);
+        let stay: HashSet<&Endpoint> = next.iter().map(|member| &member.endpoint).collect();
+        let is_next = |endpoint: &Endpoint| stay.contains(endpoint);
         self.gone.retain(|(endpoint, _)| !is_next(endpoint));
         for member in self.roster.iter().filter(|member| member.name.is_some() && !is_next(&member.endpoint)) {
             self.gone.push_back((member.endpoint.clone(), member.state.clone()));

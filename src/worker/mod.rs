@@ -49,6 +49,7 @@ use crate::http::context::{Common, Local};
 use crate::http::deadline::TICK;
 use crate::http::downstream::hop::Via;
 use crate::http::downstream::inspect::Inspector;
+use crate::http::upstream::servers::Servers;
 use crate::limit::store::Stores;
 use crate::limit::store::settings::StoreSettings;
 use crate::metrics::{Cutoff, Metrics, Protocol};
@@ -260,7 +261,7 @@ impl Worker {
     }
 
     /// Looks at all deadlines, pools and the snapshot in force, for ever: a worker without requests
-    /// lets go of an old store, too.
+    /// lets go of an old store and of servers that are gone, too.
     async fn beat(self: Rc<Worker>) {
         let start = Instant::now();
         let mut beats = interval(TICK);
@@ -269,9 +270,9 @@ impl Worker {
             beats.tick().await;
             let now_ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
             self.connections.look(now_ms);
+            self.local.view().upstreams.iter().for_each(Servers::follow);
             self.local.pools.sweep(self.local.common.fleet.now_ms());
             self.tide.beat(self.connections.len());
-            drop(self.local.view());
         }
     }
 

@@ -7,6 +7,7 @@ use super::fleet::{app, of};
 use crate::support::client::get;
 use crate::support::dns::{DnsServer, Reply};
 use crate::support::gateway::{Gateway, config};
+use crate::support::h2_server::Http2Server;
 use crate::support::ports::{Reserved, nobody};
 use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
@@ -136,6 +137,28 @@ fn an_address_that_went_is_drained() {
     until("its idle connection is closed", || old.requests().iter().any(|request| request.head == "closed"));
     assert_eq!(long.bytes(8), b"fourmore", "what had begun is answered to its end");
     assert_eq!(shown(&gateway).len(), 1);
+}
+
+/// Connections that are open at this port.
+fn open_at(port: u16) -> usize {
+    let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let is_open = |line: &&str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        fields[1].ends_with(&format!(":{port:04X}")) && fields[3] == "01"
+    };
+    sockets.lines().skip(1).filter(is_open).count()
+}
+
+#[test]
+fn an_address_that_went_is_let_go_of_without_another_request() {
+    let old = Http2Server::start(|mut asked| async move { asked.answer("old").await });
+    let dns = DnsServer::start(Reply::Addresses(vec![ip(1)], 0));
+    let upstream = app(&[format!("h2c://app.test:{}", old.addr.port())], "resolve_every = \"1s\"");
+    let gateway = Gateway::with(&dns.line(), &upstream);
+    assert_eq!(gateway.get("/").text(), "old");
+    assert_eq!(open_at(old.addr.port()), 1);
+    dns.answers(Reply::Addresses(vec![ip(2)], 3600));
+    until("its connection is closed", || open_at(old.addr.port()) == 0);
 }
 
 #[test]

@@ -294,6 +294,11 @@ impl Servers {
         [usable, LineupAt { usable: false, ..usable }]
     }
 
+    /// Lets go of servers that are gone, and of their connections.
+    pub fn follow(&self) {
+        drop(self.lineup());
+    }
+
     /// The roster in force.
     pub(super) fn lineup(&self) -> Rc<Lineup> {
         let mut lineup = self.lineup.borrow_mut();
