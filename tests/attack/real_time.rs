@@ -3,7 +3,11 @@
 
 use std::time::{Duration, Instant};
 
+use sluicegate::limit::decision::{Check, Op};
+use sluicegate::limit::store::redis::wire::{Call, decode};
+
 use crate::stores::RedisServer;
+use crate::stores::forms::limit_of;
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
 
@@ -47,6 +51,36 @@ fn a_log_in_redis_is_exact_by_the_clock_of_the_client() {
     std::thread::scope(|scope| {
         for target in ["/list", "/sorted_set"] {
             scope.spawn(|| never_more_than_20_within_a_second(&gateway, target));
+        }
+    });
+}
+
+/// Charged at the end of one of the server's milliseconds, and asked without a pause until it admits again.
+#[test]
+fn a_log_in_redis_is_exact_to_less_than_a_tick() {
+    let server = &RedisServer::start(&[]);
+    std::thread::scope(|scope| {
+        for state in ["list", "sorted_set"] {
+            scope.spawn(move || {
+                let limit =
+                    limit_of("log", &format!("algorithm = \"sliding_log\"\nrate = \"1/s\"\nstate = \"{state}\""));
+                let [check, other] = ["log", "other"].map(|key| [Check::new(&limit, format!("{{a}}{state}{key}"), 1)]);
+                let call = Call::new(&[(Op::Take, &check)], 0);
+                let mut client = server.client();
+                let admitted = |reply| decode(reply, [1].into_iter()).unwrap().remove(0).unwrap().admitted;
+                // It knows the script from then on.
+                assert!(admitted(Call::new(&[(Op::Take, &other)], 0).eval().query(&mut client).unwrap()));
+                let sent = loop {
+                    let (_, micros): (u64, u64) = redis::cmd("TIME").query(&mut client).unwrap();
+                    if (600..800).contains(&(micros % 1000)) {
+                        break Instant::now();
+                    }
+                };
+                assert!(admitted(call.evalsha().query(&mut client).unwrap()));
+                while !admitted(call.evalsha().query(&mut client).unwrap()) {}
+                let took = sent.elapsed();
+                assert!(took >= Duration::from_secs(1), "{state}: 2 within {took:?}");
+            });
         }
     });
 }
