@@ -10,7 +10,7 @@ mod template;
 mod writer;
 
 pub use mask::Masks;
-pub use record::{Attempts, LogRecord};
+pub use record::{Attempts, LogRecord, SendFault, SentEnd, SentRequest};
 pub use settings::{AccessLogSettings, LineFormat, LogTarget};
 pub use template::Template;
 

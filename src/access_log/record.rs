@@ -4,10 +4,11 @@
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use jiff::Timestamp;
 
+use crate::labels::labels;
 use crate::metrics::Decision;
 
 /// A line in the making. Texts are as the client sent them, any bytes that are no UTF-8 replaced; none may be
@@ -66,22 +67,78 @@ pub struct Attempts {
     tries: Cell<u32>,
     asked: Cell<Option<Instant>>,
     took: Cell<Option<Duration>>,
+    /// Of a request with a span, which has one for each time that it was sent.
+    sent: Option<RefCell<Vec<SentRequest>>>,
 }
 
+/// A request that was sent to a server, perhaps not for the last time.
+#[derive(Clone, Debug)]
+pub struct SentRequest {
+    /// Its span's.
+    pub id: u64,
+    /// `host:port`, or the path of a socket.
+    pub server: String,
+    pub at: SystemTime,
+    /// How long until the head of its answer, or until none would come; `None`: its client did not wait for that.
+    pub ended: Option<(Duration, SentEnd)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SentEnd {
+    /// With this status.
+    Answered(u16),
+    Failed(SendFault),
+}
+
+labels! {
+    /// Why a request that was sent has no answer.
+    SendFault:
+    /// The connection ended, or what came was no HTTP.
+    Broken = "broken",
+    Timeout = "timeout",
+    /// Its client did not send it to the end.
+    Upload = "upload",
+}
+
+/// Of one request; what is sent more often is told as the last of them.
+const SENT_MAX: usize = 16;
+
 impl Attempts {
-    /// The request leaves for `server`.
-    pub fn asks(&self, server: &str) {
+    pub fn new(traced: bool) -> Attempts {
+        Attempts { sent: traced.then(RefCell::default), ..Attempts::default() }
+    }
+
+    /// The request leaves for `server`, at `authority` in the config. The id of a span for that.
+    pub fn asks(&self, server: &str, authority: &str) -> Option<u64> {
         let mut last = self.server.borrow_mut();
         last.clear();
         last.push_str(server);
         self.tries.set(self.tries.get() + 1);
         self.asked.set(Some(Instant::now()));
         self.took.set(None);
+        let mut sent = self.sent.as_ref()?.borrow_mut();
+        if sent.len() == SENT_MAX {
+            return None;
+        }
+        let (id, server) = (rand::random::<u64>().max(1), authority.to_owned());
+        sent.push(SentRequest { id, server, at: SystemTime::now(), ended: None });
+        Some(id)
     }
 
     /// The head of an answer has come, or none will.
-    pub fn ended(&self) {
-        self.took.set(self.asked.get().map(|asked| asked.elapsed()));
+    pub fn ended(&self, end: SentEnd) {
+        let took = self.asked.get().map(|asked| asked.elapsed());
+        self.took.set(took);
+        if let Some(sent) = &self.sent
+            && let Some(last) = sent.borrow_mut().last_mut()
+        {
+            last.ended = took.map(|took| (took, end));
+        }
+    }
+
+    /// Each time that it was sent, where it has a span.
+    pub fn sent(&self) -> Vec<SentRequest> {
+        self.sent.as_ref().map(RefCell::take).unwrap_or_default()
     }
 
     /// The last one asked.

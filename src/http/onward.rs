@@ -141,11 +141,14 @@ pub fn outgoing(
     let target = outgoing::target(admitted, &route.rewrite);
     let host = if route.rewrite.upstream_host { HostField::OfServer } else { HostField::Received };
     let client = forwarding.identity.ip;
-    let outgoing = Outgoing::new(&exchange.received.parts, client, &target, host, upload, linger, |lines| {
+    let mut outgoing = Outgoing::new(&exchange.received.parts, client, &target, host, upload, linger, |lines| {
         if as_lines {
             forwarding.write(lines, admitted.authority());
         }
     });
+    if let Some(parent) = exchange.account.entry().and_then(|entry| entry.traceparent()) {
+        outgoing.head.find_parent(&parent);
+    }
     Outgoing { offer, expects, ..outgoing }
 }
 

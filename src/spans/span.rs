@@ -10,7 +10,7 @@ use opentelemetry::{InstrumentationScope, KeyValue, Value};
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 
 use super::{SpanSettings, Spans};
-use crate::access_log::LogRecord;
+use crate::access_log::{LogRecord, SentEnd, SentRequest};
 
 /// A request that is told of once it has ended.
 pub struct OpenSpan {
@@ -60,6 +60,31 @@ impl OpenSpan {
             SpanContext::new(TraceId::from(self.trace), SpanId::from(span), flags, remote, TraceState::default())
         };
         let start = SystemTime::from(record.time);
+        let end_time = start + record.duration;
+        let error = |is_error| if is_error { Status::error("") } else { Status::Unset };
+        let sent = record.attempts.as_ref().map(|attempts| attempts.sent()).unwrap_or_default();
+        let last = sent.len().saturating_sub(1);
+        for (i, request) in sent.into_iter().enumerate() {
+            // The last answer goes on to the end.
+            let after = request.ended.filter(|(_, end)| i < last || !matches!(end, SentEnd::Answered(_)));
+            let error_type = sent_error(record, &request, i == last);
+            let span = SpanData {
+                span_context: context(request.id, false),
+                parent_span_id: SpanId::from(self.span),
+                parent_span_is_remote: false,
+                span_kind: SpanKind::Client,
+                name: name(record, None),
+                start_time: request.at,
+                end_time: after.map_or(end_time, |(took, _)| request.at + took).max(request.at),
+                status: error(error_type.is_some()),
+                attributes: sent_attributes(record, &request, i, error_type),
+                dropped_attributes_count: 0,
+                events: SpanEvents::default(),
+                links: SpanLinks::default(),
+                instrumentation_scope: scope(),
+            };
+            spans.push(self.settings.clone(), span);
+        }
         let span = SpanData {
             span_context: context(self.span, false),
             parent_span_id: self.parent.map_or(SpanId::INVALID, SpanId::from),
@@ -67,15 +92,63 @@ impl OpenSpan {
             span_kind: SpanKind::Server,
             name: name(record, template),
             start_time: start,
-            end_time: start + record.duration,
+            end_time,
             attributes: attributes(record, template),
             dropped_attributes_count: 0,
             events: SpanEvents::default(),
             links: SpanLinks::default(),
-            status: if is_error(record) { Status::error("") } else { Status::Unset },
-            instrumentation_scope: InstrumentationScope::builder(env!("CARGO_PKG_NAME")).build(),
+            status: error(is_error(record)),
+            instrumentation_scope: scope(),
         };
         spans.push(self.settings, span);
+    }
+}
+
+fn scope() -> InstrumentationScope {
+    InstrumentationScope::builder(env!("CARGO_PKG_NAME")).build()
+}
+
+/// Why a server did not do what it was asked: to who asks, what clients do wrong is an error, too.
+fn sent_error(record: &LogRecord, request: &SentRequest, last: bool) -> Option<Cow<'static, str>> {
+    match request.ended? {
+        (_, SentEnd::Failed(fault)) => Some(fault.label().into()),
+        (_, SentEnd::Answered(status)) if status >= 400 => Some(status.to_string().into()),
+        _ => record.reason.filter(|_| last && record.by_server).map(Cow::from),
+    }
+}
+
+fn sent_attributes(
+    record: &LogRecord,
+    request: &SentRequest,
+    resend: usize,
+    error_type: Option<Cow<'static, str>>,
+) -> Vec<KeyValue> {
+    let mut all = Vec::with_capacity(8);
+    method(record, |name, value| all.push(KeyValue::new(name, cut(value).to_owned())));
+    match request.server.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?))) {
+        Some((host, port)) => {
+            all.push(KeyValue::new("server.address", host.trim_matches(['[', ']']).to_owned()));
+            all.push(KeyValue::new("server.port", i64::from(port)));
+        }
+        None => all.push(KeyValue::new("server.address", request.server.clone())),
+    }
+    if let Some((_, SentEnd::Answered(status))) = request.ended {
+        all.push(KeyValue::new("http.response.status_code", i64::from(status)));
+    }
+    if let Some(count) = i64::try_from(resend).ok().filter(|count| *count > 0) {
+        all.push(KeyValue::new("http.request.resend_count", count));
+    }
+    all.extend(error_type.map(|error_type| KeyValue::new("error.type", error_type.into_owned())));
+    all.extend(record.upstream.clone().map(|upstream| KeyValue::new("sluicegate.upstream", upstream)));
+    all
+}
+
+fn method(record: &LogRecord, mut tell: impl FnMut(&'static str, &str)) {
+    if known(&record.method) {
+        tell("http.request.method", &record.method);
+    } else {
+        tell("http.request.method", "_OTHER");
+        tell("http.request.method_original", &record.method);
     }
 }
 
@@ -103,12 +176,7 @@ fn attributes(record: &LogRecord, template: Option<&str>) -> Vec<KeyValue> {
             all.push(KeyValue::new(name, cut(value).to_owned()));
         }
     };
-    if known(&record.method) {
-        text("http.request.method", &record.method);
-    } else {
-        text("http.request.method", "_OTHER");
-        text("http.request.method_original", &record.method);
-    }
+    method(record, &mut text);
     text("url.scheme", if record.tls.is_some() { "https" } else { "http" });
     text("url.path", &record.path);
     text("url.query", record.query.as_deref().unwrap_or_default());

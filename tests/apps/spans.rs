@@ -3,15 +3,18 @@
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::support::app::App;
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
 use crate::support::ports::nobody;
 use crate::support::until;
-use crate::support::upstream::Upstream;
+use crate::support::upstream::{Upstream, ok};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+const NOT_NOW: &str = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n";
 const PARENT: &str = "00f067aa0ba902b7";
 
 fn gateway(collector: &str, more: &str, upstream: &str) -> Gateway {
@@ -59,8 +62,10 @@ fn a_collector_reads_what_became_of_requests() {
     assert_eq!(gateway.ask(&get("/users/7?token=geheim&page=2", &fields)).status(), 200);
     let asked = upstream.request();
     let seen = span(&collector, "GET /users/{id}");
-    // The upstream's parent is the gateway's span, whose parent is the client's.
-    let id = &seen["ID"];
+    // The upstream's parent is that of asking it, whose parent is the request's, whose parent is the client's.
+    let client = span(&collector, "GET");
+    assert_eq!((&client["Parent ID"], &*client["Kind"]), (&seen["ID"], "SPAN_KIND_CLIENT"));
+    let id = &client["ID"];
     assert_eq!(asked.get("traceparent"), Some(&*format!("00-{TRACE}-{id}-01")));
     assert_eq!(asked.get("tracestate"), Some("a=1"));
     for (name, value) in [
@@ -102,7 +107,7 @@ fn a_collector_reads_what_became_of_requests() {
     let cut = span(&collector, "HTTP /fixed");
     assert_eq!(cut["user_agent.original"].len(), "Str()".len() + 1024);
     assert_eq!((&*cut["http.request.method"], &*cut["http.request.method_original"]), ("Str(_OTHER)", "Str(BREW)"));
-    until("they are counted", || spans(&gateway, "exported") == 3.0);
+    until("they are counted", || spans(&gateway, "exported") == 4.0);
     assert_eq!((spans(&gateway, "failed"), spans(&gateway, "dropped")), (0.0, 0.0));
 
     // What waits at the end is sent before it.
@@ -110,6 +115,51 @@ fn a_collector_reads_what_became_of_requests() {
     gateway.signal("TERM");
     assert!(gateway.exit().success());
     until("the last one is there", || collector.log().contains("Str(LATE)"));
+}
+
+#[test]
+fn every_time_that_a_request_is_sent_is_a_span_that_its_server_knows() {
+    let collector = App::collector();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let servers = [(), ()].map(|()| {
+        let asked = asked.clone();
+        Upstream::start(move |peer| {
+            while peer.request()?.is_some() {
+                let first = asked.fetch_add(1, Ordering::SeqCst) == 0;
+                peer.send(if first { NOT_NOW.to_owned() } else { ok("in") })?;
+            }
+            Ok(())
+        })
+    });
+    let gateway = Gateway::with(
+        &format!("spans = {{ to = \"{}\" }}\n", collector.url()),
+        &format!(
+            "[[route]]\npath = \"/a\"\nupstream = \"app\"\n\n[upstream.app]\nservers = [\"{}\", \"{}\"]\n\
+             retry = {{ on = [\"503\"] }}\n",
+            servers[0].url(),
+            servers[1].url()
+        ),
+    );
+    assert_eq!(gateway.ask(&get("/a", &format!("traceparent: 00-{TRACE}-{PARENT}-01\r\n"))).text(), "in");
+    let request = span(&collector, "GET /a");
+    assert_eq!((&*request["Parent ID"], &*request["sluicegate.tries"]), (PARENT, "Int(2)"));
+    let sent: Vec<_> = printed(&collector).into_iter().filter(|span| span["Name"] == "GET").collect();
+    assert_eq!(sent.len(), 2, "{sent:?}");
+    for server in &servers {
+        let told = server.request();
+        let port = server.url().rsplit_once(':').unwrap().1.to_owned();
+        let span = sent.iter().find(|span| span["server.port"] == format!("Int({port})")).unwrap();
+        assert_eq!(told.get("traceparent"), Some(&*format!("00-{TRACE}-{}-01", span["ID"])));
+        assert_eq!((&span["Parent ID"], &*span["Kind"]), (&request["ID"], "SPAN_KIND_CLIENT"));
+        assert_eq!(&*span["server.address"], "Str(127.0.0.1)");
+        let (error, resent) = match &*span["http.response.status_code"] {
+            "Int(503)" => (Some("Str(503)"), None),
+            _ => (None, Some("Int(1)")),
+        };
+        assert_eq!(span.get("error.type").map(String::as_str), error, "{span:?}");
+        assert_eq!(span.get("http.request.resend_count").map(String::as_str), resent, "{span:?}");
+        assert_eq!(span["Status code"] == "STATUS_CODE_ERROR", error.is_some(), "{span:?}");
+    }
 }
 
 #[test]
@@ -124,7 +174,8 @@ fn only_sampled_requests_have_spans() {
     }
     assert_eq!(gateway.ask(&get("/users/2", &format!("traceparent: 00-{TRACE}-{PARENT}-01\r\n"))).status(), 200);
     assert_eq!(span(&collector, "GET /users/{id}")["url.path"], "Str(/users/2)");
-    assert_eq!(printed(&collector).len(), 1);
+    // With that of asking the upstream.
+    assert_eq!(printed(&collector).len(), 2);
 
     // A trace that starts here tells those behind what was chosen.
     let text = std::fs::read_to_string(gateway.config()).unwrap();

@@ -96,6 +96,11 @@ impl LogEntry {
         self.span.as_ref().map(|span| trace::go_on(headers, span)).is_some()
     }
 
+    /// What the upstream is told, where it has a span. Each server that is asked gets the id of a span of its own there.
+    pub fn traceparent(&self) -> Option<String> {
+        self.span.as_ref().map(OpenSpan::traceparent)
+    }
+
     pub fn traced(&mut self, headers: &HeaderMap) {
         self.record.trace_id = trace::id(headers).map(str::to_owned);
     }
@@ -125,7 +130,7 @@ impl LogEntry {
     /// It goes to `upstream`: where the exchange says what it tried.
     pub fn asks(&mut self, upstream: &str) -> Rc<Attempts> {
         self.record.upstream = Some(upstream.to_owned());
-        self.record.attempts.get_or_insert_default().clone()
+        self.record.attempts.get_or_insert_with(|| Rc::new(Attempts::new(self.span.is_some()))).clone()
     }
 
     /// Why its answer is not that of the route's action.

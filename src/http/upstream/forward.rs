@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use http::{Response, StatusCode};
 use tokio::task::spawn_local;
 
-use crate::access_log::Attempts;
+use crate::access_log::{Attempts, SendFault, SentEnd};
 use crate::http::answer::body::Body;
 use crate::http::answer::problem::UpstreamFailure;
 use crate::http::complaints::UpstreamTrouble;
@@ -81,13 +81,11 @@ pub async fn forward(
                 return Err(UpstreamFailure::Connect(fault));
             }
         };
-        if let Some(attempts) = attempts {
-            attempts.asks(lease.server().label());
-        }
+        let span = attempts.and_then(|attempts| attempts.asks(lease.server().label(), lease.server().authority()));
         let host = &lease.server().host;
         let next = match sender.take() {
             None => {
-                let head = outgoing.head.take_for(host);
+                let head = outgoing.head.take_for(host, span);
                 let mut first = Sender::new(head, outgoing.upload.take(), outgoing.trailers.take());
                 if outgoing.expects {
                     first.hold();
@@ -95,7 +93,7 @@ pub async fn forward(
                 first
             }
             Some(mut again) => {
-                if let Some(head) = outgoing.head.take_again_for(host) {
+                if let Some(head) = outgoing.head.take_again_for(host, span) {
                     again.set_head(head);
                 }
                 *again
@@ -117,7 +115,7 @@ pub async fn forward(
         }));
         let outcome = outcome.await;
         if let Some(attempts) = attempts {
-            attempts.ended();
+            attempts.ended(sent_end(&outcome));
         }
         let may_again = |course: &mut Course, reason| repeatable && servers.may_again(course, &server, reason);
         let (trouble, timed_out) = match outcome {
@@ -191,6 +189,16 @@ pub async fn forward(
         }
         sender = asked.again(true).map(Box::new);
         back_off(&course).await;
+    }
+}
+
+/// What its span says of a request that was sent.
+fn sent_end(outcome: &Result<Result<Response<()>, Trouble>, Awaited>) -> SentEnd {
+    match outcome {
+        Ok(Ok(response)) => SentEnd::Answered(response.status().as_u16()),
+        Ok(Err(Trouble::Upload)) | Err(Awaited::Upload) => SentEnd::Failed(SendFault::Upload),
+        Ok(Err(_)) => SentEnd::Failed(SendFault::Broken),
+        Err(_) => SentEnd::Failed(SendFault::Timeout),
     }
 }
 

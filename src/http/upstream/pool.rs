@@ -251,6 +251,11 @@ impl ServerPool {
         &self.label
     }
 
+    /// Where the config says that it is: `host:port`, or the path of a socket.
+    pub fn authority(&self) -> &str {
+        &self.endpoint.origin.authority
+    }
+
     /// Requests in flight.
     pub fn load(&self) -> u32 {
         self.counts.in_flight.get()

@@ -5,6 +5,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 /// What most heads fit in.
 const HEAD_SIZE: usize = 1024;
+/// Digits of the id of a span.
+const SPAN_ID: usize = 16;
 
 /// How the end of a request body is marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,12 +28,14 @@ pub enum HostField {
     OfServer,
 }
 
-/// A head, whole but for a `Host` that is the server's own.
+/// A head, whole but for a `Host` that is the server's own, and the span that its sending is.
 #[derive(Debug)]
 pub struct RequestHead {
     bytes: Vec<u8>,
     /// Where that goes.
     host_at: Option<usize>,
+    /// Where the id of that span stands.
+    span_at: Option<usize>,
 }
 
 impl RequestHead {
@@ -74,18 +78,29 @@ impl RequestHead {
             Framing::Chunked => bytes.extend_from_slice(b"transfer-encoding: chunked\r\n"),
         }
         bytes.extend_from_slice(b"\r\n");
-        RequestHead { bytes, host_at }
+        RequestHead { bytes, host_at, span_at: None }
     }
 
-    /// The bytes for a server whose authority is `host`; without them nothing is left of a head that is
-    /// the same for every server.
-    pub fn take_for(&mut self, host: &HeaderValue) -> Vec<u8> {
-        self.take_again_for(host).unwrap_or_else(|| std::mem::take(&mut self.bytes))
+    /// `parent` is its `traceparent`, if no edit has changed that: the id of a span in it is replaced.
+    pub fn find_parent(&mut self, parent: &str) {
+        let id_at = parent.rfind('-').and_then(|flags| flags.checked_sub(SPAN_ID));
+        let found = memchr::memmem::find(&self.bytes, format!("\r\ntraceparent: {parent}\r\n").as_bytes());
+        self.span_at = found.zip(id_at).map(|(line, id)| line + "\r\ntraceparent: ".len() + id);
+    }
+
+    /// The bytes for a server whose authority is `host`, in a span of that id; without them nothing is left of a head
+    /// that is the same for every server.
+    pub fn take_for(&mut self, host: &HeaderValue, span: Option<u64>) -> Vec<u8> {
+        self.take_again_for(host, span).unwrap_or_else(|| std::mem::take(&mut self.bytes))
     }
 
     /// The bytes for another server, if they are others.
-    pub fn take_again_for(&self, host: &HeaderValue) -> Option<Vec<u8>> {
-        let (before, after) = self.bytes.split_at(self.host_at?);
+    pub fn take_again_for(&mut self, host: &HeaderValue, span: Option<u64>) -> Option<Vec<u8>> {
+        if let (Some(at), Some(span)) = (self.span_at, span) {
+            self.bytes[at..at + SPAN_ID].copy_from_slice(format!("{span:016x}").as_bytes());
+        }
+        let Some(host_at) = self.host_at else { return self.span_at.map(|_| self.bytes.clone()) };
+        let (before, after) = self.bytes.split_at(host_at);
         let mut bytes = Vec::with_capacity(HEAD_SIZE);
         bytes.extend_from_slice(before);
         write_field(&mut bytes, &HOST, host);
@@ -108,6 +123,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn each_server_is_told_of_a_span_of_its_own() {
+        let host = HeaderValue::from_static("server:80");
+        let id = |span: u64| format!("00-4bf92f3577b34da6a3ce929d0e0e4736-{span:016x}-01");
+        for of in [HostField::Received, HostField::OfServer] {
+            let mut headers = HeaderMap::new();
+            headers.insert(HOST, HeaderValue::from_static("a"));
+            headers.insert("traceparent", HeaderValue::try_from(id(1)).unwrap());
+            let framing = Framing::None { announced: false };
+            let mut head = RequestHead::write(&Method::GET, "/", &headers, of, framing, |_| {});
+            head.find_parent(&id(1));
+            for span in [2, u64::MAX] {
+                let bytes = String::from_utf8(head.take_for(&host, Some(span))).unwrap();
+                assert!(bytes.contains(&format!("\r\ntraceparent: {}\r\n", id(span))), "{bytes}");
+                assert!(bytes.contains(if of == HostField::Received { "host: a\r\n" } else { "host: server:80\r\n" }));
+            }
+            // An edit has changed it: what was written stays.
+            let mut head = RequestHead::write(&Method::GET, "/", &headers, of, framing, |_| {});
+            head.find_parent(&id(3));
+            assert!(String::from_utf8(head.take_for(&host, Some(2))).unwrap().contains(&id(1)));
+        }
+    }
+
+    #[test]
     fn a_head_has_one_host_and_one_framing_whatever_its_fields_say() {
         let headers: HeaderMap =
             [(CONTENT_LENGTH, "9"), (TRANSFER_ENCODING, "gzip"), (HOST, "a.test"), (HOST, "b.test")]
@@ -119,9 +157,9 @@ mod tests {
             let mut head = RequestHead::write(&Method::POST, "/x?y", headers, host, framing, tell);
             let written = ["first:1", "server:80"].map(|server| {
                 let server = HeaderValue::from_static(server);
-                head.take_again_for(&server).map(|bytes| String::from_utf8(bytes).unwrap())
+                head.take_again_for(&server, None).map(|bytes| String::from_utf8(bytes).unwrap())
             });
-            let last = String::from_utf8(head.take_for(&HeaderValue::from_static("server:80"))).unwrap();
+            let last = String::from_utf8(head.take_for(&HeaderValue::from_static("server:80"), None)).unwrap();
             if let [Some(first), Some(again)] = written {
                 assert_eq!((first.replace("first:1", "server:80"), again), (last.clone(), last.clone()));
             }
