@@ -159,7 +159,7 @@ fn a_reader_that_stops_costs_lines_that_are_counted_and_holds_up_nobody() {
     }
     let watch = Stopwatch::start();
     (0..100).for_each(|_| assert_eq!(client.ask(&get("/", ""), "").status(), 200));
-    watch.assert_ms(0..2000);
+    watch.assert_ms(0..15_000);
     asked += 100;
     assert!(gateway.memory("VmRSS") < 150 << 20, "what waits is bounded");
     reader.go_on.send(()).unwrap();

@@ -308,7 +308,7 @@ fn grpc_requests_are_refused_in_grpc() {
 fn a_closed_store_is_unavailable_in_grpc_too() {
     let mut server = crate::stores::RedisServer::start(&[]);
     let config = format!(
-        "[store]\nurl = \"{}\"\non_error = \"closed\"\ndeadline = \"2s\"\n{LIMITS}\n{}",
+        "[store]\nurl = \"{}\"\non_error = \"closed\"\ndeadline = \"10s\"\n{LIMITS}\n{}",
         server.url(),
         route("rpc", "\"burst\", \"hourly\"", "")
     );

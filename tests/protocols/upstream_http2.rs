@@ -86,7 +86,7 @@ fn bodies_are_sent_when_the_server_asks_and_hints_are_passed_on() {
     let gateway = in_front_of(&server, "");
     let mut client = gateway.client();
     for _ in 0..2 {
-        client.send(post("/", 5, "expect: 100-continue\r\n"));
+        client.send(post("/", 5, "expect: 100-continue\r\nsec-fetch-mode: cors\r\n"));
         let heads = [client.try_head().unwrap(), client.try_head().unwrap()];
         let mut heads: Vec<&str> = heads.iter().map(|head| head.head.as_str()).collect();
         heads.sort_unstable();
