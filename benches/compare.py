@@ -10,7 +10,7 @@ The proxy under test is alone on the first core; wrk, the upstream and Redis sha
 round runs every subject once, every other round in reverse order. A ratio is taken within a round
 and the median of the rounds is printed with their range: the machine's mood hits both sides alike.
 Absolute figures move with the machine; compare ratios only. CPU times come from /proc in steps of
-10 ms, so rounds of less than 2 s say little.
+10 ms, so rounds of less than 2 s say little. Stopped early it prints what it has.
 """
 import argparse
 import fnmatch
@@ -61,7 +61,10 @@ def main():
     with tempfile.TemporaryDirectory(prefix="sluicegate-bench-") as directory:
         bench = make.Bench(directory, **({"upstream": options.upstream} if options.upstream else {}))
         chosen, site = choose(bench, options)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler)
         results = measure(bench, chosen, site, options)
+        chosen = [subject for subject in chosen if subject.name in results]
     print(subprocess.run([options.binary, "--version"], capture_output=True, text=True, check=True).stdout.strip())
     print_subjects(chosen, results)
     print_goals(results)
@@ -155,10 +158,12 @@ def measure(bench, chosen, site, options):
                 if number > 0 and wire.is_idle(subject):
                     continue
                 results[subject.name].append(run(bench, subject, redis, front, back, options))
+    except KeyboardInterrupt:
+        print("stopped: this is what there is by now", file=sys.stderr)
     finally:
         for helper in helpers:
             stop(helper)
-    return results
+    return {name: rounds for name, rounds in results.items() if rounds}
 
 
 def run(bench, subject, redis, front, back, options):
