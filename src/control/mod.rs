@@ -71,6 +71,14 @@ pub enum Error {
     ShutdownTimeout(Duration),
 }
 
+/// What the control loop holds.
+struct Running {
+    reloader: Reloader,
+    jobs: mpsc::Sender<Job>,
+    inbox: mpsc::Receiver<Job>,
+    heir: Option<Heir>,
+}
+
 /// Reloads that wait; more are refused or wait themselves.
 const JOBS: usize = 8;
 
@@ -96,14 +104,7 @@ async fn control(source: ConfigSource) -> Result<(), Error> {
     let files = config.files.clone();
     let predecessor = handover(&config);
     let (predecessor, earlier) = predecessor.map_or((None, Vec::new()), |(process, sockets)| (Some(process), sockets));
-    let (mut reloader, jobs, mut inbox) = start(source, config, earlier).await?;
-    let path = reloader.current.load().config.server.handover.clone();
-    let mut heir = path.and_then(|path| {
-        let waits = Heir::expect(&path);
-        waits
-            .inspect_err(|error| tracing::error!(path = %path.display(), %error, "no other process can take over"))
-            .ok()
-    });
+    let Running { mut reloader, jobs, mut inbox, mut heir } = start(source, config, earlier).await?;
     if let Some(predecessor) = predecessor {
         predecessor.release();
     }
@@ -165,12 +166,18 @@ async fn next_heir(heir: &mut Option<Heir>) -> Option<HeirRequest> {
     }
 }
 
-/// Binds, then starts the workers: an address in use is an error before anything runs.
-async fn start(
-    source: ConfigSource,
-    config: Config,
-    earlier: Vec<Listener>,
-) -> Result<(Reloader, mpsc::Sender<Job>, mpsc::Receiver<Job>), Error> {
+/// Waits for the process that takes over one day, where the config says how it comes.
+fn expect_heir(config: &Config) -> Option<Heir> {
+    let path = config.server.handover.as_ref()?;
+    let failed = |error: &io::Error| {
+        tracing::error!(path = %path.display(), %error, "no other process can take over");
+    };
+    Heir::expect(path).inspect_err(failed).ok()
+}
+
+/// Binds, then starts the workers: an address in use is an error before anything runs. Whoever is told that the
+/// gateway is ready finds everything that it offers.
+async fn start(source: ConfigSource, config: Config, earlier: Vec<Listener>) -> Result<Running, Error> {
     let metrics = Metrics::new().map_err(Error::Metrics)?;
     for result in ReloadResult::ALL {
         Trigger::ALL.iter().for_each(|trigger| drop(metrics.config_reload(result.label(), trigger.label())));
@@ -224,12 +231,14 @@ async fn start(
         Listeners::open(workers, prepared, inherited, context).map_err(system("cannot serve a listener"))?;
     // What the texts of the config took.
     heap::give_back();
+    let heir = expect_heir(&snapshot.config);
     shared.enter(Lifecycle::Ready);
     warn_of(&snapshot.config);
     acme.follow(&current);
     tracing::info!(listen = addresses.join(", "), admin, workers = count, "ready");
     systemd::ready();
-    Ok((Reloader { source, current, metrics, book, shared, listeners, overrides, link, resolving, acme }, jobs, inbox))
+    let reloader = Reloader { source, current, metrics, book, shared, listeners, overrides, link, resolving, acme };
+    Ok(Running { reloader, jobs, inbox, heir })
 }
 
 /// After a failed load the files it read are watched as well: one of them holds the mistake.
