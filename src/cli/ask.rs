@@ -3,13 +3,17 @@
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
-use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rustix::net::SocketAddrUnix;
+
+use crate::config::{self, AdminContact};
+use crate::control::{contact, local::connect_within};
 use crate::net::ListenAddr;
 
 /// Where a gateway listens whose config says nothing of it.
-pub const DEFAULT_ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9900);
+const DEFAULT_ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9900);
 
 /// A request without a body.
 pub struct Question<'a> {
@@ -33,6 +37,15 @@ pub struct Reply {
     pub body: String,
 }
 
+/// Where the gateway with the config at `path` listens as admin: by its own word while it runs, else by the file, else
+/// where those do whose config says nothing of it.
+pub fn admin_contact(path: &Path) -> AdminContact {
+    contact::of_running(path).or_else(|| config::admin_contact(path)).unwrap_or_else(|| {
+        eprintln!("{} does not tell where [admin] listens, asking {DEFAULT_ADMIN}", path.display());
+        AdminContact { listen: ListenAddr::Tcp(DEFAULT_ADMIN), token: None }
+    })
+}
+
 pub fn ask(addr: &ListenAddr, question: &Question) -> io::Result<Reply> {
     let until = Instant::now() + question.timeout;
     match addr {
@@ -42,8 +55,7 @@ pub fn ask(addr: &ListenAddr, question: &Question) -> io::Result<Reply> {
             exchange(&stream, |left| stream.set_read_timeout(Some(left)), until, question)
         }
         ListenAddr::Unix(file) => {
-            let stream = UnixStream::connect(file)?;
-            stream.set_write_timeout(Some(question.timeout))?;
+            let stream = connect_within(&SocketAddrUnix::new(file)?, question.timeout)?;
             exchange(&stream, |left| stream.set_read_timeout(Some(left)), until, question)
         }
     }

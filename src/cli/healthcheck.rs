@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use http::Uri;
 
-use super::ask::{DEFAULT_ADMIN, Question, ask};
+use super::ask::{Question, admin_contact, ask};
 use super::{BAD_CONFIG, RUNTIME};
-use crate::config;
 use crate::net::ListenAddr;
 
 /// For the whole probe.
@@ -28,7 +27,7 @@ pub fn healthcheck(config: &Path, url: Option<&str>) -> ExitCode {
                 return ExitCode::from(BAD_CONFIG);
             }
         },
-        None => status(&admin_address(config), "/readyz", "localhost"),
+        None => status(&admin_contact(config).listen, "/readyz", "localhost"),
     };
     match asked {
         Ok(200) => ExitCode::SUCCESS,
@@ -40,18 +39,6 @@ pub fn healthcheck(config: &Path, url: Option<&str>) -> ExitCode {
 fn unhealthy(why: &str) -> ExitCode {
     eprintln!("not ready: {why}");
     ExitCode::from(RUNTIME)
-}
-
-/// A gateway whose config was edited badly runs on with the old one, so a bad file is no reason
-/// to call it unhealthy.
-fn admin_address(config: &Path) -> ListenAddr {
-    config::admin_contact(config).map_or_else(
-        || {
-            eprintln!("{} does not tell where [admin] listens, asking {DEFAULT_ADMIN}", config.display());
-            ListenAddr::Tcp(DEFAULT_ADMIN)
-        },
-        |contact| contact.listen,
-    )
 }
 
 fn ask_url(uri: &Uri) -> io::Result<u16> {

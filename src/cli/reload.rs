@@ -9,9 +9,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::RUNTIME;
-use super::ask::{DEFAULT_ADMIN, Question, ask};
-use crate::config;
-use crate::net::ListenAddr;
+use super::ask::{Question, admin_contact, ask};
+use crate::config::AdminContact;
 
 /// Ten thousand routes take seconds; a store that is away takes one. The gateway itself ends the connection after
 /// half a minute.
@@ -19,20 +18,13 @@ const TIMEOUT: Duration = Duration::from_secs(25);
 const MAX_ANSWER: usize = 16 * 1024 * 1024;
 
 pub fn reload(config: &Path, dry_run: bool) -> ExitCode {
-    let contact = config::admin_contact(config);
-    let (addr, token) = match &contact {
-        Some(contact) => (contact.listen.clone(), contact.token.as_deref()),
-        None => {
-            eprintln!("{} does not tell where [admin] listens, asking {DEFAULT_ADMIN}", config.display());
-            (ListenAddr::Tcp(DEFAULT_ADMIN), None)
-        }
-    };
+    let AdminContact { listen: addr, token } = admin_contact(config);
     let path = if dry_run { "/-/reload?dry_run=1" } else { "/-/reload" };
     let question = Question {
         method: "POST",
         path,
         host: "localhost",
-        token,
+        token: token.as_deref(),
         timeout: TIMEOUT,
         most: MAX_ANSWER,
         status_only: false,

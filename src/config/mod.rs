@@ -53,6 +53,13 @@ pub struct AdminContact {
     pub token: Option<String>,
 }
 
+impl AdminContact {
+    /// `None` where `listen` is no address as a config has it.
+    pub fn new(listen: &str, token: Option<&str>) -> Option<AdminContact> {
+        Some(AdminContact { listen: values::listen(listen).ok()?, token: token.map(str::to_owned) })
+    }
+}
+
 /// Where the admin listener of a gateway with this file is, even if the file has become one that does not
 /// load: the gateway runs on then. `None` where the file does not tell.
 pub fn admin_contact(path: &Path) -> Option<AdminContact> {

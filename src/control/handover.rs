@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    recvmsg, sendmsg,
+    SocketAddrUnix, recvmsg, sendmsg,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::timeout;
 
+use super::local::connect_within;
 use crate::worker::Listener;
 
 /// Sockets that go in one message; the system takes up to 253.
@@ -61,15 +62,13 @@ impl Predecessor {
     /// # Errors
     /// It does not hand them over.
     pub fn ask(path: &Path) -> io::Result<Option<(Predecessor, Vec<Listener>)>> {
-        let stream = match UnixStream::connect(path) {
+        let stream = match connect_within(&SocketAddrUnix::new(path)?, PATIENCE) {
             Ok(stream) => stream,
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
                 return Ok(None);
             }
             Err(error) => return Err(error),
         };
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
         let listeners = receive(&stream)?;
         Ok(Some((Predecessor { stream }, listeners)))
     }

@@ -4,11 +4,13 @@
 mod acme;
 mod admin;
 mod certificates;
+pub mod contact;
 mod diff;
 mod handover;
 mod job;
 mod link;
 mod listeners;
+pub mod local;
 mod lookup;
 mod overrides;
 mod probe;
@@ -30,7 +32,7 @@ use arc_swap::ArcSwap;
 use tokio::runtime::LocalOptions;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
-use tokio::task::spawn_local;
+use tokio::task::{AbortHandle, spawn_local};
 
 use crate::config::{Config, Report};
 use crate::descriptors;
@@ -77,6 +79,7 @@ struct Running {
     jobs: mpsc::Sender<Job>,
     inbox: mpsc::Receiver<Job>,
     heir: Option<Heir>,
+    contact: Option<AbortHandle>,
 }
 
 /// Reloads that wait; more are refused or wait themselves.
@@ -104,7 +107,7 @@ async fn control(source: ConfigSource) -> Result<(), Error> {
     let files = config.files.clone();
     let predecessor = handover(&config);
     let (predecessor, earlier) = predecessor.map_or((None, Vec::new()), |(process, sockets)| (Some(process), sockets));
-    let Running { mut reloader, jobs, mut inbox, mut heir } = start(source, config, earlier).await?;
+    let Running { mut reloader, jobs, mut inbox, mut heir, contact } = start(source, config, earlier).await?;
     if let Some(predecessor) = predecessor {
         predecessor.release();
     }
@@ -134,6 +137,7 @@ async fn control(source: ConfigSource) -> Result<(), Error> {
                 HeirRequest::Serves(pid) => {
                     tracing::info!(pid, "another process has taken over");
                     reloader.listeners.hand_over().await;
+                    contact.inspect(AbortHandle::abort);
                     systemd::succeeded(pid);
                     handed_over = true;
                     break;
@@ -232,13 +236,14 @@ async fn start(source: ConfigSource, config: Config, earlier: Vec<Listener>) -> 
     // What the texts of the config took.
     heap::give_back();
     let heir = expect_heir(&snapshot.config);
+    let contact = contact::announce(&source, current.clone(), shared.clone());
     shared.enter(Lifecycle::Ready);
     warn_of(&snapshot.config);
     acme.follow(&current);
     tracing::info!(listen = addresses.join(", "), admin, workers = count, "ready");
     systemd::ready();
     let reloader = Reloader { source, current, metrics, book, shared, listeners, overrides, link, resolving, acme };
-    Ok(Running { reloader, jobs, inbox, heir })
+    Ok(Running { reloader, jobs, inbox, heir, contact })
 }
 
 /// After a failed load the files it read are watched as well: one of them holds the mistake.

@@ -1,5 +1,5 @@
-//! What the admin listener shows of the control thread: the phase of life and the last reload.
-//! Written by the control thread, read by the admin pages.
+//! What the admin listener shows of the control thread: the phase of life and the last reload; and where it is.
+//! Written by the control thread, read by the admin pages and the contact.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::Value;
 
 use crate::labels::labels;
+use crate::net::ListenAddr;
 
 pub struct SharedState {
     lifecycle: AtomicU8,
@@ -16,6 +17,7 @@ pub struct SharedState {
     overtaken: AtomicBool,
     started: Instant,
     last_reload: Mutex<Value>,
+    admin: Mutex<Option<ListenAddr>>,
 }
 
 labels! {
@@ -42,6 +44,7 @@ impl Default for SharedState {
             overtaken: AtomicBool::new(false),
             started: Instant::now(),
             last_reload: Mutex::new(Value::Null),
+            admin: Mutex::new(None),
         }
     }
 }
@@ -82,6 +85,15 @@ impl SharedState {
         if overtakes {
             self.overtaken.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Where the admin listener is, with its real port.
+    pub fn admin(&self) -> Option<ListenAddr> {
+        self.admin.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn admin_listens_at(&self, addr: ListenAddr) {
+        *self.admin.lock().unwrap_or_else(PoisonError::into_inner) = Some(addr);
     }
 
     /// True once after a reload that the watcher did not ask for: what the watcher saw last may

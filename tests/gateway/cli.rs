@@ -127,23 +127,84 @@ fn healthcheck_follows_readiness_through_the_drain() {
     assert_eq!(ask(&["-c", &file]).0, 1, "nothing runs any more");
 }
 
-/// The gateway runs on with the config it has.
+/// The gateway runs on with the config it has, and says itself where it is asked.
 #[test]
-fn healthcheck_asks_a_gateway_whose_file_has_become_bad() {
-    let (mut gateway, file) = running("127.0.0.1:0", "");
-    let good = fs::read_to_string(&file).unwrap();
-    for bad in
-        ["[limit.x]\nrate = \"often\"\n", "nonsense = 1\n", "[limit.x\n", "key = \u{201c}ip\u{201d}\n", "[admin]\n"]
-    {
-        fs::write(&file, format!("{good}\n{bad}")).unwrap();
+fn a_gateway_is_found_whatever_becomes_of_its_file() {
+    let (mut gateway, known) = running("127.0.0.1:0", "");
+    let (path, file) = (gateway.config(), gateway.config().display().to_string());
+    let good = fs::read_to_string(&path).unwrap();
+    let admin = "[admin]\nlisten = \"127.0.0.1:0\"";
+    assert!(good.contains(admin));
+    for bad in [
+        format!("{good}\nnonsense = 1\n"),
+        format!("[limit.x\n{good}"),
+        format!("key = \u{201c}ip\u{201d}\n{good}"),
+        good.replace(admin, "[admin]\nlisten = \"127.0.0.1:99999\""),
+        good.replace(admin, "[admin]\nlisten = \"127.0.0.1:1\"\ntoken = \"another token\"\nnonsense = 1"),
+        good[..good.len() / 2].to_owned(),
+        "\0\0\0\0".to_owned(),
+        "[".to_owned(),
+    ] {
+        fs::write(&path, &bad).unwrap();
         assert_eq!(output(&["check", "-c", &file]).0, 2, "{bad}");
         assert_eq!(output(&["healthcheck", "-c", &file]), (0, String::new(), String::new()), "{bad}");
+        let (code, _, stderr) = output(&["reload", "-c", &file]);
+        assert!(code == 1 && stderr.contains("generation 1 stays in force"), "{bad}: {code} {stderr}");
     }
-    fs::remove_file(&file).unwrap();
-    let (_, _, stderr) = output(&["healthcheck", "-c", &file]);
+    fs::write(&path, "").unwrap();
+    assert_eq!(output(&["healthcheck", "-c", &file]).0, 0);
+    // Saved by rename, then gone.
+    let saved = path.with_extension("new");
+    fs::write(&saved, "[").unwrap();
+    fs::rename(&saved, &path).unwrap();
+    assert_eq!(output(&["healthcheck", "-c", &file]).0, 0);
+    fs::remove_file(&path).unwrap();
+    assert_eq!(output(&["healthcheck", "-c", &file]).0, 0);
+    // A file beside it is not that gateway's.
+    let (_, _, stderr) = output(&["healthcheck", "-c", &file.replace("sluicegate.toml", "another.toml")]);
     assert!(stderr.contains("asking 127.0.0.1:9900"), "{stderr}");
+    assert_eq!(output(&["healthcheck", "-c", &known]).0, 0, "by what the file tells");
     gateway.signal("INT");
     assert_eq!(gateway.exit().code(), Some(0));
+    assert_ne!(output(&["healthcheck", "-c", &known]).0, 0);
+}
+
+/// A token changes with the reload that it is needed for.
+#[test]
+fn reload_asks_with_the_token_in_force() {
+    let text = |token: &str| {
+        format!(
+            "[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\nlisten = \"127.0.0.1:0\"\ntoken = \"{token}\"\n\
+             [[route]]\npath = \"/\"\nupstream = \"echo:\"\n"
+        )
+    };
+    let gateway = Gateway::launch(&[], |dir| {
+        let file = dir.join("sluicegate.toml");
+        fs::write(&file, text("the-first-of-the-tokens")).unwrap();
+        vec!["run".to_owned(), "-c".to_owned(), file.display().to_string()]
+    });
+    let file = gateway.config().display().to_string();
+    for (generation, token) in [(2, "the-second-of-the-tokens"), (3, "the-third-of-the-tokens")] {
+        // Whether its own look at the file comes first does not matter here.
+        fs::write(gateway.config(), text(token)).unwrap();
+        let (code, stdout, stderr) = output(&["reload", "-c", &file]);
+        assert!(code == 0 && stdout.contains(&format!("generation {generation} is in force")), "{stdout} {stderr}");
+    }
+}
+
+/// The one that takes over is asked from then on.
+#[test]
+fn a_gateway_that_has_taken_over_is_found() {
+    let tmp = tempfile::tempdir().unwrap();
+    let handover = format!("handover = \"{}\"", tmp.path().join("handover.sock").display());
+    let (mut old, _) = running("127.0.0.1:0", &format!("{handover}\nshutdown_timeout = \"60s\""));
+    let file = old.config().display().to_string();
+    let mut new = Gateway::launch(&[], |_| vec!["run".to_owned(), "-c".to_owned(), file.clone()]);
+    assert_eq!(old.exit().code(), Some(0));
+    fs::write(&file, "[").unwrap();
+    until("the new one tells where it is", || output(&["healthcheck", "-c", &file]).0 == 0);
+    new.signal("TERM");
+    assert_eq!(new.exit().code(), Some(0));
 }
 
 #[test]

@@ -44,12 +44,13 @@ impl AdminServer {
 
     /// Accepts from `listener` and no longer from the one before it.
     pub fn listen(&mut self, listener: Listener) -> io::Result<()> {
-        let addr = listener.addr().clone();
+        let (addr, bound) = (listener.addr().clone(), listener.bound_addr());
         listener.set_send_buffer(SEND_BUFFER)?;
         let task = spawn_local(accept(listener.accept()?, self.context.clone(), self.room.clone()));
         if let Some((_, before)) = self.open.replace((addr, task)) {
             before.abort();
         }
+        self.context.shared.admin_listens_at(bound);
         Ok(())
     }
 
