@@ -201,7 +201,11 @@ impl View {
         View {
             limiter,
             ratelimit: Policies::default(),
-            upstreams: snapshot.upstreams.iter().map(|upstream| Servers::new(upstream, pools, common)).collect(),
+            upstreams: snapshot
+                .upstreams
+                .iter()
+                .map(|upstream| Servers::new(upstream, pools, metrics, &common.complaints))
+                .collect(),
             unmatched: Rc::new(snapshot.unmatched.of_worker(metrics.worker())),
             handles: snapshot.records.iter().map(|_| OnceCell::new()).collect(),
             worker: metrics.worker(),

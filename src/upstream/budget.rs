@@ -1,5 +1,5 @@
 //! How many requests may be sent once more: a part of those sent lately, and a few in any case. Pure: the
-//! time is an argument. One for each worker and upstream, asked by `http::upstream::servers`.
+//! time is an argument. One for each worker and upstream, asked by `http::upstream::retry`.
 
 use super::Fraction;
 

@@ -4,7 +4,7 @@
 use crate::http::answer::problem::{self, Refusal, UpstreamFailure};
 use crate::http::downstream::reject::Reject;
 use crate::http::upstream::connect::ConnectFault;
-use crate::http::upstream::turn::Overflow;
+use crate::http::upstream::course::Overflow;
 use crate::labels::{Label, labels};
 use crate::limit::Outcome;
 use crate::limit::source::UnreadableBody;

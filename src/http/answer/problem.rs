@@ -12,7 +12,7 @@ use crate::http::answer::cause::Setting;
 use crate::http::answer::ratelimit::seconds;
 use crate::http::downstream::reject::Reject;
 use crate::http::upstream::connect::ConnectFault;
-use crate::http::upstream::turn::Overflow;
+use crate::http::upstream::course::Overflow;
 use crate::limit::answer::NEVER;
 use crate::limit::key::KeyPart;
 use crate::limit::limits::Limit;

@@ -1,5 +1,5 @@
 //! One server as one worker asks it: its connections, and what became of requests there, told to all workers. Kept
-//! by `servers`.
+//! by `lineup`.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use super::connect::{ConnectError, ConnectFault};
 use super::pool::{Pools, ServerLease, ServerPool};
-use super::servers::Course;
 use crate::upstream::caps::{CapRule, InFlight, UpstreamLoad};
 use crate::upstream::eject::Blame;
 use crate::upstream::roster::UpstreamState;
@@ -23,6 +22,15 @@ pub struct AskedServer {
     pub(super) pool: Rc<ServerPool>,
     pub(super) pools: Pools,
     pub(super) untold: RefCell<Untold>,
+}
+
+/// What a request needs of its connection.
+#[derive(Default)]
+pub(super) struct ConnectionNeed {
+    /// What it begins with.
+    pub(super) introduction: Option<Rc<[u8]>>,
+    /// It was made then or later.
+    pub(super) since_ms: Option<u64>,
 }
 
 /// Good answers that the other workers do not know of.
@@ -56,9 +64,9 @@ impl AskedServer {
         }
     }
 
-    pub(super) fn has_room(&self, load: &UpstreamLoad, course: &Course) -> bool {
+    pub(super) fn has_room(&self, load: &UpstreamLoad, need: &ConnectionNeed) -> bool {
         let Some(rule) = &self.caps else { return true };
-        let has_ready = || match &course.introduction {
+        let has_ready = || match &need.introduction {
             None => self.pool.has_ready(),
             Some(introduction) => self.pool.of_client(introduction).has_ready(),
         };
@@ -77,22 +85,22 @@ impl AskedServer {
     }
 
     /// A connection that there is.
-    pub(super) fn ready(&self, course: &Course, max_idle: usize) -> Option<ServerLease> {
-        match &course.introduction {
-            None => self.pool.ready(max_idle, course.since_ms),
-            Some(introduction) => self.pool.of_client(introduction).ready(max_idle, course.since_ms),
+    pub(super) fn ready(&self, need: &ConnectionNeed, max_idle: usize) -> Option<ServerLease> {
+        match &need.introduction {
+            None => self.pool.ready(max_idle, need.since_ms),
+            Some(introduction) => self.pool.of_client(introduction).ready(max_idle, need.since_ms),
         }
     }
 
     pub(super) async fn connect(
         &self,
-        course: &Course,
+        need: &ConnectionNeed,
         limit: Duration,
         max_idle: usize,
     ) -> Result<ServerLease, ConnectError> {
-        let connected = match &course.introduction {
-            None => self.pool.connect(limit, max_idle, course.since_ms).await,
-            Some(introduction) => self.pool.of_client(introduction).connect(limit, max_idle, course.since_ms).await,
+        let connected = match &need.introduction {
+            None => self.pool.connect(limit, max_idle, need.since_ms).await,
+            Some(introduction) => self.pool.of_client(introduction).connect(limit, max_idle, need.since_ms).await,
         };
         match &connected {
             Ok(_) => self.state.connected(self.pools.now_ms()),
