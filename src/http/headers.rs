@@ -115,7 +115,7 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
 /// Removed when present. `Te` and `Trailer` need a second look; `Via` stays.
-const HOP_BY_HOP: [(KnownField, HeaderName); 8] = [
+static HOP_BY_HOP: [(KnownField, HeaderName); 8] = [
     (KnownField::Connection, CONNECTION),
     (KnownField::KeepAlive, KEEP_ALIVE),
     (KnownField::ProxyConnection, PROXY_CONNECTION),
@@ -143,8 +143,8 @@ fn drop_hop_by_hop(headers: &mut HeaderMap, fields: Fields, remove: Vec<HeaderNa
             headers.remove(TE);
         }
     }
-    for (known, name) in &HOP_BY_HOP {
-        if fields.has(*known) {
+    if fields.has_any(&HOP_BY_HOP.each_ref().map(|(known, _)| *known)) {
+        for (_, name) in HOP_BY_HOP.iter().filter(|(known, _)| fields.has(*known)) {
             headers.remove(name);
         }
     }
