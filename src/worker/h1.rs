@@ -32,14 +32,17 @@ pub async fn serve(stream: Stream, start: Bytes, client: Rc<Client>, bounds: &Bo
     while readable(&io, &client, worker).await || is_late(&io, &client, worker).await {
         io = match requests(io, &client, worker, bounds).await {
             AfterParser::Rest(io) => io,
-            AfterParser::Unread(io, cutoff) => return io.refuse(&unparsed::answer(&client, cutoff)).await,
+            // In boxes: every connection would keep room for what few come to.
+            AfterParser::Unread(io, cutoff) => {
+                return Box::pin(io.refuse(&unparsed::answer(&client, cutoff))).await;
+            }
             AfterParser::Tunnel(stream, early) => {
                 let Some(tunnel) = client.tunnel.take() else { return };
                 let is_over = |cx: &mut Context<'_>| {
                     client.deadline().register(cx.waker());
                     has_ended(&client, worker)
                 };
-                return tunnel.run(stream, early, &client.local.room, Stream::sent, is_over).await;
+                return Box::pin(tunnel.run(stream, early, &client.local.room, Stream::sent, is_over)).await;
             }
             // A 101 that was never written opens no tunnel.
             AfterParser::End => return client.tunnel.set(None),
