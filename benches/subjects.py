@@ -146,17 +146,22 @@ def sluicegate(bench, binary, suffix=""):
     return [replace(subject, name=subject.name + suffix) for subject in roles]
 
 
+HOSTS = 100
+
+
 def routes(count):
-    """`count` routes: a hundred paths under each host."""
+    """`count` routes under up to a hundred hosts: what a change of the host costs is no cost of many routes."""
+    hosts = min(count, HOSTS)
     return "\n".join(
-        f'[[route]]\nhost = ["h{i // 100}.test"]\npath = "/r{i % 100}/"\nupstream = "app"\n' for i in range(count)
+        f'[[route]]\nhost = ["h{i % hosts}.test"]\npath = "/r{i // hosts}/"\nupstream = "app"\n' for i in range(count)
     )
 
 
 def spread(count):
     """Requests visit routes evenly, neighbours far apart."""
+    hosts = min(count, HOSTS)
     route = f"((i * 617) % {count})"
-    return (f"'/r' .. {route} % 100 .. '/x'", f"'h' .. math.floor({route} / 100) .. '.test'")
+    return (f"'/r' .. math.floor({route} / {hosts}) .. '/x'", f"'h' .. {route} % {hosts} .. '.test'")
 
 
 NGINX_PASS = (
