@@ -2,6 +2,7 @@
 //! when a request has ended and written by a thread of their own, so that neither a slow reader nor a full
 //! disk holds a worker back. Fed by `http::answer::account` and the connections, opened by `control`.
 
+mod field;
 mod line;
 mod mask;
 mod record;

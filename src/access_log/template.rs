@@ -1,6 +1,6 @@
 //! A line as the user wrote it: text with the names of fields in braces. Read by `config`, filled in by `line`.
 
-use super::line::LogField;
+use super::field::LogField;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Template(Vec<TemplatePiece>);
