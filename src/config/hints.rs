@@ -1,7 +1,6 @@
 //! Remedies for what people write who know another program, or put a key in the wrong place. Called
 //! by `reader` for keys that a table does not have, and by `compile`.
 
-use super::reader::closest;
 use super::schema::{self, Schema};
 use super::tree::{Node, TableEntry, Value};
 
@@ -101,4 +100,17 @@ fn title(name: &str) -> String {
         None if LISTS.contains(&name) => format!("[[{name}]]"),
         None => format!("[{name}]"),
     }
+}
+
+/// The candidate that `word` is probably a misspelling of.
+pub fn closest<'c>(word: &str, candidates: impl Iterator<Item = &'c str>) -> Option<&'c str> {
+    // Names are short; comparing a long text with each would take quadratic time.
+    if word.len() > 128 {
+        return None;
+    }
+    candidates
+        .map(|candidate| (strsim::normalized_damerau_levenshtein(word, candidate), candidate))
+        .filter(|(likeness, _)| *likeness >= 0.6)
+        .max_by(|(a, _), (b, _)| a.total_cmp(b))
+        .map(|(_, candidate)| candidate)
 }

@@ -35,7 +35,7 @@ use crate::tls::{ChallengeBoard, ChallengeKind, ServerTls};
 use crate::upstream::Upstream;
 use source::SourceTexts;
 
-pub(crate) use reader::closest;
+pub(crate) use hints::closest;
 pub use report::Report;
 pub use shorthand::proxy_text;
 pub(crate) use values::percent_decoded;

@@ -260,22 +260,9 @@ pub fn choose<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, Fault> {
         return Ok(*value);
     }
     let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-    let help = match closest(text, names.iter().copied()) {
+    let help = match hints::closest(text, names.iter().copied()) {
         Some(word) => format!("did you mean \"{word}\"? One of {}", names.join(", ")),
         None => format!("one of {}", names.join(", ")),
     };
     values::fault(format!("unknown value `{text}`"), help)
-}
-
-/// The candidate that `word` is probably a misspelling of.
-pub fn closest<'c>(word: &str, candidates: impl Iterator<Item = &'c str>) -> Option<&'c str> {
-    // Names are short; comparing a long text with each would take quadratic time.
-    if word.len() > 128 {
-        return None;
-    }
-    candidates
-        .map(|candidate| (strsim::normalized_damerau_levenshtein(word, candidate), candidate))
-        .filter(|(likeness, _)| *likeness >= 0.6)
-        .max_by(|(a, _), (b, _)| a.total_cmp(b))
-        .map(|(_, candidate)| candidate)
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::access_log::{AccessLogSettings, LineFormat, LogTarget, Masks, Template};
-use crate::config::reader::{Section, closest};
+use crate::config::hints::closest;
+use crate::config::reader::Section;
 use crate::config::schema;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{Fault, fault};

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use crate::config::reader::{Section, closest};
+use crate::config::hints::closest;
+use crate::config::reader::Section;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{self, Fault, fault};
 use crate::labels::labels;
@@ -37,7 +38,7 @@ pub fn afterwards(section: &Section, rule: Option<&(Rule, Given)>) -> Option<Opt
         (None, Some(outcomes)) => Charge::RefundOn(outcomes),
         (None, None) => Charge::Always,
     };
-    let max_delayed = super::server::usize_of(section.integer("max_delayed", 0..=10_000_000));
+    let max_delayed = super::numbers::usize_of(section.integer("max_delayed", 0..=10_000_000));
     let (rule, given) = rule?;
     let mut afterwards = Afterwards { charge, settle: settle?, max_delayed, ..Afterwards::of(rule) };
     if afterwards.lease {

@@ -3,8 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::server::usize_of;
-use super::upstream::ms;
+use super::numbers::{ms, usize_of};
 use crate::config::reader::Section;
 use crate::config::schema;
 use crate::upstream::Server;

@@ -3,7 +3,7 @@
 use jiff::civil::{Time, Weekday};
 use jiff::tz::TimeZone;
 
-use crate::config::reader::closest;
+use crate::config::hints::closest;
 use crate::config::values::{self, Fault, fault};
 use crate::limit::algo::dates::Unit;
 use crate::limit::algo::params::Dated;

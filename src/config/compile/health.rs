@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::upstream::ms;
+use super::numbers::ms;
 use crate::config::reader::Section;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{self, fault};

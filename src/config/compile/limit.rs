@@ -6,9 +6,10 @@ use std::sync::Arc;
 use super::afterwards::afterwards;
 use super::context::LimitContext;
 use super::names::{Definitions, NamedSection};
+use super::numbers::usize_of;
+use super::refuse::own_refuse;
 use super::rule::{rule, strangers};
-use super::server::usize_of;
-use super::{action, overrides, when};
+use super::{overrides, when};
 use crate::config::reader::{At, Section};
 use crate::config::report::Diagnostic;
 use crate::config::schema;
@@ -86,7 +87,7 @@ fn limit(section: &Section, name: &str, context: &LimitContext, after: Option<&A
     let on_error = section.label("on_error", OnError::ALL, OnError::label).unwrap_or(context.on_error);
     let max_keys = usize_of(section.integer("max_keys", KEYS_MIN..=1_000_000_000));
     let afterwards = afterwards(section, rule.as_ref());
-    let refuse = action::own_refuse(section).map(Box::new);
+    let refuse = own_refuse(section).map(Box::new);
     let ((rule, _), key, cost, when, overrides, afterwards) = (rule?, key?, cost?, when?, overrides?, afterwards?);
     if let (Cost::Fixed(fixed), Some(node)) = (&cost, section.node("cost")) {
         let most = rule.most();

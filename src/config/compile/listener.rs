@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use jiff::Timestamp;
 
 use super::acme;
-use super::server::KERNEL_BUFFER;
+use super::numbers::KERNEL_BUFFER;
 use crate::config::reader::{At, Section};
 use crate::config::report::{Diagnostic, Place};
 use crate::config::tree::{Node, Value};

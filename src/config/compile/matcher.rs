@@ -207,6 +207,9 @@ pub fn status(range: std::ops::RangeInclusive<i64>, section: &Section) -> Option
     u16::try_from(status).ok().and_then(|status| http::StatusCode::from_u16(status).ok())
 }
 
+/// Of a body whose type is not said.
+pub const TEXT: http::HeaderValue = http::HeaderValue::from_static("text/plain; charset=utf-8");
+
 pub fn content_type(section: &Section) -> Option<http::HeaderValue> {
     section.parse("content_type", |text| match text.contains('/') {
         true => values::header_value(text),

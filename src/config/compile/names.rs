@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::config::reader::{Section, closest};
+use crate::config::hints::closest;
+use crate::config::reader::Section;
 use crate::config::report::{Diagnostic, MistakeKind, Place};
 use crate::config::source::SourceTexts;
 

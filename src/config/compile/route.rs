@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::names::Definitions;
-use super::server::{BODY_MAX, Defaults, KEY_BODY_MAX, dialects, strictness, timeouts, usize_of};
+use super::numbers::usize_of;
+use super::refuse::refuse;
+use super::server::{BODY_MAX, Defaults, KEY_BODY_MAX, dialects, strictness, timeouts};
 use super::set::ListedItem;
 use super::shared::SharedValues;
 use super::upstream::Upstreams;
@@ -103,7 +105,7 @@ fn route(
     let max_key_body = section.size("max_key_body", KEY_BODY_MAX).unwrap_or(context.defaults.max_key_body);
     let max_in_flight = usize_of(section.integer("max_in_flight", 1..=10_000_000));
     let timeouts = timeouts(section, &context.defaults.timeouts);
-    let refuse = action::refuse(section);
+    let refuse = refuse(section);
     let ratelimit_headers = dialects(section, "ratelimit_headers");
     let upgrades = upgrades(section);
     let strictness = strictness(section).unwrap_or(context.defaults.strictness);

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::numbers::{KERNEL_BUFFER, usize_of};
 use super::{acme, listener};
 use crate::config::reader::{At, Section, choose};
 use crate::config::tree::{Node, Value};
@@ -24,8 +25,6 @@ const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from
 const PAUSE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_400);
 /// hyper's smallest buffer for a request head is 8 KiB.
 const HEAD_BYTES: RangeInclusive<u64> = 8 * 1024..=1024 * 1024;
-/// What the kernel keeps for a connection.
-pub const KERNEL_BUFFER: RangeInclusive<u64> = 0..=1 << 30;
 /// 9090 would be Prometheus' own.
 const ADMIN: &str = "127.0.0.1:9900";
 /// Servers of names.
@@ -344,8 +343,4 @@ pub fn dialects(section: &Section, key: &'static str) -> Option<Vec<Dialect>> {
         section.fault_at::<()>(key, *place, what, "choose one of the two; draft-03 and legacy go with either");
     }
     Some(chosen)
-}
-
-pub fn usize_of(value: Option<i64>) -> Option<usize> {
-    value.and_then(|value| usize::try_from(value).ok())
 }

@@ -9,7 +9,7 @@ use super::context::LimitContext;
 use super::health::health;
 use super::limit::key_of;
 use super::names::{Definitions, NamedSection};
-use super::server::usize_of;
+use super::numbers::{ms, usize_of};
 use super::upstream_tls::{Reach, SystemRoots};
 use crate::config::reader::{At, Section, choose};
 use crate::config::report::Diagnostic;
@@ -179,10 +179,6 @@ const RETRY_ON: &[(&str, RetryCause)] = &[
     ("503", RetryCause::Status(1)),
     ("504", RetryCause::Status(2)),
 ];
-
-pub fn ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
 
 /// A URL, or a list of URLs and `{ url, weight }` tables, which may have caps.
 pub fn servers(section: &Section, key: &'static str, node: &Node, reach: &Reach) -> Option<Vec<Server>> {
