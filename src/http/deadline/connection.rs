@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::request::{Awaited, RequestDeadline, RequestState};
+use super::state::{Awaited, RequestState};
 use super::{Deadline, Pace, TICK, Ticks};
 use crate::metrics::Cutoff;
 
@@ -97,8 +97,8 @@ impl ConnectionDeadline {
         }
     }
 
-    /// A request begins, without a body if it is `whole`.
-    pub fn begin(self: &Rc<Self>, whole: bool) -> RequestDeadline {
+    /// The state of a request that begins, without a body if it is `whole`.
+    pub(super) fn take_on(&self, whole: bool) -> Rc<RequestState> {
         self.gone_at_ms.set(u64::MAX);
         self.rest_at_ms.set(u64::MAX);
         self.tired.set(false);
@@ -114,7 +114,7 @@ impl ConnectionDeadline {
             }
         };
         state.begin(whole);
-        RequestDeadline::new(self, state)
+        state
     }
 
     /// Whatever becomes of the bodies of earlier requests, they are over for the client: on a connection

@@ -5,6 +5,7 @@
 mod connection;
 mod pace;
 mod request;
+mod state;
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,7 +13,8 @@ use std::time::Duration;
 
 pub use connection::{ConnectionDeadline, Phase};
 pub use pace::Pace;
-pub use request::{Awaited, RequestDeadline};
+pub use request::RequestDeadline;
+pub use state::Awaited;
 
 /// Milliseconds since the worker started, as of its last look at the deadlines.
 pub type Ticks = Rc<Cell<u64>>;

@@ -1,7 +1,6 @@
 //! The deadline of one request, from its head to the end of its answer and its body. Other requests of
 //! its connection have their own.
 
-use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
@@ -9,44 +8,20 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use super::connection::ConnectionDeadline;
-use super::{Deadline, Pace, Ticks};
-use crate::metrics::Cutoff;
-
-/// What a request waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Awaited {
-    /// This gateway itself: bounded elsewhere.
-    Gateway,
-    /// More of the request body.
-    Upload,
-    /// The upstream's response head.
-    Response,
-    /// More of the response body, or room to write it.
-    Stream,
-    /// Room to write it, of a client that has been slow before.
-    Reader,
-    /// Anything, of either side of a tunnel.
-    Tunnel,
-}
-
-impl Awaited {
-    /// The reason under which a connection is counted that ends by a deadline of its request.
-    pub fn timeout(self) -> Option<Cutoff> {
-        match self {
-            Awaited::Upload => Some(Cutoff::BodyTimeout),
-            Awaited::Stream => Some(Cutoff::StreamTimeout),
-            Awaited::Reader => Some(Cutoff::SlowReader),
-            Awaited::Tunnel => Some(Cutoff::TunnelTimeout),
-            Awaited::Gateway | Awaited::Response => None,
-        }
-    }
-}
+use super::state::{Awaited, RequestState, register, wake};
 
 /// A request's hold on its deadline. Cheap to clone.
 #[derive(Clone)]
 pub struct RequestDeadline {
     connection: Rc<ConnectionDeadline>,
     state: Rc<RequestState>,
+}
+
+impl ConnectionDeadline {
+    /// A request begins, without a body if it is `whole`.
+    pub fn begin(self: &Rc<Self>, whole: bool) -> RequestDeadline {
+        RequestDeadline { connection: self.clone(), state: self.take_on(whole) }
+    }
 }
 
 /// A request waits for its turn.
@@ -58,109 +33,7 @@ impl Drop for HeldBack<'_> {
     }
 }
 
-/// What the connection sees of it.
-pub(super) struct RequestState {
-    pub(super) deadline: Deadline<Awaited>,
-    /// It waits for more of its body.
-    starved: Cell<bool>,
-    /// It has not been let on yet.
-    held_back: Cell<bool>,
-    /// Its body has been read to the end, or it had none.
-    whole: Cell<bool>,
-    /// Nothing of it is waited for any more.
-    over: Cell<bool>,
-    /// It has been ended by its deadline, alone.
-    cut: Cell<bool>,
-    /// Its client's, in what it has been given of the answer, where others are answered beside it.
-    pace: Pace,
-    given: Cell<u64>,
-    /// Of the task that looks after it, and of the one that reads its body; none where both are the
-    /// connection's.
-    keeper: RefCell<Option<Waker>>,
-    reader: RefCell<Option<Waker>>,
-}
-
-impl RequestState {
-    pub(super) fn new(ticks: Ticks) -> RequestState {
-        RequestState {
-            deadline: Deadline::none(ticks, Awaited::Gateway),
-            starved: Cell::new(false),
-            held_back: Cell::new(false),
-            whole: Cell::new(true),
-            over: Cell::new(true),
-            cut: Cell::new(false),
-            pace: Pace::none(),
-            given: Cell::new(0),
-            keeper: RefCell::default(),
-            reader: RefCell::default(),
-        }
-    }
-
-    pub(super) fn begin(&self, whole: bool) {
-        self.whole.set(whole);
-        self.starved.set(false);
-        self.held_back.set(false);
-        self.over.set(false);
-        self.cut.set(false);
-        self.pace.reset();
-        self.deadline.disarm(Awaited::Gateway);
-    }
-
-    /// Its client is too slow, if it is being answered.
-    pub(super) fn miss(&self, awaited: Awaited) {
-        if matches!(self.deadline.awaited.get(), Awaited::Stream | Awaited::Reader) {
-            self.deadline.miss(awaited);
-            wake(&self.keeper);
-        }
-    }
-
-    /// False when it was over before.
-    pub(super) fn end(&self) -> bool {
-        self.deadline.disarm(Awaited::Gateway);
-        let ends = !self.over.replace(true);
-        if ends {
-            wake(&self.keeper);
-        }
-        ends
-    }
-
-    /// True once, when its deadline has passed.
-    pub(super) fn look(&self) -> bool {
-        let late = self.deadline.look();
-        if late {
-            wake(&self.keeper);
-        }
-        late
-    }
-
-    pub(super) fn read_whole(&self) {
-        self.whole.set(true);
-    }
-
-    pub(super) fn is_whole(&self) -> bool {
-        self.whole.get()
-    }
-
-    pub(super) fn is_over(&self) -> bool {
-        self.over.get()
-    }
-
-    /// Its client waits for an answer.
-    pub(super) fn is_awaited(&self) -> bool {
-        !self.is_over() && self.deadline.awaited.get() != Awaited::Tunnel
-    }
-
-    /// Without its client it cannot go on, or should not.
-    pub(super) fn needs_client(&self) -> bool {
-        !self.is_over() && (self.starved.get() || self.held_back.get())
-    }
-}
-
 impl RequestDeadline {
-    pub(super) fn new(connection: &Rc<ConnectionDeadline>, state: Rc<RequestState>) -> RequestDeadline {
-        RequestDeadline { connection: connection.clone(), state }
-    }
-
     /// Waits for `awaited`, for `limit` at most. Also called to extend a wait on progress.
     pub fn arm(&self, awaited: Awaited, limit: Duration) {
         if !self.state.is_over() {
@@ -300,22 +173,9 @@ impl RequestDeadline {
     }
 }
 
-fn register(held: &RefCell<Option<Waker>>, waker: &Waker) {
-    let mut held = held.borrow_mut();
-    if !held.as_ref().is_some_and(|held| held.will_wake(waker)) {
-        *held = Some(waker.clone());
-    }
-}
-
-fn wake(held: &RefCell<Option<Waker>>) {
-    if let Some(waker) = &*held.borrow() {
-        waker.wake_by_ref();
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::Phase;
+    use super::super::{Phase, Ticks};
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
