@@ -5,7 +5,6 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::future::poll_fn;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -13,13 +12,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, Method, Response, StatusCode};
 use http_body::{Frame, SizeHint};
-use tokio::time::{Sleep, sleep, timeout};
+use tokio::time::timeout;
 
 use super::h1::body::{Decoder, Piece};
 use super::h1::{HeadReader, ProtocolFault};
 use super::http2::exchange::StreamExchange;
+use super::patience::Patience;
 use super::pool::{PooledConnection, ServerLease};
 use super::sender::{SendEnd, Sender};
+use super::trouble::Trouble;
 use crate::http::complaints::{UpstreamComplaints, UpstreamTrouble};
 use crate::http::downstream::offer::Offer;
 use crate::http::downstream::upload::Upload;
@@ -55,28 +56,6 @@ pub struct LineExchange {
     patience: Patience,
 }
 
-/// How long a server that is told that a body is coming (`Expect: 100-continue`) may take to ask for it. Some
-/// never do; clients wait as long.
-const CONTINUE_WAIT: Duration = Duration::from_secs(1);
-
-/// Of a request whose body is held; other requests have no timer.
-pub struct Patience(Option<Pin<Box<Sleep>>>);
-
-impl Patience {
-    pub fn new(held: bool) -> Patience {
-        Patience(held.then(|| Box::pin(sleep(CONTINUE_WAIT))))
-    }
-
-    /// True once it has come to its end.
-    pub fn is_over(&mut self, cx: &mut Context<'_>) -> bool {
-        let over = self.0.as_mut().is_some_and(|sleep| sleep.as_mut().poll(cx).is_ready());
-        if over {
-            self.0 = None;
-        }
-        over
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ExchangeState {
     Asked,
@@ -84,29 +63,6 @@ enum ExchangeState {
     Answering,
     /// The answer is whole.
     Answered,
-}
-
-/// Why there is no answer.
-#[derive(Debug)]
-pub enum Trouble {
-    /// The request body cannot be completed.
-    Upload,
-    /// The connection ended before the first byte of an answer.
-    Closed,
-    /// The server has not looked at the request.
-    Refused,
-    Fault(ProtocolFault),
-}
-
-impl fmt::Display for Trouble {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Trouble::Upload => f.write_str("the request body cannot be completed"),
-            Trouble::Refused => f.write_str("the server took no further request on its connection"),
-            Trouble::Closed => f.write_str("the connection ended without an answer"),
-            Trouble::Fault(fault) => fault.fmt(f),
-        }
-    }
 }
 
 /// What the same call does in each.

@@ -18,11 +18,12 @@ use crate::http::downstream::upload::{Upload, UploadProgress, UploadState};
 use crate::http::upstream::connect::ConnectFault;
 use crate::http::upstream::course::{Acquired, Course, Overflow, Unserved};
 use crate::http::upstream::early::EarlyHints;
-use crate::http::upstream::exchange::{self, Exchange, Trouble};
+use crate::http::upstream::exchange::{self, Exchange};
 use crate::http::upstream::linger::Linger;
 use crate::http::upstream::outgoing::Outgoing;
 use crate::http::upstream::sender::Sender;
 use crate::http::upstream::servers::Servers;
+use crate::http::upstream::trouble::Trouble;
 use crate::metrics::{RetryReason, UpstreamOutcome};
 use crate::route::Timeouts;
 

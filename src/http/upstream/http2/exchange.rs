@@ -17,10 +17,11 @@ use super::request;
 use crate::http::complaints::{UpstreamComplaints, UpstreamTrouble};
 use crate::http::downstream::upload::{Upload, UploadProgress};
 use crate::http::headers;
-use crate::http::upstream::exchange::{Patience, Trouble};
 use crate::http::upstream::h1::{FIELDS_MAX, INTERIM_MAX, ProtocolFault, is_bodiless, stated_length};
+use crate::http::upstream::patience::Patience;
 use crate::http::upstream::pool::PooledStream;
 use crate::http::upstream::sender::{SendEnd, Sender};
+use crate::http::upstream::trouble::Trouble;
 
 /// Bytes of a request body that are kept until there is an answer, as they may have to be sent again.
 const REPLAY_MAX: usize = 64 * 1024;
