@@ -6,10 +6,9 @@
 //! `used / rate` ms after its time, exactly.
 
 use super::exact::div_ceil;
-use super::ledger::{LedgerMark, Marks};
 use super::params::{Field, Given, Misfit, Param, RATE, Rate, misfit};
 use super::records::{self, Recorded, RecordsState};
-use super::refill::{MOST, RefillRecord};
+use super::refill::{LedgerMark, MOST, Marks, RefillRecord};
 use super::told::duration;
 use super::{Algorithm, Number, Policy, Step};
 use crate::limit::answer::{Answer, NEVER};

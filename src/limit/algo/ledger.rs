@@ -12,17 +12,7 @@
 //! that a later one undercuts say nothing. Of the others there would be as many as charges, so the two
 //! that differ least become one that promises the lower for both.
 
-use super::refill::RefillRecord;
-
-/// What was in use at `at_ms` and has not been given back since, at least `low`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LedgerMark {
-    pub at_ms: i64,
-    pub low: i64,
-}
-
-/// The marks of a record, both numbers rising from each to the next.
-pub type Marks = Box<[LedgerMark]>;
+use super::refill::{LedgerMark, Marks, RefillRecord};
 
 /// Of one record.
 const MOST_MARKS: usize = 5;

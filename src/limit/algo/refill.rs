@@ -5,7 +5,6 @@
 //! nor charge ever divides. An empty record equals an absent one.
 
 use super::exact::{EXACT, div_ceil};
-use super::ledger::{LedgerMark, Marks};
 use super::records;
 
 /// `used` token x `per_ms` were taken and not yet refilled as of `at_ms`; `rate` come back every
@@ -21,6 +20,16 @@ pub struct RefillRecord {
     /// one leaves it away, which gives back less.
     pub marks: Marks,
 }
+
+/// What was in use at `at_ms` and has not been given back since, at least `low`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LedgerMark {
+    pub at_ms: i64,
+    pub low: i64,
+}
+
+/// The marks of a record, both numbers rising from each to the next.
+pub type Marks = Box<[LedgerMark]>;
 
 /// No record has more used, and no rule takes more at once: their sum is exact.
 pub const MOST: i64 = EXACT / 2;

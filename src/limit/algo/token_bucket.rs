@@ -4,10 +4,9 @@
 //! one keeps it, and a bucket that has refilled equals an absent one.
 
 use super::exact::{EXACT, div_ceil};
-use super::ledger::{LedgerMark, Marks};
 use super::params::{Field, Given, Misfit, Param, RATE, Rate, misfit};
 use super::records::{self, Record as _, Recorded, RecordsState};
-use super::refill::{MOST, RefillRecord};
+use super::refill::{LedgerMark, MOST, Marks, RefillRecord};
 use super::told::duration;
 use super::{Algorithm, Number, Policy, Step};
 use crate::limit::answer::{Answer, NEVER};
