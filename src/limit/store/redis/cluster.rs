@@ -9,12 +9,13 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use super::address::Addr;
-use super::lane::{LaneContext, LaneFault};
+use super::lane::LaneContext;
 use super::map::ClusterNode;
 use super::nodes::Nodes;
 use super::revive::revive;
 use super::slot::{self, slot_of};
 use super::spread;
+use super::waiting::LaneFault;
 use crate::limit::answer::Answer;
 use crate::limit::decision::{Decision, ErrorKind, Op, Shares};
 

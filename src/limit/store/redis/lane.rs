@@ -16,15 +16,14 @@ use super::dial::Dialer;
 use super::health::Health;
 use super::link::RedisLink;
 use super::pump::{self, Caller};
-use super::queue::{Queue, Waiting};
+pub use super::queue::QUEUE_MAX;
+use super::queue::Queue;
 use super::revive::revive;
 use super::sentinel::Target;
-use super::wire::{self, Redirect};
+use super::waiting::{LaneFault, Waiting, Way};
+use super::wire;
 use crate::limit::decision::{Decision, ErrorKind, Op, Shares};
 use crate::metrics::Metrics;
-
-/// Decisions that may wait for a call to one server; more are not queued.
-pub const QUEUE_MAX: usize = 4096;
 
 pub struct Lane {
     queue: Rc<Queue>,
@@ -43,34 +42,6 @@ pub struct LaneContext {
     pub recalls: Recalls,
 }
 
-/// Why a server gave no answer.
-#[derive(Clone, Debug, PartialEq)]
-pub enum LaneFault {
-    Failed(ErrorKind),
-    Elsewhere(Redirect),
-}
-
-impl LaneFault {
-    /// For a decision that is asked nowhere else.
-    pub fn kind(self) -> ErrorKind {
-        match self {
-            LaneFault::Failed(kind) => kind,
-            LaneFault::Elsewhere(_) => ErrorKind::Timeout,
-        }
-    }
-}
-
-/// How a decision is sent to a node of a cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// With others of its slot.
-    Shared,
-    /// In a call of its own: of a slot on its way some keys are here and some there.
-    Alone,
-    /// Likewise, to the node that the slot is on its way to.
-    Asking,
-}
-
 impl Lane {
     /// Connects in the background.
     pub fn open(target: Target, clustered: bool, context: &LaneContext) -> Lane {
@@ -78,7 +49,7 @@ impl Lane {
         let health = Rc::new(Health::new(metrics));
         let queue = Rc::new(Queue::new(context.deadline));
         let link = Rc::new(RedisLink::new(target, context.dialer.clone(), health.clone()));
-        let caller = Rc::new(Caller::new(link.clone(), health.clone(), clustered, context));
+        let caller = Rc::new(Caller::new(link.clone(), health.clone(), clustered, context.deadline, metrics));
         let restarts = || metrics.store_task_restarts.clone();
         let mut tasks = JoinSet::new();
         let (waits, keeper) = (queue.clone(), link.clone());

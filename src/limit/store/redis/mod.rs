@@ -26,6 +26,7 @@ mod sentinel;
 pub mod slot;
 mod spread;
 pub mod tls;
+mod waiting;
 pub mod wire;
 
 use std::cell::RefCell;
@@ -50,9 +51,10 @@ use cluster::Cluster;
 use denials::{Asked, Denials, Recalls};
 use dial::Dialer;
 use health::Health;
-use lane::{Lane, LaneContext, LaneFault, Way};
+use lane::{Lane, LaneContext};
 use sentinel::{Sentinels, Target};
 use tls::Tls;
+use waiting::{LaneFault, Way};
 
 /// Longest wait for the first attempts to connect: as long as one may take.
 const FIRST_CONNECT: Duration = link::CONNECT_TIMEOUT;

@@ -14,10 +14,11 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::address::Addr;
 use super::dial::send;
 use super::health::Health;
-use super::lane::{LaneContext, LaneFault, Way};
+use super::lane::LaneContext;
 use super::likely::Likely;
 use super::map::{ClusterNode, Map};
 use super::slot::{self, slot_of};
+use super::waiting::{LaneFault, Way};
 use super::wire::{self, Redirect};
 use crate::limit::decision::{Decision, ErrorKind, Op, Shares};
 

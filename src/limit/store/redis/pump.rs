@@ -15,12 +15,13 @@ use redis::{Cmd, RedisResult, Value};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::health::Health;
-use super::lane::{LaneContext, LaneFault, Way};
 use super::link::{RedisConnection, RedisLink};
-use super::queue::{Next, Queue, Waiting};
+use super::queue::{Next, Queue};
 use super::slot::slot_of;
+use super::waiting::{LaneFault, Waiting, Way};
 use super::wire::{self, Call};
 use crate::limit::decision::{Check, Decision, ErrorKind, Op};
+use crate::metrics::Metrics;
 
 /// Carries what waits in `queue` to the server, for ever.
 pub async fn run(queue: Rc<Queue>, caller: Rc<Caller>) {
@@ -68,13 +69,18 @@ pub struct Caller {
 type Outcome = Result<Vec<Result<Decision, ErrorKind>>, (LaneFault, String)>;
 
 impl Caller {
-    pub fn new(link: Rc<RedisLink>, health: Rc<Health>, clustered: bool, context: &LaneContext) -> Caller {
-        let metrics = &context.metrics;
+    pub fn new(
+        link: Rc<RedisLink>,
+        health: Rc<Health>,
+        clustered: bool,
+        deadline: Duration,
+        metrics: &Metrics,
+    ) -> Caller {
         Caller {
             link,
             health,
             clustered,
-            deadline: context.deadline,
+            deadline,
             waited: metrics.store_queue_duration.clone(),
             duration: metrics.store_duration.clone(),
             batch_size: metrics.store_batch_size.clone(),

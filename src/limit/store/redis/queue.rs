@@ -11,40 +11,18 @@ use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::lane::{LaneFault, QUEUE_MAX, Way};
+use super::waiting::{LaneFault, Waiting};
 use super::wire::{DECISIONS_MAX, WORK_MAX};
-use crate::limit::decision::{Decision, ErrorKind, Op, Shares};
+use crate::limit::decision::ErrorKind;
 
+/// Decisions that may wait for a call to one server; more are not queued.
+pub const QUEUE_MAX: usize = 4096;
 /// Calls under way to one server at once.
 const CALLS_MAX: usize = 32;
 /// Pause between two calls, for each that is under way.
 const PAUSE: Duration = Duration::from_millis(1);
-
-/// One decision on its way.
-pub struct Waiting {
-    pub op: Op,
-    pub checks: Shares,
-    pub way: Way,
-    pub since: Instant,
-    pub reply: oneshot::Sender<Result<Decision, LaneFault>>,
-}
-
-impl Waiting {
-    /// The decision's owner gets the only handle on its checks back with the answer.
-    pub fn answer(self, answer: Result<Decision, LaneFault>) {
-        drop(self.checks);
-        // An error means that the client has left; its charge stands.
-        let _ = self.reply.send(answer);
-    }
-
-    fn work(&self) -> i64 {
-        let correction = self.op == Op::Adjust;
-        self.checks.iter().map(|check| check.rule.work(check.limit.cost.most(), correction)).sum()
-    }
-}
 
 pub struct Queue {
     /// Longest wait for a call to leave.
@@ -170,7 +148,11 @@ impl Inner {
 mod tests {
     use std::rc::Rc;
 
+    use tokio::sync::oneshot;
+
+    use super::super::waiting::Way;
     use super::*;
+    use crate::limit::decision::{Decision, Op};
 
     const PATIENCE: Duration = Duration::from_secs(60);
 

@@ -13,9 +13,9 @@ use futures_util::future::{join, join_all};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::lane::LaneFault;
 use super::nodes::Nodes;
 use super::slot::slot;
+use super::waiting::LaneFault;
 use crate::limit::answer::Answer;
 use crate::limit::decision::{Check, Decision, ErrorKind, Op, Role, Shares};
 
