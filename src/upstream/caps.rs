@@ -2,7 +2,7 @@
 //! over all workers. Taken by `http::upstream::turn` and by the pool, given back when what was taken is dropped.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::line::WaitingLine;
 use super::state::ServerState;
@@ -152,26 +152,9 @@ impl Drop for ConnectionSlot {
     }
 }
 
-/// A worker that waits for a connection to a server, of which others have them all.
-#[derive(Default)]
-pub struct ConnectionClaim(AtomicUsize);
-
-impl ConnectionClaim {
-    /// By `worker`, counted from 1.
-    pub fn make(&self, worker: usize) {
-        self.0.store(worker, Ordering::SeqCst);
-    }
-
-    /// The one that another than `worker` has made, which is answered with this.
-    pub fn take(&self, worker: usize) -> Option<usize> {
-        let claimed = self.0.load(Ordering::SeqCst);
-        let is_its = claimed != 0 && claimed != worker;
-        (is_its && self.0.compare_exchange(claimed, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok()).then_some(claimed)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
     use std::task::{Wake, Waker};
 
     use super::*;
@@ -228,13 +211,5 @@ mod tests {
         assert!(place.is_first(&Waker::from(woken.clone())));
         assert!(ONE.enter(&other, &load).is_none() && ONE.connect(&other, &load).is_none());
         assert_eq!((woken.0.load(Ordering::SeqCst), other.in_flight(), other.connections()), (2, 0, 0));
-    }
-
-    #[test]
-    fn claims_are_for_others() {
-        let claim = ConnectionClaim::default();
-        assert_eq!(claim.take(1), None);
-        claim.make(1);
-        assert_eq!([claim.take(1), claim.take(2), claim.take(2)], [None, Some(1), None]);
     }
 }

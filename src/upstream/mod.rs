@@ -4,6 +4,7 @@
 pub(crate) mod balance;
 pub(crate) mod budget;
 pub(crate) mod caps;
+pub(crate) mod claim;
 pub(crate) mod eject;
 pub(crate) mod endpoint;
 pub(crate) mod hash;
