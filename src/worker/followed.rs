@@ -11,8 +11,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::bounds::Bounds;
 use super::client_io::{ClientIo, ReadAs};
-use super::connection::Bounds;
 use super::frames::Frames;
 use super::stream::Stream;
 use crate::http::context::Client;

@@ -16,7 +16,7 @@ use hyper_util::rt::TokioIo;
 use tokio::task::yield_now;
 
 use super::Worker;
-use super::connection::{Bounds, has_ended};
+use super::bounds::{Bounds, has_ended};
 use super::stream::Stream;
 use super::unparsed;
 use super::watched::Watched;

@@ -20,7 +20,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 
 use super::Worker;
-use super::connection::Bounds;
+use super::bounds::Bounds;
 use super::followed::Followed;
 use super::frames::Frames;
 use super::stream::Stream;

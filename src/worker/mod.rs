@@ -3,6 +3,7 @@
 //! by the control thread.
 
 mod accept;
+mod bounds;
 mod client_io;
 mod connection;
 mod drain;

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::task::yield_now;
 
 use super::Worker;
-use super::connection::has_ended;
+use super::bounds::has_ended;
 use super::stream::Stream;
 use crate::http::context::Client;
 use crate::metrics::Protocol;

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::timeout;
 
+use super::bounds::Bounds;
 use super::client_io::{ClientIo, ReadAs};
-use super::connection::Bounds;
 use super::stream::Stream;
 use crate::http::context::Client;
 use crate::http::deadline::Phase;
