@@ -5,10 +5,11 @@
 use bytes::Bytes;
 use http_body::Body as _;
 
-use crate::http::answer::problem::{Refusal, UpstreamFailure};
+use crate::http::answer::refusal::Refusal;
 use crate::http::downstream::upload::UploadState;
 use crate::http::onward;
 use crate::http::under_way::RequestUnderWay;
+use crate::http::upstream::failure::UpstreamFailure;
 use crate::limit::source::{BodyFacts, BodyKind, UnreadableBody};
 use crate::route::Route;
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::http::answer::problem::Refusal;
+use crate::http::answer::refusal::Refusal;
 use crate::http::downstream::gate::Admitted;
 use crate::http::downstream::identity::Identity;
 use crate::http::key_body::KeyBody;

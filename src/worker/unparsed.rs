@@ -9,6 +9,7 @@ use super::Worker;
 use crate::http::answer::access_log;
 use crate::http::answer::cause::{Cause, EndReason};
 use crate::http::answer::problem;
+use crate::http::answer::refusal::client_closed;
 use crate::http::context::Client;
 use crate::http::deadline::Phase;
 use crate::metrics::Cutoff;
@@ -87,8 +88,8 @@ pub fn ended(worker: &Worker, client: &Client, bytes: &[u8]) {
     }
     let (status, cause): (StatusCode, Cause) = match deadline.expired().and_then(Phase::timeout) {
         Some(cutoff) => (StatusCode::REQUEST_TIMEOUT, cutoff.into()),
-        None if worker.draining() => (problem::client_closed(), EndReason::Shutdown.into()),
-        None => (problem::client_closed(), EndReason::ClientLeft.into()),
+        None if worker.draining() => (client_closed(), EndReason::Shutdown.into()),
+        None => (client_closed(), EndReason::ClientLeft.into()),
     };
     access_log::unread(client, bytes, status, cause);
 }

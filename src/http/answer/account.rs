@@ -9,10 +9,11 @@ use http::{Method, Response};
 use crate::http::answer::access_log::LogEntry;
 use crate::http::answer::body::{Body, BodyError};
 use crate::http::answer::cause::{Cause, EndReason};
-use crate::http::answer::problem::{self, Refusal, UpstreamFailure};
+use crate::http::answer::refusal::{self, Refusal};
 use crate::http::deadline::{Awaited, RequestDeadline};
 use crate::http::downstream::upload::UploadProgress;
 use crate::http::upstream::connect::ConnectFault;
+use crate::http::upstream::failure::UpstreamFailure;
 use crate::limit::Verdict;
 use crate::limit::held::{Held, HeldLeases};
 use crate::metrics::{Cutoff, Metrics};
@@ -114,7 +115,7 @@ impl Account {
             handles.limits[checked.limit].decide(route.limits[checked.limit].mode, checked);
         }
         if let Some(checked) = verdict.strictest(&route.limits) {
-            handles.limits[checked.limit].reject(problem::reason(checked.outcome));
+            handles.limits[checked.limit].reject(refusal::reason(checked.outcome));
         }
         if let Some(entry) = &mut self.log {
             entry.decided(route, verdict);
@@ -266,14 +267,14 @@ impl Drop for Account {
         match &self.answer {
             Some(_) if self.switched => {}
             Some(_) => self.handles.observe(self.started.elapsed().as_secs_f64()),
-            None => self.handles.answer(&self.method, problem::client_closed()),
+            None => self.handles.answer(&self.method, refusal::client_closed()),
         }
         if self.entered {
             self.handles.leave();
         }
         if let Some(mut entry) = self.log.take() {
             if self.answer.is_none() {
-                entry.answered(problem::client_closed(), None);
+                entry.answered(refusal::client_closed(), None);
             }
             self.cut_by().into_iter().for_each(|cause| entry.caused(cause));
             entry.write(self.started);

@@ -1,10 +1,11 @@
 //! Why an answer is not that of the route's action, or broke off, and which setting governs that. For the
 //! access log, and for problem documents where they may say it.
 
-use crate::http::answer::problem::{self, Refusal, UpstreamFailure};
+use crate::http::answer::refusal::{self, Refusal};
 use crate::http::downstream::reject::Reject;
 use crate::http::upstream::connect::ConnectFault;
 use crate::http::upstream::course::Overflow;
+use crate::http::upstream::failure::UpstreamFailure;
 use crate::labels::{Label, labels};
 use crate::limit::Outcome;
 use crate::limit::source::UnreadableBody;
@@ -90,7 +91,7 @@ impl Cause {
             Refusal::MaxTunnels => cause(Cutoff::MaxTunnels.label(), Some(Setting::MaxTunnels)),
             Refusal::TooLarge | Refusal::Upstream(UpstreamFailure::TooLarge) => Cutoff::BodyTooLarge.into(),
             Refusal::Limited => {
-                let reason = outcome.map_or(Reason::Exhausted, problem::reason);
+                let reason = outcome.map_or(Reason::Exhausted, refusal::reason);
                 let setting = match reason {
                     Reason::StoreDown => Some(Setting::OnError),
                     Reason::MissingKey => Some(Setting::Missing),

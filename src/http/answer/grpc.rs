@@ -9,7 +9,9 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
 
 use crate::http::answer::body::Body;
-use crate::http::answer::problem::{self, Refusal, UpstreamFailure};
+use crate::http::answer::problem;
+use crate::http::answer::refusal::{self, Refusal};
+use crate::http::upstream::failure::UpstreamFailure;
 use crate::limit::answer::NEVER;
 use crate::limit::{Outcome, Verdict};
 use crate::route::Route;
@@ -105,7 +107,7 @@ fn code(refusal: &Refusal) -> GrpcStatus {
 
 /// The code of a limit's refusal, and the exact wait.
 fn limited(outcome: Outcome) -> (GrpcStatus, Option<i64>) {
-    match problem::reason(outcome) {
+    match refusal::reason(outcome) {
         Reason::StoreDown | Reason::MaxDelayed => {
             (GrpcStatus::Unavailable, problem::retry_after(outcome).map(|wait_s| wait_s * 1000))
         }

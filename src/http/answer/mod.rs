@@ -11,4 +11,5 @@ pub(crate) mod grpc;
 pub mod problem;
 pub(crate) mod ratelimit;
 pub(crate) mod redirect;
+pub(crate) mod refusal;
 pub(crate) mod unread;

@@ -1,4 +1,5 @@
-//! Every answer the gateway makes itself: one refusal, one row. Called by the tail of `gateway`.
+//! Answers the gateway makes itself: a refusal as a problem document, or in the words of the config. Called by the tail
+//! of `gateway`.
 
 use std::borrow::Cow;
 
@@ -10,9 +11,7 @@ use serde_json::{Value, json};
 use crate::http::answer::body::Body;
 use crate::http::answer::cause::Setting;
 use crate::http::answer::ratelimit::seconds;
-use crate::http::downstream::reject::Reject;
-use crate::http::upstream::connect::ConnectFault;
-use crate::http::upstream::course::Overflow;
+use crate::http::answer::refusal::{Refusal, reason};
 use crate::limit::answer::NEVER;
 use crate::limit::key::KeyPart;
 use crate::limit::limits::Limit;
@@ -22,103 +21,11 @@ use crate::limit::{Checked, Outcome, STORE_RETRY_MS, Verdict};
 use crate::route::Route;
 use crate::snapshot::Reason;
 
-/// Why a request is not forwarded, or its exchange failed.
-#[derive(Debug)]
-pub enum Refusal {
-    /// Not a request that every server on the path would read alike.
-    Gate(Reject),
-    NoRoute,
-    /// The certificate of the connection is not for this host.
-    Misdirected,
-    /// The client's address is on the route's `deny` list.
-    Denied,
-    /// The route serves `max_in_flight` requests already.
-    MaxInFlight,
-    /// There are `max_tunnels` connections that have switched protocols already.
-    MaxTunnels,
-    /// The announced body is larger than the route allows.
-    TooLarge,
-    /// A limit refuses; the verdict says which.
-    Limited,
-    Upstream(UpstreamFailure),
-}
-
-/// Why no response came from upstream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UpstreamFailure {
-    /// No server accepted a connection: the last one for this.
-    Connect(ConnectFault),
-    /// No server had room.
-    Overflow(Overflow),
-    /// A server accepted the request and closed the connection or broke HTTP.
-    Broken,
-    /// No response head in time.
-    Timeout,
-    /// The client's body is larger than the route allows.
-    TooLarge,
-    /// The client's body did not come in time.
-    UploadTimeout,
-    /// The client's body is not what its framing says.
-    UploadBroken,
-    /// The client went away before the end of its body.
-    ClientLeft,
-}
-
 /// Problem types registered for rate limits (draft-ietf-httpapi-ratelimit-headers-11).
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
 impl Refusal {
-    pub fn status(&self) -> StatusCode {
-        match self {
-            Refusal::Gate(reject) => reject.status(),
-            Refusal::NoRoute => StatusCode::NOT_FOUND,
-            Refusal::Misdirected => StatusCode::MISDIRECTED_REQUEST,
-            Refusal::Denied => StatusCode::FORBIDDEN,
-            Refusal::MaxInFlight | Refusal::MaxTunnels | Refusal::Upstream(UpstreamFailure::Overflow(_)) => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
-            Refusal::TooLarge | Refusal::Upstream(UpstreamFailure::TooLarge) => StatusCode::PAYLOAD_TOO_LARGE,
-            Refusal::Limited => StatusCode::TOO_MANY_REQUESTS,
-            Refusal::Upstream(UpstreamFailure::Connect(ConnectFault::Descriptors)) => StatusCode::SERVICE_UNAVAILABLE,
-            Refusal::Upstream(UpstreamFailure::Timeout) => StatusCode::GATEWAY_TIMEOUT,
-            Refusal::Upstream(UpstreamFailure::UploadTimeout) => StatusCode::REQUEST_TIMEOUT,
-            Refusal::Upstream(UpstreamFailure::UploadBroken) => StatusCode::BAD_REQUEST,
-            Refusal::Upstream(UpstreamFailure::ClientLeft) => client_closed(),
-            Refusal::Upstream(UpstreamFailure::Connect(_) | UpstreamFailure::Broken) => StatusCode::BAD_GATEWAY,
-        }
-    }
-
-    /// One sentence for the client: what is wrong and, where there is one, the remedy.
-    pub fn detail(&self) -> &'static str {
-        match self {
-            Refusal::Gate(reject) => reject.explanation(),
-            Refusal::NoRoute => "no route takes this host, path and method",
-            Refusal::Misdirected => {
-                "this connection was made for another host, and its certificate is not for this one; make a new connection"
-            }
-            Refusal::Denied => "your address may not use this route",
-            Refusal::MaxInFlight => "this route serves as many requests at once as it may; try again shortly",
-            Refusal::MaxTunnels => "as many connections as may have switched protocols; try again later",
-            Refusal::TooLarge | Refusal::Upstream(UpstreamFailure::TooLarge) => {
-                "the request body is larger than allowed here"
-            }
-            Refusal::Limited => "request quota exceeded",
-            Refusal::Upstream(UpstreamFailure::Connect(fault)) => connect_detail(*fault),
-            Refusal::Upstream(UpstreamFailure::Overflow(Overflow::QueueFull)) => {
-                "the upstream servers have as many requests as they take, and as many as may are waiting; try again shortly"
-            }
-            Refusal::Upstream(UpstreamFailure::Overflow(Overflow::QueueTimeout)) => {
-                "no upstream server had room for the request in time; try again shortly"
-            }
-            Refusal::Upstream(UpstreamFailure::Broken) => "the upstream server broke off",
-            Refusal::Upstream(UpstreamFailure::Timeout) => "the upstream server did not answer in time",
-            Refusal::Upstream(UpstreamFailure::UploadTimeout) => "the request body did not arrive in time",
-            Refusal::Upstream(UpstreamFailure::UploadBroken) => "the request body is not what its framing says",
-            Refusal::Upstream(UpstreamFailure::ClientLeft) => "the request body broke off",
-        }
-    }
-
     /// The answer; what it says of limits in header fields is added by `fields`.
     /// `hint`: the setting that governs it, if the client may know.
     pub fn response(&self, route: Option<&Route>, verdict: Option<&Verdict>, hint: Option<Setting>) -> Response<Body> {
@@ -146,38 +53,6 @@ pub fn about(status: StatusCode, detail: &str, hint: Option<Setting>) -> String 
     problem.to_string()
 }
 
-fn connect_detail(fault: ConnectFault) -> &'static str {
-    match fault {
-        ConnectFault::Refused => "no upstream server accepts connections",
-        ConnectFault::Unreachable => "no upstream server can be reached",
-        ConnectFault::TimedOut => "no upstream server accepted a connection in time",
-        ConnectFault::UnknownName => "the name of the upstream server has no address",
-        ConnectFault::NoSocket => "the socket of the upstream server does not exist",
-        ConnectFault::Permission => "the gateway may not connect to the upstream server",
-        ConnectFault::Tls => "the TLS handshake with the upstream server failed",
-        ConnectFault::Protocol => "the upstream server does not speak HTTP/2",
-        ConnectFault::MaxConnections => "the upstream servers have as many connections as they take",
-        ConnectFault::Descriptors => {
-            "the gateway has no file descriptors left for a connection to the upstream server; try again shortly"
-        }
-        ConnectFault::Resources => "the gateway has no room for another upstream connection",
-    }
-}
-
-/// The metric reason of a limit's refusal.
-pub fn reason(outcome: Outcome) -> Reason {
-    match outcome {
-        Outcome::Closed => Reason::StoreDown,
-        Outcome::MissingKey { .. } => Reason::MissingKey,
-        Outcome::RepeatedKey => Reason::RepeatedKey,
-        Outcome::UnreadableKey(_) => Reason::UnreadableKey,
-        Outcome::Blocked => Reason::Blocked,
-        Outcome::NoSeat => Reason::MaxDelayed,
-        _ if outcome.answer().is_some_and(|answer| answer.retry_ms == NEVER) => Reason::NeverFits,
-        _ => Reason::Exhausted,
-    }
-}
-
 pub const PROBLEM_TYPE: &str = "application/problem+json";
 const PROBLEM: HeaderValue = HeaderValue::from_static(PROBLEM_TYPE);
 
@@ -193,11 +68,6 @@ pub fn retry_after(outcome: Outcome) -> Option<i64> {
             wait_ms => Some(seconds(wait_ms)),
         },
     }
-}
-
-/// nginx's number for a client that went away before its answer.
-pub fn client_closed() -> StatusCode {
-    StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST)
 }
 
 fn limited(route: &Route, verdict: &Verdict, checked: &Checked, hint: Option<Setting>) -> Response<Body> {

@@ -11,7 +11,6 @@ use tokio::task::spawn_local;
 
 use crate::access_log::{Attempts, SendFault, SentEnd};
 use crate::http::answer::body::Body;
-use crate::http::answer::problem::UpstreamFailure;
 use crate::http::complaints::UpstreamTrouble;
 use crate::http::deadline::{Awaited, RequestDeadline};
 use crate::http::downstream::upload::{Upload, UploadProgress, UploadState};
@@ -19,6 +18,7 @@ use crate::http::upstream::connect::ConnectFault;
 use crate::http::upstream::course::{Acquired, Course, Overflow, Unserved};
 use crate::http::upstream::early::EarlyHints;
 use crate::http::upstream::exchange::{self, Exchange};
+use crate::http::upstream::failure::UpstreamFailure;
 use crate::http::upstream::linger::Linger;
 use crate::http::upstream::outgoing::Outgoing;
 use crate::http::upstream::sender::Sender;

@@ -9,6 +9,7 @@ pub(crate) mod connect;
 pub(crate) mod course;
 pub(crate) mod early;
 pub(crate) mod exchange;
+pub(crate) mod failure;
 pub(crate) mod forward;
 pub(crate) mod forwarding;
 pub mod h1;

@@ -264,7 +264,7 @@ fn not_asked(limit: &Limit, why: Unasked) -> Value {
 fn unasked(outcome: Outcome) -> Value {
     match outcome.admitted() {
         true => json!({ "admitted": true }),
-        false => json!({ "admitted": false, "reason": crate::http::answer::problem::reason(outcome).label() }),
+        false => json!({ "admitted": false, "reason": crate::http::answer::refusal::reason(outcome).label() }),
     }
 }
 

@@ -1,0 +1,25 @@
+//! Why no response came from upstream. Told by `forward`, and to clients by `http::answer`.
+
+use super::connect::ConnectFault;
+use super::course::Overflow;
+
+/// Why no response came from upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UpstreamFailure {
+    /// No server accepted a connection: the last one for this.
+    Connect(ConnectFault),
+    /// No server had room.
+    Overflow(Overflow),
+    /// A server accepted the request and closed the connection or broke HTTP.
+    Broken,
+    /// No response head in time.
+    Timeout,
+    /// The client's body is larger than the route allows.
+    TooLarge,
+    /// The client's body did not come in time.
+    UploadTimeout,
+    /// The client's body is not what its framing says.
+    UploadBroken,
+    /// The client went away before the end of its body.
+    ClientLeft,
+}
