@@ -49,10 +49,16 @@ fn gather(folder: &Path, paths: &mut Vec<PathBuf>) {
 impl Source {
     fn read(path: &Path) -> Source {
         let text = std::fs::read_to_string(path).unwrap();
-        let path = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
+        let path = path.strip_prefix(root()).unwrap().to_str().unwrap();
         let module = path.trim_start_matches("src/").trim_end_matches(".rs").trim_end_matches("/mod").split('/');
-        let module = module.filter(|part| !matches!(*part, "lib" | "main")).map(str::to_owned).collect();
-        Source { path, module, lines: text.lines().count(), words: without_tests(words(&text)) }
+        let module: Vec<&str> = module.filter(|part| !matches!(*part, "lib" | "main")).collect();
+        Source { path: path.to_owned(), ..Source::of(&module.join("::"), &text) }
+    }
+
+    /// A text that stands nowhere, as the file of a module.
+    pub fn of(module: &str, text: &str) -> Source {
+        let module = module.split("::").filter(|part| !part.is_empty()).map(str::to_owned).collect();
+        Source { path: String::new(), module, lines: text.lines().count(), words: without_tests(words(text)) }
     }
 
     /// The module below the crate's root; empty for the root.
@@ -197,12 +203,6 @@ fn files_are_read_as_the_compiler_reads_them() {
     let text = "/* crate::a */ use crate::{b::{self, C as D}, e}; // crate::f\n let g = \"crate::h\\\"\" + r#\"crate::i\"#;\n\
                 fn j<'k>(l: &'k str) -> char { '\\'' } super::m::<n>(self::o::p());\n\
                 #[cfg(test)]\nmod tests { use crate::q; fn r() {} }\nuse crate::s::*;";
-    let source = Source {
-        path: String::new(),
-        module: vec!["x".to_owned(), "y".to_owned()],
-        lines: 0,
-        words: without_tests(words(text)),
-    };
-    let named: Vec<String> = source.named().iter().map(|path| path.join("::")).collect();
+    let named: Vec<String> = Source::of("x::y", text).named().iter().map(|path| path.join("::")).collect();
     assert_eq!(named, ["b", "b::C", "e", "x::m", "x::y::o::p", "s::*"]);
 }
