@@ -29,6 +29,7 @@ mod gateway {
     mod limits;
     mod logs;
     mod metrics;
+    mod mutations;
     mod readers;
     mod refusals;
     mod reload;

@@ -17,6 +17,8 @@ use sluicegate::http::upstream::h1::body::Piece;
 use sluicegate::http::upstream::h1::{HeadReader, INTERIM_MAX, ProtocolFault};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use super::mutations::mutate;
+
 type Fields = Vec<(String, Vec<u8>)>;
 
 /// What a reader makes of an answer.
@@ -219,55 +221,10 @@ const SEEDS: &[&str] = &[
     "",
 ];
 
-const WORDS: &[&str] = &[
-    "\r\n",
-    "\n",
-    "\r",
-    " ",
-    "\t",
-    ";",
-    ",",
-    ":",
-    "0",
-    "5",
-    "f",
-    "0x",
-    "+",
-    "-",
-    "\0",
-    "\x7f",
-    "chunked",
-    "0\r\n\r\n",
-    "1\r\na\r\n",
-    "content-length: 5\r\n",
-    "transfer-encoding: chunked\r\n",
-    "connection: close\r\n",
-    "HTTP/1.1 100 Continue\r\n\r\n",
-    "HTTP/1.1 ",
-    "HTTP/1.0 ",
-    "200",
-    "204",
-    "304",
-    "ffffffffffffffff",
-    "x: y\r\n",
-];
-
 fn mutated(rng: &mut StdRng) -> Vec<u8> {
     let mut bytes = SEEDS.choose(rng).unwrap().as_bytes().to_vec();
     for _ in 0..rng.random_range(1..4) {
-        let place = rng.random_range(0..=bytes.len());
-        let end = (place + rng.random_range(0..12)).min(bytes.len());
-        match rng.random_range(0..6) {
-            0 => bytes.truncate(place),
-            1 => drop(bytes.drain(place..end)),
-            2 => {
-                let copy = bytes[place..end].to_vec();
-                bytes.splice(place..place, copy);
-            }
-            3 => bytes.extend_from_slice(SEEDS.choose(rng).unwrap().as_bytes()),
-            4 if place < bytes.len() => bytes[place] = rng.random(),
-            _ => drop(bytes.splice(place..place, WORDS.choose(rng).unwrap().bytes())),
-        }
+        mutate(&mut bytes, SEEDS, rng);
     }
     bytes
 }

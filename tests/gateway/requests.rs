@@ -10,6 +10,7 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use sluicegate::http::downstream::inspect::Inspector;
 
+use super::mutations::mutate;
 use twin::{MAX, Stricter, compare, taken};
 
 mod twin;
@@ -55,38 +56,6 @@ const SEEDS: &[&str] = &[
     "\x16\x03\x01\x02\x00\x01\x00\x01\r\n\r\n",
 ];
 
-const WORDS: &[&str] = &[
-    "\r\n",
-    "\n",
-    "\r",
-    " ",
-    "\t",
-    ";",
-    ",",
-    ":",
-    "#",
-    "0",
-    "1",
-    "f",
-    "0x",
-    "+",
-    "\0",
-    "\u{b}",
-    "\r\n\r\n",
-    "\n\n",
-    "0\r\n",
-    "0\r\n\r\n",
-    "1\r\na\r\n",
-    "content-length: 5\r\n",
-    "Content-Length: 0\r\n",
-    "transfer-encoding: chunked\r\n",
-    "transfer-encoding: chunked\n",
-    "connection: close\r\n",
-    "HTTP/1.1\r\n",
-    "HTTP/1.0",
-    "x: y\r\n",
-];
-
 /// Some requests one behind another, with some changes.
 fn stream(rng: &mut StdRng) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -96,17 +65,7 @@ fn stream(rng: &mut StdRng) -> Vec<u8> {
         bytes.extend_from_slice(of.choose(rng).unwrap().as_bytes());
     }
     for _ in 0..rng.random_range(0..4) {
-        let place = rng.random_range(0..=bytes.len());
-        let end = (place + rng.random_range(0..12)).min(bytes.len());
-        match rng.random_range(0..5) {
-            0 => drop(bytes.drain(place..end)),
-            1 => {
-                let copy = bytes[place..end].to_vec();
-                bytes.splice(place..place, copy);
-            }
-            2 if place < bytes.len() => bytes[place] = rng.random(),
-            _ => drop(bytes.splice(place..place, WORDS.choose(rng).unwrap().bytes())),
-        }
+        mutate(&mut bytes, SEEDS, rng);
     }
     bytes
 }
