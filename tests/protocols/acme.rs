@@ -5,6 +5,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use tempfile::TempDir;
+
 use crate::support::ca::Ca;
 use crate::support::client::{Client, get};
 use crate::support::gateway::{Gateway, laid_out};
@@ -59,6 +61,31 @@ impl<'a> Setting<'a> {
             }
             laid_out(dir, &self.config())
         })
+    }
+}
+
+/// A gateway that has the first certificates for its names from Pebble, which it trusts.
+pub struct Issued {
+    pub pebble: Pebble,
+    pub state: TempDir,
+    pub gateway: Gateway,
+    pub trust: Trust,
+}
+
+impl Issued {
+    #[track_caller]
+    pub fn start(names: &[&str]) -> Issued {
+        Issued::by(Pebble::start(), names)
+    }
+
+    /// From a Pebble that is up already.
+    #[track_caller]
+    pub fn by(pebble: Pebble, names: &[&str]) -> Issued {
+        let state = tempfile::tempdir().unwrap();
+        let gateway = Setting::new(&pebble, state.path(), names).start();
+        let trust = pebble.trust();
+        names.iter().for_each(|name| until_served(&gateway, &trust, name));
+        Issued { pebble, state, gateway, trust }
     }
 }
 
@@ -206,11 +233,9 @@ fn gateways_on_one_directory_order_once_and_answer_for_each_other() {
 
 #[test]
 fn certificates_are_renewed_in_time() {
-    let (mut pebble, state) = (Pebble::down(), tempfile::tempdir().unwrap());
+    let mut pebble = Pebble::down();
     pebble.run(&[("PEBBLE_VA_NOSLEEP", "1")], 6);
-    let gateway = Setting::new(&pebble, state.path(), &["www.test"]).start();
-    let trust = pebble.trust();
-    until_served(&gateway, &trust, "www.test");
+    let Issued { gateway, trust, pebble: _pebble, state: _state } = Issued::by(pebble, &["www.test"]);
     let mut open = trust.connect(secure(&gateway), "www.test");
     until("it was renewed", || orders(&gateway, "issued") >= 2.0);
     until_served(&gateway, &trust, "www.test");
@@ -220,14 +245,11 @@ fn certificates_are_renewed_in_time() {
 
 #[test]
 fn names_come_and_go_with_the_config() {
-    let (mut pebble, state) = (Pebble::down(), tempfile::tempdir().unwrap());
+    let mut pebble = Pebble::down();
     // Every third request is to be sent again, with another nonce.
     pebble.run(&[("PEBBLE_VA_NOSLEEP", "1"), ("PEBBLE_WFE_NONCEREJECT", "30")], 0);
-    let setting = Setting::new(&pebble, state.path(), &["a.test"]);
-    let gateway = setting.start();
-    let trust = pebble.trust();
-    until_served(&gateway, &trust, "a.test");
-    let both = Setting { names: &["a.test", "b.test"], ..setting };
+    let Issued { pebble, state, gateway, trust } = Issued::by(pebble, &["a.test"]);
+    let both = Setting::new(&pebble, state.path(), &["a.test", "b.test"]);
     gateway.reload(&both.config());
     assert!(serves(&gateway, &trust, "a.test"), "what was there stays");
     until_served(&gateway, &trust, "b.test");

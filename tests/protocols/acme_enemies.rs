@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use super::acme::{Setting, file, orders, secure, serves, until_served};
+use super::acme::{Issued, Setting, file, orders, secure, serves, until_served};
 use crate::support::ca::Ca;
 use crate::support::gateway::{Gateway, laid_out};
 use crate::support::pebble::Pebble;
@@ -88,11 +88,7 @@ fn state_name(pebble: &Pebble) -> String {
 
 #[test]
 fn damaged_files_are_told_of_and_replaced_and_the_account_stays() {
-    let (pebble, state) = (Pebble::start(), tempfile::tempdir().unwrap());
-    let setting = Setting::new(&pebble, state.path(), &["www.test"]);
-    let gateway = setting.start();
-    let trust = pebble.trust();
-    until_served(&gateway, &trust, "www.test");
+    let Issued { pebble, state, gateway, trust } = Issued::start(&["www.test"]);
     let certificate = file(state.path(), "/www.test.pem");
     let whole = fs::read_to_string(&certificate).unwrap();
     // While it runs, from memory.
@@ -108,7 +104,7 @@ fn damaged_files_are_told_of_and_replaced_and_the_account_stays() {
     let account = file(state.path(), "account.pem");
     let key = fs::read_to_string(&account).unwrap();
     fs::write(&account, "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n").unwrap();
-    let gateway = setting.start();
+    let gateway = Setting::new(&pebble, state.path(), &["www.test"]).start();
     until_logged(&gateway, "it holds no certificate in PEM: another will be ordered in its place");
     until_served(&gateway, &trust, "www.test");
     assert!(gateway.log().contains("the account goes on with the other copy of its key"), "{}", gateway.log());
@@ -159,11 +155,7 @@ fn a_certificate_that_cannot_be_saved_is_used_and_saved_later() {
 
 #[test]
 fn a_file_that_cannot_be_read_now_is_left_alone() {
-    let (pebble, state) = (Pebble::start(), tempfile::tempdir().unwrap());
-    let setting = Setting::new(&pebble, state.path(), &["www.test"]);
-    let gateway = setting.start();
-    let trust = pebble.trust();
-    until_served(&gateway, &trust, "www.test");
+    let Issued { pebble, state, gateway, trust } = Issued::start(&["www.test"]);
     // Reading this fails, for everybody: the memory of a process begins nowhere.
     let certificate = file(state.path(), "/www.test.pem");
     let (whole, odd) = (fs::read_to_string(&certificate).unwrap(), certificate.with_file_name("odd"));
@@ -175,7 +167,7 @@ fn a_file_that_cannot_be_read_now_is_left_alone() {
     kill(gateway);
     fs::remove_file(&certificate).unwrap();
     symlink("www.test.pem", &certificate).unwrap();
-    let gateway = setting.start();
+    let gateway = Setting::new(&pebble, state.path(), &["www.test"]).start();
     until_logged(&gateway, "until that works, nothing is ordered or written in its place");
     fs::write(&odd, whole).unwrap();
     fs::rename(&odd, &certificate).unwrap();

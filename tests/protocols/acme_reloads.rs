@@ -5,18 +5,15 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::process::Command;
 
-use super::acme::{Setting, file, orders, serves, until_served};
+use super::acme::{Issued, Setting, file, orders, serves, until_served};
 use crate::support::gateway::{Gateway, laid_out};
 use crate::support::pebble::Pebble;
 use crate::support::until;
 
 #[test]
 fn certificates_in_use_stay_until_another_server_has_issued_its_own() {
-    let (one, mut other, state) = (Pebble::start(), Pebble::down(), tempfile::tempdir().unwrap());
-    let setting = Setting::new(&one, state.path(), &["www.test"]);
-    let gateway = setting.start();
-    let trust = one.trust();
-    until_served(&gateway, &trust, "www.test");
+    let Issued { pebble: one, gateway, trust, state: _state } = Issued::start(&["www.test"]);
+    let mut other = Pebble::down();
     let text = fs::read_to_string(gateway.config()).unwrap();
     // One that is away at first.
     gateway.reload(&text.replace(&one.directory(), &other.directory()));
@@ -32,20 +29,15 @@ fn certificates_in_use_stay_until_another_server_has_issued_its_own() {
 
 #[test]
 fn a_disk_that_hangs_stops_neither_reloads_nor_what_is_in_use() {
-    let (pebble, state) = (Pebble::start(), tempfile::tempdir().unwrap());
-    let setting = Setting::new(&pebble, state.path(), &["a.test"]);
-    let gateway = setting.start();
-    let trust = pebble.trust();
-    until_served(&gateway, &trust, "a.test");
+    let Issued { pebble, state, gateway, trust } = Issued::start(&["a.test"]);
     // Who opens it waits for a writer.
     let hangs = file(state.path(), "/a.test.pem").with_file_name("b.test.pem");
     assert!(Command::new("mkfifo").arg(&hangs).status().unwrap().success());
-    gateway.reload(&Setting { names: &["a.test", "b.test"], ..setting }.config());
+    gateway.reload(&Setting::new(&pebble, state.path(), &["a.test", "b.test"]).config());
     assert!(gateway.log().contains("`state` of [acme] does not answer"), "{}", gateway.log());
     assert!(serves(&gateway, &trust, "a.test") && !serves(&gateway, &trust, "b.test"));
     // It still hangs, and is not asked for what is known.
-    let once_more = Setting { names: &["b.test", "a.test"], ..Setting::new(&pebble, state.path(), &[]) };
-    gateway.reload(&once_more.config());
+    gateway.reload(&Setting::new(&pebble, state.path(), &["b.test", "a.test"]).config());
     assert!(serves(&gateway, &trust, "a.test"));
     // Whoever waits there finds a file without a certificate.
     std::thread::spawn(move || {
