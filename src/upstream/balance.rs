@@ -2,6 +2,8 @@
 //! forwarder through `http::upstream::servers`.
 
 use std::cell::Cell;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use super::Balance;
 
@@ -175,24 +177,43 @@ fn scrambled(number: u64) -> u64 {
 /// Turns of all servers. Where their weights need more they are rounded, to 1 at least.
 const TURNS_MAX: u64 = 4096;
 
-/// Smooth weighted round robin: each turn goes to the server furthest behind its share.
+/// Servers of one weight, which take turns among themselves.
+struct EqualServers {
+    weight: i64,
+    servers: Vec<usize>,
+    /// Of `servers`, who is next.
+    next: usize,
+    /// Turns that each of them has had, the next one among them.
+    rounds: i64,
+}
+
+/// Smooth weighted round robin: each turn goes to the server furthest behind its share, of equals to the first.
+///
+/// Of each weight only one server can be next, so only that is looked at. Weights that differ are some 90 at most, for
+/// together they have no more than `TURNS_MAX` turns.
 fn turns(weights: &[u32]) -> Vec<usize> {
     let total: u64 = weights.iter().copied().map(u64::from).sum();
     let rounded = |weight: u32| match u64::from(weight) {
-        weight @ 1.. if total > TURNS_MAX => ((weight * TURNS_MAX + total / 2) / total).max(1),
+        weight if total > TURNS_MAX => ((weight * TURNS_MAX + total / 2) / total).max(1),
         weight => weight,
     };
-    let weights: Vec<i64> = weights.iter().map(|weight| rounded(*weight).cast_signed()).collect();
-    let total: i64 = weights.iter().sum();
-    let mut credit = vec![0; weights.len()];
-    (0..total)
-        .map(|_| {
-            credit.iter_mut().zip(&weights).for_each(|(credit, weight)| *credit += weight);
-            let chosen = (0..credit.len()).rev().max_by_key(|i| credit[*i]).unwrap_or(0);
-            credit[chosen] -= total;
-            chosen
-        })
-        .collect()
+    let (mut equals, mut total) = (BTreeMap::new(), 0);
+    for (server, weight) in weights.iter().enumerate().filter(|(_, weight)| **weight > 0) {
+        let weight = rounded(*weight).cast_signed();
+        total += weight;
+        let new = || EqualServers { weight, servers: Vec::new(), next: 0, rounds: 0 };
+        equals.entry(weight).or_insert_with(new).servers.push(server);
+    }
+    let mut turns = Vec::new();
+    for turn in 1..=total {
+        let credit = |equals: &EqualServers| equals.weight * turn - total * equals.rounds;
+        let first = |equals: &&mut EqualServers| (credit(equals), Reverse(equals.servers[equals.next]));
+        let Some(equals) = equals.values_mut().max_by_key(first) else { break };
+        turns.push(equals.servers[equals.next]);
+        equals.next = (equals.next + 1) % equals.servers.len();
+        equals.rounds += i64::from(equals.next == 0);
+    }
+    turns
 }
 
 fn gcd(a: u32, b: u32) -> u32 {
@@ -260,6 +281,32 @@ mod tests {
         let turns = |server| b.turns.iter().filter(|turn| **turn == server).count();
         assert_eq!((turns(0), turns(8), turns(9)), (1, 1, 0));
         assert!(turns(7) > 4000);
+    }
+
+    /// By looking at every server for every turn.
+    fn turns_one_by_one(weights: &[u32]) -> Vec<usize> {
+        let total: i64 = weights.iter().map(|weight| i64::from(*weight)).sum();
+        let mut credit = vec![0; weights.len()];
+        let next = |_| {
+            credit.iter_mut().zip(weights).for_each(|(credit, weight)| *credit += i64::from(*weight));
+            let chosen = (0..credit.len()).rev().max_by_key(|server| credit[*server]).unwrap();
+            credit[chosen] -= total;
+            chosen
+        };
+        (0..total).map(next).collect()
+    }
+
+    #[test]
+    fn whoever_is_furthest_behind_is_next() {
+        let mut random = random();
+        for most in [1, 2, 3, 7, 50] {
+            for count in 0..40 {
+                let weights: Vec<u32> = (0..count).map(|_| u32::try_from(random() % (most + 1)).unwrap()).collect();
+                assert_eq!(turns(&weights), turns_one_by_one(&weights), "{weights:?}");
+            }
+        }
+        let all_differ: Vec<u32> = (1..=90).rev().collect();
+        assert_eq!(turns(&all_differ), turns_one_by_one(&all_differ));
     }
 
     #[test]
