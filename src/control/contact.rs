@@ -1,21 +1,23 @@
 //! Where a running gateway is asked, found by the path of its config alone: the file may have become one that
 //! does not load, or tell another address. The process tells it on an abstract Unix socket, which needs no
-//! place to write and ends with the process. Called by the control loop, and on the other side by the command line.
+//! place to write and ends with the process. Either side proves to the other that it may read the config.
+//! Called by the control loop, and on the other side by the command line.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::SocketAddrUnix;
 use serde_json::{Value, json};
+use tokio::io::Interest;
 use tokio::task::{AbortHandle, spawn_local};
+use tokio::time::timeout;
 
-use super::local::{connect_within, is_ours};
+use super::local::{Parcel, connect_within, is_ours, send_parcel};
+use super::place::{ConfigPlace, ReadAccess};
 use super::shared::SharedState;
 use super::source::ConfigSource;
 use crate::config::AdminContact;
@@ -23,57 +25,67 @@ use crate::snapshot::Current;
 
 /// Before the name is tried again that another process has, as one does that hands over.
 const RETRY: Duration = Duration::from_secs(1);
-/// For each step of asking.
+/// Attempts after which that process is none that hands over.
+const TAKEN: u32 = 5;
+/// For the whole answer, and for who asks to prove who they are.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Of what is told: an address and a token.
-const MOST: u64 = 64 * 1024;
+const MOST: usize = 64 * 1024;
+/// What comes with the proof: descriptors do not travel alone.
+const HELLO: &[u8] = b"?";
 
 /// Tells whoever may ask, until the handle is aborted or the process ends.
 pub fn announce(source: &ConfigSource, current: Current, shared: Arc<SharedState>) -> Option<AbortHandle> {
     let ConfigSource::File(path) = source else { return None };
-    let name = name(path).inspect_err(|error| tracing::debug!(%error, "no contact by the config's path")).ok()?;
-    Some(spawn_local(tell_all(name, current, shared)).abort_handle())
+    let place = ConfigPlace::of(path).inspect_err(no_contact).ok()?;
+    Some(spawn_local(tell_all(place, current, shared)).abort_handle())
+}
+
+fn no_contact(error: &io::Error) {
+    tracing::debug!(%error, "no contact by the config's path");
 }
 
 /// Where the gateway listens as admin that runs with the config at `path`, by its own word; `None` where none
-/// does, or none of this user or root.
+/// does, or none whose word can be relied on.
 pub fn of_running(path: &Path) -> Option<AdminContact> {
-    let name = SocketAddrUnix::new_abstract_name(&name(path).ok()?).ok()?;
+    let place = ConfigPlace::of(path).ok()?;
+    let name = SocketAddrUnix::new_abstract_name(&place.name().ok()?).ok()?;
     let stream = connect_within(&name, PATIENCE).ok()?;
-    // Any user may take any name. Root asks gateways of every user, but whose word it is then is not known.
-    if !is_ours(&stream).ok()? && !rustix::process::geteuid().is_root() {
+    // Root asks gateways of every user, but any user may take any name.
+    let enough = match is_ours(&stream).ok()? {
+        true => ReadAccess::Public,
+        false if rustix::process::geteuid().is_root() => ReadAccess::Private,
+        false => return None,
+    };
+    send_parcel(&stream, HELLO, &place.opened()).ok()?;
+    let answer = receive_all(&stream).ok()?;
+    if place.proven(answer.fds) < enough {
         return None;
     }
-    let mut told = Vec::new();
-    stream.take(MOST).read_to_end(&mut told).ok()?;
-    let told: Value = serde_json::from_slice(&told).ok()?;
+    let told: Value = serde_json::from_slice(&answer.bytes).ok()?;
     AdminContact::new(told["admin"].as_str()?, told["token"].as_str())
 }
 
-/// The same for both sides however the file is saved: its directory, which outlives it, and its name there.
-/// Containers that share a network have directories of their own.
-fn name(config: &Path) -> io::Result<Vec<u8>> {
-    let path = std::path::absolute(config)?;
-    let (Some(directory), Some(file)) = (path.parent(), path.file_name()) else {
-        return Err(io::ErrorKind::IsADirectory.into());
-    };
-    let directory = std::fs::metadata(directory)?;
-    let mut name = format!("sluicegate/{:x}:{:x}/", directory.dev(), directory.ino()).into_bytes();
-    name.extend_from_slice(file.as_bytes());
-    Ok(name)
+fn receive_all(stream: &UnixStream) -> io::Result<Parcel> {
+    let until = Instant::now() + PATIENCE;
+    let mut answer = Parcel::default();
+    loop {
+        // A timeout of nothing would be none.
+        let left = until.saturating_duration_since(Instant::now());
+        stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+        match answer.receive(stream)? {
+            0 => return Ok(answer),
+            _ if left.is_zero() || answer.bytes.len() > MOST => return Err(io::ErrorKind::TimedOut.into()),
+            _ => {}
+        }
+    }
 }
 
-async fn tell_all(name: Vec<u8>, current: Current, shared: Arc<SharedState>) {
-    let listener = loop {
-        match listen(&name) {
-            Ok(listener) => break listener,
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => tokio::time::sleep(RETRY).await,
-            Err(error) => return tracing::debug!(%error, "no contact by the config's path"),
-        }
-    };
+async fn tell_all(place: ConfigPlace, current: Current, shared: Arc<SharedState>) {
+    let Some(listener) = listen_in_time(&place).await else { return };
     loop {
         let told = match listener.accept().await {
-            Ok((stream, _)) => tell(stream, &current, &shared),
+            Ok((stream, _)) => tell(stream, &place, &current, &shared).await,
             Err(error) => {
                 tokio::time::sleep(RETRY).await;
                 Err(error)
@@ -85,42 +97,52 @@ async fn tell_all(name: Vec<u8>, current: Current, shared: Arc<SharedState>) {
     }
 }
 
+/// Once no other process has the name.
+async fn listen_in_time(place: &ConfigPlace) -> Option<tokio::net::UnixListener> {
+    let name = place.name().inspect_err(no_contact).ok()?;
+    let mut attempts = 0;
+    loop {
+        match listen(&name) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => attempts += 1,
+            result => return result.inspect_err(no_contact).ok(),
+        }
+        if attempts == TAKEN {
+            let name = format!("@{}", name.escape_ascii());
+            tracing::warn!(
+                name,
+                "another process has the name by which `healthcheck` and `reload` find this gateway; until it ends they \
+                 go by the config file (`ss -xlp` shows the process)"
+            );
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
 fn listen(name: &[u8]) -> io::Result<tokio::net::UnixListener> {
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
     listener.set_nonblocking(true)?;
     tokio::net::UnixListener::from_std(listener)
 }
 
-/// To this user and root, who could read it from the config as well.
-fn tell(stream: tokio::net::UnixStream, current: &Current, shared: &SharedState) -> io::Result<()> {
-    let mut stream = stream.into_std()?;
+/// To this user and root, if they may read the config.
+async fn tell(
+    stream: tokio::net::UnixStream,
+    place: &ConfigPlace,
+    current: &Current,
+    shared: &SharedState,
+) -> io::Result<()> {
+    let denied = || io::Error::from(io::ErrorKind::PermissionDenied);
     if !is_ours(&stream)? {
-        return Err(io::ErrorKind::PermissionDenied.into());
+        return Err(denied());
+    }
+    let mut hello = Parcel::default();
+    timeout(PATIENCE, stream.async_io(Interest::READABLE, || hello.receive(&stream))).await??;
+    if place.proven(hello.fds) == ReadAccess::Nothing {
+        return Err(denied());
     }
     let Some(admin) = shared.admin() else { return Ok(()) };
     let token = current.load().config.admin.token.clone();
     let told = json!({ "admin": admin.to_string(), "token": token });
     // A new socket takes a few hundred bytes at once: nobody is waited for.
-    stream.write_all(told.to_string().as_bytes())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_config_is_known_by_its_directory_and_its_name() {
-        let tmp = tempfile::tempdir().unwrap();
-        let [a, b] = ["a", "b"].map(|directory| tmp.path().join(directory));
-        std::fs::create_dir(&a).unwrap();
-        std::fs::create_dir(&b).unwrap();
-        let link = tmp.path().join("link");
-        std::os::unix::fs::symlink(&a, &link).unwrap();
-        let of = |directory: &Path, file: &str| name(&directory.join(file)).unwrap();
-        assert_eq!(of(&a, "x.toml"), of(&link, "x.toml"));
-        assert_eq!(of(&a, "x.toml"), of(&tmp.path().join("b/../a"), "x.toml"));
-        assert_ne!(of(&a, "x.toml"), of(&b, "x.toml"));
-        assert_ne!(of(&a, "x.toml"), of(&a, "y.toml"));
-        assert!(name(Path::new("/")).is_err());
-    }
+    send_parcel(&stream, told.to_string().as_bytes(), &place.opened())
 }

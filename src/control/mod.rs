@@ -13,6 +13,7 @@ mod listeners;
 pub mod local;
 mod lookup;
 mod overrides;
+mod place;
 mod probe;
 mod reload;
 mod resolve;
