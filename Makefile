@@ -4,7 +4,7 @@ CARGO ?= cargo
 # Programs the tests talk to, by Debian package. Each is installed when missing.
 TEST_PROGRAMS = redis-server:redis-server pebble:pebble promtool:prometheus curl:curl openssl:openssl python3:python3-venv faketime:faketime kill:procps script:bsdutils setpriv:util-linux node:nodejs npm:npm h2load:nghttp2-client chromium:chromium
 
-.PHONY: help demo test check bench pgo fuzz memory mutants container-test package package-test tools
+.PHONY: help demo test check bench pgo fuzz memory mutants container-test package package-test systemd-test tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ package: ## the Debian package, in target/debian (cargo-deb, dpkg-dev)
 
 package-test: ## build the Debian package, install, run and remove it; as root, on a machine without it
 	tests/package.sh
+
+systemd-test: ## boot a Debian with systemd, use the Debian package there as an operator does; as root
+	tests/systemd.sh
 
 tools:
 	@tests/tools.sh $(TEST_PROGRAMS)
