@@ -32,6 +32,8 @@ main() {
     build_image
     check_image_as_shipped
     check_hardened_gateway
+    check_broken_files
+    check_neighbours
     check_composed_services
     echo "$passed passed, $failed failed"
     [ "$failed" -eq 0 ]
@@ -142,7 +144,7 @@ check_image_as_shipped() {
     local name=$run-default
     check "image runs as 65532:65532 unless told otherwise" \
         equal "$(docker inspect --format '{{.Config.User}}' "$image")" 65532:65532
-    check "image is under 64 MiB" test "$(docker inspect --format '{{.Size}}' "$image")" -lt $((64 << 20))
+    check "image is under 64 MiB" less "$(docker inspect --format '{{.Size}}' "$image")" $((64 << 20))
     check "its own config passes check" \
         docker run --rm "${hardened[@]}" --network none "$image" check -c /etc/sluicegate/sluicegate.toml
     check "a wrong config ends with exit code 2" exits_with 2 \
@@ -153,17 +155,9 @@ check_image_as_shipped() {
 }
 
 check_hardened_gateway() {
-    local name=$run-gateway ports
-    read -r -a ports < <(free_ports)
-    gateway=http://127.0.0.1:${ports[0]}
-    admin=http://127.0.0.1:${ports[1]}
-    conf=$scratch/conf
-    mkdir "$conf"
-    chmod 755 "$scratch" "$conf"
+    local name=$run-gateway
     refused=0
-    config 3 >"$conf/sluicegate.toml"
-    docker run --detach --name "$name" "${hardened[@]}" --network host \
-        --volume "$conf:/etc/sluicegate:ro" "$image" >/dev/null || true
+    start_on_host "$name"
 
     check "ready within 10 s, read-only and without capabilities" within 10 curl -fsS "$admin/readyz"
     check "process has uid 65532, no capability, no way to gain one" unprivileged "$name"
@@ -188,6 +182,57 @@ check_hardened_gateway() {
     check "docker stop: exit code 0 within its deadline" stops_cleanly "$name"
     wait "$slow" || true
     check "docker stop: the request under way was answered" equal "$(cat "$scratch/slow")" 200
+}
+
+# A save that went wrong says nothing of the gateway that runs on.
+check_broken_files() {
+    local name=$run-broken file good fault
+    start_on_host "$name" --health-interval 1s --health-retries 1
+    file=$conf/sluicegate.toml
+    good=$(config 3)
+    check "broken file: docker says healthy before" within 30 healthy "$name"
+    for fault in "broken before [admin]" "cut off" emptied; do
+        case $fault in
+            broken*) printf 'limits = [\n%s\n' "$good" >"$file" ;;
+            cut*) printf '%s' "${good:0:30}" >"$file" ;;
+            *) : >"$file" ;;
+        esac
+        check "$fault: the gateway has noticed" within 10 metric_is config_last_reload_successful 0
+        check "$fault: healthcheck succeeds" is_well "$name"
+        check "$fault: docker's own check goes on succeeding" within 30 probed_well "$name" "$(last_probe "$name")"
+        check "$fault: docker says healthy" healthy "$name"
+        printf '%s\n' "$good" >"$file"
+        check "$fault: mended" within 10 metric_is config_last_reload_successful 1
+    done
+    check "broken file: stops with exit code 0" stops_cleanly "$name"
+}
+
+# The same path of config in each, the same user and one network: each answers for itself, its file being broken.
+check_neighbours() {
+    local one=$run-neighbour-1 other=$run-neighbour-2 gateway_of_one conf_of_one slow
+    start_on_host "$one" --no-healthcheck
+    gateway_of_one=$gateway conf_of_one=$conf
+    check "neighbours: one is ready" within 10 curl -fsS "$admin/readyz"
+    start_on_host "$other" --no-healthcheck
+    check "neighbours: the other is ready" within 10 curl -fsS "$admin/readyz"
+    mv "$conf_of_one/sluicegate.toml" "$scratch/good"
+    echo '[' | tee "$conf_of_one/sluicegate.toml" >"$conf/sluicegate.toml"
+    check "neighbours: one is well" is_well "$one"
+    check "neighbours: the other is well" is_well "$other"
+    gateway=$gateway_of_one slow_request 20 >"$scratch/slow" &
+    slow=$!
+    sleep 1
+    docker kill --signal TERM "$one" >/dev/null
+    check "neighbours: one drains and its check fails" within 4 is_unready "$one"
+    check "neighbours: the other is still well" is_well "$other"
+    wait "$slow" || true
+    check "neighbours: one answered while it drained" equal "$(cat "$scratch/slow")" 200
+    docker wait "$one" >/dev/null
+    cp "$scratch/good" "$conf_of_one/sluicegate.toml"
+    check "neighbours: one has ended and its check fails" exits_with 1 docker run --rm "${hardened[@]}" --network host \
+        --volume "$conf_of_one:/etc/sluicegate:ro" "$image" healthcheck -c /etc/sluicegate/sluicegate.toml
+    check "neighbours: the other is well yet" is_well "$other"
+    check "neighbours: the other stops with exit code 0" stops_cleanly "$other"
 }
 
 # compose.yaml itself wants the compose plugin, public images and a bridge; so its services are started by hand here,
@@ -221,6 +266,39 @@ check_composed_services() {
 
 # ---- What the checks are made of
 
+# start_on_host NAME OPTION...: a gateway with ports and a config directory of its own, as `gateway`, `admin` and `conf`.
+start_on_host() {
+    local name=$1 ports
+    shift
+    read -r -a ports < <(free_ports)
+    gateway=http://127.0.0.1:${ports[0]}
+    admin=http://127.0.0.1:${ports[1]}
+    conf=$scratch/$name
+    mkdir "$conf"
+    chmod 755 "$scratch" "$conf"
+    config 3 >"$conf/sluicegate.toml"
+    docker run --detach --name "$name" "${hardened[@]}" "$@" --network host \
+        --volume "$conf:/etc/sluicegate:ro" "$image" >/dev/null || true
+}
+
+is_well() { docker exec "$1" /usr/local/bin/sluicegate healthcheck -c /etc/sluicegate/sluicegate.toml; }
+
+# It runs, and says that it drains: what is no longer there cannot be asked at all.
+is_unready() {
+    local said
+    ! said=$(is_well "$1" 2>&1) && matches "$said" '^not ready: .*503'
+}
+
+# The last of the container's own health checks: when it began, how it ended.
+last_probe() { docker inspect --format '{{range .State.Health.Log}}{{.Start.UnixNano}} {{.ExitCode}}{{"\n"}}{{end}}' "$1" | sed '/^$/d' | tail -1; }
+
+# probed_well NAME PROBE: another has been made since that one, and with success.
+probed_well() {
+    local last
+    last=$(last_probe "$1")
+    matches "$last" ' 0$' && [ "$last" != "$2" ] || { echo "since $2: $last"; return 1; }
+}
+
 # check NAME COMMAND...: one PASS or FAIL line; what the command said is shown when it failed.
 check() {
     local name=$1
@@ -248,6 +326,10 @@ within() {
 
 equal() {
     [ "$1" = "$2" ] || { echo "got '$1', want '$2'"; return 1; }
+}
+
+less() {
+    [ "$1" -lt "$2" ] || { echo "got $1, want less than $2"; return 1; }
 }
 
 matches() {
@@ -319,9 +401,10 @@ refusal_says_when() {
     matches "$answer" '^HTTP/1.1 429 ' && matches "${answer,,}" $'\nretry-after: [1-9][0-9]*\r'
 }
 
-# Ten times 1 kB with pauses: slow enough to be under way when TERM arrives, done well before the deadline.
+# slow_request [PIECES]: ten times 1 kB with pauses, slow enough to be under way when TERM arrives, done well before the
+# deadline.
 slow_request() {
-    for _ in {1..10}; do head -c 1000 /dev/zero; sleep 0.3; done \
+    for _ in $(seq "${1:-10}"); do head -c 1000 /dev/zero; sleep 0.3; done \
         | curl -s -o /dev/null -w '%{http_code}' -H "x-client: slow" -T - -X POST "$gateway/slow"
 }
 
