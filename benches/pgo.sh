@@ -5,8 +5,7 @@
 #   benches/pgo.sh [--if-possible]     with the option: a plain build where a tool is missing
 set -euo pipefail
 cd "$(dirname "$0")/.."
-target=${CARGO_TARGET_DIR:-target}
-work=$PWD/$target/pgo
+work=$(realpath -m "${CARGO_TARGET_DIR:-target}")/pgo
 # Older ones cannot read the profiles that today's compiler writes.
 profdata=$(type -P llvm-profdata-21 llvm-profdata-20 llvm-profdata-19 | head -1 || true)
 
