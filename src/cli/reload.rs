@@ -1,7 +1,7 @@
 //! `sluicegate reload`: has a running gateway load its config anew, and says what came of it, which a
 //! signal could not. Called by the command line.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -9,27 +9,28 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::RUNTIME;
-use super::ask::{Question, admin_contact, ask};
+use super::ask::{Question, Reply, admin_contact, ask};
 use crate::config::AdminContact;
 
 /// Ten thousand routes take seconds; a store that is away takes one. The gateway itself ends the connection after
 /// half a minute.
 const TIMEOUT: Duration = Duration::from_secs(25);
 const MAX_ANSWER: usize = 16 * 1024 * 1024;
+const UNAUTHORIZED: u16 = 401;
 
 pub fn reload(config: &Path, dry_run: bool) -> ExitCode {
-    let AdminContact { listen: addr, token } = admin_contact(config);
-    let path = if dry_run { "/-/reload?dry_run=1" } else { "/-/reload" };
-    let question = Question {
-        method: "POST",
-        path,
-        host: "localhost",
-        token: token.as_deref(),
-        timeout: TIMEOUT,
-        most: MAX_ANSWER,
-        status_only: false,
-    };
-    let reply = match ask(&addr, &question) {
+    let mut contact = admin_contact(config);
+    let mut reply = order(&contact, dry_run);
+    // The gateway may have seen the edit by itself meanwhile, of the address or the token, too.
+    if reply.as_ref().map_or(true, |reply| reply.status == UNAUTHORIZED) {
+        let now = admin_contact(config);
+        if now != contact {
+            contact = now;
+            reply = order(&contact, dry_run);
+        }
+    }
+    let addr = &contact.listen;
+    let reply = match reply {
         Ok(reply) => reply,
         Err(error) if error.kind() == ErrorKind::TimedOut => {
             eprintln!("error: {addr} has not answered in {} s; what came of it is in its log", TIMEOUT.as_secs());
@@ -58,6 +59,20 @@ pub fn reload(config: &Path, dry_run: bool) -> ExitCode {
         eprintln!("the config was not loaded: generation {} stays in force", answer["generation"]);
     }
     ExitCode::from(RUNTIME)
+}
+
+fn order(contact: &AdminContact, dry_run: bool) -> io::Result<Reply> {
+    let path = if dry_run { "/-/reload?dry_run=1" } else { "/-/reload" };
+    let question = Question {
+        method: "POST",
+        path,
+        host: "localhost",
+        token: contact.token.as_deref(),
+        timeout: TIMEOUT,
+        most: MAX_ANSWER,
+        status_only: false,
+    };
+    ask(&contact.listen, &question)
 }
 
 fn outcome(answer: &Value, dry_run: bool) -> String {

@@ -48,6 +48,7 @@ pub fn load(path: &Path) -> Result<Config, Report> {
 }
 
 /// How a running gateway is asked something.
+#[derive(PartialEq, Eq)]
 pub struct AdminContact {
     pub listen: ListenAddr,
     pub token: Option<String>,
