@@ -181,10 +181,10 @@ const TURNS_MAX: u64 = 4096;
 struct EqualServers {
     weight: i64,
     servers: Vec<usize>,
-    /// Of `servers`, who is next.
+    /// Of `servers`, who is next,
     next: usize,
-    /// Turns that each of them has had, the next one among them.
-    rounds: i64,
+    /// and how far it is behind its share.
+    credit: i64,
 }
 
 /// Smooth weighted round robin: each turn goes to the server furthest behind its share, of equals to the first.
@@ -201,17 +201,21 @@ fn turns(weights: &[u32]) -> Vec<usize> {
     for (server, weight) in weights.iter().enumerate().filter(|(_, weight)| **weight > 0) {
         let weight = rounded(*weight).cast_signed();
         total += weight;
-        let new = || EqualServers { weight, servers: Vec::new(), next: 0, rounds: 0 };
+        let new = || EqualServers { weight, servers: Vec::new(), next: 0, credit: 0 };
         equals.entry(weight).or_insert_with(new).servers.push(server);
     }
+    let mut equals: Vec<EqualServers> = equals.into_values().collect();
     let mut turns = Vec::new();
-    for turn in 1..=total {
-        let credit = |equals: &EqualServers| equals.weight * turn - total * equals.rounds;
-        let first = |equals: &&mut EqualServers| (credit(equals), Reverse(equals.servers[equals.next]));
-        let Some(equals) = equals.values_mut().max_by_key(first) else { break };
+    for _ in 0..total {
+        equals.iter_mut().for_each(|equals| equals.credit += equals.weight);
+        let first = |equals: &&mut EqualServers| (equals.credit, Reverse(equals.servers[equals.next]));
+        let Some(equals) = equals.iter_mut().max_by_key(first) else { break };
         turns.push(equals.servers[equals.next]);
         equals.next = (equals.next + 1) % equals.servers.len();
-        equals.rounds += i64::from(equals.next == 0);
+        // The others have had their turn as well.
+        if equals.next == 0 {
+            equals.credit -= total;
+        }
     }
     turns
 }
