@@ -38,12 +38,16 @@ pub struct Reply {
 }
 
 /// Where the gateway with the config at `path` listens as admin: by its own word while it runs, else by the file, else
-/// where those do whose config says nothing of it.
+/// where those do whose config says nothing of it. The token is the file's.
 pub fn admin_contact(path: &Path) -> AdminContact {
-    contact::of_running(path).or_else(|| config::admin_contact(path)).unwrap_or_else(|| {
+    let told = contact::of_running(path);
+    let written = config::admin_contact(path);
+    let token = written.as_ref().and_then(|contact| contact.token.clone());
+    let listen = told.or(written.map(|contact| contact.listen)).unwrap_or_else(|| {
         eprintln!("{} does not tell where [admin] listens, asking {DEFAULT_ADMIN}", path.display());
-        AdminContact { listen: ListenAddr::Tcp(DEFAULT_ADMIN), token: None }
-    })
+        ListenAddr::Tcp(DEFAULT_ADMIN)
+    });
+    AdminContact { listen, token }
 }
 
 pub fn ask(addr: &ListenAddr, question: &Question) -> io::Result<Reply> {
@@ -89,7 +93,12 @@ fn exchange<S: Read + Write>(
             return Err(io::ErrorKind::TimedOut.into());
         }
         set_timeout(left)?;
-        match stream.read(&mut piece)? {
+        // The system calls the end of a deadline so.
+        let read = stream.read(&mut piece).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
+            _ => error,
+        });
+        match read? {
             0 => break,
             read => answer.extend_from_slice(&piece[..read]),
         }

@@ -4,13 +4,14 @@
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use super::RUNTIME;
 use super::ask::{Question, Reply, admin_contact, ask};
-use crate::config::AdminContact;
+use crate::config::{self, AdminContact};
+use crate::net::ListenAddr;
 
 /// Ten thousand routes take seconds; a store that is away takes one. The gateway itself ends the connection after
 /// half a minute.
@@ -18,18 +19,20 @@ const TIMEOUT: Duration = Duration::from_secs(25);
 const MAX_ANSWER: usize = 16 * 1024 * 1024;
 const UNAUTHORIZED: u16 = 401;
 
-pub fn reload(config: &Path, dry_run: bool) -> ExitCode {
-    let mut contact = admin_contact(config);
-    let mut reply = order(&contact, dry_run);
-    // The gateway may have seen the edit by itself meanwhile, of the address or the token, too.
-    if reply.as_ref().map_or(true, |reply| reply.status == UNAUTHORIZED) {
-        let now = admin_contact(config);
-        if now != contact {
-            contact = now;
-            reply = order(&contact, dry_run);
-        }
+/// How long a gateway may take that sees an edit by itself, and how often it is asked whether it has.
+const OWN_RELOAD: Duration = Duration::from_secs(2);
+const GLANCE: Duration = Duration::from_millis(100);
+
+pub fn reload(file: &Path, dry_run: bool) -> ExitCode {
+    let AdminContact { listen: addr, mut token } = admin_contact(file);
+    let mut reply = order(&addr, token.as_deref(), dry_run);
+    let until = Instant::now() + OWN_RELOAD;
+    // Where the edit is one of the token, the gateway has to see it by itself first, which it does soon.
+    while reply.as_ref().is_ok_and(|reply| reply.status == UNAUTHORIZED) && Instant::now() < until {
+        std::thread::sleep(GLANCE);
+        token = config::admin_contact(file).and_then(|contact| contact.token);
+        reply = order(&addr, token.as_deref(), dry_run);
     }
-    let addr = &contact.listen;
     let reply = match reply {
         Ok(reply) => reply,
         Err(error) if error.kind() == ErrorKind::TimedOut => {
@@ -61,18 +64,18 @@ pub fn reload(config: &Path, dry_run: bool) -> ExitCode {
     ExitCode::from(RUNTIME)
 }
 
-fn order(contact: &AdminContact, dry_run: bool) -> io::Result<Reply> {
+fn order(addr: &ListenAddr, token: Option<&str>, dry_run: bool) -> io::Result<Reply> {
     let path = if dry_run { "/-/reload?dry_run=1" } else { "/-/reload" };
     let question = Question {
         method: "POST",
         path,
         host: "localhost",
-        token: contact.token.as_deref(),
+        token,
         timeout: TIMEOUT,
         most: MAX_ANSWER,
         status_only: false,
     };
-    ask(&contact.listen, &question)
+    ask(addr, &question)
 }
 
 fn outcome(answer: &Value, dry_run: bool) -> String {

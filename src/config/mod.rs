@@ -48,17 +48,14 @@ pub fn load(path: &Path) -> Result<Config, Report> {
 }
 
 /// How a running gateway is asked something.
-#[derive(PartialEq, Eq)]
 pub struct AdminContact {
     pub listen: ListenAddr,
     pub token: Option<String>,
 }
 
-impl AdminContact {
-    /// `None` where `listen` is no address as a config has it.
-    pub fn new(listen: &str, token: Option<&str>) -> Option<AdminContact> {
-        Some(AdminContact { listen: values::listen(listen).ok()?, token: token.map(str::to_owned) })
-    }
+/// An address to listen at, as a config has it.
+pub fn listen_addr(text: &str) -> Option<ListenAddr> {
+    values::listen(text).ok()
 }
 
 /// Where the admin listener of a gateway with this file is, even if the file has become one that does not

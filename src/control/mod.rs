@@ -13,7 +13,6 @@ mod listeners;
 pub mod local;
 mod lookup;
 mod overrides;
-mod place;
 mod probe;
 mod reload;
 mod resolve;
@@ -237,7 +236,7 @@ async fn start(source: ConfigSource, config: Config, earlier: Vec<Listener>) -> 
     // What the texts of the config took.
     heap::give_back();
     let heir = expect_heir(&snapshot.config);
-    let contact = contact::announce(&source, current.clone(), shared.clone());
+    let contact = contact::announce(&source, shared.clone());
     shared.enter(Lifecycle::Ready);
     warn_of(&snapshot.config);
     acme.follow(&current);

@@ -171,7 +171,7 @@ fn a_gateway_is_found_whatever_becomes_of_its_file() {
 
 /// A token changes with the reload that it is needed for.
 #[test]
-fn reload_asks_with_the_token_in_force() {
+fn reload_waits_until_a_new_token_is_in_force() {
     let text = |token: &str| {
         format!(
             "[server]\nlisten = [\"127.0.0.1:0\"]\n[admin]\nlisten = \"127.0.0.1:0\"\ntoken = \"{token}\"\n\
