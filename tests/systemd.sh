@@ -234,7 +234,8 @@ squatted() {
     done
     check "$who: nobody was sent there" not grep -q asked "$scratch/squatter"
     check "$who: the journal warns" within 20 inside bash -c "journalctl -u $unit --since -1min | grep -q 'another process has the name'"
-    inside pkill -f /tmp/contact.py
+    # The first process of a container heeds no other signal.
+    inside pkill -KILL -f /tmp/contact.py
     wait "$squatter" || true
     check "$who has gone: the gateway takes the name" within 10 bound_by "$(inside systemctl show -P MainPID $unit)"
 }
@@ -332,11 +333,12 @@ told() {
     if [ -n "$2" ]; then matches "$answer" "$2"; else equal "$answer" ""; fi
 }
 
-# as_in_container USER COMMAND...: with the machine's network, and with processes of its own.
+# as_in_container USER COMMAND...: with the machine's network, and with processes and files of its own.
 as_in_container() {
     local user=$1
     shift
-    inside unshare --mount --pid --fork setpriv --reuid="$user" --regid="$user" --init-groups "$@"
+    inside unshare --mount --pid --fork bash -ec 'mount -t tmpfs -o mode=755 tmpfs /etc/sluicegate
+        user=$1; shift; exec setpriv --reuid="$user" --regid="$user" --init-groups "$@"' container "$user" "$@"
 }
 
 slow_request() {

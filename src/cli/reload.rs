@@ -34,6 +34,14 @@ pub fn reload(file: &Path, dry_run: bool) -> ExitCode {
         reply = order(&addr, token.as_deref(), dry_run);
     }
     let reply = match reply {
+        // A file that does not load may not tell its token either.
+        Ok(reply)
+            if reply.status == UNAUTHORIZED
+                && let Err(report) = config::load(file) =>
+        {
+            eprintln!("{report}\nthe config was not loaded");
+            return ExitCode::from(RUNTIME);
+        }
         Ok(reply) => reply,
         Err(error) if error.kind() == ErrorKind::TimedOut => {
             eprintln!("error: {addr} has not answered in {} s; what came of it is in its log", TIMEOUT.as_secs());

@@ -61,20 +61,30 @@ async fn ask(config: &Path) -> io::Result<Option<ListenAddr>> {
     Ok(config::listen_addr(&told))
 }
 
-/// Any user may take any name, and so may a container that shares the network; its processes are not seen here,
-/// and have no number. Root asks gateways of every user, but believes only one whom the config is open to and
-/// closed to others.
+/// Any user may take any name, and so may a container that shares the network: only processes beside this one are
+/// believed. Root asks gateways of every user, but believes only a user whom the config is open to, being closed to
+/// others.
 fn is_believed(peer: UCred, config: &Path) -> bool {
     let own = rustix::process::geteuid();
-    let is_seen = peer.pid().is_some_and(|pid| pid > 0);
     let may_read = |path: &Path| {
         std::fs::metadata(path).is_ok_and(|it| {
             let (as_owner, as_member) = (peer.uid() == it.uid(), peer.gid() == it.gid());
             it.mode() & 0o004 == 0 && ((as_owner && it.mode() & 0o400 != 0) || (as_member && it.mode() & 0o040 != 0))
         })
     };
-    let is_of_root = || own.is_root() && (may_read(config) || config.parent().is_some_and(may_read));
-    is_seen && (peer.uid() == own.as_raw() || peer.uid() == 0 || is_of_root())
+    let is_known = || {
+        peer.uid() == own.as_raw()
+            || peer.uid() == 0
+            || (own.is_root() && std::path::absolute(config).is_ok_and(|path| path.ancestors().take(2).any(may_read)))
+    };
+    peer.pid().is_some_and(is_beside) && is_known()
+}
+
+/// True of a process of the namespace that this one is in: of others it has a second number.
+fn is_beside(pid: i32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    numbers.is_some_and(|numbers| numbers.split_whitespace().count() == 1)
 }
 
 /// Of the socket. The same for both sides however the file is saved: its directory, which outlives it, and its name
@@ -143,6 +153,12 @@ fn tell(stream: UnixStream, shared: &SharedState) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_processes_beside_this_one_are_known() {
+        assert!(is_beside(std::process::id().cast_signed()));
+        assert!(!is_beside(0));
+    }
 
     #[test]
     fn a_config_is_known_by_its_directory_and_its_name() {
