@@ -110,7 +110,7 @@ labels! {
     Disconnected = "disconnected",
     /// The breaker is open: the store failed lately and is not asked.
     BreakerOpen = "breaker_open",
-    /// More decisions wait than `redis::lane::QUEUE_MAX`.
+    /// More decisions wait than `redis::queue::QUEUE_MAX`.
     Overloaded = "overloaded",
     /// Redis is loading its data set (`LOADING`).
     Loading = "loading",

@@ -1,5 +1,6 @@
 //! What servers are given at once: requests and connections, of one server and of all of an upstream, counted
-//! over all workers. Taken by `http::upstream::turn` and by the pool, given back when what was taken is dropped.
+//! over all workers. Taken by `turn`, `acquire` and `pool` of `http::upstream`, given back when what was taken
+//! is dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,4 +1,4 @@
-//! Why no response came from upstream. Told by `forward`, and to clients by `http::answer`.
+//! Why no response came from upstream. Told by `forward` and where a body is read, and to clients by `http::answer`.
 
 use super::connect::ConnectFault;
 use super::course::Overflow;

@@ -1,5 +1,5 @@
 //! One worker's connections to the servers of the upstreams: idle ones are kept by server, last
-//! used first, and survive a reload that keeps the server. Used by `servers`.
+//! used first, and survive a reload that keeps the server. Used by `lineup` and `asked`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
