@@ -59,7 +59,8 @@ pub fn is_foreign_at(source: &SourceText, error: &Error) -> bool {
 fn is_foreign(line: &str) -> bool {
     let word = line.split([' ', '\t', ';', '{']).next().unwrap_or_default();
     let is_word = !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.*".contains(&b));
-    line == "}" || is_word && (line.ends_with(';') || line.ends_with('{') && !line.contains('='))
+    let is_block = line.ends_with('{') || (line.contains('{') && line.ends_with('}'));
+    line == "}" || is_word && (line.ends_with(';') || is_block && !line.contains('='))
 }
 
 /// The line at `offset`, without what surrounds it.
