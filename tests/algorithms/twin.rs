@@ -12,46 +12,60 @@ use sluicegate::limit::limits::Mode;
 use sluicegate::limit::store::memory::Memory;
 
 const STEPS: usize = 40_000;
-const NOW: i64 = 1_795_000_000_000;
+pub const NOW: i64 = 1_795_000_000_000;
 /// Those that keep their state in a form of the server's are walked through the whole script.
 const NATIVE_STEPS: usize = 4_000;
 
-#[test]
-fn every_algorithm_decides_like_its_twin() {
-    for name in NAMES {
-        let mut seeded = crate::stores::seeded();
-        let twin = Twin::load(name);
-        let rng = &mut seeded.rng;
-        let mut walk =
-            Walk { rule: crate::stores::random_rule(name, rng), known: Vec::new(), state: None, now: NOW, tag: 0 };
-        let mut receipts = [0; 8];
-        for step in 0..if twin.gate.is_some() { NATIVE_STEPS } else { STEPS } {
-            walk.wander(name, rng);
-            if rng.random_bool(0.05) {
-                walk.switch(rng);
-            }
-            walk.tag = rng.random_range(0..1 << 52);
-            let most = walk.rule.policy().window_ms.min(1 << 40) * 9 / 20;
-            twin.skew.set(if rng.random_bool(0.5) { 0 } else { rng.random_range(-most..=most) });
-            let cost = random_cost(&walk.rule, rng);
-            let (answer, next) = walk.decide(cost);
-            let lua = twin.decide(&walk, cost);
-            assert_eq!((answer, text(&next)), lua, "step {step} of {name}: {walk:?} cost {cost}");
-            walk.assert_retry_is_exact(&answer, cost);
+/// A test for each algorithm, of its name.
+macro_rules! twins {
+    ($($name:ident),*) => {
+        $(#[test]
+        fn $name() {
+            decides_like_its_twin(stringify!($name));
+        })*
+
+        #[test]
+        fn every_algorithm_is_here() {
+            assert_eq!(NAMES, [$(stringify!($name)),*]);
+        }
+    };
+}
+
+twins!(token_bucket, fixed_window, gcra, sliding_window, calendar, sliding_log, leaky_bucket, concurrency);
+
+fn decides_like_its_twin(name: &str) {
+    let mut seeded = crate::stores::seeded();
+    let twin = Twin::load(name);
+    let rng = &mut seeded.rng;
+    let mut walk =
+        Walk { rule: crate::stores::random_rule(name, rng), known: Vec::new(), state: None, now: NOW, tag: 0 };
+    let mut receipts = [0; 8];
+    for step in 0..if twin.gate.is_some() { NATIVE_STEPS } else { STEPS } {
+        walk.wander(name, rng);
+        if rng.random_bool(0.05) {
+            walk.switch(rng);
+        }
+        walk.tag = rng.random_range(0..1 << 52);
+        let most = walk.rule.policy().window_ms.min(1 << 40) * 9 / 20;
+        twin.skew.set(if rng.random_bool(0.5) { 0 } else { rng.random_range(-most..=most) });
+        let cost = random_cost(&walk.rule, rng);
+        let (answer, next) = walk.decide(cost);
+        let lua = twin.decide(&walk, cost);
+        assert_eq!((answer, text(&next)), lua, "step {step} of {name}: {walk:?} cost {cost}");
+        walk.assert_retry_is_exact(&answer, cost);
+        walk.keep(next);
+        receipts[step % receipts.len()] = answer.receipt;
+        if rng.random_bool(0.2) {
+            let delta = if rng.random_bool(0.5) { -cost } else { rng.random_range(-9..9) };
+            let receipt = match rng.random_range(0..10) {
+                0..4 => answer.receipt,
+                4..9 => receipts[rng.random_range(0..receipts.len())],
+                _ => walk.now,
+            };
+            let next = walk.rule.adjust(walk.state.as_ref(), walk.now, delta, receipt);
+            let lua = twin.adjust(&walk, delta, receipt);
+            assert_eq!(text(&next), lua, "step {step} of {name}: {walk:?} adjusts {delta} by {receipt}");
             walk.keep(next);
-            receipts[step % receipts.len()] = answer.receipt;
-            if rng.random_bool(0.2) {
-                let delta = if rng.random_bool(0.5) { -cost } else { rng.random_range(-9..9) };
-                let receipt = match rng.random_range(0..10) {
-                    0..4 => answer.receipt,
-                    4..9 => receipts[rng.random_range(0..receipts.len())],
-                    _ => walk.now,
-                };
-                let next = walk.rule.adjust(walk.state.as_ref(), walk.now, delta, receipt);
-                let lua = twin.adjust(&walk, delta, receipt);
-                assert_eq!(text(&next), lua, "step {step} of {name}: {walk:?} adjusts {delta} by {receipt}");
-                walk.keep(next);
-            }
         }
     }
 }
@@ -375,17 +389,22 @@ fn the_gate_decides_like_the_memory_store() {
             let expected: Vec<Decision> = decisions.iter().map(|(op, checks)| memory.run(*op, checks, now)).collect();
             receipt = expected[0].answers[0].receipt;
             assert_eq!(gate.decide(&decisions, now), expected, "call {call} at {now}: {decisions:?}");
-            for (key, held) in &gate.keys.borrow().held {
-                let (state, ttl_ms) = memory.state(key, now).unwrap_or_else(|| panic!("{key} holds {held:?}"));
-                let text = held_text(&held.data, matches!(state, State::Concurrency(_)));
-                assert_eq!((text, held.expires - now), canonical(&state, ttl_ms), "{key} after call {call} at {now}");
-            }
+            assert_same_state(&gate, &memory, now);
         }
     }
 }
 
+/// What the gate holds the memory store holds.
+pub fn assert_same_state(gate: &Gate, memory: &Memory, now: i64) {
+    for (key, held) in &gate.keys.borrow().held {
+        let (state, ttl_ms) = memory.state(key, now).unwrap_or_else(|| panic!("{key} holds {held:?}"));
+        let text = held_text(&held.data, matches!(state, State::Concurrency(_)));
+        assert_eq!((text, held.expires - now), canonical(&state, ttl_ms), "{key} at {now}");
+    }
+}
+
 /// Every algorithm, some twice, some as a shadow.
-fn random_limits(rng: &mut StdRng) -> Vec<std::sync::Arc<sluicegate::limit::limits::Limit>> {
+pub fn random_limits(rng: &mut StdRng) -> Vec<std::sync::Arc<sluicegate::limit::limits::Limit>> {
     (0..NAMES.len() * 2)
         .map(|i| {
             let mode = if rng.random_bool(0.25) { Mode::Shadow } else { Mode::Enforce };

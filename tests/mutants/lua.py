@@ -30,8 +30,22 @@ CALLS = {"min": "max", "max": "min", "floor": "ceil", "ceil": "floor"}
 OPERAND_ENDS = re.compile(r"[\w\])]")
 # A break that loops for ever is noticed by its time.
 CPU_SECONDS = 120
-# Only what these hold is kept in shapes of the server's.
-SHAPED = {"shapes.lua", "shapes/log.lua", "shapes/leases.lua", "gate.lua", "counted.lua", "sliding_log.lua", "concurrency.lua"}
+TWIN = "algorithms::twin::"
+# Which algorithms' tests look at a file that is not one's own, as those whose state is in records.
+RECORDED = ["token_bucket", "fixed_window", "gcra", "sliding_window", "calendar", "leaky_bucket"]
+SHAPED = ["sliding_log", "concurrency"]
+USERS = {
+    "bucket.lua": ["token_bucket", "gcra"],
+    "refill.lua": ["token_bucket", "gcra", "leaky_bucket"],
+    "counted.lua": ["fixed_window", "calendar"],
+    "records.lua": RECORDED,
+    "gate.lua": SHAPED,
+    "freeing.lua": SHAPED,
+    "shapes/cells.lua": [],
+    "shapes/native.lua": SHAPED,
+    "shapes/log.lua": ["sliding_log"],
+    "shapes/leases.lua": ["concurrency"],
+}
 
 
 def name_of(path):
@@ -82,9 +96,16 @@ def run(programs, tests, lua):
 
 
 def noticing(name):
-    """The tests that look at a file."""
-    twin = "algorithms::twin"
-    return [twin, "store::shapes"] if name in SHAPED else [twin]
+    """The tests that look at a file, those first that notice soonest."""
+    users = USERS[name] if name in USERS else [Path(name).stem]
+    tests = [TWIN + user for user in users] + [TWIN + "the_gate_decides_like_the_memory_store"]
+    if name == "calendar.lua":
+        tests.append(TWIN + "a_calendar_of_another_age_is_no_harm")
+    if name in ("gate.lua", "freeing.lua") or name.startswith("shapes/"):
+        tests.append("algorithms::full")
+    if set(users) & set(SHAPED) or name == "shapes/cells.lua":
+        tests.append("store::shapes")
+    return tests
 
 
 def survives(programs, found):

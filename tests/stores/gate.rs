@@ -1,5 +1,5 @@
 //! The whole script on a stand-in for Redis: the commands it calls, on text, lists and sorted sets.
-//! Used by `algorithms/twin.rs`.
+//! Used by `algorithms/twin.rs` and `algorithms/full.rs`.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 use mlua::{Function, Lua, Table, Value};
 use redis::{Arg, Cmd};
-use sluicegate::limit::decision::{Check, Decision, Op};
+use sluicegate::limit::decision::{Check, Decision, ErrorKind, Op};
 use sluicegate::limit::store::redis::wire::{Call, decode};
 
 use super::Asked;
@@ -50,10 +50,18 @@ pub struct Held {
 /// What a key made without an expiry has.
 const NEVER: i64 = i64::MAX;
 
+/// Commands that a server refuses while it is full, unless the script has written before.
+const GROWING: [&str; 5] = ["SET", "SETRANGE", "LPUSH", "LSET", "ZADD"];
+const WRITING: [&str; 8] = ["DEL", "UNLINK", "PEXPIRE", "LTRIM", "LREM", "ZREM", "ZREMRANGEBYRANK", "ZREMRANGEBYSCORE"];
+
 #[derive(Default)]
 pub struct Keys {
     pub held: HashMap<String, Held>,
     now: i64,
+    /// `maxmemory` is reached, and nothing is evicted.
+    pub full: bool,
+    /// The script that runs has written.
+    written: bool,
 }
 
 pub struct Gate {
@@ -89,22 +97,32 @@ impl Gate {
         Gate { lua, script, keys }
     }
 
-    /// The time goes by argument and by the server's clock in turn.
+    /// On a server that has room.
     pub fn decide(&self, decisions: &[Asked], now: i64) -> Vec<Decision> {
-        self.keys.borrow_mut().now = now;
+        self.try_decide(decisions, now).into_iter().map(Result::unwrap).collect()
+    }
+
+    /// The time goes by argument and by the server's clock in turn.
+    pub fn try_decide(&self, decisions: &[Asked], now: i64) -> Vec<Result<Decision, ErrorKind>> {
+        let mut keys = self.keys.borrow_mut();
+        (keys.now, keys.written) = (now, false);
+        drop(keys);
         let slices: Vec<(Op, &[Check])> = decisions.iter().map(|(op, checks)| (*op, checks.as_slice())).collect();
-        let given = if now % 2 == 0 { now } else { 0 };
+        let given = if now % 3 == 0 { now } else { 0 };
         let cmd = Call::assuming(&slices, given, now + now % 1_000_000 - 500_000).evalsha();
         let (keys, argv) = keys_and_args(&cmd);
         self.lua.globals().set("KEYS", self.strings(&keys)).unwrap();
         self.lua.globals().set("ARGV", self.strings(&argv)).unwrap();
-        let reply: mlua::LuaString = self.script.call(()).unwrap();
+        let reply: Value = self.script.call(()).unwrap();
+        let reply = match reply {
+            Value::String(reply) => reply,
+            other => panic!("the script fails: {:?}", other.as_table().map(|table| table.get::<String>("err"))),
+        };
         let reply = reply.as_bytes().to_vec();
         assert_eq!(unpack(&reply)[0], float(now));
         assert!(self.keys.borrow().held.values().all(|held| held.expires != NEVER), "a key without an expiry");
-        let found = decode(redis::Value::BulkString(reply), decisions.iter().map(|(_, checks)| checks.len()))
-            .expect("a reply of the right form");
-        found.into_iter().map(Result::unwrap).collect()
+        decode(redis::Value::BulkString(reply), decisions.iter().map(|(_, checks)| checks.len()))
+            .expect("a reply of the right form")
     }
 
     fn strings(&self, values: &[Vec<u8>]) -> Table {
@@ -141,6 +159,10 @@ impl Keys {
             })
             .collect();
         let (name, args) = args.split_first().unwrap();
+        if self.full && !self.written && GROWING.contains(&name.as_str()) {
+            return Err(mlua::Error::RuntimeError("OOM command not allowed".to_owned()));
+        }
+        self.written |= GROWING.contains(&name.as_str()) || WRITING.contains(&name.as_str());
         let now = self.now;
         self.held.retain(|_, held| now < held.expires);
         match name.as_bytes()[0] {
@@ -153,7 +175,10 @@ impl Keys {
     fn any(&mut self, lua: &Lua, name: &str, args: &[String]) -> Reply {
         let now = self.now;
         match name {
-            "TIME" => strings(lua, [(now / 1000).to_string(), (now % 1000 * 1000 + 999).to_string()]),
+            "TIME" => {
+                let micros = now % 1000 * 1000 + now % 2 * 999;
+                strings(lua, [(now / 1000).to_string(), micros.to_string()])
+            }
             "MGET" => {
                 let texts = args.iter().map(|key| match self.held.get(key) {
                     Some(Held { data: Data::Text(text), .. }) => Value::String(lua.create_string(text).unwrap()),

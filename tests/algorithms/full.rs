@@ -1,0 +1,79 @@
+//! The gate on a server that is full: keys that are there go on exactly, a decision that would make a new one is
+//! not made at all, and a shadow limit forgets its own. Against the memory store, told by that rule.
+
+use rand::Rng;
+use sluicegate::limit::answer::Answer;
+use sluicegate::limit::decision::{Check, Decision, ErrorKind, Op};
+use sluicegate::limit::store::memory::Memory;
+
+use super::twin::{NOW, assert_same_state, random_limits};
+use crate::stores::gate::Gate;
+
+#[test]
+fn a_full_server_goes_on_with_the_keys_it_has() {
+    let mut seeded = crate::stores::seeded();
+    let rng = &mut seeded.rng;
+    let mut without_room = 0;
+    for _ in 0..30 {
+        let (memory, gate) = (Memory::new(1_000_000), Gate::load());
+        let limits = random_limits(rng);
+        let (mut now, mut receipt) = (NOW, 0);
+        for call in 0..100 {
+            now += if rng.random_bool(0.5) { rng.random_range(0..5) } else { rng.random_range(0..2000) };
+            let full = rng.random_bool(0.9);
+            gate.keys.borrow_mut().full = full;
+            let decisions = crate::stores::random_decisions(&limits, 8, receipt, rng);
+            let expected: Vec<Result<Decision, ErrorKind>> = decisions
+                .iter()
+                .map(
+                    |(op, checks)| {
+                        if full { on_full(&memory, *op, checks, now) } else { Ok(memory.run(*op, checks, now)) }
+                    },
+                )
+                .collect();
+            receipt = expected[0].as_ref().map_or(receipt, |decision| decision.answers[0].receipt);
+            without_room += expected.iter().filter(|decision| decision.is_err()).count();
+            assert_eq!(gate.try_decide(&decisions, now), expected, "call {call} at {now}, full {full}: {decisions:?}");
+            assert_same_state(&gate, &memory, now);
+            for check in decisions.iter().flat_map(|(_, checks)| checks) {
+                let missing = is_there(&memory, check, now) && !gate.keys.borrow().held.contains_key(&check.key);
+                assert!(!missing, "{} is not there after call {call}", check.key);
+            }
+        }
+    }
+    assert!(without_room > 500, "only {without_room} decisions had no room");
+}
+
+fn is_there(memory: &Memory, check: &Check, now: i64) -> bool {
+    memory.state(&check.key, now).is_some_and(|(state, _)| !state.text().is_empty())
+}
+
+/// The decision, if every key that it would write is there.
+fn on_full(memory: &Memory, op: Op, checks: &[Check], now: i64) -> Result<Decision, ErrorKind> {
+    match op {
+        Op::Peek | Op::Reset => Ok(memory.run(op, checks, now)),
+        Op::Adjust => {
+            let answers = checks.iter().map(|check| match is_there(memory, check, now) {
+                true => memory.run(op, std::slice::from_ref(check), now).answers[0],
+                false => Answer { admitted: false, remaining: 0, retry_ms: 0, reset_ms: 0, receipt: check.tag },
+            });
+            Ok(Decision { admitted: true, answers: answers.collect() })
+        }
+        Op::Take => {
+            let before = memory.run(Op::Peek, checks, now);
+            let new = checks.iter().zip(&before.answers).filter(|(check, answer)| {
+                let own = check.role.shadow || !answer.admitted;
+                (own || before.admitted) && before.in_turn(check.role) && !is_there(memory, check, now) && {
+                    check.rule.decide(None, now, check.cost, check.tag).next.is_some()
+                }
+            });
+            let new: Vec<Check> = new.map(|(check, _)| check.clone()).collect();
+            if new.iter().any(|check| !check.role.shadow) {
+                return Err(ErrorKind::OutOfMemory);
+            }
+            let decision = memory.run(op, checks, now);
+            memory.run(Op::Reset, &new, now);
+            Ok(decision)
+        }
+    }
+}
