@@ -10,6 +10,7 @@ use crate::stores::RedisServer;
 use crate::stores::forms::limit_of;
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
+use crate::support::until;
 
 const ROUTES: &str = r#"
 [[route]]
@@ -166,6 +167,26 @@ fn a_slot_is_no_way_to_a_new_key() {
     let mut client = gateway.client();
     assert_eq!(client.ask(&get("/", "x-user: new\r\n"), "").status(), 503, "there is no room for a new holder");
     assert_eq!(redis.keys::<_, Vec<String>>("*slots*").unwrap(), [""; 0]);
+}
+
+/// They would not know of each other, and each would admit the whole limit.
+#[test]
+fn gateways_are_counted_while_redis_is_full() {
+    let server = RedisServer::start(&["--maxmemory-policy", "noeviction", "--maxmemory", "1"]);
+    let config = format!(
+        "[store]\nurl = \"{}\"\ndeadline = \"2s\"\n\n[[route]]\nname = \"page\"\npath = \"/\"\nrespond = {{ body = \"in\" }}\n\
+         limits = [\"page\"]\n\n[limit.page]\nalgorithm = \"fixed_window\"\nrate = \"6/h\"\nkey = [\"header:x-user\"]\n",
+        server.url()
+    );
+    let gateways = [Gateway::start(&config), Gateway::start(&config)];
+    for gateway in &gateways {
+        until("each knows of both", || gateway.metric("store_gateways", &[]) == Some(2.0));
+        gateway.assert_metric("store_up", &[], 1.0);
+    }
+    let ask = |gateway: &Gateway| gateway.ask(&get("/", "x-user: new\r\n")).status();
+    let admitted = gateways.each_ref().map(|gateway| (0..6).filter(|_| ask(gateway) == 200).count());
+    assert_eq!(admitted, [3, 3], "to Redis the key is new: each has its share of the limit");
+    assert_eq!(server.client().keys::<_, Vec<String>>("*").unwrap(), ["sg:gateways"]);
 }
 
 /// What each of the decisions of one call comes to: admitted, refused, or none for want of room.
