@@ -8,7 +8,7 @@ use sluicegate::limit::store::redis::wire::{Call, decode};
 
 use crate::stores::RedisServer;
 use crate::stores::forms::limit_of;
-use crate::support::client::get;
+use crate::support::client::{Client, get};
 use crate::support::gateway::Gateway;
 use crate::support::until;
 
@@ -187,6 +187,34 @@ fn gateways_are_counted_while_redis_is_full() {
     let admitted = gateways.each_ref().map(|gateway| (0..6).filter(|_| ask(gateway) == 200).count());
     assert_eq!(admitted, [3, 3], "to Redis the key is new: each has its share of the limit");
     assert_eq!(server.client().keys::<_, Vec<String>>("*").unwrap(), ["sg:gateways"]);
+}
+
+/// The mark that a receipt is used has no room: without it the receipt could be used again.
+#[test]
+fn a_receipt_waits_for_room() {
+    let server = RedisServer::start(&["--maxmemory-policy", "noeviction"]);
+    let gateway = Gateway::start(&format!(
+        "[store]\nurl = \"{}\"\ndeadline = \"2s\"\n\n[[route]]\npath = \"/\"\nrespond = {{ body = \"in\" }}\n\
+         limits = [\"page\"]\n\n[limit.page]\nalgorithm = \"fixed_window\"\nrate = \"6/h\"\n",
+        server.url()
+    ));
+    gateway.until_connected();
+    let post = |path: &str, body: &str| {
+        let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
+        Client::connect(gateway.admin).ask(&head, body)
+    };
+    let taken = post("/-/decide", r#"{"operation":"take","decisions":[{"limits":["page"],"cost":2}]}"#).json();
+    let receipt = format!("{{\"receipt\":{}}}", taken["decisions"][0]["limits"][0]["receipt"]);
+    let refund = |body: &str| post("/-/limits/page/refund", body);
+
+    let mut redis = server.client();
+    let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(1).query(&mut redis).unwrap();
+    let refused = refund(&receipt);
+    assert_eq!(refused.status(), 503);
+    assert!(refused.text().contains("(oom); nothing was given back, the receipt is still good"), "{}", refused.text());
+    assert_eq!(refund(r#"{"cost":1}"#).json()["applied"], true, "units need no mark");
+    let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(0).query(&mut redis).unwrap();
+    assert_eq!(refund(&receipt).json()["applied"], true);
 }
 
 /// What each of the decisions of one call comes to: admitted, refused, or none for want of room.
