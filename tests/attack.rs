@@ -22,6 +22,7 @@ mod attack {
     mod faults_inside;
     mod full_redis;
     mod linger;
+    mod linger_http2;
     mod long_decisions;
     mod numbers;
     mod odd_keys;

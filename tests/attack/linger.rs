@@ -12,8 +12,8 @@ use crate::support::until;
 use crate::support::upstream::{Running, Upstream, ok};
 
 /// Who closes has left; nobody is taken to read on.
-const AT_ONCE: &str = "half_close_timeout = \"0s\"";
-const WORK: Duration = Duration::from_millis(300);
+pub const AT_ONCE: &str = "half_close_timeout = \"0s\"";
+pub const WORK: Duration = Duration::from_millis(300);
 
 /// Works on every request for `work` whatever becomes of its connection, and then answers. `/begun`
 /// gets the head of its answer before that, `/closed` nothing but the end of its connection.
@@ -37,7 +37,8 @@ fn backend(work: Duration) -> (Upstream, Arc<Running>) {
     (upstream, running)
 }
 
-fn gateway(server: &str, store: &str, to: &Upstream, linger: &str) -> Gateway {
+/// Of a limit of two at once.
+pub fn gateway(server: &str, store: &str, to: &str, linger: &str) -> Gateway {
     let linger = if linger.is_empty() { String::new() } else { format!("linger = \"{linger}\"\n") };
     let gateway = Gateway::with(
         server,
@@ -45,7 +46,7 @@ fn gateway(server: &str, store: &str, to: &Upstream, linger: &str) -> Gateway {
             "[store]\nurl = \"{store}\"\ndeadline = \"1s\"\n\n[[route]]\nname = \"app\"\nupstream = \"{}\"\n\
              limits = [\"two\"]\n\n[limit.two]\nalgorithm = \"concurrency\"\nin_flight = 2\nlease = \"1s\"\nkey = \"all\"\n\
              {linger}",
-            to.url()
+            to
         ),
     );
     until("the store has been reached", || gateway.metric("store_up", &[]) == Some(1.0));
@@ -53,7 +54,7 @@ fn gateway(server: &str, store: &str, to: &Upstream, linger: &str) -> Gateway {
 }
 
 /// A client for each request, which leaves after 15 ms.
-fn abort(gateway: &Gateway, request: &str, times: usize) {
+pub fn abort(gateway: &Gateway, request: &str, times: usize) {
     for _ in 0..times {
         let mut client = gateway.client();
         client.send(request);
@@ -81,7 +82,7 @@ fn aborts_put_no_more_on_the_backend_than_may_run() {
     for store in ["memory:".to_owned(), redis.url()] {
         for (request, body) in [("/", ""), ("/begun", ""), ("/", "hello"), ("/closed", "")] {
             let (upstream, running) = backend(WORK);
-            let gateway = gateway("", &store, &upstream, "");
+            let gateway = gateway("", &store, &upstream.url(), "");
             let request = if body.is_empty() { get(request, "") } else { post(request, 5, "") + body };
             assert_eq!(attack(&gateway, &running, &request), 2, "{store} {request:?}");
             // The slots went on to others all the time.
@@ -103,7 +104,7 @@ fn an_upload_that_is_broken_off_keeps_its_slot_too() {
         }
         Ok(())
     });
-    let gateway = gateway("", "memory:", &upstream, "");
+    let gateway = gateway("", "memory:", &upstream.url(), "");
     assert_eq!(attack(&gateway, &running, &(post("/", 1000, "") + "some of it")), 2);
     assert!(running.ended() >= 6, "{}", running.ended());
 }
@@ -111,14 +112,14 @@ fn an_upload_that_is_broken_off_keeps_its_slot_too() {
 #[test]
 fn without_lingering_they_do() {
     let (upstream, running) = backend(WORK);
-    let gateway = gateway(AT_ONCE, "memory:", &upstream, "0s");
+    let gateway = gateway(AT_ONCE, "memory:", &upstream.url(), "0s");
     assert!(attack(&gateway, &running, &get("/", "")) > 10);
 }
 
 #[test]
 fn a_slot_outlives_its_client_by_its_own_time_at_most() {
     let (upstream, running) = backend(Duration::from_secs(6));
-    let gateway = gateway(AT_ONCE, "memory:", &upstream, "2500ms");
+    let gateway = gateway(AT_ONCE, "memory:", &upstream.url(), "2500ms");
     leave_two(&gateway, &running);
     let watch = Stopwatch::start();
     // The lease alone, which is shorter, is renewed until then.
@@ -135,7 +136,7 @@ fn a_slot_outlives_its_client_by_its_own_time_at_most() {
 #[test]
 fn what_was_read_for_nobody_leaves_a_connection_to_use() {
     let (upstream, running) = backend(Duration::from_millis(100));
-    let gateway = gateway("", "memory:", &upstream, "");
+    let gateway = gateway("", "memory:", &upstream.url(), "");
     for target in ["/", "/begun", "/", "/begun"] {
         let ended = running.ended();
         let mut client = gateway.client();
@@ -160,7 +161,7 @@ fn an_endless_answer_is_not_read_on_for_long() {
         peer.note(&format!("sent {sent}"));
         Ok(())
     });
-    let gateway = gateway("", "memory:", &upstream, "");
+    let gateway = gateway("", "memory:", &upstream.url(), "");
     abort(&gateway, &get("/", ""), 1);
     upstream.request();
     let sent: usize = upstream.request().head.trim_start_matches("sent ").parse().unwrap();
@@ -171,7 +172,7 @@ fn an_endless_answer_is_not_read_on_for_long() {
 #[test]
 fn those_who_left_count_among_the_connections() {
     let (upstream, running) = backend(Duration::from_secs(1));
-    let gateway = gateway("max_connections_per_ip = 2", "memory:", &upstream, "");
+    let gateway = gateway("max_connections_per_ip = 2", "memory:", &upstream.url(), "");
     leave_two(&gateway, &running);
     let mut third = gateway.client();
     third.send(get("/", ""));
@@ -186,7 +187,8 @@ fn a_drain_waits_for_them_as_for_requests() {
     for (timeout, end) in [("5s", 800..3000), ("300ms", 250..1300)] {
         let work = if timeout == "5s" { Duration::from_secs(1) } else { Duration::from_secs(4) };
         let (upstream, running) = backend(work);
-        let mut gateway = gateway(&format!("{AT_ONCE}\nshutdown_timeout = \"{timeout}\""), &redis.url(), &upstream, "");
+        let mut gateway =
+            gateway(&format!("{AT_ONCE}\nshutdown_timeout = \"{timeout}\""), &redis.url(), &upstream.url(), "");
         leave_two(&gateway, &running);
         let watch = Stopwatch::start();
         gateway.signal("TERM");

@@ -252,9 +252,17 @@ pub struct Running {
 impl Running {
     /// One for so long, whatever becomes of its connection.
     pub fn work(&self, time: Duration) {
+        self.begin();
+        std::thread::sleep(time);
+        self.end();
+    }
+
+    pub fn begin(&self) {
         let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(now, Ordering::SeqCst);
-        std::thread::sleep(time);
+    }
+
+    pub fn end(&self) {
         self.now.fetch_sub(1, Ordering::SeqCst);
         self.ended.fetch_add(1, Ordering::SeqCst);
     }

@@ -125,7 +125,7 @@ impl StreamExchange {
         // It may have been asked for just now.
         if self.held.is_none() && answer.is_pending() {
             if let Poll::Ready(SendEnd::Upload) = self.upload.poll(cx) {
-                self.reset(Reason::CANCEL);
+                // The server is told once the exchange is dropped: it may linger.
                 return Poll::Ready(Err(Trouble::Upload));
             }
             answer = self.poll_answer(cx);
@@ -334,10 +334,15 @@ impl StreamExchange {
         }
     }
 
-    /// The client has left: what is missing of its request will not come, and the server is told so.
+    /// The client has left: what is missing of its request will not come. A stream cannot say so but by its reset,
+    /// by which a server that works on would be lost sight of: it waits for the rest until the exchange is dropped.
     pub fn poll_abandon(&mut self, _: &mut Context<'_>) -> Poll<()> {
-        if !self.is_sent() {
-            self.reset(Reason::CANCEL);
+        if self.answer.is_none() && self.body.is_none() {
+            // Nothing has left.
+            self.drop_stream();
+        } else if !self.is_sent() {
+            self.give_up();
+            (self.upload.piece, self.upload.trailers, self.upload.replay) = (Bytes::new(), None, None);
         }
         Poll::Ready(())
     }

@@ -1,0 +1,109 @@
+//! `concurrency` in front of a server of HTTP/2, whose streams end one by one: clients that leave free no slot
+//! there either.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use h2::Reason;
+use http::Response;
+
+use super::linger::{WORK, abort, gateway};
+use crate::support::client::{get, post};
+use crate::support::frames::{CANCEL, DATA, END_HEADERS, Wire, frame, headers, request, reset};
+use crate::support::gateway::Gateway;
+use crate::support::h2_server::{Asked, Http2Server};
+use crate::support::machine::Stopwatch;
+use crate::support::until;
+use crate::support::upstream::Running;
+
+/// Works on every request whatever becomes of its stream, and before it has all of the body. `/begun` gets the
+/// head of its answer before that.
+fn backend() -> (Http2Server, Arc<Running>) {
+    let running = Arc::<Running>::default();
+    let own = running.clone();
+    let server = Http2Server::start(move |asked| answer(asked, own.clone()));
+    (server, running)
+}
+
+async fn answer(mut asked: Asked, running: Arc<Running>) -> Result<(), h2::Error> {
+    let begun = match asked.request.uri().path() {
+        "/begun" => Some(asked.head(Response::new(()), false)?),
+        _ => None,
+    };
+    running.begin();
+    tokio::time::sleep(WORK).await;
+    running.end();
+    match begun {
+        Some(mut stream) => stream.send_data("in".into(), true),
+        None => asked.answer("in").await,
+    }
+}
+
+fn in_front_of(server: &Http2Server, linger: &str) -> Gateway {
+    gateway("", "memory:", &format!("h2c://{}", server.addr), linger)
+}
+
+#[track_caller]
+fn assert_bounded(gateway: &Gateway, running: &Running, what: &str) {
+    until("the backend is at rest", || running.now() == 0);
+    assert_eq!(running.most(), 2, "{what}");
+    // The slots went on to others all the time.
+    assert!(running.ended() >= 3, "{what}: {}", running.ended());
+    until("a slot", || gateway.get("/").status() == 200);
+}
+
+#[test]
+fn requests_that_are_broken_off_keep_their_slots() {
+    let chunked = "POST / HTTP/1.1\r\nhost: a.test\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n";
+    for request in [
+        get("/", ""),
+        post("/", 1000, "") + "some of it",
+        post("/begun", 1000, "") + "some of it",
+        chunked.to_owned(),
+        format!("{chunked}no length\r\n"),
+    ] {
+        let (server, running) = backend();
+        let gateway = in_front_of(&server, "");
+        abort(&gateway, &request, 40);
+        assert_bounded(&gateway, &running, &request);
+    }
+}
+
+#[test]
+fn streams_that_are_reset_keep_their_slots() {
+    for path in ["/", "/begun"] {
+        let (server, running) = backend();
+        let gateway = in_front_of(&server, "");
+        let mut client = Wire::connect(gateway.addr, &[]);
+        for stream in (1..80).step_by(2) {
+            client.send(headers(stream, END_HEADERS, &request("POST", path)));
+            client.send(frame(DATA, 0, stream, b"some of it"));
+            std::thread::sleep(Duration::from_millis(15));
+            client.send(reset(stream, CANCEL));
+        }
+        assert_bounded(&gateway, &running, path);
+    }
+}
+
+#[test]
+fn a_server_that_waits_for_the_rest_is_told_when_the_slot_goes_back() {
+    let server = Http2Server::start(|mut asked| async move {
+        let path = asked.request.uri().path().to_owned();
+        match asked.body().await {
+            Ok(_) if path == "/" => return asked.answer("in").await,
+            Ok(_) => asked.note("/taken-for-whole"),
+            Err(error) if error.reason() == Some(Reason::CANCEL) => asked.note("/cancelled"),
+            Err(_) => asked.note("/other"),
+        }
+        Ok(())
+    });
+    let gateway = in_front_of(&server, "1500ms");
+    let watch = Stopwatch::start();
+    abort(&gateway, &(post("/upload", 1000, "") + "some of it"), 2);
+    assert_eq!(gateway.get("/").status(), 429);
+    until("a slot", || gateway.get("/").status() == 200);
+    watch.assert_ms(1400..4000);
+    let told: Vec<String> = (0..5).map(|_| server.request().uri.path().to_owned()).collect();
+    assert_eq!(told.iter().filter(|path| *path == "/cancelled").count(), 2, "{told:?}");
+    assert_eq!(server.connections(), 1);
+}
