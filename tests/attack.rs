@@ -29,6 +29,7 @@ mod attack {
     mod real_time;
     mod refunds;
     mod repeated_keys;
+    mod repeated_tokens;
     mod reservations;
     mod turns;
     mod wall_clock;

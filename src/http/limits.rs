@@ -10,7 +10,7 @@ use crate::http::downstream::identity::Identity;
 use crate::http::key_body::KeyBody;
 use crate::http::under_way::RequestUnderWay;
 use crate::limit::decision::Op;
-use crate::limit::jwt::Claims;
+use crate::limit::jwt::TokenClaims;
 use crate::limit::limits::Limit;
 use crate::limit::source::{BodyFacts, Facts, SourceOrigin};
 use crate::limit::{Verdict, clock};
@@ -106,7 +106,7 @@ fn facts<'f>(
 }
 
 /// What the request's token says, for limits that ask.
-fn claims(exchange: &RequestUnderWay<'_>) -> Option<Arc<Claims>> {
+fn claims(exchange: &RequestUnderWay<'_>) -> Option<TokenClaims> {
     let jwt = exchange.view.snapshot.config.jwt.as_ref()?;
     jwt.claims(&exchange.received.parts.headers, clock::now_ms() / 1000)
 }

@@ -164,7 +164,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::limit::jwt::Claims;
+    use crate::limit::jwt::{Claims, TokenClaims};
     use crate::limit::names::{Frame, Unnamed};
     use crate::limit::source::{PathParam, Prefixes};
 
@@ -187,6 +187,10 @@ mod tests {
                 body: BodyFacts::None,
             }
         }
+    }
+
+    fn token(claims: [(String, String); 1]) -> TokenClaims {
+        TokenClaims::One(Arc::new(Claims::from_iter(claims)))
     }
 
     fn key(sources: &[Source]) -> Key {
@@ -216,7 +220,7 @@ mod tests {
         let encoded = |text: &str| text.bytes().map(|byte| format!("%{byte:02x}")).collect::<String>();
         let query = text.as_deref().map(|text| format!("a,b={}", encoded(text)));
         let query = query.map(|query| query.replacen("a,b", "%61,b", 1));
-        let claims = text.clone().map(|text| Arc::new(Claims::from_iter([("sub".to_owned(), text)])));
+        let claims = text.clone().map(|text| token([("sub".to_owned(), text)]));
         let facts = Facts { host, path, query: query.as_deref(), claims, ..Facts::of(&headers) };
         let [a, b] = NAMES;
         let key = key(&[
@@ -293,7 +297,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert("cookie", HeaderValue::from_static("sid=\"7\""));
         let params = [PathParam { name: "post".to_owned(), segment: 1 }];
-        let claims = Some(Arc::new(Claims::from_iter([("sub".to_owned(), "anna".to_owned())])));
+        let claims = Some(token([("sub".to_owned(), "anna".to_owned())]));
         let facts = Facts { query: Some("uid=4+2"), path: "/posts/5", params: &params, claims, ..Facts::of(&headers) };
         let key = key(&[
             Source::Cookie("sid".into()),

@@ -115,8 +115,9 @@ impl Limit {
 
     /// Whether what it reads of a request may stand there more than once.
     pub fn reads_repeatable(&self) -> bool {
-        self.sources().any(|source| {
-            matches!(source.kind().origin(), SourceOrigin::Target | SourceOrigin::Fields | SourceOrigin::Body)
+        self.sources().any(|source| match source.kind().origin() {
+            SourceOrigin::Target | SourceOrigin::Fields | SourceOrigin::Token | SourceOrigin::Body => true,
+            SourceOrigin::Request | SourceOrigin::Certificate => false,
         })
     }
 

@@ -4,14 +4,14 @@
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
 
-fn route(name: &str, path: &str, limit: &str) -> String {
+pub fn route(name: &str, path: &str, limit: &str) -> String {
     format!(
         "[[route]]\nname = \"{name}\"\npath = \"{path}\"\nrespond = {{ }}\nlimits = [\"{name}\"]\n\n\
          [limit.{name}]\nrate = \"2/h\"\n{limit}\n\n"
     )
 }
 
-/// Answers of each status to `count` requests that differ in `N`.
+/// The statuses of `count` requests that differ in `N`.
 fn statuses(gateway: &Gateway, target: &str, fields: &str, count: usize) -> Vec<u16> {
     let one = |n: usize| get(&target.replace('N', &n.to_string()), &fields.replace('N', &n.to_string()));
     (0..count).map(|n| gateway.ask(&one(n)).status()).collect()

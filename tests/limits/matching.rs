@@ -4,10 +4,10 @@
 use std::fs;
 
 use redis::TypedCommands;
-use ring::hmac;
 
 use super::matching_program::{Program, on_both_stores, one};
 use crate::stores::RedisServer;
+use crate::support::token::{SECRET, hs256};
 use crate::support::until;
 
 #[test]
@@ -75,25 +75,8 @@ fn every_key_part_has_budgets_of_its_own() {
     }
 }
 
-const SECRET: &str = "0123456789abcdef0123456789abcdef";
-
-/// URL-safe, without padding.
-fn base64(bytes: &[u8]) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let mut text = String::new();
-    for chunk in bytes.chunks(3) {
-        let bits = chunk.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
-        for i in 0..=chunk.len() {
-            text.push(char::from(LETTERS[(bits >> (18 - 6 * i)) as usize & 63]));
-        }
-    }
-    text
-}
-
 fn token(secret: &str, claims: &str) -> String {
-    let message = format!("{}.{}", base64(b"{\"alg\":\"HS256\"}"), base64(claims.as_bytes()));
-    let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
-    format!("authorization: Bearer {message}.{}\r\n", base64(hmac::sign(&key, message.as_bytes()).as_ref()))
+    format!("authorization: Bearer {}\r\n", hs256(secret, claims))
 }
 
 #[test]

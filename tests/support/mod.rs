@@ -17,6 +17,7 @@ pub mod manual;
 pub mod pebble;
 pub mod ports;
 pub mod tls;
+pub mod token;
 pub mod upstream;
 
 use std::path::Path;

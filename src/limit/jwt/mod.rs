@@ -13,6 +13,8 @@ use jsonwebtoken::{Validation, decode};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
+use super::source::inputs::{self, Ambiguous, Found, Repeated};
+
 /// How tokens are verified, and those verified lately.
 pub struct Jwt {
     /// Holds the token, after `Bearer ` if that is there.
@@ -30,6 +32,16 @@ pub struct Claims {
     values: HashMap<String, String>,
     /// The times outside of which the token is not valid, in seconds, leeway included.
     valid: Option<(i64, i64)>,
+}
+
+/// What the tokens of one request say; `None` of one that is not valid.
+pub enum TokenClaims {
+    One(Arc<Claims>),
+    /// Servers would not agree on which one counts.
+    Several {
+        first: Option<Arc<Claims>>,
+        last: Option<Arc<Claims>>,
+    },
 }
 
 /// Clocks of issuers may differ from ours by this much.
@@ -75,14 +87,23 @@ impl Jwt {
         Jwt { header, key, validation, cache: Mutex::default(), key_digest }
     }
 
-    /// The claims of the request's token; `None` when there is no token, more than one, or one
-    /// that is not valid at `now_s`.
-    pub fn claims(&self, headers: &HeaderMap, now_s: i64) -> Option<Arc<Claims>> {
-        let mut fields = headers.get_all(&self.header).iter();
-        let (Some(field), None) = (fields.next(), fields.next()) else { return None };
-        let token = match field.as_bytes() {
+    /// What the request's token says; `None` when there is none, or one that is not valid at `now_s`.
+    pub fn claims(&self, headers: &HeaderMap, now_s: i64) -> Option<TokenClaims> {
+        let of = |repeated| inputs::header(headers, &self.header, repeated);
+        let verified = |found: Found| self.verified(&found.ok()??, now_s);
+        match of(Repeated::Refuse) {
+            Err(Ambiguous) => {
+                let (first, last) = (verified(of(Repeated::First)), verified(of(Repeated::Last)));
+                Some(TokenClaims::Several { first, last })
+            }
+            one => verified(one).map(TokenClaims::One),
+        }
+    }
+
+    fn verified(&self, field: &[u8], now_s: i64) -> Option<Arc<Claims>> {
+        let token = match field {
             [scheme @ .., _] if scheme.len() >= 7 && scheme[..7].eq_ignore_ascii_case(b"bearer ") => {
-                field.as_bytes()[7..].trim_ascii()
+                field[7..].trim_ascii()
             }
             token => token,
         };
@@ -135,6 +156,20 @@ impl Cache {
             self.old = std::mem::take(&mut self.young);
         }
         self.young.insert(id, claims);
+    }
+}
+
+impl TokenClaims {
+    /// # Errors
+    /// There is more than one token, or one under another name of its field, and `repeated` chooses none.
+    pub fn get(&self, name: &str, repeated: Repeated) -> Result<Option<&str>, Ambiguous> {
+        let claims = match (self, repeated) {
+            (TokenClaims::One(claims), _) => Some(claims),
+            (TokenClaims::Several { .. }, Repeated::Refuse) => return Err(Ambiguous),
+            (TokenClaims::Several { first, .. }, Repeated::First) => first.as_ref(),
+            (TokenClaims::Several { last, .. }, Repeated::Last) => last.as_ref(),
+        };
+        Ok(claims.and_then(|claims| claims.get(name)))
     }
 }
 

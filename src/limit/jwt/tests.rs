@@ -49,14 +49,14 @@ fn jwt(algorithms: &[Algorithm]) -> Jwt {
     Jwt::new(http::header::AUTHORIZATION, DecodingKey::from_secret(SECRET), SECRET, algorithms, &[], &[])
 }
 
-fn ask(jwt: &Jwt, field: &str) -> Option<Arc<Claims>> {
+fn ask(jwt: &Jwt, field: &str) -> Option<TokenClaims> {
     let mut headers = HeaderMap::new();
     headers.insert(jwt.header.clone(), field.parse().unwrap());
     jwt.claims(&headers, now())
 }
 
 fn sub(jwt: &Jwt, token: &str) -> Option<String> {
-    ask(jwt, &format!("Bearer {token}"))?.get("sub").map(str::to_owned)
+    ask(jwt, &format!("Bearer {token}"))?.get("sub", Repeated::Refuse).unwrap().map(str::to_owned)
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn a_token_without_signature_is_none() {
     for text in ["", ".", "..", "a.b.c", "Bearer", "Bearer ", "Bearer a", "é"] {
         let mut headers = HeaderMap::new();
         headers.insert("authorization", http::HeaderValue::from_bytes(text.as_bytes()).unwrap());
-        assert_eq!(jwt(&[Algorithm::HS256]).claims(&headers, now()), None, "{text}");
+        assert!(jwt(&[Algorithm::HS256]).claims(&headers, now()).is_none(), "{text}");
     }
 }
 
@@ -168,8 +168,30 @@ fn a_remembered_token_ends_at_its_time() {
     assert_eq!(jwt.lock().young.len(), 1);
     assert!(jwt.claims(&headers, now() + 160).is_some());
     assert!(jwt.claims(&headers, now() + 170).is_none());
-    headers.append("authorization", "Bearer x".parse().unwrap());
-    assert!(jwt.claims(&headers, now()).is_none(), "two tokens name nobody");
+}
+
+/// One of them would be the one that the app reads.
+#[test]
+fn of_two_tokens_the_limit_says_which_counts() {
+    const X_TOKEN: HeaderName = HeaderName::from_static("x-token");
+    let jwt = Jwt { header: X_TOKEN, ..jwt(&[Algorithm::HS256]) };
+    let (anna, bert) = (hs256(&json!({ "sub": "anna" })), hs256(&json!({ "sub": "bert" })));
+    for (lines, first, last) in [
+        ([("x-token", anna.as_str()), ("x-token", &bert)], Some("anna"), Some("bert")),
+        ([("x-token", "Basic eA=="), ("x-token", &bert)], None, Some("bert")),
+        ([("x-token", &anna), ("x-token", "junk")], Some("anna"), None),
+        ([("x-token", &anna), ("x_token", &bert)], Some("anna"), Some("anna")),
+        ([("x.token", &anna), ("x_token", &bert)], None, None),
+    ] {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(name, value.parse().unwrap());
+        }
+        let tokens = jwt.claims(&headers, now()).unwrap();
+        assert_eq!(tokens.get("sub", Repeated::Refuse), Err(Ambiguous), "{lines:?}");
+        assert_eq!(tokens.get("sub", Repeated::First), Ok(first), "{lines:?}");
+        assert_eq!(tokens.get("sub", Repeated::Last), Ok(last), "{lines:?}");
+    }
 }
 
 #[test]
@@ -177,7 +199,7 @@ fn claims_are_texts_integers_and_flags() {
     let jwt = jwt(&[Algorithm::HS256]);
     let claims = json!({ "sub": 7, "vip": true, "plan": "free", "half": 0.5, "list": [1], "nil": null });
     let claims = ask(&jwt, &hs256(&claims)).unwrap();
-    let get = |name| claims.get(name);
+    let get = |name| claims.get(name, Repeated::Refuse).unwrap();
     assert_eq!((get("sub"), get("vip"), get("plan")), (Some("7"), Some("true"), Some("free")));
     assert_eq!((get("half"), get("list"), get("nil"), get("none")), (None, None, None, None));
 }

@@ -3,14 +3,13 @@
 
 use std::borrow::Cow;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use http::HeaderMap;
 
 use super::body::BodyFacts;
 use super::inputs::{self, Ambiguous, Found, Repeated};
 use super::{CertificateName, Source};
-use crate::limit::jwt::Claims;
+use crate::limit::jwt::TokenClaims;
 use crate::tls::ClientCertificate;
 
 /// What a request shows to limits: the canonical forms that also route and forward it.
@@ -25,7 +24,7 @@ pub struct Facts<'a> {
     /// Of the route's template.
     pub params: &'a [PathParam],
     /// Of the verified token, if there is one and a limit of the route asks for it.
-    pub claims: Option<Arc<Claims>>,
+    pub claims: Option<TokenClaims>,
     /// That the client showed, verified.
     pub certificate: Option<&'a ClientCertificate>,
     /// If a limit of the route goes by it.
@@ -67,8 +66,8 @@ impl SourceValues for Facts<'_> {
             Source::Header(name) => inputs::header(self.headers, name, repeated),
             Source::Cookie(name) => inputs::cookie(self.headers, name, repeated),
             Source::Query(name) => inputs::query(self.query, name, repeated),
-            Source::Claim(name) => match self.claims.as_ref().and_then(|claims| claims.get(name)) {
-                Some(claim) => plain(claim),
+            Source::Claim(name) => match &self.claims {
+                Some(claims) => claims.get(name, repeated).map(|claim| claim.map(|text| text.as_bytes().into())),
                 None => Ok(None),
             },
             Source::Tls(name) => match self.certificate.and_then(|certificate| certificate_text(certificate, *name)) {

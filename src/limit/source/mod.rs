@@ -93,7 +93,7 @@ pub enum SourceOrigin {
     Target,
     /// Header fields, likewise.
     Fields,
-    /// The verified token.
+    /// The verified token, of which there may be more than one.
     Token,
     /// The body, where the same may stand more than once, or be read differently.
     Body,
