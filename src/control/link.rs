@@ -3,11 +3,9 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use crate::config::Config;
 use crate::limit::Limiter;
-use crate::limit::limits::LimitTable;
 use crate::limit::store::settings::StoreSettings;
 use crate::limit::store::{Store, Stores};
 use crate::metrics::Metrics;
@@ -63,9 +61,9 @@ impl StoreLink {
         open
     }
 
-    /// Whoever asks from now on asks `next`, with `limits` in force.
-    pub fn exchange(&self, next: OpenStore, limits: &Arc<LimitTable>) {
-        next.store().follow(&next.settings, limits);
+    /// Whoever asks from now on asks `next`.
+    pub fn exchange(&self, next: OpenStore) {
+        next.store().follow(&next.settings);
         *self.open.borrow_mut() = next;
     }
 }

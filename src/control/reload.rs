@@ -157,7 +157,7 @@ impl Reloader {
         let snapshot = Arc::new(Snapshot::new(generation, config, &mut self.book));
         self.link.divide(&snapshot.config, Some(&old.config));
         self.current.store(snapshot.clone());
-        self.link.exchange(store, &snapshot.config.limits);
+        self.link.exchange(store);
         if let Some(settings) = &snapshot.config.server.access_log {
             self.listeners.access_log().open(settings);
         }

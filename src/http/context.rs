@@ -194,7 +194,7 @@ impl View {
         let opened = opened.filter(|(with, _)| with.same_but_tls(settings)).map(|(_, store)| store);
         let store =
             kept.map(|view| view.limiter.desk().store.clone()).or(opened).unwrap_or_else(|| stores.open(settings));
-        store.follow(settings, &snapshot.config.limits);
+        store.follow(settings);
         let previous = kept.map(|view| &view.limiter);
         let limiter = Limiter::new(store, previous, (&stores.memory, &stores.hold_times), &settings.prefix, metrics);
         limiter.desk().follow(&snapshot.config.limits);

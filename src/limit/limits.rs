@@ -1,7 +1,7 @@
 //! A limit as compiled: whose budget (`key`), how much (`rule`), and what else the config says of
 //! it. Made by `config`, asked by the limiter.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -21,27 +21,16 @@ use crate::limit::when::When;
 pub struct LimitTable {
     pub all: Vec<Arc<Limit>>,
     by_name: HashMap<String, usize>,
-    /// Places of those that a route asks together with a limit of another key.
-    among_others: HashSet<usize>,
 }
 
 impl LimitTable {
-    /// `together`: the limits that each route asks.
-    pub fn new<'a>(all: Vec<Arc<Limit>>, together: impl Iterator<Item = &'a [Arc<Limit>]>) -> LimitTable {
-        let by_name: HashMap<String, usize> =
-            all.iter().enumerate().map(|(place, limit)| (limit.name.clone(), place)).collect();
-        let apart = together.filter(|limits| limits.windows(2).any(|pair| pair[0].key != pair[1].key));
-        let among_others = apart.flatten().filter_map(|limit| by_name.get(&limit.name).copied()).collect();
-        LimitTable { all, by_name, among_others }
+    pub fn new(all: Vec<Arc<Limit>>) -> LimitTable {
+        let by_name = all.iter().enumerate().map(|(place, limit)| (limit.name.clone(), place)).collect();
+        LimitTable { all, by_name }
     }
 
     pub fn named(&self, name: &str) -> Option<&Arc<Limit>> {
         self.by_name.get(name).map(|place| &self.all[*place])
-    }
-
-    /// Whether a decision may ask the limit together with one of another key.
-    pub fn is_among_others(&self, name: &str) -> bool {
-        self.by_name.get(name).is_none_or(|place| self.among_others.contains(place))
     }
 }
 

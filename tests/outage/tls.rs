@@ -115,7 +115,7 @@ fn new_connections_use_new_certificates() {
         let redis = Rc::new(Redis::connect(&with(files(&old, Some(&client[0]))), &url, &metrics, &Default::default()));
         answers(&redis).await;
         let one = limit("one", window(1_000_000), Mode::Enforce);
-        redis.follow(&Tls::new(files(&new, Some(&client[1]))).unwrap(), &Default::default());
+        redis.follow(&Tls::new(files(&new, Some(&client[1]))).unwrap());
         assert!(kind(&redis, &one).await.unwrap().admitted, "the connection at hand goes on");
 
         let pair = new.issue(&["localhost"], "server");

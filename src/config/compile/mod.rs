@@ -87,7 +87,7 @@ pub fn compile(sources: &SourceTexts, documents: &[Table]) -> Option<Config> {
         return None;
     }
     unused::warn(sources, &routes, &limits, &upstreams);
-    let limits = Arc::new(LimitTable::new(limits.into_values(), routes.iter().map(|route| route.limits.as_slice())));
+    let limits = Arc::new(LimitTable::new(limits.into_values()));
     let strict = |strictness| strictness == Strictness::Strict;
     Some(Config {
         is_strict_somewhere: strict(server.settings.strictness)

@@ -16,7 +16,6 @@ use std::sync::Arc;
 use super::answer::Answer;
 use super::decision::{Check, Decision, ErrorKind, Op, Shares};
 use super::hold_times::HoldTimes;
-use super::limits::LimitTable;
 use super::overrides::Found;
 use crate::metrics::Metrics;
 use once::{Mark, Use};
@@ -65,9 +64,9 @@ impl Store {
     }
 
     /// Another config is in force, which this handle serves on.
-    pub fn follow(&self, settings: &StoreSettings, limits: &Arc<LimitTable>) {
+    pub fn follow(&self, settings: &StoreSettings) {
         if let Store::Redis(redis) = self {
-            redis.follow(&settings.tls, limits);
+            redis.follow(&settings.tls);
         }
     }
 

@@ -3,10 +3,9 @@
 //! [`super::Redis`].
 //!
 //! Only limits whose charges never come back early are remembered, hence none with leases, queues,
-//! refunds or settled costs; and on a cluster none that are asked together with limits of other keys,
-//! as what one decision has charged for the moment may have refused another. What an operator gives back
-//! or resets in this process drops all that is remembered; another gateway's takes effect here after
-//! [`LONGEST`] at the latest.
+//! refunds or settled costs; and none on a cluster, as what one decision has charged for the moment may
+//! have refused another. What an operator gives back or resets in this process drops all that is
+//! remembered; another gateway's takes effect here after [`LONGEST`] at the latest.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -98,10 +97,10 @@ impl Denials {
         known.filter_map(|(i, check)| Some((i, self.entries.get(check.key.as_str())?.answer(check, now)?))).collect()
     }
 
-    /// Remembers what the store refuses, as of now, where it is `lasting`; it was asked at `asked`.
-    pub fn learn_all(&mut self, checks: &[Check], decision: &Decision, asked: Asked, lasting: impl Fn(&Check) -> bool) {
+    /// Remembers what the store refuses, as of now; it was asked at `asked`.
+    pub fn learn_all(&mut self, checks: &[Check], decision: &Decision, asked: Asked) {
         let now = Instant::now();
-        for (check, answer) in checks.iter().zip(&decision.answers).filter(|(check, _)| lasting(check)) {
+        for (check, answer) in checks.iter().zip(&decision.answers) {
             self.learn(check, *answer, asked, now);
         }
     }

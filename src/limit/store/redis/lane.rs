@@ -11,7 +11,6 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::denials::Recalls;
 use super::dial::Dialer;
 use super::health::Health;
 use super::link::RedisLink;
@@ -39,7 +38,6 @@ pub struct LaneContext {
     pub dialer: Dialer,
     pub deadline: Duration,
     pub metrics: Metrics,
-    pub recalls: Recalls,
 }
 
 impl Lane {

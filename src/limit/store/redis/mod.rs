@@ -41,14 +41,13 @@ use tokio::time::timeout;
 
 use crate::limit::answer::Answer;
 use crate::limit::decision::{Check, Decision, ErrorKind, Op, Shares};
-use crate::limit::limits::LimitTable;
 use crate::limit::overrides::Found;
 use crate::limit::store::once::{Mark, SharedMarks, Use};
 use crate::limit::store::settings::StoreSettings;
 use crate::metrics::{Counter, Metrics};
 use address::{Address, Form};
 use cluster::Cluster;
-use denials::{Asked, Denials, Recalls};
+use denials::{Denials, Recalls};
 use dial::Dialer;
 use health::Health;
 use lane::{Lane, LaneContext};
@@ -74,10 +73,9 @@ pub struct Redis {
     tls: Arc<Mutex<Tls>>,
     prefix: String,
     deadline: Duration,
-    /// Those in force.
-    limits: RefCell<Arc<LimitTable>>,
-    /// Refusals that need not be asked for again.
-    denials: RefCell<Denials>,
+    /// Refusals that need not be asked for again. None with a cluster: there a gateway whose routes nobody here
+    /// knows may have charged for the moment what it gives back when another slot refuses.
+    denials: Option<RefCell<Denials>>,
     denials_used: Counter,
     recalls: Recalls,
     /// Made through this handle.
@@ -101,12 +99,16 @@ impl Redis {
     pub fn connect(settings: &StoreSettings, url: &str, metrics: &Metrics, all: &AllHandles) -> Redis {
         let tls = Arc::new(Mutex::new(settings.tls.clone()));
         let servers = match Address::parse(url) {
-            Ok(address) => servers(address, settings, &tls, metrics, &all.recalls),
+            Ok(address) => servers(address, settings, &tls, metrics),
             Err(mistake) => {
                 let health = Health::new(metrics);
                 health.set_down(ErrorKind::Disconnected, mistake.what);
                 RedisServers::Nowhere(health)
             }
+        };
+        let denials = match &servers {
+            RedisServers::Cluster(_) => None,
+            RedisServers::One(_) | RedisServers::Nowhere(_) => Some(RefCell::new(Denials::new(all.recalls.clone()))),
         };
         let (servers, mut report) = (Rc::new(servers), JoinSet::new());
         let (asked, key) = (servers.clone(), format!("{}:gateways", settings.prefix));
@@ -117,8 +119,7 @@ impl Redis {
             tls,
             prefix: settings.prefix.clone(),
             deadline: settings.deadline,
-            limits: RefCell::default(),
-            denials: RefCell::new(Denials::new(all.recalls.clone())),
+            denials,
             denials_used: metrics.store_denial_cache_hits(),
             recalls: all.recalls.clone(),
             marks: all.marks.clone(),
@@ -147,15 +148,17 @@ impl Redis {
     }
 
     /// Another config is in force: `tls` is for connections made from now on.
-    pub fn follow(&self, tls: &Tls, limits: &Arc<LimitTable>) {
+    pub fn follow(&self, tls: &Tls) {
         *self.tls.lock().unwrap_or_else(PoisonError::into_inner) = tls.clone();
-        *self.limits.borrow_mut() = limits.clone();
-        self.denials.borrow_mut().clear();
+        if let Some(denials) = &self.denials {
+            denials.borrow_mut().clear();
+        }
     }
 
     /// The checks that are known to be refused, with the answers that the servers would give.
     pub fn known_refusals(&self, checks: &[Check]) -> Vec<(usize, Answer)> {
-        let known = self.denials.borrow_mut().known(checks, Instant::now);
+        let Some(denials) = &self.denials else { return Vec::new() };
+        let known = denials.borrow_mut().known(checks, Instant::now);
         if !known.is_empty() {
             self.denials_used.inc();
         }
@@ -165,25 +168,19 @@ impl Redis {
     /// Runs `op` on all `checks` together. After [`ErrorKind::Timeout`] and
     /// [`ErrorKind::Disconnected`] a charge may have happened, so nothing is asked twice.
     pub async fn ask(&self, op: Op, checks: &Shares) -> Result<Decision, ErrorKind> {
-        let asked = self.denials.borrow().asked(Instant::now());
+        let denials = self.denials.as_ref().map(|denials| (denials, denials.borrow().asked(Instant::now())));
         let outcome = self.ask_servers(op, checks).await;
-        match &outcome {
-            Err(kind) => self.count(*kind),
-            Ok(decision) if op == Op::Take && !decision.admitted => self.learn(checks, decision, asked),
-            Ok(_) => {}
+        match (&outcome, denials) {
+            (Err(kind), _) => self.count(*kind),
+            (Ok(decision), Some((denials, asked))) if op == Op::Take && !decision.admitted => {
+                denials.borrow_mut().learn_all(checks, decision, asked);
+            }
+            _ => {}
         }
         if matches!(op, Op::Adjust | Op::Reset) && checks.iter().any(denials::fit) {
             self.recalls.add();
         }
         outcome
-    }
-
-    fn learn(&self, checks: &[Check], decision: &Decision, asked: Asked) {
-        let limits = self.limits.borrow();
-        let is_cluster = matches!(*self.servers, RedisServers::Cluster(_));
-        // There what a decision over several slots has charged may be given back before its time.
-        let lasting = |check: &Check| !(is_cluster && limits.is_among_others(&check.limit.name));
-        self.denials.borrow_mut().learn_all(checks, decision, asked, lasting);
     }
 
     /// The clock of a server, of a cluster always that of the same slot, in ms.
@@ -256,21 +253,10 @@ impl RedisServers {
     }
 }
 
-fn servers(
-    address: Address,
-    settings: &StoreSettings,
-    tls: &Arc<Mutex<Tls>>,
-    metrics: &Metrics,
-    recalls: &Recalls,
-) -> RedisServers {
+fn servers(address: Address, settings: &StoreSettings, tls: &Arc<Mutex<Tls>>, metrics: &Metrics) -> RedisServers {
     let tls = address.tls.then(|| tls.clone());
     let dialer = Dialer { login: address.login, tls };
-    let context = LaneContext {
-        dialer: dialer.clone(),
-        deadline: settings.deadline,
-        metrics: metrics.clone(),
-        recalls: recalls.clone(),
-    };
+    let context = LaneContext { dialer: dialer.clone(), deadline: settings.deadline, metrics: metrics.clone() };
     match address.form {
         Form::Node(addr) => RedisServers::One(Lane::open(Target::Fixed(addr), false, &context)),
         Form::Sentinel { sentinels, login, master } => {

@@ -180,10 +180,6 @@ impl Spread<'_> {
         }
         let until = Instant::now() + self.nodes.context.deadline;
         let outcomes = join_all(back.iter().map(|checks| self.nodes.ask(Op::Adjust, checks, until))).await;
-        if !back.is_empty() {
-            // Meanwhile others may have been refused for what was only reserved.
-            self.nodes.context.recalls.add();
-        }
         if let Some(fault) = outcomes.into_iter().find_map(Result::err) {
             tracing::debug!(?fault, "a charge of a refused request could not be given back");
         }
