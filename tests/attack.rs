@@ -23,6 +23,7 @@ mod attack {
     mod full_redis;
     mod linger;
     mod linger_http2;
+    mod linger_tunnels;
     mod long_decisions;
     mod numbers;
     mod odd_keys;

@@ -2,10 +2,10 @@
 //! and nobody reads them. Made by `gateway` when a server takes what a client offered, run by the workers
 //! in place of the connection's parser.
 
-use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
@@ -14,7 +14,10 @@ use prometheus::IntGauge;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::http::answer::account::Account;
+use crate::http::context::Client;
 use crate::http::deadline::{Awaited, Pace};
+use crate::http::upstream::exchange;
+use crate::http::upstream::linger::Linger;
 use crate::http::upstream::pool::PooledConnection;
 use crate::route::Timeouts;
 
@@ -94,14 +97,14 @@ impl Tunnel {
         Box::new(Tunnel { upstream, account, timeouts, _seat: seat })
     }
 
-    /// Carries bytes until both sides have ended, one of them fails, or `is_over`. `early` is what the client
-    /// sent behind its request; `room` is lent for each read. `sent` says how much has left for the client so far,
-    /// where that is told from what was written.
+    /// Carries bytes between `stream`, of `client`, and the server until both sides have ended, one of them fails, or
+    /// `is_over`. `early` is what the client sent behind its request. `sent` says how much has left for the client
+    /// so far, where that is told from what was written.
     pub async fn run<C: AsyncRead + AsyncWrite + Unpin>(
         mut self: Box<Self>,
-        mut client: C,
+        client: &Rc<Client>,
+        mut stream: C,
         early: Vec<u8>,
-        room: &RefCell<Vec<u8>>,
         sent: fn(&C) -> Option<u64>,
         is_over: impl Fn(&mut Context<'_>) -> bool,
     ) {
@@ -110,18 +113,18 @@ impl Tunnel {
         poll_fn(|cx| {
             if is_over(cx) {
                 // Both learn of the end, and not by a reset where that can be helped.
-                let _ = Pin::new(&mut client).poll_shutdown(cx);
+                let _ = Pin::new(&mut stream).poll_shutdown(cx);
                 let _ = Pin::new(&mut self.upstream.connection).poll_shutdown(cx);
                 return Poll::Ready(());
             }
             let (before, down_before, waited) = (up.progress(), down.progress(), pace.waits());
-            let sent_before = sent(&client);
-            let mut room = room.borrow_mut();
+            let sent_before = sent(&stream);
+            let mut room = client.local.room.borrow_mut();
             room.resize(READ_MAX, 0);
             let upstream = &mut self.upstream.connection;
-            let ends = [up.poll(&mut client, upstream, &mut room, cx), down.poll(upstream, &mut client, &mut room, cx)];
+            let ends = [up.poll(&mut stream, upstream, &mut room, cx), down.poll(upstream, &mut stream, &mut room, cx)];
             let (now_ms, carried) = (self.account.deadline().now_ms(), down.total - down_before.0);
-            let taken = sent(&client).zip(sent_before).map_or(carried, |(now, before)| now - before);
+            let taken = sent(&stream).zip(sent_before).map_or(carried, |(now, before)| now - before);
             if taken > 0 || !down.waits {
                 pace.moved(now_ms, taken);
             }
@@ -146,6 +149,18 @@ impl Tunnel {
             }
         })
         .await;
+        if down.state == FlowState::Open {
+            self.leave(client);
+        }
+    }
+
+    /// It ends, but the server has not: what works on there keeps the slots that the request holds. A server that has
+    /// failed ends that at once.
+    pub fn leave(self, client: &Rc<Client>) {
+        let Tunnel { upstream, account, timeouts, .. } = self;
+        if let Some(leases) = account.leases() {
+            Linger::new(client, leases, &timeouts).go_on(exchange::discard_switched(upstream));
+        }
     }
 }
 

@@ -42,10 +42,15 @@ pub async fn serve(stream: Stream, start: Bytes, client: Rc<Client>, bounds: &Bo
                     client.deadline().register(cx.waker());
                     has_ended(&client, worker)
                 };
-                return Box::pin(tunnel.run(stream, early, &client.local.room, Stream::sent, is_over)).await;
+                return Box::pin(tunnel.run(&client, stream, early, Stream::sent, is_over)).await;
             }
-            // A 101 that was never written opens no tunnel.
-            AfterParser::End => return client.tunnel.set(None),
+            AfterParser::End => {
+                // A 101 that was never written opens no tunnel.
+                if let Some(tunnel) = client.tunnel.take() {
+                    tunnel.leave(&client);
+                }
+                return;
+            }
         }
     }
     io.close().await;

@@ -59,11 +59,11 @@ impl Streams {
         // Made with this answer, and of no other stream: nothing has run in between.
         let (client, tunnel) = (self.client.clone(), self.client.tunnel.take());
         spawn_local(async move {
-            if let (Some(tunnel), Ok(stream)) = (tunnel, switch.await) {
-                let is_over = |cx: &mut Context<'_>| deadline.poll_cut(cx.waker()) || client.deadline().is_cut();
-                let stream = TunnelStream { stream: TokioIo::new(stream), frames };
-                tunnel.run(stream, Vec::new(), &client.local.room, |_| None, is_over).await;
-            }
+            let Some(tunnel) = tunnel else { return };
+            let Ok(stream) = switch.await else { return tunnel.leave(&client) };
+            let is_over = |cx: &mut Context<'_>| deadline.poll_cut(cx.waker()) || client.deadline().is_cut();
+            let stream = TunnelStream { stream: TokioIo::new(stream), frames };
+            tunnel.run(&client, stream, Vec::new(), |_| None, is_over).await;
         });
         *response.status_mut() = StatusCode::OK;
         for of_handshake in [CONNECTION, UPGRADE, SEC_WEBSOCKET_ACCEPT] {

@@ -4,35 +4,11 @@ use std::io;
 
 use crate::support::frames::*;
 use crate::support::gateway::Gateway;
-use crate::support::http::Message;
 use crate::support::until;
-use crate::support::upstream::{Peer, Upstream, ok};
+use crate::support::upstream::{Peer, Upstream, accept, ok};
 
 /// Bytes that go down a tunnel.
 const PUSHED: usize = 4 * 1024 * 1024;
-
-fn connect(stream: u32, path: &str, protocol: &str) -> Vec<u8> {
-    let fields = [
-        (":method", "CONNECT"),
-        (":protocol", protocol),
-        (":scheme", "http"),
-        (":authority", "a.test"),
-        (":path", path),
-        ("sec-websocket-version", "13"),
-        ("origin", "http://a.test"),
-    ];
-    headers(stream, END_HEADERS, &fields)
-}
-
-/// What the key of a handshake is answered by.
-fn accept(request: &Message) -> String {
-    let mut hash = sha1_smol::Sha1::from(request.get("sec-websocket-key").unwrap_or_default());
-    hash.update(b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
-    let bits: String = hash.digest().bytes().iter().map(|byte| format!("{byte:08b}")).collect::<String>() + "00";
-    let digits = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let digit = |at| char::from(digits[usize::from_str_radix(&bits[at..at + 6], 2).unwrap()]);
-    (0..bits.len()).step_by(6).map(digit).chain(['=']).collect()
-}
 
 fn switch(peer: &mut Peer, protocol: &str, accept: &str) -> io::Result<()> {
     peer.send(format!(

@@ -271,6 +271,20 @@ pub fn request<'a>(method: &'a str, path: &'a str) -> Vec<(&'a str, &'a str)> {
     vec![(":method", method), (":scheme", "http"), (":authority", "a.test"), (":path", path)]
 }
 
+/// An extended CONNECT.
+pub fn connect(stream: u32, path: &str, protocol: &str) -> Vec<u8> {
+    let fields = [
+        (":method", "CONNECT"),
+        (":protocol", protocol),
+        (":scheme", "http"),
+        (":authority", "a.test"),
+        (":path", path),
+        ("sec-websocket-version", "13"),
+        ("origin", "http://a.test"),
+    ];
+    headers(stream, END_HEADERS, &fields)
+}
+
 pub fn reset(stream: u32, code: u32) -> Vec<u8> {
     frame(RST_STREAM, 0, stream, &code.to_be_bytes())
 }

@@ -285,3 +285,13 @@ impl Running {
 pub fn ok(body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
+
+/// What the key of a handshake is answered by.
+pub fn accept(request: &Message) -> String {
+    let mut hash = sha1_smol::Sha1::from(request.get("sec-websocket-key").unwrap_or_default());
+    hash.update(b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
+    let bits: String = hash.digest().bytes().iter().map(|byte| format!("{byte:08b}")).collect::<String>() + "00";
+    let digits = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let digit = |at| char::from(digits[usize::from_str_radix(&bits[at..at + 6], 2).unwrap()]);
+    (0..bits.len()).step_by(6).map(digit).chain(['=']).collect()
+}

@@ -139,6 +139,11 @@ impl Account {
         self.leases.clone()
     }
 
+    /// Those of a request that was forwarded.
+    pub fn leases(&self) -> Option<Rc<HeldLeases>> {
+        self.leases.clone()
+    }
+
     /// The head of the answer, before it is edited, settles what the limits charged.
     pub fn answered(&mut self, response: &Response<Body>, refusal: Option<&Refusal>) {
         if let Some(held) = &mut self.held {

@@ -398,13 +398,38 @@ pub async fn discard(exchange: Rc<RefCell<Exchange>>, response: Duration, stream
     let begun = exchange.borrow().is_begun();
     if !begun {
         let head = timeout(response, poll_fn(|cx| exchange.borrow_mut().poll_head(cx))).await;
-        if !matches!(head, Ok(Ok(_))) {
+        let switches = match head {
+            Ok(Ok(head)) => head.status() == StatusCode::SWITCHING_PROTOCOLS,
+            // To a request that will never be whole.
+            Ok(Err(Trouble::Fault(ProtocolFault::Switch))) => true,
+            _ => return,
+        };
+        if switches {
+            let switched = exchange.borrow_mut().take_switched();
+            if let Some(lease) = switched {
+                discard_switched(lease).await;
+            }
             return;
         }
     }
     let mut left = DISCARD_MAX;
     while let Ok(Some(Ok(frame))) = timeout(stream, poll_fn(|cx| exchange.borrow_mut().poll_frame(cx))).await {
         match left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) {
+            Some(rest) => left = rest,
+            None => return,
+        }
+    }
+}
+
+/// Ends our side of a connection that carries another protocol, and reads what comes for nobody until its server
+/// ends the other.
+pub async fn discard_switched(mut lease: PooledConnection) {
+    let connection = &mut lease.connection;
+    poll_fn(|cx| connection.poll_finish(cx)).await;
+    let mut left = DISCARD_MAX;
+    while let Ok(count @ 1..) = poll_fn(|cx| connection.poll_receive(cx)).await {
+        connection.received.clear();
+        match left.checked_sub(count) {
             Some(rest) => left = rest,
             None => return,
         }

@@ -1,6 +1,6 @@
 //! An exchange whose client has left. Where the request holds a slot of a limit, the upstream is not
 //! cut off, which would free the slot while a server that takes no notice works on: the exchange goes on
-//! without a client, and the slot goes back at its end. Started by `forward` and `body` when dropped.
+//! without a client, and the slot goes back at its end. Started by `forward` and `body` when dropped, and by `tunnel`.
 
 use std::pin::pin;
 use std::rc::Rc;
