@@ -114,7 +114,7 @@ local function run(full)
         admitted, receipt = ttl and not lacks_room(key), tag
         if admitted then apply(key, rule, ttl, next) end
       else
-        free('DEL', KEYS[key])
+        free('UNLINK', KEYS[key])
         states[key], ttls[key], texts[key] = nil, nil, false
       end
       reply[last + 1] = admitted and 1 or 0

@@ -141,7 +141,7 @@ return recorded(nil, owns, decide, adjust, function()
   end
 
   function rest.sound(record)
-    return record[4] and record[1] >= 1 and record[2] >= 1
+    return record[4] and record[1] >= 1 and record[2] >= record[1] and record[2] <= COUNTERS * record[1]
   end
 
   -- Counters of another unit, each at the latest time its charges can be of.

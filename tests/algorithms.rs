@@ -17,6 +17,7 @@ mod support;
 
 mod algorithms {
     mod bounds;
+    mod damaged;
     mod full;
     mod logs;
     mod twin;

@@ -13,6 +13,9 @@ local PATTERN = {
   '^(%d+) (%d+) (%d+) (%d+) (%d+)$',
 }
 
+-- Whatever is stored is less. A number that is more, of somebody else's text, would be no whole one.
+local MOST = 2 ^ 53
+
 local cells = {}
 
 -- The numbers of a text that has nothing but numbers.
@@ -28,6 +31,9 @@ end
 -- More than five are those of lua/refill.lua with marks, of which there are a few.
 local function fits(record, width)
   local size = #record
+  for i = 1, size do
+    if record[i] >= MOST then return false end
+  end
   return size > 0 and (not width or size == width or size > 5 and size <= 15 and size % 2 == 1)
 end
 
@@ -55,14 +61,16 @@ function cells.open(_, rule, text)
   local basis, width = rule.basis, rule.fields
   if basis then
     local a, b = match(text, basis.pattern)
-    if a then return { tonumber(a), tonumber(b), basis[1], basis[2], basis[3] } end
+    a, b = tonumber(a), tonumber(b)
+    if a and a < MOST and b < MOST then return { a, b, basis[1], basis[2], basis[3] } end
   end
   if width then
-    local a, b, c, d, e = match(text, PATTERN[width])
-    if a then return { tonumber(a), tonumber(b), tonumber(c), tonumber(d), tonumber(e) } end
+    local record = { match(text, PATTERN[width]) }
+    for i = 1, #record do record[i] = tonumber(record[i]) end
+    if fits(record, width) then return record end
   elseif match(text, '^[%d ]+$') then
-    local state = numbers(text)
-    return #state > 0 and state
+    local record = numbers(text)
+    return fits(record, width) and record
   end
   return several(text, width)
 end

@@ -8,6 +8,8 @@ local read = native()
 local floor, max, tonumber, match, format = math.floor, math.max, tonumber, string.match, string.format
 -- By it the expiries of one bit lie above those of the bit before. Later than any expiry.
 local RADIX = 2 ^ 43
+-- More than any number of units has.
+local BITS = 53
 -- Of each bit, units that a decision lets go, and that it mends, at most: so none is long after
 -- many have expired together.
 local AT_ONCE = 256
@@ -38,8 +40,10 @@ function leases.open(key, _, text)
   if longest then
     state.longest, state.stored = tonumber(longest), true
     state:_look()
-  else
-    -- Nothing, or something else.
+  end
+  -- Nothing, or something else.
+  if not longest or state.longest >= RADIX or state.bits > BITS then
+    empty(state)
     state.foreign = true
   end
   return state

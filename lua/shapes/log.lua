@@ -9,9 +9,11 @@
 --
 -- state  longest, largest, newest, total (all units), and the methods without a `_`
 local read, clean = native()
-local floor, max, min, huge = math.floor, math.max, math.min, math.huge
+local floor, sqrt, max, min, huge = math.floor, math.sqrt, math.max, math.min, math.huge
 local tonumber, match, gmatch, format, concat = tonumber, string.match, string.gmatch, string.format, table.concat
-local BLOCK = 1024
+-- Charges of a block: where each is one unit nothing has to be read to count a part of it, elsewhere a
+-- part is read through.
+local BLOCK, WEIGHTED = 1024, 64
 -- Charges that a decision lets go at most, so that none is long after many have left together.
 local TRIMMED = 64
 -- Charges read at once.
@@ -49,17 +51,23 @@ function log.open(key, rule, text)
     state.foreign = true
     return state
   end
-  state.head = found
-  state.longest, state.largest = tonumber(longest), tonumber(largest)
-  state.newest, state.units = tonumber(newest), tonumber(units)
-  state.total = state.units
+  local longest, largest, newest, units = tonumber(longest), tonumber(largest), tonumber(newest), tonumber(units)
+  local counts, sums, b, size, total = state.counts, state.sums, 0, 0, units
   for count, sum in gmatch(blocks, '(%d+):?(%d*)') do
     count = tonumber(count)
     sum = tonumber(sum) or count
-    insert(state.counts, count)
-    insert(state.sums, sum)
-    state.size, state.total = state.size + count, state.total + sum
+    b, size, total = b + 1, size + count, total + sum
+    counts[b], sums[b] = count, sum
+    if count > BLOCK then total = huge end
   end
+  -- Larger than any that was written here, it would be searched without an end.
+  if max(longest, largest, newest, total) > EXACT then
+    empty(state)
+    state.foreign = true
+    return state
+  end
+  state.head, state.size, state.total = found, size, total
+  state.longest, state.largest, state.newest, state.units = longest, largest, newest, units
   return state
 end
 
@@ -107,10 +115,10 @@ end
 function methods._sum(state, i, j, most)
   local sum = 0
   for from = i, j - 1, CHUNK do
-    for k, text in ipairs(state:_read(from, min(from + CHUNK, j) - 1)) do
+    for _, text in ipairs(state:_read(from, min(from + CHUNK, j) - 1)) do
       local ms, units = pair(text)
       sum = sum + units
-      if sum > most then return sum, ms, from + k - 1 end
+      if sum > most then return sum, ms end
     end
   end
   return sum
@@ -184,6 +192,33 @@ function methods._forget(state)
   empty(state)
 end
 
+-- How many charges a block that is read through has at most: of a long log more, or all its blocks
+-- would take longer than one.
+function methods._weighted(state)
+  return max(WEIGHTED, floor(sqrt(state.size)))
+end
+
+-- The block of the i-th charge, before that charge is no longer of one unit. Where all are it can be cut
+-- anywhere.
+function methods._cut(state, i)
+  local b, before = state:_block(i)
+  local counts, sums, most = state.counts, state.sums, state:_weighted()
+  local count = counts[b]
+  if count ~= sums[b] or count <= most then return b end
+  local newer = i - before - (i - before) % most
+  local own = min(most, count - newer)
+  local older = count - newer - own
+  counts[b], sums[b] = own, own
+  if older > 0 then
+    insert(counts, b + 1, older)
+    insert(sums, b + 1, older)
+  end
+  if newer == 0 then return b end
+  insert(counts, b, newer)
+  insert(sums, b, newer)
+  return b + 1
+end
+
 -- Puts the newest charge before the next one. The head is written with what is saved.
 function methods._push(state)
   if state.units == 0 then return end
@@ -197,7 +232,9 @@ function methods._push(state)
     call('LPUSH', state.key, text)
   end
   state.head = false
-  if not state.counts[1] or state.counts[1] >= BLOCK then
+  local count = state.counts[1]
+  local plain = state.units == 1 and count == state.sums[1]
+  if not count or count >= (plain and BLOCK or state:_weighted()) then
     insert(state.counts, 1, 0)
     insert(state.sums, 1, 0)
   end
@@ -215,25 +252,39 @@ function methods._lessen(state, b, count, units)
     remove(sums, b)
     return
   end
-  for one = max(b - 1, 1), min(b, #counts - 1) do
-    if counts[one] + counts[one + 1] <= BLOCK / 2 then
-      counts[one], sums[one] = counts[one] + remove(counts, one + 1), sums[one] + remove(sums, one + 1)
-      return
+  for one = min(b, #counts - 1), max(b - 1, 1), -1 do
+    local both, sum = counts[one] + counts[one + 1], sums[one] + sums[one + 1]
+    if both <= (both == sum and BLOCK or state:_weighted()) / 2 then
+      counts[one], sums[one] = both, sum
+      remove(counts, one + 1)
+      remove(sums, one + 1)
     end
   end
 end
 
+-- Lets go of charges that are too old, and adds the oldest to the next one while what is newer is more
+-- than any limit asks for: it counts again if that is given back.
 function methods._trim(state)
   local edge, least, gone = state.newest - state.longest, state.largest, 0
-  local chunk = 1
+  local chunk, moved = 1, 0
   while gone < TRIMMED and state.size > 0 do
     local found = state:_read(max(state.size - chunk, 0), state.size - 1)
     local count = 0
     for i = #found, 1, -1 do
       local ms, units = pair(found[i])
-      if ms >= edge and state.total - units < least or gone + count == TRIMMED then break end
+      units = units + moved
+      local rest = state.total - units
+      if ms >= edge and rest < least or gone + count == TRIMMED then break end
       count = count + 1
       state:_lessen(#state.counts, 1, units)
+      moved = ms >= edge and min(units, EXACT - rest) or 0
+      state.total = state.total + moved
+      if moved > 0 and state.size > 0 then
+        local b = state:_cut(state.size - 1)
+        state.sums[b] = state.sums[b] + moved
+      elseif moved > 0 then
+        state.units, moved = state.units + moved, 0
+      end
     end
     gone = gone + count
     if count < #found or count == 0 then break end
@@ -246,6 +297,22 @@ function methods._trim(state)
   else
     free('LTRIM', state.key, 0, -gone - 1)
   end
+  if moved > 0 then
+    local ms, units = state:_charge(state.size - 1)
+    state:_write(state.size - 1, ms, units, units + moved)
+  end
+end
+
+-- Stores other units of the i-th charge.
+function methods._write(state, i, ms, old, new)
+  local text = written(ms, new, 1)
+  if state.sorted then
+    free('ZREM', state.key, written(ms, old, 1))
+    call('ZADD', state.key, format('%d', ms), text)
+  else
+    call('LSET', state.key, i + (state.head and 1 or 0), text)
+  end
+  state.known = {}
 end
 
 function methods._set(state, ms, units)
@@ -254,19 +321,20 @@ function methods._set(state, ms, units)
     state.units, state.total = units, state.total - weight + units
     return
   end
-  local b = state:_block(place)
-  local old, new = written(ms, weight, 1), written(ms, units, 1)
-  local skip = state.head and 1 or 0
+  if units > 0 then
+    local b = state:_cut(place)
+    state:_write(place, ms, weight, units)
+    state:_lessen(b, 0, weight - units)
+    return
+  end
+  local b, old = state:_block(place), written(ms, weight, 1)
   if state.sorted then
     free('ZREM', state.key, old)
-    if units > 0 then call('ZADD', state.key, format('%d', ms), new) end
-  elseif units > 0 then
-    call('LSET', state.key, place + skip, new)
   else
     free('LREM', state.key, place < state.size / 2 and 1 or -1, old)
   end
   state.known = {}
-  state:_lessen(b, units == 0 and 1 or 0, weight - units)
+  state:_lessen(b, 1, weight)
 end
 
 -- next: { anew = units that are all there is, or false; cost = units at the ms `clock`; longest, largest }

@@ -16,7 +16,7 @@ local function read(state, command, ...)
 end
 
 local function clean(state)
-  if state.foreign then free('DEL', state.key) end
+  if state.foreign then free('UNLINK', state.key) end
   state.foreign = false
 end
 

@@ -156,6 +156,45 @@ proptest! {
         }
     }
 
+    /// Settled up to more than the limit, and given back: what is left is never more than what was kept
+    /// leaves, and exactly that where nothing was settled.
+    #[test]
+    fn what_was_kept_is_counted_whatever_comes_and_goes(
+        limits in prop::collection::vec(1..30i64, 1..3),
+        window in 30..2000i64,
+        requests in prop::collection::vec((0..300i64, 0..5i64, -1..20i64, 0..6usize), 1..200),
+    ) {
+        let log = |limit| Rule::SlidingLog(SlidingLog { limit, window_ms: window, sorted_set: false });
+        let mut key = Key::new(log(limits[0]));
+        let mut units: Vec<(i64, usize)> = Vec::new();
+        let mut later = Vec::new();
+        let (mut now, mut settled) = (NOW, false);
+        for (i, (pause, cost, more, after)) in requests.into_iter().enumerate() {
+            now += pause;
+            let limit = limits[i % limits.len()];
+            key.rule = log(limit);
+            units.retain(|(ms, _)| *ms >= now - window);
+            let inside = units.len() as i64;
+            let answer = key.take(now, cost, 0);
+            let left = (limit - inside).max(0);
+            let charged = if answer.admitted { cost } else { 0 };
+            prop_assert!(answer.remaining <= left - charged, "{} left of {}", answer.remaining, left);
+            prop_assert!(settled || answer.admitted == (cost == 0 || inside + cost <= limit));
+            units.extend((0..charged).map(|_| (now, i)));
+            if charged > 0 {
+                later.push((i + after, i, charged, more, answer.receipt));
+            }
+            for (_, whose, cost, more, receipt) in later.extract_if(.., |(at, ..)| *at <= i) {
+                if more >= 0 {
+                    settled |= key.adjust(now, more, receipt);
+                    units.extend((0..more.min(limit)).map(|_| (now, whose)));
+                } else if key.adjust(now, -cost, receipt) {
+                    units.retain(|(_, owner)| *owner != whose);
+                }
+            }
+        }
+    }
+
     /// The queue against exact fractions: admission, delay, and the spacing of what leaves.
     #[test]
     fn a_queue_lets_nothing_out_faster_than_its_rate(

@@ -296,18 +296,63 @@ fn an_exhausted_key_is_only_read() {
 }
 
 /// The largest log there is: so many charges of so many units each, one each 36 ms, the last at `NOW`.
-fn fill(client: &mut redis::Connection, key: &str, sorted_set: bool, charges: usize, units: usize) {
-    let written = |count: String, units: usize| if units == 1 { count } else { format!("{count}:{units}") };
-    let blocks: Vec<usize> = (0..charges - 1).step_by(1024).map(|from| (charges - 1 - from).min(1024)).collect();
-    let blocks =
-        blocks.iter().map(|count| if units == 1 { count.to_string() } else { format!("{count}:{}", count * units) });
-    let head = [format!("3600000 100000 {NOW} {units}")].into_iter().chain(blocks).collect::<Vec<_>>().join(" ");
-    let past = (1..charges as i64).map(|i| (NOW - 36 * i, written((NOW - 36 * i).to_string(), units)));
+/// The units of the i-th charge.
+type Weights = fn(i64) -> i64;
+
+/// A log of so many charges as the script stores it: blocks of 1024, or where charges are not of one unit of the
+/// root of them.
+fn fill(client: &mut redis::Connection, key: &str, sorted_set: bool, charges: usize, units: Weights) {
+    let written = |count: i64, units: i64, plain: i64| match units == plain {
+        true => count.to_string(),
+        false => format!("{count}:{units}"),
+    };
+    let units: Vec<i64> = (0..charges as i64).map(units).collect();
+    let plain = units.iter().all(|units| *units == 1);
+    let blocks = units[1..].chunks(if plain { 1024 } else { charges.isqrt() });
+    let blocks = blocks.map(|block| written(block.len() as i64, block.iter().sum(), block.len() as i64));
+    let head = [format!("3600000 100000 {NOW} {}", units[0])].into_iter().chain(blocks).collect::<Vec<_>>().join(" ");
+    let ms = |i: usize| NOW - 36 * i as i64;
+    let past = (1..charges).map(|i| (ms(i), written(ms(i), units[i], 1)));
     let stored: Vec<(i64, String)> = std::iter::once((NOW, head)).chain(past).collect();
     for chunk in stored.chunks(10_000) {
         match sorted_set {
             true => client.zadd_multiple::<_, _, _, ()>(key, chunk).unwrap(),
             false => client.rpush(key, chunk.iter().map(|(_, text)| text).collect::<Vec<_>>()).unwrap(),
+        }
+    }
+}
+
+/// However charges of one unit and of several follow each other, and change: a block that has to be read through
+/// is short, and there are not many blocks.
+#[test]
+fn blocks_that_are_read_through_are_short() {
+    let server = RedisServer::start(&[]);
+    let mut client = server.client();
+    let mut seeded = crate::stores::seeded();
+    for sorted_set in [false, true] {
+        for heavy in [0.5, 0.02] {
+            let limit = limit("blocks", log(3000, sorted_set), Mode::Enforce);
+            let () = redis::cmd("FLUSHALL").query(&mut client).unwrap();
+            for i in 0..1300 {
+                let cost = if seeded.rng.random_bool(heavy) { 2 } else { 1 };
+                assert!(one(&mut client, Op::Take, check(&limit, "all", cost), NOW + i).admitted);
+            }
+            // The middle of many is given back, which leaves one unit of two or no charge at all.
+            for _ in 0..200 {
+                let receipt = NOW + seeded.rng.random_range(0..1300);
+                one(&mut client, Op::Adjust, Check { tag: receipt, ..check(&limit, "all", -1) }, NOW + 1300);
+            }
+            let key = check(&limit, "all", 1).key;
+            let head: Vec<String> = match sorted_set {
+                true => client.zrevrange(&key, 0, 0).unwrap(),
+                false => client.lrange(&key, 0, 0).unwrap(),
+            };
+            let blocks: Vec<&str> = head[0].split(' ').skip(4).collect();
+            assert!(blocks.len() <= 70, "{} blocks: {head:?}", blocks.len());
+            for block in blocks.iter().filter_map(|block| block.split_once(':')) {
+                assert!(block.0.parse::<usize>().unwrap() <= 64, "{block:?} of {head:?}");
+            }
+            held(&mut client, &key);
         }
     }
 }
@@ -333,12 +378,14 @@ fn no_decision_is_long() {
         assert!(count <= most, "{what}: {calls:?}");
     };
     for sorted_set in [false, true] {
-        for (charges, units) in [(100_000, 1), (50_000, 2)] {
+        let forms: [(usize, Weights, &str); 3] =
+            [(100_000, |_| 1, "1"), (50_000, |_| 2, "2"), (66_667, |i| 2 - i % 2, "1 and 2")];
+        for (charges, units, told) in forms {
             let limit = limit("wide", log(100_000, sorted_set), Mode::Enforce);
             let key = check(&limit, "all", 1).key;
             let () = redis::cmd("FLUSHALL").query(&mut client).unwrap();
             fill(&mut client, &key, sorted_set, charges, units);
-            let form = format!("{charges} charges of {units}, sorted_set = {sorted_set}");
+            let form = format!("{charges} charges of {told}, sorted_set = {sorted_set}");
             let ask = |what: &str, op, cost, tag, now, admitted| {
                 measure(&format!("{form}, {what}"), &limit, op, cost, tag, now, admitted);
             };

@@ -93,6 +93,11 @@ impl Algorithm for Calendar {
         Policy { quota: self.limit, window_ms }
     }
 
+    /// Which window it is takes as long again.
+    fn work(&self, _most_cost: i64, _correction: bool) -> i64 {
+        2
+    }
+
     fn share(&self, n: i64) -> Calendar {
         Calendar { limit: (self.limit / n).max(1), ..self.clone() }
     }

@@ -74,7 +74,7 @@ impl Algorithm for Concurrency {
         let bits = |number: i64| i64::from(i64::BITS - number.max(1).leading_zeros());
         let weights = bits(most_cost.min(self.in_flight));
         let looks = if weights > 1 { weights * bits(self.lease_ms) / 2 } else { 0 };
-        1 + self.in_flight / 1000 + looks
+        4 + self.in_flight / 1000 + looks
     }
 
     fn share(&self, n: i64) -> Concurrency {

@@ -41,6 +41,10 @@ impl Algorithm for Gcra {
         self.bucket().policy()
     }
 
+    fn work(&self, most_cost: i64, correction: bool) -> i64 {
+        self.bucket().work(most_cost, correction)
+    }
+
     fn share(&self, n: i64) -> Gcra {
         Gcra { per_ms: self.per_ms * n, burst: (self.burst / n).max(1), ..*self }
     }

@@ -72,6 +72,11 @@ impl Algorithm for LeakyBucket {
     }
 
     /// The same longest wait, as far as that holds whole units.
+    /// Where charges may be given back, marks are kept and read.
+    fn work(&self, _most_cost: i64, _correction: bool) -> i64 {
+        if self.refunds { 4 } else { 1 }
+    }
+
     fn share(&self, n: i64) -> LeakyBucket {
         let units = (self.burst() / n).max(1);
         let per_ms = self.per_ms * n;

@@ -2,6 +2,7 @@
 //! any stretch of `window_ms`. Remembers each charge, whatever its cost, until its window is over.
 
 use super::algorithm::COUNT;
+use super::exact::EXACT;
 use super::params::{Field, Given, Misfit, Param, RATE, misfit};
 use super::tree::{ENTRIES_MAX, Tree};
 use super::{Algorithm, Number, Policy, Step};
@@ -67,9 +68,12 @@ impl Algorithm for SlidingLog {
         Policy { quota: self.limit, window_ms: self.window_ms }
     }
 
-    /// A charge that is given back whole is looked for from the newest entry of a list on.
+    /// Of charges of several units those of a block are read, as `WEIGHTED` in `lua/shapes/log.lua` says, and what
+    /// all blocks hold. A charge that is given back whole is looked for from the newest entry of a list on.
     fn work(&self, _most_cost: i64, correction: bool) -> i64 {
-        1 + self.limit / if correction && !self.sorted_set { 200 } else { 1000 }
+        let block = self.limit.isqrt().max(64).min(self.limit);
+        let search = if correction && !self.sorted_set { self.limit / 200 } else { 0 };
+        4 + block / 4 + self.limit / block / 8 + search
     }
 
     fn share(&self, n: i64) -> SlidingLog {
@@ -217,10 +221,17 @@ impl Log {
         }
         for _ in 0..TRIMMED {
             let Some((oldest, weight)) = charges.first().filter(|(oldest, _)| *oldest < newest) else { break };
-            if oldest >= newest - longest && charges.sum() - weight < largest {
-                break;
-            }
+            let rest = charges.sum() - weight;
+            let kept = match oldest < newest - longest {
+                true => 0,
+                false if rest < largest => break,
+                // It counts again if what is newer is given back, as if it were as new as the next.
+                false => weight.min(EXACT - rest),
+            };
             charges.set(oldest, 0);
+            if let Some((next, weight)) = charges.first().filter(|_| kept > 0) {
+                charges.set(next, weight + kept);
+            }
         }
         LogState(Box::new(Log { longest, largest, newest, charges }))
     }

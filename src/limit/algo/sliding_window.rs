@@ -69,6 +69,11 @@ impl Algorithm for SlidingWindow {
         Policy { quota: self.limit, window_ms: self.window_ms }
     }
 
+    /// The counters of the window are summed up.
+    fn work(&self, _most_cost: i64, _correction: bool) -> i64 {
+        2
+    }
+
     fn share(&self, n: i64) -> SlidingWindow {
         SlidingWindow { limit: (self.limit / n).max(1), ..*self }
     }

@@ -114,6 +114,11 @@ impl Algorithm for TokenBucket {
     }
 
     /// The refill of a continuous bucket is shared exactly, by a period n times as long.
+    /// Where charges may be given back, marks are kept and read.
+    fn work(&self, _most_cost: i64, _correction: bool) -> i64 {
+        if self.refunds { 4 } else { 1 }
+    }
+
     fn share(&self, n: i64) -> TokenBucket {
         let TokenBucket { rate, per_ms, burst, debt, .. } = *self;
         let (rate, per_ms) = match self.interval {
