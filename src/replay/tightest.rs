@@ -8,7 +8,7 @@
 use crate::limit::algo::{Rule, State, Step};
 use crate::limit::answer::Answer;
 use crate::limit::decision::Check;
-use crate::limit::store::partition::{Entry, Hashed, Partition, Room};
+use crate::limit::store::partition::{Entry, Hashed, Partition};
 
 pub struct Tightest {
     /// With the number reached so far.
@@ -94,7 +94,7 @@ impl Tightest {
     /// No key is spent: whoever refuses gets a larger number.
     fn store(&mut self, key: u64, (state, ttl_ms): (State, i64), now_ms: i64) {
         let entry = Entry { state, expires_ms: now_ms.saturating_add(ttl_ms) };
-        self.keys.store(hashed(&key), || key, entry, false, now_ms, &Room { max_keys: self.max_keys, left: |_| 0 });
+        self.keys.store(hashed(&key), || key, (entry, false), now_ms, self.max_keys, |_| 0);
     }
 
     fn decide(&self, rule: &Rule, key: u64, check: &Check, now_ms: i64) -> Step<State> {

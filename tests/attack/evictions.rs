@@ -45,6 +45,26 @@ fn the_keys_of_one_limit_push_out_no_other() {
     assert!(evictions(&gateway, "votes") > 8000.0);
 }
 
+/// However few keys a limit has, and however many of them are spent, as long as an eighth is not.
+#[test]
+fn a_small_share_keeps_who_has_spent_as_a_large_one_does() {
+    for share in [64, 1024] {
+        let limit = LOGINS.replace("key =", &format!("max_keys = {share}\nkey ="));
+        let gateway = Gateway::start(&limit);
+        let spent = share * 3 / 4;
+        let every: Vec<usize> = (0..5).flat_map(|_| 0..spent).collect();
+        let mut client = gateway.client();
+        for part in every.chunks(100) {
+            client.send(part.iter().map(|i| user("/login", &format!("spent{i}"))).collect::<String>());
+            part.iter().for_each(|_| assert_eq!(client.answer("GET").status(), 200));
+        }
+        flood(&gateway, "/login", "u", 5 * share);
+        let kept = (0..spent).filter(|i| gateway.ask(&user("/login", &format!("spent{i}"))).status() == 429).count();
+        assert_eq!(kept, spent, "of a share of {share}");
+        assert_eq!(evictions(&gateway, "logins"), (5 * share + spent - share) as f64);
+    }
+}
+
 /// Nor those of the same limit, as long as they are used less.
 #[test]
 fn what_is_used_up_outlives_what_is_used_once() {

@@ -290,6 +290,29 @@ fn what_no_route_uses_is_a_warning() {
     assert!(gateway.log().contains("the limit `more`"), "{}", gateway.log());
 }
 
+/// Limits with keys of their own that leave the others few: nobody would notice how soon those forget.
+#[test]
+fn few_keys_left_to_a_limit_are_a_warning() {
+    let tmp = tempfile::tempdir().unwrap();
+    let checked = |max_keys: usize| {
+        let file = tmp.path().join("few.toml");
+        let text = "[[route]]\nupstream = \"echo:\"\nlimits = [\"votes\", \"a\", \"b\"]\n\n[limit.a]\nrate = \"1/s\"\n\n\
+                    [limit.b]\nrate = \"1/s\"\n\n[limit.votes]\nrate = \"1/day\"\nmax_keys = 9300\n\n[store]\n";
+        fs::write(&file, format!("{text}max_keys = {max_keys}\n")).unwrap();
+        output(&["check", file.to_str().unwrap()])
+    };
+    let (code, _, stderr) = checked(10_000);
+    assert_eq!(code, 0, "{stderr}");
+    for text in
+        ["warning: `max_keys` in [limit.votes]", "leave 700 of the 10000 keys", "max_keys = 9300", "to 11300 or more"]
+    {
+        assert!(stderr.contains(text), "{text} is missing:\n{stderr}");
+    }
+    let (code, _, stderr) = checked(11_300);
+    assert_eq!((code, stderr.as_str()), (0, ""));
+    assert_eq!(checked(9_400).0, 2);
+}
+
 #[test]
 fn a_config_file_needs_no_flag_but_stands_once() {
     let tmp = tempfile::tempdir().unwrap();

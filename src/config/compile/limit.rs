@@ -13,41 +13,37 @@ use super::{overrides, when};
 use crate::config::reader::{At, Section};
 use crate::config::report::Diagnostic;
 use crate::config::schema;
+use crate::config::source::SourceTexts;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{self, Fault};
 use crate::limit::algo::{SPECS, Spec};
 use crate::limit::key::{COST_MAX, Cost, Key, KeyPart, Missing};
 use crate::limit::limits::{Limit, Mode, OnError, id};
 use crate::limit::source::{Prefixes, Repeated, Source};
+use crate::limit::store::shares::SHARE_MIN;
 
 const KEY_PARTS_MAX: usize = 16;
-/// A key in each shard of the memory store.
-const KEYS_MIN: i64 = 64;
+const KEYS_MIN: i64 = SHARE_MIN as i64;
+/// Limits without keys of their own to which those of others leave less than this are told of.
+const KEYS_LEFT: usize = 1000;
 
 pub fn limits(named: Vec<NamedSection>, context: &LimitContext) -> Definitions<Arc<Limit>> {
     let mut limits = Definitions::new(schema::LIMIT.name);
     let mut after: HashMap<&str, At<String>> = HashMap::new();
     let mut sources = None;
-    let mut taken: usize = 0;
+    let mut taken = Taken::default();
     for NamedSection { name, place, section } in named {
         let base = section.parse_at("after", |text| Ok(text.to_owned()));
         let limit = limit(&section, name, context, base.as_ref()).map(Arc::new);
         after.extend(base.map(|base| (name, base)));
         sources = Some(section.sources);
-        if let (Some(limit), Some(node)) = (&limit, section.node("max_keys")) {
-            taken = taken.saturating_add(limit.max_keys.unwrap_or(0));
-            if taken > context.max_keys {
-                let what =
-                    format!("the limits up to here have {taken} keys of their own, [store] has {}", context.max_keys);
-                let help = format!("raise max_keys of [store] to {taken} or more, or give the limits less");
-                section.fault::<()>("max_keys", node, &what, &help);
-            }
-        }
+        taken.note(limit.as_deref(), &section, context);
         section.finish();
         limits.insert(name, place, limit);
     }
+    let Some(sources) = sources else { return limits };
+    taken.look_at_rest(sources, context);
     for (name, At { place, value }) in &after {
-        let Some(sources) = sources else { break };
         limits.find(sources, *place, value);
         let mut next = value.as_str();
         for _ in 0..after.len() {
@@ -62,6 +58,57 @@ pub fn limits(named: Vec<NamedSection>, context: &LimitContext) -> Definitions<A
         }
     }
     limits
+}
+
+/// What limits with keys of their own take of those in memory.
+#[derive(Default)]
+struct Taken {
+    keys: usize,
+    /// By the limit that takes most.
+    most: Option<(usize, At<String>)>,
+    others: usize,
+}
+
+impl Taken {
+    fn note(&mut self, limit: Option<&Limit>, section: &Section, context: &LimitContext) {
+        let Some(limit) = limit else { return };
+        let (Some(own), Some(node)) = (limit.max_keys, section.node("max_keys")) else {
+            self.others += 1;
+            return;
+        };
+        self.keys = self.keys.saturating_add(own);
+        if self.most.as_ref().is_none_or(|(most, _)| own > *most) {
+            self.most = Some((own, At { place: node.place, value: limit.name.clone() }));
+        }
+        if self.keys > context.max_keys {
+            let (taken, all) = (self.keys, context.max_keys);
+            let what = format!("the limits up to here have {taken} keys of their own, [store] has {all}");
+            let help = format!("raise max_keys of [store] to {taken} or more, or give the limits less");
+            section.fault::<()>("max_keys", node, &what, &help);
+        }
+    }
+
+    /// What is left is for the others, in equal parts.
+    fn look_at_rest(self, sources: &SourceTexts, context: &LimitContext) {
+        let Taken { keys, most: Some((_, At { place, value: name })), others } = self else { return };
+        let Some(rest) = context.max_keys.checked_sub(keys).filter(|_| others > 0) else { return };
+        let each = rest / others;
+        if each >= KEYS_LEFT {
+            return;
+        }
+        let whose = match others {
+            1 => format!("{rest} of the {} keys of [store] for the limit without", context.max_keys),
+            _ => format!("{rest} of the {} keys of [store] for {others} limits without", context.max_keys),
+        };
+        let what = format!("`max_keys` in [limit.{name}]: limits with keys of their own leave {whose}");
+        let least = keys.saturating_add(others.saturating_mul(KEYS_LEFT));
+        let help = format!("raise max_keys of [store], to {least} or more, or give this limit less");
+        let diagnostic = Diagnostic::new(place, what).help(help);
+        match each < SHARE_MIN {
+            true => sources.mistake(diagnostic),
+            false => sources.warn(diagnostic),
+        }
+    }
 }
 
 fn limit(section: &Section, name: &str, context: &LimitContext, after: Option<&At<String>>) -> Option<Limit> {

@@ -1,19 +1,21 @@
 //! Limit state in this process: the embedded store, and the stand-in while Redis is away. Shared
 //! by all workers, sharded so that they seldom meet, bounded in keys, for each limit by its share.
 
+mod locked;
+
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use arc_swap::ArcSwap;
+use locked::{Home, Locked};
 use prometheus::IntCounter;
 
 use super::once::{Mark, Marks, Use};
-use super::partition::{ByHash, Entry, Hashed, Partition, Room};
-use super::shares::{SHARE_MIN, Share, Shares};
-use crate::limit::algo::{Rule, State, Step};
-use crate::limit::answer::Answer;
+use super::partition::{ByHash, Hashed, KeyCount, Partition};
+use super::shares::{Share, Shares};
+use crate::limit::algo::{Rule, State};
 use crate::limit::clock::{self, Steady};
 use crate::limit::decision::{Check, Decision, Op};
 use crate::limit::limits::Limit;
@@ -35,9 +37,22 @@ struct Keys {
     share: Arc<Share>,
 }
 
+impl Keys {
+    /// Counts what has become of them since `before`.
+    fn count(&self, before: KeyCount) {
+        self.share.count(before, self.partition.key_count());
+    }
+
+    /// Of another config. What it has is counted there from now on.
+    fn move_to(&mut self, share: &Arc<Share>) {
+        let all = self.partition.key_count();
+        share.count(KeyCount::default(), all);
+        std::mem::replace(&mut self.share, share.clone()).count(all, KeyCount::default());
+    }
+}
+
 /// As many as a number has bits, of which the shards of a decision are a set.
-const SHARDS: usize = SHARE_MIN;
-const _: () = assert!(SHARDS == u64::BITS as usize);
+const SHARDS: usize = u64::BITS as usize;
 
 /// The time of a decision.
 #[derive(Clone, Copy)]
@@ -72,12 +87,8 @@ impl Memory {
         self.shares.store(shares.clone());
         for i in 0..SHARDS {
             let mut shard = self.lock(i);
-            let gone: Vec<Keys> = shard.extract_if(|id, _| shares.find(*id).is_none()).map(|(_, keys)| keys).collect();
-            for (id, keys) in shard.iter_mut() {
-                if let Some(share) = shares.find(*id) {
-                    keys.share = share.clone();
-                }
-            }
+            let gone: Vec<Keys> = shard.extract_if(|id, _| !shares.keeps(*id)).map(|(_, keys)| keys).collect();
+            shard.iter_mut().for_each(|(id, keys)| keys.move_to(shares.of(*id)));
             drop(shard);
             // May be many: requests do not wait for it.
             drop(gone);
@@ -164,128 +175,15 @@ impl Memory {
     fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-/// The shards of one request's keys.
-struct Locked<'a> {
-    memory: &'a Memory,
-    /// Of each check.
-    homes: Vec<Home>,
-    /// Which shards are locked, as bits,
-    wanted: u64,
-    /// and they, in order.
-    shards: Vec<MutexGuard<'a, Shard>>,
-    now: Now,
-}
-
-/// Where a key is.
-struct Home {
-    hash: u64,
-    shard: usize,
-}
-
-impl Locked<'_> {
-    /// The place in `shards` of that of check `i`.
-    fn place(&self, i: usize) -> usize {
-        (self.wanted & ((1 << self.homes[i].shard) - 1)).count_ones() as usize
-    }
-
-    fn hashed<'c>(&self, i: usize, check: &'c Check) -> Hashed<'c, str> {
-        Hashed { hash: self.homes[i].hash, key: &check.key }
-    }
-
-    fn live(&self, i: usize, check: &Check) -> Option<&State> {
-        let keys = self.shards[self.place(i)].get(&check.limit.id)?;
-        keys.partition.live(self.hashed(i, check), self.now.of(&check.rule))
-    }
-
-    fn is_spent(&self, i: usize, check: &Check) -> bool {
-        let keys = self.shards[self.place(i)].get(&check.limit.id);
-        keys.is_some_and(|keys| keys.partition.is_spent(self.hashed(i, check)))
-    }
-
-    fn decide(&mut self, checks: &[Check], keep: bool) -> Decision {
-        let mut admitted = true;
-        let mut steps = Vec::with_capacity(checks.len());
-        for (i, check) in checks.iter().enumerate() {
-            let mut step = check.rule.decide(self.live(i, check), self.now.of(&check.rule), check.cost, check.tag);
-            if check.role.after.is_some_and(|base| steps.get(base).is_some_and(passed)) {
-                // Not its turn: the limit before it still has room.
-                step.answer.admitted = true;
-                step.answer.retry_ms = 0;
-                step.next = None;
-            }
-            admitted &= step.answer.admitted || check.role.shadow || check.role.base;
-            steps.push(step);
-        }
-        let mut answers = Vec::with_capacity(checks.len());
-        for (i, (check, step)) in checks.iter().zip(steps).enumerate() {
-            let own = check.role.shadow || !step.answer.admitted;
-            if let (Some(next), true) = (step.next, keep && (admitted || own)) {
-                // The next one like this would be refused.
-                let spent = !step.answer.admitted || step.answer.remaining < check.cost.max(1);
-                self.store(i, check, next, spent);
-            }
-            answers.push(if admitted || own {
-                step.answer
-            } else {
-                // What the limit would have left is not what it has: nothing is charged.
-                check.rule.decide(self.live(i, check), self.now.of(&check.rule), 0, check.tag).answer
-            });
-        }
-        Decision { admitted, answers }
-    }
-
-    fn adjust(&mut self, checks: &[Check]) -> Decision {
-        let answers = checks.iter().enumerate().map(|(i, check)| {
-            let now_ms = self.now.of(&check.rule);
-            let next = check.rule.adjust(self.live(i, check), now_ms, check.cost, check.tag);
-            let admitted = next.is_some();
-            if let Some(next) = next {
-                let spent = match check.cost {
-                    // A renewal; what it takes to look is more than it is worth.
-                    0 => self.is_spent(i, check),
-                    _ => check.rule.decide(Some(&next.0), now_ms, 0, check.tag).answer.remaining < 1,
-                };
-                self.store(i, check, next, spent);
-            }
-            Answer { admitted, remaining: 0, retry_ms: 0, reset_ms: 0, receipt: check.tag }
-        });
-        Decision { answers: answers.collect(), admitted: true }
-    }
-
-    fn reset(&mut self, checks: &[Check]) -> Decision {
-        let answers = checks.iter().enumerate().map(|(i, check)| {
-            let (place, key) = (self.place(i), self.hashed(i, check));
-            if let Some(keys) = self.shards[place].get_mut(&check.limit.id) {
-                keys.partition.remove(key);
-            }
-            Answer { admitted: true, remaining: 0, retry_ms: 0, reset_ms: 0, receipt: 0 }
-        });
-        Decision { answers: answers.collect(), admitted: true }
-    }
-
-    fn store(&mut self, i: usize, check: &Check, (state, ttl_ms): (State, i64), spent: bool) {
-        let (id, now_ms) = (check.limit.id, self.now.of(&check.rule));
-        let (place, key) = (self.place(i), self.hashed(i, check));
-        let keys = self.shards[place].entry(id).or_insert_with(|| {
-            let share = self.memory.shares.load().find(id).cloned().unwrap_or_else(Shares::least);
-            Keys { partition: Partition::default(), share }
-        });
-        let entry = Entry { state, expires_ms: now_ms.saturating_add(ttl_ms) };
-        let room = Room {
-            max_keys: (keys.share.max_keys / SHARDS).max(1),
-            left: |state: &State| check.rule.decide(Some(state), now_ms, 0, 0).answer.remaining,
-        };
-        let evicted = keys.partition.store(key, || key.key.into(), entry, spent, now_ms, &room);
-        if let (Some(counter), true) = (&keys.share.evicted, evicted > 0) {
-            counter.inc_by(evicted);
+    /// `None` while another decision is at it.
+    fn try_lock(&self, shard: usize) -> Option<MutexGuard<'_, Shard>> {
+        match self.shards[shard].try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
         }
     }
-}
-
-fn passed(step: &Step<State>) -> bool {
-    step.answer.admitted
 }
 
 #[cfg(test)]
@@ -395,6 +293,64 @@ mod tests {
         assert_eq!(memory.len(), 1);
         // Of a request that holds a config of before.
         assert!(admitted(&a));
+    }
+
+    /// Small shares too: how keys fall on shards is no matter.
+    #[test]
+    fn a_spent_key_stays_while_more_than_an_eighth_is_not_spent() {
+        for share in [64, 65, 128, 640, 6400] {
+            let memory = Memory::new(share);
+            let limit = limit("own", 2, 3_600_000, Mode::Enforce);
+            let take = |key: String| memory.run(Op::Take, &[check(&limit, &key, 1)], NOW).admitted;
+            let spent = share - share / 8 - 1;
+            for i in 0..spent {
+                assert!(take(format!("spent-{i}")) && take(format!("spent-{i}")));
+            }
+            for i in 0..4 * share {
+                assert!(take(format!("new-{i}")));
+                assert!(memory.len() <= share);
+            }
+            assert_eq!(memory.len(), share);
+            assert_eq!((0..spent).filter(|i| take(format!("spent-{i}"))).count(), 0, "of {spent} in {share}");
+        }
+    }
+
+    /// What goes is what has most left to it, though it is alone in its shard.
+    #[test]
+    fn what_little_a_small_share_has_is_compared() {
+        let memory = Memory::new(64);
+        let limit = limit("own", 9, 3_600_000, Mode::Enforce);
+        let ask = |key: String, cost| memory.run(Op::Take, &[check(&limit, &key, cost)], NOW).answers[0].remaining;
+        assert_eq!(ask("used".to_owned(), 8), 1);
+        (0..2000).for_each(|i| assert_eq!(ask(format!("new-{i}"), 1), 8));
+        assert_eq!(ask("used".to_owned(), 0), 1);
+    }
+
+    /// Workers that make room at the same time wait for nobody, and keep within the bound.
+    #[test]
+    fn threads_that_make_room_stay_within_the_bound() {
+        let memory = Memory::new(64);
+        let limits = [limit("a", 1, 3_600_000, Mode::Enforce), limit("b", 9, 3_600_000, Mode::Enforce)];
+        memory.divide(192, &limits, |_| None);
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (memory, limits) = (&memory, &limits);
+                scope.spawn(move || {
+                    for i in 0..5000 {
+                        let all = limits.each_ref().map(|limit| check(limit, &format!("{thread}-{i}"), 1));
+                        memory.run(Op::Take, &all, NOW);
+                        if i % 1000 == 0 {
+                            memory.divide(192, limits, |_| None);
+                        }
+                    }
+                });
+            }
+        });
+        for i in 0..100 {
+            let all = limits.each_ref().map(|limit| check(limit, &format!("after-{i}"), 1));
+            memory.run(Op::Take, &all, NOW);
+        }
+        assert_eq!(memory.len(), 192);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The states of one limit's keys in one shard, bounded in keys: what has expired goes as new keys
-//! come, and when that is not enough, what is least used. Called by `memory`, and by the replay.
+//! The states of one limit's keys in one shard: what has expired goes as new keys come, and when that is
+//! not enough, what is least used. Called by `memory`, which makes room over all shards, and by the replay.
 
 use std::cmp::Reverse;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -43,18 +43,36 @@ impl<Q: ?Sized> Clone for Hashed<'_, Q> {
 
 impl<Q: ?Sized> Copy for Hashed<'_, Q> {}
 
-/// How many keys there may be, and what is `left` to one of them now.
-pub struct Room<F: Fn(&State) -> i64> {
-    pub max_keys: usize,
-    pub left: F,
+/// How many keys there are, and how many of them are spent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeyCount {
+    pub len: usize,
+    pub spent: usize,
 }
+
+impl KeyCount {
+    /// Whether a spent key has to go for a new one where there may be `max_keys`.
+    pub fn lets_spent_go(self, max_keys: usize) -> bool {
+        self.spent > 0 && self.len.saturating_sub(self.spent) <= max_keys / UNSPENT_PART
+    }
+}
+
+/// The least needed of the keys that were looked at.
+pub struct Candidate {
+    index: usize,
+    pub worth: Worth,
+    pub looked_at: usize,
+}
+
+/// Whether it is live, what is left to it, and when it expires: the least goes.
+pub type Worth = (bool, Reverse<i64>, i64);
 
 /// Entries looked at for expiry with each new key, so that a store never stops to clean up.
 const SWEEP: usize = 4;
 /// Entries looked at when one must go to make room.
-const EVICTION_SAMPLE: usize = 16;
+pub const EVICTION_SAMPLE: usize = 16;
 /// Entries that go for a new one where there may be fewer than there are.
-const EVICTIONS: usize = 4;
+pub const EVICTIONS: usize = 4;
 /// Spent keys go once no more than this part of all is not spent: else keys that nobody has met before
 /// would push out each other, and never be spent.
 const UNSPENT_PART: usize = 8;
@@ -78,39 +96,53 @@ impl<K> Partition<K> {
         self.entries.raw_entry_v1().index_from_hash(hash, |held| key.equivalent(held))
     }
 
-    /// `own` makes the key that is kept, of a new one; `spent`: it refuses from now on. Says how many
-    /// keys in use had to go for it.
+    /// Keeps `entry` for a key that is there, or gives it back. `spent`: the key refuses from now on.
+    pub fn replace<Q: Equivalent<K> + ?Sized>(
+        &mut self,
+        key: Hashed<Q>,
+        entry: Entry,
+        spent: bool,
+    ) -> Result<(), Entry> {
+        let Some(index) = self.index(key) else { return Err(entry) };
+        self.entries[index] = entry;
+        self.mark(index, spent);
+        Ok(())
+    }
+
+    /// Keeps `entry` for a key that is not there.
+    pub fn insert(&mut self, hash: u64, key: K, entry: Entry, spent: bool) {
+        // Behind the spent ones.
+        let index = self.entries.len();
+        match self.entries.raw_entry_mut_v1().from_hash(hash, |_| false) {
+            RawEntryMut::Vacant(vacant) => vacant.insert_hashed_nocheck(hash, key, entry),
+            RawEntryMut::Occupied(occupied) => occupied.into_key_value_mut(),
+        };
+        self.mark(index, spent);
+    }
+
+    /// Keeps `entry` where all keys are in this partition, `max_keys` at most. `own` makes the key that is
+    /// kept, of a new one; `left`: what is left to a key now.
     pub fn store<Q: Equivalent<K> + ?Sized>(
         &mut self,
         key: Hashed<Q>,
         own: impl FnOnce() -> K,
-        entry: Entry,
-        spent: bool,
+        (entry, spent): (Entry, bool),
         now_ms: i64,
-        room: &Room<impl Fn(&State) -> i64>,
-    ) -> u64 {
-        let before = self.forgotten;
-        let index = match self.index(key) {
-            Some(index) => {
-                self.entries[index] = entry;
-                index
+        max_keys: usize,
+        left: impl Fn(&State) -> i64,
+    ) {
+        let Err(entry) = self.replace(key, entry, spent) else { return };
+        self.sweep(now_ms);
+        for _ in 0..EVICTIONS.min((self.len() + 1).saturating_sub(max_keys)) {
+            let of_spent = self.key_count().lets_spent_go(max_keys);
+            if let Some(candidate) = self.look(of_spent, EVICTION_SAMPLE, now_ms, &left) {
+                self.forget(&candidate);
             }
-            None => {
-                self.sweep(now_ms);
-                for _ in 0..EVICTIONS {
-                    if self.entries.len() >= room.max_keys {
-                        self.evict(now_ms, &room.left);
-                    }
-                }
-                // Behind the spent ones.
-                let index = self.entries.len();
-                match self.entries.raw_entry_mut_v1().from_hash(key.hash, |_| false) {
-                    RawEntryMut::Vacant(vacant) => vacant.insert_hashed_nocheck(key.hash, own(), entry),
-                    RawEntryMut::Occupied(occupied) => occupied.into_key_value_mut(),
-                };
-                index
-            }
-        };
+        }
+        self.insert(key.hash, own(), entry, spent);
+    }
+
+    fn mark(&mut self, index: usize, spent: bool) {
         match (index < self.spent, spent) {
             (false, true) => {
                 self.entries.swap_indices(index, self.spent);
@@ -122,7 +154,6 @@ impl<K> Partition<K> {
             }
             _ => {}
         }
-        self.forgotten - before
     }
 
     pub fn remove<Q: Equivalent<K> + ?Sized>(&mut self, key: Hashed<Q>) {
@@ -134,6 +165,10 @@ impl<K> Partition<K> {
     /// Keys held, expired ones included until they are met.
     pub fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    pub fn key_count(&self) -> KeyCount {
+        KeyCount { len: self.entries.len(), spent: self.spent }
     }
 
     /// Keys still in use that had to go to make room for others.
@@ -150,7 +185,8 @@ impl<K> Partition<K> {
         self.entries.swap_remove_index(index);
     }
 
-    fn sweep(&mut self, now_ms: i64) {
+    /// Lets go of a few keys that have expired, for one that comes.
+    pub fn sweep(&mut self, now_ms: i64) {
         for _ in 0..SWEEP {
             if self.entries.is_empty() {
                 return;
@@ -164,26 +200,34 @@ impl<K> Partition<K> {
         }
     }
 
-    /// Forgets the sampled key that needs its state least, one that is not spent if there is any to
-    /// spare: the one with most left to it, of equals the one that expires first.
-    fn evict(&mut self, now_ms: i64, left: &impl Fn(&State) -> i64) {
-        let len = self.entries.len();
-        let unspent = len - self.spent;
-        let (start, count) = match self.spent > 0 && unspent <= len / UNSPENT_PART {
-            true => (0, self.spent),
-            false => (self.spent, unspent),
-        };
-        let sample = (0..EVICTION_SAMPLE.min(count)).map(|i| start + (self.hand + i) % count);
-        let worth = |index: &usize| {
-            let Entry { state, expires_ms } = &self.entries[*index];
+    /// Looks at `sample` keys, spent ones or others, for the one that needs its state least: the one with
+    /// most left to it, of equals the one that expires first.
+    pub fn look(
+        &mut self,
+        of_spent: bool,
+        sample: usize,
+        now_ms: i64,
+        left: &impl Fn(&State) -> i64,
+    ) -> Option<Candidate> {
+        let (start, count) = if of_spent { (0, self.spent) } else { (self.spent, self.len() - self.spent) };
+        let looked_at = sample.min(count);
+        let seen = (0..looked_at).map(|i| start + (self.hand + i) % count);
+        let worth = |index: usize| {
+            let Entry { state, expires_ms } = &self.entries[index];
             let live = *expires_ms > now_ms;
             (live, Reverse(if live { left(state) } else { 0 }), *expires_ms)
         };
-        if let Some(victim) = sample.min_by_key(worth) {
-            self.forgotten += u64::from(self.entries[victim].expires_ms > now_ms);
-            self.remove_at(victim);
-        }
+        let (worth, index) = seen.map(|index| (worth(index), index)).min_by_key(|(worth, _)| *worth)?;
         self.hand = self.hand.wrapping_add(1);
+        Some(Candidate { index, worth, looked_at })
+    }
+
+    /// Forgets what was just found; says whether it was in use.
+    pub fn forget(&mut self, candidate: &Candidate) -> bool {
+        let (live, ..) = candidate.worth;
+        self.forgotten += u64::from(live);
+        self.remove_at(candidate.index);
+        live
     }
 }
 
@@ -229,10 +273,6 @@ mod tests {
         (Entry { state, expires_ms: NOW + life_ms }, used == 9)
     }
 
-    fn room(max_keys: usize) -> Room<impl Fn(&State) -> i64> {
-        Room { max_keys, left: |state: &State| rule().decide(Some(state), NOW, 0, 0).answer.remaining }
-    }
-
     fn hashed(key: &str) -> Hashed<'_, str> {
         Hashed { hash: BuildHasherDefault::<DefaultHasher>::default().hash_one(key), key }
     }
@@ -241,8 +281,12 @@ mod tests {
         partition.entry(hashed(key.as_ref()), 0).is_some()
     }
 
-    fn put(partition: &mut Partition<String>, key: &str, (entry, spent): (Entry, bool), max_keys: usize) -> u64 {
-        partition.store(hashed(key), || key.to_owned(), entry, spent, NOW, &room(max_keys))
+    /// Says how many keys had to go for it.
+    fn put(partition: &mut Partition<String>, key: &str, entry: (Entry, bool), max_keys: usize) -> u64 {
+        let before = partition.forgotten();
+        let left = |state: &State| rule().decide(Some(state), NOW, 0, 0).answer.remaining;
+        partition.store(hashed(key), || key.to_owned(), entry, NOW, max_keys, left);
+        partition.forgotten() - before
     }
 
     #[test]

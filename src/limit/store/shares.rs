@@ -3,20 +3,22 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use prometheus::IntCounter;
 
-use super::partition::ByHash;
+use super::partition::{ByHash, KeyCount};
 use crate::limit::limits::Limit;
 
 /// By the id of the limit.
-#[derive(Default)]
 pub struct Shares {
     current: Table,
     /// Of limits that the last change took out of the config: another one may bring them back.
     leaving: Table,
-    /// Of any other limit.
-    other: Option<Arc<Share>>,
+    /// Of any other limit: all that there is until somebody says which limits there are, then the least,
+    /// for requests that still hold a config of long ago.
+    other: Arc<Share>,
+    divided: bool,
 }
 
 type Table = HashMap<u64, Arc<Share>, ByHash>;
@@ -26,15 +28,55 @@ pub struct Share {
     pub max_keys: usize,
     /// Keys in use that had to go.
     pub evicted: Option<IntCounter>,
+    census: Census,
 }
 
-/// The least a limit gets: a key in each shard.
+/// The keys that there are, in all shards together.
+#[derive(Default)]
+struct Census {
+    len: AtomicUsize,
+    spent: AtomicUsize,
+}
+
+/// The least a limit gets.
 pub const SHARE_MIN: usize = 64;
+
+impl Share {
+    fn new(max_keys: usize, evicted: Option<IntCounter>) -> Arc<Share> {
+        Arc::new(Share { max_keys, evicted, census: Census::default() })
+    }
+
+    /// Counts what has become of one shard's keys.
+    pub fn count(&self, before: KeyCount, after: KeyCount) {
+        // Adding wraps, so a difference below nothing is taken off.
+        if after.len != before.len {
+            self.census.len.fetch_add(after.len.wrapping_sub(before.len), Ordering::Relaxed);
+        }
+        if after.spent != before.spent {
+            self.census.spent.fetch_add(after.spent.wrapping_sub(before.spent), Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a key that comes; says how many there were before.
+    pub fn admit(&self) -> usize {
+        self.census.len.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// What is held by all shards together; off by as much as other workers change at this moment.
+    pub fn key_count(&self) -> KeyCount {
+        KeyCount { len: self.census.len.load(Ordering::Relaxed), spent: self.census.spent.load(Ordering::Relaxed) }
+    }
+}
 
 impl Shares {
     /// All that there is, for each limit: nobody has said which limits there are.
     pub fn undivided(max_keys: usize) -> Shares {
-        Shares { other: Some(Arc::new(Share { max_keys, evicted: None })), ..Shares::default() }
+        Shares {
+            current: Table::default(),
+            leaving: Table::default(),
+            other: Share::new(max_keys, None),
+            divided: false,
+        }
     }
 
     /// Those of a new config; `counter` makes the counter of a limit by its name.
@@ -43,21 +85,21 @@ impl Shares {
         let current: Table = limits
             .iter()
             .zip(shares)
-            .map(|(limit, max_keys)| (limit.id, Arc::new(Share { max_keys, evicted: counter(&limit.name) })))
+            .map(|(limit, max_keys)| (limit.id, Share::new(max_keys, counter(&limit.name))))
             .collect();
         let gone = self.current.iter().filter(|(id, _)| !current.contains_key(id));
         let leaving = gone.map(|(id, share)| (*id, share.clone())).collect();
-        Shares { current, leaving, other: None }
+        Shares { current, leaving, other: Share::new(SHARE_MIN, None), divided: true }
     }
 
-    /// The share of a limit; `None` if its keys are to be forgotten.
-    pub fn find(&self, id: u64) -> Option<&Arc<Share>> {
-        self.current.get(&id).or_else(|| self.leaving.get(&id)).or(self.other.as_ref())
+    /// The share of a limit.
+    pub fn of(&self, id: u64) -> &Arc<Share> {
+        self.current.get(&id).or_else(|| self.leaving.get(&id)).unwrap_or(&self.other)
     }
 
-    /// For a request that still holds a config of long ago.
-    pub fn least() -> Arc<Share> {
-        Arc::new(Share { max_keys: SHARE_MIN, evicted: None })
+    /// Whether the keys of a limit are kept.
+    pub fn keeps(&self, id: u64) -> bool {
+        !self.divided || self.current.contains_key(&id) || self.leaving.contains_key(&id)
     }
 }
 
