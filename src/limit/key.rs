@@ -313,6 +313,20 @@ mod tests {
         assert_eq!(state_key(["sg", "l", "gcra"], &key, Missing::Skip, &facts), Err(Unnamed::Missing(3)));
     }
 
+    #[test]
+    fn a_plus_in_a_cookie_is_one_with_what_servers_make_of_it() {
+        let source = Source::Cookie("sid".into());
+        let of = |value: &str| {
+            let cookie = HeaderValue::from_str(&format!("sid={value}")).unwrap();
+            let headers = HeaderMap::from_iter([(http::header::COOKIE, cookie)]);
+            state_key(["sg", "l", "gcra"], &key(std::slice::from_ref(&source)), Missing::Shared, &Facts::of(&headers))
+                .unwrap()
+        };
+        assert_eq!([of("a%20b"), of("a%2Bb"), of("a%2bb")], [of("a+b"), of("a+b"), of("a+b")]);
+        assert!(of("a+b") != of("ab") && of("a+b") != of("a_b"));
+        assert_eq!(KeyPart::Source(source).canonical(b"a b".to_vec()).as_deref(), Ok(&b"a+b"[..]));
+    }
+
     /// Other gateways find the same budget under the same bytes.
     #[test]
     fn what_cannot_stand_in_a_key_is_half_a_sha_256() {

@@ -110,6 +110,7 @@ impl KeyPart {
                 }
             }
             Some(SourceValue::Bytes(value)) => {
+                let value = source.counted(value);
                 write_value(&mut names.state, &value);
                 names.note(|values| write_escaped(values, &value));
             }

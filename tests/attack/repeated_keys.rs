@@ -1,7 +1,7 @@
 //! A name that stands in a request twice, or once in a spelling that servers read differently, is no
 //! way around a limit that reads it.
 
-use crate::support::client::get;
+use crate::support::client::{Client, get};
 use crate::support::gateway::Gateway;
 
 pub fn route(name: &str, path: &str, limit: &str) -> String {
@@ -23,6 +23,7 @@ fn junk_beside_the_key_buys_nothing() {
         route("header", "/header", "key = \"header:x-api-key\""),
         route("cookie", "/cookie", "key = \"cookie:sid\""),
         route("query", "/query", "key = \"query:user\""),
+        route("skip", "/skip", "key = \"query:user\"\nmissing = \"skip\""),
         route("param", "/posts/{id}/vote", "key = \"param:id\""),
         route("cost", "/cost", "key = \"all\"\ncost = \"header:x-cost\""),
         route("when", "/when", "key = \"all\"\nwhen = { header = { x-plan = \"free\" } }"),
@@ -37,12 +38,20 @@ fn junk_beside_the_key_buys_nothing() {
         ("/cookie", "cookie: sid=real\r\ncookie: sid=junkN\r\n"),
         ("/cookie", "cookie: sid=real\u{a0}\r\n"),
         ("/cookie", "cookie: sid=junkN; \u{a0}sid=real\r\n"),
+        ("/cookie", "cookie: sid=real%00N\r\n"),
+        ("/cookie", "cookie: sid=%u0072eal\r\n"),
         ("/query?user=jN&user=victim", ""),
         ("/query?user=victim&us%65r=jN", ""),
         ("/query?user=jN&a=1;user=victim", ""),
         ("/query?user=victim;jN", ""),
         ("/query?user=jN&USER=victim", ""),
         ("/query?user=jN&user[]=victim", ""),
+        ("/query?user=jN&user]=victim", ""),
+        ("/query?user=jN&[user]=victim", ""),
+        ("/query?user=jN&user%5D=victim", ""),
+        ("/query?user=victim%00jN", ""),
+        ("/query?user=jN&us%00er=victim", ""),
+        ("/skip?[user]=victim", ""),
         ("/posts/1;junkN/vote", ""),
         ("/cost", "x-cost: 0\r\nx-cost: N00\r\n"),
         ("/when", "x-plan: paid\r\nx-plan: free\r\n"),
@@ -62,6 +71,42 @@ fn junk_beside_the_key_buys_nothing() {
     let rejected = |limit| [("route", limit), ("limit", limit), ("reason", "repeated_key")];
     gateway.assert_metric("rejections_total", &rejected("header"), 12.0);
     gateway.assert_metric("rejections_total", &rejected("cost"), 4.0);
+    // Base64 has it, and nobody who sends it is refused.
+    let spellings = ["c+d", "c%20d", "c%2Bd", "c+d"].map(|sid| get("/cookie", &format!("cookie: sid={sid}\r\n")));
+    assert_eq!(spellings.map(|request| gateway.ask(&request).status()), [200, 200, 429, 429]);
+}
+
+#[test]
+fn junk_in_the_body_buys_nothing() {
+    let config = [route("form", "/form", "key = \"form:user\""), route("json", "/json", "key = \"json:/user\"")];
+    let gateway = Gateway::start(&config.concat());
+    let answers = |path: &str, kind: &str, body: &str| {
+        let one = |n: usize| {
+            let body = body.replace('N', &n.to_string());
+            let fields = format!("content-type: application/{kind}\r\ncontent-length: {}\r\n", body.len());
+            let head = format!("POST {path} HTTP/1.1\r\nhost: h\r\n{fields}\r\n");
+            Client::connect(gateway.addr).ask(&head, body).status()
+        };
+        (0..4).map(one).collect::<Vec<u16>>()
+    };
+    for body in
+        ["user=jN&[user]=victim", "user=jN&user%5D=victim", "user=victim%00N", "user=victim\0N", "user=victim\0"]
+    {
+        assert_eq!(answers("/form", "x-www-form-urlencoded", body), [400; 4], "{body}");
+    }
+    for body in [
+        r#"{"user":"victim\u0000N"}"#,
+        r#"{"user":"jN","user\u0000":"victim"}"#,
+        r#"{"user":"jN","User\u0000x":"victim"}"#,
+        r#"{"user":"jN","us\u0000er":"victim"}"#,
+    ] {
+        assert_eq!(answers("/json", "json", body), [400; 4], "{body}");
+    }
+    assert_eq!(answers("/form", "x-www-form-urlencoded", "user=victim&[x]=N"), [200, 200, 429, 429]);
+    assert_eq!(answers("/json", "json", r#"{"user":"victim","x\u0000":"\u0000N"}"#), [200, 200, 429, 429]);
+    let rejected = |limit| [("route", limit), ("limit", limit), ("reason", "repeated_key")];
+    gateway.assert_metric("rejections_total", &rejected("form"), 20.0);
+    gateway.assert_metric("rejections_total", &rejected("json"), 16.0);
 }
 
 /// A spelling that only some servers decode is the same key to all of them here.

@@ -153,7 +153,9 @@ impl<'de> Visitor<'de> for Walk<'_> {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Walked, E> {
-        Ok(self.end(text))
+        // Some parsers end a text at a zero byte.
+        let is_cut = self.tokens.is_empty() && self.repeated == Repeated::Refuse && text.contains('\0');
+        Ok(if is_cut { Err(Ambiguous) } else { self.end(text) })
     }
 
     fn visit_bool<E: Error>(self, value: bool) -> Result<Walked, E> {
@@ -198,7 +200,8 @@ impl<'de> Visitor<'de> for Walk<'_> {
         Ok(found)
     }
 
-    /// Parsers differ in which of two members of one name they take, and some in whether they look at case.
+    /// Parsers differ in which of two members of one name they take, and some in whether they look at case, or
+    /// beyond a zero byte.
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Walked, A::Error> {
         let mut found: Option<Walked> = None;
         let mut alike = self.tokens.is_empty();
@@ -207,7 +210,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
                 alike |= self
                     .tokens
                     .first()
-                    .is_some_and(|token| self.repeated == Repeated::Refuse && folded(token).eq(folded(&name)));
+                    .is_some_and(|token| self.repeated == Repeated::Refuse && is_alike(token, &name));
                 members.next_value::<IgnoredAny>()?;
                 continue;
             };
@@ -220,6 +223,12 @@ impl<'de> Visitor<'de> for Walk<'_> {
         }
         Ok(if alike { Err(Ambiguous) } else { found.unwrap_or(Ok(None)) })
     }
+}
+
+/// Whether a parser takes `name` for `token` that knows no case, ends names at a zero byte or leaves such out.
+fn is_alike(token: &str, name: &str) -> bool {
+    let cut = name.split('\0').next().unwrap_or_default();
+    folded(token).eq(folded(cut)) || folded(token).eq(folded(name).filter(|letter| *letter != '\0'))
 }
 
 /// A name as parsers see it that do not look at case.
@@ -283,6 +292,10 @@ mod tests {
             (r#"{"user":"a","x":{},"\u0075ser":"b"}"#, "a", "b"),
             (r#"{"user":"a","User":"b"}"#, "a", "a"),
             ("{\"user\":\"a\",\"u\u{17f}er\":\"b\"}", "a", "a"),
+            (r#"{"user":"a","user\u0000":"b"}"#, "a", "a"),
+            (r#"{"user":"a","us\u0000er":"b"}"#, "a", "a"),
+            (r#"{"user":"a","User\u0000x":"b"}"#, "a", "a"),
+            (r#"{"user":"a\u0000x"}"#, "a\0x", "a\0x"),
         ] {
             assert_eq!(find("/user", document, Repeated::Refuse), Err(Ambiguous), "{document}");
             assert_eq!(find("/user", document, Repeated::First), some(first), "{document}");
@@ -294,6 +307,8 @@ mod tests {
         assert_eq!(find("/a/u", nested, Repeated::Last), some("4"));
         assert_eq!(find("/user", r#"{"USER":"a"}"#, Repeated::Refuse), Err(Ambiguous));
         assert_eq!(find("/user", r#"{"USER":"a"}"#, Repeated::Last), Ok(None));
+        let elsewhere = r#"{"user":"a","x\u0000":"b\u0000","x":{"user\u0000":1}}"#;
+        assert_eq!(find("/user", elsewhere, Repeated::Refuse), some("a"));
         // What is no text, number or boolean is nobody's name, whichever counts.
         for document in [r#"{"user":["a"]}"#, r#"{"user":{"$ne":null}}"#, r#"{"user":{}}"#, r#"{"user":[]}"#] {
             for repeated in [Repeated::Refuse, Repeated::First, Repeated::Last] {

@@ -74,7 +74,7 @@ fn query_once<'q>(query: &'q str, name: &str) -> Found<'q> {
             let (key, value) = part.split_once('=').unwrap_or((part, ""));
             match compare(key.as_bytes(), name) {
                 Likeness::None => {}
-                Likeness::Same if part.len() == pair.len() && found.is_none() && !has_wide(value.as_bytes()) => {
+                Likeness::Same if part.len() == pair.len() && found.is_none() && is_clear(value.as_bytes()) => {
                     found = Some(value);
                 }
                 _ => return Err(Ambiguous),
@@ -84,7 +84,7 @@ fn query_once<'q>(query: &'q str, name: &str) -> Found<'q> {
     Ok(found.map(decoded))
 }
 
-/// The cookie `name`, percent-decoded, without spaces and one pair of quotes around its value.
+/// The cookie `name`, percent-decoded, without spaces and one pair of quotes around its value. A `+` stays one.
 pub fn cookie<'h>(headers: &'h HeaderMap, name: &str, repeated: Repeated) -> Found<'h> {
     let mut found = None;
     for pair in headers.get_all(COOKIE).iter().flat_map(pairs) {
@@ -129,7 +129,7 @@ fn hides_one(pair: &[u8], name: &str) -> bool {
 fn is_whole(value: &[u8]) -> bool {
     let value = unquoted(value);
     let cut = value.iter().any(|byte| matches!(byte, b',' | b' ' | b'\t' | b'"' | b'\\'));
-    !cut && without_odd_edges(value).len() == value.len()
+    !cut && is_clear(value) && without_odd_edges(value).len() == value.len()
 }
 
 /// Without the bytes at either end that some servers take for white space: U+00A0 and U+0085, written
@@ -148,10 +148,11 @@ fn unquoted(value: &[u8]) -> &[u8] {
     }
 }
 
-/// Segment `index` of a canonical path, from 0, percent-decoded. Some servers end it at `;`.
+/// Segment `index` of a canonical path, from 0, percent-decoded. Some servers end it at `;`, some at a zero byte.
 pub fn segment(path: &str, index: usize, repeated: Repeated) -> Found<'_> {
+    let ends = |segment: &str| segment.contains(';') || !is_clear(segment.as_bytes());
     match path.split('/').nth(index + 1) {
-        Some(segment) if repeated == Repeated::Refuse && segment.contains(';') => Err(Ambiguous),
+        Some(segment) if repeated == Repeated::Refuse && ends(segment) => Err(Ambiguous),
         segment => Ok(segment.map(|segment| percent_decode(segment.as_bytes()).into())),
     }
 }
@@ -161,12 +162,19 @@ pub fn segment(path: &str, index: usize, repeated: Repeated) -> Found<'_> {
 enum Likeness {
     Same,
     /// Some server takes it for the name: one that knows no case, makes `_` of signs, ends names at
-    /// `[` or at a zero byte, or takes spaces off.
+    /// `[`, `]` or a zero byte, or takes such or spaces off.
     Alike,
     None,
 }
 
 fn compare(written: &[u8], name: &str) -> Likeness {
+    match compare_by_letter(written, name) {
+        Likeness::None if is_bracketed(written, name) => Likeness::Alike,
+        likeness => likeness,
+    }
+}
+
+fn compare_by_letter(written: &[u8], name: &str) -> Likeness {
     let mut rest = Decoded(written);
     let mut same = true;
     let mut expected = name.bytes();
@@ -191,6 +199,38 @@ fn compare(written: &[u8], name: &str) -> Likeness {
         None if same && !has_wide(written) => Likeness::Same,
         None => Likeness::Alike,
     }
+}
+
+/// Whether it is the name to servers that take brackets for structure wherever they stand, as Rack and qs do
+/// (`[user]`, `user]`, `a][b`), or leave zero bytes out.
+fn is_bracketed(written: &[u8], name: &str) -> bool {
+    // `a[]` is the name of a list, which `a` is not.
+    let bare = name.trim_end_matches(']');
+    let name = if bare.ends_with('[') { name } else { bare };
+    let (mut written, mut expected) = (by_brackets(Decoded(written)), by_brackets(name.bytes()));
+    loop {
+        match (written.next(), expected.next()) {
+            (None | Some(b'['), None) => return true,
+            (Some(byte), Some(expected)) if byte == expected => {}
+            _ => return false,
+        }
+    }
+}
+
+/// Folded, without what stands before the name; brackets that follow each other are one.
+fn by_brackets(name: impl Iterator<Item = u8>) -> impl Iterator<Item = u8> {
+    let mut last = b'[';
+    let plain = name.filter(|byte| *byte != 0).map(|byte| if byte == b']' { b'[' } else { byte });
+    plain.skip_while(|byte| matches!(byte, b'[' | b' ')).filter_map(move |byte| {
+        let repeats = byte == b'[' && last == b'[';
+        last = byte;
+        (!repeats).then(|| if byte == b'[' { byte } else { folded(byte) })
+    })
+}
+
+/// Whether all servers that decode a value decode all of it, and read on to its end: a zero byte ends it for some.
+fn is_clear(value: &[u8]) -> bool {
+    !has_wide(value) && !value.contains(&0) && !value.windows(3).any(|bytes| bytes == b"%00")
 }
 
 /// Whether `%uXXXX` may stand in it, which only some servers decode.
@@ -302,11 +342,37 @@ mod tests {
             "user=x&%U0075ser=real",
             "user=%u0072eal",
             "user=%U0072eal",
+            "user]=real",
+            "user=x&user]=real",
+            "user=x&user%5D=real",
+            "[user]=real",
+            "user=x&%5Buser%5D=real",
+            "user=x&][+User]]=real",
+            "user=x&user][id]=real",
+            "user=x&[user][]=real",
+            "user=x&us%00er=real",
+            "user=x&%00user=real",
+            "user=real%00x",
+            "user=real\0x",
+            "user=%00",
         ] {
             assert_eq!(param(text, "user", Repeated::Refuse), Err(Ambiguous), "{text}");
         }
         assert_eq!(param("user=x&user.id=1", "user_id", Repeated::Refuse), Err(Ambiguous));
         assert_eq!(param("filter[user]=1&filter[day]=2", "filter[user]", Repeated::Refuse), some("1"));
+        for text in
+            ["filter[user", "filter[[user]", "filter][user]]", "[filter][user]", "filter]user]", "filter[user][id]"]
+        {
+            let text = format!("filter[user]=x&{text}=real");
+            assert_eq!(param(&text, "filter[user]", Repeated::Refuse), Err(Ambiguous), "{text}");
+        }
+        assert_eq!(param("users[]=x&]users[=real", "users[]", Repeated::Refuse), Err(Ambiguous));
+        assert_eq!(param("users[]=x&users=1&users[a]=2&x[users]=3", "users[]", Repeated::Refuse), some("x"));
+        assert_eq!(
+            param("user=x&%2500=1&account[user]=2&user_id=3&[]=4&]=5&%00=6", "user", Repeated::Refuse),
+            some("x")
+        );
+        assert_eq!(param("user_name=x&user[name]=y&user=z", "user_name", Repeated::Refuse), some("x"));
     }
 
     #[test]
@@ -369,6 +435,10 @@ mod tests {
             &["sid=real\u{a0}"],
             &["a=1; \u{a0}sid=real"],
             &["sid=\"\\162eal\""],
+            &["sid=%u0072eal"],
+            &["sid=real%00x"],
+            &["sid=x; sid%00=real"],
+            &["sid=x; [sid]=real"],
         ] {
             assert_eq!(of(lines, "sid", Repeated::Refuse), Err(Ambiguous), "{lines:?}");
         }
@@ -381,6 +451,7 @@ mod tests {
         let of = |path, index, repeated| shown(segment(path, index, repeated));
         assert_eq!(of("/posts/a%21b/vote", 1, Repeated::Refuse), some("a!b"));
         assert_eq!(of("/posts/1;v=2/vote", 1, Repeated::Refuse), Err(Ambiguous));
+        assert_eq!(of("/posts/1%00v/vote", 1, Repeated::Refuse), Err(Ambiguous));
         assert_eq!(of("/posts/1;v=2/vote", 1, Repeated::First), some("1;v=2"));
         assert_eq!(of("/posts", 1, Repeated::Refuse), Ok(None));
     }

@@ -246,8 +246,19 @@ impl Source {
                 SourceValue::Ip(text.parse().map_err(|_| text.into_owned())?)
             }
             Source::Host => SourceValue::Bytes(value.to_ascii_lowercase().into()),
-            _ => SourceValue::Bytes(value.into()),
+            _ => SourceValue::Bytes(self.counted(value.into())),
         })
+    }
+
+    /// What tells budgets apart of a value. Some servers read a `+` in a cookie as a space: to be neither a way
+    /// around a limit nor refused where identifiers have it, it is one with `%20` and `%2B`.
+    pub fn counted<'v>(&self, value: Cow<'v, [u8]>) -> Cow<'v, [u8]> {
+        match self {
+            Source::Cookie(_) if value.contains(&b' ') => {
+                value.iter().map(|byte| if *byte == b' ' { b'+' } else { *byte }).collect()
+            }
+            _ => value,
+        }
     }
 
     /// What counts of an address.
