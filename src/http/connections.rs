@@ -33,6 +33,12 @@ pub struct Ticket {
     connections: Rc<Connections>,
     deadline: Rc<ConnectionDeadline>,
     key: usize,
+    place: CountedPlace,
+}
+
+/// One more in the count of all connections, and in that of an address, until it is dropped.
+pub struct CountedPlace {
+    count: Arc<ConnectionCount>,
     peer: IpAddr,
 }
 
@@ -44,10 +50,10 @@ impl Connections {
     /// A place for a connection of `peer`, unless there are `max` connections already, or `max_per_ip`
     /// of that address.
     pub fn enter(self: &Rc<Self>, peer: IpAddr, max: usize, max_per_ip: usize) -> Result<Ticket, Cutoff> {
-        self.count.enter(peer, max, max_per_ip)?;
+        let place = CountedPlace::enter(&self.count, peer, max, max_per_ip)?;
         let deadline = Rc::new(ConnectionDeadline::new(self.ticks.clone()));
         let key = self.deadlines.borrow_mut().insert(deadline.clone());
-        Ok(Ticket { connections: self.clone(), deadline, key, peer })
+        Ok(Ticket { connections: self.clone(), deadline, key, place })
     }
 
     /// Looks at all deadlines, `now_ms` after the worker's start.
@@ -101,20 +107,39 @@ impl Ticket {
 
     /// Counts the connection for another address than so far, unless that has `max_per_ip` already.
     pub fn count_for(&mut self, client: IpAddr, max_per_ip: usize) -> Result<(), Cutoff> {
-        let count = &self.connections.count;
-        if client != self.peer {
-            count.enter(client, usize::MAX, max_per_ip)?;
-            count.leave(self.peer);
-            self.peer = client;
+        if client != self.place.peer {
+            self.place = CountedPlace::enter(&self.connections.count, client, usize::MAX, max_per_ip)?;
         }
         Ok(())
+    }
+
+    /// A place of its own for what goes on beside others of the connection, counted for the same address.
+    pub fn enter_beside(&self, max: usize, max_per_ip: usize) -> Result<CountedPlace, Cutoff> {
+        CountedPlace::enter(&self.connections.count, self.place.peer, max, max_per_ip)
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
         self.connections.deadlines.borrow_mut().remove(self.key);
-        self.connections.count.leave(self.peer);
+    }
+}
+
+impl CountedPlace {
+    fn enter(
+        count: &Arc<ConnectionCount>,
+        peer: IpAddr,
+        max: usize,
+        max_per_ip: usize,
+    ) -> Result<CountedPlace, Cutoff> {
+        count.enter(peer, max, max_per_ip)?;
+        Ok(CountedPlace { count: count.clone(), peer })
+    }
+}
+
+impl Drop for CountedPlace {
+    fn drop(&mut self) {
+        self.count.leave(self.peer);
     }
 }
 

@@ -1,5 +1,5 @@
-//! `concurrency` in front of a server of HTTP/2, whose streams end one by one: clients that leave free no slot
-//! there either.
+//! `concurrency` where streams of HTTP/2 end one by one, at a server and of a client: who leaves frees no slot there
+//! either, nor holds more open than connections may be.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::support::gateway::Gateway;
 use crate::support::h2_server::{Asked, Http2Server};
 use crate::support::machine::Stopwatch;
 use crate::support::until;
-use crate::support::upstream::Running;
+use crate::support::upstream::{Running, Upstream, ok};
 
 /// Works on every request whatever becomes of its stream, and before it has all of the body. `/begun` gets the
 /// head of its answer before that.
@@ -106,4 +106,64 @@ fn a_server_that_waits_for_the_rest_is_told_when_the_slot_goes_back() {
     let told: Vec<String> = (0..5).map(|_| server.request().uri.path().to_owned()).collect();
     assert_eq!(told.iter().filter(|path| *path == "/cancelled").count(), 2, "{told:?}");
     assert_eq!(server.connections(), 1);
+}
+
+/// Exchanges that the server sees as open, of which it answers none but `/plain`.
+fn open_exchanges() -> (Upstream, Arc<Running>) {
+    let open = Arc::<Running>::default();
+    let own = open.clone();
+    let upstream = Upstream::start(move |peer| {
+        while let Some(request) = peer.request()? {
+            if request.target() != "/plain" {
+                own.begin();
+                let end = peer.wait_for_end();
+                own.end();
+                return end;
+            }
+            peer.send(ok("in"))?;
+        }
+        Ok(())
+    });
+    (upstream, open)
+}
+
+#[test]
+fn streams_that_linger_count_as_connections_and_keep_their_slots_beyond_them() {
+    const STREAMS: u32 = 24;
+    const PLACES: usize = 10;
+    for bound in ["max_connections", "max_connections_per_ip"] {
+        let (upstream, open) = open_exchanges();
+        let gateway = Gateway::with(
+            &format!("{bound} = {PLACES}"),
+            &format!(
+                "[[route]]\nupstream = \"{}\"\nlimits = [\"all\"]\n\n[limit.all]\nalgorithm = \"concurrency\"\n\
+                 in_flight = {STREAMS}\nlinger = \"2500ms\"\nkey = \"all\"\n",
+                upstream.url()
+            ),
+        );
+        let watch = Stopwatch::start();
+        let mut client = Wire::connect(gateway.addr, &[]);
+        let mut streams = (1..).step_by(2);
+        for stream in streams.by_ref().take(STREAMS as usize) {
+            client.get(stream, "/");
+            until("the server is asked", || open.now() + open.ended() > stream as usize / 2);
+            client.send(reset(stream, CANCEL));
+        }
+        // One of the places is the client's. One exchange may be under way, and the server learns late of an end.
+        assert!((PLACES - 1..PLACES + 4).contains(&open.most()), "{bound}: {}", open.most());
+        let mut ask = || {
+            let stream = streams.next().unwrap();
+            client.get(stream, "/plain");
+            client.answer(stream).body == b"in"
+        };
+        assert!(!ask(), "{bound}: the slots are held, also of exchanges that are closed");
+        until("a slot", &mut ask);
+        watch.assert_ms(2400..6000);
+        until("all have ended", || open.ended() == STREAMS as usize);
+        // Their places are free again: for one connection and eight.
+        let mut others: Vec<_> = (2..PLACES).map(|_| gateway.client()).collect();
+        until("they are served", || {
+            others.iter_mut().all(|other| other.try_send(get("/plain", "")).is_ok() && other.try_answer("GET").is_ok())
+        });
+    }
 }

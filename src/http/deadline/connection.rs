@@ -132,6 +132,11 @@ impl ConnectionDeadline {
         self.keepalive.set(Some(keepalive));
     }
 
+    /// Whether it does.
+    pub fn is_multiplexed(&self) -> bool {
+        self.keepalive.get().is_some()
+    }
+
     /// Milliseconds on the worker's coarse clock.
     pub fn now_ms(&self) -> u64 {
         self.deadline.now_ms()
