@@ -221,7 +221,7 @@ async fn start(source: ConfigSource, config: Config, earlier: Vec<Listener>) -> 
         shared: shared.clone(),
         jobs: jobs.clone(),
         limits: admin::Limits::new(current.clone(), link.clone()),
-        scrape: Default::default(),
+        cached: Default::default(),
         fleet: fleet.clone(),
     };
     spawn_local(servers::follow(fleet.clone()));

@@ -30,7 +30,12 @@ impl LimitTable {
     }
 
     pub fn named(&self, name: &str) -> Option<&Arc<Limit>> {
-        self.by_name.get(name).map(|place| &self.all[*place])
+        self.place(name).map(|place| &self.all[place])
+    }
+
+    /// Among all.
+    pub fn place(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
     }
 }
 

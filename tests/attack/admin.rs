@@ -198,6 +198,47 @@ fn metrics_that_nobody_reads_cost_little() {
     drop(hogs);
 }
 
+/// To tell of all limits takes long where there are many, on many routes, and so does looking for one like
+/// a name that none has.
+#[test]
+fn a_list_of_limits_costs_little() {
+    let name = |i: usize| format!("{:-<40}-{}", "limit", i % 1000);
+    let mut config = String::new();
+    for i in 0..1000 {
+        let limits: Vec<String> = (i..i + 16).map(|of| format!("\"{}\"", name(of))).collect();
+        let _ = write!(
+            config,
+            "[limit.{}]\nrate = \"1000/s\"\nkey = \"all\"\n[[route]]\npath = \"/{i}/\"\nupstream = \"echo:\"\nlimits = [{}]\n",
+            name(i),
+            limits.join(", ")
+        );
+    }
+    let gateway = Gateway::start(&config);
+    let all = gateway.admin("/-/limits").json();
+    assert_eq!(all["limits"].as_array().unwrap().len(), 1000);
+    assert_eq!(all["limits"][20]["routes"].as_array().unwrap().len(), 16);
+    assert_eq!(gateway.admin(&format!("/-/limits/{}", name(20))).json(), all["limits"][20]);
+    for path in ["/-/limits".to_owned(), format!("/-/limits/{}", name(20)), format!("/-/limits/{}x", name(20))] {
+        let hogs = flood(gateway.admin, &get(&path));
+        let [median, worst] = waits(&gateway, || crate::support::client::ask(gateway.admin, &get("/livez")).status());
+        assert!(median < Duration::from_millis(100) && worst < SLOW, "{path}: {median:?}, at worst {worst:?}");
+        drop(hogs);
+    }
+}
+
+#[test]
+fn a_list_of_limits_is_that_of_the_config_in_force() {
+    let gateway = Gateway::start(CONFIG);
+    let quota = || {
+        let [all, one] = ["/-/limits", "/-/limits/all"].map(|path| gateway.admin(path).json());
+        assert_eq!(all["limits"][0], one);
+        one["policy"]["quota"].clone()
+    };
+    assert_eq!([quota(), quota()], [1_000_000, 1_000_000]);
+    gateway.reload_with("1000000/s", "7/s");
+    assert_eq!([quota(), quota()], [7, 7]);
+}
+
 /// A connection that is cut off after its answer was sent loses nothing of it.
 #[test]
 fn an_answer_outlives_what_was_not_read() {

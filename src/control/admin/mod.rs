@@ -1,11 +1,11 @@
 //! The admin listener: metrics, probes, status, reload and limits, served on the control
 //! thread so that it answers however busy the workers are. Bounded in connections, time and bytes.
 
+mod cached;
 mod guard;
 mod limits;
 mod pages;
 mod room;
-mod scrape;
 mod serve;
 mod upstreams;
 

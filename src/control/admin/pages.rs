@@ -1,6 +1,7 @@
 //! The pages of the admin listener, in one table: who may see each is decided before a body is read.
 //! Called by `serve` with every request.
 
+use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +18,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
+use super::cached::CachedText;
 use super::guard::{self, Access};
 use super::limits::{Limits, Problem};
 use super::room::{AdminTicket, Work};
-use super::scrape::CachedScrape;
 use super::upstreams;
 use crate::control::job::{Job, ReloadOrder, ReloadOutcome, Trigger};
 use crate::control::shared::{Lifecycle, SharedState, rfc3339};
@@ -33,8 +34,15 @@ pub struct AdminContext {
     pub shared: Arc<SharedState>,
     pub jobs: mpsc::Sender<Job>,
     pub limits: Limits,
-    pub scrape: CachedScrape,
+    pub cached: CachedPages,
     pub fleet: Fleet,
+}
+
+/// Those whose text takes time.
+#[derive(Default)]
+pub struct CachedPages {
+    metrics: CachedText,
+    upstreams: CachedText,
 }
 
 type Answer = Response<Full<Bytes>>;
@@ -164,9 +172,9 @@ async fn shown(
             let _work = work(ticket)?;
             return reload(context, query).await;
         }
-        What::Limits => limits.list(),
-        What::Upstreams => upstreams::list(&context.fleet),
-        What::Limit => limits.show(name)?,
+        What::Limits => return Ok(json_text(limits.list())),
+        What::Limit => return Ok(json_text(limits.show(name)?)),
+        What::Upstreams => return Ok(upstreams(context)),
         What::State => {
             let _work = work(ticket)?;
             limits.state(name, query).await?
@@ -189,7 +197,7 @@ async fn shown(
             limits.decide(&body).await?
         }
     };
-    Ok(typed(StatusCode::OK, "application/json", found.to_string()))
+    Ok(json_text(found.to_string()))
 }
 
 fn work(ticket: &AdminTicket) -> Result<Work<'_>, Problem> {
@@ -223,10 +231,15 @@ async fn read(mut body: Incoming, most: usize, ticket: &AdminTicket) -> Result<V
 }
 
 fn metrics(context: &AdminContext) -> Answer {
-    match context.scrape.text(&context.metrics) {
+    match context.cached.metrics.get(|| context.metrics.render()) {
         Ok(body) => typed(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", body),
         Err(error) => problem(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string(), json!({})),
     }
+}
+
+fn upstreams(context: &AdminContext) -> Answer {
+    let Ok(text) = context.cached.upstreams.get(|| Ok::<_, Infallible>(upstreams::list(&context.fleet).to_string()));
+    json_text(text)
 }
 
 fn ready(context: &AdminContext) -> Answer {
@@ -267,7 +280,7 @@ async fn reload(context: &AdminContext, query: &str) -> Result<Answer, Problem> 
     body["dry_run"] = dry_run.into();
     Ok(match outcome {
         ReloadOutcome::Failed { failure, .. } => problem(StatusCode::UNPROCESSABLE_ENTITY, &failure.to_string(), body),
-        _ => typed(StatusCode::OK, "application/json", body.to_string()),
+        _ => json_text(body.to_string()),
     })
 }
 
@@ -295,6 +308,10 @@ fn problem(status: StatusCode, detail: &str, mut body: Value) -> Answer {
     body["status"] = status.as_u16().into();
     body["detail"] = detail.into();
     typed(status, "application/problem+json", body.to_string())
+}
+
+fn json_text(body: impl Into<Bytes>) -> Answer {
+    typed(StatusCode::OK, "application/json", body)
 }
 
 fn text(body: &'static str) -> Answer {

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use http::StatusCode;
 
-use super::json::{Faults, JsonNode, Problem, parse, unknown};
+use super::json::{Faults, JsonNode, Problem, parse};
 use super::receipt::Receipt;
-use crate::config::{Config, percent_decoded};
+use crate::config::{Config, closest, percent_decoded};
+use crate::control::admin::cached::Effort;
 use crate::limit::decision::{Check, Op};
 use crate::limit::key::COST_MAX;
 use crate::limit::limits::Limit;
@@ -38,6 +39,8 @@ pub struct NamedValues(Vec<(String, SourceValue<'static>)>);
 const DECISIONS_MAX: usize = 1000;
 /// As many as a route may have.
 const LIMITS_MAX: usize = 16;
+/// Pairs of bytes that are looked at to tell which limit an unknown name was to be: ten milliseconds or so.
+const COMPARED_MAX: usize = 1_000_000;
 /// A request's field may not be longer either.
 const VALUE_MAX: usize = 8 * 1024;
 
@@ -58,15 +61,15 @@ fn given(source: &Source, bytes: Vec<u8>) -> Result<SourceValue<'static>, String
 }
 
 impl DecideBody {
-    pub fn read(body: &[u8], config: &Config) -> Result<DecideBody, Problem> {
+    pub fn read(body: &[u8], config: &Config, effort: &Effort) -> Result<DecideBody, Problem> {
         let value = parse(body)?;
         let faults = Faults::default();
-        let order = order(&faults.root(&value), config);
+        let order = order(&faults.root(&value), config, effort);
         faults.finish(order)
     }
 }
 
-fn order(root: &JsonNode, config: &Config) -> Option<DecideBody> {
+fn order(root: &JsonNode, config: &Config, effort: &Effort) -> Option<DecideBody> {
     root.only(&["operation", "decisions"])?;
     let op = root.need("operation").and_then(|node| match node.text()? {
         "take" => Some(Op::Take),
@@ -75,24 +78,22 @@ fn order(root: &JsonNode, config: &Config) -> Option<DecideBody> {
     });
     let decisions = root.need("decisions")?.items(1..=DECISIONS_MAX)?;
     // Each is read, for its mistakes, before one of them fails the order.
-    let decisions: Vec<_> = decisions.iter().map(|node| decision(node, config)).collect();
+    let decisions: Vec<_> = decisions.iter().map(|node| decision(node, config, effort)).collect();
     Some(DecideBody { op: op?, decisions: decisions.into_iter().collect::<Option<_>>()? })
 }
 
-fn decision(node: &JsonNode, config: &Config) -> Option<DecisionRequest> {
+fn decision(node: &JsonNode, config: &Config, effort: &Effort) -> Option<DecisionRequest> {
     node.only(&["limits", "key", "cost"])?;
     let items = node.need("limits")?.items(1..=LIMITS_MAX)?;
     let mut limits: Vec<Arc<Limit>> = Vec::with_capacity(items.len());
     for item in &items {
         let Some(name) = item.text() else { continue };
-        match config.limits.iter().find(|limit| limit.name == name) {
+        match config.limits.named(name) {
             Some(_) if limits.iter().any(|limit| limit.name == name) => {
                 item.fault::<()>(format!("`{name}` stands there twice"));
             }
             Some(limit) => limits.push(limit.clone()),
-            None => {
-                item.unknown_limit::<()>(unknown(name, config.limits.iter().map(|limit| limit.name.as_str())));
-            }
+            None => drop(item.unknown_limit::<()>(|| unknown(config, name, effort))),
         }
     }
     let limits = in_turn(limits, &items);
@@ -106,6 +107,20 @@ fn decision(node: &JsonNode, config: &Config) -> Option<DecisionRequest> {
         None => None,
     };
     Some(DecisionRequest { limits, parts, cost })
+}
+
+/// What is said of a name that no limit has; `effort`: what was spent on names like this one.
+pub fn unknown(config: &Config, name: &str, effort: &Effort) -> String {
+    let mut left = COMPARED_MAX;
+    let known = config.limits.iter().map(|limit| limit.name.as_str()).take_while(|known| {
+        left = left.saturating_sub(known.len() * name.len());
+        left > 0
+    });
+    let help = match effort.make(|| closest(name, known)).flatten() {
+        Some(close) => format!("did you mean `{close}`?"),
+        None => "GET /-/limits lists them".to_owned(),
+    };
+    format!("there is no limit `{name}`; {help}")
 }
 
 /// The limits, each after its base as on a route: alone it would never be asked.
@@ -132,7 +147,7 @@ fn in_turn(mut waiting: Vec<Arc<Limit>>, items: &[JsonNode]) -> Vec<Arc<Limit>> 
 fn named(node: &JsonNode, limits: &[Arc<Limit>]) -> Option<NamedValues> {
     let mut named: Vec<(String, SourceValue)> = Vec::new();
     let sources = || limits.iter().flat_map(|limit| limit.key.sources());
-    for (name, value) in node.entries()? {
+    for (name, value) in node.entries()?.into_iter().take_while(|_| !node.enough_faults()) {
         let Some(source) = sources().find(|source| source.is_called(name)) else {
             let mut known: Vec<String> = sources().map(ToString::to_string).collect();
             known.sort_unstable();

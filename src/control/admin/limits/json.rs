@@ -86,14 +86,22 @@ impl<'a> JsonNode<'a> {
         None
     }
 
-    pub fn unknown_limit<T>(&self, detail: String) -> Option<T> {
-        self.faults.push(&self.pointer, detail, true);
+    pub fn unknown_limit<T>(&self, detail: impl FnOnce() -> String) -> Option<T> {
+        if !self.enough_faults() {
+            self.faults.push(&self.pointer, detail(), true);
+        }
         None
+    }
+
+    /// Another one would not be told: it need not be looked for either.
+    pub fn enough_faults(&self) -> bool {
+        self.faults.0.borrow().len() >= FAULTS_MAX
     }
 
     /// Reports members that are not among `known`.
     pub fn only(&self, known: &[&str]) -> Option<()> {
-        for name in self.object()?.keys().filter(|name| !known.contains(&name.as_str())) {
+        let unknown = self.object()?.keys().filter(|name| !known.contains(&name.as_str()));
+        for name in unknown.take_while(|_| !self.enough_faults()) {
             let help = match closest(name, known.iter().copied()) {
                 Some(close) => format!("did you mean `{close}`?"),
                 None => format!("the members here are {}", known.join(", ")),
@@ -159,12 +167,4 @@ impl<'a> JsonNode<'a> {
         let name = name.replace('~', "~0").replace('/', "~1");
         JsonNode { value, pointer: format!("{}/{name}", self.pointer), faults: self.faults }
     }
-}
-
-pub fn unknown<'c>(name: &str, known: impl Iterator<Item = &'c str>) -> String {
-    let help = match closest(name, known) {
-        Some(close) => format!("did you mean `{close}`?"),
-        None => "GET /-/limits lists them".to_owned(),
-    };
-    format!("there is no limit `{name}`; {help}")
 }

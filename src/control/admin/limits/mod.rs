@@ -3,29 +3,31 @@
 
 mod asked;
 mod json;
+mod listing;
 mod receipt;
 mod words;
 
 use std::rc::Rc;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::task::spawn_local;
 
+use super::cached::Effort;
 use crate::config::Config;
 use crate::control::link::StoreLink;
-use crate::limit::algo::Rule;
 use crate::limit::answer::{Answer, NEVER, Policy};
 use crate::limit::decision::{Check, ErrorKind, Op};
 use crate::limit::key::{COST_MAX, Cost};
 use crate::limit::limits::{Limit, Mode};
 use crate::limit::overrides::Budget;
 use crate::limit::store::once::{Mark, Use};
-use crate::limit::store::shares::divided;
 use crate::limit::{Ask, Checked, Limiter, Outcome, Standing, Verdict, clock};
 use crate::snapshot::{Current, Reason};
 use asked::{DecideBody, DecisionRequest};
+use listing::Listing;
 use receipt::Receipt;
 use words::{Decider, Kept, Unasked};
 
@@ -34,6 +36,9 @@ pub use json::Problem;
 pub struct Limits {
     current: Current,
     link: Rc<StoreLink>,
+    listing: Listing,
+    /// Spent on names that no limit has.
+    hints: Effort,
 }
 
 /// Limits asked at once by one call: few enough that the last answer meets the store's deadline.
@@ -41,26 +46,34 @@ const AT_ONCE: usize = 128;
 
 impl Limits {
     pub fn new(current: Current, link: Rc<StoreLink>) -> Limits {
-        Limits { current, link }
+        Limits { current, link, listing: Listing::default(), hints: Effort::default() }
     }
 
-    pub fn list(&self) -> Value {
+    /// What the config says of each, as JSON.
+    pub fn list(&self) -> Bytes {
+        self.listing.all(&self.current.load(), clock::now_ms())
+    }
+
+    /// Of one.
+    pub fn show(&self, name: &str) -> Result<Bytes, Problem> {
         let snapshot = self.current.load();
         let config = &snapshot.config;
-        let limits: Vec<Value> = config.limits.iter().map(|limit| description(limit, config)).collect();
-        json!({ "limits": limits })
+        let text = config.limits.place(name).and_then(|place| self.listing.one(&snapshot, place, clock::now_ms()));
+        text.ok_or_else(|| self.unknown(config, name))
     }
 
-    pub fn show(&self, name: &str) -> Result<Value, Problem> {
-        let snapshot = self.current.load();
-        let limit = find(&snapshot.config, name)?;
-        Ok(description(limit, &snapshot.config))
+    fn find<'c>(&self, config: &'c Config, name: &str) -> Result<&'c Arc<Limit>, Problem> {
+        config.limits.named(name).ok_or_else(|| self.unknown(config, name))
+    }
+
+    fn unknown(&self, config: &Config, name: &str) -> Problem {
+        Problem::new(StatusCode::NOT_FOUND, asked::unknown(config, name, &self.hints))
     }
 
     /// The decisions that `body` asks for.
     pub async fn decide(&self, body: &[u8]) -> Result<Value, Problem> {
         let snapshot = self.current.load_full();
-        let DecideBody { op, decisions } = DecideBody::read(body, &snapshot.config)?;
+        let DecideBody { op, decisions } = DecideBody::read(body, &snapshot.config, &self.hints)?;
         let limiter = self.link.limiter();
         let mut answers = Vec::with_capacity(decisions.len());
         let mut decisions = decisions.into_iter().peekable();
@@ -81,7 +94,7 @@ impl Limits {
     /// What is left now, and what the limit would answer; changes nothing.
     pub async fn state(&self, name: &str, query: &str) -> Result<Value, Problem> {
         let snapshot = self.current.load_full();
-        let limit = find(&snapshot.config, name)?;
+        let limit = self.find(&snapshot.config, name)?;
         let (parts, cost) = asked::query(limit, query)?;
         let limiter = self.link.limiter();
         let (check, instead) = asked::check(&limiter, limit, &parts, cost.unwrap_or_else(|| cost_of(limit)))?;
@@ -105,7 +118,7 @@ impl Limits {
     /// Forgets what the key has used.
     pub async fn reset(&self, name: &str, query: &str) -> Result<Value, Problem> {
         let snapshot = self.current.load_full();
-        let limit = find(&snapshot.config, name)?;
+        let limit = self.find(&snapshot.config, name)?;
         let (parts, _) = asked::query(limit, query)?;
         let limiter = self.link.limiter();
         let (check, _) = asked::check(&limiter, limit, &parts, 0)?;
@@ -121,7 +134,7 @@ impl Limits {
     /// Gives back what a receipt stands for, at most once, or units of a key.
     pub async fn refund(&self, name: &str, body: &[u8]) -> Result<Value, Problem> {
         let snapshot = self.current.load_full();
-        let limit = find(&snapshot.config, name)?;
+        let limit = self.find(&snapshot.config, name)?;
         let limiter = self.link.limiter();
         let kept = match asked::refund(limit, body)? {
             asked::Refund::Receipt(receipt) => self.refund_receipt(&limiter, limit, &receipt).await?,
@@ -328,13 +341,6 @@ async fn run(limiter: &Limiter, op: Op, check: Check) -> Result<Answer, ErrorKin
     decision.answers.first().copied().ok_or(ErrorKind::Reply)
 }
 
-fn find<'c>(config: &'c Config, name: &str) -> Result<&'c Arc<Limit>, Problem> {
-    config.limits.iter().find(|limit| limit.name == name).ok_or_else(|| {
-        let known = config.limits.iter().map(|limit| limit.name.as_str());
-        Problem::new(StatusCode::NOT_FOUND, json::unknown(name, known))
-    })
-}
-
 fn store_away(kind: ErrorKind, consequence: &str) -> Problem {
     let detail = format!("the limit store gave no answer ({}){consequence}", kind.label());
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
@@ -346,33 +352,4 @@ fn cost_of(limit: &Limit) -> i64 {
         Cost::Fixed(cost) => (*cost).min(COST_MAX),
         _ => 1,
     }
-}
-
-fn description(limit: &Limit, config: &Config) -> Value {
-    // A calendar's policy is that of the window asked for last, on any worker and perhaps long ago.
-    let rule = Rule::clone(&limit.rule);
-    let _ = rule.params(clock::now_ms());
-    let policy = rule.policy();
-    let key: Vec<String> = limit.key.0.iter().map(ToString::to_string).collect();
-    let shares = divided(config.store.max_keys, &config.limits);
-    let max_keys = config.limits.iter().zip(shares).find(|(of, _)| of.name == limit.name).map(|(_, share)| share);
-    let routes: Vec<&str> = config
-        .routes
-        .iter()
-        .filter(|route| route.limits.iter().any(|of| of.name == limit.name))
-        .map(|route| route.name.as_str())
-        .collect();
-    json!({
-        "limit": limit.name,
-        "algorithm": limit.rule.name(),
-        "policy": { "quota": policy.quota, "window_ms": policy.window_ms },
-        "key": key,
-        "missing": limit.missing.label(),
-        "repeated": limit.repeated.label(),
-        "max_keys": max_keys,
-        "cost": limit.cost.to_string(),
-        "mode": limit.mode.label(),
-        "on_error": limit.on_error.label(),
-        "routes": routes,
-    })
 }

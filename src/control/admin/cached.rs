@@ -1,20 +1,22 @@
-//! The text of the metrics: made for each who asks, unless so many ask that it would take the control
-//! thread's time. Called by `pages`.
+//! What takes time to make: made for each who asks, unless so many ask that it would take the control
+//! thread's. Called by `pages` and `limits`.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::metrics::Metrics;
-
 #[derive(Default)]
-pub struct CachedScrape(RefCell<Option<Made>>);
+pub struct CachedText {
+    made: RefCell<Option<Bytes>>,
+    effort: Effort,
+}
 
-struct Made {
-    text: Bytes,
+/// Time spent on something that many may ask for.
+#[derive(Default)]
+pub struct Effort {
     /// When all time spent so far has been waited for.
-    paid: Instant,
+    paid: Cell<Option<Instant>>,
 }
 
 /// Of the time at most one part in so many is spent on making texts,
@@ -22,9 +24,9 @@ const SHARE: u32 = 5;
 /// after a burst that this much waiting pays for.
 const CREDIT: Duration = Duration::from_millis(500);
 
-impl CachedScrape {
-    pub fn text(&self, metrics: &Metrics) -> prometheus::Result<Bytes> {
-        self.at(Instant::now(), || metrics.render(), Instant::now)
+impl CachedText {
+    pub fn get<T: Into<Bytes>, E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<Bytes, E> {
+        self.at(Instant::now(), make, Instant::now)
     }
 
     fn at<T: Into<Bytes>, E>(
@@ -33,15 +35,35 @@ impl CachedScrape {
         make: impl FnOnce() -> Result<T, E>,
         end: impl FnOnce() -> Instant,
     ) -> Result<Bytes, E> {
-        let mut made = self.0.borrow_mut();
-        if let Some(made) = made.as_ref().filter(|made| made.paid > now + CREDIT) {
-            return Ok(made.text.clone());
+        let mut made = self.made.borrow_mut();
+        if let Some(text) = made.as_ref().filter(|_| self.effort.is_too_much(now)) {
+            return Ok(text.clone());
         }
         let text: Bytes = make()?.into();
-        let end = end();
-        let due = made.as_ref().map_or(now, |made| made.paid.max(now));
-        *made = Some(Made { text: text.clone(), paid: due + (end - now) * SHARE });
+        self.effort.spend(now, end());
+        *made = Some(text.clone());
         Ok(text)
+    }
+}
+
+impl Effort {
+    /// `None` where too much time has been spent of late.
+    pub fn make<T>(&self, make: impl FnOnce() -> T) -> Option<T> {
+        let now = Instant::now();
+        let made = (!self.is_too_much(now)).then(make);
+        if made.is_some() {
+            self.spend(now, Instant::now());
+        }
+        made
+    }
+
+    fn is_too_much(&self, now: Instant) -> bool {
+        self.paid.get().is_some_and(|paid| paid > now + CREDIT)
+    }
+
+    fn spend(&self, now: Instant, end: Instant) {
+        let due = self.paid.get().map_or(now, |paid| paid.max(now));
+        self.paid.set(Some(due + (end - now) * SHARE));
     }
 }
 
@@ -53,7 +75,7 @@ mod tests {
 
     #[test]
     fn texts_take_a_bounded_share_of_the_time() {
-        let (scrape, start) = (CachedScrape::default(), Instant::now());
+        let (scrape, start) = (CachedText::default(), Instant::now());
         let cost = Duration::from_millis(20);
         let (mut now, mut made) = (start, 0_u32);
         let mut ask = |now: &mut Instant| {
