@@ -23,5 +23,6 @@ mod after {
     mod outage;
     mod outcome;
     mod reloads;
+    mod returning;
     mod turns;
 }

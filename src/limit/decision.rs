@@ -106,8 +106,10 @@ labels! {
     Timeout = "timeout",
     /// It waited as long as the deadline for a call to leave; nothing was charged.
     QueueTimeout = "queue_timeout",
-    /// No connection, and none is waited for.
+    /// No connection, and none is waited for; nothing was charged.
     Disconnected = "disconnected",
+    /// The connection broke while it was under way; whether the charge happened is unknown.
+    Lost = "disconnected",
     /// The breaker is open: the store failed lately and is not asked.
     BreakerOpen = "breaker_open",
     /// More decisions wait than `redis::queue::QUEUE_MAX`.
@@ -131,6 +133,6 @@ labels! {
 impl ErrorKind {
     /// Whether the operation may have happened all the same.
     pub fn is_unsure(self) -> bool {
-        matches!(self, ErrorKind::Timeout | ErrorKind::Disconnected | ErrorKind::Reply | ErrorKind::Internal)
+        matches!(self, ErrorKind::Timeout | ErrorKind::Lost | ErrorKind::Reply | ErrorKind::Internal)
     }
 }

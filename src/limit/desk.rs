@@ -7,20 +7,23 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use prometheus::IntCounter;
 use slab::Slab;
 use tokio::sync::Notify;
 use tokio::task::{spawn_local, yield_now};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
+use super::backlog::Backlog;
 use super::clock;
-use super::decision::{Check, Op};
+use super::decision::{Check, ErrorKind, Op};
 use super::hold_times::HoldTimes;
 use super::limits::LimitTable;
 use super::overrides::Budget;
+use super::revive::revive;
 use super::store::Store;
 use super::store::memory::Memory;
 use super::turns::Turns;
-use crate::metrics::Gateways;
+use crate::metrics::{Gateways, Metrics};
 
 pub struct Desk {
     pub store: Store,
@@ -32,6 +35,8 @@ pub struct Desk {
     limits: RefCell<Arc<LimitTable>>,
     /// Given back and not yet taken back, by place.
     turns: [Turns; 2],
+    /// What the store did not take back yet.
+    backlog: Backlog,
     leases: RefCell<Slab<Lease>>,
     /// When the renewal looks at the leases next; `None` while there are none.
     planned: Cell<Option<Instant>>,
@@ -41,6 +46,8 @@ pub struct Desk {
     pending: Cell<usize>,
     /// Another store is in force.
     retired: Cell<bool>,
+    /// Of tasks that failed.
+    restarts: IntCounter,
 }
 
 /// Where a charge was made, and is corrected.
@@ -68,25 +75,23 @@ const RENEWED_AT_ONCE: usize = 256;
 const RENEWALS: u32 = 3;
 /// Leases due this soon are renewed along with those that are due.
 const ALONG: Duration = Duration::from_millis(100);
-/// Pause before a correction that the store did not take is brought again,
-const AGAIN: Duration = Duration::from_millis(500);
-/// and for how long that goes on. A lease is let go of until it would have ended by itself.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Desk {
-    pub fn new(store: Store, local: Arc<Memory>, hold_times: Arc<HoldTimes>, gateways: Arc<Gateways>) -> Rc<Desk> {
+    pub fn new(store: Store, local: Arc<Memory>, hold_times: Arc<HoldTimes>, metrics: &Metrics) -> Rc<Desk> {
         Rc::new(Desk {
             store,
             local,
             hold_times,
-            gateways,
+            gateways: metrics.gateways.clone(),
             limits: RefCell::default(),
             turns: Default::default(),
+            backlog: Backlog::new(metrics),
             leases: RefCell::default(),
             planned: Cell::new(None),
             sooner: Notify::new(),
             pending: Cell::new(0),
             retired: Cell::new(false),
+            restarts: metrics.store_task_restarts.clone(),
         })
     }
 
@@ -135,8 +140,8 @@ impl Desk {
         };
     }
 
-    /// Adjusts every charge where it was made. A call that failed and may have happened is not made
-    /// again, but for a lease, which can be let go of twice.
+    /// Adjusts every charge where it was made. What the store does not take is brought again, unless it may
+    /// have happened; but a lease can be let go of twice.
     pub fn adjust(self: &Rc<Self>, mut corrections: Vec<(Check, ChargedAt)>) {
         if corrections.is_empty() {
             return;
@@ -150,12 +155,37 @@ impl Desk {
         self.adjust_local(local.into_iter().map(|(check, _)| check).collect());
         let stored: Vec<Check> = stored.into_iter().map(|(check, _)| check).collect();
         if !stored.is_empty() && self.store.run_at_once(Op::Adjust, &stored).is_none() {
-            let (store, call) = (self.store.clone(), OpenCall::begin(self));
+            let (call, stored) = (OpenCall::begin(self), Rc::new(stored));
             spawn_local(async move {
-                bring(&store, stored, &call.0.retired).await;
-                drop(call);
+                if let Err(kind) = call.0.store.adjust(&stored).await {
+                    call.0.bring_again(Rc::unwrap_or_clone(stored), kind);
+                }
             });
         }
+    }
+
+    /// What the store did not take for `kind`.
+    fn bring_again(self: &Rc<Self>, checks: Vec<Check>, kind: ErrorKind) {
+        let alone = checks.len() == 1;
+        let again = checks.into_iter().filter(|check| match check.rule.lease_ms() {
+            // A renewal comes again by itself.
+            Some(_) => check.cost < 0,
+            // Of several, some may have been made.
+            None => alone && !kind.is_unsure(),
+        });
+        again.for_each(|check| self.bring_later(check));
+    }
+
+    fn bring_later(self: &Rc<Self>, check: Check) {
+        if !self.backlog.keep(check) {
+            return;
+        }
+        let (desk, call) = (self.clone(), OpenCall::begin(self));
+        spawn_local(async move {
+            let bring = |desk: Rc<Desk>| async move { desk.backlog.bring(&desk.store, &desk.retired).await };
+            revive(desk.restarts.clone(), || bring(desk.clone())).await;
+            drop(call);
+        });
     }
 
     fn give_turn_back(self: &Rc<Self>, check: Check, place: ChargedAt) {
@@ -202,8 +232,11 @@ impl Desk {
 
     /// Lets go of leases that may have been taken without a word of it.
     pub fn release(self: &Rc<Self>, checks: &[Check]) {
-        let leases = checks.iter().filter(|check| check.cost > 0 && check.rule.lease_ms().is_some());
-        self.adjust(leases.map(|check| (Check { cost: -check.cost, ..check.clone() }, ChargedAt::Store)).collect());
+        for check in checks.iter().filter(|check| check.cost > 0 && check.rule.lease_ms().is_some()) {
+            let mut check = Check { cost: -check.cost, ..check.clone() };
+            self.bring_up_to_date(&mut check, ChargedAt::Store);
+            self.bring_later(check);
+        }
     }
 
     fn adjust_local(&self, checks: Vec<Check>) {
@@ -260,30 +293,6 @@ impl Desk {
 fn every(check: &Check) -> Option<Duration> {
     let life_ms = u64::try_from(check.rule.lease_ms()?).unwrap_or(0);
     Some(Duration::from_millis(life_ms) / RENEWALS)
-}
-
-/// Brings corrections to the store, and those that may be made again until they have happened or
-/// have become pointless.
-async fn bring(store: &Store, checks: Vec<Check>, retired: &Cell<bool>) {
-    let since = Instant::now();
-    let mut checks = Rc::new(checks);
-    while let Err(kind) = store.adjust(&checks).await {
-        let mut failed = Rc::unwrap_or_clone(checks);
-        let alone = failed.len() == 1;
-        failed.retain(|check| match check.rule.lease_ms().and_then(|life_ms| u64::try_from(life_ms).ok()) {
-            // A renewal comes again by itself.
-            Some(_) if check.cost >= 0 => false,
-            Some(_) if retired.get() => since.elapsed() < PATIENCE,
-            Some(life_ms) => since.elapsed() < Duration::from_millis(life_ms),
-            // Of several, some may have been made.
-            None => alone && !kind.is_unsure() && since.elapsed() < PATIENCE,
-        });
-        if failed.is_empty() {
-            return;
-        }
-        checks = Rc::new(failed);
-        sleep(AGAIN).await;
-    }
 }
 
 /// Renews leases as they fall due, until there are none.

@@ -49,7 +49,7 @@ impl Limiter {
     ) -> Limiter {
         Limiter {
             desk: previous.map_or_else(
-                || Desk::new(store, local.clone(), hold_times.clone(), metrics.gateways.clone()),
+                || Desk::new(store, local.clone(), hold_times.clone(), metrics),
                 |previous| previous.desk.clone(),
             ),
             gateways: metrics.gateways.clone(),

@@ -6,6 +6,7 @@
 pub mod afterwards;
 pub mod algo;
 pub mod answer;
+mod backlog;
 mod chain;
 pub mod clock;
 pub mod decision;
@@ -19,6 +20,7 @@ pub mod limits;
 pub(crate) mod names;
 pub(crate) mod overrides;
 pub mod refuse;
+pub(crate) mod revive;
 pub mod source;
 mod standing;
 pub mod store;

@@ -72,6 +72,10 @@ pub struct Metrics {
     pub store_batch_size: Histogram,
     /// Tasks that failed and were started anew.
     pub store_task_restarts: IntCounter,
+    /// What could not be given back yet.
+    pub store_corrections_waiting: IntGauge,
+    /// And what found no room to wait.
+    pub store_corrections_dropped: IntCounter,
     /// 0 closed, 1 half open, 2 open.
     pub store_breaker_state: IntGauge,
     /// What each worker sees of the store; the two gauges show the worst of it.
@@ -196,6 +200,20 @@ impl Metrics {
                 IntCounter::with_opts(opts(
                     "store_task_restarts_total",
                     "Tasks between a worker and the store that failed by a fault of ours and were started anew.",
+                ))?,
+            )?,
+            store_corrections_waiting: registered(
+                &r,
+                IntGauge::with_opts(opts(
+                    "store_corrections_waiting",
+                    "Slots and refunds that wait to be given back to the store.",
+                ))?,
+            )?,
+            store_corrections_dropped: registered(
+                &r,
+                IntCounter::with_opts(opts(
+                    "store_corrections_dropped_total",
+                    "Slots and refunds not given back because too many waited for the store.",
                 ))?,
             )?,
             store_batch_size: registered(

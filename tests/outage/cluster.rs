@@ -204,7 +204,8 @@ fn a_killed_master_costs_what_replication_lost_and_two_seconds() {
         let moment = killed - Duration::from_millis(100)..killed;
         let lost = seen.iter().filter(|seen| moment.contains(&seen.at) && seen.outcome == Ok(true)).count();
         assert!(admitted <= LIMIT + lost, "{admitted} admitted, {lost} of them just before the kill");
-        let unknown = [ErrorKind::Timeout, ErrorKind::Disconnected, ErrorKind::BreakerOpen, ErrorKind::Readonly];
+        let unknown =
+            [ErrorKind::Timeout, ErrorKind::Disconnected, ErrorKind::Lost, ErrorKind::BreakerOpen, ErrorKind::Readonly];
         assert!(failures(&seen).iter().all(|kind| unknown.contains(kind)), "{:?}", failures(&seen));
         let waited = seen.iter().filter(|seen| seen.outcome == Err(ErrorKind::Timeout)).count();
         assert!(waited < 100, "{waited} decisions waited in vain");

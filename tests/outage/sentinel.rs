@@ -39,7 +39,7 @@ fn a_killed_master_costs_what_replication_lost_and_two_seconds() {
         let moment = killed - Duration::from_millis(100)..killed;
         let lost = seen.iter().filter(|seen| moment.contains(&seen.at) && seen.outcome == Ok(true)).count();
         assert!(admitted <= LIMIT + lost, "{admitted} admitted, {lost} of them just before the kill");
-        let unknown = [ErrorKind::Timeout, ErrorKind::Disconnected, ErrorKind::BreakerOpen];
+        let unknown = [ErrorKind::Timeout, ErrorKind::Disconnected, ErrorKind::Lost, ErrorKind::BreakerOpen];
         assert!(failures(&seen).iter().all(|kind| unknown.contains(kind)), "{:?}", failures(&seen));
         assert_eq!((metrics.store_up.get(), metrics.store_breaker_state.get()), (1, 0));
     });

@@ -12,12 +12,12 @@ use super::address::Addr;
 use super::lane::LaneContext;
 use super::map::ClusterNode;
 use super::nodes::Nodes;
-use super::revive::revive;
 use super::slot::{self, slot_of};
 use super::spread;
 use super::waiting::LaneFault;
 use crate::limit::answer::Answer;
 use crate::limit::decision::{Decision, ErrorKind, Op, Shares};
+use crate::limit::revive::revive;
 
 pub struct Cluster {
     pub nodes: Rc<Nodes>,

@@ -42,7 +42,8 @@ impl Health {
     }
 
     pub fn set_down(&self, kind: ErrorKind, why: &str) {
-        self.down.set(Some(kind));
+        // Whatever became of the connection, what is asked from now on does not leave.
+        self.down.set(Some(if kind.is_unsure() { ErrorKind::Disconnected } else { kind }));
         self.tell(why);
     }
 

@@ -17,11 +17,11 @@ use super::link::RedisLink;
 use super::pump::{self, Caller};
 pub use super::queue::QUEUE_MAX;
 use super::queue::Queue;
-use super::revive::revive;
 use super::sentinel::Target;
 use super::waiting::{LaneFault, Waiting, Way};
 use super::wire;
 use crate::limit::decision::{Decision, ErrorKind, Op, Shares};
+use crate::limit::revive::revive;
 use crate::metrics::Metrics;
 
 pub struct Lane {

@@ -21,7 +21,6 @@ mod map;
 mod nodes;
 mod pump;
 mod queue;
-mod revive;
 mod sentinel;
 pub mod slot;
 mod spread;
@@ -165,8 +164,8 @@ impl Redis {
         known
     }
 
-    /// Runs `op` on all `checks` together. After [`ErrorKind::Timeout`] and
-    /// [`ErrorKind::Disconnected`] a charge may have happened, so nothing is asked twice.
+    /// Runs `op` on all `checks` together. After an error that is unsure a charge may have happened, so nothing
+    /// is asked twice.
     pub async fn ask(&self, op: Op, checks: &Shares) -> Result<Decision, ErrorKind> {
         let denials = self.denials.as_ref().map(|denials| (denials, denials.borrow().asked(Instant::now())));
         let outcome = self.ask_servers(op, checks).await;
@@ -220,7 +219,7 @@ impl Redis {
     /// What is no decision, but waits no longer than one.
     async fn answer(&self, key: &str, cmd: &Cmd) -> Result<Value, ErrorKind> {
         let outcome = match timeout(self.deadline, self.send(key, cmd)).await {
-            Ok(outcome) => outcome.map_err(|error| wire::error_kind(&error)),
+            Ok(outcome) => outcome.map_err(|error| wire::sent_error_kind(&error)),
             Err(_) => Err(ErrorKind::Timeout),
         };
         outcome.inspect_err(|kind| self.count(*kind))

@@ -101,8 +101,9 @@ impl Nodes {
         let outcome = node.lane.ask(op, checks, way).await;
         let doubtful = matches!(
             outcome,
-            Err(LaneFault::Failed(ErrorKind::Disconnected | ErrorKind::Readonly | ErrorKind::Timeout)
-                | LaneFault::Elsewhere(Redirect::Moved(_)))
+            Err(LaneFault::Failed(
+                ErrorKind::Disconnected | ErrorKind::Lost | ErrorKind::Readonly | ErrorKind::Timeout
+            ) | LaneFault::Elsewhere(Redirect::Moved(_)))
         );
         if doubtful {
             self.doubt.notify_one();

@@ -146,7 +146,7 @@ impl Caller {
                 // A new connection finds a server that hangs no more, or the new master behind
                 // the same name.
                 let stale = opened && matches!(kind, ErrorKind::Timeout | ErrorKind::Readonly);
-                if stale || kind == ErrorKind::Disconnected {
+                if stale || kind == ErrorKind::Lost {
                     self.link.lost(&connection, ErrorKind::Disconnected, why);
                 }
             }
@@ -173,7 +173,8 @@ impl Caller {
                 .ok_or((LaneFault::Failed(ErrorKind::Reply), "a reply of the wrong form".to_owned())),
             Ok(Err(error)) => {
                 let elsewhere = wire::redirect(&error).filter(|_| self.clustered);
-                let fault = elsewhere.map_or_else(|| LaneFault::Failed(wire::error_kind(&error)), LaneFault::Elsewhere);
+                let fault =
+                    elsewhere.map_or_else(|| LaneFault::Failed(wire::sent_error_kind(&error)), LaneFault::Elsewhere);
                 Err((fault, error.to_string()))
             }
             Err(_) => Err((LaneFault::Failed(ErrorKind::Timeout), "no answer within the deadline".to_owned())),

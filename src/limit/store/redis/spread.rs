@@ -63,8 +63,9 @@ impl Spread<'_> {
                     left.for_each(|check| units.push_front(vec![check]));
                 }
                 Err(fault) => {
-                    self.give_back().await;
-                    return Err(fault.kind());
+                    let (given_back, kind) = (self.give_back().await, fault.kind());
+                    // This part of it may never have left, while another is charged still.
+                    return Err(if given_back || kind.is_unsure() { kind } else { ErrorKind::Lost });
                 }
             }
             if self.refused {
@@ -110,7 +111,8 @@ impl Spread<'_> {
         for (part, op, outcome) in [(&asked, op, taken), (&only_seen, Op::Peek, seen)] {
             match outcome {
                 Some(Ok(decision)) => self.absorb(op, part, decision),
-                Some(Err(seen)) => fault = Some(seen),
+                // What was to be taken comes first: it may have been, and a look changes nothing.
+                Some(Err(seen)) => fault = fault.or(Some(seen)),
                 None => {}
             }
         }
@@ -168,8 +170,9 @@ impl Spread<'_> {
     }
 
     /// Gives back what was charged to enforced limits, each by its receipt and once. What cannot be
-    /// given back stays charged: no charge is ever lost.
-    async fn give_back(&mut self) {
+    /// given back stays charged, unless it is a lease that the caller lets go of: no charge is ever lost. True if
+    /// all was given back.
+    async fn give_back(&mut self) -> bool {
         let mut back = Vec::new();
         for (i, charged) in self.charged.iter_mut().enumerate() {
             let (check, answer) = (&self.checks[i], self.answers[i]);
@@ -180,8 +183,10 @@ impl Spread<'_> {
         }
         let until = Instant::now() + self.nodes.context.deadline;
         let outcomes = join_all(back.iter().map(|checks| self.nodes.ask(Op::Adjust, checks, until))).await;
-        if let Some(fault) = outcomes.into_iter().find_map(Result::err) {
+        let fault = outcomes.into_iter().find_map(Result::err);
+        if let Some(fault) = &fault {
             tracing::debug!(?fault, "a charge of a refused request could not be given back");
         }
+        fault.is_none()
     }
 }

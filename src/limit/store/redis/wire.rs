@@ -186,7 +186,18 @@ pub fn redirect(error: &RedisError) -> Option<Redirect> {
 
 /// What is said instead of a reply while there is no connection.
 pub fn not_connected() -> RedisError {
-    RedisError::from((redis::ErrorKind::Io, "the server of the key is not connected"))
+    RedisError::from((NOT_CONNECTED, "the server of the key is not connected"))
+}
+
+/// Of an error before anything is sent.
+const NOT_CONNECTED: redis::ErrorKind = redis::ErrorKind::Client;
+
+/// Of a command that was to be sent: where the connection broke, it may have been carried out.
+pub fn sent_error_kind(error: &RedisError) -> ErrorKind {
+    match error_kind(error) {
+        ErrorKind::Disconnected if error.kind() != NOT_CONNECTED => ErrorKind::Lost,
+        kind => kind,
+    }
 }
 
 pub fn error_kind(error: &RedisError) -> ErrorKind {
@@ -250,9 +261,19 @@ mod tests {
     fn client_side_errors_are_losses_of_the_connection() {
         let of = |kind: Redis| error_kind(&RedisError::from((kind, "")));
         assert_eq!(of(Redis::Io), ErrorKind::Disconnected);
+        assert_eq!(error_kind(&not_connected()), ErrorKind::Disconnected);
         assert_eq!(of(Redis::AuthenticationFailed), ErrorKind::Denied);
         assert_eq!(of(Redis::Server(ServerErrorKind::ResponseError)), ErrorKind::Reply);
         assert_eq!(of(Redis::Server(ServerErrorKind::MasterDown)), ErrorKind::Readonly);
         assert_eq!(of(Redis::Server(ServerErrorKind::ClusterDown)), ErrorKind::Readonly);
+    }
+
+    #[test]
+    fn only_what_was_sent_may_have_happened() {
+        let of = |kind: Redis| sent_error_kind(&RedisError::from((kind, "")));
+        assert_eq!(of(Redis::Io), ErrorKind::Lost);
+        assert_eq!(of(Redis::Server(ServerErrorKind::BusyLoading)), ErrorKind::Loading);
+        assert_eq!(sent_error_kind(&not_connected()), ErrorKind::Disconnected);
+        assert!(ErrorKind::Lost.is_unsure() && !ErrorKind::Disconnected.is_unsure());
     }
 }

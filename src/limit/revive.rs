@@ -1,5 +1,5 @@
 //! Keeps a task of the store going: one that panics is counted, logged, and started anew. Used by
-//! `lane.rs` and `cluster.rs` for what a worker cannot do without.
+//! `desk` and the Redis store for what a worker cannot do without.
 
 use std::time::Duration;
 
