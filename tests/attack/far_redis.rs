@@ -11,7 +11,7 @@ use sluicegate::metrics::Metrics;
 use tokio::task::{JoinSet, yield_now};
 
 use crate::stores::line::DelayLine;
-use crate::stores::{RedisServer, connected, kind, limit, until, window, worker};
+use crate::stores::{RedisServer, connected, kind, limit, settings, until, window, worker};
 use crate::support::machine::Lateness;
 
 const EACH_WAY: Duration = Duration::from_millis(10);
@@ -85,6 +85,50 @@ fn a_decision_waits_about_one_round_trip() {
             seen.push((p50, trip, failures.len(), asked));
         }
         panic!("median, round trip, failures, decisions: {seen:?}");
+    });
+}
+
+/// What fails of 50 decisions at once.
+async fn round(redis: &Rc<Redis>) -> Vec<ErrorKind> {
+    let one = limit("one", window(1_000_000), Mode::Enforce);
+    let mut clients = JoinSet::new();
+    for _ in 0..50 {
+        let (redis, one) = (redis.clone(), one.clone());
+        clients.spawn_local(async move { kind(&redis, &one).await.err() });
+    }
+    clients.join_all().await.into_iter().flatten().collect()
+}
+
+/// A server that does not know the script says so, and is told it with the next round trip: two are later than
+/// the deadline.
+#[test]
+fn a_server_knows_the_script_before_it_is_asked() {
+    // All of it five times as long as above, and as long as that from a machine's lateness.
+    let (each_way, deadline) = (EACH_WAY * 5, DEADLINE * 5);
+    let server = RedisServer::start(&[]);
+    let line = DelayLine::to(server.port, each_way);
+    let flush = || redis::cmd("SCRIPT").arg("FLUSH").query::<()>(&mut server.client()).unwrap();
+    worker(async {
+        let mut seen = Vec::new();
+        for _ in 0..3 {
+            flush();
+            let metrics = Metrics::new().unwrap();
+            let redis = Redis::connect(&settings(deadline), &line.redis_url(), &metrics, &Default::default());
+            redis.first_attempt().await;
+            assert_eq!(metrics.store_up.get(), 1);
+            let (redis, lateness) = (Rc::new(redis), Lateness::watch());
+            let first = round(&redis).await;
+            // One that forgets it while it is connected is told it again by those whom that makes late.
+            flush();
+            let (late, next) = (round(&redis).await, round(&redis).await);
+            if first.is_empty() && next.is_empty() {
+                assert!(late.iter().all(|kind| *kind == ErrorKind::Timeout), "{late:?}");
+                return;
+            }
+            assert!(lateness.allowance() > deadline - 2 * each_way, "{first:?}, then {next:?}");
+            seen.push((first, next));
+        }
+        panic!("failures at the first round, and after one that was late: {seen:?}");
     });
 }
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use bb8::{ManageConnection, Pool};
+use futures_util::future::join;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, RedisResult, Value};
 use tokio::sync::Notify;
@@ -17,11 +18,11 @@ use super::address::Addr;
 use super::dial::{self, Dialer};
 use super::health::Health;
 use super::sentinel::Target;
-use super::wire;
+use super::wire::{self, Call};
 use crate::limit::clock::now_ms;
 use crate::limit::decision::ErrorKind;
 
-/// Connect, log in and tell the time: a stopped server accepts, and then says nothing.
+/// Connect, log in, tell the time and learn the script: a stopped server accepts, and then says nothing.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 /// A connection that lived this long was a good one.
@@ -44,6 +45,8 @@ pub struct RedisConnection {
     addr: Addr,
     /// How far the server's clock is ahead of this machine's, as last seen.
     ahead_ms: Arc<AtomicI64>,
+    /// The server has the script, or will not have it but from a call.
+    taught: Arc<AtomicBool>,
     broken: Arc<AtomicBool>,
 }
 
@@ -55,6 +58,22 @@ impl RedisConnection {
 
     pub async fn send(&self, cmd: &Cmd) -> RedisResult<Value> {
         dial::send(&mut self.pipe.clone(), cmd).await
+    }
+
+    /// Has the server know the script before a decision needs it: to learn it with one takes another round trip,
+    /// which from afar is later than the deadline.
+    async fn teach(&self) -> RedisResult<()> {
+        if self.taught.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let settled = match self.send(&Call::load()).await {
+            Err(error) if error.code().is_none() => return Err(error),
+            // A login that may not, or a server that cannot: the first call teaches it. Any other may, later.
+            Err(error) => matches!(wire::error_kind(&error), ErrorKind::Denied | ErrorKind::Reply),
+            Ok(_) => true,
+        };
+        self.taught.store(settled, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Sends `cmd` right behind ASKING, which holds for one command only.
@@ -175,7 +194,8 @@ impl ManageConnection for Manager {
         let addr = self.target().find().await?;
         let mut pipe = self.0.1.dial(&addr).await?;
         self.target().accept(&mut pipe).await?;
-        let mut connection = RedisConnection { pipe, addr, ahead_ms: Arc::default(), broken: Arc::default() };
+        let mut connection =
+            RedisConnection { pipe, addr, ahead_ms: Arc::default(), taught: Arc::default(), broken: Arc::default() };
         self.is_valid(&mut connection).await?;
         Ok(connection)
     }
@@ -183,7 +203,9 @@ impl ManageConnection for Manager {
     /// Any reply will do, an error too: whether the server decides limits, the limits will say. Unless it wants
     /// another login: then it decides nothing, and nobody need ask to learn that.
     async fn is_valid(&self, connection: &mut RedisConnection) -> RedisResult<()> {
-        match connection.send(&redis::cmd("TIME")).await {
+        let time = redis::cmd("TIME");
+        let (time, taught) = join(connection.send(&time), connection.teach()).await;
+        match time {
             Err(error) if error.code().is_none() || wire::error_kind(&error) == ErrorKind::Denied => return Err(error),
             Ok(time) => {
                 if let Ok((seconds, micros)) = redis::from_redis_value::<(i64, i64)>(time) {
@@ -193,7 +215,7 @@ impl ManageConnection for Manager {
             }
             Err(_) => {}
         }
-        Ok(())
+        taught
     }
 
     fn has_broken(&self, connection: &mut RedisConnection) -> bool {

@@ -67,6 +67,13 @@ impl<'a> Call<'a> {
         self.command("EVAL", SCRIPT)
     }
 
+    /// The script alone, before any decision needs it.
+    pub fn load() -> Cmd {
+        let mut cmd = Cmd::with_capacity(3, SCRIPT.len() + 32);
+        cmd.arg("SCRIPT").arg("LOAD").arg(SCRIPT);
+        cmd
+    }
+
     fn command(&self, name: &str, script: &str) -> Cmd {
         let size = self.keys.iter().map(|key| key.len()).sum::<usize>() + self.args.len() + script.len();
         let mut cmd = Cmd::with_capacity(self.keys.len() + 4, size + 32);
