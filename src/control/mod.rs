@@ -38,6 +38,7 @@ use crate::config::{Config, Report};
 use crate::descriptors;
 use crate::heap;
 use crate::limit::decision::ErrorKind;
+use crate::limit::revive::revive;
 use crate::limit::store::Stores;
 use crate::limit::store::memory::Memory;
 use crate::metrics::Metrics;
@@ -227,7 +228,10 @@ async fn start(source: ConfigSource, config: Config, earlier: Vec<Listener>) -> 
     spawn_local(servers::follow(fleet.clone()));
     spawn_local(probe::follow(fleet));
     spawn_local(resolving.clone().follow());
-    spawn_local(overrides.clone().follow(current.clone(), link.clone()));
+    let (followed, followers) = (overrides.clone(), (current.clone(), link.clone()));
+    spawn_local(revive(metrics.store_task_restarts.clone(), move || {
+        followed.clone().follow(followers.0.clone(), followers.1.clone())
+    }));
     if let Some(settings) = &snapshot.config.server.access_log {
         workers.access_log.open(settings);
     }

@@ -177,15 +177,19 @@ impl Desk {
     }
 
     fn bring_later(self: &Rc<Self>, check: Check) {
-        if !self.backlog.keep(check) {
-            return;
+        if self.backlog.keep(check) {
+            self.keep_doing(|desk| async move { desk.backlog.bring(&desk.store, &desk.retired).await });
         }
-        let (desk, call) = (self.clone(), OpenCall::begin(self));
-        spawn_local(async move {
-            let bring = |desk: Rc<Desk>| async move { desk.backlog.bring(&desk.store, &desk.retired).await };
-            revive(desk.restarts.clone(), || bring(desk.clone())).await;
-            drop(call);
-        });
+    }
+
+    /// Does `work` until it is done, anew if it fails, as one of the calls that a worker ends after. What it had
+    /// at hand when it failed may be lost, what waits for it is not.
+    fn keep_doing<Work>(self: &Rc<Self>, work: impl Fn(Rc<Desk>) -> Work + 'static)
+    where
+        Work: Future<Output = ()> + 'static,
+    {
+        let call = OpenCall::begin(self);
+        spawn_local(async move { revive(call.0.restarts.clone(), || work(call.0.clone())).await });
     }
 
     fn give_turn_back(self: &Rc<Self>, check: Check, place: ChargedAt) {
@@ -199,10 +203,9 @@ impl Desk {
             ChargedAt::Store => self.store.now_at_once(),
         };
         let Some(now_ms) = now_ms else {
-            let (desk, call) = (self.clone(), OpenCall::begin(self));
-            spawn_local(async move {
-                desk.bring_turns(&key).await;
-                drop(call);
+            self.keep_doing(move |desk| {
+                let key = key.clone();
+                async move { desk.bring_turns(&key).await }
             });
             return;
         };
@@ -258,7 +261,9 @@ impl Desk {
             Some(_) => {}
             None => {
                 self.planned.set(Some(due));
-                spawn_local(renewal(self.clone()));
+                // Nobody else renews these leases: if it fails, it must not have been for good.
+                let desk = self.clone();
+                spawn_local(revive(self.restarts.clone(), move || renewal(desk.clone())));
             }
         }
         Some(LeaseId(id))
@@ -325,5 +330,71 @@ impl OpenCall {
 impl Drop for OpenCall {
     fn drop(&mut self) {
         self.0.pending.set(self.0.pending.get() - 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+    use crate::limit::algo::{Rule, concurrency::Concurrency};
+    use crate::limit::key::{Cost, Key, KeyPart, Missing};
+    use crate::limit::limits::{Limit, Mode, OnError};
+
+    const LEASE_MS: i64 = 1200;
+
+    fn slot() -> Check {
+        let limit = Limit {
+            name: "slots".to_owned(),
+            id: 1,
+            rule: Arc::new(Rule::Concurrency(Concurrency { in_flight: 1, lease_ms: LEASE_MS })),
+            key: Key(vec![KeyPart::All]),
+            missing: Missing::Skip,
+            repeated: Default::default(),
+            cost: Cost::Fixed(1),
+            mode: Mode::Enforce,
+            on_error: OnError::Local,
+            when: Default::default(),
+            overrides: Default::default(),
+            after: None,
+            max_keys: None,
+            afterwards: None,
+            refuse: None,
+        };
+        Check::new(&Arc::new(limit), "key".to_owned(), 1)
+    }
+
+    #[test]
+    #[expect(clippy::await_holding_refcell_ref, reason = "that is the fault")]
+    fn a_renewal_that_fails_is_started_anew() {
+        let metrics = Metrics::new().unwrap();
+        let memory = Arc::new(Memory::new(1000));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default());
+        runtime.unwrap().block_on(async {
+            let desk = Desk::new(Store::Memory(memory.clone()), memory.clone(), Arc::default(), &metrics);
+            let mut held = slot();
+            let taken = memory.run_now(Op::Take, &[held.clone()]);
+            held.tag = taken.answers[0].receipt;
+            let lease = desk.renew(&held, ChargedAt::Store).unwrap();
+            // Whoever changes the leases meanwhile fails.
+            let looked_at = desk.leases.borrow();
+            let failed = async {
+                while metrics.store_task_restarts.get() == 0 {
+                    sleep(Duration::from_millis(5)).await;
+                }
+            };
+            timeout(Duration::from_secs(5), failed).await.expect("the renewal has failed and is started anew");
+            drop(looked_at);
+            sleep(Duration::from_millis(1700)).await;
+            assert!(!memory.run_now(Op::Peek, &[slot()]).admitted, "its slot went to another");
+            desk.forget(lease);
+            let ended = async {
+                while desk.planned.get().is_some() || !memory.run_now(Op::Peek, &[slot()]).admitted {
+                    sleep(Duration::from_millis(50)).await;
+                }
+            };
+            timeout(Duration::from_secs(5), ended).await.expect("the lease ends, and with it the renewal");
+        });
     }
 }

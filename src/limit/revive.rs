@@ -1,5 +1,5 @@
 //! Keeps a task of the store going: one that panics is counted, logged, and started anew. Used by
-//! `desk` and the Redis store for what a worker cannot do without.
+//! `desk`, the Redis store and the control thread for what they cannot do without.
 
 use std::time::Duration;
 

@@ -199,7 +199,7 @@ impl Metrics {
                 &r,
                 IntCounter::with_opts(opts(
                     "store_task_restarts_total",
-                    "Tasks between a worker and the store that failed by a fault of ours and were started anew.",
+                    "Tasks around the store that failed by a fault of ours and were started anew.",
                 ))?,
             )?,
             store_corrections_waiting: registered(

@@ -17,7 +17,7 @@ const LIFE: Duration = Duration::from_secs(5);
 const AWAY: Duration = Duration::from_millis(100);
 
 /// Reports under `key` whenever `claim` holds; `send` asks the server of the key.
-pub async fn report(send: impl AsyncFn(&Cmd) -> RedisResult<Value>, key: &str, claim: Claim) {
+pub async fn report(send: impl AsyncFn(&Cmd) -> RedisResult<Value>, key: &str, claim: &Claim) {
     let mut beat = redis::cmd("EVAL");
     beat.arg(SCRIPT).arg(1).arg(key).arg(claim.gateway()).arg(LIFE.as_millis().to_string());
     let mut since: Option<Instant> = None;

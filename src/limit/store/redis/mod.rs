@@ -41,6 +41,7 @@ use tokio::time::timeout;
 use crate::limit::answer::Answer;
 use crate::limit::decision::{Check, Decision, ErrorKind, Op, Shares};
 use crate::limit::overrides::Found;
+use crate::limit::revive::revive;
 use crate::limit::store::once::{Mark, SharedMarks, Use};
 use crate::limit::store::settings::StoreSettings;
 use crate::metrics::{Counter, Metrics};
@@ -111,8 +112,11 @@ impl Redis {
         };
         let (servers, mut report) = (Rc::new(servers), JoinSet::new());
         let (asked, key) = (servers.clone(), format!("{}:gateways", settings.prefix));
-        let claim = metrics.gateways.claim();
-        report.spawn_local(async move { gateways::report(async |cmd| asked.send(&key, cmd).await, &key, claim).await });
+        let claim = Rc::new(metrics.gateways.claim());
+        report.spawn_local(revive(metrics.store_task_restarts.clone(), move || {
+            let (asked, key, claim) = (asked.clone(), key.clone(), claim.clone());
+            async move { gateways::report(async |cmd| asked.send(&key, cmd).await, &key, &claim).await }
+        }));
         Redis {
             servers,
             tls,
