@@ -46,14 +46,23 @@ end
 
 return recorded(3, owns, decide, adjust, function()
   local rest
-  -- Counted on the same date or later, or in a window of about the same length. Of a longer one it is
-  -- not known what was taken in this.
+  -- Whether all that a window counts was counted in `found` as well: on the same date or later, or in a
+  -- window of about the same length. Of a longer one it is not known what was taken in this.
+  local function is_known(record, found)
+    return record[2] >= found[2] or record[3] <= 2 * found[3]
+  end
+
   rest = counted.rest(function(rule, record, now)
     local found = window_at(rule, false, now)
-    local known = record[2] >= found[2] or record[3] <= 2 * found[3]
-    found[1] = known and rest.charged(record, now, 0)[1] or 0
+    found[1] = is_known(record, found) and rest.charged(record, now, 0)[1] or 0
     return found, found[1]
   end)
+
+  -- The other one may have begun to count after the charge.
+  local left = rest.left
+  function rest.left(rule, record, now, cost, receipt)
+    return is_known(window_at(rule, false, now), record) and left(rule, record, now, cost, receipt) or 0
+  end
   -- What window comes next only its own calendar knows.
   rest.kept = 0
   return rest

@@ -1,7 +1,8 @@
 -- What windows that count have in common: arithmetic only, twin of src/limit/algo/counted.rs. Joined
 -- before the algorithm files as `counted()`.
 -- record  count, start, length, and of a fixed window whether the next one starts on the clock (1),
---         not with its first request (0)
+--         not with its first request (0). On the clock the window starts at the multiple of length
+--         before: start is from when on charges are counted
 -- window  such a record, its end as the rule sees it, and whether it has to be stored even after a
 --         refusal
 local counted = {}
@@ -26,9 +27,14 @@ function counted.decide(limit, now, cost, record, stop, mended)
     { count, record[2], record[3], record[4] }
 end
 
+local function end_of(record)
+  local start, length = record[2], record[3]
+  return start + length - (record[4] == 1 and start % length or 0)
+end
+
 -- How much of a charge of `cost`, made at `charged`, is counted in this window.
 local function left(record, cost, charged)
-  local within = record[2] <= charged and charged < record[2] + record[3]
+  local within = record[2] <= charged and charged < end_of(record)
   return within and math.min(cost, record[1]) or 0
 end
 
@@ -45,8 +51,8 @@ function counted.rest(adopt)
 
   -- The window that holds now, by the numbers of the record.
   local function advanced(record, now)
-    if now < record[2] + record[3] then return { record[1], record[2], record[3], record[4] } end
-    local whole = now - (now - record[2]) % record[3]
+    if now < end_of(record) then return { record[1], record[2], record[3], record[4] } end
+    local whole = now - (now - end_of(record)) % record[3]
     return { 0, record[4] == 0 and now or whole, record[3], record[4] }
   end
 
@@ -61,7 +67,7 @@ function counted.rest(adopt)
   end
 
   function rest.life(record, now)
-    return record[1] == 0 and 0 or record[2] + record[3] - now
+    return record[1] == 0 and 0 or end_of(record) - now
   end
 
   function rest.lasts(_, record, now)

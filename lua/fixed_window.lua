@@ -1,7 +1,7 @@
 -- Fixed window: arithmetic only, twin of src/limit/algo/fixed_window.rs, same names, same order.
 -- rule   at most limit in each window ms; clock 1: windows start at multiples of window since the
 --        epoch; clock 0: a window starts with its first request
--- state  count, start of the window it belongs to, window, clock
+-- state  count, from when on, window, clock: see lua/counted.lua
 local max = math.max
 local counted = counted()
 
@@ -13,7 +13,7 @@ end
 local function window_at(rule, record, now)
   local window, clock = rule[2], rule[3]
 
-  local count, start, mended = 0, now, false
+  local count, start, mended = 0, clock == 1 and 0 or now, false
   if record then
     count, start = record[1], record[2]
     -- A start further ahead than a whole window was left by another clock. It must be mended for
@@ -21,14 +21,13 @@ local function window_at(rule, record, now)
     if start > now + window then start, mended = now, true end
   end
   local at = max(now, start)
-  if clock == 1 then
-    local aligned = at - at % window
-    if start < aligned then count = 0 end
-    start = aligned
-  elseif at >= start + window then
-    count, start = 0, at
+  local first = clock == 1 and at - at % window or start
+  if start < first then
+    count, start = 0, first
+  elseif at >= first + window then
+    count, start, first = 0, at, at
   end
-  return { count, start, window, clock }, start + window, mended
+  return { count, start, window, clock }, first + window, mended
 end
 
 local function decide(rule, record, now, cost)
@@ -42,11 +41,16 @@ end
 return recorded(4, owns, decide, adjust, function()
   local rest
   -- The window keeps its start, and ends by this period. On the clock it starts where it must: a much
-  -- longer one that started before tells nothing of this.
+  -- longer one that started before tells nothing of this. What was charged before it counts is never
+  -- taken off it, also of this very ms.
   rest = counted.rest(function(rule, record, now)
     local other = rest.charged(record, now, 0)
-    local found = window_at(rule, other, now)
-    if rule[3] == 1 and other[3] <= 2 * rule[2] then found[1] = other[1] end
+    local found, _, mended = window_at(rule, other, now)
+    if rule[3] == 1 and other[3] <= 2 * rule[2] then
+      found[1] = other[1]
+    elseif found[2] ~= other[2] and not mended then
+      found[2] = now + 1
+    end
     return found, found[1]
   end)
   return rest

@@ -7,6 +7,7 @@ mod dates;
 mod looks;
 mod numbers;
 mod parameters;
+mod switches;
 
 use std::collections::HashMap;
 

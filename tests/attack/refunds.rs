@@ -1,7 +1,7 @@
 //! Requests that wait until the bucket has refilled what they took, and have it given back as well.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::stores::RedisServer;
 use crate::support::client::{Client, get};
@@ -132,5 +132,32 @@ fn what_was_only_reserved_comes_back_after_a_while() {
             // 6400 units come back; what comes in of itself meanwhile, a few hundred, would not be enough.
             std::thread::sleep(Duration::from_millis(250));
         }
+    });
+}
+
+/// A slow request was charged to a long window; a shorter one has begun to count since, and is full.
+#[test]
+fn a_window_gives_back_nothing_that_it_never_counted() {
+    let upstream = upstream(Duration::from_millis(2500));
+    let addr = upstream.addr;
+    // No hour ends meanwhile.
+    let to_the_hour = 3600 - SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() % 3600;
+    if to_the_hour < 12 {
+        std::thread::sleep(Duration::from_secs(to_the_hour));
+    }
+    on_both(&["fixed_window", "calendar"], |store, algorithm| {
+        let anchor = if algorithm == "fixed_window" { "anchor = \"clock\"\n" } else { "" };
+        let after = "cost = \"header:x-cost\"\nrefund_on = [\"5xx\"]";
+        let gateway = gateway(store, addr, &format!("\"{algorithm}\"\nrate = \"100/day\"\n{anchor}{after}"));
+        let mut slow = gateway.client();
+        slow.send(get("/fail", "x-cost: 50\r\n"));
+        gateway.assert_metric("requests_in_flight", &[("route", "/")], 1.0);
+        gateway.reload_with("100/day", "20/hour");
+        let kept = admitted(&gateway, 25);
+        assert_eq!(slow.answer("GET").status(), 500);
+        std::thread::sleep(Duration::from_millis(100));
+        // In the first hour of a day it was counted, and what it left is free again.
+        let more = admitted(&gateway, 25);
+        assert_eq!(kept + more, 20, "{algorithm} {store}: {kept}, then {more}");
     });
 }

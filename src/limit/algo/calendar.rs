@@ -12,7 +12,7 @@ use jiff::civil::{Time, Weekday};
 use jiff::tz::TimeZone;
 
 use super::algorithm::COUNT;
-use super::counted::{LARGEST, Window, WindowRecord};
+use super::counted::{Anchor, LARGEST, Window, WindowRecord};
 use super::dates::Windows;
 pub use super::dates::{Dates, Unit};
 use super::params::{Dated, Field, Given, Misfit, Param, at_most, misfit};
@@ -157,14 +157,23 @@ impl Recorded for Calendar {
         self.window_at(record, now).adjust(now, delta, receipt)
     }
 
-    /// Counted on the same date or later, or in a window of about the same length. Of a longer one it
-    /// is not known what was taken in this.
     fn adopt(&self, record: &WindowRecord, now: i64) -> (WindowRecord, i64) {
         let current = window(&self.windows(now), 1);
-        let known = record.start_ms >= current.start_ms || record.length_ms <= 2 * current.length_ms;
-        let count = if known { record.advanced(now).count } else { 0 };
+        let count = if is_known(record, &current) { record.advanced(now).count } else { 0 };
         (WindowRecord { count, ..current }, count)
     }
+
+    /// The other one may have begun to count after the charge.
+    fn left(&self, record: &WindowRecord, now: i64, cost: i64, receipt: i64) -> f64 {
+        let known = is_known(&window(&self.windows(now), 1), record);
+        if known { records::Record::left(record, now, cost, receipt) } else { 0.0 }
+    }
+}
+
+/// Whether all that a window counts was counted in `found` as well: on the same date or later, or in a
+/// window of about the same length. Of a longer one it is not known what was taken in this.
+fn is_known(record: &WindowRecord, found: &WindowRecord) -> bool {
+    record.start_ms >= found.start_ms || record.length_ms <= 2 * found.length_ms
 }
 
 fn ends_at(record: &WindowRecord, ms: i64) -> bool {
@@ -174,7 +183,7 @@ fn ends_at(record: &WindowRecord, ms: i64) -> bool {
 /// The window at that place, with nothing counted.
 fn window(windows: &Windows, place: usize) -> WindowRecord {
     let start_ms = windows[place].start_ms;
-    WindowRecord { count: 0, start_ms, length_ms: windows[place + 1].start_ms - start_ms, first_hit: false }
+    WindowRecord { count: 0, start_ms, length_ms: windows[place + 1].start_ms - start_ms, anchor: Anchor::Date }
 }
 
 impl Calendar {

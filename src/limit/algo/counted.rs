@@ -17,8 +17,19 @@ pub struct WindowRecord {
     pub count: i64,
     pub start_ms: i64,
     pub length_ms: i64,
-    /// The next window starts with its first request, not where this one ends.
-    pub first_hit: bool,
+    pub anchor: Anchor,
+}
+
+/// Where windows start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Anchor {
+    /// The next one with its first request.
+    FirstHit,
+    /// At multiples of its length. `start_ms` is from when on charges are counted: of what was charged
+    /// before in this window nothing is in the record.
+    Clock,
+    /// Where the calendar says, and at first where this one ends.
+    Date,
 }
 
 /// The window that holds now, as a rule sees it.
@@ -67,23 +78,28 @@ impl Window {
 impl WindowRecord {
     /// The window that holds now, by the numbers of the record.
     pub fn advanced(&self, now: i64) -> WindowRecord {
-        if now < self.start_ms + self.length_ms {
+        if now < self.end_ms() {
             return *self;
         }
-        let whole = now - (now - self.start_ms) % self.length_ms;
-        WindowRecord { count: 0, start_ms: if self.first_hit { now } else { whole }, ..*self }
+        let whole = now - (now - self.end_ms()) % self.length_ms;
+        WindowRecord { count: 0, start_ms: if self.anchor == Anchor::FirstHit { now } else { whole }, ..*self }
+    }
+
+    fn end_ms(&self) -> i64 {
+        let since_ms = if self.anchor == Anchor::Clock { self.start_ms % self.length_ms } else { 0 };
+        self.start_ms + self.length_ms - since_ms
     }
 
     /// How much of a charge of `cost`, made at `charged_ms`, is counted in this window.
     fn counts(&self, cost: i64, charged_ms: i64) -> i64 {
-        let within = self.start_ms <= charged_ms && charged_ms < self.start_ms + self.length_ms;
+        let within = self.start_ms <= charged_ms && charged_ms < self.end_ms();
         if within { cost.min(self.count) } else { 0 }
     }
 }
 
 impl records::Record for WindowRecord {
     fn life(&self, now: i64) -> i64 {
-        if self.count == 0 { 0 } else { self.start_ms + self.length_ms - now }
+        if self.count == 0 { 0 } else { self.end_ms() - now }
     }
 
     fn charged(&self, now: i64, cost: i64) -> WindowRecord {

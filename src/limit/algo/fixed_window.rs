@@ -2,7 +2,7 @@
 //! window, hence at most twice that in any stretch as long as a window.
 
 use super::algorithm::COUNT;
-use super::counted::{LARGEST, Window, WindowRecord};
+use super::counted::{Anchor, LARGEST, Window, WindowRecord};
 use super::params::{Field, Given, Misfit, Param, RATE, at_most};
 use super::records::{self, Recorded, RecordsState};
 use super::{Algorithm, Number, Policy, Step};
@@ -50,8 +50,8 @@ impl Algorithm for FixedWindow {
     }
 
     fn text(state: &Self::State) -> String {
-        records::text(state, |WindowRecord { count, start_ms, length_ms, first_hit }| {
-            format!("{count} {start_ms} {length_ms} {}", i64::from(!first_hit))
+        records::text(state, |WindowRecord { count, start_ms, length_ms, anchor }| {
+            format!("{count} {start_ms} {length_ms} {}", i64::from(*anchor == Anchor::Clock))
         })
     }
 
@@ -72,7 +72,7 @@ impl Recorded for FixedWindow {
     type Record = WindowRecord;
 
     fn owns(&self, record: &WindowRecord, _now: i64) -> bool {
-        record.length_ms == self.window_ms && record.first_hit != self.clock
+        record.length_ms == self.window_ms && record.anchor == self.anchor()
     }
 
     fn decide_one(&self, record: Option<&WindowRecord>, now: i64, cost: i64) -> Step<WindowRecord> {
@@ -90,22 +90,29 @@ impl Recorded for FixedWindow {
     }
 
     /// The window keeps its start, and ends by this period. On the clock it starts where it must: a much
-    /// longer one that started before tells nothing of this.
+    /// longer one that started before tells nothing of this. What was charged before it counts is never
+    /// taken off it, also of this very ms.
     fn adopt(&self, record: &WindowRecord, now: i64) -> (WindowRecord, i64) {
         let other = record.advanced(now);
-        let Window { mut record, .. } = self.window_at(Some(&other), now);
+        let Window { mut record, mended, .. } = self.window_at(Some(&other), now);
         if self.clock && other.length_ms <= 2 * self.window_ms {
             record.count = other.count;
+        } else if record.start_ms != other.start_ms && !mended {
+            record.start_ms = now + 1;
         }
         (record, record.count)
     }
 }
 
 impl FixedWindow {
+    fn anchor(&self) -> Anchor {
+        if self.clock { Anchor::Clock } else { Anchor::FirstHit }
+    }
+
     fn window_at(&self, record: Option<&WindowRecord>, now: i64) -> Window {
         let FixedWindow { window_ms: window, clock, .. } = *self;
 
-        let (mut count, mut start, mut mended) = (0, now, false);
+        let (mut count, mut start, mut mended) = (0, if clock { 0 } else { now }, false);
         if let Some(record) = record {
             (count, start) = (record.count, record.start_ms);
             // A start further ahead than a whole window was left by another clock. It must be mended
@@ -115,16 +122,13 @@ impl FixedWindow {
             }
         }
         let at = now.max(start);
-        if clock {
-            let aligned = at - at % window;
-            if start < aligned {
-                count = 0;
-            }
-            start = aligned;
-        } else if at >= start + window {
-            (count, start) = (0, at);
+        let mut first = if clock { at - at % window } else { start };
+        if start < first {
+            (count, start) = (0, first);
+        } else if at >= first + window {
+            (count, start, first) = (0, at, at);
         }
-        let record = WindowRecord { count, start_ms: start, length_ms: window, first_hit: !clock };
-        Window { record, end: start + window, mended }
+        let record = WindowRecord { count, start_ms: start, length_ms: window, anchor: self.anchor() };
+        Window { record, end: first + window, mended }
     }
 }

@@ -10,14 +10,14 @@ use sluicegate::limit::algo::token_bucket::TokenBucket;
 use super::{Client, never, rate_bound, schedules};
 
 #[derive(Clone, Copy, Debug)]
-struct Taken {
-    at: i64,
-    cost: i64,
-    receipt: i64,
+pub struct Taken {
+    pub at: i64,
+    pub cost: i64,
+    pub receipt: i64,
 }
 
 /// What of these charges would not have come back by `now`, times `per`, had there been no others.
-fn used(charges: &[Taken], rule: &TokenBucket, now: i64) -> i64 {
+pub fn used(charges: &[Taken], rule: &TokenBucket, now: i64) -> i64 {
     let (mut used, mut at) = (0, 0);
     let gone = |used: i64, at: &mut i64, to: i64| -> i64 {
         let lump = if rule.interval { rule.per_ms } else { 1 };
@@ -32,7 +32,7 @@ fn used(charges: &[Taken], rule: &TokenBucket, now: i64) -> i64 {
     gone(used, &mut at, now)
 }
 
-fn rules(rate: i64, per_ms: i64, burst: i64, which: usize) -> (Rule, TokenBucket) {
+pub fn rules(rate: i64, per_ms: i64, burst: i64, which: usize) -> (Rule, TokenBucket) {
     let bucket = TokenBucket { rate, per_ms, burst, debt: 0, interval: which == 3, empty: false, refunds: true };
     let rule = match which {
         0 | 3 => Rule::TokenBucket(bucket.clone()),
@@ -46,6 +46,17 @@ fn rules(rate: i64, per_ms: i64, burst: i64, which: usize) -> (Rule, TokenBucket
         }),
     };
     (rule, bucket)
+}
+
+/// The bucket that counts like one of these rules, and what it holds, times `per`.
+pub fn bucket_of(rule: &Rule) -> (TokenBucket, i64) {
+    let params = rule.params(0);
+    let (rate, per_ms, burst) = (params[0], params[1], rule.policy().quota);
+    let full = match rule {
+        Rule::LeakyBucket(rule) => rule.queue_ms * rate + per_ms,
+        _ => burst * per_ms,
+    };
+    (TokenBucket { rate, per_ms, burst, debt: 0, interval: false, empty: false, refunds: true }, full)
 }
 
 proptest! {
