@@ -210,6 +210,11 @@ impl Limiter {
         self.desk.local.now_ms()
     }
 
+    /// How many gateways share the numbers of those who decide alone.
+    pub fn sharers(&self) -> i64 {
+        self.gateways.known()
+    }
+
     /// The store alone: for those who manage state.
     pub fn store(&self) -> &Store {
         &self.desk.store

@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use serde_json::{Value, json};
+
 use crate::stores::RedisServer;
 use crate::support::client::{Client, get};
 use crate::support::gateway::Gateway;
@@ -160,4 +162,80 @@ fn a_window_gives_back_nothing_that_it_never_counted() {
         let more = admitted(&gateway, 25);
         assert_eq!(kept + more, 20, "{algorithm} {store}: {kept}, then {more}");
     });
+}
+
+fn left(gateway: &Gateway) -> i64 {
+    gateway.admin("/-/limits/one/state?cost=0").json()["remaining"].as_i64().unwrap()
+}
+
+/// A receipt of so many units.
+fn take(gateway: &Gateway, cost: i64) -> Value {
+    let body = json!({ "operation": "take", "decisions": [{ "limits": ["one"], "cost": cost }] });
+    let answer = gateway.admin_ask("POST", "/-/decide", "", body.to_string()).json();
+    let receipt = answer["decisions"][0]["limits"][0]["receipt"].clone();
+    assert!(receipt.is_string(), "{answer}");
+    receipt
+}
+
+fn refund(gateway: &Gateway, receipt: &Value) -> Value {
+    gateway.admin_ask("POST", "/-/limits/one/refund", "", json!({ "receipt": receipt }).to_string()).json()
+}
+
+/// Nearly all has come back of a charge; then come numbers by which next to nothing would have.
+#[test]
+fn a_receipt_is_given_back_by_the_numbers_that_made_it() {
+    let upstream = upstream(Duration::ZERO);
+    let addr = upstream.addr;
+    on_both(&["token_bucket", "gcra", "leaky_bucket", "nodelay"], |store, case| {
+        let (lines, from, to) = match case {
+            "leaky_bucket" => (
+                "\"leaky_bucket\"\nrate = \"50/s\"\nqueue = \"1980ms\"\nnodelay = true".to_owned(),
+                "rate = \"50/s\"\nqueue = \"1980ms\"",
+                "rate = \"50/h\"\nqueue = \"7128s\"",
+            ),
+            // What were slots are times of charges then.
+            "nodelay" => (
+                "\"leaky_bucket\"\nrate = \"50/s\"\nqueue = \"1980ms\"\nnodelay = false".to_owned(),
+                "nodelay = false",
+                "nodelay = true",
+            ),
+            name => (format!("\"{name}\"\nrate = \"50/s\"\nburst = 100"), "50/s", "50/h"),
+        };
+        let gateway = gateway(store, addr, &lines);
+        let receipt = take(&gateway, 100);
+        std::thread::sleep(Duration::from_millis(1600));
+        gateway.reload_with(from, to);
+        let since = Instant::now();
+        let whole = left(&gateway);
+        assert!(whole > 70, "{case} {store}: only {whole} are back");
+        take(&gateway, whole);
+        refund(&gateway, &receipt);
+        let (left, ms) = (left(&gateway), i64::try_from(since.elapsed().as_millis()).unwrap());
+        // The rest of the charge, and what comes in.
+        let most = 100 - whole + 1 + ms / 20;
+        assert!(left <= most, "{case} {store}: {left} left, at most {most}");
+    });
+}
+
+/// What is there of it still comes back, to those numbers and to the new ones.
+#[test]
+fn a_receipt_is_good_after_its_numbers_changed() {
+    let upstream = upstream(Duration::ZERO);
+    let addr = upstream.addr;
+    on_both(
+        &["token_bucket", "gcra", "fixed_window", "sliding_window", "calendar", "sliding_log"],
+        |store, algorithm| {
+            let (from, to) = if algorithm == "calendar" { ("100/month", "100/year") } else { ("100/12h", "100/15h") };
+            let gateway = gateway(store, addr, &format!("\"{algorithm}\"\nrate = \"{from}\""));
+            let receipt = take(&gateway, 60);
+            gateway.reload_with(from, to);
+            take(&gateway, 10);
+            assert_eq!(
+                (left(&gateway), refund(&gateway, &receipt)["applied"].clone()),
+                (30, json!(true)),
+                "{algorithm} {store}"
+            );
+            assert!((89..=90).contains(&left(&gateway)), "{algorithm} {store}: {}", left(&gateway));
+        },
+    );
 }

@@ -36,6 +36,17 @@ pub trait Algorithm: Clone {
     /// the time, for what depends on the calendar; the twin decides by the store's own.
     fn params(&self, now_ms: i64) -> Vec<i64>;
 
+    /// Where [`Algorithm::OWN_NUMBERS`], the rule as a word that [`Algorithm::noted`] reads.
+    fn note(&self) -> String {
+        let params: Vec<String> = self.params(0).iter().map(ToString::to_string).collect();
+        params.join(",")
+    }
+
+    /// The rule of a word, which may come from anybody. `None`: no limit could have such numbers.
+    fn noted(_note: &str) -> Option<Self> {
+        None
+    }
+
     fn policy(&self) -> Policy;
 
     /// What `cost` units at `now_ms` get, and the state that follows. `tag` is a number that no
@@ -102,6 +113,11 @@ pub trait Algorithm: Clone {
     fn told_number(&self) -> String {
         self.told()
     }
+}
+
+/// The numbers of a rule's word.
+pub fn numbers(note: &str) -> Option<Vec<i64>> {
+    note.split(',').map(|number| number.parse().ok()).collect()
 }
 
 /// Outcome of one decision of one limit.

@@ -84,6 +84,25 @@ impl Algorithm for Calendar {
         std::iter::once(self.limit).chain(windows.map(|window| window.start_ms)).collect()
     }
 
+    fn note(&self) -> String {
+        let Dates { unit, zone, resets_at, week_start } = &self.dates;
+        let (zone, week_start) = (zone.iana_name().unwrap_or_default(), week_start.to_monday_zero_offset());
+        format!("{},{},{zone},{resets_at},{week_start}", self.limit, unit.name())
+    }
+
+    fn noted(note: &str) -> Option<Calendar> {
+        let words: Vec<&str> = note.split(',').collect();
+        let &[limit, unit, zone, resets_at, week_start] = &*words else { return None };
+        let dates = Dates {
+            unit: Unit::ALL.into_iter().find(|known| known.name() == unit)?,
+            zone: TimeZone::get(zone).ok()?,
+            resets_at: resets_at.parse().ok()?,
+            week_start: Weekday::from_monday_zero_offset(week_start.parse().ok()?).ok()?,
+        };
+        let limit = limit.parse().ok().filter(|limit| (1..=LARGEST).contains(limit))?;
+        Some(Calendar::new(limit, dates))
+    }
+
     /// Of the window decided in last: a day is not always 24 hours long.
     fn policy(&self) -> Policy {
         let window_ms = match &*self.known.0.load() {

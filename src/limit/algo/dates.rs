@@ -37,6 +37,8 @@ pub struct DateWindow {
 pub type Windows = [DateWindow; 5];
 
 impl Unit {
+    pub const ALL: [Unit; 5] = [Unit::Hour, Unit::Day, Unit::Week, Unit::Month, Unit::Year];
+
     pub fn name(self) -> &'static str {
         match self {
             Unit::Hour => "hour",

@@ -1,9 +1,9 @@
 //! Fixed window; twin of `lua/fixed_window.lua`, same names, same order. At most `limit` in each
 //! window, hence at most twice that in any stretch as long as a window.
 
-use super::algorithm::COUNT;
+use super::algorithm::{COUNT, numbers};
 use super::counted::{Anchor, LARGEST, Window, WindowRecord};
-use super::params::{Field, Given, Misfit, Param, RATE, at_most};
+use super::params::{Field, Given, Misfit, PERIOD_MOST_MS, Param, RATE, at_most};
 use super::records::{self, Recorded, RecordsState};
 use super::{Algorithm, Number, Policy, Step};
 
@@ -35,6 +35,13 @@ impl Algorithm for FixedWindow {
 
     fn params(&self, _now: i64) -> Vec<i64> {
         vec![self.limit, self.window_ms, i64::from(self.clock)]
+    }
+
+    fn noted(note: &str) -> Option<FixedWindow> {
+        let &[limit @ 1..=LARGEST, window_ms @ 1..=PERIOD_MOST_MS, clock @ 0..=1] = &*numbers(note)? else {
+            return None;
+        };
+        Some(FixedWindow { limit, window_ms, clock: clock == 1 })
     }
 
     fn policy(&self) -> Policy {

@@ -37,6 +37,15 @@ impl Algorithm for Gcra {
         if self.refunds { self.bucket().params(now) } else { vec![self.rate, self.per_ms, self.burst] }
     }
 
+    fn note(&self) -> String {
+        self.bucket().note()
+    }
+
+    fn noted(note: &str) -> Option<Gcra> {
+        let TokenBucket { rate, per_ms, burst, refunds, .. } = TokenBucket::noted(note)?;
+        Some(Gcra { rate, per_ms, burst, refunds })
+    }
+
     fn policy(&self) -> Policy {
         self.bucket().policy()
     }

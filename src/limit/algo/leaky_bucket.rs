@@ -5,6 +5,7 @@
 //! The state counts what has not left, whatever the queue: the next free slot of a record is
 //! `used / rate` ms after its time, exactly.
 
+use super::algorithm::numbers;
 use super::exact::div_ceil;
 use super::params::{Field, Given, Misfit, Param, RATE, Rate, misfit};
 use super::records::{self, Recorded, RecordsState};
@@ -65,6 +66,21 @@ impl Algorithm for LeakyBucket {
         let mut params = vec![rate, per_ms, queue_ms, i64::from(nodelay)];
         params.extend(refunds.then_some(1));
         params
+    }
+
+    fn noted(note: &str) -> Option<LeakyBucket> {
+        let numbers = numbers(note)?;
+        let (&[rate, per_ms, queue_ms, nodelay @ 0..=1], refunds) = numbers.split_first_chunk()? else { return None };
+        let refunds = match refunds {
+            [] => false,
+            [1] => true,
+            _ => return None,
+        };
+        let bucket = LeakyBucket { rate, per_ms, queue_ms, nodelay: nodelay == 1, refunds };
+        let sound = (1..=MOST).contains(&per_ms)
+            && (1..=per_ms * SLOTS_PER_MS).contains(&rate)
+            && (0..=bucket.largest()).contains(&queue_ms);
+        sound.then_some(bucket)
     }
 
     fn policy(&self) -> Policy {

@@ -129,6 +129,19 @@ macro_rules! algorithms {
                 match self { $(Rule::$Name(rule) => rule.params(now_ms)),* }
             }
 
+            /// See [`Algorithm::note`].
+            pub fn note(&self) -> String {
+                match self { $(Rule::$Name(rule) => rule.note()),* }
+            }
+
+            /// See [`Algorithm::noted`]; of the algorithm called `name`.
+            pub fn noted(name: &str, note: &str) -> Option<Rule> {
+                match name {
+                    $(stringify!($module) => $module::$Name::noted(note).map(Rule::$Name),)*
+                    _ => None,
+                }
+            }
+
             pub fn policy(&self) -> Policy {
                 match self { $(Rule::$Name(rule) => rule.policy()),* }
             }
@@ -298,6 +311,66 @@ mod tests {
                 assert_eq!(rule.lease_ms().is_some(), spec.has(LINGER.name()), "{}", spec.name);
             }
             assert!(spec.others.is_empty() || built(spec, false) != built(spec, true), "{}", spec.name);
+        }
+    }
+
+    #[test]
+    fn a_rule_is_read_as_it_was_noted() {
+        for rule in SPECS.iter().flat_map(|spec| [built(spec, false), built(spec, true)]).filter(Rule::own_numbers) {
+            for rule in [rule.clone(), rule.share(3)] {
+                let note = rule.note();
+                assert!(!note.is_empty() && !note.contains(' '), "{note}");
+                assert_eq!(Rule::noted(rule.name(), &note), Some(rule));
+            }
+        }
+    }
+
+    /// They come from outside, and computing with them must be exact and end.
+    #[test]
+    fn numbers_that_no_limit_has_are_not_read() {
+        for (name, notes) in [
+            (
+                "token_bucket",
+                &[
+                    "",
+                    "0,1,1,0,0,0",
+                    "1,0,1,0,0,0",
+                    "1,1,0,0,0,0",
+                    "1,1,1,-1,0,0",
+                    "1,1,1,0,2,0",
+                    "1,1,1,0,0",
+                    "9223372036854775807,9223372036854775807,1,0,0,0",
+                    "1,1,1,9223372036854775807,0,0",
+                    "1,1,4503599627370496,0,0,0",
+                    "4503599627370495,1000,1,0,1,0",
+                    "1,1,1,0,0,0,2",
+                ][..],
+            ),
+            ("gcra", &["1,1,1", "0,1,1,0,0,0"]),
+            ("leaky_bucket", &["1,1,-1,0", "1001,1,0,0", "1,9223372036854775807,0,0", "1,1,86400001,0", "1,1,0"]),
+            ("fixed_window", &["0,1,0", "1,0,0", "1,9223372036854775807,0", "9223372036854775807,1,0", "1,1,2"]),
+            (
+                "sliding_window",
+                &["1,1000,0", "1,1000,1", "1,316224000001,316224000001", "0,1000,500", "4503599627370496,9,9"],
+            ),
+            (
+                "calendar",
+                &[
+                    "1,day,UTC,00:00:00",
+                    "1,day,UTC,00:00:00,7",
+                    "0,day,UTC,00:00:00,0",
+                    "1,eon,UTC,00:00:00,0",
+                    "1,day,Nowhere,00:00:00,0",
+                    "1,day,UTC,24:00:00,0",
+                ],
+            ),
+            ("sliding_log", &["1,1,0"]),
+            ("concurrency", &["1,1000"]),
+            ("none", &["1"]),
+        ] {
+            for note in notes {
+                assert_eq!(Rule::noted(name, note), None, "{name} {note}");
+            }
         }
     }
 

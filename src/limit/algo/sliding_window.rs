@@ -5,9 +5,9 @@
 //! counters, each a part of the window: all that the window touches count in full, so no stretch
 //! as long as a window ever admits more than `limit`.
 
-use super::algorithm::COUNT;
+use super::algorithm::{COUNT, numbers};
 use super::exact::{EXACT, div_ceil};
-use super::params::{Field, Given, Misfit, Param, RATE, at_most, misfit};
+use super::params::{Field, Given, Misfit, PERIOD_MOST_MS, Param, RATE, at_most, misfit};
 use super::records::{self, Recorded, RecordsState};
 use super::{Algorithm, Number, Policy, Step};
 use crate::limit::answer::{Answer, NEVER};
@@ -35,7 +35,8 @@ const MOST: i64 = EXACT - 1;
 /// More counters than a window has, the newest and the oldest touched included.
 const COUNTERS: i64 = 64;
 
-const PRECISION: Field<i64> = Field::<i64>::integer("precision", 2, 60);
+const PRECISION_MOST: i64 = 60;
+const PRECISION: Field<i64> = Field::<i64>::integer("precision", 2, PRECISION_MOST);
 
 impl Algorithm for SlidingWindow {
     type State = RecordsState<CountersRecord>;
@@ -63,6 +64,12 @@ impl Algorithm for SlidingWindow {
 
     fn params(&self, _now: i64) -> Vec<i64> {
         vec![self.limit, self.window_ms, self.unit_ms]
+    }
+
+    fn noted(note: &str) -> Option<SlidingWindow> {
+        let &[limit @ 1..=MOST, window_ms @ 1..=PERIOD_MOST_MS, unit_ms] = &*numbers(note)? else { return None };
+        let windows = (2..=PRECISION_MOST).filter_map(|precision| SlidingWindow::new(limit, window_ms, precision));
+        windows.into_iter().find(|window| window.unit_ms == unit_ms && limit <= window.largest())
     }
 
     fn policy(&self) -> Policy {

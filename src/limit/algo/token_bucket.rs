@@ -3,6 +3,7 @@
 //! The state counts what was taken and not yet refilled, whatever the burst, so a raised or lowered
 //! one keeps it, and a bucket that has refilled equals an absent one.
 
+use super::algorithm::numbers;
 use super::exact::{EXACT, div_ceil};
 use super::params::{Field, Given, Misfit, Param, RATE, Rate, misfit};
 use super::records::{self, Record as _, Recorded, RecordsState};
@@ -95,6 +96,26 @@ impl Algorithm for TokenBucket {
         let mut params = vec![rate, per_ms, burst, debt, i64::from(interval), i64::from(empty)];
         params.extend(refunds.then_some(1));
         params
+    }
+
+    fn noted(note: &str) -> Option<TokenBucket> {
+        let numbers = numbers(note)?;
+        let (&[rate, per_ms, burst, debt, interval @ 0..=1, empty @ 0..=1], refunds) = numbers.split_first_chunk()?
+        else {
+            return None;
+        };
+        let refunds = match refunds {
+            [] => false,
+            [1] => true,
+            _ => return None,
+        };
+        let bucket = TokenBucket { rate, per_ms, burst, debt, interval: interval == 1, empty: empty == 1, refunds };
+        let sound = rate >= 1
+            && per_ms >= 1
+            && (0..=EXACT).contains(&debt)
+            && (1..=bucket.largest()).contains(&burst)
+            && rate <= (EXACT - 1) / if bucket.interval { per_ms } else { 1 };
+        sound.then_some(bucket)
     }
 
     fn policy(&self) -> Policy {

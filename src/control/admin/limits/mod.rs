@@ -18,6 +18,7 @@ use tokio::task::spawn_local;
 use super::cached::Effort;
 use crate::config::Config;
 use crate::control::link::StoreLink;
+use crate::limit::algo::Rule;
 use crate::limit::answer::{Answer, NEVER, Policy};
 use crate::limit::decision::{Check, ErrorKind, Op};
 use crate::limit::key::{COST_MAX, Cost};
@@ -157,19 +158,25 @@ impl Limits {
         limit: &Arc<Limit>,
         receipt: &Receipt,
     ) -> Result<Option<Kept>, Problem> {
-        if receipt.names().is_none_or(|(_, algorithm)| algorithm != limit.rule.name()) {
+        let algorithm = limit.rule.name();
+        // By the numbers that made the charge, or else by those that the key has now.
+        let rule = match limit.rule.own_numbers() {
+            true => Rule::noted(algorithm, &receipt.note).map(Arc::new),
+            false => Some(match limit.overrides.find(&receipt.who) {
+                Some(Budget::Rule(rule)) => rule,
+                _ => limit.rule.clone(),
+            }),
+        };
+        let Some(rule) = rule.filter(|_| receipt.names().is_some_and(|(_, of)| of == algorithm)) else {
             return Ok(Some(Kept::AlgorithmChanged));
-        }
+        };
         match use_up(limiter, receipt).await? {
             Use::First => {}
             Use::Again => return Ok(Some(Kept::Used)),
             Use::Expired => return Ok(Some(Kept::Expired)),
         }
         let mut check = Check::new(limit, receipt.key.clone(), -receipt.cost);
-        check.tag = receipt.receipt;
-        if let Some(Budget::Rule(rule)) = limit.overrides.find(&receipt.who) {
-            check.rule = rule;
-        }
+        (check.tag, check.rule) = (receipt.receipt, rule);
         if receipt.local {
             let changed = limiter.run_local(Op::Adjust, check).is_some_and(|answer| answer.admitted);
             return Ok((!changed).then_some(Kept::NothingCharged));
@@ -201,7 +208,11 @@ async fn answer(limiter: Rc<Limiter>, op: Op, decision: DecisionRequest) -> Valu
         }
     };
     let (clock_ms, verdict) = tokio::join!(biased; clock_ms, limiter.decide_asks(op, &limits, asks, false));
-    let clock_ms = |local: bool| clock_ms.filter(|_| !local).unwrap_or_else(|| limiter.memory_ms());
+    // The time by the store, or by this gateway's own memory, and how many share the numbers.
+    let made_by = |local: bool| match clock_ms.filter(|_| !local) {
+        Some(clock_ms) => (clock_ms, 1),
+        None => (limiter.memory_ms(), if local { limiter.sharers() } else { 1 }),
+    };
     let entries: Vec<Value> = limits
         .iter()
         .zip(checks)
@@ -209,13 +220,14 @@ async fn answer(limiter: Rc<Limiter>, op: Op, decision: DecisionRequest) -> Valu
         .map(|(index, (limit, check))| {
             let checked = verdict.checks.iter().find(|checked| checked.limit == index);
             let who = limit.names("", &parts, true).ok().and_then(|names| names.values).unwrap_or_default();
-            entry(op, limit, check, who, checked, &verdict, clock_ms)
+            entry(op, limit, check, who, checked, &verdict, made_by)
         })
         .collect();
     json!({ "admitted": !verdict.refused, "limits": entries })
 }
 
-/// `clock_ms`: the time by the store, or by this gateway's own memory.
+/// `made_by`: of a charge to the store, or to this gateway's own memory, what time it is there and how many
+/// gateways share the numbers.
 fn entry(
     op: Op,
     limit: &Limit,
@@ -223,7 +235,7 @@ fn entry(
     who: String,
     checked: Option<&Checked>,
     verdict: &Verdict,
-    clock_ms: impl Fn(bool) -> i64,
+    made_by: impl Fn(bool) -> (i64, i64),
 ) -> Value {
     let Some(&Checked { outcome, standing, .. }) = checked else {
         let why = match check {
@@ -252,13 +264,15 @@ fn entry(
     let in_force = standing == Standing::InForce;
     let charged = in_force && answer.admitted && (!verdict.refused || limit.mode == Mode::Shadow);
     if op == Op::Take && charged && check.cost > 0 {
-        let now_ms = clock_ms(local);
+        let (now_ms, sharers) = made_by(local);
+        let own = check.rule.own_numbers();
         let receipt = Receipt {
             id: rand::random(),
             expires_ms: now_ms.saturating_add(answer.reset_ms.max(1)),
             local,
             cost: check.cost,
             receipt: answer.receipt,
+            note: if own { check.rule.share(sharers).note() } else { String::new() },
             who,
             key: check.key,
         };

@@ -17,6 +17,8 @@ pub struct Receipt {
     pub cost: i64,
     /// The algorithm's name of the charge.
     pub receipt: i64,
+    /// The note of the rule that made it, where it is given back by no other numbers.
+    pub note: String,
     /// The values of the key, as a field of the overrides.
     pub who: String,
     /// The state key, which ends with limit and algorithm.
@@ -36,8 +38,8 @@ impl Receipt {
     /// An opaque token; `None` if it would be too long, for values of many KiB. The sum in it catches cut and mixed up tokens; it is no signature, as
     /// whoever may send a receipt may take and reset everything anyway.
     pub fn token(&self) -> Option<String> {
-        let Receipt { id, expires_ms, local, cost, receipt, who, key } = self;
-        let text = format!("3 {id:032x} {expires_ms} {} {cost} {receipt} {who} {key}", u8::from(*local));
+        let Receipt { id, expires_ms, local, cost, receipt, note, who, key } = self;
+        let text = format!("4 {id:032x} {expires_ms} {} {cost} {receipt} {note} {who} {key}", u8::from(*local));
         let mut token = String::with_capacity(2 * (text.len() + CHECKSUM));
         for byte in Sha256::digest(&text)[..CHECKSUM].iter().chain(text.as_bytes()) {
             let _ = write!(token, "{byte:02x}");
@@ -57,15 +59,16 @@ impl Receipt {
         if Sha256::digest(text)[..CHECKSUM] != *sum {
             return None;
         }
-        let mut words = str::from_utf8(text).ok()?.splitn(8, ' ');
+        let mut words = str::from_utf8(text).ok()?.splitn(9, ' ');
         let mut word = || words.next();
-        (word()? == "3").then_some(())?;
+        (word()? == "4").then_some(())?;
         Some(Receipt {
             id: u128::from_str_radix(word()?, 16).ok()?,
             expires_ms: word()?.parse().ok()?,
             local: word()? == "1",
             cost: word()?.parse().ok().filter(|cost| *cost > 0)?,
             receipt: word()?.parse().ok()?,
+            note: word()?.to_owned(),
             who: word()?.to_owned(),
             key: word()?.to_owned(),
         })
@@ -84,7 +87,8 @@ mod tests {
 
     fn receipt(id: u128, expires_ms: i64) -> Receipt {
         let key = "sg:{header:x-api-key=a,ip=::1}:daily:token_bucket".to_owned();
-        Receipt { id, expires_ms, local: id % 2 == 1, cost: 3, receipt: -7, who: "a%20b,*".to_owned(), key }
+        let (note, who) = ("1,1000,5,0,0,0".to_owned(), "a%20b,*".to_owned());
+        Receipt { id, expires_ms, local: id % 2 == 1, cost: 3, receipt: -7, note, who, key }
     }
 
     #[test]
