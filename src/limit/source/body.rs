@@ -135,6 +135,13 @@ impl Walk<'_> {
     fn end(self, value: impl ToString) -> Walked {
         Ok(self.tokens.is_empty().then(|| value.to_string()))
     }
+
+    /// Where all numbers are doubles, as in JavaScript, neighbours beyond 2^53 are one.
+    fn integer(self, value: impl ToString, magnitude: u64) -> Walked {
+        let digits = u64::BITS - magnitude.leading_zeros().saturating_add(magnitude.trailing_zeros()).min(u64::BITS);
+        let is_rounded = digits > f64::MANTISSA_DIGITS && self.tokens.is_empty() && self.repeated == Repeated::Refuse;
+        if is_rounded { Err(Ambiguous) } else { self.end(value) }
+    }
 }
 
 impl<'de> DeserializeSeed<'de> for Walk<'_> {
@@ -163,11 +170,11 @@ impl<'de> Visitor<'de> for Walk<'_> {
     }
 
     fn visit_u64<E: Error>(self, number: u64) -> Result<Walked, E> {
-        Ok(self.end(number))
+        Ok(self.integer(number, number))
     }
 
     fn visit_i64<E: Error>(self, number: i64) -> Result<Walked, E> {
-        Ok(self.end(number))
+        Ok(self.integer(number, number.unsigned_abs()))
     }
 
     fn visit_f64<E: Error>(self, number: f64) -> Result<Walked, E> {
@@ -259,7 +266,12 @@ mod tests {
             ("/user", r#"{"user":-0.0}"#, Some("0")),
             ("/user", r#"{"user":"7.0"}"#, Some("7.0")),
             ("/user", r#"{"user":1.5}"#, Some("1.5")),
-            ("/user", r#"{"user":18446744073709551615}"#, Some("18446744073709551615")),
+            ("/user", r#"{"user":0}"#, Some("0")),
+            ("/user", r#"{"user":9007199254740991}"#, Some("9007199254740991")),
+            ("/user", r#"{"user":-9007199254740992}"#, Some("-9007199254740992")),
+            ("/user", r#"{"user":9007199254740994}"#, Some("9007199254740994")),
+            ("/user", r#"{"user":9007199254740994.0}"#, Some("9007199254740994")),
+            ("/user", r#"{"user":9223372036854775808}"#, Some("9223372036854775808")),
             ("/user", r#"{"user":1e22}"#, Some("10000000000000000000000")),
             ("/user", r#"{"user":true}"#, Some("true")),
             ("/user", r#"{"user":""}"#, Some("")),
@@ -309,6 +321,13 @@ mod tests {
         assert_eq!(find("/user", r#"{"USER":"a"}"#, Repeated::Last), Ok(None));
         let elsewhere = r#"{"user":"a","x\u0000":"b\u0000","x":{"user\u0000":1}}"#;
         assert_eq!(find("/user", elsewhere, Repeated::Refuse), some("a"));
+        for number in ["9007199254740993", "-9007199254740993", "1234567890123456789", "18446744073709551615"] {
+            let document = format!("{{\"x\":{number},\"user\":{number}}}");
+            assert_eq!(find("/user", &document, Repeated::Refuse), Err(Ambiguous), "{number}");
+            assert_eq!(find("/user", &document, Repeated::First), some(number));
+            assert_eq!(find("/user", &document, Repeated::Last), some(number));
+            assert_eq!(find("/user/id", &document, Repeated::Refuse), Ok(None));
+        }
         // What is no text, number or boolean is nobody's name, whichever counts.
         for document in [r#"{"user":["a"]}"#, r#"{"user":{"$ne":null}}"#, r#"{"user":{}}"#, r#"{"user":[]}"#] {
             for repeated in [Repeated::Refuse, Repeated::First, Repeated::Last] {
