@@ -94,7 +94,8 @@ pub enum HostPattern {
 
 #[derive(Clone, Debug)]
 pub enum PathPattern {
-    /// `segments` must match, then the path ends (`exact`) or goes on with a further segment.
+    /// `segments` must match, then the path ends (`exact`; one slash may follow those of a template) or goes on
+    /// with a further segment.
     Segments {
         segments: Vec<Segment>,
         exact: bool,

@@ -26,6 +26,8 @@ pub struct Plan<'a> {
 pub struct PlanNode {
     /// There are steps from here.
     pub branches: bool,
+    /// Templates end here, which take a slash behind them; an exact path never ends at the same node.
+    pub slash: bool,
     pub param: u32,
     pub exact: Vec<u32>,
     pub prefix: Vec<u32>,
@@ -69,6 +71,7 @@ impl<'a> Plan<'a> {
                     Segment::Param(_) => self.param(node),
                 });
                 let end = &mut self.nodes[end as usize];
+                end.slash |= *exact && segments.iter().any(|segment| matches!(segment, Segment::Param(_)));
                 if *exact { &mut end.exact } else { &mut end.prefix }
             }
         };

@@ -13,7 +13,7 @@ use super::{PathPattern, Route};
 /// A request that no route of one host takes is offered to the next.
 ///
 /// The paths of one host form a trie of segments: literals are tried before parameters and longer paths
-/// before shorter ones; after it come the regexes in config order. Each node has one way to it, so a
+/// before shorter ones, a template that ends in a slash before one that only takes it; after it come the regexes in config order. Each node has one way to it, so a
 /// look-up visits a node at most once, whatever the path.
 #[derive(Debug)]
 pub struct RouteTable {
@@ -40,6 +40,8 @@ struct RouteNode {
     regexes: u32,
     /// There are steps from here.
     branches: bool,
+    /// The routes of `exact` are templates: one slash may follow.
+    slash: bool,
 }
 
 /// Routes in the order to try them.
@@ -83,6 +85,7 @@ impl RouteTable {
                 prefix: list(&node.prefix),
                 regexes: if node.regexes.is_empty() { 0 } else { small(regexes.len()) },
                 branches: node.branches,
+                slash: node.slash,
             }
         });
         let nodes = nodes.collect();
@@ -154,7 +157,9 @@ impl RouteTable {
             let literal = if node.branches { self.steps.find(at, segment) } else { None };
             literal.and_then(deeper).or_else(|| Some(node.param).filter(|param| *param > 0).and_then(deeper))
         };
-        found.or_else(|| self.first(node.prefix, takes))
+        let here = || self.first(node.prefix, takes);
+        let slashed = || if rest.is_empty() && node.slash { self.first(node.exact, takes) } else { None };
+        found.or_else(here).or_else(slashed)
     }
 
     fn node(&self, at: u32) -> &RouteNode {
@@ -285,7 +290,8 @@ mod tests {
                 None => Segment::Literal(segment.to_owned()),
             })
             .collect();
-        let exact = path != text || segments.iter().any(|segment| matches!(segment, Segment::Param(_)));
+        let template = segments.iter().any(|segment| matches!(segment, Segment::Param(_)));
+        let exact = path != text || (template && !path.ends_with('/'));
         PathPattern::Segments { segments, exact }
     }
 
@@ -300,8 +306,14 @@ mod tests {
             ("= /a", &["/a"], &["/a/", "/a/b", "/", "/ab"]),
             ("= /", &["/"], &["/a", "*", ""]),
             ("/", &["/", "/a", "/a/", "*"], &[]),
-            ("/users/{id}", &["/users/42", "/users/%2F"], &["/users/42/x", "/users/", "/users", "/users/42/"]),
-            ("/{a}/{b}", &["/x/y"], &["/x", "/x/", "//", "/x//y", "*"]),
+            (
+                "/users/{id}",
+                &["/users/42", "/users/42/", "/users/%2F"],
+                &["/users/42/x", "/users/", "/users", "/users/4//"],
+            ),
+            ("/users/{id}/", &["/users/42", "/users/42/", "/users/42/x/"], &["/users/", "/users"]),
+            ("/u/{id}/vote", &["/u/1/vote", "/u/1/vote/"], &["/u/1/", "/u/1/vote/x", "/u/1/vote//"]),
+            ("/{a}/{b}", &["/x/y", "/x/y/"], &["/x", "/x/", "//", "/x//y", "*"]),
             ("~ ^/(a|b)$", &["/a", "/b"], &["/c", "/a/"]),
         ] {
             let routes = [route("", path, "", None)];
@@ -328,6 +340,9 @@ mod tests {
             assert_eq!(found(&routes, "h", path).map(|index| paths[index]), Some(expected), "{path}");
         }
         assert_eq!(found(&routes[..1], "h", "/users/9"), Some(0));
+        let slashed = ["/u/{id}", "/u/{id}/", "= /u/me", "/u"].map(|path| route("", path, "", None));
+        let of = |path| found(&slashed, "h", path);
+        assert_eq!([of("/u/7"), of("/u/7/"), of("/u/7/x"), of("/u/me"), of("/u/me/")], [0, 1, 1, 2, 1].map(Some));
         assert_eq!(found(&routes[..2], "h", "/users/9"), Some(1), "a regex comes after every path");
     }
 
@@ -407,16 +422,18 @@ mod tests {
             if hosts.is_empty() { Some((2, 0)) } else { hosts.iter().filter_map(|h| host_fit(h, host)).min() };
         let PathPattern::Segments { segments, exact } = &route.matcher.path else { return None };
         let mut given: Vec<&str> = path[1..].split('/').collect();
+        let mut slashed = false;
         if given.last() == Some(&"") {
             given.pop();
-            if *exact && !given.is_empty() {
+            slashed = *exact && !given.is_empty();
+            if slashed && !segments.iter().any(|segment| matches!(segment, Segment::Param(_))) {
                 return None;
             }
         }
         if segments.len() > given.len() || (*exact && segments.len() < given.len()) {
             return None;
         }
-        // Per segment: literal 0, parameter 1, not named by a prefix 2; then exact before prefix.
+        // Per segment: literal 0, parameter 1, not named by a prefix 2; then exact before prefix, before a slash that is only taken.
         let mut fit = Vec::new();
         for (i, text) in given.iter().enumerate() {
             fit.push(match segments.get(i) {
@@ -426,7 +443,7 @@ mod tests {
                 None => 2,
             });
         }
-        fit.push(if *exact { 0 } else { 1 });
+        fit.push(if *exact { 2 * usize::from(slashed) } else { 1 });
         Some((host_rank?, fit, Reverse(route.matcher.conditions()), index))
     }
 

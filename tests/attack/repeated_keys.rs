@@ -125,6 +125,24 @@ fn aliases_of_a_path_have_one_budget() {
     assert_eq!(state["remaining"], 0, "{state}");
 }
 
+/// What the route of a limit does not take is left to the next, here to one without limits of its own.
+#[test]
+fn a_catch_all_is_no_way_around() {
+    let pages = "[[route]]\nname = \"pages\"\npath = \"/\"\nrespond = { }\nlimits = [\"login\"]\n\n";
+    let by_path = "key = \"ip\"\nwhen = { path = \"~i ^/login([/;]|$)\" }";
+    let vote = route("vote", "/posts/{id}/vote", "key = \"param:id\"");
+    let user = route("user", "/users/{id}", "key = \"param:id\"");
+    let gateway = Gateway::start(&[pages, &vote, &user, &route("login", "/login", by_path)].concat());
+    for paths in [
+        ["/posts/1/vote", "/posts/1/vote/", "/posts/1/vote/", "/posts//1/vote//"],
+        ["/users/7/", "/users/7", "/users/%37/", "/users/7/."],
+        ["/login", "/LOGIN", "/login;x", "/login/;x"],
+    ] {
+        assert_eq!(paths.map(|path| gateway.ask(&get(path, "")).status()), [200, 200, 429, 429], "{paths:?}");
+    }
+    assert_eq!(statuses(&gateway, "/other;N", "", 3), [200; 3]);
+}
+
 #[test]
 fn a_repeated_key_is_answered_in_the_clients_words() {
     let config = route("api", "/", "key = \"header:x-key\"");
