@@ -31,6 +31,9 @@ const HOGS: usize = 1000;
 /// The thousand have to be got through once; a stalled listener is silent for its timeouts, 5 s and more.
 const SLOW: Duration = Duration::from_millis(2500);
 
+/// Four large decisions at a time take a tenth of that in turns; a hundred take more than twice as long.
+const QUARTER: Duration = Duration::from_millis(250);
+
 fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
 }
@@ -224,6 +227,38 @@ fn a_list_of_limits_costs_little() {
         assert!(median < Duration::from_millis(100) && worst < SLOW, "{path}: {median:?}, at worst {worst:?}");
         drop(hogs);
     }
+}
+
+/// Each asks several hundred times for as many limits as a decision may.
+#[test]
+fn many_large_decisions_keep_nobody_waiting() {
+    let names: Vec<String> = (0..15).map(|i| format!("l{i}")).collect();
+    let mut config = CONFIG.to_owned();
+    for name in &names {
+        let _ = write!(config, "[limit.{name}]\nrate = \"1000000/s\"\nkey = [\"header:x-user\"]\n");
+    }
+    let gateway = Gateway::start(&config);
+    let decision =
+        |i: u32| format!(r#"{{"limits":["all","{}"],"key":{{"header:x-user":"{i}"}}}}"#, names.join("\",\""));
+    let decisions: Vec<String> = (0..300).map(decision).collect();
+    let body = format!(r#"{{"operation":"take","decisions":[{}]}}"#, decisions.join(","));
+    let request = decide("", body.len()) + &body;
+    let whole = Client::connect(gateway.admin).ask(&decide("", body.len()), &body);
+    assert_eq!(whole.json()["decisions"].as_array().unwrap().len(), 300);
+
+    std::thread::scope(|scope| {
+        let hogs: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(gateway.admin).unwrap()).collect();
+        for mut hog in hogs.iter().map(|hog| hog.try_clone().unwrap()) {
+            let request = &request;
+            scope.spawn(move || hog.write_all(request.as_bytes()));
+        }
+        let livez = waits(&gateway, || crate::support::client::ask(gateway.admin, &get("/livez")).status());
+        let small = waits(&gateway, || peek(gateway.admin, "").status());
+        for (what, [median, worst]) in [("/livez", livez), ("a small decision", small)] {
+            assert!(median < QUARTER && worst < SLOW, "{what} took {median:?}, at worst {worst:?}");
+        }
+        hogs.iter().for_each(|hog| drop(hog.shutdown(Shutdown::Both)));
+    });
 }
 
 #[test]

@@ -193,8 +193,9 @@ async fn shown(
         }
         What::Decide => {
             let body = read(body, DECISIONS_MAX, ticket).await?;
+            let _turn = limits.turn(body.len()).await?;
             let _work = work(ticket)?;
-            limits.decide(&body).await?
+            return Ok(json_text(limits.decide(&body).await?.to_string()));
         }
     };
     Ok(json_text(found.to_string()))

@@ -9,11 +9,14 @@ mod words;
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
 use serde_json::{Value, json};
-use tokio::task::spawn_local;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::task::{spawn_local, yield_now};
+use tokio::time::timeout;
 
 use super::cached::Effort;
 use crate::config::Config;
@@ -40,14 +43,28 @@ pub struct Limits {
     listing: Listing,
     /// Spent on names that no limit has.
     hints: Effort,
+    large: Semaphore,
 }
 
 /// Limits asked at once by one call: few enough that the last answer meets the store's deadline.
 const AT_ONCE: usize = 128;
+/// Calls with a longer body wait for their turn: they have up to 16,000 limits to ask, and a hundred of
+/// them would keep probes waiting for seconds.
+const SMALL: usize = 1024;
+/// Others run meanwhile, so that the way to a far store is used.
+const LARGE_AT_ONCE: usize = 4;
+/// For a turn.
+const TURN_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Limits {
     pub fn new(current: Current, link: Rc<StoreLink>) -> Limits {
-        Limits { current, link, listing: Listing::default(), hints: Effort::default() }
+        Limits {
+            current,
+            link,
+            listing: Listing::default(),
+            hints: Effort::default(),
+            large: Semaphore::new(LARGE_AT_ONCE),
+        }
     }
 
     /// What the config says of each, as JSON.
@@ -71,11 +88,26 @@ impl Limits {
         Problem::new(StatusCode::NOT_FOUND, asked::unknown(config, name, &self.hints))
     }
 
+    /// Waits until decisions that take a body of `length` may begin; they may while the turn lasts.
+    ///
+    /// # Errors
+    /// Too many came before.
+    pub async fn turn(&self, length: usize) -> Result<Option<SemaphorePermit<'_>>, Problem> {
+        if length <= SMALL {
+            return Ok(None);
+        }
+        let turn = timeout(TURN_TIMEOUT, self.large.acquire()).await;
+        let busy = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many large requests at once; try again");
+        turn.ok().and_then(Result::ok).map(Some).ok_or_else(busy)
+    }
+
     /// The decisions that `body` asks for.
     pub async fn decide(&self, body: &[u8]) -> Result<Value, Problem> {
         let snapshot = self.current.load_full();
         let DecideBody { op, decisions } = DecideBody::read(body, &snapshot.config, &self.hints)?;
         let limiter = self.link.limiter();
+        // To read many takes time, as to decide some and to write all down: others go in between.
+        yield_now().await;
         let mut answers = Vec::with_capacity(decisions.len());
         let mut decisions = decisions.into_iter().peekable();
         while decisions.peek().is_some() {
@@ -88,6 +120,7 @@ impl Limits {
                 let failed = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "a decision broke off");
                 answers.push(task.await.map_err(failed)?);
             }
+            yield_now().await;
         }
         Ok(json!({ "decisions": answers }))
     }
