@@ -31,7 +31,7 @@ pub fn limits(named: Vec<NamedSection>, context: &LimitContext) -> Definitions<A
     let mut limits = Definitions::new(schema::LIMIT.name);
     let mut after: HashMap<&str, At<String>> = HashMap::new();
     let mut sources = None;
-    let mut taken = Taken::default();
+    let mut taken = SharesTaken::default();
     for NamedSection { name, place, section } in named {
         let base = section.parse_at("after", |text| Ok(text.to_owned()));
         let limit = limit(&section, name, context, base.as_ref()).map(Arc::new);
@@ -62,14 +62,14 @@ pub fn limits(named: Vec<NamedSection>, context: &LimitContext) -> Definitions<A
 
 /// What limits with keys of their own take of those in memory.
 #[derive(Default)]
-struct Taken {
+struct SharesTaken {
     keys: usize,
     /// By the limit that takes most.
     most: Option<(usize, At<String>)>,
     others: usize,
 }
 
-impl Taken {
+impl SharesTaken {
     fn note(&mut self, limit: Option<&Limit>, section: &Section, context: &LimitContext) {
         let Some(limit) = limit else { return };
         let (Some(own), Some(node)) = (limit.max_keys, section.node("max_keys")) else {
@@ -90,7 +90,7 @@ impl Taken {
 
     /// What is left is for the others, in equal parts.
     fn look_at_rest(self, sources: &SourceTexts, context: &LimitContext) {
-        let Taken { keys, most: Some((_, At { place, value: name })), others } = self else { return };
+        let SharesTaken { keys, most: Some((_, At { place, value: name })), others } = self else { return };
         let Some(rest) = context.max_keys.checked_sub(keys).filter(|_| others > 0) else { return };
         let each = rest / others;
         if each >= KEYS_LEFT {
