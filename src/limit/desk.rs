@@ -14,7 +14,6 @@ use tokio::task::{spawn_local, yield_now};
 use tokio::time::{Instant, sleep_until};
 
 use super::backlog::Backlog;
-use super::clock;
 use super::decision::{Check, ErrorKind, Op};
 use super::hold_times::HoldTimes;
 use super::limits::LimitTable;
@@ -22,7 +21,7 @@ use super::overrides::Budget;
 use super::revive::revive;
 use super::store::Store;
 use super::store::memory::Memory;
-use super::turns::Turns;
+use super::turns::{Turn, Turns};
 use crate::metrics::{Gateways, Metrics};
 
 pub struct Desk {
@@ -147,9 +146,6 @@ impl Desk {
             return;
         }
         corrections.iter_mut().for_each(|(check, place)| self.bring_up_to_date(check, *place));
-        let (turns, corrections): (Vec<_>, Vec<_>) =
-            corrections.into_iter().partition(|(check, _)| check.rule.delays() && check.cost < 0);
-        turns.into_iter().for_each(|(check, place)| self.give_turn_back(check, place));
         let (local, stored): (Vec<_>, Vec<_>) =
             corrections.into_iter().partition(|(_, place)| *place == ChargedAt::Local);
         self.adjust_local(local.into_iter().map(|(check, _)| check).collect());
@@ -192,42 +188,41 @@ impl Desk {
         spawn_local(async move { revive(call.0.restarts.clone(), || work(call.0.clone())).await });
     }
 
-    fn give_turn_back(self: &Rc<Self>, check: Check, place: ChargedAt) {
-        let key = check.key.clone();
+    /// Gives back a turn that nobody waits for any more, and that has passed when it is `over`.
+    pub fn give_turn_back(self: &Rc<Self>, mut check: Check, place: ChargedAt, over: Instant) {
+        self.bring_up_to_date(&mut check, place);
+        let (limit, key, now) = (check.limit.id, check.key.clone(), Instant::now());
         let turns = &self.turns[place as usize];
-        if !turns.keep(check) {
+        if !turns.keep(Turn { check, over }, now) {
             return;
         }
-        let now_ms = match place {
-            ChargedAt::Local => Some(self.local.now_ms()),
-            ChargedAt::Store => self.store.now_at_once(),
-        };
-        let Some(now_ms) = now_ms else {
+        if place == ChargedAt::Store && self.store.now_at_once().is_none() {
             self.keep_doing(move |desk| {
                 let key = key.clone();
-                async move { desk.bring_turns(&key).await }
+                async move { desk.bring_turns(limit, &key).await }
             });
             return;
-        };
-        let brought = turns.take(&key, now_ms);
+        }
+        let brought = turns.take(limit, &key, now);
+        let checks = checks(&brought);
         let decision = match place {
-            ChargedAt::Local => Some(self.local.run_now(Op::Adjust, &brought)),
-            ChargedAt::Store => self.store.run_at_once(Op::Adjust, &brought),
+            ChargedAt::Local => Some(self.local.run_now(Op::Adjust, &checks)),
+            ChargedAt::Store => self.store.run_at_once(Op::Adjust, &checks),
         };
-        turns.end(&key, brought, decision.as_ref());
+        turns.end(limit, &key, brought, decision.as_ref());
     }
 
-    async fn bring_turns(&self, key: &str) {
+    async fn bring_turns(&self, limit: u64, key: &str) {
         let turns = &self.turns[ChargedAt::Store as usize];
         loop {
             // Requests that are turned away together come together.
             yield_now().await;
-            let brought = Rc::new(turns.take(key, clock::now_ms()));
+            let brought = turns.take(limit, key, Instant::now());
             let outcome = match brought.is_empty() {
                 true => None,
-                false => self.store.adjust(&brought).await.ok(),
+                false => self.store.adjust(&Rc::new(checks(&brought))).await.ok(),
             };
-            if !turns.end(key, Rc::unwrap_or_clone(brought), outcome.as_ref()) {
+            if !turns.end(limit, key, brought, outcome.as_ref()) {
                 return;
             }
         }
@@ -292,6 +287,10 @@ impl Desk {
         })
         .collect()
     }
+}
+
+fn checks(turns: &[Turn]) -> Vec<Check> {
+    turns.iter().map(|turn| turn.check.clone()).collect()
 }
 
 /// Time between two renewals of the lease that the check stands for, if it is one.

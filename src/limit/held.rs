@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
+use tokio::time::Instant;
 
 use super::afterwards::{Afterwards, End};
 use super::answer::Answer;
@@ -31,6 +32,8 @@ struct HeldCharge {
     check: Check,
     place: ChargedAt,
     lease: Option<LeaseId>,
+    /// Of a limit with turns: when that of this charge has passed.
+    over: Option<Instant>,
     /// The request waits for its turn, which goes back if it leaves.
     waits: bool,
 }
@@ -49,7 +52,9 @@ impl Held {
             let afterwards = check.limit.afterwards.as_ref();
             let lease = afterwards.is_some_and(|wants| wants.lease).then(|| desk.renew(&check, place));
             let waits = waits && check.rule.delays() && answer.retry_ms > 0;
-            charges.push(HeldCharge { check, place, lease: lease.flatten(), waits });
+            let reset = Duration::from_millis(u64::try_from(answer.reset_ms).unwrap_or(0));
+            let over = check.rule.delays().then(|| Instant::now() + reset);
+            charges.push(HeldCharge { check, place, lease: lease.flatten(), over, waits });
         }
         (!charges.is_empty()).then(|| Box::new(Held { desk: desk.clone(), charges, answered: false }))
     }
@@ -97,7 +102,10 @@ impl Held {
             if delta != 0 {
                 let mut check = charge.check;
                 check.cost = delta;
-                corrections.push((check, charge.place));
+                match charge.over.filter(|_| delta < 0) {
+                    Some(over) => self.desk.give_turn_back(check, charge.place, over),
+                    None => corrections.push((check, charge.place)),
+                }
             }
         }
         self.desk.adjust(corrections);

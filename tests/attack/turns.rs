@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::stores::RedisServer;
 use crate::support::client::{Client, get};
+use crate::support::faketime::clock;
 use crate::support::gateway::Gateway;
 use crate::support::until;
 
@@ -92,11 +93,91 @@ fn a_request_without_a_seat_costs_no_call() {
     // Whoever leaves gives up seat and turn.
     drop(waiting.pop());
     let mut next = gateway.client();
-    until("a seat is free", || {
-        next.send(get("/", ""));
-        std::thread::sleep(Duration::from_millis(30));
-        let mut answer = next.stream().try_clone().unwrap();
-        answer.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-        std::io::Read::read(&mut answer, &mut [0; 4096]).is_err()
-    });
+    until("a seat is free", || waits(&mut next, "/"));
+}
+
+/// The clock of a gateway is an hour ahead of Redis', or behind: turns come back all the same.
+#[test]
+fn a_gateway_with_another_clock_gives_turns_back() {
+    let server = RedisServer::start(&[]);
+    for (offset, prefix) in [("+1h", "ahead"), ("-1h", "behind")] {
+        let env = clock(offset);
+        let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let gateway = Gateway::within(
+            &env,
+            "workers = 1",
+            &format!(
+                "[store]\nurl = \"{}\"\nprefix = \"{prefix}\"\ndeadline = \"2s\"\n\n[[route]]\nname = \"app\"\n\
+                 respond = {{ }}\nlimits = [\"queue\"]\n\n[limit.queue]\nalgorithm = \"leaky_bucket\"\n\
+                 rate = \"1/200s\"\nqueue = \"500s\"\nkey = \"all\"\n",
+                server.url(),
+            ),
+        );
+        gateway.until_connected();
+        assert_eq!(gateway.get("/").status(), 200);
+        let mut leaving: Vec<Client> = (0..2).map(|_| gateway.client()).collect();
+        leaving.iter_mut().for_each(|client| client.send(get("/", "")));
+        let decided = [("route", "app"), ("limit", "queue"), ("decision", "delayed")];
+        until("both wait", || gateway.metric("limit_decisions_total", &decided) == Some(2.0));
+        assert_eq!(gateway.get("/").status(), 429, "there is room for two");
+        drop(leaving);
+        let mut next: Vec<Client> = (0..2).map(|_| gateway.client()).collect();
+        for client in &mut next {
+            until("a turn has come back", || waits(client, "/"));
+        }
+    }
+}
+
+/// Asks; true if there is no answer yet.
+fn waits(client: &mut Client, path: &str) -> bool {
+    client.send(get(path, ""));
+    let mut answer = client.stream().try_clone().unwrap();
+    answer.set_read_timeout(Some(Duration::from_millis(80))).unwrap();
+    std::io::Read::read(&mut answer, &mut [0; 4096]).is_err()
+}
+
+/// Clients of one queue leave holes in more keys than are kept: another limit's turns come back all the same.
+#[test]
+fn the_keys_of_one_queue_forget_no_turns_of_another() {
+    const KEYS: usize = 1030;
+    let limits = "[[route]]\nname = \"a\"\npath = \"/a\"\nrespond = { }\nlimits = [\"a\"]\n\n\
+                  [limit.a]\nalgorithm = \"leaky_bucket\"\nrate = \"1/200s\"\nqueue = \"500s\"\nkey = \"all\"\n\n\
+                  [[route]]\nname = \"b\"\npath = \"/b\"\nrespond = { }\nlimits = [\"b\"]\n\n\
+                  [limit.b]\nalgorithm = \"leaky_bucket\"\nrate = \"1/200s\"\nqueue = \"500s\"\nkey = \"header:x-user\"\n";
+    let gateway = Gateway::with("workers = 1\nmax_delayed = 5000\nmax_connections = 6000", limits);
+    let delayed = |limit: &str| {
+        gateway
+            .metric("limit_decisions_total", &[("route", limit), ("limit", limit), ("decision", "delayed")])
+            .unwrap_or(0.0)
+    };
+    let wait_at = |path: &str, count: usize, from: f64| {
+        let limit = &path[1..2];
+        let mut clients: Vec<Client> = (0..count).map(|_| gateway.client()).collect();
+        for (i, client) in clients.iter_mut().enumerate() {
+            client.send(get(path, &format!("x-user: u{i}\r\n")));
+        }
+        until("all wait", || delayed(limit) == from + count as f64);
+        clients
+    };
+    assert_eq!(gateway.get("/a").status(), 200);
+    let first = wait_at("/a", 1, 0.0);
+    let last = wait_at("/a", 1, 1.0);
+    drop(first);
+    // Each user's first goes on, the second waits, and the third behind it.
+    let mut client = gateway.client();
+    for from in (0..KEYS).step_by(103) {
+        client.send((from..from + 103).map(|i| get("/b", &format!("x-user: u{i}\r\n"))).collect::<String>());
+        (0..103).for_each(|_| assert_eq!(client.answer("GET").status(), 200));
+    }
+    let second = wait_at("/b", KEYS, 0.0);
+    let third = wait_at("/b", KEYS, KEYS as f64);
+    drop(second);
+    let in_flight = |route: &str| gateway.metric("requests_in_flight", &[("route", route)]);
+    until("the second ones have left", || in_flight("b") == Some(KEYS as f64));
+    drop(last);
+    let mut next: Vec<Client> = (0..2).map(|_| gateway.client()).collect();
+    for client in &mut next {
+        until("a turn has come back", || waits(client, "/a"));
+    }
+    drop(third);
 }
