@@ -32,7 +32,7 @@
 //! | no expiry at all, by omission or by a comparison that never holds (Lua log, Upstash's cached window) | `faults/expiry.rs:a_key_lives_until_it_is_whole_again` |
 //! | a key that lost its expiry locks its owner out for ever | `faults/expiry.rs:a_key_made_to_stay_is_mended` |
 //! | an expiry shorter than the time to full refills the burst: 300 for 107 (Traefik) | `faults/expiry.rs:a_burst_comes_back_at_its_rate_and_not_with_the_expiry` |
-//! | a negative or zero expiry fails the command, so nothing is counted (Koala's last second, and eight hours a day) | `faults/clocks.rs:windows_end_where_they_say` `algorithms/twin.rs:every_algorithm_decides_like_its_twin` |
+//! | a negative or zero expiry fails the command, so nothing is counted (Koala's last second, and eight hours a day) | `faults/clocks.rs:windows_end_where_they_say` `algorithms/twin.rs:every_algorithm_is_walked_beside_its_twin` |
 //! | each hit sends the expiry again (envoyproxy/ratelimit), or refused ones do (zset post) | `store/shapes.rs:an_exhausted_key_is_only_read` `faults/charging.rs:refusals_and_peeks_leave_no_trace` |
 //! | a decrement of a key that has expired makes an immortal negative counter | `faults/expiry.rs:nothing_is_given_back_to_a_key_that_is_gone` |
 //! | one of two keys of a bucket is evicted, and the script fails from then on (token bucket post) | `faults/expiry.rs:a_key_that_was_evicted_is_new_and_the_others_are_not` `store.rs:state_of_another_form_counts_as_none` |
@@ -48,7 +48,7 @@
 //! | workers that race for a key decide by times out of order | `faults/clocks.rs:workers_that_meet_at_a_key_do_not_turn_its_clock_back` |
 //! | milliseconds within the second taken for the time, so that nothing ever grows old (zset post) | `algorithms/logs.rs:a_sliding_log_admits_what_the_model_admits` |
 //! | whole seconds only (Lua counter, Spring, Koala) | `gateway/client_view.rs:retry_after_is_exact_for_every_algorithm` |
-//! | microseconds lose digits as text, or become exponents | `store.rs:decides_like_the_memory_store` `algorithms/twin.rs:every_algorithm_decides_like_its_twin` |
+//! | microseconds lose digits as text, or become exponents | `store.rs:decides_like_the_memory_store` `algorithms/twin.rs:every_algorithm_is_walked_beside_its_twin` |
 //! | an interval rounded to microseconds is off by 1 to 11 % at high rates (GCRA in integers), doubles since 2017 wear out (redis_rate) | `algorithms/bounds.rs:gcra_is_exact` `algorithms/bounds.rs:gcra_decides_like_a_token_bucket` |
 //! | lease scores by each node's clock (APISIX limit-conn) | `faults/gateways.rs:two_gateways_with_other_clocks_admit_exactly_the_limit_in_every_form` |
 //! | **Windows** |  |
@@ -59,7 +59,7 @@
 //! | units of time are mixed up in long periods (gubernator) | `src/config/values.rs:rates_in_every_spelling` |
 //! | twice the limit around the end of a window, with no other window to choose (counters) | `faults/clocks.rs:no_double_portion_around_the_end_of_a_window` `algorithms/bounds.rs:a_strict_sliding_window_admits_its_limit_in_any_window` |
 //! | two weighted counters are said to be exact, and admit 199 of 100 | `algorithms/bounds.rs:a_weighted_sliding_window_admits_less_than_twice_its_limit` |
-//! | how long to wait at a sliding counter is a guess (caddy-ext), 0 beside 106 ms (Traefik), or not said at all | `gateway/client_view.rs:retry_after_is_exact_for_every_algorithm` `algorithms/twin.rs:every_algorithm_decides_like_its_twin` |
+//! | how long to wait at a sliding counter is a guess (caddy-ext), 0 beside 106 ms (Traefik), or not said at all | `gateway/client_view.rs:retry_after_is_exact_for_every_algorithm` `algorithms/twin.rs:every_algorithm_is_walked_beside_its_twin` |
 //! | a queue that lets requests out closer than its rate, or delays beyond its bound | `algorithms/logs.rs:a_queue_lets_nothing_out_faster_than_its_rate` `algorithms/bounds/parameters.rs:turns_are_never_closer_than_the_rate` |
 //! | **Keys and numbers** |  |
 //! | parts joined without escaping meet in one key (Koala's bar, the underscore of envoyproxy/ratelimit) | `faults/gateways.rs:key_parts_with_separators_in_them_have_budgets_of_their_own` `src/limit/key.rs:different_values_have_different_keys` |

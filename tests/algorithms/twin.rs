@@ -25,7 +25,7 @@ macro_rules! twins {
         })*
 
         #[test]
-        fn every_algorithm_is_here() {
+        fn every_algorithm_is_walked_beside_its_twin() {
             assert_eq!(NAMES, [$(stringify!($name)),*]);
         }
     };
