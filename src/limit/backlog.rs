@@ -173,28 +173,11 @@ mod tests {
 
     use super::*;
     use crate::limit::algo::{Rule, concurrency::Concurrency, fixed_window::FixedWindow};
-    use crate::limit::key::{Cost, Key, KeyPart, Missing};
-    use crate::limit::limits::{Limit, Mode, OnError};
+    use crate::limit::limits::{Limit, Mode};
     use crate::limit::store::memory::Memory;
 
     fn correction(rule: Rule, tag: i64) -> Check {
-        let limit = Arc::new(Limit {
-            name: "any".to_owned(),
-            id: 1,
-            rule: Arc::new(rule),
-            key: Key(vec![KeyPart::All]),
-            missing: Missing::Skip,
-            repeated: Default::default(),
-            cost: Cost::Fixed(1),
-            mode: Mode::Enforce,
-            on_error: OnError::Local,
-            when: Default::default(),
-            overrides: Default::default(),
-            after: None,
-            max_keys: None,
-            afterwards: None,
-            refuse: None,
-        });
+        let limit = Limit::bare("any", rule, Mode::Enforce);
         Check { tag, ..Check::new(&limit, "key".to_owned(), -1) }
     }
 

@@ -338,30 +338,13 @@ mod tests {
 
     use super::*;
     use crate::limit::algo::{Rule, concurrency::Concurrency};
-    use crate::limit::key::{Cost, Key, KeyPart, Missing};
-    use crate::limit::limits::{Limit, Mode, OnError};
+    use crate::limit::limits::{Limit, Mode};
 
     const LEASE_MS: i64 = 1200;
 
     fn slot() -> Check {
-        let limit = Limit {
-            name: "slots".to_owned(),
-            id: 1,
-            rule: Arc::new(Rule::Concurrency(Concurrency { in_flight: 1, lease_ms: LEASE_MS })),
-            key: Key(vec![KeyPart::All]),
-            missing: Missing::Skip,
-            repeated: Default::default(),
-            cost: Cost::Fixed(1),
-            mode: Mode::Enforce,
-            on_error: OnError::Local,
-            when: Default::default(),
-            overrides: Default::default(),
-            after: None,
-            max_keys: None,
-            afterwards: None,
-            refuse: None,
-        };
-        Check::new(&Arc::new(limit), "key".to_owned(), 1)
+        let rule = Rule::Concurrency(Concurrency { in_flight: 1, lease_ms: LEASE_MS });
+        Check::new(&Limit::bare("slots", rule, Mode::Enforce), "key".to_owned(), 1)
     }
 
     #[test]

@@ -146,3 +146,27 @@ labels! {
     /// Its share of the rule on this gateway's own memory.
     Local = "local",
 }
+
+#[cfg(test)]
+impl Limit {
+    /// For all together, with this rule and no more.
+    pub fn bare(name: &str, rule: Rule, mode: Mode) -> Arc<Limit> {
+        Arc::new(Limit {
+            name: name.to_owned(),
+            id: id(name),
+            rule: Arc::new(rule),
+            key: Key(vec![crate::limit::key::KeyPart::All]),
+            missing: Missing::Skip,
+            repeated: Repeated::default(),
+            cost: Cost::Fixed(1),
+            mode,
+            on_error: OnError::Local,
+            when: When::default(),
+            overrides: Overrides::default(),
+            after: None,
+            max_keys: None,
+            afterwards: None,
+            refuse: None,
+        })
+    }
+}

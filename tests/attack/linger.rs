@@ -53,6 +53,15 @@ pub fn gateway(server: &str, store: &str, to: &str, linger: &str) -> Gateway {
     gateway
 }
 
+/// Two at a time at most have run, others have had their slots, and one is free again for `path`.
+#[track_caller]
+pub fn assert_bounded(gateway: &Gateway, running: &Running, path: &str, what: &str) {
+    until("the backend is at rest", || running.now() == 0);
+    assert_eq!(running.most(), 2, "{what}");
+    assert!(running.ended() >= 3, "{what}: {}", running.ended());
+    until("a slot", || gateway.get(path).status() == 200);
+}
+
 /// A client for each request, which leaves after 15 ms.
 pub fn abort(gateway: &Gateway, request: &str, times: usize) {
     for _ in 0..times {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use h2::Reason;
 use http::Response;
 
-use super::linger::{WORK, abort, gateway};
+use super::linger::{WORK, abort, assert_bounded, gateway};
 use crate::support::client::{get, post};
 use crate::support::frames::{CANCEL, DATA, END_HEADERS, Wire, frame, headers, request, reset};
 use crate::support::gateway::Gateway;
@@ -43,15 +43,6 @@ fn in_front_of(server: &Http2Server, linger: &str) -> Gateway {
     gateway("", "memory:", &format!("h2c://{}", server.addr), linger)
 }
 
-#[track_caller]
-fn assert_bounded(gateway: &Gateway, running: &Running, what: &str) {
-    until("the backend is at rest", || running.now() == 0);
-    assert_eq!(running.most(), 2, "{what}");
-    // The slots went on to others all the time.
-    assert!(running.ended() >= 3, "{what}: {}", running.ended());
-    until("a slot", || gateway.get("/").status() == 200);
-}
-
 #[test]
 fn requests_that_are_broken_off_keep_their_slots() {
     let chunked = "POST / HTTP/1.1\r\nhost: a.test\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n";
@@ -65,7 +56,7 @@ fn requests_that_are_broken_off_keep_their_slots() {
         let (server, running) = backend();
         let gateway = in_front_of(&server, "");
         abort(&gateway, &request, 40);
-        assert_bounded(&gateway, &running, &request);
+        assert_bounded(&gateway, &running, "/", &request);
     }
 }
 
@@ -81,7 +72,7 @@ fn streams_that_are_reset_keep_their_slots() {
             std::thread::sleep(Duration::from_millis(15));
             client.send(reset(stream, CANCEL));
         }
-        assert_bounded(&gateway, &running, path);
+        assert_bounded(&gateway, &running, "/", path);
     }
 }
 

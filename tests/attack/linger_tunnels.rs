@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::linger::{WORK, abort, gateway};
+use super::linger::{WORK, abort, assert_bounded, gateway};
 use crate::support::client::{get, post};
 use crate::support::frames::{CANCEL, Wire, connect, reset};
-use crate::support::gateway::Gateway;
 use crate::support::machine::Stopwatch;
 use crate::support::until;
 use crate::support::upstream::{Running, Upstream, accept, ok};
@@ -42,15 +41,6 @@ fn backend(work: Duration) -> (Upstream, Arc<Running>) {
     (upstream, running)
 }
 
-#[track_caller]
-fn assert_bounded(gateway: &Gateway, running: &Running, what: &str) {
-    until("the backend is at rest", || running.now() == 0);
-    assert_eq!(running.most(), 2, "{what}");
-    // The slots went on to others all the time.
-    assert!(running.ended() >= 3, "{what}: {}", running.ended());
-    until("a slot", || gateway.get("/plain").status() == 200);
-}
-
 #[test]
 fn tunnels_whose_clients_are_gone_keep_their_slots() {
     // What they have not read makes their kernel reset the connection.
@@ -58,7 +48,7 @@ fn tunnels_whose_clients_are_gone_keep_their_slots() {
         let (upstream, running) = backend(WORK);
         let gateway = gateway("", "memory:", &upstream.url(), "");
         abort(&gateway, &request, 40);
-        assert_bounded(&gateway, &running, &request);
+        assert_bounded(&gateway, &running, "/plain", &request);
     }
 }
 
@@ -78,7 +68,7 @@ fn who_shuts_down_its_side_first_does_so_too() {
         std::thread::sleep(Duration::from_millis(15));
         drop(client);
     }
-    assert_bounded(&gateway, &running, "");
+    assert_bounded(&gateway, &running, "/plain", "");
 }
 
 #[test]
@@ -96,7 +86,7 @@ fn tunnels_on_streams_keep_their_slots() {
                 false => client.send(reset(stream, CANCEL)),
             }
         }
-        assert_bounded(&gateway, &running, path);
+        assert_bounded(&gateway, &running, "/plain", path);
     }
 }
 

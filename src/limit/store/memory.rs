@@ -192,29 +192,12 @@ mod tests {
 
     use super::*;
     use crate::limit::algo::{Rule, fixed_window::FixedWindow};
-    use crate::limit::key::{Cost, Key, KeyPart, Missing};
-    use crate::limit::limits::{Limit, Mode, OnError};
+    use crate::limit::limits::{Limit, Mode};
 
     const NOW: i64 = 1_795_000_000_000;
 
     fn limit(name: &str, limit: i64, window_ms: i64, mode: Mode) -> Arc<Limit> {
-        Arc::new(Limit {
-            name: name.to_owned(),
-            id: crate::limit::limits::id(name),
-            rule: Arc::new(Rule::FixedWindow(FixedWindow { limit, window_ms, clock: false })),
-            key: Key(vec![KeyPart::All]),
-            missing: Missing::Skip,
-            repeated: Default::default(),
-            cost: Cost::Fixed(1),
-            mode,
-            on_error: OnError::Local,
-            when: Default::default(),
-            overrides: Default::default(),
-            after: None,
-            max_keys: None,
-            afterwards: None,
-            refuse: None,
-        })
+        Limit::bare(name, Rule::FixedWindow(FixedWindow { limit, window_ms, clock: false }), mode)
     }
 
     fn check(limit: &Arc<Limit>, key: &str, cost: i64) -> Check {
