@@ -52,7 +52,7 @@ rust() {
 algorithms=(--lib --test=algorithms --test=after)
 around=(--lib --test=store --test=after --test=faults --test=limits)
 rust $((minutes * 2 / 5)) algorithms 'src/limit/algo/**/*.rs' -- "${algorithms[@]}" -- "$@"
-rust $((minutes * 2 / 5)) around src/limit/limiter.rs src/limit/held.rs src/limit/store/redis/denials.rs -- "${around[@]}" -- "$@"
+rust $((minutes * 2 / 5)) around src/limit/limiter.rs src/limit/held.rs src/limit/backlog.rs src/limit/store/redis/denials.rs -- "${around[@]}" -- "$@"
 echo "== lua"
 tests/mutants/lua.py --minutes $((minutes / 5))
 echo "took $(((SECONDS - started) / 60)) min; survivors of Rust: target/mutants/*/mutants.out/missed.txt"

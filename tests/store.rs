@@ -15,6 +15,7 @@ mod stores;
 mod support;
 
 mod store {
+    mod blocks;
     mod shapes;
 }
 

@@ -104,7 +104,7 @@ def noticing(name):
     if name in ("gate.lua", "freeing.lua") or name.startswith("shapes/"):
         tests.append("algorithms::full")
     if set(users) & set(SHAPED) or name == "shapes/cells.lua":
-        tests.append("store::shapes")
+        tests += ["store::shapes", "store::blocks"]
     return tests
 
 

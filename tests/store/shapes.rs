@@ -17,7 +17,7 @@ use sluicegate::limit::store::memory::Memory;
 use sluicegate::limit::store::redis::wire::{Call, decode};
 use sluicegate::metrics::Metrics;
 
-const NOW: i64 = 1_795_000_000_000;
+pub const NOW: i64 = 1_795_000_000_000;
 const DEADLINE: Duration = Duration::from_secs(5);
 
 fn call(client: &mut redis::Connection, asked: &[(Op, Vec<Check>)], now: i64) -> Vec<Decision> {
@@ -27,13 +27,13 @@ fn call(client: &mut redis::Connection, asked: &[(Op, Vec<Check>)], now: i64) ->
     found.into_iter().map(Result::unwrap).collect()
 }
 
-fn one(client: &mut redis::Connection, op: Op, check: Check, now: i64) -> sluicegate::limit::answer::Answer {
+pub fn one(client: &mut redis::Connection, op: Op, check: Check, now: i64) -> sluicegate::limit::answer::Answer {
     call(client, &[(op, vec![check])], now)[0].answers[0]
 }
 
 /// State as the server holds it: of a log what it is kept for and the charges, of leases each with
 /// its score.
-fn held(client: &mut redis::Connection, key: &str) -> BTreeSet<String> {
+pub fn held(client: &mut redis::Connection, key: &str) -> BTreeSet<String> {
     let form: String = redis::cmd("TYPE").arg(key).query(client).unwrap();
     let log = |stored: Vec<String>| log_text(stored).split_whitespace().map(str::to_owned).collect();
     match form.as_str() {
@@ -318,41 +318,6 @@ fn fill(client: &mut redis::Connection, key: &str, sorted_set: bool, charges: us
         match sorted_set {
             true => client.zadd_multiple::<_, _, _, ()>(key, chunk).unwrap(),
             false => client.rpush(key, chunk.iter().map(|(_, text)| text).collect::<Vec<_>>()).unwrap(),
-        }
-    }
-}
-
-/// However charges of one unit and of several follow each other, and change: a block that has to be read through
-/// is short, and there are not many blocks.
-#[test]
-fn blocks_that_are_read_through_are_short() {
-    let server = RedisServer::start(&[]);
-    let mut client = server.client();
-    let mut seeded = crate::stores::seeded();
-    for sorted_set in [false, true] {
-        for heavy in [0.5, 0.02] {
-            let limit = limit("blocks", log(3000, sorted_set), Mode::Enforce);
-            let () = redis::cmd("FLUSHALL").query(&mut client).unwrap();
-            for i in 0..1300 {
-                let cost = if seeded.rng.random_bool(heavy) { 2 } else { 1 };
-                assert!(one(&mut client, Op::Take, check(&limit, "all", cost), NOW + i).admitted);
-            }
-            // The middle of many is given back, which leaves one unit of two or no charge at all.
-            for _ in 0..200 {
-                let receipt = NOW + seeded.rng.random_range(0..1300);
-                one(&mut client, Op::Adjust, Check { tag: receipt, ..check(&limit, "all", -1) }, NOW + 1300);
-            }
-            let key = check(&limit, "all", 1).key;
-            let head: Vec<String> = match sorted_set {
-                true => client.zrevrange(&key, 0, 0).unwrap(),
-                false => client.lrange(&key, 0, 0).unwrap(),
-            };
-            let blocks: Vec<&str> = head[0].split(' ').skip(4).collect();
-            assert!(blocks.len() <= 70, "{} blocks: {head:?}", blocks.len());
-            for block in blocks.iter().filter_map(|block| block.split_once(':')) {
-                assert!(block.0.parse::<usize>().unwrap() <= 64, "{block:?} of {head:?}");
-            }
-            held(&mut client, &key);
         }
     }
 }
