@@ -198,24 +198,15 @@ function methods._weighted(state)
   return max(WEIGHTED, floor(sqrt(state.size)))
 end
 
--- The block of the i-th charge, before that charge is no longer of one unit. Where all are it can be cut
--- anywhere.
-function methods._cut(state, i)
-  local b, before = state:_block(i)
-  local counts, sums, most = state.counts, state.sums, state:_weighted()
+-- The last block, for its last charge to get more units. Where all are of one it is cut there, or all of it
+-- would have to be read through.
+function methods._oldest(state)
+  local counts, sums = state.counts, state.sums
+  local b = #counts
   local count = counts[b]
-  if count ~= sums[b] or count <= most then return b end
-  local newer = i - before - (i - before) % most
-  local own = min(most, count - newer)
-  local older = count - newer - own
-  counts[b], sums[b] = own, own
-  if older > 0 then
-    insert(counts, b + 1, older)
-    insert(sums, b + 1, older)
-  end
-  if newer == 0 then return b end
-  insert(counts, b, newer)
-  insert(sums, b, newer)
+  if count ~= sums[b] or count <= state:_weighted() then return b end
+  counts[b], sums[b] = count - 1, count - 1
+  counts[b + 1], sums[b + 1] = 1, 1
   return b + 1
 end
 
@@ -280,7 +271,7 @@ function methods._trim(state)
       moved = ms >= edge and min(units, EXACT - rest) or 0
       state.total = state.total + moved
       if moved > 0 and state.size > 0 then
-        local b = state:_cut(state.size - 1)
+        local b = state:_oldest()
         state.sums[b] = state.sums[b] + moved
       elseif moved > 0 then
         state.units, moved = state.units + moved, 0
@@ -322,9 +313,8 @@ function methods._set(state, ms, units)
     return
   end
   if units > 0 then
-    local b = state:_cut(place)
     state:_write(place, ms, weight, units)
-    state:_lessen(b, 0, weight - units)
+    state:_lessen(state:_block(place), 0, weight - units)
     return
   end
   local b, old = state:_block(place), written(ms, weight, 1)

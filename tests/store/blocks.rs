@@ -43,7 +43,31 @@ fn blocks_that_are_read_through_are_short() {
     }
 }
 
-/// Cut like one of single units it would be summed up wrong. Earlier builds wrote such blocks.
+/// What a log no longer needs is added to the oldest of a block of single units, which is cut for it.
+#[test]
+fn the_oldest_of_a_long_block_takes_over_what_goes() {
+    let server = RedisServer::start(&[]);
+    let mut client = server.client();
+    for sorted_set in [false, true] {
+        let limit = limit("blocks", log(300, sorted_set), Mode::Enforce);
+        let key = check(&limit, "all", 1).key;
+        let () = redis::cmd("FLUSHALL").query(&mut client).unwrap();
+        for i in 0..300 {
+            assert!(one(&mut client, Op::Take, check(&limit, "all", 1), NOW + i).admitted);
+        }
+        for (i, more) in [7, 1, 30].into_iter().enumerate() {
+            let settled = Check { tag: NOW, ..check(&limit, "all", more) };
+            assert!(one(&mut client, Op::Adjust, settled, NOW + 300 + i as i64).admitted);
+            held(&mut client, &key);
+        }
+        // Of 338 units the oldest charge has what the 299 newest leave.
+        let charges = held(&mut client, &key);
+        assert!(charges.contains(&format!("{}:39", NOW + 38)), "{charges:?}");
+        assert!(!charges.iter().any(|charge| charge.starts_with(&format!("{}", NOW + 37))), "{charges:?}");
+    }
+}
+
+/// What earlier builds wrote is read as it stands.
 #[test]
 fn a_long_block_of_several_units_stays_whole() {
     let server = RedisServer::start(&[]);
