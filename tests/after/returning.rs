@@ -10,7 +10,7 @@ use crate::support::until;
 /// `slots`, three for an hour unless they are given back, and `login`, which counts exactly.
 fn gateway(server: &RedisServer) -> Gateway {
     let gateway = Gateway::start(&format!(
-        "[store]\nurl = \"{}\"\ndeadline = \"100ms\"\non_error = \"closed\"\n\n[[route]]\nname = \"slots\"\n\
+        "[store]\nurl = \"{}\"\ndeadline = \"300ms\"\non_error = \"closed\"\n\n[[route]]\nname = \"slots\"\n\
          path = \"/slots\"\nrespond = {{ body = \"in\" }}\nlimits = [\"slots\"]\n\n[[route]]\nname = \"login\"\n\
          path = \"/login\"\nrespond = {{ body = \"in\" }}\nlimits = [\"login\"]\n\n[limit.slots]\n\
          algorithm = \"concurrency\"\nin_flight = 3\nlease = \"1h\"\nkey = \"all\"\n\n[limit.login]\n\
@@ -39,6 +39,8 @@ fn waiting(gateway: &Gateway) -> f64 {
 /// All slots are free, the other limit is exact, and the store is well all the time.
 fn is_well(gateway: &Gateway) {
     gateway.until_connected();
+    // After an outage the first answer is asked for by few.
+    until("the breaker is closed", || gateway.metric("store_breaker_state", &[]) == Some(0.0));
     until("nothing waits", || waiting(gateway) == 0.0);
     let before = errors(gateway);
     assert_eq!(statuses(gateway, "/slots", 10), [200; 10]);
@@ -80,7 +82,7 @@ fn what_may_have_been_taken_is_given_back_once_the_store_answers() {
     assert!((3.0..=CLIENTS as f64).contains(&owed), "{owed} to be given back");
     // One asks now and then whether the store is back, not each of them.
     let before = errors(&gateway);
-    std::thread::sleep(Duration::from_millis(1200));
+    std::thread::sleep(Duration::from_millis(1500));
     let asked = errors(&gateway) - before;
     assert!((1.0..15.0).contains(&asked), "{asked} attempts while the store is away");
     assert_eq!(waiting(&gateway), owed);
