@@ -10,7 +10,10 @@ The proxy under test is alone on the first core; wrk, the upstream and Redis sha
 round runs every subject once, every other round in reverse order. A ratio is taken within a round
 and the median of the rounds is printed with their range: the machine's mood hits both sides alike.
 Absolute figures move with the machine; compare ratios only. CPU times come from /proc in steps of
-10 ms, so rounds of less than 2 s say little. Stopped early it prints what it has.
+10 ms, so rounds of less than 2 s say little.
+
+A subject that hangs, dies or answers nothing is skipped for that round, reported at the end, and makes the exit
+code 1; the others continue. SIGINT and SIGTERM stop the run and print the results so far; the second one stops at once.
 """
 import argparse
 import fnmatch
@@ -58,12 +61,11 @@ FAR, NEAR = "sluicegate+redis-far", "sluicegate+redis"
 def main():
     options = arguments()
     preflight(options)
+    catch_signals()
     with tempfile.TemporaryDirectory(prefix="sluicegate-bench-") as directory:
         bench = make.Bench(directory, **({"upstream": options.upstream} if options.upstream else {}))
         chosen, site = choose(bench, options)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.default_int_handler)
-        results = measure(bench, chosen, site, options)
+        results, failures = measure(bench, chosen, site, options)
         chosen = [subject for subject in chosen if subject.name in results]
     print(subprocess.run([options.binary, "--version"], capture_output=True, text=True, check=True).stdout.strip())
     print_subjects(chosen, results)
@@ -71,7 +73,19 @@ def main():
     print_distance(results)
     for suffix in ("", BEFORE):
         wire.table(results, suffix)
-    return print_faults(chosen, results)
+    return print_faults(chosen, results, failures)
+
+
+def catch_signals():
+    """The first SIGINT or SIGTERM ends the measurement, the second one the process. Set explicitly: a shell without job
+    control starts background commands with SIGINT ignored."""
+    def stop_measuring(number, _frame):
+        for either in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(either, signal.SIG_DFL)
+        raise KeyboardInterrupt(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop_measuring)
 
 
 def arguments():
@@ -134,11 +148,11 @@ def extra(text):
 
 
 def measure(bench, chosen, site, options):
-    """Subject name -> one dict of figures per round."""
+    """Subject name -> one dict of figures per round, and a line for each run that failed."""
     front, back = sorted(os.sched_getaffinity(0))[:2]
     redis_command = ["redis-server", "--port", str(bench.redis), "--bind", "127.0.0.1"]
     redis_command += ["--save", "", "--appendonly", "no"]
-    results, helpers = {subject.name: [] for subject in chosen}, []
+    results, failures, helpers = {subject.name: [] for subject in chosen}, [], []
     try:
         helpers.append(spawn(back, make.upstream(bench), bench))
         redis = spawn(back, redis_command, bench)
@@ -152,18 +166,24 @@ def measure(bench, chosen, site, options):
             helpers.append(spawn(back, command, bench))
             await_port(helpers[-1], port, bench)
         for number in range(options.rounds):
-            print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
-            for subject in chosen if number % 2 == 0 else reversed(chosen):
-                # What connections take does not change from round to round.
+            for at, subject in enumerate(chosen if number % 2 == 0 else reversed(chosen), 1):
+                # The memory of a connection does not change from round to round.
                 if number > 0 and wire.is_idle(subject):
                     continue
-                results[subject.name].append(run(bench, subject, redis, front, back, options))
+                step = f"round {number + 1} of {options.rounds}, {at} of {len(chosen)}: {subject.name}"
+                print(step, file=sys.stderr, flush=True)
+                try:
+                    figures = run(bench, subject, redis, front, back, options)
+                    results[subject.name].append(figures | {"round": number})
+                except (make.Failed, OSError) as error:
+                    failures.append(f"{subject.name}, round {number + 1}: {error}")
+                    print(f"skipped: {failures[-1]}", file=sys.stderr, flush=True)
     except KeyboardInterrupt:
-        print("stopped: this is what there is by now", file=sys.stderr)
+        print("stopped; the results so far:", file=sys.stderr)
     finally:
         for helper in helpers:
             stop(helper)
-    return {name: rounds for name, rounds in results.items() if rounds}
+    return {name: rounds for name, rounds in results.items() if rounds}, failures
 
 
 def run(bench, subject, redis, front, back, options):
@@ -183,6 +203,8 @@ def run(bench, subject, redis, front, back, options):
         before = cpu(proxy.pid), cpu(redis.pid), calls(bench.redis)
         failed = undecided(subject.admin)
         figures = load(bench, subject, back, conns, options.secs)
+        if figures["requests"] == 0:
+            raise make.Failed("no request was answered")
         figures["undecided"] = undecided(subject.admin) - failed
         after = cpu(proxy.pid), cpu(redis.pid), calls(bench.redis)
         per_request = [(late - early) / max(figures["requests"], 1) for early, late in zip(before, after)]
@@ -199,8 +221,7 @@ def load(bench, subject, core, conns, secs):
         return wire.load(bench, subject, core, conns, secs)
     command = ["taskset", "-c", str(core), "wrk", "-t1", f"-c{conns}", f"-d{secs}s", "--latency"]
     command += ["-s", make.load_script(bench, subject), f"http://127.0.0.1:{subject.port}/"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    text = done.stdout
+    text = make.output(command, secs + make.GRACE_S)
 
     def find(pattern, default="0"):
         match = re.search(pattern, text)
@@ -208,7 +229,7 @@ def load(bench, subject, core, conns, secs):
 
     requests = int(find(r"(\d+) requests in"))
     if requests == 0:
-        sys.exit(f"{subject.name} answered no request; wrk said:\n{text}{done.stderr}\n{logs(bench)}")
+        raise make.Failed(f"no request was answered; wrk's output:\n{text}\n{logs(bench)}")
     return {
         "requests": requests,
         "rate": float(find(r"Requests/sec:\s+([\d.]+)")),
@@ -240,7 +261,7 @@ def stop(process):
 
 
 def await_port(process, port, bench, secs=20):
-    """Returns when `port` accepts; ends the comparison when `process` dies or is too slow."""
+    """Returns when `port` accepts; fails when `process` dies or is too slow."""
     end = time.monotonic() + secs
     while time.monotonic() < end and process.poll() is None:
         try:
@@ -248,7 +269,7 @@ def await_port(process, port, bench, secs=20):
             return
         except OSError:
             time.sleep(0.02)
-    sys.exit(f"`{' '.join(process.args)}` did not come up on port {port}\n{logs(bench)}")
+    raise make.Failed(f"`{' '.join(process.args)}` did not come up on port {port}\n{logs(bench)}")
 
 
 def await_answer(port, secs=10):
@@ -261,7 +282,7 @@ def await_answer(port, secs=10):
             return None
         except OSError as error:
             if time.monotonic() > end:
-                sys.exit(f"port {port} gives no answer: {error}")
+                raise make.Failed(f"port {port} gives no answer: {error}") from error
             time.sleep(0.05)
 
 
@@ -327,7 +348,7 @@ def median(results, name, figure):
 
 def ratios(results, over, under, figure):
     """One ratio per round."""
-    pairs = zip(results.get(over, []), results.get(under, []))
+    pairs = make.pair_rounds(results.get(over, []), results.get(under, []))
     return [top[figure] / bottom[figure] for top, bottom in pairs if bottom[figure] > 0]
 
 
@@ -378,8 +399,10 @@ def print_distance(results):
         print(f"{label:56}{value:9.3f}{verdict}")
 
 
-def print_faults(chosen, results):
-    """Names every run whose answers were not the ones wanted; 1 if there is one."""
+def print_faults(chosen, results, failures):
+    """Lists the runs that failed and those with unexpected responses; returns the exit code, 1 if there is one."""
+    if failures:
+        print("\nFailed, and left out above:\n" + "\n".join(failures))
     faults = []
     for subject in chosen:
         for figures in results[subject.name]:
@@ -390,7 +413,7 @@ def print_faults(chosen, results):
                 faults.append(f"{subject.name}: socket errors: {figures['socket_errors']}")
     if faults:
         print("\nNot comparable:\n" + "\n".join(faults))
-    return 1 if faults else 0
+    return 1 if faults or failures else 0
 
 
 if __name__ == "__main__":

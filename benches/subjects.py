@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import socket
+import subprocess
 from dataclasses import dataclass, field, replace
 
 BODY = "hello from the upstream, " + "x" * 103  # 128 bytes
@@ -17,6 +18,31 @@ NGINX_MODULES = "/usr/lib/nginx/modules"
 LUA_MODULES = ["ndk_http_module.so", "ngx_http_lua_module.so"]
 # Debian keeps the driver under another name than its project does.
 LUA_DRIVERS = ["resty.redis", "nginx.redis"]
+
+# Seconds that a load may take beyond its own time, and a load that has no time of its own.
+GRACE_S = 20
+LONGEST_S = 120
+
+
+class Failed(Exception):
+    """One run of one subject failed; the others continue."""
+
+
+def output(command, limit=LONGEST_S):
+    """The standard output of a command that has to succeed within `limit` seconds."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit)
+    except subprocess.TimeoutExpired as error:
+        raise Failed(f"`{' '.join(command)}` did not end within {limit} s") from error
+    if done.returncode:
+        raise Failed(f"`{' '.join(command)}`: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def pair_rounds(over, under):
+    """The figures of two subjects, by the rounds in which both were measured."""
+    known = {one["round"]: one for one in under}
+    return [(one, known[one["round"]]) for one in over if one["round"] in known]
 
 
 @dataclass

@@ -5,6 +5,7 @@ A subject is called PROXY/ROW, such as `sluicegate/h2`; `*/h2` is the row."""
 import json
 import os
 import re
+import select
 import shutil
 import statistics
 import subprocess
@@ -153,7 +154,7 @@ def envoy_program():
         with open(marker, "w", encoding="ascii") as file:
             file.write(ENVOY)
     # The program itself, not what starts it in Python.
-    return output([f"{venv}/bin/python", "-c", "import envoy, os; print(os.path.dirname(envoy.__file__))"]).strip() + "/_bin/envoy"
+    return make.output([f"{venv}/bin/python", "-c", "import envoy, os; print(os.path.dirname(envoy.__file__))"]).strip() + "/_bin/envoy"
 
 
 def envoy(bench, site, program):
@@ -212,16 +213,17 @@ def load(bench, subject, core, conns, secs):
     """A row's load: requests, and what went wrong with them."""
     _, where, kind, _ = ROWS[subject.row]
     pinned = ["taskset", "-c", str(core)]
+    limit = secs + make.GRACE_S
     url = f"{'https' if where == 'tls' else 'http'}://127.0.0.1:{subject.port}"
     if kind == "h2load":
-        text = output([*pinned, "h2load", "-c", str(conns), "-m", "10", "-D", str(secs), f"{url}/"])
+        text = make.output([*pinned, "h2load", "-c", str(conns), "-m", "10", "-D", str(secs), f"{url}/"], limit)
         total, bad = (int(re.search(pattern, text)[1]) for pattern in (r"(\d+) succeeded", r"(\d+) failed"))
         rest = sum(int(count) for count in re.findall(r"(\d+) [345]xx", text))
         return figures(total, secs, rest, f"{bad} failed" if bad else "")
     if kind in ("full", "resumed", "tunnels"):
         more = [str(TUNNELS)] if kind == "tunnels" else [kind]
         work = "tunnels" if kind == "tunnels" else "handshakes"
-        told = json.loads(output([*pinned, *PEERS, work, str(subject.port), str(secs), *more]))
+        told = json.loads(make.output([*pinned, *PEERS, work, str(subject.port), str(secs), *more], limit))
         odd = told.get("odd", 0)
         return figures(told["requests"], told["secs"], 0, f"{odd} handshakes were of the other kind" if odd else "")
     if "100" in kind:
@@ -230,7 +232,7 @@ def load(bench, subject, core, conns, secs):
         one = ["--upload-file", file, f"{url}/put"] if kind.startswith("put") else [f"{url}/100m"]
         ask = ["--silent", "--show-error", "--fail", "--header", "Expect:", "--output", "/dev/null", *one]
         # One connection for all.
-        output([*pinned, "curl", *ask, *(["--next", *ask] * (count - 1))])
+        make.output([*pinned, "curl", *ask, *(["--next", *ask] * (count - 1))])
         return figures(count, time.monotonic() - start, 0, "")
     body = int(kind.split()[1]) if kind.startswith("put") else 0
     script = bench.write(f"wire-{subject.row}.lua", WRK % {
@@ -240,7 +242,7 @@ def load(bench, subject, core, conns, secs):
     # Of large bodies a few at a time.
     many = conns if kind == "wrk" else 8
     command = [*pinned, "wrk", "-t1", f"-c{many}", f"-d{secs}s", "--timeout", "60s", "-s", script, url]
-    text = output(command)
+    text = make.output(command, limit)
     total = int(re.search(r"(\d+) requests in", text)[1])
     bad = re.search(r"Non-2xx or 3xx responses: (\d+)", text)
     errors = re.search(r"Socket errors: (.*)", text)
@@ -262,13 +264,6 @@ def figures(requests, secs, non_2xx, errors):
     return {"requests": requests, "rate": rate, "p50": 0, "p99": 0, "non_2xx": non_2xx, "socket_errors": errors}
 
 
-def output(command):
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)}: {done.returncode}\n{done.stdout}{done.stderr}")
-    return done.stdout
-
-
 def is_idle(subject):
     return bool(subject.row) and subject.row.startswith("idle")
 
@@ -279,13 +274,15 @@ def idle(subject, pid, core):
     command = ["taskset", "-c", str(core), *PEERS, "idle", str(subject.port), str(IDLE), ROWS[subject.row][2]]
     client = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
-        told = client.stdout.readline()
-        if not told:
-            sys.exit(f"{subject.name}: no {IDLE} connections")
+        ready, _, _ = select.select([client.stdout], [], [], make.LONGEST_S)
+        if not ready:
+            raise make.Failed(f"{IDLE} connections were not open within {make.LONGEST_S} s")
+        if not client.stdout.readline():
+            raise make.Failed(f"the proxy did not keep {IDLE} connections")
         time.sleep(SETTLE_S)
         each = (resident(pid) - before) / IDLE
     finally:
-        client.stdin.close()
+        client.kill()
         client.wait()
     return figures(IDLE, 1, 0, "") | {"each": each}
 
@@ -301,9 +298,10 @@ def table(results, suffix=""):
     for row, (label, _, _, figure) in ROWS.items():
         own = results.get(f"sluicegate/{row}{suffix}", [])
         found = {
-            peer: statistics.median(top[figure] / bottom[figure] for top, bottom in zip(own, results[name]))
+            peer: statistics.median(top[figure] / bottom[figure] for top, bottom in make.pair_rounds(own, results[name]))
             for peer in PROXIES[1:]
-            if own and results.get(name := f"{peer}/{row}") and all(one[figure] > 0 for one in results[name])
+            if make.pair_rounds(own, results.get(name := f"{peer}/{row}", []))
+            and all(one[figure] > 0 for one in results[name])
         }
         if not found:
             continue
