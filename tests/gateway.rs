@@ -38,6 +38,7 @@ mod gateway {
     mod rest;
     mod routing;
     mod slow;
+    mod socket_files;
     mod spans;
     mod start;
     mod strict;

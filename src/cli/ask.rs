@@ -3,10 +3,11 @@
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::net::SocketAddrUnix;
+use rustix::net::{SocketAddrUnix, SocketType};
 
 use crate::config::{self, AdminContact};
 use crate::control::{contact, local::connect_within};
@@ -59,7 +60,8 @@ pub fn ask(addr: &ListenAddr, question: &Question) -> io::Result<Reply> {
             exchange(&stream, |left| stream.set_read_timeout(Some(left)), until, question)
         }
         ListenAddr::Unix(file) => {
-            let stream = connect_within(&SocketAddrUnix::new(file)?, question.timeout)?;
+            let addr = SocketAddrUnix::new(file)?;
+            let stream = UnixStream::from(connect_within(SocketType::STREAM, &addr, question.timeout)?);
             exchange(&stream, |left| stream.set_read_timeout(Some(left)), until, question)
         }
     }

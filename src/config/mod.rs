@@ -38,6 +38,7 @@ use source::SourceTexts;
 pub(crate) use hints::closest;
 pub use report::Report;
 pub use shorthand::proxy_text;
+pub use unreadable::{FILE_SIZE_MAX, open_file};
 pub(crate) use values::percent_decoded;
 
 /// The config in the file at `path` and in all it includes.

@@ -1,14 +1,16 @@
 //! Files that cannot be read, each reason with its remedy. Called by `source`.
 
 use std::fmt;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::string::FromUtf8Error;
 
+use rustix::fs::OFlags;
+
 /// Larger files are refused.
-const SIZE_MAX: u64 = 16 * 1024 * 1024;
+pub const FILE_SIZE_MAX: u64 = 16 * 1024 * 1024;
 
 /// Why a file has no text, displayed as a clause: "it is a directory".
 #[derive(Debug, PartialEq)]
@@ -79,6 +81,11 @@ fn let_read(path: &Path) -> String {
     )
 }
 
+/// Opens a file without waiting: a named pipe that has taken its place since it was checked reads as empty.
+pub fn open_file(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)
+}
+
 pub fn read_bytes(path: &Path) -> Result<Vec<u8>, Unreadable> {
     let plain = |error: std::io::Error| Unreadable::of(path, &error);
     // Opening a pipe without a writer would wait for ever.
@@ -91,10 +98,10 @@ pub fn read_bytes(path: &Path) -> Result<Vec<u8>, Unreadable> {
         return Err(other("it is not a regular file", "name a file of text".to_owned()));
     }
     let mut bytes = Vec::new();
-    File::open(path).and_then(|file| file.take(SIZE_MAX + 1).read_to_end(&mut bytes)).map_err(plain)?;
-    if bytes.len() as u64 > SIZE_MAX {
+    open_file(path).and_then(|file| file.take(FILE_SIZE_MAX + 1).read_to_end(&mut bytes)).map_err(plain)?;
+    if bytes.len() as u64 > FILE_SIZE_MAX {
         let help = "split it with `include`, or put long lists into files of [set.NAME]".to_owned();
-        return Err(other(format!("it is larger than {} MiB", SIZE_MAX / 1024 / 1024), help));
+        return Err(other(format!("it is larger than {} MiB", FILE_SIZE_MAX / 1024 / 1024), help));
     }
     Ok(bytes)
 }

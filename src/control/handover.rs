@@ -5,14 +5,14 @@
 use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    SocketAddrUnix, recvmsg, sendmsg,
+    SocketAddrUnix, SocketType, recvmsg, sendmsg, sockopt,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
@@ -22,10 +22,14 @@ use tokio::time::timeout;
 
 use super::local::connect_within;
 use crate::worker::Listener;
+use crate::worker::socket_file::{SocketFile, with_suffix};
 
 /// Sockets that go in one message; the system takes up to 253.
 const AT_ONCE: usize = 64;
-/// How long the other side may take to say something, but for the start of a process.
+/// Sockets and bytes of names that a new process accepts from the old one.
+const SOCKETS_MAX: usize = 4096;
+const NAMES_MAX: usize = 1024 * 1024;
+/// How long connecting to the old process may take, and then how long all its sockets may take to arrive.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long the new process may take from the sockets to its first request.
 const START: Duration = Duration::from_secs(120);
@@ -43,8 +47,7 @@ pub struct Predecessor {
 pub struct Heir {
     pub requests: mpsc::Receiver<HeirRequest>,
     path: PathBuf,
-    /// Its file, by which it is told from that of a process that has come after.
-    file: (u64, u64),
+    file: SocketFile,
     task: AbortHandle,
 }
 
@@ -60,16 +63,21 @@ impl Predecessor {
     /// The sockets of the process that waits at `path`; `None` where there is none.
     ///
     /// # Errors
-    /// It does not hand them over.
+    /// It does not hand them over, runs as another user, or passes sockets that are not what their names claim.
     pub fn ask(path: &Path) -> io::Result<Option<(Predecessor, Vec<Listener>)>> {
-        let stream = match connect_within(&SocketAddrUnix::new(path)?, PATIENCE) {
-            Ok(stream) => stream,
+        let stream = match connect_within(SocketType::STREAM, &SocketAddrUnix::new(path)?, PATIENCE) {
+            Ok(stream) => UnixStream::from(stream),
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
                 return Ok(None);
             }
             Err(error) => return Err(error),
         };
-        let listeners = receive(&stream)?;
+        let peer = sockopt::socket_peercred(&stream)?.uid.as_raw();
+        let own = rustix::process::geteuid().as_raw();
+        if !is_trusted(peer, own) {
+            return Err(io::Error::other(format!("user {peer} listens there; user {own} trusts only itself and root")));
+        }
+        let listeners = receive(&stream, Instant::now() + PATIENCE)?;
         Ok(Some((Predecessor { stream }, listeners)))
     }
 
@@ -88,13 +96,11 @@ impl Heir {
     /// What the system says.
     pub fn expect(path: &Path) -> io::Result<Heir> {
         // A rename leaves no moment without a socket, nor one that others may open.
-        let mut next = path.as_os_str().to_owned();
-        next.push(".next");
-        let _ = std::fs::remove_file(&next);
-        let listener = UnixListener::bind(&next)?;
+        let next = next_of(path);
+        let (listener, file) = SocketFile::bind(&next)?;
         std::fs::set_permissions(&next, std::fs::Permissions::from_mode(0o600))?;
-        let file = identity(Path::new(&next))?;
-        std::fs::rename(&next, path)?;
+        file.rename(&next, path)?;
+        let listener = UnixListener::from_std(listener)?;
         let (sender, requests) = mpsc::channel(1);
         let task = spawn_local(serve(listener, sender)).abort_handle();
         Ok(Heir { requests, path: path.to_owned(), file, task })
@@ -103,16 +109,31 @@ impl Heir {
     /// Nobody waits there any more, but for a process that has come after.
     pub fn end(self) {
         self.task.abort();
-        if identity(&self.path).is_ok_and(|file| file == self.file) {
-            let _ = std::fs::remove_file(&self.path);
-        }
+        // Another file there is that of a process that has come after.
+        let _ = self.file.remove(&self.path);
     }
 }
 
-/// What a file is told by, wherever it is: its device and its number there.
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    let file = std::fs::symlink_metadata(path)?;
-    Ok((file.dev(), file.ino()))
+/// Checks that the hand-over socket can be created at `path` without harm to a file that is no socket.
+///
+/// # Errors
+/// Something other than a socket is there, with its path.
+pub fn check_path(path: &Path) -> Result<(), (PathBuf, io::Error)> {
+    let occupied = |path: PathBuf| match SocketFile::at(&path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err((path, error)),
+        _ => Ok(()),
+    };
+    occupied(path.to_owned()).and_then(|()| occupied(next_of(path)))
+}
+
+/// Where the socket is bound before it is renamed to `path`.
+fn next_of(path: &Path) -> PathBuf {
+    with_suffix(path, ".next")
+}
+
+/// Whether this process, of user `own`, hands sockets to a process of user `peer` or accepts them from it.
+fn is_trusted(peer: u32, own: u32) -> bool {
+    peer == own || peer == 0
 }
 
 /// One new process after the other.
@@ -133,7 +154,7 @@ async fn hand_over(stream: tokio::net::UnixStream, requests: &mpsc::Sender<HeirR
     let ended = || io::Error::other("the gateway ends");
     let peer = stream.peer_cred()?;
     let own = rustix::process::geteuid().as_raw();
-    if peer.uid() != own && peer.uid() != 0 {
+    if !is_trusted(peer.uid(), own) {
         return Err(io::Error::other(format!("user {} asked for the sockets of user {own}", peer.uid())));
     }
     let (reply, sockets) = oneshot::channel();
@@ -170,9 +191,20 @@ fn send(stream: &UnixStream, listeners: &[Listener]) -> io::Result<()> {
     (&mut &*stream).write_all(format!("{END}\n").as_bytes())
 }
 
-fn receive(stream: &UnixStream) -> io::Result<Vec<Listener>> {
+/// What [`send`] has sent, until `due`. An old process may be of a hostile user's making, so all is bounded.
+fn receive(stream: &UnixStream, due: Instant) -> io::Result<Vec<Listener>> {
     let (mut names, mut fds) = (Vec::new(), Vec::<OwnedFd>::new());
     while names != b"\n" && !names.ends_with(b"\n\n") {
+        if names.len() > NAMES_MAX || fds.len() > SOCKETS_MAX {
+            return Err(io::Error::other(format!(
+                "the running process sent more than {SOCKETS_MAX} sockets or their names"
+            )));
+        }
+        let left = due.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
         let mut bytes = [0; 4096];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -207,10 +239,15 @@ mod tests {
         let addr = listener.addr().clone();
         let (old, new) = UnixStream::pair().unwrap();
         send(&old, &[listener]).unwrap();
-        let received = receive(&new).unwrap();
+        let received = receive(&new, Instant::now() + PATIENCE).unwrap();
         assert_eq!(received.iter().map(Listener::addr).collect::<Vec<_>>(), [&addr]);
         // What the system does to a process that has no descriptors left.
         (&mut &old).write_all(format!("{addr}\n\n").as_bytes()).unwrap();
-        assert!(receive(&new).unwrap_err().to_string().starts_with("sockets were lost on the way: 0 of 1"));
+        assert!(
+            receive(&new, Instant::now() + PATIENCE)
+                .unwrap_err()
+                .to_string()
+                .starts_with("sockets were lost on the way: 0 of 1")
+        );
     }
 }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::diff::Diff;
+use super::loader::Hung;
 use crate::config::Report;
 use crate::labels::labels;
 use crate::worker::BindError;
@@ -73,6 +74,8 @@ pub enum ReloadFailure {
     Config(Report),
     #[error("error: {0}")]
     Bind(BindError),
+    #[error("error: {0}")]
+    Hung(Hung),
 }
 
 /// A digest of files.
@@ -127,6 +130,7 @@ impl ReloadFailure {
         match self {
             ReloadFailure::Config(report) => report.json(),
             ReloadFailure::Bind(error) => json!([{ "message": error.to_string() }]),
+            ReloadFailure::Hung(error) => json!([{ "message": error.to_string() }]),
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::access_log::AccessLog;
 use crate::config::Config;
 use crate::limit::store::settings::StoreSettings;
 use crate::net::ListenAddr;
-use crate::worker::{BindError, Inherited, Listener, Workers, remove_socket_file};
+use crate::worker::{BindError, Inherited, Listener, Workers};
 
 pub struct Listeners {
     workers: Workers,
@@ -34,6 +34,7 @@ pub struct LastListeners {
     workers: Workers,
     admin: admin::AdminServer,
     inherited: Inherited,
+    admin_socket: Option<Listener>,
     handed_over: bool,
 }
 
@@ -134,6 +135,7 @@ impl Listeners {
         let mut displaced = Vec::new();
         let result = self.bind_added(config, &mut prepared, &mut displaced).await;
         if let Err(error) = result {
+            prepared.listeners.iter().for_each(|listener| self.remove_file(listener));
             drop(prepared);
             self.restore(displaced).await;
             return Err(error);
@@ -221,12 +223,15 @@ impl Listeners {
             std::mem::take(&mut self.open).into_iter().partition(|open| config.listener(open.addr()).is_some());
         self.open = kept;
         let closed: Vec<Listener> = closed;
-        closed.iter().for_each(|listener| self.close(listener.addr()));
+        closed.iter().for_each(|listener| self.close(listener));
         if let Some(listener) = prepared.admin {
-            let (addr, old) = (listener.addr().clone(), self.admin.addr().cloned());
+            let (addr, old) = (listener.addr().clone(), self.admin_socket.take());
             match self.listen_as_admin(listener) {
                 Ok(()) => old.iter().for_each(|old| self.remove_file(old)),
-                Err(error) => tracing::error!("{}", BindError { addr, error }),
+                Err(error) => {
+                    self.admin_socket = old;
+                    tracing::error!("{}", BindError { addr, error });
+                }
             }
         }
     }
@@ -244,19 +249,19 @@ impl Listeners {
     /// Stops accepting. The admin server goes on, to answer probes; the workers come back to be
     /// drained.
     pub fn close_all(mut self) -> LastListeners {
-        std::mem::take(&mut self.open).iter().for_each(|listener| self.close(listener.addr()));
-        let Listeners { workers, admin, inherited, handed_over, .. } = self;
-        LastListeners { workers, admin, inherited, handed_over }
+        std::mem::take(&mut self.open).iter().for_each(|listener| self.close(listener));
+        let Listeners { workers, admin, inherited, admin_socket, handed_over, .. } = self;
+        LastListeners { workers, admin, inherited, admin_socket, handed_over }
     }
 
-    fn close(&self, addr: &ListenAddr) {
-        self.workers.unlisten(addr);
-        self.remove_file(addr);
+    fn close(&self, listener: &Listener) {
+        self.workers.unlisten(listener.addr());
+        self.remove_file(listener);
     }
 
-    fn remove_file(&self, addr: &ListenAddr) {
+    fn remove_file(&self, listener: &Listener) {
         if !self.handed_over {
-            remove_file(addr, &self.inherited);
+            remove_file(listener, &self.inherited);
         }
     }
 }
@@ -265,16 +270,17 @@ impl LastListeners {
     /// Lets requests end within `timeout`, then stops the admin listener too. True when none was cut.
     pub async fn drain(self, timeout: Duration) -> bool {
         let is_whole = self.workers.drain(timeout).await;
-        if let Some(addr) = self.admin.end().filter(|_| !self.handed_over) {
-            remove_file(&addr, &self.inherited);
+        self.admin.end();
+        if let Some(listener) = self.admin_socket.filter(|_| !self.handed_over) {
+            remove_file(&listener, &self.inherited);
         }
         is_whole
     }
 }
 
-fn remove_file(addr: &ListenAddr, inherited: &Inherited) {
-    if !inherited.has(addr) {
-        remove_socket_file(addr);
+fn remove_file(listener: &Listener, inherited: &Inherited) {
+    if !inherited.has(listener.addr()) {
+        listener.remove_file();
     }
 }
 

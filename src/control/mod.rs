@@ -10,6 +10,7 @@ mod handover;
 mod job;
 mod link;
 mod listeners;
+mod loader;
 pub mod local;
 mod lookup;
 mod overrides;
@@ -18,19 +19,21 @@ mod reload;
 mod resolve;
 mod servers;
 mod shared;
+mod signals;
 mod source;
 mod systemd;
 mod watch;
 
 use rlimit::Resource;
 use std::io;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::runtime::LocalOptions;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, spawn_local};
 
@@ -50,10 +53,12 @@ use job::{Job, ReloadFailure, ReloadOrder, ReloadOutcome, ReloadResult, Trigger}
 use acme::AcmeThread;
 use link::StoreLink;
 use listeners::Listeners;
+use loader::Loader;
 use overrides::Live;
 use reload::Reloader;
 use resolve::Resolving;
 use shared::{Lifecycle, SharedState};
+use signals::Stop;
 pub use source::ConfigSource;
 use watch::Watch;
 
@@ -66,6 +71,8 @@ pub enum Error {
     Bind(BindError),
     #[error("{doing}: {error}")]
     System { doing: &'static str, error: io::Error },
+    #[error("cannot create the hand-over socket at {}: {error}; it was left alone: remove it or choose another path", path.display())]
+    Handover { path: PathBuf, error: io::Error },
     #[error("metrics: {0}")]
     Metrics(prometheus::Error),
     #[error("stopped by a second signal before requests had ended")]
@@ -100,13 +107,13 @@ pub fn run(source: ConfigSource) -> Result<(), Error> {
 }
 
 async fn control(source: ConfigSource) -> Result<(), Error> {
-    let mut stop = Stop::new().map_err(system("cannot listen for signals"))?;
+    let mut stop = Stop::listen().map_err(system("cannot listen for signals"))?;
     let mut hup = signal(SignalKind::hangup()).map_err(system("cannot listen for signals"))?;
     let mut usr1 = signal(SignalKind::user_defined1()).map_err(system("cannot listen for signals"))?;
     let config = source.load().map_err(Error::Config)?;
     raise_open_files(&config);
     let files = config.files.clone();
-    let predecessor = handover(&config);
+    let predecessor = handover(&config)?;
     let (predecessor, earlier) = predecessor.map_or((None, Vec::new()), |(process, sockets)| (Some(process), sockets));
     let Running { mut reloader, jobs, mut inbox, mut heir, contact } = start(source, config, earlier).await?;
     if let Some(predecessor) = predecessor {
@@ -120,12 +127,14 @@ async fn control(source: ConfigSource) -> Result<(), Error> {
         tokio::select! {
             () = stop.wait() => break,
             _ = hup.recv() => {
-                let (outcome, _) = reloader.reload(&ReloadOrder::from(Trigger::Signal, false)).await;
+                let order = ReloadOrder::from(Trigger::Signal, false);
+                let Some((outcome, _)) = unless_stopped(&mut stop, reloader.reload(&order)).await else { break };
                 retarget(watch.as_ref(), &reloader, &outcome);
             }
             _ = usr1.recv() => reloader.listeners.access_log().reopen(),
             Some(job) = inbox.recv() => {
-                let (outcome, contents) = reloader.reload(&job.order).await;
+                let reloaded = unless_stopped(&mut stop, reloader.reload(&job.order)).await;
+                let Some((outcome, contents)) = reloaded else { break };
                 retarget(watch.as_ref(), &reloader, &outcome);
                 // Whoever asked may have gone.
                 let _ = job.reply.send((outcome, contents));
@@ -153,14 +162,23 @@ async fn control(source: ConfigSource) -> Result<(), Error> {
     drain(reloader, &mut stop, handed_over).await
 }
 
+/// The result of a reload; `None` when a signal ends the process before it is done.
+async fn unless_stopped<T>(stop: &mut Stop, reload: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        result = reload => Some(result),
+        () = stop.wait() => None,
+    }
+}
+
 /// The process that serves already, and its sockets, where the config names the way to one.
-fn handover(config: &Config) -> Option<(Predecessor, Vec<Listener>)> {
-    let path = config.server.handover.as_ref()?;
+fn handover(config: &Config) -> Result<Option<(Predecessor, Vec<Listener>)>, Error> {
+    let Some(path) = &config.server.handover else { return Ok(None) };
+    handover::check_path(path).map_err(|(path, error)| Error::Handover { path, error })?;
     let asked = Predecessor::ask(path);
     let failed = |error: &io::Error| {
         tracing::error!(path = %path.display(), %error, "the process that runs does not hand over its sockets");
     };
-    asked.inspect_err(failed).ok().flatten()
+    Ok(asked.inspect_err(failed).ok().flatten())
 }
 
 /// Never where nobody is waited for.
@@ -246,7 +264,10 @@ async fn start(source: ConfigSource, config: Config, earlier: Vec<Listener>) -> 
     acme.follow(&current);
     tracing::info!(listen = addresses.join(", "), admin, workers = count, "ready");
     systemd::ready();
-    let reloader = Reloader { source, current, metrics, book, shared, listeners, overrides, link, resolving, acme };
+    let loader = Loader::start().map_err(system("cannot start the thread that reads the config"))?;
+    let loader = Rc::new(loader);
+    let reloader =
+        Reloader { source, loader, current, metrics, book, shared, listeners, overrides, link, resolving, acme };
     Ok(Running { reloader, jobs, inbox, heir, contact })
 }
 
@@ -320,23 +341,4 @@ fn raise_open_files(config: &Config) {
 
 fn system(doing: &'static str) -> impl FnOnce(io::Error) -> Error {
     move |error| Error::System { doing, error }
-}
-
-/// The signals that end the process. SIGPIPE is not here: Rust programs ignore it from the start.
-struct Stop {
-    term: Signal,
-    int: Signal,
-}
-
-impl Stop {
-    fn new() -> io::Result<Stop> {
-        Ok(Stop { term: signal(SignalKind::terminate())?, int: signal(SignalKind::interrupt())? })
-    }
-
-    async fn wait(&mut self) {
-        tokio::select! {
-            _ = self.term.recv() => {}
-            _ = self.int.recv() => {}
-        }
-    }
 }

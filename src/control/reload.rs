@@ -15,6 +15,7 @@ use super::diff::Diff;
 use super::job::{Applied, Contents, ReloadFailure, ReloadOrder, ReloadOutcome, Trigger};
 use super::link::StoreLink;
 use super::listeners::Listeners;
+use super::loader::Loader;
 use super::overrides::Live;
 use super::resolve::Resolving;
 use super::shared::{SharedState, rfc3339};
@@ -28,6 +29,7 @@ use crate::snapshot::{Book, Current, Snapshot};
 
 pub struct Reloader {
     pub source: ConfigSource,
+    pub loader: Rc<Loader>,
     pub current: Current,
     pub metrics: Metrics,
     pub book: Book,
@@ -65,7 +67,7 @@ impl Reloader {
         }
         let (result, contents) = self.load(order).await;
         let outcome = match result {
-            Err(report) => ReloadOutcome::Failed { generation, failure: ReloadFailure::Config(report) },
+            Err(failure) => ReloadOutcome::Failed { generation, failure },
             Ok(config) if config.hash == self.current.load().config.hash => {
                 ReloadOutcome::Unchanged { generation, warnings: warnings(&config) }
             }
@@ -80,18 +82,20 @@ impl Reloader {
             let has_failed = matches!(outcome, ReloadOutcome::Failed { .. });
             systemd::reloaded(self.current.load().generation, has_failed);
         }
-        spawn_local(give_back());
+        spawn_local(give_back(self.loader.clone()));
         (outcome, contents)
     }
 
     /// People who ask have finished writing; those who save may be in the midst of it.
-    async fn load(&self, order: &ReloadOrder) -> (Result<Config, Report>, Contents) {
+    async fn load(&self, order: &ReloadOrder) -> (Result<Config, ReloadFailure>, Contents) {
         let mut first = self.load_steady(&order.files).await;
         if first.0.is_ok() || order.trigger != Trigger::File {
             return first;
         }
         for _ in 0..SHORTAGE_ATTEMPTS {
-            if first.0.is_ok() || !watch::are_unreadable(&order.files) {
+            let files = order.files.clone();
+            let is_short = self.loader.run(move || watch::are_unreadable(&files)).await;
+            if first.0.is_ok() || is_short != Ok(true) {
                 break;
             }
             // Nobody has saved anything: there are no descriptors to read by.
@@ -107,17 +111,21 @@ impl Reloader {
 
     /// A file cut short by a save in progress can be a valid config, so what was loaded counts
     /// only if nothing changed around it.
-    async fn load_steady(&self, files: &[PathBuf]) -> (Result<Config, Report>, Contents) {
+    async fn load_steady(&self, files: &[PathBuf]) -> (Result<Config, ReloadFailure>, Contents) {
+        let read = |source: ConfigSource, files: Vec<PathBuf>| move || (watch::contents(&files), source.load());
         let mut attempts = 0;
         loop {
-            let before = watch::contents(files);
-            let result = self.source.load();
+            let (before, result) = match self.loader.run(read(self.source.clone(), files.to_vec())).await {
+                Ok((before, result)) => (before, result.map_err(ReloadFailure::Config)),
+                Err(hung) => return (Err(ReloadFailure::Hung(hung)), Contents::default()),
+            };
             attempts += 1;
             if files.is_empty() || attempts == STEADY_ATTEMPTS {
                 return (result, before);
             }
             tokio::time::sleep(STEADY).await;
-            if watch::contents(files) == before {
+            let files = files.to_vec();
+            if self.loader.run(move || watch::contents(&files)).await == Ok(before) {
                 return (result, before);
             }
         }
@@ -207,9 +215,11 @@ fn warnings(config: &Config) -> Value {
 }
 
 /// Once the workers have let go of the config of before.
-async fn give_back() {
+async fn give_back(loader: Rc<Loader>) {
     tokio::time::sleep(LET_GO).await;
     heap::give_back();
+    // What the texts of the config took is that thread's. It may be busy with the next load.
+    let _ = loader.run(heap::give_back).await;
 }
 
 /// Carries over what is fixed when the process starts, and names what would have changed.

@@ -1,7 +1,21 @@
 //! What systemd is told of the gateway's life, and the sockets that it hands over. Outside of systemd there is
 //! nothing to tell and nothing handed over. Called by the control loop, the reloader and the listeners.
 
+use std::ffi::OsStr;
+use std::fmt::Write;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+use rustix::net::{SendFlags, SocketAddrUnix, SocketType, send};
 use sd_notify::NotifyState;
+
+use super::local::connect_within;
+
+/// Environment variable with the socket of the service manager.
+const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
+/// How long one message may take: a service manager that does not read must not stop the control thread.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// All listeners are open.
 pub fn ready() {
@@ -38,7 +52,23 @@ pub fn succeeded(pid: Option<i32>) {
 }
 
 fn tell(news: &[NotifyState]) {
-    if let Err(error) = sd_notify::notify(news) {
+    let Some(socket) = std::env::var_os(NOTIFY_SOCKET) else { return };
+    if let Err(error) = notify(&socket, news) {
         tracing::debug!(%error, "systemd cannot be told");
     }
+}
+
+fn notify(socket: &OsStr, news: &[NotifyState]) -> io::Result<()> {
+    // `@` stands for the NUL with which an abstract name begins.
+    let addr = match socket.as_bytes() {
+        [b'@', name @ ..] => SocketAddrUnix::new_abstract_name(name)?,
+        _ => SocketAddrUnix::new(socket)?,
+    };
+    let message = news.iter().fold(String::new(), |mut text, state| {
+        let _ = writeln!(text, "{state}");
+        text
+    });
+    let socket = connect_within(SocketType::DGRAM, &addr, PATIENCE)?;
+    send(&socket, message.as_bytes(), SendFlags::NOSIGNAL)?;
+    Ok(())
 }

@@ -3,8 +3,8 @@
 //! means "look again", contents decide, and a slow poll covers what sends no events.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs::{File, Metadata};
-use std::io;
+use std::fs::Metadata;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +18,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::job::{Contents, Job, ReloadOrder, Trigger};
 use super::shared::{SharedState, Watching};
+use crate::config;
 use crate::descriptors;
 
 /// The control thread's end of the watcher.
@@ -70,7 +71,9 @@ impl Watch {
             Ok(events) => watcher.events = Some(events),
             Err(error) => watcher.degrade(&error),
         }
-        tokio::spawn(watcher.run());
+        if let Err(error) = follow(watcher) {
+            tracing::error!(%error, "the config files are not watched for edits");
+        }
         Watch { files: sender }
     }
 
@@ -84,6 +87,13 @@ impl Watch {
             differs
         });
     }
+}
+
+/// Runs the watcher on a thread of its own, for which a file system that does not answer is no harm.
+fn follow(watcher: Watcher) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    let run = move || runtime.block_on(watcher.run());
+    std::thread::Builder::new().name("watch".to_owned()).spawn(run).map(drop)
 }
 
 /// Reading a file is an event too, and we read: only writes count.
@@ -257,8 +267,8 @@ fn digest_one(path: &Path, digest: &mut Sha256) -> io::Result<()> {
             digest.update([0]);
         }
     } else if kind.is_file() {
-        // Anything else, a pipe for one, could be read only once.
-        io::copy(&mut File::open(path)?, digest)?;
+        // Anything else, a pipe for one, could be read only once. What is beyond the bound is not read as config either.
+        io::copy(&mut config::open_file(path)?.take(config::FILE_SIZE_MAX + 1), digest)?;
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ use std::{fmt, io};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
+use super::socket_file::SocketFile;
 use super::stream::Stream;
 use crate::net::ListenAddr;
 
@@ -21,7 +22,8 @@ pub struct Listener {
 #[derive(Debug)]
 enum Bound {
     Tcp(std::net::TcpListener),
-    Unix(std::os::unix::net::UnixListener),
+    /// With its file, unless the path held no socket when it was looked up.
+    Unix(std::os::unix::net::UnixListener, Option<SocketFile>),
 }
 
 /// A socket that is accepted from, in the runtime where it was made.
@@ -47,7 +49,8 @@ const BACKLOG: u16 = 4096;
 const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 impl Listener {
-    /// Binds `addr`. A Unix socket left behind by a dead process is replaced.
+    /// Binds `addr`. A Unix socket left behind by a dead process is replaced; any other file stays. Never waits for
+    /// another process.
     ///
     /// # Errors
     /// What the system says, with the address and a remedy.
@@ -75,18 +78,31 @@ impl Listener {
         socket.set_nonblocking(true)?;
         let addr = socket.local_addr()?;
         let path = addr.as_pathname().ok_or_else(|| io::Error::other("the socket has no file"))?.to_owned();
-        Ok(Listener { addr: ListenAddr::Unix(path), socket: Bound::Unix(socket) })
+        let file = SocketFile::at(&path).ok().flatten();
+        Ok(Listener { addr: ListenAddr::Unix(path), socket: Bound::Unix(socket, file) })
     }
 
     /// One that was open in another process, under the name that it had there.
     ///
     /// # Errors
-    /// When it is none, or has no such name.
+    /// It is no listening stream socket, or not bound to the address that `name` claims.
     pub fn of_fd(fd: OwnedFd, name: &str) -> io::Result<Listener> {
-        match name.strip_prefix("unix:") {
-            Some(path) => Ok(Listener::of_unix(fd.into())?.called(&ListenAddr::Unix(path.into()))),
-            None => Ok(Listener::of_tcp(fd.into())?.called(&ListenAddr::Tcp(name.parse().map_err(io::Error::other)?))),
+        let claimed = match name.strip_prefix("unix:") {
+            Some(path) => ListenAddr::Unix(path.into()),
+            None => ListenAddr::Tcp(name.parse().map_err(|_| io::Error::other(format!("{name:?} is no address")))?),
+        };
+        let socket = SockRef::from(&fd);
+        if socket.r#type()? != Type::STREAM || !socket.is_listener()? {
+            return Err(io::Error::other(format!("the socket passed for {claimed} is not a listening socket")));
         }
+        let listener = match socket.domain()? {
+            Domain::UNIX => Listener::of_unix(fd.into())?,
+            _ => Listener::of_tcp(fd.into())?,
+        };
+        if !is_bound_as(listener.addr(), &claimed) {
+            return Err(io::Error::other(format!("the socket passed for {claimed} is bound to {}", listener.addr())));
+        }
+        Ok(listener.called(&claimed))
     }
 
     /// The same socket under the name by which the config asks for it.
@@ -103,14 +119,24 @@ impl Listener {
     pub fn bound_addr(&self) -> ListenAddr {
         match &self.socket {
             Bound::Tcp(socket) => socket.local_addr().map_or_else(|_| self.addr.clone(), ListenAddr::Tcp),
-            Bound::Unix(_) => self.addr.clone(),
+            Bound::Unix(..) => self.addr.clone(),
+        }
+    }
+
+    /// Removes the file of a Unix socket, which outlives the socket. A file that another process has put in its place
+    /// stays.
+    pub fn remove_file(&self) {
+        if let (ListenAddr::Unix(path), Bound::Unix(_, Some(file))) = (&self.addr, &self.socket)
+            && let Err(error) = file.remove(path)
+        {
+            tracing::warn!(path = %path.display(), %error, "the socket file is not removed");
         }
     }
 
     pub fn try_clone(&self) -> io::Result<Listener> {
         let socket = match &self.socket {
             Bound::Tcp(socket) => Bound::Tcp(socket.try_clone()?),
-            Bound::Unix(socket) => Bound::Unix(socket.try_clone()?),
+            Bound::Unix(socket, file) => Bound::Unix(socket.try_clone()?, *file),
         };
         Ok(Listener { addr: self.addr.clone(), socket })
     }
@@ -120,7 +146,7 @@ impl Listener {
         match &self.socket {
             // Those accepted inherit it.
             Bound::Tcp(socket) => SockRef::from(socket).set_send_buffer_size(size),
-            Bound::Unix(_) => Ok(()),
+            Bound::Unix(..) => Ok(()),
         }
     }
 
@@ -141,7 +167,7 @@ impl Listener {
                 let socket = TcpListener::from_std(socket)?;
                 Accepting::Tcp { addr: socket.local_addr()?, socket }
             }
-            Bound::Unix(socket) => Accepting::Unix(UnixListener::from_std(socket)?),
+            Bound::Unix(socket, _) => Accepting::Unix(UnixListener::from_std(socket)?),
         }))
     }
 }
@@ -206,7 +232,7 @@ impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.socket {
             Bound::Tcp(socket) => socket.as_fd(),
-            Bound::Unix(socket) => socket.as_fd(),
+            Bound::Unix(socket, _) => socket.as_fd(),
         }
     }
 }
@@ -236,23 +262,22 @@ impl Bound {
                 Ok(Bound::Tcp(socket.into()))
             }
             ListenAddr::Unix(path) => {
-                if std::os::unix::net::UnixStream::connect(path)
-                    .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
-                {
-                    std::fs::remove_file(path)?;
-                }
-                let socket = std::os::unix::net::UnixListener::bind(path)?;
-                socket.set_nonblocking(true)?;
-                Ok(Bound::Unix(socket))
+                let (socket, file) = SocketFile::bind(path)?;
+                Ok(Bound::Unix(socket, Some(file)))
             }
         }
     }
 }
 
-/// A Unix socket's file outlives the socket.
-pub fn remove_socket_file(addr: &ListenAddr) {
-    if let ListenAddr::Unix(path) = addr {
-        let _ = std::fs::remove_file(path);
+/// Whether a socket bound to `bound` is one that was asked for as `claimed`. Port 0 asks for any port. A socket of
+/// `[::]` serves `0.0.0.0` as well.
+fn is_bound_as(bound: &ListenAddr, claimed: &ListenAddr) -> bool {
+    match (bound, claimed) {
+        (ListenAddr::Tcp(bound), ListenAddr::Tcp(claimed)) => {
+            let any = bound.is_ipv6() && bound.ip().is_unspecified() && claimed.ip().is_unspecified();
+            (any || bound.ip() == claimed.ip()) && (claimed.port() == 0 || bound.port() == claimed.port())
+        }
+        (bound, claimed) => bound == claimed,
     }
 }
 
@@ -282,6 +307,7 @@ impl fmt::Display for BindError {
             }
             io::ErrorKind::AddrNotAvailable => write!(f, "; no interface of this machine has that address"),
             io::ErrorKind::NotFound => write!(f, "; the directory does not exist"),
+            io::ErrorKind::AlreadyExists => write!(f, "; it was left alone: remove it or choose another path"),
             _ => Ok(()),
         }
     }

@@ -15,6 +15,7 @@ mod inherited;
 mod listener;
 mod preface;
 mod proxy_protocol;
+pub mod socket_file;
 mod stream;
 mod streams;
 mod tide;
@@ -24,7 +25,7 @@ mod unparsed;
 mod watched;
 
 pub use inherited::Inherited;
-pub use listener::{Accepted, Acceptor, BindError, Listener, remove_socket_file};
+pub use listener::{Accepted, Acceptor, BindError, Listener};
 #[cfg(feature = "fuzzing")]
 pub use proxy_protocol::{Introduction, header, introduction};
 
