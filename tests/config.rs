@@ -4,6 +4,8 @@
 
 #[path = "config/limits.rs"]
 mod limits;
+#[path = "config/secrets.rs"]
+mod secrets;
 mod stores;
 mod support;
 

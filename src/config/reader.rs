@@ -67,22 +67,21 @@ impl<'a> Section<'a> {
     }
 
     /// A string in a language of `values`.
-    pub fn parse<T>(&self, key: &'static str, parse: impl FnOnce(&str) -> Result<T, Fault>) -> Option<T> {
+    pub fn parse<T>(&self, key: &'static str, parse: impl Fn(&str) -> Result<T, Fault>) -> Option<T> {
         self.parse_at(key, parse).map(|at| at.value)
     }
 
-    pub fn parse_at<T>(&self, key: &'static str, parse: impl FnOnce(&str) -> Result<T, Fault>) -> Option<At<T>> {
+    pub fn parse_at<T>(&self, key: &'static str, parse: impl Fn(&str) -> Result<T, Fault>) -> Option<At<T>> {
         let node = self.node(key)?;
         self.parse_node(key, node, parse).map(|value| At { place: node.place, value })
     }
 
-    pub fn parse_node<T>(&self, key: &str, node: &Node, parse: impl FnOnce(&str) -> Result<T, Fault>) -> Option<T> {
+    pub fn parse_node<T>(&self, key: &str, node: &Node, parse: impl Fn(&str) -> Result<T, Fault>) -> Option<T> {
         let Value::String(text) = &node.value else {
             return self.wrong_type(key, "a string", node);
         };
-        match parse(&text.value) {
+        match text.parse(parse) {
             Ok(value) => Some(value),
-            Err(_) if text.secret => self.fault(key, node, "the text in the file is not valid", "correct the file"),
             Err(Fault { what, help }) => self.fault(key, node, &what, &help),
         }
     }
@@ -203,7 +202,8 @@ impl<'a> Section<'a> {
         }
         let help = match &node.value {
             Value::String(text)
-                if !text.secret && (text.value.parse::<i64>().is_ok() || text.value.parse::<bool>().is_ok()) =>
+                if text.written.is_none()
+                    && (text.value.parse::<i64>().is_ok() || text.value.parse::<bool>().is_ok()) =>
             {
                 format!("remove the quotes: {key} = {}", text.value)
             }

@@ -215,6 +215,12 @@ impl Report {
 }
 
 impl Diagnostic {
+    /// Everything that it says.
+    pub fn texts(&mut self) -> impl Iterator<Item = &mut String> {
+        let related = self.related.iter_mut().map(|(_, label)| label);
+        [&mut self.message, &mut self.label].into_iter().chain(&mut self.help).chain(related)
+    }
+
     /// Near enough for one snippet with both places.
     fn is_near(&self, place: Place) -> bool {
         place.file == self.place.file && place.start.abs_diff(self.place.start) < 64 * 1024

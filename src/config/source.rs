@@ -10,6 +10,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 use super::report::{Diagnostic, Report, SourceText};
+use super::substitute::Substitution;
 use super::unreadable::{self, Unreadable};
 
 /// A config that can be copied whole.
@@ -21,6 +22,8 @@ pub struct SourceTexts {
     files: RefCell<Vec<PathBuf>>,
     hash: RefCell<Sha256>,
     mistakes: RefCell<Vec<Diagnostic>>,
+    /// What `${...}` stands for in the files.
+    substitutions: RefCell<Vec<Substitution>>,
     /// What a config may hold and probably does not mean.
     warnings: RefCell<Vec<Diagnostic>>,
     /// Keys that some section had, for the test of the reference config.
@@ -38,11 +41,21 @@ impl SourceTexts {
 
     /// All warnings so far, with the texts they speak of.
     pub fn warnings(&self) -> Option<Report> {
-        Report::warnings(self.texts.borrow().clone(), self.warnings.take())
+        let (texts, mut warnings) = (self.texts.borrow().clone(), self.warnings.take());
+        hide_values(&texts, &self.substitutions.borrow(), &mut warnings);
+        Report::warnings(texts, warnings)
     }
 
     pub fn has_mistakes(&self) -> bool {
         !self.mistakes.borrow().is_empty()
+    }
+
+    /// Remembers what a `${...}` stands for.
+    pub fn substituted(&self, substitution: Substitution) {
+        let mut substitutions = self.substitutions.borrow_mut();
+        if !substitutions.contains(&substitution) {
+            substitutions.push(substitution);
+        }
     }
 
     pub fn saw(&self, section: &'static str, key: &'static str) {
@@ -103,6 +116,15 @@ impl SourceTexts {
     }
 
     pub fn into_report(self) -> Report {
-        Report::new(self.texts.into_inner(), self.mistakes.into_inner(), self.files.into_inner())
+        let (texts, mut mistakes) = (self.texts.into_inner(), self.mistakes.into_inner());
+        hide_values(&texts, &self.substitutions.borrow(), &mut mistakes);
+        Report::new(texts, mistakes, self.files.into_inner())
+    }
+}
+
+/// A value of `${...}` may be a secret in the wrong place: messages say `${...}` instead.
+fn hide_values(texts: &[Arc<SourceText>], substitutions: &[Substitution], messages: &mut [Diagnostic]) {
+    for hidden in substitutions.iter().filter_map(|substitution| substitution.to_hide(texts)) {
+        messages.iter_mut().flat_map(Diagnostic::texts).for_each(|text| hidden.hide(text));
     }
 }

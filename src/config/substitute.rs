@@ -2,24 +2,83 @@
 //! Called by `tree` for every string, after parsing, so a value can never change the structure.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
-use super::report::{Diagnostic, Place};
+use super::report::{Diagnostic, Place, SourceText};
 use super::source::SourceTexts;
+use super::values::{Fault, fault};
 
 /// A string of the config.
 #[derive(Clone, Debug)]
 pub struct Text {
     pub value: String,
-    /// Came out of a secret file: never shown.
-    pub secret: bool,
+    /// The text as the file has it, if `${...}` was replaced in it. Messages show this and never the value.
+    pub written: Option<String>,
+}
+
+impl Text {
+    /// The value, parsed. A mistake in a text with `${...}` is the one that the text as written would have, so that its
+    /// message has no part of the value.
+    pub fn parse<'t, T>(&'t self, parse: impl Fn(&'t str) -> Result<T, Fault>) -> Result<T, Fault> {
+        let result = parse(&self.value);
+        match (&result, &self.written) {
+            (Err(_), Some(written)) => match parse(written) {
+                Err(fault) => Err(fault),
+                Ok(_) => fault(
+                    format!("the text that `{written}` stands for is not valid"),
+                    "correct the variable or the file",
+                ),
+            },
+            _ => result,
+        }
+    }
+}
+
+/// A value that replaced a `${...}`, and that expression. Values may be secrets.
+#[derive(Debug, PartialEq)]
+pub struct Substitution {
+    value: String,
+    written: String,
+}
+
+/// Shorter values are no secrets, and stand in many messages by coincidence.
+const HIDDEN_MIN: usize = 4;
+
+impl Substitution {
+    /// `None` where there is nothing to hide: the value is too short, or stands in one of `texts` of its own.
+    pub fn to_hide(&self, texts: &[Arc<SourceText>]) -> Option<&Substitution> {
+        let is_public = || texts.iter().any(|source| source.text.contains(&self.value));
+        (self.value.len() >= HIDDEN_MIN && !is_public()).then_some(self)
+    }
+
+    /// `message` with the expression in place of the value, however messages spell it: in another case, trimmed, escaped.
+    pub fn hide(&self, message: &mut String) {
+        let escaped = format!("{:?}", self.value);
+        for spelling in [self.value.as_str(), self.value.trim(), escaped.trim_matches('"')] {
+            if spelling.len() >= HIDDEN_MIN {
+                replace_any_case(message, spelling, &self.written);
+            }
+        }
+    }
+}
+
+fn replace_any_case(text: &mut String, from: &str, to: &str) {
+    // ASCII only, so that offsets in the one are offsets in the other.
+    let (mut rest, from) = (text.to_ascii_lowercase(), from.to_ascii_lowercase());
+    let mut at = 0;
+    while let Some(found) = rest.find(&from) {
+        text.replace_range(at + found..at + found + from.len(), to);
+        at += found + to.len();
+        rest.drain(..found + from.len());
+    }
 }
 
 /// The text with every `${...}` replaced; `None` when one cannot be, which is then reported.
 pub fn replace(sources: &SourceTexts, place: Place, text: &str) -> Option<Text> {
     if !text.contains("${") {
-        return Some(Text { value: text.to_owned(), secret: false });
+        return Some(Text { value: text.to_owned(), written: None });
     }
-    let (mut value, mut secret, mut ok) = (String::with_capacity(text.len()), false, true);
+    let (mut value, mut ok) = (String::with_capacity(text.len()), true);
     let mut rest = text;
     while let Some(at) = rest.find("${") {
         let (before, from) = rest.split_at(at);
@@ -35,9 +94,10 @@ pub fn replace(sources: &SourceTexts, place: Place, text: &str) -> Option<Text> 
             return None;
         };
         match look_up(sources, place, name) {
-            Ok((found, from_file)) => {
+            Ok(found) => {
                 value.push_str(&found);
-                secret |= from_file;
+                let written = from[..name.len() + 3].to_owned();
+                sources.substituted(Substitution { value: found.into_owned(), written });
             }
             Err((message, help)) => {
                 report(sources, place, &from[..name.len() + 3], &message, &help);
@@ -47,17 +107,17 @@ pub fn replace(sources: &SourceTexts, place: Place, text: &str) -> Option<Text> 
         rest = after;
     }
     value.push_str(rest);
-    ok.then_some(Text { value, secret })
+    ok.then_some(Text { value, written: Some(text.to_owned()) })
 }
 
-fn look_up<'t>(sources: &SourceTexts, place: Place, name: &'t str) -> Result<(Cow<'t, str>, bool), (String, String)> {
+fn look_up<'t>(sources: &SourceTexts, place: Place, name: &'t str) -> Result<Cow<'t, str>, (String, String)> {
     if let Some(path) = name.strip_prefix("file:") {
         let path = sources.resolve(place.file, path.trim());
         return match sources.read(&path) {
             Ok(text) => {
                 // Editors and `echo` end a file with a newline that is not part of the secret.
                 let text = text.strip_suffix('\n').unwrap_or(&text);
-                Ok((text.strip_suffix('\r').unwrap_or(text).to_owned().into(), true))
+                Ok(text.strip_suffix('\r').unwrap_or(text).to_owned().into())
             }
             Err(error) => Err((format!("cannot read `{}`: {error}", path.display()), error.help().to_owned())),
         };
@@ -72,12 +132,12 @@ fn look_up<'t>(sources: &SourceTexts, place: Place, name: &'t str) -> Result<(Co
         return Err((message, "write ${VAR}, ${VAR:-default} or ${file:PATH}; `$${` is a plain `${`".into()));
     }
     match (std::env::var(variable), default) {
-        (Ok(value), None) => Ok((value.into(), false)),
-        (Ok(value), Some(_)) if !value.is_empty() => Ok((value.into(), false)),
+        (Ok(value), None) => Ok(value.into()),
+        (Ok(value), Some(_)) if !value.is_empty() => Ok(value.into()),
         (Err(std::env::VarError::NotUnicode(_)), _) => {
             Err((format!("the environment variable `{variable}` is not UTF-8"), String::new()))
         }
-        (_, Some(default)) => Ok((default.into(), false)),
+        (_, Some(default)) => Ok(default.into()),
         (Err(std::env::VarError::NotPresent), None) => Err((
             format!("the environment variable `{variable}` is not set"),
             format!("set it, or give a default: ${{{variable}:-default}}"),

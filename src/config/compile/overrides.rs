@@ -192,7 +192,7 @@ fn live(spec: &Spec, base: &Tree, value: &str) -> Result<Budget, String> {
         }
         let value = match text.parse::<i64>() {
             Ok(value) => Value::Integer(value),
-            Err(_) => Value::String(Text { value: text.to_owned(), secret: false }),
+            Err(_) => Value::String(Text { value: text.to_owned(), written: None }),
         };
         changed.push(TableEntry { key: name.to_owned(), place, node: Node { place, value } });
     }

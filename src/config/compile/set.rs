@@ -10,7 +10,6 @@ use crate::config::reader::{At, Section};
 use crate::config::report::{Diagnostic, MistakeKind, Place};
 use crate::config::schema;
 use crate::config::source::SourceTexts;
-use crate::config::tree::Value;
 use crate::config::values::{self, Fault, fault};
 use crate::net::Set;
 
@@ -89,9 +88,6 @@ fn file(section: &Section) -> Option<ListedItem> {
     let path = sources.resolve(node.place.file, &path);
     let text = match sources.read(&path) {
         Ok(text) => text,
-        Err(error) if matches!(&node.value, Value::String(text) if text.secret) => {
-            return section.fault("file", node, &error.to_string(), "");
-        }
         Err(error) => {
             let message = format!("cannot read `{}`: {error}", path.display());
             sources.mistake(Diagnostic::new(node.place, message).help(error.help()));

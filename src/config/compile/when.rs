@@ -160,9 +160,8 @@ fn patterns<T>(
     let one = |item: &Node| -> Option<(bool, T)> {
         let (negated, written) = match &item.value {
             Value::Integer(value) => (false, Written::Integer(*value, *value)),
-            Value::String(text) => match written(&text.value) {
+            Value::String(text) => match text.parse(written) {
                 Ok(pattern) => pattern,
-                Err(_) if text.secret => return when.fault(key, item, "the text in the file is no pattern", HELP),
                 Err(Fault { what, help }) => return when.fault(key, item, &what, &help),
             },
             _ => return when.wrong_type(key, "a pattern or a list of patterns", item),

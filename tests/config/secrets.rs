@@ -1,0 +1,101 @@
+//! A secret in the wrong place is never shown: whatever a message says of a text with `${...}`, it says it of the text
+//! as it is written.
+
+use std::ops::Range;
+use std::path::Path;
+use std::process::Command;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// Its parts are told by the word `hunter`, however a message cuts the value up.
+const SECRET: &str = "Hunter2/9s:hunter2@hunter2?hunter2=hunter2 hunter2,hunter2%zz{hunter2}[hunter2\"\\d(";
+const PLAIN: &str = "Hunter2-secret";
+/// Strings are replaced in so many steps.
+const GROUPS: usize = 24;
+
+/// Where the strings of a config stand.
+fn strings(value: &Spanned<DeValue>, found: &mut Vec<Range<usize>>) {
+    match value.get_ref() {
+        DeValue::String(_) => found.push(value.span()),
+        DeValue::Array(items) => items.iter().for_each(|item| strings(item, found)),
+        DeValue::Table(table) => table.iter().for_each(|(_, value)| strings(value, found)),
+        _ => {}
+    }
+}
+
+/// What `check` prints of this config.
+fn said(dir: &Path, config: &str, secret: &str, format: &str) -> String {
+    let path = dir.join("config.toml");
+    std::fs::write(&path, config).unwrap();
+    std::fs::write(dir.join("secret"), secret).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
+    let output = command.args(["check", "--format", format]).arg(&path).env("SECRET", secret).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+}
+
+/// What stands around each part of the secret that is shown.
+fn shown(said: &str) -> Vec<String> {
+    let lower = said.to_ascii_lowercase();
+    let around =
+        |at: usize| said.get(said.floor_char_boundary(at.saturating_sub(120))..said.ceil_char_boundary(at + 40));
+    lower.match_indices("hunter").filter_map(|(at, _)| around(at).map(str::to_owned)).collect()
+}
+
+#[test]
+fn no_string_of_the_config_shows_what_it_stands_for() {
+    let full = std::fs::read_to_string("conf/full.toml").unwrap();
+    let mut places = Vec::new();
+    let (document, errors) = DeTable::parse_recoverable(&full);
+    assert!(errors.is_empty());
+    document.get_ref().iter().for_each(|(_, value)| strings(value, &mut places));
+    places.sort_by_key(|place| place.start);
+    assert!(places.len() > 150, "{}", places.len());
+    let replaced = |places: &[Range<usize>], with: &str| {
+        let mut text = full.clone();
+        places.iter().rev().for_each(|place| text.replace_range(place.clone(), &format!("'{with}'")));
+        text
+    };
+    let all_at_once = [
+        "${SECRET}",
+        "${file:secret}",
+        "${SECRET}/s",
+        "10/${SECRET}",
+        "${SECRET}s",
+        "/${SECRET}",
+        "http://${SECRET}",
+        "https://a:${SECRET}@b/",
+        "unix:/${SECRET}",
+        "${SECRET}:80",
+        "header:${SECRET}",
+        "~${SECRET}",
+        "!${SECRET}",
+        "redis://${SECRET}",
+        "a ${SECRET} b",
+        "{${SECRET}}",
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let mut leaks = Vec::new();
+    for with in all_at_once {
+        for secret in [SECRET, PLAIN] {
+            leaks.extend(shown(&said(dir.path(), &replaced(&places, with), secret, "json")));
+        }
+    }
+    // What is compared across keys is compared only where most keys are good.
+    for first in 0..GROUPS {
+        let some: Vec<_> = places.iter().skip(first).step_by(GROUPS).cloned().collect();
+        leaks.extend(shown(&said(dir.path(), &replaced(&some, "${SECRET}"), PLAIN, "text")));
+    }
+    leaks.sort();
+    leaks.dedup();
+    assert!(leaks.is_empty(), "{} leaks:\n{}", leaks.len(), leaks[..leaks.len().min(20)].join("\n---\n"));
+}
+
+#[test]
+fn a_mistake_shows_the_text_as_it_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = "[[route]]\nupstream = \"echo:\"\nlimits = [\"a\"]\n[limit.a]\nrate = \"${SECRET}/s\"\nkey = \"ip\"\n";
+    let said = said(dir.path(), config, PLAIN, "text");
+    assert!(said.contains("`${SECRET}` is not a positive whole number"), "{said}");
+}
