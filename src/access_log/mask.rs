@@ -1,4 +1,5 @@
-//! Values of queries that are not logged, by the names before them. Called by `record`.
+//! Values of queries that are not logged, by the names before them, and user and password of a referer. Called by
+//! `record`.
 
 use std::borrow::Cow;
 
@@ -48,12 +49,29 @@ impl Masks {
         Cow::Owned(masked)
     }
 
-    /// The same for the query of a reference, as in `Referer`.
+    /// The same for the query of a reference, as in `Referer`. User and password are masked as well, unless nothing is.
     pub fn reference<'a>(&self, reference: &'a str) -> Cow<'a, str> {
-        let Some((before, query)) = reference.split_once('?') else { return Cow::Borrowed(reference) };
-        match self.query(query) {
-            Cow::Borrowed(_) => Cow::Borrowed(reference),
-            Cow::Owned(masked) => Cow::Owned(format!("{before}?{masked}")),
+        let (before, query) = match reference.split_once('?') {
+            Some((before, query)) => (before, Some(query)),
+            None => (reference, None),
+        };
+        match (self.user_info(before), query.map(|query| self.query(query))) {
+            (Cow::Borrowed(_), None | Some(Cow::Borrowed(_))) => Cow::Borrowed(reference),
+            (before, Some(query)) => Cow::Owned(format!("{before}?{query}")),
+            (before, None) => before,
+        }
+    }
+
+    /// `reference`, which has no query, without user and password: `http://***@HOST/PATH`.
+    fn user_info<'a>(&self, reference: &'a str) -> Cow<'a, str> {
+        let Some(start) = reference.find("//").map(|slashes| slashes + 2).filter(|_| !self.0.is_empty()) else {
+            return Cow::Borrowed(reference);
+        };
+        let authority =
+            reference[start..].find(['/', '#']).map_or(&reference[start..], |end| &reference[start..start + end]);
+        match authority.rfind('@') {
+            Some(at) => Cow::Owned(format!("{}{MASKED}{}", &reference[..start], &reference[start + at..])),
+            None => Cow::Borrowed(reference),
         }
     }
 
@@ -108,6 +126,23 @@ mod tests {
         assert_eq!(masks.reference("https://a/token=x"), "https://a/token=x");
         assert_eq!(Masks::new(std::iter::empty()).query("token=x"), "token=x");
         assert_eq!(Masks::new(std::iter::once("*".to_owned())).query("a=1&b"), "a=***&b");
+    }
+
+    #[test]
+    fn user_and_password_of_a_reference_are_masked() {
+        let masks = Masks::default();
+        for (reference, masked) in [
+            ("http://u:pw@h/", "http://***@h/"),
+            ("https://u@h", "https://***@h"),
+            ("//u:p@w@h:80/a@b", "//***@h:80/a@b"),
+            ("http://u:pw@h?token=x", "http://***@h?token=***"),
+            ("http://h/a@b//c@d", "http://h/a@b//c@d"),
+            ("http://h#a@b", "http://h#a@b"),
+            ("u:pw@h", "u:pw@h"),
+        ] {
+            assert_eq!(masks.reference(reference), masked);
+        }
+        assert_eq!(Masks::new(std::iter::empty()).reference("http://u:pw@h/"), "http://u:pw@h/");
     }
 
     #[test]
