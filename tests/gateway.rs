@@ -17,6 +17,7 @@ mod support;
 
 mod gateway {
     mod access_log;
+    mod admin_requests;
     mod cli;
     mod client_view;
     mod descriptors;

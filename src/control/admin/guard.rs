@@ -2,7 +2,9 @@
 //! `pages` before a body is read.
 
 use http::header::{AUTHORIZATION, HOST, ORIGIN};
-use http::{HeaderMap, HeaderName, StatusCode};
+use http::request::Parts;
+use http::uri::Authority;
+use http::{HeaderMap, HeaderName, StatusCode, Version};
 use sha2::{Digest, Sha256};
 
 use crate::config::Admin;
@@ -26,6 +28,39 @@ pub enum Access {
 }
 
 const TOKEN: &str = "send the admin token: `Authorization: Bearer TOKEN`";
+
+/// Whether it is clear which host the request is for (RFC 9112, 3.2). HTTP/1.0 knows no `Host`.
+pub fn has_one_host(head: &Parts) -> Result<(), Refused> {
+    let refused = |detail| Err((StatusCode::BAD_REQUEST, detail));
+    let mut hosts = head.headers.get_all(HOST).iter();
+    let (host, target) = (hosts.next(), head.uri.authority());
+    if hosts.next().is_some() {
+        return refused("the request has two Host headers: send one");
+    }
+    let Some(host) = host else {
+        return match target {
+            None if head.version == Version::HTTP_10 => Ok(()),
+            _ => refused("the request has no Host header: send one"),
+        };
+    };
+    let Ok(host) = host.to_str().map(str::to_ascii_lowercase) else {
+        return refused("the Host header is not text");
+    };
+    if !host.is_empty() && !host.parse::<Authority>().is_ok_and(|host| !host.as_str().contains('@')) {
+        return refused("the Host header is not a host with or without a port");
+    }
+    match target.map(|target| target.as_str().to_ascii_lowercase()) {
+        Some(target) if without_port(&target) != without_port(&host) => {
+            refused("the target of the request names another host than its Host header")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `host` without the port that `http` has by default.
+fn without_port(host: &str) -> &str {
+    host.strip_suffix(":80").unwrap_or(host)
+}
 
 /// `local`: the peer is on this machine.
 pub fn may(access: Access, headers: &HeaderMap, admin: &Admin, local: bool) -> Result<(), Refused> {

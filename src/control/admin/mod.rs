@@ -3,6 +3,7 @@
 
 mod cached;
 mod guard;
+mod inspected;
 mod limits;
 mod pages;
 mod room;

@@ -25,6 +25,7 @@ use super::room::{AdminTicket, Work};
 use super::upstreams;
 use crate::control::job::{Job, ReloadOrder, ReloadOutcome, Trigger};
 use crate::control::shared::{Lifecycle, SharedState, rfc3339};
+use crate::http::downstream::reject::Reject;
 use crate::metrics::Metrics;
 use crate::snapshot::{Current, Fleet};
 
@@ -119,11 +120,20 @@ impl Page {
 pub async fn answer(
     context: &Rc<AdminContext>,
     request: Request<Incoming>,
+    fault: Option<Reject>,
     local: bool,
     ticket: &AdminTicket,
 ) -> Answer {
     let (head, body) = request.into_parts();
-    let answer = find(&head, local, context).map(|(page, name)| shown(page.what, name, context, &head, body, ticket));
+    let clear = match fault {
+        Some(fault) => Err((fault.status(), fault.explanation())),
+        None => guard::has_one_host(&head),
+    };
+    let found = match clear {
+        Ok(()) => find(&head, local, context),
+        Err((status, detail)) => Err(Box::new(refusal(Problem::new(status, detail)))),
+    };
+    let answer = found.map(|(page, name)| shown(page.what, name, context, &head, body, ticket));
     let answer = match answer {
         Ok(shown) => shown.await.unwrap_or_else(refusal),
         Err(answer) => *answer,

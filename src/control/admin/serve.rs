@@ -1,19 +1,24 @@
 //! One connection of the admin listener: one request, its answer, the end. Called by `mod.rs`.
 
+use std::cell::RefCell;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
+use http::Request;
+use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::timeout;
 
+use super::inspected::Inspected;
 use super::pages::{AdminContext, answer};
 use super::room::{AdminTicket, Lost};
+use crate::http::downstream::inspect::Inspector;
 
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// hyper's read buffer; a longer head is answered 431.
@@ -40,9 +45,12 @@ where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
     let own = ticket.clone();
-    let service = service_fn(move |request| {
+    let inspector = Rc::new(RefCell::new(Inspector::new(HEAD_MAX)));
+    let stream = Inspected::new(stream, inspector.clone());
+    let service = service_fn(move |request: Request<Incoming>| {
         let (context, ticket) = (context.clone(), own.clone());
-        async move { Ok::<_, Infallible>(answer(&context, request, local, &ticket).await) }
+        let fault = inspector.borrow_mut().verdict(request.body().size_hint().exact());
+        async move { Ok::<_, Infallible>(answer(&context, request, fault, local, &ticket).await) }
     });
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -53,7 +61,7 @@ where
     if Pin::new(&mut connection).await.is_ok() {
         // The answer has gone.
         ticket.hold(0);
-        let stream = connection.into_parts().io.into_inner();
+        let stream = connection.into_parts().io.into_inner().into_inner();
         let _ = timeout(UNREAD_TIMEOUT, read_to_end(stream)).await;
     }
 }
