@@ -25,6 +25,7 @@ mod attack {
     mod linger_http2;
     mod linger_tunnels;
     mod long_decisions;
+    mod methods;
     mod numbers;
     mod odd_keys;
     mod real_time;

@@ -168,7 +168,7 @@ async fn page(exchange: &mut RequestUnderWay<'_>) -> Result<Response<Body>, Refu
         let length = body.as_ref().map_or(Some(0), |body| body.size_hint().exact());
         unseen = client.inspector.as_ref().and_then(|inspector| inspector.borrow_mut().verdict(length));
         // What follows on the connection was not looked at, or may be meant for a tunnel (RFC 9931, 7).
-        exchange.cut = unseen.is_some() || parts.method == Method::CONNECT;
+        exchange.cut = unseen.is_some() || parts.method.as_str().eq_ignore_ascii_case(Method::CONNECT.as_str());
     }
     let Received { parts, fields, .. } = &*exchange.received;
     let admitted = gate::admit(parts, *fields, &client.last_host).map_err(Refusal::Gate)?;
@@ -181,12 +181,12 @@ async fn page(exchange: &mut RequestUnderWay<'_>) -> Result<Response<Body>, Refu
         entry.admitted(host, path);
     }
 
-    let found = config.table.find(&config.routes, host, path, &parts.method, &parts.headers);
+    let found = config.table.find(&config.routes, host, path, admitted.method(), &parts.headers);
     let reading = found.map_or(Reading::new(config.server.strictness, None), |index| config.routes[index].reading);
     if let Some(reject) = gate::judge(&admitted, unseen, reading).map_err(Refusal::Gate)? {
         client.local.common.metrics.http_would_reject(reject).inc();
     }
-    if let Some(proof) = config.acme.as_ref().and_then(|acme| challenge::answer(acme, &parts.method, path)) {
+    if let Some(proof) = config.acme.as_ref().and_then(|acme| challenge::answer(acme, admitted.method(), path)) {
         return Ok(proof);
     }
     if client.tls.as_ref().is_some_and(|tls| !host.is_empty() && !tls.may_ask_for(host)) {

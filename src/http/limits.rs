@@ -92,7 +92,7 @@ fn facts<'f>(
     let parts = &exchange.received.parts;
     Facts {
         client: identity.ip,
-        method: parts.method.as_str(),
+        method: admitted.method().as_str(),
         host: admitted.host(),
         path: admitted.path(),
         query: admitted.query(),

@@ -7,6 +7,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use http::Method;
+
 use super::counts::Counts;
 use super::ends::{Correction, Ending, Ends};
 use super::entry::{ReplayEntry, Request};
@@ -20,6 +22,7 @@ use super::verdicts::Verdicts;
 use crate::config::{Config, Strictness};
 use crate::http::answer::problem;
 use crate::http::downstream::canonical;
+use crate::http::downstream::method;
 use crate::http::downstream::reject::Judge;
 use crate::limit::limits::Limit;
 use crate::limit::source::{BodyFacts, Facts};
@@ -113,23 +116,21 @@ impl<'a> Replay<'a> {
         let host = request.host.as_deref().or(self.options.host.as_deref());
         self.counts.no_host += u64::from(host.is_none());
         let mut judge = Judge::new(Strictness::Monitor);
-        let path = match canonical::path(&request.path, &mut judge) {
-            Ok(path) if request.path != "*" => path,
-            Ok(_) => None,
-            Err(_) => {
-                self.counts.malformed += 1;
-                return Ok(());
-            }
+        let method = method::canonical(&request.method, &mut judge);
+        let (Ok(method), Ok(path)) = (method, canonical::path(&request.path, &mut judge)) else {
+            self.counts.malformed += 1;
+            return Ok(());
         };
+        let path = path.filter(|_| request.path != "*");
         let path = path.as_deref().unwrap_or(&request.path);
-        let Some(route) = self.route(logged, request, host, path) else { return Ok(()) };
+        let Some(route) = self.route(logged, request, &method, host, path) else { return Ok(()) };
         if judge.faults.judged(route.reading).is_err() {
             self.counts.malformed += 1;
             return Ok(());
         }
         let facts = Facts {
             client: entry.client,
-            method: request.method.as_str(),
+            method: method.as_str(),
             host: host.unwrap_or_default(),
             path,
             query: request.query.as_deref(),
@@ -152,10 +153,17 @@ impl<'a> Replay<'a> {
     }
 
     /// The route whose limits decide; `None` when it is not for limits to say.
-    fn route(&mut self, logged: &Logged, request: &Request, host: Option<&str>, path: &str) -> Option<&'a Route> {
+    fn route(
+        &mut self,
+        logged: &Logged,
+        request: &Request,
+        method: &Method,
+        host: Option<&str>,
+        path: &str,
+    ) -> Option<&'a Route> {
         let config = self.config;
         let named = host.unwrap_or_default();
-        let Some(index) = config.table.find(&config.routes, named, path, &request.method, &request.headers) else {
+        let Some(index) = config.table.find(&config.routes, named, path, method, &request.headers) else {
             self.counts.no_route += 1;
             let what = || (logged.place, format!("{} {path} of {}", request.method, host.unwrap_or("no host")));
             self.counts.unrouted.get_or_insert_with(what);

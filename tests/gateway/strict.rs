@@ -47,6 +47,9 @@ const REFUSED: &[(&str, &[u8], u16)] = &[
     ("CONNECT", b"CONNECT a:443 HTTP/1.1\r\nhost: a:443\r\n\r\n", 501),
     ("HTTP/2.0 by name", b"GET / HTTP/2.0\r\nhost: a\r\n\r\n", 400),
     ("HTTP/1.2", b"GET / HTTP/1.2\r\nhost: a\r\n\r\n", 400),
+    ("lower-case method", b"get / HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+    ("mixed-case method", b"PropFind / HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+    ("lower-case CONNECT", b"connect / HTTP/1.1\r\nhost: a\r\n\r\n", 501),
     ("another expectation", b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\nexpect: tea\r\n\r\nx", 417),
     ("garbage", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
 ];

@@ -70,6 +70,21 @@ fn one_line_of_the_future_does_not_move_the_others() {
 }
 
 #[test]
+fn methods_count_in_every_case_unless_the_route_is_strict() {
+    let limited = "[[route]]\npath = \"/\"\nmethods = [\"POST\"]\nupstream = \"echo:\"\nlimits = [\"posts\"]\n\
+                   [limit.posts]\nrate = \"2/h\"\nwhen = { method = \"POST\" }\n";
+    let first = COMBINED.lines().next().unwrap();
+    let log = ["post", "Post", "POST", "POST", "connect"].map(|method| first.replace("GET", method)).join("\n");
+    for (strictness, admitted, refused, malformed) in [("strict", 2, 0, 3), ("defensive", 2, 2, 1)] {
+        let dir = Dir::new(&format!("[server]\nstrictness = \"{strictness}\"\n{limited}"));
+        dir.write("access.log", log.as_bytes());
+        let requests = &dir.json(&["access.log"], b"")["requests"];
+        let counts = ["admitted", "refused", "malformed"].map(|count| requests[count].as_u64().unwrap());
+        assert_eq!(counts, [admitted, refused, malformed], "{strictness}: {requests}");
+    }
+}
+
+#[test]
 fn lines_that_no_route_takes() {
     let dir = Dir::new(&CONFIG.replace("path = \"/\"", "path = \"/a\""));
     dir.write("access.log", COMBINED.as_bytes());

@@ -10,6 +10,7 @@ use http::{Method, Version};
 
 use crate::config::Strictness;
 use crate::http::downstream::canonical::{self, Authority};
+use crate::http::downstream::method;
 use crate::http::downstream::reject::{Judge, Reject, RequestFaults};
 use crate::http::fields::{Fields, KnownField};
 use crate::route::Reading;
@@ -20,6 +21,8 @@ use crate::route::Reading;
 pub struct Admitted {
     authority: HeaderValue,
     host_len: usize,
+    /// Canonical, see [`method::canonical`].
+    method: Method,
     target: PathAndQuery,
     path: Option<String>,
     /// The Host field received is not `authority` and must be replaced before forwarding.
@@ -42,6 +45,11 @@ impl Admitted {
 
     pub fn host_changed(&self) -> bool {
         self.host_changed
+    }
+
+    /// In upper case, whatever the client sent: for routes and limits, not for the upstream.
+    pub fn method(&self) -> &Method {
+        &self.method
     }
 
     /// Canonical, see [`canonical::path`]; `*` for `OPTIONS *`.
@@ -80,9 +88,7 @@ pub fn admit(parts: &Parts, fields: Fields, last: &LastHost) -> Result<Admitted,
     if !matches!(parts.version, Version::HTTP_10 | Version::HTTP_11 | Version::HTTP_2) {
         return Err(Reject::Version);
     }
-    if parts.method == Method::CONNECT {
-        return Err(Reject::Connect);
-    }
+    let method = method::canonical(&parts.method, &mut judge)?;
     if fields.has_any(&[KnownField::ContentLength, KnownField::TransferEncoding]) {
         framing(parts)?;
     }
@@ -92,7 +98,7 @@ pub fn admit(parts: &Parts, fields: Fields, last: &LastHost) -> Result<Admitted,
     {
         judge.fault(Reject::Expect)?;
     }
-    let target = target(parts, &mut judge)?;
+    let target = target(parts, &method, &mut judge)?;
     let path = if target.path() == "*" { None } else { canonical::path(target.path(), &mut judge)? };
     if target.query().is_some_and(|query| !query.is_ascii()) {
         judge.fault(Reject::QueryNonAscii)?;
@@ -101,6 +107,7 @@ pub fn admit(parts: &Parts, fields: Fields, last: &LastHost) -> Result<Admitted,
     Ok(Admitted {
         authority: host.text,
         host_len: host.len,
+        method,
         target,
         path,
         host_changed: host.changed,
@@ -143,7 +150,7 @@ fn framing(parts: &Parts) -> Result<(), Reject> {
     if length.is_some() { Err(Reject::TransferEncodingWithLength) } else { Ok(()) }
 }
 
-fn target(parts: &Parts, judge: &mut Judge) -> Result<PathAndQuery, Reject> {
+fn target(parts: &Parts, method: &Method, judge: &mut Judge) -> Result<PathAndQuery, Reject> {
     let uri = &parts.uri;
     match uri.scheme_str() {
         Some("http" | "https") => {}
@@ -153,7 +160,7 @@ fn target(parts: &Parts, judge: &mut Judge) -> Result<PathAndQuery, Reject> {
     }
     let Some(target) = uri.path_and_query() else { return Err(Reject::TargetForm) };
     let asterisk = target.path() == "*" && target.query().is_none();
-    if target.path().starts_with('/') || (asterisk && parts.method == Method::OPTIONS) {
+    if target.path().starts_with('/') || (asterisk && *method == Method::OPTIONS) {
         Ok(target.clone())
     } else {
         Err(Reject::TargetForm)
@@ -334,6 +341,8 @@ mod tests {
         assert_eq!(old.unwrap_err(), Reject::TransferEncodingVersion);
         let connect = admit(&parts("CONNECT", b"a:443", Version::HTTP_11, &[A]), Strictness::Strict);
         assert_eq!(connect.unwrap_err().status(), 501);
+        let lower = admit(&parts("get", b"/", Version::HTTP_11, &[A]), Strictness::Strict);
+        assert_eq!(lower.unwrap_err(), Reject::MethodCase);
         let newer = admit(&parts("GET", b"/", Version::HTTP_3, &[A]), Strictness::Strict);
         assert_eq!(newer.unwrap_err().status(), 505);
     }
@@ -347,7 +356,6 @@ mod tests {
         assert_eq!((admitted.path(), admitted.query()), ("/a/b", Some("q=%zz")));
         assert!(!admitted.path_changed() && !admitted.host_changed());
         assert!(admit(&get("/", &[A, ("transfer-encoding", "Chunked")]), Strictness::Strict).is_ok());
-        assert!(admit(&parts("get", b"/", Version::HTTP_11, &[A]), Strictness::Strict).is_ok());
     }
 
     #[test]

@@ -7,6 +7,7 @@ pub(crate) mod h2;
 pub(crate) mod hop;
 pub(crate) mod identity;
 pub mod inspect;
+pub(crate) mod method;
 pub(crate) mod offer;
 pub mod reject;
 pub(crate) mod upload;

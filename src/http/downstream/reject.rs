@@ -61,6 +61,8 @@ rejects! {
         "A field over HTTP/2 must not begin or end with a space or tab.";
     Connect: Always, NOT_IMPLEMENTED, "connect",
         "This gateway opens no tunnels for CONNECT.";
+    MethodCase: Strict, BAD_REQUEST, "method_case",
+        "The method differs from a registered one only in upper and lower case, and servers read it differently.";
     TargetForm: Always, BAD_REQUEST, "target_form",
         "The request target must be a path that starts with '/', or '*' with the method OPTIONS.";
     TargetScheme: Defensive, BAD_REQUEST, "target_scheme",
