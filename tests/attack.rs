@@ -21,6 +21,7 @@ mod attack {
     mod far_redis;
     mod faults_inside;
     mod full_redis;
+    mod integers;
     mod linger;
     mod linger_http2;
     mod linger_tunnels;

@@ -61,7 +61,7 @@ sections! {
     UPSTREAM_TOTAL = "upstream.total": "max_connections" "max_in_flight";
     UPSTREAM_SERVER = "upstream.servers": "max_connections" "max_in_flight" "url" "weight";
     SET = "set": "values" "file";
-    LIMIT = "limit": "algorithm" "key" "missing" "repeated" "cost" "mode" "on_error" "when" "after" "overrides"
+    LIMIT = "limit": "algorithm" "key" "missing" "repeated" "not_integer" "cost" "mode" "on_error" "when" "after" "overrides"
         "charge_on" "refund_on" "settle" "max_delayed" "max_keys" "refuse", |_| true;
     WHEN = "limit.when": "method" "path" "host" "route" "client" "header" "cookie" "query" "param" "jwt" "tls";
     OVERRIDE = "limit.overrides": "key", |param| param.amount;

@@ -66,7 +66,7 @@ async fn body(
 ) -> Result<KeyBody, Refusal> {
     let Some(max) = route.key_body else { return Ok(KeyBody::None) };
     let facts = facts(exchange, route, admitted, identity, needs_claims);
-    let applies = |limit: &Arc<Limit>| limit.key.reads_body() && limit.when.holds(&facts, limit.repeated) == Ok(true);
+    let applies = |limit: &Arc<Limit>| limit.key.reads_body() && limit.applies(&facts) == Ok(true);
     if !route.limits.iter().any(applies) {
         return Ok(KeyBody::None);
     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use super::answer::{Answer, NEVER};
 use super::decision::{Check, Role};
+use super::integers::Unclear;
 use super::limits::{Limit, OnError};
 use super::source::UnreadableBody;
 use super::standing::Standing;
@@ -22,8 +23,8 @@ pub enum Ask {
     Nothing,
     /// The part of the key at that place is missing and `missing = "refuse"`.
     Missing(usize),
-    /// What it reads stands there more than once, and `repeated = "refuse"`.
-    Ambiguous,
+    /// It cannot be told what the request states.
+    Unclear(Unclear),
     /// Its key goes by the body, of which nobody can tell what servers make.
     UnreadableBody(UnreadableBody),
     Blocked(Standing),
@@ -54,8 +55,8 @@ pub fn link(limits: &[Arc<Limit>], asks: &mut [Ask]) {
             }
             (Some(Ask::Blocked(_)), _) => continue,
             // Refused, by the base or by what comes after it, unless that is a shadow.
-            (Some(Ask::Ambiguous | Ask::UnreadableBody(_)), _)
-            | (Some(Ask::Check(_)), Ask::Ambiguous | Ask::UnreadableBody(_)) => continue,
+            (Some(Ask::Unclear(_) | Ask::UnreadableBody(_)), _)
+            | (Some(Ask::Check(_)), Ask::Unclear(_) | Ask::UnreadableBody(_)) => continue,
             _ => Ask::Nothing,
         };
         *ask = next;

@@ -3,7 +3,8 @@
 
 use std::fmt;
 
-use super::source::{Ambiguous, BodyFacts, Facts, Repeated, Source, SourceKind, SourceOrigin, UnreadableBody};
+use super::integers::{NotInteger, Unclear, integer};
+use super::source::{BodyFacts, Facts, Repeated, Source, SourceKind, SourceOrigin, UnreadableBody};
 use crate::labels::labels;
 
 /// The parts, in config order; never empty.
@@ -36,7 +37,7 @@ pub enum Cost {
     Stated(Source),
 }
 
-/// The cost of a request that states none, or no number.
+/// The cost of a request that states none.
 const COST_DEFAULT: i64 = 1;
 /// Larger stated costs count as this much, which keeps every product below 2^53.
 pub const COST_MAX: i64 = 1_000_000_000;
@@ -126,13 +127,13 @@ impl Cost {
     }
 
     /// # Errors
-    /// The request states more than one, and `repeated` chooses none.
-    pub fn of(&self, facts: &Facts, repeated: Repeated) -> Result<i64, Ambiguous> {
+    /// The request states more than one, and `repeated` chooses none, or something that is no integer from 0.
+    pub fn of(&self, facts: &Facts, repeated: Repeated, not_integer: NotInteger) -> Result<i64, Unclear> {
         match self {
             Cost::Fixed(cost) => Ok(*cost),
             Cost::Stated(source) => {
-                let stated = facts.text(source, repeated)?;
-                Ok(stated.and_then(|stated| units(&stated)).unwrap_or(COST_DEFAULT))
+                let Some(stated) = facts.text(source, repeated)? else { return Ok(COST_DEFAULT) };
+                Ok(not_integer.judged(units(&stated))?.unwrap_or(COST_DEFAULT))
             }
         }
     }
@@ -148,11 +149,9 @@ impl fmt::Display for Cost {
     }
 }
 
-/// A stated cost, [`COST_MAX`] at most; `None` for what is no number.
+/// A stated cost, [`COST_MAX`] at most; `None` for what is no integer, or has a sign.
 pub fn units(digits: &[u8]) -> Option<i64> {
-    let digits = str::from_utf8(digits).ok()?;
-    let number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    number.then(|| digits.parse().map_or(COST_MAX, |cost: i64| cost.min(COST_MAX)))
+    integer(digits).filter(|_| !digits.starts_with(b"-")).map(|cost| cost.min(COST_MAX))
 }
 
 #[cfg(test)]

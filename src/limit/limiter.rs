@@ -13,11 +13,12 @@ use super::decision::{Check, Decision, ErrorKind, Op, Role, Shares, StoreError};
 use super::desk::{ChargedAt, Desk, OpenCall};
 use super::held::Held;
 use super::hold_times::HoldTimes;
+use super::integers::Unclear;
 use super::key::Missing;
 use super::limits::{Limit, Mode, OnError};
 use super::names::Unnamed;
 use super::overrides::Budget;
-use super::source::{Ambiguous, Facts, SourceValues};
+use super::source::{Facts, SourceValues};
 use super::standing::Standing;
 use super::store::Store;
 use super::store::memory::Memory;
@@ -79,15 +80,15 @@ impl Limiter {
 
     /// What each of `limits` has to say to a request.
     pub fn asks(&self, limits: &[Arc<Limit>], facts: &Facts) -> Vec<Ask> {
-        let asks = limits.iter().map(|limit| match limit.when.holds(facts, limit.repeated) {
+        let asks = limits.iter().map(|limit| match limit.applies(facts) {
             Ok(false) => Ok(Ask::Nothing),
             Ok(true) => match limit.key.unreadable(&facts.body) {
                 Some(why) => Ok(Ask::UnreadableBody(why)),
-                None => limit.cost.of(facts, limit.repeated).map(|cost| self.ask(limit, facts, cost)),
+                None => limit.cost_of(facts).map(|cost| self.ask(limit, facts, cost)),
             },
-            Err(Ambiguous) => Err(Ambiguous),
+            Err(unclear) => Err(unclear),
         });
-        asks.map(|ask| ask.unwrap_or(Ask::Ambiguous)).collect()
+        asks.map(|ask| ask.unwrap_or_else(Ask::Unclear)).collect()
     }
 
     /// Takes or peeks, with one ask per limit. `hold`: the limits learn how the request ends.
@@ -114,7 +115,8 @@ impl Limiter {
                 }
                 Ask::Nothing => continue,
                 Ask::Missing(part) => (Outcome::MissingKey { part }, Standing::InForce),
-                Ask::Ambiguous => (Outcome::RepeatedKey, Standing::InForce),
+                Ask::Unclear(Unclear::Ambiguous) => (Outcome::RepeatedKey, Standing::InForce),
+                Ask::Unclear(Unclear::NotInteger) => (Outcome::NotInteger, Standing::InForce),
                 Ask::UnreadableBody(why) => (Outcome::UnreadableKey(why), Standing::InForce),
                 Ask::Unlimited => (Outcome::Unlimited, Standing::InForce),
                 Ask::Blocked(standing) => (Outcome::Blocked, standing),
@@ -175,7 +177,7 @@ impl Limiter {
             Ok((check, None)) => Ask::Check(check),
             Ok((_, Some(Outcome::Blocked))) => Ask::Blocked(Standing::InForce),
             Ok((_, Some(_))) => Ask::Unlimited,
-            Err(Unnamed::Ambiguous) => Ask::Ambiguous,
+            Err(Unnamed::Ambiguous) => Ask::Unclear(Unclear::Ambiguous),
             Err(Unnamed::Missing(_)) if limit.missing == Missing::Skip => Ask::Nothing,
             Err(Unnamed::Missing(part)) => Ask::Missing(part),
         }

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use crate::labels::labels;
 use crate::limit::afterwards::Afterwards;
 use crate::limit::algo::Rule;
+use crate::limit::integers::{NotInteger, Unclear};
 use crate::limit::key::{Cost, Key, Missing};
 use crate::limit::names::{Frame, LimitNames, Unnamed};
 use crate::limit::overrides::Overrides;
 use crate::limit::refuse::Refuse;
-use crate::limit::source::{Repeated, Source, SourceOrigin, SourceValues};
+use crate::limit::source::{Facts, Repeated, Source, SourceOrigin, SourceValues};
 use crate::limit::when::When;
 
 /// All limits of a config, found by their names, shared by all that follow it.
@@ -58,6 +59,8 @@ pub struct Limit {
     pub missing: Missing,
     /// Which one counts of what it reads of a request, where that stands there more than once.
     pub repeated: Repeated,
+    /// What happens when a request states something else where the limit reads an integer.
+    pub not_integer: NotInteger,
     pub cost: Cost,
     pub mode: Mode,
     pub on_error: OnError,
@@ -82,6 +85,27 @@ impl Limit {
     pub fn names(&self, prefix: &str, facts: &impl SourceValues, values: bool) -> Result<LimitNames, Unnamed> {
         let frame = Frame { prefix, limit: &self.name, algorithm: self.rule.name() };
         self.key.names(frame, facts, self.missing, self.repeated, values)
+    }
+
+    /// Whether its `when` takes the request.
+    ///
+    /// # Errors
+    /// As [`When::holds`].
+    pub fn applies(&self, facts: &Facts) -> Result<bool, Unclear> {
+        self.when.holds(facts, self.repeated, self.not_integer)
+    }
+
+    /// What the request costs.
+    ///
+    /// # Errors
+    /// As [`Cost::of`].
+    pub fn cost_of(&self, facts: &Facts) -> Result<i64, Unclear> {
+        self.cost.of(facts, self.repeated, self.not_integer)
+    }
+
+    /// What it reads of a request that has to be an integer.
+    pub fn integers(&self) -> impl Iterator<Item = &Source> {
+        self.when.integers().chain(self.cost.source())
     }
 
     /// How it refuses on a route that says `of_route`.
@@ -158,6 +182,7 @@ impl Limit {
             key: Key(vec![crate::limit::key::KeyPart::All]),
             missing: Missing::Skip,
             repeated: Repeated::default(),
+            not_integer: NotInteger::default(),
             cost: Cost::Fixed(1),
             mode,
             on_error: OnError::Local,

@@ -13,6 +13,7 @@ pub mod decision;
 pub(crate) mod desk;
 pub(crate) mod held;
 pub(crate) mod hold_times;
+pub mod integers;
 pub(crate) mod jwt;
 pub mod key;
 mod limiter;

@@ -44,6 +44,8 @@ pub enum Outcome {
     MissingKey { part: usize },
     /// Refused: what the limit reads stands there more than once, and it says `repeated = "refuse"`.
     RepeatedKey,
+    /// Refused: where the limit reads an integer stands something else, and it says `not_integer = "refuse"`.
+    NotInteger,
     /// Refused: its key goes by the body, of which nobody can tell what servers make.
     UnreadableKey(UnreadableBody),
     /// Refused: the key's override is a rate of 0.
@@ -62,6 +64,7 @@ impl Outcome {
             | Outcome::Closed
             | Outcome::MissingKey { .. }
             | Outcome::RepeatedKey
+            | Outcome::NotInteger
             | Outcome::UnreadableKey(_)
             | Outcome::Blocked
             | Outcome::NoSeat
@@ -76,6 +79,7 @@ impl Outcome {
             Outcome::Closed
             | Outcome::MissingKey { .. }
             | Outcome::RepeatedKey
+            | Outcome::NotInteger
             | Outcome::UnreadableKey(_)
             | Outcome::Blocked
             | Outcome::NoSeat => false,

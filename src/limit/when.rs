@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use regex::Regex;
 
-use super::source::{Ambiguous, Facts, Repeated, Source, SourceKind};
+use super::integers::{NotInteger, Unclear, integer};
+use super::source::{Facts, Repeated, Source, SourceKind};
 use crate::net::{IpSet, Set};
 
 /// Conditions that must all hold; none: the limit always applies.
@@ -39,7 +40,7 @@ pub enum Test {
 pub enum Pattern {
     NotEmpty,
     Text(String),
-    /// An integer from the first to the second; another text is none.
+    /// An integer from the first to the second.
     Integer(i64, i64),
     /// The pieces between the stars, in order: the first starts the value, the last ends it.
     Wildcard(Vec<String>),
@@ -78,18 +79,26 @@ impl When {
 
     /// # Errors
     /// Whether it holds depends on a value that stands there more than once, of which `repeated`
-    /// chooses none.
-    pub fn holds(&self, facts: &Facts, repeated: Repeated) -> Result<bool, Ambiguous> {
+    /// chooses none, or on one that must be an integer and is none.
+    pub fn holds(&self, facts: &Facts, repeated: Repeated, not_integer: NotInteger) -> Result<bool, Unclear> {
         let mut holds = Ok(true);
         for condition in &self.0 {
-            match condition.holds(facts, repeated) {
+            match condition.holds(facts, repeated, not_integer) {
                 Ok(true) => {}
                 // However the others are read.
                 Ok(false) => return Ok(false),
-                Err(Ambiguous) => holds = Err(Ambiguous),
+                Err(unclear) => holds = Err(unclear),
             }
         }
         holds
+    }
+
+    /// What has to be an integer.
+    pub fn integers(&self) -> impl Iterator<Item = &Source> {
+        self.0.iter().filter_map(|condition| match condition {
+            Condition::Text { source, test } if test.has_integers() => Some(source),
+            Condition::Text { .. } | Condition::Client { .. } => None,
+        })
     }
 
     /// What texts are read of. The client, which every request has, is not among it.
@@ -102,18 +111,12 @@ impl When {
 }
 
 impl Condition {
-    fn holds(&self, facts: &Facts, repeated: Repeated) -> Result<bool, Ambiguous> {
+    fn holds(&self, facts: &Facts, repeated: Repeated, not_integer: NotInteger) -> Result<bool, Unclear> {
         Ok(match self {
             Condition::Text { source, test } => {
                 let value = facts.text(source, repeated)?;
-                match test {
-                    Test::Any(patterns) => {
-                        value.is_some_and(|value| patterns.iter().any(|pattern| pattern.takes(&value)))
-                    }
-                    Test::None(patterns) => {
-                        value.is_none_or(|value| !patterns.iter().any(|pattern| pattern.takes(&value)))
-                    }
-                }
+                let is_taken = value.map(|value| test.takes(&value, not_integer)).transpose()?.unwrap_or(false);
+                is_taken == matches!(test, Test::Any(_))
             }
             Condition::Client { sets, nets, inside } => client_in(sets, nets, facts.client) == *inside,
         })
@@ -122,6 +125,29 @@ impl Condition {
 
 fn client_in(sets: &[Arc<Set>], nets: &IpSet, client: IpAddr) -> bool {
     nets.contains(client) || sets.iter().any(|set| set.networks.contains(client))
+}
+
+impl Test {
+    fn patterns(&self) -> &[Pattern] {
+        match self {
+            Test::Any(patterns) | Test::None(patterns) => patterns,
+        }
+    }
+
+    fn has_integers(&self) -> bool {
+        self.patterns().iter().any(|pattern| matches!(pattern, Pattern::Integer(..)))
+    }
+
+    /// Whether one of the patterns takes the value.
+    fn takes(&self, value: &[u8], not_integer: NotInteger) -> Result<bool, Unclear> {
+        if self.patterns().iter().any(|pattern| pattern.takes(value)) {
+            return Ok(true);
+        }
+        if self.has_integers() {
+            not_integer.judged(integer(value))?;
+        }
+        Ok(false)
+    }
 }
 
 impl Pattern {
@@ -136,23 +162,6 @@ impl Pattern {
             Pattern::Regex(Expression { regex, .. }) => regex.is_match(&String::from_utf8_lossy(value)),
         }
     }
-}
-
-/// Digits, with a minus sign or without. Those beyond the range of 64 bits count as its ends, so
-/// that a longer number is not a way around a limit.
-pub fn integer(text: &[u8]) -> Option<i64> {
-    let (negative, digits) = match text {
-        [b'-', digits @ ..] => (true, digits),
-        digits => (false, digits),
-    };
-    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    let value = digits.iter().fold(0_i64, |value, digit| {
-        let digit = i64::from(digit - b'0');
-        value.saturating_mul(10).saturating_add(if negative { -digit } else { digit })
-    });
-    Some(value)
 }
 
 /// Takes the leftmost place for each piece in the middle, which leaves most room for the rest.
@@ -178,27 +187,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    #[test]
-    fn integers_are_whole_and_end_at_64_bits() {
-        for (text, int) in [
-            ("0", Some(0)),
-            ("-7", Some(-7)),
-            ("007", Some(7)),
-            ("9223372036854775807", Some(i64::MAX)),
-            ("-9223372036854775808", Some(i64::MIN)),
-            ("99999999999999999999", Some(i64::MAX)),
-            ("-99999999999999999999", Some(i64::MIN)),
-            ("", None),
-            ("-", None),
-            ("+1", None),
-            ("1.0", None),
-            (" 1", None),
-            ("1a", None),
-        ] {
-            assert_eq!(integer(text.as_bytes()), int, "{text}");
-        }
-    }
 
     /// The definition, character by character.
     fn naive(pattern: &[u8], value: &[u8]) -> bool {

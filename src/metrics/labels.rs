@@ -31,6 +31,8 @@ labels! {
     MissingKey = "missing_key",
     /// What the limit reads stands there more than once, or servers differ in reading it.
     RepeatedKey = "repeated_key",
+    /// Where the limit reads an integer stands something else.
+    NotInteger = "not_integer",
     /// The limit goes by the body, and it is too long, of another type, or broken.
     UnreadableKey = "unreadable_key",
     /// The key's override is a rate of 0.

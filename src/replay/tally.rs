@@ -131,14 +131,14 @@ impl Tally {
 
     /// Not asked, as nobody can tell what the request ran beside.
     pub fn blurred(&mut self, facts: &Facts) {
-        let applies = self.limit.when.holds(facts, self.limit.repeated) != Ok(false);
+        let applies = self.limit.applies(facts) != Ok(false);
         self.gaps.blurred += u64::from(applies);
     }
 
     /// Decided without asking, if at all: a part of the key is missing, for instance. `place` is
     /// the limit's place in its route.
     pub fn unasked(&mut self, place: usize, verdict: &Verdict, facts: &Facts, no_host: bool) {
-        if self.limit.when.holds(facts, self.limit.repeated) == Ok(true) {
+        if self.limit.applies(facts) == Ok(true) {
             self.note_absent(facts, no_host);
         }
         if let Some(checked) = verdict.checks.iter().find(|checked| checked.limit == place) {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use http::{Method, StatusCode};
 
 use crate::config::Config;
+use crate::limit::integers::NotInteger;
 use crate::limit::limits::{Limit, Mode, OnError};
 use crate::limit::source::Repeated;
 use crate::limit::{Checked, Outcome, Standing};
@@ -109,6 +110,9 @@ fn prepare_limit(record: &LimitRecord, limit: &Limit, route: &Route, config: &Co
             record.rejections.want(Reason::Exhausted as usize);
             if limit.repeated == Repeated::Refuse && limit.reads_repeatable() {
                 record.rejections.want(Reason::RepeatedKey as usize);
+            }
+            if limit.not_integer == NotInteger::Refuse && limit.integers().next().is_some() {
+                record.rejections.want(Reason::NotInteger as usize);
             }
             if limit.key.reads_body() {
                 record.rejections.want(Reason::UnreadableKey as usize);

@@ -119,7 +119,7 @@ fn a_condition_needs_no_set_of_addresses_but_a_client_does() {
     let x = good(&text.replace("WHAT", "query = { q = \"set:s\" }")).limits[0].clone();
     let headers = HeaderMap::new();
     for (query, holds) in [("q=anna", true), ("q=10.0.0.0/8", true), ("q=10.0.0.1", false), ("", false)] {
-        assert_eq!(x.when.holds(&facts(&headers, Some(query)), Repeated::Refuse), Ok(holds), "{query}");
+        assert_eq!(x.applies(&facts(&headers, Some(query))), Ok(holds), "{query}");
     }
     let text = format!("{ROUTE}{}", text.replace("WHAT", "client = \"set:s\""));
     assert!(config::from_text("test", &text).unwrap_err().to_string().contains("`anna` is not an address"));
@@ -206,14 +206,14 @@ proptest! {
         let not = if negated { "!" } else { "" };
         let written: Vec<String> = patterns.iter().map(|pattern| format!("{:?}", format!("{not}{pattern}"))).collect();
         let config = good(&format!(
-            "[set.s]\nvalues = [\"vip\", \"a\", \"7\"]\n[limit.x]\nrate = \"1/s\"\nwhen = {{ query = {{ q = [{}] }} }}",
+            "[set.s]\nvalues = [\"vip\", \"a\", \"7\"]\n[limit.x]\nrate = \"1/s\"\nnot_integer = \"ignore\"\nwhen = {{ query = {{ q = [{}] }} }}",
             written.join(", ")
         ));
         let mut words = patterns.iter().map(|pattern| naive(&format!("{not}{pattern}"), value.as_deref(), &["vip", "a", "7"]));
         let expected = if negated { words.all(|word| word) } else { words.any(|word| word) };
         let query = value.as_ref().map(|value| format!("q={value}"));
         let headers = HeaderMap::new();
-        let holds = config.limits[0].when.holds(&facts(&headers, query.as_deref()), Repeated::Refuse);
+        let holds = config.limits[0].applies(&facts(&headers, query.as_deref()));
         prop_assert_eq!(holds, Ok(expected), "{:?}", written);
     }
 }

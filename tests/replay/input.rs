@@ -85,6 +85,22 @@ fn methods_count_in_every_case_unless_the_route_is_strict() {
 }
 
 #[test]
+fn numbers_that_are_no_integers_are_refused_as_live() {
+    let dir = Dir::new(
+        "[[route]]\nupstream = \"echo:\"\nlimits = [\"high\"]\n[limit.high]\nrate = \"2/h\"\n\
+         when = { query = { level = \">8\" } }\n",
+    );
+    let first = COMBINED.lines().next().unwrap();
+    let levels = ["9", "%2B9", "9.0", "x", "7", "10"];
+    dir.write(
+        "access.log",
+        levels.map(|level| first.replace("/a", &format!("/a?level={level}"))).join("\n").as_bytes(),
+    );
+    let requests = &dir.json(&["access.log"], b"")["requests"];
+    assert_eq!((&requests["admitted"], &requests["refused"]), (&3.into(), &3.into()), "{requests}");
+}
+
+#[test]
 fn lines_that_no_route_takes() {
     let dir = Dir::new(&CONFIG.replace("path = \"/\"", "path = \"/a\""));
     dir.write("access.log", COMBINED.as_bytes());

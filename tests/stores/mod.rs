@@ -198,6 +198,7 @@ pub fn limit(name: &str, rule: Rule, mode: Mode) -> Arc<Limit> {
         key: Key(vec![KeyPart::All]),
         missing: Missing::Skip,
         repeated: Default::default(),
+        not_integer: Default::default(),
         cost: Cost::Fixed(1),
         mode,
         on_error: OnError::Local,

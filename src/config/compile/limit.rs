@@ -17,6 +17,7 @@ use crate::config::source::SourceTexts;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{self, Fault};
 use crate::limit::algo::{SPECS, Spec};
+use crate::limit::integers::NotInteger;
 use crate::limit::key::{COST_MAX, Cost, Key, KeyPart, Missing};
 use crate::limit::limits::{Limit, Mode, OnError, id};
 use crate::limit::source::{Prefixes, Repeated, Source};
@@ -130,6 +131,7 @@ fn limit(section: &Section, name: &str, context: &LimitContext, after: Option<&A
     let cost = cost(section);
     let missing = section.label("missing", Missing::ALL, Missing::label).unwrap_or(Missing::Shared);
     let repeated = section.label("repeated", Repeated::ALL, Repeated::label).unwrap_or_default();
+    let not_integer = section.label("not_integer", NotInteger::ALL, NotInteger::label).unwrap_or_default();
     let mode = section.label("mode", Mode::ALL, Mode::label).unwrap_or(Mode::Enforce);
     let on_error = section.label("on_error", OnError::ALL, OnError::label).unwrap_or(context.on_error);
     let max_keys = usize_of(section.integer("max_keys", KEYS_MIN..=1_000_000_000));
@@ -151,6 +153,7 @@ fn limit(section: &Section, name: &str, context: &LimitContext, after: Option<&A
         key,
         missing,
         repeated,
+        not_integer,
         cost,
         mode,
         on_error,

@@ -26,8 +26,9 @@ use crate::config::report::Place;
 use crate::config::schema;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{self, Fault, fault};
+use crate::limit::integers::integer;
 use crate::limit::source::Source;
-use crate::limit::when::{Condition, Expression, Pattern, Test, When, integer};
+use crate::limit::when::{Condition, Expression, Pattern, Test, When};
 use crate::net::{IpSet, Set};
 
 const HELP: &str = "write \"text\", \"a*\", \"*\", \"1-9\", \"<5\", \">=5\", \"set:NAME\", \"~ regex\", \"~i regex\", \

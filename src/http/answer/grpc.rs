@@ -112,7 +112,7 @@ fn limited(outcome: Outcome) -> (GrpcStatus, Option<i64>) {
             (GrpcStatus::Unavailable, problem::retry_after(outcome).map(|wait_s| wait_s * 1000))
         }
         Reason::MissingKey => (GrpcStatus::PermissionDenied, None),
-        Reason::RepeatedKey | Reason::UnreadableKey => (GrpcStatus::InvalidArgument, None),
+        Reason::RepeatedKey | Reason::NotInteger | Reason::UnreadableKey => (GrpcStatus::InvalidArgument, None),
         Reason::NeverFits => (GrpcStatus::ResourceExhausted, Some(NEVER)),
         _ => (GrpcStatus::ResourceExhausted, outcome.answer().map(|answer| answer.retry_ms)),
     }

@@ -16,7 +16,7 @@ use crate::limit::answer::NEVER;
 use crate::limit::key::KeyPart;
 use crate::limit::limits::Limit;
 use crate::limit::refuse::Refuse;
-use crate::limit::source::UnreadableBody;
+use crate::limit::source::{Source, UnreadableBody};
 use crate::limit::{Checked, Outcome, STORE_RETRY_MS, Verdict};
 use crate::route::Route;
 use crate::snapshot::Reason;
@@ -99,7 +99,9 @@ pub fn limited_status(refuse: &Refuse, outcome: Outcome) -> StatusCode {
     match outcome {
         Outcome::Closed => StatusCode::SERVICE_UNAVAILABLE,
         Outcome::MissingKey { .. } => StatusCode::FORBIDDEN,
-        Outcome::RepeatedKey | Outcome::UnreadableKey(UnreadableBody::Malformed) => StatusCode::BAD_REQUEST,
+        Outcome::RepeatedKey | Outcome::NotInteger | Outcome::UnreadableKey(UnreadableBody::Malformed) => {
+            StatusCode::BAD_REQUEST
+        }
         Outcome::UnreadableKey(UnreadableBody::TooLong) => StatusCode::PAYLOAD_TOO_LARGE,
         Outcome::UnreadableKey(UnreadableBody::Type) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
         _ => refuse.status,
@@ -115,7 +117,9 @@ fn problem(
 ) -> String {
     let kind = match outcome {
         Outcome::Closed => REDUCED_CAPACITY,
-        Outcome::MissingKey { .. } | Outcome::RepeatedKey | Outcome::UnreadableKey(_) => "about:blank",
+        Outcome::MissingKey { .. } | Outcome::RepeatedKey | Outcome::NotInteger | Outcome::UnreadableKey(_) => {
+            "about:blank"
+        }
         _ => QUOTA_EXCEEDED,
     };
     // By hand: a refusal is to cost as little as it can, and neither names nor fixed texts need an escape.
@@ -165,6 +169,10 @@ pub fn title(outcome: Outcome, limit: &Limit) -> Cow<'static, str> {
         (Outcome::MissingKey { part }, _) => {
             let part = limit.key.0.get(part).map_or_else(String::new, KeyPart::told);
             return format!("the request lacks {part}, which its limit is keyed by").into();
+        }
+        (Outcome::NotInteger, _) => {
+            let names: Vec<String> = limit.integers().map(Source::told).collect();
+            return format!("{} must be an integer, in digits alone", names.join(" and ")).into();
         }
         (Outcome::UnreadableKey(UnreadableBody::TooLong), _) => {
             "the request body is longer than its limit reads, see max_key_body"

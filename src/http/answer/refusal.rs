@@ -108,6 +108,7 @@ pub fn reason(outcome: Outcome) -> Reason {
         Outcome::Closed => Reason::StoreDown,
         Outcome::MissingKey { .. } => Reason::MissingKey,
         Outcome::RepeatedKey => Reason::RepeatedKey,
+        Outcome::NotInteger => Reason::NotInteger,
         Outcome::UnreadableKey(_) => Reason::UnreadableKey,
         Outcome::Blocked => Reason::Blocked,
         Outcome::NoSeat => Reason::MaxDelayed,

@@ -53,9 +53,14 @@ fn rules_of_type_count() {
         assert_eq!(passed(&gateway, arguments), count, "{arguments}");
         assert_eq!(hit(&gateway, arguments, ""), rule, "{arguments}");
     }
-    // No rule takes these: another act, a level that is no number, != and a parameter that is absent.
-    for arguments in ["act=read&uid=1", "act=post&uid=1&level=x", "act=post&uid=3&level=9&app=web", "act=like"] {
+    // No rule takes these: another act, != and a parameter that is absent.
+    for arguments in ["act=read&uid=1&level=x", "act=post&uid=3&level=9&app=web", "act=like"] {
         assert_eq!(passed(&gateway, arguments), 10, "{arguments}");
+    }
+    // A level that is no integer, which no rule took there, is refused.
+    for level in ["x", "", "%2B9", "9.0", "9%20", "9e0"] {
+        let target = format!("/check?act=post&uid=9&level={level}");
+        assert_eq!(gateway.get(&target).status(), 400, "{level}");
     }
 }
 

@@ -91,6 +91,7 @@ fn description(limit: &Limit, max_keys: usize, routes: &[&str], now_ms: i64) -> 
         "key": key,
         "missing": limit.missing.label(),
         "repeated": limit.repeated.label(),
+        "not_integer": limit.not_integer.label(),
         "max_keys": max_keys,
         "cost": limit.cost.to_string(),
         "mode": limit.mode.label(),
