@@ -17,6 +17,7 @@ mod support;
 
 mod attack {
     mod admin;
+    mod alternatives;
     mod evictions;
     mod far_redis;
     mod faults_inside;

@@ -9,6 +9,7 @@ use super::origin;
 use super::report::{Diagnostic, Place, Report};
 use super::source::SourceTexts;
 use super::values::{self, Fault};
+use crate::limit::key::KeyPart;
 
 const HELP: &str =
     "write RATE [burst N] [by KEY], like \"10/s burst 20 by ip\" or \"1000/day by header:x-api-key,path\"";
@@ -84,13 +85,15 @@ fn parse(sources: &SourceTexts, text: &str) -> Option<Shorthand> {
                 _ => wrong(count, &format!("`{count}` is not a positive whole number"), HELP),
             },
             ("by", Some(parts)) if key.is_none() => {
+                // A shorthand has no spaces within a word.
+                let written = |part: &str| part.replace('|', KeyPart::OR);
                 for part in parts.split(',') {
-                    if let Err(Fault { what, help }) = values::key_part(part) {
+                    if let Err(Fault { what, help }) = values::key_part(&written(part)) {
                         wrong(part, &what, &help);
                         ok = false;
                     }
                 }
-                key = Some(parts.split(',').map(str::to_owned).collect());
+                key = Some(parts.split(',').map(written).collect());
             }
             ("burst" | "by", Some(_)) => wrong(word, &format!("`{word}` stands there twice"), HELP),
             ("burst" | "by", None) => wrong(word, &format!("`{word}` needs a value"), HELP),

@@ -11,7 +11,7 @@ use regex::{Regex, RegexBuilder};
 
 use crate::limit::algo::params::{PERIOD_MOST_MS, Rate};
 use crate::limit::key::{Key, KeyPart};
-use crate::limit::source::{Source, SourceKind};
+use crate::limit::source::{Source, SourceKind, SourceOrigin};
 use crate::net::{ListenAddr, parse_network};
 pub use crate::written::{Fault, fault, header_name, param_name};
 
@@ -202,8 +202,36 @@ pub fn header_value(text: &str) -> Result<HeaderValue, Fault> {
     }
 }
 
-/// One part of a limit's key.
+/// One part of a limit's key: a source, alternatives with ` | ` between them, or `all`.
 pub fn key_part(text: &str) -> Result<KeyPart, Fault> {
+    let pieces = || text.split('|').map(str::trim);
+    if !text.contains(KeyPart::OR) {
+        let joined = || pieces().collect::<Vec<_>>().join(KeyPart::OR);
+        return match pieces().count() > 1 && pieces().all(|piece| single_part(piece).is_ok()) {
+            true => fault(format!("`{text}` has no spaces around its `|`"), format!("write \"{}\"", joined())),
+            false => single_part(text),
+        };
+    }
+    let mut sources: Vec<Source> = Vec::new();
+    for piece in text.split(KeyPart::OR).map(str::trim) {
+        match single_part(piece)? {
+            KeyPart::Source(source) if sources.contains(&source) => {
+                return fault(format!("the alternative `{piece}` stands there twice"), "remove one of the two");
+            }
+            KeyPart::Source(source) if source.kind().origin() != SourceOrigin::Request => sources.push(source),
+            _ => {
+                return fault(
+                    format!("every request has `{piece}`, so it is no alternative"),
+                    "alternatives say the same thing, like \"form:user | json:/user\"; for requests without any of \
+                     them write a second limit, with a `when`",
+                );
+            }
+        }
+    }
+    Ok(KeyPart::Alternatives(sources))
+}
+
+fn single_part(text: &str) -> Result<KeyPart, Fault> {
     let help = || {
         let forms = Key::SOURCES.iter().map(|kind| kind.form());
         format!("key parts are {}, {}", forms.collect::<Vec<_>>().join(", "), KeyPart::ALL)

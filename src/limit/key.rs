@@ -1,10 +1,13 @@
 //! Whose budget: the parts of a limit's key; and what a request costs. What the budget is called then is
 //! in `names`.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use super::integers::{NotInteger, Unclear, integer};
-use super::source::{BodyFacts, Facts, Repeated, Source, SourceKind, SourceOrigin, UnreadableBody};
+use super::source::{
+    Ambiguous, BodyFacts, Facts, Repeated, Source, SourceKind, SourceOrigin, SourceValue, SourceValues, UnreadableBody,
+};
 use crate::labels::labels;
 
 /// The parts, in config order; never empty.
@@ -16,6 +19,9 @@ pub enum KeyPart {
     /// The same for every request.
     All,
     Source(Source),
+    /// Two or more sources of the same thing, none of which every request has. The first that the request has counts;
+    /// where it has others, they must say the same.
+    Alternatives(Vec<Source>),
 }
 
 labels! {
@@ -47,10 +53,7 @@ impl Key {
     pub const SOURCES: &[SourceKind] = SourceKind::ALL;
 
     pub fn sources(&self) -> impl Iterator<Item = &Source> {
-        self.0.iter().filter_map(|part| match part {
-            KeyPart::All => None,
-            KeyPart::Source(source) => Some(source),
-        })
+        self.0.iter().flat_map(KeyPart::sources)
     }
 
     /// Whether it goes by the body.
@@ -74,12 +77,81 @@ impl Key {
 impl KeyPart {
     /// What [`KeyPart::All`] is called.
     pub const ALL: &str = "all";
+    /// What stands between alternatives.
+    pub const OR: &str = " | ";
+
+    pub fn sources(&self) -> &[Source] {
+        match self {
+            KeyPart::All => &[],
+            KeyPart::Source(source) => std::slice::from_ref(source),
+            KeyPart::Alternatives(sources) => sources,
+        }
+    }
+
+    /// The source that `name` means: that of its own name, or the first where it is the name of the whole part.
+    pub fn called(&self, name: &str) -> Option<&Source> {
+        let own = self.sources().iter().find(|source| source.is_called(name));
+        own.or_else(|| self.sources().first().filter(|_| self.to_string() == name))
+    }
+
+    /// What tells budgets apart of the value that a request has; `None` when it has none.
+    ///
+    /// # Errors
+    /// The request has more than one value, and `repeated` chooses none.
+    pub fn value<'v>(
+        &self,
+        facts: &'v impl SourceValues,
+        repeated: Repeated,
+    ) -> Result<Option<SourceValue<'v>>, Ambiguous> {
+        match self {
+            KeyPart::All => Ok(None),
+            KeyPart::Source(source) => Ok(facts.value(source, repeated)?.map(|value| match value {
+                SourceValue::Ip(ip) => SourceValue::Ip(source.network(ip)),
+                SourceValue::Bytes(value) => SourceValue::Bytes(source.counted(value)),
+            })),
+            KeyPart::Alternatives(sources) => {
+                let mut found: Option<Cow<[u8]>> = None;
+                for source in sources {
+                    let Some(value) = facts.value(source, repeated)? else { continue };
+                    let value = self.counted(source.text(value));
+                    match (&found, repeated) {
+                        (Some(first), Repeated::Refuse) if *first != value => return Err(Ambiguous),
+                        (Some(_), Repeated::Refuse) => {}
+                        (None | Some(_), _) => found = Some(value),
+                    }
+                    if repeated == Repeated::First {
+                        break;
+                    }
+                }
+                Ok(found.map(SourceValue::Bytes))
+            }
+        }
+    }
+
+    /// As [`Source::counted`]. Alternatives have one form of a value, whichever of them has it.
+    fn counted<'v>(&self, value: Cow<'v, [u8]>) -> Cow<'v, [u8]> {
+        self.sources().iter().fold(value, |value, source| source.counted(value))
+    }
+
+    /// Appends what it is called in state keys.
+    pub fn write(&self, text: &mut String) {
+        if *self == KeyPart::All {
+            text.push_str(KeyPart::ALL);
+        }
+        for (place, source) in self.sources().iter().enumerate() {
+            if place > 0 {
+                text.push('|');
+            }
+            source.write(text);
+        }
+    }
 
     /// What it is called in messages to clients.
     pub fn told(&self) -> String {
         match self {
             KeyPart::All => KeyPart::ALL.to_owned(),
             KeyPart::Source(source) => source.told(),
+            KeyPart::Alternatives(sources) => sources.iter().map(Source::told).collect::<Vec<_>>().join(" or "),
         }
     }
 
@@ -94,6 +166,7 @@ impl KeyPart {
                 Ok(value) => Ok(source.text(value).into_owned()),
                 Err(text) => Err(format!("`{text}` is not an address")),
             },
+            KeyPart::Alternatives(_) => Ok(self.counted(written.into()).into_owned()),
         }
     }
 }
@@ -103,6 +176,9 @@ impl fmt::Display for KeyPart {
         match self {
             KeyPart::All => f.write_str(KeyPart::ALL),
             KeyPart::Source(source) => source.fmt(f),
+            KeyPart::Alternatives(sources) => {
+                f.write_str(&sources.iter().map(Source::to_string).collect::<Vec<_>>().join(KeyPart::OR))
+            }
         }
     }
 }

@@ -39,7 +39,7 @@ pub struct Frame<'a> {
 impl Key {
     /// Reads each part once and writes the state key and, if `wanted`, the values.
     ///
-    /// Form of a state key: `PREFIX:{NAME=VALUE,NAME=VALUE}:LIMIT:ALGORITHM`. The braces make the
+    /// Form of a state key: `PREFIX:{NAME=VALUE,NAME|NAME=VALUE}:LIMIT:ALGORITHM`, a `|` between alternatives. The braces make the
     /// client's part the hash tag of Redis Cluster, so limits with the same key parts share a slot. A
     /// value with bytes outside `A-Za-z0-9._:/@-`, an empty one or a long one is written `NAME#HASH`
     /// instead (128 bits of SHA-256): no two values, and no two lists of values, give the same key.
@@ -66,7 +66,7 @@ impl Key {
                 names.state.push(',');
                 names.note(|values| values.push(','));
             }
-            if part.write(&mut names, facts, repeated).map_err(|Ambiguous| Unnamed::Ambiguous)? {
+            if part.name(&mut names, facts, repeated).map_err(|Ambiguous| Unnamed::Ambiguous)? {
                 continue;
             }
             if missing != Missing::Shared {
@@ -92,25 +92,23 @@ impl LimitNames {
 
 impl KeyPart {
     /// Appends name and value; false when there is no value, the name is then written.
-    fn write(&self, names: &mut LimitNames, facts: &impl SourceValues, repeated: Repeated) -> Result<bool, Ambiguous> {
-        let KeyPart::Source(source) = self else {
-            names.state.push_str(KeyPart::ALL);
+    fn name(&self, names: &mut LimitNames, facts: &impl SourceValues, repeated: Repeated) -> Result<bool, Ambiguous> {
+        self.write(&mut names.state);
+        if *self == KeyPart::All {
             names.note(|values| values.push_str(KeyPart::ALL));
             return Ok(true);
-        };
-        source.write(&mut names.state);
-        match facts.value(source, repeated)? {
+        }
+        match self.value(facts, repeated)? {
             None => return Ok(false),
             Some(SourceValue::Ip(ip)) => {
                 names.state.push('=');
                 let start = names.state.len();
-                write_ip(&mut names.state, source.network(ip));
+                write_ip(&mut names.state, ip);
                 if let Some(values) = &mut names.values {
                     values.push_str(&names.state[start..]);
                 }
             }
             Some(SourceValue::Bytes(value)) => {
-                let value = source.counted(value);
                 write_value(&mut names.state, &value);
                 names.note(|values| write_escaped(values, &value));
             }

@@ -165,9 +165,10 @@ impl Tally {
     /// Counts the parts that are missing.
     fn note_absent(&mut self, facts: &Facts, no_host: bool) {
         let Limit { key, repeated, .. } = &*self.limit;
-        for (source, count) in key.sources().zip(&mut self.gaps.absent) {
+        let parts = key.0.iter().flat_map(|part| part.sources().iter().map(move |source| (part, source)));
+        for ((part, source), count) in parts.zip(&mut self.gaps.absent) {
             let unknown = no_host && *source == Source::Host;
-            *count += u64::from(unknown || facts.text(source, *repeated) == Ok(None));
+            *count += u64::from(unknown || matches!(part.value(facts, *repeated), Ok(None)));
         }
     }
 

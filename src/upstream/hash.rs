@@ -10,5 +10,9 @@ pub fn hash(key: &Key, facts: &Facts) -> Option<u64> {
     key.0.iter().try_fold(START, |hash, part| match part {
         KeyPart::All => Some(hash),
         KeyPart::Source(source) => Some(digest(hash, &facts.text(source, Repeated::First).ok()??)),
+        KeyPart::Alternatives(sources) => {
+            let found = sources.iter().find_map(|source| facts.text(source, Repeated::First).ok()?);
+            Some(digest(hash, &found?))
+        }
     })
 }

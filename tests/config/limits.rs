@@ -100,6 +100,24 @@ fn public_keys_of_every_kind_load_and_an_rsa_signature_is_checked() {
 }
 
 #[test]
+fn a_key_that_is_shared_by_kinds_of_bodies_is_a_warning() {
+    let warned = |lines: &str| {
+        let config = good(&format!("[limit.x]\nrate = \"1/s\"\n{lines}"));
+        config.warnings.map(|report| report.to_string()).unwrap_or_default()
+    };
+    let told = warned("key = [\"form:user\", \"json:/user\"]");
+    assert!(told.contains("a client has two budgets") && told.contains("write \"form:user | json:/user\""), "{told}");
+    for key in
+        ["\"form:user | json:/user\"", "[\"form:user | query:user\", \"json:/user\"]", "[\"form:user\", \"form:x\"]"]
+    {
+        for missing in ["shared", "skip", "refuse"] {
+            let told = warned(&format!("key = {key}\nmissing = \"{missing}\""));
+            assert!(!told.contains("`key`"), "{told}");
+        }
+    }
+}
+
+#[test]
 fn a_base_stands_before_what_comes_after_it() {
     let limit = |name, after| format!("[limit.{name}]\nrate = \"1/s\"\n{after}\n");
     let text = format!(

@@ -20,7 +20,7 @@ use crate::limit::algo::{SPECS, Spec};
 use crate::limit::integers::NotInteger;
 use crate::limit::key::{COST_MAX, Cost, Key, KeyPart, Missing};
 use crate::limit::limits::{Limit, Mode, OnError, id};
-use crate::limit::source::{Prefixes, Repeated, Source};
+use crate::limit::source::{Prefixes, Repeated, Source, SourceKind};
 use crate::limit::store::shares::SHARE_MIN;
 
 const KEY_PARTS_MAX: usize = 16;
@@ -130,6 +130,7 @@ fn limit(section: &Section, name: &str, context: &LimitContext, after: Option<&A
     let after = after.map(|at| at.value.clone());
     let cost = cost(section);
     let missing = section.label("missing", Missing::ALL, Missing::label).unwrap_or(Missing::Shared);
+    let possible = key.as_ref().is_none_or(|key| judge_bodies(section, key, missing).is_some());
     let repeated = section.label("repeated", Repeated::ALL, Repeated::label).unwrap_or_default();
     let not_integer = section.label("not_integer", NotInteger::ALL, NotInteger::label).unwrap_or_default();
     let mode = section.label("mode", Mode::ALL, Mode::label).unwrap_or(Mode::Enforce);
@@ -138,6 +139,9 @@ fn limit(section: &Section, name: &str, context: &LimitContext, after: Option<&A
     let afterwards = afterwards(section, rule.as_ref());
     let refuse = own_refuse(section).map(Box::new);
     let ((rule, _), key, cost, when, overrides, afterwards) = (rule?, key?, cost?, when?, overrides?, afterwards?);
+    if !possible {
+        return None;
+    }
     if let (Cost::Fixed(fixed), Some(node)) = (&cost, section.node("cost")) {
         let most = rule.most();
         if *fixed > most {
@@ -188,20 +192,45 @@ pub fn key_of(section: &Section, name: &'static str, node: &Node, context: &Limi
         );
     }
     let mut key: Vec<KeyPart> = Vec::with_capacity(parts.len());
-    for At { place, value } in parts {
-        let part = match value {
-            KeyPart::All => Ok(KeyPart::All),
-            KeyPart::Source(source) => context.readable(source).map(KeyPart::Source),
-        };
-        match part {
-            Err(Fault { what, help }) => return section.fault_at(name, place, &what, &help),
-            Ok(part) if key.contains(&part) => {
-                return section.fault_at(name, place, "this part stands there twice", "remove one of the two");
+    for At { place, value: part } in parts {
+        for source in part.sources() {
+            if let Err(Fault { what, help }) = context.readable(source.clone()) {
+                return section.fault_at(name, place, &what, &help);
             }
-            Ok(part) => key.push(part),
         }
+        let has_same = |earlier: &KeyPart| {
+            *earlier == part || earlier.sources().iter().any(|source| part.sources().contains(source))
+        };
+        if key.iter().any(has_same) {
+            return section.fault_at(name, place, "this part stands there twice", "remove one of the two");
+        }
+        key.push(part);
     }
     Some(Key(key))
+}
+
+/// Looks for a key that no request has whole: no body is both a form and JSON.
+fn judge_bodies(section: &Section, key: &Key, missing: Missing) -> Option<()> {
+    let needs = |kind: SourceKind| {
+        key.0
+            .iter()
+            .find(|part| !part.sources().is_empty() && part.sources().iter().all(|source| source.kind() == kind))
+    };
+    let (Some(form), Some(json), Some(node)) = (needs(SourceKind::Form), needs(SourceKind::Json), section.node("key"))
+    else {
+        return Some(());
+    };
+    let what = "no body is both a form and JSON, so one of these parts is always absent";
+    let help = format!("write \"{form}{}{json}\" for one budget by whichever the body has", KeyPart::OR);
+    match missing {
+        Missing::Skip => section.fault("key", node, &format!("{what} and the limit never applies"), &help),
+        Missing::Refuse => section.fault("key", node, &format!("{what} and every request is refused"), &help),
+        Missing::Shared => {
+            let what = format!("`key` in {}: {what}: a client has two budgets, one in each", section.title);
+            section.sources.warn(Diagnostic::new(node.place, what).help(help));
+            Some(())
+        }
+    }
 }
 
 fn cost(section: &Section) -> Option<Cost> {

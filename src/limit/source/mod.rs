@@ -298,7 +298,7 @@ impl fmt::Display for Source {
 /// A name that could be taken for more than a name is written as a hash.
 fn write_name(text: &mut String, name: &str) {
     text.push(':');
-    match name.bytes().all(|byte| byte.is_ascii_graphic() && !b"{},=#!".contains(&byte)) {
+    match name.bytes().all(|byte| byte.is_ascii_graphic() && !b"{},=#!|".contains(&byte)) {
         true => text.push_str(name),
         false => write_hash(text, name.as_bytes()),
     }

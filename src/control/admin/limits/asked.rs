@@ -9,7 +9,7 @@ use super::receipt::Receipt;
 use crate::config::{Config, closest, percent_decoded};
 use crate::control::admin::cached::Effort;
 use crate::limit::decision::{Check, Op};
-use crate::limit::key::COST_MAX;
+use crate::limit::key::{COST_MAX, KeyPart};
 use crate::limit::limits::Limit;
 use crate::limit::source::{Ambiguous, Repeated, Source, SourceValue, SourceValues};
 use crate::limit::{Limiter, Outcome};
@@ -146,10 +146,11 @@ fn in_turn(mut waiting: Vec<Arc<Limit>>, items: &[JsonNode]) -> Vec<Arc<Limit>> 
 /// A name that no limit asked is keyed by is a mistake: left alone it would leave a part absent.
 fn named(node: &JsonNode, limits: &[Arc<Limit>]) -> Option<NamedValues> {
     let mut named: Vec<(String, SourceValue)> = Vec::new();
-    let sources = || limits.iter().flat_map(|limit| limit.key.sources());
+    let parts = || limits.iter().flat_map(|limit| &limit.key.0);
     for (name, value) in node.entries()?.into_iter().take_while(|_| !node.enough_faults()) {
-        let Some(source) = sources().find(|source| source.is_called(name)) else {
-            let mut known: Vec<String> = sources().map(ToString::to_string).collect();
+        let Some(source) = parts().find_map(|part| part.called(name)) else {
+            let mut known: Vec<String> =
+                parts().filter(|part| **part != KeyPart::All).map(ToString::to_string).collect();
             known.sort_unstable();
             known.dedup();
             let known = if known.is_empty() { "nothing".to_owned() } else { known.join(", ") };
@@ -161,7 +162,8 @@ fn named(node: &JsonNode, limits: &[Arc<Limit>]) -> Option<NamedValues> {
         }
         let Some(bytes) = bytes(&value) else { continue };
         match given(source, bytes) {
-            Ok(given) => named.push((name.to_owned(), given)),
+            Ok(given) if source.is_called(name) => named.push((name.to_owned(), given)),
+            Ok(given) => named.push((source.to_string(), given)),
             Err(why) => drop(value.fault::<()>(why)),
         }
     }
@@ -230,9 +232,9 @@ pub fn query(limit: &Limit, query: &str) -> Result<(NamedValues, Option<i64>), P
             _ => return Err(bad(format!("unknown parameter `{name}`; there are `key` and `cost`"))),
         }
     }
-    let sources: Vec<&Source> = limit.key.sources().collect();
-    if sources.len() != values.len() {
-        let names: Vec<String> = sources.iter().map(ToString::to_string).collect();
+    let parts: Vec<&KeyPart> = limit.key.0.iter().filter(|part| **part != KeyPart::All).collect();
+    if parts.len() != values.len() {
+        let names: Vec<String> = parts.iter().map(ToString::to_string).collect();
         return Err(bad(match names.as_slice() {
             [] => format!("`{}` has one budget for all: leave `key` out", limit.name),
             names => {
@@ -240,7 +242,9 @@ pub fn query(limit: &Limit, query: &str) -> Result<(NamedValues, Option<i64>), P
             }
         }));
     }
-    let named = sources.into_iter().zip(values).map(|(source, value)| {
+    // Alternatives say the same, so it does not matter which one has the value.
+    let sources = parts.iter().filter_map(|part| part.sources().first());
+    let named = sources.zip(values).map(|(source, value)| {
         given(source, value).map(|value| (source.to_string(), value)).map_err(|why| bad(format!("key {source}: {why}")))
     });
     Ok((NamedValues(named.collect::<Result<_, _>>()?), cost))
