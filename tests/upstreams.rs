@@ -16,6 +16,7 @@ mod support;
 
 mod upstreams {
     mod balance;
+    mod blame;
     mod caps;
     mod dns;
     mod dns_enemies;

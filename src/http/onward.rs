@@ -1,9 +1,9 @@
 //! A request that its limits let pass, on its way to the route's action: its body under the route's cap,
 //! its fields as the upstream gets them, the exchange with the upstream. Called by `gateway`.
 
-use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::time::Duration;
 
 use http::header::{EXPECT, UPGRADE};
 use http::{Response, StatusCode, Version};
@@ -32,7 +32,7 @@ use crate::http::upstream::h1::request::HostField;
 use crate::http::upstream::linger::Linger;
 use crate::http::upstream::outgoing::{self, Outgoing};
 use crate::http::upstream::servers::Servers;
-use crate::route::{Action, Route, Timeouts};
+use crate::route::{Action, Route};
 
 /// What the client offers to switch its connection to, with a place for the tunnel that may come of it.
 pub fn offer(exchange: &mut RequestUnderWay<'_>, route: &Route) -> Result<Option<Offer>, Refusal> {
@@ -49,15 +49,12 @@ pub fn offer(exchange: &mut RequestUnderWay<'_>, route: &Route) -> Result<Option
     Ok(Some(offer))
 }
 
-/// The route's, or less where a gRPC client waits no longer for its answer.
-fn timeouts<'a>(received: &Received, route: &'a Route) -> Cow<'a, Timeouts> {
+/// How long a gRPC client waits for its response, where that is less than the route's `response_timeout`.
+fn client_limit(received: &Received, route: &Route) -> Option<Duration> {
     let headers = &received.parts.headers;
     let is_grpc = received.fields.has(KnownField::ContentType) && grpc::is_asked(headers);
     let limit = if is_grpc { grpc::timeout(headers) } else { None };
-    match limit.filter(|limit| *limit < route.timeouts.response) {
-        Some(response) => Cow::Owned(Timeouts { response, ..(*route.timeouts).clone() }),
-        None => Cow::Borrowed(&route.timeouts),
-    }
+    limit.filter(|limit| *limit < route.timeouts.response)
 }
 
 /// The request body for an action that reads it.
@@ -84,8 +81,9 @@ pub fn bound(exchange: &RequestUnderWay<'_>, route: &Route) -> Result<(), Refusa
 pub fn take(exchange: &mut RequestUnderWay<'_>, route: &Route) -> Option<Upload> {
     let body = exchange.received.body.take_if(|body| !body.is_end_stream())?;
     let on_stream = exchange.received.on_stream();
-    let timeouts = timeouts(&exchange.received, route);
-    let upload = Upload::new(body, on_stream, exchange.account.deadline().clone(), &timeouts, route.max_body);
+    let mut timeouts = (*route.timeouts).clone();
+    timeouts.response = client_limit(&exchange.received, route).unwrap_or(timeouts.response);
+    let upload = Upload::new(body, on_stream, exchange.account.deadline().clone(), timeouts, route.max_body);
     if let Some(entry) = exchange.account.entry() {
         entry.uploads(&upload.share_progress());
     }
@@ -150,7 +148,7 @@ pub fn outgoing(
     if let Some(parent) = exchange.account.entry().and_then(|entry| entry.traceparent()) {
         outgoing.head.find_parent(&parent);
     }
-    Outgoing { offer, expects, ..outgoing }
+    Outgoing { offer, expects, client_limit: client_limit(&exchange.received, route), ..outgoing }
 }
 
 /// Whether the body is to be asked for. Where it is on its way already the server is not told to ask.
@@ -180,14 +178,13 @@ pub async fn send(
     servers: &Servers,
     outgoing: &mut Outgoing,
 ) -> Result<Response<Body>, Refusal> {
-    let timeouts = timeouts(&exchange.received, route);
     let attempts = exchange.account.entry().map(|entry| entry.asks(servers.complaints.upstream()));
     let (deadline, attempts) = (exchange.account.deadline(), attempts.as_deref());
     let of_lines = !exchange.received.on_stream() && exchange.received.parts.version == Version::HTTP_11;
     // Many other clients take them for the answer (RFC 8297, section 3).
     let hinted = of_lines && exchange.received.fields.has(KnownField::SecFetchMode);
     let hints = hinted.then(|| EarlyHints { client: exchange.client, edit: &route.response_headers });
-    let answered = forward::forward(servers, deadline, &timeouts, outgoing, attempts, hints).await;
+    let answered = forward::forward(servers, deadline, &route.timeouts, outgoing, attempts, hints).await;
     let Forwarded { mut response, unasked } = answered.map_err(|failure| {
         let unread = |upload: &Rc<UploadProgress>| upload.state() != UploadState::Done;
         exchange.cut |= exchange.upload.as_ref().is_some_and(unread);

@@ -59,6 +59,8 @@ labels! {
     MaxConnectionsPerIp = "max_connections_per_ip",
     /// The system grants no more of them: for a connection to an upstream server.
     FileDescriptors = "file_descriptors",
+    /// Likewise no local port or memory.
+    Resources = "resources",
     HeaderTimeout = "header_timeout",
     BodyTimeout = "body_timeout",
     StreamTimeout = "stream_timeout",
@@ -102,6 +104,8 @@ labels! {
     /// The TLS handshake failed.
     TlsError = "tls_error",
     Timeout = "timeout",
+    /// No response began within the deadline of the client.
+    ClientTimeout = "client_timeout",
     Broken = "broken",
     /// No server had room, and as many requests as may waited already,
     QueueFull = "queue_full",

@@ -39,9 +39,10 @@ labels! {
 }
 
 /// Whose request met an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Blame {
-    /// No request: the server accepted no connection.
+    /// No request: the server refused a connection.
+    #[default]
     Server,
     /// That of a client, which may be what is wrong.
     Client(u64),
@@ -51,8 +52,8 @@ impl Blame {
     pub fn of(client: IpAddr) -> Blame {
         Blame::Client(match client {
             IpAddr::V4(ip) => u64::from(ip.to_bits()),
-            // Whoever has one address of a /64 has all.
-            IpAddr::V6(ip) => (ip.to_bits() >> 64) as u64,
+            // Providers delegate a /56 to one household, which can use all addresses in it.
+            IpAddr::V6(ip) => (ip.to_bits() >> 72) as u64,
         })
     }
 }
@@ -187,6 +188,14 @@ mod tests {
             reason = reason.or(ejector.failed(&RULE, now_ms, Blame::Client(*client), |_| serves_others));
         }
         reason
+    }
+
+    #[test]
+    fn one_household_is_one_client() {
+        let of = |address: &str| Blame::of(address.parse().unwrap());
+        assert_eq!(of("2001:db8:0:1200::1"), of("2001:db8:0:12ff::2"));
+        assert_ne!(of("2001:db8:0:1200::1"), of("2001:db8:0:1300::1"));
+        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub struct ServerState {
     refuses: AtomicBool,
     /// and is asked again from then on.
     avoid_until_ms: AtomicU64,
+    /// When a connection to it was last established; 0 = never.
+    connected_ms: AtomicU64,
     /// There were errors since the last good answer.
     failing: AtomicBool,
     /// When it came, or came back, to serve; 0 = at the start.
@@ -152,11 +154,17 @@ impl ServerState {
 
     /// It accepted a connection.
     pub fn connected(&self, now_ms: u64) {
+        self.connected_ms.store(now_ms.max(1), Ordering::Relaxed);
         if self.refuses.load(Ordering::Relaxed) {
             self.refuses.store(false, Ordering::Relaxed);
             self.begun_ms.store(now_ms.max(1), Ordering::Relaxed);
             self.avoid_until_ms.store(0, Ordering::Relaxed);
         }
+    }
+
+    /// Whether a connection to it was established at `since_ms` or later.
+    pub fn has_connected_since(&self, since_ms: u64) -> bool {
+        self.connected_ms.load(Ordering::Relaxed) >= since_ms.max(1)
     }
 
     /// It accepted no connection.

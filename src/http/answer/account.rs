@@ -170,6 +170,9 @@ impl Account {
             Refusal::Upstream(UpstreamFailure::Connect(ConnectFault::Descriptors)) => {
                 metrics.http_rejected(Cutoff::FileDescriptors).inc();
             }
+            Refusal::Upstream(UpstreamFailure::Connect(ConnectFault::Resources)) => {
+                metrics.http_rejected(Cutoff::Resources).inc();
+            }
             Refusal::NoRoute | Refusal::Limited | Refusal::Upstream(_) => {}
         }
     }

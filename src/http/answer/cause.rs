@@ -31,6 +31,8 @@ labels! {
     /// The request's body is not what its framing says.
     BodyMalformed = "body_malformed",
     ClientLeft = "client_left",
+    /// No response began within the deadline of the client.
+    ClientTimeout = "client_timeout",
     /// The gateway was stopped.
     Shutdown = "shutdown",
 }
@@ -108,6 +110,9 @@ impl Cause {
             Refusal::Upstream(UpstreamFailure::Connect(ConnectFault::Descriptors)) => {
                 cause(Cutoff::FileDescriptors.label(), None)
             }
+            Refusal::Upstream(UpstreamFailure::Connect(ConnectFault::Resources)) => {
+                cause(Cutoff::Resources.label(), None)
+            }
             Refusal::Upstream(UpstreamFailure::Connect(fault)) => {
                 let late = *fault == ConnectFault::TimedOut;
                 cause(EndReason::UpstreamConnect.label(), late.then_some(Setting::ConnectTimeout))
@@ -118,6 +123,7 @@ impl Cause {
             }
             Refusal::Upstream(UpstreamFailure::Broken) => EndReason::UpstreamBroken.into(),
             Refusal::Upstream(UpstreamFailure::Timeout) => EndReason::UpstreamTimeout.into(),
+            Refusal::Upstream(UpstreamFailure::ClientTimeout) => EndReason::ClientTimeout.into(),
             Refusal::Upstream(UpstreamFailure::UploadTimeout) => Cutoff::BodyTimeout.into(),
             Refusal::Upstream(UpstreamFailure::UploadBroken) => EndReason::BodyMalformed.into(),
             Refusal::Upstream(UpstreamFailure::ClientLeft) => EndReason::ClientLeft.into(),
@@ -134,7 +140,8 @@ impl From<EndReason> for Cause {
             EndReason::Shutdown => Some(Setting::ShutdownTimeout),
             _ => None,
         };
-        let by_server = !matches!(reason, EndReason::NoRoute | EndReason::BodyMalformed | EndReason::ClientLeft);
+        let by_client = [EndReason::NoRoute, EndReason::BodyMalformed, EndReason::ClientLeft, EndReason::ClientTimeout];
+        let by_server = !by_client.contains(&reason);
         Cause { reason: reason.label(), setting, by_server }
     }
 }
@@ -178,6 +185,7 @@ mod tests {
             (Refusal::NoRoute, false),
             (Refusal::Upstream(UpstreamFailure::ClientLeft), false),
             (Refusal::Upstream(UpstreamFailure::UploadTimeout), false),
+            (Refusal::Upstream(UpstreamFailure::ClientTimeout), false),
             (Refusal::MaxInFlight, true),
             (Refusal::MaxTunnels, true),
             (Refusal::Upstream(UpstreamFailure::Timeout), true),

@@ -97,7 +97,9 @@ fn code(refusal: &Refusal) -> GrpcStatus {
         Refusal::TooLarge | Refusal::Upstream(UpstreamFailure::TooLarge) | Refusal::Limited => {
             GrpcStatus::ResourceExhausted
         }
-        Refusal::Upstream(UpstreamFailure::Timeout | UpstreamFailure::UploadTimeout) => GrpcStatus::DeadlineExceeded,
+        Refusal::Upstream(
+            UpstreamFailure::Timeout | UpstreamFailure::ClientTimeout | UpstreamFailure::UploadTimeout,
+        ) => GrpcStatus::DeadlineExceeded,
         Refusal::Upstream(UpstreamFailure::UploadBroken | UpstreamFailure::ClientLeft) => GrpcStatus::Cancelled,
         Refusal::Upstream(UpstreamFailure::Connect(_) | UpstreamFailure::Overflow(_) | UpstreamFailure::Broken) => {
             GrpcStatus::Unavailable

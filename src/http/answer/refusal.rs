@@ -44,8 +44,10 @@ impl Refusal {
             }
             Refusal::TooLarge | Refusal::Upstream(UpstreamFailure::TooLarge) => StatusCode::PAYLOAD_TOO_LARGE,
             Refusal::Limited => StatusCode::TOO_MANY_REQUESTS,
-            Refusal::Upstream(UpstreamFailure::Connect(ConnectFault::Descriptors)) => StatusCode::SERVICE_UNAVAILABLE,
-            Refusal::Upstream(UpstreamFailure::Timeout) => StatusCode::GATEWAY_TIMEOUT,
+            Refusal::Upstream(UpstreamFailure::Connect(fault)) if fault.is_shortage() => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            Refusal::Upstream(UpstreamFailure::Timeout | UpstreamFailure::ClientTimeout) => StatusCode::GATEWAY_TIMEOUT,
             Refusal::Upstream(UpstreamFailure::UploadTimeout) => StatusCode::REQUEST_TIMEOUT,
             Refusal::Upstream(UpstreamFailure::UploadBroken) => StatusCode::BAD_REQUEST,
             Refusal::Upstream(UpstreamFailure::ClientLeft) => client_closed(),
@@ -77,6 +79,9 @@ impl Refusal {
             }
             Refusal::Upstream(UpstreamFailure::Broken) => "the upstream server broke off",
             Refusal::Upstream(UpstreamFailure::Timeout) => "the upstream server did not answer in time",
+            Refusal::Upstream(UpstreamFailure::ClientTimeout) => {
+                "the upstream server did not respond within the deadline of the client (grpc-timeout)"
+            }
             Refusal::Upstream(UpstreamFailure::UploadTimeout) => "the request body did not arrive in time",
             Refusal::Upstream(UpstreamFailure::UploadBroken) => "the request body is not what its framing says",
             Refusal::Upstream(UpstreamFailure::ClientLeft) => "the request body broke off",
@@ -98,7 +103,9 @@ fn connect_detail(fault: ConnectFault) -> &'static str {
         ConnectFault::Descriptors => {
             "the gateway has no file descriptors left for a connection to the upstream server; try again shortly"
         }
-        ConnectFault::Resources => "the gateway has no room for another upstream connection",
+        ConnectFault::Resources => {
+            "the gateway has no local port or memory left for a connection to the upstream server; try again shortly"
+        }
     }
 }
 

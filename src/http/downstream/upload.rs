@@ -198,12 +198,12 @@ impl Upload {
         body: Incoming,
         on_stream: bool,
         deadline: RequestDeadline,
-        timeouts: &Timeouts,
+        timeouts: Timeouts,
         max_bytes: u64,
     ) -> Upload {
         let progress = Rc::new(UploadProgress {
-            timeouts: timeouts.clone(),
             pace: Pace::new(timeouts.body, timeouts.min_body_rate),
+            timeouts,
             state: Cell::default(),
             stage: Cell::new(Stage::Asking),
             seen: Cell::new(0),

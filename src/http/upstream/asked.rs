@@ -31,6 +31,8 @@ pub(super) struct ConnectionNeed {
     pub(super) introduction: Option<Rc<[u8]>>,
     /// It was made then or later.
     pub(super) since_ms: Option<u64>,
+    /// The client of the request.
+    pub(super) client: Blame,
 }
 
 /// Good answers that the other workers do not know of.
@@ -98,20 +100,31 @@ impl AskedServer {
         limit: Duration,
         max_idle: usize,
     ) -> Result<ServerLease, ConnectError> {
+        let begun_ms = self.pools.now_ms();
         let connected = match &need.introduction {
             None => self.pool.connect(limit, max_idle, need.since_ms).await,
             Some(introduction) => self.pool.of_client(introduction).connect(limit, max_idle, need.since_ms).await,
         };
         match &connected {
             Ok(_) => self.state.connected(self.pools.now_ms()),
-            // It was not asked.
-            Err(ConnectError { fault: ConnectFault::MaxConnections | ConnectFault::Descriptors, .. }) => {}
-            Err(_) => {
-                self.upstream.refused(&self.state, self.pools.now_ms());
-                self.failed(Blame::Server);
-            }
+            Err(error) => self.connect_failed(error.fault, begun_ms, need.client),
         }
         connected
+    }
+
+    /// Records a connection that failed and was begun at `begun_ms` for a request of `client`.
+    ///
+    /// Only the server can refuse a connection. A connection that times out may be the work of clients who keep the
+    /// server's queue full: it is their error, and the server stays in use if it accepted another one meanwhile.
+    fn connect_failed(&self, fault: ConnectFault, begun_ms: u64, client: Blame) {
+        if fault.is_of_gateway() {
+            return;
+        }
+        let late = fault == ConnectFault::TimedOut;
+        if !late || !self.state.has_connected_since(begun_ms) {
+            self.upstream.refused(&self.state, self.pools.now_ms());
+        }
+        self.failed(if late { client } else { Blame::Server });
     }
 
     /// It gave an answer that is none of its failures.

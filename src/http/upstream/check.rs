@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use tokio::io::AsyncWriteExt;
 
-use super::connect::{ConnectFault, UpstreamConnection};
+use super::connect::UpstreamConnection;
 use super::h1::HeadReader;
 use super::h1::body::{Decoder, Piece};
 use crate::upstream::Origin;
@@ -27,10 +27,9 @@ const GRPC_MAX: usize = 1024;
 pub async fn check(endpoint: &Endpoint, rule: &HealthRule, proxy: Option<ProxyVersion>) -> Result<(), CheckFault> {
     let origin = &endpoint.origin;
     let introduction = proxy.map(ProxyVersion::own).unwrap_or_default();
-    let connection = UpstreamConnection::open(endpoint, &introduction).await.map_err(|error| match error.fault {
-        ConnectFault::Descriptors => CheckFault::NotAsked,
-        _ => CheckFault::Connection,
-    })?;
+    let connection = UpstreamConnection::open(endpoint, &introduction)
+        .await
+        .map_err(|error| if error.fault.is_shortage() { CheckFault::NotAsked } else { CheckFault::Connection })?;
     match rule.kind {
         CheckKind::Tcp => Ok(()),
         CheckKind::Http if connection.http2 => ask_http2(connection, origin, rule).await,

@@ -1,6 +1,6 @@
 //! One connection to an upstream server: opened here, kept by `pool`, moved by `exchange`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::{fmt, io};
@@ -77,7 +77,7 @@ labels! {
     Tls = "tls_error",
     /// It does not speak HTTP/2, and should.
     Protocol = "protocol_error",
-    /// The system has no more room for one.
+    /// This machine has no memory or no local port left for one.
     Resources = "resources",
     /// The server has as many as it may.
     MaxConnections = "max_connections",
@@ -85,7 +85,20 @@ labels! {
     Descriptors = "file_descriptors",
 }
 
+/// ENOBUFS: the kernel has no memory left for sockets.
+const NO_BUFFERS: i32 = 105;
+
 impl ConnectFault {
+    /// The gateway lacks something of its own: no server is to blame.
+    pub fn is_of_gateway(self) -> bool {
+        self.is_shortage() || self == ConnectFault::MaxConnections
+    }
+
+    /// The gateway has no descriptor, memory or local port left.
+    pub fn is_shortage(self) -> bool {
+        matches!(self, ConnectFault::Descriptors | ConnectFault::Resources)
+    }
+
     fn of(error: &io::Error) -> ConnectFault {
         match error.kind() {
             io::ErrorKind::TimedOut => ConnectFault::TimedOut,
@@ -95,7 +108,10 @@ impl ConnectFault {
             io::ErrorKind::NotFound => ConnectFault::NoSocket,
             io::ErrorKind::PermissionDenied => ConnectFault::Permission,
             _ if descriptors::are_short(error) => ConnectFault::Descriptors,
-            io::ErrorKind::OutOfMemory | io::ErrorKind::AddrNotAvailable => ConnectFault::Resources,
+            _ if error.raw_os_error() == Some(NO_BUFFERS) => ConnectFault::Resources,
+            io::ErrorKind::OutOfMemory => ConnectFault::Resources,
+            // No address of this machine reaches the server; `connect` has ruled out that ports have run out.
+            io::ErrorKind::AddrNotAvailable => ConnectFault::Unreachable,
             _ => ConnectFault::Refused,
         }
     }
@@ -253,10 +269,30 @@ impl AsyncWrite for UpstreamConnection {
 async fn connect(address: Option<SocketAddr>, introduction: &[u8]) -> Result<TcpStream, ConnectError> {
     let unknown =
         || ConnectError { fault: ConnectFault::UnknownName, reason: io::Error::other("the name has no address") };
-    let mut stream = TcpStream::connect(address.ok_or_else(unknown)?).await?;
+    let address = address.ok_or_else(unknown)?;
+    let mut stream = TcpStream::connect(address).await.map_err(|error| dial_error(error, address))?;
     stream.set_nodelay(true)?;
     stream.write_all(introduction).await?;
     Ok(stream)
+}
+
+/// Tells a machine without a local port left (EADDRNOTAVAIL) from one without an address that reaches `address`, for
+/// which the kernel has the same error: UDP needs the address, too, and has ports of its own.
+fn dial_error(error: io::Error, address: SocketAddr) -> ConnectError {
+    if error.kind() != io::ErrorKind::AddrNotAvailable {
+        return error.into();
+    }
+    let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    match UdpSocket::bind((any, 0)).and_then(|socket| socket.connect(address)) {
+        Err(_) => error.into(),
+        Ok(()) => ConnectError {
+            fault: ConnectFault::Resources,
+            reason: io::Error::other(
+                "no local port left for connections to this server; widen net.ipv4.ip_local_port_range or add addresses \
+                 of the server",
+            ),
+        },
+    }
 }
 
 async fn handshake(tls: &UpstreamTls, host: &str, tcp: TcpStream) -> Result<TlsStream<TcpStream>, ConnectError> {

@@ -14,6 +14,8 @@ pub enum UpstreamFailure {
     Broken,
     /// No response head in time.
     Timeout,
+    /// No response head within the time that the client allowed.
+    ClientTimeout,
     /// The client's body is larger than the route allows.
     TooLarge,
     /// The client's body did not come in time.

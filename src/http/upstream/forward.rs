@@ -53,8 +53,9 @@ pub async fn forward(
     hints: Option<EarlyHints<'_>>,
 ) -> Result<Forwarded, UpstreamFailure> {
     let progress = outgoing.upload.as_ref().map(Upload::share_progress);
+    let response_limit = outgoing.client_limit.unwrap_or(timeouts.response);
     let repeatable = progress.is_none() && outgoing.method.is_idempotent();
-    let mut course = servers.begin(outgoing.introduction.take(), outgoing.hash);
+    let mut course = servers.begin(outgoing.introduction.take(), outgoing.hash, outgoing.blame);
     // In a box: few requests are sent again, and all would keep room for it.
     let mut sender: Option<Box<Sender>> = None;
     let mut refused = false;
@@ -73,8 +74,8 @@ pub async fn forward(
             }
             Err(Unserved::Connect(fault)) => {
                 let outcome = match fault {
-                    // Nobody was asked.
-                    ConnectFault::Descriptors => None,
+                    // The gateway could not send a request to anybody.
+                    fault if fault.is_shortage() => None,
                     ConnectFault::Tls => Some(UpstreamOutcome::TlsError),
                     _ => Some(UpstreamOutcome::ConnectError),
                 };
@@ -101,7 +102,7 @@ pub async fn forward(
             }
         };
         if progress.is_none() {
-            deadline.arm(Awaited::Response, timeouts.response);
+            deadline.arm(Awaited::Response, response_limit);
         }
         let reused = lease.is_reused();
         let complaints = servers.complaints.clone();
@@ -141,6 +142,11 @@ pub async fn forward(
             }
             // The client's slowness says nothing of the upstream.
             Err(Awaited::Upload) => return Err(UpstreamFailure::UploadTimeout),
+            // Nor does a deadline that the client chose. The exchange lingers as it does for a client that leaves.
+            Err(_) if outgoing.client_limit.is_some() => {
+                servers.outcomes.count(UpstreamOutcome::ClientTimeout);
+                return Err(UpstreamFailure::ClientTimeout);
+            }
             Ok(Err(trouble)) => (trouble, false),
             Err(_) => (Trouble::Closed, true),
         };

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 use std::rc::Rc;
+use std::time::Duration;
 
 use http::header::{CONTENT_LENGTH, TRAILER};
 use http::request::Parts;
@@ -33,6 +34,9 @@ pub struct Outgoing {
     pub expects: bool,
     /// Of a chunked body: the trailers that may follow it.
     pub trailers: Option<Vec<HeaderName>>,
+    /// How long the client waits for a response (`grpc-timeout`), where that is less than the route's
+    /// `response_timeout`.
+    pub client_limit: Option<Duration>,
     /// The exchange goes on when the client leaves.
     pub linger: Option<Linger>,
     /// What the server may switch to.
@@ -65,6 +69,7 @@ impl Outgoing {
             head: RequestHead::write(method, target, headers, host, framing, tell),
             upload,
             expects: false,
+            client_limit: None,
             trailers: (framing == Framing::Chunked).then(announced),
             linger,
             offer: None,

@@ -17,6 +17,7 @@ use crate::metrics::{Counter, Metrics, RetryReason, UpstreamOutcome};
 use crate::upstream::balance::Candidates;
 use crate::upstream::budget::{RetryBudget, RetryRule};
 use crate::upstream::caps::UpstreamLoad;
+use crate::upstream::eject::Blame;
 use crate::upstream::introduction::ProxyVersion;
 use crate::upstream::roster::UpstreamState;
 
@@ -73,11 +74,11 @@ impl Servers {
         self.upstream.settings.proxy_protocol
     }
 
-    /// A request is to be sent, on a connection that begins with `introduction`. `hash`: of what it is told apart
-    /// by.
-    pub fn begin(&self, introduction: Option<Rc<[u8]>>, hash: Option<u64>) -> Course {
+    /// Begins to send a request of `client` on a connection that starts with `introduction`. `hash` is that of its
+    /// `hash_on` key.
+    pub fn begin(&self, introduction: Option<Rc<[u8]>>, hash: Option<u64>, client: Blame) -> Course {
         self.budget.borrow_mut().sent(self.pools.now_ms());
-        Course { need: ConnectionNeed { introduction, since_ms: None }, hash, ..Course::default() }
+        Course { need: ConnectionNeed { introduction, since_ms: None, client }, hash, ..Course::default() }
     }
 
     /// There was no descriptor for a connection, of which `shortages` counts how often: true when there may be
