@@ -51,10 +51,12 @@ pub fn offer(exchange: &mut RequestUnderWay<'_>, route: &Route) -> Result<Option
 
 /// How long a gRPC client waits for its response, where that is less than the route's `response_timeout`.
 fn client_limit(received: &Received, route: &Route) -> Option<Duration> {
-    let headers = &received.parts.headers;
-    let is_grpc = received.fields.has(KnownField::ContentType) && grpc::is_asked(headers);
-    let limit = if is_grpc { grpc::timeout(headers) } else { None };
+    let limit = if is_grpc(received) { grpc::timeout(&received.parts.headers) } else { None };
     limit.filter(|limit| *limit < route.timeouts.response)
+}
+
+fn is_grpc(received: &Received) -> bool {
+    received.fields.has(KnownField::ContentType) && grpc::is_asked(&received.parts.headers)
 }
 
 /// The request body for an action that reads it.
@@ -83,7 +85,8 @@ pub fn take(exchange: &mut RequestUnderWay<'_>, route: &Route) -> Option<Upload>
     let on_stream = exchange.received.on_stream();
     let mut timeouts = (*route.timeouts).clone();
     timeouts.response = client_limit(&exchange.received, route).unwrap_or(timeouts.response);
-    let upload = Upload::new(body, on_stream, exchange.account.deadline().clone(), timeouts, route.max_body);
+    let (is_grpc, deadline) = (is_grpc(&exchange.received), exchange.account.deadline().clone());
+    let upload = Upload::new(body, on_stream, is_grpc, deadline, timeouts, route.max_body);
     if let Some(entry) = exchange.account.entry() {
         entry.uploads(&upload.share_progress());
     }

@@ -189,3 +189,56 @@ fn a_server_that_breaks_off_is_no_success() {
     assert!(error.is_reset(), "{error}");
     assert_eq!(client.ask(call("/at-once", &[]), sent()).status(), 200, "the connection goes on");
 }
+
+/// Sends a call of two messages, with a pause before each.
+fn call_with_pauses(gateway: &Gateway, pause: Duration) -> Result<(u16, Option<String>), h2::Error> {
+    let client = H2Client::connect(gateway.addr);
+    let mut sender = client.sender();
+    client.run(async {
+        let (answer, mut stream) = sender.send_request(call("/stream", &[]), false)?;
+        let messages = async {
+            for last in [false, true] {
+                tokio::time::sleep(pause).await;
+                if stream.send_data(Bytes::from_static(b"\0\0\0\0\x01x"), last).is_err() {
+                    return;
+                }
+            }
+        };
+        let (answer, ()) = tokio::join!(answer, messages);
+        let answer = answer?;
+        let status = answer.headers().get("grpc-status").map(|status| status.to_str().unwrap().to_owned());
+        Ok((answer.status().as_u16(), status))
+    })
+}
+
+/// Servers of client streams often respond only to the last message.
+#[test]
+fn messages_of_a_call_may_pause_for_the_stream_timeout() {
+    let server = Http2Server::start(|mut asked| async move {
+        asked.body().await?;
+        asked.head(grpc_head(), false)?.send_trailers(status("0"))
+    });
+    let short = "body_timeout = \"300ms\"\nmin_body_rate = 1000\n";
+    let gateway = in_front_of(&server, &format!("{short}stream_timeout = \"1h\""));
+    let pause = Duration::from_millis(900);
+    assert_eq!(call_with_pauses(&gateway, pause).unwrap(), (200, None));
+    // A call that is silent for longer ends, and the client is told what governs that.
+    let gateway = in_front_of(&server, &format!("{short}stream_timeout = \"500ms\""));
+    let ended = call_with_pauses(&gateway, Duration::from_secs(3)).unwrap();
+    assert_eq!(ended, (200, Some("4".to_owned())));
+    gateway.assert_metric("http_rejected_total", &[("reason", "stream_timeout")], 1.0);
+    assert_eq!(gateway.metric("http_rejected_total", &[("reason", "body_timeout")]), None);
+}
+
+/// No gRPC server speaks HTTP/1.1: what only claims to be a call there is a slow body like any other.
+#[test]
+fn a_slow_body_that_claims_to_be_a_call_is_cut_before_a_server_of_http1() {
+    let upstream = crate::support::upstream::Upstream::text("done");
+    let gateway = Gateway::start(&format!(
+        "[[route]]\nupstream = \"{}\"\nbody_timeout = \"300ms\"\nstream_timeout = \"1h\"\n",
+        upstream.url()
+    ));
+    let ended = call_with_pauses(&gateway, Duration::from_millis(1500)).unwrap();
+    assert_eq!(ended, (200, Some("4".to_owned())));
+    gateway.assert_metric("http_rejected_total", &[("reason", "body_timeout")], 1.0);
+}

@@ -167,6 +167,7 @@ impl Account {
                 metrics.http_rejected(Cutoff::BodyTooLarge).inc()
             }
             Refusal::Upstream(UpstreamFailure::UploadTimeout) => metrics.http_rejected(Cutoff::BodyTimeout).inc(),
+            Refusal::Upstream(UpstreamFailure::CallTimeout) => metrics.http_rejected(Cutoff::StreamTimeout).inc(),
             Refusal::Upstream(UpstreamFailure::Connect(ConnectFault::Descriptors)) => {
                 metrics.http_rejected(Cutoff::FileDescriptors).inc();
             }

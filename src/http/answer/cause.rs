@@ -125,6 +125,7 @@ impl Cause {
             Refusal::Upstream(UpstreamFailure::Timeout) => EndReason::UpstreamTimeout.into(),
             Refusal::Upstream(UpstreamFailure::ClientTimeout) => EndReason::ClientTimeout.into(),
             Refusal::Upstream(UpstreamFailure::UploadTimeout) => Cutoff::BodyTimeout.into(),
+            Refusal::Upstream(UpstreamFailure::CallTimeout) => Cutoff::StreamTimeout.into(),
             Refusal::Upstream(UpstreamFailure::UploadBroken) => EndReason::BodyMalformed.into(),
             Refusal::Upstream(UpstreamFailure::ClientLeft) => EndReason::ClientLeft.into(),
         }
@@ -186,6 +187,7 @@ mod tests {
             (Refusal::Upstream(UpstreamFailure::ClientLeft), false),
             (Refusal::Upstream(UpstreamFailure::UploadTimeout), false),
             (Refusal::Upstream(UpstreamFailure::ClientTimeout), false),
+            (Refusal::Upstream(UpstreamFailure::CallTimeout), false),
             (Refusal::MaxInFlight, true),
             (Refusal::MaxTunnels, true),
             (Refusal::Upstream(UpstreamFailure::Timeout), true),

@@ -98,7 +98,10 @@ fn code(refusal: &Refusal) -> GrpcStatus {
             GrpcStatus::ResourceExhausted
         }
         Refusal::Upstream(
-            UpstreamFailure::Timeout | UpstreamFailure::ClientTimeout | UpstreamFailure::UploadTimeout,
+            UpstreamFailure::Timeout
+            | UpstreamFailure::ClientTimeout
+            | UpstreamFailure::CallTimeout
+            | UpstreamFailure::UploadTimeout,
         ) => GrpcStatus::DeadlineExceeded,
         Refusal::Upstream(UpstreamFailure::UploadBroken | UpstreamFailure::ClientLeft) => GrpcStatus::Cancelled,
         Refusal::Upstream(UpstreamFailure::Connect(_) | UpstreamFailure::Overflow(_) | UpstreamFailure::Broken) => {

@@ -48,7 +48,9 @@ impl Refusal {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Refusal::Upstream(UpstreamFailure::Timeout | UpstreamFailure::ClientTimeout) => StatusCode::GATEWAY_TIMEOUT,
-            Refusal::Upstream(UpstreamFailure::UploadTimeout) => StatusCode::REQUEST_TIMEOUT,
+            Refusal::Upstream(UpstreamFailure::UploadTimeout | UpstreamFailure::CallTimeout) => {
+                StatusCode::REQUEST_TIMEOUT
+            }
             Refusal::Upstream(UpstreamFailure::UploadBroken) => StatusCode::BAD_REQUEST,
             Refusal::Upstream(UpstreamFailure::ClientLeft) => client_closed(),
             Refusal::Upstream(UpstreamFailure::Connect(_) | UpstreamFailure::Broken) => StatusCode::BAD_GATEWAY,
@@ -83,6 +85,7 @@ impl Refusal {
                 "the upstream server did not respond within the deadline of the client (grpc-timeout)"
             }
             Refusal::Upstream(UpstreamFailure::UploadTimeout) => "the request body did not arrive in time",
+            Refusal::Upstream(UpstreamFailure::CallTimeout) => "the client sent no message in time (stream_timeout)",
             Refusal::Upstream(UpstreamFailure::UploadBroken) => "the request body is not what its framing says",
             Refusal::Upstream(UpstreamFailure::ClientLeft) => "the request body broke off",
         }

@@ -50,6 +50,10 @@ pub struct UploadProgress {
     taken: Cell<u64>,
     /// What was last waited for.
     wait: Cell<Option<Wait>>,
+    /// The body is the message stream of a gRPC call over HTTP/2.
+    is_grpc: bool,
+    /// A server that speaks HTTP/2 has that call.
+    is_call: Cell<bool>,
     /// The client's, in what is waited for of it.
     pace: Pace,
 }
@@ -122,6 +126,20 @@ impl UploadProgress {
         self.seen.get()
     }
 
+    /// An HTTP/2 server gets the request. The messages of a gRPC call may now pause for `stream_timeout`, as those of
+    /// its response may: such a call holds a stream and no connection. Over HTTP/1.1 there are no gRPC servers, so
+    /// a slow body that only claims to be gRPC keeps the deadlines of bodies there.
+    pub fn begin_stream(&self) {
+        if self.is_grpc && !self.is_call.replace(true) {
+            self.pace.follow(self.timeouts.stream, 0);
+        }
+    }
+
+    /// The body has the deadlines of a gRPC call.
+    pub fn is_call(&self) -> bool {
+        self.is_call.get()
+    }
+
     /// The head of the answer has arrived.
     pub fn answering(&self) {
         self.stage.set(Stage::Answering);
@@ -161,7 +179,8 @@ impl UploadProgress {
             return;
         }
         self.wait.set(wait);
-        self.deadline.arm(Awaited::Response, self.timeouts.body.min(self.timeouts.response));
+        let most = if self.is_call() { Duration::MAX } else { self.timeouts.body };
+        self.deadline.arm(Awaited::Response, most.min(self.timeouts.response));
     }
 
     /// Sets the deadline for more bytes.
@@ -197,6 +216,7 @@ impl Upload {
     pub fn new(
         body: Incoming,
         on_stream: bool,
+        is_grpc: bool,
         deadline: RequestDeadline,
         timeouts: Timeouts,
         max_bytes: u64,
@@ -209,6 +229,8 @@ impl Upload {
             seen: Cell::new(0),
             taken: Cell::new(0),
             wait: Cell::new(None),
+            is_grpc: is_grpc && on_stream,
+            is_call: Cell::new(false),
             deadline,
         });
         let on_stream = on_stream.then(|| StreamUpload(progress.clone()));

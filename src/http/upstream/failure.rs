@@ -20,6 +20,8 @@ pub enum UpstreamFailure {
     TooLarge,
     /// The client's body did not come in time.
     UploadTimeout,
+    /// The client of a gRPC call sent no message for `stream_timeout`.
+    CallTimeout,
     /// The client's body is not what its framing says.
     UploadBroken,
     /// The client went away before the end of its body.

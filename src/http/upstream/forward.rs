@@ -141,6 +141,9 @@ pub async fn forward(
                 continue;
             }
             // The client's slowness says nothing of the upstream.
+            Err(Awaited::Upload) if progress.as_ref().is_some_and(|progress| progress.is_call()) => {
+                return Err(UpstreamFailure::CallTimeout);
+            }
             Err(Awaited::Upload) => return Err(UpstreamFailure::UploadTimeout),
             // Nor does a deadline that the client chose. The exchange lingers as it does for a client that leaves.
             Err(_) if outgoing.client_limit.is_some() => {

@@ -70,6 +70,9 @@ impl StreamExchange {
     pub fn new(place: PooledStream, sender: Sender, complaints: Rc<UpstreamComplaints>) -> StreamExchange {
         let held = sender.is_held().then(|| Patience::new(true));
         let (head, upload, announced) = sender.into_parts();
+        if let Some(upload) = &upload {
+            upload.progress().begin_stream();
+        }
         let request = request::of_head(&head, place.is_secure(), &place.server().host);
         StreamExchange {
             request,
