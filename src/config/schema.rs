@@ -51,8 +51,8 @@ sections! {
         "client_cert" "client_key";
     HEADERS = "headers": "ratelimit";
     JWT = "jwt": "key" "algorithms" "header" "issuer" "audience";
-    UPSTREAM = "upstream": "servers" "balance" "max_idle" "protocol" "tls" "eject" "health" "retry" "hash_on" "slow_start"
-        "proxy_protocol" "resolve_every"
+    UPSTREAM = "upstream": "servers" "balance" "max_idle" "protocol" "tls" "eject" "health" "retry" "hash_on" "spread_above"
+        "slow_start" "proxy_protocol" "resolve_every"
         "max_connections" "max_in_flight" "max_waiting" "waiting_timeout" "total";
     HEALTH = "upstream.health": "type" "path" "every" "timeout" "unhealthy_after" "healthy_after" "status" "body";
     RETRY = "upstream.retry": "attempts" "budget" "on";

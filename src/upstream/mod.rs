@@ -7,12 +7,14 @@ pub(crate) mod caps;
 pub(crate) mod claim;
 pub(crate) mod eject;
 pub(crate) mod endpoint;
+pub(crate) mod fair_shares;
 pub(crate) mod hash;
 pub(crate) mod health;
 pub(crate) mod introduction;
 pub(crate) mod line;
 pub(crate) mod names;
 pub(crate) mod roster;
+pub(crate) mod rotation;
 pub(crate) mod state;
 pub(crate) mod tls;
 
@@ -46,6 +48,8 @@ pub struct Upstream {
     pub retry: Option<RetryRule>,
     /// What requests are told apart by, for `consistent_hash`.
     pub hash_on: Option<Key>,
+    /// Requests in flight below which `consistent_hash` never passes over the server of a key.
+    pub spread_above: u32,
     /// A server that comes, or comes back, has its whole weight after so long; 0 = at once.
     pub slow_start_ms: u64,
     /// Connections begin with a PROXY header.
@@ -58,6 +62,10 @@ pub struct Upstream {
 
 /// Where nothing else is said.
 const RESOLVE_EVERY_MS: u64 = 5_000;
+
+/// The default of `spread_above`: the six connections of a browser and the calls of its page, but fewer requests than
+/// crush a server.
+const SPREAD_ABOVE: u32 = 16;
 
 impl Upstream {
     /// Requests in flight are counted over all workers.
@@ -76,6 +84,7 @@ impl Upstream {
             health: None,
             retry: None,
             hash_on: None,
+            spread_above: SPREAD_ABOVE,
             slow_start_ms: 0,
             proxy_protocol: None,
             caps: None,

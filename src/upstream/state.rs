@@ -4,9 +4,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::balance::RAMPED;
 use super::claim::ConnectionClaim;
 use super::eject::{Blame, EjectReason, EjectRule, Ejector};
+use super::fair_shares::RAMPED;
 use super::health::{CheckFault, CheckRun, HealthRule};
 use crate::labels::labels;
 

@@ -1,8 +1,10 @@
 //! Who is asked next, seen from outside.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use super::fleet::{Changing, app};
 use crate::support::client::get;
@@ -50,7 +52,7 @@ fn requests_without_the_key_are_spread() {
 /// Servers that answer once they are told, and tell who has been asked.
 fn held(name: &'static str) -> (Upstream, std::sync::mpsc::Sender<()>) {
     let (more, wait) = channel::<()>();
-    let wait = Arc::new(std::sync::Mutex::new(wait));
+    let wait = Arc::new(Mutex::new(wait));
     let upstream = Upstream::start(move |peer| {
         while let Some(request) = peer.request()? {
             if request.target() == "/slow" {
@@ -103,6 +105,150 @@ fn a_new_server_starts_slowly_and_those_of_the_start_do_not() {
         let later = new.asked() - before;
         assert!((1..40).contains(&later), "{balance}: {later} of 200");
     }
+}
+
+/// Requests that each of `names` has answered, of `count` that `clients` send: each its next after its last response.
+fn counts(gateway: &Gateway, names: &[&str], clients: usize, count: usize) -> Vec<usize> {
+    let sent = AtomicUsize::new(0);
+    let ask = || {
+        let (mut client, mut answers) = (gateway.client(), Vec::new());
+        while sent.fetch_add(1, Ordering::SeqCst) < count {
+            answers.push(client.ask(&get("/", ""), "").text());
+        }
+        answers
+    };
+    let answers: Vec<String> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..clients).map(|_| scope.spawn(ask)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    names.iter().map(|name| answers.iter().filter(|answer| answer == name).count()).collect()
+}
+
+/// A server that answers after `ms` milliseconds.
+fn slow(name: &'static str, ms: u64) -> Upstream {
+    Upstream::start(move |peer| {
+        while peer.request()?.is_some() {
+            std::thread::sleep(Duration::from_millis(ms));
+            peer.send(ok(name))?;
+        }
+        Ok(())
+    })
+}
+
+/// The config of an upstream whose servers have these weights.
+fn weighted(servers: &[Upstream], weights: &[usize], more: &str) -> String {
+    let server = |(server, weight): (&Upstream, &usize)| format!("{{ url = \"{}\", weight = {weight} }}", server.url());
+    let servers: Vec<String> = servers.iter().zip(weights).map(server).collect();
+    let servers = servers.join(", ");
+    format!("[[route]]\nname = \"app\"\nupstream = \"app\"\n[upstream.app]\nservers = [{servers}]\n{more}\n")
+}
+
+#[test]
+fn shares_follow_the_weights_however_few_clients_there_are() {
+    const REQUESTS: usize = 200;
+    let servers = ["a", "b", "c"].map(|name| slow(name, 3));
+    let all: [&[usize]; 3] = [&[9, 1], &[95, 5], &[5, 3, 2]];
+    for weights in all {
+        let total: usize = weights.iter().sum();
+        for balance in ["p2c", "least_requests", "round_robin"] {
+            let config = weighted(&servers, weights, &format!("balance = \"{balance}\""));
+            let gateway = Gateway::with("workers = 2", &config);
+            for clients in [1, 4, 10] {
+                let counts = counts(&gateway, &["a", "b", "c"], clients, REQUESTS);
+                for (count, weight) in counts.iter().zip(weights) {
+                    let off = count.abs_diff(REQUESTS * weight / total);
+                    assert!(off <= 6, "{balance} {weights:?}, {clients} clients: {counts:?} of {REQUESTS}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_slow_server_is_avoided_whatever_it_weighs() {
+    let servers = [slow("quick", 2), slow("slow", 150)];
+    for balance in ["p2c", "least_requests"] {
+        // By weight alone it would have 240 or 360.
+        for (weights, most) in [([1, 1], 96), ([1, 3], 168)] {
+            let config = weighted(&servers, &weights, &format!("balance = \"{balance}\""));
+            let counts = counts(&Gateway::with("workers = 1", &config), &["quick", "slow"], 16, 480);
+            assert!((1..most).contains(&counts[1]), "{balance} {weights:?}: {counts:?}");
+        }
+    }
+}
+
+#[test]
+fn full_servers_hand_over_to_those_with_capacity_and_the_weights_decide_before() {
+    let servers = [slow("a", 10), slow("b", 10)];
+    for balance in ["p2c", "least_requests", "round_robin"] {
+        for cap in ["max_in_flight", "max_connections"] {
+            let config = weighted(&servers, &[9, 1], &format!("balance = \"{balance}\"\n{cap} = 4"));
+            let gateway = Gateway::with("workers = 2", &config);
+            let few = counts(&gateway, &["a", "b"], 2, 100);
+            assert!(few[1].abs_diff(10) <= 4, "{balance} {cap}: {few:?}");
+            let many = counts(&gateway, &["a", "b"], 16, 320);
+            assert!(many.iter().sum::<usize>() == 320 && many[1] > 110, "{balance} {cap}: {many:?}");
+        }
+    }
+}
+
+/// The share of a server that joins another one, for each second of a `slow_start` of 4 s.
+#[test]
+fn a_server_that_joins_gets_the_documented_share_in_each_second() {
+    let servers = [slow("old", 4), slow("new", 4)];
+    for (balance, weights) in
+        [("p2c", [1, 1]), ("p2c", [10, 9]), ("least_requests", [100, 99]), ("round_robin", [3, 2])]
+    {
+        let settings = format!("balance = \"{balance}\"\nslow_start = \"4s\"");
+        let gateway = Gateway::with("workers = 2", &weighted(&servers[..1], &weights, &settings));
+        gateway.reload(&config("workers = 2", &weighted(&servers, &weights, &settings)));
+        let start = Instant::now();
+        let seen = Mutex::new([[0; 2]; 4]);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let mut client = gateway.client();
+                    loop {
+                        let second = start.elapsed().as_secs() as usize;
+                        let new = client.ask(&get("/", ""), "").text() == "new";
+                        match seen.lock().unwrap().get_mut(second) {
+                            Some(counts) => counts[usize::from(new)] += 1,
+                            None => return,
+                        }
+                    }
+                });
+            }
+        });
+        for (second, [old, new]) in seen.into_inner().unwrap().into_iter().enumerate() {
+            let ramp = (second as f64 + 0.5) / 4.0;
+            let due = ramp * weights[1] as f64 / (ramp * weights[1] as f64 + weights[0] as f64);
+            let got = f64::from(new) / f64::from(old + new);
+            assert!((got - due).abs() < 0.08, "{balance} {weights:?} second {second}: {new} of {}", old + new);
+        }
+    }
+}
+
+#[test]
+fn parallel_requests_of_one_user_stay_on_one_server_until_it_is_loaded() {
+    let servers = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"].map(|name| slow(name, 150));
+    let urls: Vec<String> = servers.iter().map(Upstream::url).collect();
+    let gateway = Gateway::with("workers = 2", &app(&urls, HASH));
+    let places = |parallel: usize| {
+        std::thread::scope(|scope| {
+            let ask = || gateway.client().ask(&get("/", "x-user: ann\r\n"), "").text();
+            let threads: Vec<_> = (0..parallel).map(|_| scope.spawn(ask)).collect();
+            let answers = threads.into_iter().map(|thread| thread.join().unwrap());
+            answers.fold(HashMap::<String, usize>::new(), |mut counts, name| {
+                *counts.entry(name).or_default() += 1;
+                counts
+            })
+        })
+    };
+    for parallel in [1, 2, 6, 16] {
+        assert_eq!(places(parallel).len(), 1, "{parallel} at once");
+    }
+    let crowd = places(60);
+    assert!(crowd.len() >= 3 && crowd.values().all(|count| *count <= 20), "60 at once: {crowd:?}");
 }
 
 #[test]

@@ -51,6 +51,7 @@ pub fn upstreams<'r>(named: Vec<NamedSection>, roots: &'r SystemRoots, context: 
         let health = section.section("health", &schema::HEALTH).map(health);
         let retry = section.section("retry", &schema::RETRY).map(retry);
         let hash_on = hash_on(&section, balance, context);
+        let spread_above = spread_above(&section, balance);
         let slow_start_ms = section.duration("slow_start", Duration::ZERO..=Duration::from_secs(3600)).map_or(0, ms);
         let proxy_protocol = section.label("proxy_protocol", ProxyVersion::ALL, ProxyVersion::label);
         let caps = caps(&section, servers.as_deref());
@@ -68,6 +69,7 @@ pub fn upstreams<'r>(named: Vec<NamedSection>, roots: &'r SystemRoots, context: 
                 health,
                 retry,
                 hash_on,
+                spread_above: spread_above.unwrap_or(plain.spread_above),
                 slow_start_ms,
                 proxy_protocol,
                 caps,
@@ -137,6 +139,20 @@ fn hash_on(section: &Section, balance: Option<Balance>, context: &LimitContext) 
         (_, Some(node)) => {
             let what = "it is for balance = \"consistent_hash\" alone";
             section.fault("hash_on", node, what, "add that, or remove hash_on")
+        }
+        (_, None) => None,
+    }
+}
+
+/// `spread_above`, which goes with the same way to balance.
+fn spread_above(section: &Section, balance: Option<Balance>) -> Option<u32> {
+    match (balance, section.node("spread_above")) {
+        (Some(Balance::ConsistentHash), _) => {
+            section.integer("spread_above", 1..=1_000_000).and_then(|requests| u32::try_from(requests).ok())
+        }
+        (_, Some(node)) => {
+            let what = "it is for balance = \"consistent_hash\" alone";
+            section.fault("spread_above", node, what, "add that, or remove spread_above")
         }
         (_, None) => None,
     }

@@ -43,7 +43,7 @@ impl Lineup {
         Lineup {
             version,
             servers: with_weight().map(asked).collect(),
-            balancer: Balancer::new(upstream.settings.balance, names),
+            balancer: Balancer::new(upstream.settings.balance, upstream.settings.spread_above, names),
         }
     }
 }
