@@ -18,6 +18,7 @@ mod support;
 
 mod after {
     mod denials;
+    mod ends;
     mod keys;
     mod leaving;
     mod outage;

@@ -188,6 +188,9 @@ pub async fn send(
     let hinted = of_lines && exchange.received.fields.has(KnownField::SecFetchMode);
     let hints = hinted.then(|| EarlyHints { client: exchange.client, edit: &route.response_headers });
     let answered = forward::forward(servers, deadline, &route.timeouts, outgoing, attempts, hints).await;
+    if outgoing.has_left {
+        exchange.account.reached_server();
+    }
     let Forwarded { mut response, unasked } = answered.map_err(|failure| {
         let unread = |upload: &Rc<UploadProgress>| upload.state() != UploadState::Done;
         exchange.cut |= exchange.upload.as_ref().is_some_and(unread);
@@ -204,6 +207,8 @@ pub async fn send(
     if exchange.received.is_connect()
         && !connect::is_answered_by(&exchange.received.parts, response.status(), response.headers())
     {
+        // The server has done what it was asked, though not what the client needs for a tunnel.
+        exchange.account.answered(&response, None);
         return Err(Refusal::Upstream(UpstreamFailure::Broken));
     }
     let via = exchange.view.snapshot.config.server.forwarded_headers.has(ForwardedHeader::Via);

@@ -49,9 +49,10 @@ pub struct Outcomes {
 pub enum End<'a> {
     /// With this answer, whoever made it.
     Answered { status: StatusCode, headers: &'a HeaderMap },
-    /// With an answer of our own, because no upstream server accepted a connection.
+    /// With an answer of our own, because no upstream server accepted a connection. None got a byte of the request.
     ConnectError { status: StatusCode },
-    /// The client left before its answer, or this process gave the request up.
+    /// The client left before its response, or ended a request of which a server had got something, or this
+    /// process gave the request up.
     Aborted,
 }
 

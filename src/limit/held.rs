@@ -7,7 +7,6 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
-use http::{HeaderMap, StatusCode};
 use tokio::time::Instant;
 
 use super::afterwards::{Afterwards, End};
@@ -73,13 +72,12 @@ impl Held {
         (!held.charges.is_empty()).then(|| Rc::new(HeldLeases(RefCell::new(held))))
     }
 
-    /// The head of the answer is known.
-    pub fn answered(&mut self, status: StatusCode, headers: &HeaderMap, connect_error: bool) {
+    /// The outcome is known, and settles what was charged; the first one counts.
+    pub fn settle(&mut self, end: End<'_>) {
         if self.answered {
             return;
         }
         self.answered = true;
-        let end = if connect_error { End::ConnectError { status } } else { End::Answered { status, headers } };
         self.end(|charge| match charge.wants() {
             Some(wants) if wants.lease => (0, true),
             Some(wants) => (wants.correction(end, charge.check.cost), false),

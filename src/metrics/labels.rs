@@ -100,6 +100,10 @@ labels! {
     UpstreamOutcome:
     /// The head of an answer came.
     Ok = "ok",
+    /// The client left before it came, or its connection was ended.
+    ClientLeft = "client_left",
+    /// The client's body was too large, malformed or too slow.
+    UploadFailed = "upload_failed",
     ConnectError = "connect_error",
     /// The TLS handshake failed.
     TlsError = "tls_error",

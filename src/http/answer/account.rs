@@ -15,6 +15,7 @@ use crate::http::downstream::upload::UploadProgress;
 use crate::http::upstream::connect::ConnectFault;
 use crate::http::upstream::failure::UpstreamFailure;
 use crate::limit::Verdict;
+use crate::limit::afterwards::End;
 use crate::limit::held::{Held, HeldLeases};
 use crate::metrics::{Cutoff, Metrics};
 use crate::route::Route;
@@ -36,6 +37,8 @@ pub struct Account {
     held: Option<Box<Held>>,
     /// Its slots, from when it is forwarded.
     leases: Option<Rc<HeldLeases>>,
+    /// A server may act on it.
+    reached_server: bool,
     log: Option<Box<LogEntry>>,
 }
 
@@ -76,6 +79,7 @@ impl Account {
             answer: None,
             held: None,
             leases: None,
+            reached_server: false,
             log: None,
         })
     }
@@ -144,13 +148,26 @@ impl Account {
         self.leases.clone()
     }
 
-    /// The head of the answer, before it is edited, settles what the limits charged.
+    /// At least one byte of the request has been given to a server.
+    pub fn reached_server(&mut self) {
+        self.reached_server = true;
+    }
+
+    /// The head of the response, before it is edited, settles what the limits charged. `refusal`: the response is
+    /// our own. A server that got some of the request may have acted on it, so a client that then ends the exchange
+    /// has aborted it, whatever status we answer.
     pub fn answered(&mut self, response: &Response<Body>, refusal: Option<&Refusal>) {
-        if let Some(held) = &mut self.held {
-            let connect_error =
-                matches!(refusal, Some(Refusal::Upstream(UpstreamFailure::Connect(_) | UpstreamFailure::Overflow(_))));
-            held.answered(response.status(), response.headers(), connect_error);
-        }
+        let Some(held) = &mut self.held else { return };
+        let (status, headers) = (response.status(), response.headers());
+        held.settle(match refusal {
+            Some(Refusal::Upstream(failure)) if self.reached_server && failure.is_by_client() => End::Aborted,
+            Some(Refusal::Upstream(UpstreamFailure::Connect(_) | UpstreamFailure::Overflow(_)))
+                if !self.reached_server =>
+            {
+                End::ConnectError { status }
+            }
+            _ => End::Answered { status, headers },
+        });
     }
 
     pub fn refused(&mut self, refusal: &Refusal, cause: Cause, metrics: &Metrics) {

@@ -157,6 +157,14 @@ impl Exchange {
         in_each!(self, exchange => exchange.is_sent())
     }
 
+    /// At least one byte of the request has been given to the server, which may act on it.
+    pub fn has_left(&self) -> bool {
+        match self {
+            Exchange::Http1(exchange) => exchange.sender.is_begun(),
+            Exchange::Http2(exchange) => exchange.has_left(),
+        }
+    }
+
     /// The server has let a deadline pass.
     pub fn doubt(&self) {
         if let Exchange::Http2(exchange) = self {

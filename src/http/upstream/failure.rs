@@ -27,3 +27,21 @@ pub enum UpstreamFailure {
     /// The client went away before the end of its body.
     ClientLeft,
 }
+
+impl UpstreamFailure {
+    /// The client ended the exchange, not a server and not the gateway.
+    pub fn is_by_client(self) -> bool {
+        match self {
+            UpstreamFailure::TooLarge
+            | UpstreamFailure::UploadTimeout
+            | UpstreamFailure::UploadBroken
+            | UpstreamFailure::ClientLeft
+            | UpstreamFailure::CallTimeout
+            | UpstreamFailure::ClientTimeout => true,
+            UpstreamFailure::Connect(_)
+            | UpstreamFailure::Overflow(_)
+            | UpstreamFailure::Broken
+            | UpstreamFailure::Timeout => false,
+        }
+    }
+}

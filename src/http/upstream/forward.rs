@@ -22,7 +22,7 @@ use crate::http::upstream::failure::UpstreamFailure;
 use crate::http::upstream::linger::Linger;
 use crate::http::upstream::outgoing::Outgoing;
 use crate::http::upstream::sender::Sender;
-use crate::http::upstream::servers::Servers;
+use crate::http::upstream::servers::{OutcomeCounters, Servers};
 use crate::http::upstream::trouble::Trouble;
 use crate::metrics::{RetryReason, UpstreamOutcome};
 use crate::route::Timeouts;
@@ -107,7 +107,7 @@ pub async fn forward(
         let reused = lease.is_reused();
         let complaints = servers.complaints.clone();
         let exchange = Exchange::new(lease, next, outgoing.method.clone(), outgoing.offer.clone(), complaints);
-        let asked = ServerAttempt::new(exchange, &outgoing.linger, timeouts);
+        let mut asked = ServerAttempt::new(exchange, &servers.outcomes, &outgoing.linger, timeouts);
         let outcome = deadline.within(poll_fn(|cx| {
             let polled = asked.exchange.borrow_mut().poll_head(cx);
             if let Some(hints) = &hints {
@@ -116,13 +116,14 @@ pub async fn forward(
             polled
         }));
         let outcome = outcome.await;
+        outgoing.has_left |= asked.exchange.borrow().has_left();
         if let Some(attempts) = attempts {
             attempts.ended(sent_end(&outcome));
         }
         let may_again = |course: &mut Course, reason| repeatable && servers.may_again(course, &server, reason);
         let (trouble, timed_out) = match outcome {
             Ok(Ok(response)) => {
-                servers.outcomes.count(UpstreamOutcome::Ok);
+                asked.count(UpstreamOutcome::Ok);
                 let Some(reason) = RetryReason::of_status(response.status()) else {
                     server.served(outgoing.blame);
                     answering(progress.as_deref());
@@ -142,12 +143,12 @@ pub async fn forward(
             }
             // The client's slowness says nothing of the upstream.
             Err(Awaited::Upload) if progress.as_ref().is_some_and(|progress| progress.is_call()) => {
-                return Err(UpstreamFailure::CallTimeout);
+                return Err(asked.upload_failed(UpstreamFailure::CallTimeout));
             }
-            Err(Awaited::Upload) => return Err(UpstreamFailure::UploadTimeout),
+            Err(Awaited::Upload) => return Err(asked.upload_failed(UpstreamFailure::UploadTimeout)),
             // Nor does a deadline that the client chose. The exchange lingers as it does for a client that leaves.
             Err(_) if outgoing.client_limit.is_some() => {
-                servers.outcomes.count(UpstreamOutcome::ClientTimeout);
+                asked.count(UpstreamOutcome::ClientTimeout);
                 return Err(UpstreamFailure::ClientTimeout);
             }
             Ok(Err(trouble)) => (trouble, false),
@@ -155,9 +156,12 @@ pub async fn forward(
         };
         deadline.disarm();
         match (&trouble, progress.as_ref().map(|progress| progress.state())) {
-            (Trouble::Upload, Some(UploadState::TooLarge)) => return Err(UpstreamFailure::TooLarge),
+            (Trouble::Upload, Some(UploadState::TooLarge)) => {
+                return Err(asked.upload_failed(UpstreamFailure::TooLarge));
+            }
+            // Counted as one that left when the attempt is dropped.
             (Trouble::Upload, Some(UploadState::Left)) => return Err(UpstreamFailure::ClientLeft),
-            (Trouble::Upload, _) => return Err(UpstreamFailure::UploadBroken),
+            (Trouble::Upload, _) => return Err(asked.upload_failed(UpstreamFailure::UploadBroken)),
             _ => {}
         }
         let stale = match &trouble {
@@ -185,7 +189,7 @@ pub async fn forward(
             }
             false => (UpstreamOutcome::Broken, UpstreamTrouble::Broken, RetryReason::Reset, UpstreamFailure::Broken),
         };
-        servers.outcomes.count(outcome);
+        asked.count(outcome);
         let late = format_args!("no answer within {:?}", timeouts.response);
         let what: &dyn std::fmt::Display = if timed_out { &late } else { &trouble };
         servers.complaints.tell(kind, server.label(), what);
@@ -226,18 +230,38 @@ async fn back_off(course: &Course) {
 
 /// A request under way to the head of its answer. When it is dropped the client has left, or did not
 /// send its request to the end.
-struct ServerAttempt {
+struct ServerAttempt<'a> {
     exchange: Rc<RefCell<Exchange>>,
+    /// Until its outcome has been counted.
+    outcomes: Option<&'a OutcomeCounters>,
     /// With the time at which the answer has to begin.
     linger: Option<(Linger, Instant)>,
 }
 
-impl ServerAttempt {
-    fn new(exchange: Exchange, linger: &Option<Linger>, timeouts: &Timeouts) -> ServerAttempt {
+impl<'a> ServerAttempt<'a> {
+    fn new(
+        exchange: Exchange,
+        outcomes: &'a OutcomeCounters,
+        linger: &Option<Linger>,
+        timeouts: &Timeouts,
+    ) -> ServerAttempt<'a> {
         ServerAttempt {
             exchange: Rc::new(RefCell::new(exchange)),
+            outcomes: Some(outcomes),
             linger: linger.clone().map(|linger| (linger, Instant::now() + timeouts.response)),
         }
+    }
+
+    fn count(&mut self, outcome: UpstreamOutcome) {
+        self.outcomes.take().into_iter().for_each(|outcomes| outcomes.count(outcome));
+    }
+
+    /// Counts a request that its client did not complete, if a server has got something of it.
+    fn upload_failed(mut self, failure: UpstreamFailure) -> UpstreamFailure {
+        if self.exchange.borrow().has_left() {
+            self.count(UpstreamOutcome::UploadFailed);
+        }
+        failure
     }
 
     fn answered(mut self, response: Response<()>) -> Forwarded {
@@ -269,7 +293,7 @@ impl ServerAttempt {
 
     /// To be sent once more, if that is safe.
     fn again(mut self, idempotent: bool) -> Option<Sender> {
-        self.linger = None;
+        (self.linger, self.outcomes) = (None, None);
         let again = self.exchange.borrow_mut().again(idempotent);
         if again.is_none() {
             self.end();
@@ -278,8 +302,11 @@ impl ServerAttempt {
     }
 }
 
-impl Drop for ServerAttempt {
+impl Drop for ServerAttempt<'_> {
     fn drop(&mut self) {
+        if self.exchange.borrow().has_left() {
+            self.count(UpstreamOutcome::ClientLeft);
+        }
         if let Some((linger, due)) = self.linger.take() {
             let left = due.saturating_duration_since(Instant::now());
             let stream = linger.stream;

@@ -41,6 +41,8 @@ pub struct Outgoing {
     pub linger: Option<Linger>,
     /// What the server may switch to.
     pub offer: Option<Offer>,
+    /// At least one byte of it has been given to a server, which may act on it.
+    pub has_left: bool,
 }
 
 impl Outgoing {
@@ -73,6 +75,7 @@ impl Outgoing {
             trailers: (framing == Framing::Chunked).then(announced),
             linger,
             offer: None,
+            has_left: false,
         }
     }
 }

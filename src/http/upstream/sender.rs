@@ -107,6 +107,11 @@ impl Sender {
         self.end
     }
 
+    /// The connection has taken at least one byte, so the server may act on the request.
+    pub fn is_begun(&self) -> bool {
+        self.begun
+    }
+
     /// To be sent once more from its first byte, if no upstream can have acted on it, or, being
     /// `idempotent`, it may act twice. A body that has left is gone.
     pub fn again(&mut self, idempotent: bool) -> Option<Sender> {
@@ -154,6 +159,10 @@ impl Sender {
                 true => Poll::Ready(true),
                 false => self.gather(cx),
             };
+            // A body that is broken before anything left reaches no server.
+            if !self.begun && matches!(gathered, Poll::Ready(false)) {
+                return Poll::Ready(SendEnd::Upload);
+            }
             match self.poll_send(connection, cx) {
                 Poll::Ready(true) => {}
                 Poll::Ready(false) => return Poll::Ready(SendEnd::Broken),

@@ -43,6 +43,8 @@ pub struct StreamExchange {
     pub early: Vec<HeaderMap>,
     /// The body waits until the server asks for it, or this is over.
     held: Option<Patience>,
+    /// The stream was opened: the server may have seen the request.
+    opened: bool,
     /// The server has not looked at the request.
     refused: bool,
     answered: bool,
@@ -95,6 +97,7 @@ impl StreamExchange {
             interims: 0,
             early: Vec::new(),
             held,
+            opened: false,
             refused: false,
             answered: false,
             complaints,
@@ -109,6 +112,7 @@ impl StreamExchange {
             }
             match ready!(place.connection().poll_open(cx, &mut self.request, self.upload.whole)) {
                 Ok((answer, stream)) => {
+                    self.opened = true;
                     self.answer = Some(answer);
                     if self.upload.whole {
                         self.upload.end = Some(SendEnd::Done);
@@ -315,6 +319,11 @@ impl StreamExchange {
 
     pub fn is_answered(&self) -> bool {
         self.answered
+    }
+
+    /// The request was sent, and the server has not said that it did not look at it.
+    pub fn has_left(&self) -> bool {
+        self.opened && !self.refused
     }
 
     pub fn is_begun(&self) -> bool {
