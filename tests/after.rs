@@ -25,5 +25,6 @@ mod after {
     mod outcome;
     mod reloads;
     mod returning;
+    mod shares;
     mod turns;
 }

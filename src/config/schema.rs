@@ -47,7 +47,7 @@ sections! {
     ACCESS_LOG = "server.access_log": "enabled" "format" "to" "mask";
     SPANS = "server.spans": "enabled" "to" "sample" "service" "headers";
     ADMIN = "admin": "listen" "token" "metrics_need_token";
-    STORE = "store": "url" "prefix" "deadline" "on_error" "max_keys" "ca"
+    STORE = "store": "url" "prefix" "deadline" "on_error" "max_keys" "gateways" "state" "ca"
         "client_cert" "client_key";
     HEADERS = "headers": "ratelimit";
     JWT = "jwt": "key" "algorithms" "header" "issuer" "audience";

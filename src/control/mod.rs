@@ -16,11 +16,14 @@ mod lookup;
 mod overrides;
 mod probe;
 mod reload;
+mod replace_file;
 mod resolve;
 mod servers;
 mod shared;
 mod signals;
 mod source;
+mod state_file;
+mod store_state;
 mod systemd;
 mod watch;
 
@@ -60,6 +63,7 @@ use resolve::Resolving;
 use shared::{Lifecycle, SharedState};
 use signals::Stop;
 pub use source::ConfigSource;
+use store_state::StoreState;
 use watch::Watch;
 
 /// Why the gateway ended other than by a complete drain.
@@ -208,10 +212,12 @@ async fn start(source: ConfigSource, config: Config, earlier: Vec<Listener>) -> 
     let inherited = Inherited::from_environment();
     let prepared = listeners::bind_all(&config, &inherited, earlier).map_err(Error::Bind)?;
     let (addresses, admin) = prepared.addresses();
+    metrics.gateways.set_least(config.store.gateways);
+    let overrides = Rc::new(Live::default());
+    let store_state = Rc::new(StoreState::load(&config, &metrics.gateways, &overrides));
     let stores = Stores::new(Arc::new(Memory::new(config.store.max_keys)), &metrics);
     let link = Rc::new(StoreLink::open(&config.store, &stores, &metrics));
     link.divide(&config, None);
-    let overrides = Rc::new(Live::default());
     let count = config.server.workers;
     ErrorKind::ALL.iter().for_each(|kind| drop(metrics.store_error(kind.label())));
     let fleet = Fleet::new(&metrics).map_err(Error::Metrics)?;
@@ -234,6 +240,7 @@ async fn start(source: ConfigSource, config: Config, earlier: Vec<Listener>) -> 
     let store = link.store();
     tokio::join!(workers.reach(&snapshot.config.store), store.first_attempt(), resolving.reach(&snapshot.config));
     overrides.prime(&snapshot.config, &store).await;
+    store_state.start(&snapshot.config).await;
     let context = admin::AdminContext {
         current: current.clone(),
         metrics: metrics.clone(),
@@ -250,6 +257,8 @@ async fn start(source: ConfigSource, config: Config, earlier: Vec<Listener>) -> 
     spawn_local(revive(metrics.store_task_restarts.clone(), move || {
         followed.clone().follow(followers.0.clone(), followers.1.clone())
     }));
+    let kept = (store_state, current.clone());
+    spawn_local(revive(metrics.store_task_restarts.clone(), move || kept.0.clone().follow(kept.1.clone())));
     if let Some(settings) = &snapshot.config.server.access_log {
         workers.access_log.open(settings);
     }
@@ -285,7 +294,7 @@ fn retarget(watch: Option<&Watch>, reloader: &Reloader, outcome: &ReloadOutcome)
 /// Readiness fails first, so that balancers send no more; then the listeners close, then requests
 /// get their time to end.
 async fn drain(reloader: Reloader, stop: &mut Stop, handed_over: bool) -> Result<(), Error> {
-    let Reloader { current, shared, listeners, acme, .. } = reloader;
+    let Reloader { current, shared, listeners, acme, link, metrics, .. } = reloader;
     // Proofs are looked for where nobody will listen, and who comes next waits for the lock.
     drop(acme);
     let server = current.load().config.server.clone();
@@ -308,6 +317,8 @@ async fn drain(reloader: Reloader, stop: &mut Stop, handed_over: bool) -> Result
     tokio::select! {
         () = stop.wait() => return Err(Error::Cut),
         whole = listeners.close_all().drain(server.shutdown_timeout) => {
+            // It decides nothing any more; until now it had its share.
+            link.store().leave(&metrics.gateways).await;
             if !whole {
                 return Err(Error::ShutdownTimeout(server.shutdown_timeout));
             }

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -24,8 +24,12 @@ pub struct Live(RefCell<KnownOverrides>);
 struct KnownOverrides {
     /// What the hashes held when they were last without mistake, by limit.
     good: BTreeMap<String, Raw>,
+    /// Counts changes of `good`.
+    revision: u64,
     /// The mistakes in force, by limit: each is logged once.
     logged: BTreeMap<String, String>,
+    /// When mistakes of a limit were last logged.
+    logged_at: BTreeMap<String, Instant>,
 }
 
 /// What one look found: hashes or what is wrong with them, by limit. Where a server gave no answer
@@ -37,8 +41,31 @@ struct Look {
 }
 
 const PERIOD: Duration = Duration::from_secs(2);
+/// A hash whose mistakes change all the time has one line of the log in this time.
+const LOG_PERIOD: Duration = Duration::from_secs(10);
 
 impl Live {
+    /// What an earlier process had in force, until the store answers.
+    pub fn restore(&self, good: BTreeMap<String, Raw>) {
+        let entries: usize = good.values().map(Raw::len).sum();
+        if entries > 0 {
+            tracing::info!(entries, "live overrides of the state file are in force until the store answers");
+        }
+        self.0.borrow_mut().good = good;
+    }
+
+    /// Changes with what is in force.
+    pub fn revision(&self) -> u64 {
+        self.0.borrow().revision
+    }
+
+    /// What is in force for the limits of `config`.
+    pub fn of(&self, config: &Config) -> BTreeMap<String, Raw> {
+        let good = &self.0.borrow().good;
+        let known = |limit: &Arc<Limit>| Some((limit.name.clone(), good.get(&limit.name)?.clone()));
+        config.limits.iter().filter_map(known).filter(|(_, raw)| !raw.is_empty()).collect()
+    }
+
     /// Gives the limits of a config what is known, which without Redis is nothing. What does not fit its limit any more is left
     /// out; the next look reports it.
     pub fn dress(&self, config: &Config) {
@@ -89,7 +116,7 @@ impl Live {
     }
 
     fn take(&self, config: &Config, mut found: BTreeMap<String, Result<Raw, String>>) {
-        let KnownOverrides { good, logged } = &mut *self.0.borrow_mut();
+        let KnownOverrides { good, revision, logged, logged_at } = &mut *self.0.borrow_mut();
         for limit in config.limits.iter() {
             let Some(found) = found.remove(&limit.name) else { continue };
             if found.as_ref().is_ok_and(|raw| good.get(&limit.name).map_or(raw.is_empty(), |known| raw == known)) {
@@ -100,11 +127,15 @@ impl Live {
                 Ok(raw) => {
                     tracing::info!(limit = limit.name, entries = raw.len(), "overrides in Redis are in force");
                     good.insert(limit.name.clone(), raw);
+                    *revision += 1;
                     logged.remove(&limit.name);
                 }
                 Err(mistake) if logged.get(&limit.name) == Some(&mistake) => {}
+                // The next look finds it again.
+                Err(_) if logged_at.get(&limit.name).is_some_and(|at| at.elapsed() < LOG_PERIOD) => {}
                 Err(mistake) => {
-                    tracing::error!(limit = limit.name, "overrides in Redis are not taken, the old stay: {mistake}");
+                    tracing::error!(limit = limit.name, "live overrides rejected, keeping the previous set: {mistake}");
+                    logged_at.insert(limit.name.clone(), Instant::now());
                     logged.insert(limit.name.clone(), mistake);
                 }
             }

@@ -164,6 +164,7 @@ impl Reloader {
         let generation = old.generation + 1;
         let snapshot = Arc::new(Snapshot::new(generation, config, &mut self.book));
         self.link.divide(&snapshot.config, Some(&old.config));
+        self.metrics.gateways.set_least(snapshot.config.store.gateways);
         self.current.store(snapshot.clone());
         self.link.exchange(store);
         if let Some(settings) = &snapshot.config.server.access_log {

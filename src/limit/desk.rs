@@ -17,6 +17,7 @@ use super::backlog::Backlog;
 use super::decision::{Check, ErrorKind, Op};
 use super::hold_times::HoldTimes;
 use super::limits::LimitTable;
+use super::local::local_rule;
 use super::overrides::Budget;
 use super::revive::revive;
 use super::store::Store;
@@ -135,7 +136,7 @@ impl Desk {
         };
         check.rule = match place {
             ChargedAt::Store => rule,
-            ChargedAt::Local => Arc::new(rule.share(self.gateways.known())),
+            ChargedAt::Local => local_rule(&rule, &self.gateways),
         };
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 
+use super::algo::Rule;
 use super::answer::{Answer, NEVER};
 use super::chain::{self, Ask};
 use super::decision::{Check, Decision, ErrorKind, Op, Role, Shares, StoreError};
@@ -16,6 +17,7 @@ use super::hold_times::HoldTimes;
 use super::integers::Unclear;
 use super::key::Missing;
 use super::limits::{Limit, Mode, OnError};
+use super::local::local_rule;
 use super::names::Unnamed;
 use super::overrides::Budget;
 use super::source::{Facts, SourceValues};
@@ -148,7 +150,7 @@ impl Limiter {
         let rule = checked.own.as_ref().unwrap_or(&limit.rule);
         let (answer, slots) = match &mut checked.outcome {
             Outcome::Store(answer) => (answer, rule.most()),
-            Outcome::Local(answer) => (answer, rule.share(self.gateways.known()).most()),
+            Outcome::Local(answer) => (answer, local_rule(rule, &self.gateways).most()),
             _ => return,
         };
         if answer.admitted || answer.retry_ms == NEVER {
@@ -212,9 +214,9 @@ impl Limiter {
         self.desk.local.now_ms()
     }
 
-    /// How many gateways share the numbers of those who decide alone.
-    pub fn sharers(&self) -> i64 {
-        self.gateways.known()
+    /// The rule by which this gateway decides alone.
+    pub fn local_rule(&self, rule: &Arc<Rule>) -> Arc<Rule> {
+        local_rule(rule, &self.gateways)
     }
 
     /// The store alone: for those who manage state.
@@ -304,11 +306,8 @@ impl Limiter {
 
     /// Decides by this gateway's share of the limits.
     fn decide_alone(&self, op: Op, verdict: &mut Verdict, indexes: &[usize], mut checks: Vec<Check>, hold: bool) {
-        let gateways = self.gateways.known();
         let most: Vec<i64> = checks.iter().map(|check| check.rule.most()).collect();
-        if gateways > 1 {
-            checks.iter_mut().for_each(|check| check.rule = Arc::new(check.rule.share(gateways)));
-        }
+        checks.iter_mut().for_each(|check| check.rule = local_rule(&check.rule, &self.gateways));
         let roles: Vec<Role> = checks.iter().map(|check| check.role).collect();
         let mut decision = self.desk.local.run_now(op, &checks);
         for ((check, most), answer) in checks.iter().zip(most).zip(&mut decision.answers) {

@@ -18,6 +18,7 @@ pub(crate) mod jwt;
 pub mod key;
 mod limiter;
 pub mod limits;
+mod local;
 pub(crate) mod names;
 pub(crate) mod overrides;
 pub mod refuse;

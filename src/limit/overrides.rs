@@ -52,6 +52,10 @@ pub type Found = Result<Result<Raw, String>, String>;
 
 /// Of one limit in the config, and of one live.
 pub const ENTRIES_MAX: usize = 10_000;
+/// Mistakes of a live set that are named; the others are counted.
+const MISTAKES_SHOWN: usize = 10;
+/// Characters that are shown of a key, and of a key with its mistake.
+const SHOWN_MAX: usize = 200;
 /// Distinct places of stars in one table: each costs a probe.
 const MASKS_MAX: usize = 16;
 
@@ -98,6 +102,14 @@ impl OverrideTable {
     }
 }
 
+/// As much of a text as is shown.
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(SHOWN_MAX) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
 /// The values of a field; `None` is the star.
 fn values(field: &[u8]) -> impl Iterator<Item = Option<Cow<'_, [u8]>>> {
     field.split(|byte| *byte == b',').map(|text| (text != b"*").then(|| percent_decode(text).into()))
@@ -134,16 +146,21 @@ impl Overrides {
     }
 
     /// Puts the live ones in force, all at once. With a mistake in any of them those in force
-    /// stay, and the mistakes come back.
+    /// stay, and the mistakes come back: how many there are, and the first of them.
     pub fn set_live(&self, key: &Key, raw: &Raw) -> Result<(), String> {
-        let (mut table, mut mistakes) = (OverrideTable::default(), Vec::new());
+        let (mut table, mut mistakes, mut count) = (OverrideTable::default(), Vec::new(), 0);
         for (field, value) in raw {
             if let Err(mistake) = self.read(key, field, value, &mut table) {
-                mistakes.push(format!("{}: {mistake}", String::from_utf8_lossy(field)));
+                count += 1;
+                if mistakes.len() < MISTAKES_SHOWN {
+                    mistakes.push(cut(&format!("{}: {mistake}", cut(&String::from_utf8_lossy(field)))));
+                }
             }
         }
-        if !mistakes.is_empty() {
-            return Err(mistakes.join("; "));
+        match count {
+            0 => {}
+            1..=MISTAKES_SHOWN => return Err(mistakes.join("; ")),
+            _ => return Err(format!("{count} mistakes, the first {MISTAKES_SHOWN}: {}", mistakes.join("; "))),
         }
         for mask in &self.fixed.masks {
             if !table.masks.contains(mask) {
@@ -276,6 +293,23 @@ mod tests {
             assert!(found.starts_with(mistake), "{found}");
             assert_eq!(find(&overrides, Some(b"a"), Some(b"b")), Some(Budget::Blocked));
         }
+    }
+
+    #[test]
+    fn ten_mistakes_are_named_and_all_are_counted() {
+        let overrides = overrides();
+        let long = "x".repeat(100_000);
+        let set = |count: usize| {
+            let fields: Vec<String> = (0..count).map(|i| format!("{i},{long}")).collect();
+            let entries: Vec<(&str, &str)> = fields.iter().map(|field| (field.as_str(), "bad")).collect();
+            overrides.set_live(&key(), &raw(&entries)).unwrap_err()
+        };
+        assert!(set(1).starts_with("0,xxx"));
+        assert_eq!(set(10).matches("; ").count(), 9);
+        let many = set(300);
+        assert!(many.starts_with("300 mistakes, the first 10: 0,xxx"), "{}", &many[..60]);
+        assert_eq!(many.matches("; ").count(), 9);
+        assert!(many.len() < 3000, "{} bytes", many.len());
     }
 
     proptest! {

@@ -16,7 +16,8 @@ mod tls;
 pub use counter::Counter;
 use counter::Counters;
 pub use counts::{Code, LimitCounts, RouteCounts};
-pub use gateways::{Claim, Gateways};
+use gateways::GatewayGauges;
+pub use gateways::{Claim, GATEWAYS_MAX, GATEWAYS_REMEMBERED, Gateways};
 pub use labels::{
     Cutoff, Decision, HandshakeResult, OrderResult, Protocol, Reason, Rejection, RetryReason, SpanResult,
     UpstreamOutcome,
@@ -249,10 +250,22 @@ impl Metrics {
                 "Keys in use that had to go from memory to make room for others of their limit.",
                 &["limit"],
             )?,
-            gateways: Arc::new(Gateways::new(registered(
-                &r,
-                IntGauge::with_opts(opts("store_gateways", "Gateways that share the store, 0 if none has reported."))?,
-            )?)),
+            gateways: Arc::new(Gateways::new(GatewayGauges {
+                alive: registered(
+                    &r,
+                    IntGauge::with_opts(opts(
+                        "store_gateways",
+                        "Gateways that share the store, 0 if none has reported.",
+                    ))?,
+                )?,
+                divisor: registered(
+                    &r,
+                    IntGauge::with_opts(opts(
+                        "store_local_divisor",
+                        "Gateways that limits are divided by while the store is unavailable.",
+                    ))?,
+                )?,
+            })),
             registry: r,
         };
         let build = gauges(&metrics.registry, "build_info", "The running build.", &["version", "revision"])?;

@@ -164,3 +164,38 @@ fn a_store_that_is_away_and_a_store_that_is_exchanged() {
     set(&mut client, "a", 8);
     assert_soon(&gateway, "a", 8);
 }
+
+/// Each change of a set with 10,000 mistakes would be a line of a megabyte.
+#[test]
+fn many_mistakes_are_one_short_line_of_the_log_however_often_they_change() {
+    let server = RedisServer::start(&[]);
+    let gateway = gateway(&at(&server.url()), &["a"]);
+    set(&mut server.client(), "a", 5);
+    assert_soon(&gateway, "a", 5);
+    let spoil = |first: usize| {
+        let mut fill = redis::cmd("HSET");
+        fill.arg("sg:overrides:a");
+        for i in first..first + 4000 {
+            fill.arg(format!("key-{i}-{}", "x".repeat(1000))).arg("rate=0/h");
+        }
+        let () = fill.query(&mut server.client()).unwrap();
+    };
+    spoil(0);
+    let lines = || {
+        gateway
+            .log()
+            .lines()
+            .filter(|line| line.contains("live overrides rejected"))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    until("the mistakes are logged", || !lines().is_empty());
+    assert!(lines()[0].contains("4000 mistakes, the first 10: key-0-xxx"), "{}", lines()[0]);
+    assert!(lines()[0].len() < 4000, "{} bytes", lines()[0].len());
+    spoil(4000);
+    std::thread::sleep(2 * SOON);
+    assert_eq!(lines().len(), 1, "another set of mistakes waits for ten seconds");
+    assert_eq!(quota(&gateway, "a"), 5, "the previous set is in force");
+    until("the new set of mistakes is logged", || lines().len() == 2);
+    assert!(lines()[1].contains("8000 mistakes"), "{}", lines()[1]);
+}

@@ -286,6 +286,8 @@ pub fn settings(deadline: Duration) -> StoreSettings {
         deadline,
         on_error: OnError::Local,
         max_keys: 1000,
+        gateways: 1,
+        state: None,
         tls: Tls::default(),
     }
 }

@@ -16,6 +16,7 @@ pub mod machine;
 pub mod manual;
 pub mod pebble;
 pub mod ports;
+pub mod relay;
 pub mod tls;
 pub mod token;
 pub mod upstream;

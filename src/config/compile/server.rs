@@ -17,7 +17,7 @@ use crate::config::{
 use crate::limit::limits::OnError;
 use crate::limit::store::redis::address::Address;
 use crate::limit::store::redis::tls::{Files, Tls};
-use crate::limit::store::settings::{RedisUrl, StoreKind, StoreSettings};
+use crate::limit::store::settings::{GATEWAYS_MAX, RedisUrl, StoreKind, StoreSettings};
 use crate::route::{Dialect, Timeouts};
 
 /// Of a wait that ends a request or a connection.
@@ -250,9 +250,21 @@ pub fn store(section: &Section) -> StoreSettings {
         deadline: section.duration("deadline", deadline).unwrap_or(Duration::from_millis(30)),
         on_error: section.label("on_error", OnError::ALL, OnError::label).unwrap_or(OnError::Local),
         max_keys: usize_of(section.integer("max_keys", 1..=1_000_000_000)).unwrap_or(1_000_000),
+        gateways: section.integer("gateways", 1..=GATEWAYS_MAX).unwrap_or(1),
+        state: section.parse("state", state_path).flatten(),
     };
     section.unknown();
     settings
+}
+
+/// The path of the state file; `None` where it is empty.
+fn state_path(text: &str) -> Result<Option<PathBuf>, Fault> {
+    const HELP: &str = "write the full path of a file, like \"/var/lib/sluicegate/store.json\"; \"\" = none";
+    match text {
+        "" => Ok(None),
+        _ if text.starts_with('/') && !text.ends_with('/') && !text.contains('\0') => Ok(Some(PathBuf::from(text))),
+        _ => fault(format!("`{text}` is not the full path of a file"), HELP),
+    }
 }
 
 /// The URL may hold a password, so no message repeats it.

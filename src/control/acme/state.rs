@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde::{Deserialize, Serialize};
 
 use crate::config::AcmeSettings;
+use crate::control::replace_file::replace_file;
 use crate::tls::{ChallengeKind, NamedKey, OpenChallenges, pem, proof_of_pem};
 
 /// Of one ACME server, so that another begins with nothing of it.
@@ -61,6 +62,8 @@ const FILE_MAX: u64 = 1024 * 1024;
 /// More challenges are not open at once.
 const CHALLENGES_MAX: usize = 64;
 const DIRECTORY_NAME_MAX: usize = 150;
+/// Names of files that are not whole yet begin with this.
+const TEMPORARY: &str = ".new-";
 
 impl StateDirectory {
     pub fn of(settings: &AcmeSettings) -> StateDirectory {
@@ -249,19 +252,7 @@ impl StateDirectory {
 
     /// The whole text or nothing, and on disk once this returns.
     fn write(&self, _: &StateLock, path: &Path, text: &str) -> Result<(), StateFault> {
-        let temporary = path.with_file_name(format!(".new-{:016x}", rand::random::<u64>()));
-        let written =
-            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary).and_then(|mut file| {
-                file.write_all(text.as_bytes())?;
-                file.sync_all()?;
-                fs::rename(&temporary, path)?;
-                path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
-            });
-        written.map_err(|error| {
-            // A part of it is of no use, and takes room.
-            let _ = fs::remove_file(&temporary);
-            fault("write", path)(error)
-        })
+        replace_file(path, TEMPORARY, text.as_bytes()).map_err(fault("write", path))
     }
 }
 
@@ -302,7 +293,7 @@ fn entries(dir: &Path) -> Result<Vec<PathBuf>, StateFault> {
 }
 
 fn is_temporary(path: &Path) -> bool {
-    path.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with(".new-"))
+    path.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with(TEMPORARY))
 }
 
 fn fault(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StateFault {

@@ -17,7 +17,7 @@ use super::answer::Answer;
 use super::decision::{Check, Decision, ErrorKind, Op, Shares};
 use super::hold_times::HoldTimes;
 use super::overrides::Found;
-use crate::metrics::Metrics;
+use crate::metrics::{Gateways, Metrics};
 use once::{Mark, Use};
 use settings::{StoreKind, StoreSettings};
 
@@ -67,6 +67,13 @@ impl Store {
     pub fn follow(&self, settings: &StoreSettings) {
         if let Store::Redis(redis) = self {
             redis.follow(&settings.tls);
+        }
+    }
+
+    /// This process stops: other gateways that use the store count it no longer.
+    pub async fn leave(&self, gateways: &Gateways) {
+        if let Store::Redis(redis) = self {
+            redis.leave(gateways).await;
         }
     }
 

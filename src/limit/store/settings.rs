@@ -1,10 +1,13 @@
 //! Where limit state lives, as configured.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use super::redis::address::Address;
 use super::redis::tls::Tls;
 use crate::limit::limits::OnError;
+pub use crate::metrics::GATEWAYS_MAX;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoreSettings {
@@ -15,6 +18,10 @@ pub struct StoreSettings {
     pub on_error: OnError,
     /// Bound of the memory store, keys.
     pub max_keys: usize,
+    /// How many gateways share the store at least, for the shares of those that decide without it.
+    pub gateways: i64,
+    /// File with what a gateway must know that starts while the store is unavailable.
+    pub state: Option<PathBuf>,
     /// For connections over TLS.
     pub tls: Tls,
 }
@@ -27,7 +34,15 @@ impl StoreSettings {
 
     /// Whether a handle made for `self` serves `other` too, once it has the other's TLS.
     pub fn same_but_tls(&self, other: &StoreSettings) -> bool {
-        StoreSettings { tls: other.tls.clone(), max_keys: other.max_keys, ..self.clone() } == *other
+        let StoreSettings { max_keys, gateways, state, tls, .. } = other.clone();
+        StoreSettings { max_keys, gateways, state, tls, ..self.clone() } == *other
+    }
+
+    /// Names the shared state: servers, database and prefix, without logins. `None` for a store of this process
+    /// alone.
+    pub fn place(&self) -> Option<String> {
+        let StoreKind::Redis(url) = &self.kind else { return None };
+        Some(format!("{} {}", Address::parse(&url.0).ok()?.place(), self.prefix))
     }
 }
 

@@ -241,10 +241,10 @@ async fn answer(limiter: Rc<Limiter>, op: Op, decision: DecisionRequest) -> Valu
         }
     };
     let (clock_ms, verdict) = tokio::join!(biased; clock_ms, limiter.decide_asks(op, &limits, asks, false));
-    // The time by the store, or by this gateway's own memory, and how many share the numbers.
-    let made_by = |local: bool| match clock_ms.filter(|_| !local) {
-        Some(clock_ms) => (clock_ms, 1),
-        None => (limiter.memory_ms(), if local { limiter.sharers() } else { 1 }),
+    // The time by the store, or by this gateway's own memory, and the rule there.
+    let made_by = |local: bool, rule: &Arc<Rule>| match clock_ms.filter(|_| !local) {
+        Some(clock_ms) => (clock_ms, rule.clone()),
+        None => (limiter.memory_ms(), if local { limiter.local_rule(rule) } else { rule.clone() }),
     };
     let entries: Vec<Value> = limits
         .iter()
@@ -259,8 +259,8 @@ async fn answer(limiter: Rc<Limiter>, op: Op, decision: DecisionRequest) -> Valu
     json!({ "admitted": !verdict.refused, "limits": entries })
 }
 
-/// `made_by`: of a charge to the store, or to this gateway's own memory, what time it is there and how many
-/// gateways share the numbers.
+/// `made_by`: of a charge to the store, or to this gateway's own memory, what time it is there and by which
+/// rule it was made.
 fn entry(
     op: Op,
     limit: &Limit,
@@ -268,7 +268,7 @@ fn entry(
     who: String,
     checked: Option<&Checked>,
     verdict: &Verdict,
-    made_by: impl Fn(bool) -> (i64, i64),
+    made_by: impl Fn(bool, &Arc<Rule>) -> (i64, Arc<Rule>),
 ) -> Value {
     let Some(&Checked { outcome, standing, .. }) = checked else {
         let why = match check {
@@ -297,15 +297,14 @@ fn entry(
     let in_force = standing == Standing::InForce;
     let charged = in_force && answer.admitted && (!verdict.refused || limit.mode == Mode::Shadow);
     if op == Op::Take && charged && check.cost > 0 {
-        let (now_ms, sharers) = made_by(local);
-        let own = check.rule.own_numbers();
+        let (now_ms, rule) = made_by(local, &check.rule);
         let receipt = Receipt {
             id: rand::random(),
             expires_ms: now_ms.saturating_add(answer.reset_ms.max(1)),
             local,
             cost: check.cost,
             receipt: answer.receipt,
-            note: if own { check.rule.share(sharers).note() } else { String::new() },
+            note: if rule.own_numbers() { rule.note() } else { String::new() },
             who,
             key: check.key,
         };

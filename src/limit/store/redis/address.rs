@@ -1,6 +1,7 @@
 //! Store URLs: which form of Redis, where, and with which login. Called by the config, which
 //! reports what is wrong, and by `mod.rs`, which connects.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
@@ -69,6 +70,31 @@ impl Address {
             _ => wrong("it names no store", NODE),
         }
     }
+
+    /// Servers and database, in one spelling and without logins.
+    pub fn place(&self) -> String {
+        let db = self.login.db();
+        match &self.form {
+            Form::Node(addr) => format!("{addr}/{db}"),
+            Form::Cluster(nodes) => format!("cluster:{}", sorted(nodes)),
+            Form::Sentinel { sentinels, master, .. } => format!("sentinel:{}/{master}/{db}", sorted(sentinels)),
+        }
+    }
+}
+
+impl fmt::Display for Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Addr::Tcp(host, port) => write!(f, "{host}:{port}"),
+            Addr::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+fn sorted(addrs: &[Addr]) -> String {
+    let mut names: Vec<String> = addrs.iter().map(Addr::to_string).collect();
+    names.sort_unstable();
+    names.join(",")
 }
 
 /// A password with a character that ends what it stands in: what follows it would be the server.
@@ -218,6 +244,19 @@ mod tests {
         let Form::Sentinel { sentinels, login, master } = sentinel.form else { panic!("another form") };
         assert_eq!(sentinels, [tcp("a", 26379), tcp("b", 1), tcp("::1", 26379)]);
         assert_eq!((login.username(), login.password(), master.as_str()), (Some("s"), Some("x&y"), "mine"));
+    }
+
+    #[test]
+    fn a_place_names_servers_and_database_without_logins() {
+        for (url, place) in [
+            ("rediss://user:secret@host:7000/3", "host:7000/3"),
+            ("redis://host", "host:6379/0"),
+            ("redis+unix:///run/redis.sock?db=2&pass=secret", "/run/redis.sock/2"),
+            ("redis+cluster://:secret@b:1,a:2", "cluster:a:2,b:1"),
+            ("redis+sentinel://:secret@b,a:1/mine/4?sentinel_password=secret", "sentinel:a:1,b:26379/mine/4"),
+        ] {
+            assert_eq!(Address::parse(url).ok().unwrap().place(), place);
+        }
     }
 
     #[test]

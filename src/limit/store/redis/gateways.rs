@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::{Cmd, RedisResult, Value};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::metrics::Claim;
+use crate::metrics::{Claim, GATEWAYS_REMEMBERED, Gateways};
 
 const SCRIPT: &str = include_str!("../../../../lua/gateways.lua");
 const EVERY: Duration = Duration::from_secs(1);
@@ -18,8 +18,7 @@ const AWAY: Duration = Duration::from_millis(100);
 
 /// Reports under `key` whenever `claim` holds; `send` asks the server of the key.
 pub async fn report(send: impl AsyncFn(&Cmd) -> RedisResult<Value>, key: &str, claim: &Claim) {
-    let mut beat = redis::cmd("EVAL");
-    beat.arg(SCRIPT).arg(1).arg(key).arg(claim.gateway()).arg(LIFE.as_millis().to_string());
+    let beat = command(key, claim.gateway(), "report");
     let mut since: Option<Instant> = None;
     loop {
         if !claim.holds() {
@@ -28,10 +27,12 @@ pub async fn report(send: impl AsyncFn(&Cmd) -> RedisResult<Value>, key: &str, c
             continue;
         }
         match timeout(EVERY, send(&beat)).await {
-            Ok(Ok(Value::Int(count))) => {
-                // A store that has just come back has not heard from all yet.
-                let certain = since.get_or_insert_with(Instant::now).elapsed() >= LIFE;
-                claim.count(count, certain);
+            Ok(Ok(reply)) => {
+                if let Ok((alive, most)) = redis::from_redis_value::<(i64, i64)>(reply) {
+                    // A store that has just come back has not heard from all yet.
+                    let certain = since.get_or_insert_with(Instant::now).elapsed() >= LIFE;
+                    claim.count(alive, most, certain);
+                }
             }
             Ok(Err(error)) if error.code().is_none() => {
                 since = None;
@@ -42,4 +43,19 @@ pub async fn report(send: impl AsyncFn(&Cmd) -> RedisResult<Value>, key: &str, c
         }
         sleep(EVERY).await;
     }
+}
+
+/// Tells the store that this gateway stops, so that the others count it no longer. Waits for a reply for one
+/// second at most: without it, the gateway counts for `LIFE`.
+pub async fn leave(send: impl AsyncFn(&Cmd) -> RedisResult<Value>, key: &str, gateways: &Gateways) {
+    if gateways.leave() {
+        let _ = timeout(EVERY, send(&command(key, gateways.name(), "leave"))).await;
+    }
+}
+
+fn command(key: &str, name: &str, verb: &str) -> Cmd {
+    let mut command = redis::cmd("EVAL");
+    let times = [LIFE, GATEWAYS_REMEMBERED].map(|time| time.as_millis().to_string());
+    command.arg(SCRIPT).arg(1).arg(key).arg(name).arg(&times).arg(verb);
+    command
 }

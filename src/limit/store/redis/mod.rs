@@ -44,7 +44,7 @@ use crate::limit::overrides::Found;
 use crate::limit::revive::revive;
 use crate::limit::store::once::{Mark, SharedMarks, Use};
 use crate::limit::store::settings::StoreSettings;
-use crate::metrics::{Counter, Metrics};
+use crate::metrics::{Counter, Gateways, Metrics};
 use address::{Address, Form};
 use cluster::Cluster;
 use denials::{Denials, Recalls};
@@ -111,7 +111,7 @@ impl Redis {
             RedisServers::One(_) | RedisServers::Nowhere(_) => Some(RefCell::new(Denials::new(all.recalls.clone()))),
         };
         let (servers, mut report) = (Rc::new(servers), JoinSet::new());
-        let (asked, key) = (servers.clone(), format!("{}:gateways", settings.prefix));
+        let (asked, key) = (servers.clone(), gateways_key(&settings.prefix));
         let claim = Rc::new(metrics.gateways.claim());
         report.spawn_local(revive(metrics.store_task_restarts.clone(), move || {
             let (asked, key, claim) = (asked.clone(), key.clone(), claim.clone());
@@ -186,6 +186,12 @@ impl Redis {
         outcome
     }
 
+    /// This process stops: the other gateways count it no longer.
+    pub async fn leave(&self, gateways: &Gateways) {
+        let key = gateways_key(&self.prefix);
+        gateways::leave(async |cmd| self.send(&key, cmd).await, &key, gateways).await;
+    }
+
     /// The clock of a server, of a cluster always that of the same slot, in ms.
     pub async fn now(&self) -> Result<i64, ErrorKind> {
         let key = format!("{}:{{clock}}:clock", self.prefix);
@@ -254,6 +260,10 @@ impl RedisServers {
             RedisServers::Nowhere(_) => Err(wire::not_connected()),
         }
     }
+}
+
+fn gateways_key(prefix: &str) -> String {
+    format!("{prefix}:gateways")
 }
 
 fn servers(address: Address, settings: &StoreSettings, tls: &Arc<Mutex<Tls>>, metrics: &Metrics) -> RedisServers {

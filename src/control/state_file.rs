@@ -1,0 +1,188 @@
+//! The state file of `[store]`: what a gateway must know that starts while the store is unavailable. Format,
+//! reading and writing; `store_state` decides what stands in it and when.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+
+use super::replace_file::replace_file;
+use crate::limit::overrides::Raw;
+
+/// Content of the file.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct SavedState {
+    pub version: u32,
+    /// The store and the prefix that the rest is about.
+    pub store: String,
+    /// The name under which this gateway is counted.
+    pub name: String,
+    /// The most gateways that shared the store recently.
+    pub gateways: i64,
+    /// Present while the store was unavailable to the process that wrote this.
+    pub outage: Option<SavedOutage>,
+    /// Live overrides by limit, then by key.
+    pub overrides: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct SavedOutage {
+    /// When processes were started in this outage after another one had run in it, in seconds of Unix time.
+    pub restarts: Vec<i64>,
+}
+
+pub const VERSION: u32 = 1;
+/// Bound of the file, in bytes: about 200,000 overrides.
+pub const SIZE_MAX: usize = 16 * 1024 * 1024;
+/// What is left of a write that was cut off this long ago is removed.
+const LEFTOVER_AGE: Duration = Duration::from_secs(60);
+
+impl SavedState {
+    /// The content of the file at `path`; `None` where there is no file.
+    ///
+    /// # Errors
+    /// Why it cannot be used, for the log.
+    pub fn read(path: &Path) -> Result<Option<SavedState>, String> {
+        let metadata = match fs::metadata(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            metadata => metadata.map_err(|error| error.to_string())?,
+        };
+        // Opening a pipe would wait for its other end.
+        if !metadata.is_file() {
+            return Err("it is not a regular file".to_owned());
+        }
+        let file = File::open(path).map_err(|error| error.to_string())?;
+        check_owner(&file)?;
+        let mut bytes = Vec::new();
+        let most = u64::try_from(SIZE_MAX).unwrap_or(u64::MAX);
+        file.take(most + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+        if bytes.len() > SIZE_MAX {
+            return Err(format!("it has more than {SIZE_MAX} bytes"));
+        }
+        let state: SavedState = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+        match state.version {
+            VERSION => Ok(Some(state)),
+            version => Err(format!("its version is {version}; this gateway reads version {VERSION}")),
+        }
+    }
+
+    /// Puts it in the file at `path`, which is replaced whole or not at all.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn write(&self, path: &Path) -> Result<(), String> {
+        let bytes = serde_json::to_vec(self).map_err(|error| error.to_string())?;
+        replace_file(path, &temporary(path), &bytes).map_err(|error| error.to_string())
+    }
+}
+
+/// Whoever may write the file lifts limits with it.
+fn check_owner(file: &File) -> Result<(), String> {
+    let metadata = file.metadata().map_err(|error| error.to_string())?;
+    let own = rustix::process::geteuid().as_raw();
+    if metadata.uid() != own && metadata.uid() != 0 {
+        return Err(format!("it belongs to user {}, not to this process' user {own} or root", metadata.uid()));
+    }
+    match metadata.mode() & 0o022 {
+        0 => Ok(()),
+        _ => Err("other users may write to it; set its mode to 0600".to_owned()),
+    }
+}
+
+/// Removes what is left of writes that were cut off.
+pub fn sweep(path: &Path) {
+    let (Some(dir), temporary) = (path.parent(), temporary(path)) else { return };
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let is_old = || {
+            let modified = entry.metadata().and_then(|metadata| metadata.modified());
+            modified.is_ok_and(|at| SystemTime::now().duration_since(at).is_ok_and(|age| age >= LEFTOVER_AGE))
+        };
+        if entry.file_name().to_string_lossy().starts_with(&temporary) && is_old() {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+fn temporary(path: &Path) -> String {
+    format!(".{}.new-", path.file_name().unwrap_or_default().to_string_lossy())
+}
+
+/// Overrides as text. A byte of a key that is no text is escaped, which keys are read with anyway.
+pub fn overrides_to_text(raw: &Raw) -> BTreeMap<String, String> {
+    let text = |bytes: &Vec<u8>| match str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => bytes.iter().fold(String::new(), |mut text, byte| {
+            match byte {
+                0x20..0x7f => text.push(char::from(*byte)),
+                byte => drop(write!(text, "%{byte:02X}")),
+            }
+            text
+        }),
+    };
+    raw.iter().map(|(key, value)| (text(key), text(value))).collect()
+}
+
+pub fn overrides_from_text(text: BTreeMap<String, String>) -> Raw {
+    text.into_iter().map(|(key, value)| (key.into_bytes(), value.into_bytes())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn saved() -> SavedState {
+        let raw = Raw::from([(b"a,%20".to_vec(), b"rate=0".to_vec()), (b"\xff\n".to_vec(), b"unlimited".to_vec())]);
+        SavedState {
+            version: VERSION,
+            store: "host:6379/0 sg".to_owned(),
+            name: "0123456789abcdef0123456789abcdef".to_owned(),
+            gateways: 4,
+            outage: Some(SavedOutage { restarts: vec![1, 2] }),
+            overrides: [("l".to_owned(), overrides_to_text(&raw))].into(),
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_read_and_only_its_user_may_read_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store.json");
+        assert_eq!(SavedState::read(&path), Ok(None));
+        saved().write(&path).unwrap();
+        saved().write(&path).unwrap();
+        assert_eq!(SavedState::read(&path), Ok(Some(saved())));
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left beside it");
+        let raw = overrides_from_text(saved().overrides.remove("l").unwrap());
+        assert_eq!(raw.keys().collect::<Vec<_>>(), [&b"%FF%0A".to_vec(), &b"a,%20".to_vec()]);
+    }
+
+    #[test]
+    fn what_cannot_be_trusted_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store.json");
+        let whole = serde_json::to_string(&saved()).unwrap();
+        for text in
+            ["", "{", "[]", "{}", "null", &whole[..whole.len() / 2], &whole.replace("\"version\":1", "\"version\":2")]
+        {
+            fs::write(&path, text).unwrap();
+            assert!(SavedState::read(&path).is_err(), "{text}");
+        }
+        fs::write(&path, "[".repeat(1_000_000)).unwrap();
+        assert!(SavedState::read(&path).is_err(), "deep nesting");
+        fs::write(&path, " ".repeat(SIZE_MAX + 1)).unwrap();
+        assert!(SavedState::read(&path).unwrap_err().contains("bytes"));
+        fs::write(&path, &whole).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o660)).unwrap();
+        assert!(SavedState::read(&path).unwrap_err().contains("other users"));
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert!(SavedState::read(&path).unwrap_err().contains("regular"));
+    }
+}

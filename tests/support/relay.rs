@@ -1,0 +1,71 @@
+//! A TCP relay in front of a server, which a test can cut while the server itself stays reachable for others.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread::spawn;
+
+/// Relays connections until it is cut; its threads end with their connections.
+pub struct Relay {
+    pub addr: SocketAddr,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    is_cut: bool,
+    streams: Vec<TcpStream>,
+}
+
+impl Relay {
+    pub fn start(port: u16) -> Relay {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let relay = Relay { addr: listener.local_addr().unwrap(), state: Arc::default() };
+        let state = relay.state.clone();
+        spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                let mut state = state.lock().unwrap();
+                if state.is_cut {
+                    continue;
+                }
+                let Ok(server) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+                let pair = |stream: &TcpStream| stream.try_clone().unwrap();
+                state.streams.extend([pair(&client), pair(&server)]);
+                let other = (pair(&server), pair(&client));
+                spawn(move || copy(client, server));
+                spawn(move || copy(other.0, other.1));
+            }
+        });
+        relay
+    }
+
+    pub fn redis_url(&self) -> String {
+        format!("redis://{}/", self.addr)
+    }
+
+    /// Ends all connections, and each that comes at once.
+    pub fn cut(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.is_cut = true;
+        for stream in state.streams.drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    pub fn mend(&self) {
+        self.state.lock().unwrap().is_cut = false;
+    }
+}
+
+fn copy(mut from: TcpStream, mut to: TcpStream) -> Option<io::Error> {
+    let mut bytes = [0; 4096];
+    loop {
+        match from.read(&mut bytes) {
+            Ok(len @ 1..) => to.write_all(&bytes[..len]).ok()?,
+            end => {
+                let _ = to.shutdown(Shutdown::Both);
+                return end.err();
+            }
+        }
+    }
+}
