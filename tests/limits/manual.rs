@@ -8,6 +8,7 @@ use crate::support::gateway::Gateway;
 use crate::support::http::Message;
 
 mod algorithms;
+mod attackers;
 mod koala;
 mod pages;
 mod recipes;

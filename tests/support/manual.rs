@@ -112,6 +112,20 @@ impl Part {
         gateway
     }
 
+    /// A gateway with this config in front of `app` and with its limits in that Redis, under `prefix`.
+    pub fn start_sharing(&self, app: &Upstream, redis: u16, prefix: &str) -> Gateway {
+        let written = format!("[store]\nurl = \"redis://{REDIS}\"\n");
+        let store = format!("[store]\nurl = \"redis://127.0.0.1:{redis}\"\nprefix = \"{prefix}\"\ndeadline = \"2s\"\n");
+        let config = match self.config.contains(&written) {
+            true => self.config.replace(&written, &store),
+            false => format!("{}\n{store}", self.config),
+        };
+        let part = Part { title: self.title.clone(), config, examples: Vec::new() };
+        let gateway = part.start(app, None);
+        gateway.until_connected();
+        gateway
+    }
+
     /// Runs every example and compares.
     pub fn assert_true(&self, words: &str, gateway: &Gateway, redis: Option<u16>) {
         let mut receipts: HashMap<String, String> = HashMap::new();

@@ -210,6 +210,11 @@ impl Peer {
         Ok(Some(message))
     }
 
+    /// The body that follows `head`.
+    pub fn body(&mut self, head: &Message) -> io::Result<Vec<u8>> {
+        self.reader.body(&framing(head, None))
+    }
+
     /// So many bytes more, whatever they are.
     pub fn exactly(&mut self, bytes: u64) -> io::Result<Vec<u8>> {
         self.reader.body(&Framing::Length(bytes))

@@ -40,10 +40,11 @@ fn tokens_are_settled_and_the_overdraft_is_bounded() {
     let page = limits();
     let app = app();
     for (tokens, wait_s) in [(1800, 72), (9000, 120)] {
-        let gateway = page.under("LLM tokens")[0].start(&app, None);
+        let part = page.under("LLM tokens")[0];
+        let gateway = part.start(&app, None);
         assert_eq!(policy(&gateway, "tokens"), [1000, 60_000]);
         let ask = |target: &str, estimate: &str| gateway.ask(&get(target, &format!("x-api-key: k\r\n{estimate}")));
-        assert_eq!(ask("/chat?tokens=400", "x-estimate: 100\r\n").status(), 200);
+        assert_eq!(ask("/chat?tokens=400", "").status(), 200);
         until("400 are charged", || {
             (600..=650).contains(&state(&gateway, "tokens", "key=k&cost=0")["remaining"].as_i64().unwrap())
         });
@@ -53,7 +54,8 @@ fn tokens_are_settled_and_the_overdraft_is_bounded() {
         let wait: i64 = refused.get("retry-after").unwrap().parse().unwrap();
         assert!((wait_s - 8..=wait_s + 1).contains(&wait), "{tokens}: {wait}");
         // More than the bucket and its debt can hold never fits.
-        let never = ask("/chat", "x-estimate: 3001\r\n");
+        let never = part.start_changed(&app, None, &[("cost = 100", "cost = \"header:x-estimate\"")]);
+        let never = never.ask(&get("/chat", "x-api-key: k\r\nx-estimate: 3001\r\n"));
         assert_eq!((never.status(), never.get("retry-after")), (429, None));
     }
 }
