@@ -38,6 +38,7 @@ mod protocols {
     mod tls_manual;
     mod tls_slow;
     mod upgrade;
+    mod upstream_floods;
     mod upstream_http2;
     mod upstream_resend;
     mod upstream_tls;

@@ -23,6 +23,8 @@ pub enum KnownField {
     Expect,
     Forwarded,
     SecFetchMode,
+    /// `Upload-Complete` or `Upload-Draft-Interop-Version`: the client knows resumable uploads.
+    ResumableUpload,
 }
 
 /// What is in a head.
@@ -57,6 +59,7 @@ impl KnownField {
             "expect" => KnownField::Expect,
             "forwarded" => KnownField::Forwarded,
             "sec-fetch-mode" => KnownField::SecFetchMode,
+            "upload-complete" | "upload-draft-interop-version" => KnownField::ResumableUpload,
             _ => return None,
         })
     }

@@ -184,8 +184,9 @@ pub async fn send(
     let attempts = exchange.account.entry().map(|entry| entry.asks(servers.complaints.upstream()));
     let (deadline, attempts) = (exchange.account.deadline(), attempts.as_deref());
     let of_lines = !exchange.received.on_stream() && exchange.received.parts.version == Version::HTTP_11;
-    // Many other clients take them for the answer (RFC 8297, section 3).
-    let hinted = of_lines && exchange.received.fields.has(KnownField::SecFetchMode);
+    // Many other clients take an interim response for the final one (RFC 8297, section 3).
+    let knows_interims = [KnownField::SecFetchMode, KnownField::ResumableUpload];
+    let hinted = of_lines && exchange.received.fields.has_any(&knows_interims);
     let hints = hinted.then(|| EarlyHints { client: exchange.client, edit: &route.response_headers });
     let answered = forward::forward(servers, deadline, &route.timeouts, outgoing, attempts, hints).await;
     if outgoing.has_left {

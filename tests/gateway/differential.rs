@@ -14,7 +14,8 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use sluicegate::http::upstream::h1::body::Piece;
-use sluicegate::http::upstream::h1::{HeadReader, INTERIM_MAX, ProtocolFault};
+use sluicegate::http::upstream::h1::{HeadReader, ProtocolFault};
+use sluicegate::http::upstream::interim::INTERIMS_AT_ONCE;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::mutations::mutate;
@@ -119,7 +120,7 @@ enum Stricter {
     Length,
     /// 101, which was not asked for.
     Switch,
-    /// More interim answers than bounded.
+    /// Interim responses at a higher rate than permitted.
     Interim,
     /// Trailers with bare line feeds.
     Trailers,
@@ -144,7 +145,7 @@ async fn compare(pieces: &[&[u8]], method: &Method) -> Result<Option<Stricter>, 
         (Err(ProtocolFault::Coding), Some(_)) => Ok(Some(Stricter::Coding)),
         (Err(ProtocolFault::Length), Some(_)) => Ok(Some(Stricter::Length)),
         (Err(ProtocolFault::Switch), Some(seen)) if seen.status == 101 => Ok(Some(Stricter::Switch)),
-        (Err(ProtocolFault::Interim), Some(_)) if text.matches("HTTP/1.").count() > INTERIM_MAX => {
+        (Err(ProtocolFault::Interim), Some(_)) if text.matches("HTTP/1.").count() > INTERIMS_AT_ONCE as usize => {
             Ok(Some(Stricter::Interim))
         }
         (Err(_), None) => Ok(None),
@@ -287,6 +288,6 @@ fn good_answers_are_taken() {
     for seed in &SEEDS[..11] {
         assert!(ours(&[seed.as_bytes()], &Method::GET).is_ok_and(|seen| seen.body.is_some()), "{seed}");
     }
-    let interims = "HTTP/1.1 102 Processing\r\n\r\n".repeat(INTERIM_MAX + 1) + "HTTP/1.1 200 OK\r\n\r\n";
+    let interims = "HTTP/1.1 102 Processing\r\n\r\n".repeat(2 * INTERIMS_AT_ONCE as usize) + "HTTP/1.1 200 OK\r\n\r\n";
     assert_eq!(ours(&[interims.as_bytes()], &Method::GET).unwrap_err(), ProtocolFault::Interim);
 }

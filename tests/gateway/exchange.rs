@@ -3,7 +3,7 @@
 
 use std::net::Shutdown;
 use std::sync::{Arc, Barrier};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::support::client::{Client, get, post};
 use crate::support::gateway::Gateway;
@@ -161,7 +161,7 @@ fn broken_chunks_end_the_answer_for_all_to_see() {
 }
 
 #[test]
-fn interim_answers_are_bounded() {
+fn interim_responses_are_bounded_in_rate() {
     let upstream = Upstream::start(|peer| {
         while let Some(request) = peer.request()? {
             let count: usize = request.target()[1..].parse().unwrap();
@@ -170,8 +170,39 @@ fn interim_answers_are_bounded() {
         Ok(())
     });
     let gateway = Gateway::start(&route(&upstream, ""));
-    assert_eq!(gateway.get("/16").text(), "final");
-    assert_eq!(gateway.get("/17").status(), 502);
+    assert_eq!(gateway.get("/90").text(), "final");
+    assert_eq!(gateway.get("/5000").status(), 502);
+}
+
+/// Servers tell by 102 or 104 that long work goes on.
+#[test]
+fn interim_responses_extend_the_wait_for_the_response_up_to_a_bound() {
+    let upstream = Upstream::start(|peer| {
+        while let Some(request) = peer.request()? {
+            let beats: usize = request.target()[1..].parse().unwrap();
+            for beat in 0..beats {
+                let status = if beat % 2 == 0 { "102 Processing" } else { "104 Upload Resumption Supported" };
+                peer.send(format!("HTTP/1.1 {status}\r\nx-beat: {beat}\r\n\r\n"))?;
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            peer.send(ok("final"))?;
+        }
+        Ok(())
+    });
+    let gateway = Gateway::start(&route(&upstream, "response_timeout = \"400ms\""));
+    let begun = Instant::now();
+    assert_eq!(gateway.get("/15").text(), "final");
+    assert_eq!(gateway.get("/1000").status(), 504);
+    let took = begun.elapsed();
+    // Once 1.5 s, then ten times `response_timeout`.
+    assert!((Duration::from_secs(5)..Duration::from_secs(12)).contains(&took), "{took:?}");
+    // A client that knows them gets them.
+    let mut client = gateway.client();
+    client.send(post("/2", 3, "upload-draft-interop-version: 6\r\n") + "abc");
+    let beats = [client.try_head().unwrap().head, client.try_head().unwrap().head];
+    let expected = ["102 Processing\r\nx-beat: 0", "104 \r\nx-beat: 1"];
+    assert_eq!(beats, expected.map(|head| format!("HTTP/1.1 {head}\r\n\r\n")));
+    assert_eq!(client.answer("POST").text(), "final");
 }
 
 #[test]

@@ -332,7 +332,7 @@ fn heads_without_end_are_not_taken() {
                 asked.head(response.body(()).unwrap(), false).map(drop)
             }
             "/interims" => {
-                for _ in 0..50 {
+                for _ in 0..1000 {
                     let early = Response::builder().status(StatusCode::PROCESSING).body(()).unwrap();
                     asked.respond.send_informational(early)?;
                     tokio::task::yield_now().await;

@@ -123,7 +123,7 @@ impl Cause {
             }
             Refusal::Upstream(UpstreamFailure::Broken) => EndReason::UpstreamBroken.into(),
             Refusal::Upstream(UpstreamFailure::Timeout) => EndReason::UpstreamTimeout.into(),
-            Refusal::Upstream(UpstreamFailure::ClientTimeout) => EndReason::ClientTimeout.into(),
+            Refusal::Upstream(UpstreamFailure::ClientDeadline) => EndReason::ClientTimeout.into(),
             Refusal::Upstream(UpstreamFailure::UploadTimeout) => Cutoff::BodyTimeout.into(),
             Refusal::Upstream(UpstreamFailure::CallTimeout) => Cutoff::StreamTimeout.into(),
             Refusal::Upstream(UpstreamFailure::UploadBroken) => EndReason::BodyMalformed.into(),
@@ -186,7 +186,7 @@ mod tests {
             (Refusal::NoRoute, false),
             (Refusal::Upstream(UpstreamFailure::ClientLeft), false),
             (Refusal::Upstream(UpstreamFailure::UploadTimeout), false),
-            (Refusal::Upstream(UpstreamFailure::ClientTimeout), false),
+            (Refusal::Upstream(UpstreamFailure::ClientDeadline), false),
             (Refusal::Upstream(UpstreamFailure::CallTimeout), false),
             (Refusal::MaxInFlight, true),
             (Refusal::MaxTunnels, true),

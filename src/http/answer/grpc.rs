@@ -99,7 +99,7 @@ fn code(refusal: &Refusal) -> GrpcStatus {
         }
         Refusal::Upstream(
             UpstreamFailure::Timeout
-            | UpstreamFailure::ClientTimeout
+            | UpstreamFailure::ClientDeadline
             | UpstreamFailure::CallTimeout
             | UpstreamFailure::UploadTimeout,
         ) => GrpcStatus::DeadlineExceeded,

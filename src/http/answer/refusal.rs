@@ -47,7 +47,9 @@ impl Refusal {
             Refusal::Upstream(UpstreamFailure::Connect(fault)) if fault.is_shortage() => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
-            Refusal::Upstream(UpstreamFailure::Timeout | UpstreamFailure::ClientTimeout) => StatusCode::GATEWAY_TIMEOUT,
+            Refusal::Upstream(UpstreamFailure::Timeout | UpstreamFailure::ClientDeadline) => {
+                StatusCode::GATEWAY_TIMEOUT
+            }
             Refusal::Upstream(UpstreamFailure::UploadTimeout | UpstreamFailure::CallTimeout) => {
                 StatusCode::REQUEST_TIMEOUT
             }
@@ -81,7 +83,7 @@ impl Refusal {
             }
             Refusal::Upstream(UpstreamFailure::Broken) => "the upstream server broke off",
             Refusal::Upstream(UpstreamFailure::Timeout) => "the upstream server did not answer in time",
-            Refusal::Upstream(UpstreamFailure::ClientTimeout) => {
+            Refusal::Upstream(UpstreamFailure::ClientDeadline) => {
                 "the upstream server did not respond within the deadline of the client (grpc-timeout)"
             }
             Refusal::Upstream(UpstreamFailure::UploadTimeout) => "the request body did not arrive in time",

@@ -7,9 +7,10 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use tokio::io::AsyncWriteExt;
 
-use super::connect::UpstreamConnection;
+use super::connect::{DialQueue, UpstreamConnection};
 use super::h1::HeadReader;
 use super::h1::body::{Decoder, Piece};
+use super::http2::frame_guard::{FrameBudget, GuardedConnection};
 use crate::upstream::Origin;
 use crate::upstream::endpoint::Endpoint;
 use crate::upstream::health::{CheckFault, CheckKind, HealthRule};
@@ -27,7 +28,7 @@ const GRPC_MAX: usize = 1024;
 pub async fn check(endpoint: &Endpoint, rule: &HealthRule, proxy: Option<ProxyVersion>) -> Result<(), CheckFault> {
     let origin = &endpoint.origin;
     let introduction = proxy.map(ProxyVersion::own).unwrap_or_default();
-    let connection = UpstreamConnection::open(endpoint, &introduction)
+    let connection = UpstreamConnection::open(endpoint, &introduction, &DialQueue::default())
         .await
         .map_err(|error| if error.fault.is_shortage() { CheckFault::NotAsked } else { CheckFault::Connection })?;
     match rule.kind {
@@ -99,6 +100,7 @@ async fn receive(connection: &mut UpstreamConnection) -> Result<(), CheckFault> 
 
 /// The same over HTTP/2.
 async fn ask_http2(connection: UpstreamConnection, origin: &Origin, rule: &HealthRule) -> Result<(), CheckFault> {
+    let connection = GuardedConnection::new(connection, FrameBudget::new());
     let (sender, driver) = h2::client::handshake(connection).await.map_err(|_| CheckFault::Broken)?;
     let asked = async {
         let mut sender = sender.ready().await.map_err(|_| CheckFault::Broken)?;
@@ -148,6 +150,7 @@ async fn find_in_stream(mut body: h2::RecvStream, text: &[u8]) -> Result<(), Che
 
 /// HTTP/2 by prior knowledge.
 async fn ask_grpc(connection: UpstreamConnection, origin: &Origin) -> Result<(), CheckFault> {
+    let connection = GuardedConnection::new(connection, FrameBudget::new());
     let (sender, driver) = h2::client::handshake(connection).await.map_err(|_| CheckFault::Broken)?;
     let asked = async {
         let mut sender = sender.ready().await.map_err(|_| CheckFault::Broken)?;

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 use std::{fmt, io};
 
 use bytes::BytesMut;
@@ -10,6 +11,8 @@ use rustls::pki_types::ServerName;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::time::sleep;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -85,6 +88,37 @@ labels! {
     Descriptors = "file_descriptors",
 }
 
+/// Pauses between two attempts to connect to a Unix socket whose queue is full.
+const DIAL_PAUSE: Duration = Duration::from_millis(1);
+const DIAL_PAUSE_MAX: Duration = Duration::from_millis(8);
+
+/// Those who wait to connect to one Unix socket. TCP retries by itself when a server's queue is full; connecting to a
+/// Unix socket fails at once. So the first in this queue tries every few milliseconds, and the others wait
+/// behind it in order, which costs the same however many wait.
+pub struct DialQueue(Semaphore);
+
+impl Default for DialQueue {
+    fn default() -> DialQueue {
+        DialQueue(Semaphore::new(1))
+    }
+}
+
+impl DialQueue {
+    /// Connects, waiting for as long as the socket's queue is full: the caller bounds the time.
+    async fn connect(&self, path: &str) -> io::Result<UnixStream> {
+        let _first = self.0.acquire().await;
+        let mut pause = DIAL_PAUSE;
+        loop {
+            match UnixStream::connect(path).await {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                connected => return connected,
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(DIAL_PAUSE_MAX);
+        }
+    }
+}
+
 /// ENOBUFS: the kernel has no memory left for sockets.
 const NO_BUFFERS: i32 = 105;
 
@@ -130,8 +164,12 @@ impl From<io::Error> for ConnectError {
 }
 
 impl UpstreamConnection {
-    /// Connects to a server, which reads `introduction` first, before anything of TLS.
-    pub async fn open(endpoint: &Endpoint, introduction: &[u8]) -> Result<UpstreamConnection, ConnectError> {
+    /// Connects to a server, which reads `introduction` first, before anything of TLS. `queue` is that of the server.
+    pub async fn open(
+        endpoint: &Endpoint,
+        introduction: &[u8],
+        queue: &DialQueue,
+    ) -> Result<UpstreamConnection, ConnectError> {
         let origin = &endpoint.origin;
         let none_left = || ConnectError {
             fault: ConnectFault::Descriptors,
@@ -145,7 +183,7 @@ impl UpstreamConnection {
             }
             Scheme::Http | Scheme::H2c => UpstreamStream::Tcp(connect(endpoint.address, introduction).await?),
             Scheme::Unix(_) => {
-                let mut stream = UnixStream::connect(&origin.authority).await?;
+                let mut stream = queue.connect(&origin.authority).await?;
                 stream.write_all(introduction).await?;
                 UpstreamStream::Unix(stream)
             }

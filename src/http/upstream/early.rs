@@ -1,18 +1,21 @@
-//! Early hints (103) of a server on their way to a client of HTTP/1.1. Passed on by `forward` while the answer is
-//! waited for.
+//! Interim responses of a server, such as early hints (103), on their way to a client of HTTP/1.1. Passed on by
+//! `forward` while it waits for the response.
 
-use http::HeaderMap;
+use std::io::Write;
+
 use http::header::CONTENT_LENGTH;
 
 use super::h1::request::write_field;
+use super::interim::InterimHead;
 use crate::http::context::Client;
 use crate::http::headers;
 use crate::route::HeaderEdit;
 
-/// Bytes of hints that wait for a client; those that do not fit are left out.
+/// Bytes of interim responses that wait for a client; those that do not fit are left out.
 const WAITING_MAX: usize = 16 * 1024;
 
-const START: &[u8] = b"HTTP/1.1 103 Early Hints\r\n";
+/// More than the status line and the last line break of any.
+const LINES: usize = 64;
 
 /// Where they go, and what of them does not.
 pub struct EarlyHints<'a> {
@@ -21,9 +24,10 @@ pub struct EarlyHints<'a> {
 }
 
 impl EarlyHints<'_> {
-    /// Leaves a head with these fields to be written before the answer. Hints may be left out, and are where an
-    /// earlier answer is still being written.
-    pub fn pass(&self, mut fields: HeaderMap) {
+    /// Leaves an interim response to be written before the final one. It may be left out, and is where an earlier
+    /// response is still being written.
+    pub fn pass(&self, head: InterimHead) {
+        let InterimHead { status, mut fields } = head;
         let mut early = self.client.early.borrow_mut();
         if !self.client.deadline().is_flushed() && early.is_empty() {
             return;
@@ -35,10 +39,11 @@ impl EarlyHints<'_> {
             fields.remove(name);
         }
         let bytes: usize = fields.iter().map(|(name, value)| name.as_str().len() + value.len() + ": \r\n".len()).sum();
-        if early.len() + START.len() + bytes + "\r\n".len() > WAITING_MAX {
+        if early.len() + LINES + bytes > WAITING_MAX {
             return;
         }
-        early.extend_from_slice(START);
+        let reason = status.canonical_reason().unwrap_or_default();
+        let _ = write!(early, "HTTP/1.1 {} {reason}\r\n", status.as_str());
         fields.iter().for_each(|(name, value)| write_field(&mut early, name, value));
         early.extend_from_slice(b"\r\n");
         self.client.deadline().flushed(false);

@@ -10,13 +10,14 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Response, StatusCode};
+use http::{Method, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 use tokio::time::timeout;
 
 use super::h1::body::{Decoder, Piece};
 use super::h1::{HeadReader, ProtocolFault};
 use super::http2::exchange::StreamExchange;
+use super::interim::InterimHead;
 use super::patience::Patience;
 use super::pool::{PooledConnection, ServerLease};
 use super::sender::{SendEnd, Sender};
@@ -110,11 +111,11 @@ impl Exchange {
         }
     }
 
-    /// Fields of early hints that the server has sent since.
-    pub fn take_early(&mut self) -> Vec<HeaderMap> {
+    /// Takes the interim responses that have arrived since the last call.
+    pub fn take_interims(&mut self) -> Vec<InterimHead> {
         match self {
-            Exchange::Http1(exchange) => std::mem::take(&mut exchange.reader.early),
-            Exchange::Http2(exchange) => std::mem::take(&mut exchange.early),
+            Exchange::Http1(exchange) => exchange.reader.interims.take(),
+            Exchange::Http2(exchange) => exchange.interims.take(),
         }
     }
 
@@ -261,7 +262,7 @@ impl LineExchange {
                 }
                 Err(fault) => return Poll::Ready(Err(Trouble::Fault(fault))),
             }
-            if self.sender.is_held() && self.reader.continued {
+            if self.sender.is_held() && self.reader.interims.continued {
                 self.sender.go_on();
                 sent = self.sender.poll(connection, cx);
                 continue;

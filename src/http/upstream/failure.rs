@@ -15,7 +15,7 @@ pub enum UpstreamFailure {
     /// No response head in time.
     Timeout,
     /// No response head within the time that the client allowed.
-    ClientTimeout,
+    ClientDeadline,
     /// The client's body is larger than the route allows.
     TooLarge,
     /// The client's body did not come in time.

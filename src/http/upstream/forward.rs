@@ -31,6 +31,9 @@ use crate::route::Timeouts;
 const BACKOFF_MS: u64 = 10;
 const BACKOFF_MAX_MS: u64 = 100;
 
+/// How many times `response_timeout` interim responses may extend the wait for the final one.
+const EXTENSIONS: u32 = 10;
+
 /// An answer to pass on.
 pub struct Forwarded {
     pub response: Response<Body>,
@@ -110,8 +113,12 @@ pub async fn forward(
         let mut asked = ServerAttempt::new(exchange, &servers.outcomes, &outgoing.linger, timeouts);
         let outcome = deadline.within(poll_fn(|cx| {
             let polled = asked.exchange.borrow_mut().poll_head(cx);
+            let interims = asked.exchange.borrow_mut().take_interims();
+            if !interims.is_empty() && polled.is_pending() && outgoing.client_limit.is_none() {
+                asked.extend(deadline, timeouts.response);
+            }
             if let Some(hints) = &hints {
-                asked.exchange.borrow_mut().take_early().into_iter().for_each(|fields| hints.pass(fields));
+                interims.into_iter().for_each(|head| hints.pass(head));
             }
             polled
         }));
@@ -149,7 +156,7 @@ pub async fn forward(
             // Nor does a deadline that the client chose. The exchange lingers as it does for a client that leaves.
             Err(_) if outgoing.client_limit.is_some() => {
                 asked.count(UpstreamOutcome::ClientTimeout);
-                return Err(UpstreamFailure::ClientTimeout);
+                return Err(UpstreamFailure::ClientDeadline);
             }
             Ok(Err(trouble)) => (trouble, false),
             Err(_) => (Trouble::Closed, true),
@@ -236,6 +243,8 @@ struct ServerAttempt<'a> {
     outcomes: Option<&'a OutcomeCounters>,
     /// With the time at which the answer has to begin.
     linger: Option<(Linger, Instant)>,
+    /// When the first interim response extended that time.
+    extended: Option<Instant>,
 }
 
 impl<'a> ServerAttempt<'a> {
@@ -249,6 +258,23 @@ impl<'a> ServerAttempt<'a> {
             exchange: Rc::new(RefCell::new(exchange)),
             outcomes: Some(outcomes),
             linger: linger.clone().map(|linger| (linger, Instant::now() + timeouts.response)),
+            extended: None,
+        }
+    }
+
+    /// Waits for the response for another `limit` after an interim response, which is a sign of life. So that no
+    /// server holds a request forever, all of them together extend the wait to `EXTENSIONS` times `limit` at most. A
+    /// request that is not sent to its end still waits for its client.
+    fn extend(&mut self, deadline: &RequestDeadline, limit: Duration) {
+        if !self.exchange.borrow().is_sent() {
+            return;
+        }
+        let now = Instant::now();
+        let passed = now.saturating_duration_since(*self.extended.get_or_insert(now));
+        let left = limit.saturating_mul(EXTENSIONS).saturating_sub(passed).min(limit);
+        deadline.arm(Awaited::Response, left);
+        if let Some((_, due)) = &mut self.linger {
+            *due = now + left;
         }
     }
 

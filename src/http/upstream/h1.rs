@@ -10,19 +10,18 @@ use std::mem::MaybeUninit;
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
+use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
 use httparse::ParserConfig;
 use hyper::ext::ReasonPhrase;
 
 use self::body::Decoder;
 use crate::http::downstream::offer::Offer;
+use crate::http::upstream::interim::InterimHeads;
 
 /// Fields of an answer's head, or of its trailers.
 pub const FIELDS_MAX: usize = 100;
 /// Bytes of an answer's head, interim heads each.
 pub const HEAD_MAX: usize = 64 * 1024;
-/// Interim answers (1xx) before the final one.
-pub const INTERIM_MAX: usize = 16;
 /// Fields that this gateway adds to an answer: room for them spares the map from growing.
 const OWN_FIELDS: usize = 4;
 
@@ -38,7 +37,7 @@ pub enum ProtocolFault {
     Coding,
     /// 101 to a protocol that was not offered.
     Switch,
-    /// More interim answers than [`INTERIM_MAX`].
+    /// Interim responses at a higher rate than [`InterimHeads`] permits.
     Interim,
     /// Chunk sizes, line ends, extensions or trailers are not as they must be.
     Chunk,
@@ -48,6 +47,8 @@ pub enum ProtocolFault {
     Reset,
     /// What HTTP/2 does not allow.
     Http2,
+    /// More HTTP/2 frames without use than a server may send.
+    Flood,
 }
 
 impl fmt::Display for ProtocolFault {
@@ -58,10 +59,11 @@ impl fmt::Display for ProtocolFault {
             ProtocolFault::Length => "a Content-Length that is no single number",
             ProtocolFault::Coding => "a Transfer-Encoding that cannot be followed",
             ProtocolFault::Switch => "another protocol than was offered",
-            ProtocolFault::Interim => "too many interim answers",
+            ProtocolFault::Interim => "too many interim responses (1xx)",
             ProtocolFault::Chunk => "broken chunks",
             ProtocolFault::Reset => "a reset of the stream",
             ProtocolFault::Http2 => "broken HTTP/2",
+            ProtocolFault::Flood => "a flood of HTTP/2 frames",
             ProtocolFault::Cut => "the end of the connection before that of the answer",
         })
     }
@@ -82,11 +84,7 @@ pub struct Head {
 /// Reads the heads of one answer, the interim ones included.
 #[derive(Debug, Default)]
 pub struct HeadReader {
-    interims: usize,
-    /// The upstream has asked for the body by 100.
-    pub continued: bool,
-    /// Fields of early hints (103) that nobody has taken yet.
-    pub early: Vec<HeaderMap>,
+    pub interims: InterimHeads,
     /// Bytes in which no head ends.
     scanned: usize,
 }
@@ -123,13 +121,8 @@ impl HeadReader {
                     return if taken { Ok(Some(head)) } else { Err(ProtocolFault::Switch) };
                 }
                 status if status.is_informational() => {
-                    self.interims += 1;
-                    if self.interims > INTERIM_MAX {
+                    if !self.interims.add(status, head.response.into_parts().0.headers) {
                         return Err(ProtocolFault::Interim);
-                    }
-                    self.continued |= status == StatusCode::CONTINUE;
-                    if status == StatusCode::EARLY_HINTS {
-                        self.early.push(head.response.into_parts().0.headers);
                     }
                 }
                 _ => return Ok(Some(head)),
@@ -139,7 +132,7 @@ impl HeadReader {
 
     /// Nothing of an answer has been taken yet.
     pub fn is_idle(&self) -> bool {
-        self.interims == 0
+        self.interims.is_empty()
     }
 
     /// Whether an empty line ends in what was not scanned yet.

@@ -1,8 +1,9 @@
 //! HTTP/2 towards an upstream server: `streams` are the connections of one server, `request` turns the head
 //! of a request into its form; here is one connection, which many requests share. Kept by `pool`, used by
-//! `exchange`.
+//! `exchange`. What the library reads passes `frame_guard`.
 
 pub mod exchange;
+pub mod frame_guard;
 mod request;
 pub mod streams;
 
@@ -19,8 +20,10 @@ use h2::{Ping, PingPong, SendStream};
 use http::Request;
 use tokio::task::{AbortHandle, spawn_local};
 
+use self::frame_guard::{FrameBudget, GuardedConnection};
 use super::connect::{ConnectError, ConnectFault, UpstreamConnection};
 use super::h1::HEAD_MAX;
+use crate::sampled::Sampled;
 
 /// Requests on one connection at once, at most; the server may allow fewer.
 pub const STREAMS_MAX: usize = 100;
@@ -42,6 +45,8 @@ pub struct Http2Connection {
     ping: RefCell<PingPong>,
     /// When the server was asked whether it is there.
     asked_ms: Cell<Option<u64>>,
+    /// Those that the server may send.
+    pub frames: Rc<FrameBudget>,
     pub born_ms: u64,
     /// Since the last request on it ended.
     pub idle_ms: Cell<u64>,
@@ -49,8 +54,16 @@ pub struct Http2Connection {
 }
 
 impl Http2Connection {
-    /// Begins HTTP/2 on a new connection, and waits until the server has said how much it takes.
-    pub async fn start(connection: UpstreamConnection, now_ms: u64) -> Result<Rc<Http2Connection>, ConnectError> {
+    /// Begins HTTP/2 on a new connection, and waits until the server has said how much it takes. A line of
+    /// the log, sampled by `floods`, tells when the connection ends because the server sent too many frames.
+    pub async fn start(
+        connection: UpstreamConnection,
+        now_ms: u64,
+        server: &str,
+        floods: &Rc<Sampled>,
+    ) -> Result<Rc<Http2Connection>, ConnectError> {
+        let frames = FrameBudget::new();
+        let connection = GuardedConnection::new(connection, frames.clone());
         let opened = Builder::new()
             .enable_push(false)
             .initial_window_size(WINDOW)
@@ -69,9 +82,13 @@ impl Http2Connection {
         })
         .await?;
         let ping = connection.ping_pong().ok_or_else(|| fault("no ping"))?;
+        let (counted, floods, server) = (frames.clone(), floods.clone(), server.to_owned());
         let driver = spawn_local(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "an HTTP/2 connection to an upstream ended");
+            }
+            if let (true, Some(left_out)) = (counted.is_exceeded(), floods.due()) {
+                tracing::warn!(server, left_out, "closed an HTTP/2 connection: the server floods it with frames");
             }
         });
         Ok(Rc::new(Http2Connection {
@@ -81,6 +98,7 @@ impl Http2Connection {
             retired: Cell::new(false),
             ping: RefCell::new(ping),
             asked_ms: Cell::new(None),
+            frames,
             born_ms: now_ms,
             idle_ms: Cell::new(now_ms),
             driver: driver.abort_handle(),
@@ -123,6 +141,7 @@ impl Http2Connection {
     ) -> Poll<Result<(ResponseFuture, SendStream<Bytes>), h2::Error>> {
         let mut sender = self.sender.borrow_mut();
         ready!(sender.poll_ready(cx))?;
+        self.frames.sent_request();
         Poll::Ready(sender.send_request(request.take().unwrap_or_default(), whole))
     }
 

@@ -12,10 +12,11 @@ use http::HeaderValue;
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
-use super::connect::{ConnectError, ConnectFault, UpstreamConnection};
+use super::connect::{ConnectError, ConnectFault, DialQueue, UpstreamConnection};
 use super::http2::Http2Connection;
 use super::http2::streams::{StreamPlace, StreamPool};
 use crate::descriptors;
+use crate::sampled::Sampled;
 use crate::upstream::WireProtocol;
 use crate::upstream::caps::{CapRule, InFlight, UpstreamLoad};
 use crate::upstream::endpoint::Endpoint;
@@ -77,6 +78,8 @@ pub struct PoolCap {
 struct ServerCounts {
     in_flight: Cell<u32>,
     idle: Cell<usize>,
+    dial_queue: DialQueue,
+    floods: Rc<Sampled>,
 }
 
 struct Idle {
@@ -371,14 +374,17 @@ impl ServerPool {
             None => None,
             Some(cap) => Some(cap.rule.connect(&cap.state, &cap.load).ok_or_else(full)?),
         };
+        let introduction = self.introduction.as_deref().unwrap_or_default();
         let opening = async {
             let mut connection =
-                UpstreamConnection::open(&self.endpoint, self.introduction.as_deref().unwrap_or_default()).await?;
+                UpstreamConnection::open(&self.endpoint, introduction, &self.counts.dial_queue).await?;
             connection.bound_unread(self.max_unread.get());
             connection.slot = slot;
             match connection.http2 {
                 false => Ok(Opened::Connection(connection)),
-                true => Http2Connection::start(connection, self.now_ms.get()).await.map(Opened::Shared),
+                true => Http2Connection::start(connection, self.now_ms.get(), &self.label, &self.counts.floods)
+                    .await
+                    .map(Opened::Shared),
             }
         };
         let opened = timeout(limit, opening).await;

@@ -13,11 +13,13 @@ use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderName, Request, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 
+use super::frame_guard::FrameBudget;
 use super::request;
 use crate::http::complaints::{UpstreamComplaints, UpstreamTrouble};
 use crate::http::downstream::upload::{Upload, UploadProgress};
 use crate::http::headers;
-use crate::http::upstream::h1::{FIELDS_MAX, INTERIM_MAX, ProtocolFault, is_bodiless, stated_length};
+use crate::http::upstream::h1::{FIELDS_MAX, ProtocolFault, is_bodiless, stated_length};
+use crate::http::upstream::interim::InterimHeads;
 use crate::http::upstream::patience::Patience;
 use crate::http::upstream::pool::PooledStream;
 use crate::http::upstream::sender::{SendEnd, Sender};
@@ -38,9 +40,7 @@ pub struct StreamExchange {
     body: Option<RecvStream>,
     /// Bytes of the answer that are still to come, if that is known.
     left: Option<u64>,
-    interims: usize,
-    /// Fields of early hints that nobody has taken yet.
-    pub early: Vec<HeaderMap>,
+    pub interims: InterimHeads,
     /// The body waits until the server asks for it, or this is over.
     held: Option<Patience>,
     /// The stream was opened: the server may have seen the request.
@@ -57,6 +57,8 @@ struct SentBody {
     /// In lines: the trailers that its head announced.
     announced: Option<Vec<HeaderName>>,
     stream: Option<SendStream<Bytes>>,
+    /// Those that its server may send.
+    frames: Rc<FrameBudget>,
     /// Taken from the client, not yet by the server.
     piece: Bytes,
     trailers: Option<HeaderMap>,
@@ -85,6 +87,7 @@ impl StreamExchange {
                 upload,
                 announced,
                 stream: None,
+                frames: place.connection().frames.clone(),
                 piece: Bytes::new(),
                 trailers: None,
                 replay: Some(Vec::new()),
@@ -94,8 +97,7 @@ impl StreamExchange {
             answer: None,
             body: None,
             left: None,
-            interims: 0,
-            early: Vec::new(),
+            interims: InterimHeads::default(),
             held,
             opened: false,
             refused: false,
@@ -164,19 +166,21 @@ impl StreamExchange {
     fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<RecvStream>, Trouble>> {
         let Some(answer) = &mut self.answer else { return Poll::Ready(Err(Trouble::Closed)) };
         while let Some(interim) = ready!(answer.poll_informational(cx)) {
-            self.interims += 1;
             match interim {
                 Ok(interim) if interim.status() == StatusCode::SWITCHING_PROTOCOLS => {
                     return Poll::Ready(Err(self.fault(ProtocolFault::Switch)));
                 }
-                Ok(_) if self.interims > INTERIM_MAX => return Poll::Ready(Err(self.fault(ProtocolFault::Interim))),
-                Ok(interim) if interim.status() == StatusCode::CONTINUE => self.held = None,
-                Ok(interim) if interim.status() == StatusCode::EARLY_HINTS => {
-                    self.early.push(interim.into_parts().0.headers);
+                Ok(interim) => {
+                    let parts = interim.into_parts().0;
+                    if !self.interims.add(parts.status, parts.headers) {
+                        return Poll::Ready(Err(self.fault(ProtocolFault::Interim)));
+                    }
                 }
-                Ok(_) => {}
                 Err(error) => return Poll::Ready(Err(self.trouble(&error))),
             }
+        }
+        if self.interims.continued {
+            self.held = None;
         }
         match ready!(Pin::new(answer).poll(cx)) {
             Ok(response) if response.headers().len() > FIELDS_MAX => {
@@ -209,7 +213,9 @@ impl StreamExchange {
             return self.refuse(error);
         }
         tracing::debug!(%error, "a request over HTTP/2 failed");
-        if error.is_io() {
+        if self.upload.frames.is_exceeded() {
+            Trouble::Fault(ProtocolFault::Flood)
+        } else if error.is_io() {
             Trouble::Closed
         } else if error.is_reset() && error.is_remote() {
             Trouble::Fault(ProtocolFault::Reset)
@@ -247,6 +253,7 @@ impl StreamExchange {
         let frame = match ready!(body.poll_data(cx)) {
             Some(Ok(data)) => {
                 let _ = body.flow_control().release_capacity(data.len());
+                self.upload.frames.took_data();
                 self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
                 if body.is_end_stream() {
                     self.finish();
@@ -449,6 +456,7 @@ impl SentBody {
             _ => self.replay = None,
         }
         let count = part.len();
+        self.frames.sent_data(count);
         if stream.send_data(part, last).is_err() {
             return Poll::Ready(Some(SendEnd::Broken));
         }
