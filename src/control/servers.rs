@@ -1,5 +1,4 @@
-//! Says in the log how servers stand, at each change, however many workers notice it. Started by the control
-//! thread.
+//! Logs how servers stand, at each change, however many workers notice it. Started by the control thread.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -31,34 +30,93 @@ fn look(fleet: &Fleet, known: &Known) -> Known {
     for upstream in fleet.upstreams() {
         let name = &upstream.settings.name;
         let roster = upstream.roster();
-        let (mut changed, mut up) = (false, 0);
+        let is_only = roster.len() == 1;
+        let (mut changed, mut up_before, mut up) = (false, 0, 0);
         for member in roster.iter() {
             let (server, told) = (member.endpoint.to_string(), member.state.told(now_ms));
-            up += usize::from(told.health == Health::Up);
             let key = (name.clone(), server);
             // Another ejection is told, however short the time between.
             let stands = (told.health, told.ejection);
-            if known.get(&key).copied().unwrap_or((Health::Up, None)) != stands {
-                tell(name, &key.1, &told);
+            let before = known.get(&key).copied().unwrap_or((Health::Up, None));
+            up += usize::from(told.health == Health::Up);
+            up_before += usize::from(before.0 == Health::Up);
+            if before != stands {
+                let what = Change { upstream: name, server: &key.1, told: &told };
+                if is_only {
+                    what.report_only_server()
+                } else {
+                    what.report()
+                }
                 changed = true;
             }
             seen.insert(key, stands);
         }
-        if changed && up == 0 {
-            tracing::error!(upstream = name, "no server is up: requests go to all of them as if they were");
+        let servers = roster.len();
+        if is_only || !changed {
+            continue;
+        }
+        if up == 0 {
+            tracing::error!(
+                upstream = name,
+                "upstream {name}: all servers are down; sending requests anyway (fail open)"
+            );
+        } else if up_before == 0 {
+            tracing::info!(
+                upstream = name,
+                "upstream {name}: {up} of {servers} servers up; sending requests to no others"
+            );
         }
     }
     seen
 }
 
-fn tell(upstream: &str, server: &str, told: &HealthReport) {
-    let reason = told.reason.unwrap_or_default();
-    match (told.health, told.ejection) {
-        (Health::Up, _) => tracing::info!(upstream, server, "server is up"),
-        (Health::Ejected, Some(ejection)) => {
-            let time = Duration::from_millis(ejection.for_ms);
-            tracing::warn!(upstream, server, reason, "server ejected for {time:?}");
+/// How a server stands now.
+struct Change<'a> {
+    upstream: &'a str,
+    server: &'a str,
+    told: &'a HealthReport,
+}
+
+impl Change<'_> {
+    /// One of several servers.
+    fn report(&self) {
+        let Change { upstream, server, told } = *self;
+        let reason = told.reason.unwrap_or_default();
+        match (told.health, told.ejection) {
+            (Health::Up, _) => tracing::info!(upstream, server, "upstream {upstream}: server {server} is up"),
+            (Health::Ejected, Some(ejection)) => {
+                let time = Duration::from_millis(ejection.for_ms);
+                tracing::warn!(
+                    upstream,
+                    server,
+                    reason,
+                    "upstream {upstream}: server {server} ejected for {time:?} ({reason})"
+                );
+            }
+            (Health::Refusing, _) => {
+                tracing::warn!(
+                    upstream,
+                    server,
+                    reason,
+                    "upstream {upstream}: server {server} accepts no connections ({reason})"
+                );
+            }
+            _ => tracing::warn!(upstream, server, reason, "upstream {upstream}: server {server} is down ({reason})"),
         }
-        (health, _) => tracing::warn!(upstream, server, reason, "server is {}", health.label()),
+    }
+
+    /// The only server: requests go there whether it is up or not.
+    fn report_only_server(&self) {
+        let Change { upstream, server, told } = *self;
+        let reason = told.reason.unwrap_or_default();
+        match told.health {
+            Health::Up => tracing::info!(upstream, server, "upstream {upstream}: its only server {server} is up"),
+            _ => tracing::error!(
+                upstream,
+                server,
+                reason,
+                "upstream {upstream}: its only server {server} is down ({reason}); sending requests anyway"
+            ),
+        }
     }
 }

@@ -109,8 +109,8 @@ impl UpstreamState {
     }
 
     /// A server accepted no connection. When none of its name's does, the name is looked up again.
-    pub fn refused(&self, server: &Arc<ServerState>, now_ms: u64) {
-        server.refused(now_ms);
+    pub fn refused(&self, server: &Arc<ServerState>, now_ms: u64, reason: &'static str) {
+        server.refused(now_ms, reason);
         let roster = self.roster();
         let member = roster.iter().find(|member| Arc::ptr_eq(&member.state, server));
         let Some(name) = member.and_then(|member| member.name.as_ref()) else { return };
@@ -290,7 +290,7 @@ mod tests {
         let upstream = with(servers.into_iter(), Some(&app));
         let members = upstream.roster();
         for (refused, urged) in [(2, false), (0, false), (1, true)] {
-            upstream.refused(&members[refused].state, 7);
+            upstream.refused(&members[refused].state, 7, "refused");
             assert_eq!(app.is_urged(), urged);
         }
     }

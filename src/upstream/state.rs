@@ -48,6 +48,8 @@ struct Conduct {
     checks: CheckRun,
     served: ServedClients,
     reason: Option<EjectReason>,
+    /// Why its last connection failed.
+    refusal: Option<&'static str>,
     /// The length of its last ejection.
     for_ms: u64,
 }
@@ -167,8 +169,9 @@ impl ServerState {
         self.connected_ms.load(Ordering::Relaxed) >= since_ms.max(1)
     }
 
-    /// It accepted no connection.
-    pub fn refused(&self, now_ms: u64) {
+    /// It accepted no connection, for `reason`.
+    pub fn refused(&self, now_ms: u64, reason: &'static str) {
+        self.lock().refusal = Some(reason);
         self.refuses.store(true, Ordering::Relaxed);
         self.avoid_until_ms.store(now_ms + AVOID_MS, Ordering::Relaxed);
     }
@@ -245,7 +248,7 @@ impl ServerState {
             return HealthReport { health: Health::Ejected, reason, ejection };
         }
         let (health, reason) = match self.refuses.load(Ordering::Relaxed) {
-            true => (Health::Refusing, Some("no_connection")),
+            true => (Health::Refusing, self.lock().refusal),
             false => (Health::Up, None),
         };
         HealthReport { health, reason, ejection: None }
@@ -281,7 +284,7 @@ mod tests {
             (Ok(()), true),
         ] {
             let state = ServerState::default();
-            state.refused(1_000);
+            state.refused(1_000, "refused");
             state.checked(&rule, result, 1_100);
             assert_eq!(state.is_usable(1_200), accepted, "{result:?}");
             assert_eq!(state.told(1_200).health, if accepted { Health::Up } else { Health::Refusing }, "{result:?}");

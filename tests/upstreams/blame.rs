@@ -99,7 +99,7 @@ fn a_server_that_answers_no_connect_is_avoided_at_once_and_ejected_by_several_cl
     let gateway = Gateway::with("connect_timeout = \"100ms\"", &app(&[hole.url(), other.url()], LONG));
     (0..2).for_each(|_| assert_eq!(gateway.client_from([127, 0, 0, 2]).ask(&get("/", ""), "").status(), 200));
     assert_eq!(shown(&gateway, &server)["state"], "refusing");
-    assert_eq!(shown(&gateway, &server)["reason"], "no_connection");
+    assert_eq!(shown(&gateway, &server)["reason"], "timed_out");
     let mut addresses = (2..5).cycle();
     until("errors of several clients eject it", || {
         let client = [127, 0, 0, addresses.next().unwrap()];
@@ -160,7 +160,7 @@ said = open(home + '/log').read()
 print(said, shown, statuses, sep='\n')
 assert shown['state'] == 'up', shown
 assert set(statuses) == {'200', '503'}, statuses
-assert 'no local port left' in said and 'is down' not in said and 'refusing' not in said
+assert 'no local port left' in said and 'is down' not in said and 'accepts no' not in said
 "#;
     let home = tempfile::tempdir().unwrap();
     let run = "ip link set lo up && exec python3 -c \"$0\" \"$@\"";

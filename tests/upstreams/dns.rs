@@ -66,7 +66,7 @@ fn all_addresses_of_a_name_are_servers_each_by_itself() {
     assert_eq!([0, 2].map(|place| shown(&gateway)[place]["state"] == "up"), [true; 2]);
     gateway.assert_metric("upstream_up", &of(&name), 1.0);
     assert_answers(&gateway, &[ip(1), ip(3)], 6);
-    let told = format!("server is down upstream=\"app\" server=\"{name} (127.0.0.2)\"");
+    let told = format!("upstream app: server {name} (127.0.0.2) is down (check: no_connection)");
     until("the log says so", || gateway.log().contains(&told));
 }
 

@@ -33,7 +33,7 @@ fn a_server_that_fails_in_a_row_is_passed_over_and_comes_back() {
     assert_eq!(failed(&ask(&gateway, 10)), 0);
     for (status, time) in [(503, "1s"), (0, "2s")] {
         bad.answers(status);
-        let line = format!("server ejected for {time} upstream=\"app\" server=\"{}\"", bad.name());
+        let line = format!("upstream app: server {} ejected for {time} (consecutive_errors)", bad.name());
         until("the log says that it is passed over, longer each time", || {
             ask(&gateway, 4);
             gateway.log().contains(&line)
@@ -42,7 +42,9 @@ fn a_server_that_fails_in_a_row_is_passed_over_and_comes_back() {
         let asked = bad.asked();
         until("it is asked again", || failed(&ask(&gateway, 2)) == 0 && bad.asked() > asked);
     }
-    until("the log says that it is back", || gateway.log().contains("server is up"));
+    until("the log says that it is back", || {
+        gateway.log().contains(&format!("upstream app: server {} is up", bad.name()))
+    });
 }
 
 #[test]
@@ -113,10 +115,11 @@ fn servers_that_accept_no_connection_are_told_and_asked_when_there_is_no_other()
     assert_eq!(gateway.get("/").status(), 502);
     for server in [one, other] {
         gateway.assert_metric("upstream_up", &of(&server.to_string()), 0.0);
-        assert_eq!(shown(&gateway, &server.to_string())["reason"], "no_connection");
+        assert_eq!(shown(&gateway, &server.to_string())["reason"], "refused");
     }
     gateway.assert_metric("upstream_fail_open", &[("upstream", "app")], 1.0);
-    until("the log says so", || gateway.log().contains("no server is up"));
+    let all_down = "ERROR upstream app: all servers are down; sending requests anyway (fail open)";
+    until("the log says so", || gateway.log().contains(all_down));
     // It listens now: nothing has to expire before it is asked.
     let listener = std::net::TcpListener::bind(one).unwrap();
     std::thread::spawn(move || {
@@ -127,6 +130,20 @@ fn servers_that_accept_no_connection_are_told_and_asked_when_there_is_no_other()
     until("one of them answers", || gateway.get("/").status() == 200);
     gateway.assert_metric("upstream_up", &of(&one.to_string()), 1.0);
     gateway.assert_metric("upstream_fail_open", &[("upstream", "app")], 0.0);
+    until("the log says that one is up again", || gateway.log().contains("upstream app: 1 of 2 servers up"));
+}
+
+#[test]
+fn the_only_server_of_an_upstream_has_lines_of_its_own() {
+    let server = nobody();
+    let gateway = Gateway::start(&app(&[format!("http://{server}")], "health = { type = \"tcp\", every = \"100ms\" }"));
+    assert_eq!(gateway.get("/").status(), 502);
+    let line = format!("ERROR upstream app: its only server {server} is down (refused); sending requests anyway");
+    until("the log says that it is down", || gateway.log().contains(&line));
+    assert!(!gateway.log().contains("all servers are down"), "{}", gateway.log());
+    let _listener = std::net::TcpListener::bind(server).unwrap();
+    let line = format!("INFO upstream app: its only server {server} is up");
+    until("the log says that it is up", || gateway.log().contains(&line));
 }
 
 #[test]

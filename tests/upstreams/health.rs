@@ -40,7 +40,7 @@ fn a_server_whose_checks_fail_gets_no_requests_until_they_do_not() {
     gateway.assert_metric("upstream_up", &of(&bad.name()), 1.0);
     until("the log says both", || {
         let log = gateway.log();
-        log.contains("server is down upstream=\"app\"") && log.contains("server is up upstream=\"app\"")
+        log.contains("is down (check: status) upstream=\"app\"") && log.contains("is up upstream=\"app\"")
     });
     bad.answers(302);
     let asked = bad.asked();

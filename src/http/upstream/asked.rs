@@ -122,7 +122,7 @@ impl AskedServer {
         }
         let late = fault == ConnectFault::TimedOut;
         if !late || !self.state.has_connected_since(begun_ms) {
-            self.upstream.refused(&self.state, self.pools.now_ms());
+            self.upstream.refused(&self.state, self.pools.now_ms(), fault.label());
         }
         self.failed(if late { client } else { Blame::Server });
     }
