@@ -43,11 +43,12 @@ use tokio::task::{AbortHandle, spawn_local};
 use crate::config::{Config, Report};
 use crate::descriptors;
 use crate::heap;
+use crate::http::downstream::reject::Reject;
 use crate::limit::decision::ErrorKind;
 use crate::limit::revive::revive;
 use crate::limit::store::Stores;
 use crate::limit::store::memory::Memory;
-use crate::metrics::Metrics;
+use crate::metrics::{Cutoff, Metrics};
 use crate::snapshot::{Book, Fleet, Snapshot};
 use crate::worker::{BindError, Inherited, Listener, Workers};
 use handover::{Heir, HeirRequest, Predecessor};
@@ -220,6 +221,13 @@ async fn start(source: ConfigSource, config: Config, earlier: Vec<Listener>) -> 
     link.divide(&config, None);
     let count = config.server.workers;
     ErrorKind::ALL.iter().for_each(|kind| drop(metrics.store_error(kind.label())));
+    Cutoff::ALL.iter().for_each(|reason| drop(metrics.http_rejected(*reason)));
+    for reject in Reject::ALL {
+        drop(metrics.http_rejected(*reject));
+        if reject.depends() {
+            drop(metrics.http_would_reject(*reject));
+        }
+    }
     let fleet = Fleet::new(&metrics).map_err(Error::Metrics)?;
     let resolving = Resolving::new(&fleet, &config);
     let mut book = Book::new(&metrics, &fleet);

@@ -198,7 +198,7 @@ async fn page(exchange: &mut RequestUnderWay<'_>) -> Result<Response<Body>, Refu
     let index = found.ok_or(Refusal::NoRoute)?;
     let route = &config.routes[index];
     exchange.route = Some(index);
-    if !exchange.account.enter(view.handles(index), route.max_in_flight) {
+    if !exchange.account.enter(route, view.handles(index)) {
         return Err(Refusal::MaxInFlight);
     }
 

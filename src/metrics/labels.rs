@@ -62,6 +62,8 @@ labels! {
     /// Likewise no local port or memory.
     Resources = "resources",
     HeaderTimeout = "header_timeout",
+    /// The client left before the end of its head. In the access log also later.
+    ClientLeft = "client_left",
     BodyTimeout = "body_timeout",
     StreamTimeout = "stream_timeout",
     /// Less of an answer was taken than there has to be on average.

@@ -8,6 +8,7 @@ use http::{Method, StatusCode};
 
 use crate::config::Config;
 use crate::limit::integers::NotInteger;
+use crate::limit::key::{Cost, Missing};
 use crate::limit::limits::{Limit, Mode, OnError};
 use crate::limit::source::Repeated;
 use crate::limit::{Checked, Outcome, Standing};
@@ -100,6 +101,8 @@ impl RouteHandles {
 fn prepare_limit(record: &LimitRecord, limit: &Limit, route: &Route, config: &Config) {
     let want = |decision: Decision| record.decisions.want(decision as usize);
     want(Decision::Allow);
+    // Live overrides are read from a shared store, and any limit may get one.
+    let has_overrides = config.store.is_shared() || limit.overrides.any();
     match limit.mode {
         Mode::Enforce => {
             want(Decision::Deny);
@@ -117,10 +120,20 @@ fn prepare_limit(record: &LimitRecord, limit: &Limit, route: &Route, config: &Co
             if limit.key.reads_body() {
                 record.rejections.want(Reason::UnreadableKey as usize);
             }
+            if limit.missing == Missing::Refuse {
+                record.rejections.want(Reason::MissingKey as usize);
+            }
+            if config.store.is_shared() {
+                // Only a live override may be a rate of 0.
+                record.rejections.want(Reason::Blocked as usize);
+            }
+            if has_overrides || limit.cost != Cost::Fixed(1) {
+                record.rejections.want(Reason::NeverFits as usize);
+            }
         }
         Mode::Shadow => want(Decision::ShadowDeny),
     }
-    if !route.allow.is_empty() || limit.after.is_some() {
+    if !route.allow.is_empty() || limit.after.is_some() || has_overrides {
         want(Decision::Bypass);
     }
     match (config.store.is_shared(), limit.on_error) {

@@ -58,6 +58,11 @@ impl Door {
         worker: &Worker,
     ) -> Door {
         let handshakes = settings.tls.is_some().then(|| worker.local.common.metrics.tls.handshakes(&name));
+        let begins_otherwise = settings.tls.is_some() || settings.proxy_protocol;
+        for protocol in Protocol::ALL.iter().filter(|protocol| **protocol != Protocol::Handshake || begins_otherwise) {
+            // The series exists from now on.
+            drop(worker.gauge(&name, *protocol));
+        }
         Door { name, untrusted, settings, handshakes }
     }
 

@@ -79,7 +79,7 @@ pub fn answer(client: &Client, cutoff: Cutoff) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Logs a head that was begun and did not come to its end.
+/// Counts and logs a head that was begun and did not come to its end.
 pub fn ended(worker: &Worker, client: &Client, bytes: &[u8]) {
     let deadline = client.deadline();
     // A request under way has a line of its own, and what it left unread is no head.
@@ -89,7 +89,10 @@ pub fn ended(worker: &Worker, client: &Client, bytes: &[u8]) {
     let (status, cause): (StatusCode, Cause) = match deadline.expired().and_then(Phase::timeout) {
         Some(cutoff) => (StatusCode::REQUEST_TIMEOUT, cutoff.into()),
         None if worker.draining() => (client_closed(), EndReason::Shutdown.into()),
-        None => (client_closed(), EndReason::ClientLeft.into()),
+        None => {
+            client.local.common.metrics.http_rejected(Cutoff::ClientLeft).inc();
+            (client_closed(), Cutoff::ClientLeft.into())
+        }
     };
     access_log::unread(client, bytes, status, cause);
 }

@@ -13,11 +13,12 @@ use serde_json::{Value, json};
 
 use super::logs::{assert_entry, entries, logged};
 use crate::support::client::{Client, get};
+use crate::support::frames::{CANCEL, Wire, reset};
 use crate::support::gateway::Gateway;
 use crate::support::machine::Stopwatch;
 use crate::support::ports::nobody;
 use crate::support::until;
-use crate::support::upstream::Upstream;
+use crate::support::upstream::{Upstream, ok};
 
 fn route(path: &str, lines: &str) -> String {
     format!("[[route]]\nname = \"{path}\"\npath = \"/{path}\"\n{lines}\n")
@@ -185,4 +186,75 @@ fn a_reader_that_stops_does_not_keep_the_gateway_from_its_end() {
     assert_eq!(gateway.log_lines(&["WARN", "the access log", "lines are lost"]), 1, "{}", gateway.log());
     drop(reader.go_on);
     reader.thread.join().unwrap().unwrap();
+}
+
+/// Over both versions of HTTP, while a server works and in the queue of a limit.
+#[test]
+fn a_request_whose_client_leaves_names_its_route_and_has_one_outcome() {
+    let (silent, collector) = (Upstream::silent(), Upstream::fixed(ok("")));
+    let server = format!("half_close_timeout = \"0s\"\nspans = {{ to = \"{}\" }}\n", collector.url());
+    let config = [
+        route("slow", "upstream = \"app\""),
+        route("queue", "respond = { }\nlimits = [\"turns\"]"),
+        format!("[upstream.app]\nservers = [\"{}\"]\n", silent.url()),
+        "[limit.turns]\nalgorithm = \"leaky_bucket\"\nrate = \"1/h\"\nqueue = \"9h\"\nkey = \"all\"\n".to_owned(),
+    ];
+    let gateway = logged(&server, "", &config.concat());
+    assert_eq!(gateway.get("/queue").status(), 200);
+    let mut ended = 1;
+    let mut left = |target: &str, arrived: &dyn Fn()| {
+        let mut http1 = gateway.client();
+        http1.send(get(target, ""));
+        arrived();
+        drop(http1);
+        let mut http2 = Wire::connect(gateway.addr, &[]);
+        http2.get(1, target);
+        arrived();
+        http2.send(reset(1, CANCEL));
+        ended += 2;
+        for entry in entries(&gateway, ended).split_off(ended - 2) {
+            let route = target.trim_start_matches('/');
+            assert_entry(&entry, json!({ "route": route, "status": 499, "reason": "client_left" }));
+        }
+    };
+    left("/slow", &|| drop(silent.request()));
+    let delayed = [("route", "queue"), ("limit", "turns"), ("decision", "delayed")];
+    let waiting = std::cell::Cell::new(0.0);
+    left("/queue", &|| {
+        waiting.set(waiting.get() + 1.0);
+        gateway.assert_metric("limit_decisions_total", &delayed, waiting.get());
+    });
+    // A span is named by the path of its route.
+    let spans = std::cell::RefCell::new(Vec::new());
+    let named = |name: &str| spans.borrow().windows(name.len()).any(|part| part == name.as_bytes());
+    until("the collector has all spans", || {
+        collector.requests().into_iter().for_each(|told| spans.borrow_mut().extend(told.body));
+        named("GET /slow") && named("GET /queue")
+    });
+
+    let chunked = "POST /slow HTTP/1.1\r\nhost: a.test\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n";
+    let mut client = gateway.client();
+    client.send(chunked);
+    client.send("zz\r\n");
+    assert_eq!(client.answer("POST").status(), 400);
+    let outcome = |outcome| [("upstream", "app"), ("outcome", outcome)];
+    gateway.assert_metric("upstream_requests_total", &outcome("client_left"), 2.0);
+    gateway.assert_metric("upstream_requests_total", &outcome("upload_failed"), 1.0);
+    for other in ["ok", "timeout", "broken", "connect_error"] {
+        gateway.assert_metric("upstream_requests_total", &outcome(other), 0.0);
+    }
+}
+
+#[test]
+fn a_client_that_leaves_within_its_head_is_counted() {
+    let gateway = logged("", "", &route("all", "respond = { }"));
+    for number in 1..=3 {
+        let mut client = gateway.client();
+        client.send("GET / HTTP/1.1\r\nhost: a");
+        client.finish();
+        client.assert_closed();
+        let entry = entries(&gateway, number).pop().unwrap();
+        assert_entry(&entry, json!({ "route": "_none", "status": 499, "reason": "client_left" }));
+    }
+    gateway.assert_metric("http_rejected_total", &[("reason", "client_left")], 3.0);
 }

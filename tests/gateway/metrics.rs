@@ -15,7 +15,7 @@ const CONFIG: &str = r#"
 name = "api"
 path = "/api"
 upstream = "echo:"
-limits = ["soft", "hard"]
+limits = ["soft", "hard", "costly"]
 allow = ["127.0.7.0/24"]
 deny = ["127.0.8.0/24"]
 max_in_flight = 100
@@ -24,6 +24,7 @@ max_in_flight = 100
 name = "other"
 path = "/other/{id}"
 respond = { body = "other" }
+limits = ["costly"]
 
 [limit.soft]
 rate = "1/h"
@@ -33,6 +34,13 @@ mode = "shadow"
 [limit.hard]
 rate = "1000000/s"
 key = ["ip", "host", "header:x-key"]
+missing = "refuse"
+
+[limit.costly]
+rate = "1000000/s"
+key = "host"
+cost = "header:x-cost"
+overrides = [{ key = ["other.test"], rate = "1/s" }]
 "#;
 
 #[test]
@@ -51,6 +59,15 @@ fn series_of_the_config_exist_before_any_traffic() {
         ("rejections_total", &[("route", "api"), ("limit", "hard"), ("reason", "exhausted")], 0.0),
         ("rejections_total", &[("route", "api"), ("limit", "_none"), ("reason", "denied")], 0.0),
         ("rejections_total", &[("route", "api"), ("limit", "_none"), ("reason", "max_in_flight")], 0.0),
+        ("rejections_total", &[("route", "api"), ("limit", "hard"), ("reason", "missing_key")], 0.0),
+        ("rejections_total", &[("route", "api"), ("limit", "costly"), ("reason", "never_fits")], 0.0),
+        ("limit_decisions_total", &[("route", "other"), ("limit", "costly"), ("decision", "bypass")], 0.0),
+        ("http_rejected_total", &[("reason", "client_left")], 0.0),
+        ("http_rejected_total", &[("reason", "body_too_large")], 0.0),
+        ("http_rejected_total", &[("reason", "path_slash")], 0.0),
+        ("http_would_reject_total", &[("reason", "path_slash")], 0.0),
+        ("connections", &[("listener", "127.0.0.1:0"), ("protocol", "http/1.1")], 0.0),
+        ("connections", &[("listener", "127.0.0.1:0"), ("protocol", "h2")], 0.0),
         ("config_last_reload_successful", &[], 1.0),
         ("store_up", &[], 1.0),
     ] {

@@ -81,6 +81,12 @@ impl LogEntry {
         })
     }
 
+    /// The route that takes it, whatever becomes of it.
+    pub fn routed(&mut self, route: &Route) {
+        self.record.route.clone_from(&route.name);
+        self.template = self.span.is_some().then(|| route.matcher.path.to_string());
+    }
+
     /// Its canonical form.
     pub fn admitted(&mut self, host: &str, path: &str) {
         host.clone_into(&mut self.record.host);
@@ -140,12 +146,8 @@ impl LogEntry {
         self.record.by_server = by_server;
     }
 
-    pub fn answered(&mut self, status: StatusCode, route: Option<&Route>) {
+    pub fn answered(&mut self, status: StatusCode) {
         self.record.status = status.as_u16();
-        if let Some(route) = route {
-            self.record.route.clone_from(&route.name);
-            self.template = self.span.is_some().then(|| route.matcher.path.to_string());
-        }
     }
 
     /// Counts bytes of the answer's body.

@@ -98,11 +98,14 @@ impl Account {
         self.log.as_deref_mut()
     }
 
-    /// The request belongs to a route. False when that route is full.
-    pub fn enter(&mut self, handles: Rc<RouteHandles>, max_in_flight: Option<usize>) -> bool {
+    /// The request belongs to `route`. False when that route is full.
+    pub fn enter(&mut self, route: &Route, handles: Rc<RouteHandles>) -> bool {
+        if let Some(entry) = &mut self.log {
+            entry.routed(route);
+        }
         self.handles = handles;
         self.entered = true;
-        self.handles.enter(max_in_flight)
+        self.handles.enter(route.max_in_flight)
     }
 
     /// The route's `allow` list spared the request its limits.
@@ -206,7 +209,7 @@ impl Account {
     ) -> Box<Self> {
         self.handles.answer(&self.method, response.status());
         if let Some(entry) = &mut self.log {
-            entry.answered(response.status(), route);
+            entry.answered(response.status());
         }
         let keepalive = snapshot.config.server.keepalive_timeout;
         let (stream, rate) = match route {
@@ -283,7 +286,7 @@ impl Account {
         if self.switched && late.is_none() {
             return None;
         }
-        Some(late.map_or(EndReason::ClientLeft.into(), Cause::from))
+        Some(late.map_or(Cutoff::ClientLeft.into(), Cause::from))
     }
 }
 
@@ -300,7 +303,7 @@ impl Drop for Account {
         }
         if let Some(mut entry) = self.log.take() {
             if self.answer.is_none() {
-                entry.answered(refusal::client_closed(), None);
+                entry.answered(refusal::client_closed());
             }
             self.cut_by().into_iter().for_each(|cause| entry.caused(cause));
             entry.write(self.started);

@@ -54,7 +54,7 @@ impl BodyError {
             BodyError::Upstream(_) => EndReason::UpstreamCutOff.into(),
             BodyError::Upload(error) => match error.state() {
                 UploadState::TooLarge => Cutoff::BodyTooLarge.into(),
-                UploadState::Left => EndReason::ClientLeft.into(),
+                UploadState::Left => Cutoff::ClientLeft.into(),
                 UploadState::Running | UploadState::Done | UploadState::Broken => EndReason::BodyMalformed.into(),
             },
         }

@@ -30,7 +30,6 @@ labels! {
     UpstreamQueueTimeout = "upstream_queue_timeout",
     /// The request's body is not what its framing says.
     BodyMalformed = "body_malformed",
-    ClientLeft = "client_left",
     /// No response began within the deadline of the client.
     ClientTimeout = "client_timeout",
     /// The gateway was stopped.
@@ -127,7 +126,7 @@ impl Cause {
             Refusal::Upstream(UpstreamFailure::UploadTimeout) => Cutoff::BodyTimeout.into(),
             Refusal::Upstream(UpstreamFailure::CallTimeout) => Cutoff::StreamTimeout.into(),
             Refusal::Upstream(UpstreamFailure::UploadBroken) => EndReason::BodyMalformed.into(),
-            Refusal::Upstream(UpstreamFailure::ClientLeft) => EndReason::ClientLeft.into(),
+            Refusal::Upstream(UpstreamFailure::ClientLeft) => Cutoff::ClientLeft.into(),
         }
     }
 }
@@ -141,8 +140,7 @@ impl From<EndReason> for Cause {
             EndReason::Shutdown => Some(Setting::ShutdownTimeout),
             _ => None,
         };
-        let by_client = [EndReason::NoRoute, EndReason::BodyMalformed, EndReason::ClientLeft, EndReason::ClientTimeout];
-        let by_server = !by_client.contains(&reason);
+        let by_server = !matches!(reason, EndReason::NoRoute | EndReason::BodyMalformed | EndReason::ClientTimeout);
         Cause { reason: reason.label(), setting, by_server }
     }
 }

@@ -37,7 +37,7 @@ impl UpstreamFailure {
             | UpstreamFailure::UploadBroken
             | UpstreamFailure::ClientLeft
             | UpstreamFailure::CallTimeout
-            | UpstreamFailure::ClientTimeout => true,
+            | UpstreamFailure::ClientDeadline => true,
             UpstreamFailure::Connect(_)
             | UpstreamFailure::Overflow(_)
             | UpstreamFailure::Broken
