@@ -1,6 +1,8 @@
 //! When a line of the log is due that could come as often as what it tells of: the first at once, then one
 //! in ten seconds, which says how many were left out. Used wherever peers decide how often.
 
+pub mod libraries;
+
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;

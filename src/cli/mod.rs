@@ -18,9 +18,12 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config;
 use crate::control::{self, ConfigSource};
+use crate::sampled::libraries::SampleLibraries;
 
 /// Bad usage has the same code: clap exits with it.
 const BAD_CONFIG: u8 = 2;
@@ -254,8 +257,8 @@ fn start_log(log: &LogOptions) -> Result<(), String> {
         .with_target(false)
         .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none());
     let started = match log.log_format {
-        LogFormat::Text => builder.try_init(),
-        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+        LogFormat::Text => builder.finish().with(SampleLibraries).try_init(),
+        LogFormat::Json => builder.json().flatten_event(true).finish().with(SampleLibraries).try_init(),
     };
     started.map_err(|error| error.to_string())
 }

@@ -49,6 +49,7 @@ use crate::limit::revive::revive;
 use crate::limit::store::Stores;
 use crate::limit::store::memory::Memory;
 use crate::metrics::{Cutoff, Metrics};
+use crate::sampled::libraries;
 use crate::snapshot::{Book, Fleet, Snapshot};
 use crate::worker::{BindError, Inherited, Listener, Workers};
 use handover::{Heir, HeirRequest, Predecessor};
@@ -97,6 +98,9 @@ struct Running {
 
 /// Reloads that wait; more are refused or wait themselves.
 const JOBS: usize = 8;
+
+/// Between two reports of what was left out of the log.
+const LEFT_OUT_PERIOD: Duration = Duration::from_secs(10);
 
 /// Runs the gateway until it has drained.
 ///
@@ -258,6 +262,7 @@ async fn start(source: ConfigSource, config: Config, earlier: Vec<Listener>) -> 
         cached: Default::default(),
         fleet: fleet.clone(),
     };
+    spawn_local(report_left_out());
     spawn_local(servers::follow(fleet.clone()));
     spawn_local(probe::follow(fleet));
     spawn_local(resolving.clone().follow());
@@ -286,6 +291,16 @@ async fn start(source: ConfigSource, config: Config, earlier: Vec<Listener>) -> 
     let reloader =
         Reloader { source, loader, current, metrics, book, shared, listeners, overrides, link, resolving, acme };
     Ok(Running { reloader, jobs, inbox, heir, contact })
+}
+
+/// Reports how many log lines of libraries were left out. Never returns.
+async fn report_left_out() {
+    loop {
+        tokio::time::sleep(LEFT_OUT_PERIOD).await;
+        for (library, left_out) in libraries::left_out() {
+            tracing::warn!(library, left_out, "log lines of a library were left out");
+        }
+    }
 }
 
 /// After a failed load the files it read are watched as well: one of them holds the mistake.

@@ -35,6 +35,8 @@ pub enum Reply {
     Silence,
     /// Bytes that are no answer.
     Garbage,
+    /// So many answers with the number of another question before a right one with these addresses.
+    OtherIds(u16, Vec<IpAddr>),
 }
 
 impl DnsServer {
@@ -52,6 +54,10 @@ impl DnsServer {
             let mut question = [0; 1500];
             while let Ok((count, from)) = udp.recv_from(&mut question) {
                 let Some(mut answer) = of_udp.lock().unwrap().answer(&question[..count]) else { continue };
+                for number in 1..=of_udp.lock().unwrap().lies() {
+                    let id = u16::from_be_bytes([answer[0], answer[1]]).wrapping_add(number).to_be_bytes();
+                    let _ = udp.send_to(&[&id, &answer[2..]].concat(), from);
+                }
                 if answer.len() > UDP_MAX {
                     answer.truncate(question_end(&answer));
                     answer[2] |= 2;
@@ -97,6 +103,11 @@ impl DnsServer {
 }
 
 impl Zone {
+    /// Answers with wrong numbers before each right one.
+    fn lies(&self) -> u16 {
+        if let Reply::OtherIds(count, _) = self.reply { count } else { 0 }
+    }
+
     fn answer(&mut self, question: &[u8]) -> Option<Vec<u8>> {
         let end = question_end(question);
         let kind = u16::from_be_bytes([question[end - 4], question[end - 3]]);
@@ -106,6 +117,7 @@ impl Zone {
         };
         let (code, addresses, ttl) = match &self.reply {
             Reply::Addresses(addresses, ttl) => (0, of_family(addresses), *ttl),
+            Reply::OtherIds(_, addresses) => (0, of_family(addresses), 0),
             Reply::HalfFailing(addresses) => match of_family(addresses) {
                 none if none.is_empty() => (2, none, 0),
                 some => (0, some, 0),

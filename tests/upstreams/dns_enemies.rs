@@ -114,3 +114,16 @@ fn a_family_that_is_never_answered_for_holds_up_the_other_for_a_moment_only() {
         assert!(asked < 6, "{:?}", dns.asked());
     }
 }
+
+#[test]
+fn lies_are_not_believed_and_fill_no_log() {
+    let port = Reserved::new();
+    let _server = server(ip(1), port.port());
+    let dns = DnsServer::start(Reply::OtherIds(2, vec![ip(1)]));
+    let gateway = gateway(&dns, port.port(), "resolve_every = \"1s\"");
+    let lines = || gateway.log().lines().filter(|line| line.contains(" WARN ")).count();
+    until("several lookups are answered", || lookups(&gateway, "found") >= 8.0);
+    assert_eq!(gateway.get("/").text(), "127.0.0.1");
+    until("what was left out is reported", || gateway.log().contains("log lines of a library were left out"));
+    assert!((2..8).contains(&lines()), "{}", gateway.log());
+}
