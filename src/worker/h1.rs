@@ -80,9 +80,11 @@ async fn readable(io: &Watched, client: &Client, worker: &Worker) -> bool {
 }
 
 /// Whether the client of a connection that is to be closed has sent something after all, of which the runtime
-/// has not heard yet.
+/// has not heard yet: while the worker closes, or in the moment in which the connection has been idle for too long, as
+/// after a process was stopped for a while.
 async fn is_late(io: &Watched, client: &Client, worker: &Worker) -> bool {
-    let late = worker.closing() && !client.deadline().is_over() && io.stream.has_bytes();
+    let closes = if client.deadline().is_over() { client.deadline().is_idle_over() } else { worker.closing() };
+    let late = closes && io.stream.has_bytes();
     if late {
         yield_now().await;
     }
@@ -136,6 +138,10 @@ async fn requests(io: Watched, client: &Rc<Client>, worker: &Worker, bounds: &Bo
             }
             leaves = true;
             Pin::new(&mut *connection).graceful_shutdown();
+        }
+        // One that has been idle for too long rests for the last look at what its client has sent.
+        if client.deadline().is_idle_over() && !leaves {
+            return Poll::Ready(RequestsEnd::Rests);
         }
         if has_ended(client, worker) {
             return Poll::Ready(RequestsEnd::Closed);

@@ -312,3 +312,24 @@ fn a_unix_socket_serves_like_a_port() {
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("GET /unix HTTP/1.1"), "{answer}");
 }
+
+#[test]
+fn a_request_that_arrived_while_the_process_was_stopped_is_answered() {
+    let upstream = Upstream::text("in");
+    let gateway = in_front_of(&upstream, "keepalive_timeout = \"1s\"");
+    // With its parser, and with the parser put away.
+    for rested in [Duration::ZERO, Duration::from_millis(750)] {
+        let (mut client, mut silent) = (gateway.client(), gateway.client());
+        for client in [&mut client, &mut silent] {
+            assert_eq!(client.ask(&get("/", ""), "").text(), "in");
+        }
+        std::thread::sleep(rested);
+        stopped(&gateway, || {
+            client.send(get("/", ""));
+            std::thread::sleep(Duration::from_millis(1500));
+        });
+        assert_eq!(client.answer("GET").text(), "in", "{rested:?}");
+        silent.assert_closed();
+        client.assert_closed();
+    }
+}

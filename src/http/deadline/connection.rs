@@ -217,6 +217,11 @@ impl ConnectionDeadline {
         self.phase() == Phase::Idle && self.flushed.get() && self.none_unread()
     }
 
+    /// It ends only because it has been idle for too long.
+    pub fn is_idle_over(&self) -> bool {
+        self.expired() == Some(Phase::Idle) && self.is_idle() && !self.is_cut() && !self.is_gone()
+    }
+
     /// The connection has been idle for a while, between two requests: what comes next is a head.
     pub fn may_rest(&self) -> bool {
         self.tired.get() && self.is_idle()
