@@ -74,7 +74,8 @@ impl Reloader {
             Ok(config) if dry_run => self.rehearse(config),
             Ok(config) => self.apply(config).await,
         };
-        let quiet = verify && matches!(outcome, ReloadOutcome::Unchanged { .. });
+        let is_broken = self.metrics.reload_successful.get() == 0;
+        let quiet = verify && !is_broken && matches!(outcome, ReloadOutcome::Unchanged { .. });
         if !dry_run && !quiet {
             self.account(&outcome, trigger);
         }
@@ -195,8 +196,12 @@ impl Reloader {
             }
             ReloadOutcome::Unchanged { generation, .. } => {
                 // The way back from a bad save: the file again holds what is in force.
+                if self.metrics.reload_successful.get() == 0 {
+                    tracing::info!(trigger, "config is valid again; generation {generation} stays in force");
+                } else {
+                    tracing::debug!(trigger, generation, "config unchanged");
+                }
                 self.metrics.reload_successful.set(1);
-                tracing::debug!(trigger, generation, "config unchanged");
             }
             ReloadOutcome::Failed { generation, failure } => {
                 self.metrics.reload_successful.set(0);

@@ -3,11 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use rustls::{AlertDescription, Error};
+
 use crate::labels::labels;
-use crate::metrics::Cutoff;
+use crate::metrics::{Cutoff, HandshakeResult};
 use crate::sampled::Sampled;
 
 labels! {
@@ -34,6 +37,7 @@ pub struct Complaints {
     /// By listener.
     forwarding: Mutex<SharedByName<Sampled>>,
     clients: [Sampled; Cutoff::ALL.len()],
+    handshakes: [Sampled; HandshakeResult::ALL.len()],
     descriptors: Sampled,
 }
 
@@ -43,6 +47,9 @@ struct SharedByName<T> {
     /// So many, and those that nobody has are forgotten: twice as many as were left the last time.
     sweep_at: usize,
 }
+
+/// Between two lines of handshakes that were just given up.
+const PROBES_PERIOD_MS: u64 = 600_000;
 
 /// Names that are too few to look for what nobody has.
 const SWEEP_MIN: usize = 16;
@@ -80,12 +87,65 @@ impl Complaints {
         }
     }
 
+    /// A TLS handshake failed. What health checks of balancers cause all day is told less often.
+    pub fn handshake(&self, result: HandshakeResult, listener: &str, client: IpAddr, error: Option<&io::Error>) {
+        let inner = error.and_then(|error| error.get_ref()?.downcast_ref::<Error>());
+        let Some(hint) = handshake_hint(result, inner) else { return };
+        let line = &self.handshakes[result as usize];
+        let due = match result {
+            HandshakeResult::Aborted | HandshakeResult::Timeout => line.due_every(PROBES_PERIOD_MS),
+            _ => line.due(),
+        };
+        let (reason, error) = (result.label(), error.map(tracing::field::display));
+        match due.map(some) {
+            Some(left_out) => {
+                tracing::info!(reason, listener, %client, error, left_out, "a TLS handshake failed: {hint}")
+            }
+            None => tracing::debug!(reason, listener, %client, error, "a TLS handshake failed: {hint}"),
+        }
+    }
+
     /// A client was turned away, or sent something that its listener does not speak. `means`: what and what to do.
     pub fn client(&self, cutoff: Cutoff, listener: &str, client: IpAddr, means: fmt::Arguments<'_>) {
         if let Some(left_out) = self.clients[cutoff as usize].due() {
             tracing::warn!(reason = cutoff.label(), listener, %client, left_out = some(left_out), "{means}");
         }
     }
+}
+
+/// What a failed handshake probably means, and what to do; `None` where the client is not at fault and nothing is to be
+/// done.
+fn handshake_hint(result: HandshakeResult, error: Option<&Error>) -> Option<&'static str> {
+    Some(match result {
+        HandshakeResult::Full
+        | HandshakeResult::Resumed
+        | HandshakeResult::Draining
+        | HandshakeResult::AcmeChallenge => return None,
+        HandshakeResult::Timeout => "the client did not finish it within `handshake_timeout`",
+        HandshakeResult::Aborted => {
+            "the client closed the connection; a probe does so, and clients that do not trust the certificate"
+        }
+        HandshakeResult::NotTls => "the client does not speak TLS; it must use https:// here",
+        HandshakeResult::Incompatible => {
+            "client and listener share no TLS version, cipher suite or protocol; see `min_version` and `http2`"
+        }
+        HandshakeResult::NoClientCertificate => "the client sent no certificate, which `client_auth` requires",
+        HandshakeResult::BadClientCertificate => "the client's certificate is expired, or not signed by `client_ca`",
+        HandshakeResult::Invalid => "the client broke the TLS protocol",
+        HandshakeResult::NoCertificate => "no certificate has been issued yet for the name that the client asked for",
+        HandshakeResult::Alert => match error {
+            Some(Error::AlertReceived(AlertDescription::UnknownCA | AlertDescription::BadCertificate)) => {
+                "the client does not trust the certificate: `cert` must hold the whole chain, and the client must know its CA"
+            }
+            Some(Error::AlertReceived(AlertDescription::CertificateExpired)) => {
+                "the client finds the certificate expired: renew it, or check the client's clock"
+            }
+            Some(Error::AlertReceived(AlertDescription::CertificateUnknown)) => {
+                "the client rejects the certificate; often it does not trust its CA, or the name is another"
+            }
+            _ => "the client ended it with an alert",
+        },
+    })
 }
 
 impl<T> SharedByName<T> {

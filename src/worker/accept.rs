@@ -175,11 +175,7 @@ async fn secure(stream: Stream, entered: Entered, worker: &Rc<Worker>, door: &Do
         }
         Err(Failed { result, error }) => {
             door.count(result);
-            let result = result.label();
-            match error {
-                Some(error) => tracing::debug!(listener, %peer, result, %error, "no TLS handshake"),
-                None => tracing::debug!(listener, %peer, result, "no TLS handshake"),
-            }
+            worker.local.common.complaints.handshake(result, listener, peer, error.as_ref());
         }
     }
 }

@@ -154,6 +154,7 @@ fn a_bad_save_changes_nothing_is_visible_and_the_fix_applies() {
     gateway.write(&good);
     until("mended", || gateway.last_reload_successful());
     assert_eq!(gateway.generation(), 1);
+    until("it is logged", || gateway.log().contains("config is valid again; generation 1 stays in force"));
 
     gateway.write("[[");
     until("failed again", || !gateway.last_reload_successful());
@@ -355,4 +356,33 @@ fn silent_admin_clients_do_not_shut_others_out() {
     let gateway = Program::start();
     let _silent: Vec<TcpStream> = (0..80).map(|_| TcpStream::connect(gateway.admin).unwrap()).collect();
     assert_eq!(gateway.admin("/livez").status(), 200);
+}
+
+#[test]
+fn the_log_says_that_a_config_is_valid_again_whoever_notices_and_whatever_file_it_was() {
+    let set = |text: &str, dir: &std::path::Path| fs::write(dir.join("set.txt"), text).unwrap();
+    for how in ["save", "hup", "call"] {
+        let gateway = Program::start_with(|dir| {
+            let config = dir.join("sluicegate.toml");
+            set("10.0.0.0/8\n", dir);
+            let used = "deny = [\"set:bad\"]\n[set.bad]\nfile = \"set.txt\"\n";
+            fs::write(&config, format!("{}{used}", version(1))).unwrap();
+            config
+        });
+        let dir = gateway.config.parent().unwrap().to_owned();
+        set("not a network\n", &dir);
+        until("failed", || !gateway.last_reload_successful());
+        let said = || gateway.log_lines(&["config is valid again; generation 1 stays in force"]);
+        assert_eq!(said(), 0);
+        set("10.0.0.0/8\n", &dir);
+        match how {
+            "hup" => gateway.signal("HUP"),
+            "call" => drop(gateway.reload_as("host: 127.0.0.1\r\n")),
+            _ => {}
+        }
+        until("it is logged", || said() > 0);
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(said(), 1, "{how}: {}", gateway.log());
+        assert!(gateway.last_reload_successful());
+    }
 }

@@ -5,11 +5,11 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
 
-use super::tls::{ECHO, gateway, handshakes};
+use super::tls::{ECHO, config, gateway, handshakes};
 use crate::support::PATIENCE;
 use crate::support::ca::Ca;
 use crate::support::client::{get, post};
-use crate::support::gateway::Gateway;
+use crate::support::gateway::{Gateway, laid_out};
 use crate::support::tls::Trust;
 use crate::support::until;
 use crate::support::upstream::Upstream;
@@ -80,7 +80,7 @@ fn what_is_no_tls_is_closed_and_told_of_in_the_log() {
     let answer = rest(&mut plain);
     assert!(!answer.starts_with(b"HTTP/"), "{answer:?}");
     until_counted(&gateway, "not_tls", 1.0);
-    assert!(gateway.log().contains("result=\"not_tls\""), "{}", gateway.log());
+    assert!(gateway.log().contains("reason=\"not_tls\""), "{}", gateway.log());
 }
 
 #[test]
@@ -269,4 +269,39 @@ fn a_drain_says_farewell_on_every_connection() {
         client.assert_closed();
     }
     assert!(gateway.exit().success());
+}
+
+#[test]
+fn failed_handshakes_are_logged_with_reason_and_hint_and_sampled() {
+    let ca = Ca::new("test");
+    let gateway = Gateway::launch(&[], |dir| {
+        ca.issue(&["a.test"], "gateway").save(dir, "0");
+        laid_out(dir, &config(1, "", "", ECHO))
+    });
+    let line = |reason: &str| {
+        let reason = format!("reason=\"{reason}\"");
+        gateway.log_lines(&["INFO", "a TLS handshake failed", &reason, "listener=\"127.0.0.1:0\"", "client=127.0.0.1"])
+    };
+    let hello = records(&hello("a.test"), 512);
+    for _ in 0..5 {
+        // Of a CA that the client does not know; of no TLS; of no more than a hello.
+        assert!(Trust::in_ca(&Ca::new("other")).try_connect(gateway.addr, "a.test").is_err());
+        rest(&mut sent(gateway.addr, get("/", "").as_bytes()));
+        drop(sent(gateway.addr, &hello));
+        drop(Trust::in_ca(&ca).offering(&["spdy/1"]).try_connect(gateway.addr, "a.test"));
+    }
+    for reason in ["alert", "not_tls", "aborted", "incompatible"] {
+        until(&format!("{reason} is counted"), || handshakes(&gateway, reason) >= 5.0);
+        assert_eq!(line(reason), 1, "{reason}: {}", gateway.log());
+    }
+    for hint in ["does not trust the certificate", "UnknownCA", "must use https://", "share no TLS version"] {
+        assert!(gateway.log().contains(hint), "{hint}: {}", gateway.log());
+    }
+}
+
+/// A connection on which these bytes were sent.
+fn sent(addr: SocketAddr, bytes: &[u8]) -> TcpStream {
+    let mut stream = connect(addr);
+    stream.write_all(bytes).unwrap();
+    stream
 }
