@@ -16,7 +16,11 @@ use crate::replay::{self, Options};
 const HELP: &str = "\
 Logs: the common and combined formats of nginx and Apache (also with the virtual host in front, nginx's
 $request_time and $msec at the end, or [$msec] for the time), and Sluicegate's own JSON lines; plain or gzip. Several logs are merged by time.
-What a log does not hold (most header fields, often the host) counts as absent, and the answer says so.
+
+Not in the log: a log holds no header fields but User-Agent and Referer (the common format not even these), no cookies,
+tokens, certificates and bodies, and masked query values only as ***. A limit that reads one of these, in its key or in
+`when`, is not evaluated for the requests that this concerns; so are limits before or `after` it. A request counts as
+\"not evaluated\" unless another limit refuses it. A host counts as absent where a log has none; see --host.
 
 Time: limits are asked when a request starts. Our own log tells start and duration. nginx logs at the end,
 so with $request_time the start is that much earlier, without it start and end are one; Apache logs the
@@ -38,7 +42,8 @@ Tightest numbers: the least with which a limit would have refused nobody, were i
 requests that other limits refused count, too.
 {numbers}Keys with numbers of their own (overrides) do not count for them.
 
-Exit codes: 0 ok, 1 a log cannot be read, has lines and no good one, or none that a route takes, 2 bad config or usage.";
+Exit codes: 0 ok, 1 a log cannot be read, has lines and no good one, none that a route takes, or none that can be
+evaluated, 2 bad config or usage.";
 
 fn help() -> String {
     let mut numbers: Vec<(&str, Vec<&str>)> = Vec::new();
@@ -63,7 +68,7 @@ pub struct ReplayOptions {
     /// Draw admitted and refused requests over time into this SVG file
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Write each request that was refused or delayed into this file, as JSON lines
+    /// Write each request that was refused, delayed or not evaluated into this file, as JSON lines
     #[arg(long, value_name = "FILE")]
     verdicts: Option<PathBuf>,
     /// Keys to name for each limit, those with most refusals
@@ -114,5 +119,11 @@ pub fn replay(args: &ReplayOptions) -> ExitCode {
     };
     // Whoever reads may have seen enough and gone.
     let _ = std::io::stdout().write_all(answer.as_bytes());
-    ExitCode::SUCCESS
+    match outcome.nothing_evaluated() {
+        None => ExitCode::SUCCESS,
+        Some(why) => {
+            eprintln!("error: {why}");
+            ExitCode::from(RUNTIME)
+        }
+    }
 }

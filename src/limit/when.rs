@@ -93,6 +93,26 @@ impl When {
         holds
     }
 
+    /// Whether it holds, where only some sources are known: `Err` is an unknown one that it depends on, as no known
+    /// condition fails.
+    pub fn unknown<'w>(
+        &'w self,
+        facts: &Facts,
+        repeated: Repeated,
+        is_known: impl Fn(&Source) -> bool,
+    ) -> Result<bool, &'w Source> {
+        let mut unknown = Ok(true);
+        for condition in &self.0 {
+            match condition {
+                Condition::Text { source, .. } if !is_known(source) => unknown = unknown.and(Err(source)),
+                // A value that stands there more than once has the request refused, which is known as well.
+                known if known.holds(facts, repeated) == Ok(false) => return Ok(false),
+                _ => {}
+            }
+        }
+        unknown
+    }
+
     /// What has to be an integer.
     pub fn integers(&self) -> impl Iterator<Item = &Source> {
         self.0.iter().filter_map(|condition| match condition {

@@ -7,6 +7,8 @@ use super::source::LogPlace;
 pub struct Counts {
     pub admitted: u64,
     pub refused: u64,
+    /// Not refused by the limits that could be evaluated, while others of the route could not.
+    pub not_evaluated: u64,
     /// Of the admitted: not before their turn.
     pub delayed: u64,
     pub longest_delay_ms: i64,
@@ -54,6 +56,11 @@ impl Counts {
 
     /// Requests that a route took and its limits could see.
     pub fn decided(&self) -> u64 {
+        self.evaluated() + self.not_evaluated
+    }
+
+    /// Those of which it is known whether they are refused.
+    pub fn evaluated(&self) -> u64 {
         self.admitted + self.refused
     }
 }

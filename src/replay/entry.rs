@@ -52,6 +52,11 @@ impl ReplayEntry {
 }
 
 impl AccessLogFormat {
+    /// Whether lines hold the user agent and the referer.
+    pub fn holds_agents(self) -> bool {
+        self != AccessLogFormat::Common
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             AccessLogFormat::Common => "common",

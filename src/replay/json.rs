@@ -29,7 +29,8 @@ impl ReplayOutcome {
             "from": self.counts.first_ms.map(time),
             "to": self.counts.first_ms.map(|_| time(self.counts.last_ms)),
             "requests": {
-                "admitted": admitted, "refused": refused, "delayed": delayed, "no_request": no_request,
+                "admitted": admitted, "refused": refused,
+                "not_evaluated": self.counts.not_evaluated, "delayed": delayed, "no_request": no_request,
                 "malformed": malformed, "no_route": no_route, "denied": denied, "allowed": allowed,
                 "no_host": self.counts.no_host, "with_duration": self.counts.durations,
                 "ended_early": self.counts.ended_early,
@@ -49,10 +50,12 @@ impl ReplayOutcome {
         let top = tally.top.top(self.top);
         let top: Vec<Value> = top.iter().map(|(key, count)| json!({ "key": key, "refused": count })).collect();
         let absent: BTreeMap<_, _> = tally.absent().into_iter().map(|(name, (_, count))| (name, count)).collect();
+        let unknown: BTreeMap<_, _> = gaps.unknown.iter().map(|(source, count)| (source.to_string(), count)).collect();
         let settle = limit.afterwards.as_ref().is_some_and(|wants| wants.settle.is_some());
         json!({
             "name": limit.name, "algorithm": limit.rule.name(), "quota": policy.quota, "window_ms": policy.window_ms,
             "shadow": limit.mode == Mode::Shadow, "requests": tally.seen,
+            "not_evaluated": { "requests": tally.unknown(), "sources": unknown },
             "refused": tally.can_judge().then_some(tally.refused), "refused_by_others": tally.refused_by_others,
             "delayed": tally.delayed, "longest_delay_ms": tally.longest_delay_ms, "returned": tally.returned,
             "keys": count(tally.keys.count()), "refused_keys": count(tally.refused_keys.count()),

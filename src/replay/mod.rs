@@ -10,6 +10,7 @@ mod counts;
 mod ends;
 mod entry;
 mod json;
+mod known;
 mod line;
 mod order;
 mod outcome;

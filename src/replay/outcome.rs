@@ -31,8 +31,20 @@ pub struct ReplayOutcome {
 }
 
 impl ReplayOutcome {
+    /// Why the replay says nothing of any request, if it is so.
+    pub fn nothing_evaluated(&self) -> Option<String> {
+        if self.counts.not_evaluated == 0 || self.counts.evaluated() > 0 {
+            return None;
+        }
+        let mut sources: Vec<String> =
+            self.tallies.iter().flat_map(|tally| &tally.gaps.unknown).map(|(source, _)| source.to_string()).collect();
+        sources.sort_unstable();
+        sources.dedup();
+        Some(format!("no request could be evaluated: limits read {}, which is not in the log", sources.join(", ")))
+    }
+
     pub fn svg(&self) -> String {
         let whole_seconds = if self.counts.fine { 0 } else { 1000 };
-        plot::svg(&self.series.at_least(whole_seconds))
+        plot::svg(&self.series.at_least(whole_seconds), self.counts.not_evaluated)
     }
 }

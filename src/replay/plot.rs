@@ -47,26 +47,30 @@ impl Scale {
     }
 }
 
-/// Bars, the refused on top of the admitted.
-pub fn svg(series: &Series) -> String {
+/// Bars, the refused on top of the admitted. Requests that were not evaluated have none, and are counted beside.
+pub fn svg(series: &Series, not_evaluated: u64) -> String {
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" \
          height=\"{HEIGHT}\" font-family=\"system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif\" font-size=\"12\" \
          fill=\"{INK}\">\n<rect width=\"100%\" height=\"100%\" fill=\"{PAPER}\"/>\n"
     );
     text(&mut out, (32.0, 38.0), "start", "font-size=\"19\" font-weight=\"600\"", "Requests under these limits");
+    if not_evaluated > 0 {
+        let label = format!("not evaluated, not drawn: {}", grouped(not_evaluated));
+        text(&mut out, (568.0, 86.0), "start", "font-size=\"13\"", &label);
+    }
     if series.buckets.is_empty() {
         let _ = writeln!(out, "<path d=\"M{LEFT} {BASE}H{END}\" stroke=\"{INK}\"/>");
         let middle = (f64::midpoint(LEFT, END), f64::midpoint(TOP, BASE));
         text(&mut out, middle, "middle", FAINT, "the log holds no request that limits decide");
     } else {
-        chart(&mut out, series);
+        chart(&mut out, series, not_evaluated);
     }
     out.push_str("</svg>\n");
     out
 }
 
-fn chart(out: &mut String, series: &Series) {
+fn chart(out: &mut String, series: &Series, not_evaluated: u64) {
     let most = series.buckets.iter().map(|(admitted, refused)| admitted + refused).max().unwrap_or(0);
     let step = ticks::nice_step(most);
     let count = i64::try_from(series.buckets.len()).unwrap_or(i64::MAX);
@@ -79,7 +83,7 @@ fn chart(out: &mut String, series: &Series) {
     let form = if width_ms < 1000 { "%-d %b %Y %H:%M:%S%.3f" } else { "%-d %b %Y %H:%M:%S" };
     let range = format!("{} to {} UTC", ticks::format(start_ms, form), ticks::format(end_ms, form));
     text(out, (32.0, 60.0), "start", FAINT, &range);
-    legend(out, series);
+    legend(out, series, not_evaluated);
     text(out, (LEFT, TOP - 12.0), "start", FAINT, &format!("requests per {}", duration(width_ms)));
     for mark in (0..=ceiling / step).map(|mark| mark * step) {
         let y = BASE - scale.height(mark);
@@ -99,10 +103,10 @@ fn chart(out: &mut String, series: &Series) {
     text(out, (END, HEIGHT - 12.0), "end", FAINT, "time (UTC)");
 }
 
-fn legend(out: &mut String, series: &Series) {
+fn legend(out: &mut String, series: &Series, not_evaluated: u64) {
     let (admitted, refused) = series.buckets.iter().fold((0, 0), |sum, bucket| (sum.0 + bucket.0, sum.1 + bucket.1));
     for (x, color, name, count) in [(32, ADMITTED, "admitted", admitted), (300, REFUSED, "refused", refused)] {
-        let label = format!("{name}: {} ({} %)", grouped(count), percent(count, admitted + refused));
+        let label = format!("{name}: {} ({} %)", grouped(count), percent(count, admitted + refused + not_evaluated));
         let _ = writeln!(out, "<rect x=\"{x}\" y=\"75\" width=\"12\" height=\"12\" rx=\"2\" fill=\"{color}\"/>");
         text(out, (f64::from(x) + 20.0, 86.0), "start", "font-size=\"13\"", &label);
     }

@@ -11,7 +11,8 @@ use http::Method;
 
 use super::counts::Counts;
 use super::ends::{Correction, Ending, Ends};
-use super::entry::{ReplayEntry, Request};
+use super::entry::Request;
+use super::known::{LoggedFacts, unknown_sources};
 use super::order::StartOrder;
 use super::outcome::{Options, ReplayOutcome};
 use super::progress::ReplayProgress;
@@ -24,8 +25,8 @@ use crate::http::answer::problem;
 use crate::http::downstream::canonical;
 use crate::http::downstream::method;
 use crate::http::downstream::reject::Judge;
-use crate::limit::limits::Limit;
-use crate::limit::source::{BodyFacts, Facts};
+use crate::limit::limits::{Limit, Mode};
+use crate::limit::source::{BodyFacts, Facts, Source};
 use crate::limit::store::Store;
 use crate::limit::store::memory::Memory;
 use crate::limit::store::shares::divided;
@@ -142,12 +143,27 @@ impl<'a> Replay<'a> {
             // No log holds one.
             body: BodyFacts::None,
         };
-        let verdict = self.decide(route, entry, &facts, host.is_none(), now_ms);
-        self.series.add(now_ms, verdict.refused);
-        let count = if verdict.refused { &mut self.counts.refused } else { &mut self.counts.admitted };
-        *count += 1;
+        let logged = LoggedFacts { facts: &facts, entry, no_host: host.is_none() };
+        let unknown = unknown_sources(&route.limits, &logged);
+        let verdict = self.decide(route, &logged, &unknown, now_ms);
+        let is_unknown = |(limit, unknown): (&Arc<Limit>, &Option<_>)| unknown.is_some() && limit.mode == Mode::Enforce;
+        let allowed = route.allow.contains(entry.client);
+        if verdict.refused {
+            self.counts.refused += 1;
+            self.series.add(now_ms, true);
+        } else if !allowed && route.limits.iter().zip(&unknown).any(is_unknown) {
+            self.counts.not_evaluated += 1;
+        } else {
+            self.counts.admitted += 1;
+            self.series.add(now_ms, false);
+        }
         match &mut self.verdicts {
-            Some(file) => file.add(&sources.all[place.source].name, place.line, now_ms, &verdict, route),
+            Some(file) => {
+                let skipped = |(limit, unknown): (&'a Arc<Limit>, &Option<_>)| unknown.map(|_| &*limit.name);
+                let unknown: Vec<&str> =
+                    route.limits.iter().zip(&unknown).filter(|_| !allowed).filter_map(skipped).collect();
+                file.add(&sources.all[place.source].name, place.line, now_ms, &verdict, route, &unknown)
+            }
             None => Ok(()),
         }
     }
@@ -177,7 +193,15 @@ impl<'a> Replay<'a> {
         Some(route)
     }
 
-    fn decide(&mut self, route: &Route, entry: &ReplayEntry, facts: &Facts, no_host: bool, now_ms: i64) -> Verdict {
+    /// `unknown`: what each limit of the route reads that the log does not hold.
+    fn decide(
+        &mut self,
+        route: &Route,
+        logged_facts: &LoggedFacts,
+        unknown: &[Option<&Source>],
+        now_ms: i64,
+    ) -> Verdict {
+        let LoggedFacts { entry, facts, no_host } = *logged_facts;
         if route.allow.contains(entry.client) {
             self.counts.allowed += 1;
             return Verdict::default();
@@ -187,7 +211,11 @@ impl<'a> Replay<'a> {
         }
         let blurred = |limit: &Limit| limit.rule.lease_ms().is_some() && entry.is_blurred();
         self.configured.set_now(now_ms);
-        let verdict = at_once(self.limiter.decide_past(&route.limits, facts, blurred));
+        let is_unknown = |limit: &Limit| {
+            route.limits.iter().zip(unknown).any(|(other, unknown)| unknown.is_some() && std::ptr::eq(&**other, limit))
+        };
+        let verdict =
+            at_once(self.limiter.decide_past(&route.limits, facts, |limit| is_unknown(limit) || blurred(limit)));
         let delay_ms = verdict.delay_ms(&route.limits).map_or(0, |(_, delay_ms)| delay_ms);
         self.counts.delayed += u64::from(delay_ms > 0);
         self.counts.longest_delay_ms = self.counts.longest_delay_ms.max(delay_ms);
@@ -204,6 +232,10 @@ impl<'a> Replay<'a> {
         for (place, limit) in route.limits.iter().enumerate() {
             let Some(index) = self.tallies.iter().position(|tally| Arc::ptr_eq(&tally.limit, limit)) else { continue };
             let tally = &mut self.tallies[index];
+            if let Some(source) = unknown[place] {
+                tally.not_evaluated(source);
+                continue;
+            }
             if blurred(limit) {
                 tally.blurred(facts);
                 continue;

@@ -47,6 +47,8 @@ pub struct Gaps {
     pub unreachable: u64,
     /// Refused by a limit when logged.
     pub limited: u64,
+    /// Not evaluated, by what the limit reads that the log does not hold.
+    pub unknown: Vec<(Source, u64)>,
     /// Not asked: shorter than the steps of the time stamps, for a limit of what runs at once.
     pub blurred: u64,
 }
@@ -126,13 +128,26 @@ impl Tally {
 
     /// More may be needed than the tightest number.
     pub fn is_lower_bound(&self) -> bool {
-        self.gaps.blurred > 0 || self.tightest.is_lower_bound()
+        self.gaps.blurred > 0 || self.unknown() > 0 || self.tightest.is_lower_bound()
     }
 
     /// Not asked, as nobody can tell what the request ran beside.
     pub fn blurred(&mut self, facts: &Facts) {
         let applies = self.limit.applies(facts) != Ok(false);
         self.gaps.blurred += u64::from(applies);
+    }
+
+    /// Not asked: the limit reads `source`, which the log does not hold.
+    pub fn not_evaluated(&mut self, source: &Source) {
+        match self.gaps.unknown.iter_mut().find(|(known, _)| known == source) {
+            Some((_, count)) => *count += 1,
+            None => self.gaps.unknown.push((source.clone(), 1)),
+        }
+    }
+
+    /// Requests for which the limit could not be evaluated.
+    pub fn unknown(&self) -> u64 {
+        self.gaps.unknown.iter().map(|(_, count)| count).sum()
     }
 
     /// Decided without asking, if at all: a part of the key is missing, for instance. `place` is

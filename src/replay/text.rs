@@ -57,7 +57,9 @@ impl ReplayOutcome {
         let shadow = if limit.mode == Mode::Shadow { ", shadow" } else { "" };
         let _ = writeln!(text, "\nlimit {} ({}, {}{shadow})", limit.name, limit.rule.name(), limit.rule.told());
         let _ = writeln!(text, "  requests  {} of {} keys", tally.seen, about(tally.keys.count()));
-        if tally.can_judge() {
+        if tally.seen == 0 && tally.unknown() > 0 {
+            text.push_str("  refused   not evaluated\n");
+        } else if tally.can_judge() {
             let share = percent(tally.refused, tally.seen);
             let keys = about(tally.refused_keys.count());
             let _ = writeln!(text, "  refused   {} ({share} %) of {keys} keys", tally.refused);
@@ -93,6 +95,9 @@ impl ReplayOutcome {
                 "  note      {blurred} requests took less than the second that their time stamps can tell apart: what runs \
                  at once\n            is seen in milliseconds only; log $msec and $request_time (nginx), or take our own log"
             );
+        }
+        for (source, count) in &gaps.unknown {
+            let _ = writeln!(text, "  note      {count} requests not evaluated: {source} is not in the log");
         }
         if tally.refused_by_others > 0 {
             let others = tally.refused_by_others;
@@ -148,6 +153,9 @@ impl ReplayOutcome {
         if !tally.can_judge() {
             return Needed::None("the log has whole seconds, and requests were shorter");
         }
+        if tally.seen == 0 && tally.unknown() > 0 {
+            return Needed::None("no request could be evaluated");
+        }
         if tally.limit.rule.lease_ms().is_some() && tally.seen > 0 && tally.gaps.duration == tally.seen {
             return Needed::None("the log holds no durations");
         }
@@ -164,7 +172,17 @@ impl Counts {
         let _ = writeln!(text, "from {} to {}", time(first), time(self.last_ms));
         let total = self.decided();
         let share = percent(self.refused, total);
-        let _ = writeln!(text, "{total} requests: {} admitted, {} refused ({share} %)", self.admitted, self.refused);
+        let _ = write!(text, "{total} requests: {} admitted, {} refused ({share} %)", self.admitted, self.refused);
+        match self.not_evaluated {
+            0 => text.push('\n'),
+            count => {
+                let _ = writeln!(
+                    text,
+                    ", {count} not evaluated\n  not evaluated: a limit reads what the log does not hold, and no other \
+                     limit refuses the request"
+                );
+            }
+        }
         if self.delayed > 0 {
             let longest = duration(self.longest_delay_ms);
             let _ = writeln!(text, "  {} of the admitted had to wait for their turn, {longest} at most", self.delayed);

@@ -1,4 +1,4 @@
-//! Who was refused or delayed, as JSON lines in a file. Written by the replay.
+//! Who was refused or delayed, or could not be judged, as JSON lines in a file. Written by the replay.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -27,19 +27,28 @@ impl Verdicts {
 
     /// # Errors
     /// The file cannot be written.
-    pub fn add(&mut self, log: &str, line: u64, now_ms: i64, verdict: &Verdict, route: &Route) -> Result<(), String> {
+    /// `not_evaluated`: the limits that read what the log does not hold.
+    pub fn add(
+        &mut self,
+        log: &str,
+        line: u64,
+        now_ms: i64,
+        verdict: &Verdict,
+        route: &Route,
+        not_evaluated: &[&str],
+    ) -> Result<(), String> {
         let limits = |mode| {
             let refusals = verdict.refusals_of(&route.limits, mode).map(|checked| &*route.limits[checked.limit].name);
             refusals.collect::<Vec<_>>()
         };
         let (refused_by, shadow) = (limits(Mode::Enforce), limits(Mode::Shadow));
         let delay_ms = verdict.delay_ms(&route.limits).map_or(0, |(_, delay_ms)| delay_ms);
-        if refused_by.is_empty() && shadow.is_empty() && delay_ms == 0 {
+        if refused_by.is_empty() && shadow.is_empty() && not_evaluated.is_empty() && delay_ms == 0 {
             return Ok(());
         }
         let line = json!({
             "log": log, "line": line, "time": time(now_ms), "refused_by": refused_by, "shadow": shadow,
-            "delay_ms": delay_ms,
+            "delay_ms": delay_ms, "not_evaluated": not_evaluated,
         });
         writeln!(self.out, "{line}").map_err(|error| self.error(&error))
     }

@@ -232,11 +232,11 @@ fn a_state_file_that_cannot_be_used_keeps_no_gateway_from_starting() {
         fs::write(path, (0..100_000_u32).map(|i| (i.wrapping_mul(i) >> 7) as u8).collect::<Vec<u8>>()).unwrap()
     };
     let looped = |path: &Path| symlink(path, path).unwrap();
-    let cases: [(&dyn Fn(&Path), &str); 4] = [
-        (&random, "expected value"),
-        (&|path| fs::write(path, "{\"version\":1,\"store\":").unwrap(), "EOF"),
-        (&fifo, "not a regular file"),
-        (&looped, "symbolic links"),
+    let cases: [(fn(&Path), &str); 4] = [
+        (random, "expected value"),
+        (|path| fs::write(path, "{\"version\":1,\"store\":").unwrap(), "EOF"),
+        (fifo, "not a regular file"),
+        (looped, "symbolic links"),
     ];
     for (make, why) in cases {
         let _ = fs::remove_file(&path);

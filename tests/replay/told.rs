@@ -39,7 +39,8 @@ const TEXT: &str = "\
 access.log: 8 lines, combined, 1 bad
   line 5: does not start with a client address
 from 2000-10-10T20:55:35Z to 2000-10-10T20:55:38Z
-5 requests: 4 admitted, 1 refused (20.0 %)
+5 requests: 0 admitted, 1 refused (20.0 %), 4 not evaluated
+  not evaluated: a limit reads what the log does not hold, and no other limit refuses the request
   1 more are on the deny list of their route
   1 lines hold no request
   6 requests have no host in the log: routes with a host do not take them; see --host
@@ -54,9 +55,9 @@ limit per-ip (token_bucket, 2 per 2 s)
 
 limit per-key (fixed_window, 3 per 1 min)
   requests  0 of 0 keys
-  refused   0 (0.0 %) of 0 keys
-  tightest  nothing was taken
-  note      key part header:x-api-key is not in the log: 5 requests skipped
+  refused   not evaluated
+  tightest  none: no request could be evaluated
+  note      5 requests not evaluated: header:x-api-key is not in the log
 ";
 
 /// Three requests at once and one half a second later.
@@ -97,7 +98,7 @@ fn every_format_gives_the_same_json() {
     }
     let expected = json!({
         "name": "per-ip", "algorithm": "token_bucket", "quota": 2, "window_ms": 2000, "shadow": false,
-        "requests": 5, "refused": 1, "refused_by_others": 0, "delayed": 0, "longest_delay_ms": 0, "returned": 0,
+        "requests": 5, "not_evaluated": { "requests": 0, "sources": {} }, "refused": 1, "refused_by_others": 0, "delayed": 0, "longest_delay_ms": 0, "returned": 0,
         "keys": { "count": 2, "exact": true }, "refused_keys": { "count": 1, "exact": true },
         "tightest": { "kind": "burst", "value": 3, "none_because": null, "lower_bound": false },
         "not_in_log": {
@@ -150,8 +151,6 @@ fn header_fields_that_the_log_holds_are_seen() {
         ("when = { header = { user-agent = \"~i ^CURL/[0-9]\" } }", 3, json!({}), 0),
         ("when = { header = { user-agent = \"~ ^CURL\" } }", 0, json!({}), 0),
         ("when = { header = { referer = \"a\" } }", 0, json!({}), 0),
-        // No log holds bodies, and that is said.
-        ("key = [\"form:user\", \"json:/user\"]", 5, json!({ "form:user": 5, "json:/user": 5 }), 0),
         ("cost = \"header:user-agent\"", 5, json!({}), 1),
     ] {
         let dir = Dir::new(&format!(
@@ -173,14 +172,14 @@ fn a_key_is_missed_only_where_its_limit_applies() {
     let dir = Dir::new(&CONFIG.replace("missing = \"skip\"", "missing = \"skip\"\nwhen = { method = [\"POST\"] }"));
     let log = COMBINED.replacen("GET", "POST", 1);
     assert_eq!(
-        dir.json(&["-"], log.as_bytes())["limits"][1]["not_in_log"]["key_parts"],
-        json!({ "header:x-api-key": 1 })
+        dir.json(&["-"], log.as_bytes())["limits"][1]["not_evaluated"],
+        json!({ "requests": 1, "sources": { "header:x-api-key": 1 } })
     );
 }
 
 #[test]
 fn the_plot_is_drawn() {
-    let dir = Dir::new(CONFIG);
+    let dir = Dir::new(&CONFIG.replace(", \"per-key\"", ""));
     let plot = |log: &str| {
         dir.write("access.log", log.as_bytes());
         assert_eq!(dir.replay(&["access.log", "--plot", "out.svg"], b"").0, 0);
@@ -229,4 +228,85 @@ fn an_empty_log_is_told_as_such() {
     dir.write("full.log", COMBINED.as_bytes());
     let (_, stdout, _) = dir.replay(&["access.log", "full.log"], b"");
     assert!(stdout.starts_with("access.log: empty\nfull.log: 8 lines, combined, 1 bad\n"), "{stdout}");
+}
+
+/// Limits of each kind that a log of the gateway's own cannot tell, or only for some requests.
+#[test]
+fn what_the_log_does_not_hold_is_not_evaluated() {
+    let plain =
+        "[[route]]\npath = \"/\"\nupstream = \"echo:\"\nlimits = [LIMITS]\n\n[limit.own]\nrate = \"1/h\"\nburst = 1\n";
+    let line = |method: &str, query: &str| {
+        json!({
+            "time": "2026-01-02T03:04:05.000Z", "client": "192.0.2.1", "method": method, "host": "a.example",
+            "path": "/", "query": query, "route": "/", "status": 200, "duration_ms": 1.5,
+        })
+        .to_string()
+            + "\n"
+    };
+    let log = [line("GET", "k=1"), line("GET", "k=***"), line("POST", "k=1"), line("POST", "k=***")].concat();
+    // Requests that count, of these refused, and those that the limit is not evaluated for, by what it reads.
+    for (lines, counted, refused, unknown) in [
+        ("key = \"header:authorization\"", 0, 0, json!({ "header:authorization": 4 })),
+        ("key = \"header:authorization\"\nmissing = \"refuse\"", 0, 0, json!({ "header:authorization": 4 })),
+        ("key = \"header:authorization\"\nmissing = \"skip\"", 0, 0, json!({ "header:authorization": 4 })),
+        ("key = [\"ip\", \"cookie:sid\"]", 0, 0, json!({ "cookie:sid": 4 })),
+        ("key = [\"form:user\", \"json:/user\"]", 0, 0, json!({ "form:user": 4 })),
+        ("key = \"ip\"\nwhen = { header = { upgrade = \"websocket\" } }", 0, 0, json!({ "header:upgrade": 4 })),
+        ("key = \"ip\"\nwhen = { header = { upgrade = \"!websocket\" } }", 0, 0, json!({ "header:upgrade": 4 })),
+        // Where another condition fails, the limit does not apply, whatever the header is.
+        (
+            "key = \"ip\"\nwhen = { method = \"POST\", header = { upgrade = \"websocket\" } }",
+            0,
+            0,
+            json!({ "header:upgrade": 2 }),
+        ),
+        ("key = \"ip\"\nwhen = { method = \"POST\" }", 2, 1, json!({})),
+        // A masked value is not known; a query without the parameter is.
+        ("key = \"query:k\"", 2, 1, json!({ "query:k": 2 })),
+        ("key = \"query:other\"", 4, 3, json!({})),
+        ("key = \"header:user-agent\"", 4, 3, json!({})),
+    ] {
+        let dir = Dir::new(&(plain.replace("LIMITS", "\"own\"") + lines + "\n"));
+        let (code, stdout, stderr) = dir.replay(&["-", "--format", "json", "--verdicts", "out"], log.as_bytes());
+        let answer: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+        let (own, requests) = (&answer["limits"][0], &answer["requests"]);
+        let skipped: u64 = unknown.as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum();
+        assert_eq!(own["not_evaluated"], json!({ "requests": skipped, "sources": unknown }), "{lines}");
+        assert_eq!((&own["requests"], &own["refused"]), (&json!(counted), &json!(refused)), "{lines}");
+        let expected = (json!(4 - skipped - refused), json!(refused), json!(skipped));
+        assert_eq!(
+            (&requests["admitted"], &requests["refused"], &requests["not_evaluated"]),
+            (&expected.0, &expected.1, &expected.2),
+            "{lines}"
+        );
+        let verdicts = fs::read_to_string(dir.0.path().join("out")).unwrap();
+        let named = verdicts.lines().filter(|line| line.contains("\"not_evaluated\":[\"own\"]")).count() as u64;
+        assert_eq!((named, verdicts.lines().count() as u64), (skipped, skipped + refused), "{lines}: {verdicts}");
+        let nothing = skipped == 4;
+        assert_eq!(code, i32::from(nothing), "{lines}: {stderr}");
+        assert_eq!(stderr.contains("no request could be evaluated: limits read "), nothing, "{stderr}");
+    }
+
+    // Beside a limit that refuses, or as a shadow, it leaves the request to what is known.
+    let second = "key = \"header:x\"\n[limit.per-ip]\nrate = \"1/h\"\nburst = 3\nkey = \"ip\"\n";
+    let beside = Dir::new(&(plain.replace("LIMITS", "\"own\", \"per-ip\"") + second));
+    let (code, stdout, _) = beside.replay(&["-", "--plot", "out.svg"], log.as_bytes());
+    assert!(code == 0 && stdout.contains("4 requests: 0 admitted, 1 refused (25.0 %), 3 not evaluated\n"), "{stdout}");
+    let svg = fs::read_to_string(beside.0.path().join("out.svg")).unwrap();
+    assert!(
+        svg.contains(">not evaluated, not drawn: 3</text>") && svg.contains(">refused: 1 (25.0 %)</text>"),
+        "{svg}"
+    );
+    let shadow = plain.replace("LIMITS", "\"own\", \"per-ip\"") + "mode = \"shadow\"\n" + second;
+    let (code, stdout, _) = Dir::new(&shadow).replay(&["-"], log.as_bytes());
+    assert!(code == 0 && stdout.contains("4 requests: 3 admitted, 1 refused (25.0 %)\n"), "{stdout}");
+    assert!(stdout.contains("  note      4 requests not evaluated: header:x is not in the log\n"), "{stdout}");
+
+    // One that comes after a limit decides in its place, so neither can be judged.
+    let after = plain.replace("LIMITS", "\"per-ip\", \"own\"") + "after = \"per-ip\"\n" + second;
+    let (code, stdout, stderr) = Dir::new(&after).replay(&["-"], log.as_bytes());
+    assert!(
+        code == 1 && stdout.contains("4 requests: 0 admitted, 0 refused (0.0 %), 4 not evaluated\n"),
+        "{stdout}{stderr}"
+    );
 }
