@@ -30,31 +30,25 @@ local function decide(rule, state, now, cost, tag)
     { now = now, longest = longest, anew = live == 0, tag = tag, units = charge, expiry = expiry }
 end
 
--- The receipt is the tag. Less than 0 releases, 0 renews what is held, or takes one unit anew if
--- the lease was lost and there is room.
+-- The receipt is the tag. Less than 0 releases. More than 0 renews a lease of that many units: what was
+-- lost of it is held again, even beyond in_flight, because its request is still running.
 local function adjust(rule, state, now, delta, receipt)
-  local limit, lease = rule[1], rule[2]
+  local lease = rule[2]
   local live = state:live(now)
   local longest = live > 0 and max(state.longest, lease) or lease
   local latest = live > 0 and min(state:latest(), now + longest) or now
-  local held, till = state:held(receipt, now)
   if delta < 0 then
+    local held, till = state:held(receipt, now)
     local units = min(-delta, held)
     if units == 0 then return false end
     if units == live then return 1, { none = true } end
     return latest - now,
       { now = now, longest = longest, tag = receipt, units = held - units, expiry = min(till, now + longest) }
   end
-  local count = 0
-  if delta == 0 then
-    count = held > 0 and 0 or min(limit - live, 1)
-  elseif held > 0 then
-    count = min(delta, 2 * limit - live)
-  end
-  if held + count < 1 or delta > 0 and count < 1 then return false end
+  if delta == 0 then return false end
   local expiry = now + lease
   return max(latest, expiry) - now,
-    { now = now, longest = longest, anew = live == 0, tag = receipt, units = held + count, expiry = expiry }
+    { now = now, longest = longest, anew = live == 0, tag = receipt, units = delta, expiry = expiry }
 end
 
 return { decide = decide, adjust = adjust, shape = 'leases' }

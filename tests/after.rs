@@ -20,6 +20,7 @@ mod after {
     mod denials;
     mod ends;
     mod keys;
+    mod leases;
     mod leaving;
     mod outage;
     mod outcome;

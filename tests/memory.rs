@@ -73,7 +73,7 @@ fn a_key_that_holds_much_is_decided_as_fast() {
                     let run = |op, check: Check| memory.run(op, &[check], now).answers[0];
                     let receipt = run(Op::Take, Check::new(&limit, key(0), 1)).receipt;
                     let adjust = |cost| Check { tag: receipt, ..Check::new(&limit, key(0), cost) };
-                    run(Op::Adjust, adjust(0));
+                    run(Op::Adjust, adjust(1));
                     assert!(run(Op::Adjust, adjust(-1)).admitted);
                     run(Op::Peek, Check::new(&limit, key(0), 99_999));
                 }

@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use tokio::task::{spawn_local, yield_now};
 use tokio::time::{Instant, sleep_until};
 
+use super::algo::concurrency::RENEWALS;
 use super::backlog::Backlog;
 use super::decision::{Check, ErrorKind, Op};
 use super::hold_times::HoldTimes;
@@ -69,10 +70,12 @@ struct Lease {
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseId(usize);
 
-/// Leases renewed by one call.
+/// Leases renewed by one call, at most.
 const RENEWED_AT_ONCE: usize = 256;
-/// Renewals per life of a lease: two may fail before it ends.
-const RENEWALS: u32 = 3;
+/// [`Rule::work`](super::algo::Rule::work) of one renewal call, at most: about 5 ms of Redis.
+const RENEWAL_WORK: i64 = 1000;
+/// Longest pause before a failed renewal is tried again.
+const RETRY: Duration = Duration::from_millis(250);
 /// Leases due this soon are renewed along with those that are due.
 const ALONG: Duration = Duration::from_millis(100);
 
@@ -164,12 +167,9 @@ impl Desk {
     /// What the store did not take for `kind`.
     fn bring_again(self: &Rc<Self>, checks: Vec<Check>, kind: ErrorKind) {
         let alone = checks.len() == 1;
-        let again = checks.into_iter().filter(|check| match check.rule.lease_ms() {
-            // A renewal comes again by itself.
-            Some(_) => check.cost < 0,
-            // Of several, some may have been made.
-            None => alone && !kind.is_unsure(),
-        });
+        // A lease can be released twice. Of several other corrections, some may have been made.
+        let repeatable = alone && !kind.is_unsure();
+        let again = checks.into_iter().filter(|check| repeatable || check.rule.lease_ms().is_some());
         again.for_each(|check| self.bring_later(check));
     }
 
@@ -244,11 +244,11 @@ impl Desk {
         }
     }
 
-    /// Renews the lease that `check` stands for until it is forgotten; `None` if it does not end
-    /// by itself.
+    /// Renews the lease of a charge with its whole cost until it is forgotten. `None` if the charge does not
+    /// end by itself, or holds nothing.
     pub fn renew(self: &Rc<Self>, check: &Check, place: ChargedAt) -> Option<LeaseId> {
-        let every = every(check)?;
-        let check = Check { cost: 0, ..check.clone() };
+        let every = every(check).filter(|_| check.cost > 0)?;
+        let check = check.clone();
         let since = Instant::now();
         let due = since + every;
         let id = self.leases.borrow_mut().insert(Lease { check, place, since, every, due });
@@ -277,16 +277,80 @@ impl Desk {
         self.leases.borrow().iter().map(|(_, lease)| lease.due).min()
     }
 
-    /// The leases that are due, as renewals.
-    fn due(&self) -> Vec<(Check, ChargedAt)> {
+    /// Renews the leases that are due, without waiting for the store.
+    fn renew_due(self: &Rc<Self>) {
         let until = Instant::now() + ALONG;
-        let mut leases = self.leases.borrow_mut();
-        let due = leases.iter_mut().filter(|(_, lease)| lease.due <= until);
-        due.map(|(_, lease)| {
+        let (mut local, mut stored) = (Vec::new(), vec![Renewals::default()]);
+        for (id, lease) in self.leases.borrow_mut().iter_mut().filter(|(_, lease)| lease.due <= until) {
             lease.due = Instant::now() + lease.every;
-            (lease.check.clone(), lease.place)
-        })
-        .collect()
+            match lease.place {
+                ChargedAt::Local => local.push(lease.check.clone()),
+                ChargedAt::Store => {
+                    if stored.last().is_none_or(|call| !call.has_capacity(&lease.check)) {
+                        stored.push(Renewals::default());
+                    }
+                    if let Some(call) = stored.last_mut() {
+                        call.add(id, lease.check.clone());
+                    }
+                }
+            }
+        }
+        self.adjust_local(local);
+        stored.into_iter().filter(|call| !call.ids.is_empty()).for_each(|call| self.renew_stored(call));
+    }
+
+    fn renew_stored(self: &Rc<Self>, Renewals { ids, checks, .. }: Renewals) {
+        if self.store.run_at_once(Op::Adjust, &checks).is_some() {
+            return;
+        }
+        let call = OpenCall::begin(self);
+        spawn_local(async move {
+            let outcomes = call.0.store.adjust_each(&Rc::new(checks)).await;
+            let failed = ids.into_iter().zip(outcomes).filter(|(_, outcome)| outcome.is_err());
+            call.0.renew_again(failed.map(|(id, _)| id));
+        });
+    }
+
+    /// Renews leases again soon, because the store may not have renewed them. As a renewal restores what was lost,
+    /// this goes on for as long as their requests run.
+    fn renew_again(&self, failed: impl Iterator<Item = usize>) {
+        // Workers and gateways that lost the same store do not come back in step.
+        let due = Instant::now() + RETRY.mul_f64(rand::random_range(0.5..1.0));
+        let mut leases = self.leases.borrow_mut();
+        for id in failed {
+            // The request may have ended meanwhile. Another one with the same id is renewed early.
+            if let Some(lease) = leases.get_mut(id) {
+                lease.due = lease.due.min(due);
+                self.sooner.notify_one();
+            }
+        }
+    }
+}
+
+/// One call to the store that renews leases.
+#[derive(Default)]
+struct Renewals {
+    ids: Vec<usize>,
+    /// In the order of `ids`.
+    checks: Vec<Check>,
+    work: i64,
+}
+
+impl Renewals {
+    fn work_of(check: &Check) -> i64 {
+        check.rule.work(check.limit.cost.most(), true)
+    }
+
+    /// Whether it can renew one more lease. One that exceeds the bound alone gets a call of its own.
+    fn has_capacity(&self, check: &Check) -> bool {
+        let work = self.work.saturating_add(Renewals::work_of(check));
+        self.ids.is_empty() || self.ids.len() < RENEWED_AT_ONCE && work <= RENEWAL_WORK
+    }
+
+    fn add(&mut self, id: usize, check: Check) {
+        self.work = self.work.saturating_add(Renewals::work_of(&check));
+        self.ids.push(id);
+        self.checks.push(check);
     }
 }
 
@@ -308,11 +372,7 @@ async fn renewal(desk: Rc<Desk>) {
             () = sleep_until(due) => {}
             () = desk.sooner.notified() => continue,
         }
-        let mut renewals = desk.due();
-        while !renewals.is_empty() {
-            let rest = renewals.split_off(renewals.len().min(RENEWED_AT_ONCE));
-            desk.adjust(std::mem::replace(&mut renewals, rest));
-        }
+        desk.renew_due();
     }
     desk.planned.set(None);
 }

@@ -387,11 +387,12 @@ fn no_decision_is_long() {
         };
         ask("refused", Op::Take, 1, 99, NOW, false);
         ask("refused at the largest cost", Op::Take, 100_000, 99, NOW, false);
-        ask("renewal", Op::Adjust, 0, (1 << 51) + 50_000, NOW, true);
+        ask("renewal", Op::Adjust, 1, (1 << 51) + 50_000, NOW, true);
         ask("release", Op::Adjust, -1, (1 << 51) + 50_000, NOW, true);
         ask("take", Op::Take, 1, 1 << 50, NOW, true);
         ask("release of that", Op::Adjust, -1, 1 << 50, NOW, true);
         ask("take of many when they have expired", Op::Take, 65_535, 1 << 50, NOW + 60_003, true);
+        ask("renewal, of many weights", Op::Adjust, 65_535, 1 << 50, NOW + 60_003, true);
         ask("refused, of many weights", Op::Take, 40_000, 1 << 49, NOW + 60_004, false);
         ask("release of a part", Op::Adjust, -21_845, 1 << 50, NOW + 60_004, true);
     }
@@ -438,7 +439,7 @@ fn a_dead_holder_returns_its_slots() {
         let refused = redis.ask(Op::Take, &vec![check(&slots, "all", 1)].into()).await.unwrap().answers[0];
         assert!(!refused.admitted && (1..=LEASE_MS).contains(&refused.retry_ms), "{refused:?}");
         // The heartbeat of one that lives keeps its slot.
-        let mut renew = check(&slots, "all", 0);
+        let mut renew = check(&slots, "all", 1);
         renew.tag = alive.receipt;
         tokio::time::sleep(Duration::from_millis(refused.retry_ms as u64 / 2)).await;
         assert!(redis.ask(Op::Adjust, &vec![renew].into()).await.unwrap().answers[0].admitted);

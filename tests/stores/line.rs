@@ -3,28 +3,51 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// A line to a server on this machine, for the life of the test.
 pub struct DelayLine {
     pub port: u16,
+    connections: Arc<Mutex<Connections>>,
+}
+
+#[derive(Default)]
+struct Connections {
+    refused: bool,
+    open: Vec<TcpStream>,
 }
 
 impl DelayLine {
     /// `each_way`: how long a byte is under way.
     pub fn to(port: u16, each_way: Duration) -> DelayLine {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let line = DelayLine { port: listener.local_addr().unwrap().port() };
+        let line = DelayLine { port: listener.local_addr().unwrap().port(), connections: Arc::default() };
+        let connections = line.connections.clone();
         thread::spawn(move || {
             for near in listener.incoming().map_while(Result::ok) {
+                let mut connections = connections.lock().unwrap();
+                if connections.refused {
+                    continue;
+                }
+                connections.open.push(near.try_clone().unwrap());
                 let Ok(far) = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))) else { continue };
                 relay(near.try_clone().unwrap(), far.try_clone().unwrap(), each_way);
                 relay(far, near, each_way);
             }
         });
         line
+    }
+
+    /// Closes every connection, and each new one, for that long.
+    pub fn interrupt(&self, span: Duration) {
+        let mut connections = self.connections.lock().unwrap();
+        connections.refused = true;
+        connections.open.drain(..).for_each(|open| drop(open.shutdown(Shutdown::Both)));
+        drop(connections);
+        thread::sleep(span);
+        self.connections.lock().unwrap().refused = false;
     }
 
     pub fn redis_url(&self) -> String {

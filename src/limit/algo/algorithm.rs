@@ -81,7 +81,7 @@ pub trait Algorithm: Clone {
         self.policy().quota
     }
 
-    /// For an algorithm whose charges end by themselves unless they are renewed: after how long.
+    /// For an algorithm whose charges end by themselves unless they are renewed: how long after the last renewal.
     fn lease_ms(&self) -> Option<i64> {
         None
     }

@@ -11,6 +11,8 @@ use crate::limit::answer::{Answer, NEVER};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Concurrency {
     pub in_flight: i64,
+    /// How long a unit lives in the store after its last renewal. Longer than the configured `lease`: see
+    /// [`lifetime_ms`].
     pub lease_ms: i64,
 }
 
@@ -25,7 +27,7 @@ struct LeaseSet {
     /// The longest lease that looked at the others: none is cut to less.
     longest: i64,
     units: Tree<Unit>,
-    /// Id and expiry of each.
+    /// Id of each, and its bit and expiry as one number: see [`RADIX`].
     ids: Tree<(i64, i64)>,
 }
 
@@ -35,12 +37,18 @@ type Unit = (i64, i64, i64);
 /// Of each bit, units that a decision lets go, and that it mends, at most: so none is long after
 /// many have expired together.
 const AT_ONCE: usize = 256;
-/// By it the expiries of one bit lie above those of the bit before, where they are stored as one
+/// By it the expiries of one bit lie above those of the bit before, where both are stored as one
 /// number. Later than any expiry.
 const RADIX: i64 = 1 << 43;
-/// Longer than anybody holds a lease.
-const FOREVER_MS: i64 = 1 << 50;
+/// Longer than anybody holds a lease. An expiry so far ahead is less than [`RADIX`] still.
+const FOREVER_MS: i64 = 1 << 42;
+/// `lease` unless the config says otherwise.
 const LEASE_MS: i64 = 15_000;
+/// Renewals in the life of a unit.
+pub const RENEWALS: u32 = 4;
+/// Longest time from the end of an outage to the renewals that it delayed: a connection attempt, the pause before
+/// it, and the pause before the renewals are tried again.
+const RECOVERY_MS: i64 = 2000;
 
 const IN_FLIGHT: Field<i64> = Field::<i64>::integer("in_flight", 1, ENTRIES_MAX).amount();
 const LEASE: Field<i64> = Field::<i64>::duration("lease", 1000, 3_600_000);
@@ -57,7 +65,7 @@ impl Algorithm for Concurrency {
 
     fn build(given: &Given) -> Result<Concurrency, Misfit> {
         let in_flight = given.need(&IN_FLIGHT)?;
-        Ok(Concurrency { in_flight, lease_ms: given.get(&LEASE).unwrap_or(LEASE_MS) })
+        Ok(Concurrency { in_flight, lease_ms: lifetime_ms(given.get(&LEASE).unwrap_or(LEASE_MS)) })
     }
 
     fn params(&self, _now_ms: i64) -> Vec<i64> {
@@ -69,11 +77,15 @@ impl Algorithm for Concurrency {
     }
 
     /// Units of different weights are counted weight by weight; when enough of them end is looked for
-    /// by halving the lease.
-    fn work(&self, most_cost: i64, _correction: bool) -> i64 {
+    /// by halving the lease. A correction counts, but looks for no end.
+    fn work(&self, most_cost: i64, correction: bool) -> i64 {
         let bits = |number: i64| i64::from(i64::BITS - number.max(1).leading_zeros());
         let weights = bits(most_cost.min(self.in_flight));
-        let looks = if weights > 1 { weights * bits(self.lease_ms) / 2 } else { 0 };
+        let looks = match weights {
+            1 => 0,
+            _ if correction => weights,
+            _ => weights * bits(self.lease_ms) / 2,
+        };
         4 + self.in_flight / 1000 + looks
     }
 
@@ -139,17 +151,17 @@ impl Algorithm for Concurrency {
         }
     }
 
-    /// The receipt is the tag. Less than 0 releases, 0 renews what is held, or takes one unit anew
-    /// if the lease was lost and there is room.
+    /// The receipt is the tag. Less than 0 releases. More than 0 renews a lease of that many units: what was lost
+    /// of it is held again, even beyond `in_flight`, because its request is still running.
     fn adjust(&self, state: Option<&LeasesState>, now: i64, delta: i64, receipt: i64) -> Option<(LeasesState, i64)> {
-        let Concurrency { in_flight: limit, lease_ms: lease } = *self;
+        let lease = self.lease_ms;
         let empty = LeaseSet::default();
         let leases = state.map_or(&empty, |state| &state.0);
         let live = leases.live(now);
         let longest = if live > 0 { leases.longest.max(lease) } else { lease };
         let latest = if live > 0 { leases.latest().min(now + longest) } else { now };
-        let (held, until) = leases.held(receipt, now);
         if delta < 0 {
+            let (held, until) = leases.held(receipt, now);
             let units = (-delta).min(held);
             if units == 0 {
                 return None;
@@ -160,18 +172,11 @@ impl Algorithm for Concurrency {
             let until = until.min(now + longest);
             return Some((leases.changed(now, longest, false, receipt, held - units, until), latest - now));
         }
-        let count = match delta {
-            0 if held > 0 => 0,
-            0 => (limit - live).min(1),
-            _ if held > 0 => delta.min(2 * limit - live),
-            _ => 0,
-        };
-        if held + count < 1 || delta > 0 && count < 1 {
+        if delta == 0 {
             return None;
         }
         let expiry = now + lease;
-        let next = leases.changed(now, longest, live == 0, receipt, held + count, expiry);
-        Some((next, latest.max(expiry) - now))
+        Some((leases.changed(now, longest, live == 0, receipt, delta, expiry), latest.max(expiry) - now))
     }
 
     /// Pairs of id and expiry, that with its bit as one number; in front, as if it were one of them,
@@ -184,6 +189,14 @@ impl Algorithm for Concurrency {
         let units = units.entries().into_iter().map(|((bit, expiry, id), _)| format!(" {id} {}", bit * RADIX + expiry));
         format!("lease -{longest}") + &units.collect::<String>()
     }
+}
+
+/// Life of a unit in the store, so that an outage shorter than `lease` ends none. When an outage begins, up to one
+/// renewal interval of the life is gone; when it ends, the gateway needs `RECOVERY_MS` to renew. What is
+/// left in between, three quarters of the life less the recovery, is the `lease`.
+fn lifetime_ms(lease: i64) -> i64 {
+    let renewals = i64::from(RENEWALS);
+    (lease + RECOVERY_MS) * renewals / (renewals - 1)
 }
 
 impl LeaseSet {
@@ -220,16 +233,16 @@ impl LeaseSet {
         high
     }
 
-    /// The expiry of an id.
-    fn expiry(&self, id: i64) -> Option<i64> {
-        self.ids.ceiling((id, i64::MIN)).filter(|((found, _), _)| *found == id).map(|((_, expiry), _)| expiry)
+    /// Bit and expiry of an id, as one number.
+    fn score(&self, id: i64) -> Option<i64> {
+        self.ids.ceiling((id, i64::MIN)).filter(|((found, _), _)| *found == id).map(|((_, score), _)| score)
     }
 
     /// What the decision with this tag holds at `now`, and until when.
     fn held(&self, tag: i64, now: i64) -> (i64, i64) {
         let (mut held, mut until) = (0, now);
         for bit in 0..self.bits() {
-            if let Some(expiry) = self.expiry(tag + bit).filter(|expiry| *expiry > now) {
+            if let Some(expiry) = self.score(tag + bit).map(|score| score - bit * RADIX).filter(|expiry| *expiry > now) {
                 held += 1 << bit;
                 until = expiry;
             }
@@ -238,12 +251,12 @@ impl LeaseSet {
     }
 
     fn put(&mut self, bit: i64, id: i64, expiry: Option<i64>) {
-        if let Some(old) = self.expiry(id) {
+        if let Some(old) = self.score(id) {
             self.ids.set((id, old), 0);
-            self.units.set((bit, old, id), 0);
+            self.units.set((old / RADIX, old % RADIX, id), 0);
         }
         if let Some(expiry) = expiry {
-            self.ids.set((id, expiry), 1);
+            self.ids.set((id, bit * RADIX + expiry), 1);
             self.units.set((bit, expiry, id), 1 << bit);
         }
     }

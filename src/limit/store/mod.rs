@@ -110,6 +110,14 @@ impl Store {
         self.run(Op::Adjust, checks).await
     }
 
+    /// The same, with an outcome for each of `checks`: the nodes of a cluster can fail apart.
+    pub async fn adjust_each(&self, checks: &Shares) -> Vec<Result<Answer, ErrorKind>> {
+        match self {
+            Store::Redis(redis) => redis.adjust_each(checks).await,
+            store => each(store.run(Op::Adjust, checks).await, checks.len()),
+        }
+    }
+
     /// Forgets the keys.
     ///
     /// # Errors
@@ -171,5 +179,13 @@ impl Store {
         if let Store::Redis(redis) = self {
             redis.count(kind);
         }
+    }
+}
+
+/// The outcome of one call for each of its checks.
+fn each(outcome: Result<Decision, ErrorKind>, checks: usize) -> Vec<Result<Answer, ErrorKind>> {
+    match outcome {
+        Ok(decision) => decision.answers.into_iter().map(Ok).collect(),
+        Err(kind) => vec![Err(kind); checks],
     }
 }

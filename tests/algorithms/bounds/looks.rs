@@ -120,7 +120,7 @@ proptest! {
             } else {
                 let place = which.index(held.len());
                 held[place].2 = now + lease;
-                client.rule.adjust(known, now, 0, held[place].0)
+                client.rule.adjust(known, now, held[place].1, held[place].0)
             };
             client.state = next.map(|(state, ttl_ms)| (state, now + ttl_ms)).or(state);
         }

@@ -42,13 +42,14 @@ impl Cluster {
     }
 
     pub async fn ask(&self, op: Op, checks: &Shares) -> Result<Decision, ErrorKind> {
+        if matches!(op, Op::Adjust | Op::Reset) {
+            let answers = self.change(op, checks).await.into_iter().collect::<Result<Vec<Answer>, ErrorKind>>()?;
+            return Ok(Decision { admitted: true, answers });
+        }
         if let Some(kind) = self.nodes.health.down() {
             return Err(kind);
         }
         let until = Instant::now() + self.nodes.context.deadline;
-        if matches!(op, Op::Adjust | Op::Reset) {
-            return self.change(op, checks, until).await;
-        }
         let first = slot_of(checks);
         if checks.iter().all(|check| slot::slot(&check.key) == first) {
             match self.nodes.ask(op, checks, until).await {
@@ -65,21 +66,26 @@ impl Cluster {
 
     /// Changes do not depend on each other: each slot has its own call, all of them leave at once,
     /// and one that fails holds none of the others back.
-    async fn change(&self, op: Op, checks: &Shares, until: Instant) -> Result<Decision, ErrorKind> {
+    pub async fn change(&self, op: Op, checks: &Shares) -> Vec<Result<Answer, ErrorKind>> {
+        if let Some(kind) = self.nodes.health.down() {
+            return vec![Err(kind); checks.len()];
+        }
+        let until = Instant::now() + self.nodes.context.deadline;
         let mut parts = BTreeMap::<usize, Vec<usize>>::new();
         for (i, check) in checks.iter().enumerate() {
             parts.entry(slot::slot(&check.key)).or_default().push(i);
         }
-        let parts = join_all(parts.into_values().map(|part| self.change_part(op, checks, part, until))).await;
-        let (mut answers, mut failed) = (vec![None; checks.len()], ErrorKind::Reply);
-        for part in parts {
-            match part {
-                Ok(found) => found.into_iter().for_each(|(i, answer)| answers[i] = Some(answer)),
-                Err(kind) => failed = kind,
+        let changes = parts.into_values().map(async |part| (self.change_part(op, checks, &part, until).await, part));
+        let mut outcomes = vec![Err(ErrorKind::Reply); checks.len()];
+        for (outcome, part) in join_all(changes).await {
+            for (place, i) in part.into_iter().enumerate() {
+                outcomes[i] = match &outcome {
+                    Ok(answers) => answers.get(place).copied().ok_or(ErrorKind::Reply),
+                    Err(kind) => Err(*kind),
+                };
             }
         }
-        let answers = answers.into_iter().collect::<Option<Vec<Answer>>>().ok_or(failed)?;
-        Ok(Decision { admitted: true, answers })
+        outcomes
     }
 
     /// The checks `part`, of one slot.
@@ -87,19 +93,19 @@ impl Cluster {
         &self,
         op: Op,
         checks: &Shares,
-        part: Vec<usize>,
+        part: &[usize],
         until: Instant,
-    ) -> Result<Vec<(usize, Answer)>, ErrorKind> {
-        let mut outcome = self.nodes.ask(op, &Rc::new(part.iter().map(|i| checks[*i].clone()).collect()), until).await;
+    ) -> Result<Vec<Answer>, ErrorKind> {
+        let outcome = self.nodes.ask(op, &Rc::new(part.iter().map(|i| checks[*i].clone()).collect()), until).await;
         if let (Err(LaneFault::Elsewhere(_)), true) = (&outcome, part.len() > 1) {
             // Keys that are on their way are asked for one by one.
             let mut answers = Vec::with_capacity(part.len());
-            for i in &part {
+            for i in part {
                 let alone = self.nodes.ask(op, &Rc::new(vec![checks[*i].clone()]), until).await;
                 answers.extend(alone.map_err(LaneFault::kind)?.answers);
             }
-            outcome = Ok(Decision { admitted: true, answers });
+            return Ok(answers);
         }
-        Ok(part.into_iter().zip(outcome.map_err(LaneFault::kind)?.answers).collect())
+        Ok(outcome.map_err(LaneFault::kind)?.answers)
     }
 }

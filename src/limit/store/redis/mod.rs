@@ -42,6 +42,7 @@ use crate::limit::answer::Answer;
 use crate::limit::decision::{Check, Decision, ErrorKind, Op, Shares};
 use crate::limit::overrides::Found;
 use crate::limit::revive::revive;
+use crate::limit::store::each;
 use crate::limit::store::once::{Mark, SharedMarks, Use};
 use crate::limit::store::settings::StoreSettings;
 use crate::metrics::{Counter, Gateways, Metrics};
@@ -190,6 +191,19 @@ impl Redis {
     pub async fn leave(&self, gateways: &Gateways) {
         let key = gateways_key(&self.prefix);
         gateways::leave(async |cmd| self.send(&key, cmd).await, &key, gateways).await;
+    }
+
+    /// Corrects charges by their receipts, with an outcome for each of `checks`. Each call that failed counts as
+    /// one error.
+    pub async fn adjust_each(&self, checks: &Shares) -> Vec<Result<Answer, ErrorKind>> {
+        let RedisServers::Cluster(cluster) = &*self.servers else {
+            return each(self.ask(Op::Adjust, checks).await, checks.len());
+        };
+        let outcomes = cluster.change(Op::Adjust, checks).await;
+        if let Some(kind) = outcomes.iter().find_map(|outcome| outcome.as_ref().err()) {
+            self.count(*kind);
+        }
+        outcomes
     }
 
     /// The clock of a server, of a cluster always that of the same slot, in ms.
