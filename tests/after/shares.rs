@@ -222,6 +222,9 @@ fn live_overrides_are_in_force_on_a_gateway_that_starts_in_an_outage() {
     assert_eq!(third.log_lines(&["ignored: it is about another store or prefix"]), 1, "{text}");
 }
 
+/// Puts there what is no state file.
+type Spoiling = fn(&Path);
+
 #[test]
 fn a_state_file_that_cannot_be_used_keeps_no_gateway_from_starting() {
     let server = RedisServer::start(&[]);
@@ -232,7 +235,7 @@ fn a_state_file_that_cannot_be_used_keeps_no_gateway_from_starting() {
         fs::write(path, (0..100_000_u32).map(|i| (i.wrapping_mul(i) >> 7) as u8).collect::<Vec<u8>>()).unwrap()
     };
     let looped = |path: &Path| symlink(path, path).unwrap();
-    let cases: [(fn(&Path), &str); 4] = [
+    let cases: [(Spoiling, &str); 4] = [
         (random, "expected value"),
         (|path| fs::write(path, "{\"version\":1,\"store\":").unwrap(), "EOF"),
         (fifo, "not a regular file"),
