@@ -235,15 +235,9 @@ impl Limiter {
     }
 
     fn known_to_refuse(&self, verdict: &mut Verdict, indexes: &[usize], checks: &[Check]) -> bool {
-        let known = self.desk.store.known_refusals(checks);
-        verdict.refused = !known.is_empty();
-        verdict.checks.extend(known.into_iter().map(|(i, answer)| Checked {
-            limit: indexes[i],
-            outcome: Outcome::Store(answer),
-            standing: Standing::InForce,
-            own: None,
-        }));
-        verdict.refused
+        let Some(answers) = self.desk.store.known_refusals(checks) else { return false };
+        verdict.absorb(indexes, &[], Decision { admitted: false, answers }, Outcome::Store);
+        true
     }
 
     async fn run_all(&self, op: Op, checks: Vec<Check>, hold: bool) -> Result<Taken, StoreError> {

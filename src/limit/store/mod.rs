@@ -77,11 +77,11 @@ impl Store {
         }
     }
 
-    /// The checks that are known to be refused, with the answers that the store would give.
-    pub fn known_refusals(&self, checks: &[Check]) -> Vec<(usize, Answer)> {
+    /// The answers that the store would give, if every one of the checks is known to be refused.
+    pub fn known_refusals(&self, checks: &[Check]) -> Option<Vec<Answer>> {
         match self {
             Store::Redis(redis) => redis.known_refusals(checks),
-            Store::Memory(_) | Store::Timeline(_) => Vec::new(),
+            Store::Memory(_) | Store::Timeline(_) => None,
         }
     }
 

@@ -1,6 +1,11 @@
 //! Refusals that a worker remembers, so that a key known to be exhausted costs Redis nothing.
-//! Exact: what is refused from memory, the store would have refused too. Kept and asked by
-//! [`super::Redis`].
+//! Exact: what is refused from memory, the store would have refused too, with no longer wait and the same headers.
+//! Kept and asked by [`super::Redis`].
+//!
+//! - A request is refused from memory only if a refusal of each of its limits is remembered: the wait of any
+//!   other limit may have become the longest, and its headers are not known.
+//! - Only refusals of one unit are remembered, or of a cost that never fits: until the wait is over, the key admits
+//!   no charge at all, so the wait cannot grow. A refusal of more units leaves room for smaller charges.
 //!
 //! Only limits whose charges never come back early are remembered, hence none with leases, queues,
 //! refunds or settled costs; and none on a cluster, as what one decision has charged for the moment may
@@ -85,16 +90,14 @@ impl Denials {
         self.entries.clear();
     }
 
-    /// The checks that are known to refuse, with the answers the store would give at `now`.
-    pub fn known(&mut self, checks: &[Check], now: impl FnOnce() -> Instant) -> Vec<(usize, Answer)> {
+    /// The answers that the store would give at `now`, if every one of the checks is known to refuse.
+    pub fn known(&mut self, checks: &[Check], now: impl FnOnce() -> Instant) -> Option<Vec<Answer>> {
         self.forget_outdated();
-        // A shadow limit counts what is refused, so it must be asked.
-        if self.entries.is_empty() || checks.iter().any(|check| check.role.shadow) {
-            return Vec::new();
+        if self.entries.is_empty() {
+            return None;
         }
         let now = now();
-        let known = checks.iter().enumerate().filter(|(_, check)| fit(check));
-        known.filter_map(|(i, check)| Some((i, self.entries.get(check.key.as_str())?.answer(check, now)?))).collect()
+        checks.iter().map(|check| self.entries.get(check.key.as_str())?.answer(check, now)).collect()
     }
 
     /// Remembers what the store refuses, as of now; it was asked at `asked`.
@@ -108,7 +111,8 @@ impl Denials {
     /// Remembers that the store refused `check`; it was asked at `asked` and answered by `now`.
     pub fn learn(&mut self, check: &Check, answer: Answer, asked: Asked, now: Instant) {
         self.forget_outdated();
-        if answer.admitted || !fit(check) || asked.recalled != self.recalled {
+        let stays = check.cost == 1 || answer.retry_ms == NEVER;
+        if answer.admitted || !stays || !fit(check) || asked.recalled != self.recalled {
             return;
         }
         let wait = match u64::try_from(answer.retry_ms) {
@@ -164,7 +168,7 @@ impl Denial {
     /// `None` when the store might admit `check` by now.
     fn answer(&self, check: &Check, now: Instant) -> Option<Answer> {
         // Who asks for less may be admitted; who asks for more would have to wait longer.
-        if now >= self.until || check.cost != self.cost || *self.rule != *check.rule {
+        if now >= self.until || check.cost != self.cost || !fit(check) || *self.rule != *check.rule {
             return None;
         }
         let gone = i64::try_from(now.duration_since(self.since).as_millis()).unwrap_or(i64::MAX);

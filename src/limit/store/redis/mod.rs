@@ -159,14 +159,11 @@ impl Redis {
         }
     }
 
-    /// The checks that are known to be refused, with the answers that the servers would give.
-    pub fn known_refusals(&self, checks: &[Check]) -> Vec<(usize, Answer)> {
-        let Some(denials) = &self.denials else { return Vec::new() };
-        let known = denials.borrow_mut().known(checks, Instant::now);
-        if !known.is_empty() {
-            self.denials_used.inc();
-        }
-        known
+    /// The answers that the servers would give, if every one of the checks is known to be refused.
+    pub fn known_refusals(&self, checks: &[Check]) -> Option<Vec<Answer>> {
+        let known = self.denials.as_ref()?.borrow_mut().known(checks, Instant::now)?;
+        self.denials_used.inc();
+        Some(known)
     }
 
     /// Runs `op` on all `checks` together. After an error that is unsure a charge may have happened, so nothing
