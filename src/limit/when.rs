@@ -99,6 +99,7 @@ impl When {
         &'w self,
         facts: &Facts,
         repeated: Repeated,
+        not_integer: NotInteger,
         is_known: impl Fn(&Source) -> bool,
     ) -> Result<bool, &'w Source> {
         let mut unknown = Ok(true);
@@ -106,7 +107,7 @@ impl When {
             match condition {
                 Condition::Text { source, .. } if !is_known(source) => unknown = unknown.and(Err(source)),
                 // A value that stands there more than once has the request refused, which is known as well.
-                known if known.holds(facts, repeated) == Ok(false) => return Ok(false),
+                known if known.holds(facts, repeated, not_integer) == Ok(false) => return Ok(false),
                 _ => {}
             }
         }

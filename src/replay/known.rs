@@ -44,7 +44,7 @@ pub fn unknown_sources<'l>(limits: &'l [Arc<Limit>], logged: &LoggedFacts) -> Ve
 impl LoggedFacts<'_> {
     /// What `limit` reads of this request that the log does not hold.
     fn unknown<'l>(&self, limit: &'l Limit) -> Option<&'l Source> {
-        let by_when = limit.when.unknown(self.facts, limit.repeated, |source| self.is_known(source));
+        let by_when = limit.when.unknown(self.facts, limit.repeated, limit.not_integer, |source| self.is_known(source));
         // Without a host, requests share one budget, which is reported; `--host` gives them one.
         let mut of_key = limit.key.sources().filter(|source| **source != Source::Host && !self.is_known(source));
         match by_when {

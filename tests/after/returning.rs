@@ -1,6 +1,6 @@
 //! The store comes back: what an outage left to be given back is little, and floods nobody.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::stores::RedisServer;
 use crate::support::client::{Client, get};
@@ -88,4 +88,45 @@ fn what_may_have_been_taken_is_given_back_once_the_store_answers() {
     assert_eq!(waiting(&gateway), owed);
     server.signal("CONT");
     is_well(&gateway);
+}
+
+/// Nobody asks for anything once Redis can be written to again, and both workers know it within a second.
+#[test]
+fn a_store_that_takes_writes_again_is_up_without_requests() {
+    let server = RedisServer::start(&[]);
+    let gateway = Gateway::with(
+        "workers = 2",
+        &format!(
+            "[store]\nurl = \"{}\"\ndeadline = \"300ms\"\non_error = \"closed\"\n\n[[route]]\nname = \"app\"\n\
+             respond = {{ body = \"in\" }}\nlimits = [\"all\"]\n\n[limit.all]\nrate = \"100000/s\"\nkey = \"all\"\n",
+            server.url()
+        ),
+    );
+    gateway.until_connected();
+    let mut client = server.client();
+    let mut set = |name: &str, value: &str| {
+        let () = redis::cmd("CONFIG").arg("SET").arg(name).arg(value).query(&mut client).unwrap();
+    };
+    let health = || ["store_up", "store_breaker_state"].map(|name| gateway.metric(name, &[]));
+    // Redis refuses writes, and goes on to answer whatever is none.
+    set("min-replicas-to-write", "3");
+    // Each of the workers has a few of the connections.
+    for _ in 0..40 {
+        assert_eq!(gateway.get("/").status(), 503);
+    }
+    let refusing = Instant::now();
+    while refusing.elapsed() < Duration::from_millis(1500) {
+        assert_eq!(gateway.metric("store_up", &[]), Some(0.0), "up after {:?}", refusing.elapsed());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let down = gateway.log_lines(&["limits follow their on_error"]);
+    assert_eq!(down, 1, "{}", gateway.log());
+
+    set("min-replicas-to-write", "0");
+    let repaired = Instant::now();
+    until("the store is up", || health() == [Some(1.0), Some(0.0)]);
+    assert!(repaired.elapsed() < Duration::from_millis(1200), "up after {:?}", repaired.elapsed());
+    for _ in 0..40 {
+        assert_eq!(gateway.get("/").status(), 200);
+    }
 }

@@ -1,5 +1,5 @@
-//! Circuit breaker: after some failed calls in a row the store is left alone for a while, so that
-//! its outage costs a request nothing. Pure: the caller (`health.rs`) passes the time in.
+//! Circuit breaker: after some failed calls in a row, requests no longer wait for the server. Only probes reach it,
+//! one at a time, until one of them succeeds. Pure: the caller (`health.rs`) passes the time in.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 const FAILURES: u32 = 3;
 /// How long it stays open at first; doubles with each probe that fails.
 const OPEN_MIN: Duration = Duration::from_millis(100);
-const OPEN_MAX: Duration = Duration::from_secs(2);
+const OPEN_MAX: Duration = Duration::from_millis(800);
 
 #[derive(Debug)]
 pub struct Breaker {
@@ -30,10 +30,8 @@ enum BreakerState {
     Open {
         until: Instant,
     },
-    /// One call tells whether the store is back.
-    HalfOpen {
-        probing: bool,
-    },
+    /// A probe is under way.
+    HalfOpen,
 }
 
 /// The state as metrics show it.
@@ -51,37 +49,42 @@ impl Default for Breaker {
 }
 
 impl Breaker {
-    /// Whether a decision that comes `now` need not even queue.
-    pub fn refuses(&self, now: Instant) -> bool {
+    /// Whether a decision need not even queue.
+    pub fn refuses(&self) -> bool {
+        self.phase() != BreakerPhase::Closed
+    }
+
+    /// When the next probe is due; `None` while it is closed or a probe is under way.
+    pub fn probe_at(&self) -> Option<Instant> {
         match self.state {
-            BreakerState::Closed { .. } => false,
-            BreakerState::Open { until } => now < until,
-            BreakerState::HalfOpen { probing } => probing,
+            BreakerState::Open { until } => Some(until),
+            BreakerState::Closed { .. } | BreakerState::HalfOpen => None,
         }
     }
 
-    /// Asks to make a call. The ticket is owed to [`Breaker::succeeded`] or [`Breaker::failed`].
-    pub fn begin(&mut self, now: Instant) -> Option<CallPermit> {
-        if self.refuses(now) {
-            return None;
-        }
-        if self.phase() != BreakerPhase::Closed {
-            self.round += 1;
-            self.state = BreakerState::HalfOpen { probing: true };
-        }
+    /// Asks to make a call. The permit is owed to [`Breaker::succeeded`] or [`Breaker::failed`].
+    pub fn begin(&self) -> Option<CallPermit> {
+        (!self.refuses()).then_some(CallPermit(self.round))
+    }
+
+    /// The same for a probe of an open breaker.
+    pub fn begin_probe(&mut self, now: Instant) -> Option<CallPermit> {
+        self.probe_at().filter(|due| *due <= now)?;
+        self.round += 1;
+        self.state = BreakerState::HalfOpen;
         Some(CallPermit(self.round))
     }
 
-    pub fn succeeded(&mut self, ticket: CallPermit) {
+    pub fn succeeded(&mut self, permit: CallPermit) {
         // An answer to a call of before it opened says nothing of the probe's.
-        if self.phase() == BreakerPhase::Closed || ticket.0 == self.round {
+        if self.phase() == BreakerPhase::Closed || permit.0 == self.round {
             *self = Breaker { round: self.round, ..Breaker::default() };
         }
     }
 
     /// True if this failure opened it.
-    pub fn failed(&mut self, now: Instant, ticket: CallPermit) -> bool {
-        if ticket.0 != self.round {
+    pub fn failed(&mut self, now: Instant, permit: CallPermit) -> bool {
+        if permit.0 != self.round {
             return false;
         }
         self.round += 1;
@@ -92,7 +95,7 @@ impl Breaker {
             }
             BreakerState::Closed { .. } => self.open_for = OPEN_MIN,
             BreakerState::Open { .. } => return false,
-            BreakerState::HalfOpen { .. } => self.open_for = (self.open_for * 2).min(OPEN_MAX),
+            BreakerState::HalfOpen => self.open_for = (self.open_for * 2).min(OPEN_MAX),
         }
         self.state = BreakerState::Open { until: now + self.open_for };
         true
@@ -101,7 +104,7 @@ impl Breaker {
     pub fn phase(&self) -> BreakerPhase {
         match self.state {
             BreakerState::Closed { .. } => BreakerPhase::Closed,
-            BreakerState::HalfOpen { .. } => BreakerPhase::HalfOpen,
+            BreakerState::HalfOpen => BreakerPhase::HalfOpen,
             BreakerState::Open { .. } => BreakerPhase::Open,
         }
     }
@@ -112,13 +115,13 @@ mod tests {
     use super::*;
 
     fn fails(breaker: &mut Breaker, now: Instant) -> bool {
-        let ticket = breaker.begin(now).unwrap();
-        breaker.failed(now, ticket)
+        let permit = breaker.begin().or_else(|| breaker.begin_probe(now)).unwrap();
+        breaker.failed(now, permit)
     }
 
     fn succeeds(breaker: &mut Breaker, now: Instant) {
-        let ticket = breaker.begin(now).unwrap();
-        breaker.succeeded(ticket);
+        let permit = breaker.begin().or_else(|| breaker.begin_probe(now)).unwrap();
+        breaker.succeeded(permit);
     }
 
     fn opened(now: Instant) -> Breaker {
@@ -140,9 +143,8 @@ mod tests {
             succeeds(&mut breaker, now);
         }
         let breaker = opened(now);
-        assert_eq!(breaker.phase(), BreakerPhase::Open);
-        assert!(breaker.refuses(now + OPEN_MIN - Duration::from_nanos(1)));
-        assert!(!breaker.refuses(now + OPEN_MIN));
+        assert_eq!((breaker.phase(), breaker.begin()), (BreakerPhase::Open, None));
+        assert_eq!(breaker.probe_at(), Some(now + OPEN_MIN));
     }
 
     #[test]
@@ -150,49 +152,48 @@ mod tests {
         let now = Instant::now();
         let mut breaker = Breaker::default();
         for failure in 1..=FAILURES {
-            let tickets: Vec<CallPermit> = (0..8).map(|_| breaker.begin(now).unwrap()).collect();
-            let opened: Vec<bool> = tickets.into_iter().map(|ticket| breaker.failed(now, ticket)).collect();
+            let permits: Vec<CallPermit> = (0..8).map(|_| breaker.begin().unwrap()).collect();
+            let opened: Vec<bool> = permits.into_iter().map(|permit| breaker.failed(now, permit)).collect();
             assert_eq!(opened.iter().filter(|opened| **opened).count(), usize::from(failure == FAILURES));
             assert_eq!(opened[0], failure == FAILURES);
         }
     }
 
     #[test]
-    fn half_open_lets_one_call_through_and_believes_only_that() {
+    fn half_open_lets_one_probe_through_and_believes_only_that() {
         let now = Instant::now();
         let mut breaker = Breaker::default();
-        let early = [breaker.begin(now).unwrap(), breaker.begin(now).unwrap(), breaker.begin(now).unwrap()];
+        let early = [(); 3].map(|()| breaker.begin().unwrap());
         for _ in 0..FAILURES {
             fails(&mut breaker, now);
         }
         breaker.succeeded(early[0]);
         assert_eq!(breaker.phase(), BreakerPhase::Open);
         let later = now + OPEN_MIN;
-        let probe = breaker.begin(later).unwrap();
+        let probe = breaker.begin_probe(later).unwrap();
         assert_eq!(breaker.phase(), BreakerPhase::HalfOpen);
-        assert!(breaker.refuses(later));
-        assert_eq!(breaker.begin(later), None);
+        assert_eq!((breaker.begin(), breaker.begin_probe(later), breaker.probe_at()), (None, None, None));
         breaker.succeeded(early[1]);
         assert!(!breaker.failed(later, early[2]));
         assert_eq!(breaker.phase(), BreakerPhase::HalfOpen);
         breaker.succeeded(probe);
         assert_eq!(breaker.phase(), BreakerPhase::Closed);
-        assert!(breaker.begin(later).is_some());
+        assert!(breaker.begin().is_some());
     }
 
     #[test]
     fn stays_open_twice_as_long_after_each_failed_probe() {
         let mut now = Instant::now();
         let mut breaker = opened(now);
-        for open_ms in [100, 200, 400, 800, 1600, 2000, 2000] {
+        for open_ms in [100, 200, 400, 800, 800] {
             let open = Duration::from_millis(open_ms);
-            assert_eq!(breaker.begin(now + open - Duration::from_nanos(1)), None);
+            assert_eq!(breaker.begin_probe(now + open - Duration::from_nanos(1)), None);
             now += open;
             assert!(fails(&mut breaker, now));
         }
         now += OPEN_MAX;
         succeeds(&mut breaker, now);
         assert!(!fails(&mut breaker, now) && !fails(&mut breaker, now) && fails(&mut breaker, now));
-        assert!(breaker.refuses(now + OPEN_MIN - Duration::from_nanos(1)) && !breaker.refuses(now + OPEN_MIN));
+        assert_eq!(breaker.probe_at(), Some(now + OPEN_MIN));
     }
 }

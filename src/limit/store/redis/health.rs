@@ -6,6 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::time::Instant;
 
 use tokio::sync::Notify;
+use tokio::time::sleep_until;
 
 use super::breaker::{Breaker, BreakerPhase, CallPermit};
 use crate::limit::decision::ErrorKind;
@@ -17,6 +18,8 @@ pub struct Health {
     /// An attempt to connect has ended.
     attempted: Cell<bool>,
     news: Notify,
+    /// The breaker has opened.
+    opened: Notify,
     breaker: RefCell<Breaker>,
     view: StoreView,
 }
@@ -27,6 +30,7 @@ impl Health {
             down: Cell::new(Some(ErrorKind::Disconnected)),
             attempted: Cell::new(false),
             news: Notify::new(),
+            opened: Notify::new(),
             breaker: RefCell::default(),
             view: metrics.store_health.join(),
         }
@@ -54,35 +58,48 @@ impl Health {
         }
     }
 
-    /// Why a decision that comes `now` is not even queued.
-    pub fn refusal(&self, now: Instant) -> Option<ErrorKind> {
-        self.down.get().or_else(|| self.breaker.borrow().refuses(now).then_some(ErrorKind::BreakerOpen))
+    /// Why a decision is not even queued.
+    pub fn refusal(&self) -> Option<ErrorKind> {
+        self.down.get().or_else(|| self.breaker.borrow().refuses().then_some(ErrorKind::BreakerOpen))
+    }
+
+    /// Waits until the breaker is open and a probe is due.
+    pub async fn probe_due(&self) {
+        loop {
+            let due = self.breaker.borrow().probe_at();
+            match due {
+                Some(due) if due <= Instant::now() => return,
+                Some(due) => sleep_until(due.into()).await,
+                None => self.opened.notified().await,
+            }
+        }
     }
 
     /// Asks to make a call.
     pub fn begin(&self) -> Option<Attempt<'_>> {
-        let mut breaker = self.breaker.borrow_mut();
-        let before = breaker.phase();
-        let ticket = breaker.begin(Instant::now());
-        let changed = breaker.phase() != before;
-        drop(breaker);
-        if changed {
-            self.show("");
-        }
-        Some(Attempt { health: self, ticket: Some(ticket?) })
+        let permit = self.breaker.borrow().begin()?;
+        Some(Attempt { health: self, permit: Some(permit) })
     }
 
-    fn succeeded(&self, ticket: CallPermit) {
+    /// The same for a probe of an open breaker.
+    pub fn begin_probe(&self) -> Option<Attempt<'_>> {
+        let permit = self.breaker.borrow_mut().begin_probe(Instant::now())?;
+        self.show("");
+        Some(Attempt { health: self, permit: Some(permit) })
+    }
+
+    fn succeeded(&self, permit: CallPermit) {
         let before = self.breaker.borrow().phase();
-        self.breaker.borrow_mut().succeeded(ticket);
+        self.breaker.borrow_mut().succeeded(permit);
         if before != self.breaker.borrow().phase() {
             self.show("");
         }
     }
 
-    fn failed(&self, ticket: CallPermit, why: &str) -> bool {
-        let opened = self.breaker.borrow_mut().failed(Instant::now(), ticket);
+    fn failed(&self, permit: CallPermit, why: &str) -> bool {
+        let opened = self.breaker.borrow_mut().failed(Instant::now(), permit);
         if opened {
+            self.opened.notify_one();
             self.show(why);
         }
         opened
@@ -104,26 +121,26 @@ impl Health {
 /// under way for good.
 pub struct Attempt<'a> {
     health: &'a Health,
-    ticket: Option<CallPermit>,
+    permit: Option<CallPermit>,
 }
 
 impl Attempt<'_> {
     pub fn succeeded(mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            self.health.succeeded(ticket);
+        if let Some(permit) = self.permit.take() {
+            self.health.succeeded(permit);
         }
     }
 
     /// True if this failure opened the breaker.
     pub fn failed(mut self, why: &str) -> bool {
-        self.ticket.take().is_some_and(|ticket| self.health.failed(ticket, why))
+        self.permit.take().is_some_and(|permit| self.health.failed(permit, why))
     }
 }
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            self.health.failed(ticket, "the call was given up");
+        if let Some(permit) = self.permit.take() {
+            self.health.failed(permit, "the call was given up");
         }
     }
 }

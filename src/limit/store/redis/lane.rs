@@ -50,9 +50,10 @@ impl Lane {
         let caller = Rc::new(Caller::new(link.clone(), health.clone(), clustered, context.deadline, metrics));
         let restarts = || metrics.store_task_restarts.clone();
         let mut tasks = JoinSet::new();
-        let (waits, keeper) = (queue.clone(), link.clone());
+        let (waits, keeper, prober) = (queue.clone(), link.clone(), caller.clone());
         tasks.spawn_local(revive(restarts(), move || pump::run(waits.clone(), caller.clone())));
         tasks.spawn_local(revive(restarts(), move || keeper.clone().keep()));
+        tasks.spawn_local(revive(restarts(), move || pump::run_probes(prober.clone())));
         Lane { queue, health, link, _tasks: tasks }
     }
 
@@ -67,7 +68,7 @@ impl Lane {
 
     pub async fn ask(&self, op: Op, checks: &Shares, way: Way) -> Result<Decision, LaneFault> {
         let since = Instant::now();
-        if let Some(kind) = self.health.refusal(since.into_std()) {
+        if let Some(kind) = self.health.refusal() {
             return Err(LaneFault::Failed(kind));
         }
         let (reply, answer) = oneshot::channel();

@@ -1,10 +1,12 @@
 //! The task between a server's queue and its connection: lets calls leave, several at once, and
 //! hands each decision its answer. Run by `lane.rs`.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -12,7 +14,8 @@ use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use prometheus::Histogram;
 use redis::{Cmd, RedisResult, Value};
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::health::Health;
 use super::link::{RedisConnection, RedisLink};
@@ -20,8 +23,15 @@ use super::queue::{Next, Queue};
 use super::slot::slot_of;
 use super::waiting::{LaneFault, Waiting, Way};
 use super::wire::{self, Call};
-use crate::limit::decision::{Check, Decision, ErrorKind, Op};
+use crate::limit::algo::Rule;
+use crate::limit::algo::fixed_window::FixedWindow;
+use crate::limit::decision::{Check, Decision, ErrorKind, Op, Role};
 use crate::metrics::Metrics;
+
+/// Pause before another look for a connection that a probe can use.
+const WITHOUT_CONNECTION: Duration = Duration::from_millis(50);
+/// More probes than all gateways make in a second, so that none of them is refused.
+const PROBES_MAX: i64 = 1_000_000;
 
 /// Carries what waits in `queue` to the server, for ever.
 pub async fn run(queue: Rc<Queue>, caller: Rc<Caller>) {
@@ -60,6 +70,8 @@ pub struct Caller {
     health: Rc<Health>,
     clustered: bool,
     deadline: Duration,
+    /// A check of the last call that failed; a probe is made after it.
+    failed: RefCell<Option<Check>>,
     waited: Histogram,
     duration: Histogram,
     batch_size: Histogram,
@@ -81,6 +93,7 @@ impl Caller {
             health,
             clustered,
             deadline,
+            failed: RefCell::default(),
             waited: metrics.store_queue_duration.clone(),
             duration: metrics.store_duration.clone(),
             batch_size: metrics.store_batch_size.clone(),
@@ -93,7 +106,7 @@ impl Caller {
             self.waited.observe(started.duration_since(oldest.since).as_secs_f64());
         }
         let groups = self.grouped(batch);
-        let outcomes = match self.exchange(&groups, started).await {
+        let outcomes = match self.exchange(&groups, started, false).await {
             Ok(outcomes) => outcomes,
             Err(kind) => groups.iter().map(|_| Err((LaneFault::Failed(kind), String::new()))).collect(),
         };
@@ -126,22 +139,31 @@ impl Caller {
         groups
     }
 
-    /// On a cluster one call for each hash slot, all sent at once.
-    async fn exchange(&self, groups: &[Vec<Waiting>], started: Instant) -> Result<Vec<Outcome>, ErrorKind> {
+    /// On a cluster one call for each hash slot, all sent at once. `probing`: it is a probe of an open breaker.
+    async fn exchange(
+        &self,
+        groups: &[Vec<Waiting>],
+        started: Instant,
+        probing: bool,
+    ) -> Result<Vec<Outcome>, ErrorKind> {
         let Some(connection) = self.link.connection().await else {
             return Err(self.health.down().unwrap_or(ErrorKind::Disconnected));
         };
-        let attempt = self.health.begin().ok_or(ErrorKind::BreakerOpen)?;
+        let attempt = if probing { self.health.begin_probe() } else { self.health.begin() };
+        let attempt = attempt.ok_or(ErrorKind::BreakerOpen)?;
         let until = started + self.deadline;
         let outcomes = join_all(groups.iter().map(|group| self.decide(&connection, group, until))).await;
         self.duration.observe(started.elapsed().as_secs_f64());
-        let failure = outcomes.iter().find_map(|outcome| match outcome {
-            Err((LaneFault::Failed(kind), why)) if !self.lives(*kind) => Some((*kind, why)),
+        let failure = outcomes.iter().zip(groups).find_map(|(outcome, group)| match outcome {
+            Err((LaneFault::Failed(kind), why)) if !self.lives(*kind) => Some((*kind, why, group)),
             _ => None,
         });
         match failure {
             None => attempt.succeeded(),
-            Some((kind, why)) => {
+            Some((kind, why, group)) => {
+                if let Some(check) = group.iter().find_map(|waiting| waiting.checks.first()).filter(|_| !probing) {
+                    *self.failed.borrow_mut() = Some(check.clone());
+                }
                 let opened = attempt.failed(why);
                 // A new connection finds a server that hangs no more, or the new master behind
                 // the same name.
@@ -152,6 +174,15 @@ impl Caller {
             }
         }
         Ok(outcomes)
+    }
+
+    /// Makes a decision that is no request's, to learn whether the server decides again. False without a connection.
+    async fn probe(&self) -> bool {
+        let Some(check) = self.failed.borrow().as_ref().map(probe_of) else { return false };
+        let (started, (reply, _)) = (Instant::now(), oneshot::channel());
+        let checks = Rc::new(vec![check]);
+        let probe = Waiting { op: Op::Take, checks, way: Way::Shared, since: started, reply };
+        self.exchange(&[vec![probe]], started, true).await.is_ok()
     }
 
     /// A server that says at once that it is full, or a node that its cluster is down, is itself
@@ -180,6 +211,24 @@ impl Caller {
             Err(_) => Err((LaneFault::Failed(ErrorKind::Timeout), "no answer within the deadline".to_owned())),
         }
     }
+}
+
+/// Probes the server whenever its breaker is open, so that it closes without requests too, and none of them waits
+/// for a server that is still away. Never returns.
+pub async fn run_probes(caller: Rc<Caller>) {
+    loop {
+        caller.health.probe_due().await;
+        if !caller.probe().await {
+            sleep(WITHOUT_CONNECTION).await;
+        }
+    }
+}
+
+/// A decision like that of `check`, which has failed: it runs the script and writes, to a key of the same hash slot
+/// that nobody else uses. TIME or PING would succeed while every write fails.
+fn probe_of(check: &Check) -> Check {
+    let rule = Arc::new(Rule::FixedWindow(FixedWindow { limit: PROBES_MAX, window_ms: 1000, clock: false }));
+    Check { rule, key: format!("{}:probe", check.key), cost: 1, role: Role::default(), ..check.clone() }
 }
 
 /// Only NOSCRIPT is asked again: after it nothing happened. Everything else may have.
