@@ -258,8 +258,11 @@ fn no_flood_gets_more_than_a_recipe_allows() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// What an attack is called, and what it sends of a request.
+type Broken = (&'static str, fn(&Attempt) -> String);
+
 /// What a client sends of a request whose head reaches the server, before it leaves.
-const BROKEN: [(&str, fn(&Attempt) -> String); 7] = [
+const BROKEN: [Broken; 7] = [
     ("leaving before the response", Attempt::text),
     (RESETTING, Attempt::text),
     ("a body one byte short", |attempt| {
