@@ -35,6 +35,12 @@ fn a_message_is_answered_before_the_next_is_sent() {
 }
 
 #[test]
+fn a_client_stream_may_pause_for_longer_than_a_body() {
+    let app = App::script(SERVER);
+    scenario("pauses", &in_front_of(&app, "body_timeout = \"300ms\"\nmin_body_rate = 1000\n"));
+}
+
+#[test]
 fn a_call_that_ends_at_the_client_ends_at_the_server() {
     let app = App::script(SERVER);
     let gateway = in_front_of(&app, "");

@@ -124,6 +124,17 @@ def limited(server):
     error = refused(lambda: server.unary_unary("/denied.App/Unary")(b"", timeout=PATIENCE), grpc.StatusCode.PERMISSION_DENIED)
 
 
+def pauses(server):
+    """A client stream with a pause before each message; the server responds to the last."""
+
+    def messages():
+        for _ in range(3):
+            time.sleep(0.7)
+            yield b"0123456789"
+
+    assert server.stream_unary("/test.App/Up")(messages(), timeout=PATIENCE) == b"30"
+
+
 def away(server):
     """No server behind the gateway: UNAVAILABLE, which clients may try again."""
     refused(lambda: server.unary_unary("/test.App/Unary")(b"", timeout=PATIENCE), grpc.StatusCode.UNAVAILABLE)
@@ -132,4 +143,4 @@ def away(server):
 if __name__ == "__main__":
     scenario, address, *ca = sys.argv[1:]
     with channel(address, ca[0] if ca else None) as server:
-        {one.__name__: one for one in (calls, chat, leave, deadline, limited, away)}[scenario](server)
+        {one.__name__: one for one in (calls, chat, leave, deadline, limited, pauses, away)}[scenario](server)

@@ -55,6 +55,22 @@ fn a_deadline_that_the_client_chose_is_no_error_of_the_server() {
     gateway.assert_metric("upstream_ejected", &[("upstream", "app")], 1.0);
 }
 
+/// Else a client could have more work done at once than its slots allow.
+#[test]
+fn a_deadline_that_the_client_chose_frees_no_slot_while_the_server_works() {
+    let server = slow();
+    let gateway = Gateway::start(&format!(
+        "[[route]]\nupstream = \"{}\"\nlimits = [\"one\"]\n\
+         [limit.one]\nalgorithm = \"concurrency\"\nin_flight = 1\nkey = \"ip\"\n",
+        server.url()
+    ));
+    let call = get("/", "content-type: application/grpc\r\ngrpc-timeout: 1m\r\n");
+    let statuses: Vec<_> = (0..3).map(|_| gateway.ask(&call).get("grpc-status").unwrap().to_owned()).collect();
+    assert_eq!(statuses, ["4", "8", "8"]);
+    assert_eq!(server.requests().len(), 1);
+    until("the slot is free once the server is done", || gateway.get("/").status() == 200);
+}
+
 /// A server of one thread, which takes its time, with a queue for one connection more.
 fn narrow() -> String {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
