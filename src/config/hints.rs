@@ -7,32 +7,97 @@ use super::tree::{Node, TableEntry, Value};
 /// How a limit gets to a route, for those who put the one into the other.
 pub const LIMIT_HELP: &str = "a limit has a section and a name of its own, by which routes call it:\n\n[[route]]\nlimits = [\"per-ip\"]\n\n[limit.per-ip]\nrate = \"10/s\"";
 
-/// What a key is called elsewhere, and here.
+/// What a key is called elsewhere (in nginx, HAProxy, Caddy, Traefik, Envoy, Kong), and here. Where a table has several of
+/// our keys, the first line counts.
 const ALIASES: &[(&str, &str)] = &[
+    // Limits.
     ("timezone", "zone"),
     ("time_zone", "zone"),
     ("tz", "zone"),
     ("requests", "rate"),
     ("quota", "rate"),
+    ("average", "rate"),
     ("capacity", "burst"),
     ("key_by", "key"),
+    ("limit_by", "key"),
     ("by", "key"),
     ("cache_size", "max_keys"),
+    // Routes.
     ("proxy_pass", "upstream"),
+    ("reverse_proxy", "upstream"),
     ("backend", "upstream"),
     ("target", "upstream"),
+    ("service", "upstream"),
+    ("to", "upstream"),
+    ("location", "path"),
+    ("paths", "path"),
+    ("domain", "host"),
+    ("hosts", "host"),
+    ("server_name", "host"),
+    ("rate_limit", "limits"),
+    ("ratelimit", "limits"),
+    ("limit_req", "limits"),
+    ("middlewares", "limits"),
+    ("plugins", "limits"),
+    ("rate_limit", "limit"),
+    ("ratelimit", "limit"),
+    ("limit_conn", "max_in_flight"),
+    ("client_max_body_size", "max_body"),
+    ("max_request_body_bytes", "max_body"),
+    ("maxRequestBodyBytes", "max_body"),
+    ("request_body_limit", "max_body"),
+    ("body_limit", "max_body"),
+    ("proxy_set_header", "request_headers"),
+    ("header_up", "request_headers"),
+    ("add_header", "response_headers"),
+    ("header_down", "response_headers"),
+    ("strip_path", "rewrite"),
+    ("strip_prefix", "rewrite"),
+    ("preserve_host", "rewrite"),
+    // Timeouts.
+    ("timeout", "response_timeout"),
+    ("read_timeout", "response_timeout"),
+    ("proxy_read_timeout", "response_timeout"),
+    ("response_header_timeout", "response_timeout"),
+    ("dial_timeout", "connect_timeout"),
+    ("proxy_connect_timeout", "connect_timeout"),
+    ("client_body_timeout", "body_timeout"),
+    ("client_header_timeout", "header_timeout"),
+    ("read_header_timeout", "header_timeout"),
+    ("idle_timeout", "keepalive_timeout"),
+    // Upstreams.
     ("backends", "servers"),
     ("targets", "servers"),
-    ("location", "path"),
-    ("domain", "host"),
-    ("server_name", "host"),
-    ("client_max_body_size", "max_body"),
+    ("server", "servers"),
+    ("lb_policy", "balance"),
+    ("load_balancing", "balance"),
+    ("algorithm", "balance"),
+    ("least_conn", "balance"),
+    ("ip_hash", "balance"),
+    ("sticky", "balance"),
+    ("max_fails", "eject"),
+    ("fail_timeout", "eject"),
+    ("outlier_detection", "eject"),
+    ("max_conns", "max_connections"),
+    ("keepalive", "max_idle"),
+    ("health_check", "health"),
+    ("health_uri", "health"),
+    ("healthcheck", "health"),
+    ("retries", "retry"),
+    // Listeners and the whole.
+    ("port", "https_port"),
     ("port", "listen"),
     ("bind", "listen"),
     ("address", "listen"),
     ("port", "address"),
     ("bind", "address"),
     ("listen", "address"),
+    ("ssl_certificate", "tls"),
+    ("ssl_certificate_key", "tls"),
+    ("worker_processes", "workers"),
+    ("threads", "workers"),
+    ("nbthread", "workers"),
+    ("maxconn", "max_connections"),
     ("real_ip_from", "trusted_proxies"),
     ("set_real_ip_from", "trusted_proxies"),
 ];
@@ -49,15 +114,19 @@ pub fn unknown_key(schema: &Schema, entry: &TableEntry) -> String {
     if schema.name == schema::ROUTE.name && key == "limit" && holds_tables(&entry.node) {
         return LIMIT_HELP.to_owned();
     }
+    let is_own = |own: &str| schema.keys().any(|known| known == own);
+    if let Some((_, own)) = ALIASES.iter().find(|(other, own)| *other == key && is_own(own)) {
+        if *own == "limits" {
+            return LIMIT_HELP.to_owned();
+        }
+        return format!("it is called `{own}` here");
+    }
     let homes = homes(schema, key);
     // A word that is a key elsewhere is a misspelling of one here only if hardly anything is wrong with it.
-    let near = closest(key, schema.keys());
-    if let Some(near) = near.filter(|near| homes.is_empty() || strsim::damerau_levenshtein(key, near) == 1) {
+    let typo = schema.keys().find(|known| strsim::damerau_levenshtein(key, known) == 1);
+    let near = || longer_or_shorter(key, schema.keys()).or_else(|| closest(key, schema.keys()));
+    if let Some(near) = typo.or_else(|| near().filter(|_| homes.is_empty())) {
         return format!("did you mean `{near}`?");
-    }
-    let alias = ALIASES.iter().find(|(other, own)| *other == key && schema.keys().any(|known| known == *own));
-    if let Some((_, own)) = alias {
-        return format!("it is called `{own}` here");
     }
     let of_limit = homes.iter().any(|home| *home == title(schema::LIMIT.name));
     let named = match of_limit && schema.name == schema::ROUTE.name {
@@ -100,6 +169,17 @@ fn title(name: &str) -> String {
         None if LISTS.contains(&name) => format!("[[{name}]]"),
         None => format!("[{name}]"),
     }
+}
+
+/// The candidate that has the most words in common with `word`, where one of the two begins with the other:
+/// `max_body` for `max_body_size`.
+fn longer_or_shorter<'c>(word: &str, candidates: impl Iterator<Item = &'c str>) -> Option<&'c str> {
+    let begins = |long: &str, short: &str| {
+        short.contains('_') && long.strip_prefix(short).is_some_and(|rest| rest.starts_with('_'))
+    };
+    candidates
+        .filter(|candidate| begins(word, candidate) || begins(candidate, word))
+        .max_by_key(|candidate| candidate.len().min(word.len()))
 }
 
 /// The candidate that `word` is probably a misspelling of.
