@@ -120,8 +120,8 @@ pub struct ListenerSettings {
     /// Connections begin with a PROXY header.
     pub proxy_protocol: bool,
     pub tls: Option<ServerTls>,
-    /// Every request is sent to the same address over HTTPS.
-    pub redirects: bool,
+    /// Every request is redirected to the same host over HTTPS, on this port.
+    pub redirect_port: Option<u16>,
     /// What the kernel keeps of an answer until it can be sent, for each client; 0 = as it likes.
     pub max_unsent: u32,
 }

@@ -40,6 +40,7 @@ sections! {
         "max_key_body" "handshake_timeout" "header_timeout" "keepalive_timeout" "body_timeout" "min_body_rate" "min_response_rate"
         "connect_timeout" "response_timeout" "stream_timeout" "tunnel_timeout" "half_close_timeout" "shutdown_delay" "shutdown_timeout"
         "max_delayed" "http2" "max_streams" "max_unsent" "max_unread" "handover";
+    REDIRECT_HTTP = "server.redirect_http": "listen" "https_port";
     LISTENER = "listener": "address" "proxy_protocol" "max_unsent" "tls";
     LISTENER_TLS = "listener.tls": "certificates" "acme" "client_ca" "client_auth" "min_version";
     CERTIFICATE = "listener.tls.certificates": "cert" "key";

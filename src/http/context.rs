@@ -103,8 +103,8 @@ pub struct Client {
     pub hop: Hop,
     /// What the handshake has told; none without TLS.
     pub tls: Option<Box<TlsPeer>>,
-    /// All its requests are sent to HTTPS.
-    pub redirected: bool,
+    /// Its requests are redirected to HTTPS, on this port.
+    pub redirect_port: Option<u16>,
     pub last_host: LastHost,
     /// Follows the bytes for what the parser repairs; under `strict` only.
     pub inspector: Option<RefCell<Inspector>>,

@@ -192,8 +192,8 @@ async fn page(exchange: &mut RequestUnderWay<'_>) -> Result<Response<Body>, Refu
     if client.tls.as_ref().is_some_and(|tls| !host.is_empty() && !tls.may_ask_for(host)) {
         return Err(Refusal::Misdirected);
     }
-    if client.redirected {
-        return redirect::to_https(&admitted).ok_or(Refusal::NoRoute);
+    if let Some(port) = client.redirect_port {
+        return redirect::to_https(&admitted, port).ok_or(Refusal::NoRoute);
     }
     let index = found.ok_or(Refusal::NoRoute)?;
     let route = &config.routes[index];

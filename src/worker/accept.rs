@@ -203,7 +203,7 @@ async fn serve(
         asked,
         hop: Hop::new(peer.ip(), tls.is_some(), asked.port()),
         tls,
-        redirected: door.settings.redirects,
+        redirect_port: door.settings.redirect_port,
         last_host: LastHost::default(),
         inspector: worker.inspector(),
         early: RefCell::default(),

@@ -208,6 +208,25 @@ fn a_host_that_the_certificate_is_not_for_is_misdirected() {
 }
 
 #[test]
+fn plain_http_is_redirected_to_another_port_than_443_if_one_is_named() {
+    for (port, host, location) in [
+        (8443, "a.test:8080", "https://a.test:8443/x?q=1"),
+        (8443, "[2001:DB8::1]:80", "https://[2001:db8::1]:8443/x?q=1"),
+        (443, "a.test", "https://a.test/x?q=1"),
+    ] {
+        let redirect = format!("redirect_http = {{ listen = \"127.0.0.2:0\", https_port = {port} }}\n");
+        let gateway = Gateway::with(&redirect, ECHO);
+        let head = format!("GET /x?q=1 HTTP/1.1\r\nhost: {host}\r\n\r\n");
+        let answer = Client::connect(gateway.listeners()[1]).ask(&head, "");
+        assert_eq!((answer.status(), answer.get("location")), (308, Some(location)));
+        // A reload changes the port of a listener that stays.
+        gateway.reload_with(&format!("https_port = {port}"), "https_port = 9443");
+        let answer = Client::connect(gateway.listeners()[1]).ask(&head, "");
+        assert!(answer.get("location").unwrap().contains(":9443/"), "{answer:?}");
+    }
+}
+
+#[test]
 fn plain_http_is_sent_to_https() {
     let gateway = Gateway::with("redirect_http = \"127.0.0.2:0\"\n", ECHO);
     let addr = gateway.listeners()[1];

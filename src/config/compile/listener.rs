@@ -38,10 +38,9 @@ pub fn listeners(
 ) -> Vec<Arc<ListenerSettings>> {
     let max_unsent = max_unsent(server).unwrap_or(MAX_UNSENT);
     let mut listeners = plain(server, sections.is_empty(), max_unsent);
-    let redirect = server.parse_at("redirect_http", values::listen);
-    listeners.extend(redirect.map(|At { place, value: address }| At {
+    listeners.extend(redirect(server).map(|(At { place, value: address }, port)| At {
         place,
-        value: ListenerSettings { address, proxy_protocol: false, tls: None, redirects: true, max_unsent },
+        value: ListenerSettings { address, proxy_protocol: false, tls: None, redirect_port: Some(port), max_unsent },
     }));
     listeners.extend(sections.iter().filter_map(|section| listener(server, section, (http2, max_unsent), acme)));
     for (i, item) in listeners.iter().enumerate() {
@@ -62,6 +61,22 @@ pub fn listeners(
     listeners.into_iter().map(|At { value, .. }| Arc::new(value)).collect()
 }
 
+/// `redirect_http`: an address alone, or a table. Where it listens, and the port that it redirects to.
+fn redirect(server: &Section) -> Option<(At<ListenAddr>, u16)> {
+    const HTTPS: u16 = 443;
+    let Some(Node { value: Value::Table(_), .. }) = server.node("redirect_http") else {
+        return server.parse_at("redirect_http", values::listen).map(|address| (address, HTTPS));
+    };
+    let section = server.section("redirect_http", &schema::REDIRECT_HTTP)?;
+    let address = match section.node("listen") {
+        Some(_) => section.parse_at("listen", values::listen),
+        None => section.absent("`redirect_http` has no address", "add listen = \"0.0.0.0:80\""),
+    };
+    let port = section.integer("https_port", 1..=65_535).and_then(|port| u16::try_from(port).ok());
+    section.finish();
+    Some((address?, port.unwrap_or(HTTPS)))
+}
+
 /// Port 0 is a new port each time, but listeners are known by what was written.
 fn excludes(first: &ListenerSettings, second: &ListenerSettings) -> bool {
     first.address.excludes(&second.address) || first.address == second.address && first != second
@@ -71,7 +86,7 @@ fn excludes(first: &ListenerSettings, second: &ListenerSettings) -> bool {
 fn plain(section: &Section, is_default: bool, max_unsent: u32) -> Vec<At<ListenerSettings>> {
     let plain = |At { place, value }: At<ListenAddr>| At {
         place,
-        value: ListenerSettings { address: value, proxy_protocol: false, tls: None, redirects: false, max_unsent },
+        value: ListenerSettings { address: value, proxy_protocol: false, tls: None, redirect_port: None, max_unsent },
     };
     if section.node("listen").is_none() {
         let default = values::listen("127.0.0.1:8080").ok().filter(|_| is_default);
@@ -114,7 +129,7 @@ fn listener(
     if written && tls.is_none() {
         return None;
     }
-    Some(At { place, value: ListenerSettings { address, proxy_protocol, tls, redirects: false, max_unsent } })
+    Some(At { place, value: ListenerSettings { address, proxy_protocol, tls, redirect_port: None, max_unsent } })
 }
 
 /// Whether connections begin with a PROXY header, which only trusted peers are believed.
