@@ -7,6 +7,43 @@ use clap::Command;
 use clap_complete::Shell;
 use clap_mangen::Man;
 
+/// Each command line, and what it is for.
+const EXAMPLES: &[(&str, &str)] = &[
+    ("sluicegate demo", "see it work, nothing else needed"),
+    ("sluicegate proxy --to http://127.0.0.1:3000 --limit '10/s burst 100 by ip'", ""),
+    ("sluicegate check -c sluicegate.toml", "every mistake, with line and column"),
+    ("sluicegate run -c sluicegate.toml", "edits of the file apply while it runs"),
+    ("sluicegate replay -c sluicegate.toml access.log.gz", "what its limits would have done"),
+    ("sluicegate reload -c sluicegate.toml", "load it again, and report the result"),
+];
+
+const SIGNALS: &[(&str, &str)] = &[
+    ("HUP", "reloads the config"),
+    ("USR1", "opens the access log again, after a rotation"),
+    ("TERM, INT", "drain: readiness fails, requests end, then the process; a second one stops it at once"),
+];
+
+const EXIT_STATUS: &[(&str, &str)] = &[("0", "ok"), ("1", "failed while running"), ("2", "bad config or usage")];
+
+const FILES: &[(&str, &str)] = &[
+    ("sluicegate.toml", "the config, in the current directory, unless -c or SLUICEGATE_CONFIG names another file"),
+    ("/etc/sluicegate/sluicegate.toml", "the config of the service that the Debian package installs"),
+    ("/var/lib/sluicegate", "state of that service, such as the certificates that it orders"),
+    ("/usr/share/doc/sluicegate/full.toml", "every option with its default; conf/full.toml in the source"),
+];
+
+/// The text below the options of `--help`.
+pub fn help() -> String {
+    let lines = |table: &[(&str, &str)], width: usize, indent: &str| {
+        let line = |(term, text): &(&str, &str)| format!("{indent}{term:width$}  {text}").trim_end().to_owned() + "\n";
+        table.iter().map(line).collect::<String>()
+    };
+    let examples = lines(EXAMPLES, 51, "  ");
+    let signals = lines(SIGNALS, 9, "  ");
+    let codes = lines(EXIT_STATUS, 9, "  ");
+    format!("Examples:\n{examples}\nSignals:\n{signals}\nExit codes:\n{}", codes.trim_end())
+}
+
 /// The manual page: the program, then each of its commands with its options.
 pub fn man(mut command: Command) -> io::Result<Vec<u8>> {
     command.build();
@@ -32,8 +69,13 @@ pub fn man(mut command: Command) -> io::Result<Vec<u8>> {
         page.write_all(String::from_utf8_lossy(&part).replace(".SH ", ".SS ").as_bytes())?;
         notes(&mut page, sub)?;
     }
-    writeln!(page, ".SH NOTES")?;
-    notes(&mut page, &command)?;
+    for (title, table) in [("SIGNALS", SIGNALS), ("EXIT STATUS", EXIT_STATUS), ("FILES", FILES), ("EXAMPLES", EXAMPLES)]
+    {
+        writeln!(page, ".SH \"{title}\"")?;
+        for (term, text) in table {
+            writeln!(page, ".TP\n\\fB{}\\fR\n{}", escaped(term), escaped(text))?;
+        }
+    }
     Ok(page)
 }
 
@@ -42,12 +84,17 @@ fn notes(page: &mut Vec<u8>, command: &Command) -> io::Result<()> {
     let Some(text) = command.get_after_help() else { return Ok(()) };
     writeln!(page, ".PP\n.nf")?;
     for line in text.to_string().lines() {
-        let line = line.replace('\\', "\\e").replace('-', "\\-");
-        // A line that begins with one of these is a command to roff.
-        let guard = if line.starts_with(['.', '\'']) { "\\&" } else { "" };
-        writeln!(page, "{guard}{line}")?;
+        writeln!(page, "{}", escaped(line))?;
     }
     writeln!(page, ".fi")
+}
+
+/// A line of text for roff.
+fn escaped(line: &str) -> String {
+    let line = line.replace('\\', "\\e").replace('-', "\\-");
+    // A line that begins with one of these is a command to roff.
+    let guard = if line.starts_with(['.', '\'']) { "\\&" } else { "" };
+    format!("{guard}{line}")
 }
 
 /// What holds for every command stands once, above.

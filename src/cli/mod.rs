@@ -34,21 +34,9 @@ const VERSION: &str = match option_env!("SLUICEGATE_BUILD") {
     None => env!("CARGO_PKG_VERSION"),
 };
 
-const EXAMPLES: &str = "\
-Examples:
-  sluicegate demo                                      see it work, nothing else needed
-  sluicegate proxy --to http://127.0.0.1:3000 --limit '10/s burst 20 by ip'
-  sluicegate check -c sluicegate.toml                  every mistake, with line and column
-  sluicegate run -c sluicegate.toml                    edits of the file apply while it runs
-  sluicegate replay -c sluicegate.toml access.log.gz   what its limits would have done
-  sluicegate reload -c sluicegate.toml                 load it anew, and say what came of it
-
-Signals: HUP reloads the config, USR1 opens the access log anew, TERM and INT drain; a second TERM or INT stops at once.
-Exit codes: 0 ok, 1 failed while running, 2 bad config or usage.";
-
 #[derive(Parser)]
 #[command(name = "sluicegate", version = VERSION, about = "A reverse proxy with exact, distributed throttling built in.")]
-#[command(after_help = EXAMPLES, arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(after_help = manual::help(), arg_required_else_help = true, disable_help_subcommand = true)]
 struct Cli {
     #[command(flatten)]
     log: LogOptions,
@@ -145,15 +133,24 @@ impl NamedConfig {
 
 #[derive(Args)]
 struct Proxy {
-    /// The server to send requests to: a URL, or HOST:PORT
+    /// The server to send requests to: a URL, or HOST:PORT. A path in it is put before the path of each request
     #[arg(long, value_name = "URL")]
     to: String,
     /// Where to accept requests
     #[arg(long, default_value = "127.0.0.1:8080", value_name = "ADDR")]
     listen: String,
-    /// A limit, such as '10/s burst 20 by ip'; several may be given
+    /// A limit, such as '10/s burst 100 by ip'; several may be given
     #[arg(long, value_name = "LIMIT")]
     limit: Vec<String>,
+    /// Serve HTTPS with this certificate, a PEM file with the chain after it; needs --key
+    #[arg(long, value_name = "FILE", requires = "key")]
+    cert: Option<String>,
+    /// The private key of --cert, a PEM file
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    key: Option<String>,
+    /// Log each request as a line of JSON on standard output
+    #[arg(long)]
+    access_log: bool,
     /// Where to serve metrics and probes
     #[arg(long, default_value = "127.0.0.1:9900", value_name = "ADDR")]
     admin: String,
@@ -237,7 +234,13 @@ fn bad_config(report: &config::Report) -> ExitCode {
 }
 
 fn proxy_config(proxy: &Proxy) -> Result<String, config::Report> {
-    let mut text = config::proxy_text(&proxy.to, &proxy.listen, &proxy.limit)?;
+    let mut text = config::proxy_text(&config::ProxyArguments {
+        to: &proxy.to,
+        listen: &proxy.listen,
+        limits: &proxy.limit,
+        certificate: proxy.cert.as_deref().zip(proxy.key.as_deref()),
+        access_log: proxy.access_log,
+    })?;
     // A JSON string is a TOML string.
     let admin = serde_json::Value::from(proxy.admin.as_str());
     text.push_str(&format!("\n[admin]\nlisten = {admin}\n"));

@@ -37,7 +37,7 @@ use source::SourceTexts;
 
 pub(crate) use hints::closest;
 pub use report::Report;
-pub use shorthand::proxy_text;
+pub use shorthand::{ProxyArguments, proxy_text};
 pub use unreadable::{FILE_SIZE_MAX, open_file};
 pub(crate) use values::percent_decoded;
 

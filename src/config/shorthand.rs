@@ -1,4 +1,4 @@
-//! The config of a gateway without a file: `sluicegate proxy --to URL --limit "10/s burst 20 by
+//! The config of a gateway without a file: `sluicegate proxy --to URL --limit "10/s burst 100 by
 //! ip"` as TOML. Called through `config::proxy_text`.
 
 use std::borrow::Cow;
@@ -12,14 +12,32 @@ use super::values::{self, Fault};
 use crate::limit::key::KeyPart;
 
 const HELP: &str =
-    "write RATE [burst N] [by KEY], like \"10/s burst 20 by ip\" or \"1000/day by header:x-api-key,path\"";
+    "write RATE [burst N] [by KEY], like \"10/s burst 100 by ip\" or \"1000/day by header:x-api-key,path\"";
+
+/// What the command line of `sluicegate proxy` says.
+#[derive(Default)]
+pub struct ProxyArguments<'a> {
+    /// The URL of the server, which may have a path.
+    pub to: &'a str,
+    pub listen: &'a str,
+    pub limits: &'a [String],
+    /// PEM files of a certificate and its key, for TLS.
+    pub certificate: Option<(&'a str, &'a str)>,
+    /// Whether requests are logged.
+    pub access_log: bool,
+}
 
 /// The TOML text, or what is wrong with an argument.
-pub fn proxy_text(to: &str, listen: &str, limits: &[String]) -> Result<String, Report> {
+pub fn proxy_text(arguments: &ProxyArguments) -> Result<String, Report> {
+    let &ProxyArguments { to, listen, limits, certificate, access_log } = arguments;
     let sources = SourceTexts::default();
     let to = url(to);
-    let upstream = to.strip_suffix('/').unwrap_or(&to);
-    check(&sources, "--to", &to, origin::check(&to));
+    let (upstream, path) = split_path(&to);
+    let server = match to.contains(['?', '#']) && !to.starts_with("unix:") {
+        true => values::fault("the URL of a server has no query", "leave out what follows the path"),
+        false => origin::check(upstream),
+    };
+    check(&sources, "--to", &to, server);
     check(&sources, "--listen", listen, values::listen(listen));
     let limits: Vec<Option<Shorthand>> = limits.iter().map(|text| parse(&sources, text)).collect();
     let (Some(limits), false) = (limits.into_iter().collect::<Option<Vec<_>>>(), sources.has_mistakes()) else {
@@ -27,8 +45,20 @@ pub fn proxy_text(to: &str, listen: &str, limits: &[String]) -> Result<String, R
     };
 
     let names = names(&limits);
-    let mut text =
-        format!("[server]\nlisten = {}\n\n[[route]]\npath = \"/\"\nupstream = {}\n", quoted(listen), quoted(upstream));
+    let listener = match certificate {
+        None => format!("[server]\nlisten = {}\naccess_log = {access_log}\n", quoted(listen)),
+        Some((cert, key)) => format!(
+            "[server]\naccess_log = {access_log}\n\n[[listener]]\naddress = {}\n\
+             tls = {{ certificates = [{{ cert = {}, key = {} }}] }}\n",
+            quoted(listen),
+            quoted(cert),
+            quoted(key)
+        ),
+    };
+    let mut text = format!("{listener}\n[[route]]\npath = \"/\"\nupstream = {}\n", quoted(upstream));
+    if !path.is_empty() {
+        let _ = writeln!(text, "rewrite = {{ add_prefix = {} }}", quoted(path));
+    }
     if !names.is_empty() {
         let _ = writeln!(text, "limits = [{}]", names.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(", "));
     }
@@ -45,10 +75,21 @@ pub fn proxy_text(to: &str, listen: &str, limits: &[String]) -> Result<String, R
 /// `HOST:PORT`, `:PORT` and `PORT` stand for `http://`; the latter two for this machine.
 fn url(to: &str) -> Cow<'_, str> {
     let is_port = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    match to.strip_prefix(':').unwrap_or(to) {
+    let (address, path) = to.split_at(to.find('/').unwrap_or(to.len()));
+    match address.strip_prefix(':').unwrap_or(address) {
         _ if to.contains("://") || to.starts_with("unix:") => Cow::Borrowed(to),
-        port if is_port(port) => Cow::Owned(format!("http://127.0.0.1:{port}")),
+        port if is_port(port) => Cow::Owned(format!("http://127.0.0.1:{port}{path}")),
         _ => Cow::Owned(format!("http://{to}")),
+    }
+}
+
+/// The URL of a server without a path, and the path without a slash at its end.
+fn split_path(to: &str) -> (&str, &str) {
+    let start = to.find("://").map_or(0, |at| at + "://".len());
+    let path = to[start..].find('/').map_or(to.len(), |at| start + at);
+    match to.starts_with("unix:") {
+        true => (to.strip_suffix('/').unwrap_or(to), ""),
+        false => (&to[..path], to[path..].trim_end_matches('/')),
     }
 }
 

@@ -3,11 +3,12 @@
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::support::gateway::{Gateway, program};
 use crate::support::until;
-use crate::support::upstream::Upstream;
+use crate::support::upstream::{Upstream, ok};
 
 /// Exit code and streams of a command that ends by itself.
 fn output(args: &[&str]) -> (i32, String, String) {
@@ -246,6 +247,45 @@ fn proxy_needs_no_file() {
 }
 
 #[test]
+fn proxy_puts_the_path_of_its_server_before_that_of_each_request() {
+    let upstream = Upstream::start(|peer| {
+        while let Some(request) = peer.request()? {
+            peer.send(ok(request.target()))?;
+        }
+        Ok(())
+    });
+    for (path, asked) in [("/app", "/app/x?q=1"), ("/app/v1/", "/app/v1/x?q=1"), ("/", "/x?q=1"), ("", "/x?q=1")] {
+        let to = format!("{}{path}", upstream.url().trim_end_matches('/'));
+        for to in ["", "http://", "http://127.0.0.1"].map(|start| to.strip_prefix(start).unwrap()) {
+            assert_eq!(Gateway::proxy(&["--to", to]).get("/x?q=1").text(), asked, "{to}");
+        }
+    }
+    for (to, help) in [("http://127.0.0.1:1/a?b=c", "has no query"), ("http://127.0.0.1:1/a/../b", "/a/../b")] {
+        let (code, _, stderr) = output(&["proxy", "--to", to]);
+        assert!(code == 2 && stderr.contains(help), "{code} {stderr}");
+    }
+}
+
+#[test]
+fn proxy_serves_https_and_logs_requests_if_it_is_told_to() {
+    let upstream = Upstream::text("hi");
+    let sample = |file: &str| format!("{}/conf/tls/sample.{file}", env!("CARGO_MANIFEST_DIR"));
+    let (cert, key) = (sample("pem"), sample("key"));
+    let gateway = Gateway::proxy(&["--to", &upstream.url(), "--cert", &cert, "--key", &key, "--access-log"]);
+    let url = format!("https://127.0.0.1:{}/x", gateway.addr.port());
+    let curl = Command::new("curl").args(["--silent", "--insecure", &url]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&curl.stdout), "hi", "{curl:?}");
+    until("the request is logged", || gateway.stdout().contains("\"path\":\"/x\""));
+    for wrong in [&["--cert", &cert][..], &["--key", &key], &["--cert", "/no/such.pem", "--key", &key]] {
+        let (code, _, stderr) = output(&[&["proxy", "--to", "http://127.0.0.1:1"], wrong].concat());
+        assert!(code == 2 && stderr.contains("--") || stderr.contains("no such file"), "{code} {stderr}");
+    }
+    let silent = Gateway::proxy(&["--to", &upstream.url()]);
+    assert_eq!(silent.get("/x").text(), "hi");
+    assert_eq!(silent.stdout(), "");
+}
+
+#[test]
 fn proxy_refuses_a_limit_it_cannot_read() {
     let (code, _, stderr) = output(&["proxy", "--to", "http://127.0.0.1:1", "--limit", "many"]);
     assert!(code == 2 && stderr.contains("many"), "{code} {stderr}");
@@ -405,5 +445,14 @@ fn the_manual_page_and_the_completions_know_every_command() {
             assert!(page.contains(&title), "{title}");
         }
     }
-    assert!(page.contains("Exit codes: 0 ok") && page.contains("\\-\\-dry\\-run"), "{page}");
+    assert!(help.contains("Exit codes:\n  0          ok\n") && help.contains("  sluicegate demo  "), "{help}");
+    for text in [
+        ".SH \"SIGNALS\"\n.TP\n\\fBHUP\\fR\nreloads the config",
+        ".SH \"EXIT STATUS\"\n.TP\n\\fB0\\fR\nok",
+        ".SH \"FILES\"\n.TP\n\\fBsluicegate.toml\\fR\nthe config",
+        ".SH \"EXAMPLES\"\n.TP\n\\fBsluicegate demo\\fR\nsee it work",
+        "\\-\\-dry\\-run",
+    ] {
+        assert!(page.contains(text), "{text} is missing:\n{page}");
+    }
 }
