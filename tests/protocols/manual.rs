@@ -1,6 +1,6 @@
 //! The configs of docs/routing.md, run as they stand there.
 
-use crate::support::client::get;
+use crate::support::client::{get, post};
 use crate::support::gateway::Gateway;
 use crate::support::manual::{Page, changed};
 use crate::support::ports::nobody;
@@ -45,6 +45,36 @@ fn double_slashes_dots_and_percent_signs() {
             client.assert_closed();
         }
     }
+}
+
+#[test]
+fn via_is_not_added_if_it_is_left_out() {
+    let app = Upstream::text("in");
+    let title = "Forwarded headers and `via`: which ones are added, and how to turn them off";
+    let page = page();
+    let part = page.under(title)[0];
+    let asked_and_answered = |gateway: Gateway| {
+        let answer = gateway.get("/");
+        let request = app.request();
+        assert!(request.get("x-forwarded-for").is_some() && request.get("x-request-id").is_some());
+        [request.get("via").is_some(), answer.get("via").is_some()]
+    };
+    assert_eq!(asked_and_answered(part.start(&app, None)), [false, false]);
+    let default = Gateway::start(&format!("[[route]]\nupstream = \"{}\"\n", app.url()));
+    assert_eq!(asked_and_answered(default), [true, true]);
+}
+
+#[test]
+fn uploads_may_be_larger_where_a_route_says_so() {
+    let app = Upstream::text("in");
+    let title = "Uploads and large bodies: `max_body`, git, registries, WebDAV";
+    let gateway = page().under(title)[0].start(&app, None);
+    let body = vec![b'x'; (10 << 20) + 1];
+    let mut client = gateway.client();
+    // It is refused by its length.
+    assert_eq!(client.ask(&post("/other", body.len() as u64, ""), "").status(), 413);
+    assert_eq!(gateway.client().ask(&post("/git/push", body.len() as u64, ""), &body).status(), 200);
+    assert_eq!(app.request().body.len(), body.len());
 }
 
 #[test]
