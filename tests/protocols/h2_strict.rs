@@ -62,8 +62,9 @@ fn paths_have_one_form() {
         assert_eq!(ask("GET", path).problem_status(), 400, "{path}");
     }
     assert_eq!(upstream.requests().len(), 0);
-    assert_eq!(ask("get", "/method").body, b"up");
-    assert_eq!(upstream.request().start_line(), "get /method HTTP/1.1");
+    assert_eq!(ask("get", "/method").problem_status(), 400);
+    assert_eq!(ask("purge", "/method").body, b"up");
+    assert_eq!(upstream.request().start_line(), "purge /method HTTP/1.1");
 }
 
 /// Over HTTP/1.1 space around a value is none of it (RFC 9113, 8.2.1).
