@@ -13,6 +13,7 @@ mod control;
 mod descriptors;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod grpc;
 mod heap;
 pub mod http;
 mod labels;

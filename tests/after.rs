@@ -19,6 +19,7 @@ mod support;
 mod after {
     mod denials;
     mod ends;
+    mod grpc_ends;
     mod keys;
     mod leases;
     mod leaving;

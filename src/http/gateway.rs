@@ -11,6 +11,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
 
+use crate::grpc::is_grpc;
 use crate::http::answer::access_log::LogEntry;
 use crate::http::answer::account::Account;
 use crate::http::answer::body::Body;
@@ -68,7 +69,7 @@ async fn answer(
     account.deadline().disarm();
     let Received { parts, fields, .. } = &*received;
     // A tunnel that is refused is told so by its status.
-    let is_grpc = fields.has(KnownField::ContentType) && !received.is_connect() && grpc::is_asked(&parts.headers);
+    let for_grpc = fields.has(KnownField::ContentType) && !received.is_connect() && is_grpc(&parts.headers);
     let mut exchange = RequestUnderWay {
         client: &client,
         view: &view,
@@ -89,7 +90,7 @@ async fn answer(
     let route = exchange.route.map(|index| &view.snapshot.config.routes[index]);
     let mut response = match result {
         Ok(mut response) => {
-            exchange.account.answered(&response, None);
+            exchange.account.answered(&response);
             if let Some(route) = route {
                 headers::edit(response.headers_mut(), &route.response_headers);
             }
@@ -100,9 +101,11 @@ async fn answer(
             let cause = cause(&refusal, route, verdict);
             exchange.account.refused(&refusal, cause, &client.local.common.metrics);
             let response = refusal.response(route, verdict, cause.setting.filter(|_| exchange.hints));
-            // The status of the refusal itself: a gRPC answer is always 200.
-            exchange.account.answered(&response, Some(&refusal));
-            if is_grpc { grpc::response(&refusal, route, verdict) } else { response }
+            // The status of the refusal itself: a gRPC response is always 200.
+            let status = response.status();
+            let response = if for_grpc { grpc::response(&refusal, route, verdict) } else { response };
+            exchange.account.refused_with(status, response.headers(), &refusal);
+            response
         }
     };
     if let (Some(index), Some(route), Some(verdict)) = (exchange.route, route, &exchange.verdict) {

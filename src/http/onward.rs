@@ -11,7 +11,7 @@ use http_body::Body as _;
 
 use crate::config::{ForwardedHeader, TraceParent};
 use crate::http::answer::body::Body;
-use crate::http::answer::grpc;
+use crate::http::answer::grpc::timeout as grpc_timeout;
 use crate::http::answer::refusal::Refusal;
 use crate::http::context::Client;
 use crate::http::downstream::connect;
@@ -51,12 +51,12 @@ pub fn offer(exchange: &mut RequestUnderWay<'_>, route: &Route) -> Result<Option
 
 /// How long a gRPC client waits for its response, where that is less than the route's `response_timeout`.
 fn client_limit(received: &Received, route: &Route) -> Option<Duration> {
-    let limit = if is_grpc(received) { grpc::timeout(&received.parts.headers) } else { None };
+    let limit = if is_grpc(received) { grpc_timeout(&received.parts.headers) } else { None };
     limit.filter(|limit| *limit < route.timeouts.response)
 }
 
 fn is_grpc(received: &Received) -> bool {
-    received.fields.has(KnownField::ContentType) && grpc::is_asked(&received.parts.headers)
+    received.fields.has(KnownField::ContentType) && crate::grpc::is_grpc(&received.parts.headers)
 }
 
 /// The request body for an action that reads it.
@@ -209,7 +209,7 @@ pub async fn send(
         && !connect::is_answered_by(&exchange.received.parts, response.status(), response.headers())
     {
         // The server has done what it was asked, though not what the client needs for a tunnel.
-        exchange.account.answered(&response, None);
+        exchange.account.answered(&response);
         return Err(Refusal::Upstream(UpstreamFailure::Broken));
     }
     let via = exchange.view.snapshot.config.server.forwarded_headers.has(ForwardedHeader::Via);

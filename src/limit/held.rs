@@ -2,14 +2,15 @@
 //! and the leases to give back. Made by [`super::Limiter::decide_asks`] for the limits that want it,
 //! kept by the request's account; dropping it, on whichever path, settles all of it once.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
+use http::{HeaderMap, StatusCode};
 use tokio::time::Instant;
 
-use super::afterwards::{Afterwards, End};
+use super::afterwards::{Afterwards, End, ResponseTail};
 use super::answer::Answer;
 use super::decision::Check;
 use super::desk::{ChargedAt, Desk, LeaseId};
@@ -17,8 +18,10 @@ use super::desk::{ChargedAt, Desk, LeaseId};
 pub struct Held {
     desk: Rc<Desk>,
     charges: Vec<HeldCharge>,
-    /// The answer is known, so the end of the request changes no charge but leases.
+    /// The outcome is known, so the end of the request changes no charge but leases.
     answered: bool,
+    /// The head of the response, while some charges wait for its end.
+    head: Option<Box<(StatusCode, HeaderMap)>>,
 }
 
 /// Slots that a request took. They go back when the last of those who share them lets go: the request
@@ -55,7 +58,7 @@ impl Held {
             let over = check.rule.delays().then(|| Instant::now() + reset);
             charges.push(HeldCharge { check, place, lease: lease.flatten(), over, waits });
         }
-        (!charges.is_empty()).then(|| Box::new(Held { desk: desk.clone(), charges, answered: false }))
+        (!charges.is_empty()).then(|| Box::new(Held { desk: desk.clone(), charges, answered: false, head: None }))
     }
 
     /// Its turn has come: the request goes on.
@@ -68,21 +71,51 @@ impl Held {
         let charges = std::mem::take(&mut self.charges);
         let (leases, others): (Vec<_>, Vec<_>) = charges.into_iter().partition(|charge| charge.linger().is_some());
         self.charges = others;
-        let held = Held { desk: self.desk.clone(), charges: leases, answered: true };
+        let held = Held { desk: self.desk.clone(), charges: leases, answered: true, head: None };
         (!held.charges.is_empty()).then(|| Rc::new(HeldLeases(RefCell::new(held))))
     }
 
-    /// The outcome is known, and settles what was charged; the first one counts.
+    /// Settles what was charged by the outcome; the first one counts. Charges that need the end of the response
+    /// wait for it.
     pub fn settle(&mut self, end: End<'_>) {
-        if self.answered {
+        if self.answered || self.head.is_some() {
             return;
         }
+        if self.correct(end) {
+            self.answered = true;
+        } else if let End::Answered { status, head, .. } = end {
+            self.head = Some(Box::new((status, head.clone())));
+        }
+    }
+
+    /// Some charges wait for the end of the response.
+    pub fn awaits_end(&self) -> bool {
+        self.head.is_some()
+    }
+
+    /// Settles charges that wait by how the response ended; `None`: the client has aborted it.
+    pub fn finish(&mut self, tail: Option<ResponseTail<'_>>) {
+        let Some(known) = self.head.take() else { return };
+        let (status, head) = &*known;
+        self.correct(tail.map_or(End::Aborted, |tail| End::Answered { status: *status, head, tail }));
         self.answered = true;
+    }
+
+    /// True when no charge waits any more, but leases.
+    fn correct(&mut self, end: End<'_>) -> bool {
+        let waits = Cell::new(false);
         self.end(|charge| match charge.wants() {
             Some(wants) if wants.lease => (0, true),
-            Some(wants) => (wants.correction(end, charge.check.cost), false),
+            Some(wants) => match wants.correction(end, charge.check.cost) {
+                Some(delta) => (delta, false),
+                None => {
+                    waits.set(true);
+                    (0, true)
+                }
+            },
             None => (0, false),
         });
+        !waits.get()
     }
 
     /// Ends every charge with a correction, or keeps it for later.
@@ -143,7 +176,7 @@ impl Drop for Held {
         self.end(|charge| match charge.wants() {
             _ if charge.waits => (-charge.check.cost, false),
             Some(wants) if wants.lease => (-charge.check.cost, false),
-            Some(wants) if !answered => (wants.correction(End::Aborted, charge.check.cost), false),
+            Some(wants) if !answered => (wants.correction(End::Aborted, charge.check.cost).unwrap_or(0), false),
             _ => (0, false),
         });
     }

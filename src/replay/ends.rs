@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use http::{HeaderMap, StatusCode};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, StatusCode};
 
 use super::tightest::Back;
-use crate::limit::afterwards::End;
+use crate::grpc::GRPC;
+use crate::limit::afterwards::{End, ResponseTail};
 use crate::limit::decision::Check;
 
 /// By their ends, in order.
@@ -68,14 +70,15 @@ impl Ending {
     /// Units by which the charge of `check` changes; 0 too if the log does not tell.
     pub fn delta(&self, check: &Check) -> i64 {
         let Some(wants) = &check.limit.afterwards else { return 0 };
-        let headers = HeaderMap::new();
+        // The log holds no trailers: what only they tell stays charged.
+        let head = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(GRPC))]);
         let end = self.status.map(|status| match status.as_u16() {
             CLIENT_CLOSED => End::Aborted,
-            _ => End::Answered { status, headers: &headers },
+            _ => End::Answered { status, head: &head, tail: ResponseTail::Awaited },
         });
         match end {
             _ if wants.lease => -check.cost,
-            Some(end) => wants.correction(end, check.cost),
+            Some(end) => wants.correction(end, check.cost).unwrap_or(0),
             None => 0,
         }
     }

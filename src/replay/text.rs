@@ -7,6 +7,7 @@ use super::outcome::ReplayOutcome;
 use super::tally::{Gaps, Tally};
 use super::tightest::Needed;
 use super::units::{percent, time};
+use crate::limit::afterwards::Settle;
 use crate::limit::algo::told::duration;
 use crate::limit::key::Missing;
 use crate::limit::limits::Mode;
@@ -116,10 +117,10 @@ impl ReplayOutcome {
             } else if wants.lease && *duration > 0 {
                 let _ = writeln!(text, "  note      {duration} requests without duration were taken as ended at once");
             }
-            if let Some(source) = &wants.settle {
-                let what = match source {
-                    Source::Header(name) => format!("header {name}"),
-                    other => other.to_string(),
+            if let Some(settle) = &wants.settle {
+                let what = match settle {
+                    Settle::Header(name) => format!("header {name}"),
+                    Settle::Trailer(name) => format!("trailer {name}"),
                 };
                 let _ =
                     writeln!(text, "  note      settle: the response {what} is not in the log: costs stay as asked");

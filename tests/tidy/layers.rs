@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use super::source::{crate_files, root};
 
 /// The modules of the crate from the ground up, each with those that it may name.
-const LAYERS: [(&str, &[&str]); 21] = [
+const LAYERS: [(&str, &[&str]); 22] = [
     ("labels", &[]),
     ("written", &[]),
     ("net", &[]),
+    ("grpc", &["labels"]),
     ("heap", &[]),
     ("descriptors", &[]),
     ("tls", &["labels"]),
@@ -16,10 +17,10 @@ const LAYERS: [(&str, &[&str]); 21] = [
     ("metrics", &["labels"]),
     ("access_log", &["labels", "sampled", "metrics"]),
     ("spans", &["labels", "access_log", "sampled", "metrics"]),
-    ("limit", &["labels", "written", "net", "tls", "metrics"]),
+    ("limit", &["labels", "written", "net", "grpc", "tls", "metrics"]),
     ("upstream", &["labels", "tls", "limit"]),
     ("route", &["net", "limit"]),
-    ("config", &["labels", "access_log", "spans", "written", "net", "upstream", "tls", "limit", "route"]),
+    ("config", &["labels", "access_log", "spans", "written", "net", "grpc", "upstream", "tls", "limit", "route"]),
     ("snapshot", &["upstream", "metrics", "limit", "route", "config"]),
     (
         "http",
@@ -29,6 +30,7 @@ const LAYERS: [(&str, &[&str]); 21] = [
             "spans",
             "descriptors",
             "net",
+            "grpc",
             "tls",
             "upstream",
             "sampled",
@@ -43,7 +45,7 @@ const LAYERS: [(&str, &[&str]); 21] = [
         "worker",
         &["descriptors", "net", "heap", "tls", "access_log", "spans", "metrics", "limit", "config", "snapshot", "http"],
     ),
-    ("replay", &["metrics", "limit", "route", "config", "http"]),
+    ("replay", &["grpc", "metrics", "limit", "route", "config", "http"]),
     ("fuzzing", &["http", "worker"]),
     (
         "control",

@@ -8,12 +8,13 @@ use http::StatusCode;
 use crate::config::hints::closest;
 use crate::config::reader::Section;
 use crate::config::tree::{Node, Value};
-use crate::config::values::{self, Fault, fault};
+use crate::config::values::{Fault, fault};
+use crate::grpc::GrpcCode;
 use crate::labels::labels;
-use crate::limit::afterwards::{Afterwards, Charge, Outcomes};
+use crate::limit::afterwards::{Afterwards, Charge, Outcomes, Settle};
 use crate::limit::algo::Rule;
 use crate::limit::algo::params::{Given, LINGER};
-use crate::limit::source::Source;
+use crate::written::header_name;
 
 /// The default of `response_timeout`: with both left alone, no slot comes back while the gateway would
 /// itself still wait for the answer.
@@ -88,6 +89,9 @@ fn outcome(section: &Section, key: &str, item: &Node, words: &[Word], outcomes: 
                 }
             }
         }
+        Value::String(text) if text.value.starts_with(GRPC_PREFIX) => {
+            outcomes.grpc.push(section.parse_node(key, item, grpc_code)?);
+        }
         Value::String(_) => match section.parse_node(key, item, |text| word(text, words))? {
             Word::Success => outcomes.classes.push(2),
             Word::Redirection => outcomes.classes.push(3),
@@ -129,7 +133,31 @@ fn word(text: &str, words: &[Word]) -> Result<Word, Fault> {
     fault(format!("unknown outcome `{text}`"), help)
 }
 
-fn settle_source(text: &str) -> Result<Source, Fault> {
-    let help = format!("write {}, a header of the response", values::forms(Afterwards::SOURCES));
-    values::source(text, Afterwards::SOURCES, &help)
+/// What a gRPC outcome begins with.
+const GRPC_PREFIX: &str = "grpc:";
+
+/// `grpc:UNAVAILABLE` or `grpc:14`.
+fn grpc_code(text: &str) -> Result<GrpcCode, Fault> {
+    let code = text.trim_start_matches(GRPC_PREFIX);
+    let named = GrpcCode::ALL.iter().copied().find(|known| known.label() == code);
+    if let Some(code) = named.or_else(|| GrpcCode::numbered(code)) {
+        return Ok(code);
+    }
+    let names = GrpcCode::ALL.iter().map(|known| known.label());
+    let help = match closest(&code.to_ascii_uppercase(), names) {
+        Some(name) => format!("did you mean \"{GRPC_PREFIX}{name}\"?"),
+        None => "write a code of gRPC by its name or number, like \"grpc:UNAVAILABLE\" or \"grpc:14\"".to_owned(),
+    };
+    fault(format!("`{code}` is no status code of gRPC"), help)
+}
+
+fn settle_source(text: &str) -> Result<Settle, Fault> {
+    match text.split_once(':') {
+        Some(("header", name)) => header_name(name).map(Settle::Header),
+        Some(("trailer", name)) => header_name(name).map(Settle::Trailer),
+        _ => fault(
+            format!("unknown source `{text}`"),
+            "write \"header:NAME\" or \"trailer:NAME\", a header or a trailer of the response",
+        ),
+    }
 }

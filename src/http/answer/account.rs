@@ -4,18 +4,18 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use http::{Method, Response};
+use http::{HeaderMap, Method, Response, StatusCode};
 
 use crate::http::answer::access_log::LogEntry;
 use crate::http::answer::body::{Body, BodyError};
 use crate::http::answer::cause::{Cause, EndReason};
 use crate::http::answer::refusal::{self, Refusal};
 use crate::http::deadline::{Awaited, RequestDeadline};
-use crate::http::downstream::upload::UploadProgress;
+use crate::http::downstream::upload::{UploadProgress, UploadState};
 use crate::http::upstream::connect::ConnectFault;
 use crate::http::upstream::failure::UpstreamFailure;
 use crate::limit::Verdict;
-use crate::limit::afterwards::End;
+use crate::limit::afterwards::{End, ResponseTail};
 use crate::limit::held::{Held, HeldLeases};
 use crate::metrics::{Cutoff, Metrics};
 use crate::route::Route;
@@ -156,21 +156,38 @@ impl Account {
         self.reached_server = true;
     }
 
-    /// The head of the response, before it is edited, settles what the limits charged. `refusal`: the response is
-    /// our own. A server that got some of the request may have acted on it, so a client that then ends the exchange
-    /// has aborted it, whatever status we answer.
-    pub fn answered(&mut self, response: &Response<Body>, refusal: Option<&Refusal>) {
+    /// The head of the response, before it is edited, settles what the limits charged, but where a limit needs
+    /// the trailers.
+    pub fn answered(&mut self, response: &Response<Body>) {
         let Some(held) = &mut self.held else { return };
-        let (status, headers) = (response.status(), response.headers());
+        let (status, head, none) = (response.status(), response.headers(), HeaderMap::new());
+        // What follows such a head is a tunnel.
+        let is_switch = status == StatusCode::SWITCHING_PROTOCOLS;
+        let tail = if is_switch { ResponseTail::Whole(&none) } else { ResponseTail::Awaited };
+        held.settle(End::Answered { status, head, tail });
+    }
+
+    /// Our own response, with this head, settles what the limits charged. `status`: that of the refusal, as it is for
+    /// clients that do not speak gRPC. A server that got some of the request may have acted on it, so a client that
+    /// then ends the exchange has aborted it, whatever status we answer.
+    pub fn refused_with(&mut self, status: StatusCode, head: &HeaderMap, refusal: &Refusal) {
+        let Some(held) = &mut self.held else { return };
+        let none = HeaderMap::new();
         held.settle(match refusal {
-            Some(Refusal::Upstream(failure)) if self.reached_server && failure.is_by_client() => End::Aborted,
-            Some(Refusal::Upstream(UpstreamFailure::Connect(_) | UpstreamFailure::Overflow(_)))
-                if !self.reached_server =>
-            {
-                End::ConnectError { status }
+            Refusal::Upstream(failure) if self.reached_server && failure.is_by_client() => End::Aborted,
+            Refusal::Upstream(UpstreamFailure::Connect(_) | UpstreamFailure::Overflow(_)) if !self.reached_server => {
+                End::ConnectError { status, head }
             }
-            _ => End::Answered { status, headers },
+            _ => End::Answered { status, head, tail: ResponseTail::Whole(&none) },
         });
+    }
+
+    /// The trailers of the response, before they are edited.
+    pub fn trailers(&mut self, trailers: &HeaderMap) {
+        let Some(held) = self.held.as_mut().filter(|held| held.awaits_end()) else { return };
+        let upload = self.answer.as_ref().and_then(|answer| answer.upload.as_ref());
+        let is_broken = upload.is_some_and(|upload| upload.state().is_client_fault());
+        held.finish((!is_broken).then_some(ResponseTail::Whole(trailers)));
     }
 
     pub fn refused(&mut self, refusal: &Refusal, cause: Cause, metrics: &Metrics) {
@@ -271,6 +288,24 @@ impl Account {
         }
     }
 
+    /// Settles charges that wait for the end of the response. Without trailers it was whole, the server has broken it
+    /// off, or the client has aborted it: by leaving, by breaking off its own body, or by silence in that body
+    /// until the server had nothing to say in time.
+    fn finish(&mut self) {
+        let Some(held) = self.held.as_mut().filter(|held| held.awaits_end()) else { return };
+        let none = HeaderMap::new();
+        held.finish(match &self.answer {
+            Some(Answering { end: AnswerEnd::Whole, .. }) => Some(ResponseTail::Whole(&none)),
+            Some(Answering { end: AnswerEnd::Broken(cause), upload, .. }) if cause.by_server => {
+                let state = upload.as_ref().map_or(UploadState::Done, |upload| upload.state());
+                let is_stall = cause.reason == Cutoff::StreamTimeout.label();
+                let is_by_client = state.is_client_fault() || (is_stall && state != UploadState::Done);
+                (!is_by_client).then_some(ResponseTail::Cut)
+            }
+            _ => None,
+        });
+    }
+
     /// Why the request ended before its answer did.
     fn cut_by(&self) -> Option<Cause> {
         match &self.answer {
@@ -293,6 +328,7 @@ impl Account {
 /// The end of the request: its answer has been sent as far as it goes, or the client left before.
 impl Drop for Account {
     fn drop(&mut self) {
+        self.finish();
         match &self.answer {
             Some(_) if self.switched => {}
             Some(_) => self.handles.observe(self.started.elapsed().as_secs_f64()),

@@ -55,7 +55,9 @@ impl BodyError {
             BodyError::Upload(error) => match error.state() {
                 UploadState::TooLarge => Cutoff::BodyTooLarge.into(),
                 UploadState::Left => Cutoff::ClientLeft.into(),
-                UploadState::Running | UploadState::Done | UploadState::Broken => EndReason::BodyMalformed.into(),
+                UploadState::Running | UploadState::Done | UploadState::Broken | UploadState::Unread => {
+                    EndReason::BodyMalformed.into()
+                }
             },
         }
     }
@@ -126,7 +128,12 @@ impl HttpBody for Body {
         };
         if let (Poll::Ready(next), Some(account)) = (&polled, &mut self.account) {
             match next {
-                Some(Ok(frame)) => account.sent(frame.data_ref().map_or(0, Bytes::len)),
+                Some(Ok(frame)) => {
+                    account.sent(frame.data_ref().map_or(0, Bytes::len));
+                    if let Some(trailers) = frame.trailers_ref() {
+                        account.trailers(trailers);
+                    }
+                }
                 Some(Err(error)) => account.broke_off(error),
                 None => account.sent_whole(),
             }

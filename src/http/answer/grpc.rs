@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
 
+use crate::grpc::{GRPC, GRPC_STATUS, GrpcCode};
 use crate::http::answer::body::Body;
 use crate::http::answer::problem;
 use crate::http::answer::refusal::{self, Refusal};
@@ -17,34 +18,10 @@ use crate::limit::{Outcome, Verdict};
 use crate::route::Route;
 use crate::snapshot::Reason;
 
-const GRPC: &str = "application/grpc";
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
-const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 /// Milliseconds; a client that retries waits that long, and does not retry when it is negative.
 const GRPC_RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
-
-/// The status codes we use, with gRPC's numbers.
-#[derive(Clone, Copy)]
-enum GrpcStatus {
-    Cancelled = 1,
-    InvalidArgument = 3,
-    DeadlineExceeded = 4,
-    PermissionDenied = 7,
-    ResourceExhausted = 8,
-    Unimplemented = 12,
-    Internal = 13,
-    Unavailable = 14,
-}
-
-/// True of `application/grpc`, `application/grpc+proto` and the like. gRPC-Web is another
-/// protocol: there the status travels in the body.
-pub fn is_asked(headers: &HeaderMap) -> bool {
-    let Some(content_type) = headers.get(CONTENT_TYPE) else { return false };
-    let value = content_type.as_bytes();
-    value.get(..GRPC.len()).is_some_and(|start| start.eq_ignore_ascii_case(GRPC.as_bytes()))
-        && matches!(value.get(GRPC.len()), None | Some(b'+' | b';' | b' '))
-}
 
 /// How long the client waits, by its `grpc-timeout`: up to eight digits and a unit.
 pub fn timeout(headers: &HeaderMap) -> Option<Duration> {
@@ -86,40 +63,40 @@ pub fn response(refusal: &Refusal, route: Option<&Route>, verdict: Option<&Verdi
 }
 
 /// One refusal, one row.
-fn code(refusal: &Refusal) -> GrpcStatus {
+fn code(refusal: &Refusal) -> GrpcCode {
     match refusal {
         // What clients make of a 400 that is not gRPC.
-        Refusal::Gate(_) => GrpcStatus::Internal,
-        Refusal::NoRoute => GrpcStatus::Unimplemented,
-        Refusal::Denied => GrpcStatus::PermissionDenied,
-        Refusal::Misdirected => GrpcStatus::Unavailable,
-        Refusal::MaxInFlight | Refusal::MaxTunnels => GrpcStatus::Unavailable,
+        Refusal::Gate(_) => GrpcCode::Internal,
+        Refusal::NoRoute => GrpcCode::Unimplemented,
+        Refusal::Denied => GrpcCode::PermissionDenied,
+        Refusal::Misdirected => GrpcCode::Unavailable,
+        Refusal::MaxInFlight | Refusal::MaxTunnels => GrpcCode::Unavailable,
         Refusal::TooLarge | Refusal::Upstream(UpstreamFailure::TooLarge) | Refusal::Limited => {
-            GrpcStatus::ResourceExhausted
+            GrpcCode::ResourceExhausted
         }
         Refusal::Upstream(
             UpstreamFailure::Timeout
             | UpstreamFailure::ClientDeadline
             | UpstreamFailure::CallTimeout
             | UpstreamFailure::UploadTimeout,
-        ) => GrpcStatus::DeadlineExceeded,
-        Refusal::Upstream(UpstreamFailure::UploadBroken | UpstreamFailure::ClientLeft) => GrpcStatus::Cancelled,
+        ) => GrpcCode::DeadlineExceeded,
+        Refusal::Upstream(UpstreamFailure::UploadBroken | UpstreamFailure::ClientLeft) => GrpcCode::Cancelled,
         Refusal::Upstream(UpstreamFailure::Connect(_) | UpstreamFailure::Overflow(_) | UpstreamFailure::Broken) => {
-            GrpcStatus::Unavailable
+            GrpcCode::Unavailable
         }
     }
 }
 
 /// The code of a limit's refusal, and the exact wait.
-fn limited(outcome: Outcome) -> (GrpcStatus, Option<i64>) {
+fn limited(outcome: Outcome) -> (GrpcCode, Option<i64>) {
     match refusal::reason(outcome) {
         Reason::StoreDown | Reason::MaxDelayed => {
-            (GrpcStatus::Unavailable, problem::retry_after(outcome).map(|wait_s| wait_s * 1000))
+            (GrpcCode::Unavailable, problem::retry_after(outcome).map(|wait_s| wait_s * 1000))
         }
-        Reason::MissingKey => (GrpcStatus::PermissionDenied, None),
-        Reason::RepeatedKey | Reason::NotInteger | Reason::UnreadableKey => (GrpcStatus::InvalidArgument, None),
-        Reason::NeverFits => (GrpcStatus::ResourceExhausted, Some(NEVER)),
-        _ => (GrpcStatus::ResourceExhausted, outcome.answer().map(|answer| answer.retry_ms)),
+        Reason::MissingKey => (GrpcCode::PermissionDenied, None),
+        Reason::RepeatedKey | Reason::NotInteger | Reason::UnreadableKey => (GrpcCode::InvalidArgument, None),
+        Reason::NeverFits => (GrpcCode::ResourceExhausted, Some(NEVER)),
+        _ => (GrpcCode::ResourceExhausted, outcome.answer().map(|answer| answer.retry_ms)),
     }
 }
 
@@ -138,23 +115,6 @@ fn percent_encoded(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn grpc_is_told_by_its_content_type() {
-        for (content_type, grpc) in [
-            ("application/grpc", true),
-            ("application/grpc+proto", true),
-            ("Application/gRPC; charset=x", true),
-            ("application/grpc-web", false),
-            ("application/grpc-web+proto", false),
-            ("application/grp", false),
-            ("application/json", false),
-        ] {
-            let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(content_type))]);
-            assert_eq!(is_asked(&headers), grpc, "{content_type}");
-        }
-        assert!(!is_asked(&HeaderMap::new()));
-    }
 
     #[test]
     fn the_wait_of_a_client_is_read() {

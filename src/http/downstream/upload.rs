@@ -69,6 +69,15 @@ pub enum UploadState {
     Broken,
     /// The client went away.
     Left,
+    /// Nobody reads it any more.
+    Unread,
+}
+
+impl UploadState {
+    /// The client did not complete it, by a fault of its own.
+    pub fn is_client_fault(self) -> bool {
+        matches!(self, UploadState::TooLarge | UploadState::Broken | UploadState::Left)
+    }
 }
 
 /// How far the answer is meanwhile.
@@ -370,7 +379,7 @@ impl Upload {
 impl Drop for StreamUpload {
     fn drop(&mut self) {
         if self.0.state() == UploadState::Running {
-            self.0.end(UploadState::Broken);
+            self.0.end(UploadState::Unread);
         }
     }
 }

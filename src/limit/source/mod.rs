@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::fmt::{self, Write};
 use std::net::IpAddr;
 
-use http::{HeaderMap, HeaderName};
+use http::HeaderName;
 use ipnet::IpNet;
 use sha2::{Digest, Sha256};
 
@@ -275,15 +275,6 @@ impl Source {
             SourceValue::Ip(ip) => self.network(ip).to_string().into_bytes().into(),
             SourceValue::Bytes(bytes) => bytes,
         }
-    }
-
-    /// What an answer says, which has nothing but fields: each line is a value.
-    pub fn in_answer<'h>(&self, headers: &'h HeaderMap) -> impl Iterator<Item = &'h [u8]> {
-        let name = match self {
-            Source::Header(name) => Some(name),
-            _ => None,
-        };
-        name.into_iter().flat_map(|name| headers.get_all(name)).map(|line| line.as_bytes())
     }
 }
 

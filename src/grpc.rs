@@ -1,0 +1,100 @@
+//! gRPC as far as HTTP shows it: the codes of calls, and where a response states its own. Read by limits and by our own
+//! responses, written in the config.
+
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderName};
+
+use crate::labels::labels;
+
+pub const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+pub const GRPC: &str = "application/grpc";
+
+labels! {
+    /// The code of a call, in the order of gRPC's numbers.
+    GrpcCode:
+    Ok = "OK",
+    Cancelled = "CANCELLED",
+    Unknown = "UNKNOWN",
+    InvalidArgument = "INVALID_ARGUMENT",
+    DeadlineExceeded = "DEADLINE_EXCEEDED",
+    NotFound = "NOT_FOUND",
+    AlreadyExists = "ALREADY_EXISTS",
+    PermissionDenied = "PERMISSION_DENIED",
+    ResourceExhausted = "RESOURCE_EXHAUSTED",
+    FailedPrecondition = "FAILED_PRECONDITION",
+    Aborted = "ABORTED",
+    OutOfRange = "OUT_OF_RANGE",
+    Unimplemented = "UNIMPLEMENTED",
+    Internal = "INTERNAL",
+    Unavailable = "UNAVAILABLE",
+    DataLoss = "DATA_LOSS",
+    Unauthenticated = "UNAUTHENTICATED",
+}
+
+impl GrpcCode {
+    /// By its number, in digits without a leading zero.
+    pub fn numbered(text: &str) -> Option<GrpcCode> {
+        let number = text.parse::<usize>().ok().filter(|number| number.to_string() == text)?;
+        GrpcCode::ALL.get(number).copied()
+    }
+
+    /// The code that `fields` state, be they headers or trailers. What is no code, or stands there more than once, is
+    /// `Unknown`, as it is to clients.
+    pub fn stated(fields: &HeaderMap) -> Option<GrpcCode> {
+        let mut lines = fields.get_all(GRPC_STATUS).iter();
+        let line = lines.next()?;
+        let code = line.to_str().ok().filter(|_| lines.next().is_none()).and_then(GrpcCode::numbered);
+        Some(code.unwrap_or(GrpcCode::Unknown))
+    }
+}
+
+/// True of `application/grpc`, `application/grpc+proto` and the like. gRPC-Web is another
+/// protocol: there the status travels in the body.
+pub fn is_grpc(headers: &HeaderMap) -> bool {
+    let Some(content_type) = headers.get(CONTENT_TYPE) else { return false };
+    let value = content_type.as_bytes();
+    value.get(..GRPC.len()).is_some_and(|start| start.eq_ignore_ascii_case(GRPC.as_bytes()))
+        && matches!(value.get(GRPC.len()), None | Some(b'+' | b';' | b' '))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn grpc_is_told_by_its_content_type() {
+        for (content_type, grpc) in [
+            ("application/grpc", true),
+            ("application/grpc+proto", true),
+            ("Application/gRPC; charset=x", true),
+            ("application/grpc-web", false),
+            ("application/grpc-web+proto", false),
+            ("application/grp", false),
+            ("application/json", false),
+        ] {
+            let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(content_type))]);
+            assert_eq!(is_grpc(&headers), grpc, "{content_type}");
+        }
+        assert!(!is_grpc(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn a_code_is_read_as_clients_read_it() {
+        for (stated, code) in [
+            (&["0"][..], Some(GrpcCode::Ok)),
+            (&["14"], Some(GrpcCode::Unavailable)),
+            (&["16"], Some(GrpcCode::Unauthenticated)),
+            (&["17"], Some(GrpcCode::Unknown)),
+            (&["03"], Some(GrpcCode::Unknown)),
+            (&["+3"], Some(GrpcCode::Unknown)),
+            (&[""], Some(GrpcCode::Unknown)),
+            (&["0", "0"], Some(GrpcCode::Unknown)),
+            (&[], None),
+        ] {
+            let fields = stated.iter().map(|text| (GRPC_STATUS, HeaderValue::from_static(text)));
+            assert_eq!(GrpcCode::stated(&fields.collect()), code, "{stated:?}");
+        }
+    }
+}
