@@ -2,6 +2,7 @@
 //! in ten seconds, which says how many were left out. Used wherever peers decide how often.
 
 pub mod libraries;
+pub mod stderr;
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};

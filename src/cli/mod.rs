@@ -24,6 +24,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::config;
 use crate::control::{self, ConfigSource};
 use crate::sampled::libraries::SampleLibraries;
+use crate::sampled::stderr::BoundedStderr;
 
 /// Bad usage has the same code: clap exits with it.
 const BAD_CONFIG: u8 = 2;
@@ -256,7 +257,7 @@ fn start_log(log: &LogOptions) -> Result<(), String> {
     let filter = EnvFilter::try_new(filter).map_err(|error| error.to_string())?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(|| BoundedStderr)
         .with_target(false)
         .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none());
     let started = match log.log_format {

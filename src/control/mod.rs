@@ -49,7 +49,7 @@ use crate::limit::revive::revive;
 use crate::limit::store::Stores;
 use crate::limit::store::memory::Memory;
 use crate::metrics::{Cutoff, Metrics};
-use crate::sampled::libraries;
+use crate::sampled::{libraries, stderr};
 use crate::snapshot::{Book, Fleet, Snapshot};
 use crate::worker::{BindError, Inherited, Listener, Workers};
 use handover::{Heir, HeirRequest, Predecessor};
@@ -293,10 +293,14 @@ async fn start(source: ConfigSource, config: Config, earlier: Vec<Listener>) -> 
     Ok(Running { reloader, jobs, inbox, heir, contact })
 }
 
-/// Reports how many log lines of libraries were left out. Never returns.
+/// Reports how many log lines were lost, or left out of those of libraries. Never returns.
 async fn report_left_out() {
     loop {
         tokio::time::sleep(LEFT_OUT_PERIOD).await;
+        let lost = stderr::lost();
+        if lost > 0 {
+            tracing::warn!(lost, "log lines were lost: nobody read standard error");
+        }
         for (library, left_out) in libraries::left_out() {
             tracing::warn!(library, left_out, "log lines of a library were left out");
         }

@@ -1,6 +1,7 @@
 //! What the gateway says of failures: its own log, where lines are sampled, and the access log.
 
 use std::fs;
+use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -375,4 +376,41 @@ fn a_replay_reads_what_was_written() {
         let counts = ["admitted", "refused", "no_request"].map(|what| counts[what].as_u64().unwrap());
         assert_eq!(counts, [2, 1, 1], "{told}");
     }
+}
+
+#[test]
+fn a_log_that_nobody_reads_stops_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let fifo = dir.path().join("log");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let reader = fs::File::options().read(true).write(true).open(&fifo).unwrap();
+    let admin = crate::support::ports::Reserved::new();
+    let text = format!(
+        "[server]\nlisten = [\"127.0.0.1:0\"]\nworkers = 1\n[admin]\nlisten = \"127.0.0.1:{}\"\n[[route]]\nrespond = {{ }}\n",
+        admin.port()
+    );
+    let config = dir.path().join("sluicegate.toml");
+    fs::write(&config, text).unwrap();
+    let log = fs::File::options().write(true).open(&fifo).unwrap();
+    let mut child = program().arg("run").arg(config).stderr(log).spawn().unwrap();
+    let live = || {
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", admin.port())).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
+        std::io::Write::write_all(&mut stream, get("/livez", "").as_bytes()).ok()?;
+        let mut status = [0; 12];
+        std::io::Read::read_exact(&mut stream, &mut status).ok()?;
+        Some(status == *b"HTTP/1.1 200")
+    };
+    until("it runs", || live() == Some(true));
+    // Another way to the same pipe, which is full then.
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let mut filler = fs::File::options().write(true).custom_flags(flags).open(&fifo).unwrap();
+    while std::io::Write::write(&mut filler, &[b'x'; 64]).is_ok() {}
+    for _ in 0..3 {
+        assert!(std::process::Command::new("kill").args(["-HUP", &child.id().to_string()]).status().unwrap().success());
+    }
+    assert_eq!(live(), Some(true));
+    assert!(std::process::Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    drop(reader);
 }
