@@ -111,11 +111,7 @@ fn conditions_say_which_requests_are_limited() {
         ("path = \"/v1/*\"", vec![("/v1/x", ""), ("/a/../v1/x", "")], vec![("/v2", "")]),
         ("host = \"127.*\", route = \"/\"", vec![("/", "")], vec![]),
         ("host = \"!127.*\"", vec![], vec![("/", "")]),
-        (
-            "query = { act = \"1-9\" }",
-            vec![("/?act=5", ""), ("/?act=09", "")],
-            vec![("/?act=10", ""), ("/?act=a", ""), ("/", "")],
-        ),
+        ("query = { act = \"1-9\" }", vec![("/?act=5", ""), ("/?act=09", "")], vec![("/?act=10", ""), ("/", "")]),
         ("query = { act = \"= 1-9\" }", vec![("/?act=1-9", "")], vec![("/?act=5", "")]),
         (
             "query = { act = \"add-comment\" }",
@@ -127,7 +123,7 @@ fn conditions_say_which_requests_are_limited() {
         (
             "query = { n = \">=3\" }",
             vec![("/?n=3", ""), ("/?n=99999999999999999999", "")],
-            vec![("/?n=2", ""), ("/?n=x", "")],
+            vec![("/?n=2", ""), ("/?n=-3", "")],
         ),
         ("query = { n = 5 }", vec![("/?n=005", "")], vec![("/?n=6", "")]),
         (
