@@ -4,8 +4,10 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use crate::stores::topology::{Load, PASSWORD, SENTINEL_PASSWORD, Watched, ask, failures, longest};
-use crate::stores::{DEADLINE, SLACK, check, connected, kind, limit, recovered, settings, until, window, worker};
+use crate::stores::topology::{Load, PASSWORD, SENTINEL_PASSWORD, Sentinel, Watched, ask, failures, longest};
+use crate::stores::{
+    DEADLINE, RedisServer, SLACK, check, connected, kind, limit, recovered, settings, until, window, worker,
+};
 use sluicegate::limit::decision::ErrorKind;
 use sluicegate::limit::limits::Mode;
 use sluicegate::limit::store::redis::Redis;
@@ -122,5 +124,68 @@ fn wrong_names_and_passwords_find_no_master() {
             assert_eq!((kind(&redis, &one).await, metrics.store_up.get()), (Err(expected), 0));
         }
         connected(&url, &Metrics::new().unwrap(), DEADLINE).await;
+    });
+}
+
+/// A sentinel that names whatever master it is given, and carries out no failover.
+struct Guide {
+    sentinel: Sentinel,
+    masters: [RedisServer; 2],
+}
+
+impl Guide {
+    /// It names the first master, which hangs.
+    fn start() -> Guide {
+        let masters = [RedisServer::start(&[]), RedisServer::start(&[])];
+        let monitor = format!("sentinel monitor mine 127.0.0.1 {} 1\n", masters[0].port);
+        let sentinel = Sentinel::start(|port| format!("port {port}\n{monitor}"));
+        masters[0].signal("STOP");
+        Guide { sentinel, masters }
+    }
+
+    /// It names the second one from now on.
+    fn turn(&self) {
+        let url = format!("redis://127.0.0.1:{}", self.sentinel.port);
+        let mut client = redis::Client::open(url).unwrap().get_connection().unwrap();
+        let () = ask(&mut client, &["SENTINEL", "REMOVE", "mine"]);
+        let port = self.masters[1].port.to_string();
+        let () = ask(&mut client, &["SENTINEL", "MONITOR", "mine", "127.0.0.1", &port, "1"]);
+    }
+
+    fn url(&self) -> String {
+        format!("redis+sentinel://127.0.0.1:{}/mine/0", self.sentinel.port)
+    }
+}
+
+#[test]
+fn a_master_that_hangs_is_left_as_soon_as_the_sentinels_name_another() {
+    let guide = Guide::start();
+    worker(async {
+        let metrics = Metrics::new().unwrap();
+        let redis = Redis::connect(&settings(DEADLINE), &guide.url(), &metrics, &Default::default());
+        // The attempt to connect waits for the one that hangs, for a second.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        guide.turn();
+        let took = recovered(&redis).await;
+        assert!(took < Duration::from_millis(600), "back after {took:?}");
+    });
+}
+
+#[test]
+fn a_master_that_wakes_up_is_not_asked_when_the_sentinels_name_another() {
+    let guide = Guide::start();
+    worker(async {
+        let metrics = Metrics::new().unwrap();
+        let redis = Rc::new(Redis::connect(&settings(DEADLINE), &guide.url(), &metrics, &Default::default()));
+        let one = limit("one", window(1_000_000), Mode::Enforce);
+        let load = Load::start(&redis, &one, &["a"]);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        guide.turn();
+        // It takes itself for the master, and answers what it was asked before.
+        guide.masters[0].signal("CONT");
+        until("the new master answers", || load.admitted() > 100).await;
+        load.stop().await;
+        let charged: i64 = ask(&mut guide.masters[0].client(), &["DBSIZE"]);
+        assert_eq!(charged, 0, "the old master was charged");
     });
 }

@@ -11,6 +11,7 @@ use bb8::{ManageConnection, Pool};
 use futures_util::future::join;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, RedisResult, Value};
+use tokio::select;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
@@ -25,6 +26,8 @@ use crate::limit::decision::ErrorKind;
 /// Connect, log in, tell the time and learn the script: a stopped server accepts, and then says nothing.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
+/// Pause between two checks of a connection, so that a loss is noticed without traffic.
+const HEARTBEAT: Duration = Duration::from_secs(1);
 /// A connection that lived this long was a good one.
 const STABLE: Duration = Duration::from_secs(1);
 
@@ -124,16 +127,15 @@ impl RedisLink {
         }
         let mut pause = Duration::ZERO;
         loop {
-            match timeout(CONNECT_TIMEOUT, self.manager.connect()).await {
-                Ok(Ok(connection)) => {
+            match self.manager.connect().await {
+                Ok(connection) => {
                     let since = Instant::now();
                     self.serve(connection).await;
                     if since.elapsed() > STABLE {
                         pause = Duration::ZERO;
                     }
                 }
-                Ok(Err(error)) => self.health.set_down(wire::error_kind(&error), &error.to_string()),
-                Err(_) => self.health.set_down(ErrorKind::Disconnected, "no answer to a connect"),
+                Err(error) => self.health.set_down(wire::error_kind(&error), &error.to_string()),
             }
             // Gateways that lost the same server do not come back in step.
             sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
@@ -141,27 +143,38 @@ impl RedisLink {
         }
     }
 
-    /// Offers `connection` until it breaks.
-    async fn serve(&self, mut connection: RedisConnection) {
+    /// Offers `connection` until it breaks or the sentinels name another master.
+    async fn serve(&self, connection: RedisConnection) {
         if self.pool.add(connection.clone()).is_err() {
             return;
         }
         self.offered.set(true);
         self.health.set_up();
-        while !connection.broken.load(Ordering::Relaxed) {
-            if timeout(self.manager.target().heartbeat(), self.broke.notified()).await.is_ok() {
-                continue;
-            }
-            match timeout(CONNECT_TIMEOUT, self.manager.is_valid(&mut connection)).await {
-                Ok(Ok(())) if self.manager.has_left(&connection).await => {
-                    self.lost(&connection, ErrorKind::Disconnected, "another server is the master now");
-                }
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => self.lost(&connection, wire::error_kind(&error), &error.to_string()),
-                Err(_) => self.lost(&connection, ErrorKind::Disconnected, "no answer to a look at its clock"),
+        select! {
+            () = self.watch(&connection) => {}
+            () = self.manager.target().left(&connection.addr) => {
+                self.lost(&connection, ErrorKind::Disconnected, "another server is the master now");
             }
         }
         self.clear().await;
+    }
+
+    /// Checks `connection` until it breaks.
+    async fn watch(&self, connection: &RedisConnection) {
+        while !connection.broken.load(Ordering::Relaxed) {
+            if timeout(HEARTBEAT, self.broke.notified()).await.is_ok() {
+                continue;
+            }
+            let outcome = select! {
+                outcome = timeout(CONNECT_TIMEOUT, self.manager.check(connection)) => outcome,
+                () = self.broke.notified() => continue,
+            };
+            match outcome {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => self.lost(connection, wire::error_kind(&error), &error.to_string()),
+                Err(_) => self.lost(connection, ErrorKind::Disconnected, "no answer to a look at its clock"),
+            }
+        }
     }
 
     /// Takes the connection from the pool and gives it back broken, which drops it there.
@@ -181,28 +194,19 @@ impl Manager {
         &self.0.0
     }
 
-    async fn has_left(&self, connection: &RedisConnection) -> bool {
-        self.target().has_left(&connection.addr).await
-    }
-}
-
-impl ManageConnection for Manager {
-    type Connection = RedisConnection;
-    type Error = RedisError;
-
-    async fn connect(&self) -> RedisResult<RedisConnection> {
-        let addr = self.target().find().await?;
-        let mut pipe = self.0.1.dial(&addr).await?;
+    /// A connection to the server at `addr`, if that is a master where one is wanted.
+    async fn open(&self, addr: &Addr) -> RedisResult<RedisConnection> {
+        let mut pipe = self.0.1.dial(addr).await?;
         self.target().accept(&mut pipe).await?;
-        let mut connection =
-            RedisConnection { pipe, addr, ahead_ms: Arc::default(), taught: Arc::default(), broken: Arc::default() };
-        self.is_valid(&mut connection).await?;
+        let (addr, ahead_ms) = (addr.clone(), Arc::default());
+        let connection = RedisConnection { pipe, addr, ahead_ms, taught: Arc::default(), broken: Arc::default() };
+        self.check(&connection).await?;
         Ok(connection)
     }
 
     /// Any reply will do, an error too: whether the server decides limits, the limits will say. Unless it wants
     /// another login: then it decides nothing, and nobody need ask to learn that.
-    async fn is_valid(&self, connection: &mut RedisConnection) -> RedisResult<()> {
+    async fn check(&self, connection: &RedisConnection) -> RedisResult<()> {
         let time = redis::cmd("TIME");
         let (time, taught) = join(connection.send(&time), connection.teach()).await;
         match time {
@@ -216,6 +220,30 @@ impl ManageConnection for Manager {
             Err(_) => {}
         }
         taught
+    }
+}
+
+impl ManageConnection for Manager {
+    type Connection = RedisConnection;
+    type Error = RedisError;
+
+    /// Connects within [`CONNECT_TIMEOUT`]. When the sentinels name another master meanwhile, it turns to that one
+    /// at once: the first may hang, or have woken up without knowing that it was replaced.
+    async fn connect(&self) -> RedisResult<RedisConnection> {
+        loop {
+            let addr = self.target().find().await?;
+            let connection = select! {
+                opened = timeout(CONNECT_TIMEOUT, self.open(&addr)) => opened.map_err(|_| wire::connect_timeout())??,
+                () = self.target().left(&addr) => continue,
+            };
+            if !self.target().has_left(&addr).await {
+                return Ok(connection);
+            }
+        }
+    }
+
+    async fn is_valid(&self, connection: &mut RedisConnection) -> RedisResult<()> {
+        self.check(connection).await
     }
 
     fn has_broken(&self, connection: &mut RedisConnection) -> bool {

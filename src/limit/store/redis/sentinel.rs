@@ -1,20 +1,24 @@
 //! Where a connection leads: to a fixed address, or to the master that the sentinels name now.
-//! Called by `link.rs` before each connect and between its looks at a connection.
+//! Called by `link.rs` before, during and after each attempt to connect, and while a connection serves.
 
 use std::collections::HashMap;
+use std::future::pending;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, RedisResult, Value, from_redis_value};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::address::Addr;
 use super::dial::{Dialer, send};
 
 /// Longest wait for one sentinel; all are asked at once.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(400);
+
+/// Pause between two questions to the sentinels, so that a master is left that does not know of its successor.
+const LOOK: Duration = Duration::from_millis(250);
 
 pub enum Target {
     Fixed(Addr),
@@ -60,19 +64,23 @@ impl Target {
         }
     }
 
-    /// Pause between two looks at a connection, so that a loss is noticed without traffic, and a
-    /// master that others have left before it knows.
-    pub fn heartbeat(&self) -> Duration {
-        match self {
-            Target::Fixed(_) => Duration::from_secs(1),
-            Target::Master(_) => Duration::from_millis(250),
+    /// Waits until a connection should lead somewhere else than `addr`.
+    pub async fn left(&self, addr: &Addr) {
+        if let Target::Fixed(_) = self {
+            return pending().await;
+        }
+        loop {
+            sleep(LOOK).await;
+            if self.has_left(addr).await {
+                return;
+            }
         }
     }
 
     /// Longest pause between two attempts to connect: a failover is soon over.
     pub fn backoff_max(&self) -> Duration {
         match self {
-            Target::Fixed(_) => Duration::from_secs(1),
+            Target::Fixed(_) => Duration::from_millis(500),
             Target::Master(_) => Duration::from_millis(250),
         }
     }
