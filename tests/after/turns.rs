@@ -289,7 +289,7 @@ fn leases_are_renewed_while_requests_run() {
         let mut clients = [gateway.client(), gateway.client()];
         clients.iter_mut().for_each(|client| client.send(get("/hang", "")));
         until("both run", || gateway.metric("requests_in_flight", &[("route", "app")]) == Some(2.0));
-        let end = Instant::now() + Duration::from_millis(4500);
+        let end = Instant::now() + Duration::from_millis(6500);
         while Instant::now() < end {
             assert_eq!(gateway.get("/").status(), 429);
             std::thread::sleep(Duration::from_millis(50));
@@ -300,7 +300,7 @@ fn leases_are_renewed_while_requests_run() {
 }
 
 #[test]
-fn a_killed_gateway_gives_its_slots_back_within_the_lease() {
+fn a_killed_gateway_gives_its_slots_back_after_their_lifetime() {
     let server = RedisServer::start(&[]);
     let upstream = scripted();
     let config = store(&server);
@@ -313,7 +313,8 @@ fn a_killed_gateway_gives_its_slots_back_within_the_lease() {
     let watch = Stopwatch::start();
     killed.signal("KILL");
     until("a slot", || other.get("/").status() == 200);
-    watch.assert_ms(0..3000);
+    // 4/3 x (2 + 2 s), less what had passed since they were taken.
+    watch.assert_ms(0..5500);
 }
 
 /// The leases that the server holds; the member that is none has a score below 0.
