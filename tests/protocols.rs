@@ -24,6 +24,7 @@ mod protocols {
     mod h2_abuse;
     mod h2_bodies;
     mod h2_connect;
+    mod h2_malformed;
     mod h2_readers;
     mod h2_strict;
     mod h2_time;

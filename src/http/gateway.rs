@@ -225,7 +225,7 @@ async fn page(exchange: &mut RequestUnderWay<'_>) -> Result<Response<Body>, Refu
     };
     let hash = limits::hash(exchange, route, &admitted, &identity);
     let as_lines = onward::rewrite(exchange, route, &admitted, &forwarding)?;
-    let upload = onward::upload(exchange, route)?;
+    let upload = onward::upload(exchange, route).await?;
     match &route.action {
         Action::Upstream(index) => {
             let servers = &view.upstreams[*index];

@@ -6,10 +6,8 @@ use bytes::Bytes;
 use http_body::Body as _;
 
 use crate::http::answer::refusal::Refusal;
-use crate::http::downstream::upload::UploadState;
 use crate::http::onward;
 use crate::http::under_way::RequestUnderWay;
-use crate::http::upstream::failure::UpstreamFailure;
 use crate::limit::source::{BodyFacts, BodyKind, UnreadableBody};
 use crate::route::Route;
 
@@ -39,23 +37,9 @@ impl KeyBody {
         };
         onward::bound(exchange, route)?;
         let Some(mut upload) = onward::take(exchange, route) else { return Ok(KeyBody::None) };
-        let deadline = exchange.account.deadline();
-        let read = deadline.within(upload.read_ahead(max)).await;
-        deadline.disarm();
-        let failure = match read {
-            Ok(Ok(read)) => {
-                exchange.read_ahead = Some(upload);
-                return Ok(
-                    read.map_or(KeyBody::UnreadableBody(UnreadableBody::TooLong), |bytes| KeyBody::Whole(kind, bytes))
-                );
-            }
-            Ok(Err(UploadState::TooLarge)) => UpstreamFailure::TooLarge,
-            Ok(Err(UploadState::Left)) => UpstreamFailure::ClientLeft,
-            Ok(Err(_)) => UpstreamFailure::UploadBroken,
-            Err(_) => UpstreamFailure::UploadTimeout,
-        };
-        exchange.cut = true;
-        Err(Refusal::Upstream(failure))
+        let read = onward::read_ahead(exchange, &mut upload, max).await?;
+        exchange.read_ahead = Some(upload);
+        Ok(read.map_or(KeyBody::UnreadableBody(UnreadableBody::TooLong), |bytes| KeyBody::Whole(kind, bytes)))
     }
 
     pub fn facts(&self) -> BodyFacts<'_> {

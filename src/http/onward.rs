@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::header::{EXPECT, UPGRADE};
 use http::{Response, StatusCode, Version};
 use http_body::Body as _;
@@ -59,18 +60,48 @@ fn is_grpc(received: &Received) -> bool {
     received.fields.has(KnownField::ContentType) && crate::grpc::is_grpc(&received.parts.headers)
 }
 
-/// The request body for an action that reads it.
-pub fn upload(exchange: &mut RequestUnderWay<'_>, route: &Route) -> Result<Option<Upload>, Refusal> {
-    let read_ahead = exchange.read_ahead.is_some();
-    if !read_ahead {
+/// The request body for an action that reads it. One that is announced as empty comes to its end before anything is
+/// sent to a server, which would take the head for all of the request.
+pub async fn upload(exchange: &mut RequestUnderWay<'_>, route: &Route) -> Result<Option<Upload>, Refusal> {
+    let is_read = exchange.read_ahead.is_some();
+    if !is_read {
         bound(exchange, route)?;
     }
     if matches!(route.action, Action::Respond(_)) {
         return Ok(None);
     }
-    let upload = if read_ahead { exchange.read_ahead.take() } else { take(exchange, route) };
+    let upload = if is_read { exchange.read_ahead.take() } else { take(exchange, route) };
     exchange.upload = upload.as_ref().map(Upload::share_progress);
-    Ok(upload)
+    match upload {
+        Some(mut upload) if upload.size_hint().exact() == Some(0) => {
+            read_ahead(exchange, &mut upload, 0).await?;
+            Ok(Some(upload))
+        }
+        upload => Ok(upload),
+    }
+}
+
+/// Reads the body to its end, or some more than `max` bytes of it, under its deadlines; `None` when there is more.
+///
+/// # Errors
+/// The body is larger than the route takes, or did not come to its end.
+pub async fn read_ahead(
+    exchange: &mut RequestUnderWay<'_>,
+    upload: &mut Upload,
+    max: usize,
+) -> Result<Option<Bytes>, Refusal> {
+    let deadline = exchange.account.deadline();
+    let read = deadline.within(upload.read_ahead(max)).await;
+    deadline.disarm();
+    let failure = match read {
+        Ok(Ok(read)) => return Ok(read),
+        Ok(Err(UploadState::TooLarge)) => UpstreamFailure::TooLarge,
+        Ok(Err(UploadState::Left)) => UpstreamFailure::ClientLeft,
+        Ok(Err(_)) => UpstreamFailure::UploadBroken,
+        Err(_) => UpstreamFailure::UploadTimeout,
+    };
+    exchange.cut = true;
+    Err(Refusal::Upstream(failure))
 }
 
 /// A body that says that it is larger than the route takes is refused unread.

@@ -93,6 +93,19 @@ labels! {
     H2Abuse = "h2_abuse",
     /// or frames that are none, or at the wrong time.
     H2Protocol = "h2_protocol",
+    /// A head or trailers over HTTP/2 that are malformed, so that their stream is reset: a field name is no lower-case
+    /// token,
+    H2FieldName = "h2_field_name",
+    /// a value has a control character,
+    H2FieldValue = "h2_field_value",
+    /// a pseudo field is unknown, missing, repeated, malformed, or in the wrong place,
+    H2PseudoField = "h2_pseudo_field",
+    /// a field describes the connection,
+    H2ConnectionField = "h2_connection_field",
+    /// `content-length` is no number, is given twice, or announces a body where there can be none,
+    H2ContentLength = "h2_content_length",
+    /// or trailers do not end their stream.
+    H2Trailers = "h2_trailers",
 }
 
 impl Rejection for Cutoff {}

@@ -1,5 +1,5 @@
-//! A client's stream as the HTTP/2 parser sees it: whatever it reads passes `frames`, which may end it.
-//! Made by `h2`.
+//! A client's stream as the HTTP/2 library sees it: whatever it reads passes `frames`, which may end it, and
+//! `head_check`, which replaces malformed heads. Made by `h2`.
 
 use std::cell::RefCell;
 use std::io;
@@ -13,13 +13,19 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::bounds::Bounds;
 use super::client_io::{ClientIo, ReadAs};
-use super::frames::Frames;
+use super::frames::{Flood, Frames};
+use super::head_check::{Checked, HeadCheck, MalformedHead};
 use super::stream::Stream;
+use super::unparsed;
 use crate::http::context::Client;
 use crate::http::deadline::Phase;
+use crate::metrics::Cutoff;
 
 pub struct AsFollowed {
     frames: Rc<RefCell<Frames>>,
+    heads: HeadCheck,
+    /// What passed the check in another form than it was read.
+    checked: Bytes,
     header_timeout: Duration,
     keepalive_timeout: Duration,
 }
@@ -37,8 +43,10 @@ impl Followed {
         frames: Rc<RefCell<Frames>>,
         bounds: &Bounds,
     ) -> Followed {
-        let Bounds { header_timeout, keepalive_timeout, .. } = *bounds;
-        ClientIo { stream, unread: start, client, reader: AsFollowed { frames, header_timeout, keepalive_timeout } }
+        let Bounds { header_timeout, keepalive_timeout, max_header_bytes, .. } = *bounds;
+        let heads = HeadCheck::new(max_header_bytes);
+        let reader = AsFollowed { frames, heads, checked: Bytes::new(), header_timeout, keepalive_timeout };
+        ClientIo { stream, unread: start, client, reader }
     }
 
     /// False when the client sends too much of a kind.
@@ -74,20 +82,51 @@ impl Followed {
 
 impl ReadAs for AsFollowed {
     fn poll_read(io: &mut Followed, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        if !io.take_unread(buf) {
-            match Pin::new(&mut io.stream).poll_read(cx, buf) {
-                Poll::Ready(Ok(())) => {}
-                Poll::Pending => {
-                    io.wait();
-                    return Poll::Pending;
-                }
-                failed => return failed,
+        loop {
+            let checked = &mut io.reader.checked;
+            if !checked.is_empty() {
+                buf.put_slice(&checked.split_to(checked.len().min(buf.remaining())));
+                return Poll::Ready(Ok(()));
             }
-        }
-        match io.follow(&buf.filled()[before..]) {
-            true => Poll::Ready(Ok(())),
-            false => Poll::Ready(Err(io.end(cx))),
+            let before = buf.filled().len();
+            if !io.take_unread(buf) {
+                match Pin::new(&mut io.stream).poll_read(cx, buf) {
+                    Poll::Ready(Ok(())) => {}
+                    Poll::Pending => {
+                        io.wait();
+                        return Poll::Pending;
+                    }
+                    failed => return failed,
+                }
+            }
+            let fresh = &buf.filled()[before..];
+            if fresh.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            if !io.follow(fresh) {
+                return Poll::Ready(Err(io.end(cx)));
+            }
+            let AsFollowed { heads, frames, .. } = &mut io.reader;
+            let report = |rule: Cutoff, head: Option<&MalformedHead>| match head {
+                Some(head) => unparsed::malformed(&io.client, rule, head),
+                None => io.client.local.common.metrics.http_rejected(rule).inc(),
+            };
+            let Ok(passed) = heads.check(fresh, report) else {
+                frames.borrow_mut().end_by(Flood::Head);
+                return Poll::Ready(Err(io.end(cx)));
+            };
+            let passed = match passed {
+                Checked::First(passed) => passed,
+                Checked::Replaced => 0,
+            };
+            if io.reader.heads.ends_connection() {
+                io.client.deadline().fail();
+            }
+            io.reader.checked = io.reader.heads.take_passing().map(Bytes::from).unwrap_or_default();
+            buf.set_filled(before + passed);
+            if passed > 0 {
+                return Poll::Ready(Ok(()));
+            }
         }
     }
 }

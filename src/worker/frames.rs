@@ -37,6 +37,8 @@ pub enum Flood {
     Idle,
     /// Requests that are taken back before they are answered.
     Resets,
+    /// A head in more frames than any permitted one needs.
+    Head,
 }
 
 impl Flood {
@@ -45,23 +47,50 @@ impl Flood {
         match self {
             Flood::Idle => Cutoff::H2Frames,
             Flood::Resets => Cutoff::H2Resets,
+            Flood::Head => Cutoff::H2Abuse,
         }
     }
 }
 
-const HEAD: usize = 9;
+pub const HEAD: usize = 9;
 const SETTING: usize = 6;
 /// Unless the client says otherwise, by the setting of this number.
 const WINDOW: u32 = 65_535;
 const INITIAL_WINDOW_SIZE: [u8; 2] = [0, 4];
 
 const DATA: u8 = 0;
-const HEADERS: u8 = 1;
+pub const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
-const CONTINUATION: u8 = 9;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
+pub const CONTINUATION: u8 = 9;
+pub const END_STREAM: u8 = 1;
+pub const END_HEADERS: u8 = 4;
+
+/// The head of a frame.
+#[derive(Clone, Copy, Debug)]
+pub struct FrameHead {
+    /// Of the payload.
+    pub length: usize,
+    pub kind: u8,
+    pub flags: u8,
+    pub stream: u32,
+}
+
+impl FrameHead {
+    /// Reads it from the start of `bytes`; `None` when it is not all there.
+    pub fn read(bytes: &[u8]) -> Option<FrameHead> {
+        let [high, middle, low, kind, flags, stream @ ..] = *bytes.first_chunk::<HEAD>()?;
+        let length = usize::try_from(u32::from_be_bytes([0, high, middle, low])).unwrap_or(usize::MAX);
+        Some(FrameHead { length, kind, flags, stream: u32::from_be_bytes(stream) & 0x7fff_ffff })
+    }
+
+    /// `None` when no frame is as long as that.
+    pub fn write(self) -> Option<[u8; HEAD]> {
+        let [0, high, middle, low] = u32::try_from(self.length).ok()?.to_be_bytes() else { return None };
+        let [a, b, c, d] = self.stream.to_be_bytes();
+        Some([high, middle, low, self.kind, self.flags, a, b, c, d])
+    }
+}
 
 /// Frames that only cost: so many at once, and in the long run so many a second beside those that go
 /// with answers.
@@ -110,6 +139,11 @@ impl Frames {
     /// Whether a head that was open when this was asked last has ended since.
     pub fn has_moved_on(&mut self) -> bool {
         std::mem::take(&mut self.moved_on)
+    }
+
+    /// The connection ends by a flood that was not found by the frames alone.
+    pub fn end_by(&mut self, flood: Flood) {
+        self.flood.get_or_insert(flood);
     }
 
     pub fn flood(&self) -> Option<Flood> {
@@ -177,9 +211,8 @@ impl Frames {
     }
 
     fn frame(&mut self, now_ms: u64) -> Result<(), Flood> {
-        let [high, middle, low, kind, flags, ..] = self.head;
-        let length = u32::from_be_bytes([0, high, middle, low]);
-        self.payload = usize::try_from(length).unwrap_or(usize::MAX);
+        let Some(FrameHead { length, kind, flags, .. }) = FrameHead::read(&self.head) else { return Ok(()) };
+        self.payload = length;
         self.kind = kind;
         self.read = 0;
         self.moved_on |= !self.open_block;

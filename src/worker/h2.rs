@@ -98,6 +98,9 @@ pub async fn serve(stream: Stream, start: Bytes, client: Rc<Client>, bounds: &Bo
         if late.is_none() && !deadline.is_slow() {
             return Poll::Pending;
         }
+        if late == Some(Phase::Head) {
+            deadline.fail();
+        }
         worker.count_timeout(late.map_or_else(|| deadline.ends_slow(), Phase::timeout));
         Poll::Ready(Ok(()))
     })
@@ -105,6 +108,8 @@ pub async fn serve(stream: Stream, start: Bytes, client: Rc<Client>, bounds: &Bo
     let flood = frames.borrow().flood().map(|flood| flood.reason());
     let fault = ended.err().and_then(|error| reason(&error));
     if let Some(reason) = flood.or(fault) {
+        // Its streams are woken after this.
+        deadline.fail();
         tracing::debug!(client = %client.peer, reason = reason.label(), "ended an HTTP/2 connection");
         worker.count_timeout(Some(reason));
     }

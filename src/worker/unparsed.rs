@@ -1,11 +1,12 @@
-//! What a client sent in place of a request, when its connection ends with it: counted, logged, and told where
-//! it is another protocol. Called by `h1`.
+//! What a client sent in place of a request, when its connection or its stream ends with it: counted, logged, and
+//! told where it is another protocol. Called by `h1` and `followed`.
 
 use std::time::SystemTime;
 
 use http::StatusCode;
 
 use super::Worker;
+use super::head_check::MalformedHead;
 use crate::http::answer::access_log;
 use crate::http::answer::cause::{Cause, EndReason};
 use crate::http::answer::problem;
@@ -44,6 +45,14 @@ pub fn refused(client: &Client, cutoff: Cutoff, bytes: &[u8]) {
         _ => return,
     };
     common.complaints.client(cutoff, &client.listener, client.peer, format_args!("{means}"));
+}
+
+/// Counts and logs a malformed head whose stream is reset. It is logged with the status that HTTP/1.1 would have
+/// answered.
+pub fn malformed(client: &Client, rule: Cutoff, head: &MalformedHead) {
+    client.local.common.metrics.http_rejected(rule).inc();
+    let MalformedHead { method, authority, path } = head;
+    access_log::malformed(client, (method, authority, path), StatusCode::BAD_REQUEST, rule.into());
 }
 
 fn status(cutoff: Cutoff) -> StatusCode {

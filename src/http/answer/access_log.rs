@@ -133,6 +133,11 @@ impl LogEntry {
         self.upload = Some(upload.clone());
     }
 
+    /// Whether what came in place of the request's body was none.
+    pub fn is_body_malformed(&self) -> bool {
+        self.upload.as_ref().is_some_and(|upload| upload.is_malformed())
+    }
+
     /// It goes to `upstream`: where the exchange says what it tried.
     pub fn asks(&mut self, upstream: &str) -> Rc<Attempts> {
         self.record.upstream = Some(upstream.to_owned());
@@ -170,6 +175,32 @@ impl LogEntry {
 
 /// Hands over the line of a head that never became a request; `bytes` are what there is of it.
 pub fn unread(client: &Client, bytes: &[u8], status: StatusCode, cause: Cause) {
+    write_unread(client, status, cause, |record, settings| {
+        if let Some((method, target)) = request_line(bytes) {
+            record.method = method.to_owned();
+            set_target(record, &target, settings);
+        }
+    });
+}
+
+/// Hands over the line of a malformed head of HTTP/2, with the values of `:method`, `:authority` and `:path` that it
+/// has.
+pub fn malformed(client: &Client, asked: (&[u8], &[u8], &[u8]), status: StatusCode, cause: Cause) {
+    let (method, authority, path) = asked;
+    write_unread(client, status, cause, |record, settings| {
+        record.method = String::from_utf8_lossy(method).into_owned();
+        record.host = String::from_utf8_lossy(authority).into_owned();
+        record.protocol = Some(protocol(Version::HTTP_2));
+        set_target(record, &String::from_utf8_lossy(path), settings);
+    });
+}
+
+fn write_unread(
+    client: &Client,
+    status: StatusCode,
+    cause: Cause,
+    describe: impl FnOnce(&mut LogRecord, &AccessLogSettings),
+) {
     let view = client.local.view();
     let Some(settings) = &view.snapshot.config.server.access_log else { return };
     let mut record = LogRecord {
@@ -180,13 +211,14 @@ pub fn unread(client: &Client, bytes: &[u8], status: StatusCode, cause: Cause) {
         setting: cause.setting.map(|setting| setting.label()),
         ..unrouted()
     };
-    if let Some((method, target)) = request_line(bytes) {
-        let (path, query) = target.split_once('?').map_or((&*target, None), |(path, query)| (path, Some(query)));
-        record.method = method.to_owned();
-        record.path = path.to_owned();
-        record.query = query.map(|query| settings.mask.query(query).into_owned());
-    }
+    describe(&mut record, settings);
     client.local.common.access_log.write(settings.clone(), &record);
+}
+
+fn set_target(record: &mut LogRecord, target: &str, settings: &AccessLogSettings) {
+    let (path, query) = target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)));
+    record.path = path.to_owned();
+    record.query = query.map(|query| settings.mask.query(query).into_owned());
 }
 
 /// Method and target, where the first line begins like that of a request.

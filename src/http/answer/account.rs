@@ -316,6 +316,9 @@ impl Account {
         if self.deadline.is_cut() {
             return Some(EndReason::Shutdown.into());
         }
+        if self.deadline.has_failed() {
+            return Some(EndReason::H2ConnectionError.into());
+        }
         let late = self.deadline.expired().and_then(Awaited::timeout);
         // A tunnel ends when its sides want it to.
         if self.switched && late.is_none() {
@@ -341,7 +344,10 @@ impl Drop for Account {
             if self.answer.is_none() {
                 entry.answered(refusal::client_closed());
             }
-            self.cut_by().into_iter().for_each(|cause| entry.caused(cause));
+            if let Some(cause) = self.cut_by() {
+                // The stream of such a body was reset, and the client has not left.
+                entry.caused(if entry.is_body_malformed() { EndReason::BodyMalformed.into() } else { cause });
+            }
             entry.write(self.started);
         }
         match &self.answer {

@@ -32,6 +32,8 @@ labels! {
     BodyMalformed = "body_malformed",
     /// No response began within the deadline of the client.
     ClientTimeout = "client_timeout",
+    /// The HTTP/2 connection was ended for what its client sent beside this request.
+    H2ConnectionError = "h2_connection_error",
     /// The gateway was stopped.
     Shutdown = "shutdown",
 }
@@ -140,7 +142,10 @@ impl From<EndReason> for Cause {
             EndReason::Shutdown => Some(Setting::ShutdownTimeout),
             _ => None,
         };
-        let by_server = !matches!(reason, EndReason::NoRoute | EndReason::BodyMalformed | EndReason::ClientTimeout);
+        let by_server = !matches!(
+            reason,
+            EndReason::NoRoute | EndReason::BodyMalformed | EndReason::ClientTimeout | EndReason::H2ConnectionError
+        );
         Cause { reason: reason.label(), setting, by_server }
     }
 }

@@ -50,6 +50,8 @@ pub struct ConnectionDeadline {
     gone_at_ms: Cell<u64>,
     gone: Cell<bool>,
     cut: Cell<bool>,
+    /// The gateway ends it for what its client sent.
+    failed: Cell<bool>,
     /// Only where it carries many requests at once: what it may be idle for once none is left.
     keepalive: Cell<Option<Duration>>,
     /// Only there: when a head that has begun has to be whole, whatever else is under way.
@@ -87,6 +89,7 @@ impl ConnectionDeadline {
             gone_at_ms: Cell::new(u64::MAX),
             gone: Cell::new(false),
             cut: Cell::new(false),
+            failed: Cell::new(false),
             keepalive: Cell::new(None),
             head_due_ms: Cell::new(u64::MAX),
             head_late: Cell::new(false),
@@ -339,6 +342,15 @@ impl ConnectionDeadline {
 
     pub fn is_cut(&self) -> bool {
         self.cut.get()
+    }
+
+    /// The gateway ends the connection for what its client sent, and all requests on it, whoever made the mistake.
+    pub fn fail(&self) {
+        self.failed.set(true);
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.get()
     }
 
     /// The client has left, its exchange with the upstream goes on: waits until that is cut.

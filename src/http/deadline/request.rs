@@ -77,6 +77,11 @@ impl RequestDeadline {
         self.connection.is_cut()
     }
 
+    /// The gateway has ended the connection for what its client sent, of this request or beside it.
+    pub fn has_failed(&self) -> bool {
+        self.connection.has_failed()
+    }
+
     /// Its body has been read to the end.
     pub fn read_whole(&self) {
         self.state.read_whole();

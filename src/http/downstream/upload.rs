@@ -43,6 +43,8 @@ pub struct UploadProgress {
     deadline: RequestDeadline,
     timeouts: Timeouts,
     state: Cell<UploadState>,
+    /// What came was no body, of which the client was told by a reset of its stream where it has one.
+    malformed: Cell<bool>,
     stage: Cell<Stage>,
     /// Bytes from the client.
     seen: Cell<u64>,
@@ -98,9 +100,13 @@ enum Wait {
     Upstream(u64),
 }
 
-/// The connection goes on, and what it brings is no body.
+/// The connection goes on, and what it brings is no body. A stream is reset for that by the library.
 fn is_malformed(error: &hyper::Error) -> bool {
-    let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+    let Some(source) = error.source() else { return false };
+    if let Some(error) = source.downcast_ref::<::h2::Error>() {
+        return error.is_reset() && error.is_library();
+    }
+    let source = source.downcast_ref::<io::Error>();
     source.is_some_and(|error| matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData))
 }
 
@@ -128,6 +134,11 @@ impl Error for UploadError {}
 impl UploadProgress {
     pub fn state(&self) -> UploadState {
         self.state.get()
+    }
+
+    /// Whether what came was no body.
+    pub fn is_malformed(&self) -> bool {
+        self.malformed.get()
     }
 
     /// Bytes that have come.
@@ -234,6 +245,7 @@ impl Upload {
             pace: Pace::new(timeouts.body, timeouts.min_body_rate),
             timeouts,
             state: Cell::default(),
+            malformed: Cell::default(),
             stage: Cell::new(Stage::Asking),
             seen: Cell::new(0),
             taken: Cell::new(0),
@@ -323,7 +335,9 @@ impl Upload {
                 Poll::Ready(None)
             }
             Poll::Ready(Some(Err(error))) => {
-                self.fail(if is_malformed(&error) { UploadState::Broken } else { UploadState::Left })
+                let is_malformed = is_malformed(&error);
+                self.progress.malformed.set(is_malformed);
+                self.fail(if is_malformed { UploadState::Broken } else { UploadState::Left })
             }
             Poll::Ready(Some(Ok(frame)))
                 if self.on_stream.is_some() && frame.trailers_ref().is_some_and(h2::has_padded) =>

@@ -1,0 +1,360 @@
+//! Malformed heads and trailers over HTTP/2: each resets its own stream, is logged and counted, and leaves the other
+//! requests of the connection alone, which may be those of other clients behind the same CDN.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::support::frames::*;
+use crate::support::gateway::Gateway;
+use crate::support::until;
+use crate::support::upstream::{Upstream, ok};
+
+type Fields<'a> = Vec<(&'a str, &'a str)>;
+
+const PADDED: u8 = 8;
+const PRIORITIZED: u8 = 0x20;
+
+/// An encoder that adds every field to the dynamic table, good or bad, and refers to those that it has added.
+struct Encoder {
+    table: Vec<(String, String)>,
+}
+
+impl Encoder {
+    fn block(&mut self, fields: &[(&str, &str)]) -> Vec<u8> {
+        let mut encoded = Vec::new();
+        for (name, value) in fields {
+            if let Some(index) = self.table.iter().position(|field| field.0 == *name && field.1 == *value) {
+                match u8::try_from(index + 62).unwrap() {
+                    short @ ..127 => encoded.push(0x80 | short),
+                    long => encoded.extend([0xff, long - 127]),
+                }
+                continue;
+            }
+            let mut field = block(&[(name, value)]);
+            field[0] = 0x40;
+            encoded.extend(field);
+            self.table.insert(0, ((*name).to_owned(), (*value).to_owned()));
+            let size = |table: &[(String, String)]| -> usize {
+                table.iter().map(|(name, value)| name.len() + value.len() + 32).sum()
+            };
+            while size(&self.table) > 4096 {
+                self.table.pop();
+            }
+        }
+        encoded
+    }
+}
+
+/// A request with one more field.
+fn with<'a>(name: &'a str, value: &'a str) -> Fields<'a> {
+    [&request("GET", "/bad")[..], &[(name, value)]].concat()
+}
+
+/// A request with another value of one pseudo field.
+fn changed<'a>(name: &str, value: &'a str) -> Fields<'a> {
+    let mut fields = request("GET", "/bad");
+    fields.iter_mut().filter(|field| field.0 == name).for_each(|field| field.1 = value);
+    fields
+}
+
+/// A request without one of its pseudo fields.
+fn without(name: &str) -> Fields<'static> {
+    request("GET", "/bad").into_iter().filter(|field| field.0 != name).collect()
+}
+
+fn tunnel<'a>(more: &[(&'a str, &'a str)]) -> Fields<'a> {
+    [&[(":method", "CONNECT"), (":authority", "a.test:443")][..], more].concat()
+}
+
+fn websocket<'a>(more: &[(&'a str, &'a str)]) -> Fields<'a> {
+    let head = [(":method", "CONNECT"), (":protocol", "websocket"), (":scheme", "http"), (":authority", "a.test")];
+    [&head[..], &[(":path", "/bad")], more].concat()
+}
+
+/// Malformed heads, the flags of their frames, and what each is counted under.
+fn malformed_heads() -> Vec<(Fields<'static>, u8, &'static str)> {
+    let (open, ended) = (0, END_STREAM);
+    let moved = |from: usize, to: usize| {
+        let mut fields = with("x-a", "1");
+        let field = fields.remove(from);
+        fields.insert(to, field);
+        fields
+    };
+    vec![
+        (tunnel(&[("content-length", "5")]), open, "h2_content_length"),
+        (websocket(&[("content-length", "5")]), open, "h2_content_length"),
+        (tunnel(&[(":path", "/")]), open, "h2_pseudo_field"),
+        (tunnel(&[(":scheme", "http")]), open, "h2_pseudo_field"),
+        (vec![(":method", "CONNECT")], open, "h2_pseudo_field"),
+        (with("X-Upper", "1"), ended, "h2_field_name"),
+        (with("x y", "1"), ended, "h2_field_name"),
+        (with("x:y", "1"), ended, "h2_field_name"),
+        (with("x\u{e9}", "1"), ended, "h2_field_name"),
+        (with("", "1"), ended, "h2_field_name"),
+        (with("x-a", "1\r\nx-b: 2"), ended, "h2_field_value"),
+        (with("x-a", "1\n"), ended, "h2_field_value"),
+        (with("x-a", "\0"), ended, "h2_field_value"),
+        (with("x-a", "\u{7f}"), ended, "h2_field_value"),
+        (with("cookie", "a\rb"), ended, "h2_field_value"),
+        (moved(0, 4), ended, "h2_pseudo_field"),
+        (moved(3, 4), ended, "h2_pseudo_field"),
+        (with(":unknown", "1"), ended, "h2_pseudo_field"),
+        (with(":status", "200"), ended, "h2_pseudo_field"),
+        (with(":protocol", "websocket"), ended, "h2_pseudo_field"),
+        (with(":method", "GET"), ended, "h2_pseudo_field"),
+        (with(":path", "/other"), ended, "h2_pseudo_field"),
+        (changed(":method", "G T"), ended, "h2_pseudo_field"),
+        (changed(":method", ""), ended, "h2_pseudo_field"),
+        (changed(":path", ""), ended, "h2_pseudo_field"),
+        (changed(":path", "/a b"), ended, "h2_pseudo_field"),
+        (changed(":scheme", "http://b/?"), ended, "h2_pseudo_field"),
+        (changed(":authority", "a b"), ended, "h2_pseudo_field"),
+        (without(":method"), ended, "h2_pseudo_field"),
+        (without(":scheme"), ended, "h2_pseudo_field"),
+        (without(":path"), ended, "h2_pseudo_field"),
+        (with("connection", "close"), ended, "h2_connection_field"),
+        (with("transfer-encoding", "chunked"), open, "h2_connection_field"),
+        (with("upgrade", "websocket"), ended, "h2_connection_field"),
+        (with("keep-alive", "5"), ended, "h2_connection_field"),
+        (with("proxy-connection", "close"), ended, "h2_connection_field"),
+        (with("te", "gzip"), ended, "h2_connection_field"),
+        (with("content-length", "5"), ended, "h2_content_length"),
+        (with("content-length", "+5"), open, "h2_content_length"),
+        (with("content-length", ""), open, "h2_content_length"),
+        (with("content-length", "99999999999999999999"), open, "h2_content_length"),
+        ([with("content-length", "5"), vec![("content-length", "6")]].concat(), open, "h2_content_length"),
+    ]
+}
+
+/// Answers `/held` once `released`, and everything else at once.
+fn upstream(released: &Arc<AtomicBool>) -> Upstream {
+    let released = released.clone();
+    Upstream::start(move |peer| {
+        while let Some(request) = peer.request()? {
+            while request.target() == "/held" && !released.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            peer.send(ok("up"))?;
+        }
+        Ok(())
+    })
+}
+
+fn gateway(upstream: &Upstream) -> Gateway {
+    let route = format!("[[route]]\nname = \"app\"\npath = \"/\"\nupstream = \"{}\"\n", upstream.url());
+    Gateway::with("access_log = { format = \"json\" }", &route)
+}
+
+/// Lines of the access log with this reason.
+fn lines(gateway: &Gateway, reason: &str) -> Vec<serde_json::Value> {
+    let lines = gateway.stdout();
+    let lines = lines.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    lines.filter(|line| line["reason"] == reason).collect()
+}
+
+#[track_caller]
+fn assert_counted(gateway: &Gateway, reason: &str, count: usize) {
+    gateway.assert_metric("http_rejected_total", &[("reason", reason)], count as f64);
+}
+
+/// Both with fields that leave no trace, and with fields that stay in the tables of both sides.
+#[test]
+fn a_malformed_head_resets_its_stream_and_no_other_request() {
+    for keeps in [false, true] {
+        let released = Arc::new(AtomicBool::new(false));
+        let upstream = upstream(&released);
+        let gateway = gateway(&upstream);
+        let mut encoder = Encoder { table: Vec::new() };
+        let mut encode = |fields: &[(&str, &str)]| if keeps { encoder.block(fields) } else { block(fields) };
+        let mut wire = Wire::connect(gateway.addr, &[]);
+        wire.send(frame(HEADERS, END_STREAM | END_HEADERS, 1, &encode(&request("GET", "/held"))));
+        let cases = malformed_heads();
+        for (number, (fields, flags, reason)) in cases.iter().enumerate() {
+            let stream = u32::try_from(number * 4 + 3).unwrap();
+            wire.send(frame(HEADERS, flags | END_HEADERS, stream, &encode(fields)));
+            assert_eq!(wire.answer(stream).ended, Ended::Reset(PROTOCOL_ERROR), "{fields:?}");
+            // What is on its way already is nobody's concern.
+            if *flags & END_STREAM == 0 {
+                wire.send(frame(DATA, END_STREAM, stream, b"late body"));
+            }
+            let good = [&request("GET", "/good")[..], &[("x-kept", "the same each time"), ("x-new", reason)]].concat();
+            wire.send(frame(HEADERS, END_STREAM | END_HEADERS, stream + 2, &encode(&good)));
+            let answer = wire.answer(stream + 2);
+            assert_eq!((answer.body.as_slice(), answer.ended), (&b"up"[..], Ended::Whole), "after {fields:?}");
+        }
+        released.store(true, Ordering::Relaxed);
+        assert_eq!(wire.answer(1).body, b"up");
+
+        let mut reasons: Vec<&str> = cases.iter().map(|case| case.2).collect();
+        reasons.sort_unstable();
+        for case in reasons.chunk_by(|a, b| a == b) {
+            assert_counted(&gateway, case[0], case.len());
+            until("all are logged", || lines(&gateway, case[0]).len() == case.len());
+        }
+        let upper = &lines(&gateway, "h2_field_name")[0];
+        for (key, value) in [("method", "GET"), ("host", "a.test"), ("path", "/bad"), ("protocol", "HTTP/2.0")] {
+            assert_eq!(upper[key], value, "{upper}");
+        }
+        assert_eq!(upper["status"], 400);
+        let requests = upstream.requests();
+        assert_eq!(requests.len(), cases.len() + 1, "a malformed request reached the upstream");
+        for (request, (.., reason)) in requests.iter().filter(|request| request.target() == "/good").zip(&cases) {
+            assert_eq!((request.get("x-kept"), request.get("x-new")), (Some("the same each time"), Some(*reason)));
+        }
+        gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
+    }
+}
+
+/// The parts of a head are joined before it is judged: wherever it is cut, with padding and a priority, and however
+/// few bytes come at once.
+#[test]
+fn heads_in_pieces_are_judged_as_wholes() {
+    let released = Arc::new(AtomicBool::new(false));
+    let upstream = upstream(&released);
+    let gateway = gateway(&upstream);
+    let mut wire = Wire::connect(gateway.addr, &[]);
+    wire.get(1, "/held");
+    let bad = block(&with("X-Upper", "1"));
+    let good = block(&with("x-lower", "1"));
+    let mut stream = 1;
+    for cut in [0, 1, 7, good.len() - 12, good.len() - 1, good.len()] {
+        for (encoded, ended) in [(&bad, Ended::Reset(PROTOCOL_ERROR)), (&good, Ended::Whole)] {
+            stream += 2;
+            let (first, rest) = encoded.split_at(cut);
+            let prioritized = [&[3, 0, 0, 0, 0, 15][..], first, &[0; 3]].concat();
+            let head = frame(HEADERS, END_STREAM | PADDED | PRIORITIZED, stream, &prioritized);
+            let (middle, last) = rest.split_at(rest.len() / 2);
+            let rest = [frame(CONTINUATION, 0, stream, middle), frame(CONTINUATION, END_HEADERS, stream, last)];
+            for piece in [head, rest.concat()].concat().chunks(if cut == 7 { 1 } else { 1000 }) {
+                wire.send(piece);
+            }
+            assert_eq!(wire.answer(stream).ended, ended, "cut at {cut}");
+        }
+    }
+    released.store(true, Ordering::Relaxed);
+    assert_eq!(wire.answer(1).body, b"up");
+    assert_counted(&gateway, "h2_field_name", 6);
+}
+
+/// A stream that depends on itself is reset, and the fields that its head adds to the table are known afterwards.
+#[test]
+fn a_stream_that_depends_on_itself_leaves_the_table_whole() {
+    let upstream = Upstream::text("up");
+    let gateway = gateway(&upstream);
+    let mut wire = Wire::connect(gateway.addr, &[]);
+    let mut encoder = Encoder { table: Vec::new() };
+    let kept = [&request("GET", "/")[..], &[("x-kept", "1")]].concat();
+    let payload = [&[0, 0, 0, 1, 15][..], &encoder.block(&kept)].concat();
+    wire.send(frame(HEADERS, END_STREAM | END_HEADERS | PRIORITIZED, 1, &payload));
+    assert_eq!(wire.answer(1).ended, Ended::Reset(PROTOCOL_ERROR));
+    wire.send(frame(HEADERS, END_STREAM | END_HEADERS, 3, &encoder.block(&kept)));
+    assert_eq!(wire.answer(3).body, b"up");
+    assert_eq!(upstream.request().get("x-kept"), Some("1"));
+}
+
+#[test]
+fn malformed_trailers_reset_their_stream_and_no_other_request() {
+    let released = Arc::new(AtomicBool::new(false));
+    let held = upstream(&released);
+    let gateway = gateway(&held);
+    let mut wire = Wire::connect(gateway.addr, &[]);
+    wire.get(1, "/held");
+    let cases = [
+        (vec![(":path", "/")], END_STREAM, "h2_pseudo_field"),
+        (vec![("x-t", "1"), (":status", "200")], END_STREAM, "h2_pseudo_field"),
+        (vec![("X-T", "1")], END_STREAM, "h2_field_name"),
+        (vec![("x-t", "1\r\n")], END_STREAM, "h2_field_value"),
+        (vec![("connection", "close")], END_STREAM, "h2_connection_field"),
+        (vec![("x-t", "1")], 0, "h2_trailers"),
+    ];
+    for (number, (trailers, flags, reason)) in cases.iter().enumerate() {
+        let stream = u32::try_from(number * 2 + 3).unwrap();
+        wire.send(headers(stream, END_HEADERS, &request("POST", "/upload")));
+        wire.send(frame(DATA, 0, stream, b"body"));
+        until("the upload is on its way", || held.connections() == number + 2);
+        wire.send(headers(stream, flags | END_HEADERS, trailers));
+        assert_eq!(wire.answer(stream).ended, Ended::Reset(PROTOCOL_ERROR), "{trailers:?}");
+        assert!(gateway.metric("http_rejected_total", &[("reason", reason)]) >= Some(1.0), "{reason}");
+    }
+    until("the requests are logged", || lines(&gateway, "body_malformed").len() == cases.len());
+    released.store(true, Ordering::Relaxed);
+    assert_eq!(wire.answer(1).body, b"up");
+    assert!(lines(&gateway, "client_left").is_empty());
+    assert!(held.requests().iter().all(|request| request.target() == "/held"), "an upload reached its end");
+}
+
+/// An upstream would take the head for the whole request.
+#[test]
+fn data_after_an_empty_body_was_announced_reaches_no_upstream() {
+    let upstream = Upstream::text("up");
+    let gateway = gateway(&upstream);
+    let mut wire = Wire::connect(gateway.addr, &[]);
+    let empty = [&request("POST", "/")[..], &[("content-length", "0")]].concat();
+    for (stream, pause) in [(1, 0), (3, 150)] {
+        wire.send(headers(stream, END_HEADERS, &empty));
+        std::thread::sleep(Duration::from_millis(pause));
+        wire.send(frame(DATA, END_STREAM, stream, b"GET / HTTP/1.1"));
+        assert_eq!(wire.answer(stream).ended, Ended::Reset(PROTOCOL_ERROR));
+    }
+    until("both are logged", || lines(&gateway, "body_malformed").len() == 2);
+    assert_eq!(upstream.connections(), 0);
+    // Empty all the same: DATA without bytes, and trailers.
+    wire.send(headers(5, END_HEADERS, &empty));
+    wire.send(frame(DATA, 0, 5, b""));
+    wire.send(frame(DATA, END_STREAM, 5, b""));
+    assert_eq!(wire.answer(5).body, b"up");
+    wire.send(headers(7, END_HEADERS, &empty));
+    wire.send(headers(7, END_STREAM | END_HEADERS, &[("x-t", "1")]));
+    assert_eq!(wire.answer(7).body, b"up");
+    for _ in 0..2 {
+        let request = upstream.request();
+        assert_eq!((request.get("content-length"), request.body.len()), (Some("0"), 0));
+    }
+}
+
+/// Requests that end because their connection does are told apart from those whose client left.
+#[test]
+fn requests_cut_by_an_error_of_the_connection_are_logged_as_such() {
+    let broken: [Vec<u8>; 4] = [
+        frame(HEADERS, END_STREAM | END_HEADERS, 3, &[0x80]),
+        frame(CONTINUATION, END_HEADERS, 3, &block(&request("GET", "/"))),
+        [frame(HEADERS, 0, 3, &block(&request("GET", "/"))), frame(PING, 0, 0, &[0; 8])].concat(),
+        frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 0]),
+    ];
+    for bytes in broken {
+        let upstream = Upstream::silent();
+        let gateway = gateway(&upstream);
+        let mut wire = Wire::connect(gateway.addr, &[]);
+        wire.get(1, "/");
+        upstream.request();
+        wire.send(&bytes);
+        assert_eq!(wire.away(), Some(PROTOCOL_ERROR), "{bytes:?}");
+        until("it is logged", || lines(&gateway, "h2_connection_error").len() == 1);
+        assert_counted(&gateway, "h2_protocol", 1);
+    }
+    let upstream = Upstream::silent();
+    let gateway = gateway(&upstream);
+    let mut wire = Wire::connect(gateway.addr, &[]);
+    wire.get(1, "/");
+    upstream.request();
+    drop(wire);
+    until("it is logged", || lines(&gateway, "client_left").len() == 1);
+}
+
+/// A hundred malformed requests are more than can be meant well.
+#[test]
+fn malformed_heads_without_end_end_the_connection() {
+    let upstream = Upstream::text("up");
+    let gateway = gateway(&upstream);
+    let mut wire = Wire::connect(gateway.addr, &[]);
+    let mut sent = 0;
+    while sent < 5000 && wire.try_send(headers(sent * 2 + 1, END_STREAM | END_HEADERS, &with("X", "1"))).is_ok() {
+        sent += 1;
+    }
+    assert_eq!(wire.away(), Some(ENHANCE_YOUR_CALM));
+    until("it is counted", || gateway.metric("http_rejected_total", &[("reason", "h2_abuse")]) == Some(1.0));
+    let counted = gateway.metric("http_rejected_total", &[("reason", "h2_field_name")]).unwrap();
+    assert!((100.0..1000.0).contains(&counted), "{counted}");
+    assert_eq!(upstream.connections(), 0);
+}
