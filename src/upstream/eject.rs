@@ -122,6 +122,11 @@ impl Ejector {
         self.halves[0].requests += count;
     }
 
+    /// A request that counted as served meets an error after all.
+    pub fn unserved(&mut self) {
+        self.halves[0].requests = self.halves[0].requests.saturating_sub(1);
+    }
+
     /// A request was served well after errors.
     pub fn recovered(&mut self) {
         (self.run, self.run_met) = (0, Met::Nobody);

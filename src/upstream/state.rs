@@ -188,6 +188,11 @@ impl ServerState {
         conduct.served.take(&tally.clients);
     }
 
+    /// A request that counted as served meets an error after all, which `failed` is told next.
+    pub fn unserved(&self) {
+        self.lock().ejector.unserved();
+    }
+
     /// A request met an error. True when the server should be ejected.
     pub fn failed(&self, rule: &EjectRule, now_ms: u64, blame: Blame) -> bool {
         // Requests that were under way, or had nowhere else to go, make it no longer.

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::process::Command;
 use std::time::Duration;
 
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockRef, Socket, Type};
 
 use super::fleet::{Changing, app, of, shown};
 use crate::support::client::{Client, get};
@@ -69,6 +69,30 @@ fn a_deadline_that_the_client_chose_frees_no_slot_while_the_server_works() {
     assert_eq!(statuses, ["4", "8", "8"]);
     assert_eq!(server.requests().len(), 1);
     until("the slot is free once the server is done", || gateway.get("/").status() == 200);
+}
+
+/// Servers give up on what nobody takes: a slow reader must not turn that into an error.
+#[test]
+fn a_response_that_broke_off_behind_a_slow_reader_is_no_error_of_the_server() {
+    let servers = [0, 1].map(|_| {
+        Upstream::start(|peer| {
+            peer.request()?;
+            peer.send("HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n")?;
+            peer.send(vec![b'x'; 8 << 20])?;
+            // It gives up, with the rest unsent.
+            std::thread::sleep(Duration::from_millis(1500));
+            Ok(())
+        })
+    });
+    let gateway = Gateway::start(&app(&servers.each_ref().map(Upstream::url), LONG));
+    let mut readers: Vec<Client> = (0..6).map(|round| gateway.client_from([127, 0, 0, 2 + round % 3])).collect();
+    for reader in &mut readers {
+        SockRef::from(&*reader.stream()).set_recv_buffer_size(64 << 10).unwrap();
+        reader.send(get("/", ""));
+    }
+    std::thread::sleep(Duration::from_secs(3));
+    readers.iter_mut().for_each(|reader| drop(reader.try_answer("GET").unwrap_err()));
+    gateway.assert_metric("upstream_ejected", &[("upstream", "app")], 0.0);
 }
 
 /// A server of one thread, which takes its time, with a queue for one connection more.

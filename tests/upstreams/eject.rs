@@ -170,6 +170,26 @@ fn an_error_rate_ejects_a_server_whose_errors_never_come_in_a_row() {
 }
 
 #[test]
+fn responses_that_break_off_within_their_body_are_errors() {
+    let good = Changing::start("good");
+    let cut = crate::support::upstream::Upstream::start(|peer| {
+        peer.request()?;
+        peer.send("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nbeginning")
+    });
+    let rule = "balance = \"round_robin\"\neject = { error_rate = 0.9, every = \"1m\", for = \"10m\" }";
+    let gateway = Gateway::start(&app(&[cut.url(), good.url()], rule));
+    until("it is ejected", || {
+        for _ in 0..10 {
+            let mut client = gateway.client();
+            client.send(get("/", ""));
+            let _ = client.try_answer("GET");
+        }
+        shown(&gateway, &cut.addr.to_string())["state"] == "ejected"
+    });
+    assert!((20..30).contains(&cut.connections()), "{}", cut.connections());
+}
+
+#[test]
 fn a_reload_forgets_no_ejection_unless_the_rule_or_the_server_goes() {
     let (good, bad) = (Changing::start("good"), Changing::start("bad"));
     let urls = [good.url(), bad.url()];

@@ -15,6 +15,7 @@ use crate::http::answer::cause::{Cause, EndReason};
 use crate::http::complaints::UpstreamTrouble;
 use crate::http::downstream::upload::{Upload, UploadError, UploadState};
 use crate::http::headers;
+use crate::http::upstream::asked::StreamedResponse;
 use crate::http::upstream::exchange::{self, Exchange};
 use crate::http::upstream::h1::ProtocolFault;
 use crate::http::upstream::linger::Linger;
@@ -31,6 +32,7 @@ enum BodySource {
     Full(Bytes),
     Upstream {
         exchange: Rc<RefCell<Exchange>>,
+        response: StreamedResponse,
         /// It goes on when the client leaves.
         linger: Option<Linger>,
         /// More of it is waited for.
@@ -79,9 +81,9 @@ impl Body {
         Body { source: BodySource::Full(bytes.into()), account: None }
     }
 
-    /// Streams an upstream's answer.
-    pub fn upstream(exchange: Rc<RefCell<Exchange>>, linger: Option<Linger>) -> Body {
-        Body { source: BodySource::Upstream { exchange, linger, waits: false }, account: None }
+    /// Streams a server's response.
+    pub fn upstream(exchange: Rc<RefCell<Exchange>>, response: StreamedResponse, linger: Option<Linger>) -> Body {
+        Body { source: BodySource::Upstream { exchange, response, linger, waits: false }, account: None }
     }
 
     /// Streams the request's own body back.
@@ -117,9 +119,15 @@ impl HttpBody for Body {
             BodySource::Full(bytes) if bytes.is_empty() => Poll::Ready(None),
             BodySource::Switched(_) => Poll::Ready(None),
             BodySource::Full(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            BodySource::Upstream { exchange, waits, .. } => {
+            BodySource::Upstream { exchange, response, waits, .. } => {
                 let polled = exchange.borrow_mut().poll_frame(cx);
-                *waits = polled.is_pending();
+                let waited = std::mem::replace(waits, polled.is_pending());
+                // A reset of one stream is the application's: gRPC servers end calls so at the client's deadline.
+                if let Poll::Ready(Some(Err(fault))) = &polled
+                    && *fault != ProtocolFault::Reset
+                {
+                    response.broke_off(waited);
+                }
                 polled.map(|frame| frame.map(|frame| frame.map_err(BodyError::Upstream)))
             }
             BodySource::Echo(upload) => {
@@ -171,7 +179,7 @@ impl Drop for Body {
         {
             account.sent_whole();
         }
-        let BodySource::Upstream { exchange, linger, waits } = &mut self.source else { return };
+        let BodySource::Upstream { exchange, linger, waits, .. } = &mut self.source else { return };
         let answered = exchange.borrow().is_answered();
         let late = |account: &&mut Box<Account>| account.deadline().expired().is_some();
         if let Some(account) = self.account.as_mut().filter(|account| *waits && !answered && late(account)) {

@@ -24,6 +24,16 @@ pub struct AskedServer {
     pub(super) untold: RefCell<Untold>,
 }
 
+/// A response whose body is on its way, and whose break-off is an error of its server.
+pub struct StreamedResponse {
+    server: Rc<AskedServer>,
+    client: Blame,
+    begun_ms: u64,
+}
+
+/// A response that breaks off this soon was not held up by its client.
+const PROMPT_MS: u64 = 1_000;
+
 /// What a request needs of its connection.
 #[derive(Default)]
 pub(super) struct ConnectionNeed {
@@ -153,5 +163,25 @@ impl AskedServer {
         untold.told_ms = self.pools.now_ms();
         self.state.served(rule, untold.told_ms, &untold.tally);
         untold.tally.count = 0;
+    }
+}
+
+impl StreamedResponse {
+    /// The head of a response of `server` to a request of `client` has arrived.
+    pub fn new(server: Rc<AskedServer>, client: Blame) -> StreamedResponse {
+        StreamedResponse { begun_ms: server.pools.now_ms(), server, client }
+    }
+
+    /// Records that the body broke off. `waited`: the gateway was waiting for more of it. Where it was not, the client
+    /// may have read so slowly that the server gave up, which is no error of the server.
+    pub fn broke_off(&self, waited: bool) {
+        let AskedServer { upstream, state, pools, untold, .. } = &*self.server;
+        if !waited && pools.now_ms() > self.begun_ms + PROMPT_MS {
+            return;
+        }
+        self.server.tell(&mut untold.borrow_mut());
+        // The head counted as served.
+        state.unserved();
+        upstream.failed(state, pools.now_ms(), self.client);
     }
 }

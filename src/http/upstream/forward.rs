@@ -14,6 +14,7 @@ use crate::http::answer::body::Body;
 use crate::http::complaints::UpstreamTrouble;
 use crate::http::deadline::{Awaited, RequestDeadline};
 use crate::http::downstream::upload::{Upload, UploadProgress, UploadState};
+use crate::http::upstream::asked::StreamedResponse;
 use crate::http::upstream::connect::ConnectFault;
 use crate::http::upstream::course::{Acquired, Course, Overflow, Unserved};
 use crate::http::upstream::early::EarlyHints;
@@ -134,12 +135,12 @@ pub async fn forward(
                 let Some(reason) = RetryReason::of_status(response.status()) else {
                     server.served(outgoing.blame);
                     answering(progress.as_deref());
-                    return Ok(asked.answered(response));
+                    return Ok(asked.answered(response, StreamedResponse::new(server, outgoing.blame)));
                 };
                 server.failed(outgoing.blame);
                 if !may_again(&mut course, reason) {
                     answering(progress.as_deref());
-                    return Ok(asked.answered(response));
+                    return Ok(asked.answered(response, StreamedResponse::new(server, outgoing.blame)));
                 }
                 // Its connection serves others if the answer is all there.
                 asked.exchange.borrow_mut().take_whole();
@@ -290,7 +291,7 @@ impl<'a> ServerAttempt<'a> {
         failure
     }
 
-    fn answered(mut self, response: Response<()>) -> Forwarded {
+    fn answered(mut self, response: Response<()>, streamed: StreamedResponse) -> Forwarded {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             self.linger = None;
             let connection = self.exchange.borrow_mut().take_switched();
@@ -304,7 +305,7 @@ impl<'a> ServerAttempt<'a> {
         }
         let response = response.map(|()| match whole {
             Some(bytes) => Body::full(bytes),
-            None => Body::upstream(self.exchange.clone(), linger),
+            None => Body::upstream(self.exchange.clone(), streamed, linger),
         });
         Forwarded { response, unasked }
     }

@@ -3,7 +3,7 @@
 //! form, `exchange` moves one request and its answer. Used by `forward`.
 
 mod acquire;
-mod asked;
+pub(crate) mod asked;
 pub(crate) mod check;
 pub(crate) mod connect;
 pub(crate) mod course;
