@@ -13,9 +13,11 @@
 mod stores;
 mod support;
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sluicegate::limit::decision::{Check, Op};
 use sluicegate::limit::limits::Limit;
@@ -23,6 +25,7 @@ use sluicegate::limit::store::memory::Memory;
 use sluicegate::limit::store::redis::wire::{Call, decode};
 use stores::RedisServer;
 use stores::forms::{forms, limit_of};
+use support::gateway::Gateway;
 
 const NOW: i64 = 1_781_531_234_567;
 
@@ -252,4 +255,54 @@ fn a_million_keys() {
         let bytes: usize = bytes.parse().unwrap();
         assert!(bytes < 400 + 90 * cost as usize, "{name}: {bytes} bytes");
     }
+}
+
+/// Keys of the gateway as a process, by its resident memory: this holds what the allocator keeps as well, and tables
+/// that have just doubled.
+#[test]
+#[ignore = "takes minutes: make memory"]
+fn a_million_keys_of_the_running_program() {
+    const KEYS: usize = 1_000_000;
+    const CLIENTS: usize = 4;
+    const PIPELINED: usize = 500;
+    let gateway = Gateway::start(&format!(
+        "[store]\nurl = \"memory:\"\nmax_keys = {}\n\n[[route]]\nrespond = {{ }}\nlimits = [\"per-ip\"]\n\n\
+         [limit.per-ip]\nalgorithm = \"fixed_window\"\nrate = \"5/day\"\nkey = \"header:u\"\n",
+        2 * KEYS
+    ));
+    // "sg:{header:u=100000000000001}:per-ip:fixed_window", 48 bytes.
+    let fill = |keys: std::ops::Range<usize>| {
+        let mut stream = TcpStream::connect(gateway.addr).unwrap();
+        let mut bytes = vec![0; 1 << 16];
+        for first in keys.clone().step_by(PIPELINED) {
+            let last = (first + PIPELINED).min(keys.end);
+            let heads = (first..last).map(|i| format!("GET / HTTP/1.1\r\nhost: a\r\nu: 1{i:014}\r\n\r\n"));
+            stream.write_all(heads.collect::<String>().as_bytes()).unwrap();
+            let (mut answers, mut rest) = (0, Vec::new());
+            while answers < last - first {
+                let len = stream.read(&mut bytes).unwrap();
+                assert!(len > 0, "the gateway has closed the connection");
+                rest.extend_from_slice(&bytes[..len]);
+                let ends: Vec<usize> =
+                    rest.windows(4).enumerate().filter(|(_, w)| *w == b"\r\n\r\n").map(|(i, _)| i).collect();
+                answers += ends.len();
+                rest.drain(..ends.last().map_or(0, |end| end + 4));
+            }
+        }
+    };
+    fill(0..10_000);
+    let before = gateway.memory("VmRSS");
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let from = |client: usize| 10_000 + client * KEYS / CLIENTS;
+            let fill = &fill;
+            scope.spawn(move || fill(from(client)..from(client + 1)));
+        }
+    });
+    assert_eq!(gateway.metric("store_evictions_total", &[("limit", "per-ip")]), Some(0.0));
+    // Idle memory goes back to the system within seconds.
+    std::thread::sleep(Duration::from_secs(10));
+    let bytes = (gateway.memory("VmRSS") - before) as usize / KEYS;
+    println!("\n| a million keys of 48 bytes, resident memory of the gateway | {bytes} |");
+    assert!(bytes < 400, "{bytes} bytes");
 }

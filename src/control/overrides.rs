@@ -74,8 +74,9 @@ impl Live {
             good.clear();
         }
         for limit in config.limits.iter() {
-            let fits = |raw| limit.overrides.set_live(&limit.key, raw).is_ok();
-            if good.get(&limit.name).is_some_and(|raw| !fits(raw)) {
+            let Some(raw) = good.get(&limit.name) else { continue };
+            if let Err(mistake) = limit.overrides.set_live(&limit.key, raw) {
+                tracing::warn!(limit = limit.name, "live overrides left out, as they do not fit the limit: {mistake}");
                 good.remove(&limit.name);
             }
         }

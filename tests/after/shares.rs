@@ -215,6 +215,17 @@ fn live_overrides_are_in_force_on_a_gateway_that_starts_in_an_outage() {
     saved(&path, |saved| saved["overrides"] == serde_json::json!({}));
     assert_ne!(admitted_of(&second, "evil"), 0, "Redis knows better");
 
+    // Of what somebody wrote into the file, only what Redis might hold is taken.
+    server.signal("STOP");
+    let mut text: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    text["overrides"] = serde_json::json!({ "hourly": { "evil": "rate=nonsense" }, "unknown": { "x": "rate=0" } });
+    fs::write(&path, text.to_string()).unwrap();
+    let third = gateway(&server.url(), &state_line(&path));
+    assert_eq!(third.log_lines(&["WARN", "hourly", "live overrides left out", "evil: "]), 1);
+    assert_eq!(third.get("/").status(), 200);
+    server.signal("CONT");
+    drop(third);
+
     // Another store has other overrides.
     let other = RedisServer::start(&[]);
     let text = fs::read_to_string(&path).unwrap();
