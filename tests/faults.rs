@@ -79,6 +79,7 @@
 //! | AUTH is sent without a password, and refused (Koala) | `outage.rs:missing_and_wrong_passwords` |
 //! | usage that was not synchronised is forgotten (Kong), or admitted N times (APISIX, limitador, caddy, gubernator) | `faults/gateways.rs:two_gateways_admit_exactly_the_limit_in_every_form` |
 //! | counters divided by the number of nodes while the store is there (Tyk) | `faults/gateways.rs:two_gateways_admit_exactly_the_limit_in_every_form` |
+//! | short interruptions or a failover give the slots of running requests to others (any lease that is not renewed again) | `after/leases.rs:short_interruptions_lose_no_slot` `after/leases.rs:an_outage_shorter_than_the_lease_loses_no_slot` |
 //! | a crash keeps its slots for an hour, or for ever (APISIX limit-conn) | `after/turns.rs:a_killed_gateway_gives_its_slots_back_after_their_lifetime` `store/shapes.rs:a_dead_holder_returns_its_slots` |
 //! | a slot leaks on some path | `after/turns.rs:slots_are_released_on_every_path` |
 //! | a memory of refusals that refuses what the store would admit | `after/denials.rs:nothing_is_refused_that_the_store_would_admit` |

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::stores::topology::{Load, RedisCluster, ask, cluster_node, failures, is_master, is_up, longest};
-use crate::stores::{DEADLINE, SLACK, bucket, check, connected, kind, limit, recovered, until, window, worker};
+use crate::stores::{DEADLINE, SLACK, bucket, check, connected, kind, leases, limit, recovered, until, window, worker};
 use rand::Rng;
 use sluicegate::limit::algo::Rule;
 use sluicegate::limit::clock::now_ms;
@@ -469,5 +469,22 @@ fn a_cluster_asks_for_a_login_and_for_nodes() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         assert_eq!(metrics.store_up.get(), 0);
+    });
+}
+
+/// What a dead node does not renew is known apart, so that the rest is not renewed again and again.
+#[test]
+fn leases_are_renewed_node_by_node() {
+    let mut cluster = RedisCluster::start(0);
+    worker(async {
+        let redis = connected(&cluster.url(), &Metrics::new().unwrap(), PATIENT).await;
+        let slots = limit("slots", leases(5, 60_000), Mode::Enforce);
+        let held = Rc::new(WHO.map(|who| check(&slots, who, 2)).to_vec());
+        assert!(redis.ask(Op::Take, &held).await.unwrap().admitted);
+        assert!(redis.adjust_each(&held).await.iter().all(|outcome| outcome.unwrap().admitted));
+        let owners: Vec<usize> = held.iter().map(|check| cluster.owner_index(slot(&check.key))).collect();
+        cluster.nodes[owners[0]].kill();
+        let failed: Vec<bool> = redis.adjust_each(&held).await.iter().map(Result::is_err).collect();
+        assert_eq!(failed, owners.iter().map(|owner| *owner == owners[0]).collect::<Vec<bool>>());
     });
 }
