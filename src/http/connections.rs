@@ -13,6 +13,11 @@ use slab::Slab;
 use crate::http::deadline::{ConnectionDeadline, Ticks};
 use crate::metrics::Cutoff;
 
+/// The streams of idle HTTP/2 connections of one worker, each connection counted by the most streams that it has had at
+/// once. The HTTP/2 library keeps about 2 KiB for each of them until the connection ends. When there are more, the
+/// connections that have been idle for the longest time are closed.
+const IDLE_STREAMS: usize = 8192;
+
 /// How many connections there are, over all workers.
 #[derive(Default)]
 pub struct ConnectionCount {
@@ -59,7 +64,30 @@ impl Connections {
     /// Looks at all deadlines, `now_ms` after the worker's start.
     pub fn look(&self, now_ms: u64) {
         self.ticks.set(now_ms);
-        self.each(ConnectionDeadline::look);
+        let mut idle_streams = 0;
+        for (_, deadline) in &*self.deadlines.borrow() {
+            deadline.look();
+            idle_streams += deadline.idle_streams();
+        }
+        if idle_streams > IDLE_STREAMS {
+            self.close_idle(idle_streams - IDLE_STREAMS);
+        }
+    }
+
+    /// Closes idle HTTP/2 connections that have had so many streams.
+    fn close_idle(&self, streams: usize) {
+        let deadlines = self.deadlines.borrow();
+        let mut idle: Vec<&Rc<ConnectionDeadline>> =
+            deadlines.iter().map(|(_, deadline)| deadline).filter(|deadline| deadline.idle_streams() > 0).collect();
+        idle.sort_by_key(|deadline| deadline.idle_since_ms());
+        let mut closed = 0;
+        for deadline in idle {
+            if closed >= streams {
+                return;
+            }
+            closed += deadline.idle_streams();
+            deadline.close_idle();
+        }
     }
 
     /// Lets each connection look around.

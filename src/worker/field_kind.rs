@@ -39,8 +39,9 @@ impl FieldKind {
             return FieldKind::Malformed(Cutoff::H2FieldValue);
         }
         match name {
-            b"content-length" => length(value)
-                .map_or(FieldKind::Malformed(Cutoff::H2ContentLength), |length| FieldKind::ContentLength(length)),
+            b"content-length" => {
+                length(value).map_or(FieldKind::Malformed(Cutoff::H2ContentLength), FieldKind::ContentLength)
+            }
             b"connection" | b"transfer-encoding" | b"upgrade" | b"keep-alive" | b"proxy-connection" => {
                 FieldKind::Malformed(Cutoff::H2ConnectionField)
             }

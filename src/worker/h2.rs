@@ -117,6 +117,7 @@ pub async fn serve(stream: Stream, start: Bytes, client: Rc<Client>, bounds: &Bo
 
 /// From now on the connection is idle no longer than a client needs to hear of it.
 fn last_call(client: &Client) {
+    client.deadline().goes_away();
     client.deadline().multiplex(LAST_CALL);
     if client.deadline().phase() == Phase::Idle {
         client.deadline().arm(Phase::Idle, LAST_CALL);

@@ -53,6 +53,35 @@ fn a_dripping_head_is_closed_in_time() {
     gateway.assert_metric("http_rejected_total", &[("reason", "header_timeout")], 1.0);
 }
 
+/// The HTTP/2 library keeps memory for each stream of the busiest time of a connection.
+#[test]
+fn idle_connections_that_were_busy_are_closed_when_there_are_many() {
+    const BUSY: usize = 100;
+    const KEPT: usize = 8192 / 100;
+    let gateway = Gateway::with("keepalive_timeout = \"60s\"", FIXED);
+    let mut quiet = Wire::connect(gateway.addr, &[]);
+    quiet.get(1, "/");
+    assert_eq!(quiet.answer(1).body, b"fixed");
+    let mut busy: Vec<Wire> = Vec::new();
+    for _ in 0..BUSY {
+        let mut wire = Wire::connect(gateway.addr, &[]);
+        let streams: Vec<u32> = (1..200).step_by(2).collect();
+        let get = |stream| headers(stream, END_STREAM | END_HEADERS, &request("GET", "/"));
+        wire.send(streams.iter().flat_map(|stream| get(*stream)).collect::<Vec<u8>>());
+        assert!(wire.answers(&streams).iter().all(|answer| answer.ended == Ended::Whole));
+        busy.push(wire);
+    }
+    let open = || gateway.metric("connections", &[("listener", "127.0.0.1:0"), ("protocol", "h2")]);
+    let mut closed = 0;
+    for wire in &mut busy[..BUSY - KEPT] {
+        assert_eq!(wire.away(), Some(NO_ERROR));
+        closed += 1;
+    }
+    until("no other one is closed", || open() == Some((BUSY - closed + 1) as f64));
+    assert!(quiet.is_alive(), "it was never busy");
+    assert!(busy[BUSY - KEPT..].iter_mut().all(Wire::is_alive), "one of the last was closed");
+}
+
 #[test]
 fn an_idle_connection_is_told_before_it_is_closed() {
     let gateway = Gateway::with("keepalive_timeout = \"1s\"\nheader_timeout = \"300ms\"", FIXED);

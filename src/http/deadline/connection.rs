@@ -16,6 +16,9 @@ use crate::metrics::Cutoff;
 /// long enough that one in steady use keeps it.
 const REST: Duration = Duration::from_millis(500);
 
+/// The HTTP/2 library keeps next to nothing for a connection that has not had more streams at once.
+const FEW_STREAMS: usize = 8;
+
 /// What a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -54,6 +57,10 @@ pub struct ConnectionDeadline {
     failed: Cell<bool>,
     /// Only where it carries many requests at once: what it may be idle for once none is left.
     keepalive: Cell<Option<Duration>>,
+    /// Only there: the most requests that it has had at once.
+    most_requests: Cell<usize>,
+    /// Only there: its client has been told to open no more streams.
+    going_away: Cell<bool>,
     /// Only there: when a head that has begun has to be whole, whatever else is under way.
     head_due_ms: Cell<u64>,
     head_late: Cell<bool>,
@@ -91,6 +98,8 @@ impl ConnectionDeadline {
             cut: Cell::new(false),
             failed: Cell::new(false),
             keepalive: Cell::new(None),
+            most_requests: Cell::new(0),
+            going_away: Cell::new(false),
             head_due_ms: Cell::new(u64::MAX),
             head_late: Cell::new(false),
             lingers: Cell::new(false),
@@ -113,6 +122,7 @@ impl ConnectionDeadline {
             None => {
                 let new = Rc::new(RequestState::new(self.deadline.ticks.clone()));
                 requests.push(new.clone());
+                self.most_requests.set(self.most_requests.get().max(requests.len()));
                 new
             }
         };
@@ -234,10 +244,33 @@ impl ConnectionDeadline {
     pub fn make_room(&self) -> bool {
         let may = self.may_rest() && self.expired().is_none();
         if may {
-            self.deadline.miss(Phase::Idle);
-            self.wake();
+            self.close_idle();
         }
         may
+    }
+
+    /// The connection has been idle for long enough.
+    pub fn close_idle(&self) {
+        self.deadline.miss(Phase::Idle);
+        self.wake();
+    }
+
+    /// The client has been told to open no more streams.
+    pub fn goes_away(&self) {
+        self.going_away.set(true);
+    }
+
+    /// How many streams an idle HTTP/2 connection has had at its busiest time, where these are more than a few and it may
+    /// still be closed.
+    pub fn idle_streams(&self) -> usize {
+        let streams = self.most_requests.get();
+        let is_idle = streams > FEW_STREAMS && self.is_multiplexed() && !self.going_away.get();
+        if is_idle && self.may_rest() && self.expired().is_none() { streams } else { 0 }
+    }
+
+    /// Since when an idle connection is idle, in milliseconds on the worker's coarse clock, a constant more.
+    pub fn idle_since_ms(&self) -> u64 {
+        self.rest_at_ms.get()
     }
 
     /// What comes next, or has come, is a head: no request is under way, and none was left unread.
