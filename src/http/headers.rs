@@ -56,6 +56,22 @@ pub fn clean_request(
     Ok(())
 }
 
+/// Removes spaces and tabs around values. They are no part of a value over HTTP/1.1, and malformed over HTTP/2 (RFC 9113,
+/// 8.2.1), where some servers send them nevertheless.
+pub fn trim_values(headers: &mut HeaderMap) {
+    for value in headers.values_mut() {
+        let mut bytes = value.as_bytes();
+        while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = bytes {
+            bytes = rest;
+        }
+        if bytes.len() < value.len()
+            && let Ok(trimmed) = HeaderValue::from_bytes(bytes)
+        {
+            *value = trimmed;
+        }
+    }
+}
+
 /// Turns the fields of an upstream's response into those to send on, with `via` added if given.
 pub fn forward_response(headers: &mut HeaderMap, via: Option<&Via>) {
     let fields = Fields::of(headers);

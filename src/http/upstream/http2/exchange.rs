@@ -152,6 +152,7 @@ impl StreamExchange {
                     self.left = Some(0);
                 }
                 parts.version = http::Version::HTTP_11;
+                headers::trim_values(&mut parts.headers);
                 self.body = Some(body);
                 self.upload.replay = None;
                 if ended {
@@ -171,7 +172,8 @@ impl StreamExchange {
                     return Poll::Ready(Err(self.fault(ProtocolFault::Switch)));
                 }
                 Ok(interim) => {
-                    let parts = interim.into_parts().0;
+                    let mut parts = interim.into_parts().0;
+                    headers::trim_values(&mut parts.headers);
                     if !self.interims.add(parts.status, parts.headers) {
                         return Poll::Ready(Err(self.fault(ProtocolFault::Interim)));
                     }
@@ -265,7 +267,10 @@ impl StreamExchange {
                 Ok(trailers) => {
                     self.finish();
                     match trailers {
-                        Some(trailers) => Ok(Frame::trailers(trailers)),
+                        Some(mut trailers) => {
+                            headers::trim_values(&mut trailers);
+                            Ok(Frame::trailers(trailers))
+                        }
                         None => return Poll::Ready(None),
                     }
                 }
