@@ -235,11 +235,12 @@ fn an_old_process_of_another_user_is_not_believed() {
 }
 
 #[test]
-fn a_second_signal_ends_a_process_whose_control_thread_waits() {
+fn a_second_signal_ends_a_process_whose_control_thread_is_busy() {
     let dir = tempfile::tempdir().unwrap();
-    let config = with_handover(dir.path());
-    // Its start waits five seconds for an old process that does not accept.
-    let _foreign = full(&dir.path().join("way.sock"));
+    let config = dir.path().join("sluicegate.toml");
+    // Patterns that take the control thread far longer than the test.
+    let routes = (0..5000).map(|i| format!("[[route]]\npath = '~ ^/{i}/[\\w\\d]{{1,200}}$'\nrespond = {{ }}\n"));
+    std::fs::write(&config, routes.collect::<String>()).unwrap();
     let mut child = program().arg("run").arg(config).stderr(Stdio::null()).spawn().unwrap();
     let status = || std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
     until("it catches TERM", || {
@@ -250,11 +251,11 @@ fn a_second_signal_ends_a_process_whose_control_thread_waits() {
     let since = Instant::now();
     // Two that come at once may count as one.
     for _ in 0..5 {
-        assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+        let _ = Command::new("kill").arg(child.id().to_string()).status().unwrap();
         std::thread::sleep(Duration::from_millis(200));
     }
     assert_eq!(child.wait().unwrap().code(), Some(1));
-    assert!(since.elapsed() < Duration::from_secs(4), "{:?}", since.elapsed());
+    assert!(since.elapsed() < Duration::from_secs(8), "{:?}", since.elapsed());
 }
 
 #[test]
