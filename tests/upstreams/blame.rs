@@ -71,20 +71,29 @@ fn a_deadline_that_the_client_chose_frees_no_slot_while_the_server_works() {
     until("the slot is free once the server is done", || gateway.get("/").status() == 200);
 }
 
+/// A server that sends what its connection takes at once, and gives up on the rest after a while.
+fn impatient() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { continue };
+            std::thread::spawn(move || {
+                let _ = std::io::Read::read(&mut stream, &mut [0; 4096]);
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n");
+                stream.set_nonblocking(true).unwrap();
+                while stream.write(&[b'x'; 65536]).is_ok() {}
+                std::thread::sleep(Duration::from_millis(1500));
+            });
+        }
+    });
+    url
+}
+
 /// Servers give up on what nobody takes: a slow reader must not turn that into an error.
 #[test]
 fn a_response_that_broke_off_behind_a_slow_reader_is_no_error_of_the_server() {
-    let servers = [0, 1].map(|_| {
-        Upstream::start(|peer| {
-            peer.request()?;
-            peer.send("HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n")?;
-            peer.send(vec![b'x'; 8 << 20])?;
-            // It gives up, with the rest unsent.
-            std::thread::sleep(Duration::from_millis(1500));
-            Ok(())
-        })
-    });
-    let gateway = Gateway::start(&app(&servers.each_ref().map(Upstream::url), LONG));
+    let gateway = Gateway::start(&app(&[impatient(), impatient()], LONG));
     let mut readers: Vec<Client> = (0..6).map(|round| gateway.client_from([127, 0, 0, 2 + round % 3])).collect();
     for reader in &mut readers {
         SockRef::from(&*reader.stream()).set_recv_buffer_size(64 << 10).unwrap();
