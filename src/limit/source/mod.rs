@@ -351,18 +351,4 @@ mod tests {
             assert!(matches!(Source::parse(text, SourceKind::ALL), Some(Err(_))), "{text}");
         }
     }
-
-    #[test]
-    fn an_answer_has_only_fields() {
-        let headers = HeaderMap::from_iter(
-            [("x-a", "1"), ("x-b", "2"), ("x-a", "3")]
-                .map(|(name, value)| (HeaderName::from_static(name), http::HeaderValue::from_static(value))),
-        );
-        let of = |text: &str| {
-            let source = Source::parse(text, SourceKind::ALL).unwrap().unwrap();
-            source.in_answer(&headers).map(<[u8]>::to_vec).collect::<Vec<_>>()
-        };
-        assert_eq!(of("header:x-a"), [b"1", b"3"]);
-        assert_eq!(of("query:x-a"), Vec::<Vec<u8>>::new());
-    }
 }
