@@ -7,6 +7,7 @@ use bytes::Bytes;
 use h2::Reason;
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
 
+use crate::support::PATIENCE;
 use crate::support::client::post as h1_post;
 use crate::support::frames::*;
 use crate::support::gateway::Gateway;
@@ -139,7 +140,7 @@ impl Bench {
             let left = self.left();
             std::array::from_fn(|at| before[at] - left[at])
         };
-        let end = Instant::now() + Duration::from_secs(5);
+        let end = Instant::now() + PATIENCE;
         let mut last: Costs = spent();
         while last != expected && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(10));
