@@ -2,6 +2,7 @@
 //! request ever waits for that. `pump.rs` takes the connection for each call and says when it broke.
 
 use std::cell::Cell;
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -26,6 +27,8 @@ use crate::limit::decision::ErrorKind;
 /// Connect, log in, tell the time and learn the script: a stopped server accepts, and then says nothing.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
+/// Masters tried in one attempt to connect, so that sentinels which disagree cause no endless loop without a pause.
+const TURNS_MAX: usize = 8;
 /// Pause between two checks of a connection, so that a loss is noticed without traffic.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 /// A connection that lived this long was a good one.
@@ -186,6 +189,11 @@ impl RedisLink {
     }
 }
 
+/// The error of an attempt to connect that took too long.
+fn no_answer() -> RedisError {
+    io::Error::new(io::ErrorKind::TimedOut, "no answer to a connect").into()
+}
+
 #[derive(Clone)]
 struct Manager(Arc<(Target, Dialer)>);
 
@@ -227,19 +235,20 @@ impl ManageConnection for Manager {
     type Connection = RedisConnection;
     type Error = RedisError;
 
-    /// Connects within [`CONNECT_TIMEOUT`]. When the sentinels name another master meanwhile, it turns to that one
+    /// Connects to each server within [`CONNECT_TIMEOUT`]. When the sentinels name another master meanwhile, it turns to that one
     /// at once: the first may hang, or have woken up without knowing that it was replaced.
     async fn connect(&self) -> RedisResult<RedisConnection> {
-        loop {
+        for _ in 0..TURNS_MAX {
             let addr = self.target().find().await?;
             let connection = select! {
-                opened = timeout(CONNECT_TIMEOUT, self.open(&addr)) => opened.map_err(|_| wire::connect_timeout())??,
+                opened = timeout(CONNECT_TIMEOUT, self.open(&addr)) => opened.map_err(|_| no_answer())??,
                 () = self.target().left(&addr) => continue,
             };
             if !self.target().has_left(&addr).await {
                 return Ok(connection);
             }
         }
+        Err(io::Error::other("the sentinels name one master after another").into())
     }
 
     async fn is_valid(&self, connection: &mut RedisConnection) -> RedisResult<()> {

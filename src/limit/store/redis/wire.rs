@@ -196,11 +196,6 @@ pub fn not_connected() -> RedisError {
     RedisError::from((NOT_CONNECTED, "the server of the key is not connected"))
 }
 
-/// What stands for a reply to an attempt to connect that took too long.
-pub fn connect_timeout() -> RedisError {
-    RedisError::from((NOT_CONNECTED, "no answer to a connect"))
-}
-
 /// Of an error before anything is sent.
 const NOT_CONNECTED: redis::ErrorKind = redis::ErrorKind::Client;
 
