@@ -120,7 +120,13 @@ fn a_key_that_is_shared_by_kinds_of_bodies_is_a_warning() {
 #[test]
 fn a_shorthand_has_alternatives_without_spaces() {
     let limits = ["2/h by query:user|header:x-user,path".to_owned()];
-    let text = config::proxy_text("http://127.0.0.1:3000/", "127.0.0.1:8080", &limits).unwrap();
+    let arguments = config::ProxyArguments {
+        to: "http://127.0.0.1:3000/",
+        listen: "127.0.0.1:8080",
+        limits: &limits,
+        ..config::ProxyArguments::default()
+    };
+    let text = config::proxy_text(&arguments).unwrap();
     let config = config::from_text("test", &text).unwrap_or_else(|report| panic!("{report}"));
     let alternatives = vec![Source::Query("user".into()), Source::Header("x-user".parse().unwrap())];
     let parts = vec![KeyPart::Alternatives(alternatives), KeyPart::Source(Source::Path)];
