@@ -41,6 +41,7 @@ mod protocols {
     mod upgrade;
     mod upstream_floods;
     mod upstream_http2;
+    mod upstream_http2_fields;
     mod upstream_resend;
     mod upstream_tls;
     mod upstream_unix;

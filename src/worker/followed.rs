@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::bounds::Bounds;
 use super::client_io::{ClientIo, ReadAs};
 use super::frames::{Flood, Frames};
-use super::head_check::{Checked, HeadCheck, MalformedHead};
+use super::head_check::{CheckedBytes, HeadCheck, MalformedHead};
 use super::stream::Stream;
 use super::unparsed;
 use crate::http::context::Client;
@@ -116,8 +116,8 @@ impl ReadAs for AsFollowed {
                 return Poll::Ready(Err(io.end(cx)));
             };
             let passed = match passed {
-                Checked::First(passed) => passed,
-                Checked::Replaced => 0,
+                CheckedBytes::First(passed) => passed,
+                CheckedBytes::Replaced => 0,
             };
             if io.reader.heads.ends_connection() {
                 io.client.deadline().fail();

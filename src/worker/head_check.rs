@@ -7,7 +7,7 @@ use std::cell::RefCell;
 
 use super::field_kind::{FieldKind, FieldRules};
 use super::frames::{CONTINUATION, END_HEADERS, END_STREAM, FrameHead, HEAD, HEADERS};
-use super::hpack::{Decoder, Field};
+use super::hpack::{HeaderField, HpackDecoder};
 use super::preface::PREFACE;
 use crate::metrics::Cutoff;
 
@@ -26,12 +26,12 @@ const RESETS_STREAM: &[u8] = b"\x10\x0aconnection\x01x";
 const ENDS_CONNECTION: [u8; 10] = [0, 0, 1, HEADERS, END_HEADERS, 0, 0, 0, 0, 0x80];
 
 thread_local! {
-    static ROOM: RefCell<Room> = RefCell::default();
+    static ROOM: RefCell<BlockRoom> = RefCell::default();
 }
 
-/// Room for a block that is checked. Holds nothing in between.
+/// BlockRoom for a block that is checked. Holds nothing in between.
 #[derive(Default)]
-struct Room {
+struct BlockRoom {
     strings: Vec<u8>,
     head: MalformedHead,
 }
@@ -45,8 +45,8 @@ pub struct MalformedHead {
 }
 
 /// Is told of each malformed block: the rule that it breaks, and its head unless it has trailers.
-pub trait Report: FnMut(Cutoff, Option<&MalformedHead>) {}
-impl<F: FnMut(Cutoff, Option<&MalformedHead>)> Report for F {}
+pub trait ReportMalformed: FnMut(Cutoff, Option<&MalformedHead>) {}
+impl<F: FnMut(Cutoff, Option<&MalformedHead>)> ReportMalformed for F {}
 
 /// A head has more CONTINUATION frames than one of the permitted size needs.
 #[derive(Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub struct TooManyFrames;
 
 /// How much of what was read passes as it is.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Checked {
+pub enum CheckedBytes {
     First(usize),
     /// What passes is in `HeadCheck::passing`.
     Replaced,
@@ -62,7 +62,7 @@ pub enum Checked {
 
 /// Checks what one client sends.
 pub struct HeadCheck {
-    decoder: Decoder,
+    decoder: HpackDecoder,
     /// Bytes of the preface, or of the payload of a frame, that pass unseen.
     unseen: usize,
     /// The start of what cannot be judged yet: of the head of a frame, or of the frames of one block.
@@ -76,7 +76,7 @@ pub struct HeadCheck {
 }
 
 /// The frames at the start of some bytes.
-enum Block {
+enum BlockFrames {
     /// No part of a block of fields.
     None,
     /// Not whole yet.
@@ -88,7 +88,7 @@ enum Block {
 }
 
 /// What is to be done with a block.
-enum Verdict {
+enum BlockVerdict {
     Passes,
     Malformed(Cutoff),
     /// It cannot be decoded, or is none.
@@ -99,7 +99,7 @@ impl HeadCheck {
     pub fn new(max_header_bytes: usize) -> HeadCheck {
         let least = (max_header_bytes / PAYLOAD_MAX).max(1);
         HeadCheck {
-            decoder: Decoder::new(),
+            decoder: HpackDecoder::new(),
             unseen: PREFACE.len(),
             held: Vec::new(),
             passing: Vec::new(),
@@ -123,11 +123,11 @@ impl HeadCheck {
     ///
     /// # Errors
     /// A head consists of too many frames.
-    pub fn check(&mut self, fresh: &[u8], report: impl Report) -> Result<Checked, TooManyFrames> {
+    pub fn check(&mut self, fresh: &[u8], report: impl ReportMalformed) -> Result<CheckedBytes, TooManyFrames> {
         if self.held.is_empty() {
             let (passed, is_replaced) = self.scan(fresh, report)?;
             self.held.extend_from_slice(&fresh[passed..]);
-            return Ok(if is_replaced { Checked::Replaced } else { Checked::First(passed) });
+            return Ok(if is_replaced { CheckedBytes::Replaced } else { CheckedBytes::First(passed) });
         }
         let mut bytes = std::mem::take(&mut self.held);
         bytes.extend_from_slice(fresh);
@@ -141,11 +141,11 @@ impl HeadCheck {
                 self.passing = bytes;
             }
         }
-        Ok(Checked::Replaced)
+        Ok(CheckedBytes::Replaced)
     }
 
     /// Judges `bytes` as far as they are whole: up to where, and whether what passes of them is in `passing`.
-    fn scan(&mut self, bytes: &[u8], mut report: impl Report) -> Result<(usize, bool), TooManyFrames> {
+    fn scan(&mut self, bytes: &[u8], mut report: impl ReportMalformed) -> Result<(usize, bool), TooManyFrames> {
         let (mut at, mut copied) = (0, None);
         loop {
             let unseen = self.unseen.min(bytes.len() - at);
@@ -156,13 +156,13 @@ impl HeadCheck {
             }
             let Some(head) = FrameHead::read(&bytes[at..]) else { break };
             let (length, replacement) = match self.block(head, &bytes[at..])? {
-                Block::Partial => break,
-                Block::None => {
+                BlockFrames::Partial => break,
+                BlockFrames::None => {
                     self.unseen = HEAD + head.length;
                     continue;
                 }
-                Block::Broken => (bytes.len() - at, Some(self.end())),
-                Block::Whole(length) => (length, self.replace(head, &bytes[at..at + length], &mut report)),
+                BlockFrames::Broken => (bytes.len() - at, Some(self.end())),
+                BlockFrames::Whole(length) => (length, self.replace(head, &bytes[at..at + length], &mut report)),
             };
             if let Some(replacement) = replacement {
                 self.passing.extend_from_slice(&bytes[copied.unwrap_or(0)..at]);
@@ -178,15 +178,15 @@ impl HeadCheck {
     }
 
     /// What stands at the start of `bytes`, whose first frame begins with `head`.
-    fn block(&mut self, head: FrameHead, bytes: &[u8]) -> Result<Block, TooManyFrames> {
+    fn block(&mut self, head: FrameHead, bytes: &[u8]) -> Result<BlockFrames, TooManyFrames> {
         if head.length > PAYLOAD_MAX {
             self.is_over = true;
-            return Ok(Block::None);
+            return Ok(BlockFrames::None);
         }
         match head.kind {
             HEADERS => {}
-            CONTINUATION | PUSH_PROMISE => return Ok(Block::Broken),
-            _ => return Ok(Block::None),
+            CONTINUATION | PUSH_PROMISE => return Ok(BlockFrames::Broken),
+            _ => return Ok(BlockFrames::None),
         }
         let (mut end, mut frame, mut count) = (0, head, 0);
         loop {
@@ -196,25 +196,25 @@ impl HeadCheck {
                 return Err(TooManyFrames);
             }
             if end > bytes.len() {
-                return Ok(Block::Partial);
+                return Ok(BlockFrames::Partial);
             }
             if is_last {
-                return Ok(Block::Whole(end));
+                return Ok(BlockFrames::Whole(end));
             }
-            let Some(next) = FrameHead::read(&bytes[end..]) else { return Ok(Block::Partial) };
+            let Some(next) = FrameHead::read(&bytes[end..]) else { return Ok(BlockFrames::Partial) };
             if next.kind != CONTINUATION || next.stream != head.stream || next.length > PAYLOAD_MAX {
-                return Ok(Block::Broken);
+                return Ok(BlockFrames::Broken);
             }
             (frame, count) = (next, count + 1);
         }
     }
 
     /// What takes the place of a block of fields, if it may not pass; `frames` are all that it consists of.
-    fn replace(&mut self, head: FrameHead, frames: &[u8], report: &mut impl Report) -> Option<Vec<u8>> {
+    fn replace(&mut self, head: FrameHead, frames: &[u8], report: &mut impl ReportMalformed) -> Option<Vec<u8>> {
         let is_trailers = head.stream <= self.last_stream;
         let verdict = ROOM.with_borrow_mut(|room| {
             let verdict = self.judge(head, frames, is_trailers, room);
-            if let Verdict::Malformed(rule) = verdict {
+            if let BlockVerdict::Malformed(rule) = verdict {
                 report(rule, (!is_trailers).then_some(&room.head));
             }
             room.clear();
@@ -222,14 +222,14 @@ impl HeadCheck {
         });
         self.last_stream = self.last_stream.max(head.stream);
         let replacement = match verdict {
-            Verdict::Passes => return None,
-            Verdict::Malformed(_) => self.decoder.synchronize().and_then(|mut block| {
+            BlockVerdict::Passes => return None,
+            BlockVerdict::Malformed(_) => self.decoder.synchronize().and_then(|mut block| {
                 block.extend_from_slice(RESETS_STREAM);
                 let flags = END_HEADERS | head.flags & END_STREAM;
                 let head = FrameHead { length: block.len(), kind: HEADERS, flags, stream: head.stream };
                 Some([&head.write()?[..], &block].concat())
             }),
-            Verdict::Undecodable => None,
+            BlockVerdict::Undecodable => None,
         };
         Some(replacement.unwrap_or_else(|| self.end()))
     }
@@ -239,13 +239,13 @@ impl HeadCheck {
         ENDS_CONNECTION.to_vec()
     }
 
-    fn judge(&mut self, head: FrameHead, frames: &[u8], is_trailers: bool, room: &mut Room) -> Verdict {
+    fn judge(&mut self, head: FrameHead, frames: &[u8], is_trailers: bool, room: &mut BlockRoom) -> BlockVerdict {
         // Only a client opens streams, those with odd numbers.
         if head.stream.is_multiple_of(2) {
-            return Verdict::Undecodable;
+            return BlockVerdict::Undecodable;
         }
         let Some((first, depends_on)) = payload(head, &frames[HEAD..HEAD + head.length]) else {
-            return Verdict::Undecodable;
+            return BlockVerdict::Undecodable;
         };
         let mut rest = &frames[HEAD + head.length..];
         let joined;
@@ -267,15 +267,15 @@ impl HeadCheck {
             rules.add(field.kind);
         });
         if decoded.is_err() {
-            return Verdict::Undecodable;
+            return BlockVerdict::Undecodable;
         }
         let ends_stream = head.flags & END_STREAM != 0;
         let followed = if is_trailers { rules.trailers(ends_stream) } else { rules.head(ends_stream) };
         match followed {
-            Err(rule) => Verdict::Malformed(rule),
+            Err(rule) => BlockVerdict::Malformed(rule),
             // A stream that depends on itself. The library would reset it without decoding its block.
-            Ok(()) if depends_on == Some(head.stream) => Verdict::Malformed(Cutoff::H2Protocol),
-            Ok(()) => Verdict::Passes,
+            Ok(()) if depends_on == Some(head.stream) => BlockVerdict::Malformed(Cutoff::H2Protocol),
+            Ok(()) => BlockVerdict::Passes,
         }
     }
 }
@@ -299,7 +299,7 @@ fn payload(head: FrameHead, mut payload: &[u8]) -> Option<(&[u8], Option<u32>)> 
 
 impl MalformedHead {
     /// Keeps the value of a field that says what is asked for. The head may yet turn out to be well-formed.
-    fn note(&mut self, field: Field<'_>) {
+    fn note(&mut self, field: HeaderField<'_>) {
         let kept = match (field.kind, field.name) {
             (FieldKind::Method { .. }, _) | (FieldKind::Malformed(_), b":method") => &mut self.method,
             (FieldKind::Authority, _) | (FieldKind::Malformed(_), b":authority") => &mut self.authority,
@@ -312,7 +312,7 @@ impl MalformedHead {
     }
 }
 
-impl Room {
+impl BlockRoom {
     /// Empties it; what a large head needed is given back.
     fn clear(&mut self) {
         let MalformedHead { method, authority, path } = &mut self.head;

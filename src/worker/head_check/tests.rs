@@ -13,7 +13,7 @@ type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// How a field is written.
 #[derive(Clone, Debug)]
-enum Written {
+enum WrittenField {
     /// With a name and a value, and whether it is added to the table.
     Literal(usize, usize, bool),
     /// With the name of the field at this place of the table, counted around.
@@ -42,12 +42,12 @@ const VALUES: [&[u8]; 8] = [b"", b"1", b"trailers", b"GET", b"/path", b"a\r\nb",
 
 /// The client's view of the dynamic table.
 #[derive(Default)]
-struct Client {
+struct TestClient {
     table: Vec<(Vec<u8>, Vec<u8>)>,
     max_size: usize,
 }
 
-impl Client {
+impl TestClient {
     fn shrink(&mut self) {
         while self.table.iter().map(|(name, value)| name.len() + value.len() + 32).sum::<usize>() > self.max_size {
             self.table.pop();
@@ -60,17 +60,17 @@ impl Client {
     }
 
     /// Appends a field to `block` and to `fields`.
-    fn write(&mut self, written: &Written, block: &mut Vec<u8>, fields: &mut Pairs) {
+    fn write(&mut self, written: &WrittenField, block: &mut Vec<u8>, fields: &mut Pairs) {
         let (name, value, is_kept) = match *written {
-            Written::Indexed(place) | Written::Named(place, ..) if self.table.is_empty() => {
+            WrittenField::Indexed(place) | WrittenField::Named(place, ..) if self.table.is_empty() => {
                 (NAMES[place % 3].to_vec(), VALUES[1].to_vec(), false)
             }
-            Written::Indexed(place) => {
+            WrittenField::Indexed(place) => {
                 let place = place % self.table.len();
                 write_number(block, 0x80, 7, place + 62);
                 return fields.push(self.table[place].clone());
             }
-            Written::Named(place, value, is_kept) => {
+            WrittenField::Named(place, value, is_kept) => {
                 let place = place % self.table.len();
                 let (pattern, prefix) = if is_kept { (0x40, 6) } else { (0x10, 4) };
                 write_number(block, pattern, prefix, place + 62);
@@ -81,7 +81,7 @@ impl Client {
                 }
                 return fields.push((name, value));
             }
-            Written::Literal(name, value, is_kept) => (NAMES[name].to_vec(), VALUES[value].to_vec(), is_kept),
+            WrittenField::Literal(name, value, is_kept) => (NAMES[name].to_vec(), VALUES[value].to_vec(), is_kept),
         };
         block.push(if is_kept { 0x40 } else { 0 });
         write_text(block, &name);
@@ -139,9 +139,9 @@ fn read(request: &Request<h2::RecvStream>) -> Pairs {
 }
 
 /// Sends each head in pieces of `cut` bytes. Before it, the size of the table may change.
-async fn send_all(heads: Vec<(Option<usize>, Vec<Written>)>, cut: usize) {
+async fn send_all(heads: Vec<(Option<usize>, Vec<WrittenField>)>, cut: usize) {
     let (mut socket, server) = duplex(1 << 20);
-    let (mut check, mut client) = (HeadCheck::new(32 * 1024), Client { table: Vec::new(), max_size: 4096 });
+    let (mut check, mut client) = (HeadCheck::new(32 * 1024), TestClient { table: Vec::new(), max_size: 4096 });
     let (mut expected, mut malformed, mut reported) = (Vec::new(), 0, 0);
     let mut sent = [&PREFACE[..], &frame(4, 0, 0, &[])].concat();
     let count = u32::try_from(heads.len()).unwrap();
@@ -170,7 +170,7 @@ async fn send_all(heads: Vec<(Option<usize>, Vec<Written>)>, cut: usize) {
     }
     for piece in sent.chunks(cut) {
         let checked = check.check(piece, |_, _| reported += 1).unwrap();
-        if let Checked::First(passed) = checked {
+        if let CheckedBytes::First(passed) = checked {
             socket.write_all(&piece[..passed]).await.unwrap();
         }
         socket.write_all(&check.take_passing().unwrap_or_default()).await.unwrap();
@@ -188,13 +188,13 @@ async fn send_all(heads: Vec<(Option<usize>, Vec<Written>)>, cut: usize) {
     assert_eq!(accepted, expected, "of {count} heads");
 }
 
-fn written() -> impl Strategy<Value = Written> {
+fn written() -> impl Strategy<Value = WrittenField> {
     prop_oneof![
-        4 => (0..NAMES.len(), 1..VALUES.len(), any::<bool>()).prop_map(|(name, value, kept)| Written::Literal(name, value, kept)),
+        4 => (0..NAMES.len(), 1..VALUES.len(), any::<bool>()).prop_map(|(name, value, kept)| WrittenField::Literal(name, value, kept)),
         // Mostly good ones, or hardly any head would be.
-        8 => (0..4usize, 0..5usize, any::<bool>()).prop_map(|(name, value, kept)| Written::Literal(name, value, kept)),
-        4 => (0..100usize, 1..VALUES.len(), any::<bool>()).prop_map(|(place, value, kept)| Written::Named(place, value, kept)),
-        8 => (0..100usize).prop_map(Written::Indexed),
+        8 => (0..4usize, 0..5usize, any::<bool>()).prop_map(|(name, value, kept)| WrittenField::Literal(name, value, kept)),
+        4 => (0..100usize, 1..VALUES.len(), any::<bool>()).prop_map(|(place, value, kept)| WrittenField::Named(place, value, kept)),
+        8 => (0..100usize).prop_map(WrittenField::Indexed),
     ]
 }
 
@@ -225,7 +225,7 @@ proptest! {
         let mut passed = 0;
         for piece in sent.chunks(cut) {
             let Ok(checked) = check.check(piece, |_, _| {}) else { return Ok(()) };
-            if let Checked::First(first) = checked {
+            if let CheckedBytes::First(first) = checked {
                 passed += first;
             }
             passed += check.take_passing().map_or(0, |bytes| bytes.len());

@@ -31,25 +31,25 @@ pub struct DecodeError;
 
 /// One field of a block.
 #[derive(Clone, Copy, Debug)]
-pub struct Field<'a> {
+pub struct HeaderField<'a> {
     pub name: &'a [u8],
     pub value: &'a [u8],
     pub kind: FieldKind,
 }
 
 /// The decoder of one connection.
-pub struct Decoder {
-    table: Table,
+pub struct HpackDecoder {
+    table: DynamicTable,
 }
 
 /// The fields that the client has added, the newest first.
-struct Table {
-    entries: VecDeque<Entry>,
+struct DynamicTable {
+    entries: VecDeque<DynamicField>,
     size: usize,
     max_size: usize,
 }
 
-struct Entry {
+struct DynamicField {
     /// Name and value.
     bytes: Box<[u8]>,
     name: usize,
@@ -57,20 +57,20 @@ struct Entry {
 }
 
 /// A string of a block: where it is there, or in the room for decoded strings.
-enum Text {
+enum BlockString {
     Plain(Range<usize>),
     Decoded(Range<usize>),
 }
 
 /// The rest of a block.
-struct Reader<'a> {
+struct BlockReader<'a> {
     block: &'a [u8],
     at: usize,
 }
 
-impl Decoder {
-    pub fn new() -> Decoder {
-        Decoder { table: Table { entries: VecDeque::new(), size: 0, max_size: TABLE_SIZE } }
+impl HpackDecoder {
+    pub fn new() -> HpackDecoder {
+        HpackDecoder { table: DynamicTable { entries: VecDeque::new(), size: 0, max_size: TABLE_SIZE } }
     }
 
     /// Calls `visit` with each field of a whole block. `room` holds decoded strings meanwhile.
@@ -81,9 +81,9 @@ impl Decoder {
         &mut self,
         block: &[u8],
         room: &mut Vec<u8>,
-        mut visit: impl FnMut(Field<'_>),
+        mut visit: impl FnMut(HeaderField<'_>),
     ) -> Result<(), DecodeError> {
-        let mut reader = Reader { block, at: 0 };
+        let mut reader = BlockReader { block, at: 0 };
         let mut begun = false;
         while let Some(first) = block.get(reader.at) {
             match first {
@@ -109,11 +109,11 @@ impl Decoder {
 
     fn literal(
         &mut self,
-        reader: &mut Reader<'_>,
+        reader: &mut BlockReader<'_>,
         prefix: u8,
         room: &mut Vec<u8>,
         is_indexed: bool,
-        visit: &mut impl FnMut(Field<'_>),
+        visit: &mut impl FnMut(HeaderField<'_>),
     ) -> Result<(), DecodeError> {
         let index = reader.integer(prefix)?;
         let literal = if index == 0 { Some(reader.string(room)?) } else { None };
@@ -127,9 +127,9 @@ impl Decoder {
             }
         };
         let kind = of_name.map_or_else(|| FieldKind::of(name, value), FieldKind::Malformed);
-        visit(Field { name, value, kind });
+        visit(HeaderField { name, value, kind });
         if is_indexed {
-            let entry = Entry { bytes: [name, value].concat().into(), name: name.len(), kind };
+            let entry = DynamicField { bytes: [name, value].concat().into(), name: name.len(), kind };
             self.table.insert(entry);
         }
         Ok(())
@@ -145,7 +145,7 @@ impl Decoder {
     }
 }
 
-impl Field<'_> {
+impl HeaderField<'_> {
     /// What makes any field malformed that takes its name from this one: a malformed name, or a name that the
     /// library does not know for this field.
     fn fault_of_name(&self) -> Option<Cutoff> {
@@ -160,16 +160,16 @@ impl Field<'_> {
     }
 }
 
-impl Table {
-    fn get(&self, index: usize) -> Result<Field<'_>, DecodeError> {
+impl DynamicTable {
+    fn get(&self, index: usize) -> Result<HeaderField<'_>, DecodeError> {
         let index = index.checked_sub(1).ok_or(DecodeError)?;
         if let Some((name, value)) = STATIC_TABLE.get(index) {
-            return Ok(Field { name: name.as_bytes(), value: value.as_bytes(), kind: STATIC_KINDS[index] });
+            return Ok(HeaderField { name: name.as_bytes(), value: value.as_bytes(), kind: STATIC_KINDS[index] });
         }
-        self.entries.get(index - STATIC_TABLE.len()).map(Entry::field).ok_or(DecodeError)
+        self.entries.get(index - STATIC_TABLE.len()).map(DynamicField::field).ok_or(DecodeError)
     }
 
-    fn insert(&mut self, entry: Entry) {
+    fn insert(&mut self, entry: DynamicField) {
         let size = entry.size();
         self.shrink(self.max_size.saturating_sub(size));
         // One that is larger than the table empties it, and that is all.
@@ -197,14 +197,14 @@ impl Table {
     }
 }
 
-impl Entry {
+impl DynamicField {
     fn size(&self) -> usize {
         self.bytes.len() + FIELD_OVERHEAD
     }
 
-    fn field(&self) -> Field<'_> {
+    fn field(&self) -> HeaderField<'_> {
         let (name, value) = self.bytes.split_at(self.name);
-        Field { name, value, kind: self.kind }
+        HeaderField { name, value, kind: self.kind }
     }
 
     /// Appends the instruction that adds this field to a table, or its replacement where it is malformed.
@@ -226,16 +226,16 @@ impl Entry {
     }
 }
 
-impl Text {
+impl BlockString {
     fn of<'a>(&self, block: &'a [u8], room: &'a [u8]) -> &'a [u8] {
         match self {
-            Text::Plain(range) => &block[range.clone()],
-            Text::Decoded(range) => &room[range.clone()],
+            BlockString::Plain(range) => &block[range.clone()],
+            BlockString::Decoded(range) => &room[range.clone()],
         }
     }
 }
 
-impl Reader<'_> {
+impl BlockReader<'_> {
     fn byte(&mut self) -> Result<u8, DecodeError> {
         let byte = *self.block.get(self.at).ok_or(DecodeError)?;
         self.at += 1;
@@ -260,18 +260,18 @@ impl Reader<'_> {
         Err(DecodeError)
     }
 
-    fn string(&mut self, room: &mut Vec<u8>) -> Result<Text, DecodeError> {
+    fn string(&mut self, room: &mut Vec<u8>) -> Result<BlockString, DecodeError> {
         let is_huffman = self.block.get(self.at).is_some_and(|byte| byte & 0x80 != 0);
         let length = self.integer(7)?;
         let range = self.at..self.at + length;
         let text = self.block.get(range.clone()).ok_or(DecodeError)?;
         self.at = range.end;
         if !is_huffman {
-            return Ok(Text::Plain(range));
+            return Ok(BlockString::Plain(range));
         }
         let start = room.len();
         huffman::decode(text, room).map_err(|_| DecodeError)?;
-        Ok(Text::Decoded(start..room.len()))
+        Ok(BlockString::Decoded(start..room.len()))
     }
 }
 
@@ -295,7 +295,7 @@ mod tests {
 
     type Decoded = Vec<(String, String)>;
 
-    fn decode(decoder: &mut Decoder, block: &[u8]) -> Result<Decoded, DecodeError> {
+    fn decode(decoder: &mut HpackDecoder, block: &[u8]) -> Result<Decoded, DecodeError> {
         let mut fields = Vec::new();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         decoder.decode(block, &mut Vec::new(), |field| fields.push((text(field.name), text(field.value))))?;
@@ -335,7 +335,7 @@ mod tests {
                 "8287 85bf 4088 25a8 49e9 5ba9 7d7f 8925 a849 e95b b8e8 b4bf",
             ],
         ] {
-            let mut decoder = Decoder::new();
+            let mut decoder = HpackDecoder::new();
             for (block, expected) in blocks.iter().zip([&get[..], &cached, &custom]) {
                 assert_eq!(decode(&mut decoder, &bytes(block)).unwrap(), fields(expected));
             }
@@ -358,24 +358,24 @@ mod tests {
             "3fe21f",
             "20 3fe11f 82 3fe11f",
         ] {
-            assert_eq!(decode(&mut Decoder::new(), &bytes(block)), Err(DecodeError), "{block}");
+            assert_eq!(decode(&mut HpackDecoder::new(), &bytes(block)), Err(DecodeError), "{block}");
         }
         for block in ["", "20", "3fe11f", "20 3fe11f 82", "00 0178 00", "10 0178 0179"] {
-            assert!(decode(&mut Decoder::new(), &bytes(block)).is_ok(), "{block}");
+            assert!(decode(&mut HpackDecoder::new(), &bytes(block)).is_ok(), "{block}");
         }
     }
 
     /// The oldest fields go first, and one that is larger than the table takes all with it.
     #[test]
     fn the_table_holds_no_more_than_its_size() {
-        let mut decoder = Decoder::new();
+        let mut decoder = HpackDecoder::new();
         let add = |name: u8, length: usize| {
             let mut block = vec![0x40, 1, name];
             write_integer(&mut block, 0, 7, length);
             block.resize(block.len() + length, b'v');
             block
         };
-        let names = |decoder: &Decoder| -> String {
+        let names = |decoder: &HpackDecoder| -> String {
             decoder.table.entries.iter().map(|entry| char::from(entry.bytes[0])).collect()
         };
         for name in *b"abcd" {
