@@ -3,6 +3,7 @@
 
 mod compile;
 mod documents;
+mod hidden;
 mod hints;
 mod origin;
 mod reader;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+use super::hidden::Substitution;
 use super::report::{Diagnostic, Report, SourceText};
-use super::substitute::Substitution;
 use super::unreadable::{self, Unreadable};
 
 /// A config that can be copied whole.

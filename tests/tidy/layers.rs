@@ -67,7 +67,7 @@ const LAYERS: [(&str, &[&str]); 22] = [
             "worker",
         ],
     ),
-    ("cli", &["net", "limit", "config", "replay", "control"]),
+    ("cli", &["net", "sampled", "limit", "config", "replay", "control"]),
 ];
 
 /// The rooms of `http` likewise.
