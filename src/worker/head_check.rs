@@ -29,7 +29,7 @@ thread_local! {
     static ROOM: RefCell<BlockRoom> = RefCell::default();
 }
 
-/// BlockRoom for a block that is checked. Holds nothing in between.
+/// Room for a block that is checked. Holds nothing in between.
 #[derive(Default)]
 struct BlockRoom {
     strings: Vec<u8>,
