@@ -398,27 +398,6 @@ fn upstreams_written_as_urls_are_shared_by_equal_lists() {
 }
 
 #[test]
-fn arguments_make_a_config() {
-    let limits = ["10/s burst 20 by ip".to_owned(), "1000/day by header:x-api-key,path".to_owned(), "5/s".to_owned()];
-    let arguments = |to, listen| config::ProxyArguments { to, listen, ..config::ProxyArguments::default() };
-    let plain = arguments("http://127.0.0.1:3000/", "127.0.0.1:8080");
-    let text = config::proxy_text(&config::ProxyArguments { limits: &limits, ..plain }).unwrap();
-    let config = good(&text);
-    let names: Vec<&str> = config.routes[0].limits.iter().map(|limit| limit.name.as_str()).collect();
-    assert_eq!(names, ["per-ip", "per-header-x-api-key-path", "per-ip-2"]);
-    assert!(matches!(&*config.limits[0].rule, Rule::TokenBucket(bucket) if bucket.burst == 20));
-    let text = config::proxy_text(&arguments("http://a", "unix:/tmp/a \"b\\${HOME}")).unwrap();
-    assert_eq!(good(&text).listeners[0].address.to_string(), "unix:/tmp/a \"b\\${HOME}");
-
-    let limits = ["10/s bust 20 by ipx".to_owned()];
-    let arguments = config::ProxyArguments { limits: &limits, ..arguments("ftp://x", "8080") };
-    let json = config::proxy_text(&arguments).unwrap_err().json();
-    let found: Vec<_> =
-        json.as_array().unwrap().iter().map(|m| (m["file"].as_str().unwrap(), m["column"].as_u64().unwrap())).collect();
-    assert_eq!(found, [("--to", 1), ("--listen", 1), ("--limit", 6), ("--limit", 17)]);
-}
-
-#[test]
 fn ten_thousand_routes_load_in_moments() {
     let mut text = String::new();
     for i in 0..10_000 {

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use rand::Rng;
 use sluicegate::config::{self, Config};
 use sluicegate::limit::algo::params::ParamKind;
-use sluicegate::limit::algo::{SPECS, Spec};
+use sluicegate::limit::algo::{Rule, SPECS, Spec};
 use sluicegate::limit::key::{Key, KeyPart};
 use sluicegate::limit::source::{BodyFacts, Facts, Prefixes, Repeated, Source};
 
@@ -343,4 +343,25 @@ fn options_make_a_limit_that_counts_or_a_mistake() {
         }
         assert!(loaded > 40, "{}: {loaded} of 400 load", spec.name);
     }
+}
+
+#[test]
+fn arguments_make_a_config() {
+    let limits = ["10/s burst 20 by ip".to_owned(), "1000/day by header:x-api-key,path".to_owned(), "5/s".to_owned()];
+    let arguments = |to, listen| config::ProxyArguments { to, listen, ..config::ProxyArguments::default() };
+    let plain = arguments("http://127.0.0.1:3000/", "127.0.0.1:8080");
+    let text = config::proxy_text(&config::ProxyArguments { limits: &limits, ..plain }).unwrap();
+    let config = super::good(&text);
+    let names: Vec<&str> = config.routes[0].limits.iter().map(|limit| limit.name.as_str()).collect();
+    assert_eq!(names, ["per-ip", "per-header-x-api-key-path", "per-ip-2"]);
+    assert!(matches!(&*config.limits[0].rule, Rule::TokenBucket(bucket) if bucket.burst == 20));
+    let text = config::proxy_text(&arguments("http://a", "unix:/tmp/a \"b\\${HOME}")).unwrap();
+    assert_eq!(super::good(&text).listeners[0].address.to_string(), "unix:/tmp/a \"b\\${HOME}");
+
+    let limits = ["10/s bust 20 by ipx".to_owned()];
+    let arguments = config::ProxyArguments { limits: &limits, ..arguments("ftp://x", "8080") };
+    let json = config::proxy_text(&arguments).unwrap_err().json();
+    let found: Vec<_> =
+        json.as_array().unwrap().iter().map(|m| (m["file"].as_str().unwrap(), m["column"].as_u64().unwrap())).collect();
+    assert_eq!(found, [("--to", 1), ("--listen", 1), ("--limit", 6), ("--limit", 17)]);
 }
