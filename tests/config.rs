@@ -246,7 +246,8 @@ fn limits_compile_to_exact_integers() {
     assert_eq!(limit("rate = \"10/s\"\nalgorithm = \"leaky_bucket\"").rule.params(0), [1, 100, 0, 0]);
     let queue = "rate = \"10/s\"\nalgorithm = \"leaky_bucket\"\nqueue = \"2s\"\nnodelay = true";
     assert_eq!(limit(queue).rule.params(0), [1, 100, 2000, 1]);
-    assert_eq!(limit("algorithm = \"concurrency\"\nin_flight = 7").rule.params(0), [7, 15_000]);
+    // The default `lease` of 15 s as slots live in the store: 4/3 x (15 s + 2 s).
+    assert_eq!(limit("algorithm = \"concurrency\"\nin_flight = 7").rule.params(0), [7, 22_666]);
     let all = limit(
         "rate = \"1/s\"\nkey = [\"ip/24/56\", \"header:X-Api-Key\", \"all\"]\ncost = \"query:n\"\nmode = \"shadow\"\n\
          missing = \"refuse\"\non_error = \"closed\"",

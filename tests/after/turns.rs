@@ -236,9 +236,8 @@ fn slots_are_released_on_every_path() {
                 assert!(leaves || admitted <= running.ended() - before, "{target}: {admitted} admitted, fewer ran");
             }
         }
-        until("the upstream is at rest", || running.now() == 0);
-        let mut both = sent_to(&gateway, "/", 2);
-        assert_eq!(statuses(&mut both), [200, 200]);
+        // The last slots go back a moment after the upstream has ended. One that was not released stays for an hour.
+        until("both slots are free", || statuses(&mut sent_to(&gateway, "/", 2)) == [200, 200]);
     }
 }
 

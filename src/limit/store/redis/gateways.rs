@@ -13,6 +13,8 @@ const SCRIPT: &str = include_str!("../../../../lua/gateways.lua");
 const EVERY: Duration = Duration::from_secs(1);
 /// A gateway counts this long after its last report.
 const LIFE: Duration = Duration::from_secs(5);
+/// The longest that the end of a process waits for the store to confirm that it leaves.
+const LEAVE_MAX: Duration = Duration::from_millis(250);
 /// Between two looks for a connection.
 const AWAY: Duration = Duration::from_millis(100);
 
@@ -45,11 +47,11 @@ pub async fn report(send: impl AsyncFn(&Cmd) -> RedisResult<Value>, key: &str, c
     }
 }
 
-/// Tells the store that this gateway stops, so that the others count it no longer. Waits for a reply for one
-/// second at most: without it, the gateway counts for `LIFE`.
+/// Tells the store that this gateway stops, so that the others count it no longer. Waits for a reply for at
+/// most `LEAVE_MAX`: without it, the gateway counts for `LIFE`.
 pub async fn leave(send: impl AsyncFn(&Cmd) -> RedisResult<Value>, key: &str, gateways: &Gateways) {
     if gateways.leave() {
-        let _ = timeout(EVERY, send(&command(key, gateways.name(), "leave"))).await;
+        let _ = timeout(LEAVE_MAX, send(&command(key, gateways.name(), "leave"))).await;
     }
 }
 
