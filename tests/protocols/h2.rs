@@ -173,20 +173,6 @@ fn malformed_heads_are_refused_one_by_one() {
     assert_eq!(upstream.connections(), 0);
 }
 
-/// Names and values that none can have: the parser takes them for a broken block, which ends the connection.
-#[test]
-fn what_is_no_name_or_value_ends_the_connection() {
-    let gateway = Gateway::start(FIXED);
-    for (name, value) in
-        [("X-Upper", "1"), (":unknown", "1"), ("", "1"), ("sp ace", "1"), ("x", "bad\nline"), ("x", "bad\0nul")]
-    {
-        let mut wire = Wire::connect(gateway.addr, &[]);
-        wire.send(headers(1, END_STREAM | END_HEADERS, &[&request("GET", "/")[..], &[(name, value)]].concat()));
-        assert_eq!(wire.answer(1).ended, Ended::Away(Some(PROTOCOL_ERROR)), "{name}: {value:?}");
-    }
-    gateway.assert_metric("http_rejected_total", &[("reason", "h2_protocol")], 6.0);
-}
-
 /// What is well-formed and unclear is refused as over HTTP/1.1.
 #[test]
 fn unclear_requests_are_refused_with_a_reason() {

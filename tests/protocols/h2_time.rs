@@ -107,7 +107,7 @@ fn an_idle_connection_is_told_before_it_is_closed() {
         matches!(wire.next(), Ok(None))
     });
     watches[3].assert_ms(980..8000);
-    assert_eq!(gateway.metric("http_rejected_total", &[("reason", "header_timeout")]), None);
+    gateway.assert_metric("http_rejected_total", &[("reason", "header_timeout")], 0.0);
 }
 
 /// A client that does not answer the PING of a graceful end.
