@@ -50,6 +50,10 @@ impl Balancer {
 
     /// One of the servers that may be picked, if there is any. `hash`: of what requests are told apart by.
     pub fn pick(&self, random: impl FnMut() -> u64, hash: Option<u64>, servers: &impl Candidates) -> Option<usize> {
+        // With one server, as most upstreams have, there is nothing to balance.
+        if let [weight] = self.weights[..] {
+            return (weight > 0 && servers.may(0)).then_some(0);
+        }
         match (self.balance, hash) {
             (Balance::RoundRobin, _) => self.in_turn(random, servers),
             (Balance::LeastRequests, _) => self.best(0..self.weights.len(), random, servers),
