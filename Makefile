@@ -5,7 +5,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 # Programs the tests talk to, by Debian package. Each is installed when missing.
 TEST_PROGRAMS = redis-server:redis-server pebble:pebble promtool:prometheus curl:curl openssl:openssl python3:python3-venv faketime:faketime kill:procps script:bsdutils setpriv:util-linux node:nodejs npm:npm h2load:nghttp2-client chromium:chromium
 
-.PHONY: help demo test check bench pgo fuzz shares memory mutants container-test package package-test systemd-test tools
+.PHONY: help demo test check bench microbench pgo fuzz shares memory mutants container-test package package-test systemd-test tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ bench: ## CPU per request beside nginx, haproxy and Envoy, one run, as ratios; h
 shares: ## requests per second of each server by weight, beside nginx and Envoy; two minutes
 	@$(CARGO) build --release --quiet
 	python3 benches/shares.py
+
+microbench: ## time of decisions, canonical forms, the route table and the HTTP/1.1 codec; ONLY="decide" for some
+	$(CARGO) bench --features fuzzing --bench micro -- $(ONLY)
 
 pgo: ## a profile-guided build, a tenth cheaper, as target/pgo/sluicegate
 	@benches/pgo.sh
