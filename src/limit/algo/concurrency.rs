@@ -242,7 +242,8 @@ impl LeaseSet {
     fn held(&self, tag: i64, now: i64) -> (i64, i64) {
         let (mut held, mut until) = (0, now);
         for bit in 0..self.bits() {
-            if let Some(expiry) = self.score(tag + bit).map(|score| score - bit * RADIX).filter(|expiry| *expiry > now) {
+            if let Some(expiry) = self.score(tag + bit).map(|score| score - bit * RADIX).filter(|expiry| *expiry > now)
+            {
                 held += 1 << bit;
                 until = expiry;
             }
