@@ -90,7 +90,7 @@ impl Limit {
     /// Whether its `when` takes the request.
     ///
     /// # Errors
-    /// As [`When::holds`].
+    /// As `When::holds`.
     pub fn applies(&self, facts: &Facts) -> Result<bool, Unclear> {
         self.when.holds(facts, self.repeated, self.not_integer)
     }

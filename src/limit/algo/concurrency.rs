@@ -12,7 +12,7 @@ use crate::limit::answer::{Answer, NEVER};
 pub struct Concurrency {
     pub in_flight: i64,
     /// How long a unit lives in the store after its last renewal. Longer than the configured `lease`: see
-    /// [`lifetime_ms`].
+    /// `lifetime_ms`.
     pub lease_ms: i64,
 }
 

@@ -52,7 +52,7 @@ pub enum StoreKind {
     Redis(RedisUrl),
 }
 
-/// A URL that [`Address`](super::redis::address::Address) reads. May hold a password,
+/// A URL that [`Address`] reads. May hold a password,
 /// so nothing shows more of it than whether it changed.
 #[derive(Clone, PartialEq)]
 pub struct RedisUrl(pub String);
