@@ -125,10 +125,10 @@ impl Attempts {
         Some(id)
     }
 
-    /// The head of an answer has come, or none will.
+    /// The head of a response has come, or none will.
     pub fn ended(&self, end: SentEnd) {
         let took = self.asked.get().map(|asked| asked.elapsed());
-        self.took.set(took);
+        self.took.set(took.filter(|_| matches!(end, SentEnd::Answered(_))));
         if let Some(sent) = &self.sent
             && let Some(last) = sent.borrow_mut().last_mut()
         {
@@ -150,7 +150,7 @@ impl Attempts {
         self.tries.get()
     }
 
-    /// From when the last was asked to the head of its answer.
+    /// Time from the last attempt's start to the head of its response; `None` if none came.
     pub fn took(&self) -> Option<Duration> {
         self.took.get()
     }

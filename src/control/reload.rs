@@ -198,6 +198,8 @@ impl Reloader {
                 // The way back from a bad save: the file again holds what is in force.
                 if self.metrics.reload_successful.get() == 0 {
                     tracing::info!(trigger, "config is valid again; generation {generation} stays in force");
+                } else if overtakes {
+                    tracing::info!(trigger, "config unchanged; generation {generation} stays in force");
                 } else {
                     tracing::debug!(trigger, generation, "config unchanged");
                 }

@@ -229,7 +229,7 @@ impl FollowedName {
         let Some(left_out) = self.troubles.due() else { return };
         let (name, reason) = (&self.known.name, outcome.label());
         let left_out = Some(left_out).filter(|left_out| *left_out > 0);
-        let means = if kept > 0 { "the addresses found before stay in use" } else { "it has no servers" };
+        let means = if kept > 0 { "the addresses found before stay in use" } else { "it has no address" };
         tracing::warn!(name, reason, left_out, "a name was not found: {means}");
     }
 }

@@ -64,7 +64,7 @@ impl SavedState {
         if bytes.len() > SIZE_MAX {
             return Err(format!("it has more than {SIZE_MAX} bytes"));
         }
-        let state: SavedState = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+        let state: SavedState = serde_json::from_slice(&bytes).map_err(|error| format!("it is damaged: {error}"))?;
         match state.version {
             VERSION => Ok(Some(state)),
             version => Err(format!("its version is {version}; this gateway reads version {VERSION}")),

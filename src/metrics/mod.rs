@@ -119,7 +119,7 @@ impl Metrics {
             )?,
             upstream_requests: registered(
                 &r,
-                Counters::new("upstream_requests_total", "Requests sent to upstreams.", &["outcome", "upstream"])?,
+                Counters::new("upstream_requests_total", "Requests to upstreams, by outcome.", &["outcome", "upstream"])?,
             )?,
             upstream_retries: registered(
                 &r,
@@ -163,7 +163,7 @@ impl Metrics {
                 &r,
                 IntCounter::with_opts(opts(
                     "access_log_write_errors_total",
-                    "Lines of the access log lost because its file or standard output took them not.",
+                    "Lines of the access log lost because its file or standard output could not be written.",
                 ))?,
             )?,
             reload_successful: registered(

@@ -93,7 +93,7 @@ struct FleetMetrics {
 
 /// Name, kind, help and labels of each family, in the order in which they are filled.
 const FAMILIES: [(&str, proto::MetricType, &str, &[&str]); 8] = [
-    ("upstream_up", GAUGE, "1 while requests go to the server, 0 while it is passed over.", &["server", "upstream"]),
+    ("upstream_up", GAUGE, "1 while the server is healthy, 0 while it is passed over.", &["server", "upstream"]),
     ("upstream_addresses", GAUGE, "Addresses of a server that is written with a name.", &["server", "upstream"]),
     ("upstream_ejected", GAUGE, "Servers that are passed over because requests failed there.", &["upstream"]),
     ("upstream_fail_open", GAUGE, "1 while no server is up, so that all are asked.", &["upstream"]),

@@ -123,8 +123,8 @@ fn prepare_limit(record: &LimitRecord, limit: &Limit, route: &Route, config: &Co
             if limit.missing == Missing::Refuse {
                 record.rejections.want(Reason::MissingKey as usize);
             }
-            if config.store.is_shared() {
-                // Only a live override may be a rate of 0.
+            // A rate of 0 blocks a key: a live override, or one in the file.
+            if config.store.is_shared() || has_overrides {
                 record.rejections.want(Reason::Blocked as usize);
             }
             if has_overrides || limit.cost != Cost::Fixed(1) {
