@@ -119,7 +119,11 @@ impl Metrics {
             )?,
             upstream_requests: registered(
                 &r,
-                Counters::new("upstream_requests_total", "Requests to upstreams, by outcome.", &["outcome", "upstream"])?,
+                Counters::new(
+                    "upstream_requests_total",
+                    "Requests to upstreams, by outcome.",
+                    &["outcome", "upstream"],
+                )?,
             )?,
             upstream_retries: registered(
                 &r,
