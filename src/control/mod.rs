@@ -122,9 +122,14 @@ async fn control(source: ConfigSource) -> Result<(), Error> {
     let config = source.load().map_err(Error::Config)?;
     raise_open_files(&config);
     let files = config.files.clone();
-    let predecessor = handover(&config)?;
-    let (predecessor, earlier) = predecessor.map_or((None, Vec::new()), |(process, sockets)| (Some(process), sockets));
-    let Running { mut reloader, jobs, mut inbox, mut heir, contact } = start(source, config, earlier).await?;
+    let found = handover(&config)?;
+    let is_foreign = matches!(found, HandoverPath::Foreign);
+    let (predecessor, earlier) = match found {
+        HandoverPath::Predecessor(process, sockets) => (Some(process), sockets),
+        HandoverPath::Free | HandoverPath::Foreign => (None, Vec::new()),
+    };
+    let Running { mut reloader, jobs, mut inbox, mut heir, contact } =
+        start(source, config, earlier, !is_foreign).await?;
     if let Some(predecessor) = predecessor {
         predecessor.release();
     }
@@ -179,15 +184,31 @@ async fn unless_stopped<T>(stop: &mut Stop, reload: impl Future<Output = T>) -> 
     }
 }
 
-/// The process that serves already, and its sockets, where the config names the way to one.
-fn handover(config: &Config) -> Result<Option<(Predecessor, Vec<Listener>)>, Error> {
-    let Some(path) = &config.server.handover else { return Ok(None) };
+/// What is at the `handover` path of the config when the process starts.
+enum HandoverPath {
+    /// Nothing, or a socket that nobody listens at: later processes take over there.
+    Free,
+    Predecessor(Predecessor, Vec<Listener>),
+    /// A process that hands nothing over, perhaps of another program: its socket stays as it is.
+    Foreign,
+}
+
+fn handover(config: &Config) -> Result<HandoverPath, Error> {
+    let Some(path) = &config.server.handover else { return Ok(HandoverPath::Free) };
     handover::check_path(path).map_err(|(path, error)| Error::Handover { path, error })?;
-    let asked = Predecessor::ask(path);
-    let failed = |error: &io::Error| {
-        tracing::error!(path = %path.display(), %error, "the process that runs does not hand over its sockets");
-    };
-    Ok(asked.inspect_err(failed).ok().flatten())
+    Ok(match Predecessor::ask(path) {
+        Ok(None) => HandoverPath::Free,
+        Ok(Some((predecessor, sockets))) => HandoverPath::Predecessor(predecessor, sockets),
+        Err(error) => {
+            tracing::error!(
+                path = %path.display(),
+                %error,
+                "the process that listens there does not hand over its sockets; its socket stays, and no later process \
+                 can take over from this one"
+            );
+            HandoverPath::Foreign
+        }
+    })
 }
 
 /// Never where nobody is waited for.
@@ -209,7 +230,13 @@ fn expect_heir(config: &Config) -> Option<Heir> {
 
 /// Binds, then starts the workers: an address in use is an error before anything runs. Whoever is told that the
 /// gateway is ready finds everything that it offers.
-async fn start(source: ConfigSource, config: Config, earlier: Vec<Listener>) -> Result<Running, Error> {
+/// `hands_over`: whether a later process can take over from this one.
+async fn start(
+    source: ConfigSource,
+    config: Config,
+    earlier: Vec<Listener>,
+    hands_over: bool,
+) -> Result<Running, Error> {
     let metrics = Metrics::new().map_err(Error::Metrics)?;
     for result in ReloadResult::ALL {
         Trigger::ALL.iter().for_each(|trigger| drop(metrics.config_reload(result.label(), trigger.label())));
@@ -279,7 +306,7 @@ async fn start(source: ConfigSource, config: Config, earlier: Vec<Listener>) -> 
         Listeners::open(workers, prepared, inherited, context).map_err(system("cannot serve a listener"))?;
     // What the texts of the config took.
     heap::give_back();
-    let heir = expect_heir(&snapshot.config);
+    let heir = if hands_over { expect_heir(&snapshot.config) } else { None };
     let contact = contact::announce(&source, shared.clone());
     shared.enter(Lifecycle::Ready);
     warn_of(&snapshot.config);

@@ -77,7 +77,8 @@ impl StoreState {
     fn restore(&self, config: &Config, saved: SavedState) {
         self.gateways.take_name(&saved.name);
         self.gateways.restore(saved.gateways);
-        *self.earlier.borrow_mut() = saved.outage;
+        // An outage is written to the file only once it has lasted a while, so one that has just begun counts as well.
+        *self.earlier.borrow_mut() = Some(saved.outage.unwrap_or_default());
         let raw = saved.overrides.into_iter().map(|(limit, text)| (limit, overrides_from_text(text)));
         self.live.restore(raw.collect());
         self.live.dress(config);

@@ -38,11 +38,13 @@ impl FairShares {
         FairShares { servers, front: Cell::default(), started: Cell::default() }
     }
 
-    /// Before the first pick: each server gets a random starting point within its first step. So workers do not begin
-    /// with the same server, and a server with a small weight is not last each time that the config is reloaded.
+    /// Before the first pick: the first request of each server is due at a random point within one step of it. So the
+    /// shares are right on average however few requests come between two reloads, and workers do not begin with the
+    /// same server.
     pub fn start(&self, mut random: impl FnMut() -> u64) {
         if !self.started.replace(true) {
-            self.servers.iter().for_each(|server| server.at.set(u128::from(random() % server.step)));
+            let mut start = |step: u64| u128::from(LONGEST_STEP - step + random() % step);
+            self.servers.iter().for_each(|server| server.at.set(start(server.step)));
         }
     }
 
@@ -107,6 +109,26 @@ mod tests {
             let counts = serve(&shares, |_| true, 100);
             let ahead = counts[1].saturating_sub(counts[0]);
             assert!(ahead.abs_diff(extra) <= 1, "missed {missed}, then {counts:?}");
+        }
+    }
+
+    #[test]
+    fn shares_are_right_on_average_though_few_requests_follow_each_start() {
+        for (weights, requests) in [([99, 1], 100), ([95, 5], 20), ([9, 1], 10)] {
+            let mut seed = 1_u64;
+            let mut random = || {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                seed >> 10
+            };
+            let light: usize = (0..2000)
+                .map(|_| {
+                    let shares = FairShares::new(&weights);
+                    shares.start(&mut random);
+                    serve(&shares, |_| true, requests)[1]
+                })
+                .sum();
+            let due = 2000 * requests * weights[1] as usize / (weights[0] + weights[1]) as usize;
+            assert!(light.abs_diff(due) * 10 < due, "{weights:?}: {light} requests, {due} due");
         }
     }
 

@@ -64,6 +64,10 @@ fn server() -> Http2Server {
         if path == "/plain" {
             head.headers_mut().remove("content-type");
         }
+        let is_sized = path.starts_with("/sized/");
+        if is_sized {
+            head.headers_mut().insert("content-length", HeaderValue::from_static("6"));
+        }
         let mut stream = asked.head(head, false)?;
         stream.send_data(Bytes::from_static(b"\0\0\0\0\x01x"), path == "/bare")?;
         match path.as_str() {
@@ -75,6 +79,10 @@ fn server() -> Http2Server {
             }
             "/stalls" => std::future::poll_fn(|cx| stream.poll_reset(cx)).await.map(drop),
             "/plain" => stream.send_data(Bytes::new(), true),
+            _ if is_sized => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                stream.send_trailers(trailers)
+            }
             _ => stream.send_trailers(trailers),
         }
     })
@@ -220,7 +228,9 @@ fn every_end(bench: &Bench) {
         wire.answer(1);
         wire
     });
-    for (path, costs) in [("/h1/3", INVALID), ("/h1/0", OK)] {
+    // The body of a stated length is whole before its trailers come.
+    bench.costs("a stated length", INVALID, |bench| bench.call("/sized/3", &[]).unwrap());
+    for (path, costs) in [("/h1/3", INVALID), ("/h1/0", OK), ("/sized/3", INVALID), ("/sized/16", UNAUTHENTICATED)] {
         bench.costs("over HTTP/1.1", costs, |bench| {
             let mut client = bench.gateway.client();
             client.send(h1_post(path, 5, "content-type: application/grpc\r\nte: trailers\r\n") + "\0\0\0\0\0");

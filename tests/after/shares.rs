@@ -111,6 +111,23 @@ fn a_gateway_that_stops_is_no_longer_counted_at_once() {
     [&stays, &replaces].iter().for_each(|gateway| gateway.assert_metric("store_local_divisor", &[], 2.0));
 }
 
+/// The file cannot say yet that there is an outage.
+#[test]
+fn a_restart_at_the_start_of_an_outage_counts() {
+    let server = RedisServer::start(&[]);
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state.json");
+    let mut first = gateway(&server.url(), &state_line(&state));
+    until_counted(&first, 1.0);
+    drop(saved(&state, |saved| saved["gateways"] == 1));
+    server.signal("STOP");
+    first.signal("KILL");
+    first.exit();
+    let second = gateway(&server.url(), &state_line(&state));
+    assert_eq!(admitted(&second), LIMIT / 2);
+    server.signal("CONT");
+}
+
 #[test]
 fn restarts_in_an_outage_admit_half_as_much_each_time() {
     let server = RedisServer::start(&[]);
@@ -205,7 +222,7 @@ fn live_overrides_are_in_force_on_a_gateway_that_starts_in_an_outage() {
 
     server.signal("STOP");
     let second = gateway(&server.url(), &state_line(&path));
-    assert_eq!(["evil", "late", "%other"].map(|user| admitted_of(&second, user)), [0, 2, LIMIT]);
+    assert_eq!(["evil", "late", "%other"].map(|user| admitted_of(&second, user)), [0, 1, LIMIT / 2]);
     // A config that is loaded meanwhile finds them as well.
     second.reload_with("deadline = \"100ms\"", "deadline = \"90ms\"");
     assert_eq!(admitted_of(&second, "evil"), 0);

@@ -138,3 +138,41 @@ fn the_admin_listener_names_one_value_for_all_alternatives() {
     assert_eq!(take(json!({ "form:user": "x", "form:user | json:/user": "y" })).0, 422);
     assert_eq!(take(json!({ "query:user": "x" })).0, 422);
 }
+
+/// Bodies that one server reads as a form and another one as JSON, each with a name of its own.
+#[test]
+fn a_body_with_two_readings_is_refused() {
+    let json_alone = route("json", "/json", "key = \"json:/login/user\"");
+    let gateway = Gateway::start(&format!("{}{json_alone}", config()));
+    let ask = |target: &str, kind: &str, body: &str| send(&gateway, target, kind, body).status();
+    let other = "content-type: application/x-www-form-urlencoded+json\r\n";
+    for (target, kind, body) in [
+        ("/login", FORM, "{\"user\":\"anna\",\"x\":\"&user=1&\"}"),
+        ("/login", FORM, "\r\n {\"user\":\"anna\"}&user=2"),
+        ("/login", FORM, "\u{feff}[1]&user=3"),
+        ("/login", JSON, "{\"user\":\"4\",\"x\":\"&user=anna&password=wrong&y=\"}"),
+        ("/login", JSON, "{\"x\":\"&us%65r=anna&\",\"user\":\"5\"}"),
+        ("/json", JSON, "{\"login\":{\"user\":\"6\"},\"x\":\";user=anna;\"}"),
+        ("/required", JSON, "{\"user\":\"7\",\"x\":\"&user=anna&\"}"),
+    ] {
+        assert_eq!(ask(target, kind, body), 400, "{target} {kind}{body}");
+    }
+    assert_eq!(ask("/login", other, "{\"user\":\"anna\"}"), 415);
+    // Of other names, and escaped, such texts are values like any other.
+    assert_eq!(ask("/login", JSON, "{\"user\":\"bert\",\"next\":\"/?a=1&b=2\"}"), 200);
+    assert_eq!(ask("/login", FORM, "x=%7B%22user%22:1%7D&user=bert"), 200);
+}
+
+/// `URLSearchParams` in JavaScript drops a question mark before the first name.
+#[test]
+fn a_name_behind_a_question_mark_or_byte_order_mark_is_unclear() {
+    let level = "when = { query = { level = \">8\" } }\nkey = \"ip\"";
+    let gateway = Gateway::start(&format!("{}{}", config(), route("level", "/level", level)));
+    let ask = |target: &str| gateway.get(target).status();
+    assert_eq!(["/sent??user=anna&user=x", "/sent??user=anna", "/sent???us%65r=x"].map(ask), [400; 3]);
+    assert_eq!(["/level??level=9", "/level?x=1&?level=9"].map(ask), [400, 200]);
+    assert_eq!(send(&gateway, "/login", FORM, "?user=anna&user=x").status(), 400);
+    assert_eq!(send(&gateway, "/login", FORM, "\u{feff}user=anna").status(), 400);
+    // Not at the start, it is a part of the name to everybody.
+    assert_eq!(ask("/sent?a=1&?user=anna&user=x"), 200);
+}

@@ -208,6 +208,30 @@ socket.send_fds(peer, [b"127.0.0.1:0\n\n"], [tcp.fileno()])
 sys.stdin.read()
 "#;
 
+/// A path that is written by mistake may be that of another program.
+#[test]
+fn the_live_socket_of_another_program_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = with_handover(dir.path());
+    let path = dir.path().join("way.sock");
+    let other = UnixListener::bind(&path).unwrap();
+    other.set_nonblocking(true).unwrap();
+    let before = std::fs::symlink_metadata(&path).unwrap().ino();
+    let mut command = program();
+    command.arg("run").arg(config);
+    let mut gateway = Gateway::spawn(command, dir);
+    until_said(&gateway, "its socket stays");
+    let left = || std::fs::symlink_metadata(&path).unwrap().ino();
+    assert_eq!(left(), before);
+    // The client of the other program reaches that one.
+    while other.accept().is_ok() {}
+    let _client = UnixStream::connect(&path).unwrap();
+    until("it has a client", || other.accept().is_ok());
+    gateway.signal("TERM");
+    assert!(gateway.exit().success());
+    assert_eq!(left(), before);
+}
+
 #[test]
 fn an_old_process_of_another_user_is_not_believed() {
     let dir = tempfile::tempdir().unwrap();

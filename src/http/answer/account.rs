@@ -190,6 +190,13 @@ impl Account {
         held.finish((!is_broken).then_some(ResponseTail::Whole(trailers)));
     }
 
+    /// Takes out the charges that wait for trailers, with the time that these may take, where the body has ended
+    /// before its stream has.
+    pub fn take_waiting_charges(&mut self) -> Option<(Box<Held>, Duration)> {
+        let stream = self.answer.as_ref()?.stream;
+        self.held.take_if(|held| held.awaits_end()).map(|held| (held, stream))
+    }
+
     pub fn refused(&mut self, refusal: &Refusal, cause: Cause, metrics: &Metrics) {
         if let Some(entry) = &mut self.log {
             entry.caused(cause);

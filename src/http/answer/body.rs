@@ -3,12 +3,17 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use tokio::task::spawn_local;
+use tokio::time::timeout;
 
 use crate::http::answer::account::Account;
 use crate::http::answer::cause::{Cause, EndReason};
@@ -20,6 +25,8 @@ use crate::http::upstream::exchange::{self, Exchange};
 use crate::http::upstream::h1::ProtocolFault;
 use crate::http::upstream::linger::Linger;
 use crate::http::upstream::pool::PooledConnection;
+use crate::limit::afterwards::ResponseTail;
+use crate::limit::held::Held;
 use crate::metrics::Cutoff;
 
 /// A response body as the client connection reads it.
@@ -172,8 +179,42 @@ impl HttpBody for Body {
     }
 }
 
+impl Body {
+    /// An HTTP/2 server that states a length may end its stream later, with trailers. The library reads nothing beyond
+    /// the length for an HTTP/1.1 client, whose response is whole.
+    fn read_past_length(&mut self) {
+        let BodySource::Upstream { exchange, .. } = &self.source else { return };
+        let is_past = !exchange.borrow().is_answered() && exchange.borrow().size_hint().exact() == Some(0);
+        let Some(account) = self.account.as_mut().filter(|_| is_past) else { return };
+        // The end is often there already. A stream that is dropped before it would be reset.
+        match exchange.borrow_mut().poll_frame(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Some(Ok(frame))) => frame.trailers_ref().into_iter().for_each(|found| account.trailers(found)),
+            Poll::Ready(_) => {}
+            Poll::Pending => {
+                if let Some((held, limit)) = account.take_waiting_charges() {
+                    spawn_local(await_trailers(exchange.clone(), held, limit));
+                }
+            }
+        }
+        account.sent_whole();
+    }
+}
+
+/// Settles charges by the trailers of a response whose body has reached its length. Without trailers within `limit`
+/// the response was cut off.
+async fn await_trailers(exchange: Rc<RefCell<Exchange>>, mut held: Box<Held>, limit: Duration) {
+    let next = timeout(limit, poll_fn(|cx| exchange.borrow_mut().poll_frame(cx))).await;
+    let none = HeaderMap::new();
+    held.finish(Some(match &next {
+        Ok(Some(Ok(frame))) => ResponseTail::Whole(frame.trailers_ref().unwrap_or(&none)),
+        Ok(None) => ResponseTail::Whole(&none),
+        Ok(Some(Err(_))) | Err(_) => ResponseTail::Cut,
+    }));
+}
+
 impl Drop for Body {
     fn drop(&mut self) {
+        self.read_past_length();
         if self.is_end_stream()
             && let Some(account) = &mut self.account
         {

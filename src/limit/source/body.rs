@@ -55,7 +55,7 @@ impl BodyKind {
         let kind = match parts.next().unwrap_or_default().trim() {
             "application/x-www-form-urlencoded" => BodyKind::Form,
             "application/json" => BodyKind::Json,
-            other if other.ends_with("+json") && !other.contains([',', ' ', '\t']) => BodyKind::Json,
+            other if other.ends_with("+json") && !is_odd_json(other) => BodyKind::Json,
             _ => return Err(UnreadableBody::Type),
         };
         let foreign = |part: &str| {
@@ -71,12 +71,23 @@ impl BodyKind {
     /// What a body of this kind says.
     pub fn read(self, bytes: &[u8]) -> BodyFacts<'_> {
         let read = match self {
-            BodyKind::Form => str::from_utf8(bytes).ok().map(BodyFacts::Form),
+            BodyKind::Form => str::from_utf8(bytes).ok().filter(|text| !looks_like_json(text)).map(BodyFacts::Form),
             // `IgnoredAny` would let pass what it skips.
             BodyKind::Json => serde_json::from_slice::<Value>(bytes).ok().map(|_| BodyFacts::Json(bytes)),
         };
         read.unwrap_or(BodyFacts::UnreadableBody(UnreadableBody::Malformed))
     }
+}
+
+/// Whether servers may see two types in one, or a form by a part of its name.
+fn is_odd_json(media_type: &str) -> bool {
+    media_type.contains([',', ' ', '\t']) || ["urlencoded", "multipart"].iter().any(|form| media_type.contains(form))
+}
+
+/// Whether a form begins as a JSON object or list does. Servers that read JSON whatever the content type says find
+/// other names in it. Browsers escape these signs.
+fn looks_like_json(form: &str) -> bool {
+    form.trim_start_matches(|sign: char| sign == '\u{feff}' || sign.is_ascii_whitespace()).starts_with(['{', '['])
 }
 
 /// A JSON Pointer (RFC 6901), from the first `/`.
@@ -110,6 +121,11 @@ impl JsonPointer {
     /// As it is written.
     pub fn text(&self) -> &str {
         &self.text
+    }
+
+    /// The last part: the name of the value.
+    pub fn name(&self) -> &str {
+        self.tokens.last().map_or("", String::as_str)
     }
 
     /// The text, number or boolean that it names in a document without mistakes; `None` for what is not there,

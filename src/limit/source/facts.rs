@@ -76,15 +76,22 @@ impl SourceValues for Facts<'_> {
             },
             Source::Form(name) => match self.body {
                 BodyFacts::Form(text) => inputs::query(Some(text), name, repeated),
+                BodyFacts::Json(document) if is_also_form(document, name, repeated) => Err(Ambiguous),
                 BodyFacts::None | BodyFacts::Json(_) | BodyFacts::UnreadableBody(_) => Ok(None),
             },
             Source::Json(pointer) => match self.body {
+                BodyFacts::Json(document) if is_also_form(document, pointer.name(), repeated) => Err(Ambiguous),
                 BodyFacts::Json(document) => pointer.find(document, repeated),
                 BodyFacts::None | BodyFacts::Form(_) | BodyFacts::UnreadableBody(_) => Ok(None),
             },
         };
         Ok(found?.map(SourceValue::Bytes))
     }
+}
+
+/// Whether a server that reads JSON as a form finds the name there, which then has two values.
+fn is_also_form(document: &[u8], name: &str, repeated: Repeated) -> bool {
+    repeated == Repeated::Refuse && inputs::is_form_field(document, name)
 }
 
 fn certificate_text(certificate: &ClientCertificate, name: CertificateName) -> Option<&str> {

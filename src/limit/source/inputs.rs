@@ -56,7 +56,7 @@ pub fn header<'h>(headers: &'h HeaderMap, name: &HeaderName, repeated: Repeated)
 pub fn query<'q>(query: Option<&'q str>, name: &str, repeated: Repeated) -> Found<'q> {
     let Some(query) = query else { return Ok(None) };
     if repeated == Repeated::Refuse {
-        return query_once(query, name);
+        return if hides_behind_start(query, name) { Err(Ambiguous) } else { query_once(query, name) };
     }
     let mut values = query.split('&').filter(|pair| !pair.is_empty()).filter_map(|pair| {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -64,6 +64,19 @@ pub fn query<'q>(query: Option<&'q str>, name: &str, repeated: Repeated) -> Foun
     });
     let value = if repeated == Repeated::First { values.next() } else { values.next_back() };
     Ok(value.map(decoded))
+}
+
+/// Whether some servers find the name behind what stands at the very start: `URLSearchParams` drops a question mark
+/// there, and decoders of UTF-8 a byte order mark.
+fn hides_behind_start(query: &str, name: &str) -> bool {
+    let bare = query.trim_start_matches(['?', '\u{feff}']);
+    let key = bare.split(['&', ';', '=']).next().unwrap_or_default();
+    bare.len() < query.len() && compare(key.as_bytes(), name) != Likeness::None
+}
+
+/// Whether a server that reads any body as a form finds `name` in a JSON document.
+pub fn is_form_field(document: &[u8], name: &str) -> bool {
+    str::from_utf8(document).is_ok_and(|text| query_once(text, name) != Ok(None))
 }
 
 /// Some servers end a pair at `;` too.

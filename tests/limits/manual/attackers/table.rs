@@ -224,6 +224,8 @@ pub const RECIPES: &[Recipe] = &[
         body: "yes",
         spellings: &[
             ("/posts/%31/vote", "x-user: WHO\r\n", "yes"),
+            ("/posts/01/vote", "x-user: WHO\r\n", "yes"),
+            ("/posts/%D9%A1/vote", "x-user: WHO\r\n", "yes"),
             ("/posts/1/vote/", "x-user: WHO\r\n", "yes"),
             ("//posts//1/vote?#", "x-user: WHO\r\n", "yes"),
             ("/posts/1;#/vote", "x-user: WHO\r\n", "yes"),
