@@ -63,7 +63,7 @@ impl Predecessor {
     /// The sockets of the process that waits at `path`; `None` where there is none.
     ///
     /// # Errors
-    /// It does not hand them over, runs as another user, or passes sockets that are not what their names claim.
+    /// The process there does not hand them over, runs as another user, or passes sockets that are not what their names claim.
     pub fn ask(path: &Path) -> io::Result<Option<(Predecessor, Vec<Listener>)>> {
         let stream = match connect_within(SocketType::STREAM, &SocketAddrUnix::new(path)?, PATIENCE) {
             Ok(stream) => UnixStream::from(stream),

@@ -69,7 +69,7 @@ pub enum End<'a> {
 /// What comes after the head of a response.
 #[derive(Clone, Copy, Debug)]
 pub enum ResponseTail<'a> {
-    /// It is not here yet.
+    /// The end of the response has not arrived yet.
     Awaited,
     /// The response is whole, with these trailers: none, as a rule.
     Whole(&'a HeaderMap),

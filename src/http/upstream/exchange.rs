@@ -158,7 +158,7 @@ impl Exchange {
         in_each!(self, exchange => exchange.is_sent())
     }
 
-    /// At least one byte of the request has been given to the server, which may act on it.
+    /// Returns true once at least one byte of the request was written to the server, which may act on it.
     pub fn has_left(&self) -> bool {
         match self {
             Exchange::Http1(exchange) => exchange.sender.is_begun(),

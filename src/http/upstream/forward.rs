@@ -240,7 +240,7 @@ async fn back_off(course: &Course) {
 /// send its request to the end.
 struct ServerAttempt<'a> {
     exchange: Rc<RefCell<Exchange>>,
-    /// Until its outcome has been counted.
+    /// Counters of outcomes; `None` once the outcome of this attempt has been counted.
     outcomes: Option<&'a OutcomeCounters>,
     /// With the time at which the answer has to begin.
     linger: Option<(Linger, Instant)>,

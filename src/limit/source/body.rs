@@ -79,12 +79,12 @@ impl BodyKind {
     }
 }
 
-/// Whether servers may see two types in one, or a form by a part of its name.
+/// Returns true if servers may read two media types in one, or take it for a form.
 fn is_odd_json(media_type: &str) -> bool {
     media_type.contains([',', ' ', '\t']) || ["urlencoded", "multipart"].iter().any(|form| media_type.contains(form))
 }
 
-/// Whether a form begins as a JSON object or list does. Servers that read JSON whatever the content type says find
+/// Returns true if a form begins like a JSON object or list. Servers that read JSON whatever the content type says find
 /// other names in it. Browsers escape these signs.
 fn looks_like_json(form: &str) -> bool {
     form.trim_start_matches(|sign: char| sign == '\u{feff}' || sign.is_ascii_whitespace()).starts_with(['{', '['])

@@ -89,7 +89,7 @@ impl SourceValues for Facts<'_> {
     }
 }
 
-/// Whether a server that reads JSON as a form finds the name there, which then has two values.
+/// Returns true if a server that reads JSON as a form finds the name in it, which then has two values.
 fn is_also_form(document: &[u8], name: &str, repeated: Repeated) -> bool {
     repeated == Repeated::Refuse && inputs::is_form_field(document, name)
 }

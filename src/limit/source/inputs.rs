@@ -66,15 +66,15 @@ pub fn query<'q>(query: Option<&'q str>, name: &str, repeated: Repeated) -> Foun
     Ok(value.map(decoded))
 }
 
-/// Whether some servers find the name behind what stands at the very start: `URLSearchParams` drops a question mark
-/// there, and decoders of UTF-8 a byte order mark.
+/// Returns true if some servers find the name after characters that they drop at the start: `URLSearchParams` drops a
+/// question mark, and UTF-8 decoders drop a byte order mark.
 fn hides_behind_start(query: &str, name: &str) -> bool {
     let bare = query.trim_start_matches(['?', '\u{feff}']);
     let key = bare.split(['&', ';', '=']).next().unwrap_or_default();
     bare.len() < query.len() && compare(key.as_bytes(), name) != Likeness::None
 }
 
-/// Whether a server that reads any body as a form finds `name` in a JSON document.
+/// Returns true if a server that reads any body as a form finds `name` in a JSON document.
 pub fn is_form_field(document: &[u8], name: &str) -> bool {
     str::from_utf8(document).is_ok_and(|text| query_once(text, name) != Ok(None))
 }
