@@ -3,9 +3,12 @@
 CARGO ?= cargo
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 # Programs the tests talk to, by Debian package. Each is installed when missing.
-TEST_PROGRAMS = redis-server:redis-server pebble:pebble promtool:prometheus curl:curl openssl:openssl python3:python3-venv faketime:faketime kill:procps script:bsdutils setpriv:util-linux node:nodejs npm:npm h2load:nghttp2-client chromium:chromium
+TEST_PROGRAMS = redis-server:redis-server pebble:pebble promtool:prometheus curl:curl openssl:openssl python3:python3-venv faketime:faketime kill:procps script:bsdutils setpriv:util-linux node:nodejs npm:npm h2load:nghttp2-client chromium:chromium nginx:nginx
 
-.PHONY: help demo test check bench microbench pgo fuzz shares memory mutants container-test package package-test systemd-test tools
+# The version of mdBook that `make book` installs.
+MDBOOK = 0.5.4
+
+.PHONY: help demo test check book bench microbench pgo fuzz fuzz-smoke loom shares memory mutants container-test package package-test systemd-test tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,14 +21,17 @@ demo: ## run the gateway with the echo upstream and a sample limit; edit its con
 
 check: ## formatting, lints, docs, supply chain
 	$(CARGO) fmt --check
-	@# Modules that a macro declares are not found by cargo.
-	rustfmt --check --edition 2024 $$(find src/limit/algo -name '*.rs')
-	$(CARGO) clippy --all-targets --quiet -- -D warnings
+	rustfmt --check --edition 2024 tests/loom/*.rs
+	$(CARGO) clippy --all-targets --features fuzzing --quiet -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --quiet
 	@tests/deny.sh
 
-test: tools ## every test but the container's; ONLY="attack gateway" for some of the files of tests/
+test: tools ## every test but those of the container and the packages; ONLY="limits outages" for some directories of tests/
 	@CARGO="$(CARGO)" tests/run.sh $(ONLY)
+
+book: ## build the manual with search, as target/book/index.html (mdBook, installed with cargo when missing)
+	@command -v mdbook >/dev/null || $(CARGO) install mdbook --version $(MDBOOK) --locked --no-default-features --features search
+	@PATH="$$PATH:$${CARGO_HOME:-$$HOME/.cargo}/bin" mdbook build docs
 
 bench: ## CPU per request beside nginx, haproxy and Envoy, one run, as ratios; half an hour
 	@$(CARGO) build --release --quiet
@@ -45,8 +51,14 @@ FUZZ = answer client config path proxy request
 fuzz: ## random input for what reads input, FUZZ="path config" of it, SECONDS=60 each; needs cargo-fuzz
 	@fuzz/run.sh "$(or $(SECONDS),60)" $(FUZZ)
 
+fuzz-smoke: ## each fuzz target for SECONDS=3, on its corpus and random changes of it; needs nothing but cargo
+	@SECONDS_EACH="$(or $(SECONDS),3)" $(CARGO) test --quiet --features fuzzing --test fuzz
+
+loom: ## the lock-free code, with its threads in every possible order
+	$(CARGO) test --quiet --manifest-path tests/loom/Cargo.toml --target-dir $(TARGET)/loom
+
 memory: tools ## bytes per key of every form, in memory and in Redis; takes minutes
-	$(CARGO) test --quiet --test memory -- --include-ignored --nocapture --test-threads 1
+	$(CARGO) test --quiet --test limiting -- --include-ignored --nocapture --test-threads 1 stores::bytes_per_key
 
 mutants: tools ## break what decides, place by place, and list the breaks that no test notices; an hour
 	@tests/mutants.sh $(MINUTES)

@@ -1,18 +1,19 @@
-//! Microbenchmarks of the parts that every request passes: `make microbench`, or some of them by name:
-//! `cargo bench --features fuzzing --bench micro -- decide`. Absolute times move with the machine. Compare two builds in
-//! one session. CPU per request of the whole gateway, beside its peers, is `make bench`.
+//! Microbenchmarks of the parts that every request passes: `make microbench`, or some of them by name: `cargo bench
+//! --features fuzzing --bench micro -- decide`. Absolute times move with the machine. Compare two builds in one
+//! session. CPU per request of the whole gateway, beside its peers, is `make bench`.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
 
 use bytes::BytesMut;
 use divan::{Bencher, black_box};
 use http::{HeaderMap, HeaderValue, Method};
-use sluicegate::config::{self, Config, Strictness};
-use sluicegate::fuzzing::{Judge, authority, path};
-use sluicegate::http::upstream::h1::HeadReader;
-use sluicegate::http::upstream::h1::request::{Framing, HostField, RequestHead};
-use sluicegate::limit::decision::{Check, Op};
-use sluicegate::limit::store::memory::Memory;
+use sluicegate::config;
+use sluicegate::config::{Config, Strictness};
+use sluicegate::fuzzing::{Judge, canonicalize_path, parse_authority};
+use sluicegate::limiting::decision::{Check, Op};
+use sluicegate::limiting::store::memory::MemoryStore;
+use sluicegate::proxy::outbound::http1::ResponseHeadReader;
+use sluicegate::proxy::outbound::http1::request::{Framing, HostSource, RequestHead};
 
 fn main() {
     divan::main();
@@ -31,7 +32,7 @@ const ALGORITHMS: [(&str, &str); 8] = [
 ];
 
 fn compile(text: &str) -> Config {
-    config::from_text("micro.toml", text).unwrap()
+    config::load_text("micro.toml", text).unwrap()
 }
 
 /// One decision of one limit in the memory store, over a thousand keys in turn.
@@ -40,7 +41,7 @@ fn decide(bencher: Bencher<'_, '_>, name: &str) {
     let lines = ALGORITHMS.iter().find(|(known, _)| *known == name).map(|(_, lines)| *lines).unwrap();
     let config =
         compile(&format!("[[route]]\nupstream = \"echo:\"\nlimits = [\"x\"]\n[limit.x]\nkey = \"all\"\n{lines}\n"));
-    let store = Memory::new(1_000_000);
+    let store = MemoryStore::new(1_000_000);
     let checks: Vec<[Check; 1]> =
         (0..1000).map(|key| [Check::new(&config.limits[0], format!("sg:x:{key}"), 1)]).collect();
     let mut next = 0;
@@ -52,13 +53,13 @@ fn decide(bencher: Bencher<'_, '_>, name: &str) {
 
 /// The canonical form of a path: unchanged ones are recognized, others rewritten.
 #[divan::bench(args = ["/", "/api/v1/users/12345/orders?page=3", "/caf%C3%A9/%7Euser/a%20b", "/a/./b/../c"])]
-fn canonicalize_path(target: &str) -> bool {
-    path(black_box(target), &mut Judge::new(Strictness::Defensive)).is_ok()
+fn canonical_path(target: &str) -> bool {
+    canonicalize_path(black_box(target), &mut Judge::new(Strictness::Defensive)).is_ok()
 }
 
 #[divan::bench(args = ["www.example.com", "WWW.Example.COM:8080", "[2001:db8::1]:443"])]
-fn canonicalize_host(host: &str) -> bool {
-    authority(black_box(host.as_bytes())).is_some()
+fn canonical_host(host: &str) -> bool {
+    parse_authority(black_box(host.as_bytes())).is_some()
 }
 
 /// The route of a request among many, each with a host of its own.
@@ -73,7 +74,7 @@ fn find_route(bencher: Bencher<'_, '_>, routes: usize) {
     let mut next = 0;
     bencher.bench_local(|| {
         next = (next + 7919) % hosts.len();
-        config.table.find(&config.routes, &hosts[next], "/v1/users", &Method::GET, &headers)
+        config.table.find_route(&config.routes, &hosts[next], "/v1/users", &Method::GET, &headers)
     });
 }
 
@@ -97,7 +98,7 @@ fn write_request_head(bencher: Bencher<'_, '_>) {
     let headers = request_headers();
     let write = |headers: &HeaderMap| {
         let framing = Framing::None { announced: false };
-        RequestHead::write(&Method::GET, "/v1/users", headers, HostField::Received, framing, |_| {})
+        RequestHead::encode(&Method::GET, "/v1/users", headers, HostSource::Received, framing, |_| {})
     };
     bencher.bench_local(|| write(black_box(&headers)));
 }
@@ -107,7 +108,7 @@ fn write_request_head(bencher: Bencher<'_, '_>) {
 fn read_response_head(bencher: Bencher<'_, '_>) {
     let bytes: &[u8] = b"HTTP/1.1 200 OK\r\nDate: Mon, 23 Nov 2026 00:00:00 GMT\r\nServer: app\r\n\
         Content-Type: text/html; charset=utf-8\r\nContent-Length: 128\r\nCache-Control: no-store\r\n\r\n";
-    bencher
-        .with_inputs(|| BytesMut::from(bytes))
-        .bench_local_values(|mut received| HeadReader::default().read(&mut received, &Method::GET, None).unwrap());
+    bencher.with_inputs(|| BytesMut::from(bytes)).bench_local_values(|mut received| {
+        ResponseHeadReader::default().take_head(&mut received, &Method::GET, None).unwrap()
+    });
 }

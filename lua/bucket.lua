@@ -1,11 +1,11 @@
--- Buckets: arithmetic only, twin of src/limit/algo/token_bucket.rs, same names, same order. Joined before
--- the algorithm files as `bucket(fields)`: of a record it stores four numbers, or all five.
--- rule   rate tokens every per ms; at most burst at once; and of five: debt tokens may be taken in
---        advance; interval 1: refill in whole lumps every per ms; empty 1: a new bucket starts empty;
---        refunds, if there is a seventh: charges may have to be given back
+-- Token buckets: arithmetic only. Twin of src/limiting/algorithm/token_bucket.rs: same names, same order. Joined before
+-- the algorithms as `bucket(fields)`, which stores four or five numbers of a record.
+-- rule   rate tokens refill every per ms; at most burst at once; with five fields also: debt tokens may be taken in
+--        advance; interval 1: all tokens refill at once every per ms; empty 1: a new bucket starts empty; refunds, if
+--        there is a seventh number: the limit may refund charges
 -- state  records of lua/refill.lua
--- Absent state is a full bucket, so a bucket that has refilled may expire.
--- What every decision passes through compares where it could call max and min: the server pays for calls.
+-- No state means a full bucket, so the key of a full bucket may expire.
+-- The code that every decision runs compares numbers instead of calling max and min, because calls are expensive.
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 
 local EMPTY_KEPT_MS = 86400000
@@ -18,7 +18,8 @@ end
 
 local NO_MARKS = {}
 
--- In lumps a bucket that had been empty meanwhile would get them at other times.
+-- Reports whether charges get marks. At intervals a bucket without the charge would refill at other times, so the
+-- bounds of the ledger do not apply.
 local function is_marked(rule)
   return rule[7] and rule[5] ~= 1
 end
@@ -31,8 +32,8 @@ local function owns(rule, record)
   return record[3] == rule[1] and record[4] == rule[2] and (record[5] or 1) == (rule[5] == 1 and rule[2] or 1)
 end
 
--- What was taken and not yet refilled by now, the stamp it holds for, the sizes involved, and
--- whether the state has to be stored even after a refusal.
+-- Returns what is in use now, the time of that, burst and debt in the same unit, lump and refill of a lump, and whether
+-- the state has to be stored even after a refusal.
 local function level(rule, record, now)
   local rate, per, burst, debt, interval, empty = rule[1], rule[2], rule[3], rule[4] or 0, rule[5], rule[6]
   local full, floor_debt = burst * per, debt * per
@@ -41,8 +42,8 @@ local function level(rule, record, now)
   if not record then return empty == 1 and full or 0, now, full, floor_debt, lump, gain, empty == 1 end
 
   local used, at, mended = record[1], record[2], false
-  -- A stamp further ahead than a whole refill was left by another clock. It must be mended for
-  -- good, or the refill would start anew with each refusal.
+  -- A time further ahead than a whole refill comes from a clock that was wrong. It has to be corrected and stored, or
+  -- the refill would start again with each refusal.
   if at > now and at > now + ceil(max(full + floor_debt, used) / gain) * lump then at, mended = now, true end
   if at < now then
     local steps = lump == 1 and now - at or floor((now - at) / lump)
@@ -86,8 +87,8 @@ local function decide(rule, record, now, cost)
     at > now and at or now, store and stored_for(rule, reset), next
 end
 
--- The receipt is the time of the charge, and as much is given back as is still there of it for certain.
--- Tokens taken on top empty the bucket at most to its debt.
+-- Corrects a charge; the receipt is its time. A refund gives back what is certainly left of the charge. Tokens charged
+-- on top empty the bucket at most to its debt.
 local function adjust(rule, record, now, delta, receipt)
   local per, burst, debt = rule[2], rule[3], rule[4] or 0
   local before, at, full, floor_debt, lump, gain, mended = level(rule, record, now)

@@ -1,17 +1,16 @@
--- Calendar window: arithmetic only, twin of src/limit/algo/calendar.rs, same names, same order.
--- rule   at most limit in each window; then the start of five windows in a row, the second of which
---        the caller took for the current one. What the calendar says is the caller's knowledge, what
---        time it is is ours: any of the first three may turn out to be current
--- state  count, start of the window it belongs to, its length
+-- Calendar window: arithmetic only. Twin of src/limiting/algorithm/calendar.rs: same names, same order.
+-- rule   at most limit units in each window; then the starts of five consecutive windows. The second is the current one
+--        by the clock of the gateway. This server's clock decides, so any of the first three may be current.
+-- state  count, start and length of the window
 local counted = counted()
 
--- The place of the start of the window that holds now; false if the clocks are too far apart to tell.
+-- Returns the index of the start of the current window; false if the clocks are too far apart.
 local function place_at(rule, now)
   if now < rule[2] or now >= rule[5] then return false end
   return now >= rule[4] and 4 or now >= rule[3] and 3 or 2
 end
 
--- Whether the record is of the window that starts there.
+-- Reports whether the record belongs to the window that starts there.
 local function is_at(rule, record, place)
   return record[2] == rule[place] and record[3] == rule[place + 1] - rule[place]
 end
@@ -20,15 +19,14 @@ local function ends_at(record, ms)
   return record[2] + record[3] == ms
 end
 
--- Whatever window is counted while the clocks are too far apart goes on until nothing was charged to it
--- for as long as a window lasts.
+-- While the clocks are too far apart, any window continues until it has not been charged for the length of a window.
 local function owns(rule, record, now)
   local place = place_at(rule, now)
-  -- Time does not run backwards.
+  -- The next window counts too: a state from it means that this clock is late.
   return not place or is_at(rule, record, place) or is_at(rule, record, place + 1) or ends_at(record, rule[place])
 end
 
--- The window that holds now, and its end.
+-- Returns the current window, and its end.
 local function window_at(rule, record, now)
   local place = place_at(rule, now)
   if record and place and ends_at(record, rule[place]) then record = false end
@@ -46,8 +44,8 @@ end
 
 return recorded(3, owns, decide, adjust, function()
   local rest
-  -- Whether all that a window counts was counted in `found` as well: on the same date or later, or in a
-  -- window of about the same length. Of a longer one it is not known what was taken in this.
+  -- Reports whether the charges of `record` belong to the window `found` as well: it starts at the same time or later,
+  -- or is at most twice as long. Of a longer window it is unknown which charges were made in `found`.
   local function is_known(record, found)
     return record[2] >= found[2] or record[3] <= 2 * found[3]
   end
@@ -58,12 +56,12 @@ return recorded(3, owns, decide, adjust, function()
     return found, found[1]
   end)
 
-  -- The other one may have begun to count after the charge.
+  -- The other record may have started after the charge; then nothing of it is certain to be left.
   local left = rest.left
   function rest.left(rule, record, now, cost, receipt)
     return is_known(window_at(rule, false, now), record) and left(rule, record, now, cost, receipt) or 0
   end
-  -- What window comes next only its own calendar knows.
+  -- Only the calendar of a record knows its next window, so a record is not kept beyond its own.
   rest.kept = 0
   return rest
 end)

@@ -1,14 +1,14 @@
--- Concurrency: arithmetic only, twin of src/limit/algo/concurrency.rs, same names, same order.
--- rule   at most in_flight units at once; a unit is lost to its holder lease ms after its last renewal
--- state  leases: units with an expiry each, held by the tag of a decision
+-- Concurrency: arithmetic only. Twin of src/limiting/algorithm/concurrency.rs: same names, same order.
+-- rule   at most in_flight units at once; a unit expires lease ms after its last renewal
+-- state  leases: units that the tag of a decision holds until they expire
 local max, min = math.max, math.min
 
 local function decide(rule, state, now, cost, tag)
   local limit, lease = rule[1], rule[2]
   local live = state:live(now)
   local longest = live > 0 and max(state.longest, lease) or lease
-  -- An expiry further ahead than the longest lease was left by another clock. It must be cut for
-  -- good, or what a dead holder left would stay until then.
+  -- An expiry further ahead than the longest lease comes from a clock that was wrong. It has to be shortened and
+  -- stored, or the lease of a crashed gateway would last until then.
   local far = now + longest
   local latest = live > 0 and state:latest() or now
   local mended = latest > far
@@ -30,8 +30,8 @@ local function decide(rule, state, now, cost, tag)
     { now = now, longest = longest, anew = live == 0, tag = tag, units = charge, expiry = expiry }
 end
 
--- The receipt is the tag. Less than 0 releases. More than 0 renews a lease of that many units: what was
--- lost of it is held again, even beyond in_flight, because its request is still running.
+-- Corrects a lease; the receipt is its tag. A negative delta releases units. A positive one renews a lease of that many
+-- units. Units that the store had lost are held again, even beyond in_flight, because the request is still running.
 local function adjust(rule, state, now, delta, receipt)
   local lease = rule[2]
   local live = state:live(now)

@@ -1,13 +1,12 @@
--- What windows that count have in common: arithmetic only, twin of src/limit/algo/counted.rs. Joined
--- before the algorithm files as `counted()`.
--- record  count, start, length, and of a fixed window whether the next one starts on the clock (1),
---         not with its first request (0). On the clock the window starts at the multiple of length
---         before: start is from when on charges are counted
--- window  such a record, its end as the rule sees it, and whether it has to be stored even after a
---         refusal
+-- Windows with a counter: arithmetic only. Twin of src/limiting/algorithm/window.rs. Joined before the algorithms as
+-- `counted()`.
+-- record  count, start, length; and for fixed windows, whether the next one starts on the clock (1) or with its first
+--         request (0). On the clock, the window starts at a multiple of its length; `start` is the time of the first
+--         charge that the record contains.
+-- window  a record, its end by the rule, and whether it has to be stored even after a refusal
 local counted = {}
 
--- No record counts more.
+-- Largest count of a record.
 local MOST = EXACT
 
 function counted.decide(limit, now, cost, record, stop, mended)
@@ -32,24 +31,24 @@ local function end_of(record)
   return start + length - (record[4] == 1 and start % length or 0)
 end
 
--- How much of a charge of `cost`, made at `charged`, is counted in this window.
+-- Returns how much of a charge of `cost` made at `charged` this window contains.
 local function left(record, cost, charged)
   local within = record[2] <= charged and charged < end_of(record)
   return within and math.min(cost, record[1]) or 0
 end
 
--- The receipt is the time of the charge; when its window is over nothing is given back.
+-- Corrects a charge. The receipt is its time; nothing is refunded once its window has ended.
 function counted.adjust(now, delta, receipt, record, stop)
   if delta < 0 and left(record, -delta, receipt) == 0 then return false end
   local count = math.min(math.max(record[1] + delta, 0), MOST)
   return stop - now, { count, record[2], record[3], record[4] }, delta
 end
 
--- What is done with records of another basis.
+-- Returns the functions for records of another basis.
 function counted.rest(adopt)
   local rest = { adopt = adopt }
 
-  -- The window that holds now, by the numbers of the record.
+  -- Returns the current window by the numbers of the record.
   local function advanced(record, now)
     if now < end_of(record) then return { record[1], record[2], record[3], record[4] } end
     local whole = now - (now - end_of(record)) % record[3]

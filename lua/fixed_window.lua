@@ -1,7 +1,7 @@
--- Fixed window: arithmetic only, twin of src/limit/algo/fixed_window.rs, same names, same order.
--- rule   at most limit in each window ms; clock 1: windows start at multiples of window since the
---        epoch; clock 0: a window starts with its first request
--- state  count, from when on, window, clock: see lua/counted.lua
+-- Fixed window: arithmetic only. Twin of src/limiting/algorithm/fixed_window.rs: same names, same order.
+-- rule   at most limit units in each window of so many ms; clock 1: windows start at multiples of their length since
+--        the epoch; clock 0: a window starts with its first request
+-- state  count, start, window, clock: see lua/counted.lua
 local max = math.max
 local counted = counted()
 
@@ -9,15 +9,15 @@ local function owns(rule, record)
   return record[3] == rule[2] and record[4] == rule[3]
 end
 
--- The window that holds now, its end, and whether that has to be stored even after a refusal.
+-- Returns the current window, its end, and whether it has to be stored even after a refusal.
 local function window_at(rule, record, now)
   local window, clock = rule[2], rule[3]
 
   local count, start, mended = 0, clock == 1 and 0 or now, false
   if record then
     count, start = record[1], record[2]
-    -- A start further ahead than a whole window was left by another clock. It must be mended for
-    -- good, or the window would start anew with each refusal.
+    -- A start further ahead than a whole window comes from a clock that was wrong. It has to be corrected and stored,
+    -- or the window would start again with each refusal.
     if start > now + window then start, mended = now, true end
   end
   local at = max(now, start)
@@ -40,9 +40,9 @@ end
 
 return recorded(4, owns, decide, adjust, function()
   local rest
-  -- The window keeps its start, and ends by this period. On the clock it starts where it must: a much
-  -- longer one that started before tells nothing of this. What was charged before it counts is never
-  -- taken off it, also of this very ms.
+  -- Converts a window of another length. Its start remains, and it ends by this rule's length. On the clock, the start
+  -- is given by the clock; the count of a window more than twice as long does not apply to it. Then charges from before
+  -- the conversion, even of the same ms, are never refunded from the new window.
   rest = counted.rest(function(rule, record, now)
     local other = rest.charged(record, now, 0)
     local found, _, mended = window_at(rule, other, now)

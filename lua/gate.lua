@@ -1,25 +1,21 @@
--- The gate: one call carries many decisions; each asks up to 16 limits and charges all of them or
--- none. The state of a key is opened once and saved once. Joined behind the algorithms
--- (`module` makes one by its number) and the shapes of state (`shape`, by its name) by
--- src/limit/algo/mod.rs.
+-- The gate: the main part of the script. One call carries many decisions. Each decision has up to 16 checks, and
+-- charges all of them or none. The state of each key is opened once and saved once. src/limiting/algorithm/mod.rs joins
+-- the script: the gate follows the algorithms (`module` creates one by its number) and the shapes of states (`shape`
+-- creates one by its name).
 --
--- KEYS     the state keys, each once
--- ARGV[1]  one MessagePack array of integers (a third cheaper than as many arguments):
---          now (0 = this server's clock), number of rules,
---          per rule: algorithm, number of parameters, parameters ...
---          per decision: operation, number of checks, per check: key, rule, cost, role, tag
---   operation  1 take; 2 peek: answer only; 3 adjust: add cost (negative: give back) by the receipt
---              in tag; 4 reset: forget the key
---   role       1 shadow: never refuses; + 2 base: its refusal hands over to a later check;
---              + 4 x n: asked only if the n-th check of the decision is exhausted
---   tag        a number no other decision has, for algorithms that name what they store
--- Reply    such an array, which spares the client a parse of every integer: now,
---          per decision: admitted, per check: admitted, remaining, retry, reset, receipt
---   a decision that a full server has no room for is 2 alone: nothing of it is stored
+-- KEYS     the state keys, each once ARGV[1]  one MessagePack array of integers, a third cheaper than the same number
+-- of arguments: now (0 = the clock of this server), number of rules, per rule: algorithm, number of parameters,
+-- parameters ... per decision: operation, number of checks, per check: key, rule, cost, role, tag operation  1 take; 2
+-- peek: decide without a charge; 3 adjust: add the cost to the charge with the receipt in tag, or refund it if
+-- negative; 4 reset: delete the state role       1 shadow: never refuses; + 2 base: if it refuses, a later check
+-- decides instead; + 4 x n: applies only if the n-th check of the decision is exhausted tag        a random number that
+-- identifies the decision, for algorithms that store single charges Reply    such an array, which is cheaper for the
+-- client to parse than a list of integers: now, per decision: admitted, per check: admitted, remaining, retry, reset,
+-- receipt A decision for which a full server has no memory is the single number 2. Nothing of it is stored.
 --
--- The interpreter is most of what a decision costs its server: to make or call a function costs as much
--- as ten other operations, to let a table grow more. So what all decisions have in common is one
--- function, on locals, and what few need is made for those.
+-- Most of the cost of a decision is the Lua interpreter. Creating or calling a function costs as much as ten other
+-- operations, and growing a table even more. So one function with local variables handles what all decisions have
+-- in common, and functions that few decisions need are only created for those.
 local floor = math.floor
 
 local args = cmsgpack.unpack(ARGV[1])
@@ -29,7 +25,7 @@ if now == 0 then
   now = time[1] * 1000 + floor(time[2] / 1000)
 end
 
--- The rules, and where the decisions begin.
+-- Returns the rules, and the index where the decisions begin.
 local function rules_of(args)
   local rules, modules, shapes, cursor = {}, {}, {}, 2
   for i = 1, args[2] do
@@ -47,17 +43,17 @@ local function rules_of(args)
   return rules, cursor
 end
 
--- Makes all decisions and saves what they leave behind. full: the server refuses whatever may take
--- memory (`maxmemory`, `noeviction`); keys that exist go on.
+-- Makes all decisions and saves the new states. `full`: the server has no memory for new keys (`maxmemory` with
+-- `noeviction`), so only decisions on existing keys are possible.
 local function run(full)
   local args, now, floor, rules, cursor = args, now, floor, rules_of(args)
-  -- Text of every key; of one kept in another shape, false.
+  -- Text of each key; false if there is none or the key has another shape.
   local texts = call('MGET', unpack(KEYS))
-  -- Of each key once opened: its state; of each to be saved: the rule, and for how long (0: not at all).
+  -- By key: the open state; and for each state to be saved, its rule and how long to store it.
   local states, owners, ttls = {}, {}, {}
-  -- Filled in the order of the places, or the table would be built anew again and again.
+  -- The reply is filled from front to back, or Lua would rebuild the table again and again.
   local reply, size, total = { now }, 1, #args
-  -- Of each check of a decision: what is stored if the decision allows it, and for how long.
+  -- By check of a decision: the state to store if the decision admits, and for how long.
   local nexts, lives = {}, {}
 
   local function apply(key, rule, ttl, next)
@@ -68,13 +64,14 @@ local function run(full)
     ttls[key] = ttl
   end
 
-  -- Whether the server has no room for a new state of the key.
+  -- Reports whether the server has no memory for a new state of the key.
   local function lacks_room(key)
     local state = states[key]
     return full and not (state and (not state.is_kept or state:is_kept()))
   end
 
-  -- The same of what a decision stores. A shadow limit is not worth a fallback: it forgets.
+  -- Reports whether the server has no memory for a state that a decision has to store. A shadow limit is not worth
+  -- failing the decision, so its state is dropped.
   local function is_undecidable(checks, first, head, refused)
     for i = 1, checks do
       local at = first + 5 * i - 5
@@ -103,10 +100,10 @@ local function run(full)
       if operation <= 2 then
         admitted, remaining, retry, reset, receipt, ttl, next = rule.decide(rule, state, now, cost, tag)
         if role >= 4 and reply[head + 5 * floor(role / 4) - 4] == 1 then
-          -- Not its turn: the limit before it still has room.
+          -- The check does not apply: the limit before it still has capacity.
           admitted, retry, ttl = true, 0, false
         end
-        -- Neither a shadow nor a base.
+        -- A refusal counts unless the check is a shadow check or a base.
         if not admitted and role % 4 == 0 then refused = true end
         nexts[i], lives[i] = next, operation == 1 and ttl
       elseif operation == 3 then
@@ -126,7 +123,7 @@ local function run(full)
     end
     cursor, size = at, last
 
-    -- Of corrections and resets none depends on another: they are done.
+    -- Corrections and resets are independent of each other, so they are already done.
     local decides = operation <= 2
     if decides and full and is_undecidable(checks, first, head, refused) then
       for i = head + 1, size do reply[i] = nil end
@@ -136,10 +133,10 @@ local function run(full)
       at, last = first, head
       for i = 1, checks do
         local ttl = lives[i]
-        -- A refusal may have a state of its own to store; a charge is stored only if all admit, that
-        -- of a shadow limit by its own verdict.
+        -- A charge is stored only if all checks admit. The charge of a shadow limit is stored if that limit itself
+        -- admits. A refusal may also have a state to store.
         if refused and reply[last + 1] == 1 and args[at + 4] % 2 == 0 then
-          -- What the limit would have left is not what it has: nothing is charged.
+          -- Another check refused, so this one is not charged. Its reply is computed without the charge.
           local key, rule = args[at + 1], rules[args[at + 2]]
           local _, remaining, retry, reset, receipt = rule.decide(rule, states[key], now, 0, args[at + 5])
           reply[last + 2], reply[last + 3], reply[last + 4], reply[last + 5] = remaining, retry, reset, receipt
@@ -159,15 +156,21 @@ local function run(full)
 end
 
 local done, reply = pcall(run, false)
-if not done then
-  local said = type(reply) == 'table' and reply.err or tostring(reply)
-  if not string.find(said, 'OOM', 1, true) then
-    -- Returned, the error of a command keeps its code; raised again it would lose it.
-    return { err = string.match(said, '^%u+ ') and said or 'ERR ' .. said }
-  end
-  -- Only the first write of a script is refused, so nothing has been written. One that takes no memory
-  -- opens the way for those that only replace what is there.
-  call('DEL', KEYS[1] .. ':none')
-  reply = run(true)
+if done then return cmsgpack.pack(reply) end
+
+-- The text of an error begins with its code, such as OOM or WRONGTYPE. Versions of Redis before 7 put the place first:
+-- `@user_script: 12: -OOM command not allowed`.
+local text = type(reply) == 'table' and reply.err or tostring(reply)
+local code = string.match(text, '^%-?(%u+) ') or string.match(text, ': %-(%u+) ')
+if code ~= 'OOM' then
+  -- The error is returned, not raised again: that would remove its code.
+  return { err = string.match(text, '^%u+ ') and text or 'ERR ' .. text }
 end
-return cmsgpack.pack(reply)
+
+-- The server is out of memory. No command says so in advance: Redis checks its memory at the first write of a script,
+-- and refuses that write if its command can take memory. So nothing has been written yet. After a first write that
+-- takes no memory, Redis no longer checks its memory in this script. DEL is such a write. The key never exists; it
+-- contains the hash tag of KEYS[1], so in a cluster it belongs to the same slot. From here on, `run` itself makes sure
+-- that it replaces existing states and creates none.
+call('DEL', KEYS[1] .. ':none')
+return cmsgpack.pack(run(true))

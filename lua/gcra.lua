@@ -1,4 +1,4 @@
--- GCRA, twin of src/limit/algo/gcra.rs: see lua/bucket.lua.
+-- GCRA. Twin of src/limiting/algorithm/gcra.rs; implemented in lua/bucket.lua.
 -- rule   rate, per, burst, or those of a token bucket
 -- state  used, at, rate, per, or those of a token bucket
 return bucket(4)

@@ -1,12 +1,10 @@
--- Leaky bucket: arithmetic only, twin of src/limit/algo/leaky_bucket.rs, same names, same order.
--- rule   rate units leave every per ms, evenly; a unit waits for its turn at most queue ms;
---        nodelay 1: those that would wait go at once; if there is a fifth: charges may have to be given
---        back
--- state  used, at, rate, per (a record of lua/refill.lua): the next free slot is used / rate ms after
---        at, exactly
+-- Leaky bucket: arithmetic only. Twin of src/limiting/algorithm/leaky_bucket.rs: same names, same order.
+-- rule   rate units leave the queue evenly every per ms; a unit waits at most queue ms; nodelay 1: admitted requests
+--        proceed at once; if there is a fifth number, the limit may refund charges
+-- state  used, at, rate, per (a record of lua/refill.lua): the next free slot is exactly used / rate ms after at
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 
--- Slots further ahead, which no queue reaches, are not told apart.
+-- Slots further ahead than this, which no queue reaches, are not distinguished.
 local SLOT_MOST_MS = 1000000000000
 
 local shared
@@ -15,7 +13,7 @@ local function refilling()
   return shared
 end
 
--- Slots are no times of charges.
+-- Sets the marks after a charge. Only nodelay uses them, because slots are not times of charges.
 local function marked(rule, next, record, used)
   local wanted = rule[4] == 1 and rule[5]
   if wanted or record and #record > 5 then refilling().marked(next, record or {}, used, wanted) end
@@ -25,8 +23,8 @@ local function owns(rule, record)
   return record[3] == rule[1] and record[4] == rule[2]
 end
 
--- What has not left by now, the most there can be, and whether that has to be stored even after a
--- refusal.
+-- Returns the units that have not left by now, the most there can be, and whether the state has to be stored even after
+-- a refusal.
 local function level(rule, record, now)
   local rate, per, queue = rule[1], rule[2], rule[3]
   local full = queue * rate + per
@@ -37,14 +35,14 @@ local function level(rule, record, now)
     if now - at >= ceil(used / rate) then return 0, full, false end
     return used - (now - at) * rate, full, false
   end
-  -- The clock went back: the slots stay where they are, but none may be further ahead than the
-  -- queue is long, or than they were, and that for good.
+  -- The clock went back. The slots remain where they are, but none may be further ahead than the queue is long, or than
+  -- it was. That has to be stored.
   local most = max(full, used)
   if at - now > floor((most - used) / rate) then return most, full, true end
   return used + (at - now) * rate, full, false
 end
 
--- The slot `used` after now, in microseconds.
+-- Returns the slot after `used` units from now on, in microseconds.
 local function slot(rule, used, now)
   local rate = rule[1]
   return (now + min(floor(used / rate), SLOT_MOST_MS)) * 1000 + floor(used % rate * 1000 / rate)
@@ -77,9 +75,9 @@ local function decide(rule, record, now, cost)
   return admitted, max(floor((full - used) / per), 0), retry, reset, receipt, store and reset, next
 end
 
--- The receipt is the time of the charge, and as much is given back as is still there of it for
--- certain. Where requests wait for their slots it is the slot after the charge, and only the last one
--- can be given back: those behind others would leave a hole.
+-- Corrects a charge. With nodelay, the receipt is the time of the charge, and what is certainly left of it is refunded.
+-- Otherwise the receipt is the slot after the charge. Only the last slot can be refunded: any other would leave a gap
+-- in the queue.
 local function adjust(rule, record, now, delta, receipt)
   local rate, per, nodelay = rule[1], rule[2], rule[4]
   local before, full = level(rule, record, now)
@@ -114,7 +112,7 @@ return recorded(4, owns, decide, adjust, function()
     return max(refill.life(record, now), 1)
   end
 
-  -- A slot says nothing of those by other numbers.
+  -- The slot of one rule says nothing about the slots of another, so without nodelay nothing is certain to be left.
   function refill.left(rule, record, now, cost, receipt)
     return rule[4] == 1 and refill.left_units(record, now, cost, receipt) or 0
   end

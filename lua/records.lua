@@ -1,31 +1,29 @@
--- Keys whose numbers change: arithmetic only, twin of src/limit/algo/records.rs, same names, same
--- order. Joined before the algorithm files.
+-- Usage of a key under several settings of its limit: arithmetic only. Twin of src/limiting/algorithm/records.rs, which
+-- explains it: same names, same order. Joined before the algorithms.
 --
--- A state evolves by some of a rule's numbers (its rate and period, its window: the basis); the others
--- (burst, limit, debt, queue) only decide, and never cap what is stored. A key has one record for each
--- basis that has charged it lately, the one that decided last first; a charge through one is a charge
--- to all. Almost always there is one.
+-- A key has one record for each recent basis (rate and period, or window), the one that decided last first. Each
+-- request is charged to all of them. Almost always there is one.
 --
--- state  the fields of a record; in `others` those of further ones, each with the time `till` when it
---        is forgotten. As text: own | till other | till other
+-- state  the fields of a record; `others` has further records, each with the time `till` when it is dropped.
+--        As text: own | till other | till other
 
--- Operands of a division stay below this: see src/limit/algo/exact.rs.
+-- Operands of a division stay below this number: see src/limiting/algorithm/exact.rs.
 local EXACT = 4503599627370496
 
--- What is done where there is more than one record, or one of another basis. one:
---   owns(rule, record, now)                  whether the record is one of the rule's basis
---   decide(rule, record, now, cost), adjust(rule, record, now, delta, receipt): as of a state; the
---     third that `adjust` returns is how much of a positive delta was charged
---   sound(record)                            whether it can be computed with
---   adopt(rule, record, now)                 what the rule makes of a record of another basis, and how
---                                            much is used of it
---   lasts(rule, record, now)                 how long a record of the rule is to be stored
---   life(record, now)                        for how long the record counts anything
+-- Returns `decide` and `adjust` for states with several records, or with one of another basis. one:
+--   owns(rule, record, now)                  whether the record has the basis of the rule
+--   decide(rule, record, now, cost), adjust(rule, record, now, delta, receipt)
+--                                            as for a state with one record; the third value of `adjust` is how much of
+--                                            a positive delta was charged
+--   sound(record)                            whether the numbers are valid
+--   adopt(rule, record, now)                 the record converted to the basis of the rule, and its usage
+--   lasts(rule, record, now)                 how long to store a record of the rule
+--   life(record, now)                        how long the record contains usage
 --   charged(record, now, cost)               the record after a charge
---   left(rule, record, now, cost, receipt)   how much of that charge is in the record for certain
---   back(record, now, units, receipt)        the record after so much of it was given back
---   kept                                     how long a record at least outlives its last charge by its
---                                            own rule, if not KEPT_MS
+--   left(rule, record, now, cost, receipt)   how much of that charge is certainly left in the record
+--   back(record, now, units, receipt)        the record after a refund of so many units
+--   kept                                     shortest time that a record is kept after the last charge by its own
+--                                            basis, if not KEPT_MS
 local function among(one)
   local KEPT_MS, OTHERS = 600000, 3
   local max, min = math.max, math.min
@@ -34,8 +32,8 @@ local function among(one)
     return { unpack(record, 1, #record) }
   end
 
-  -- The record of the rule's basis, the others, whether the first was not the first of them, and
-  -- whether it was among them.
+  -- Returns the record of the rule's basis, the others, whether it was not the first of the state, and whether it was
+  -- in the state at all.
   local function seen(rule, state, now)
     local all, own = {}, false
     if one.owns(rule, state, now) then
@@ -66,7 +64,7 @@ local function among(one)
     return own, others, moved, found
   end
 
-  -- The life and the state of an own record and others, each of which `change` changes.
+  -- Joins an own record and others, changed by `change`. Returns how long to store the state, and the state.
   local function joined(ttl, own, others, now, change)
     own.others = nil
     for i, record in ipairs(others) do
@@ -82,7 +80,7 @@ local function among(one)
   local function decide(rule, state, now, cost)
     local own, others, moved = seen(rule, state, now)
     local admitted, remaining, retry, reset, receipt, ttl, next = one.decide(rule, own, now, cost)
-    -- What a refusal has told holds only if the record that told it stays.
+    -- The wait of a refusal is only exact if the record that it was computed from is stored.
     if not ttl and own and moved and cost > 0 then ttl, next = one.lasts(rule, own, now), copy(own) end
     if ttl then
       ttl, next = joined(ttl, next, others, now, function(record)
@@ -92,8 +90,8 @@ local function among(one)
     return admitted, remaining, retry, reset, receipt, ttl, next
   end
 
-  -- A charge is given back to the record of the rule that made it, to others as far as it is for
-  -- certain still in all of them.
+  -- A refund reduces the record of the rule that made the charge, and the others by what is certainly left of the
+  -- charge in all of them.
   local function adjust(rule, state, now, delta, receipt)
     local own, others, _, found = seen(rule, state, now)
     if delta < 0 and not found then return false end
@@ -112,8 +110,9 @@ local function among(one)
   return decide, adjust
 end
 
--- An algorithm of records. rest: what `among` needs and one record of the rule's basis does not; basis:
--- the numbers that follow the first two in every record of a rule, if they are always the same.
+-- Creates an algorithm whose states consist of records. `rest` returns the functions that only several records need,
+-- see `among`. `basis` returns the numbers that follow the first two in every record of a rule, if they are always the
+-- same.
 local function recorded(fields, owns, decide_one, adjust_one, rest, basis)
   local decide_all, adjust_all
   local function load()

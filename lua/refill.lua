@@ -1,20 +1,19 @@
--- Records that refill: arithmetic only, twin of src/limit/algo/refill.rs, same names, same order.
--- Joined before the algorithm files as `refill(fields)`, which only what is rare calls; fields: as many of a
--- record are always stored.
--- record  used, at, rate, per, lump: tokens taken that have not come back, times per, as of time at;
---         rate come back every per ms, all together if lump is per, evenly if it is 1 or absent;
---         then marks, two numbers each, as src/limit/algo/ledger.rs says: at and low. With marks lump
---         is never absent
+-- Records that refill: arithmetic only. Twin of src/limiting/algorithm/refill.rs and ledger.rs, which explain it: same
+-- names, same order. Joined before the algorithms as `refill(fields)`, which only rare cases call. `fields` is how
+-- many numbers of a record are always stored.
+-- record  used, at, rate, per, lump: tokens in use at the time `at`, times per; rate tokens refill every per ms, all at
+--         once if lump is per, evenly if it is 1 or absent. Then marks, two numbers each: at and low. With marks, lump
+--         is never absent.
 local refill = {}
 
--- No record has more used, and no rule takes more at once: their sum is exact.
+-- Most usage of a record, and most that one charge adds; their sum is still exact.
 refill.MOST = EXACT / 2
 
 function refill.sound(record)
   return record[3] >= 1 and record[4] >= 1 and (record[5] or 1) >= 1
 end
 
--- As of now, or of the last lump.
+-- Returns the record at `now`, or at its last lump before that.
 function refill.advanced(record, now)
   local used, at, rate, per, lump = record[1], record[2], record[3], record[4], record[5] or 1
   local gain = rate * lump
@@ -38,7 +37,7 @@ function refill.charged(record, now, cost)
   return next
 end
 
--- What was used by other numbers, by these. Doubles round it as the twin does.
+-- Converts the record to another basis. The twin rounds alike, as it uses doubles too.
 function refill.adopted(record, now, rate, per, lump)
   local found = refill.advanced(record, now)
   local used, at = math.ceil(found[1] / found[4] * per), found[2]
@@ -46,15 +45,15 @@ function refill.adopted(record, now, rate, per, lump)
   return { math.min(used, refill.MOST), at, rate, per, lump }
 end
 
--- How much of a charge of `need`, made at `charged`, is still there at least: what came back since may
--- have been all its own. Of an advanced record.
+-- Returns a lower bound of what is left of a charge of `need` made at `charged`: everything that was refilled since
+-- then may have belonged to this charge. The record must be advanced.
 function refill.remains(used, at, gain, lump, need, charged)
   local lumps = math.ceil(math.max(at - charged, 0) / lump)
   if lumps >= math.ceil(need / gain) then return 0 end
   return math.min(need - lumps * gain, used)
 end
 
--- The same of another basis's record, in units.
+-- Returns the same bound for a record of another basis, in units.
 function refill.left_units(record, now, cost, charged)
   local next, lump = refill.advanced(record, now), record[5] or 1
   return refill.remains(next[1], next[2], next[3] * lump, lump, need_of(record, cost), charged) / next[4]
@@ -66,10 +65,10 @@ function refill.back(record, now, units)
   return next
 end
 
--- Of one record.
+-- Most marks of one record.
 local MOST_MARKS = 5
 
--- Those that say more than that `used` is in use now: at, low, at, low ...
+-- Returns the marks that are still lower bounds, below the current usage `used`: at, low, at, low ...
 local function standing(record, used)
   local picked, least = {}, used
   for i = #record - 1, 6, -2 do
@@ -91,7 +90,7 @@ local function with(next, marks)
   for i = 1, #marks do next[5 + i] = marks[i] end
 end
 
--- Makes one mark of those two that differ least.
+-- Merges the two marks that differ least.
 local function join(marks)
   local place, least
   for i = 1, #marks - 3, 2 do
@@ -103,8 +102,8 @@ local function join(marks)
   table.remove(marks, place + 2)
 end
 
--- Gives `next` the marks that follow a charge to the record, of which `used` was in use then. Without any,
--- it gets the first if `wanted`: of what was before nothing is known.
+-- Gives `next` the marks after a charge to the record, in which `used` was in use before. A record without marks gets
+-- its first one only if `wanted`; its bound is 0, as earlier usage is unknown.
 function refill.marked(next, record, used, wanted)
   local marks = standing(record, used)
   local size = #marks
@@ -116,8 +115,8 @@ function refill.marked(next, record, used, wanted)
   with(next, marks)
 end
 
--- How much of a charge of `need`, made at `charged`, the record still holds at least, of which `used` is
--- in use as of `at`.
+-- Returns how much of a charge of `need` made at `charged` may be refunded to the record, in which `used` is in use at
+-- `at`.
 function refill.holds(record, used, at, gain, lump, need, charged)
   local most = refill.remains(used, at, gain, lump, need, charged)
   if #record <= 5 then return most end
@@ -131,7 +130,7 @@ function refill.holds(record, used, at, gain, lump, need, charged)
   return math.max(most, refill.remains(used, since, gain, lump, need, charged))
 end
 
--- Gives `next` the marks that follow when so much of a charge made at `charged` is given back of the record.
+-- Gives `next` the marks after `given` of a charge made at `charged` was refunded.
 function refill.given(next, record, charged, given)
   local marks = { unpack(record, 1, #record) }
   for i = 6, #marks, 2 do

@@ -1,16 +1,16 @@
--- Sliding log: arithmetic only, twin of src/limit/algo/sliding_log.rs, same names, same order.
--- rule   at most limit in any window ms; third: the form it is stored in
--- state  a log of the units charged at each ms. A ms counts for a whole window and one ms more: what
---        was charged at its end and what comes at the beginning of the last may be that much closer
+-- Sliding log: arithmetic only. Twin of src/limiting/algorithm/sliding_log.rs: same names, same order.
+-- rule   at most limit units in any window of so many ms; third: whether a new key is stored as a sorted set
+-- state  a log of the units charged in each ms. A charge counts for the whole window and one ms more: a charge at the
+--        end of its ms and one at the beginning of the last may be less than a window apart.
 local max, min = math.max, math.min
 
--- For whom the log is kept now, and when a charge counts from. Last: nothing that is stored counts
--- as it is, but so many units from now on.
+-- Returns the longest window and the largest limit that use the log, and the time of a new charge. The last value is
+-- false if the stored charges count; otherwise they do not, but that number of units counts at the current time.
 local function head(rule, state, now)
   local longest, largest = max(state.longest, rule[2]), max(state.largest, rule[1])
   if state.total == 0 or state.newest < now - state.longest then return rule[2], rule[1], now, 0 end
-  -- A charge further ahead than a window was left by another clock. All that still counts must be
-  -- moved for good, or it would hold the limit until that time comes.
+  -- A charge further ahead than a window comes from a clock that was wrong. What still counts has to be moved to now
+  -- and stored, or it would use up the limit until that time comes.
   if state.newest > now + longest then
     return longest, largest, now, min(state:since(state.newest - longest), largest)
   end
@@ -20,10 +20,10 @@ end
 local function decide(rule, state, now, cost)
   local limit, window = rule[1], rule[2]
   local longest, largest, clock, anew = head(rule, state, now)
-  -- The first ms that counts.
+  -- The first millisecond that counts.
   local edge = clock - window
 
-  -- The newest charge that must have left.
+  -- The newest charge that must leave the window before this cost fits.
   local last, place = false, limit - cost
   if cost > 0 and cost <= limit then
     if anew then last = place < anew and now else last = state:at(place) end
@@ -56,7 +56,7 @@ local function decide(rule, state, now, cost)
     { anew = anew, clock = clock, cost = charge, longest = longest, largest = largest }
 end
 
--- The receipt is the ms of the charge.
+-- Corrects a charge; the receipt is its millisecond.
 local function adjust(rule, state, now, delta, receipt)
   local longest, largest, clock, anew = head(rule, state, now)
   if delta < 0 then

@@ -1,14 +1,14 @@
--- Sliding window of counters: arithmetic only, twin of src/limit/algo/sliding_window.rs, same
--- names, same order.
--- rule   limit; window ms; unit: ms of one counter. unit = window: two counters, the older weighted
---        by the share of it that the window still covers. Smaller: every counter that the window
---        touches counts in full, so no stretch as long as a window ever holds more than limit
--- state  unit, window, number of the newest counter (time / unit), counters from the newest backwards
+-- Sliding window of counters: arithmetic only. Twin of src/limiting/algorithm/sliding_window.rs: same names, same
+-- order.
+-- rule   limit; window in ms; unit: ms of one counter. If unit equals window, there are two counters, and the older one
+--        is weighted by the share of it that the window still covers. If it is smaller, every counter that the window
+--        touches counts in full.
+-- state  unit, window, number of the newest counter (its time / unit), counters from the newest backwards
 local floor, max, min = math.floor, math.max, math.min
 
--- Above this a sum of counters, or a counter times the window, is not exact.
+-- Up to this number, a sum of counters, or a counter times the window, is exact.
 local MOST = EXACT - 1
--- More counters than a window has, the newest and the oldest touched included.
+-- An upper bound of the counters that a window touches.
 local COUNTERS = 64
 
 local function most(rule)
@@ -19,23 +19,23 @@ local function owns(rule, record)
   return record[1] == rule[3] and record[2] == rule[2]
 end
 
--- When the counter of that number no longer counts. Of a strict one the last ms may hold a charge made
--- at its end, which is a whole window ago only a ms after that; a weighted one has lost its weight
--- when the window after it ends.
+-- Returns when the counter with that number no longer counts. A charge at the very end of a strict counter leaves the
+-- window a whole window later; a weighted counter has no weight when the window after it ends.
 local function expiry(rule, id)
   return (id + 1) * rule[3] + rule[2]
 end
 
--- Number of the counter that now falls into, the counters that still count from it backwards, the
--- time they hold for, and whether that has to be stored even after a refusal.
+-- Returns the number of the current counter, the counts from it backwards, the time to which they apply, and whether
+-- the
+-- state has to be stored even after a refusal.
 local function counts_at(rule, record, now)
   local window, unit = rule[2], rule[3]
   local id, counts, at, mended = floor(now / unit), {}, now, false
   if not record or not record[4] then return id, counts, at, mended end
 
   local newest = record[3]
-  -- Further ahead than a whole window was left by another clock. It must be mended for good, or
-  -- the window would never pass.
+  -- A counter further ahead than a whole window comes from a clock that was wrong. It has to be corrected and stored,
+  -- or the window would never end.
   if newest * unit > now + window then newest, mended = id + 1, true end
   if newest > id then id, at = newest, newest * unit end
   if expiry(rule, newest) <= at then return id, counts, at, mended end
@@ -48,13 +48,13 @@ local function counts_at(rule, record, now)
   return id, counts, at, mended
 end
 
--- The place of the counter that holds a charge of that time, if it still counts any.
+-- Returns the index of the counter that contains a charge of that time, if it still counts.
 local function place_of(rule, id, counts, charged)
   local place = id - floor(charged / rule[3]) + 1
   return (counts[place] or 0) > 0 and place
 end
 
--- What could be taken now, below 0 if more than limit is taken.
+-- Returns how many units can be charged now; negative if more than limit are in the window.
 local function room(rule, id, counts, at)
   local limit, window, unit = rule[1], rule[2], rule[3]
   if unit == window then
@@ -66,7 +66,7 @@ local function room(rule, id, counts, at)
   return limit - sum
 end
 
--- When a cost that is refused now fits, nothing else arriving.
+-- Returns when a cost that is refused now will fit, if no other request arrives.
 local function fits_at(rule, id, counts, cost, free)
   local limit, window, unit = rule[1], rule[2], rule[3]
   if unit == window then
@@ -84,7 +84,7 @@ local function fits_at(rule, id, counts, cost, free)
   return expiry(rule, id - place + 1)
 end
 
--- When the newest counter with a charge no longer counts; now if there is none.
+-- Returns when the newest counter with a charge no longer counts; now if there is none.
 local function clear_at(rule, id, counts, now)
   for i = 1, #counts do
     if counts[i] > 0 then return expiry(rule, id - i + 1) end
@@ -120,7 +120,7 @@ local function decide(rule, record, now, cost)
   return admitted, max(free, 0), retry, reset, at, store and max(reset, 1), stored(rule, id, counts)
 end
 
--- The receipt is the time of the charge; when its counter no longer counts nothing is given back.
+-- Corrects a charge; the receipt is its time. Nothing is refunded once its counter has left the window.
 local function adjust(rule, record, now, delta, receipt)
   local id, counts = counts_at(rule, record, now)
   local place = 1
@@ -135,7 +135,7 @@ end
 return recorded(nil, owns, decide, adjust, function()
   local rest = {}
 
-  -- Whose basis the record is of.
+  -- Returns a rule with the basis of the record.
   local function of(record)
     return { 0, record[2], record[1] }
   end
@@ -144,7 +144,7 @@ return recorded(nil, owns, decide, adjust, function()
     return record[4] and record[1] >= 1 and record[2] >= record[1] and record[2] <= COUNTERS * record[1]
   end
 
-  -- Counters of another unit, each at the latest time its charges can be of.
+  -- Converts counters of another length. The charges of each count at the latest time that they can have.
   function rest.adopt(rule, record, now)
     local unit, id = rule[3], floor(now / rule[3])
     local from, living = counts_at(of(record), record, now)

@@ -1,28 +1,55 @@
-//! Who may have how many of the file descriptors that the system grants: some are kept back for files, listeners and the
-//! store, the others are for clients and for upstream servers, half each. Divided at the start; asked where
-//! connections are accepted and made.
+//! Divides the file descriptors that the system grants (RLIMIT_NOFILE): some are reserved for files, listeners and
+//! stores, the others are shared half and half by connections of clients and connections to upstream servers. The
+//! control thread divides them at the start; workers check where they accept and make connections.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Kept back, and so many more for each worker; at most half of all.
+use rustix::io::Errno;
+
+/// Descriptors that are reserved, and so many more for each worker; at most half of all.
 const RESERVE: usize = 64;
 const RESERVE_OF_WORKER: usize = 8;
-/// EMFILE and ENFILE: of the process and of the system.
-const SHORT: [i32; 2] = [24, 23];
 
-// Of the process, as descriptors are. Nothing is bounded before it is divided.
-static HALF: AtomicUsize = AtomicUsize::new(usize::MAX);
-static TO_SERVERS: AtomicUsize = AtomicUsize::new(0);
-static SHORTAGES: AtomicUsize = AtomicUsize::new(0);
+/// The process's budget. It is global because the limit is: the system counts descriptors per process.
+static BUDGET: DescriptorBudget = DescriptorBudget::unlimited();
 
-/// A connection to an upstream server has it, from before it is made.
-pub struct ServerDescriptor(());
+/// How many descriptors connections may have.
+struct DescriptorBudget {
+    /// The most connections of clients, and the most to upstream servers.
+    half: AtomicUsize,
+    /// Connections to upstream servers, those that are being made included.
+    to_servers: AtomicUsize,
+    /// How often a connection to an upstream server found no descriptor.
+    shortages: AtomicUsize,
+}
 
-/// Divides what the system grants.
-pub fn divide(granted: u64, workers: usize) {
+/// The right to one connection to an upstream server. Dropping it returns the right.
+pub struct ServerDescriptor(&'static DescriptorBudget);
+
+impl DescriptorBudget {
+    /// Makes a budget that bounds nothing until it is divided.
+    const fn unlimited() -> DescriptorBudget {
+        let (half, to_servers, shortages) = (AtomicUsize::new(usize::MAX), AtomicUsize::new(0), AtomicUsize::new(0));
+        DescriptorBudget { half, to_servers, shortages }
+    }
+
+    /// Takes a descriptor for a connection to an upstream server. Returns false, and counts that, if there is none.
+    fn acquire_for_server(&self) -> bool {
+        let half = self.half.load(Ordering::Relaxed);
+        let next = |taken| (taken < half).then_some(taken + 1);
+        let is_free = self.to_servers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok();
+        if !is_free {
+            self.shortages.fetch_add(1, Ordering::Relaxed);
+        }
+        is_free
+    }
+}
+
+/// Divides the descriptors that the system grants to the process.
+pub fn divide_budget(granted: u64, workers: usize) {
     let granted = usize::try_from(granted).unwrap_or(usize::MAX);
-    HALF.store(half(granted, workers), Ordering::Relaxed);
+    BUDGET.half.store(half(granted, workers), Ordering::Relaxed);
 }
 
 fn half(granted: usize, workers: usize) -> usize {
@@ -30,35 +57,30 @@ fn half(granted: usize, workers: usize) -> usize {
     ((granted - reserve) / 2).max(1)
 }
 
-/// Whether another client may be accepted, beside so many; else it waits.
-pub fn has_room_for_client(clients: usize) -> bool {
-    clients < HALF.load(Ordering::Relaxed)
+/// Returns whether another client may be accepted, beside `clients` of all workers.
+pub fn can_accept_client(clients: usize) -> bool {
+    clients < BUDGET.half.load(Ordering::Relaxed)
 }
 
-/// For one more connection to an upstream server.
-pub fn for_server() -> Option<ServerDescriptor> {
-    let free = |taken| (taken < HALF.load(Ordering::Relaxed)).then_some(taken + 1);
-    if TO_SERVERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free).is_err() {
-        SHORTAGES.fetch_add(1, Ordering::Relaxed);
-        return None;
-    }
-    Some(ServerDescriptor(()))
+/// Reserves a descriptor for a connection to an upstream server. `None` if all are in use.
+pub fn acquire_server_descriptor() -> Option<ServerDescriptor> {
+    BUDGET.acquire_for_server().then(|| ServerDescriptor(&BUDGET))
 }
 
-/// How often there was none for a server: when it changes, idle connections are to be closed.
-pub fn shortages() -> usize {
-    SHORTAGES.load(Ordering::Relaxed)
+/// Returns how often there was no descriptor for an upstream server. When it changes, pools close idle connections.
+pub fn shortage_count() -> usize {
+    BUDGET.shortages.load(Ordering::Relaxed)
 }
 
 impl Drop for ServerDescriptor {
     fn drop(&mut self) {
-        TO_SERVERS.fetch_sub(1, Ordering::Relaxed);
+        self.0.to_servers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// The system grants no more of them.
-pub fn are_short(error: &io::Error) -> bool {
-    error.raw_os_error().is_some_and(|code| SHORT.contains(&code))
+/// Returns whether `error` says that no descriptor is left, to the process (EMFILE) or to the whole system (ENFILE).
+pub fn is_shortage(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
 #[cfg(test)]
@@ -66,10 +88,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_and_servers_have_half_each_of_what_is_not_kept_back() {
+    fn clients_and_servers_share_what_is_not_reserved() {
         assert_eq!(half(256, 2), 88);
         assert_eq!(half(20_000, 4), 9_952);
-        assert_eq!([half(100, 8), half(2, 1), half(0, 1)], [25, 1, 1], "little is divided, too");
+        assert_eq!([half(100, 8), half(2, 1), half(0, 1)], [25, 1, 1], "few are divided, too");
         assert!(half(usize::MAX, 1024) > 1 << 60);
+    }
+
+    #[test]
+    fn a_budget_counts_shortages() {
+        let budget = DescriptorBudget::unlimited();
+        budget.half.store(2, Ordering::Relaxed);
+        assert_eq!([(); 3].map(|()| budget.acquire_for_server()), [true, true, false]);
+        assert_eq!(budget.shortages.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn shortages_of_the_process_and_of_the_system_are_recognised() {
+        assert!([Errno::MFILE, Errno::NFILE].iter().all(|errno| is_shortage(&io::Error::from(*errno))));
+        assert!(!is_shortage(&Errno::NOMEM.into()) && !is_shortage(&io::ErrorKind::TimedOut.into()));
     }
 }

@@ -1,6 +1,6 @@
-//! What the fuzz targets ask of modules that are nobody else's: there for them alone, with the feature `fuzzing`.
+//! Re-exports private functions for the fuzz targets. Compiled only with the feature `fuzzing`.
 
-pub use crate::http::downstream::canonical::{Authority, authority, path};
-pub use crate::http::downstream::identity::{Identity, identify};
-pub use crate::http::downstream::reject::Judge;
-pub use crate::worker::{Introduction, header, introduction};
+pub use crate::proxy::connection::proxy_protocol::{ProxyHeaderResult, parse_header, read_bytes};
+pub use crate::proxy::inbound::canonical::{Authority, canonicalize_path, parse_authority};
+pub use crate::proxy::inbound::identity::{ClientAddress, identify};
+pub use crate::proxy::inbound::reject::Judge;

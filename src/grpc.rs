@@ -1,5 +1,5 @@
-//! gRPC as far as HTTP shows it: the codes of calls, and where a response states its own. Read by limits and by our own
-//! responses, written in the config.
+//! gRPC over HTTP: status codes, and how a response states its code. Limits read codes (`refund_on`, `charge_on`), and
+//! the gateway's own responses to gRPC calls state one.
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName};
@@ -10,7 +10,7 @@ pub const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 pub const GRPC: &str = "application/grpc";
 
 labels! {
-    /// The code of a call, in the order of gRPC's numbers.
+    /// A gRPC status code, in numeric order.
     GrpcCode:
     Ok = "OK",
     Cancelled = "CANCELLED",
@@ -32,24 +32,24 @@ labels! {
 }
 
 impl GrpcCode {
-    /// By its number, in digits without a leading zero.
-    pub fn numbered(text: &str) -> Option<GrpcCode> {
+    /// Parses the number of a code: decimal digits without a leading zero.
+    pub fn from_number(text: &str) -> Option<GrpcCode> {
         let number = text.parse::<usize>().ok().filter(|number| number.to_string() == text)?;
         GrpcCode::ALL.get(number).copied()
     }
 
-    /// The code that `fields` state, be they headers or trailers. What is no code, or stands there more than once, is
-    /// `Unknown`, as it is to clients.
-    pub fn stated(fields: &HeaderMap) -> Option<GrpcCode> {
+    /// Returns the code in the headers or trailers of a response. Like clients, returns `Unknown` if the value is
+    /// invalid or repeated.
+    pub fn from_headers(fields: &HeaderMap) -> Option<GrpcCode> {
         let mut lines = fields.get_all(GRPC_STATUS).iter();
         let line = lines.next()?;
-        let code = line.to_str().ok().filter(|_| lines.next().is_none()).and_then(GrpcCode::numbered);
+        let code = line.to_str().ok().filter(|_| lines.next().is_none()).and_then(GrpcCode::from_number);
         Some(code.unwrap_or(GrpcCode::Unknown))
     }
 }
 
-/// True of `application/grpc`, `application/grpc+proto` and the like. gRPC-Web is another
-/// protocol: there the status travels in the body.
+/// Returns true for `application/grpc`, `application/grpc+proto` and the like. gRPC-Web is another protocol, with its
+/// status in the body.
 pub fn is_grpc(headers: &HeaderMap) -> bool {
     let Some(content_type) = headers.get(CONTENT_TYPE) else { return false };
     let value = content_type.as_bytes();
@@ -94,7 +94,7 @@ mod tests {
             (&[], None),
         ] {
             let fields = stated.iter().map(|text| (GRPC_STATUS, HeaderValue::from_static(text)));
-            assert_eq!(GrpcCode::stated(&fields.collect()), code, "{stated:?}");
+            assert_eq!(GrpcCode::from_headers(&fields.collect()), code, "{stated:?}");
         }
     }
 }

@@ -1,12 +1,12 @@
-//! Closed sets of words, each with its one table: values of options, metric labels, words of the admin
-//! API.
+//! Enums whose variants have a text: option values, metric labels, and values in the admin API and the access log.
 
-/// A word of a closed set.
+/// A value of such an enum.
 pub trait Label: Copy {
+    /// Returns the text of the variant.
     fn label(self) -> &'static str;
 }
 
-/// Declares an enum whose values have labels.
+/// Declares an enum with a text per variant, the list `ALL` of its variants, and `label`.
 macro_rules! labels {
     ($(#[$meta:meta])* $Name:ident: $($(#[$variant_meta:meta])* $Variant:ident = $label:literal,)*) => {
         $(#[$meta])*
@@ -16,7 +16,7 @@ macro_rules! labels {
         }
 
         impl $Name {
-            #[allow(dead_code, reason = "not every set is gone through")]
+            #[allow(dead_code, reason = "not every enum is iterated over")]
             pub const ALL: &[$Name] = &[$($Name::$Variant),*];
 
             pub fn label(self) -> &'static str {

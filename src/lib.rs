@@ -1,12 +1,13 @@
 //! Sluicegate: a reverse proxy with exact, distributed throttling built in.
 //!
-//! The modules, in the order a request meets them: `worker` accepts the connection, `http`
-//! holds the one-page request function and what it calls, `route` matches, `limit` decides,
-//! `upstream` picks a server. Around them: `config` turns text into a `snapshot`,
-//! `control` watches, reloads and serves the admin listener, `metrics` counts, `cli` starts
-//! it all, `replay` tries limits on an access log. ARCHITECTURE.md draws the same map with its invariants.
+//! `worker` accepts connections and `proxy` serves their requests. `route` matches a request to a route, `limiting`
+//! decides whether it passes, and `upstream` keeps the state of the servers. `config` compiles the config file, and a
+//! `snapshot` is the config in force with its metrics. `control` reloads the config, `admin` serves the admin API,
+//! `acme` renews certificates, and `telemetry` counts, logs and exports spans. `cli` is the command line, `replay` applies
+//! limits to an access log, and `import` translates configs of nginx. ARCHITECTURE.md has the map and the invariants.
 
-mod access_log;
+mod acme;
+mod admin;
 pub mod cli;
 pub mod config;
 mod control;
@@ -15,16 +16,17 @@ mod descriptors;
 pub mod fuzzing;
 mod grpc;
 mod heap;
-pub mod http;
+mod import;
 mod labels;
-pub mod limit;
-pub mod metrics;
+pub mod limiting;
 mod net;
+pub mod proxy;
+mod reload;
+mod replace_file;
 mod replay;
 pub mod route;
-mod sampled;
 mod snapshot;
-mod spans;
+pub mod telemetry;
 mod tls;
 pub mod upstream;
 mod worker;

@@ -1,9 +1,9 @@
-//! The program. Everything is in the library, so that tests and the command line share it.
+//! The `sluicegate` program. All code is in the library, so that tests can use it.
 
 use std::process::ExitCode;
 
-/// Requests allocate many small, short-lived blocks on every core at once: mimalloc serves each
-/// thread from its own heap and, unlike musl's allocator, takes no lock that all cores share.
+/// The global allocator. Requests allocate many small, short-lived blocks on every core at once. mimalloc serves each
+/// thread from its own heap; the allocator of musl takes a lock that all cores share.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

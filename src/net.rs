@@ -1,6 +1,5 @@
-//! Addresses: where to listen, and sets of networks (and texts) for `allow`, `deny`, `when` and
-//! `trusted_proxies`.
-//! Called by the config compiler (to build) and the request path (to ask).
+//! Listen addresses, and sets of networks and strings for `allow`, `deny`, `when` and `trusted_proxies`. The config
+//! compiler builds the sets, and requests look up addresses in them.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -9,7 +8,7 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 
-/// Where a listener is bound.
+/// The address of a listener.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ListenAddr {
     Tcp(SocketAddr),
@@ -26,9 +25,10 @@ impl fmt::Display for ListenAddr {
 }
 
 impl ListenAddr {
-    /// The system refuses one of the two while the other is open. Whether `[::]` takes the IPv4 addresses
-    /// as well is a setting of the system, so it is not told here. Port 0 is a new port each time.
-    pub fn excludes(&self, other: &ListenAddr) -> bool {
+    /// Returns true if the system refuses to bind one of the addresses while the other is bound. Port 0 is a new port
+    /// each time. Whether `[::]` includes the IPv4 addresses depends on a system setting, so that case is not
+    /// recognized.
+    pub fn conflicts_with(&self, other: &ListenAddr) -> bool {
         match (self, other) {
             (ListenAddr::Tcp(a), ListenAddr::Tcp(b)) => {
                 let any = a.ip().is_unspecified() || b.ip().is_unspecified();
@@ -39,10 +39,10 @@ impl ListenAddr {
     }
 }
 
-/// A set of networks. A look-up costs one hash probe per distinct prefix length in the set.
+/// A set of networks. A lookup costs one hash probe per distinct prefix length in the set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IpSet {
-    /// In order of the lengths, so that equal sets are equal however they were made.
+    /// Networks by prefix length, sorted by length, so that equal sets compare equal.
     by_prefix: Vec<(u8, HashSet<IpAddr>)>,
 }
 
@@ -51,7 +51,7 @@ impl IpSet {
         self.by_prefix.is_empty()
     }
 
-    /// True when `ip`, or the IPv4 address it maps, lies in any network of the set.
+    /// Returns true if any network of the set contains `ip`, or the IPv4 address that `ip` maps.
     pub fn contains(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
         self.by_prefix.iter().any(|(len, nets)| IpNet::new(ip, *len).is_ok_and(|net| nets.contains(&net.network())))
@@ -82,10 +82,12 @@ impl IpSet {
     }
 }
 
-/// A named list: its items as texts, and as networks where they are networks.
+/// A named set of the config (`[set.NAME]`).
 #[derive(Debug, Default, PartialEq)]
-pub struct Set {
+pub struct NamedSet {
+    /// The items that are networks.
     pub networks: IpSet,
+    /// All items as written.
     pub strings: HashSet<String>,
 }
 
@@ -97,7 +99,7 @@ impl FromIterator<IpNet> for IpSet {
     }
 }
 
-/// Reads `10.0.0.1`, `10.0.0.0/8`, `2001:db8::/32`; host bits after the prefix are an error.
+/// Parses `10.0.0.1`, `10.0.0.0/8` or `2001:db8::/32`. Returns `None` if there are host bits after the prefix.
 pub fn parse_network(text: &str) -> Option<IpNet> {
     if let Ok(ip) = text.parse::<IpAddr>() {
         return Some(IpNet::from(ip.to_canonical()));

@@ -1,38 +1,45 @@
-//! Texts that somebody wrote, in a config or to the admin listener: why one is refused, and the names
-//! that stand in them. Called by whoever reads such texts; `config` shows what is wrong with them.
+//! Parsing of names in texts that people write, in a config file or to the admin API, and the error type of such
+//! parsing.
 
 use http::HeaderName;
 
-/// Why a text is refused, and what to write instead.
+/// Why a text is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct TextFault {
+    /// What is wrong.
     pub what: String,
+    /// What to write instead.
     pub help: String,
 }
 
-pub fn fault<T>(what: impl Into<String>, help: impl Into<String>) -> Result<T, Fault> {
-    Err(Fault { what: what.into(), help: help.into() })
+/// Returns a [`TextFault`] as an error.
+pub fn invalid_text<T>(what: impl Into<String>, help: impl Into<String>) -> Result<T, TextFault> {
+    Err(TextFault { what: what.into(), help: help.into() })
 }
 
-pub fn header_name(text: &str) -> Result<HeaderName, Fault> {
+/// Parses a header name.
+pub fn parse_header_name(text: &str) -> Result<HeaderName, TextFault> {
     match HeaderName::from_bytes(text.as_bytes()) {
         Ok(name) => Ok(name),
-        Err(_) => fault(format!("`{text}` is not a header name"), "header names have letters, digits and `-`"),
+        Err(_) => invalid_text(format!("`{text}` is not a header name"), "header names have letters, digits and `-`"),
     }
 }
 
-pub fn cookie_name(text: &str) -> Result<String, Fault> {
-    // The same characters as in header names, but cookies tell upper case from lower.
+/// Checks a cookie name.
+pub fn parse_cookie_name(text: &str) -> Result<String, TextFault> {
+    // Cookie names allow the characters of header names, but they are case-sensitive.
     match HeaderName::from_bytes(text.as_bytes()) {
         Ok(_) => Ok(text.to_owned()),
-        Err(_) => fault(format!("`{text}` is not a cookie name"), "cookie names have letters, digits, `-` and `_`"),
+        Err(_) => {
+            invalid_text(format!("`{text}` is not a cookie name"), "cookie names have letters, digits, `-` and `_`")
+        }
     }
 }
 
-/// The name of a parameter in the template of a path.
-pub fn param_name(text: &str) -> Result<String, Fault> {
+/// Checks the name of a parameter in a path template.
+pub fn parse_param_name(text: &str) -> Result<String, TextFault> {
     match text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
-        true => fault(
+        true => invalid_text(
             format!("`{{{text}}}` is not a parameter"),
             "parameter names have letters, digits and `_`: \"/users/{id}\"",
         ),
@@ -40,10 +47,13 @@ pub fn param_name(text: &str) -> Result<String, Fault> {
     }
 }
 
-/// The name of a query parameter or claim, decoded.
-pub fn input_name(text: &str, kind: &str) -> Result<String, Fault> {
+/// Checks the decoded name of a query parameter, form field or claim. `kind` is the word for it in the error.
+pub fn parse_input_name(text: &str, kind: &str) -> Result<String, TextFault> {
     match text.len() {
         1..=128 if !text.chars().any(char::is_control) => Ok(text.to_owned()),
-        _ => fault(format!("`{text}` is not the name of a {kind}"), "names have 1 to 128 bytes, no control characters"),
+        _ => invalid_text(
+            format!("`{text}` is not the name of a {kind}"),
+            "names have 1 to 128 bytes, no control characters",
+        ),
     }
 }

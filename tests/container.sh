@@ -244,7 +244,7 @@ check_composed_services() {
     docker run --detach --name "$net" --label "run=$run" --network none --add-host redis:127.0.0.1 \
         --add-host app:127.0.0.1 "$REDIS_IMAGE" sleep infinity >/dev/null
     docker run --detach --name "$redis" "${settings[@]}" --user 999:999 --tmpfs /data --workdir /data \
-        "$REDIS_IMAGE" redis-server --save "" --appendonly no --maxmemory 256mb --maxmemory-policy volatile-ttl >/dev/null
+        "$REDIS_IMAGE" redis-server --save "" --appendonly no --maxmemory 256mb --maxmemory-policy noeviction >/dev/null
     check "compose: redis answers" within 15 docker exec "$redis" redis-cli ping
     docker run --detach --name "$app" "${settings[@]}" "${conf[@]}" --no-healthcheck \
         "$image" run -c /etc/sluicegate/app.toml >/dev/null || true

@@ -19,14 +19,8 @@ started=$SECONDS
 
 # Broken is a copy, in place, so that a break costs no build from nothing.
 git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$tree" --
-# cargo-mutants follows `mod`, and does not see the modules that a macro declares.
-for file in src/limit/algo/*.rs; do
-    name=$(basename "$file" .rs)
-    [ "$name" = mod ] || grep -q "^\(pub \)\?mod $name;" src/limit/algo/mod.rs ||
-        printf '\n#[cfg(any())]\nmod %s;\n' "$name" >>"$tree/src/limit/algo/mod.rs"
-done
 
-# $1: minutes; $2: name; then files; then, behind --, the tests that should notice, and options.
+# $1: minutes; $2: name; then files; then, after --, filters of the tests that should fail; after another --, options.
 rust() {
     local span=$1 name=$2 files=() tests=()
     shift 2
@@ -37,22 +31,22 @@ rust() {
         shift
     done
     shift
-    # For the build as well, which would take in every test otherwise.
-    while [ $# -gt 0 ] && [ "$1" != -- ]; do tests+=("--cargo-arg=$1"); shift; done
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do tests+=("$1"); shift; done
     shift || true
     echo "== $name, $span min"
     # Interrupted it tells what it has; 2: some survived, 3: some took too long; 124: the time was up.
     timeout --signal INT --kill-after 60 "$((span * 60))" \
         cargo mutants --dir "$tree" --in-place --iterate --shuffle --no-times --colors never --output "$out/$name" --minimum-test-timeout 60 \
-        "${files[@]}" "${tests[@]}" "$@" || case $? in 2 | 3 | 4 | 124 | 130) ;; *) return 1 ;; esac
+        "${files[@]}" --cargo-arg=--lib --cargo-arg=--test=limiting "$@" -- -- "${tests[@]}" || case $? in 2 | 3 | 4 | 124 | 130) ;; *) return 1 ;; esac
     local found="$out/$name/mutants.out/missed.txt"
     [ -s "$found" ] && sed 's/^/SURVIVED /' "$found" || echo "no survivor so far"
 }
 
-algorithms=(--lib --test=algorithms --test=after)
-around=(--lib --test=store --test=after --test=faults --test=limits)
-rust $((minutes * 2 / 5)) algorithms 'src/limit/algo/**/*.rs' -- "${algorithms[@]}" -- "$@"
-rust $((minutes * 2 / 5)) around src/limit/limiter.rs src/limit/held.rs src/limit/backlog.rs src/limit/store/redis/denials.rs -- "${around[@]}" -- "$@"
+# `limiting::` are the unit tests of that directory, the others are modules of tests/limiting.rs.
+algorithms=(limiting:: algorithms:: charges::)
+around=(limiting:: stores:: charges:: limits:: admin::)
+rust $((minutes * 2 / 5)) algorithms 'src/limiting/algorithm/**/*.rs' -- "${algorithms[@]}" -- "$@"
+rust $((minutes * 2 / 5)) around src/limiting/limiter.rs src/limiting/charges/guard.rs src/limiting/charges/backlog.rs src/limiting/store/redis/denials.rs -- "${around[@]}" -- "$@"
 echo "== lua"
 tests/mutants/lua.py --minutes $((minutes / 5))
 echo "took $(((SECONDS - started) / 60)) min; survivors of Rust: target/mutants/*/mutants.out/missed.txt"

@@ -263,7 +263,7 @@ check_ends() {
     check "it tells where it is" within 10 bound_by "$(inside systemctl show -P MainPID $unit)"
 }
 
-# As docs/restarts.md says.
+# As docs/operating/upgrades.md says.
 check_socket_and_upgrade() {
     inside mkdir -p /etc/systemd/system
     printf '[Socket]\nListenStream=127.0.0.1:8080\n\n[Install]\nWantedBy=sockets.target\n' | put /etc/systemd/system/sluicegate.socket

@@ -1,35 +1,7 @@
-//! Whatever path or host a request names: its canonical form is read as itself, and a server that resolves
-//! it once more finds nothing left to resolve.
+//! `fuzz/targets/path.rs` driven by libFuzzer.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use sluicegate::config::Strictness;
-use sluicegate::fuzzing::{Judge, authority, path};
+#[path = "../targets/path.rs"]
+mod path;
 
-fn check_path(raw: &str, strictness: Strictness) {
-    let Ok(form) = path(raw, &mut Judge::new(strictness)) else { return };
-    let form = form.unwrap_or_else(|| raw.to_owned());
-    assert!(form.starts_with('/'), "{raw:?} became {form:?}");
-    assert!(!form.contains("//"), "{raw:?} became {form:?}");
-    assert!(!form.split('/').any(|segment| segment == "." || segment == ".."), "{raw:?} became {form:?}");
-    assert!(form.bytes().all(|byte| byte.is_ascii_graphic()), "{raw:?} became {form:?}");
-    assert_eq!(path(&form, &mut Judge::new(strictness)), Ok(None), "{raw:?} became {form:?}");
-}
-
-fn check_host(text: &[u8]) {
-    let Some(found) = authority(text) else { return };
-    let form = found.rewritten.as_deref().map_or(text, str::as_bytes);
-    let again = authority(form).expect("a canonical host is a host");
-    assert_eq!((again.rewritten, again.host_len, again.port), (None, found.host_len, found.port));
-    assert!(form.iter().all(|byte| byte.is_ascii_graphic() && !byte.is_ascii_uppercase()));
-}
-
-fuzz_target!(|input: (&str, &[u8])| {
-    let (raw, host) = input;
-    if raw.starts_with('/') {
-        for strictness in [Strictness::Strict, Strictness::Defensive, Strictness::Monitor] {
-            check_path(raw, strictness);
-        }
-    }
-    check_host(host);
-});
+libfuzzer_sys::fuzz_target!(|input: path::Input<'_>| path::run(input));

@@ -1,24 +1,24 @@
--- The shape `cells`: whole numbers as text, readable in redis-cli; state is an array of them, and `others`
--- as lua/records.lua says.
+-- The shape `cells`: integers as text, readable in redis-cli. The state is an array of them, with `others` as described
+-- in lua/records.lua.
 --
--- A shape is the form in which limit state is kept in Redis. It opens the state of a key once per call,
--- applies what decisions leave behind where that is not the state itself, and saves once; the algorithms
--- see only what `open` returns. The others are log.lua and leases.lua.
+-- A shape is the representation of a state in Redis. It opens the state of a key once per call, applies the changes of
+-- decisions if they are not the state itself, and saves the state once. Algorithms only see what `open` returns. The
+-- other shapes are log.lua and leases.lua.
 local tonumber, match, gmatch, format, concat = tonumber, string.match, string.gmatch, string.format, table.concat
 
--- `%d` is exact for these numbers, where `..` and tostring keep 14 digits.
+-- `%d` is exact for these numbers, whereas `..` and tostring keep only 14 digits.
 local FORMAT = { '%d', '%d %d', '%d %d %d', '%d %d %d %d', '%d %d %d %d %d' }
 local PATTERN = {
   '^(%d+)$', '^(%d+) (%d+)$', '^(%d+) (%d+) (%d+)$', '^(%d+) (%d+) (%d+) (%d+)$',
   '^(%d+) (%d+) (%d+) (%d+) (%d+)$',
 }
 
--- Whatever is stored is less. A number that is more, of somebody else's text, would be no whole one.
+-- Stored numbers are less than this. A larger one, written by somebody else, would not be an exact integer.
 local MOST = 2 ^ 53
 
 local cells = {}
 
--- The numbers of a text that has nothing but numbers.
+-- Returns the numbers of a text.
 local function numbers(text)
   local array, size = {}, 0
   for digits in gmatch(text, '%d+') do
@@ -28,7 +28,7 @@ local function numbers(text)
   return array
 end
 
--- More than five are those of lua/refill.lua with marks, of which there are a few.
+-- Reports whether a record has a valid number of fields. Records with more than five have the marks of lua/refill.lua.
 local function fits(record, width)
   local size = #record
   for i = 1, size do
@@ -37,7 +37,7 @@ local function fits(record, width)
   return size > 0 and (not width or size == width or size > 5 and size <= 15 and size % 2 == 1)
 end
 
--- Several records, or one with marks; false if they are no such thing.
+-- Parses several records, or one with marks. Returns false for any other text.
 local function several(text, width)
   if not match(text, '^[%d ]+$') and not match(text, '^[%d ]+ |[%d |]+$') then return false end
   local state
@@ -55,7 +55,8 @@ local function several(text, width)
   return state
 end
 
--- One record of the basis that the rule has, almost always: only its first two numbers are read.
+-- Opens a state. Almost always it is a single record with the basis of the rule; then only its first two numbers are
+-- parsed.
 function cells.open(_, rule, text)
   if not text then return false end
   local basis, width = rule.basis, rule.fields
@@ -94,11 +95,11 @@ function cells.save(key, rule, state, ttl)
       text = text .. format(' | %d ', record.till) .. written(record, rule.fields)
     end
   end
-  -- The server spells a number as `%.17g`, which takes several times as long.
+  -- Redis would format the number with `%.17g`, which takes several times as long.
   call('SET', key, text, 'PX', format('%d', ttl))
 end
 
--- What follows the first two numbers in every record of a rule.
+-- Prepares the pattern and the format for records with this basis: the numbers that follow the first two.
 function cells.basis(basis)
   local text = ''
   for i = 1, #basis do text = text .. format(' %d', basis[i]) end

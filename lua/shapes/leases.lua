@@ -1,17 +1,17 @@
--- The shape `leases`: a sorted set of units. A lease is held in powers of two, one for each bit of
--- what it holds: the member is the tag plus the number of the bit, the score the expiry plus the
--- bit times RADIX. So what is held at a time is counted without a look at any of them. One member
--- more, `lease`, has the longest lease as a negative score.
+-- The shape `leases`: a sorted set. A lease of several units has a member for each bit of its number: one of five units
+-- has members of weight 1 and 4. The member is the tag plus the number of the bit; the score is the expiry plus the bit
+-- times RADIX. So ZCOUNT counts the units held at any time. One more member, `lease`, has the longest lease time as
+-- a negative score.
 --
--- state  longest, and the methods without a `_`
+-- state  longest, and the methods whose name has no leading `_`
 local read = native()
 local floor, max, tonumber, match, format = math.floor, math.max, tonumber, string.match, string.format
--- By it the expiries of one bit lie above those of the bit before. Later than any expiry.
+-- Larger than any expiry, so that the scores of one bit are above those of the bit before.
 local RADIX = 2 ^ 43
--- More than any number of units has.
+-- No number of units has more bits.
 local BITS = 53
--- Of each bit, units that a decision lets go, and that it mends, at most: so none is long after
--- many have expired together.
+-- Most members of each bit that one decision removes, and that it corrects, so that no decision takes long after many
+-- have expired together.
 local AT_ONCE = 256
 local ipairs = ipairs
 local leases, methods = {}, {}
@@ -26,7 +26,7 @@ local function empty(state)
   methods._forget(state)
 end
 
--- What was read holds no more.
+-- Clears the cache of what was read, after a change.
 function methods._forget(state)
   state.alive, state.free, state.last = {}, {}, nil
 end
@@ -41,7 +41,7 @@ function leases.open(key, _, text)
     state.longest, state.stored = tonumber(longest), true
     state:_look()
   end
-  -- Nothing, or something else.
+  -- The key does not exist, or contains something else.
   if not longest or state.longest >= RADIX or state.bits > BITS then
     empty(state)
     state.foreign = true
@@ -49,7 +49,7 @@ function leases.open(key, _, text)
   return state
 end
 
--- How many bits there are: the last unit has the highest.
+-- Finds the number of bits: the last member has the highest one.
 function methods._look(state)
   local top = call('ZREVRANGE', state.key, 0, 0, 'WITHSCORES')
   local score = tonumber(top[2]) or -1
@@ -57,12 +57,12 @@ function methods._look(state)
   if state.bits == 1 then state.last = score end
 end
 
--- Whether it is more than nothing.
+-- Reports whether the key exists in Redis.
 function methods.is_kept(state)
   return state.stored
 end
 
--- Units held at `now`.
+-- Returns the number of units held at `now`.
 function methods.live(state, now)
   local live = state.alive[now]
   if live then return live end
@@ -75,7 +75,7 @@ function methods.live(state, now)
   return live
 end
 
--- The latest expiry; 0 when there is none.
+-- Returns the latest expiry; 0 if there is none.
 function methods.latest(state)
   if state.last then return state.last end
   local latest = 0
@@ -88,7 +88,7 @@ function methods.latest(state)
   return latest
 end
 
--- When no more than `units` will be held.
+-- Returns when no more than `units` will be held, if no request arrives or ends.
 function methods.freed(state, units, now)
   local free = state.free[units]
   if free then return free end
@@ -97,7 +97,8 @@ function methods.freed(state, units, now)
     state.free[units] = free
     return free
   end
-  -- It is no sooner than any bit alone allows, and then where all are held in one size.
+  -- Each bit alone gives a lower bound of that time. If all leases have the same size, the bound is exact; otherwise
+  -- bisection follows.
   local low, high, above = now, state:latest(), 0
   for bit = state.bits - 1, 0, -1 do
     local base, place = bit * RADIX, above + floor(units / 2 ^ bit)
@@ -114,7 +115,7 @@ function methods.freed(state, units, now)
   return high
 end
 
--- What the decision with this tag holds at `now`, and until when.
+-- Returns the units of the lease with this tag at `now`, and its expiry.
 function methods.held(state, tag, now)
   local held, till = 0, now
   for bit = 0, state.bits - 1 do
@@ -138,10 +139,11 @@ function methods._trim(state, base, now)
   if #ids > 0 then free('ZREM', state.key, unpack(ids)) end
 end
 
--- next: { now, longest, anew = nobody else holds any; tag holds `units` until `expiry` } or { none = true }
+-- Applies a change. next: { now, longest, anew = there are no other leases, tag, units, expiry }, after which `tag`
+-- holds `units` until `expiry`; or { none = true }, after which no lease is held.
 function leases.apply(state, next)
   if next.none or next.anew or state.foreign then
-    -- What nobody holds may be long, and is freed beside the script.
+    -- The set of expired leases may be large; UNLINK frees it in the background.
     if state.stored or state.foreign then free('UNLINK', state.key) end
     state.foreign = false
     empty(state)

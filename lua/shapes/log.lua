@@ -1,22 +1,22 @@
--- The shape `log`: units charged at each ms, each ms once. A head says what it is kept for and holds
--- the newest charge; those before it follow, newest first: `ms`, or `ms:units` if it is not one.
--- A list, or with the third parameter of the rule a sorted set by ms. A key keeps the form it was
--- made in until it expires, so that a change of the form forgets nothing.
+-- The shape `log`: the units charged in each millisecond. The first entry is a head, which contains the newest charge.
+-- The earlier charges follow, the newest first: `ms`, or `ms:units` if the units are not 1. A new key is a list, or
+-- with the third parameter of the rule a sorted set by ms. A key keeps its type until it expires, so a change of the
+-- parameter loses no charges.
 --
--- head   `longest largest newest units`, and for all before it blocks of neighbours: how many charges,
---        with `:units` if those are more. So the units of a range are known from the blocks in it
---        and a part of one block, however long the log is.
+-- head   `longest largest newest units`, then blocks of neighbouring earlier charges: how many charges, with `:units`
+--        if that is another number. So the units of a range are known from the blocks in it and a part of one block,
+--        however long the log is.
 --
--- state  longest, largest, newest, total (all units), and the methods without a `_`
+-- state  longest, largest, newest, total (all units), and the methods whose name has no leading `_`
 local read, clean = native()
 local floor, sqrt, max, min, huge = math.floor, math.sqrt, math.max, math.min, math.huge
 local tonumber, match, gmatch, format, concat = tonumber, string.match, string.gmatch, string.format, table.concat
--- Charges of a block: where each is one unit nothing has to be read to count a part of it, elsewhere a
--- part is read through.
+-- Most charges of a block. In a block where each charge is one unit, a part is counted without reading it. In a
+-- weighted block, the charges of the part have to be read.
 local BLOCK, WEIGHTED = 1024, 64
--- Charges that a decision lets go at most, so that none is long after many have left together.
+-- Most old charges that one decision removes, so that no decision takes long after many have expired together.
 local TRIMMED = 64
--- Charges read at once.
+-- Charges that one command reads.
 local CHUNK = 64
 local ipairs, insert, remove = ipairs, table.insert, table.remove
 local log, methods = {}, {}
@@ -33,10 +33,10 @@ end
 
 local function empty(state)
   state.longest, state.largest, state.newest, state.units = 0, 0, 0, 0
-  -- Of all but the newest charge: blocks, newest first; how many; those read lately.
+  -- For all charges but the newest: blocks, newest first; number of charges; cache of those that were read.
   state.counts, state.sums, state.size, state.known = {}, {}, 0, {}
   state.total = 0
-  -- The head as stored; false while it is not.
+  -- The head as stored; false if it is not stored.
   state.head = false
 end
 
@@ -60,7 +60,7 @@ function log.open(key, rule, text)
     counts[b], sums[b] = count, sum
     if count > BLOCK then total = huge end
   end
-  -- Larger than any that was written here, it would be searched without an end.
+  -- This script writes no larger numbers, and a search would not end with them.
   if max(longest, largest, newest, total) > EXACT then
     empty(state)
     state.foreign = true
@@ -71,17 +71,17 @@ function log.open(key, rule, text)
   return state
 end
 
--- The charges before the newest, from the i-th to the j-th, from 0; -1 is the head.
+-- Reads the charges before the newest, from the i-th to the j-th, counted from 0; -1 is the head.
 function methods._read(state, i, j)
   if state.foreign then return {} end
   local sorted, skip = state.sorted, (state.head or i < 0) and 1 or 0
   local found = read(state, sorted and 'ZREVRANGE' or 'LRANGE', i + skip, j + skip)
-  -- It turned out to be kept in the other form.
+  -- The key turned out to have the other type.
   if state.sorted ~= sorted then return state:_read(i, j) end
   return found or {}
 end
 
--- The ms and the units of the i-th charge before the newest.
+-- Returns the ms and the units of the i-th charge before the newest.
 function methods._charge(state, i)
   local found = state.known[i]
   if not found then
@@ -91,15 +91,15 @@ function methods._charge(state, i)
   return found[1], found[2]
 end
 
--- How many of the charges before the newest are of `ms` or later. `recent` ones are looked for
--- from the newest on, old ones from the oldest on: where the border most often is.
+-- Returns how many of the charges before the newest were made at `ms` or later. The search starts at the newest charge
+-- if `recent`, otherwise at the oldest: where the boundary usually is.
 function methods._count(state, ms, recent)
   local low, high, step = 0, state.size, 1
   while low < high do
     local probe = recent and min(low + step, high) - 1 or max(high - step, low)
     local later = state:_charge(probe) >= ms
     if later then low = probe + 1 else high = probe end
-    -- Past the border: what is left lies within the last step.
+    -- The boundary is within the last step.
     if recent ~= later then break end
     step = step * 2
   end
@@ -110,8 +110,8 @@ function methods._count(state, ms, recent)
   return low
 end
 
--- The units of the charges from the i-th to before the j-th, read one by one, and the charge in
--- which there are more than `most`.
+-- Reads the charges from the i-th to before the j-th. Returns the sum of their units, and the ms of the charge at which
+-- the sum exceeds `most`.
 function methods._sum(state, i, j, most)
   local sum = 0
   for from = i, j - 1, CHUNK do
@@ -124,7 +124,7 @@ function methods._sum(state, i, j, most)
   return sum
 end
 
--- The block of the i-th charge, the charges in front of it, and their units.
+-- Returns the block of the i-th charge, the number of charges in newer blocks, and their units.
 function methods._block(state, i)
   local before, sum, b = 0, 0, 1
   while state.counts[b] and before + state.counts[b] <= i do
@@ -134,7 +134,7 @@ function methods._block(state, i)
   return b, before, sum
 end
 
--- Units charged at `ms` or later.
+-- Returns the units charged at `ms` or later.
 function methods.since(state, ms)
   if ms > state.newest then return 0 end
   local count = state:_count(ms, false)
@@ -147,13 +147,13 @@ function methods.since(state, ms)
   return sum + state.sums[b] - state:_sum(count, behind, huge)
 end
 
--- Whether it is more than nothing.
+-- Reports whether the log contains any units.
 function methods.is_kept(state)
   return state.total > 0
 end
 
--- The ms of the charge that holds the units-th unit from the newest, from 0; false if there are
--- not so many.
+-- Returns the ms of the charge that contains the unit number `units`, counted from the newest and from 0; false if
+-- there are not as many.
 function methods.at(state, units)
   if units >= state.total then return false end
   if units < state.units then return state.newest end
@@ -164,7 +164,7 @@ function methods.at(state, units)
     b = b + 1
   end
   if state.counts[b] == state.sums[b] then return (state:_charge(before + units)) end
-  -- The oldest, as for most that are refused, needs no search.
+  -- Most refusals need the oldest charge, which needs no search.
   local last = before + state.counts[b] - 1
   local oldest, own = state:_charge(last)
   if units >= state.sums[b] - own then return oldest end
@@ -172,13 +172,13 @@ function methods.at(state, units)
   return found or 0
 end
 
--- The newest ms that has units.
+-- Returns the newest ms with units.
 function methods.latest(state)
   if state.units > 0 then return state.newest end
   return state.size > 0 and (state:_charge(0))
 end
 
--- The units charged at `ms`, and the place of that charge.
+-- Returns the units charged at `ms`, and the index of that charge.
 function methods.weight_at(state, ms)
   if ms == state.newest then return state.units end
   local place = state:_count(ms, true) - 1
@@ -192,14 +192,14 @@ function methods._forget(state)
   empty(state)
 end
 
--- How many charges a block that is read through has at most: of a long log more, or all its blocks
--- would take longer than one.
+-- Returns the most charges of a weighted block. It grows with the log, so that the list of blocks does not become
+-- longer than a block.
 function methods._weighted(state)
   return max(WEIGHTED, floor(sqrt(state.size)))
 end
 
--- The last block, for its last charge to get more units. Where all are of one it is cut there, or all of it
--- would have to be read through.
+-- Returns the last block, before its oldest charge gets more units. If all its charges have one unit, that charge is
+-- split off first, so that the block does not become a weighted one.
 function methods._oldest(state)
   local counts, sums = state.counts, state.sums
   local b = #counts
@@ -210,7 +210,7 @@ function methods._oldest(state)
   return b + 1
 end
 
--- Puts the newest charge before the next one. The head is written with what is saved.
+-- Moves the newest charge out of the head, to make way for the next one. `save` writes the new head.
 function methods._push(state)
   if state.units == 0 then return end
   local text = written(state.newest, state.units, 1)
@@ -233,7 +233,7 @@ function methods._push(state)
   state.size, state.units, state.known = state.size + 1, 0, {}
 end
 
--- Takes `count` charges of so many units out of a block.
+-- Removes `count` charges with `units` in all from a block, and merges small neighbours.
 function methods._lessen(state, b, count, units)
   local counts, sums = state.counts, state.sums
   counts[b], sums[b] = counts[b] - count, sums[b] - units
@@ -253,8 +253,8 @@ function methods._lessen(state, b, count, units)
   end
 end
 
--- Lets go of charges that are too old, and adds the oldest to the next one while what is newer is more
--- than any limit asks for: it counts again if that is given back.
+-- Removes charges that are too old. While the newer charges exceed any limit, it also merges the oldest charge into the
+-- next: it does not count now, but does again if newer charges are refunded.
 function methods._trim(state)
   local edge, least, gone = state.newest - state.longest, state.largest, 0
   local chunk, moved = 1, 0
@@ -294,7 +294,7 @@ function methods._trim(state)
   end
 end
 
--- Stores other units of the i-th charge.
+-- Changes the units of the i-th charge.
 function methods._write(state, i, ms, old, new)
   local text = written(ms, new, 1)
   if state.sorted then
@@ -327,8 +327,8 @@ function methods._set(state, ms, units)
   state:_lessen(b, 1, weight)
 end
 
--- next: { anew = units that are all there is, or false; cost = units at the ms `clock`; longest, largest }
---    or { ms, weight = units that are left there } or { none = true }
+-- Applies a change. next: { anew = units that replace all charges, or false; cost = units charged at the ms `clock`;
+-- longest, largest }, or { ms, weight = units that are left at that ms }, or { none = true } to delete the log.
 function log.apply(state, next)
   clean(state)
   if next.none then

@@ -1,5 +1,5 @@
--- What shapes that are no text share: `read` and `clean`. A key of a form they cannot read counts as absent,
--- and is deleted once there is something to write.
+-- Functions that the shapes `log` and `leases` share. `read` calls a command for a key; a key of another Redis type
+-- counts as absent. `clean` deletes such a key before something is written.
 local try, type = redis.pcall, type
 
 local function read(state, command, ...)

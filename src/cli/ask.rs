@@ -1,5 +1,5 @@
-//! One question to the admin listener of a running gateway, over TCP or a Unix socket. Called by
-//! `healthcheck` and `reload`.
+//! A single request to the admin listener of a running gateway, over TCP or a Unix socket. Called by `healthcheck` and
+//! `reload`.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{SocketAddrUnix, SocketType};
 
-use crate::config::{self, AdminContact};
-use crate::control::{contact, local::connect_within};
+use crate::config;
+use crate::config::AdminContact;
+use crate::control::contact;
+use crate::control::local::connect_within;
 use crate::net::ListenAddr;
 
-/// Where a gateway listens whose config says nothing of it.
+/// Default address of the admin listener.
 const DEFAULT_ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9900);
 
 /// A request without a body.
@@ -21,54 +23,54 @@ pub struct Question<'a> {
     pub method: &'a str,
     pub path: &'a str,
     pub host: &'a str,
-    /// Without its line there is no token.
+    /// Value of the `authorization` header; `None` omits it.
     pub token: Option<&'a str>,
-    /// For the whole of it.
+    /// Time limit for the whole exchange.
     pub timeout: Duration,
-    /// Bytes of the answer; what comes after them is not read.
+    /// Maximum number of response bytes to read.
     pub most: usize,
-    /// The first line is enough.
+    /// Stop reading after the status line.
     pub status_only: bool,
 }
 
-/// What came back.
+/// The response.
 pub struct Reply {
     pub status: u16,
-    /// As far as it was read.
+    /// The part of the body that was read.
     pub body: String,
 }
 
-/// Where the gateway with the config at `path` listens as admin: by its own word while it runs, else by the file, else
-/// where those do whose config says nothing of it. The token is the file's.
-pub fn admin_contact(path: &Path) -> AdminContact {
-    let told = contact::of_running(path);
-    let written = config::admin_contact(path);
+/// Returns the admin address and token of the gateway with the config at `path`: from the running process if it
+/// answers, else from the file, else the default address. The token always comes from the file.
+pub fn resolve_admin_contact(path: &Path) -> AdminContact {
+    let told = contact::find_running(path);
+    let written = config::find_admin_contact(path);
     let token = written.as_ref().and_then(|contact| contact.token.clone());
     let listen = told.or(written.map(|contact| contact.listen)).unwrap_or_else(|| {
-        eprintln!("{} does not tell where [admin] listens, asking {DEFAULT_ADMIN}", path.display());
+        eprintln!("{} does not set the admin address, trying {DEFAULT_ADMIN}", path.display());
         ListenAddr::Tcp(DEFAULT_ADMIN)
     });
     AdminContact { listen, token }
 }
 
-pub fn ask(addr: &ListenAddr, question: &Question) -> io::Result<Reply> {
+pub fn send_request(addr: &ListenAddr, question: &Question) -> io::Result<Reply> {
     let until = Instant::now() + question.timeout;
     match addr {
         ListenAddr::Tcp(addr) => {
-            let stream = TcpStream::connect_timeout(&reachable(*addr), question.timeout)?;
+            let stream = TcpStream::connect_timeout(&to_reachable(*addr), question.timeout)?;
             stream.set_write_timeout(Some(question.timeout))?;
-            exchange(&stream, |left| stream.set_read_timeout(Some(left)), until, question)
+            exchange_bytes(&stream, |left| stream.set_read_timeout(Some(left)), until, question)
         }
         ListenAddr::Unix(file) => {
             let addr = SocketAddrUnix::new(file)?;
             let stream = UnixStream::from(connect_within(SocketType::STREAM, &addr, question.timeout)?);
-            exchange(&stream, |left| stream.set_read_timeout(Some(left)), until, question)
+            exchange_bytes(&stream, |left| stream.set_read_timeout(Some(left)), until, question)
         }
     }
 }
 
-/// "All addresses" can be listened on but not dialled.
-fn reachable(mut addr: SocketAddr) -> SocketAddr {
+/// Replaces the unspecified address, which can be listened on but not connected to.
+fn to_reachable(mut addr: SocketAddr) -> SocketAddr {
     match addr.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => addr.set_ip(Ipv4Addr::LOCALHOST.into()),
         IpAddr::V6(ip) if ip.is_unspecified() => addr.set_ip(Ipv6Addr::LOCALHOST.into()),
@@ -77,7 +79,7 @@ fn reachable(mut addr: SocketAddr) -> SocketAddr {
     addr
 }
 
-fn exchange<S: Read + Write>(
+fn exchange_bytes<S: Read + Write>(
     mut stream: S,
     set_timeout: impl Fn(Duration) -> io::Result<()>,
     until: Instant,
@@ -95,7 +97,7 @@ fn exchange<S: Read + Write>(
             return Err(io::ErrorKind::TimedOut.into());
         }
         set_timeout(left)?;
-        // The system calls the end of a deadline so.
+        // The system reports an expired deadline in this way.
         let read = stream.read(&mut piece).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
             _ => error,
@@ -105,10 +107,10 @@ fn exchange<S: Read + Write>(
             read => answer.extend_from_slice(&piece[..read]),
         }
     }
-    reply(&answer).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP"))
+    parse_reply(&answer).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the response is not HTTP"))
 }
 
-fn reply(answer: &[u8]) -> Option<Reply> {
+fn parse_reply(answer: &[u8]) -> Option<Reply> {
     let line = str::from_utf8(answer.split(|byte| *byte == b'\n').next()?).ok()?;
     let status = line.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.trim_end().parse().ok()?;
     let body = answer.windows(4).position(|end| end == b"\r\n\r\n").map_or(&[][..], |end| &answer[end + 4..]);
@@ -121,16 +123,16 @@ mod tests {
 
     #[test]
     fn the_status_is_read_from_the_first_line() {
-        let status = |answer: &[u8]| reply(answer).map(|reply| reply.status);
+        let status = |answer: &[u8]| parse_reply(answer).map(|reply| reply.status);
         assert_eq!(status(b"HTTP/1.1 503 Service Unavailable\r\nx: y\r\n"), Some(503));
         assert_eq!(status(b"SSH-2.0-OpenSSH\r\n"), None);
         assert_eq!(status(b""), None);
-        assert_eq!(reply(b"HTTP/1.1 200 OK\r\nx: y\r\n\r\n{}").unwrap().body, "{}");
+        assert_eq!(parse_reply(b"HTTP/1.1 200 OK\r\nx: y\r\n\r\n{}").unwrap().body, "{}");
     }
 
     #[test]
     fn all_addresses_means_this_machine() {
-        assert_eq!(reachable("0.0.0.0:1".parse().unwrap()), "127.0.0.1:1".parse().unwrap());
-        assert_eq!(reachable("[::]:1".parse().unwrap()), "[::1]:1".parse().unwrap());
+        assert_eq!(to_reachable("0.0.0.0:1".parse().unwrap()), "127.0.0.1:1".parse().unwrap());
+        assert_eq!(to_reachable("[::]:1".parse().unwrap()), "[::1]:1".parse().unwrap());
     }
 }

@@ -1,5 +1,4 @@
-//! `sluicegate check`: loads a config as `run` does and starts nothing. Warnings change neither the answer
-//! nor the exit code. Called by the command line.
+//! `sluicegate check`: loads a config as `run` does and starts nothing. Warnings do not change the exit code.
 
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -8,7 +7,7 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 use serde_json::json;
 
-use super::{BAD_CONFIG, bad_config};
+use crate::cli::{BAD_CONFIG, report_bad_config};
 use crate::config;
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -17,8 +16,8 @@ pub enum ReportFormat {
     Json,
 }
 
-pub fn check(path: &Path, format: ReportFormat) -> ExitCode {
-    let (answer, code) = match (config::load(path), format) {
+pub fn check_config(path: &Path, format: ReportFormat) -> ExitCode {
+    let (answer, code) = match (config::load_config(path), format) {
         (Ok(config), format) => {
             let (routes, limits) = (config.routes.len(), config.limits.len());
             let upstreams = config.upstreams.len();
@@ -27,22 +26,33 @@ pub fn check(path: &Path, format: ReportFormat) -> ExitCode {
                     if let Some(warnings) = &config.warnings {
                         eprintln!("{}", warnings.render(std::io::stderr().is_terminal()));
                     }
-                    format!("ok: {routes} routes, {limits} limits, {upstreams} upstreams")
+                    format!(
+                        "ok: {}, {}, {}",
+                        count_of(routes, "route"),
+                        count_of(limits, "limit"),
+                        count_of(upstreams, "upstream")
+                    )
                 }
                 ReportFormat::Json => json!({
                     "ok": true, "routes": routes, "limits": limits, "upstreams": upstreams, "hash": config.hash,
-                    "warnings": config.warnings.as_ref().map_or_else(|| json!([]), |warnings| warnings.json()),
+                    "warnings": config.warnings.as_ref().map_or_else(|| json!([]), |warnings| warnings.to_json()),
                 })
                 .to_string(),
             };
             (answer, ExitCode::SUCCESS)
         }
-        (Err(report), ReportFormat::Text) => return bad_config(&report),
+        (Err(report), ReportFormat::Text) => return report_bad_config(&report),
         (Err(report), ReportFormat::Json) => {
-            (json!({ "ok": false, "diagnostics": report.json() }).to_string(), ExitCode::from(BAD_CONFIG))
+            (json!({ "ok": false, "diagnostics": report.to_json() }).to_string(), ExitCode::from(BAD_CONFIG))
         }
     };
-    // Whoever reads may have seen enough and gone.
+    // The reader may have closed the pipe.
     let _ = writeln!(std::io::stdout(), "{answer}");
     code
+}
+
+/// Formats a count with its noun: `1 route`, `2 routes`.
+fn count_of(count: usize, noun: &str) -> String {
+    let ending = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{ending}")
 }

@@ -1,5 +1,4 @@
-//! `sluicegate demo`: the gateway with sample limits in front of its own echo server, and the
-//! commands to try. Called by the command line.
+//! `sluicegate demo`: runs the gateway with sample limits in front of its own echo server, and prints commands to try.
 
 use std::fs::DirBuilder;
 use std::io::{self, Write};
@@ -7,12 +6,12 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::{RUNTIME, gateway};
+use crate::cli::{RUNTIME, run_gateway};
 use crate::control::ConfigSource;
 
 const CONFIG: &str = include_str!("../../conf/demo.toml");
 
-pub fn demo(dir: Option<PathBuf>) -> ExitCode {
+pub fn run_demo(dir: Option<PathBuf>) -> ExitCode {
     let home = match DemoHome::new(dir) {
         Ok(home) => home,
         Err(error) => {
@@ -20,12 +19,12 @@ pub fn demo(dir: Option<PathBuf>) -> ExitCode {
             return ExitCode::from(RUNTIME);
         }
     };
-    // The reader may be gone; the gateway runs all the same.
-    let _ = introduce(&home.config());
-    gateway(ConfigSource::File(home.config()))
+    // The gateway runs even if nobody reads its output.
+    let _ = print_introduction(&home.config_path());
+    run_gateway(ConfigSource::File(home.config_path()))
 }
 
-/// The directory of the config; a temporary one goes with this value.
+/// Directory of the config; a temporary one is removed with this value.
 struct DemoHome {
     dir: PathBuf,
     temporary: bool,
@@ -45,8 +44,8 @@ impl DemoHome {
                 DemoHome { dir, temporary: true }
             }
         };
-        // A config edited in an earlier demo is kept.
-        match std::fs::File::create_new(home.config()) {
+        // The config of an earlier demo is kept with its edits.
+        match std::fs::File::create_new(home.config_path()) {
             Ok(mut file) => file.write_all(CONFIG.as_bytes())?,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
@@ -54,7 +53,7 @@ impl DemoHome {
         Ok(home)
     }
 
-    fn config(&self) -> PathBuf {
+    fn config_path(&self) -> PathBuf {
         self.dir.join("sluicegate.toml")
     }
 }
@@ -67,7 +66,7 @@ impl Drop for DemoHome {
     }
 }
 
-fn introduce(config: &Path) -> io::Result<()> {
+fn print_introduction(config: &Path) -> io::Result<()> {
     let mut out = io::stdout();
     writeln!(
         out,
@@ -75,19 +74,19 @@ fn introduce(config: &Path) -> io::Result<()> {
 Sluicegate demo. In another terminal:
 
   curl -i http://127.0.0.1:8080/
-      200 from the built-in echo server; RateLimit says what remains of 10 requests.
+      200 from the built-in echo server; the RateLimit header shows how many of 10 requests remain.
 
   for i in $(seq 12); do curl -s -o /dev/null -w '%{{http_code}} ' http://127.0.0.1:8080/; done
-      200 until the burst of 10 is spent, then 429.
+      200 until the burst of 10 is used up, then 429.
 
   curl -i http://127.0.0.1:8080/
-      While refused: Retry-After says when, exactly. One request comes back every second.
+      While the limit refuses, Retry-After is the exact wait. One request becomes available every second.
 
   curl -s http://127.0.0.1:9900/metrics | grep -E 'rejections_total|decisions_total'
       The refusals, by route and limit.
 
   Edit {}
-      Set burst = 100 and save: it applies within a second, and what was spent stays spent.
+      Set burst = 100 and save: it applies within a second, and requests made so far still count.
 
 Ctrl-C ends it.
 ",

@@ -1,5 +1,5 @@
-//! `sluicegate healthcheck`: asks the admin listener of a running gateway whether it is ready, so
-//! that a container without a shell can be probed. Called by the command line.
+//! `sluicegate healthcheck`: reports whether a running gateway is ready, so that containers without a shell can be
+//! probed.
 
 use std::io;
 use std::net::ToSocketAddrs;
@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use http::Uri;
 
-use super::ask::{Question, admin_contact, ask};
-use super::{BAD_CONFIG, RUNTIME};
+use crate::cli::ask::{Question, resolve_admin_contact, send_request};
+use crate::cli::{BAD_CONFIG, RUNTIME};
 use crate::net::ListenAddr;
 
-/// For the whole probe.
+/// Time limit for the whole probe.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// Of the answer; the status line and a short reason fit.
+/// Maximum number of response bytes to read: the status line and a short reason fit.
 const MAX_ANSWER: usize = 4096;
 
-pub fn healthcheck(config: &Path, url: Option<&str>) -> ExitCode {
+pub fn run_healthcheck(config: &Path, url: Option<&str>) -> ExitCode {
     let asked = match url {
         Some(url) => match url.parse::<Uri>() {
             Ok(uri) if uri.scheme_str() == Some("http") && uri.host().is_some() => ask_url(&uri),
@@ -27,16 +27,16 @@ pub fn healthcheck(config: &Path, url: Option<&str>) -> ExitCode {
                 return ExitCode::from(BAD_CONFIG);
             }
         },
-        None => status(&admin_contact(config).listen, "/readyz", "localhost"),
+        None => fetch_status(&resolve_admin_contact(config).listen, "/readyz", "localhost"),
     };
     match asked {
         Ok(200) => ExitCode::SUCCESS,
-        Ok(status) => unhealthy(&format!("answered {status}")),
-        Err(error) => unhealthy(&error.to_string()),
+        Ok(status) => print_unhealthy(&format!("answered {status}")),
+        Err(error) => print_unhealthy(&error.to_string()),
     }
 }
 
-fn unhealthy(why: &str) -> ExitCode {
+fn print_unhealthy(why: &str) -> ExitCode {
     eprintln!("not ready: {why}");
     ExitCode::from(RUNTIME)
 }
@@ -46,12 +46,12 @@ fn ask_url(uri: &Uri) -> io::Result<u16> {
     let addr = (host, uri.port_u16().unwrap_or(80)).to_socket_addrs()?.next();
     let addr = addr.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the host has no address"))?;
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
-    status(&ListenAddr::Tcp(addr), path, uri.authority().map_or("localhost", |authority| authority.as_str()))
+    fetch_status(&ListenAddr::Tcp(addr), path, uri.authority().map_or("localhost", |authority| authority.as_str()))
 }
 
-/// The status of `GET path`.
-fn status(addr: &ListenAddr, path: &str, host: &str) -> io::Result<u16> {
+/// Returns the status of `GET path`.
+fn fetch_status(addr: &ListenAddr, path: &str, host: &str) -> io::Result<u16> {
     let question =
         Question { method: "GET", path, host, token: None, timeout: TIMEOUT, most: MAX_ANSWER, status_only: true };
-    Ok(ask(addr, &question)?.status)
+    Ok(send_request(addr, &question)?.status)
 }

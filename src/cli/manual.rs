@@ -1,5 +1,5 @@
-//! `sluicegate man` and `sluicegate completions`: the manual page and the completions of shells, from the
-//! source of `--help`. Called by the command line, and when a package is made.
+//! `sluicegate man` and `sluicegate completions`: the man page and shell completions, generated from the definition of
+//! `--help`. Also called when a package is built.
 
 use std::io::{self, Write};
 
@@ -7,9 +7,9 @@ use clap::Command;
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-/// Each command line, and what it is for.
+/// Example commands with their purpose.
 const EXAMPLES: &[(&str, &str)] = &[
-    ("sluicegate demo", "see it work, nothing else needed"),
+    ("sluicegate demo", "see it work; nothing else is needed"),
     ("sluicegate proxy --to http://127.0.0.1:3000 --limit '10/s burst 100 by ip'", ""),
     ("sluicegate check -c sluicegate.toml", "every mistake, with line and column"),
     ("sluicegate run -c sluicegate.toml", "edits of the file apply while it runs"),
@@ -23,7 +23,12 @@ const SIGNALS: &[(&str, &str)] = &[
     ("TERM, INT", "drain: readiness fails, requests end, then the process; a second one stops it at once"),
 ];
 
-const EXIT_STATUS: &[(&str, &str)] = &[("0", "ok"), ("1", "failed while running"), ("2", "bad config or usage")];
+const EXIT_STATUS: &[(&str, &str)] = &[
+    ("0", "ok"),
+    ("1", "failed while running"),
+    ("2", "bad config or usage"),
+    ("3", "import: parts of the input could not be translated"),
+];
 
 const FILES: &[(&str, &str)] = &[
     ("sluicegate.toml", "the config, in the current directory, unless -c or SLUICEGATE_CONFIG names another file"),
@@ -32,8 +37,8 @@ const FILES: &[(&str, &str)] = &[
     ("/usr/share/doc/sluicegate/full.toml", "every option with its default; conf/full.toml in the source"),
 ];
 
-/// The text below the options of `--help`.
-pub fn help() -> String {
+/// Returns the text below the options of `--help`.
+pub fn help_text() -> String {
     let lines = |table: &[(&str, &str)], width: usize, indent: &str| {
         let line = |(term, text): &(&str, &str)| format!("{indent}{term:width$}  {text}").trim_end().to_owned() + "\n";
         table.iter().map(line).collect::<String>()
@@ -44,8 +49,8 @@ pub fn help() -> String {
     format!("Examples:\n{examples}\nSignals:\n{signals}\nExit codes:\n{}", codes.trim_end())
 }
 
-/// The manual page: the program, then each of its commands with its options.
-pub fn man(mut command: Command) -> io::Result<Vec<u8>> {
+/// Returns the man page: the program, then each command with its options.
+pub fn render_man(mut command: Command) -> io::Result<Vec<u8>> {
     command.build();
     let mut page = Vec::new();
     let whole = Man::new(command.clone()).manual("Sluicegate");
@@ -55,7 +60,7 @@ pub fn man(mut command: Command) -> io::Result<Vec<u8>> {
     whole.render_description_section(&mut page)?;
     whole.render_options_section(&mut page)?;
     for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
-        // Its own name is the one that is typed.
+        // The title is the command as it is typed.
         let title = format!("{} {}", command.get_name(), sub.get_name()).to_uppercase();
         writeln!(page, ".SH \"{title}\"")?;
         let mut part = Vec::new();
@@ -65,39 +70,39 @@ pub fn man(mut command: Command) -> io::Result<Vec<u8>> {
         if sub.get_arguments().any(|argument| !argument.is_global_set() && argument.get_id() != "help") {
             own.render_options_section(&mut part)?;
         }
-        // Below the section of the command.
+        // Its sections become subsections of the command.
         page.write_all(String::from_utf8_lossy(&part).replace(".SH ", ".SS ").as_bytes())?;
-        notes(&mut page, sub)?;
+        write_notes(&mut page, sub)?;
     }
     for (title, table) in [("SIGNALS", SIGNALS), ("EXIT STATUS", EXIT_STATUS), ("FILES", FILES), ("EXAMPLES", EXAMPLES)]
     {
         writeln!(page, ".SH \"{title}\"")?;
         for (term, text) in table {
-            writeln!(page, ".TP\n\\fB{}\\fR\n{}", escaped(term), escaped(text))?;
+            writeln!(page, ".TP\n\\fB{}\\fR\n{}", escape_roff(term), escape_roff(text))?;
         }
     }
     Ok(page)
 }
 
-/// What stands below the options of `--help`, line by line as it stands there.
-fn notes(page: &mut Vec<u8>, command: &Command) -> io::Result<()> {
+/// Writes the text below the options of `--help`, line by line.
+fn write_notes(page: &mut Vec<u8>, command: &Command) -> io::Result<()> {
     let Some(text) = command.get_after_help() else { return Ok(()) };
     writeln!(page, ".PP\n.nf")?;
     for line in text.to_string().lines() {
-        writeln!(page, "{}", escaped(line))?;
+        writeln!(page, "{}", escape_roff(line))?;
     }
     writeln!(page, ".fi")
 }
 
-/// A line of text for roff.
-fn escaped(line: &str) -> String {
+/// Escapes a line of text for roff.
+fn escape_roff(line: &str) -> String {
     let line = line.replace('\\', "\\e").replace('-', "\\-");
-    // A line that begins with one of these is a command to roff.
+    // roff would read a leading `.` or `'` as a command.
     let guard = if line.starts_with(['.', '\'']) { "\\&" } else { "" };
     format!("{guard}{line}")
 }
 
-/// What holds for every command stands once, above.
+/// Removes the global options, which are described once at the top.
 fn own_options(command: &Command) -> Command {
     let own = command.clone();
     own.mut_args(|argument| {
@@ -106,7 +111,7 @@ fn own_options(command: &Command) -> Command {
     })
 }
 
-pub fn completions(mut command: Command, shell: Shell) -> Vec<u8> {
+pub fn render_completions(mut command: Command, shell: Shell) -> Vec<u8> {
     let name = command.get_name().to_owned();
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, name, &mut script);

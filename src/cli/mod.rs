@@ -1,10 +1,15 @@
-//! The command line: what can be asked for, the log, and the exit code. Called by `main`; each
-//! subcommand with more to it than a call is a file of its own.
+//! Command line: subcommands, logging setup and exit codes. Called by `main`.
+//!
+//! `run` and `proxy` start the gateway from here; `check`, `demo`, `healthcheck`, `reload` and `replay` are files of
+//! their own, `ask` sends their requests to a running gateway, and `manual` generates the man page and completions.
+//!
+//! To add a subcommand, add a variant to `Command`, a file for it, and its entry in `docs/reference/command-line.md`.
 
 mod ask;
 mod check;
 mod demo;
 mod healthcheck;
+mod import;
 mod manual;
 mod reload;
 mod replay;
@@ -21,12 +26,12 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::config;
-use crate::control::{self, ConfigSource};
-use crate::sampled::libraries::SampleLibraries;
-use crate::sampled::stderr::BoundedStderr;
+use crate::control::ConfigSource;
+use crate::telemetry::sampled::libraries::SampleLibraries;
+use crate::telemetry::sampled::stderr::BoundedStderr;
+use crate::{config, control};
 
-/// Bad usage has the same code: clap exits with it.
+/// Exit code of an invalid config; clap uses the same for invalid usage.
 const BAD_CONFIG: u8 = 2;
 const RUNTIME: u8 = 1;
 
@@ -37,7 +42,7 @@ const VERSION: &str = match option_env!("SLUICEGATE_BUILD") {
 
 #[derive(Parser)]
 #[command(name = "sluicegate", version = VERSION, about = "A reverse proxy with exact, distributed throttling built in.")]
-#[command(after_help = manual::help(), arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(after_help = manual::help_text(), arg_required_else_help = true, disable_help_subcommand = true)]
 struct Cli {
     #[command(flatten)]
     log: LogOptions,
@@ -48,10 +53,10 @@ struct Cli {
 #[derive(Args)]
 #[command(next_display_order = 100)]
 struct LogOptions {
-    /// What to log: error, warn, info, debug, trace, or a filter such as info,sluicegate::control=debug
+    /// Log level (error, warn, info, debug, trace), or a filter such as info,sluicegate::control=debug
     #[arg(long, global = true, env = "SLUICEGATE_LOG", default_value = "info", value_name = "LEVEL")]
     log: String,
-    /// How to log, on standard error
+    /// Format of the log on standard error
     #[arg(long, global = true, env = "SLUICEGATE_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
     log_format: LogFormat,
 }
@@ -69,59 +74,62 @@ enum Command {
         #[command(flatten)]
         config: NamedConfig,
     },
-    /// Check a config and say everything that is wrong with it
+    /// Check a config and report every mistake
     Check {
         #[command(flatten)]
         config: NamedConfig,
-        /// How to answer; json goes to standard output
+        /// Format of the report; json is written to standard output
         #[arg(long, default_value = "text")]
         format: check::ReportFormat,
     },
-    /// Put the gateway in front of one server, without a config file
+    /// Run the gateway in front of one server, without a config file
     Proxy(Proxy),
     /// Try it: gateway, echo server and sample limits in one process
     Demo {
-        /// Keep the config in DIR, which is made if missing [default: a temporary directory, removed at the end]
+        /// Keep the config in DIR, which is created if missing [default: a temporary directory, removed at the end]
         #[arg(long)]
         dir: Option<PathBuf>,
     },
-    /// Say what the limits of a config would have done to the requests of an access log
+    /// Replay an access log and report what the configured limits would have done
     Replay(replay::ReplayOptions),
-    /// Have the running gateway load its config anew, and say what came of it: exit code 1 if it was not loaded
+    /// Translate the config of another proxy and print it: exit code 3 if parts could not be translated
+    #[command(after_help = import::HELP)]
+    Import(import::ImportOptions),
+    /// Reload the running gateway's config and report the result: exit code 1 if it was rejected
     Reload {
         #[command(flatten)]
         config: ConfigFile,
-        /// Only say what would change
+        /// Report what would change, without applying it
         #[arg(long)]
         dry_run: bool,
     },
-    /// Ask a running gateway whether it is ready: exit code 0 if so, else 1
+    /// Report whether a running gateway is ready: exit code 0 if it is, else 1
     Healthcheck {
         #[command(flatten)]
         config: ConfigFile,
-        /// Ask this URL instead of the admin listener that the config names
+        /// Request this URL instead of the admin listener that the config names
         #[arg(long)]
         url: Option<String>,
     },
-    /// Write the completions of a shell: sluicegate completions bash > /etc/bash_completion.d/sluicegate
+    /// Print shell completions: sluicegate completions bash > /etc/bash_completion.d/sluicegate
     Completions { shell: clap_complete::Shell },
-    /// Write the manual page, in roff: sluicegate man > sluicegate.1
+    /// Print the man page in roff format: sluicegate man > sluicegate.1
     Man,
 }
 
 #[derive(Args)]
 struct ConfigFile {
-    /// The config file
+    /// Config file
     #[arg(short, long, env = "SLUICEGATE_CONFIG", default_value = "sluicegate.toml", value_name = "FILE")]
     config: PathBuf,
 }
 
-/// A config file with or without `-c`.
+/// A config file, with or without `-c`.
 #[derive(Args)]
 struct NamedConfig {
     #[command(flatten)]
     config: ConfigFile,
-    /// The config file, as with -c
+    /// Config file, like -c
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
 }
@@ -134,38 +142,38 @@ impl NamedConfig {
 
 #[derive(Args)]
 struct Proxy {
-    /// The server to send requests to: a URL, or HOST:PORT. A path in it is put before the path of each request
+    /// Server to forward requests to: a URL, or HOST:PORT. Its path is prepended to the path of each request
     #[arg(long, value_name = "URL")]
     to: String,
-    /// Where to accept requests
+    /// Address to accept requests at
     #[arg(long, default_value = "127.0.0.1:8080", value_name = "ADDR")]
     listen: String,
-    /// A limit, such as '10/s burst 100 by ip'; several may be given
+    /// Limit such as '10/s burst 100 by ip'; can be repeated
     #[arg(long, value_name = "LIMIT")]
     limit: Vec<String>,
-    /// Serve HTTPS with this certificate, a PEM file with the chain after it; needs --key
+    /// Serve HTTPS with this certificate: a PEM file with the chain; requires --key
     #[arg(long, value_name = "FILE", requires = "key")]
     cert: Option<String>,
-    /// The private key of --cert, a PEM file
+    /// Private key of --cert, a PEM file
     #[arg(long, value_name = "FILE", requires = "cert")]
     key: Option<String>,
-    /// Log each request as a line of JSON on standard output
+    /// Log each request as a JSON line on standard output
     #[arg(long)]
     access_log: bool,
-    /// Where to serve metrics and probes
+    /// Address for metrics and probes
     #[arg(long, default_value = "127.0.0.1:9900", value_name = "ADDR")]
     admin: String,
 }
 
-/// Parses the arguments of the process and obeys them.
+/// Parses the command line and runs the command.
 pub fn main() -> ExitCode {
-    run(std::env::args_os())
+    run_command(std::env::args_os())
 }
 
-fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
-    let cli = match parse(args) {
+fn run_command(args: impl Iterator<Item = OsString>) -> ExitCode {
+    let cli = match parse_arguments(args) {
         Ok(cli) => cli,
-        // Help and version come this way too, with code 0.
+        // clap reports help and version in this way too, with exit code 0.
         Err(message) => {
             let _ = message.print();
             return ExitCode::from(u8::try_from(message.exit_code()).unwrap_or(BAD_CONFIG));
@@ -176,39 +184,40 @@ fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         return ExitCode::from(BAD_CONFIG);
     }
     match cli.command {
-        Command::Run { config } => gateway(ConfigSource::File(config.path())),
-        Command::Check { config, format } => check::check(&config.path(), format),
-        Command::Proxy(proxy) => match proxy_config(&proxy) {
-            Ok(text) => gateway(ConfigSource::Text { name: "proxy".to_owned(), text }),
-            Err(report) => bad_config(&report),
+        Command::Run { config } => run_gateway(ConfigSource::File(config.path())),
+        Command::Check { config, format } => check::check_config(&config.path(), format),
+        Command::Proxy(proxy) => match build_proxy_config(&proxy) {
+            Ok(text) => run_gateway(ConfigSource::Text { name: "proxy".to_owned(), text }),
+            Err(report) => report_bad_config(&report),
         },
-        Command::Demo { dir } => demo::demo(dir),
-        Command::Replay(replay) => replay::replay(&replay),
-        Command::Reload { config, dry_run } => reload::reload(&config.config, dry_run),
-        Command::Completions { shell } => write(Ok(manual::completions(Cli::command(), shell))),
-        Command::Man => write(manual::man(Cli::command())),
-        Command::Healthcheck { config, url } => healthcheck::healthcheck(&config.config, url.as_deref()),
+        Command::Demo { dir } => demo::run_demo(dir),
+        Command::Replay(replay) => replay::run_replay(&replay),
+        Command::Import(options) => import::run_import(&options),
+        Command::Reload { config, dry_run } => reload::request_reload(&config.config, dry_run),
+        Command::Completions { shell } => write_output(Ok(manual::render_completions(Cli::command(), shell))),
+        Command::Man => write_output(manual::render_man(Cli::command())),
+        Command::Healthcheck { config, url } => healthcheck::run_healthcheck(&config.config, url.as_deref()),
     }
 }
 
-fn parse(args: impl Iterator<Item = OsString>) -> Result<Cli, clap::Error> {
+fn parse_arguments(args: impl Iterator<Item = OsString>) -> Result<Cli, clap::Error> {
     let mut command = Cli::command();
     let matches = command.try_get_matches_from_mut(args)?;
-    // The environment may name a file beside either.
+    // The environment variable may be set as well as either option.
     let given =
         |of: &ArgMatches, id| of.try_contains_id(id).is_ok() && of.value_source(id) == Some(ValueSource::CommandLine);
     if let Some((_, of)) = matches.subcommand()
         && given(of, "file")
         && given(of, "config")
     {
-        return Err(command.error(ErrorKind::ArgumentConflict, "a config file stands there twice: FILE and -c FILE"));
+        return Err(command.error(ErrorKind::ArgumentConflict, "the config file is given twice: FILE and -c FILE"));
     }
     Cli::from_arg_matches(&matches)
 }
 
-fn write(text: io::Result<Vec<u8>>) -> ExitCode {
+fn write_output(text: io::Result<Vec<u8>>) -> ExitCode {
     match text.and_then(|text| io::stdout().write_all(&text)) {
-        // Whoever reads may have seen enough and gone.
+        // The reader may have closed the pipe.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             eprintln!("error: {error}");
             ExitCode::from(RUNTIME)
@@ -217,11 +226,11 @@ fn write(text: io::Result<Vec<u8>>) -> ExitCode {
     }
 }
 
-/// Runs the gateway to its end.
-fn gateway(source: ConfigSource) -> ExitCode {
-    match control::run(source) {
+/// Runs the gateway until it stops.
+fn run_gateway(source: ConfigSource) -> ExitCode {
+    match control::run_gateway(source) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(control::Error::Config(report)) => bad_config(&report),
+        Err(control::Error::Config(report)) => report_bad_config(&report),
         Err(error) => {
             eprintln!("error: {error}");
             ExitCode::from(RUNTIME)
@@ -229,12 +238,12 @@ fn gateway(source: ConfigSource) -> ExitCode {
     }
 }
 
-fn bad_config(report: &config::Report) -> ExitCode {
+fn report_bad_config(report: &config::Report) -> ExitCode {
     eprintln!("{}", report.render(std::io::stderr().is_terminal()));
     ExitCode::from(BAD_CONFIG)
 }
 
-fn proxy_config(proxy: &Proxy) -> Result<String, config::Report> {
+fn build_proxy_config(proxy: &Proxy) -> Result<String, config::Report> {
     let mut text = config::proxy_text(&config::ProxyArguments {
         to: &proxy.to,
         listen: &proxy.listen,
@@ -242,14 +251,14 @@ fn proxy_config(proxy: &Proxy) -> Result<String, config::Report> {
         certificate: proxy.cert.as_deref().zip(proxy.key.as_deref()),
         access_log: proxy.access_log,
     })?;
-    // A JSON string is a TOML string.
+    // A JSON string is a valid TOML string.
     let admin = serde_json::Value::from(proxy.admin.as_str());
     text.push_str(&format!("\n[admin]\nlisten = {admin}\n"));
     Ok(text)
 }
 
 fn start_log(log: &LogOptions) -> Result<(), String> {
-    // Clients could cause the warnings of the HTTP/2 library at will, and connections that it ends are counted.
+    // Clients could trigger the warnings of the HTTP/2 library at will, and the connections that it ends are counted.
     let filter = match log.log.as_str() {
         "" | "off" => log.log.clone(),
         own => format!("h2=error,{own}"),

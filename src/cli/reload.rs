@@ -1,5 +1,4 @@
-//! `sluicegate reload`: has a running gateway load its config anew, and says what came of it, which a
-//! signal could not. Called by the command line.
+//! `sluicegate reload`: makes a running gateway reload its config and reports the result, which a signal cannot.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -8,62 +7,63 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::RUNTIME;
-use super::ask::{Question, Reply, admin_contact, ask};
-use crate::config::{self, AdminContact};
+use crate::cli::RUNTIME;
+use crate::cli::ask::{Question, Reply, resolve_admin_contact, send_request};
+use crate::config;
+use crate::config::AdminContact;
 use crate::net::ListenAddr;
 
-/// Ten thousand routes take seconds; a store that is away takes one. The gateway itself ends the connection after
-/// half a minute.
+/// Time limit. Ten thousand routes take seconds to load, an unavailable store one second. The gateway itself closes
+/// the connection after half a minute.
 const TIMEOUT: Duration = Duration::from_secs(25);
 const MAX_ANSWER: usize = 16 * 1024 * 1024;
 const UNAUTHORIZED: u16 = 401;
 
-/// How long a gateway may take that sees an edit by itself, and how often it is asked whether it has.
+/// How long a gateway that watches its file may take to reload by itself.
 const OWN_RELOAD: Duration = Duration::from_secs(2);
 const GLANCE: Duration = Duration::from_millis(100);
 
-pub fn reload(file: &Path, dry_run: bool) -> ExitCode {
-    let AdminContact { listen: addr, mut token } = admin_contact(file);
-    let mut reply = order(&addr, token.as_deref(), dry_run);
+pub fn request_reload(file: &Path, dry_run: bool) -> ExitCode {
+    let AdminContact { listen: addr, mut token } = resolve_admin_contact(file);
+    let mut reply = send_order(&addr, token.as_deref(), dry_run);
     let until = Instant::now() + OWN_RELOAD;
-    // Where the edit is one of the token, the gateway has to see it by itself first, which it does soon.
+    // If the edit changed the token, the gateway must first notice it by itself.
     while reply.as_ref().is_ok_and(|reply| reply.status == UNAUTHORIZED) && Instant::now() < until {
         std::thread::sleep(GLANCE);
-        token = config::admin_contact(file).and_then(|contact| contact.token);
-        reply = order(&addr, token.as_deref(), dry_run);
+        token = config::find_admin_contact(file).and_then(|contact| contact.token);
+        reply = send_order(&addr, token.as_deref(), dry_run);
     }
     let reply = match reply {
-        // A file that does not load may not tell its token either.
+        // A file that does not load may hide its token as well.
         Ok(reply)
             if reply.status == UNAUTHORIZED
-                && let Err(report) = config::load(file) =>
+                && let Err(report) = config::load_config(file) =>
         {
             eprintln!("{report}\nthe config was not loaded");
             return ExitCode::from(RUNTIME);
         }
         Ok(reply) => reply,
         Err(error) if error.kind() == ErrorKind::TimedOut => {
-            eprintln!("error: {addr} has not answered in {} s; what came of it is in its log", TIMEOUT.as_secs());
+            eprintln!("error: {addr} did not respond within {} s; its log has the result", TIMEOUT.as_secs());
             return ExitCode::from(RUNTIME);
         }
         Err(error) => {
-            eprintln!("error: no gateway answers at {addr}: {error}; -c FILE names the config it runs with");
+            eprintln!("error: no gateway responds at {addr}: {error}; pass its config with -c FILE");
             return ExitCode::from(RUNTIME);
         }
     };
     let answer: Value = serde_json::from_str(&reply.body).unwrap_or_default();
     let list = |key: &str| answer[key].as_array().cloned().unwrap_or_default();
-    list("warnings").iter().for_each(|warning| eprintln!("warning: {}", line(warning)));
+    list("warnings").iter().for_each(|warning| eprintln!("warning: {}", format_diagnostic(warning)));
     if reply.status == 200 {
-        println!("{}", outcome(&answer, dry_run));
+        println!("{}", print_outcome(&answer, dry_run));
         for key in list("restart_needed_for") {
             eprintln!("warning: the change of {} needs a restart", key.as_str().unwrap_or_default());
         }
         return ExitCode::SUCCESS;
     }
     let diagnostics = list("diagnostics");
-    diagnostics.iter().for_each(|diagnostic| eprintln!("error: {}", line(diagnostic)));
+    diagnostics.iter().for_each(|diagnostic| eprintln!("error: {}", format_diagnostic(diagnostic)));
     if diagnostics.is_empty() {
         eprintln!("error: {addr} answered {}: {}", reply.status, answer["detail"].as_str().unwrap_or(&reply.body));
     } else {
@@ -72,7 +72,7 @@ pub fn reload(file: &Path, dry_run: bool) -> ExitCode {
     ExitCode::from(RUNTIME)
 }
 
-fn order(addr: &ListenAddr, token: Option<&str>, dry_run: bool) -> io::Result<Reply> {
+fn send_order(addr: &ListenAddr, token: Option<&str>, dry_run: bool) -> io::Result<Reply> {
     let path = if dry_run { "/-/reload?dry_run=1" } else { "/-/reload" };
     let question = Question {
         method: "POST",
@@ -83,10 +83,10 @@ fn order(addr: &ListenAddr, token: Option<&str>, dry_run: bool) -> io::Result<Re
         most: MAX_ANSWER,
         status_only: false,
     };
-    ask(addr, &question)
+    send_request(addr, &question)
 }
 
-fn outcome(answer: &Value, dry_run: bool) -> String {
+fn print_outcome(answer: &Value, dry_run: bool) -> String {
     let generation = &answer["generation"];
     let summary = answer["summary"].as_str().unwrap_or_default();
     match (answer["changed"] == true, dry_run) {
@@ -96,8 +96,8 @@ fn outcome(answer: &Value, dry_run: bool) -> String {
     }
 }
 
-/// `FILE:LINE:COLUMN: message; remedy`.
-fn line(diagnostic: &Value) -> String {
+/// Formats a mistake as `FILE:LINE:COLUMN: message; remedy`.
+fn format_diagnostic(diagnostic: &Value) -> String {
     let text = |key: &str| diagnostic[key].as_str().unwrap_or_default();
     let place = match (diagnostic["line"].as_u64(), diagnostic["column"].as_u64()) {
         (Some(line), Some(column)) => format!("{}:{line}:{column}: ", text("file")),

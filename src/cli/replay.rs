@@ -1,5 +1,4 @@
-//! `sluicegate replay`: what the limits of a config would have done to the requests of access
-//! logs. Called by the command line.
+//! `sluicegate replay`: reports what the limits of a config would have done to the requests of access logs.
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -7,11 +6,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::check::ReportFormat;
-use super::{BAD_CONFIG, ConfigFile, RUNTIME, bad_config};
-use crate::config;
-use crate::limit::algo::{SPECS, Spec};
-use crate::replay::{self, Options};
+use crate::cli::check::ReportFormat;
+use crate::cli::{BAD_CONFIG, ConfigFile, RUNTIME, report_bad_config};
+use crate::limiting::algorithm::{SPECS, Spec};
+use crate::replay::ReplayRequest;
+use crate::{config, replay};
 
 const HELP: &str = "\
 Logs: the common and combined formats of nginx and Apache (also with the virtual host in front, nginx's
@@ -45,7 +44,7 @@ requests that other limits refused count, too.
 Exit codes: 0 ok, 1 a log cannot be read, has lines and no good one, none that a route takes, or none that can be
 evaluated, 2 bad config or usage.";
 
-fn help() -> String {
+fn replay_help() -> String {
     let mut numbers: Vec<(&str, Vec<&str>)> = Vec::new();
     for Spec { name, number, .. } in SPECS {
         match numbers.iter_mut().find(|(words, _)| *words == number.words) {
@@ -58,7 +57,7 @@ fn help() -> String {
 }
 
 #[derive(Args)]
-#[command(after_help = help())]
+#[command(after_help = replay_help())]
 pub struct ReplayOptions {
     #[command(flatten)]
     config: ConfigFile,
@@ -68,39 +67,39 @@ pub struct ReplayOptions {
     /// Draw admitted and refused requests over time into this SVG file
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Write each request that was refused, delayed or not evaluated into this file, as JSON lines
+    /// Write each request that was refused, delayed or not evaluated to this file, as JSON lines
     #[arg(long, value_name = "FILE")]
     verdicts: Option<PathBuf>,
-    /// Keys to name for each limit, those with most refusals
+    /// Number of keys to list per limit, those with the most refusals
     #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=1000))]
     top: u16,
-    /// Host of the requests whose log line names none
+    /// Host of requests whose log line has none
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
-    /// How to answer
+    /// Format of the report
     #[arg(long, default_value = "text")]
     format: ReportFormat,
 }
 
-pub fn replay(args: &ReplayOptions) -> ExitCode {
-    let config = match config::load(&args.config.config) {
+pub fn run_replay(args: &ReplayOptions) -> ExitCode {
+    let config = match config::load_config(&args.config.config) {
         Ok(config) => config,
-        Err(report) => return bad_config(&report),
+        Err(report) => return report_bad_config(&report),
     };
-    let host = match args.host.as_deref().map(|host| replay::host(host.as_bytes())) {
+    let host = match args.host.as_deref().map(|host| replay::canonical_host(host.as_bytes())) {
         Some(None) => {
             eprintln!("error: --host: not a host name");
             return ExitCode::from(BAD_CONFIG);
         }
         other => other.flatten(),
     };
-    let options = Options {
+    let options = ReplayRequest {
         top: usize::from(args.top),
         host,
         verdicts: args.verdicts.clone(),
         progress: std::io::stderr().is_terminal(),
     };
-    let outcome = match replay::run(&config, &args.logs, &options) {
+    let outcome = match replay::run_replay(&config, &args.logs, &options) {
         Ok(outcome) => outcome,
         Err(error) => {
             eprintln!("error: {error}");
@@ -108,18 +107,18 @@ pub fn replay(args: &ReplayOptions) -> ExitCode {
         }
     };
     if let Some(path) = &args.plot
-        && let Err(error) = std::fs::write(path, outcome.svg())
+        && let Err(error) = std::fs::write(path, outcome.draw_svg())
     {
         eprintln!("error: cannot write {}: {error}", path.display());
         return ExitCode::from(RUNTIME);
     }
     let answer = match args.format {
-        ReportFormat::Text => outcome.text(),
-        ReportFormat::Json => format!("{}\n", outcome.json()),
+        ReportFormat::Text => outcome.to_text(),
+        ReportFormat::Json => format!("{}\n", outcome.to_json()),
     };
-    // Whoever reads may have seen enough and gone.
+    // The reader may have closed the pipe.
     let _ = std::io::stdout().write_all(answer.as_bytes());
-    match outcome.nothing_evaluated() {
+    match outcome.why_nothing_evaluated() {
         None => ExitCode::SUCCESS,
         Some(why) => {
             eprintln!("error: {why}");

@@ -1,14 +1,15 @@
-//! Remedies for what people write who know another program, or put a key in the wrong place. Called
-//! by `reader` for keys that a table does not have, and by `compile`.
+//! Remedies for keys from other programs and for keys in the wrong section. Called by `reader` for unknown keys, and
+//! by `compile`.
 
-use super::schema::{self, Schema};
-use super::tree::{Node, TableEntry, Value};
+use crate::config::schema;
+use crate::config::schema::Schema;
+use crate::config::tree::{Node, TableEntry, Value};
 
-/// How a limit gets to a route, for those who put the one into the other.
-pub const LIMIT_HELP: &str = "a limit has a section and a name of its own, by which routes call it:\n\n[[route]]\nlimits = [\"per-ip\"]\n\n[limit.per-ip]\nrate = \"10/s\"";
+/// How to attach a limit to a route, for users who put one into the other.
+pub const LIMIT_HELP: &str = "a limit has its own section and a name that routes list:\n\n[[route]]\nlimits = [\"per-ip\"]\n\n[limit.per-ip]\nrate = \"10/s\"";
 
-/// What a key is called elsewhere (in nginx, HAProxy, Caddy, Traefik, Envoy, Kong), and here. Where a table has several of
-/// our keys, the first line counts.
+/// What a key is called in other programs (nginx, HAProxy, Caddy, Traefik, Envoy, Kong), and its name here. If a
+/// section has several of our keys, the first line wins.
 const ALIASES: &[(&str, &str)] = &[
     // Limits.
     ("timezone", "zone"),
@@ -84,7 +85,7 @@ const ALIASES: &[(&str, &str)] = &[
     ("health_uri", "health"),
     ("healthcheck", "health"),
     ("retries", "retry"),
-    // Listeners and the whole.
+    // Listeners and the top level.
     ("port", "https_port"),
     ("port", "listen"),
     ("bind", "listen"),
@@ -102,14 +103,14 @@ const ALIASES: &[(&str, &str)] = &[
     ("set_real_ip_from", "trusted_proxies"),
 ];
 
-/// Sections that have names, and those that are lists.
+/// Kinds of sections with names (`[limit.NAME]`), and kinds that are lists (`[[route]]`).
 const NAMED: [&str; 3] = ["upstream", "set", "limit"];
 const LISTS: [&str; 2] = ["route", "listener"];
-/// Further places of a key are not told.
+/// Maximum number of sections listed for a misplaced key.
 const PLACES_MAX: usize = 3;
 
-/// What to do about a key that `schema` does not have.
-pub fn unknown_key(schema: &Schema, entry: &TableEntry) -> String {
+/// Returns the remedy for a key that `schema` does not have.
+pub fn describe_unknown_key(schema: &Schema, entry: &TableEntry) -> String {
     let key = entry.key.as_str();
     if schema.name == schema::ROUTE.name && key == "limit" && holds_tables(&entry.node) {
         return LIMIT_HELP.to_owned();
@@ -121,36 +122,36 @@ pub fn unknown_key(schema: &Schema, entry: &TableEntry) -> String {
         }
         return format!("it is called `{own}` here");
     }
-    let homes = homes(schema, key);
-    // A word that is a key elsewhere is a misspelling of one here only if hardly anything is wrong with it.
+    let homes = sections_with_key(schema, key);
+    // A key of another program counts as a misspelling of ours only if it differs by one edit.
     let typo = schema.keys().find(|known| strsim::damerau_levenshtein(key, known) == 1);
-    let near = || longer_or_shorter(key, schema.keys()).or_else(|| closest(key, schema.keys()));
+    let near = || find_by_words(key, schema.keys()).or_else(|| find_closest(key, schema.keys()));
     if let Some(near) = typo.or_else(|| near().filter(|_| homes.is_empty())) {
         return format!("did you mean `{near}`?");
     }
-    let of_limit = homes.iter().any(|home| *home == title(schema::LIMIT.name));
+    let of_limit = homes.iter().any(|home| *home == section_title(schema::LIMIT.name));
     let named = match of_limit && schema.name == schema::ROUTE.name {
         true => ", and the route names the limit: limits = [\"NAME\"]",
         false => "",
     };
     match homes.is_empty() {
         true => format!("the keys here are {}", schema.keys().collect::<Vec<_>>().join(", ")),
-        false => format!("`{key}` belongs in {}{named}", homes.join(" or ")),
+        false => format!("`{key}` belongs to {}{named}", homes.join(" or ")),
     }
 }
 
-/// The sections that have `key`, as they are written; tables inside of them only if nothing else has it.
-fn homes(schema: &Schema, key: &str) -> Vec<String> {
+/// Returns the sections that have `key`, as they are written; nested tables only if no other section has it.
+fn sections_with_key(schema: &Schema, key: &str) -> Vec<String> {
     let having = |other: &&&Schema| other.name != schema.name && other.keys().any(|known| known == key);
     let (inner, outer): (Vec<&Schema>, Vec<&Schema>) =
         schema::ALL.iter().filter(having).partition(|other| other.name.contains('.'));
-    // A name of the top level is a section, and seldom meant.
+    // At the top level, the name is that of a section, which is seldom meant.
     let is_section = outer.iter().all(|other| other.name == schema::ROOT.name);
     let homes = if is_section && !inner.is_empty() { inner } else { outer };
-    homes.into_iter().take(PLACES_MAX).map(|other| title(other.name)).collect()
+    homes.into_iter().take(PLACES_MAX).map(|other| section_title(other.name)).collect()
 }
 
-/// Whether a value is a table, or a list with one.
+/// Returns whether a value is a table or a list that contains one.
 pub fn holds_tables(node: &Node) -> bool {
     match &node.value {
         Value::Table(_) => true,
@@ -159,21 +160,21 @@ pub fn holds_tables(node: &Node) -> bool {
     }
 }
 
-/// How a section is written.
-fn title(name: &str) -> String {
+/// Returns how a section is written.
+fn section_title(name: &str) -> String {
     match name.rsplit_once('.') {
         _ if name == schema::ROOT.name => "the top level".to_owned(),
         _ if name == schema::HEADER_EDIT.name => "`request_headers` or `response_headers` of [[route]]".to_owned(),
-        Some((of, key)) => format!("`{key}` of {}", title(of)),
+        Some((of, key)) => format!("`{key}` of {}", section_title(of)),
         None if NAMED.contains(&name) => format!("[{name}.NAME]"),
         None if LISTS.contains(&name) => format!("[[{name}]]"),
         None => format!("[{name}]"),
     }
 }
 
-/// The candidate that has the most words in common with `word`, where one of the two begins with the other:
-/// `max_body` for `max_body_size`.
-fn longer_or_shorter<'c>(word: &str, candidates: impl Iterator<Item = &'c str>) -> Option<&'c str> {
+/// Returns the candidate that shares the most words with `word`, if one of the two starts with the other: `max_body`
+/// for `max_body_size`.
+fn find_by_words<'c>(word: &str, candidates: impl Iterator<Item = &'c str>) -> Option<&'c str> {
     let begins = |long: &str, short: &str| {
         short.contains('_') && long.strip_prefix(short).is_some_and(|rest| rest.starts_with('_'))
     };
@@ -182,9 +183,9 @@ fn longer_or_shorter<'c>(word: &str, candidates: impl Iterator<Item = &'c str>) 
         .max_by_key(|candidate| candidate.len().min(word.len()))
 }
 
-/// The candidate that `word` is probably a misspelling of.
-pub fn closest<'c>(word: &str, candidates: impl Iterator<Item = &'c str>) -> Option<&'c str> {
-    // Names are short; comparing a long text with each would take quadratic time.
+/// Returns the candidate that `word` probably misspells.
+pub fn find_closest<'c>(word: &str, candidates: impl Iterator<Item = &'c str>) -> Option<&'c str> {
+    // Comparing a long text with every name would take quadratic time.
     if word.len() > 128 {
         return None;
     }

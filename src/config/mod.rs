@@ -1,5 +1,13 @@
-//! From TOML text to [`Config`], the compiled form that a snapshot holds. Only this folder knows
-//! the file format. Every mistake of a load is reported at once (`report`).
+//! Config: from TOML text to [`Config`], the compiled form that a snapshot holds. Only this directory knows the file
+//! format.
+//!
+//! Input: a file with its includes (`documents`, `source`) or the arguments of `sluicegate proxy` (`shorthand`).
+//! `tree` parses TOML (`syntax`, `substitute`), `reader` checks keys and types against `schema`, `values` and `origin`
+//! parse the strings, and `compile` builds the result. Output: a [`Config`], or a [`Report`] of every mistake with its
+//! place and remedy (`report`, `hints`, `unreadable`), without the values of `${...}` (`hidden`).
+//!
+//! To add an option, add its name to `schema`, read it in `compile`, describe it in `conf/full.toml` and
+//! `docs/reference/options.md`, and add a wrong value to `tests/config/bad`.
 
 mod compile;
 mod documents;
@@ -23,210 +31,215 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::access_log::AccessLogSettings;
-use crate::limit::jwt::Jwt;
-use crate::limit::limits::LimitTable;
-use crate::limit::store::settings::StoreSettings;
+pub(crate) use crate::config::hints::find_closest;
+pub use crate::config::report::Report;
+pub use crate::config::shorthand::{ProxyArguments, proxy_text};
+use crate::config::source::SourceTexts;
+pub use crate::config::unreadable::{FILE_SIZE_MAX, open_file};
+pub(crate) use crate::config::values::percent_decode;
+use crate::limiting::jwt::TokenVerifier;
+use crate::limiting::limit::LimitTable;
+use crate::limiting::store::settings::StoreSettings;
 use crate::net::{IpSet, ListenAddr};
 pub use crate::route::Strictness;
 use crate::route::table::RouteTable;
 use crate::route::{Dialect, Route};
-use crate::spans::SpanSettings;
+use crate::telemetry::access_log::AccessLogSettings;
+use crate::telemetry::spans::SpanSettings;
 use crate::tls::{ChallengeBoard, ChallengeKind, ServerTls};
 use crate::upstream::Upstream;
-use source::SourceTexts;
 
-pub(crate) use hints::closest;
-pub use report::Report;
-pub use shorthand::{ProxyArguments, proxy_text};
-pub use unreadable::{FILE_SIZE_MAX, open_file};
-pub(crate) use values::percent_decoded;
-
-/// The config in the file at `path` and in all it includes.
-pub fn load(path: &Path) -> Result<Config, Report> {
+/// Loads the config in the file at `path` and all its includes.
+///
+/// # Errors
+/// A report of every mistake.
+pub fn load_config(path: &Path) -> Result<Config, Report> {
     let sources = SourceTexts::default();
-    let documents = sources.documents(path);
+    let documents = sources.parse_documents(path);
     compile::compile(&sources, &documents).ok_or_else(|| sources.into_report())
 }
 
-/// How a running gateway is asked something.
+/// How to reach the admin listener of a running gateway.
 pub struct AdminContact {
     pub listen: ListenAddr,
     pub token: Option<String>,
 }
 
-/// An address to listen at, as a config has it.
-pub fn listen_addr(text: &str) -> Option<ListenAddr> {
-    values::listen(text).ok()
+/// Parses a listen address as the config writes it.
+pub fn parse_listen_addr(text: &str) -> Option<ListenAddr> {
+    values::parse_listen(text).ok()
 }
 
-/// Where the admin listener of a gateway with this file is, even if the file has become one that does not
-/// load: the gateway runs on then. `None` where the file does not tell.
-pub fn admin_contact(path: &Path) -> Option<AdminContact> {
+/// Returns where the admin listener of a gateway with this file is, even if the file no longer loads: the gateway
+/// keeps running with its last config. `None` if the file does not tell.
+pub fn find_admin_contact(path: &Path) -> Option<AdminContact> {
     let sources = SourceTexts::default();
-    let documents = sources.documents(path);
+    let documents = sources.parse_documents(path);
     compile::admin_contact(&sources, &documents)
 }
 
-/// The config in a text that is in no file; relative paths in it start at the working directory.
-pub fn from_text(name: &str, text: &str) -> Result<Config, Report> {
+/// Loads the config in a text that is not in a file. Relative paths start at the working directory.
+///
+/// # Errors
+/// A report of every mistake.
+pub fn load_text(name: &str, text: &str) -> Result<Config, Report> {
     let sources = SourceTexts::default();
-    let documents = sources.documents_of_text(name, text);
+    let documents = sources.parse_text_documents(name, text);
     compile::compile(&sources, &documents).ok_or_else(|| sources.into_report())
 }
 
-/// Keys as section and key.
+/// Config keys as pairs of section and key.
 pub type Keys = BTreeSet<(&'static str, &'static str)>;
 
-/// Every key there is, and those that the file at `path` uses: a reference config uses all.
+/// Returns every key that exists, and the keys that the file at `path` uses; the reference config uses all of them.
 pub fn known_and_used_keys(path: &Path) -> (Keys, Keys) {
     let known = schema::ALL.iter().flat_map(|section| section.keys().map(|key| (section.name, key)));
     let sources = SourceTexts::default();
-    let documents = sources.documents(path);
+    let documents = sources.parse_documents(path);
     compile::compile(&sources, &documents);
-    (known.collect(), sources.seen())
+    (known.collect(), sources.seen_keys())
 }
 
-/// What will run, every name resolved and every number checked.
+/// A compiled config: every name is resolved and every number checked.
 #[derive(Debug)]
 pub struct Config {
     pub server: ServerSettings,
     pub listeners: Vec<Arc<ListenerSettings>>,
     pub admin: Admin,
-    /// Where certificates are ordered.
+    /// How certificates are ordered.
     pub acme: Option<Arc<Acme>>,
     pub store: StoreSettings,
     pub ratelimit_headers: Vec<Dialect>,
-    /// How tokens are verified, if limits may ask for claims.
-    pub jwt: Option<Arc<Jwt>>,
+    /// How tokens are verified, if limits use claims.
+    pub jwt: Option<Arc<TokenVerifier>>,
     pub table: RouteTable,
     pub routes: Vec<Route>,
-    /// Some route, or whatever no route takes, is read strictly: then so are all bytes of connections.
+    /// Some route, or the setting for requests without a route, is `strict`; the bytes of every connection are
+    /// inspected then.
     pub is_strict_somewhere: bool,
     pub upstreams: Vec<Arc<Upstream>>,
     pub limits: Arc<LimitTable>,
-    /// SHA-256 over all files read, hex.
+    /// SHA-256 over all files read, in hex.
     pub hash: String,
-    /// Whatever must reload when it changes: the config, its includes and their directories, files
-    /// of sets and secrets.
+    /// Paths whose change must trigger a reload: the config, its includes and their directories, files of sets and
+    /// secrets.
     pub files: Vec<PathBuf>,
-    /// What it says and probably does not mean.
+    /// Statements that load but are probably mistakes.
     pub warnings: Option<Report>,
 }
 
-/// Where clients connect, and how they are spoken to.
+/// Settings of one listener.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListenerSettings {
     pub address: ListenAddr,
-    /// Connections begin with a PROXY header.
+    /// Connections start with a PROXY header.
     pub proxy_protocol: bool,
     pub tls: Option<ServerTls>,
-    /// Every request is redirected to the same host over HTTPS, on this port.
+    /// Redirect every request to HTTPS on this port.
     pub redirect_port: Option<u16>,
-    /// What the kernel keeps of an answer until it can be sent, for each client; 0 = as it likes.
+    /// Send buffer of the kernel per client, in bytes; 0 leaves it to the system.
     pub max_unsent: u32,
 }
 
 impl Config {
-    /// The listener at `address`, as it was written.
+    /// Returns the listener at `address`, compared as written.
     pub fn listener(&self, address: &ListenAddr) -> Option<&Arc<ListenerSettings>> {
         self.listeners.iter().find(|listener| listener.address == *address)
     }
 
-    /// Takes over what listeners of `earlier` that have not changed keep for their clients, and challenges that
-    /// are open.
-    pub fn keep_sessions(&mut self, earlier: &Config) {
+    /// Keeps the TLS session state and open ACME challenges of unchanged listeners of `earlier`.
+    pub fn adopt_sessions(&mut self, earlier: &Config) {
         if let (Some(acme), Some(before)) = (&self.acme, &earlier.acme) {
-            acme.board.show(before.board.shown());
+            acme.board.publish(before.board.published());
         }
         for listener in &mut self.listeners {
             let before = earlier.listener(&listener.address).and_then(|before| before.tls.as_ref());
             if let (Some(before), Some(tls)) = (before, &mut Arc::make_mut(listener).tls) {
-                tls.keep(before);
+                tls.keep_sessions(before);
             }
         }
     }
 }
 
-/// `[acme]`
+/// Section `[acme]`.
 #[derive(Debug)]
 pub struct Acme {
     pub settings: AcmeSettings,
-    /// Of the listeners of this config.
+    /// Open challenges of this config's listeners.
     pub board: Arc<ChallengeBoard>,
 }
 
-/// Where certificates are ordered, and how.
+/// How certificates are ordered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AcmeSettings {
-    /// An `https` URL.
+    /// `https` URL of the ACME directory.
     pub directory: String,
-    /// `mailto` URLs.
+    /// `mailto` URLs of the account.
     pub contact: Vec<String>,
-    /// The directory of account, certificates and what goes with them.
+    /// Directory that stores the account, certificates and related state.
     pub state: PathBuf,
-    /// Who signs the certificate of the ACME server itself, PEM; `None`: an authority of the system.
+    /// PEM bundle of CAs trusted for the ACME server. `None` uses the system's roots.
     pub ca: Option<String>,
-    /// Those that can be answered here, in the order in which they are tried; never none.
+    /// Challenges that can be answered here, in the order in which they are tried; never empty.
     pub challenges: Vec<ChallengeKind>,
-    /// The pause after the first failure.
+    /// Pause after the first failure.
     pub backoff: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerSettings {
-    /// Resolved: at least 1.
+    /// Number of worker threads, at least 1; `auto` is already resolved.
     pub workers: usize,
     pub strictness: Strictness,
     pub max_connections: usize,
     pub max_connections_per_ip: usize,
-    /// Connections that have switched protocols, in all workers.
+    /// Maximum number of upgraded connections, over all workers.
     pub max_tunnels: usize,
     pub max_headers: usize,
     pub max_header_bytes: usize,
-    /// HTTP/2 is spoken, where a client wants to.
+    /// Whether clients may use HTTP/2.
     pub http2: bool,
-    /// Requests at once on one of its connections.
+    /// Maximum number of concurrent requests per HTTP/2 connection.
     pub max_streams: u32,
-    /// What the kernel keeps of an answer until it is read, of each upstream connection; 0 = as it likes.
+    /// Receive buffer of the kernel per upstream connection, in bytes; 0 leaves it to the system.
     pub max_unread: usize,
-    /// Those of routes that say nothing else, for what no route governs.
+    /// Default of the routes, and the value for what no route governs.
     pub stream_timeout: Duration,
     pub min_response_rate: u64,
-    /// Requests that a worker holds back at once until their turn at a limit.
+    /// Maximum number of requests per worker that wait for their turn at a limit.
     pub max_delayed: usize,
-    /// Accept to end of the TLS handshake.
+    /// Time from accept to the end of the TLS handshake.
     pub handshake_timeout: Duration,
-    /// First byte to end of the request head.
+    /// Time from the first byte to the end of the request head.
     pub header_timeout: Duration,
     pub keepalive_timeout: Duration,
-    /// How long a request goes on whose client has shut down its side.
+    /// How long a request continues after its client shut down its sending side.
     pub half_close_timeout: Duration,
-    /// Where a process that takes over asks for the listening sockets.
+    /// Socket at which a new process requests the listening sockets.
     pub handover: Option<PathBuf>,
-    /// Readiness fails this long before the listeners close.
+    /// Readiness fails for this long before the listeners close.
     pub shutdown_delay: Duration,
-    /// Requests still running this long after the listeners closed are cut.
+    /// Requests still in progress this long after the listeners closed are cut.
     pub shutdown_timeout: Duration,
-    /// Peers whose forwarding headers are believed.
+    /// Peers whose forwarding headers are trusted.
     pub trusted_proxies: IpSet,
-    /// What requests that go on are told of the client and of this hop.
+    /// Headers about the client and this hop that forwarded requests carry.
     pub forwarded_headers: ForwardedHeaders,
-    /// `None`: there is none.
+    /// `None` if the access log is off.
     pub access_log: Option<Arc<AccessLogSettings>>,
-    /// Likewise.
+    /// `None` if spans are off.
     pub spans: Option<Arc<SpanSettings>>,
-    /// Answers carry the request's id.
+    /// Whether responses carry the request id.
     pub answer_request_id: bool,
-    /// What becomes of requests that belong to no trace.
+    /// How requests without a trace are treated.
     pub traceparent: TraceParent,
-    /// Who is told in problem documents which setting governs them.
+    /// Which clients see, in problem documents, the setting that refused them.
     pub hints: Hints,
-    /// Servers of names, in place of the system's; none: those.
+    /// DNS servers to use instead of the system's; empty means the system's.
     pub resolver: Vec<SocketAddr>,
 }
 
-/// A field that speaks of the client or of this hop.
+/// A header about the client or this hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForwardedHeader {
     XForwardedFor,
@@ -234,13 +247,13 @@ pub enum ForwardedHeader {
     XForwardedProto,
     XForwardedHost,
     XForwardedPort,
-    /// Also on answers.
+    /// Also added to responses.
     Via,
     XRequestId,
     Forwarded,
 }
 
-/// A set of them; by default all but `Forwarded`.
+/// A set of forwarding headers; by default all except `Forwarded`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForwardedHeaders(u8);
 
@@ -265,13 +278,13 @@ impl FromIterator<ForwardedHeader> for ForwardedHeaders {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hints {
     All,
-    /// Clients on this machine.
+    /// Only clients on this machine.
     Local,
     None,
 }
 
 impl Hints {
-    pub fn are_for(self, client: IpAddr) -> bool {
+    pub fn apply_to(self, client: IpAddr) -> bool {
         match self {
             Hints::All => true,
             Hints::Local => client.is_loopback(),
@@ -282,9 +295,9 @@ impl Hints {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceParent {
-    /// They go on as they came.
+    /// The header is forwarded unchanged.
     Pass,
-    /// A trace starts here.
+    /// A new trace starts here.
     Make,
 }
 
@@ -292,6 +305,6 @@ pub enum TraceParent {
 pub struct Admin {
     pub listen: ListenAddr,
     pub token: Option<String>,
-    /// Else whoever reaches the listener may read them. Only with a token.
+    /// Whether `/metrics` requires the token. Otherwise everyone who reaches the listener may read it.
     pub metrics_need_token: bool,
 }

@@ -1,116 +1,127 @@
-//! Where the servers of upstreams are: `http://HOST:PORT`, `https://HOST:PORT`, `h2c://HOST:PORT`,
-//! `unix:/PATH`. Called by `compile` and
-//! `shorthand`.
+//! Server addresses in upstreams: `http://HOST:PORT`, `https://HOST:PORT`, `h2c://HOST:PORT`, `unix:/PATH`. Called by
+//! `compile` and `shorthand`.
 
 use std::sync::Arc;
 
 use rustls::pki_types::ServerName;
 
-use super::values::{Fault, digits, fault, is_host};
+use crate::config::values::{TextFault, invalid_text, is_digits, is_host};
 use crate::upstream::tls::UpstreamTls;
 use crate::upstream::{Origin, Scheme, SocketProtocol, WireProtocol};
 
 const HELP: &str =
     "write http://HOST:PORT, like \"http://127.0.0.1:3000\", https://HOST, h2c://HOST:PORT or unix:/PATH";
 const UNIX: &str = "unix:";
-/// What the system takes for the path of a socket.
+/// Longest path that the system accepts for a socket, in bytes.
 const PATH_MAX: usize = 107;
 
-/// Whether a text that may be a name is meant for a URL.
+/// Returns whether a text that could be a name is meant as a URL.
 pub fn is_url(text: &str) -> bool {
     text.contains("://") || text.starts_with(UNIX)
 }
 
-/// What is wrong with the URL of a server.
-pub fn check(text: &str) -> Result<(), Fault> {
+/// Checks the URL of a server.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_origin(text: &str) -> Result<(), TextFault> {
     const AWAY: &str = "what `https` needs is asked for later";
-    match origin(text, WireProtocol::Auto, || fault(AWAY, "")) {
-        Err(Fault { what, .. }) if what == AWAY => Ok(()),
+    match parse_origin(text, WireProtocol::Auto, || invalid_text(AWAY, "")) {
+        Err(TextFault { what, .. }) if what == AWAY => Ok(()),
         result => result.map(drop),
     }
 }
 
-/// The origin of `http://HOST[:PORT]`, `https://HOST[:PORT]`, `h2c://HOST[:PORT]` or `unix:/PATH`, asked in
-/// `protocol` where the URL does not say. `tls` is asked for what `https` needs.
-pub fn origin(
+/// Parses `http://HOST[:PORT]`, `https://HOST[:PORT]`, `h2c://HOST[:PORT]` or `unix:/PATH`. `protocol` applies where
+/// the URL does not determine it; `tls` is called for `https`.
+///
+/// # Errors
+/// What is wrong with the URL.
+pub fn parse_origin(
     text: &str,
     protocol: WireProtocol,
-    tls: impl FnOnce() -> Result<Arc<UpstreamTls>, Fault>,
-) -> Result<Origin, Fault> {
+    tls: impl FnOnce() -> Result<Arc<UpstreamTls>, TextFault>,
+) -> Result<Origin, TextFault> {
     if let Some(path) = text.strip_prefix(UNIX) {
-        return unix(path, protocol);
+        return parse_unix(path, protocol);
     }
     let Some((scheme, rest)) = text.split_once("://") else {
-        return fault(format!("`{text}` is not a URL"), HELP);
+        return invalid_text(format!("`{text}` is not a URL"), HELP);
     };
     if let Some(path) = rest.strip_prefix(UNIX) {
         let path = path.split(':').next().unwrap_or_default();
-        return fault("a Unix socket is written without a scheme", format!("write \"unix:{path}\""));
+        return invalid_text("a Unix socket is written without a scheme", format!("write \"unix:{path}\""));
     }
     let default = match scheme {
         "http" | "h2c" => 80,
         "https" => 443,
-        _ => return fault(format!("servers are not asked over `{scheme}://`"), HELP),
+        _ => return invalid_text(format!("`{scheme}://` is not supported for servers"), HELP),
     };
-    let authority = authority(rest, default)?;
+    let authority = parse_authority(rest, default)?;
     let scheme = match (scheme, protocol) {
         ("https", _) => Scheme::Https(tls()?),
         ("h2c", WireProtocol::Http1) => {
-            return fault("`h2c` is HTTP/2, and `protocol` is \"http1\"", "write http://, or leave `protocol` out");
+            return invalid_text(
+                "`h2c` is HTTP/2, and `protocol` is \"http1\"",
+                "write http://, or leave `protocol` out",
+            );
         }
         ("h2c", _) | (_, WireProtocol::Http2) => Scheme::H2c,
         _ => Scheme::Http,
     };
     let origin = Origin { scheme, authority };
-    if matches!(origin.scheme, Scheme::Https(_)) && ServerName::try_from(origin.name()).is_err() {
-        return fault(
-            format!("no certificate can hold the name `{}`", origin.name()),
+    if matches!(origin.scheme, Scheme::Https(_)) && ServerName::try_from(origin.bare_host()).is_err() {
+        return invalid_text(
+            format!("no certificate can contain the name `{}`", origin.bare_host()),
             "write a host name or an address",
         );
     }
     Ok(origin)
 }
 
-fn unix(path: &str, protocol: WireProtocol) -> Result<Origin, Fault> {
+fn parse_unix(path: &str, protocol: WireProtocol) -> Result<Origin, TextFault> {
     let plain = path.trim_start_matches('/');
     if let Some((path, _)) = path.split_once(':') {
-        return fault("nothing follows the path of a socket", format!("write \"unix:{path}\""));
+        return invalid_text("a socket path cannot be followed by anything", format!("write \"unix:{path}\""));
     }
     match path.len() {
-        _ if plain.is_empty() => fault("the socket has no path", HELP),
-        _ if !path.starts_with('/') => {
-            fault("the path of a socket starts at the root", format!("write it in full, like \"unix:/run/{plain}\""))
+        _ if plain.is_empty() => invalid_text("the socket has no path", HELP),
+        _ if !path.starts_with('/') => invalid_text(
+            "the path of a socket starts at the root",
+            format!("write it in full, like \"unix:/run/{plain}\""),
+        ),
+        // Two slashes are an empty authority.
+        _ if path.starts_with("//") => {
+            invalid_text("the path of a socket has one slash", format!("write \"unix:/{plain}\""))
         }
-        // That of an authority.
-        _ if path.starts_with("//") => fault("the path of a socket has one slash", format!("write \"unix:/{plain}\"")),
-        _ if path.contains('\0') => fault("the path of a socket holds no NUL", HELP),
+        _ if path.contains('\0') => invalid_text("a socket path cannot contain NUL", HELP),
         ..=PATH_MAX => {
             let spoken = if protocol == WireProtocol::Http2 { SocketProtocol::Http2 } else { SocketProtocol::Http1 };
             Ok(Origin { scheme: Scheme::Unix(spoken), authority: path.to_owned() })
         }
-        _ => fault(format!("the path of a socket may have {PATH_MAX} bytes at most"), "use a shorter path"),
+        _ => invalid_text(format!("the path of a socket may have {PATH_MAX} bytes at most"), "use a shorter path"),
     }
 }
 
-/// `host:port` of what follows the scheme.
-fn authority(rest: &str, default: u16) -> Result<String, Fault> {
+/// Returns `host:port` of the text after the scheme.
+fn parse_authority(rest: &str, default: u16) -> Result<String, TextFault> {
     let authority = rest.strip_suffix('/').unwrap_or(rest);
     if authority.contains(['/', '?', '#']) {
-        return fault(
+        return invalid_text(
             "the URL of an upstream has no path or query",
             "use `rewrite = { add_prefix = \"/path\" }` on the route",
         );
     }
     if authority.contains('@') {
-        return fault(
-            "the URL of an upstream holds no user or password",
+        return invalid_text(
+            "the URL of an upstream cannot contain a user or password",
             "use `request_headers = { set = { authorization = \"...\" } }` on the route",
         );
     }
     let (host, port) = match authority.strip_prefix('[').and_then(|v6| v6.split_once(']')) {
         Some((ip, port)) => match ip.parse::<std::net::Ipv6Addr>() {
             Ok(ip) if port.is_empty() || port.starts_with(':') => (format!("[{ip}]"), port.strip_prefix(':')),
-            _ => return fault(format!("`{authority}` is not a host and port"), HELP),
+            _ => return invalid_text(format!("`{authority}` is not a host and port"), HELP),
         },
         None => match authority.split_once(':') {
             Some((host, port)) => (host.to_ascii_lowercase(), Some(port)),
@@ -118,12 +129,12 @@ fn authority(rest: &str, default: u16) -> Result<String, Fault> {
         },
     };
     if !host.starts_with('[') && !is_host(&host) {
-        return fault(format!("`{host}` is not a host name or address"), HELP);
+        return invalid_text(format!("`{host}` is not a host name or address"), HELP);
     }
-    let port = match port.map(|port| port.parse::<u16>().ok().filter(|number| *number > 0 && digits(port))) {
+    let port = match port.map(|port| port.parse::<u16>().ok().filter(|number| *number > 0 && is_digits(port))) {
         None => default,
         Some(Some(port)) => port,
-        Some(None) => return fault("the port must be a number from 1 to 65535", HELP),
+        Some(None) => return invalid_text("the port must be a number from 1 to 65535", HELP),
     };
     Ok(format!("{host}:{port}"))
 }
@@ -135,14 +146,14 @@ mod tests {
 
     #[test]
     fn servers_of_urls() {
-        let roots = TrustedRoots::of_system(&[]);
+        let roots = TrustedRoots::from_system(&[]);
         let tls =
             || Ok(Arc::new(UpstreamTls::new(Trust::Roots(roots.clone()), None, None, WireProtocol::Auto).unwrap()));
-        let origin = |text| origin(text, WireProtocol::Auto, tls);
+        let origin = |text| parse_origin(text, WireProtocol::Auto, tls);
         let shown = |text| origin(text).unwrap().to_string();
         assert_eq!(shown("h2c://App.Local"), "h2c://app.local:80");
         assert_eq!(shown("https://App.Local"), "https://app.local:443");
-        assert_eq!(origin("https://[::1]").unwrap().name(), "::1");
+        assert_eq!(origin("https://[::1]").unwrap().bare_host(), "::1");
         assert_eq!(shown("http://App.Local"), "app.local:80");
         assert_eq!(shown("http://[::1]:3000/"), "[::1]:3000");
         assert_eq!(shown("unix:/run/app.sock"), "unix:/run/app.sock");
@@ -167,10 +178,10 @@ mod tests {
     #[test]
     fn other_ways_to_write_a_socket_are_told_the_right_one() {
         for text in ["http://unix:/run/app.sock:/x", "unix:/run/app.sock:", "unix:app.sock", "unix:///run/app.sock"] {
-            let help = check(text).unwrap_err().help;
+            let help = check_origin(text).unwrap_err().help;
             assert!(help.ends_with("\"unix:/run/app.sock\""), "{text}: {help}");
         }
-        assert!(check(&format!("unix:/{}", "x".repeat(PATH_MAX))).is_err());
-        assert!(check(&format!("unix:/{}", "x".repeat(PATH_MAX - 1))).is_ok());
+        assert!(check_origin(&format!("unix:/{}", "x".repeat(PATH_MAX))).is_err());
+        assert!(check_origin(&format!("unix:/{}", "x".repeat(PATH_MAX - 1))).is_ok());
     }
 }

@@ -1,5 +1,5 @@
-//! What is wrong with a config: every mistake with its place, the source line, a caret and a
-//! remedy, as text for people and as JSON for tools. Filled by every file of this folder.
+//! Reports of config mistakes: each with its place, source line, caret and remedy, as text for people and as JSON for
+//! tools. Every file of this directory adds to it.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 use serde_json::{Value, json};
 
-/// A stretch of one of the sources, in bytes.
+/// A byte range of one source text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub file: usize,
@@ -17,25 +17,24 @@ pub struct Place {
     pub end: usize,
 }
 
-/// One text that was read. Empty when the file could not be read.
+/// A text that was read; empty if the file could not be read.
 #[derive(Debug)]
 pub struct SourceText {
     pub name: String,
     pub text: String,
-    /// What relative paths in it are relative to.
+    /// Directory that relative paths in the text start at.
     pub dir: PathBuf,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MistakeKind {
-    /// A value or name that is wrong whatever else the files say.
+    /// A value or name that is wrong, whatever the other files say.
     Wrong,
-    /// Something is not there. Not reported beside a syntax error or an unreadable file, which
-    /// may well hold it.
+    /// Something required is missing. Not reported next to a syntax error or an unreadable file, which may contain it.
     Absent,
-    /// The text is not TOML.
+    /// The text is not valid TOML.
     Syntax,
-    /// A file that the config consists of cannot be read.
+    /// A file of the config cannot be read.
     Unread,
 }
 
@@ -62,31 +61,31 @@ impl Diagnostic {
         }
     }
 
-    pub fn kind(mut self, kind: MistakeKind) -> Diagnostic {
+    pub fn with_kind(mut self, kind: MistakeKind) -> Diagnostic {
         self.kind = kind;
         self
     }
 
-    /// What the caret says.
-    pub fn label(mut self, label: impl Into<String>) -> Diagnostic {
+    /// Sets the text at the caret.
+    pub fn with_label(mut self, label: impl Into<String>) -> Diagnostic {
         self.label = label.into();
         self
     }
 
-    /// What to do about it.
-    pub fn help(mut self, help: impl Into<String>) -> Diagnostic {
+    /// Sets the remedy.
+    pub fn with_help(mut self, help: impl Into<String>) -> Diagnostic {
         self.help = Some(help.into()).filter(|help| !help.is_empty());
         self
     }
 
-    /// Another place that has to do with it.
-    pub fn related(mut self, place: Place, label: impl Into<String>) -> Diagnostic {
+    /// Adds a related place.
+    pub fn with_related(mut self, place: Place, label: impl Into<String>) -> Diagnostic {
         self.related.push((place, label.into()));
         self
     }
 }
 
-/// All mistakes of a load, or all that is worth a warning in one that succeeded. Never empty.
+/// All mistakes of a load, or all warnings of a successful one. Never empty.
 #[derive(Debug)]
 pub struct Report {
     severity: Severity,
@@ -101,16 +100,17 @@ enum Severity {
     Warning,
 }
 
-/// Further mistakes are counted, not shown.
+/// Maximum number of mistakes shown; further ones are counted.
 const SHOWN_MAX: usize = 100;
 
 impl Report {
     pub fn new(sources: Vec<Arc<SourceText>>, mut mistakes: Vec<Diagnostic>, files: Vec<PathBuf>) -> Report {
-        let line =
-            |place: Place| (place.file, sources.get(place.file).map_or(0, |source| source.position(place.start).0));
+        let line = |place: Place| {
+            (place.file, sources.get(place.file).map_or(0, |source| source.line_and_column(place.start).0))
+        };
         let broken: Vec<_> = mistakes.iter().filter(|m| m.kind == MistakeKind::Syntax).map(|m| line(m.place)).collect();
         if mistakes.iter().any(|m| matches!(m.kind, MistakeKind::Syntax | MistakeKind::Unread)) {
-            // What a broken line or file seems to mean is a guess.
+            // After a syntax error, the meaning of the rest is a guess.
             let mut told = Vec::new();
             mistakes.retain(|m| match m.kind {
                 MistakeKind::Syntax => {
@@ -126,19 +126,19 @@ impl Report {
         Report { severity: Severity::Mistake, sources, mistakes, files }
     }
 
-    /// What may not be meant so, of a config that loads; `None` if there is nothing.
-    pub fn warnings(sources: Vec<Arc<SourceText>>, mut warnings: Vec<Diagnostic>) -> Option<Report> {
+    /// Returns the warnings of a config that loads; `None` if there are none.
+    pub fn from_warnings(sources: Vec<Arc<SourceText>>, mut warnings: Vec<Diagnostic>) -> Option<Report> {
         warnings.sort_by_key(|warning| (warning.place.file, warning.place.start));
         let report = Report { severity: Severity::Warning, sources, mistakes: warnings, files: Vec::new() };
         (!report.mistakes.is_empty()).then_some(report)
     }
 
-    /// The text for a terminal or a log.
+    /// Renders the report for a terminal or a log.
     pub fn render(&self, color: bool) -> String {
         let renderer = if color { Renderer::styled() } else { Renderer::plain() };
         let mut text = String::new();
         for mistake in self.mistakes.iter().take(SHOWN_MAX) {
-            text.push_str(&renderer.render(&[self.group(mistake)]));
+            text.push_str(&renderer.render(&[self.diagnostic_group(mistake)]));
             text.push_str("\n\n");
         }
         let what = match self.severity {
@@ -155,12 +155,12 @@ impl Report {
         text
     }
 
-    /// Each on one line, for a log: `FILE:LINE:COLUMN: message; remedy`. Those beyond a hundred are left out.
-    pub fn lines(&self) -> impl Iterator<Item = String> + '_ {
+    /// Returns one line per mistake for a log: `FILE:LINE:COLUMN: message; remedy`, at most a hundred.
+    pub fn log_lines(&self) -> impl Iterator<Item = String> + '_ {
         self.mistakes.iter().take(SHOWN_MAX).map(|mistake| {
             let source = self.sources.get(mistake.place.file);
             let place = source.map_or_else(String::new, |source| {
-                let (line, column) = source.position(mistake.place.start);
+                let (line, column) = source.line_and_column(mistake.place.start);
                 format!("{}:{line}:{column}: ", source.name)
             });
             let help = mistake.help.as_ref().map_or_else(String::new, |help| format!("; {help}"));
@@ -168,11 +168,11 @@ impl Report {
         })
     }
 
-    /// `[{file, line, column, message, help}]`; line and column are null when there is no text.
-    pub fn json(&self) -> Value {
+    /// Returns `[{file, line, column, message, help}]`; line and column are null if there is no text.
+    pub fn to_json(&self) -> Value {
         let entry = |mistake: &Diagnostic| {
             let source = self.sources.get(mistake.place.file);
-            let position = source.filter(|s| !s.text.is_empty()).map(|s| s.position(mistake.place.start));
+            let position = source.filter(|s| !s.text.is_empty()).map(|s| s.line_and_column(mistake.place.start));
             json!({
                 "file": source.map(|source| &source.name),
                 "line": position.map(|(line, _)| line),
@@ -184,12 +184,12 @@ impl Report {
         self.mistakes.iter().map(entry).collect()
     }
 
-    /// Every file that was read or looked for, to be watched until one of them is mended.
+    /// Returns every file that was read or missing; all are watched until the config is valid again.
     pub fn files(&self) -> &[PathBuf] {
         &self.files
     }
 
-    fn group<'a>(&'a self, mistake: &'a Diagnostic) -> Group<'a> {
+    fn diagnostic_group<'a>(&'a self, mistake: &'a Diagnostic) -> Group<'a> {
         let level = match self.severity {
             Severity::Mistake => Level::ERROR,
             Severity::Warning => Level::WARNING,
@@ -200,10 +200,10 @@ impl Report {
             group = group.element(Origin::path(&source.name));
         } else {
             let (near, far): (Vec<_>, Vec<_>) = mistake.related.iter().partition(|(place, _)| mistake.is_near(*place));
-            group = group.element(source.snippet(mistake.place, &mistake.label, AnnotationKind::Primary, &near));
+            group = group.element(source.cut_snippet(mistake.place, &mistake.label, AnnotationKind::Primary, &near));
             for (place, label) in far {
                 if let Some(source) = self.sources.get(place.file) {
-                    group = group.element(source.snippet(*place, label, AnnotationKind::Context, &[]));
+                    group = group.element(source.cut_snippet(*place, label, AnnotationKind::Context, &[]));
                 }
             }
         }
@@ -215,13 +215,13 @@ impl Report {
 }
 
 impl Diagnostic {
-    /// Everything that it says.
-    pub fn texts(&mut self) -> impl Iterator<Item = &mut String> {
+    /// Returns every text of the report.
+    pub fn texts_mut(&mut self) -> impl Iterator<Item = &mut String> {
         let related = self.related.iter_mut().map(|(_, label)| label);
         [&mut self.message, &mut self.label].into_iter().chain(&mut self.help).chain(related)
     }
 
-    /// Near enough for one snippet with both places.
+    /// Returns whether both places fit into one snippet.
     fn is_near(&self, place: Place) -> bool {
         place.file == self.place.file && place.start.abs_diff(self.place.start) < 64 * 1024
     }
@@ -236,34 +236,34 @@ impl fmt::Display for Report {
 impl std::error::Error for Report {}
 
 impl SourceText {
-    /// Line and column, from 1, columns in characters.
-    pub fn position(&self, offset: usize) -> (usize, usize) {
-        let offset = self.floor(offset);
+    /// Returns line and column, from 1; columns count characters.
+    fn line_and_column(&self, offset: usize) -> (usize, usize) {
+        let offset = self.floor_char_boundary(offset);
         let before = &self.text[..offset];
         let start = before.rfind('\n').map_or(0, |newline| newline + 1);
         (before.bytes().filter(|b| *b == b'\n').count() + 1, before[start..].chars().count() + 1)
     }
 
-    /// The whole lines of `place` and of the places related to it, so that a large file costs no
-    /// more than a small one.
-    fn snippet<'a>(
+    /// Cuts out the lines of `place` and its related places, so that the cost does not depend on the size of the file.
+    fn cut_snippet<'a>(
         &'a self,
         place: Place,
         label: &'a str,
         kind: AnnotationKind,
         related: &[&'a (Place, String)],
     ) -> Snippet<'a, annotate_snippets::Annotation<'a>> {
-        let spans = std::iter::once(self.span(place)).chain(related.iter().map(|(place, _)| self.span(*place)));
+        let spans =
+            std::iter::once(self.span_on_line(place)).chain(related.iter().map(|(place, _)| self.span_on_line(*place)));
         let (start, end) = spans.fold((usize::MAX, 0), |(start, end), span| (start.min(span.start), end.max(span.end)));
         let first = self.text[..start].rfind('\n').map_or(0, |newline| newline + 1);
         let last = self.text[end..].find('\n').map_or(self.text.len(), |newline| end + newline);
         let inside = |place: Place| {
-            let span = self.span(place);
+            let span = self.span_on_line(place);
             span.start - first..span.end - first
         };
         let text = |label: &'a str| Some(label).filter(|label| !label.is_empty());
-        Snippet::source(masked(&self.text[first..last]))
-            .line_start(self.position(first).0)
+        Snippet::source(mask_passwords(&self.text[first..last]))
+            .line_start(self.line_and_column(first).0)
             .path(&self.name)
             .annotation(kind.span(inside(place)).label(text(label)))
             .annotations(
@@ -271,20 +271,20 @@ impl SourceText {
             )
     }
 
-    /// The part of a place on its first line.
-    fn span(&self, place: Place) -> Range<usize> {
-        let start = self.floor(place.start);
+    /// Returns the part of a place on its first line.
+    fn span_on_line(&self, place: Place) -> Range<usize> {
+        let start = self.floor_char_boundary(place.start);
         let line_end = self.text[start..].find(['\n', '\r']).map_or(self.text.len(), |newline| start + newline);
-        start..self.floor(place.end).clamp(start, line_end)
+        start..self.floor_char_boundary(place.end).clamp(start, line_end)
     }
 
-    fn floor(&self, offset: usize) -> usize {
+    fn floor_char_boundary(&self, offset: usize) -> usize {
         self.text.floor_char_boundary(offset)
     }
 }
 
-/// `text` with the passwords in its URLs starred out, each byte by one.
-fn masked(text: &str) -> String {
+/// Returns `text` with the passwords of its URLs replaced by stars, byte by byte, so that offsets stay valid.
+fn mask_passwords(text: &str) -> String {
     const END: [char; 5] = ['"', '\'', ' ', '\t', '\n'];
     let mut bytes = text.as_bytes().to_vec();
     let until = |start: usize, ends: &[char]| text[start..].find(ends).map_or(text.len(), |end| start + end);

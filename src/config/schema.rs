@@ -1,15 +1,15 @@
-//! Every key of the config, section by section. `reader` checks what it meets against this list
-//! and a test checks that conf/full.toml shows all of it.
+//! Every key of the config, section by section. `reader` checks keys against it, and tests check that `conf/full.toml`
+//! and the option reference contain all of them.
 
-use crate::limit::algo::all_params;
-use crate::limit::algo::params::Param;
+use crate::limiting::algorithm::all_params;
+use crate::limiting::algorithm::params::Param;
 
 /// The keys of one kind of table.
 #[derive(Debug)]
 pub struct Schema {
     pub name: &'static str,
     own: &'static [&'static str],
-    /// Which options of algorithms stand in it, too.
+    /// Predicates that select the algorithm options which the table also accepts.
     params: &'static [fn(&Param) -> bool],
 }
 

@@ -1,79 +1,83 @@
-//! The config of a gateway without a file: `sluicegate proxy --to URL --limit "10/s burst 100 by
-//! ip"` as TOML. Called through `config::proxy_text`.
+//! The config of `sluicegate proxy --to URL --limit "10/s burst 100 by ip"`, as TOML text. Called through
+//! `config::proxy_text`.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use super::origin;
-use super::report::{Diagnostic, Place, Report};
-use super::source::SourceTexts;
-use super::values::{self, Fault};
-use crate::limit::key::KeyPart;
+use crate::config::report::{Diagnostic, Place, Report};
+use crate::config::source::SourceTexts;
+use crate::config::values::TextFault;
+use crate::config::{origin, values};
+use crate::limiting::key::KeyPart;
 
 const HELP: &str =
     "write RATE [burst N] [by KEY], like \"10/s burst 100 by ip\" or \"1000/day by header:x-api-key,path\"";
 
-/// What the command line of `sluicegate proxy` says.
+/// Arguments of `sluicegate proxy`.
 #[derive(Default)]
 pub struct ProxyArguments<'a> {
-    /// The URL of the server, which may have a path.
+    /// URL of the server; it may have a path.
     pub to: &'a str,
     pub listen: &'a str,
     pub limits: &'a [String],
-    /// PEM files of a certificate and its key, for TLS.
+    /// PEM files of the certificate and key, for TLS.
     pub certificate: Option<(&'a str, &'a str)>,
     /// Whether requests are logged.
     pub access_log: bool,
 }
 
-/// The TOML text, or what is wrong with an argument.
+/// Returns the TOML text.
+///
+/// # Errors
+/// A report of what is wrong with an argument.
 pub fn proxy_text(arguments: &ProxyArguments) -> Result<String, Report> {
     let &ProxyArguments { to, listen, limits, certificate, access_log } = arguments;
     let sources = SourceTexts::default();
-    let to = url(to);
+    let to = complete_url(to);
     let (upstream, path) = split_path(&to);
     let server = match to.contains(['?', '#']) && !to.starts_with("unix:") {
-        true => values::fault("the URL of a server has no query", "leave out what follows the path"),
-        false => origin::check(upstream),
+        true => values::invalid_text("the URL of a server has no query", "leave out what follows the path"),
+        false => origin::check_origin(upstream),
     };
-    check(&sources, "--to", &to, server);
-    check(&sources, "--listen", listen, values::listen(listen));
-    let limits: Vec<Option<Shorthand>> = limits.iter().map(|text| parse(&sources, text)).collect();
+    check_argument(&sources, "--to", &to, server);
+    check_argument(&sources, "--listen", listen, values::parse_listen(listen));
+    let limits: Vec<Option<Shorthand>> = limits.iter().map(|text| parse_limit(&sources, text)).collect();
     let (Some(limits), false) = (limits.into_iter().collect::<Option<Vec<_>>>(), sources.has_mistakes()) else {
         return Err(sources.into_report());
     };
 
-    let names = names(&limits);
+    let names = name_limits(&limits);
     let listener = match certificate {
-        None => format!("[server]\nlisten = {}\naccess_log = {access_log}\n", quoted(listen)),
+        None => format!("[server]\nlisten = {}\naccess_log = {access_log}\n", quote_toml(listen)),
         Some((cert, key)) => format!(
             "[server]\naccess_log = {access_log}\n\n[[listener]]\naddress = {}\n\
              tls = {{ certificates = [{{ cert = {}, key = {} }}] }}\n",
-            quoted(listen),
-            quoted(cert),
-            quoted(key)
+            quote_toml(listen),
+            quote_toml(cert),
+            quote_toml(key)
         ),
     };
-    let mut text = format!("{listener}\n[[route]]\npath = \"/\"\nupstream = {}\n", quoted(upstream));
+    let mut text = format!("{listener}\n[[route]]\npath = \"/\"\nupstream = {}\n", quote_toml(upstream));
     if !path.is_empty() {
-        let _ = writeln!(text, "rewrite = {{ add_prefix = {} }}", quoted(path));
+        let _ = writeln!(text, "rewrite = {{ add_prefix = {} }}", quote_toml(path));
     }
     if !names.is_empty() {
-        let _ = writeln!(text, "limits = [{}]", names.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(", "));
+        let _ =
+            writeln!(text, "limits = [{}]", names.iter().map(|name| quote_toml(name)).collect::<Vec<_>>().join(", "));
     }
     for (name, Shorthand { rate, burst, key }) in names.iter().zip(&limits) {
-        let _ = write!(text, "\n[limit.{name}]\nrate = {}\n", quoted(rate));
+        let _ = write!(text, "\n[limit.{name}]\nrate = {}\n", quote_toml(rate));
         if let Some(burst) = burst {
             let _ = writeln!(text, "burst = {burst}");
         }
-        let _ = writeln!(text, "key = [{}]", key.iter().map(|part| quoted(part)).collect::<Vec<_>>().join(", "));
+        let _ = writeln!(text, "key = [{}]", key.iter().map(|part| quote_toml(part)).collect::<Vec<_>>().join(", "));
     }
     Ok(text)
 }
 
-/// `HOST:PORT`, `:PORT` and `PORT` stand for `http://`; the latter two for this machine.
-fn url(to: &str) -> Cow<'_, str> {
+/// Completes `HOST:PORT`, `:PORT` and `PORT` to an `http://` URL; without a host, this machine is meant.
+fn complete_url(to: &str) -> Cow<'_, str> {
     let is_port = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let (address, path) = to.split_at(to.find('/').unwrap_or(to.len()));
     match address.strip_prefix(':').unwrap_or(address) {
@@ -83,7 +87,7 @@ fn url(to: &str) -> Cow<'_, str> {
     }
 }
 
-/// The URL of a server without a path, and the path without a slash at its end.
+/// Splits the URL into the server and the path without a trailing slash.
 fn split_path(to: &str) -> (&str, &str) {
     let start = to.find("://").map_or(0, |at| at + "://".len());
     let path = to[start..].find('/').map_or(to.len(), |at| start + at);
@@ -99,21 +103,21 @@ struct Shorthand {
     key: Vec<String>,
 }
 
-fn parse(sources: &SourceTexts, text: &str) -> Option<Shorthand> {
-    let file = sources.add("--limit".to_owned(), PathBuf::new(), text.to_owned());
+fn parse_limit(sources: &SourceTexts, text: &str) -> Option<Shorthand> {
+    let file = sources.add_source("--limit".to_owned(), PathBuf::new(), text.to_owned());
     let wrong = |word: &str, what: &str, help: &str| {
-        // `word` is a slice of `text`.
+        // `word` is a slice of `text`, so the difference of the pointers is its offset.
         let start = (word.as_ptr() as usize).saturating_sub(text.as_ptr() as usize).min(text.len());
         let place = Place { file, start, end: start + word.len() };
-        sources.mistake(Diagnostic::new(place, what).help(help));
+        sources.add_mistake(Diagnostic::new(place, what).with_help(help));
     };
     let mut words = text.split_whitespace();
     let Some(rate) = words.next() else {
-        sources.mistake(Diagnostic::new(Place { file, start: 0, end: 0 }, "the limit is empty").help(HELP));
+        sources.add_mistake(Diagnostic::new(Place { file, start: 0, end: 0 }, "the limit is empty").with_help(HELP));
         return None;
     };
     let mut ok = true;
-    if let Err(Fault { what, help }) = values::rate(rate) {
+    if let Err(TextFault { what, help }) = values::parse_rate(rate) {
         wrong(rate, &what, &help);
         ok = false;
     }
@@ -126,17 +130,17 @@ fn parse(sources: &SourceTexts, text: &str) -> Option<Shorthand> {
                 _ => wrong(count, &format!("`{count}` is not a positive whole number"), HELP),
             },
             ("by", Some(parts)) if key.is_none() => {
-                // A shorthand has no spaces within a word.
+                // In the shorthand, words contain no spaces, so alternatives are separated by `|`.
                 let written = |part: &str| part.replace('|', KeyPart::OR);
                 for part in parts.split(',') {
-                    if let Err(Fault { what, help }) = values::key_part(&written(part)) {
+                    if let Err(TextFault { what, help }) = values::parse_key_part(&written(part)) {
                         wrong(part, &what, &help);
                         ok = false;
                     }
                 }
                 key = Some(parts.split(',').map(written).collect());
             }
-            ("burst" | "by", Some(_)) => wrong(word, &format!("`{word}` stands there twice"), HELP),
+            ("burst" | "by", Some(_)) => wrong(word, &format!("`{word}` occurs twice"), HELP),
             ("burst" | "by", None) => wrong(word, &format!("`{word}` needs a value"), HELP),
             _ => wrong(word, &format!("unknown word `{word}`"), HELP),
         }
@@ -145,8 +149,8 @@ fn parse(sources: &SourceTexts, text: &str) -> Option<Shorthand> {
     ok.then(|| Shorthand { rate: rate.to_owned(), burst, key: key.unwrap_or_else(|| vec!["ip".to_owned()]) })
 }
 
-/// `per-ip`, and `per-ip-2` for the next one of the same key.
-fn names(limits: &[Shorthand]) -> Vec<String> {
+/// Returns names such as `per-ip`, and `per-ip-2` for the next limit with the same key.
+fn name_limits(limits: &[Shorthand]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for limit in limits {
         let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' || c == '-' { c } else { '-' };
@@ -158,8 +162,8 @@ fn names(limits: &[Shorthand]) -> Vec<String> {
     names
 }
 
-/// A TOML string.
-fn quoted(text: &str) -> String {
+/// Quotes a text as a TOML string.
+fn quote_toml(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
     for c in text.chars() {
@@ -172,13 +176,13 @@ fn quoted(text: &str) -> String {
         }
     }
     quoted.push('"');
-    // A text from the command line means itself.
+    // A command-line argument is literal, so `${` must not be replaced.
     quoted.replace("${", "$${")
 }
 
-fn check<T>(sources: &SourceTexts, name: &str, text: &str, result: Result<T, Fault>) {
-    let file = sources.add(name.to_owned(), PathBuf::new(), text.to_owned());
-    if let Err(Fault { what, help }) = result {
-        sources.mistake(Diagnostic::new(Place { file, start: 0, end: text.len() }, what).help(help));
+fn check_argument<T>(sources: &SourceTexts, name: &str, text: &str, result: Result<T, TextFault>) {
+    let file = sources.add_source(name.to_owned(), PathBuf::new(), text.to_owned());
+    if let Err(TextFault { what, help }) = result {
+        sources.add_mistake(Diagnostic::new(Place { file, start: 0, end: text.len() }, what).with_help(help));
     }
 }

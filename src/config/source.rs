@@ -1,5 +1,5 @@
-//! The texts a config is made of: the file itself, its includes, and the files of sets and
-//! secrets. Remembers all of them, with their hash and every mistake, for the whole load.
+//! The texts that a config consists of: the file, its includes, and the files of sets and secrets. Collects their
+//! contents, their hash and every mistake of the load.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use super::hidden::Substitution;
-use super::report::{Diagnostic, Report, SourceText};
-use super::unreadable::{self, Unreadable};
+use crate::config::hidden::Substitution;
+use crate::config::report::{Diagnostic, Report, SourceText};
+use crate::config::unreadable;
+use crate::config::unreadable::Unreadable;
 
-/// A config that can be copied whole.
+/// A minimal config, shown in messages for copying.
 pub const SMALLEST: &str = "[[route]]\npath = \"/\"\nupstream = \"http://127.0.0.1:3000\"";
 
 #[derive(Default)]
@@ -22,47 +23,47 @@ pub struct SourceTexts {
     files: RefCell<Vec<PathBuf>>,
     hash: RefCell<Sha256>,
     mistakes: RefCell<Vec<Diagnostic>>,
-    /// What `${...}` stands for in the files.
+    /// Values of `${...}` in the files.
     substitutions: RefCell<Vec<Substitution>>,
-    /// What a config may hold and probably does not mean.
+    /// Statements that load but are probably mistakes.
     warnings: RefCell<Vec<Diagnostic>>,
-    /// Keys that some section had, for the test of the reference config.
+    /// Keys that were read; a test compares them with the reference config.
     seen: RefCell<BTreeSet<(&'static str, &'static str)>>,
 }
 
 impl SourceTexts {
-    pub fn mistake(&self, mistake: Diagnostic) {
+    pub fn add_mistake(&self, mistake: Diagnostic) {
         self.mistakes.borrow_mut().push(mistake);
     }
 
-    pub fn warn(&self, warning: Diagnostic) {
+    pub fn add_warning(&self, warning: Diagnostic) {
         self.warnings.borrow_mut().push(warning);
     }
 
-    /// All warnings so far, with the texts they speak of.
-    pub fn warnings(&self) -> Option<Report> {
+    /// Returns all warnings so far, with the texts they refer to.
+    pub fn warning_report(&self) -> Option<Report> {
         let (texts, mut warnings) = (self.texts.borrow().clone(), self.warnings.take());
         hide_values(&texts, &self.substitutions.borrow(), &mut warnings);
-        Report::warnings(texts, warnings)
+        Report::from_warnings(texts, warnings)
     }
 
     pub fn has_mistakes(&self) -> bool {
         !self.mistakes.borrow().is_empty()
     }
 
-    /// Remembers what a `${...}` stands for.
-    pub fn substituted(&self, substitution: Substitution) {
+    /// Records the value of a `${...}`.
+    pub fn add_substitution(&self, substitution: Substitution) {
         let mut substitutions = self.substitutions.borrow_mut();
         if !substitutions.contains(&substitution) {
             substitutions.push(substitution);
         }
     }
 
-    pub fn saw(&self, section: &'static str, key: &'static str) {
+    pub fn mark_key_seen(&self, section: &'static str, key: &'static str) {
         self.seen.borrow_mut().insert((section, key));
     }
 
-    pub fn seen(&self) -> BTreeSet<(&'static str, &'static str)> {
+    pub fn seen_keys(&self) -> BTreeSet<(&'static str, &'static str)> {
         self.seen.borrow().clone()
     }
 
@@ -70,34 +71,37 @@ impl SourceTexts {
         self.texts.borrow()[file].clone()
     }
 
-    pub fn add(&self, name: String, dir: PathBuf, text: String) -> usize {
+    pub fn add_source(&self, name: String, dir: PathBuf, text: String) -> usize {
         let mut texts = self.texts.borrow_mut();
         texts.push(Arc::new(SourceText { name, text, dir }));
         texts.len() - 1
     }
 
-    /// A path as written in source `file`.
-    pub fn resolve(&self, file: usize, path: &str) -> PathBuf {
+    /// Resolves a path that source `file` contains.
+    pub fn resolve_path(&self, file: usize, path: &str) -> PathBuf {
         self.source(file).dir.join(path)
     }
 
-    /// The text of a file, which is watched from now on even when it cannot be read.
-    pub fn read(&self, path: &Path) -> Result<String, Unreadable> {
-        self.watch(path.to_owned());
+    /// Reads a file, and watches it even if it cannot be read.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    pub fn read_file(&self, path: &Path) -> Result<String, Unreadable> {
+        self.watch_path(path.to_owned());
         let bytes = unreadable::read_bytes(path)?;
-        self.digest(&bytes);
+        self.add_to_digest(&bytes);
         String::from_utf8(bytes).map_err(|error| Unreadable::not_utf8(path, &error))
     }
 
     /// Watches `path`, which need not be a file.
-    pub fn watch(&self, path: PathBuf) {
+    pub fn watch_path(&self, path: PathBuf) {
         let mut files = self.files.borrow_mut();
         if !files.contains(&path) {
             files.push(path);
         }
     }
 
-    pub fn digest(&self, bytes: &[u8]) {
+    pub fn add_to_digest(&self, bytes: &[u8]) {
         let mut hash = self.hash.borrow_mut();
         hash.update((bytes.len() as u64).to_le_bytes());
         hash.update(bytes);
@@ -122,9 +126,9 @@ impl SourceTexts {
     }
 }
 
-/// A value of `${...}` may be a secret in the wrong place: messages say `${...}` instead.
+/// Replaces values of `${...}`, which may be secrets, by their expression in all messages.
 fn hide_values(texts: &[Arc<SourceText>], substitutions: &[Substitution], messages: &mut [Diagnostic]) {
-    for hidden in substitutions.iter().filter_map(|substitution| substitution.to_hide(texts)) {
-        messages.iter_mut().flat_map(Diagnostic::texts).for_each(|text| hidden.hide(text));
+    for hidden in substitutions.iter().filter_map(|substitution| substitution.if_hideable(texts)) {
+        messages.iter_mut().flat_map(Diagnostic::texts_mut).for_each(|text| hidden.hide_value(text));
     }
 }

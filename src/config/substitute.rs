@@ -1,41 +1,43 @@
-//! `${VAR}`, `${VAR:-default}` and `${file:PATH}` inside string values; `$${` is a plain `${`.
-//! Called by `tree` for every string, after parsing, so a value can never change the structure.
+//! Replaces `${VAR}`, `${VAR:-default}` and `${file:PATH}` inside strings; `$${` is a literal `${`. Called by `tree`
+//! for every string after parsing, so that a value can never change the structure.
 
 use std::borrow::Cow;
 
-use super::hidden::Substitution;
-use super::report::{Diagnostic, Place};
-use super::source::SourceTexts;
-use super::values::{Fault, fault};
+use crate::config::hidden::Substitution;
+use crate::config::report::{Diagnostic, Place};
+use crate::config::source::SourceTexts;
+use crate::config::values::{TextFault, invalid_text};
 
 /// A string of the config.
 #[derive(Clone, Debug)]
 pub struct Text {
     pub value: String,
-    /// The text as the file has it, if `${...}` was replaced in it. Messages show this and never the value.
+    /// The text as written, if it contains a `${...}`. Messages show this and never the value.
     pub written: Option<String>,
 }
 
 impl Text {
-    /// The value, parsed. A mistake in a text with `${...}` is the one that the text as written would have, so that its
-    /// message has no part of the value.
-    pub fn parse<'t, T>(&'t self, parse: impl Fn(&'t str) -> Result<T, Fault>) -> Result<T, Fault> {
+    /// Parses the value. If the text contains `${...}`, a mistake is reported for the text as written, so that no
+    /// message contains a part of the value.
+    ///
+    /// # Errors
+    /// What is wrong with the value.
+    pub fn parse_value<'t, T>(&'t self, parse: impl Fn(&'t str) -> Result<T, TextFault>) -> Result<T, TextFault> {
         let result = parse(&self.value);
         match (&result, &self.written) {
             (Err(_), Some(written)) => match parse(written) {
                 Err(fault) => Err(fault),
-                Ok(_) => fault(
-                    format!("the text that `{written}` stands for is not valid"),
-                    "correct the variable or the file",
-                ),
+                Ok(_) => {
+                    invalid_text(format!("the value of `{written}` is not valid"), "correct the variable or the file")
+                }
             },
             _ => result,
         }
     }
 }
 
-/// The text with every `${...}` replaced; `None` when one cannot be, which is then reported.
-pub fn replace(sources: &SourceTexts, place: Place, text: &str) -> Option<Text> {
+/// Returns the text with every `${...}` replaced; `None` if one cannot be, which is reported.
+pub fn replace_expressions(sources: &SourceTexts, place: Place, text: &str) -> Option<Text> {
     if !text.contains("${") {
         return Some(Text { value: text.to_owned(), written: None });
     }
@@ -51,17 +53,23 @@ pub fn replace(sources: &SourceTexts, place: Place, text: &str) -> Option<Text> 
         }
         value.push_str(before);
         let Some((name, after)) = from[2..].split_once('}') else {
-            report(sources, place, from, "`${` is not closed", "close it with `}`, or write `$${` for a plain `${`");
+            report_expression(
+                sources,
+                place,
+                from,
+                "`${` is not closed",
+                "close it with `}`, or write `$${` for a plain `${`",
+            );
             return None;
         };
-        match look_up(sources, place, name) {
+        match look_up_expression(sources, place, name) {
             Ok(found) => {
                 value.push_str(&found);
                 let written = from[..name.len() + 3].to_owned();
-                sources.substituted(Substitution { value: found.into_owned(), written });
+                sources.add_substitution(Substitution { value: found.into_owned(), written });
             }
             Err((message, help)) => {
-                report(sources, place, &from[..name.len() + 3], &message, &help);
+                report_expression(sources, place, &from[..name.len() + 3], &message, &help);
                 ok = false;
             }
         }
@@ -71,10 +79,14 @@ pub fn replace(sources: &SourceTexts, place: Place, text: &str) -> Option<Text> 
     ok.then_some(Text { value, written: Some(text.to_owned()) })
 }
 
-fn look_up<'t>(sources: &SourceTexts, place: Place, name: &'t str) -> Result<Cow<'t, str>, (String, String)> {
+fn look_up_expression<'t>(
+    sources: &SourceTexts,
+    place: Place,
+    name: &'t str,
+) -> Result<Cow<'t, str>, (String, String)> {
     if let Some(path) = name.strip_prefix("file:") {
-        let path = sources.resolve(place.file, path.trim());
-        return match sources.read(&path) {
+        let path = sources.resolve_path(place.file, path.trim());
+        return match sources.read_file(&path) {
             Ok(text) => {
                 // Editors and `echo` end a file with a newline that is not part of the secret.
                 let text = text.strip_suffix('\n').unwrap_or(&text);
@@ -106,13 +118,13 @@ fn look_up<'t>(sources: &SourceTexts, place: Place, name: &'t str) -> Result<Cow
     }
 }
 
-/// Points at the `${...}` itself where the source spells it the same way.
-fn report(sources: &SourceTexts, place: Place, part: &str, message: &str, help: &str) {
+/// Reports at the `${...}` itself if the source spells it in the same way.
+fn report_expression(sources: &SourceTexts, place: Place, part: &str, message: &str, help: &str) {
     let source = sources.source(place.file);
     let at = source.text.get(place.start..place.end).and_then(|raw| raw.find(part));
     let place = match at {
         Some(at) => Place { start: place.start + at, end: place.start + at + part.len(), ..place },
         None => place,
     };
-    sources.mistake(Diagnostic::new(place, message).help(help));
+    sources.add_mistake(Diagnostic::new(place, message).with_help(help));
 }

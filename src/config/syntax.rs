@@ -1,44 +1,43 @@
-//! Syntax errors of the TOML parser as diagnostics, with the remedy for the usual ones. Called
-//! by `tree`.
+//! Turns syntax errors of the TOML parser into diagnostics, with remedies for common mistakes. Called by `tree`.
 
 use toml::de::Error;
 
-use super::report::{Diagnostic, MistakeKind, Place, SourceText};
-use super::source::SMALLEST;
-use crate::limit::algo::all_params;
-use crate::limit::algo::params::ParamKind;
+use crate::config::report::{Diagnostic, MistakeKind, Place, SourceText};
+use crate::config::source::SMALLEST;
+use crate::limiting::algorithm::all_params;
+use crate::limiting::algorithm::params::ParamKind;
 
-pub fn diagnostic(source: &SourceText, file: usize, error: &Error) -> Diagnostic {
+pub fn to_diagnostic(source: &SourceText, file: usize, error: &Error) -> Diagnostic {
     let span = error.span().unwrap_or(source.text.len()..source.text.len());
     let place = Place { file, start: span.start, end: span.end };
     let message = error.message();
     let because =
-        |message: &str| Diagnostic::new(place, format!("not valid TOML: {message}")).kind(MistakeKind::Syntax);
+        |message: &str| Diagnostic::new(place, format!("not valid TOML: {message}")).with_kind(MistakeKind::Syntax);
     if message.starts_with("duplicate key") {
-        // The parser keeps what both define, so nothing else is in doubt.
-        let diagnostic = because(message).kind(MistakeKind::Wrong);
-        let diagnostic = diagnostic.label("defined again here").help("remove or rename one of the two");
-        return match earlier(source, span.start) {
-            Some((start, end)) => diagnostic.related(Place { file, start, end }, "first defined here"),
+        // The parser keeps both definitions, so this mistake hides no others.
+        let diagnostic = because(message).with_kind(MistakeKind::Wrong);
+        let diagnostic = diagnostic.with_label("defined again here").with_help("remove or rename one of the two");
+        return match find_earlier_definition(source, span.start) {
+            Some((start, end)) => diagnostic.with_related(Place { file, start, end }, "first defined here"),
             None => diagnostic,
         };
     }
-    let line = line(source, span.start);
-    if let Some((what, help)) = lookalike(line) {
-        return because(&what).help(help);
+    let line = line_at(source, span.start);
+    if let Some((what, help)) = find_lookalike(line) {
+        return because(&what).with_help(help);
     }
-    if is_foreign(line) {
+    if is_foreign_line(line) {
         let help = format!("the config of Sluicegate is TOML; the smallest that works:\n\n{SMALLEST}");
-        return because("this looks like the config of another program, such as nginx").help(help);
+        return because("this looks like the config of another program, such as nginx").with_help(help);
     }
     if message.starts_with("missing escaped value") {
-        return because("a `\\` in double quotes starts an escape, and this is none").help(unescaped(line));
+        return because("a `\\` in double quotes starts an escape, and this is none").with_help(escape_remedy(line));
     }
-    if let Some((name, value)) = bare_word(line) {
+    if let Some((name, value)) = find_bare_word(line) {
         let what = format!("`{value}` is neither a number, nor true or false, nor a text in quotes");
-        return because(&what).help(quotes(name, value));
+        return because(&what).with_help(quote_remedy(name, value));
     }
-    because(message).help(match message {
+    because(message).with_help(match message {
         _ if message.starts_with("missing comma") => {
             "put a comma before it, or close the list above with `]`".to_owned()
         }
@@ -47,31 +46,31 @@ pub fn diagnostic(source: &SourceText, file: usize, error: &Error) -> Diagnostic
         }
         _ if message.starts_with("unclosed table") => "close the header with `]`".to_owned(),
         _ if message.starts_with("unclosed inline table") => "close it with `}`".to_owned(),
-        _ => remedy(line),
+        _ => style_remedy(line),
     })
 }
 
-/// Whether a line is one of a language with `;` and `{`, which has as many mistakes as lines.
+/// Returns whether the line is from a config language with `;` and `{`. Such a file has as many mistakes as lines.
 pub fn is_foreign_at(source: &SourceText, error: &Error) -> bool {
-    error.span().is_some_and(|span| is_foreign(line(source, span.start)))
+    error.span().is_some_and(|span| is_foreign_line(line_at(source, span.start)))
 }
 
-fn is_foreign(line: &str) -> bool {
+fn is_foreign_line(line: &str) -> bool {
     let word = line.split([' ', '\t', ';', '{']).next().unwrap_or_default();
     let is_word = !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.*".contains(&b));
     let is_block = line.ends_with('{') || (line.contains('{') && line.ends_with('}'));
     line == "}" || is_word && (line.ends_with(';') || is_block && !line.contains('='))
 }
 
-/// The line at `offset`, without what surrounds it.
-fn line(source: &SourceText, offset: usize) -> &str {
+/// Returns the line at `offset`, trimmed.
+fn line_at(source: &SourceText, offset: usize) -> &str {
     let before = source.text.get(..offset).unwrap_or_default();
     let start = before.rfind('\n').map_or(0, |newline| newline + 1);
     source.text.get(start..).and_then(|rest| rest.lines().next()).unwrap_or_default().trim_ascii()
 }
 
-/// The earlier line with the same `[header]`, or the same key under the same header.
-fn earlier(source: &SourceText, offset: usize) -> Option<(usize, usize)> {
+/// Returns the earlier line with the same `[header]`, or with the same key under the same header.
+fn find_earlier_definition(source: &SourceText, offset: usize) -> Option<(usize, usize)> {
     let start = source.text.get(..offset)?.rfind('\n').map_or(0, |newline| newline + 1);
     let line = source.text.get(start..)?.lines().next()?.trim();
     let header = line.starts_with('[');
@@ -93,20 +92,20 @@ fn earlier(source: &SourceText, offset: usize) -> Option<(usize, usize)> {
     None
 }
 
-/// A character that looks like a quote or a space and is none, as text processors and web pages put
-/// them; with the line as it should be.
-fn lookalike(line: &str) -> Option<(String, String)> {
-    let found = outside_strings(line)?;
-    let mended: String = line.chars().map(plain).collect();
-    let (what, help) = match plain(found) {
+/// Finds a character that looks like a quote or a space but is not one, as word processors and web pages insert them.
+/// Returns its name and the corrected line.
+fn find_lookalike(line: &str) -> Option<(String, String)> {
+    let found = find_outside_strings(line)?;
+    let mended: String = line.chars().map(ascii_for).collect();
+    let (what, help) = match ascii_for(found) {
         ' ' => (format!("U+{:04X} is not the space it looks like", u32::from(found)), "plain spaces"),
         _ => (format!("`{found}` is a typographic quote, which TOML does not know"), "plain quotes"),
     };
     Some((what, format!("write it with {help}: {}", mended.trim())))
 }
 
-/// The character that a lookalike stands for; any other stands for itself.
-fn plain(c: char) -> char {
+/// Returns the ASCII character that a lookalike stands for; other characters are returned unchanged.
+fn ascii_for(c: char) -> char {
     match c {
         '\u{201c}'..='\u{201f}' | '\u{ab}' | '\u{bb}' | '\u{2033}' | '\u{ff02}' => '"',
         '\u{2018}'..='\u{201b}' | '\u{2032}' | '\u{b4}' | '\u{ff07}' => '\'',
@@ -122,26 +121,26 @@ fn plain(c: char) -> char {
     }
 }
 
-/// The first lookalike where it cannot be meant; in a string that is not closed it cannot either.
-fn outside_strings(line: &str) -> Option<char> {
+/// Returns the first lookalike outside of strings, or in a string that is not closed.
+fn find_outside_strings(line: &str) -> Option<char> {
     let (mut quote, mut inside, mut escaped) = (None, None, false);
     for c in line.chars() {
         match quote {
-            None if plain(c) != c => return Some(c),
+            None if ascii_for(c) != c => return Some(c),
             None if c == '#' => return None,
             None => quote = Some(c).filter(|c| matches!(c, '"' | '\'')),
             Some('"') if escaped => escaped = false,
             Some('"') if c == '\\' => escaped = true,
             Some(open) if c == open => (quote, inside) = (None, None),
-            Some(_) if inside.is_none() && plain(c) != c => inside = Some(c),
+            Some(_) if inside.is_none() && ascii_for(c) != c => inside = Some(c),
             Some(_) => {}
         }
     }
     inside
 }
 
-/// `name = value` with a word for value, which TOML has not.
-fn bare_word(line: &str) -> Option<(&str, &str)> {
+/// Returns name and value of `name = value` with an unquoted word as value, which TOML does not allow.
+fn find_bare_word(line: &str) -> Option<(&str, &str)> {
     let (name, value) = line.split_once('=')?;
     let name = name.trim();
     let value = value.split('#').next().unwrap_or_default().trim();
@@ -153,8 +152,8 @@ fn is_key(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
 }
 
-/// For a word in the place of a value.
-fn quotes(name: &str, value: &str) -> String {
+/// Returns the remedy for an unquoted word.
+fn quote_remedy(name: &str, value: &str) -> String {
     let is_number = all_params().any(|param| param.name == name && matches!(param.kind, ParamKind::Integer { .. }));
     match is_number {
         true => format!("`{name}` is a number: write it in digits, like {name} = 20"),
@@ -162,23 +161,23 @@ fn quotes(name: &str, value: &str) -> String {
     }
 }
 
-/// For a string in double quotes with a backslash that is meant as one.
-fn unescaped(line: &str) -> String {
+/// Returns the remedy for a backslash in a double-quoted string.
+fn escape_remedy(line: &str) -> String {
     let string = line.split_once('=').map(|(name, value)| (name.trim(), value.trim()));
     match string.and_then(|(name, value)| Some((name, value.strip_prefix('"')?.strip_suffix('"')?))) {
         Some((name, text)) if is_key(name) && !text.contains(['\'', '"']) => {
-            format!("single quotes take a text as it is: {name} = '{text}'")
+            format!("text in single quotes is literal: {name} = '{text}'")
         }
-        _ => "put the text in single quotes, which take it as it is, or write `\\\\` for a `\\`".to_owned(),
+        _ => "put the text in single quotes, where it is literal, or write `\\\\` for a `\\`".to_owned(),
     }
 }
 
-/// What a line in another system's style probably wants to be.
-fn remedy(line: &str) -> String {
+/// Returns what a line in the style of another system probably means.
+fn style_remedy(line: &str) -> String {
     if let Some((name, value)) = line.split_once(':').filter(|(name, _)| is_key(name.trim())) {
         let (name, value) = (name.trim(), value.trim());
         if value.is_empty() {
-            return format!("TOML writes [{name}] above what belongs to it, and KEY = VALUE below");
+            return format!("TOML writes [{name}] as a header line, and KEY = VALUE below it");
         }
         return format!("TOML writes `{name} = ...` instead of a colon, with strings in quotes: {value}");
     }

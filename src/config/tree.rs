@@ -1,15 +1,15 @@
-//! A TOML file as a tree of owned values, each with its place, in the order of the file, with
-//! `${...}` in strings already replaced. Built by `source`, read through `reader`.
+//! A TOML file as a tree of owned values, each with its place, in file order, with `${...}` already replaced. Built by
+//! `source`, read through `reader`.
 
 use std::collections::HashMap;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, Error};
 
-use super::report::{Diagnostic, Place};
-use super::source::SourceTexts;
-use super::substitute::{self, Text};
-use super::syntax;
+use crate::config::report::{Diagnostic, Place};
+use crate::config::source::SourceTexts;
+use crate::config::substitute::Text;
+use crate::config::{substitute, syntax};
 
 #[derive(Clone, Debug)]
 pub struct Node {
@@ -21,14 +21,14 @@ pub struct Node {
 pub enum Value {
     String(Text),
     Integer(i64),
-    /// Finite.
+    /// Always finite.
     Float(f64),
     Bool(bool),
     Array(Vec<Node>),
     Table(Table),
-    /// Of a type that no option takes; the name of the type.
+    /// A value of a type that no option has; contains the type's name.
     Other(&'static str),
-    /// Its mistake is reported.
+    /// Unusable; the mistake has been reported.
     Broken,
 }
 
@@ -52,7 +52,7 @@ impl Table {
 }
 
 impl Node {
-    /// The type as a message names it.
+    /// Returns the type's name for messages.
     pub fn type_name(&self) -> &'static str {
         match &self.value {
             Value::String(_) => "a string",
@@ -67,27 +67,26 @@ impl Node {
     }
 }
 
-/// The tree of one file. Syntax errors are reported, and what could be read around them is kept
-/// so that its mistakes are reported too.
-pub fn parse(sources: &SourceTexts, file: usize) -> Table {
+/// Parses one file. Syntax errors are reported, and the readable part is kept so that its mistakes are reported too.
+pub fn parse_file(sources: &SourceTexts, file: usize) -> Table {
     let source = sources.source(file);
     let (document, errors) = DeTable::parse_recoverable(&source.text);
     let mut foreign = false;
     for (i, error) in errors.iter().enumerate() {
-        // A list that is not closed takes every later line for an element.
+        // An unclosed list takes every later line for an element.
         let in_list =
             |error: &Error| error.message().starts_with("missing comma") || error.message().contains("in array");
         if i > 0 && in_list(error) && in_list(&errors[i - 1]) {
             continue;
         }
-        // One line of another language says it for all.
+        // One mistake is enough for a file in another language.
         if syntax::is_foreign_at(&source, error) && std::mem::replace(&mut foreign, true) {
             continue;
         }
-        sources.mistake(syntax::diagnostic(&source, file, error));
+        sources.add_mistake(syntax::to_diagnostic(&source, file, error));
     }
     let place = Place { file, start: 0, end: 0 };
-    Builder { sources, file }.table(document.get_ref(), place)
+    Builder { sources, file }.build_table(document.get_ref(), place)
 }
 
 struct Builder<'a> {
@@ -96,36 +95,36 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    fn table(&self, table: &DeTable, place: Place) -> Table {
+    fn build_table(&self, table: &DeTable, place: Place) -> Table {
         let entry = |(key, value): (&Spanned<_>, &Spanned<DeValue>)| {
             let name: &std::borrow::Cow<str> = key.get_ref();
-            TableEntry { key: name.to_string(), place: self.place(key.span()), node: self.node(value) }
+            TableEntry { key: name.to_string(), place: self.place(key.span()), node: self.build_node(value) }
         };
         let mut entries: Vec<TableEntry> = table.iter().map(entry).collect();
         entries.sort_by_key(|entry| entry.place.start);
         Table { place, entries }
     }
 
-    fn node(&self, value: &Spanned<DeValue>) -> Node {
+    fn build_node(&self, value: &Spanned<DeValue>) -> Node {
         let place = self.place(value.span());
         let value = match value.get_ref() {
-            DeValue::String(text) => match substitute::replace(self.sources, place, text) {
+            DeValue::String(text) => match substitute::replace_expressions(self.sources, place, text) {
                 Some(text) => Value::String(text),
                 None => Value::Broken,
             },
             DeValue::Integer(integer) => match i64::from_str_radix(integer.as_str(), integer.radix()) {
                 Ok(integer) => Value::Integer(integer),
                 Err(_) => {
-                    self.sources.mistake(
+                    self.sources.add_mistake(
                         Diagnostic::new(place, "this integer is too large")
-                            .help(format!("the largest is {}", i64::MAX)),
+                            .with_help(format!("the largest is {}", i64::MAX)),
                     );
                     Value::Broken
                 }
             },
             DeValue::Boolean(value) => Value::Bool(*value),
-            DeValue::Array(items) => Value::Array(items.iter().map(|item| self.node(item)).collect()),
-            DeValue::Table(table) => Value::Table(self.table(table, place)),
+            DeValue::Array(items) => Value::Array(items.iter().map(|item| self.build_node(item)).collect()),
+            DeValue::Table(table) => Value::Table(self.build_table(table, place)),
             DeValue::Float(text) => match text.as_str().replace('_', "").parse::<f64>() {
                 Ok(number) if number.is_finite() => Value::Float(number),
                 _ => Value::Other("a float"),
@@ -140,19 +139,18 @@ impl Builder<'_> {
     }
 }
 
-/// The one table that the same-named tables of several files make; a key given twice is a
-/// mistake that names both places.
-pub fn merge(sources: &SourceTexts, what: &str, tables: Vec<Table>) -> Option<Table> {
+/// Merges the tables with the same name of several files. A key that occurs twice is a mistake that names both places.
+pub fn merge_tables(sources: &SourceTexts, what: &str, tables: Vec<Table>) -> Option<Table> {
     let mut tables = tables.into_iter();
     let mut merged = tables.next()?;
     let mut places: HashMap<String, Place> = merged.entries.iter().map(|e| (e.key.clone(), e.place)).collect();
     for entry in tables.flat_map(|table| table.entries) {
         match places.get(&entry.key) {
-            Some(first) => sources.mistake(
-                Diagnostic::new(entry.place, twice(what, &entry))
-                    .label("defined again here")
-                    .related(*first, "first defined here")
-                    .help("remove or rename one of the two"),
+            Some(first) => sources.add_mistake(
+                Diagnostic::new(entry.place, report_duplicate(what, &entry))
+                    .with_label("defined again here")
+                    .with_related(*first, "first defined here")
+                    .with_help("remove or rename one of the two"),
             ),
             None => {
                 places.insert(entry.key.clone(), entry.place);
@@ -163,7 +161,7 @@ pub fn merge(sources: &SourceTexts, what: &str, tables: Vec<Table>) -> Option<Ta
     Some(merged)
 }
 
-fn twice(what: &str, entry: &TableEntry) -> String {
+fn report_duplicate(what: &str, entry: &TableEntry) -> String {
     match entry.node.value {
         Value::Table(_) => format!("[{what}.{}] is defined twice", entry.key),
         _ => format!("`{}` of [{what}] is defined twice", entry.key),

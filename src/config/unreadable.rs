@@ -1,4 +1,4 @@
-//! Files that cannot be read, each reason with its remedy. Called by `source`.
+//! Reasons why a file cannot be read, each with its remedy. Called by `source`.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -9,19 +9,19 @@ use std::string::FromUtf8Error;
 
 use rustix::fs::OFlags;
 
-/// Larger files are refused.
+/// Maximum size of a file, in bytes.
 pub const FILE_SIZE_MAX: u64 = 16 * 1024 * 1024;
 
-/// Why a file has no text, displayed as a clause: "it is a directory".
+/// Why a file has no text; displays as a clause: "it is a directory".
 #[derive(Debug, PartialEq)]
 pub struct Unreadable {
     what: String,
-    /// What to do about it, whoever names the file.
+    /// Remedy that applies whoever names the file.
     help: String,
     pub kind: UnreadableKind,
 }
 
-/// What those who name a file may know a better remedy for.
+/// Reasons for which the caller may know a better remedy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum UnreadableKind {
     Missing,
@@ -37,7 +37,7 @@ impl Unreadable {
     pub fn not_utf8(path: &Path, error: &FromUtf8Error) -> Unreadable {
         let bytes = error.as_bytes();
         if let [0xff, 0xfe, ..] | [0xfe, 0xff, ..] = bytes {
-            return other(
+            return other_reason(
                 "it is UTF-16, not UTF-8",
                 format!("save it as UTF-8: iconv -f UTF-16 -t UTF-8 {}", path.display()),
             );
@@ -45,18 +45,18 @@ impl Unreadable {
         let at = error.utf8_error().valid_up_to();
         let line = bytes[..at].iter().filter(|b| **b == b'\n').count() + 1;
         let help = format!("save it as UTF-8; if it is Latin-1: iconv -f LATIN1 -t UTF-8 {}", path.display());
-        other(format!("it is not UTF-8 at byte {at} (line {line})"), help)
+        other_reason(format!("it is not UTF-8 at byte {at} (line {line})"), help)
     }
 
-    fn of(path: &Path, error: &std::io::Error) -> Unreadable {
+    fn from_error(path: &Path, error: &std::io::Error) -> Unreadable {
         match error.kind() {
             ErrorKind::NotFound => Unreadable {
-                what: "there is no such file".to_owned(),
+                what: "the file does not exist".to_owned(),
                 help: "create the file, or correct its path (relative to this file)".to_owned(),
                 kind: UnreadableKind::Missing,
             },
-            ErrorKind::PermissionDenied => other("permission denied", let_read(path)),
-            _ => other(error.to_string(), String::new()),
+            ErrorKind::PermissionDenied => other_reason("permission denied", permission_remedy(path)),
+            _ => other_reason(error.to_string(), String::new()),
         }
     }
 }
@@ -67,12 +67,12 @@ impl fmt::Display for Unreadable {
     }
 }
 
-fn other(what: impl Into<String>, help: String) -> Unreadable {
+fn other_reason(what: impl Into<String>, help: String) -> Unreadable {
     Unreadable { what: what.into(), help, kind: UnreadableKind::Other }
 }
 
-/// Who must be allowed to read the file.
-fn let_read(path: &Path) -> String {
+/// Returns which user needs permission to read the file.
+fn permission_remedy(path: &Path) -> String {
     let user = Path::new("/proc/self").metadata().map(|process| format!(" {}", process.uid())).unwrap_or_default();
     let path = path.display();
     format!(
@@ -81,27 +81,27 @@ fn let_read(path: &Path) -> String {
     )
 }
 
-/// Opens a file without waiting: a named pipe that has taken its place since it was checked reads as empty.
+/// Opens a file without blocking. A named pipe that replaced the file since it was checked reads as empty.
 pub fn open_file(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)
 }
 
 pub fn read_bytes(path: &Path) -> Result<Vec<u8>, Unreadable> {
-    let plain = |error: std::io::Error| Unreadable::of(path, &error);
-    // Opening a pipe without a writer would wait for ever.
+    let plain = |error: std::io::Error| Unreadable::from_error(path, &error);
+    // Opening a pipe without a writer would block forever.
     let kind = path.metadata().map_err(plain)?;
     if kind.is_dir() {
         let help = "name a file in it".to_owned();
         return Err(Unreadable { what: "it is a directory".to_owned(), help, kind: UnreadableKind::Directory });
     }
     if !kind.is_file() {
-        return Err(other("it is not a regular file", "name a file of text".to_owned()));
+        return Err(other_reason("it is not a regular file", "name a file of text".to_owned()));
     }
     let mut bytes = Vec::new();
     open_file(path).and_then(|file| file.take(FILE_SIZE_MAX + 1).read_to_end(&mut bytes)).map_err(plain)?;
     if bytes.len() as u64 > FILE_SIZE_MAX {
         let help = "split it with `include`, or put long lists into files of [set.NAME]".to_owned();
-        return Err(other(format!("it is larger than {} MiB", FILE_SIZE_MAX / 1024 / 1024), help));
+        return Err(other_reason(format!("it is larger than {} MiB", FILE_SIZE_MAX / 1024 / 1024), help));
     }
     Ok(bytes)
 }
@@ -110,10 +110,10 @@ pub fn read_bytes(path: &Path) -> Result<Vec<u8>, Unreadable> {
 mod tests {
     use super::*;
 
-    /// Root reads everything, so a test of the program would need somebody else.
+    /// Root can read every file, so a test of the whole program would need another user.
     #[test]
     fn who_may_not_read_is_told_who_that_is() {
-        let refused = Unreadable::of(Path::new("/etc/x.toml"), &ErrorKind::PermissionDenied.into());
+        let refused = Unreadable::from_error(Path::new("/etc/x.toml"), &ErrorKind::PermissionDenied.into());
         assert_eq!(refused.to_string(), "permission denied");
         assert!(refused.help().contains("as user ") && refused.help().contains("chmod a+r /etc/x.toml"), "{refused:?}");
     }

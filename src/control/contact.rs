@@ -1,6 +1,6 @@
-//! Where a running gateway is asked, found by the path of its config alone: the file may have become one that
-//! does not load, or tell another address. The process tells it on an abstract Unix socket, which needs no
-//! place to write and ends with the process. Called by the control loop, and on the other side by the command line.
+//! Lets commands find a running gateway by the path of its config, even if the file no longer loads or names another
+//! admin address. The process answers on an abstract Unix socket, which needs no writable directory and disappears
+//! with the process. Called by the control loop on one side and the command line on the other.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -17,54 +17,54 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::timeout;
 
-use super::shared::SharedState;
-use super::source::ConfigSource;
+use crate::admin::lifecycle::SharedState;
 use crate::config;
+use crate::control::source::ConfigSource;
 use crate::net::ListenAddr;
 
-/// Before the name is tried again that another process has, as one does that hands over.
+/// Pause before binding again a name that another process holds, such as one that is handing over.
 const RETRY: Duration = Duration::from_secs(1);
-/// Attempts after which that process is none that hands over.
+/// Number of attempts after which the holder is considered a stranger.
 const TAKEN: u32 = 5;
-/// For the whole answer.
+/// Time limit for the whole response.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Bytes of what is told: an address.
+/// Maximum length of the response, an address, in bytes.
 const MOST: u64 = 256;
-/// Of a file's name in that of the socket, which has 107 bytes; longer ones stand there as a hash.
+/// Maximum length of the file name inside the socket name, which has 107 bytes; longer names are hashed.
 const FILE_NAME_MAX: usize = 64;
 
-/// Tells whoever may ask, until the handle is aborted or the process ends.
-pub fn announce(source: &ConfigSource, shared: Arc<SharedState>) -> Option<AbortHandle> {
+/// Answers requests until the handle is aborted or the process ends.
+pub fn serve_contact(source: &ConfigSource, shared: Arc<SharedState>) -> Option<AbortHandle> {
     let ConfigSource::File(path) = source else { return None };
-    let name = name(path).inspect_err(no_contact).ok()?;
-    Some(spawn_local(tell_all(name, shared)).abort_handle())
+    let name = socket_name(path).inspect_err(log_no_contact).ok()?;
+    Some(spawn_local(answer_all(name, shared)).abort_handle())
 }
 
-fn no_contact(error: &io::Error) {
-    tracing::warn!(%error, "`healthcheck` and `reload` find this gateway by what its config file says alone");
+fn log_no_contact(error: &io::Error) {
+    tracing::warn!(%error, "`healthcheck` and `reload` can find this gateway only through its config file");
 }
 
-/// Where the gateway listens as admin that runs with the config at `path`, by its own word; `None` where none
-/// does, or none whose word can be relied on.
-pub fn of_running(path: &Path) -> Option<ListenAddr> {
+/// Returns the admin address of the gateway that runs with the config at `path`; `None` if there is none, or none that
+/// can be trusted.
+pub fn find_running(path: &Path) -> Option<ListenAddr> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
-    runtime.block_on(async { timeout(PATIENCE, ask(path)).await.ok()?.ok()? })
+    runtime.block_on(async { timeout(PATIENCE, ask_address(path)).await.ok()?.ok()? })
 }
 
-async fn ask(config: &Path) -> io::Result<Option<ListenAddr>> {
-    let stream = UnixStream::connect(name(config)?).await?;
-    if !is_believed(stream.peer_cred()?, config) {
+async fn ask_address(config: &Path) -> io::Result<Option<ListenAddr>> {
+    let stream = UnixStream::connect(socket_name(config)?).await?;
+    if !is_trusted_peer(stream.peer_cred()?, config) {
         return Ok(None);
     }
     let mut told = String::new();
     stream.take(MOST).read_to_string(&mut told).await?;
-    Ok(config::listen_addr(&told))
+    Ok(config::parse_listen_addr(&told))
 }
 
-/// Any user may take any name, and so may a container that shares the network: only processes beside this one are
-/// believed. Root asks gateways of every user, but believes only a user whom the config is open to, being closed to
-/// others.
-fn is_believed(peer: UCred, config: &Path) -> bool {
+/// Returns whether the answering process is trusted. Any user, and a container that shares the network, could bind any
+/// name: only processes in this PID namespace count. Root asks gateways of every user, but trusts only a user who may
+/// read the config while others may not.
+fn is_trusted_peer(peer: UCred, config: &Path) -> bool {
     let own = rustix::process::geteuid();
     let may_read = |path: &Path| {
         std::fs::metadata(path).is_ok_and(|it| {
@@ -77,19 +77,19 @@ fn is_believed(peer: UCred, config: &Path) -> bool {
             || peer.uid() == 0
             || (own.is_root() && std::path::absolute(config).is_ok_and(|path| path.ancestors().take(2).any(may_read)))
     };
-    peer.pid().is_some_and(is_beside) && is_known()
+    peer.pid().is_some_and(is_same_namespace) && is_known()
 }
 
-/// True of a process of the namespace that this one is in: of others it has a second number.
-fn is_beside(pid: i32) -> bool {
+/// Returns whether the process is in the same PID namespace; elsewhere it has a second number.
+fn is_same_namespace(pid: i32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     numbers.is_some_and(|numbers| numbers.split_whitespace().count() == 1)
 }
 
-/// Of the socket. The same for both sides however the file is saved: its directory, which outlives it, and its name
-/// there. Containers that share a network have directories of their own.
-fn name(config: &Path) -> io::Result<OsString> {
+/// Returns the socket name. It is the same on both sides however the file is saved: the directory, which survives
+/// edits, and the file's name in it. Containers that share a network have different directories.
+fn socket_name(config: &Path) -> io::Result<OsString> {
     let path = std::path::absolute(config)?;
     let (Some(directory), Some(file)) = (path.parent(), path.file_name()) else {
         return Err(io::ErrorKind::IsADirectory.into());
@@ -103,29 +103,29 @@ fn name(config: &Path) -> io::Result<OsString> {
     Ok(OsString::from_vec(name))
 }
 
-async fn tell_all(name: OsString, shared: Arc<SharedState>) {
-    let Some(listener) = listen_in_time(name).await else { return };
+async fn answer_all(name: OsString, shared: Arc<SharedState>) {
+    let Some(listener) = bind_name(name).await else { return };
     loop {
         let told = match listener.accept().await {
-            Ok((stream, _)) => tell(stream, &shared),
+            Ok((stream, _)) => send_address(stream, &shared),
             Err(error) => {
                 tokio::time::sleep(RETRY).await;
                 Err(error)
             }
         };
         if let Err(error) = told {
-            tracing::debug!(%error, "where the admin listener is could not be told");
+            tracing::debug!(%error, "cannot report the admin address");
         }
     }
 }
 
-/// Once no other process has the name.
-async fn listen_in_time(name: OsString) -> Option<UnixListener> {
+/// Binds the name once no other process holds it.
+async fn bind_name(name: OsString) -> Option<UnixListener> {
     let mut attempts = 0;
     loop {
         match UnixListener::bind(&name) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => attempts += 1,
-            result => return result.inspect_err(no_contact).ok(),
+            result => return result.inspect_err(log_no_contact).ok(),
         }
         if attempts == TAKEN {
             let name = format!("@{}", name.as_bytes()[1..].escape_ascii());
@@ -139,14 +139,14 @@ async fn listen_in_time(name: OsString) -> Option<UnixListener> {
     }
 }
 
-/// To this user and root. Nothing is read: nobody is waited for.
-fn tell(stream: UnixStream, shared: &SharedState) -> io::Result<()> {
+/// Sends the address to this user or root. Nothing is read, so a client cannot delay it.
+fn send_address(stream: UnixStream, shared: &SharedState) -> io::Result<()> {
     let peer = stream.peer_cred()?.uid();
     if peer != 0 && peer != rustix::process::geteuid().as_raw() {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
-    let Some(admin) = shared.admin() else { return Ok(()) };
-    // A new socket takes an address at once.
+    let Some(admin) = shared.admin_addr() else { return Ok(()) };
+    // A new socket accepts an address without blocking.
     stream.into_std()?.write_all(admin.to_string().as_bytes())
 }
 
@@ -156,8 +156,8 @@ mod tests {
 
     #[test]
     fn only_processes_beside_this_one_are_known() {
-        assert!(is_beside(std::process::id().cast_signed()));
-        assert!(!is_beside(0));
+        assert!(is_same_namespace(std::process::id().cast_signed()));
+        assert!(!is_same_namespace(0));
     }
 
     #[test]
@@ -168,13 +168,13 @@ mod tests {
         std::fs::create_dir(&b).unwrap();
         let link = tmp.path().join("link");
         std::os::unix::fs::symlink(&a, &link).unwrap();
-        let of = |directory: &Path, file: &str| name(&directory.join(file)).unwrap();
+        let of = |directory: &Path, file: &str| socket_name(&directory.join(file)).unwrap();
         assert_eq!(of(&a, "x.toml"), of(&link, "x.toml"));
         assert_eq!(of(&a, "x.toml"), of(&tmp.path().join("b/../a"), "x.toml"));
         assert_ne!(of(&a, "x.toml"), of(&b, "x.toml"));
         assert_ne!(of(&a, "x.toml"), of(&a, "y.toml"));
         assert_ne!(of(&a, &"x".repeat(255)), of(&a, &"x".repeat(254)));
         assert!(of(&a, &"x".repeat(255)).len() <= 108);
-        assert!(name(Path::new("/")).is_err());
+        assert!(socket_name(Path::new("/")).is_err());
     }
 }

@@ -1,6 +1,6 @@
-//! One process takes over from another without a moment in which nobody listens: the new one asks the old one,
-//! on a Unix socket, for its listening sockets, and tells it once it serves them; then the old one drains.
-//! Called by the control loop on either side.
+//! Hand-over: a new process takes over the listening sockets without a moment in which nobody listens. It requests
+//! them from the old process on a Unix socket and reports once it serves them; then the old process drains. Called by
+//! the control loop on both sides.
 
 use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
@@ -20,51 +20,51 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::timeout;
 
-use super::local::connect_within;
+use crate::control::local::connect_within;
 use crate::worker::Listener;
 use crate::worker::socket_file::{SocketFile, with_suffix};
 
-/// Sockets that go in one message; the system takes up to 253.
+/// Number of sockets per message; the system allows 253.
 const AT_ONCE: usize = 64;
-/// Sockets and bytes of names that a new process accepts from the old one.
+/// Maximum number of sockets, and of bytes of names, that a new process accepts.
 const SOCKETS_MAX: usize = 4096;
 const NAMES_MAX: usize = 1024 * 1024;
-/// How long connecting to the old process may take, and then how long all its sockets may take to arrive.
+/// Time limit for connecting to the old process, and then for receiving all sockets.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long the new process may take from the sockets to its first request.
+/// Time that the new process has from receiving the sockets to serving them.
 const START: Duration = Duration::from_secs(120);
-/// After the last name.
+/// Follows the last name.
 const END: &str = "";
-/// What the new process says when it serves.
+/// Sent by the new process once it serves.
 const SERVING: &[u8] = b"serving\n";
 
-/// The way to the process that ran before, which goes on until it is told that it need not.
+/// Connection to the old process, which keeps serving until it is released.
 pub struct Predecessor {
     stream: UnixStream,
 }
 
-/// Waits for the process that comes after.
-pub struct Heir {
-    pub requests: mpsc::Receiver<HeirRequest>,
+/// Waits for a new process.
+pub struct Successor {
+    pub requests: mpsc::Receiver<SuccessorRequest>,
     path: PathBuf,
     file: SocketFile,
     task: AbortHandle,
 }
 
-/// What a new process wants.
-pub enum HeirRequest {
-    /// Every listening socket, under the name by which the config asks for it.
+/// Request of a new process.
+pub enum SuccessorRequest {
+    /// Send every listening socket, under the address that the config uses for it.
     Sockets(oneshot::Sender<Vec<Listener>>),
-    /// To serve alone from now on; its process id, if it is known.
+    /// The new process serves alone from now on; its process id if known.
     Serves(Option<i32>),
 }
 
 impl Predecessor {
-    /// The sockets of the process that waits at `path`; `None` where there is none.
+    /// Requests the sockets of the process that listens at `path`; `None` if there is none.
     ///
     /// # Errors
-    /// The process there does not hand them over, runs as another user, or passes sockets that are not what their names claim.
-    pub fn ask(path: &Path) -> io::Result<Option<(Predecessor, Vec<Listener>)>> {
+    /// If the process refuses, runs as another user, or sends sockets that do not match their names.
+    pub fn request_sockets(path: &Path) -> io::Result<Option<(Predecessor, Vec<Listener>)>> {
         let stream = match connect_within(SocketType::STREAM, &SocketAddrUnix::new(path)?, PATIENCE) {
             Ok(stream) => UnixStream::from(stream),
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
@@ -74,73 +74,73 @@ impl Predecessor {
         };
         let peer = sockopt::socket_peercred(&stream)?.uid.as_raw();
         let own = rustix::process::geteuid().as_raw();
-        if !is_trusted(peer, own) {
+        if !is_trusted_user(peer, own) {
             return Err(io::Error::other(format!("user {peer} listens there; user {own} trusts only itself and root")));
         }
-        let listeners = receive(&stream, Instant::now() + PATIENCE)?;
+        let listeners = receive_sockets(&stream, Instant::now() + PATIENCE)?;
         Ok(Some((Predecessor { stream }, listeners)))
     }
 
-    /// It need not serve any longer.
+    /// Tells the old process to stop serving.
     pub fn release(mut self) {
         if let Err(error) = self.stream.write_all(SERVING) {
-            tracing::warn!(%error, "the process that ran before cannot be told to end; send it SIGTERM");
+            tracing::warn!(%error, "the old process cannot be told to stop; send it SIGTERM");
         }
     }
 }
 
-impl Heir {
-    /// Waits at `path`, in place of the process that waited there before.
+impl Successor {
+    /// Listens at `path`, replacing the socket of the old process.
     ///
     /// # Errors
-    /// What the system says.
-    pub fn expect(path: &Path) -> io::Result<Heir> {
-        // A rename leaves no moment without a socket, nor one that others may open.
-        let next = next_of(path);
+    /// The system's error.
+    pub fn listen(path: &Path) -> io::Result<Successor> {
+        // A rename leaves no moment without a socket or with one that others may open.
+        let next = temporary_path(path);
         let (listener, file) = SocketFile::bind(&next)?;
         std::fs::set_permissions(&next, std::fs::Permissions::from_mode(0o600))?;
         file.rename(&next, path)?;
         let listener = UnixListener::from_std(listener)?;
         let (sender, requests) = mpsc::channel(1);
-        let task = spawn_local(serve(listener, sender)).abort_handle();
-        Ok(Heir { requests, path: path.to_owned(), file, task })
+        let task = spawn_local(serve_successors(listener, sender)).abort_handle();
+        Ok(Successor { requests, path: path.to_owned(), file, task })
     }
 
-    /// Nobody waits there any more, but for a process that has come after.
-    pub fn end(self) {
+    /// Stops listening, unless a newer process already listens there.
+    pub fn stop_listening(self) {
         self.task.abort();
-        // Another file there is that of a process that has come after.
+        // A different file belongs to a newer process.
         let _ = self.file.remove(&self.path);
     }
 }
 
-/// Checks that the hand-over socket can be created at `path` without harm to a file that is no socket.
+/// Checks that the hand-over socket can be created at `path` without harming a file that is not a socket.
 ///
 /// # Errors
-/// Something other than a socket is there, with its path.
+/// The path of the file that is not a socket.
 pub fn check_path(path: &Path) -> Result<(), (PathBuf, io::Error)> {
-    let occupied = |path: PathBuf| match SocketFile::at(&path) {
+    let occupied = |path: PathBuf| match SocketFile::from_path(&path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err((path, error)),
         _ => Ok(()),
     };
-    occupied(path.to_owned()).and_then(|()| occupied(next_of(path)))
+    occupied(path.to_owned()).and_then(|()| occupied(temporary_path(path)))
 }
 
-/// Where the socket is bound before it is renamed to `path`.
-fn next_of(path: &Path) -> PathBuf {
+/// Returns where the socket is bound before it is renamed to `path`.
+fn temporary_path(path: &Path) -> PathBuf {
     with_suffix(path, ".next")
 }
 
-/// Whether this process, of user `own`, hands sockets to a process of user `peer` or accepts them from it.
-fn is_trusted(peer: u32, own: u32) -> bool {
+/// Returns whether this process, of user `own`, exchanges sockets with a process of user `peer`.
+fn is_trusted_user(peer: u32, own: u32) -> bool {
     peer == own || peer == 0
 }
 
-/// One new process after the other.
-async fn serve(listener: UnixListener, requests: mpsc::Sender<HeirRequest>) {
+/// Serves one new process after another.
+async fn serve_successors(listener: UnixListener, requests: mpsc::Sender<SuccessorRequest>) {
     loop {
         let result = match listener.accept().await {
-            Ok((stream, _)) => hand_over(stream, &requests).await,
+            Ok((stream, _)) => hand_over_sockets(stream, &requests).await,
             Err(error) => Err(error),
         };
         if let Err(error) = result {
@@ -150,19 +150,22 @@ async fn serve(listener: UnixListener, requests: mpsc::Sender<HeirRequest>) {
     }
 }
 
-async fn hand_over(stream: tokio::net::UnixStream, requests: &mpsc::Sender<HeirRequest>) -> io::Result<()> {
+async fn hand_over_sockets(
+    stream: tokio::net::UnixStream,
+    requests: &mpsc::Sender<SuccessorRequest>,
+) -> io::Result<()> {
     let ended = || io::Error::other("the gateway ends");
     let peer = stream.peer_cred()?;
     let own = rustix::process::geteuid().as_raw();
-    if !is_trusted(peer.uid(), own) {
-        return Err(io::Error::other(format!("user {} asked for the sockets of user {own}", peer.uid())));
+    if !is_trusted_user(peer.uid(), own) {
+        return Err(io::Error::other(format!("user {} requested the sockets of user {own}", peer.uid())));
     }
     let (reply, sockets) = oneshot::channel();
-    requests.send(HeirRequest::Sockets(reply)).await.map_err(|_| ended())?;
+    requests.send(SuccessorRequest::Sockets(reply)).await.map_err(|_| ended())?;
     let sockets = sockets.await.map_err(|_| ended())?;
     let stream = stream.into_std()?;
-    // What is sent is a few hundred bytes, which the socket takes at once.
-    send(&stream, &sockets)?;
+    // The message has a few hundred bytes, which the socket accepts without blocking.
+    send_sockets(&stream, &sockets)?;
     drop(sockets);
     let mut stream = tokio::net::UnixStream::from_std(stream)?;
     let mut said = [0; SERVING.len()];
@@ -170,13 +173,13 @@ async fn hand_over(stream: tokio::net::UnixStream, requests: &mpsc::Sender<HeirR
     if said != SERVING {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    requests.send(HeirRequest::Serves(peer.pid())).await.map_err(|_| ended())?;
+    requests.send(SuccessorRequest::Serves(peer.pid())).await.map_err(|_| ended())?;
     let _ = stream.shutdown().await;
     Ok(())
 }
 
-/// A line with the name of each, and with the lines the sockets in the same order.
-fn send(stream: &UnixStream, listeners: &[Listener]) -> io::Result<()> {
+/// Sends one line per socket with its name, and the sockets with the lines in the same order.
+fn send_sockets(stream: &UnixStream, listeners: &[Listener]) -> io::Result<()> {
     for some in listeners.chunks(AT_ONCE) {
         let names: String = some.iter().map(|listener| format!("{}\n", listener.addr())).collect();
         let fds: Vec<BorrowedFd<'_>> = some.iter().map(AsFd::as_fd).collect();
@@ -191,8 +194,8 @@ fn send(stream: &UnixStream, listeners: &[Listener]) -> io::Result<()> {
     (&mut &*stream).write_all(format!("{END}\n").as_bytes())
 }
 
-/// What [`send`] has sent, until `due`. An old process may be of a hostile user's making, so all is bounded.
-fn receive(stream: &UnixStream, due: Instant) -> io::Result<Vec<Listener>> {
+/// Receives what [`send`] sent, until `due`. The other process may be hostile, so everything is bounded.
+fn receive_sockets(stream: &UnixStream, due: Instant) -> io::Result<Vec<Listener>> {
     let (mut names, mut fds) = (Vec::new(), Vec::<OwnedFd>::new());
     while names != b"\n" && !names.ends_with(b"\n\n") {
         if names.len() > NAMES_MAX || fds.len() > SOCKETS_MAX {
@@ -221,12 +224,12 @@ fn receive(stream: &UnixStream, due: Instant) -> io::Result<Vec<Listener>> {
     }
     let names = BufReader::new(&*names).lines().collect::<io::Result<Vec<_>>>()?;
     let names: Vec<&String> = names.iter().take_while(|name| *name != END).collect();
-    // The system drops those that this process may not have, for want of descriptors.
+    // The system drops sockets for which this process has no descriptor left.
     if names.len() != fds.len() {
         let (came, all) = (fds.len(), names.len());
         return Err(io::Error::other(format!("sockets were lost on the way: {came} of {all} came")));
     }
-    names.into_iter().zip(fds).map(|(name, fd)| Listener::of_fd(fd, name)).collect()
+    names.into_iter().zip(fds).map(|(name, fd)| Listener::from_fd(fd, name)).collect()
 }
 
 #[cfg(test)]
@@ -235,16 +238,16 @@ mod tests {
 
     #[test]
     fn every_socket_comes_with_its_name_or_none_does() {
-        let listener = Listener::of_tcp(std::net::TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
+        let listener = Listener::from_tcp(std::net::TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
         let addr = listener.addr().clone();
         let (old, new) = UnixStream::pair().unwrap();
-        send(&old, &[listener]).unwrap();
-        let received = receive(&new, Instant::now() + PATIENCE).unwrap();
+        send_sockets(&old, &[listener]).unwrap();
+        let received = receive_sockets(&new, Instant::now() + PATIENCE).unwrap();
         assert_eq!(received.iter().map(Listener::addr).collect::<Vec<_>>(), [&addr]);
-        // What the system does to a process that has no descriptors left.
+        // Simulates a process that has no descriptors left.
         (&mut &old).write_all(format!("{addr}\n\n").as_bytes()).unwrap();
         assert!(
-            receive(&new, Instant::now() + PATIENCE)
+            receive_sockets(&new, Instant::now() + PATIENCE)
                 .unwrap_err()
                 .to_string()
                 .starts_with("sockets were lost on the way: 0 of 1")

@@ -1,57 +1,61 @@
-//! The sockets: bound before anything else changes, handed to the workers and the admin server,
-//! exchanged on reload without a moment in which nobody listens. Owned by the reloader.
+//! Listening sockets: bound before anything else changes, passed to the workers and the admin server, and exchanged on
+//! reload without a moment in which nobody listens. Owned by the reloader.
 
 use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::admin;
-use crate::access_log::AccessLog;
+use crate::admin;
 use crate::config::Config;
-use crate::limit::store::settings::StoreSettings;
+use crate::limiting::store::settings::StoreSettings;
 use crate::net::ListenAddr;
-use crate::worker::{BindError, Inherited, Listener, Workers};
+use crate::telemetry::access_log::AccessLog;
+use crate::worker::{BindError, InheritedSockets, Listener, Workers};
 
 pub struct Listeners {
     workers: Workers,
-    inherited: Inherited,
-    /// With a handle of each, for a process that takes over.
+    inherited: InheritedSockets,
+    /// Open listeners; each keeps a handle for a process that takes over.
     open: Vec<Listener>,
     admin: admin::AdminServer,
     admin_socket: Option<Listener>,
-    /// Another process has every socket, too: their files may be its own by now.
+    /// Another process has all sockets and may own their files by now.
     handed_over: bool,
 }
 
-/// Sockets of a config that is not in force yet; dropping them changes nothing.
+/// Bound sockets of a config that is not in force yet; dropping them changes nothing.
 pub struct Prepared {
     listeners: Vec<Listener>,
     admin: Option<Listener>,
 }
 
-/// Where the process ends: what is left to be closed.
+/// Listeners that remain to be closed at the end of the process.
 pub struct LastListeners {
     workers: Workers,
     admin: admin::AdminServer,
-    inherited: Inherited,
+    inherited: InheritedSockets,
     admin_socket: Option<Listener>,
     handed_over: bool,
 }
 
-/// How long an address in use by one of our own listeners may take to become free.
+/// How long to wait for an address that one of our own listeners still uses.
 const HANDOVER: Duration = Duration::from_secs(2);
 const HANDOVER_STEP: Duration = Duration::from_millis(5);
 
-/// Binds every address of a config at the start, unless its socket was handed over, by `earlier` sockets of the
-/// process that ran before or by systemd.
-pub fn bind_all(config: &Config, inherited: &Inherited, mut earlier: Vec<Listener>) -> Result<Prepared, BindError> {
+/// Binds every address of a config at the start, except sockets inherited from systemd or received from the old
+/// process (`earlier`).
+pub fn bind_all(
+    config: &Config,
+    inherited: &InheritedSockets,
+    mut earlier: Vec<Listener>,
+) -> Result<Prepared, BindError> {
     let mut bind = |addr: &ListenAddr| match earlier.iter().position(|listener| listener.addr() == addr) {
         Some(place) => Ok(earlier.swap_remove(place)),
-        None => bind(addr, inherited),
+        None => bind_listener(addr, inherited),
     };
     let mut listeners = Vec::with_capacity(config.listeners.len());
     for listener in &config.listeners {
-        listeners.push(bind(&listener.address)?.bounded(listener.max_unsent));
+        listeners.push(bind(&listener.address)?.with_max_unsent(listener.max_unsent));
     }
     let admin = bind(&config.admin.listen)?;
     let addresses = config.listeners.iter().map(|listener| &listener.address);
@@ -62,13 +66,13 @@ pub fn bind_all(config: &Config, inherited: &Inherited, mut earlier: Vec<Listene
     Ok(Prepared { listeners, admin: Some(admin) })
 }
 
-fn bind(addr: &ListenAddr, inherited: &Inherited) -> Result<Listener, BindError> {
+fn bind_listener(addr: &ListenAddr, inherited: &InheritedSockets) -> Result<Listener, BindError> {
     inherited.listener(addr).map_or_else(|| Listener::bind(addr), Ok)
 }
 
 impl Prepared {
-    /// The bound addresses, for the log: a port written as 0 is known now.
-    pub fn addresses(&self) -> (Vec<String>, String) {
+    /// Returns the bound addresses for the log, with the real port where the config has 0.
+    pub fn bound_addresses(&self) -> (Vec<String>, String) {
         let name = |listener: &Listener| listener.bound_addr().to_string();
         (self.listeners.iter().map(name).collect(), self.admin.as_ref().map(name).unwrap_or_default())
     }
@@ -76,10 +80,10 @@ impl Prepared {
 
 impl Listeners {
     /// Serves what `bind_all` bound.
-    pub fn open(
+    pub fn open_prepared(
         workers: Workers,
         prepared: Prepared,
-        inherited: Inherited,
+        inherited: InheritedSockets,
         context: admin::AdminContext,
     ) -> io::Result<Listeners> {
         let mut listeners = Listeners {
@@ -91,31 +95,31 @@ impl Listeners {
             handed_over: false,
         };
         for listener in prepared.listeners {
-            listeners.workers.listen(&listener)?;
+            listeners.workers.add_listener(&listener)?;
             listeners.open.push(listener);
         }
         if let Some(listener) = prepared.admin {
-            listeners.listen_as_admin(listener)?;
+            listeners.open_admin(listener)?;
         }
         Ok(listeners)
     }
 
-    fn listen_as_admin(&mut self, listener: Listener) -> io::Result<()> {
+    fn open_admin(&mut self, listener: Listener) -> io::Result<()> {
         let kept = listener.try_clone()?;
-        self.admin.listen(listener)?;
+        self.admin.listen_on(listener)?;
         self.admin_socket = Some(kept);
         Ok(())
     }
 
-    /// All sockets, for a process that takes over, which serves them before it says so.
-    pub fn sockets(&mut self) -> io::Result<Vec<Listener>> {
+    /// Returns all sockets for a new process, which serves them before it reports so.
+    pub fn clone_sockets(&mut self) -> io::Result<Vec<Listener>> {
         let sockets = self.open.iter().chain(&self.admin_socket).map(Listener::try_clone).collect::<io::Result<_>>()?;
         self.handed_over = true;
         Ok(sockets)
     }
 
-    /// Another process serves them, and is asked as admin.
-    pub async fn hand_over(&mut self) {
+    /// Marks the sockets as served by another process, which also answers admin requests now.
+    pub async fn mark_handed_over(&mut self) {
         self.admin_socket = None;
         self.admin.close().await;
     }
@@ -125,25 +129,25 @@ impl Listeners {
     }
 
     /// Lets the workers connect to the store of `settings` in advance.
-    pub async fn reach(&self, settings: &StoreSettings) {
-        self.workers.reach(settings).await;
+    pub async fn connect_store(&self, settings: &StoreSettings) {
+        self.workers.connect_store(settings).await;
     }
 
-    /// Binds what `config` adds. On an error everything is as before.
-    pub async fn prepare(&mut self, config: &Config) -> Result<Prepared, BindError> {
+    /// Binds the addresses that `config` adds. On an error nothing changes.
+    pub async fn prepare_added(&mut self, config: &Config) -> Result<Prepared, BindError> {
         let mut prepared = Prepared { listeners: Vec::new(), admin: None };
         let mut displaced = Vec::new();
-        let result = self.bind_added(config, &mut prepared, &mut displaced).await;
+        let result = self.bind_added_listeners(config, &mut prepared, &mut displaced).await;
         if let Err(error) = result {
-            prepared.listeners.iter().for_each(|listener| self.remove_file(listener));
+            prepared.listeners.iter().for_each(|listener| self.remove_socket_file(listener));
             drop(prepared);
-            self.restore(displaced).await;
+            self.restore_closed(displaced).await;
             return Err(error);
         }
         Ok(prepared)
     }
 
-    async fn bind_added(
+    async fn bind_added_listeners(
         &mut self,
         config: &Config,
         prepared: &mut Prepared,
@@ -152,30 +156,31 @@ impl Listeners {
         for settings in config.listeners.iter().filter(|listener| !self.is_open(&listener.address)).collect::<Vec<_>>()
         {
             let addr = &settings.address;
-            // One that was handed over stays open here, whoever accepts from it.
+            // An inherited socket stays open here, whoever accepts from it.
             let goes = |open: &&ListenAddr| config.listener(open).is_none() && !self.inherited.has(open);
-            let outgoing = |open: &&ListenAddr| goes(open) && overlap(open, addr);
+            let outgoing = |open: &&ListenAddr| goes(open) && addresses_overlap(open, addr);
             let rival = self.open.iter().map(Listener::addr).find(outgoing).cloned();
-            let listener = match (bind(addr, &self.inherited), rival) {
-                // `127.0.0.1:80` and `0.0.0.0:80` exclude each other: the old one has to go first.
+            let listener = match (bind_listener(addr, &self.inherited), rival) {
+                // `127.0.0.1:80` and `0.0.0.0:80` exclude each other: the old one must be closed first.
                 (Err(refused), Some(rival)) if refused.in_use() => {
-                    self.workers.unlisten(&rival);
+                    self.workers.remove_listener(&rival);
                     self.open.retain(|listener| *listener.addr() != rival);
                     displaced.push(rival);
-                    bind_soon(addr).await?
+                    bind_with_retry(addr).await?
                 }
                 (result, _) => result?,
             };
-            prepared.listeners.push(listener.bounded(settings.max_unsent));
+            prepared.listeners.push(listener.with_max_unsent(settings.max_unsent));
         }
         let addr = &config.admin.listen;
         if Some(addr) != self.admin.addr() {
-            let rival = self.admin.addr().filter(|old| overlap(old, addr) && !self.inherited.has(old)).cloned();
-            let listener = match (bind(addr, &self.inherited), rival) {
+            let rival =
+                self.admin.addr().filter(|old| addresses_overlap(old, addr) && !self.inherited.has(old)).cloned();
+            let listener = match (bind_listener(addr, &self.inherited), rival) {
                 (Err(refused), Some(rival)) if refused.in_use() => {
                     self.admin_socket = None;
                     self.admin.close().await;
-                    let bound = bind_soon(addr).await;
+                    let bound = bind_with_retry(addr).await;
                     if bound.is_err() {
                         self.reopen_admin(rival).await;
                     }
@@ -188,10 +193,10 @@ impl Listeners {
         Ok(())
     }
 
-    async fn restore(&mut self, displaced: Vec<ListenAddr>) {
+    async fn restore_closed(&mut self, displaced: Vec<ListenAddr>) {
         for addr in displaced {
-            let reopened = bind_soon(&addr).await.and_then(|listener| {
-                let listening = self.workers.listen(&listener);
+            let reopened = bind_with_retry(&addr).await.and_then(|listener| {
+                let listening = self.workers.add_listener(&listener);
                 listening.map(|()| listener).map_err(|error| BindError { addr: addr.clone(), error })
             });
             match reopened {
@@ -202,19 +207,19 @@ impl Listeners {
     }
 
     async fn reopen_admin(&mut self, addr: ListenAddr) {
-        let reopened = bind_soon(&addr)
+        let reopened = bind_with_retry(&addr)
             .await
-            .and_then(|listener| self.listen_as_admin(listener).map_err(|error| BindError { addr, error }));
+            .and_then(|listener| self.open_admin(listener).map_err(|error| BindError { addr, error }));
         if let Err(error) = reopened {
             tracing::error!("{error}; the admin listener was open there before the reload that failed");
         }
     }
 
     /// Serves the prepared sockets, then closes those that `config`, now in force, does not name.
-    pub fn exchange(&mut self, prepared: Prepared, config: &Config) {
+    pub fn exchange_listeners(&mut self, prepared: Prepared, config: &Config) {
         for listener in prepared.listeners {
             let addr = listener.addr().clone();
-            match self.workers.listen(&listener) {
+            match self.workers.add_listener(&listener) {
                 Ok(()) => self.open.push(listener),
                 Err(error) => tracing::error!("{}", BindError { addr, error }),
             }
@@ -226,8 +231,8 @@ impl Listeners {
         closed.iter().for_each(|listener| self.close(listener));
         if let Some(listener) = prepared.admin {
             let (addr, old) = (listener.addr().clone(), self.admin_socket.take());
-            match self.listen_as_admin(listener) {
-                Ok(()) => old.iter().for_each(|old| self.remove_file(old)),
+            match self.open_admin(listener) {
+                Ok(()) => old.iter().for_each(|old| self.remove_socket_file(old)),
                 Err(error) => {
                     self.admin_socket = old;
                     tracing::error!("{}", BindError { addr, error });
@@ -236,18 +241,17 @@ impl Listeners {
         }
     }
 
-    /// Of the workers.
+    /// Returns the workers' access log.
     pub fn access_log(&self) -> &AccessLog {
         &self.workers.access_log
     }
 
-    /// Answers close their connections from now on.
-    pub fn leave(&self) {
-        self.workers.leave();
+    /// Makes every response close its connection from now on.
+    pub fn close_after_responses(&self) {
+        self.workers.begin_leaving();
     }
 
-    /// Stops accepting. The admin server goes on, to answer probes; the workers come back to be
-    /// drained.
+    /// Stops accepting. The admin server continues, to answer probes; the workers are returned for draining.
     pub fn close_all(mut self) -> LastListeners {
         std::mem::take(&mut self.open).iter().for_each(|listener| self.close(listener));
         let Listeners { workers, admin, inherited, admin_socket, handed_over, .. } = self;
@@ -255,11 +259,11 @@ impl Listeners {
     }
 
     fn close(&self, listener: &Listener) {
-        self.workers.unlisten(listener.addr());
-        self.remove_file(listener);
+        self.workers.remove_listener(listener.addr());
+        self.remove_socket_file(listener);
     }
 
-    fn remove_file(&self, listener: &Listener) {
+    fn remove_socket_file(&self, listener: &Listener) {
         if !self.handed_over {
             remove_file(listener, &self.inherited);
         }
@@ -267,10 +271,10 @@ impl Listeners {
 }
 
 impl LastListeners {
-    /// Lets requests end within `timeout`, then stops the admin listener too. True when none was cut.
-    pub async fn drain(self, timeout: Duration) -> bool {
+    /// Lets requests finish within `timeout`, then closes the admin listener. Returns whether no request was cut.
+    pub async fn drain_requests(self, timeout: Duration) -> bool {
         let is_whole = self.workers.drain(timeout).await;
-        self.admin.end();
+        self.admin.shut_down();
         if let Some(listener) = self.admin_socket.filter(|_| !self.handed_over) {
             remove_file(&listener, &self.inherited);
         }
@@ -278,13 +282,13 @@ impl LastListeners {
     }
 }
 
-fn remove_file(listener: &Listener, inherited: &Inherited) {
+fn remove_file(listener: &Listener, inherited: &InheritedSockets) {
     if !inherited.has(listener.addr()) {
         listener.remove_file();
     }
 }
 
-async fn bind_soon(addr: &ListenAddr) -> Result<Listener, BindError> {
+async fn bind_with_retry(addr: &ListenAddr) -> Result<Listener, BindError> {
     let until = Instant::now() + HANDOVER;
     loop {
         match Listener::bind(addr) {
@@ -294,8 +298,8 @@ async fn bind_soon(addr: &ListenAddr) -> Result<Listener, BindError> {
     }
 }
 
-/// True when the system may refuse one address while the other is open.
-fn overlap(a: &ListenAddr, b: &ListenAddr) -> bool {
+/// Returns whether the system may refuse one address while the other is open.
+fn addresses_overlap(a: &ListenAddr, b: &ListenAddr) -> bool {
     let any = |addr: &SocketAddr| addr.ip().is_unspecified();
     match (a, b) {
         (ListenAddr::Tcp(a), ListenAddr::Tcp(b)) => a.port() == b.port() && (any(a) || any(b) || a.ip() == b.ip()),

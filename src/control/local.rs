@@ -1,5 +1,4 @@
-//! Unix sockets of processes on this machine. Called by the hand-over, by what is told to systemd and by the command
-//! line.
+//! Unix sockets of local processes. Called by the hand-over, the systemd notification and the command line.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,11 +7,11 @@ use std::time::Duration;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-/// A connection to `addr` that waits at most `patience` each time, also for a process that no longer accepts: without
-/// a deadline the system waits for that for ever.
+/// Connects to `addr` and applies `patience` to connecting and to each later operation. Without it, connecting to a
+/// process that no longer accepts would block forever.
 ///
 /// # Errors
-/// Nobody listens there, or nobody accepts.
+/// If nobody listens there or nobody accepts in time.
 pub fn connect_within(kind: SocketType, addr: &SocketAddrUnix, patience: Duration) -> io::Result<OwnedFd> {
     let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&socket, Timeout::Send, Some(patience))?;

@@ -1,25 +1,25 @@
-//! The control thread: starts the workers, then watches the config, reloads it, serves the admin
-//! listener and obeys signals until it is told to drain. Called by the command line.
+//! The control thread: starts the workers, watches and reloads the config, serves the admin listener, handles signals
+//! and drains. Called by the command line.
+//!
+//! Input: a [`ConfigSource`], edits of its files (`watch`), signals (`signals`), admin requests, DNS (`resolve`,
+//! `lookup`) and health checks (`probe`). Output: snapshots that the workers pick up with their next request
+//! (`reload`), listeners (`listeners`), live overrides (`overrides`), the state file (`store_state`, `state_file`),
+//! log lines about servers (`servers`), systemd notifications (`systemd`) and the hand-over to a new process
+//! (`handover`, `contact`, `local`).
+//!
+//! Nothing here blocks without a bound: files are read and signals received on threads of their own. To add a
+//! background task, give it a `run` function that never returns, and spawn it in [`start`].
 
-mod acme;
-mod admin;
-mod certificates;
 pub mod contact;
-mod diff;
 mod handover;
-mod job;
-mod link;
 mod listeners;
-mod loader;
 pub mod local;
 mod lookup;
 mod overrides;
 mod probe;
 mod reload;
-mod replace_file;
 mod resolve;
 mod servers;
-mod shared;
 mod signals;
 mod source;
 mod state_file;
@@ -27,7 +27,6 @@ mod store_state;
 mod systemd;
 mod watch;
 
-use rlimit::Resource;
 use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -35,40 +34,39 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use rlimit::Resource;
 use tokio::runtime::LocalOptions;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, spawn_local};
 
+use crate::acme::{AcmeThread, certificates};
+use crate::admin::lifecycle::{Lifecycle, SharedState};
+use crate::admin::store_link::StoreLink;
 use crate::config::{Config, Report};
-use crate::descriptors;
-use crate::heap;
-use crate::http::downstream::reject::Reject;
-use crate::limit::decision::ErrorKind;
-use crate::limit::revive::revive;
-use crate::limit::store::Stores;
-use crate::limit::store::memory::Memory;
-use crate::metrics::{Cutoff, Metrics};
-use crate::sampled::{libraries, stderr};
-use crate::snapshot::{Book, Fleet, Snapshot};
-use crate::worker::{BindError, Inherited, Listener, Workers};
-use handover::{Heir, HeirRequest, Predecessor};
-use job::{Job, ReloadFailure, ReloadOrder, ReloadOutcome, ReloadResult, Trigger};
+use crate::control::handover::{Predecessor, Successor, SuccessorRequest};
+use crate::control::listeners::Listeners;
+use crate::control::overrides::LiveOverrides;
+use crate::control::reload::Reloader;
+use crate::control::resolve::HostnameUpdater;
+use crate::control::signals::StopSignals;
+pub use crate::control::source::ConfigSource;
+use crate::control::store_state::StoreState;
+use crate::control::watch::Watch;
+use crate::limiting::decision::ErrorKind;
+use crate::limiting::store::Stores;
+use crate::limiting::store::memory::MemoryStore;
+use crate::limiting::supervise::restart_on_panic;
+use crate::proxy::inbound::reject::Reject;
+use crate::reload::job::{Job, ReloadFailure, ReloadOrder, ReloadOutcome, ReloadResult, Trigger};
+use crate::reload::loader::Loader;
+use crate::snapshot::{Fleet, PersistentState, Snapshot};
+use crate::telemetry::metrics::{Cutoff, Metrics};
+use crate::telemetry::sampled::{libraries, stderr};
+use crate::worker::{BindError, InheritedSockets, Listener, Workers};
+use crate::{admin, descriptors, heap};
 
-use acme::AcmeThread;
-use link::StoreLink;
-use listeners::Listeners;
-use loader::Loader;
-use overrides::Live;
-use reload::Reloader;
-use resolve::Resolving;
-use shared::{Lifecycle, SharedState};
-use signals::Stop;
-pub use source::ConfigSource;
-use store_state::StoreState;
-use watch::Watch;
-
-/// Why the gateway ended other than by a complete drain.
+/// Why the gateway ended without a complete drain.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{0}")]
@@ -87,82 +85,82 @@ pub enum Error {
     ShutdownTimeout(Duration),
 }
 
-/// What the control loop holds.
+/// State of the control loop.
 struct Running {
     reloader: Reloader,
     jobs: mpsc::Sender<Job>,
     inbox: mpsc::Receiver<Job>,
-    heir: Option<Heir>,
+    successor: Option<Successor>,
     contact: Option<AbortHandle>,
 }
 
-/// Reloads that wait; more are refused or wait themselves.
+/// Number of queued reloads; further requests are refused or wait.
 const JOBS: usize = 8;
 
-/// Between two reports of what was left out of the log.
+/// Interval between two reports of lines left out of the log.
 const LEFT_OUT_PERIOD: Duration = Duration::from_secs(10);
 
 /// Runs the gateway until it has drained.
 ///
 /// # Errors
-/// A config that is invalid, an address that cannot be listened on, a resource the system
-/// refuses, or a second signal during the drain.
-pub fn run(source: ConfigSource) -> Result<(), Error> {
+/// An invalid config, an address that cannot be bound, a resource that the system refuses, or a second signal during
+/// the drain.
+pub fn run_gateway(source: ConfigSource) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build_local(LocalOptions::default())
-        .map_err(system("cannot start the control thread's event loop"))?;
-    runtime.block_on(control(source))
+        .map_err(system_error("cannot start the control thread's event loop"))?;
+    runtime.block_on(run_control_loop(source))
 }
 
-async fn control(source: ConfigSource) -> Result<(), Error> {
-    let mut stop = Stop::listen().map_err(system("cannot listen for signals"))?;
-    let mut hup = signal(SignalKind::hangup()).map_err(system("cannot listen for signals"))?;
-    let mut usr1 = signal(SignalKind::user_defined1()).map_err(system("cannot listen for signals"))?;
-    let config = source.load().map_err(Error::Config)?;
-    raise_open_files(&config);
+async fn run_control_loop(source: ConfigSource) -> Result<(), Error> {
+    let mut stop = StopSignals::start_receiving().map_err(system_error("cannot listen for signals"))?;
+    let mut hup = signal(SignalKind::hangup()).map_err(system_error("cannot listen for signals"))?;
+    let mut usr1 = signal(SignalKind::user_defined1()).map_err(system_error("cannot listen for signals"))?;
+    let config = source.load_config().map_err(Error::Config)?;
+    raise_descriptor_limit(&config);
     let files = config.files.clone();
-    let found = handover(&config)?;
+    let found = request_handover(&config)?;
     let is_foreign = matches!(found, HandoverPath::Foreign);
     let (predecessor, earlier) = match found {
         HandoverPath::Predecessor(process, sockets) => (Some(process), sockets),
         HandoverPath::Free | HandoverPath::Foreign => (None, Vec::new()),
     };
-    let Running { mut reloader, jobs, mut inbox, mut heir, contact } =
-        start(source, config, earlier, !is_foreign).await?;
+    let Running { mut reloader, jobs, mut inbox, successor: mut heir, contact } =
+        start_gateway(source, config, earlier, !is_foreign).await?;
     if let Some(predecessor) = predecessor {
         predecessor.release();
     }
 
     // A `Text` source may still name files: sets and secrets.
-    let watch = reloader.source.watchable().then(|| Watch::start(files, jobs, reloader.shared.clone()));
+    let watch = reloader.source.is_watchable().then(|| Watch::start(files, jobs, reloader.shared.clone()));
     let mut handed_over = false;
     loop {
         tokio::select! {
-            () = stop.wait() => break,
+            () = stop.next_signal() => break,
             _ = hup.recv() => {
-                let order = ReloadOrder::from(Trigger::Signal, false);
-                let Some((outcome, _)) = unless_stopped(&mut stop, reloader.reload(&order)).await else { break };
-                retarget(watch.as_ref(), &reloader, &outcome);
+                let order = ReloadOrder::requested_by(Trigger::Signal, false);
+                let Some((outcome, _)) = or_stopped(&mut stop, reloader.reload(&order)).await else { break };
+                watch_files_of(watch.as_ref(), &reloader, &outcome);
             }
-            _ = usr1.recv() => reloader.listeners.access_log().reopen(),
+            _ = usr1.recv() => reloader.listeners.access_log().reopen_file(),
             Some(job) = inbox.recv() => {
-                let reloaded = unless_stopped(&mut stop, reloader.reload(&job.order)).await;
+                let reloaded = or_stopped(&mut stop, reloader.reload(&job.order)).await;
                 let Some((outcome, contents)) = reloaded else { break };
-                retarget(watch.as_ref(), &reloader, &outcome);
-                // Whoever asked may have gone.
+                watch_files_of(watch.as_ref(), &reloader, &outcome);
+                // The requester may have disconnected.
                 let _ = job.reply.send((outcome, contents));
             }
-            Some(request) = next_heir(&mut heir) => match request {
-                HeirRequest::Sockets(reply) => match reloader.listeners.sockets() {
+            Some(request) = next_successor_request(&mut heir) => match request {
+                SuccessorRequest::Sockets(reply) => match reloader.listeners.clone_sockets() {
                     Ok(sockets) => drop(reply.send(sockets)),
                     Err(error) => tracing::warn!(%error, "the listening sockets cannot be handed over"),
                 },
-                HeirRequest::Serves(pid) => {
+                SuccessorRequest::Serves(pid) => {
                     tracing::info!(pid, "another process has taken over");
-                    reloader.listeners.hand_over().await;
+                    reloader.listeners.mark_handed_over().await;
                     contact.inspect(AbortHandle::abort);
-                    systemd::succeeded(pid);
+                    systemd::notify_main_pid(pid);
                     handed_over = true;
                     break;
                 }
@@ -171,32 +169,32 @@ async fn control(source: ConfigSource) -> Result<(), Error> {
     }
     drop(inbox);
     if let Some(heir) = heir {
-        heir.end();
+        heir.stop_listening();
     }
-    drain(reloader, &mut stop, handed_over).await
+    drain_gateway(reloader, &mut stop, handed_over).await
 }
 
-/// The result of a reload; `None` when a signal ends the process before it is done.
-async fn unless_stopped<T>(stop: &mut Stop, reload: impl Future<Output = T>) -> Option<T> {
+/// Returns the result of a reload; `None` if a signal ends the process first.
+async fn or_stopped<T>(stop: &mut StopSignals, reload: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         result = reload => Some(result),
-        () = stop.wait() => None,
+        () = stop.next_signal() => None,
     }
 }
 
-/// What is at the `handover` path of the config when the process starts.
+/// What exists at the `handover` path of the config when the process starts.
 enum HandoverPath {
-    /// Nothing, or a socket that nobody listens at: later processes take over there.
+    /// Nothing, or a socket without a listener: later processes take over there.
     Free,
     Predecessor(Predecessor, Vec<Listener>),
-    /// A process that hands nothing over, perhaps of another program: its socket stays as it is.
+    /// A process that refuses the hand-over, perhaps of another program; its socket is left alone.
     Foreign,
 }
 
-fn handover(config: &Config) -> Result<HandoverPath, Error> {
+fn request_handover(config: &Config) -> Result<HandoverPath, Error> {
     let Some(path) = &config.server.handover else { return Ok(HandoverPath::Free) };
     handover::check_path(path).map_err(|(path, error)| Error::Handover { path, error })?;
-    Ok(match Predecessor::ask(path) {
+    Ok(match Predecessor::request_sockets(path) {
         Ok(None) => HandoverPath::Free,
         Ok(Some((predecessor, sockets))) => HandoverPath::Predecessor(predecessor, sockets),
         Err(error) => {
@@ -211,153 +209,159 @@ fn handover(config: &Config) -> Result<HandoverPath, Error> {
     })
 }
 
-/// Never where nobody is waited for.
-async fn next_heir(heir: &mut Option<Heir>) -> Option<HeirRequest> {
+/// Returns the next request of a new process; pending forever if hand-over is off.
+async fn next_successor_request(heir: &mut Option<Successor>) -> Option<SuccessorRequest> {
     match heir {
         Some(heir) => heir.requests.recv().await,
         None => std::future::pending().await,
     }
 }
 
-/// Waits for the process that takes over one day, where the config says how it comes.
-fn expect_heir(config: &Config) -> Option<Heir> {
+/// Starts listening for a new process if the config sets `handover`.
+fn listen_for_successor(config: &Config) -> Option<Successor> {
     let path = config.server.handover.as_ref()?;
     let failed = |error: &io::Error| {
-        tracing::error!(path = %path.display(), %error, "no other process can take over");
+        tracing::error!(path = %path.display(), %error, "hand-over to a new process is disabled");
     };
-    Heir::expect(path).inspect_err(failed).ok()
+    Successor::listen(path).inspect_err(failed).ok()
 }
 
-/// Binds, then starts the workers: an address in use is an error before anything runs. Whoever is told that the
-/// gateway is ready finds everything that it offers.
-/// `hands_over`: whether a later process can take over from this one.
-async fn start(
+/// Binds the addresses, then starts the workers: an address in use is an error before anything runs, and readiness is
+/// reported once everything is served. `hands_over`: a later process can take over from this one.
+async fn start_gateway(
     source: ConfigSource,
     config: Config,
     earlier: Vec<Listener>,
     hands_over: bool,
 ) -> Result<Running, Error> {
     let metrics = Metrics::new().map_err(Error::Metrics)?;
-    for result in ReloadResult::ALL {
-        Trigger::ALL.iter().for_each(|trigger| drop(metrics.config_reload(result.label(), trigger.label())));
-    }
-    let inherited = Inherited::from_environment();
+    create_series(&metrics);
+    let inherited = InheritedSockets::from_environment();
     let prepared = listeners::bind_all(&config, &inherited, earlier).map_err(Error::Bind)?;
-    let (addresses, admin) = prepared.addresses();
-    metrics.gateways.set_least(config.store.gateways);
-    let overrides = Rc::new(Live::default());
-    let store_state = Rc::new(StoreState::load(&config, &metrics.gateways, &overrides));
-    let stores = Stores::new(Arc::new(Memory::new(config.store.max_keys)), &metrics);
-    let link = Rc::new(StoreLink::open(&config.store, &stores, &metrics));
-    link.divide(&config, None);
+    let (addresses, admin) = prepared.bound_addresses();
+    let stores = Stores::new(Arc::new(MemoryStore::new(config.store.max_keys)), &metrics);
+    stores.gateways.set_minimum(config.store.gateways);
+    let overrides = Rc::new(LiveOverrides::default());
+    let store_state = Rc::new(StoreState::load(&config, &stores.gateways, &overrides));
+    let link = Rc::new(StoreLink::open(&config.store, &stores));
+    link.divide_keys(&config, None);
     let count = config.server.workers;
-    ErrorKind::ALL.iter().for_each(|kind| drop(metrics.store_error(kind.label())));
-    Cutoff::ALL.iter().for_each(|reason| drop(metrics.http_rejected(*reason)));
-    for reject in Reject::ALL {
-        drop(metrics.http_rejected(*reject));
-        if reject.depends() {
-            drop(metrics.http_would_reject(*reject));
-        }
-    }
     let fleet = Fleet::new(&metrics).map_err(Error::Metrics)?;
-    let resolving = Resolving::new(&fleet, &config);
-    let mut book = Book::new(&metrics, &fleet);
+    let resolving = HostnameUpdater::new(&fleet, &config);
+    let mut book = PersistentState::new(&metrics, &fleet);
     let mut acme = AcmeThread::new(&metrics);
-    acme.provision(&config, None).await;
+    acme.provide_known(&config, None).await;
     let snapshot = Arc::new(Snapshot::new(1, config, &mut book));
-    book.retire(&snapshot);
-    metrics.config_loaded(&snapshot.config.hash, snapshot.generation, snapshot.loaded_at);
-    certificates::show(&snapshot.config, &metrics);
+    book.drop_unused(&snapshot);
+    metrics.record_config(&snapshot.config.hash, snapshot.generation, snapshot.loaded_at);
+    certificates::export_expiry(&snapshot.config, &metrics);
     let current = Arc::new(ArcSwap::new(snapshot.clone()));
     let shared = Arc::new(SharedState::default());
     let (jobs, inbox) = mpsc::channel(JOBS);
 
     let workers =
-        Workers::start(count, &current, &metrics, &stores, &fleet).map_err(system("cannot start the workers"))?;
-    // The sockets are bound: whoever comes meanwhile waits there. A store that is away is no
-    // reason not to start.
+        Workers::start(count, &current, &metrics, &stores, &fleet).map_err(system_error("cannot start the workers"))?;
+    // The sockets are bound, so clients that connect meanwhile are queued by the system. An unavailable store does not
+    // prevent the start.
     let store = link.store();
-    tokio::join!(workers.reach(&snapshot.config.store), store.first_attempt(), resolving.reach(&snapshot.config));
-    overrides.prime(&snapshot.config, &store).await;
-    store_state.start(&snapshot.config).await;
+    tokio::join!(
+        workers.connect_store(&snapshot.config.store),
+        store.wait_first_attempt(),
+        resolving.resolve_new_names(&snapshot.config)
+    );
+    overrides.read_first(&snapshot.config, &store).await;
+    store_state.record_start(&snapshot.config).await;
     let context = admin::AdminContext {
         current: current.clone(),
         metrics: metrics.clone(),
         shared: shared.clone(),
         jobs: jobs.clone(),
-        limits: admin::Limits::new(current.clone(), link.clone()),
+        limits: admin::LimitsApi::new(current.clone(), link.clone()),
         cached: Default::default(),
         fleet: fleet.clone(),
     };
     spawn_local(report_left_out());
-    spawn_local(servers::follow(fleet.clone()));
-    spawn_local(probe::follow(fleet));
-    spawn_local(resolving.clone().follow());
-    let (followed, followers) = (overrides.clone(), (current.clone(), link.clone()));
-    spawn_local(revive(metrics.store_task_restarts.clone(), move || {
-        followed.clone().follow(followers.0.clone(), followers.1.clone())
-    }));
+    spawn_local(servers::run_server_log(fleet.clone()));
+    spawn_local(probe::run_probes(fleet));
+    spawn_local(resolving.clone().run());
+    let inputs = (overrides.clone(), current.clone(), link.clone());
+    let run_overrides = move || inputs.0.clone().run(inputs.1.clone(), inputs.2.clone());
+    spawn_local(restart_on_panic(metrics.store.task_restarts.clone(), run_overrides));
     let kept = (store_state, current.clone());
-    spawn_local(revive(metrics.store_task_restarts.clone(), move || kept.0.clone().follow(kept.1.clone())));
+    spawn_local(restart_on_panic(metrics.store.task_restarts.clone(), move || kept.0.clone().run(kept.1.clone())));
     if let Some(settings) = &snapshot.config.server.access_log {
-        workers.access_log.open(settings);
+        workers.access_log.open_target(settings);
     }
-    let listeners =
-        Listeners::open(workers, prepared, inherited, context).map_err(system("cannot serve a listener"))?;
-    // What the texts of the config took.
-    heap::give_back();
-    let heir = if hands_over { expect_heir(&snapshot.config) } else { None };
-    let contact = contact::announce(&source, shared.clone());
-    shared.enter(Lifecycle::Ready);
-    warn_of(&snapshot.config);
-    acme.follow(&current);
+    let opened = Listeners::open_prepared(workers, prepared, inherited, context);
+    let listeners = opened.map_err(system_error("cannot serve a listener"))?;
+    // Returns the memory of the config texts to the system.
+    heap::release_free_memory();
+    let heir = if hands_over { listen_for_successor(&snapshot.config) } else { None };
+    let contact = contact::serve_contact(&source, shared.clone());
+    shared.enter_phase(Lifecycle::Ready);
+    log_warnings(&snapshot.config);
+    acme.update(&current);
     tracing::info!(listen = addresses.join(", "), admin, workers = count, "ready");
-    systemd::ready();
-    let loader = Loader::start().map_err(system("cannot start the thread that reads the config"))?;
-    let loader = Rc::new(loader);
+    systemd::notify_ready();
+    let loader = Rc::new(Loader::start().map_err(system_error("cannot start the thread that reads the config"))?);
     let reloader =
         Reloader { source, loader, current, metrics, book, shared, listeners, overrides, link, resolving, acme };
-    Ok(Running { reloader, jobs, inbox, heir, contact })
+    Ok(Running { reloader, jobs, inbox, successor: heir, contact })
 }
 
-/// Reports how many log lines were lost, or left out of those of libraries. Never returns.
+/// Creates the series of closed label sets, so that they exist with value 0 from the start.
+fn create_series(metrics: &Metrics) {
+    for result in ReloadResult::ALL {
+        Trigger::ALL.iter().for_each(|trigger| drop(metrics.reload_counter(result.label(), trigger.label())));
+    }
+    ErrorKind::ALL.iter().for_each(|kind| drop(metrics.store_error_counter(kind.label())));
+    Cutoff::ALL.iter().for_each(|reason| drop(metrics.rejected_counter(*reason)));
+    for reject in Reject::ALL {
+        drop(metrics.rejected_counter(*reject));
+        if reject.depends_on_strictness() {
+            drop(metrics.would_reject_counter(*reject));
+        }
+    }
+}
+
+/// Reports how many log lines were lost, or left out because of sampling. Never returns.
 async fn report_left_out() {
     loop {
         tokio::time::sleep(LEFT_OUT_PERIOD).await;
-        let lost = stderr::lost();
+        let lost = stderr::take_lost_count();
         if lost > 0 {
-            tracing::warn!(lost, "log lines were lost: nobody read standard error");
+            tracing::warn!(lost, "log lines were lost, because nobody read standard error");
         }
-        for (library, left_out) in libraries::left_out() {
+        for (library, left_out) in libraries::take_left_out() {
             tracing::warn!(library, left_out, "log lines of a library were left out");
         }
     }
 }
 
-/// After a failed load the files it read are watched as well: one of them holds the mistake.
-fn retarget(watch: Option<&Watch>, reloader: &Reloader, outcome: &ReloadOutcome) {
+/// Watches the files of the config in force, and those of a failed load: one of them contains the mistake.
+fn watch_files_of(watch: Option<&Watch>, reloader: &Reloader, outcome: &ReloadOutcome) {
     let Some(watch) = watch else { return };
     let mut files = reloader.current.load().config.files.clone();
     if let ReloadOutcome::Failed { failure: ReloadFailure::Config(report), .. } = outcome {
         files
             .extend(report.files().iter().filter(|file| !reloader.current.load().config.files.contains(file)).cloned());
     }
-    watch.retarget(&files);
+    watch.watch_files(&files);
 }
 
-/// Readiness fails first, so that balancers send no more; then the listeners close, then requests
-/// get their time to end.
-async fn drain(reloader: Reloader, stop: &mut Stop, handed_over: bool) -> Result<(), Error> {
-    let Reloader { current, shared, listeners, acme, link, metrics, .. } = reloader;
-    // Proofs are looked for where nobody will listen, and who comes next waits for the lock.
+/// Drains: readiness fails first, so that load balancers stop sending; then the listeners close; then requests get
+/// time to finish.
+async fn drain_gateway(reloader: Reloader, stop: &mut StopSignals, handed_over: bool) -> Result<(), Error> {
+    let Reloader { current, shared, listeners, acme, link, .. } = reloader;
+    // ACME stops first, to release its lock: later challenges would reach closed listeners.
     drop(acme);
     let server = current.load().config.server.clone();
-    shared.enter(Lifecycle::Draining);
-    listeners.leave();
-    // Nobody has to go elsewhere when another process serves the same sockets.
+    shared.enter_phase(Lifecycle::Draining);
+    listeners.close_after_responses();
+    // Nobody needs time to switch if another process serves the same sockets.
     let delay = if handed_over { Duration::ZERO } else { server.shutdown_delay };
     if !handed_over {
-        systemd::stopping();
+        systemd::notify_stopping();
     }
     tracing::info!(
         ?delay,
@@ -365,14 +369,14 @@ async fn drain(reloader: Reloader, stop: &mut Stop, handed_over: bool) -> Result
         "draining; a second signal stops at once"
     );
     tokio::select! {
-        () = stop.wait() => return Err(Error::Cut),
+        () = stop.next_signal() => return Err(Error::Cut),
         () = tokio::time::sleep(delay) => {}
     }
     tokio::select! {
-        () = stop.wait() => return Err(Error::Cut),
-        whole = listeners.close_all().drain(server.shutdown_timeout) => {
-            // It decides nothing any more; until now it had its share.
-            link.store().leave(&metrics.gateways).await;
+        () = stop.next_signal() => return Err(Error::Cut),
+        whole = listeners.close_all().drain_requests(server.shutdown_timeout) => {
+            // A draining gateway kept its share of the limits until now; it decides nothing any more.
+            link.store().report_stop().await;
             if !whole {
                 return Err(Error::ShutdownTimeout(server.shutdown_timeout));
             }
@@ -382,19 +386,20 @@ async fn drain(reloader: Reloader, stop: &mut Stop, handed_over: bool) -> Result
     Ok(())
 }
 
-/// Logs what a config that has come into force says and probably does not mean.
-fn warn_of(config: &Config) {
-    for line in config.warnings.iter().flat_map(Report::lines) {
+/// Logs the warnings of a config that has come into force.
+fn log_warnings(config: &Config) {
+    for line in config.warnings.iter().flat_map(Report::log_lines) {
         tracing::warn!("{line}");
     }
 }
 
-/// Takes all the file descriptors the system grants, and divides them; a connection through the gateway needs two.
-fn raise_open_files(config: &Config) {
+/// Raises the limit of file descriptors to the maximum and divides it between clients and upstream connections. A
+/// proxied connection needs two.
+fn raise_descriptor_limit(config: &Config) {
     let needed = u64::try_from(config.server.max_connections).unwrap_or(u64::MAX).saturating_mul(2);
     let granted = rlimit::increase_nofile_limit(u64::MAX).or_else(|_| Resource::NOFILE.get_soft());
     let Ok(granted) = granted else { return };
-    descriptors::divide(granted, config.server.workers);
+    descriptors::divide_budget(granted, config.server.workers);
     if granted < needed {
         tracing::warn!(
             "server.max_connections = {} needs up to {needed} open files but the system grants {granted}: raise it \
@@ -404,6 +409,6 @@ fn raise_open_files(config: &Config) {
     }
 }
 
-fn system(doing: &'static str) -> impl FnOnce(io::Error) -> Error {
+fn system_error(doing: &'static str) -> impl FnOnce(io::Error) -> Error {
     move |error| Error::System { doing, error }
 }

@@ -1,6 +1,6 @@
-//! Follows the live overrides: hashes in Redis that operators edit, `PREFIX:overrides:LIMIT`, one
-//! field for each key. Every gateway reads them on its own. Started by the control thread; the
-//! reloader has the limits of a new config dressed before they are in force.
+//! Live overrides: hashes in Redis that operators edit, `PREFIX:overrides:LIMIT` with one field per key. Every gateway
+//! reads them on its own. The control thread runs it; the reloader applies overrides to a new config before it comes
+//! into force.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -10,65 +10,64 @@ use std::time::{Duration, Instant};
 
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::link::StoreLink;
+use crate::admin::store_link::StoreLink;
 use crate::config::Config;
-use crate::limit::limits::Limit;
-use crate::limit::overrides::Raw;
-use crate::limit::store::Store;
-use crate::snapshot::Current;
+use crate::limiting::limit::Limit;
+use crate::limiting::overrides::RawOverrides;
+use crate::limiting::store::Store;
+use crate::snapshot::CurrentSnapshot;
 
 #[derive(Default)]
-pub struct Live(RefCell<KnownOverrides>);
+pub struct LiveOverrides(RefCell<KnownOverrides>);
 
 #[derive(Default)]
 struct KnownOverrides {
-    /// What the hashes held when they were last without mistake, by limit.
-    good: BTreeMap<String, Raw>,
-    /// Counts changes of `good`.
+    /// The last contents without mistakes, by limit.
+    good: BTreeMap<String, RawOverrides>,
+    /// Incremented with each change of `good`.
     revision: u64,
-    /// The mistakes in force, by limit: each is logged once.
+    /// Current mistakes by limit; each is logged once.
     logged: BTreeMap<String, String>,
     /// When mistakes of a limit were last logged.
     logged_at: BTreeMap<String, Instant>,
 }
 
-/// What one look found: hashes or what is wrong with them, by limit. Where a server gave no answer
-/// nothing is found.
+/// Result of one reading: hashes or their mistakes, by limit. A limit whose server did not respond is missing.
 #[derive(Default)]
-struct Look {
-    found: BTreeMap<String, Result<Raw, String>>,
+struct OverrideReading {
+    found: BTreeMap<String, Result<RawOverrides, String>>,
     failure: Option<String>,
 }
 
 const PERIOD: Duration = Duration::from_secs(2);
-/// A hash whose mistakes change all the time has one line of the log in this time.
+/// Minimum interval between log lines about a hash whose mistakes keep changing.
 const LOG_PERIOD: Duration = Duration::from_secs(10);
 
-impl Live {
-    /// What an earlier process had in force, until the store answers.
-    pub fn restore(&self, good: BTreeMap<String, Raw>) {
-        let entries: usize = good.values().map(Raw::len).sum();
+impl LiveOverrides {
+    /// Applies the overrides of an earlier process until the store is available.
+    pub fn restore_saved(&self, good: BTreeMap<String, RawOverrides>) {
+        let entries: usize = good.values().map(RawOverrides::len).sum();
         if entries > 0 {
-            tracing::info!(entries, "live overrides of the state file are in force until the store answers");
+            tracing::info!(entries, "live overrides from the state file apply until the store is available");
         }
         self.0.borrow_mut().good = good;
     }
 
-    /// Changes with what is in force.
+    /// Returns a number that changes with the overrides in force.
     pub fn revision(&self) -> u64 {
         self.0.borrow().revision
     }
 
-    /// What is in force for the limits of `config`.
-    pub fn of(&self, config: &Config) -> BTreeMap<String, Raw> {
+    /// Returns the overrides in force for the limits of `config`.
+    pub fn overrides_for(&self, config: &Config) -> BTreeMap<String, RawOverrides> {
         let good = &self.0.borrow().good;
         let known = |limit: &Arc<Limit>| Some((limit.name.clone(), good.get(&limit.name)?.clone()));
         config.limits.iter().filter_map(known).filter(|(_, raw)| !raw.is_empty()).collect()
     }
 
-    /// Gives the limits of a config what is known, which without Redis is nothing. What does not fit its limit any more is left
-    /// out; the next look reports it.
-    pub fn dress(&self, config: &Config) {
+    /// Applies known overrides to the limits of a config. Entries that no longer fit their limit are dropped; the next
+    /// reading reports them.
+    pub fn apply_known(&self, config: &Config) {
         let good = &mut self.0.borrow_mut().good;
         if !config.store.is_shared() {
             good.clear();
@@ -82,30 +81,30 @@ impl Live {
         }
     }
 
-    /// The first look at a store, before any request is decided there.
-    pub async fn prime(&self, config: &Config, store: &Store) {
-        if let Some(look) = look(store, config).await {
-            self.take(config, look.found);
+    /// Reads a new store once, before any request is decided there.
+    pub async fn read_first(&self, config: &Config, store: &Store) {
+        if let Some(look) = read_overrides(store, config).await {
+            self.accept_reading(config, look.found);
         }
     }
 
-    /// For ever.
-    pub async fn follow(self: Rc<Live>, current: Current, link: Rc<StoreLink>) {
+    /// Reads the hashes periodically. Never returns.
+    pub async fn run(self: Rc<LiveOverrides>, current: CurrentSnapshot, link: Rc<StoreLink>) {
         let mut failing = false;
         let mut beats = interval(PERIOD);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             beats.tick().await;
             let snapshot = current.load_full();
-            let Some(Look { found, failure }) = look(&link.store(), &snapshot.config).await else {
+            let Some(OverrideReading { found, failure }) = read_overrides(&link.store(), &snapshot.config).await else {
                 self.0.borrow_mut().logged.clear();
                 failing = false;
                 continue;
             };
-            // A reload may have come between; whoever is new waits for the next look.
+            // A reload may have happened meanwhile; new limits wait for the next reading.
             let now = current.load();
             if now.config.store == snapshot.config.store {
-                self.take(&now.config, found);
+                self.accept_reading(&now.config, found);
             }
             if let Some(failure) = &failure
                 && !failing
@@ -116,7 +115,7 @@ impl Live {
         }
     }
 
-    fn take(&self, config: &Config, mut found: BTreeMap<String, Result<Raw, String>>) {
+    fn accept_reading(&self, config: &Config, mut found: BTreeMap<String, Result<RawOverrides, String>>) {
         let KnownOverrides { good, revision, logged, logged_at } = &mut *self.0.borrow_mut();
         for limit in config.limits.iter() {
             let Some(found) = found.remove(&limit.name) else { continue };
@@ -124,7 +123,7 @@ impl Live {
                 logged.remove(&limit.name);
                 continue;
             }
-            match apply(limit, found) {
+            match apply_overrides(limit, found) {
                 Ok(raw) => {
                     tracing::info!(limit = limit.name, entries = raw.len(), "overrides in Redis are in force");
                     good.insert(limit.name.clone(), raw);
@@ -132,7 +131,7 @@ impl Live {
                     logged.remove(&limit.name);
                 }
                 Err(mistake) if logged.get(&limit.name) == Some(&mistake) => {}
-                // The next look finds it again.
+                // The next reading finds the mistake again.
                 Err(_) if logged_at.get(&limit.name).is_some_and(|at| at.elapsed() < LOG_PERIOD) => {}
                 Err(mistake) => {
                     tracing::error!(limit = limit.name, "live overrides rejected, keeping the previous set: {mistake}");
@@ -144,18 +143,18 @@ impl Live {
     }
 }
 
-fn apply(limit: &Limit, found: Result<Raw, String>) -> Result<Raw, String> {
+fn apply_overrides(limit: &Limit, found: Result<RawOverrides, String>) -> Result<RawOverrides, String> {
     let raw = found?;
     limit.overrides.set_live(&limit.key, &raw)?;
     Ok(raw)
 }
 
-/// `None` where the store has no place for hashes.
-async fn look(store: &Store, config: &Config) -> Option<Look> {
+/// Reads the hashes; `None` if the store has none.
+async fn read_overrides(store: &Store, config: &Config) -> Option<OverrideReading> {
     let key = |limit: &Arc<Limit>| format!("{}:overrides:{}", config.store.prefix, limit.name);
     let keys: Vec<String> = config.limits.iter().map(key).collect();
-    let mut look = Look::default();
-    for (limit, found) in config.limits.iter().zip(store.hashes(&keys).await?) {
+    let mut look = OverrideReading::default();
+    for (limit, found) in config.limits.iter().zip(store.read_hashes(&keys).await?) {
         match found {
             Ok(found) => drop(look.found.insert(limit.name.clone(), found)),
             Err(failure) => look.failure = Some(failure),

@@ -1,4 +1,4 @@
-//! Checks servers: one task for each that is to be checked, as long as it is. Started by the control thread.
+//! Active health checks: one task per checked server. Run by the control thread.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -9,22 +9,22 @@ use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
-use crate::http::upstream::check::check;
+use crate::proxy::outbound::health_check::check_server;
 use crate::snapshot::Fleet;
 use crate::upstream::endpoint::Endpoint;
 use crate::upstream::health::{CheckFault, HealthRule};
-use crate::upstream::introduction::ProxyVersion;
+use crate::upstream::proxy_header::ProxyVersion;
 use crate::upstream::roster::{Member, UpstreamState};
 use crate::upstream::state::ServerState;
 
-/// How soon new servers are noticed.
-const GLANCE: Duration = Duration::from_millis(200);
-/// Checks under way at once: more wait.
+/// Interval at which new servers are noticed.
+const NOTICE_INTERVAL: Duration = Duration::from_millis(200);
+/// Maximum number of concurrent checks; further ones wait.
 const AT_ONCE: usize = 64;
-/// The first checks of all servers are spread over so long.
+/// Interval over which the first checks of all servers are spread.
 const SPREAD: Duration = Duration::from_millis(500);
 
-/// Who is checked, and how.
+/// A server and how it is checked.
 struct CheckedServer {
     state: Arc<ServerState>,
     rule: HealthRule,
@@ -38,9 +38,9 @@ impl Drop for CheckedServer {
     }
 }
 
-/// For ever.
-pub async fn follow(fleet: Fleet) {
-    let mut glances = interval(GLANCE);
+/// Runs the checks of all servers. Never returns.
+pub async fn run_probes(fleet: Fleet) {
+    let mut glances = interval(NOTICE_INTERVAL);
     glances.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let room = Rc::new(Semaphore::new(AT_ONCE));
     let mut checked: HashMap<(String, Endpoint), CheckedServer> = HashMap::new();
@@ -56,18 +56,18 @@ pub async fn follow(fleet: Fleet) {
                     Arc::ptr_eq(&known.state, &member.state) && known.rule == *rule && known.proxy == proxy
                 };
                 let known = checked.remove(&key).filter(same);
-                next.insert(key, known.unwrap_or_else(|| begin(&fleet, &upstream, member, rule, &room)));
+                next.insert(key, known.unwrap_or_else(|| start_check(&fleet, &upstream, member, rule, &room)));
             }
         }
         for left in std::mem::replace(&mut checked, next).into_values() {
-            // What it found since the config changed would stand for ever.
+            // A result that arrives after the config changed would never be corrected.
             left.task.abort();
-            left.state.unchecked();
+            left.state.clear_checks();
         }
     }
 }
 
-fn begin(
+fn start_check(
     fleet: &Fleet,
     upstream: &UpstreamState,
     member: &Member,
@@ -75,7 +75,7 @@ fn begin(
     room: &Rc<Semaphore>,
 ) -> CheckedServer {
     let proxy = upstream.settings.proxy_protocol;
-    let task = spawn_local(check_on(
+    let task = spawn_local(run_check(
         fleet.clone(),
         upstream.settings.name.clone(),
         member.clone(),
@@ -86,8 +86,8 @@ fn begin(
     CheckedServer { state: member.state.clone(), rule: rule.clone(), proxy, task: task.abort_handle() }
 }
 
-/// Until it is aborted.
-async fn check_on(
+/// Checks one server until the task is aborted.
+async fn run_check(
     fleet: Fleet,
     upstream: String,
     member: Member,
@@ -102,15 +102,15 @@ async fn check_on(
         let begun = Instant::now();
         let result = {
             let _place = room.acquire().await;
-            timeout(limit, check(endpoint, &rule, proxy)).await.unwrap_or(Err(CheckFault::Timeout))
+            timeout(limit, check_server(endpoint, &rule, proxy)).await.unwrap_or(Err(CheckFault::Timeout))
         };
         if let Err(fault) = result {
             tracing::debug!(upstream, server = %endpoint, reason = fault.label(), "a check failed");
         }
-        if result != Err(CheckFault::NotAsked) {
-            member.state.checked(&rule, result, fleet.now_ms());
+        if result != Err(CheckFault::NoResources) {
+            member.state.record_check(&rule, result, fleet.now_ms());
         }
-        // A little more or less, so that gateways do not ask all at once.
+        // Randomised, so that several gateways do not check at the same moment.
         let pause = every.mul_f64(0.9 + rand::random::<f64>() / 5.0);
         sleep(pause.saturating_sub(begun.elapsed())).await;
     }

@@ -1,5 +1,5 @@
-//! One reload: load, validate, bind, swap, account. A config that is invalid or cannot be listened
-//! for changes nothing and is loudly visible. Called by the control loop, one reload at a time.
+//! A reload: load, validate, bind, swap, report. An invalid config, or one whose addresses cannot be bound, changes
+//! nothing and is reported. Called by the control loop, one reload at a time.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -9,97 +9,95 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 use tokio::task::spawn_local;
 
-use super::acme::AcmeThread;
-use super::certificates;
-use super::diff::Diff;
-use super::job::{Applied, Contents, ReloadFailure, ReloadOrder, ReloadOutcome, Trigger};
-use super::link::StoreLink;
-use super::listeners::Listeners;
-use super::loader::Loader;
-use super::overrides::Live;
-use super::resolve::Resolving;
-use super::shared::{SharedState, rfc3339};
-use super::source::ConfigSource;
-use super::systemd;
-use super::watch;
+use crate::acme::{AcmeThread, certificates};
+use crate::admin::lifecycle::{SharedState, format_rfc3339};
+use crate::admin::store_link::StoreLink;
 use crate::config::{Config, Report};
+use crate::control::listeners::Listeners;
+use crate::control::overrides::LiveOverrides;
+use crate::control::resolve::HostnameUpdater;
+use crate::control::source::ConfigSource;
+use crate::control::{systemd, watch};
 use crate::heap;
-use crate::metrics::Metrics;
-use crate::snapshot::{Book, Current, Snapshot};
+use crate::reload::diff::Diff;
+use crate::reload::job::{Applied, ContentDigest, ReloadFailure, ReloadOrder, ReloadOutcome, Trigger};
+use crate::reload::loader::Loader;
+use crate::snapshot::{CurrentSnapshot, PersistentState, Snapshot};
+use crate::telemetry::metrics::Metrics;
 
 pub struct Reloader {
     pub source: ConfigSource,
     pub loader: Rc<Loader>,
-    pub current: Current,
+    pub current: CurrentSnapshot,
     pub metrics: Metrics,
-    pub book: Book,
+    pub book: PersistentState,
     pub shared: Arc<SharedState>,
     pub listeners: Listeners,
-    pub overrides: Rc<Live>,
+    pub overrides: Rc<LiveOverrides>,
     pub link: Rc<StoreLink>,
-    pub resolving: Rc<Resolving>,
+    pub resolving: Rc<HostnameUpdater>,
     pub acme: AcmeThread,
 }
 
-/// A file met half written is read once more after this long, before it is called invalid.
+/// A file that looks invalid is read again after this time, because it may be half written.
 const SECOND_LOOK: Duration = Duration::from_millis(250);
-/// Files must rest for this long around a load,
+/// Files must be unchanged for this long around a load.
 const STEADY: Duration = Duration::from_millis(20);
-/// which is tried this often: a file that never rests is loaded all the same.
+/// Number of attempts; a file that never stops changing is loaded anyway.
 const STEADY_ATTEMPTS: usize = 10;
 
-/// Without file descriptors to read by it is tried again after this long, this often at most.
+/// Pause before reading again when file descriptors are exhausted.
 const SHORTAGE: Duration = Duration::from_millis(500);
 const SHORTAGE_ATTEMPTS: usize = 20;
 
-/// Long enough for every worker to have noticed a new config, and for most requests under the old one.
+/// Time after which every worker uses the new config and most requests under the old one have ended.
 const LET_GO: Duration = Duration::from_secs(1);
 
 impl Reloader {
-    /// Loads the config and puts it in force, unless it is invalid, the same, or a dry run. Says
-    /// also what the files of the order held.
-    pub async fn reload(&mut self, order: &ReloadOrder) -> (ReloadOutcome, Contents) {
+    /// Loads the config and puts it in force, unless it is invalid, unchanged, or a dry run. Also returns a digest of
+    /// the files.
+    pub async fn reload(&mut self, order: &ReloadOrder) -> (ReloadOutcome, ContentDigest) {
         let ReloadOrder { trigger, dry_run, verify, .. } = *order;
         let generation = self.current.load().generation;
         let is_told = !dry_run && !verify;
         if is_told {
-            systemd::reloading();
+            systemd::notify_reloading();
         }
-        let (result, contents) = self.load(order).await;
+        let (result, contents) = self.load_config(order).await;
         let outcome = match result {
             Err(failure) => ReloadOutcome::Failed { generation, failure },
             Ok(config) if config.hash == self.current.load().config.hash => {
-                ReloadOutcome::Unchanged { generation, warnings: warnings(&config) }
+                ReloadOutcome::Unchanged { generation, warnings: warnings_json(&config) }
             }
-            Ok(config) if dry_run => self.rehearse(config),
-            Ok(config) => self.apply(config).await,
+            Ok(config) if dry_run => self.dry_run(config),
+            Ok(config) => self.apply_config(config).await,
         };
         let is_broken = self.metrics.reload_successful.get() == 0;
         let quiet = verify && !is_broken && matches!(outcome, ReloadOutcome::Unchanged { .. });
         if !dry_run && !quiet {
-            self.account(&outcome, trigger);
+            self.record_outcome(&outcome, trigger);
         }
         if is_told {
             let has_failed = matches!(outcome, ReloadOutcome::Failed { .. });
-            systemd::reloaded(self.current.load().generation, has_failed);
+            systemd::notify_reloaded(self.current.load().generation, has_failed);
         }
-        spawn_local(give_back(self.loader.clone()));
+        spawn_local(trim_heap_later(self.loader.clone()));
         (outcome, contents)
     }
 
-    /// People who ask have finished writing; those who save may be in the midst of it.
-    async fn load(&self, order: &ReloadOrder) -> (Result<Config, ReloadFailure>, Contents) {
+    /// Loads the config. A manual reload follows a finished edit; a watched file may still be being written.
+    async fn load_config(&self, order: &ReloadOrder) -> (Result<Config, ReloadFailure>, ContentDigest) {
         let mut first = self.load_steady(&order.files).await;
         if first.0.is_ok() || order.trigger != Trigger::File {
             return first;
         }
         for _ in 0..SHORTAGE_ATTEMPTS {
             let files = order.files.clone();
-            let is_short = self.loader.run(move || watch::are_unreadable(&files)).await;
+            let is_short = self.loader.run_task(move || watch::are_unreadable(&files)).await;
             if first.0.is_ok() || is_short != Ok(true) {
                 break;
             }
-            // Nobody has saved anything: there are no descriptors to read by.
+            // Nothing was edited: there are no descriptors left to read with.
             tokio::time::sleep(SHORTAGE).await;
             first = self.load_steady(&order.files).await;
         }
@@ -110,15 +108,16 @@ impl Reloader {
         self.load_steady(&order.files).await
     }
 
-    /// A file cut short by a save in progress can be a valid config, so what was loaded counts
-    /// only if nothing changed around it.
-    async fn load_steady(&self, files: &[PathBuf]) -> (Result<Config, ReloadFailure>, Contents) {
-        let read = |source: ConfigSource, files: Vec<PathBuf>| move || (watch::contents(&files), source.load());
+    /// Loads until nothing changed around the load, because a file cut short by a save in progress can be a valid
+    /// config.
+    async fn load_steady(&self, files: &[PathBuf]) -> (Result<Config, ReloadFailure>, ContentDigest) {
+        let read =
+            |source: ConfigSource, files: Vec<PathBuf>| move || (watch::digest_contents(&files), source.load_config());
         let mut attempts = 0;
         loop {
-            let (before, result) = match self.loader.run(read(self.source.clone(), files.to_vec())).await {
+            let (before, result) = match self.loader.run_task(read(self.source.clone(), files.to_vec())).await {
                 Ok((before, result)) => (before, result.map_err(ReloadFailure::Config)),
-                Err(hung) => return (Err(ReloadFailure::Hung(hung)), Contents::default()),
+                Err(hung) => return (Err(ReloadFailure::Hung(hung)), ContentDigest::default()),
             };
             attempts += 1;
             if files.is_empty() || attempts == STEADY_ATTEMPTS {
@@ -126,76 +125,81 @@ impl Reloader {
             }
             tokio::time::sleep(STEADY).await;
             let files = files.to_vec();
-            if self.loader.run(move || watch::contents(&files)).await == Ok(before) {
+            if self.loader.run_task(move || watch::digest_contents(&files)).await == Ok(before) {
                 return (result, before);
             }
         }
     }
 
-    fn rehearse(&self, mut config: Config) -> ReloadOutcome {
+    fn dry_run(&self, mut config: Config) -> ReloadOutcome {
         let current = self.current.load();
         let restart = keep_fixed(&mut config, &current.config);
-        let diff = Diff::between(&current.config, &config);
-        ReloadOutcome::Valid(Applied { generation: current.generation, diff, restart, warnings: warnings(&config) })
+        let diff = Diff::compare(&current.config, &config);
+        ReloadOutcome::Valid(Applied {
+            generation: current.generation,
+            diff,
+            restart,
+            warnings: warnings_json(&config),
+        })
     }
 
-    async fn apply(&mut self, mut config: Config) -> ReloadOutcome {
+    async fn apply_config(&mut self, mut config: Config) -> ReloadOutcome {
         let old = self.current.load_full();
         let restart = keep_fixed(&mut config, &old.config);
-        let diff = Diff::between(&old.config, &config);
-        let warnings = warnings(&config);
-        let prepared = match self.listeners.prepare(&config).await {
+        let diff = Diff::compare(&old.config, &config);
+        let warnings = warnings_json(&config);
+        let prepared = match self.listeners.prepare_added(&config).await {
             Ok(prepared) => prepared,
             Err(error) => {
                 return ReloadOutcome::Failed { generation: old.generation, failure: ReloadFailure::Bind(error) };
             }
         };
-        // The old store decides until the new one can, and names are known by then.
+        // The old store decides until the new one is ready, and hostnames are resolved by then.
         let (store, (), ()) = tokio::join!(
-            self.link.reach(&config.store),
-            self.listeners.reach(&config.store),
-            self.resolving.reach(&config)
+            self.link.prepare_store(&config.store),
+            self.listeners.connect_store(&config.store),
+            self.resolving.resolve_new_names(&config)
         );
-        self.overrides.dress(&config);
+        self.overrides.apply_known(&config);
         if config.store != old.config.store {
-            self.overrides.prime(&config, &store.store()).await;
+            self.overrides.read_first(&config, &store.store()).await;
         }
-        self.acme.provision(&config, Some(&old.config)).await;
-        config.keep_sessions(&old.config);
+        self.acme.provide_known(&config, Some(&old.config)).await;
+        config.adopt_sessions(&old.config);
         let generation = old.generation + 1;
         let snapshot = Arc::new(Snapshot::new(generation, config, &mut self.book));
-        self.link.divide(&snapshot.config, Some(&old.config));
-        self.metrics.gateways.set_least(snapshot.config.store.gateways);
+        self.link.divide_keys(&snapshot.config, Some(&old.config));
+        self.link.gateways().set_minimum(snapshot.config.store.gateways);
         self.current.store(snapshot.clone());
-        self.link.exchange(store);
+        self.link.replace_store(store);
         if let Some(settings) = &snapshot.config.server.access_log {
-            self.listeners.access_log().open(settings);
+            self.listeners.access_log().open_target(settings);
         }
-        self.listeners.exchange(prepared, &snapshot.config);
-        self.acme.follow(&self.current);
-        self.metrics.config_loaded(&snapshot.config.hash, generation, snapshot.loaded_at);
-        certificates::show(&snapshot.config, &self.metrics);
-        // Only now: until the swap, requests counted on the series of the old config.
-        self.book.retire(&snapshot);
-        self.resolving.settle(&snapshot.config);
+        self.listeners.exchange_listeners(prepared, &snapshot.config);
+        self.acme.update(&self.current);
+        self.metrics.record_config(&snapshot.config.hash, generation, snapshot.loaded_at);
+        certificates::export_expiry(&snapshot.config, &self.metrics);
+        // Only after the swap, because until then requests counted on the series of the old config.
+        self.book.drop_unused(&snapshot);
+        self.resolving.forget_unused(&snapshot.config);
         ReloadOutcome::Applied(Applied { generation, diff, restart, warnings })
     }
 
-    /// Counts, logs and remembers.
-    fn account(&self, outcome: &ReloadOutcome, trigger: Trigger) {
-        self.metrics.config_reload(outcome.result().label(), trigger.label()).inc();
+    /// Counts, logs and remembers the outcome.
+    fn record_outcome(&self, outcome: &ReloadOutcome, trigger: Trigger) {
+        self.metrics.reload_counter(outcome.result().label(), trigger.label()).inc();
         let overtakes = trigger != Trigger::File;
         let trigger = trigger.label();
         match outcome {
             ReloadOutcome::Applied(applied) => {
                 tracing::info!(trigger, generation = applied.generation, "config reloaded: {}", applied.diff);
-                super::warn_of(&self.current.load().config);
+                super::log_warnings(&self.current.load().config);
                 for key in &applied.restart {
                     tracing::warn!("the change of {key} needs a restart; until then the old value stays in force");
                 }
             }
             ReloadOutcome::Unchanged { generation, .. } => {
-                // The way back from a bad save: the file again holds what is in force.
+                // The user undid a bad edit: the file again contains the config in force.
                 if self.metrics.reload_successful.get() == 0 {
                     tracing::info!(trigger, "config is valid again; generation {generation} stays in force");
                 } else if overtakes {
@@ -211,26 +215,26 @@ impl Reloader {
             }
             ReloadOutcome::Valid(_) => {}
         }
-        let mut record = outcome.json();
+        let mut record = outcome.to_json();
         record["trigger"] = trigger.into();
-        record["at"] = rfc3339(SystemTime::now()).into();
+        record["at"] = format_rfc3339(SystemTime::now()).into();
         self.shared.remember_reload(record, overtakes);
     }
 }
 
-fn warnings(config: &Config) -> Value {
-    config.warnings.as_ref().map_or_else(|| json!([]), Report::json)
+fn warnings_json(config: &Config) -> Value {
+    config.warnings.as_ref().map_or_else(|| json!([]), Report::to_json)
 }
 
-/// Once the workers have let go of the config of before.
-async fn give_back(loader: Rc<Loader>) {
+/// Returns memory to the system once the workers have dropped the old config.
+async fn trim_heap_later(loader: Rc<Loader>) {
     tokio::time::sleep(LET_GO).await;
-    heap::give_back();
-    // What the texts of the config took is that thread's. It may be busy with the next load.
-    let _ = loader.run(heap::give_back).await;
+    heap::release_free_memory();
+    // The memory of the config texts belongs to the loader's thread, which may be busy with the next load.
+    let _ = loader.run_task(heap::release_free_memory).await;
 }
 
-/// Carries over what is fixed when the process starts, and names what would have changed.
+/// Keeps settings that are fixed at the start, and returns the names of those that would have changed.
 fn keep_fixed(config: &mut Config, old: &Config) -> Vec<&'static str> {
     let mut restart = Vec::new();
     if config.server.workers != old.server.workers {

@@ -1,4 +1,4 @@
-//! Logs how servers stand, at each change, however many workers notice it. Started by the control thread.
+//! Logs each change of a server's health or ejection once, however many workers notice it. Run by the control thread.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,24 +8,24 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::snapshot::Fleet;
 use crate::upstream::state::{Ejection, Health, HealthReport};
 
-/// Changes that are undone sooner are not told.
-const GLANCE: Duration = Duration::from_millis(200);
+/// Changes that are undone within this time are not logged.
+const NOTICE_INTERVAL: Duration = Duration::from_millis(200);
 
-/// For ever.
-pub async fn follow(fleet: Fleet) {
-    let mut glances = interval(GLANCE);
+/// Logs changes. Never returns.
+pub async fn run_server_log(fleet: Fleet) {
+    let mut glances = interval(NOTICE_INTERVAL);
     glances.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut known = HashMap::new();
     loop {
         glances.tick().await;
-        known = look(&fleet, &known);
+        known = log_changes(&fleet, &known);
     }
 }
 
-/// By upstream and server.
-type Known = HashMap<(String, String), (Health, Option<Ejection>)>;
+/// Logged states by upstream and server.
+type LoggedStates = HashMap<(String, String), (Health, Option<Ejection>)>;
 
-fn look(fleet: &Fleet, known: &Known) -> Known {
+fn log_changes(fleet: &Fleet, known: &LoggedStates) -> LoggedStates {
     let (mut seen, now_ms) = (HashMap::new(), fleet.now_ms());
     for upstream in fleet.upstreams() {
         let name = &upstream.settings.name;
@@ -33,9 +33,9 @@ fn look(fleet: &Fleet, known: &Known) -> Known {
         let is_only = roster.len() == 1;
         let (mut changed, mut up_before, mut up) = (false, 0, 0);
         for member in roster.iter() {
-            let (server, told) = (member.endpoint.to_string(), member.state.told(now_ms));
+            let (server, told) = (member.endpoint.to_string(), member.state.report_health(now_ms));
             let key = (name.clone(), server);
-            // Another ejection is told, however short the time between.
+            // A new ejection is logged even if it follows the last one immediately.
             let stands = (told.health, told.ejection);
             let before = known.get(&key).copied().unwrap_or((Health::Up, None));
             up += usize::from(told.health == Health::Up);
@@ -43,9 +43,9 @@ fn look(fleet: &Fleet, known: &Known) -> Known {
             if before != stands {
                 let what = Change { upstream: name, server: &key.1, told: &told };
                 if is_only {
-                    what.report_only_server()
+                    what.log_only_server()
                 } else {
-                    what.report()
+                    what.log_change()
                 }
                 changed = true;
             }
@@ -70,7 +70,7 @@ fn look(fleet: &Fleet, known: &Known) -> Known {
     seen
 }
 
-/// How a server stands now.
+/// New state of a server.
 struct Change<'a> {
     upstream: &'a str,
     server: &'a str,
@@ -78,8 +78,8 @@ struct Change<'a> {
 }
 
 impl Change<'_> {
-    /// One of several servers.
-    fn report(&self) {
+    /// Logs the state of one of several servers.
+    fn log_change(&self) {
         let Change { upstream, server, told } = *self;
         let reason = told.reason.unwrap_or_default();
         match (told.health, told.ejection) {
@@ -105,8 +105,8 @@ impl Change<'_> {
         }
     }
 
-    /// The only server: requests go there whether it is up or not.
-    fn report_only_server(&self) {
+    /// Logs the state of an upstream's only server, which receives requests whether it is healthy or not.
+    fn log_only_server(&self) {
         let Change { upstream, server, told } = *self;
         let reason = told.reason.unwrap_or_default();
         match told.health {

@@ -1,14 +1,15 @@
-//! Where the config comes from, and whether its edits can be noticed.
+//! Source of the config: a file, or a text built by the command line; and whether edits can be noticed.
 
 use std::path::{Path, PathBuf};
 
-use super::watch;
-use crate::config::{self, Config, Report};
+use crate::config;
+use crate::config::{Config, Report};
+use crate::control::watch;
 
 #[derive(Clone, Debug)]
 pub enum ConfigSource {
     File(PathBuf),
-    /// Made by the command line; `name` stands in diagnostics.
+    /// Built by the command line; `name` appears in diagnostics.
     Text {
         name: String,
         text: String,
@@ -16,17 +17,19 @@ pub enum ConfigSource {
 }
 
 impl ConfigSource {
+    /// Loads the config.
+    ///
     /// # Errors
-    /// Every mistake of the config at once.
-    pub fn load(&self) -> Result<Config, Report> {
+    /// A report of every mistake.
+    pub fn load_config(&self) -> Result<Config, Report> {
         match self {
-            ConfigSource::File(path) => config::load(path),
-            ConfigSource::Text { name, text } => config::from_text(name, text),
+            ConfigSource::File(path) => config::load_config(path),
+            ConfigSource::Text { name, text } => config::load_text(name, text),
         }
     }
 
-    /// True when an edit could be noticed; says so when not, or not always.
-    pub fn watchable(&self) -> bool {
+    /// Returns whether edits can be noticed, and logs if they cannot, or not always.
+    pub fn is_watchable(&self) -> bool {
         let ConfigSource::File(path) = self else { return true };
         if !std::fs::metadata(path).is_ok_and(|m| m.is_file()) {
             tracing::warn!("{} is not a regular file and is not watched for edits", path.display());

@@ -1,5 +1,5 @@
-//! The state file of `[store]`: what a gateway must know that starts while the store is unavailable. Format,
-//! reading and writing; `store_state` decides what stands in it and when.
+//! The state file of `[store]`: what a gateway must know that starts while the store is unavailable. Defines format,
+//! reading and writing; `store_state` decides what it contains and when it is written.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,20 +11,20 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-use super::replace_file::replace_file;
-use crate::limit::overrides::Raw;
+use crate::limiting::overrides::RawOverrides;
+use crate::replace_file::replace_file;
 
 /// Content of the file.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct SavedState {
     pub version: u32,
-    /// The store and the prefix that the rest is about.
+    /// Store and prefix that the rest refers to.
     pub store: String,
-    /// The name under which this gateway is counted.
+    /// Name under which this gateway is counted.
     pub name: String,
-    /// The most gateways that shared the store recently.
+    /// Largest number of gateways that recently shared the store.
     pub gateways: i64,
-    /// Present while the store was unavailable to the process that wrote this.
+    /// Set while the store was unavailable to the process that wrote the file.
     pub outage: Option<SavedOutage>,
     /// Live overrides by limit, then by key.
     pub overrides: BTreeMap<String, BTreeMap<String, String>>,
@@ -32,22 +32,22 @@ pub struct SavedState {
 
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct SavedOutage {
-    /// When processes were started in this outage after another one had run in it, in seconds of Unix time.
+    /// Start times of processes in this outage after another one had run in it, in seconds of Unix time.
     pub restarts: Vec<i64>,
 }
 
 pub const VERSION: u32 = 1;
-/// Bound of the file, in bytes: about 200,000 overrides.
+/// Maximum size of the file in bytes: about 200,000 overrides.
 pub const SIZE_MAX: usize = 16 * 1024 * 1024;
-/// What is left of a write that was cut off this long ago is removed.
+/// Age after which a leftover of an interrupted write is removed.
 const LEFTOVER_AGE: Duration = Duration::from_secs(60);
 
 impl SavedState {
-    /// The content of the file at `path`; `None` where there is no file.
+    /// Reads the file at `path`; `None` if it does not exist.
     ///
     /// # Errors
     /// Why it cannot be used, for the log.
-    pub fn read(path: &Path) -> Result<Option<SavedState>, String> {
+    pub fn read_file(path: &Path) -> Result<Option<SavedState>, String> {
         let metadata = match fs::metadata(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             metadata => metadata.map_err(|error| error.to_string())?,
@@ -71,17 +71,17 @@ impl SavedState {
         }
     }
 
-    /// Puts it in the file at `path`, which is replaced whole or not at all.
+    /// Writes the file at `path` atomically.
     ///
     /// # Errors
-    /// What the system says.
-    pub fn write(&self, path: &Path) -> Result<(), String> {
+    /// The system's error.
+    pub fn write_file(&self, path: &Path) -> Result<(), String> {
         let bytes = serde_json::to_vec(self).map_err(|error| error.to_string())?;
-        replace_file(path, &temporary(path), &bytes).map_err(|error| error.to_string())
+        replace_file(path, &temporary_prefix(path), &bytes).map_err(|error| error.to_string())
     }
 }
 
-/// Whoever may write the file lifts limits with it.
+/// Checks the owner, because whoever may write the file can lift limits.
 fn check_owner(file: &File) -> Result<(), String> {
     let metadata = file.metadata().map_err(|error| error.to_string())?;
     let own = rustix::process::geteuid().as_raw();
@@ -94,9 +94,9 @@ fn check_owner(file: &File) -> Result<(), String> {
     }
 }
 
-/// Removes what is left of writes that were cut off.
-pub fn sweep(path: &Path) {
-    let (Some(dir), temporary) = (path.parent(), temporary(path)) else { return };
+/// Removes leftovers of interrupted writes.
+pub fn remove_leftovers(path: &Path) {
+    let (Some(dir), temporary) = (path.parent(), temporary_prefix(path)) else { return };
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let is_old = || {
             let modified = entry.metadata().and_then(|metadata| metadata.modified());
@@ -108,12 +108,12 @@ pub fn sweep(path: &Path) {
     }
 }
 
-fn temporary(path: &Path) -> String {
+fn temporary_prefix(path: &Path) -> String {
     format!(".{}.new-", path.file_name().unwrap_or_default().to_string_lossy())
 }
 
-/// Overrides as text. A byte of a key that is no text is escaped, which keys are read with anyway.
-pub fn overrides_to_text(raw: &Raw) -> BTreeMap<String, String> {
+/// Formats overrides as text. Bytes of a key that are not text are escaped, as the parser of keys expects.
+pub fn format_overrides(raw: &RawOverrides) -> BTreeMap<String, String> {
     let text = |bytes: &Vec<u8>| match str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),
         Err(_) => bytes.iter().fold(String::new(), |mut text, byte| {
@@ -127,7 +127,7 @@ pub fn overrides_to_text(raw: &Raw) -> BTreeMap<String, String> {
     raw.iter().map(|(key, value)| (text(key), text(value))).collect()
 }
 
-pub fn overrides_from_text(text: BTreeMap<String, String>) -> Raw {
+pub fn parse_overrides(text: BTreeMap<String, String>) -> RawOverrides {
     text.into_iter().map(|(key, value)| (key.into_bytes(), value.into_bytes())).collect()
 }
 
@@ -138,14 +138,15 @@ mod tests {
     use super::*;
 
     fn saved() -> SavedState {
-        let raw = Raw::from([(b"a,%20".to_vec(), b"rate=0".to_vec()), (b"\xff\n".to_vec(), b"unlimited".to_vec())]);
+        let raw =
+            RawOverrides::from([(b"a,%20".to_vec(), b"rate=0".to_vec()), (b"\xff\n".to_vec(), b"unlimited".to_vec())]);
         SavedState {
             version: VERSION,
             store: "host:6379/0 sg".to_owned(),
             name: "0123456789abcdef0123456789abcdef".to_owned(),
             gateways: 4,
             outage: Some(SavedOutage { restarts: vec![1, 2] }),
-            overrides: [("l".to_owned(), overrides_to_text(&raw))].into(),
+            overrides: [("l".to_owned(), format_overrides(&raw))].into(),
         }
     }
 
@@ -153,13 +154,13 @@ mod tests {
     fn what_was_written_is_read_and_only_its_user_may_read_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store.json");
-        assert_eq!(SavedState::read(&path), Ok(None));
-        saved().write(&path).unwrap();
-        saved().write(&path).unwrap();
-        assert_eq!(SavedState::read(&path), Ok(Some(saved())));
+        assert_eq!(SavedState::read_file(&path), Ok(None));
+        saved().write_file(&path).unwrap();
+        saved().write_file(&path).unwrap();
+        assert_eq!(SavedState::read_file(&path), Ok(Some(saved())));
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left beside it");
-        let raw = overrides_from_text(saved().overrides.remove("l").unwrap());
+        let raw = parse_overrides(saved().overrides.remove("l").unwrap());
         assert_eq!(raw.keys().collect::<Vec<_>>(), [&b"%FF%0A".to_vec(), &b"a,%20".to_vec()]);
     }
 
@@ -172,17 +173,17 @@ mod tests {
             ["", "{", "[]", "{}", "null", &whole[..whole.len() / 2], &whole.replace("\"version\":1", "\"version\":2")]
         {
             fs::write(&path, text).unwrap();
-            assert!(SavedState::read(&path).is_err(), "{text}");
+            assert!(SavedState::read_file(&path).is_err(), "{text}");
         }
         fs::write(&path, "[".repeat(1_000_000)).unwrap();
-        assert!(SavedState::read(&path).is_err(), "deep nesting");
+        assert!(SavedState::read_file(&path).is_err(), "deep nesting");
         fs::write(&path, " ".repeat(SIZE_MAX + 1)).unwrap();
-        assert!(SavedState::read(&path).unwrap_err().contains("bytes"));
+        assert!(SavedState::read_file(&path).unwrap_err().contains("bytes"));
         fs::write(&path, &whole).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o660)).unwrap();
-        assert!(SavedState::read(&path).unwrap_err().contains("other users"));
+        assert!(SavedState::read_file(&path).unwrap_err().contains("other users"));
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
-        assert!(SavedState::read(&path).unwrap_err().contains("regular"));
+        assert!(SavedState::read_file(&path).unwrap_err().contains("regular"));
     }
 }

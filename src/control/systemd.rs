@@ -1,5 +1,5 @@
-//! What systemd is told of the gateway's life, and the sockets that it hands over. Outside of systemd there is
-//! nothing to tell and nothing handed over. Called by the control loop, the reloader and the listeners.
+//! Notifies systemd of the gateway's state, and receives its sockets. Does nothing outside of systemd. Called by the
+//! control loop, the reloader and the listeners.
 
 use std::ffi::OsStr;
 use std::fmt::Write;
@@ -10,56 +10,56 @@ use std::time::Duration;
 use rustix::net::{SendFlags, SocketAddrUnix, SocketType, send};
 use sd_notify::NotifyState;
 
-use super::local::connect_within;
+use crate::control::local::connect_within;
 
 /// Environment variable with the socket of the service manager.
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
-/// How long one message may take: a service manager that does not read must not stop the control thread.
+/// Time limit for one message: a service manager that does not read must not block the control thread.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// All listeners are open.
-pub fn ready() {
-    tell(&[NotifyState::Ready, NotifyState::Status("serving")]);
+/// Reports that all listeners are open.
+pub fn notify_ready() {
+    send_states(&[NotifyState::Ready, NotifyState::Status("serving")]);
 }
 
-/// A reload begins. To be followed by [`reloaded`].
-pub fn reloading() {
-    // Since version 253 the time tells which of several reloads is meant.
+/// Reports the start of a reload; [`reloaded`] must follow.
+pub fn notify_reloading() {
+    // Since version 253, the time tells which of several reloads is meant.
     match NotifyState::monotonic_usec_now() {
-        Ok(now) => tell(&[NotifyState::Reloading, now]),
+        Ok(now) => send_states(&[NotifyState::Reloading, now]),
         Err(error) => tracing::debug!(%error, "the clock cannot be read for systemd"),
     }
 }
 
-/// Whether the last reload has put its config in force or not, `generation` is.
-pub fn reloaded(generation: u64, has_failed: bool) {
+/// Reports the end of a reload, and the generation in force.
+pub fn notify_reloaded(generation: u64, has_failed: bool) {
     let status = match has_failed {
         false => format!("serving generation {generation} of the config"),
         true => format!("the config does not load: generation {generation} stays in force, see the log"),
     };
-    tell(&[NotifyState::Ready, NotifyState::Status(&status)]);
+    send_states(&[NotifyState::Ready, NotifyState::Status(&status)]);
 }
 
-pub fn stopping() {
-    tell(&[NotifyState::Stopping, NotifyState::Status("draining")]);
+pub fn notify_stopping() {
+    send_states(&[NotifyState::Stopping, NotifyState::Status("draining")]);
 }
 
-/// Another process is the gateway now.
-pub fn succeeded(pid: Option<i32>) {
+/// Reports that another process is the main process now.
+pub fn notify_main_pid(pid: Option<i32>) {
     if let Some(pid) = pid.and_then(|pid| u32::try_from(pid).ok()) {
-        tell(&[NotifyState::MainPid(pid)]);
+        send_states(&[NotifyState::MainPid(pid)]);
     }
 }
 
-fn tell(news: &[NotifyState]) {
+fn send_states(news: &[NotifyState]) {
     let Some(socket) = std::env::var_os(NOTIFY_SOCKET) else { return };
-    if let Err(error) = notify(&socket, news) {
-        tracing::debug!(%error, "systemd cannot be told");
+    if let Err(error) = send_message(&socket, news) {
+        tracing::debug!(%error, "cannot notify systemd");
     }
 }
 
-fn notify(socket: &OsStr, news: &[NotifyState]) -> io::Result<()> {
-    // `@` stands for the NUL with which an abstract name begins.
+fn send_message(socket: &OsStr, news: &[NotifyState]) -> io::Result<()> {
+    // `@` represents the NUL byte at the start of an abstract name.
     let addr = match socket.as_bytes() {
         [b'@', name @ ..] => SocketAddrUnix::new_abstract_name(name)?,
         _ => SocketAddrUnix::new(socket)?,

@@ -1,6 +1,6 @@
-//! Notices edits of the config files, however they are saved: in place, by rename, by an editor's
-//! backup dance, by the swap of a symlink. Directories are watched rather than files, any event
-//! means "look again", contents decide, and a slow poll covers what sends no events.
+//! Notices edits of the config files, however they are saved: in place, by rename, through an editor's backup file, or
+//! by swapping a symlink. It watches directories rather than files, treats every event as "check again", compares
+//! contents, and polls slowly for file systems without events.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::Metadata;
@@ -16,12 +16,11 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-use super::job::{Contents, Job, ReloadOrder, Trigger};
-use super::shared::{SharedState, Watching};
-use crate::config;
-use crate::descriptors;
+use crate::admin::lifecycle::{SharedState, Watching};
+use crate::reload::job::{ContentDigest, Job, ReloadOrder, Trigger};
+use crate::{config, descriptors};
 
-/// The control thread's end of the watcher.
+/// The control thread's handle of the watcher.
 pub struct Watch {
     files: watch::Sender<Vec<PathBuf>>,
 }
@@ -30,26 +29,26 @@ struct Watcher {
     files: watch::Receiver<Vec<PathBuf>>,
     jobs: mpsc::Sender<Job>,
     shared: Arc<SharedState>,
-    /// Rung by the system's events, from a thread of `notify`.
+    /// Notified by events of the system, from a thread of `notify`.
     bell: Arc<Notify>,
     events: Option<RecommendedWatcher>,
-    armed: HashMap<Identity, PathBuf>,
-    stats: BTreeMap<PathBuf, Option<Stat>>,
-    /// What the last reload asked for here has read.
-    contents: Contents,
+    armed: HashMap<DirectoryId, PathBuf>,
+    stats: BTreeMap<PathBuf, Option<FileStat>>,
+    /// Digest of the files that the last reload of the watcher read.
+    contents: ContentDigest,
 }
 
-/// Tells a directory from another of the same name; the birth time because inode numbers return.
-type Identity = (u64, u64, Option<SystemTime>);
+/// Identifies a directory; includes the birth time because inode numbers are reused.
+type DirectoryId = (u64, u64, Option<SystemTime>);
 /// Device, inode, size, modification time in seconds and nanoseconds.
-type Stat = (u64, u64, u64, i64, i64);
+type FileStat = (u64, u64, u64, i64, i64);
 
-/// A save is over when nothing happened for this long.
+/// A save is complete when no event occurred for this long.
 const QUIET: Duration = Duration::from_millis(100);
-/// Events that never pause are looked at after this long all the same.
+/// Upper bound for waiting on a stream of events that never pauses.
 const PATIENCE: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_secs(5);
-/// As many symlinks as Linux follows.
+/// The number of symlinks that Linux follows.
 const MAX_LINKS: usize = 40;
 
 impl Watch {
@@ -65,20 +64,20 @@ impl Watch {
             events: None,
             armed: HashMap::new(),
             stats: BTreeMap::new(),
-            contents: Contents::default(),
+            contents: ContentDigest::default(),
         };
-        match notify::recommended_watcher(move |event| ring(&bell, &event)) {
+        match notify::recommended_watcher(move |event| notify_on_write(&bell, &event)) {
             Ok(events) => watcher.events = Some(events),
-            Err(error) => watcher.degrade(&error),
+            Err(error) => watcher.fall_back_to_polling(&error),
         }
-        if let Err(error) = follow(watcher) {
+        if let Err(error) = run_watcher(watcher) {
             tracing::error!(%error, "the config files are not watched for edits");
         }
         Watch { files: sender }
     }
 
-    /// The files of the config loaded last, or of the one that failed to load.
-    pub fn retarget(&self, files: &[PathBuf]) {
+    /// Watches the files of the config loaded last, or of the one that failed to load.
+    pub fn watch_files(&self, files: &[PathBuf]) {
         self.files.send_if_modified(|known| {
             let differs = known.as_slice() != files;
             if differs {
@@ -89,15 +88,15 @@ impl Watch {
     }
 }
 
-/// Runs the watcher on a thread of its own, for which a file system that does not answer is no harm.
-fn follow(watcher: Watcher) -> io::Result<()> {
+/// Runs the watcher on its own thread, which a blocked file system may stop.
+fn run_watcher(watcher: Watcher) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    let run = move || runtime.block_on(watcher.run());
+    let run = move || runtime.block_on(watcher.watch_loop());
     std::thread::Builder::new().name("watch".to_owned()).spawn(run).map(drop)
 }
 
-/// Reading a file is an event too, and we read: only writes count.
-fn ring(bell: &Notify, event: &notify::Result<notify::Event>) {
+/// Wakes the watcher on writes only, because our own reads cause events too.
+fn notify_on_write(bell: &Notify, event: &notify::Result<notify::Event>) {
     let idle = event.as_ref().is_ok_and(|event| {
         let read = matches!(event.kind, EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write));
         read && !event.need_rescan()
@@ -108,48 +107,48 @@ fn ring(bell: &Notify, event: &notify::Result<notify::Event>) {
 }
 
 impl Watcher {
-    async fn run(mut self) {
-        self.follow_files().await;
+    async fn watch_loop(mut self) {
+        self.accept_files().await;
         let mut ticks = interval(POLL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let bell = self.bell.clone();
         loop {
             tokio::select! {
-                () = bell.notified() => quiet(&bell).await,
+                () = bell.notified() => wait_until_quiet(&bell).await,
                 _ = ticks.tick() => if !self.stats_changed() { continue },
                 gone = self.files.changed() => {
                     if gone.is_err() {
                         return;
                     }
-                    self.follow_files().await;
+                    self.accept_files().await;
                     continue;
                 }
             }
-            self.arm();
-            let Some(seen) = self.look() else {
-                // Nothing is known of them: an edit may be among what could not be read.
+            self.watch_directories();
+            let Some(seen) = self.read_contents() else {
+                // Their state is unknown: an edit may be among what could not be read.
                 tokio::time::sleep(PATIENCE).await;
                 bell.notify_one();
                 continue;
             };
             let edited = seen != self.contents;
-            if self.shared.take_overtaken() || edited {
-                self.submit(!edited).await;
+            if self.shared.take_was_overtaken() || edited {
+                self.submit_reload(!edited).await;
             }
         }
     }
 
-    /// Takes a new list of files. Edits between their load and now went unseen, so the config is
-    /// loaded once more.
-    async fn follow_files(&mut self) {
+    /// Accepts a new list of files. Edits between their load and now were not noticed, so the config is loaded once
+    /// more.
+    async fn accept_files(&mut self) {
         self.files.mark_unchanged();
-        self.arm();
-        self.stats = stats(&self.files.borrow());
-        self.submit(true).await;
+        self.watch_directories();
+        self.stats = read_stats(&self.files.borrow());
+        self.submit_reload(true).await;
     }
 
-    /// Waits for the reload, so that what happens meanwhile becomes one next look.
-    async fn submit(&mut self, verify: bool) {
+    /// Waits for the reload, so that events during it lead to a single check afterwards.
+    async fn submit_reload(&mut self, verify: bool) {
         let (reply, outcome) = oneshot::channel();
         let files = self.files.borrow().clone();
         let order = ReloadOrder { trigger: Trigger::File, dry_run: false, verify, files };
@@ -161,15 +160,15 @@ impl Watcher {
     }
 
     /// Watches the directories that matter now.
-    fn arm(&mut self) {
+    fn watch_directories(&mut self) {
         let Some(events) = &mut self.events else { return };
-        let dirs = homes(&self.files.borrow());
-        let wanted: HashMap<Identity, PathBuf> =
-            dirs.into_iter().filter_map(|dir| Some((identity(&std::fs::metadata(&dir).ok()?), dir))).collect();
+        let dirs = watched_directories(&self.files.borrow());
+        let wanted: HashMap<DirectoryId, PathBuf> =
+            dirs.into_iter().filter_map(|dir| Some((directory_id(&std::fs::metadata(&dir).ok()?), dir))).collect();
         self.armed.retain(|identity, dir| {
             let kept = wanted.contains_key(identity);
             if !kept {
-                // Fails when the directory is gone, and its watch with it.
+                // Fails if the directory, and with it the watch, is gone.
                 let _ = events.unwatch(dir);
             }
             kept
@@ -185,12 +184,12 @@ impl Watcher {
             }
         }
         if let Some(error) = failure {
-            self.degrade(&error);
+            self.fall_back_to_polling(&error);
         }
     }
 
-    /// Without events, the poll goes on alone.
-    fn degrade(&mut self, error: &notify::Error) {
+    /// Continues with polling only, because events are not available.
+    fn fall_back_to_polling(&mut self, error: &notify::Error) {
         if self.shared.watching() == Watching::Events {
             let remedy = match &error.kind {
                 notify::ErrorKind::MaxFilesWatch => "; raise the sysctl fs.inotify.max_user_watches",
@@ -203,36 +202,36 @@ impl Watcher {
     }
 
     fn stats_changed(&self) -> bool {
-        self.stats != stats(&self.files.borrow())
+        self.stats != read_stats(&self.files.borrow())
     }
 
-    /// Remembers the stats and digests the contents; `None` where no file can be opened for now, which says nothing of
-    /// them.
-    fn look(&mut self) -> Option<Contents> {
+    /// Remembers the file metadata and returns a digest of the contents; `None` if no descriptors are left to read
+    /// with.
+    fn read_contents(&mut self) -> Option<ContentDigest> {
         let files = self.files.borrow().clone();
-        self.stats = stats(&files);
-        digest(&files)
+        self.stats = read_stats(&files);
+        try_digest(&files)
     }
 }
 
-/// A digest of all that `files` and the directories they are in hold now.
-pub fn contents(files: &[PathBuf]) -> Contents {
-    digest(files).unwrap_or_default()
+/// Returns a digest of `files` and their directories.
+pub fn digest_contents(files: &[PathBuf]) -> ContentDigest {
+    try_digest(files).unwrap_or_default()
 }
 
-/// There are no descriptors to read them by.
+/// Returns whether no descriptors are left to read with.
 pub fn are_unreadable(files: &[PathBuf]) -> bool {
-    digest(files).is_none()
+    try_digest(files).is_none()
 }
 
-/// `None` without descriptors to read them by.
-fn digest(files: &[PathBuf]) -> Option<Contents> {
+/// Returns the digest; `None` if no descriptors are left to read with.
+fn try_digest(files: &[PathBuf]) -> Option<ContentDigest> {
     let mut digest = Sha256::new();
-    for path in places(files) {
+    for path in files_and_directories(files) {
         digest.update(path.as_os_str().as_encoded_bytes());
         digest.update([0]);
         match digest_one(&path, &mut digest) {
-            Err(error) if descriptors::are_short(&error) => return None,
+            Err(error) if descriptors::is_shortage(&error) => return None,
             Err(error) => digest.update(error.kind().to_string()),
             Ok(()) => {}
         }
@@ -240,24 +239,24 @@ fn digest(files: &[PathBuf]) -> Option<Contents> {
     Some(digest.finalize().into())
 }
 
-async fn quiet(bell: &Notify) {
+async fn wait_until_quiet(bell: &Notify) {
     let until = Instant::now() + PATIENCE;
     while Instant::now() < until && timeout(QUIET, bell.notified()).await.is_ok() {}
 }
 
-fn stats(files: &[PathBuf]) -> BTreeMap<PathBuf, Option<Stat>> {
+fn read_stats(files: &[PathBuf]) -> BTreeMap<PathBuf, Option<FileStat>> {
     let stat =
         |path: &Path| std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino(), m.size(), m.mtime(), m.mtime_nsec()));
-    places(files).into_iter().map(|path| (path.clone(), stat(&path))).collect()
+    files_and_directories(files).into_iter().map(|path| (path.clone(), stat(&path))).collect()
 }
 
-/// Files and the directories they are in: a new file in one may match an include pattern.
-fn places(files: &[PathBuf]) -> BTreeSet<PathBuf> {
+/// Returns files and their directories: a new file may match an include pattern.
+fn files_and_directories(files: &[PathBuf]) -> BTreeSet<PathBuf> {
     let dirs = files.iter().filter_map(|file| Some(std::path::absolute(file).ok()?.parent()?.to_owned()));
     files.iter().cloned().chain(dirs).collect()
 }
 
-/// The content of a file, the names in a directory.
+/// Adds the content of a file, or the names in a directory, to the digest.
 fn digest_one(path: &Path, digest: &mut Sha256) -> io::Result<()> {
     let kind = std::fs::metadata(path)?;
     if kind.is_dir() {
@@ -267,15 +266,15 @@ fn digest_one(path: &Path, digest: &mut Sha256) -> io::Result<()> {
             digest.update([0]);
         }
     } else if kind.is_file() {
-        // Anything else, a pipe for one, could be read only once. What is beyond the bound is not read as config either.
+        // Anything else, such as a pipe, could be read only once. What exceeds the bound is not read as config either.
         io::copy(&mut config::open_file(path)?.take(config::FILE_SIZE_MAX + 1), digest)?;
     }
     Ok(())
 }
 
-/// The directories in which a change can change one of `files`: where it is written to be, where
-/// it really is, and where each symlink on the way lies.
-fn homes(files: &[PathBuf]) -> BTreeSet<PathBuf> {
+/// Returns the directories in which a change can affect one of `files`: where it is written, where it really is, and
+/// where each symlink on the way is.
+fn watched_directories(files: &[PathBuf]) -> BTreeSet<PathBuf> {
     let mut homes = BTreeSet::new();
     for file in files {
         let Ok(mut path) = std::path::absolute(file) else { continue };
@@ -284,7 +283,7 @@ fn homes(files: &[PathBuf]) -> BTreeSet<PathBuf> {
         }
         for _ in 0..MAX_LINKS {
             homes.extend(path.parent().map(Path::to_owned));
-            let Some((home, resolved)) = follow_first_link(&path) else { break };
+            let Some((home, resolved)) = resolve_first_link(&path) else { break };
             homes.insert(home);
             path = resolved;
         }
@@ -292,8 +291,8 @@ fn homes(files: &[PathBuf]) -> BTreeSet<PathBuf> {
     homes
 }
 
-/// The directory of the first symlink on `path`, and `path` with that link resolved.
-fn follow_first_link(path: &Path) -> Option<(PathBuf, PathBuf)> {
+/// Returns the directory of the first symlink on `path`, and `path` with that link resolved.
+fn resolve_first_link(path: &Path) -> Option<(PathBuf, PathBuf)> {
     let mut prefixes: Vec<&Path> = path.ancestors().collect();
     prefixes.reverse();
     let (link, target) = prefixes.into_iter().find_map(|prefix| Some((prefix, std::fs::read_link(prefix).ok()?)))?;
@@ -306,19 +305,19 @@ fn follow_first_link(path: &Path) -> Option<(PathBuf, PathBuf)> {
     Some((home, resolved))
 }
 
-fn identity(metadata: &Metadata) -> Identity {
+fn directory_id(metadata: &Metadata) -> DirectoryId {
     (metadata.dev(), metadata.ino(), metadata.created().ok())
 }
 
-/// True when `file` itself is mounted, as `docker run -v ./a.toml:/etc/a.toml` does: the mount
-/// keeps showing the old file after an editor has put a new one in its place.
+/// Returns whether `file` itself is a mount point, as with `docker run -v ./a.toml:/etc/a.toml`: the mount keeps
+/// showing the old file after an editor has replaced it.
 pub fn is_mount_point(file: &Path, mountinfo: &str) -> bool {
     let Ok(real) = std::fs::canonicalize(file) else { return false };
-    mountinfo.lines().filter_map(|line| line.split(' ').nth(4)).any(|mount| Path::new(&unescape(mount)) == real)
+    mountinfo.lines().filter_map(|line| line.split(' ').nth(4)).any(|mount| Path::new(&decode_mount(mount)) == real)
 }
 
-/// Spaces and the like are written `\040` there.
-fn unescape(mount: &str) -> String {
+/// Decodes spaces and similar characters, which are written as `\040`.
+fn decode_mount(mount: &str) -> String {
     let mut parts = mount.split('\\');
     let mut text = parts.next().unwrap_or_default().to_owned();
     for part in parts {
@@ -349,7 +348,7 @@ mod tests {
         std::fs::write(root.join("v1/deep/a.toml"), "").unwrap();
         symlink("../v1", root.join("mount/..data")).unwrap();
         symlink("..data/deep/a.toml", root.join("mount/a.toml")).unwrap();
-        let homes = homes(&[root.join("mount/a.toml")]);
+        let homes = watched_directories(&[root.join("mount/a.toml")]);
         for expected in ["mount", "mount/../v1/deep"] {
             assert!(homes.contains(&root.join(expected)), "{expected} of {homes:?}");
         }
@@ -359,7 +358,7 @@ mod tests {
     fn a_link_to_itself_ends() {
         let tmp = tempfile::tempdir().unwrap();
         symlink("a", tmp.path().join("a")).unwrap();
-        assert!(homes(&[tmp.path().join("a")]).len() <= 2);
+        assert!(watched_directories(&[tmp.path().join("a")]).len() <= 2);
     }
 
     #[test]

@@ -1,45 +1,45 @@
-//! Requests of a replay by what became of them. Filled by the replay, read by `text` and `json`.
+//! Counts of replayed requests by result. Filled by the replay, read by `text` and `json`.
 
-use super::entry::ReplayEntry;
-use super::source::LogPlace;
+use crate::replay::input::entry::ReplayEntry;
+use crate::replay::input::source::LogPlace;
 
 #[derive(Default)]
 pub struct Counts {
     pub admitted: u64,
     pub refused: u64,
-    /// Not refused by the limits that could be evaluated, while others of the route could not.
+    /// Not refused by the limits that could be evaluated, while other limits of the route could not be.
     pub not_evaluated: u64,
-    /// Of the admitted: not before their turn.
+    /// Part of the admitted ones that were delayed.
     pub delayed: u64,
     pub longest_delay_ms: i64,
-    /// Lines that hold no request, such as TLS on a plain port.
+    /// Lines without a request, such as TLS on a plain port.
     pub no_request: u64,
-    /// The gate refuses them before any route.
+    /// Rejected as malformed before routing.
     pub malformed: u64,
     pub no_route: u64,
-    /// The first of them, as method, host and path.
+    /// The first unrouted request, as method, host and path.
     pub unrouted: Option<(LogPlace, String)>,
     pub denied: u64,
-    /// On the `allow` list of their route.
+    /// Requests whose client is on the route's `allow` list.
     pub allowed: u64,
     pub no_host: u64,
-    /// Lines that say how long their request took.
+    /// Lines that contain a duration.
     pub durations: u64,
-    /// Taken as ended early, because too many were under way.
+    /// Treated as ended early, because too many requests were in progress.
     pub ended_early: u64,
-    /// Lines that start before what was decided already: the first, how many, by how much at most.
+    /// Requests that start before an already decided one: the first, their number, and the largest difference.
     pub late_first: Option<LogPlace>,
     pub late: u64,
     pub latest_ms: i64,
     pub first_ms: Option<i64>,
     pub last_ms: i64,
-    /// A time stamp finer than whole seconds was seen.
+    /// A time stamp finer than whole seconds occurred.
     pub fine: bool,
 }
 
 impl Counts {
-    /// When the limits are asked: at the start, but never before those of earlier lines.
-    pub fn enter(&mut self, entry: &ReplayEntry, place: LogPlace) -> i64 {
+    /// Returns when the limits are evaluated: at the start, but never before those of earlier lines.
+    pub fn count_entry(&mut self, entry: &ReplayEntry, place: LogPlace) -> i64 {
         let start_ms = entry.start_ms;
         let now_ms = self.first_ms.map_or(start_ms, |_| self.last_ms.max(start_ms));
         self.first_ms.get_or_insert(start_ms);
@@ -54,13 +54,13 @@ impl Counts {
         now_ms
     }
 
-    /// Requests that a route took and its limits could see.
-    pub fn decided(&self) -> u64 {
-        self.evaluated() + self.not_evaluated
+    /// Returns the number of requests that matched a route and reached its limits.
+    pub fn count_decided(&self) -> u64 {
+        self.count_evaluated() + self.not_evaluated
     }
 
-    /// Those of which it is known whether they are refused.
-    pub fn evaluated(&self) -> u64 {
+    /// Returns the number of requests for which the result is known.
+    pub fn count_evaluated(&self) -> u64 {
         self.admitted + self.refused
     }
 }

@@ -1,42 +1,43 @@
-//! Requests under way in a replay: what their limits get back once they end. Called by the replay.
+//! Replayed requests in progress, and what their limits refund at their end. Called by the replay.
 
 use std::collections::BTreeMap;
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, StatusCode};
 
-use super::tightest::Back;
 use crate::grpc::GRPC;
-use crate::limit::afterwards::{End, ResponseTail};
-use crate::limit::decision::Check;
+use crate::limiting::charges::rules::{RequestEnd, ResponseTail};
+use crate::limiting::decision::Check;
+use crate::limiting::limit::Limit;
+use crate::replay::tightest::Back;
 
-/// By their ends, in order.
+/// Requests sorted by their ends.
 #[derive(Default)]
 pub struct Ends {
     waiting: BTreeMap<(i64, u64), Vec<Correction>>,
     count: u64,
-    /// Requests taken as ended before their time, because too many were under way.
+    /// Number of requests treated as ended early, because too many were in progress.
     pub early: u64,
 }
 
 /// A change of a charge.
 pub enum Correction {
-    /// With the limits as they are: by the cost, of the charge whose receipt is the tag.
+    /// Under the configured limits: changes the charge with the tag's receipt by the cost of the check.
     Configured(Check),
-    /// Where nobody is refused: of the limit with that tally.
+    /// In the search for the tightest number: a refund for the limit with that tally.
     Unrefused(usize, Back),
 }
 
-/// How and when a request ended, as far as the log tells.
+/// How and when a request ended, as far as the log shows.
 #[derive(Clone, Copy)]
 pub struct Ending {
     status: Option<StatusCode>,
     pub at_ms: i64,
 }
 
-/// Bounds memory, whatever durations a log claims.
+/// Maximum number of requests in progress; bounds memory whatever durations a log claims.
 const WAITING_MAX: usize = 131_072;
-/// nginx's number, and ours, for a client that went away before its answer.
+/// Status that nginx and this gateway log for a client that left before its response.
 const CLIENT_CLOSED: u16 = 499;
 
 impl Ends {
@@ -47,8 +48,8 @@ impl Ends {
         }
     }
 
-    /// The corrections that are next by `now_ms`, and their time.
-    pub fn due(&mut self, now_ms: i64) -> Option<(i64, Vec<Correction>)> {
+    /// Returns the next corrections that are due at `now_ms`, and their time.
+    pub fn pop_due(&mut self, now_ms: i64) -> Option<(i64, Vec<Correction>)> {
         let first = self.waiting.first_entry()?;
         let (at_ms, _) = *first.key();
         if at_ms > now_ms {
@@ -67,14 +68,14 @@ impl Ending {
         Ending { status: status.and_then(|status| StatusCode::from_u16(status).ok()), at_ms }
     }
 
-    /// Units by which the charge of `check` changes; 0 too if the log does not tell.
-    pub fn delta(&self, check: &Check) -> i64 {
-        let Some(wants) = &check.limit.afterwards else { return 0 };
-        // The log holds no trailers: what only they tell stays charged.
+    /// Returns the units by which the charge of `check`, a check of `limit`, changes; 0 also if the log does not tell.
+    pub fn charge_delta(&self, limit: &Limit, check: &Check) -> i64 {
+        let Some(wants) = &limit.charge_rules else { return 0 };
+        // Logs contain no trailers: what only they would tell stays charged.
         let head = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(GRPC))]);
         let end = self.status.map(|status| match status.as_u16() {
-            CLIENT_CLOSED => End::Aborted,
-            _ => End::Answered { status, head: &head, tail: ResponseTail::Awaited },
+            CLIENT_CLOSED => RequestEnd::Aborted,
+            _ => RequestEnd::Response { status, head: &head, tail: ResponseTail::Awaited },
         });
         match end {
             _ if wants.lease => -check.cost,
@@ -99,7 +100,7 @@ mod tests {
         for at_ms in (0..=131_072).rev() {
             end(&mut ends, 10 + at_ms);
         }
-        let due = |ends: &mut Ends, now_ms| ends.due(now_ms).map(|(at_ms, _)| at_ms);
+        let due = |ends: &mut Ends, now_ms| ends.pop_due(now_ms).map(|(at_ms, _)| at_ms);
         assert_eq!((due(&mut ends, 5), ends.early), (Some(5), 1), "one more than there is room for");
         assert_eq!(due(&mut ends, 5), None);
         assert_eq!((due(&mut ends, 12), due(&mut ends, 12), due(&mut ends, 12)), (Some(11), Some(12), None));

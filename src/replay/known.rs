@@ -1,33 +1,34 @@
-//! Which limits can be evaluated for a logged request: a log holds only some of what limits read. Called by `run`.
+//! Decides which limits can be evaluated for a logged request: a log contains only some of the values that limits
+//! read. Called by `run`.
 
 use std::sync::Arc;
 
 use http::header::{REFERER, USER_AGENT};
 
-use super::entry::{AccessLogFormat, ReplayEntry};
-use crate::limit::limits::Limit;
-use crate::limit::source::{Facts, Source, SourceOrigin};
+use crate::limiting::limit::Limit;
+use crate::limiting::source::{Facts, Source, SourceOrigin};
+use crate::replay::input::entry::{AccessLogFormat, ReplayEntry};
 
-/// What an access log of ours has in place of a value that it masks.
+/// Text that our access log writes for a masked value.
 const MASKED: &[u8] = b"***";
 
-/// What a line of a log says of one request.
+/// Values of one request that its log line contains.
 pub struct LoggedFacts<'a> {
     pub facts: &'a Facts<'a>,
     pub entry: &'a ReplayEntry,
     pub no_host: bool,
 }
 
-/// For each of `limits`, what it reads that the log does not hold; `None` where it can be evaluated, or does not
-/// apply whatever that is. Of limits that come one `after` another, one that cannot be evaluated takes the others
-/// with it: each decides in the other's place.
-pub fn unknown_sources<'l>(limits: &'l [Arc<Limit>], logged: &LoggedFacts) -> Vec<Option<&'l Source>> {
-    let mut unknown: Vec<Option<&Source>> = limits.iter().map(|limit| logged.unknown(limit)).collect();
+/// Returns, for each of `limits`, the source that the log lacks; `None` if the limit can be evaluated or does not
+/// apply in any case. In a chain of `after` limits, one that cannot be evaluated makes the others unknown as well,
+/// because each may decide in another's place.
+pub fn find_unknown_sources<'l>(limits: &'l [Arc<Limit>], logged: &LoggedFacts) -> Vec<Option<&'l Source>> {
+    let mut unknown: Vec<Option<&Source>> = limits.iter().map(|limit| logged.find_unknown(limit)).collect();
     let base = |index: usize| {
         let name = limits[index].after.as_ref()?;
         limits[..index].iter().position(|limit| limit.name == *name)
     };
-    // Those that come after stand behind their base.
+    // Limits that follow another come after it in the list.
     for index in (0..limits.len()).rev() {
         if let Some(base) = base(index) {
             unknown[base] = unknown[base].or(unknown[index]);
@@ -42,10 +43,11 @@ pub fn unknown_sources<'l>(limits: &'l [Arc<Limit>], logged: &LoggedFacts) -> Ve
 }
 
 impl LoggedFacts<'_> {
-    /// What `limit` reads of this request that the log does not hold.
-    fn unknown<'l>(&self, limit: &'l Limit) -> Option<&'l Source> {
-        let by_when = limit.when.unknown(self.facts, limit.repeated, limit.not_integer, |source| self.is_known(source));
-        // Without a host, requests share one budget, which is reported; `--host` gives them one.
+    /// Returns the source that `limit` reads and the log lacks.
+    fn find_unknown<'l>(&self, limit: &'l Limit) -> Option<&'l Source> {
+        let by_when =
+            limit.when.is_met_if_known(self.facts, limit.repeated, limit.not_integer, |source| self.is_known(source));
+        // Without a host, requests share one budget, which is reported; `--host` sets one.
         let mut of_key = limit.key.sources().filter(|source| **source != Source::Host && !self.is_known(source));
         match by_when {
             Ok(true) => of_key.next(),
@@ -56,7 +58,7 @@ impl LoggedFacts<'_> {
 
     fn is_known(&self, source: &Source) -> bool {
         match source {
-            Source::Header(name) => (*name == USER_AGENT || *name == REFERER) && self.entry.format.holds_agents(),
+            Source::Header(name) => (*name == USER_AGENT || *name == REFERER) && self.entry.format.has_agents(),
             Source::Host => !self.no_host,
             Source::Query(_) => {
                 self.entry.format != AccessLogFormat::Json

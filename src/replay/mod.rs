@@ -1,32 +1,24 @@
-//! What limits would have done: runs the requests of access logs through the routes and limits of
-//! a config, on the logs' own time line. Called by `sluicegate replay`.
+//! Replays access logs: reports what the routes and limits of a config would have done to the logged requests. Called
+//! by `sluicegate replay`.
 //!
-//! The decisions are those of the live limiter and the memory store; only the clock differs. It
-//! follows the logged times and never steps back: `order` sorts requests by their starts, `ends`
-//! remembers what they give back once they end.
+//! Input: logs (`input`) and a config. The live limiter and the memory store decide; only the clock differs: it follows
+//! the logged times and never goes back. `run` is the loop, `ends` holds requests in progress until they refund,
+//! `known` tells which limits can be evaluated, `tally`, `counts` and `sketch` collect results in bounded memory,
+//! `tightest` finds the number that would have refused nobody. Output: an `outcome`, formatted by `report`; `progress`
+//! shows how far the replay is.
 
-mod common;
 mod counts;
 mod ends;
-mod entry;
-mod json;
+pub mod input;
 mod known;
-mod line;
-mod order;
 mod outcome;
-mod plot;
 mod progress;
+pub mod report;
 mod run;
-mod series;
 mod sketch;
-mod source;
 mod tally;
-mod text;
-mod ticks;
 mod tightest;
-mod units;
-mod verdicts;
 
-pub use entry::host;
-pub use outcome::Options;
-pub use run::run;
+pub use crate::replay::input::entry::canonical_host;
+pub use crate::replay::outcome::ReplayRequest;
+pub use crate::replay::run::run_replay;

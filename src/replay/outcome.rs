@@ -1,39 +1,39 @@
-//! What a replay is asked, and what came of it.
+//! Options and outcome of a replay.
 
 use std::path::PathBuf;
 
-use super::counts::Counts;
-use super::plot;
-use super::series::Series;
-use super::source::LogSource;
-use super::tally::Tally;
+use crate::replay::counts::Counts;
+use crate::replay::input::source::LogSource;
+use crate::replay::report::plot;
+use crate::replay::report::series::Series;
+use crate::replay::tally::Tally;
 
-pub struct Options {
-    /// Keys named for each limit.
+pub struct ReplayRequest {
+    /// Number of keys to list per limit.
     pub top: usize,
-    /// Canonical host of the requests whose line names none.
+    /// Canonical host of requests whose line has none.
     pub host: Option<String>,
-    /// Where to write who was refused or delayed.
+    /// File for requests that were refused, delayed or not evaluated.
     pub verdicts: Option<PathBuf>,
-    /// Tell on standard error how far it is.
+    /// Show progress on standard error.
     pub progress: bool,
 }
 
-/// What came of it.
+/// The outcome.
 pub struct ReplayOutcome {
     pub sources: Vec<LogSource>,
     pub counts: Counts,
     pub tallies: Vec<Tally>,
     pub series: Series,
     pub top: usize,
-    /// Keys in use that the limits forgot, because there were more than the store holds.
+    /// Keys in use that were evicted because there were more than the store holds.
     pub forgotten: u64,
 }
 
 impl ReplayOutcome {
-    /// Why the replay says nothing of any request, if it is so.
-    pub fn nothing_evaluated(&self) -> Option<String> {
-        if self.counts.not_evaluated == 0 || self.counts.evaluated() > 0 {
+    /// Returns why no request was evaluated, if so.
+    pub fn why_nothing_evaluated(&self) -> Option<String> {
+        if self.counts.not_evaluated == 0 || self.counts.count_evaluated() > 0 {
             return None;
         }
         let mut sources: Vec<String> =
@@ -43,8 +43,8 @@ impl ReplayOutcome {
         Some(format!("no request could be evaluated: limits read {}, which is not in the log", sources.join(", ")))
     }
 
-    pub fn svg(&self) -> String {
+    pub fn draw_svg(&self) -> String {
         let whole_seconds = if self.counts.fine { 0 } else { 1000 };
-        plot::svg(&self.series.at_least(whole_seconds), self.counts.not_evaluated)
+        plot::draw_plot(&self.series.widen_to(whole_seconds), self.counts.not_evaluated)
     }
 }

@@ -1,5 +1,5 @@
-//! The replay itself: each request through route, limits and tallies, in the order of their starts,
-//! and what it gives back at its end. Called by the command line.
+//! The replay loop: passes each request through route, limits and tallies in the order of their starts, and refunds at
+//! their ends. Called by the command line.
 
 use std::path::PathBuf;
 use std::pin::pin;
@@ -9,38 +9,37 @@ use std::task::{Context, Poll, Waker};
 
 use http::Method;
 
-use super::counts::Counts;
-use super::ends::{Correction, Ending, Ends};
-use super::entry::Request;
-use super::known::{LoggedFacts, unknown_sources};
-use super::order::StartOrder;
-use super::outcome::{Options, ReplayOutcome};
-use super::progress::ReplayProgress;
-use super::series::Series;
-use super::source::{LogSources, Logged};
-use super::tally::Tally;
-use super::verdicts::Verdicts;
 use crate::config::{Config, Strictness};
-use crate::http::answer::problem;
-use crate::http::downstream::canonical;
-use crate::http::downstream::method;
-use crate::http::downstream::reject::Judge;
-use crate::limit::limits::{Limit, Mode};
-use crate::limit::source::{BodyFacts, Facts, Source};
-use crate::limit::store::Store;
-use crate::limit::store::memory::Memory;
-use crate::limit::store::shares::divided;
-use crate::limit::store::timeline::Timeline;
-use crate::limit::{Limiter, Verdict};
-use crate::metrics::Metrics;
+use crate::limiting::limit::{Limit, Mode};
+use crate::limiting::source::{BodyFacts, Facts, Source};
+use crate::limiting::store::memory::MemoryStore;
+use crate::limiting::store::shares::divide_keys;
+use crate::limiting::store::timeline::Timeline;
+use crate::limiting::store::{Store, Stores};
+use crate::limiting::{Limiter, Verdict};
+use crate::proxy::inbound::reject::Judge;
+use crate::proxy::inbound::{canonical, method};
+use crate::proxy::response::problem;
+use crate::replay::counts::Counts;
+use crate::replay::ends::{Correction, Ending, Ends};
+use crate::replay::input::entry::Request;
+use crate::replay::input::order::StartOrder;
+use crate::replay::input::source::{LogSources, Logged};
+use crate::replay::known::{LoggedFacts, find_unknown_sources};
+use crate::replay::outcome::{ReplayOutcome, ReplayRequest};
+use crate::replay::progress::ReplayProgress;
+use crate::replay::report::series::Series;
+use crate::replay::report::verdicts::Verdicts;
+use crate::replay::tally::Tally;
 use crate::route::Route;
+use crate::telemetry::metrics::Metrics;
 
-/// Keys that the search for the tightest number of a limit holds at least.
+/// Minimum number of keys in the search for a limit's tightest number.
 const KEYS_EACH_MIN: usize = 1000;
 
 struct Replay<'a> {
     config: &'a Config,
-    options: &'a Options,
+    options: &'a ReplayRequest,
     limiter: Limiter,
     configured: Rc<Timeline>,
     ends: Ends,
@@ -50,16 +49,17 @@ struct Replay<'a> {
     verdicts: Option<Verdicts>,
 }
 
+/// Runs the replay.
+///
 /// # Errors
-/// A log cannot be read, none of the lines of all logs is good, or no route takes one.
-pub fn run(config: &Config, logs: &[PathBuf], options: &Options) -> Result<ReplayOutcome, String> {
+/// If a log cannot be read, no line of all logs is valid, or no route matches a request.
+pub fn run_replay(config: &Config, logs: &[PathBuf], options: &ReplayRequest) -> Result<ReplayOutcome, String> {
     let headers = config.limits.iter().any(|limit| limit.needs_headers())
         || config.routes.iter().any(|route| !route.matcher.headers.is_empty());
-    let mut sources = LogSources::open(logs, headers)?;
+    let mut sources = LogSources::open_logs(logs, headers)?;
     let configured = Rc::new(Timeline::new(config.store.max_keys, &config.limits));
-    let shares = divided(config.store.max_keys, &config.limits);
+    let shares = divide_keys(config.store.max_keys, &config.limits);
     let tally = |(limit, share): (&Arc<_>, usize)| Tally::new(limit, share.max(KEYS_EACH_MIN), options.top);
-    let stand_in = Arc::new(Memory::new(1));
     let metrics = Metrics::new().map_err(|error| error.to_string())?;
     let mut replay = Replay {
         config,
@@ -67,49 +67,48 @@ pub fn run(config: &Config, logs: &[PathBuf], options: &Options) -> Result<Repla
         limiter: Limiter::new(
             Store::Timeline(configured.clone()),
             None,
-            (&stand_in, &Arc::default()),
+            &Stores::new(Arc::new(MemoryStore::new(1)), &metrics),
             &config.store.prefix,
-            &metrics,
         ),
         configured,
         ends: Ends::default(),
         counts: Counts::default(),
         tallies: config.limits.iter().zip(shares).map(tally).collect(),
         series: Series::default(),
-        verdicts: options.verdicts.as_deref().map(Verdicts::create).transpose()?,
+        verdicts: options.verdicts.as_deref().map(Verdicts::create_file).transpose()?,
     };
     let mut progress = ReplayProgress::new(options.progress);
-    let ran = replay.all(&mut sources, &mut progress);
-    progress.end();
+    let ran = replay.replay_all(&mut sources, &mut progress);
+    progress.finish_line();
     ran?;
     sources.check_readable()?;
     replay.check_routed(&sources)?;
-    let forgotten = replay.configured.forgotten();
+    let forgotten = replay.configured.evicted_count();
     let Replay { ends, mut counts, tallies, series, .. } = replay;
     counts.ended_early = ends.early;
     Ok(ReplayOutcome { sources: sources.all, counts, tallies, series, top: options.top, forgotten })
 }
 
 impl<'a> Replay<'a> {
-    fn all(&mut self, sources: &mut LogSources, progress: &mut ReplayProgress) -> Result<(), String> {
+    fn replay_all(&mut self, sources: &mut LogSources, progress: &mut ReplayProgress) -> Result<(), String> {
         let mut order = StartOrder::default();
-        while let Some(logged) = sources.next()? {
-            order.push(logged);
-            while let Some(logged) = order.pop(false) {
-                self.entry(&logged, sources)?;
+        while let Some(logged) = sources.next_request()? {
+            order.push_request(logged);
+            while let Some(logged) = order.pop_due(false) {
+                self.replay_entry(&logged, sources)?;
             }
-            progress.step(sources);
+            progress.count_line(sources);
         }
-        while let Some(logged) = order.pop(true) {
-            self.entry(&logged, sources)?;
+        while let Some(logged) = order.pop_due(true) {
+            self.replay_entry(&logged, sources)?;
         }
-        self.verdicts.as_mut().map_or(Ok(()), Verdicts::end)
+        self.verdicts.as_mut().map_or(Ok(()), Verdicts::flush_file)
     }
 
-    fn entry(&mut self, logged: &Logged, sources: &LogSources) -> Result<(), String> {
+    fn replay_entry(&mut self, logged: &Logged, sources: &LogSources) -> Result<(), String> {
         let Logged { entry, place } = logged;
-        let now_ms = self.counts.enter(entry, *place);
-        self.give_back(now_ms);
+        let now_ms = self.counts.count_entry(entry, *place);
+        self.refund_due(now_ms);
         let Some(request) = &entry.request else {
             self.counts.no_request += 1;
             return Ok(());
@@ -117,15 +116,15 @@ impl<'a> Replay<'a> {
         let host = request.host.as_deref().or(self.options.host.as_deref());
         self.counts.no_host += u64::from(host.is_none());
         let mut judge = Judge::new(Strictness::Monitor);
-        let method = method::canonical(&request.method, &mut judge);
-        let (Ok(method), Ok(path)) = (method, canonical::path(&request.path, &mut judge)) else {
+        let method = method::canonicalize_method(&request.method, &mut judge);
+        let (Ok(method), Ok(path)) = (method, canonical::canonicalize_path(&request.path, &mut judge)) else {
             self.counts.malformed += 1;
             return Ok(());
         };
         let path = path.filter(|_| request.path != "*");
         let path = path.as_deref().unwrap_or(&request.path);
-        let Some(route) = self.route(logged, request, &method, host, path) else { return Ok(()) };
-        if judge.faults.judged(route.reading).is_err() {
+        let Some(route) = self.find_route(logged, request, &method, host, path) else { return Ok(()) };
+        if judge.faults.judge(route.parsing).is_err() {
             self.counts.malformed += 1;
             return Ok(());
         }
@@ -140,36 +139,36 @@ impl<'a> Replay<'a> {
             params: &route.params,
             claims: None,
             certificate: None,
-            // No log holds one.
+            // Logs contain no bodies.
             body: BodyFacts::None,
         };
         let logged = LoggedFacts { facts: &facts, entry, no_host: host.is_none() };
-        let unknown = unknown_sources(&route.limits, &logged);
-        let verdict = self.decide(route, &logged, &unknown, now_ms);
+        let unknown = find_unknown_sources(&route.limits, &logged);
+        let verdict = self.decide_request(route, &logged, &unknown, now_ms);
         let is_unknown = |(limit, unknown): (&Arc<Limit>, &Option<_>)| unknown.is_some() && limit.mode == Mode::Enforce;
         let allowed = route.allow.contains(entry.client);
         if verdict.refused {
             self.counts.refused += 1;
-            self.series.add(now_ms, true);
+            self.series.add_request(now_ms, true);
         } else if !allowed && route.limits.iter().zip(&unknown).any(is_unknown) {
             self.counts.not_evaluated += 1;
         } else {
             self.counts.admitted += 1;
-            self.series.add(now_ms, false);
+            self.series.add_request(now_ms, false);
         }
         match &mut self.verdicts {
             Some(file) => {
                 let skipped = |(limit, unknown): (&'a Arc<Limit>, &Option<_>)| unknown.map(|_| &*limit.name);
                 let unknown: Vec<&str> =
                     route.limits.iter().zip(&unknown).filter(|_| !allowed).filter_map(skipped).collect();
-                file.add(&sources.all[place.source].name, place.line, now_ms, &verdict, route, &unknown)
+                file.write_verdict(&sources.all[place.source].name, place.line, now_ms, &verdict, route, &unknown)
             }
             None => Ok(()),
         }
     }
 
-    /// The route whose limits decide; `None` when it is not for limits to say.
-    fn route(
+    /// Returns the route whose limits apply; `None` if no limit decides the request.
+    fn find_route(
         &mut self,
         logged: &Logged,
         request: &Request,
@@ -179,7 +178,7 @@ impl<'a> Replay<'a> {
     ) -> Option<&'a Route> {
         let config = self.config;
         let named = host.unwrap_or_default();
-        let Some(index) = config.table.find(&config.routes, named, path, method, &request.headers) else {
+        let Some(index) = config.table.find_route(&config.routes, named, path, method, &request.headers) else {
             self.counts.no_route += 1;
             let what = || (logged.place, format!("{} {path} of {}", request.method, host.unwrap_or("no host")));
             self.counts.unrouted.get_or_insert_with(what);
@@ -193,8 +192,8 @@ impl<'a> Replay<'a> {
         Some(route)
     }
 
-    /// `unknown`: what each limit of the route reads that the log does not hold.
-    fn decide(
+    /// Decides a request. `unknown` lists, per limit of the route, the source that the log lacks.
+    fn decide_request(
         &mut self,
         route: &Route,
         logged_facts: &LoggedFacts,
@@ -215,16 +214,15 @@ impl<'a> Replay<'a> {
             route.limits.iter().zip(unknown).any(|(other, unknown)| unknown.is_some() && std::ptr::eq(&**other, limit))
         };
         let verdict =
-            at_once(self.limiter.decide_past(&route.limits, facts, |limit| is_unknown(limit) || blurred(limit)));
+            resolve_now(self.limiter.decide_logged(&route.limits, facts, |limit| is_unknown(limit) || blurred(limit)));
         let delay_ms = verdict.delay_ms(&route.limits).map_or(0, |(_, delay_ms)| delay_ms);
         self.counts.delayed += u64::from(delay_ms > 0);
         self.counts.longest_delay_ms = self.counts.longest_delay_ms.max(delay_ms);
         let end_ms = now_ms + delay_ms + entry.duration_ms.unwrap_or(0);
         let logged = Ending::new(entry.status, end_ms);
-        let refusal = verdict
-            .strictest(&route.limits)
-            .filter(|_| verdict.refused)
-            .map(|checked| problem::limited_status(route.limits[checked.limit].refuse(&route.refuse), checked.outcome));
+        let refusal = verdict.longest_refusal(&route.limits).filter(|_| verdict.refused).map(|checked| {
+            problem::limit_refusal_status(route.limits[checked.limit].refusal_response(&route.refuse), checked.outcome)
+        });
         let own = refusal.map_or(logged, |status| Ending::new(Some(status.as_u16()), now_ms));
 
         let asked = self.configured.take_last();
@@ -233,28 +231,28 @@ impl<'a> Replay<'a> {
             let Some(index) = self.tallies.iter().position(|tally| Arc::ptr_eq(&tally.limit, limit)) else { continue };
             let tally = &mut self.tallies[index];
             if let Some(source) = unknown[place] {
-                tally.not_evaluated(source);
+                tally.record_not_evaluated(source);
                 continue;
             }
             if blurred(limit) {
-                tally.blurred(facts);
+                tally.record_blurred(facts);
                 continue;
             }
             let found = asked.as_ref().and_then(|(checks, decision)| {
-                let place = checks.iter().position(|check| Arc::ptr_eq(&check.limit, limit))?;
+                let place = checks.iter().position(|check| Arc::ptr_eq(&check.limit, &limit.store_ref))?;
                 Some((&checks[place], *decision.answers.get(place)?, decision))
             });
             let Some((check, answer, decision)) = found else {
-                tally.unasked(place, &verdict, facts, no_host);
+                tally.record_unasked(place, &verdict, facts, no_host);
                 continue;
             };
-            let key = tally.asked(check, answer, entry, facts, no_host);
+            let key = tally.record_decision(check, answer, entry, facts, no_host);
             tally.refused_by_others += u64::from(verdict.refused && answer.admitted);
-            if decision.charged(check.role, answer) {
-                at_own.extend(tally.charged(check, answer, own).map(Correction::Configured));
+            if decision.has_charged(check.role, answer) {
+                at_own.extend(tally.record_charge(check, answer, own).map(Correction::Configured));
             }
-            if decision.in_turn(check.role) {
-                let back = tally.needs(key, check, logged, now_ms);
+            if decision.is_applicable(check.role) {
+                let back = tally.record_need(key, check, logged, now_ms);
                 at_logged.extend(back.map(|back| Correction::Unrefused(index, back)));
             }
         }
@@ -263,41 +261,43 @@ impl<'a> Replay<'a> {
         verdict
     }
 
-    /// What ends by `now_ms` gives back.
-    fn give_back(&mut self, now_ms: i64) {
-        while let Some((at_ms, corrections)) = self.ends.due(now_ms) {
+    /// Refunds what is due at `now_ms`.
+    fn refund_due(&mut self, now_ms: i64) {
+        while let Some((at_ms, corrections)) = self.ends.pop_due(now_ms) {
             self.configured.set_now(at_ms);
             for correction in &corrections {
                 match correction {
                     Correction::Configured(check) => self.configured.adjust(check),
-                    Correction::Unrefused(tally, back) => self.tallies[*tally].tightest.adjust(back, at_ms),
+                    Correction::Unrefused(tally, back) => self.tallies[*tally].tightest.adjust_charge(back, at_ms),
                 }
             }
         }
     }
 
+    /// Checks that at least one request matched a route.
+    ///
     /// # Errors
-    /// Requests were read, and no route takes one.
+    /// If there were requests and none matched.
     fn check_routed(&self, sources: &LogSources) -> Result<(), String> {
         let Counts { denied, no_route, unrouted, no_host, .. } = &self.counts;
-        let Some((place, what)) = unrouted.as_ref().filter(|_| self.counts.decided() + denied == 0) else {
+        let Some((place, what)) = unrouted.as_ref().filter(|_| self.counts.count_decided() + denied == 0) else {
             return Ok(());
         };
         let remedy = if *no_host > 0 {
-            "the log names no host, so a route with `host` takes none: lend it one by --host NAME"
+            "the log contains no host, so no route with `host` matches: set one with --host NAME"
         } else {
-            "look at `host`, `path` and `methods` of the routes, or take the config that served this log"
+            "look at `host`, `path` and `methods` of the routes, or use the config that was in force when this log was written"
         };
         let name = &sources.all[place.source].name;
         Err(format!(
-            "no route takes any of {no_route} requests; the first is {what} ({name} line {}); {remedy}",
+            "no route matches any of the {no_route} requests; the first is {what} ({name} line {}); {remedy}",
             place.line
         ))
     }
 }
 
-/// The verdict of a store in this process never waits.
-fn at_once(verdict: impl Future<Output = Verdict>) -> Verdict {
+/// A decision of a store in this process never waits.
+fn resolve_now(verdict: impl Future<Output = Verdict>) -> Verdict {
     match pin!(verdict).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(verdict) => verdict,
         Poll::Pending => Verdict::default(),

@@ -1,24 +1,23 @@
-//! Bounded counts of keys: how many distinct ones, and which most often. Called by the tally.
+//! Bounded-memory counts of keys: the number of distinct ones, and the most frequent ones. Called by the tally.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
-use crate::limit::store::partition::ByHash;
+use crate::limiting::store::partition::PrehashedState;
 
-/// Distinct keys by their hash: exact up to a bound, then estimated (HyperLogLog, standard error
-/// below 1 %).
+/// Distinct keys by hash: exact up to a bound, then estimated (HyperLogLog, standard error below 1 %).
 #[derive(Default)]
 pub struct Distinct {
-    exact: HashSet<u64, ByHash>,
+    exact: HashSet<u64, PrehashedState>,
     registers: Vec<u8>,
 }
 
 const EXACT_MAX: usize = 65_536;
-/// Hash bits that choose a register.
+/// Number of hash bits that select a register.
 const BITS: u32 = 14;
 
 impl Distinct {
-    pub fn add(&mut self, hash: u64) {
+    pub fn add_key(&mut self, hash: u64) {
         if self.registers.is_empty() {
             self.exact.insert(hash);
             if self.exact.len() <= EXACT_MAX {
@@ -40,10 +39,10 @@ impl Distinct {
         *register = (*register).max(zeros + 1);
     }
 
-    /// How many, and whether that is exact.
+    /// Returns the number of keys and whether it is exact.
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "an estimate, rounded")]
     #[expect(clippy::cast_sign_loss, reason = "positive")]
-    pub fn count(&self) -> (u64, bool) {
+    pub fn estimate_count(&self) -> (u64, bool) {
         if self.registers.is_empty() {
             return (self.exact.len() as u64, true);
         }
@@ -56,7 +55,7 @@ impl Distinct {
     }
 }
 
-/// The most frequent keys (Misra-Gries). A count may be `missed` too low, never too high.
+/// The most frequent keys (Misra-Gries). A count may be too low by at most `missed`, and is never too high.
 pub struct Frequent {
     counts: HashMap<Box<str>, u64>,
     capacity: usize,
@@ -68,19 +67,20 @@ impl Frequent {
         Frequent { counts: HashMap::new(), capacity, missed: 0 }
     }
 
-    pub fn add(&mut self, key: &str) {
+    pub fn add_key(&mut self, key: &str) {
         if let Some(count) = self.counts.get_mut(key) {
             *count += 1;
             return;
         }
         self.counts.insert(key.into(), 1);
         if self.counts.len() >= 2 * self.capacity {
-            self.shrink();
+            self.drop_half();
         }
     }
 
-    /// Takes from all what the first that must go has, so that halving costs one sort per half.
-    fn shrink(&mut self) {
+    /// Keeps the first half and subtracts the count of the first dropped key from the rest. Halving costs one sort per
+    /// half of the capacity.
+    fn drop_half(&mut self) {
         let mut counts: Vec<u64> = self.counts.values().copied().collect();
         counts.sort_unstable_by_key(|count| Reverse(*count));
         let less = counts[self.capacity];
@@ -91,8 +91,8 @@ impl Frequent {
         });
     }
 
-    /// The first `n`, ties by name.
-    pub fn top(&self, n: usize) -> Vec<(&str, u64)> {
+    /// Returns the `n` most frequent keys; ties are sorted by name.
+    pub fn list_top(&self, n: usize) -> Vec<(&str, u64)> {
         let mut all: Vec<(&str, u64)> = self.counts.iter().map(|(key, count)| (&**key, *count)).collect();
         all.sort_unstable_by_key(|(key, count)| (Reverse(*count), *key));
         all.truncate(n);
@@ -112,12 +112,12 @@ mod tests {
         for i in 0..1_000_000_u64 {
             let mut hasher = DefaultHasher::new();
             i.hash(&mut hasher);
-            distinct.add(hasher.finish());
+            distinct.add_key(hasher.finish());
             if i == 999 {
-                assert_eq!(distinct.count(), (1000, true));
+                assert_eq!(distinct.estimate_count(), (1000, true));
             }
         }
-        let (count, exact) = distinct.count();
+        let (count, exact) = distinct.estimate_count();
         assert!(!exact && (970_000..1_030_000).contains(&count), "{count}");
     }
 
@@ -125,13 +125,13 @@ mod tests {
     fn the_heaviest_keys_survive_a_crowd() {
         let mut frequent = Frequent::new(100);
         for i in 0..100_000 {
-            frequent.add(&i.to_string());
+            frequent.add_key(&i.to_string());
             if i % 10 == 0 {
-                frequent.add("heavy");
+                frequent.add_key("heavy");
             }
         }
         assert!(frequent.counts.len() < 200);
-        let (key, count) = frequent.top(1)[0];
+        let (key, count) = frequent.list_top(1)[0];
         assert!(key == "heavy" && count <= 10_000 && count + frequent.missed >= 10_000, "{count}");
     }
 }

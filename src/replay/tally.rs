@@ -1,31 +1,30 @@
-//! What one limit did in a replay. Filled by the replay, read by `text` and `json`.
+//! Results of one limit in a replay. Filled by the replay, read by `text` and `json`.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 
-use crate::limit::Verdict;
-use crate::limit::afterwards::{Charge, Outcomes};
-use crate::limit::answer::Answer;
-use crate::limit::decision::Check;
-use crate::limit::limits::Limit;
-use crate::limit::source::{Facts, Source};
-
-use super::ends::Ending;
-use super::entry::ReplayEntry;
-use super::sketch::{Distinct, Frequent};
-use super::tightest::{Back, Tightest};
+use crate::limiting::Verdict;
+use crate::limiting::answer::Answer;
+use crate::limiting::charges::rules::{ChargeCondition, OutcomeSet};
+use crate::limiting::decision::Check;
+use crate::limiting::limit::Limit;
+use crate::limiting::source::{Facts, Source};
+use crate::replay::ends::Ending;
+use crate::replay::input::entry::ReplayEntry;
+use crate::replay::sketch::{Distinct, Frequent};
+use crate::replay::tightest::{Back, Tightest};
 
 pub struct Tally {
     pub limit: Arc<Limit>,
     pub seen: u64,
     pub refused: u64,
-    /// Of those it would have admitted.
+    /// Requests that the limit would have admitted but another refused.
     pub refused_by_others: u64,
-    /// Admitted, but not before their turn.
+    /// Admitted, but delayed.
     pub delayed: u64,
     pub longest_delay_ms: i64,
-    /// Charges given back because of how the request ended.
+    /// Charges refunded because of how the request ended.
     pub returned: u64,
     pub keys: Distinct,
     pub refused_keys: Distinct,
@@ -34,26 +33,26 @@ pub struct Tally {
     pub gaps: Gaps,
 }
 
-/// Requests of which the log does not say what the limit wants to know.
+/// Requests for which the log lacks a value that the limit needs.
 #[derive(Default)]
 pub struct Gaps {
-    /// By place among the sources of the key.
+    /// Missing key parts, by their index in the key.
     absent: Vec<u64>,
     pub cost: u64,
-    /// For a limit that follows the end of a request.
+    /// Missing durations, for a limit that depends on the end of a request.
     pub duration: u64,
     pub status: u64,
-    /// Answered 502, 503 or 504, perhaps because no upstream server could be reached.
+    /// Responses 502, 503 or 504 whose cause may be an unreachable upstream.
     pub unreachable: u64,
-    /// Refused by a limit when logged.
+    /// Requests that a limit refused when they were logged.
     pub limited: u64,
-    /// Not evaluated, by what the limit reads that the log does not hold.
+    /// Requests that were not evaluated, by the missing source.
     pub unknown: Vec<(Source, u64)>,
-    /// Not asked: shorter than the steps of the time stamps, for a limit of what runs at once.
+    /// Requests shorter than the resolution of the time stamps, for a limit of concurrent requests; not evaluated.
     pub blurred: u64,
 }
 
-/// Counted for each key that is named in the end.
+/// Number of candidates counted per listed key.
 const COUNTED_PER_NAMED: usize = 20;
 const COUNTED_MIN: usize = 2000;
 
@@ -75,35 +74,42 @@ impl Tally {
         }
     }
 
-    /// The store was asked; the hash of the key.
-    pub fn asked(&mut self, check: &Check, answer: Answer, entry: &ReplayEntry, facts: &Facts, no_host: bool) -> u64 {
+    /// Records a decision of the store; returns the hash of the key.
+    pub fn record_decision(
+        &mut self,
+        check: &Check,
+        answer: Answer,
+        entry: &ReplayEntry,
+        facts: &Facts,
+        no_host: bool,
+    ) -> u64 {
         self.seen += 1;
         let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(&check.key);
-        self.keys.add(hash);
-        // Whoever comes after another limit refuses in its place.
+        self.keys.add_key(hash);
+        // A limit that follows another refuses in its place.
         if !answer.admitted && !check.role.base {
             self.refused += 1;
-            self.refused_keys.add(hash);
-            self.top.add(shown(&check.key));
+            self.refused_keys.add_key(hash);
+            self.top.add_key(client_part(&check.key));
         }
         if no_host || check.key.contains('!') {
-            self.note_absent(facts, no_host);
+            self.count_absent(facts, no_host);
         }
         let unstated = |source: &Source| match source {
-            // The log shows the whole query, or none.
+            // A log contains the whole query or none.
             Source::Query(_) => facts.query.is_none(),
             source => facts.text(source, self.limit.repeated) == Ok(None),
         };
         self.gaps.cost += u64::from(self.limit.cost.source().is_some_and(unstated));
-        self.note_end(entry);
+        self.record_end(entry);
         hash
     }
 
-    /// The request was charged, and may have to wait; what it gives back at its end.
-    pub fn charged(&mut self, check: &Check, answer: Answer, ending: Ending) -> Option<Check> {
+    /// Records that the request was charged and perhaps delayed; returns what it refunds at its end.
+    pub fn record_charge(&mut self, check: &Check, answer: Answer, ending: Ending) -> Option<Check> {
         self.delayed += u64::from(answer.retry_ms > 0);
         self.longest_delay_ms = self.longest_delay_ms.max(answer.retry_ms);
-        let delta = ending.delta(check);
+        let delta = ending.charge_delta(&self.limit, check);
         if delta == 0 {
             return None;
         }
@@ -111,74 +117,74 @@ impl Tally {
         Some(Check { cost: delta, tag: answer.receipt, ..check.clone() })
     }
 
-    /// The same where nobody is refused. Keys with numbers of their own need none.
-    pub fn needs(&mut self, key: u64, check: &Check, ending: Ending, now_ms: i64) -> Option<Back> {
-        if !Arc::ptr_eq(&check.rule, &check.limit.rule) {
+    /// Does the same for the search without refusals. Keys with their own budget are not part of the search.
+    pub fn record_need(&mut self, key: u64, check: &Check, ending: Ending, now_ms: i64) -> Option<Back> {
+        if !Arc::ptr_eq(&check.rule, &self.limit.rule) {
             return None;
         }
-        let answer = self.tightest.take(key, check, now_ms)?;
-        let delta = ending.delta(check);
+        let answer = self.tightest.charge(key, check, now_ms)?;
+        let delta = ending.charge_delta(&self.limit, check);
         (delta != 0).then_some(Back { key, delta, receipt: answer.receipt })
     }
 
-    /// Whether the log tells enough of what runs at once: of nine in ten requests at least.
+    /// Returns whether the log shows enough about concurrency: for at least nine in ten requests.
     pub fn can_judge(&self) -> bool {
         self.gaps.blurred * 10 <= self.seen + self.gaps.blurred
     }
 
-    /// More may be needed than the tightest number.
+    /// Returns whether more than the tightest number may be needed.
     pub fn is_lower_bound(&self) -> bool {
-        self.gaps.blurred > 0 || self.unknown() > 0 || self.tightest.is_lower_bound()
+        self.gaps.blurred > 0 || self.count_unknown() > 0 || self.tightest.is_lower_bound()
     }
 
-    /// Not asked, as nobody can tell what the request ran beside.
-    pub fn blurred(&mut self, facts: &Facts) {
-        let applies = self.limit.applies(facts) != Ok(false);
+    /// Records a request that was not evaluated, because the log does not show what ran concurrently.
+    pub fn record_blurred(&mut self, facts: &Facts) {
+        let applies = self.limit.applies_to(facts) != Ok(false);
         self.gaps.blurred += u64::from(applies);
     }
 
-    /// Not asked: the limit reads `source`, which the log does not hold.
-    pub fn not_evaluated(&mut self, source: &Source) {
+    /// Records a request that was not evaluated, because the log lacks `source`.
+    pub fn record_not_evaluated(&mut self, source: &Source) {
         match self.gaps.unknown.iter_mut().find(|(known, _)| known == source) {
             Some((_, count)) => *count += 1,
             None => self.gaps.unknown.push((source.clone(), 1)),
         }
     }
 
-    /// Requests for which the limit could not be evaluated.
-    pub fn unknown(&self) -> u64 {
+    /// Returns the number of requests for which the limit could not be evaluated.
+    pub fn count_unknown(&self) -> u64 {
         self.gaps.unknown.iter().map(|(_, count)| count).sum()
     }
 
-    /// Decided without asking, if at all: a part of the key is missing, for instance. `place` is
-    /// the limit's place in its route.
-    pub fn unasked(&mut self, place: usize, verdict: &Verdict, facts: &Facts, no_host: bool) {
-        if self.limit.applies(facts) == Ok(true) {
-            self.note_absent(facts, no_host);
+    /// Records a request decided without the store, for example because a key part is missing. `place` is the index of
+    /// the limit in its route.
+    pub fn record_unasked(&mut self, place: usize, verdict: &Verdict, facts: &Facts, no_host: bool) {
+        if self.limit.applies_to(facts) == Ok(true) {
+            self.count_absent(facts, no_host);
         }
         if let Some(checked) = verdict.checks.iter().find(|checked| checked.limit == place) {
             self.seen += 1;
-            self.refused += u64::from(!checked.outcome.admitted());
+            self.refused += u64::from(!checked.outcome.is_admitted());
         }
     }
 
-    fn note_end(&mut self, entry: &ReplayEntry) {
-        let (Some(wants), gaps) = (&self.limit.afterwards, &mut self.gaps) else { return };
+    fn record_end(&mut self, entry: &ReplayEntry) {
+        let (Some(wants), gaps) = (&self.limit.charge_rules, &mut self.gaps) else { return };
         gaps.duration += u64::from(entry.duration_ms.is_none());
-        if wants.charge == Charge::Always {
+        if wants.charge == ChargeCondition::Always {
             return;
         }
         gaps.status += u64::from(entry.status.is_none());
         gaps.limited += u64::from(entry.limited);
-        if let (Charge::RefundOn(outcomes), Some(status)) = (&wants.charge, entry.status) {
-            let Outcomes { connect_error, statuses, classes, .. } = outcomes;
+        if let (ChargeCondition::RefundOn(outcomes), Some(status)) = (&wants.charge, entry.status) {
+            let OutcomeSet { connect_error, statuses, classes, .. } = outcomes;
             let told = classes.contains(&5) || statuses.iter().any(|told| *told == status);
             gaps.unreachable += u64::from(*connect_error && !told && (502..=504).contains(&status));
         }
     }
 
-    /// Counts the parts that are missing.
-    fn note_absent(&mut self, facts: &Facts, no_host: bool) {
+    /// Counts missing key parts.
+    fn count_absent(&mut self, facts: &Facts, no_host: bool) {
         let Limit { key, repeated, .. } = &*self.limit;
         let parts = key.0.iter().flat_map(|part| part.sources().iter().map(move |source| (part, source)));
         for ((part, source), count) in parts.zip(&mut self.gaps.absent) {
@@ -187,15 +193,15 @@ impl Tally {
         }
     }
 
-    /// The sources of the key that requests lack, by name, and how many lack them.
-    pub fn absent(&self) -> BTreeMap<String, (&Source, u64)> {
+    /// Returns the missing sources of the key by name, with the number of requests that lack them.
+    pub fn absent_sources(&self) -> BTreeMap<String, (&Source, u64)> {
         let counts = self.limit.key.sources().zip(self.gaps.absent.iter().copied());
         counts.filter(|(_, count)| *count > 0).map(|found| (found.0.to_string(), found)).collect()
     }
 }
 
-/// The client's part of a state key.
-fn shown(key: &str) -> &str {
+/// Returns the client's part of a state key.
+fn client_part(key: &str) -> &str {
     let start = key.find('{').map_or(0, |at| at + 1);
     let end = key.rfind('}').unwrap_or(key.len()).max(start);
     &key[start..end]

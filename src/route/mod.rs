@@ -1,8 +1,17 @@
-//! A route: which requests it takes, and everything that then happens to them. Built by the
-//! config compiler, found by `table::RouteTable`, obeyed by the request function.
+//! Routes: which requests a route matches, and what happens to them.
+//!
+//! Input: the config compiler builds a [`Route`] per `[[route]]`. Output: `table::RouteTable` finds the route of a
+//! request, and the request page applies its settings.
+//!
+//! - `table`: the lookup, at a cost that does not grow with the number of routes
+//! - `plan`: builds the tries of the table and finds shadowed routes
+//! - `edges`: the hash table that stores the edges of all tries
+//!
+//! To add a condition to routes: add it to [`Matcher`], to its `conditions`, `takes` and `covers`, and to the config
+//! compiler.
 
+mod edges;
 mod plan;
-mod steps;
 pub(crate) mod table;
 
 use std::fmt;
@@ -13,70 +22,70 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use regex::Regex;
 
-use crate::limit::limits::Limit;
-use crate::limit::refuse::Refuse;
-use crate::limit::source::PathParam;
+use crate::limiting::limit::Limit;
+use crate::limiting::refuse::Refuse;
+use crate::limiting::source::PathParam;
 use crate::net::IpSet;
 
-/// What every request reads comes first and fills two lines of memory. What many routes have in common
-/// stands once for all of them.
+/// A compiled `[[route]]`. The fields that every request reads come first and fill two cache lines. Routes share
+/// settings that they have in common.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Route {
     pub action: Action,
-    /// In config order. A limit stands here at most once, so no two checks share a state key.
+    /// Limits in config order. Each limit appears at most once, so no two checks share a state key.
     pub limits: Vec<Arc<Limit>>,
-    /// Clients answered 403 before any limit is asked.
+    /// Clients that get 403 before any limit decides.
     pub deny: Arc<IpSet>,
     pub rewrite: Arc<Rewrite>,
     pub request_headers: Arc<HeaderEdit>,
     pub response_headers: Arc<HeaderEdit>,
     pub timeouts: Arc<Timeouts>,
-    pub reading: Reading,
+    pub parsing: ParsingRules,
     /// Largest request body in bytes.
     pub max_body: u64,
-    /// Requests of this route served at once, over all workers.
+    /// Most requests that the route serves at once, over all workers.
     pub max_in_flight: Option<usize>,
-    /// So many bytes of a body are read before the limits are asked; `None`: none of them goes by it.
+    /// Most bytes of a body that are read to compute limit keys. `None` if no limit of the route has a key in the body.
     pub key_body: Option<usize>,
-    /// Forms of the rate limit fields of this route's responses, where they are not those of all.
+    /// Dialects of the rate limit headers, if they differ from the global ones.
     pub ratelimit_headers: Option<Vec<Dialect>>,
-    /// Protocols that its clients may switch to.
+    /// Protocols that clients may switch to.
     pub upgrades: Upgrades,
-    /// Clients let through without asking any limit.
+    /// Clients that no limit of the route applies to.
     pub allow: Arc<IpSet>,
-    /// Of limits that have none of their own.
+    /// Error response of limits without one of their own.
     pub refuse: Arc<Refuse>,
-    /// Of its template.
+    /// Parameters of the path template.
     pub params: Vec<PathParam>,
-    /// Unique among the routes; the metric label and log field.
+    /// Unique name of the route, used as metric label and log field.
     pub name: String,
     pub matcher: Matcher,
 }
 
-/// All conditions must hold; an empty list is no condition.
+/// The conditions of a route. All must be true; an empty list is no condition.
 #[derive(Debug, PartialEq)]
 pub struct Matcher {
     pub hosts: Vec<HostPattern>,
     pub path: PathPattern,
     pub methods: Vec<Method>,
-    /// Header present with exactly this value.
+    /// Headers that must be present with exactly these values.
     pub headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl Matcher {
-    /// How many there are besides host and path.
-    fn conditions(&self) -> usize {
+    /// Returns the number of conditions besides host and path.
+    fn count_conditions(&self) -> usize {
         usize::from(!self.methods.is_empty()) + self.headers.len()
     }
 
-    /// The conditions besides host and path.
-    fn takes(&self, method: &Method, headers: &HeaderMap) -> bool {
+    /// Returns true if the conditions besides host and path are true.
+    fn matches_conditions(&self, method: &Method, headers: &HeaderMap) -> bool {
         (self.methods.is_empty() || self.methods.contains(method))
             && self.headers.iter().all(|(name, value)| headers.get_all(name).iter().any(|found| found == value))
     }
 
-    /// Whether it takes all that `other` takes, host and path being equal.
+    /// Returns true if this matches every request that `other` matches, provided that host and path are equal.
     fn covers(&self, other: &Matcher) -> bool {
         let methods = self.methods.is_empty()
             || (!other.methods.is_empty() && other.methods.iter().all(|method| self.methods.contains(method)));
@@ -84,18 +93,19 @@ impl Matcher {
     }
 }
 
-/// Hosts are lower case, without port and trailing dot.
+/// A pattern for canonical hosts, which are in lower case, without port and trailing dot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostPattern {
     Exact(String),
-    /// `*.example.com` holds `.example.com`; matches one or more labels before it.
+    /// `*.example.com`, stored as `.example.com`. Matches one or more labels before it.
     Suffix(String),
 }
 
+/// A pattern for canonical paths.
 #[derive(Clone, Debug)]
 pub enum PathPattern {
-    /// `segments` must match, then the path ends (`exact`; one slash may follow those of a template) or goes on
-    /// with a further segment.
+    /// The path must start with `segments`. If `exact`, it must also end there, except that one slash may follow the
+    /// segments of a template.
     Segments {
         segments: Vec<Segment>,
         exact: bool,
@@ -103,7 +113,7 @@ pub enum PathPattern {
     Regex(Regex),
 }
 
-/// As in the config, without the mark of an exact path.
+/// Writes the pattern as in the config, without the mark of an exact path.
 impl fmt::Display for PathPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -121,7 +131,7 @@ impl fmt::Display for PathPattern {
     }
 }
 
-/// As written.
+/// Compares patterns as written.
 impl PartialEq for PathPattern {
     fn eq(&self, other: &PathPattern) -> bool {
         match (self, other) {
@@ -135,6 +145,7 @@ impl PartialEq for PathPattern {
     }
 }
 
+/// A segment of a path pattern.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Segment {
     Literal(String),
@@ -142,24 +153,25 @@ pub enum Segment {
     Param(String),
 }
 
+/// The action of a route for requests that its limits have admitted.
 #[derive(Debug, PartialEq)]
 pub enum Action {
     /// Index into `Config::upstreams`.
     Upstream(usize),
     /// The built-in echo server.
     Echo,
-    Respond(Box<Fixed>),
+    Respond(Box<FixedResponse>),
 }
 
-/// A route's own answer.
+/// A fixed response (`respond`).
 #[derive(Debug, PartialEq)]
-pub struct Fixed {
+pub struct FixedResponse {
     pub status: StatusCode,
     pub body: Bytes,
     pub content_type: HeaderValue,
 }
 
-/// Prefixes without a trailing slash; empty = leave.
+/// How the target and the host change for the upstream. Prefixes have no trailing slash; an empty one changes nothing.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Rewrite {
     pub strip_prefix: String,
@@ -168,56 +180,60 @@ pub struct Rewrite {
     pub upstream_host: bool,
 }
 
+/// Header changes of a route. Removals are applied first.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct HeaderEdit {
     pub remove: Vec<HeaderName>,
     pub set: Vec<(HeaderName, HeaderValue)>,
 }
 
+/// Timeouts and minimum rates of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// Longest pause between two pieces of a request body.
     pub body: Duration,
-    /// Slowest average request body after the first `body` interval, bytes per second.
+    /// Minimum average rate of a request body after the first `body` interval, in bytes per second.
     pub min_body_rate: u64,
-    /// Slowest average at which a client takes what waits for it after the first `stream` interval, bytes per second.
+    /// Minimum average rate at which a client reads waiting data after the first `stream` interval, in bytes per
+    /// second.
     pub min_response_rate: u64,
-    /// Upstream connection set-up, name look-up included.
+    /// Longest time to connect to a server, DNS lookup included.
     pub connect: Duration,
-    /// From the request sent to the response head.
+    /// Longest time from the end of the request to the response head.
     pub response: Duration,
-    /// Longest pause while a response body streams, from the upstream or into the client.
+    /// Longest pause while a response body streams, from the upstream server or to the client.
     pub stream: Duration,
     /// Longest silence of a tunnel.
     pub tunnel: Duration,
 }
 
+/// How ambiguous requests are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strictness {
-    /// Refuse what other servers on the path could read differently.
+    /// Refuses what other servers on the path could read differently.
     Strict,
-    /// Repair what can be repaired, refuse the rest.
+    /// Repairs what can be repaired, and refuses the rest.
     Defensive,
-    /// Count what `Defensive` would refuse, and let it pass.
+    /// Counts what `Defensive` would refuse, and lets it pass.
     Monitor,
 }
 
-/// How unclear requests are read.
+/// The rules of a route for ambiguous requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reading {
+pub struct ParsingRules {
     pub strictness: Strictness,
-    /// Paths may hold encoded slashes (`%2F`), which stay as they are, each a part of its segment.
+    /// Paths may contain encoded slashes (`%2F`), which stay encoded and belong to their segment.
     pub keeps_slashes: bool,
 }
 
-impl Reading {
-    /// `keeps_slashes`: unless the strictness is to say.
-    pub fn new(strictness: Strictness, keeps_slashes: Option<bool>) -> Reading {
-        Reading { strictness, keeps_slashes: keeps_slashes.unwrap_or(strictness != Strictness::Strict) }
+impl ParsingRules {
+    /// `keeps_slashes`: the configured value. `None`: every strictness but `Strict` accepts encoded slashes.
+    pub fn new(strictness: Strictness, keeps_slashes: Option<bool>) -> ParsingRules {
+        ParsingRules { strictness, keeps_slashes: keeps_slashes.unwrap_or(strictness != Strictness::Strict) }
     }
 }
 
-/// Protocols by name, whatever their case.
+/// Protocols that clients may switch to, by name in any case.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub enum Upgrades {
     #[default]
@@ -234,7 +250,7 @@ impl Upgrades {
     }
 }
 
-/// A form of the rate limit response fields; several may be sent at once.
+/// A dialect of the rate limit headers. Several can be sent at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// draft-ietf-httpapi-ratelimit-headers-11: `RateLimit: "name";r=9;t=1`.

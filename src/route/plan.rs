@@ -1,64 +1,72 @@
-//! Where the routes of a config stand before their table is built: tries with lists that still grow,
-//! and who shadows whom. Used by `table`.
+//! The tries of a route table while it is being built, and the search for shadowed routes.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use super::steps::small;
-use super::{HostPattern, PathPattern, Route, Segment};
+use crate::route::edges::to_u32;
+use crate::route::{HostPattern, PathPattern, Route, Segment};
 
-/// Where a look-up begins: the steps from here are exact hosts,
-pub const EXACT: u32 = u32::MAX;
-/// and from here suffixes with their leading dot.
-pub const SUFFIX: u32 = u32::MAX - 1;
+/// Pseudo node of exact hosts: its edges lead from a host to the root of the host's trie.
+pub const EXACT_HOSTS: u32 = u32::MAX;
+/// Pseudo node of wildcard hosts: its edges are host suffixes with their leading dot.
+pub const WILDCARD_HOSTS: u32 = u32::MAX - 1;
 
-pub struct Plan<'a> {
+/// The tries of a route table, one per host pattern. Node 0 is the root for any host.
+pub struct TablePlan<'a> {
     pub nodes: Vec<PlanNode>,
-    /// From a node by a literal to another one.
-    pub steps: HashMap<(u32, &'a str), u32>,
-    /// Some routes name their host in full.
-    pub names_hosts: bool,
+    /// Edges: from a node and a literal segment to another node.
+    pub edges: HashMap<(u32, &'a str), u32>,
+    /// Some routes have exact hosts.
+    pub has_exact_hosts: bool,
+    /// Length of the longest wildcard suffix in bytes. 0 if there is none.
     pub longest_suffix: usize,
 }
 
-/// Lists hold route indices in the order to try them.
+/// A node of a trie. Its lists contain route indices in the order in which the routes are tried.
 #[derive(Default)]
 pub struct PlanNode {
-    /// There are steps from here.
+    /// The node has edges.
     pub branches: bool,
-    /// Templates end here, which take a slash behind them; an exact path never ends at the same node.
+    /// Templates end here, and one slash may follow. An exact path never ends at the same node.
     pub slash: bool,
+    /// The node that follows any one segment. 0 if there is none.
     pub param: u32,
+    /// Routes whose path ends here.
     pub exact: Vec<u32>,
+    /// Routes whose path may continue from here.
     pub prefix: Vec<u32>,
-    /// Of a root.
+    /// Routes with a regex. Only roots have them.
     pub regexes: Vec<u32>,
 }
 
-impl<'a> Plan<'a> {
-    pub fn new(routes: &'a [Route]) -> Plan<'a> {
-        let mut plan =
-            Plan { nodes: vec![PlanNode::default()], steps: HashMap::new(), names_hosts: false, longest_suffix: 0 };
+impl<'a> TablePlan<'a> {
+    pub fn new(routes: &'a [Route]) -> TablePlan<'a> {
+        let mut plan = TablePlan {
+            nodes: vec![PlanNode::default()],
+            edges: HashMap::new(),
+            has_exact_hosts: false,
+            longest_suffix: 0,
+        };
         for (index, Route { matcher, .. }) in routes.iter().enumerate() {
-            let index = small(index);
+            let index = to_u32(index);
             if matcher.hosts.is_empty() {
                 plan.insert(0, index, &matcher.path);
             }
             for host in &matcher.hosts {
                 let root = match host {
                     HostPattern::Exact(name) => {
-                        plan.names_hosts = true;
-                        plan.step(EXACT, name)
+                        plan.has_exact_hosts = true;
+                        plan.get_or_add_edge(EXACT_HOSTS, name)
                     }
                     HostPattern::Suffix(suffix) => {
                         plan.longest_suffix = plan.longest_suffix.max(suffix.len());
-                        plan.step(SUFFIX, suffix)
+                        plan.get_or_add_edge(WILDCARD_HOSTS, suffix)
                     }
                 };
                 plan.insert(root, index, &matcher.path);
             }
         }
-        plan.nodes.iter_mut().for_each(|node| node.finish(routes));
+        plan.nodes.iter_mut().for_each(|node| node.sort_lists(routes));
         plan
     }
 
@@ -67,8 +75,8 @@ impl<'a> Plan<'a> {
             PathPattern::Regex(_) => &mut self.nodes[root as usize].regexes,
             PathPattern::Segments { segments, exact } => {
                 let end = segments.iter().fold(root, |node, segment| match segment {
-                    Segment::Literal(text) => self.step(node, text),
-                    Segment::Param(_) => self.param(node),
+                    Segment::Literal(text) => self.get_or_add_edge(node, text),
+                    Segment::Param(_) => self.get_or_add_param(node),
                 });
                 let end = &mut self.nodes[end as usize];
                 end.slash |= *exact && segments.iter().any(|segment| matches!(segment, Segment::Param(_)));
@@ -81,9 +89,10 @@ impl<'a> Plan<'a> {
         }
     }
 
-    fn step(&mut self, from: u32, text: &'a str) -> u32 {
-        let new = small(self.nodes.len());
-        let to = *self.steps.entry((from, text)).or_insert(new);
+    /// Returns the node behind an edge, and adds the edge if it is new.
+    fn get_or_add_edge(&mut self, from: u32, text: &'a str) -> u32 {
+        let new = to_u32(self.nodes.len());
+        let to = *self.edges.entry((from, text)).or_insert(new);
         if to == new {
             self.nodes.push(PlanNode::default());
         }
@@ -93,8 +102,9 @@ impl<'a> Plan<'a> {
         to
     }
 
-    fn param(&mut self, from: u32) -> u32 {
-        let new = small(self.nodes.len());
+    /// Returns the node behind any one segment, and adds it if it is new.
+    fn get_or_add_param(&mut self, from: u32) -> u32 {
+        let new = to_u32(self.nodes.len());
         let param = &mut self.nodes[from as usize].param;
         if *param == 0 {
             *param = new;
@@ -104,11 +114,11 @@ impl<'a> Plan<'a> {
         *param
     }
 
-    /// See [`RouteTable::conflicts`](super::table::RouteTable::conflicts).
-    pub fn conflicts(&self, routes: &[Route]) -> Vec<(usize, usize)> {
+    /// See [`RouteTable::find_shadowed`](super::table::RouteTable::conflicts).
+    pub fn find_shadowed(&self, routes: &[Route]) -> Vec<(usize, usize)> {
         let mut open_on: Vec<usize> = vec![0; routes.len()];
         let mut shadowed_by: Vec<Option<usize>> = vec![None; routes.len()];
-        for group in self.nodes.iter().flat_map(|node| node.groups(routes)) {
+        for group in self.nodes.iter().flat_map(|node| node.routes_by_path(routes)) {
             for (tried, index) in group.iter().enumerate() {
                 let index = *index as usize;
                 let covers = |by: &&u32| routes[**by as usize].matcher.covers(&routes[index].matcher);
@@ -124,10 +134,10 @@ impl<'a> Plan<'a> {
 }
 
 impl PlanNode {
-    /// Puts every list into the order to try it: most conditions first, then config order. Equal
-    /// regexes are tried together, where the first of them stands.
-    fn finish(&mut self, routes: &[Route]) {
-        let most_first = |index: &u32| (Reverse(routes[*index as usize].matcher.conditions()), *index);
+    /// Sorts every list into the order in which it is tried: most conditions first, then config order. Routes with
+    /// equal regexes are tried together, at the position of the first.
+    fn sort_lists(&mut self, routes: &[Route]) {
+        let most_first = |index: &u32| (Reverse(routes[*index as usize].matcher.count_conditions()), *index);
         self.exact.sort_by_key(most_first);
         self.prefix.sort_by_key(most_first);
         let text = |index: &u32| regex_text(&routes[*index as usize]);
@@ -138,13 +148,14 @@ impl PlanNode {
         self.regexes.sort_by_key(|index| (first.get(text(index)).copied(), most_first(index)));
     }
 
-    /// The routes of equal path, each list in the order to try it.
-    fn groups<'n>(&'n self, routes: &'n [Route]) -> impl Iterator<Item = &'n [u32]> {
+    /// Returns lists of routes with equal paths, each in the order in which it is tried.
+    fn routes_by_path<'n>(&'n self, routes: &'n [Route]) -> impl Iterator<Item = &'n [u32]> {
         let same = |a: &u32, b: &u32| regex_text(&routes[*a as usize]) == regex_text(&routes[*b as usize]);
         [self.exact.as_slice(), self.prefix.as_slice()].into_iter().chain(self.regexes.chunk_by(same))
     }
 }
 
+/// Returns the regex of a route as written. Empty if the route has none.
 pub fn regex_text(route: &Route) -> &str {
     match &route.matcher.path {
         PathPattern::Regex(regex) => regex.as_str(),

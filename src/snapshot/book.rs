@@ -1,38 +1,42 @@
-//! The records of all routes, kept over reloads by name: a route that stays goes on counting on
-//! the same series. Owned by the control thread.
+//! State that survives reloads: metrics of routes by name, and the state of upstream servers. A route that stays
+//! continues the same series. The control thread owns this.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::Snapshot;
-use super::fleet::Fleet;
-use crate::metrics::{Metrics, RouteRecord};
 use crate::route::Route;
+use crate::snapshot::Snapshot;
+use crate::snapshot::fleet::Fleet;
+use crate::telemetry::metrics::{Metrics, RouteRecord};
 
-/// The `route` label of requests that no route takes.
+/// The `route` label of requests that no route matches.
 pub const UNMATCHED: &str = "_none";
 
-pub struct Book {
+/// Metrics and server state that survive reloads.
+pub struct PersistentState {
     metrics: Metrics,
     pub fleet: Fleet,
 }
 
-impl Book {
-    pub fn new(metrics: &Metrics, fleet: &Fleet) -> Book {
-        Book { metrics: metrics.clone(), fleet: fleet.clone() }
+impl PersistentState {
+    pub fn new(metrics: &Metrics, fleet: &Fleet) -> PersistentState {
+        PersistentState { metrics: metrics.clone(), fleet: fleet.clone() }
     }
 
-    pub fn route(&mut self, route: &Route) -> Arc<RouteRecord> {
-        self.metrics.routes.named(&route.name)
+    /// Returns the metrics of a route, new or from before.
+    pub fn route_record(&mut self, route: &Route) -> Arc<RouteRecord> {
+        self.metrics.routes.get_or_create_route(&route.name)
     }
 
-    pub fn unmatched(&mut self) -> Arc<RouteRecord> {
-        self.metrics.routes.named(UNMATCHED)
+    /// Returns the metrics of requests that no route matches.
+    pub fn unmatched_record(&mut self) -> Arc<RouteRecord> {
+        self.metrics.routes.get_or_create_route(UNMATCHED)
     }
 
-    /// Drops the series of what `snapshot`, now in force, does not have.
-    pub fn retire(&mut self, snapshot: &Snapshot) {
-        self.fleet.put_in_force(&snapshot.upstreams);
+    /// Drops the metrics and state of routes, limits and servers that `snapshot` does not have. Called when it is in
+    /// force.
+    pub fn drop_unused(&mut self, snapshot: &Snapshot) {
+        self.fleet.activate(&snapshot.upstreams);
         let config = &snapshot.config;
         let mut kept: HashMap<&str, HashSet<&str>> = config
             .routes
@@ -40,7 +44,7 @@ impl Book {
             .map(|route| (route.name.as_str(), route.limits.iter().map(|limit| limit.name.as_str()).collect()))
             .collect();
         kept.insert(UNMATCHED, HashSet::new());
-        self.metrics.routes.retain(|name, record| match kept.get(name) {
+        self.metrics.routes.retain_routes(|name, record| match kept.get(name) {
             Some(limits) => {
                 record.retain_limits(|limit| limits.contains(limit));
                 true

@@ -1,5 +1,5 @@
-//! What all workers know of the servers of all upstreams, kept over reloads by upstream and server: a server
-//! that stays is still ejected after a reload. Owned by the control thread, shown as metrics.
+//! The state of all upstream servers, shared by all workers and kept over reloads: an ejected server stays ejected
+//! after a reload. Also exports this state as metrics.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -9,54 +9,55 @@ use std::time::Instant;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto;
 
-use crate::metrics::{Metrics, shown};
+use crate::telemetry::metrics::{Metrics, shown};
 use crate::upstream::Upstream;
-use crate::upstream::names::{KnownName, LookupOutcome};
+use crate::upstream::hostname::{HostnameState, LookupOutcome};
 use crate::upstream::roster::UpstreamState;
 use crate::upstream::state::{Health, ServerState};
 
+/// The state of all upstreams and of their hostnames. A clone shares the state.
 #[derive(Clone)]
 pub struct Fleet {
     started: Instant,
     upstreams: Arc<Mutex<BTreeMap<String, Arc<UpstreamState>>>>,
-    /// The names of their servers, and of those of a config that is about to be in force.
-    names: Arc<Mutex<BTreeMap<String, Arc<KnownName>>>>,
+    /// DNS state of hostnames, for the servers in force and for those of a config that is about to be in force.
+    names: Arc<Mutex<BTreeMap<String, Arc<HostnameState>>>>,
 }
 
 impl Fleet {
-    /// Shown by `metrics` from now on.
+    /// Creates an empty fleet and registers its metrics.
     ///
     /// # Errors
-    /// When it is there already.
+    /// The metrics are registered already.
     pub fn new(metrics: &Metrics) -> prometheus::Result<Fleet> {
         let fleet = Fleet { started: Instant::now(), upstreams: Arc::default(), names: Arc::default() };
-        metrics.show(FleetMetrics::new(fleet.clone())?)?;
+        metrics.export(FleetMetrics::new(fleet.clone())?)?;
         Ok(fleet)
     }
 
-    /// Milliseconds since the start, the same for all threads.
+    /// Returns the milliseconds since the start. All threads use this clock.
     pub fn now_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Those in force, by name.
+    /// Returns the upstreams in force, sorted by name.
     pub fn upstreams(&self) -> Vec<Arc<UpstreamState>> {
         self.upstreams.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// The upstreams of a config, with what is known of those of their servers that are in force now.
-    pub fn enlist(&self, upstreams: &[Arc<Upstream>]) -> Vec<Arc<UpstreamState>> {
+    /// Returns the state of a new config's upstreams. Servers that are in force now keep their state.
+    pub fn build_states(&self, upstreams: &[Arc<Upstream>]) -> Vec<Arc<UpstreamState>> {
         let known = self.upstreams.lock().unwrap_or_else(PoisonError::into_inner);
         let now_ms = self.now_ms();
         let enlist = |settings: &Arc<Upstream>| {
             let before = known.get(&settings.name).map(Arc::as_ref);
-            Arc::new(UpstreamState::new(settings.clone(), before, |name| self.name(name), now_ms))
+            Arc::new(UpstreamState::new(settings.clone(), before, |name| self.get_or_create_hostname(name), now_ms))
         };
         upstreams.iter().map(enlist).collect()
     }
 
-    /// These are in force now, and no others.
-    pub fn put_in_force(&self, upstreams: &[Arc<UpstreamState>]) {
+    /// Replaces the upstreams in force, and drops the DNS state of hostnames that they do not have.
+    pub fn activate(&self, upstreams: &[Arc<UpstreamState>]) {
         let named = upstreams.iter().map(|upstream| (upstream.settings.name.clone(), upstream.clone()));
         *self.upstreams.lock().unwrap_or_else(PoisonError::into_inner) = named.collect();
         let names =
@@ -64,43 +65,48 @@ impl Fleet {
         *self.names.lock().unwrap_or_else(PoisonError::into_inner) = names.collect();
     }
 
-    /// What is known of a name from now on, until a config without it is in force.
-    pub fn name(&self, name: &str) -> Arc<KnownName> {
+    /// Returns the DNS state of a hostname, new or existing. It is kept until a config without that name is in force.
+    pub fn get_or_create_hostname(&self, name: &str) -> Arc<HostnameState> {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        names.entry(name.to_owned()).or_insert_with(|| Arc::new(KnownName::new(name))).clone()
+        names.entry(name.to_owned()).or_insert_with(|| Arc::new(HostnameState::new(name))).clone()
     }
 
-    /// A name was found. True when its addresses are others than before.
-    pub fn found(&self, name: &Arc<KnownName>, addresses: &[IpAddr]) -> bool {
-        let changed = name.found(addresses);
+    /// Records a successful lookup. Returns true if the addresses have changed.
+    pub fn record_lookup(&self, name: &Arc<HostnameState>, addresses: &[IpAddr]) -> bool {
+        let changed = name.store_addresses(addresses);
         if changed {
-            let is_its = |upstream: &&Arc<UpstreamState>| upstream.names().iter().any(|its| Arc::ptr_eq(its, name));
-            self.upstreams().iter().filter(is_its).for_each(|upstream| upstream.renew(self.now_ms()));
+            let uses_name = |upstream: &&Arc<UpstreamState>| upstream.names().iter().any(|its| Arc::ptr_eq(its, name));
+            self.upstreams().iter().filter(uses_name).for_each(|upstream| upstream.rebuild_roster(self.now_ms()));
         }
         changed
     }
 
-    fn names(&self) -> Vec<Arc<KnownName>> {
+    fn hostnames(&self) -> Vec<Arc<HostnameState>> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 }
 
-/// Shows the servers as metric families.
+/// Exports the state of the servers as metrics.
 struct FleetMetrics {
     fleet: Fleet,
     families: Vec<Desc>,
 }
 
-/// Name, kind, help and labels of each family, in the order in which they are filled.
+/// Name, kind, help and labels of each metric family, in the order in which `collect` fills them.
 const FAMILIES: [(&str, proto::MetricType, &str, &[&str]); 8] = [
-    ("upstream_up", GAUGE, "1 while the server is healthy, 0 while it is passed over.", &["server", "upstream"]),
-    ("upstream_addresses", GAUGE, "Addresses of a server that is written with a name.", &["server", "upstream"]),
-    ("upstream_ejected", GAUGE, "Servers that are passed over because requests failed there.", &["upstream"]),
-    ("upstream_fail_open", GAUGE, "1 while no server is up, so that all are asked.", &["upstream"]),
-    ("upstream_in_flight", GAUGE, "Requests at a server, where they are capped.", &["server", "upstream"]),
-    ("upstream_connections", GAUGE, "Connections to a server, where they are capped.", &["server", "upstream"]),
-    ("upstream_waiting", GAUGE, "Requests that wait for a server with room, where that is capped.", &["upstream"]),
-    ("dns_lookups_total", COUNTER, "Lookups of the names of servers.", &["name", "result"]),
+    ("upstream_up", GAUGE, "1 while the server is healthy, 0 while it gets no requests.", &["server", "upstream"]),
+    ("upstream_addresses", GAUGE, "Current addresses of a server configured by hostname.", &["server", "upstream"]),
+    ("upstream_ejected", GAUGE, "Servers that are ejected because requests to them failed.", &["upstream"]),
+    (
+        "upstream_fail_open",
+        GAUGE,
+        "1 while all servers are down and requests are sent anyway (fail open).",
+        &["upstream"],
+    ),
+    ("upstream_in_flight", GAUGE, "Requests in flight at a server that has `max_in_flight`.", &["server", "upstream"]),
+    ("upstream_connections", GAUGE, "Connections to a server that has `max_connections`.", &["server", "upstream"]),
+    ("upstream_waiting", GAUGE, "Requests in the queue for a server with a free slot.", &["upstream"]),
+    ("dns_lookups_total", COUNTER, "DNS lookups of server hostnames.", &["name", "result"]),
 ];
 const GAUGE: proto::MetricType = proto::MetricType::GAUGE;
 const COUNTER: proto::MetricType = proto::MetricType::COUNTER;
@@ -135,42 +141,42 @@ impl Collector for FleetMetrics {
         for upstream in self.fleet.upstreams() {
             let name = upstream.settings.name.as_str();
             let roster = upstream.roster();
-            let health = |state: &ServerState| state.told(now_ms).health;
+            let health = |state: &ServerState| state.report_health(now_ms).health;
             for server in &upstream.settings.servers {
-                let its = || roster.iter().filter(|member| member.endpoint.origin == server.origin);
+                let members = || roster.iter().filter(|member| member.endpoint.origin == server.origin);
                 let origin = server.origin.to_string();
                 let labels = [("server", origin.as_str()), ("upstream", name)];
-                let is_up = its().any(|member| health(&member.state) == Health::Up);
-                up.push(shown::gauge(i64::from(is_up), &labels));
-                if let Some(rule) = upstream.settings.caps.as_ref().map(|rule| server.caps.within(rule)) {
-                    let sum = |of: fn(&ServerState) -> u32| its().map(|member| i64::from(of(&member.state))).sum();
-                    in_flight.push(shown::gauge(sum(ServerState::in_flight), &labels));
+                let is_up = members().any(|member| health(&member.state) == Health::Up);
+                up.push(shown::gauge_metric(i64::from(is_up), &labels));
+                if let Some(rule) = upstream.settings.caps.as_ref().map(|rule| server.caps.override_rule(rule)) {
+                    let sum = |of: fn(&ServerState) -> u32| members().map(|member| i64::from(of(&member.state))).sum();
+                    in_flight.push(shown::gauge_metric(sum(ServerState::in_flight), &labels));
                     if rule.caps_connections() {
-                        connections.push(shown::gauge(sum(ServerState::connections), &labels));
+                        connections.push(shown::gauge_metric(sum(ServerState::connections), &labels));
                     }
                 }
-                if server.origin.host_name().is_some() {
-                    addresses.push(shown::gauge(i64::try_from(its().count()).unwrap_or(i64::MAX), &labels));
+                if server.origin.hostname().is_some() {
+                    addresses.push(shown::gauge_metric(i64::try_from(members().count()).unwrap_or(i64::MAX), &labels));
                 }
             }
             if upstream.settings.caps.is_some() {
-                let count = i64::try_from(upstream.load().line.len()).unwrap_or(i64::MAX);
-                waiting.push(shown::gauge(count, &[("upstream", name)]));
+                let count = i64::try_from(upstream.load().queue.len()).unwrap_or(i64::MAX);
+                waiting.push(shown::gauge_metric(count, &[("upstream", name)]));
             }
-            let are = |which| roster.iter().filter(|member| health(&member.state) == which).count();
-            let none_up = are(Health::Up) == 0;
-            let count = i64::try_from(are(Health::Ejected)).unwrap_or(i64::MAX);
-            ejected.push(shown::gauge(count, &[("upstream", name)]));
-            fail_open.push(shown::gauge(i64::from(none_up), &[("upstream", name)]));
+            let count = |wanted| roster.iter().filter(|member| health(&member.state) == wanted).count();
+            let none_up = count(Health::Up) == 0;
+            let count = i64::try_from(count(Health::Ejected)).unwrap_or(i64::MAX);
+            ejected.push(shown::gauge_metric(count, &[("upstream", name)]));
+            fail_open.push(shown::gauge_metric(i64::from(none_up), &[("upstream", name)]));
         }
-        for name in self.fleet.names() {
+        for name in self.fleet.hostnames() {
             let result = |outcome: &LookupOutcome| {
-                shown::counter(name.lookups(*outcome), &[("name", &name.name), ("result", outcome.label())])
+                shown::counter_metric(name.lookups(*outcome), &[("name", &name.name), ("result", outcome.label())])
             };
             lookups.extend(LookupOutcome::ALL.iter().map(result));
         }
         let metrics = [up, addresses, ejected, fail_open, in_flight, connections, waiting, lookups];
         let families = self.families.iter().zip(FAMILIES).zip(metrics);
-        families.map(|((desc, (_, kind, ..)), metrics)| shown::family(desc, kind, metrics)).collect()
+        families.map(|((desc, (_, kind, ..)), metrics)| shown::build_family(desc, kind, metrics)).collect()
     }
 }

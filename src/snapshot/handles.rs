@@ -1,68 +1,70 @@
-//! What requests count on: the records of one route and of its limits, which of their series exist
-//! before anything is counted, and the parts of them that one worker writes. Records are bound when a
-//! config is loaded, parts with a worker's first request of the route.
+//! Metrics of one route and its limits, as requests count them. Records are bound when a config is loaded, and their
+//! series exist from then on. Each worker counts on its own shard, which it gets with its first request of the route.
 
 use std::sync::Arc;
 
 use http::{Method, StatusCode};
 
 use crate::config::Config;
-use crate::limit::integers::NotInteger;
-use crate::limit::key::{Cost, Missing};
-use crate::limit::limits::{Limit, Mode, OnError};
-use crate::limit::source::Repeated;
-use crate::limit::{Checked, Outcome, Standing};
-use crate::metrics::{Code, Decision, LimitCounts, LimitRecord, Reason, RouteCounts, RouteRecord, Shard};
+use crate::limiting::integers::NotInteger;
+use crate::limiting::key::{Cost, Missing};
+use crate::limiting::limit::{Limit, Mode, OnError};
+use crate::limiting::source::Repeated;
+use crate::limiting::{LimitResult, Outcome, Standing};
 use crate::route::Route;
+use crate::telemetry::metrics::{Code, Decision, LimitCounts, LimitRecord, Reason, RouteCounts, RouteRecord, Shard};
 
-/// The records of one route: what a snapshot holds of its metrics.
-pub struct RouteRecords {
+/// The metrics of one route in a snapshot.
+pub struct RouteMetrics {
     route: Arc<RouteRecord>,
-    /// Of the route's limits, same index.
+    /// Metrics of the limits, indexed like the limits of the route.
     limits: Vec<Arc<LimitRecord>>,
+    /// The route has `max_in_flight`.
     capped: bool,
 }
 
-/// What one worker counts on for one route.
-pub struct RouteHandles {
+/// One worker's counters for one route.
+pub struct RouteCounters {
     counts: Arc<Shard<RouteCounts>>,
-    /// Of the route's limits, same index.
-    pub limits: Vec<LimitHandles>,
-    /// Where requests in flight are counted over all workers.
+    /// Counters of the limits, indexed like the limits of the route.
+    pub limits: Vec<LimitCounters>,
+    /// Counts requests in flight over all workers, if the route has `max_in_flight`.
     capped: Option<Arc<RouteRecord>>,
 }
 
-/// What one worker counts on for one limit on one route.
-pub struct LimitHandles(Arc<Shard<LimitCounts>>);
+/// One worker's counters for one limit on one route.
+pub struct LimitCounters(Arc<Shard<LimitCounts>>);
 
-impl RouteRecords {
-    /// Of `route`; the series that it can produce exist from now on.
-    pub fn new(record: Arc<RouteRecord>, route: &Route, config: &Config) -> RouteRecords {
-        prepare(&record, route);
+impl RouteMetrics {
+    /// Binds the metrics of `route`, and creates the series that it can produce.
+    pub fn new(record: Arc<RouteRecord>, route: &Route, config: &Config) -> RouteMetrics {
+        create_route_series(&record, route);
         let limits = route.limits.iter().map(|limit| {
-            let record = record.limit(&limit.name);
-            prepare_limit(&record, limit, route, config);
+            let record = record.get_or_create_limit(&limit.name);
+            create_limit_series(&record, limit, route, config);
             record
         });
-        RouteRecords { limits: limits.collect(), capped: route.max_in_flight.is_some(), route: record }
+        RouteMetrics { limits: limits.collect(), capped: route.max_in_flight.is_some(), route: record }
     }
 
-    /// Of requests that no route takes.
-    pub fn unmatched(record: Arc<RouteRecord>) -> RouteRecords {
-        RouteRecords { route: record, limits: Vec::new(), capped: false }
+    /// Binds the metrics of requests that no route matches.
+    pub fn unmatched(record: Arc<RouteRecord>) -> RouteMetrics {
+        RouteMetrics { route: record, limits: Vec::new(), capped: false }
     }
 
-    pub fn of_worker(&self, worker: usize) -> RouteHandles {
-        RouteHandles {
-            counts: self.route.shards.of(worker),
-            limits: self.limits.iter().map(|limit| LimitHandles(limit.shards.of(worker))).collect(),
+    /// Returns the counters of one worker.
+    pub fn for_worker(&self, worker: usize) -> RouteCounters {
+        RouteCounters {
+            counts: self.route.shards.shard_for(worker),
+            limits: self.limits.iter().map(|limit| LimitCounters(limit.shards.shard_for(worker))).collect(),
             capped: self.capped.then(|| self.route.clone()),
         }
     }
 }
 
-impl RouteHandles {
-    /// Counts a request in. False when the route, which serves `max` at once, is full; it is in all the same.
+impl RouteCounters {
+    /// Counts a request in flight. Returns false if more than `max` are now in flight; the request is counted
+    /// nevertheless, so `leave` must follow.
     pub fn enter(&self, max: Option<usize>) -> bool {
         match (&self.capped, max) {
             (Some(record), Some(max)) => record.enter_capped(max),
@@ -73,7 +75,7 @@ impl RouteHandles {
         }
     }
 
-    /// Counts a request out that came in here.
+    /// Counts the end of a request that `enter` counted.
     pub fn leave(&self) {
         match &self.capped {
             Some(record) => record.leave_capped(),
@@ -81,54 +83,54 @@ impl RouteHandles {
         }
     }
 
-    /// Counts an answer.
-    pub fn answer(&self, method: &Method, status: StatusCode) {
+    /// Counts a response.
+    pub fn count_response(&self, method: &Method, status: StatusCode) {
         self.counts.requests.inc(Code::new(method, status));
     }
 
-    /// Counts the time that a request took in all.
-    pub fn observe(&self, seconds: f64) {
+    /// Counts the duration of a request.
+    pub fn observe_duration(&self, seconds: f64) {
         self.counts.duration.observe(seconds);
     }
 
     /// Counts a refusal that no limit made.
-    pub fn reject(&self, reason: Reason) {
+    pub fn count_rejection(&self, reason: Reason) {
         self.counts.rejections.inc(reason as usize);
     }
 }
 
 /// Creates the series that `limit` can produce on `route`.
-fn prepare_limit(record: &LimitRecord, limit: &Limit, route: &Route, config: &Config) {
-    let want = |decision: Decision| record.decisions.want(decision as usize);
+fn create_limit_series(record: &LimitRecord, limit: &Limit, route: &Route, config: &Config) {
+    let want = |decision: Decision| record.decisions.export_series(decision as usize);
     want(Decision::Allow);
     // Live overrides are read from a shared store, and any limit may get one.
-    let has_overrides = config.store.is_shared() || limit.overrides.any();
+    let has_overrides = config.store.is_shared() || limit.overrides.has_any();
     match limit.mode {
         Mode::Enforce => {
             want(Decision::Deny);
-            if limit.rule.delays() {
+            if limit.rule.has_queue() {
                 want(Decision::Delayed);
-                record.rejections.want(Reason::MaxDelayed as usize);
+                record.rejections.export_series(Reason::MaxDelayed as usize);
             }
-            record.rejections.want(Reason::Exhausted as usize);
+            record.rejections.export_series(Reason::Exhausted as usize);
             if limit.repeated == Repeated::Refuse && limit.reads_repeatable() {
-                record.rejections.want(Reason::RepeatedKey as usize);
+                record.rejections.export_series(Reason::RepeatedKey as usize);
             }
-            if limit.not_integer == NotInteger::Refuse && limit.integers().next().is_some() {
-                record.rejections.want(Reason::NotInteger as usize);
+            if limit.not_integer == NotInteger::Refuse && limit.integer_sources().next().is_some() {
+                record.rejections.export_series(Reason::NotInteger as usize);
             }
             if limit.key.reads_body() {
-                record.rejections.want(Reason::UnreadableKey as usize);
+                record.rejections.export_series(Reason::UnreadableKey as usize);
             }
             if limit.missing == Missing::Refuse {
-                record.rejections.want(Reason::MissingKey as usize);
+                record.rejections.export_series(Reason::MissingKey as usize);
             }
             // A rate of 0 blocks a key: a live override, or one in the file.
             if config.store.is_shared() || has_overrides {
-                record.rejections.want(Reason::Blocked as usize);
+                record.rejections.export_series(Reason::Blocked as usize);
             }
             if has_overrides || limit.cost != Cost::Fixed(1) {
-                record.rejections.want(Reason::NeverFits as usize);
+                record.rejections.export_series(Reason::NeverFits as usize);
             }
         }
         Mode::Shadow => want(Decision::ShadowDeny),
@@ -145,16 +147,18 @@ fn prepare_limit(record: &LimitRecord, limit: &Limit, route: &Route, config: &Co
         }
         (_, OnError::Closed) => {
             want(Decision::ErrorClosed);
-            record.rejections.want(Reason::StoreDown as usize);
+            record.rejections.export_series(Reason::StoreDown as usize);
         }
     }
 }
 
-/// What a limit did to a request. One that hands over denies, though nobody is refused for it; one whose turn
-/// has not come, or that has no end for this key, is bypassed.
-pub fn decision(mode: Mode, checked: &Checked) -> Decision {
+/// Returns the `decision` label for the part that a limit had in a decision.
+///
+/// A limit that passes a request on to the next one (`after`) counts as a denial, although nobody is refused. A limit
+/// counts as bypassed if a limit before it is still in force, or if an override makes it unlimited for this key.
+pub fn decision_label(mode: Mode, checked: &LimitResult) -> Decision {
     let outcome = &checked.outcome;
-    match (outcome, outcome.admitted()) {
+    match (outcome, outcome.is_admitted()) {
         (Outcome::Unlimited, _) => Decision::Bypass,
         _ if checked.standing == Standing::NotYet => Decision::Bypass,
         (Outcome::Local(_), true) => Decision::LocalAllow,
@@ -168,33 +172,33 @@ pub fn decision(mode: Mode, checked: &Checked) -> Decision {
     }
 }
 
-impl LimitHandles {
-    /// Counts the limit's part in a decision.
-    pub fn decide(&self, mode: Mode, checked: &Checked) {
-        self.0.decisions.inc(decision(mode, checked) as usize);
+impl LimitCounters {
+    /// Counts a decision of the limit.
+    pub fn count_decision(&self, mode: Mode, checked: &LimitResult) {
+        self.0.decisions.inc(decision_label(mode, checked) as usize);
     }
 
-    /// Counts a request that the route's `allow` list let past the limit.
-    pub fn bypass(&self) {
+    /// Counts a request that the route's `allow` list exempted from the limit.
+    pub fn count_bypass(&self) {
         self.0.decisions.inc(Decision::Bypass as usize);
     }
 
     /// Counts a refused request against the limit that refused it.
-    pub fn reject(&self, reason: Reason) {
+    pub fn count_rejection(&self, reason: Reason) {
         self.0.rejections.inc(reason as usize);
     }
 }
 
-/// Creates the series that `route` can produce, those of its limits aside.
-fn prepare(record: &RouteRecord, route: &Route) {
-    record.want(Code::new(&Method::GET, StatusCode::OK));
+/// Creates the series that `route` can produce, except those of its limits.
+fn create_route_series(record: &RouteRecord, route: &Route) {
+    record.export_code(Code::new(&Method::GET, StatusCode::OK));
     for limit in &route.limits {
-        record.want(Code::new(&Method::GET, limit.refuse(&route.refuse).status));
+        record.export_code(Code::new(&Method::GET, limit.refusal_response(&route.refuse).status));
     }
     if !route.deny.is_empty() {
-        record.rejections.want(Reason::Denied as usize);
+        record.rejections.export_series(Reason::Denied as usize);
     }
     if route.max_in_flight.is_some() {
-        record.rejections.want(Reason::MaxInFlight as usize);
+        record.rejections.export_series(Reason::MaxInFlight as usize);
     }
 }

@@ -1,5 +1,14 @@
-//! The config that is in force: immutable, numbered, with its metric records bound. A request
-//! pins one from start to end; a reload swaps the next one in.
+//! Snapshots: the config in force, immutable and numbered, together with the metrics of its routes and the state of its
+//! upstreams. A request uses one snapshot from start to end. A reload replaces the snapshot atomically.
+//!
+//! Input: a compiled config. Output: what the workers read, through [`CurrentSnapshot`].
+//!
+//! - `book`: metrics and server state that survive reloads
+//! - `fleet`: state of all upstream servers, and its metrics
+//! - `handles`: metrics of routes and limits, per worker
+//!
+//! To add a metric of a route or limit: add it to the records in `telemetry::metrics`, create its series in `handles`,
+//! and count it there through a method of the handles.
 
 mod book;
 mod fleet;
@@ -11,37 +20,41 @@ use std::time::SystemTime;
 use arc_swap::ArcSwap;
 
 use crate::config::Config;
+pub use crate::snapshot::book::{PersistentState, UNMATCHED};
+pub use crate::snapshot::fleet::Fleet;
+pub use crate::snapshot::handles::{RouteCounters, RouteMetrics, decision_label};
+pub use crate::telemetry::metrics::Reason;
 use crate::upstream::roster::UpstreamState;
-pub use book::{Book, UNMATCHED};
-pub use fleet::Fleet;
-pub use handles::{RouteHandles, RouteRecords, decision};
 
-pub use crate::metrics::Reason;
-
+/// A config in force with its metrics and upstream state.
 pub struct Snapshot {
-    /// 1 for the config of the start, one more with each applied reload.
+    /// 1 for the first config, one more with each applied reload.
     pub generation: u64,
     pub loaded_at: SystemTime,
     pub config: Config,
-    /// Of `config.routes`, same index.
-    pub records: Vec<RouteRecords>,
-    /// Of requests that no route takes.
-    pub unmatched: RouteRecords,
-    /// Of `config.upstreams`, same index.
+    /// Metrics of the routes, indexed like `config.routes`.
+    pub records: Vec<RouteMetrics>,
+    /// Metrics of requests that no route matches.
+    pub unmatched: RouteMetrics,
+    /// State of the upstreams, indexed like `config.upstreams`.
     pub upstreams: Vec<Arc<UpstreamState>>,
 }
 
-/// What workers read and the control thread swaps.
-pub type Current = Arc<ArcSwap<Snapshot>>;
+/// The snapshot in force. Workers read it, and the control thread replaces it.
+pub type CurrentSnapshot = Arc<ArcSwap<Snapshot>>;
 
 impl Snapshot {
-    pub fn new(generation: u64, config: Config, book: &mut Book) -> Snapshot {
+    pub fn new(generation: u64, config: Config, book: &mut PersistentState) -> Snapshot {
         Snapshot {
             generation,
             loaded_at: SystemTime::now(),
-            records: config.routes.iter().map(|route| RouteRecords::new(book.route(route), route, &config)).collect(),
-            unmatched: RouteRecords::unmatched(book.unmatched()),
-            upstreams: book.fleet.enlist(&config.upstreams),
+            records: config
+                .routes
+                .iter()
+                .map(|route| RouteMetrics::new(book.route_record(route), route, &config))
+                .collect(),
+            unmatched: RouteMetrics::unmatched(book.unmatched_record()),
+            upstreams: book.fleet.build_states(&config.upstreams),
             config,
         }
     }

@@ -1,7 +1,7 @@
-//! Which certificate answers for a name: exact names first, then a wildcard for one label, then the
-//! first certificate of the listener. Names are those that a certificate states itself (its DNS
-//! subject alternative names, RFC 9525), and addresses. Asked by rustls in each handshake, and by the page
-//! whether a request may come over the connection that it came over.
+//! Selects the certificate for a hostname: an exact name first, then a wildcard for one label, then the first
+//! certificate of the listener. The names of a certificate are its subject alternative names (RFC 9525): DNS names and
+//! addresses. rustls selects one in each handshake. For each request, the gateway checks that the certificate that was
+//! shown is valid for the request's host.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -11,52 +11,56 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use x509_parser::prelude::{GeneralName, X509Certificate};
 
-/// A chain with its key, the names it is for, and for how long.
+/// A certificate chain with its key, its names and its validity.
 #[derive(Clone, Debug)]
 pub struct NamedKey {
     pub key: Arc<CertifiedKey>,
     pub names: Vec<String>,
-    pub term: CertificateTerm,
+    pub validity: CertificateValidity,
 }
 
-/// For how long a certificate is good, in seconds of Unix time.
+/// The validity of a certificate, in seconds of Unix time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CertificateTerm {
-    /// The first name that the certificate states, or whom it was made for.
+pub struct CertificateValidity {
+    /// The first of its names, or its subject if it has none.
     pub name: String,
     pub not_before_s: i64,
     pub not_after_s: i64,
 }
 
-impl CertificateTerm {
-    pub fn of(certificate: &X509Certificate<'_>) -> CertificateTerm {
+impl CertificateValidity {
+    pub fn new(certificate: &X509Certificate<'_>) -> CertificateValidity {
         let validity = certificate.validity();
-        CertificateTerm {
-            name: names(certificate).into_iter().next().unwrap_or_else(|| certificate.subject().to_string()),
+        CertificateValidity {
+            name: certificate_names(certificate)
+                .into_iter()
+                .next()
+                .unwrap_or_else(|| certificate.subject().to_string()),
             not_before_s: validity.not_before.timestamp(),
             not_after_s: validity.not_after.timestamp(),
         }
     }
 }
 
-/// The certificates of one listener; none only while all of them are awaited.
+/// The certificates of one listener. There is none only while an ACME server has yet to issue all of them.
 #[derive(Debug)]
 pub struct Certificates {
     keys: Vec<Arc<CertifiedKey>>,
-    /// Of `keys`, in their order.
-    pub terms: Vec<CertificateTerm>,
-    /// Names whose certificates have been ordered and are not there: the default does not answer to them.
+    /// The validity of each of `keys`, in their order.
+    pub validities: Vec<CertificateValidity>,
+    /// Lower-case names whose certificates have been ordered and not issued yet. The default is not shown for them.
     awaited: HashSet<String>,
-    /// Lower-case names to places in `keys`, in the order of the config: one name may have a
-    /// certificate of each kind of key.
+    /// Indexes into `keys` by lower-case name, in the order of the config. One name may have several certificates, one
+    /// for each type of key.
     exact: HashMap<String, Vec<usize>>,
-    /// The part behind `*.`.
+    /// The same for wildcards, by the part behind `*.`.
     wildcard: HashMap<String, Vec<usize>>,
+    /// The index of the first certificate, if there is one.
     default: Vec<usize>,
 }
 
 impl Certificates {
-    /// `awaited`: lower-case names that shall have certificates of their own.
+    /// Indexes `keys` by name. `awaited`: lower-case names whose certificates have not been issued yet.
     pub fn new(keys: Vec<NamedKey>, awaited: HashSet<String>) -> Certificates {
         let (mut exact, mut wildcard) = (HashMap::<String, Vec<usize>>::new(), HashMap::<String, Vec<usize>>::new());
         for (place, key) in keys.iter().enumerate() {
@@ -68,37 +72,37 @@ impl Certificates {
             }
         }
         let default = if keys.is_empty() { Vec::new() } else { vec![0] };
-        let (keys, terms) = keys.into_iter().map(|named| (named.key, named.term)).unzip();
-        Certificates { keys, terms, awaited, exact, wildcard, default }
+        let (keys, validities) = keys.into_iter().map(|named| (named.key, named.validity)).unzip();
+        Certificates { keys, validities, awaited, exact, wildcard, default }
     }
 
-    /// Whether the certificate that a client gets who asks for `asked` is for `host` too, both lower-case.
+    /// Returns whether the certificate shown for the server name `asked` is valid for `host`, too. Both are lower-case.
     pub fn covers(&self, asked: &str, host: &str) -> bool {
-        self.is_for(self.places(asked), host)
+        self.is_valid_for(self.select_indexes(asked), host)
     }
 
-    /// Whether the one that a client gets who asks for no name is for `host`, or else none is.
+    /// Returns whether the certificate shown to a client without SNI is valid for `host`, or no other certificate is.
     pub fn default_covers(&self, host: &str) -> bool {
-        self.is_for(&self.default, host) || self.stating(host).next().is_none()
+        self.is_valid_for(&self.default, host) || self.indexes_valid_for(host).next().is_none()
     }
 
-    fn is_for(&self, places: &[usize], host: &str) -> bool {
-        self.stating(host).any(|place| places.contains(place))
+    fn is_valid_for(&self, places: &[usize], host: &str) -> bool {
+        self.indexes_valid_for(host).any(|place| places.contains(place))
     }
 
-    /// The places of all certificates that are for `host`.
-    fn stating(&self, host: &str) -> impl Iterator<Item = &usize> {
+    /// Returns the indexes of all certificates that are valid for `host`.
+    fn indexes_valid_for(&self, host: &str) -> impl Iterator<Item = &usize> {
         let parent = host.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
         self.exact.get(host).into_iter().chain(parent).flatten()
     }
 
-    /// Whether a client that asks for this name, or for none, is shown a certificate.
-    pub fn answers_to(&self, asked: Option<&str>) -> bool {
-        !asked.map_or(&*self.default, |name| self.places(&name.to_ascii_lowercase())).is_empty()
+    /// Returns whether there is a certificate to show for this server name, or without SNI.
+    pub fn has_certificate_for(&self, asked: Option<&str>) -> bool {
+        !asked.map_or(&*self.default, |name| self.select_indexes(&name.to_ascii_lowercase())).is_empty()
     }
 
-    /// `name` in lower case.
-    fn places(&self, name: &str) -> &[usize] {
+    /// Returns the indexes of the certificates to show for `name`, which is lower-case.
+    fn select_indexes(&self, name: &str) -> &[usize] {
         let parent = || name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
         let found = self.exact.get(name).or_else(parent);
         found.map_or_else(|| if self.awaited.contains(name) { &[] } else { &*self.default }, Vec::as_slice)
@@ -107,25 +111,25 @@ impl Certificates {
 
 impl ResolvesServerCert for Certificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let places = hello.server_name().map_or(&*self.default, |name| self.places(&name.to_ascii_lowercase()));
+        let places = hello.server_name().map_or(&*self.default, |name| self.select_indexes(&name.to_ascii_lowercase()));
         let usable = |place: &&usize| self.keys[**place].key.choose_scheme(hello.signature_schemes()).is_some();
         places.iter().find(usable).or(places.first()).map(|place| self.keys[*place].clone())
     }
 }
 
-/// The DNS names and addresses that a certificate is for, as hosts are written: lower-case, IPv6 in brackets.
-pub fn names(certificate: &X509Certificate<'_>) -> Vec<String> {
+/// Returns the DNS names and addresses of a certificate, written like hosts in URLs: lower-case, IPv6 in brackets.
+pub fn certificate_names(certificate: &X509Certificate<'_>) -> Vec<String> {
     let Ok(Some(names)) = certificate.subject_alternative_name() else { return Vec::new() };
     let host = |name: &GeneralName<'_>| match name {
         GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
-        GeneralName::IPAddress(_) => text(name).map(|ip| if ip.contains(':') { format!("[{ip}]") } else { ip }),
+        GeneralName::IPAddress(_) => name_text(name).map(|ip| if ip.contains(':') { format!("[{ip}]") } else { ip }),
         _ => None,
     };
     names.value.general_names.iter().filter_map(host).collect()
 }
 
-/// A name that is a text: DNS names, e-mail addresses and URIs as they are, addresses as usual.
-pub fn text(name: &GeneralName<'_>) -> Option<String> {
+/// Returns the text of a DNS name, an e-mail address, a URI or an IP address. `None` for other kinds of names.
+pub fn name_text(name: &GeneralName<'_>) -> Option<String> {
     match name {
         GeneralName::DNSName(text) | GeneralName::RFC822Name(text) | GeneralName::URI(text) => Some((*text).to_owned()),
         GeneralName::IPAddress(bytes) => match <[u8; 4]>::try_from(*bytes) {
@@ -152,15 +156,19 @@ mod tests {
             let certificate = CertificateParams::new(names).unwrap().self_signed(&key).unwrap();
             let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
             let parsed = X509Certificate::from_der(certificate.der()).unwrap().1;
-            let (names, term) = (super::names(&parsed), CertificateTerm::of(&parsed));
+            let (names, term) = (super::certificate_names(&parsed), CertificateValidity::new(&parsed));
             let chain = vec![certificate.der().clone()];
-            NamedKey { key: Arc::new(CertifiedKey::new(chain, any_supported_type(&key).unwrap())), names, term }
+            NamedKey {
+                key: Arc::new(CertifiedKey::new(chain, any_supported_type(&key).unwrap())),
+                names,
+                validity: term,
+            }
         };
         Certificates::new(of.iter().map(key).collect(), HashSet::from(["awaited.example".to_owned()]))
     }
 
     #[test]
-    fn the_nearest_name_wins_and_the_first_certificate_is_the_default() {
+    fn the_most_specific_name_wins_and_the_first_certificate_is_the_default() {
         let all = certificates(&[&["default.example"], &["*.example.com"], &["www.example.com", "Example.com"]]);
         for (name, place) in [
             ("default.example", 0),
@@ -172,23 +180,26 @@ mod tests {
             ("example.com", 2),
             ("", 0),
         ] {
-            assert_eq!(all.places(&name.to_ascii_lowercase()), &[place], "{name}");
+            assert_eq!(all.select_indexes(&name.to_ascii_lowercase()), &[place], "{name}");
         }
     }
 
     #[test]
-    fn nothing_answers_to_a_name_whose_certificate_is_awaited() {
+    fn no_certificate_is_shown_for_a_name_whose_own_is_not_issued_yet() {
         let none = certificates(&[]);
-        assert_eq!([None, Some("awaited.example"), Some("a.example")].map(|name| none.answers_to(name)), [false; 3]);
+        assert_eq!(
+            [None, Some("awaited.example"), Some("a.example")].map(|name| none.has_certificate_for(name)),
+            [false; 3]
+        );
         assert!(none.default_covers("a.example") && !none.covers("a.example", "a.example"));
         let one = certificates(&[&["default.example"]]);
         let asked = [None, Some("a.example"), Some("Awaited.example")];
-        assert_eq!(asked.map(|name| one.answers_to(name)), [true, true, false]);
-        assert!(certificates(&[&["*.example"]]).answers_to(Some("awaited.example")));
+        assert_eq!(asked.map(|name| one.has_certificate_for(name)), [true, true, false]);
+        assert!(certificates(&[&["*.example"]]).has_certificate_for(Some("awaited.example")));
     }
 
     #[test]
-    fn a_certificate_is_for_all_its_names_and_no_others() {
+    fn a_certificate_is_valid_for_all_its_names_and_no_others() {
         let all =
             certificates(&[&["a.example", "*.b.example", "192.0.2.1", "2001:db8::1"], &["c.example", "x.b.example"]]);
         for (asked, host, covered) in [

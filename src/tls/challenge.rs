@@ -1,5 +1,5 @@
-//! How names are proved to an ACME server (RFC 8555, RFC 8737): what it asks for, and the board with the
-//! answers to what it asks for now. The control side writes on the board, workers read it.
+//! Challenges by which an ACME server validates names (RFC 8555, RFC 8737). The control thread publishes responses to
+//! the open challenges, and workers serve them.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,51 +11,53 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{Error, ServerConfig};
 
-use super::pem;
 use crate::labels::labels;
+use crate::tls::pem;
 
 labels! {
-    /// In the order in which they are tried unless the config says otherwise.
+    /// Types of challenges, in the order in which they are tried by default.
     ChallengeKind:
     TlsAlpn01 = "tls-alpn-01",
     Http01 = "http-01",
 }
 
-/// What the server offers in a handshake that looks for a proof, and nothing else (ALPN).
+/// The only protocol that an ACME server offers in the handshake of a `tls-alpn-01` challenge (ALPN).
 const ALPN: &[u8] = b"acme-tls/1";
 
-/// The answers to the challenges that are open now.
+/// Responses to the challenges that are open now.
 #[derive(Debug, Default)]
 pub struct OpenChallenges {
-    /// Tokens with what is answered to them over plain HTTP.
+    /// Key authorizations of `http-01` challenges, by token.
     pub http: HashMap<String, String>,
-    /// Lower-case names with the certificates shown in the handshake.
+    /// Certificates of `tls-alpn-01` challenges, by lower-case name.
     pub tls: HashMap<String, Arc<CertifiedKey>>,
 }
 
-/// Where they are found.
+/// The current [`OpenChallenges`], shared by the control thread and the workers.
 #[derive(Default)]
 pub struct ChallengeBoard(ArcSwap<OpenChallenges>);
 
 impl ChallengeBoard {
-    pub fn show(&self, open: Arc<OpenChallenges>) {
+    /// Publishes the open challenges, in place of earlier ones.
+    pub fn publish(&self, open: Arc<OpenChallenges>) {
         self.0.store(open);
     }
 
-    pub fn shown(&self) -> Arc<OpenChallenges> {
+    /// Returns the challenges that were published last.
+    pub fn published(&self) -> Arc<OpenChallenges> {
         self.0.load_full()
     }
 
-    /// What is answered to `token` over plain HTTP.
+    /// Returns the body of the response to the `http-01` challenge with `token`.
     pub fn key_authorization(&self, token: &str) -> Option<String> {
         self.0.load().http.get(token).cloned()
     }
 
-    /// Settings for a handshake that [`asks_for_proof`].
+    /// Makes TLS settings for a handshake that [`asks_for_proof`].
     ///
     /// # Errors
-    /// None that depends on anything.
-    pub fn handshake(self: &Arc<ChallengeBoard>) -> Result<Arc<ServerConfig>, Error> {
+    /// The TLS library rejects the settings, which are always the same.
+    pub fn server_config(self: &Arc<ChallengeBoard>) -> Result<Arc<ServerConfig>, Error> {
         let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
         let builder = builder.with_safe_default_protocol_versions()?.with_no_client_auth();
         let mut config = builder.with_cert_resolver(self.clone());
@@ -65,15 +67,16 @@ impl ChallengeBoard {
     }
 }
 
-/// The certificate that proves a name, with its key. (It is no certificate to anybody else: an extension of
-/// it is critical and unknown.)
-pub fn proof_of_pem(text: &str) -> Option<Arc<CertifiedKey>> {
+/// Reads the certificate of a `tls-alpn-01` challenge and its key from PEM. No other client accepts such a certificate,
+/// because it has a critical extension.
+pub fn certificate_from_pem(text: &str) -> Option<Arc<CertifiedKey>> {
     let (chain, key) = (pem::certificates(text).ok()?, pem::private_key(text).ok()?);
     Some(Arc::new(CertifiedKey::new(chain, ring::sign::any_supported_type(&key).ok()?)))
 }
 
-/// Whether a client is an ACME server that looks for a proof. Nobody else offers this protocol alone.
-pub fn asks_for_proof(hello: &ClientHello<'_>) -> bool {
+/// Returns whether a client is an ACME server that validates a `tls-alpn-01` challenge. No other client offers its
+/// protocol alone.
+pub fn is_challenge(hello: &ClientHello<'_>) -> bool {
     hello.alpn().is_some_and(|offered| offered.eq([ALPN]))
 }
 
@@ -83,7 +86,7 @@ impl ResolvesServerCert for ChallengeBoard {
     }
 }
 
-/// Nothing of the answers.
+/// Does not show the challenges.
 impl fmt::Debug for ChallengeBoard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ChallengeBoard")

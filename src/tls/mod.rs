@@ -1,6 +1,16 @@
-//! TLS towards clients: [`pem`] reads certificates and keys, [`certs`] chooses one by the name that a
-//! client asked for, [`challenge`] proves names to an ACME server, [`server`] is what a listener needs for its handshakes, [`alpn`] what is spoken
-//! then, [`peer`] what the handshake has told of the client. The config compiles it, the workers use it.
+//! TLS towards clients: certificates, settings of handshakes and what a handshake shows of the client.
+//!
+//! Input: PEM texts and options, which the config reads from files, and certificates that an ACME server issues.
+//! Output: a `rustls::ServerConfig` per listener, which workers use for handshakes, and a `TlsPeer` per connection.
+//!
+//! - `pem.rs`: reads certificates and keys.
+//! - `server.rs`: makes the settings of a listener's handshakes.
+//! - `certs.rs`: selects a certificate by server name.
+//! - `alpn.rs`: negotiates the protocol.
+//! - `challenge.rs`: responds to challenges of ACME servers.
+//! - `peer.rs`: what the handshake has shown of the client.
+//!
+//! To add an option, add it to `ServerFiles`, apply it in `ServerTls::new`, and compile it in `config::compile`.
 
 mod alpn;
 mod certs;
@@ -9,8 +19,10 @@ mod peer;
 pub mod pem;
 mod server;
 
-pub use alpn::Alpn;
-pub use certs::{CertificateTerm, NamedKey};
-pub use challenge::{ChallengeBoard, ChallengeKind, OpenChallenges, asks_for_proof, proof_of_pem};
-pub use peer::{ClientCertificate, TlsPeer};
-pub use server::{ClientAuth, Issued, MinVersion, PemPair, ServerFiles, ServerTls, ServerTlsMistake};
+pub use crate::tls::alpn::Alpn;
+pub use crate::tls::certs::{CertificateValidity, NamedKey};
+pub use crate::tls::challenge::{ChallengeBoard, ChallengeKind, OpenChallenges, certificate_from_pem, is_challenge};
+pub use crate::tls::peer::{ClientCertificate, TlsPeer};
+pub use crate::tls::server::{
+    ClientAuth, IssuedCertificates, MinVersion, PemPair, ServerFiles, ServerTls, ServerTlsMistake,
+};

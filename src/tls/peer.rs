@@ -1,4 +1,4 @@
-//! Who the client of a TLS connection is and what it asked for, read once when the handshake is done.
+//! Identity of a TLS client and the server name that it asked for, read once after the handshake.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -7,72 +7,74 @@ use rustls::ServerConnection;
 use x509_parser::objects::{oid_registry, oid2abbrev};
 use x509_parser::prelude::{FromDer, X509Certificate, X509Name};
 
-use super::certs::{self, Certificates};
+use crate::tls::certs;
+use crate::tls::certs::Certificates;
 
-/// What the handshake has told.
+/// Identity of a TLS client, and the server name that it asked for.
 #[derive(Debug)]
 pub struct TlsPeer {
-    /// The host that the client asked for, lower-case; none if it used an address.
+    /// The lower-case server name of the client (SNI). `None` if it connected to an address.
     pub server_name: Option<String>,
+    /// The cipher suite, by its IANA name.
     pub cipher: Option<&'static str>,
-    /// Those of the listener, as of the handshake.
+    /// The listener's certificates at the time of the handshake.
     certificates: Arc<Certificates>,
-    /// Verified, if the client showed one.
+    /// The verified certificate of the client, if it has shown one.
     pub certificate: Option<ClientCertificate>,
 }
 
-/// The names in a verified certificate.
+/// The parts of a client's verified certificate that the gateway uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCertificate {
     /// The distinguished name as RFC 4514 writes it: `CN=app,O=Example`.
     pub subject: String,
-    /// The first subject alternative name: a DNS name, an address, an e-mail address or a URI, as it is.
+    /// The first subject alternative name: a DNS name, an address, an e-mail address or a URI.
     pub alternative_name: Option<String>,
     not_after_s: i64,
 }
 
 impl TlsPeer {
-    /// Of a connection whose handshake is done: its certificates are verified.
-    pub fn of(connection: &ServerConnection, certificates: Arc<Certificates>) -> TlsPeer {
+    /// Reads a connection whose handshake has succeeded, so that the client's certificate is verified.
+    pub fn new(connection: &ServerConnection, certificates: Arc<Certificates>) -> TlsPeer {
         let certificate = connection.peer_certificates().and_then(<[_]>::first);
         TlsPeer {
             server_name: connection.server_name().map(str::to_ascii_lowercase),
             cipher: connection.negotiated_cipher_suite().and_then(|suite| suite.suite().as_str()),
             certificates,
-            certificate: certificate.and_then(|der| client_certificate(der)),
+            certificate: certificate.and_then(|der| parse_certificate(der)),
         }
     }
 
-    /// Whether a request for `host` may come this way: the host that was asked for in the handshake, or
-    /// another one that the certificate shown then is for. Who asked for none may ask for whatever no other
-    /// certificate is for.
-    pub fn may_ask_for(&self, host: &str) -> bool {
+    /// Returns whether a request for `host` may come over this connection. The host must be the server name of the
+    /// handshake, or one for which the certificate shown then is valid. Without a server name, any host is allowed for
+    /// which no other certificate is valid.
+    pub fn is_valid_for(&self, host: &str) -> bool {
         match &self.server_name {
             Some(name) => name == host || self.certificates.covers(name, host),
             None => self.certificates.default_covers(host),
         }
     }
 
-    /// A session that goes on verifies nothing anew.
+    /// Returns whether the client's certificate has expired. A resumed session does not verify it again.
     pub fn has_expired(&self, now_s: i64) -> bool {
         self.certificate.as_ref().is_some_and(|certificate| certificate.not_after_s < now_s)
     }
 }
 
-/// `None` for what is no certificate, which no verifier lets through.
-fn client_certificate(der: &[u8]) -> Option<ClientCertificate> {
+/// Reads a client's certificate. `None` if it is malformed, which a verifier would have rejected.
+fn parse_certificate(der: &[u8]) -> Option<ClientCertificate> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let alternative_name = match certificate.subject_alternative_name() {
-        Ok(Some(names)) => names.value.general_names.iter().find_map(certs::text),
+        Ok(Some(names)) => names.value.general_names.iter().find_map(certs::name_text),
         _ => None,
     };
     let not_after_s = certificate.validity().not_after.timestamp();
-    Some(ClientCertificate { subject: distinguished(certificate.subject()), alternative_name, not_after_s })
+    Some(ClientCertificate { subject: format_name(certificate.subject()), alternative_name, not_after_s })
 }
 
-/// RFC 4514: the last name first; whatever could be taken for syntax is escaped, so that no value
-/// can pose as another name.
-fn distinguished(name: &X509Name<'_>) -> String {
+/// Formats a distinguished name by RFC 4514: the last part first, and special characters escaped, so that no value can
+/// pose as another part.
+fn format_name(name: &X509Name<'_>) -> String {
     let mut text = String::new();
     let sets: Vec<_> = name.iter_rdn().collect();
     for (i, set) in sets.iter().rev().enumerate() {
@@ -89,7 +91,7 @@ fn distinguished(name: &X509Name<'_>) -> String {
             }
             text.push('=');
             match attribute.as_str() {
-                Ok(value) => escape(&mut text, value),
+                Ok(value) => push_escaped(&mut text, value),
                 Err(_) => {
                     text.push('#');
                     for byte in attribute.as_slice() {
@@ -102,7 +104,7 @@ fn distinguished(name: &X509Name<'_>) -> String {
     text
 }
 
-fn escape(text: &mut String, value: &str) {
+fn push_escaped(text: &mut String, value: &str) {
     let last = value.chars().count().saturating_sub(1);
     for (at, character) in value.chars().enumerate() {
         match character {
@@ -124,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_says_who_it_is() {
+    fn the_subject_and_the_first_alternative_name_are_read() {
         let mut params = CertificateParams::default();
         params.subject_alt_names.push(SanType::URI("spiffe://example/app".try_into().unwrap()));
         params.subject_alt_names.push(SanType::IpAddress([127, 0, 0, 1].into()));
@@ -133,14 +135,14 @@ mod tests {
         subject.push(DnType::CommonName, " app+CN=root");
         params.distinguished_name = subject;
         let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
-        let found = client_certificate(certificate.der()).unwrap();
+        let found = parse_certificate(certificate.der()).unwrap();
         assert_eq!(found.subject, "CN=\\ app\\+CN\\=root,O=Example\\, Inc.");
         assert_eq!(found.alternative_name.as_deref(), Some("spiffe://example/app"));
     }
 
     #[test]
-    fn what_is_no_certificate_is_nobody() {
-        assert_eq!(client_certificate(b""), None);
-        assert_eq!(client_certificate(&[0x30; 64]), None);
+    fn bytes_that_are_no_certificate_identify_no_client() {
+        assert_eq!(parse_certificate(b""), None);
+        assert_eq!(parse_certificate(&[0x30; 64]), None);
     }
 }

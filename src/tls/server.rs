@@ -1,5 +1,4 @@
-//! What a listener needs for its handshakes, made from the contents of files. Equal contents are
-//! equal settings.
+//! TLS settings of a listener, made from the contents of files. Equal contents make equal settings.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -12,65 +11,68 @@ use rustls::sign::CertifiedKey;
 use rustls::{Error, InconsistentKeys, RootCertStore, ServerConfig, version};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::certs::{self, CertificateTerm, Certificates, NamedKey};
-use super::challenge::ChallengeBoard;
-use super::{Alpn, pem};
+use crate::tls::certs::{CertificateValidity, Certificates, NamedKey};
+use crate::tls::challenge::ChallengeBoard;
+use crate::tls::{Alpn, certs, pem};
 
-/// What the files say, PEM, and the options beside them.
+/// Contents of the files of a listener, in PEM, and its options.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ServerFiles {
-    /// The first answers for names that none of them has.
+    /// Certificates with keys. The first is shown for names that none of them has.
     pub certificates: Vec<PemPair>,
-    /// Lower-case names with certificates that an ACME server issues.
+    /// Lower-case names for which an ACME server issues certificates.
     pub ordered: Vec<String>,
+    /// CAs that may sign certificates of clients.
     pub client_ca: Option<String>,
     pub client_auth: ClientAuth,
     pub min_version: MinVersion,
-    /// HTTP/2 is offered.
+    /// Whether HTTP/2 is offered.
     pub http2: bool,
 }
 
-/// A chain, the owner's certificate first, and its key.
+/// A certificate chain, the owner's certificate first, and its key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PemPair {
     pub cert: String,
     pub key: String,
 }
 
-/// What is asked of clients.
+/// Whether clients must authenticate by a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientAuth {
     None,
-    /// Who shows a certificate shows a valid one.
+    /// A client may show a certificate, which must be valid then.
     Optional,
     Required,
 }
 
+/// The oldest version of TLS that clients may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MinVersion {
     Tls12,
     Tls13,
 }
 
-/// The settings of one listener.
+/// TLS settings of one listener.
 #[derive(Clone)]
 pub struct ServerTls {
     files: ServerFiles,
-    /// Those of `files.certificates`.
+    /// The parsed `files.certificates`.
     own: Vec<NamedKey>,
     pub certificates: Arc<LiveCertificates>,
-    /// With tickets and sessions of its own: none is good under other settings, or at another listener.
+    /// Settings of the TLS library. Its tickets and sessions are valid for these settings and this listener only.
     pub config: Arc<ServerConfig>,
-    /// For handshakes in which an ACME server looks for a proof.
+    /// Settings for `tls-alpn-01` challenges of an ACME server.
     pub challenges: Option<Arc<ServerConfig>>,
 }
 
-/// The certificates that a listener has now: those of files, and those that have been issued so far.
+/// The current certificates of a listener: those of files, and those that an ACME server has issued so far.
 #[derive(Debug)]
 pub struct LiveCertificates(ArcSwap<Certificates>);
 
 impl LiveCertificates {
-    pub fn now(&self) -> Arc<Certificates> {
+    /// Returns the certificates at this moment.
+    pub fn current(&self) -> Arc<Certificates> {
         self.0.load_full()
     }
 }
@@ -81,11 +83,11 @@ impl ResolvesServerCert for LiveCertificates {
     }
 }
 
-/// What an ACME server has issued, by name.
-pub type Issued = BTreeMap<String, NamedKey>;
+/// Certificates that an ACME server has issued, by name.
+pub type IssuedCertificates = BTreeMap<String, NamedKey>;
 
-/// The file at fault, and what is wrong with it; says nothing of the contents. Certificates and keys by
-/// their place in the list.
+/// The faulty file, and what is wrong with it, without parts of its contents. The number is the index of a certificate
+/// or key in the list.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ServerTlsMistake {
     Cert(usize, String),
@@ -93,14 +95,14 @@ pub enum ServerTlsMistake {
     ClientCa(String),
 }
 
-/// TLS 1.3 tickets for each full handshake: clients use each once.
+/// TLS 1.3 tickets that a client gets for each full handshake. It uses each once.
 const TICKETS: usize = 2;
 
 impl ServerTls {
-    /// With none of the ordered certificates yet. Proofs for an ACME server are on `board`.
+    /// Makes the settings, with none of the ordered certificates yet. Responses to challenges come from `board`.
     ///
     /// # Errors
-    /// The first of the files that cannot be used.
+    /// The first file that cannot be used.
     pub fn new(files: ServerFiles, board: Option<&Arc<ChallengeBoard>>) -> Result<ServerTls, ServerTlsMistake> {
         let keys = files.certificates.iter().enumerate().map(|(place, pair)| named_key(place, pair));
         let own = keys.collect::<Result<Vec<_>, _>>()?;
@@ -133,29 +135,29 @@ impl ServerTls {
             _ => builder.with_no_client_auth(),
         };
         let mut config = builder.with_cert_resolver(certificates.clone());
-        config.alpn_protocols = Alpn::offered(files.http2);
+        config.alpn_protocols = Alpn::offered_names(files.http2);
         config.send_tls13_tickets = TICKETS;
         config.ticketer = ring::Ticketer::new().map_err(|error| ServerTlsMistake::Cert(0, error.to_string()))?;
-        let challenges = board.map(|board| board.handshake()).transpose();
+        let challenges = board.map(|board| board.server_config()).transpose();
         let challenges = challenges.map_err(|error| ServerTlsMistake::Cert(0, error.to_string()))?;
         Ok(ServerTls { files, own, certificates, config: Arc::new(config), challenges })
     }
 
-    /// Takes over `earlier` where nothing differs, so that its sessions can be resumed.
-    pub fn keep(&mut self, earlier: &ServerTls) {
+    /// Takes over the sessions of `earlier` if its settings are equal, so that clients can resume them.
+    pub fn keep_sessions(&mut self, earlier: &ServerTls) {
         if self == earlier {
             self.config = earlier.config.clone();
             self.certificates = earlier.certificates.clone();
         }
     }
 
-    /// The names that are to have certificates of an ACME server.
-    pub fn ordered(&self) -> &[String] {
+    /// Returns the names for which an ACME server issues certificates.
+    pub fn ordered_names(&self) -> &[String] {
         &self.files.ordered
     }
 
-    /// Has new handshakes use `issued`, as far as it is for names of this listener.
-    pub fn provide(&self, issued: &Issued) {
+    /// Has new handshakes use the certificates of `issued` for the names of this listener.
+    pub fn use_issued(&self, issued: &IssuedCertificates) {
         let ordered = &self.files.ordered;
         let there = ordered.iter().filter_map(|name| issued.get(name).cloned());
         let keys = self.own.iter().cloned().chain(there).collect();
@@ -165,11 +167,11 @@ impl ServerTls {
 }
 
 impl NamedKey {
-    /// Of a text with a key and a chain, for `name`.
+    /// Reads a PEM text with a key and a chain, which must be valid for `name`.
     ///
     /// # Errors
-    /// Why it cannot be used, in words that say nothing of the contents.
-    pub fn of_pem(text: &str, name: &str) -> Result<NamedKey, String> {
+    /// Why it cannot be used, without parts of the text.
+    pub fn from_pem(text: &str, name: &str) -> Result<NamedKey, String> {
         let pair = PemPair { cert: text.to_owned(), key: text.to_owned() };
         match named_key(0, &pair) {
             Ok(key) if key.names.iter().any(|stated| stated == name) => Ok(key),
@@ -186,16 +188,16 @@ fn named_key(place: usize, pair: &PemPair) -> Result<NamedKey, ServerTlsMistake>
     let key = |what: &str| ServerTlsMistake::Key(place, what.to_owned());
     let chain = pem::certificates(&pair.cert).map_err(cert)?;
     let (names, term) = match chain.first().map(|own| X509Certificate::from_der(own)) {
-        Some(Ok((_, certificate))) => (certs::names(&certificate), CertificateTerm::of(&certificate)),
+        Some(Ok((_, certificate))) => (certs::certificate_names(&certificate), CertificateValidity::new(&certificate)),
         _ => return Err(cert("its first certificate cannot be read".to_owned())),
     };
     let private = pem::private_key(&pair.key).map_err(|what| key(&what))?;
     let private = ring::sign::any_supported_type(&private)
-        .map_err(|_| key("the private key is of a kind that is not supported: use ECDSA, RSA or Ed25519"))?;
+        .map_err(|_| key("the type of the private key is not supported: use ECDSA, RSA or Ed25519"))?;
     let certified = CertifiedKey::new(chain, private);
     match certified.keys_match() {
         Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => {
-            Ok(NamedKey { key: Arc::new(certified), names, term })
+            Ok(NamedKey { key: Arc::new(certified), names, validity: term })
         }
         Err(Error::InconsistentKeys(_)) => Err(key("it is not the key of the certificate in `cert`")),
         Err(error) => Err(cert(format!("its first certificate cannot be used: {error}"))),
@@ -208,7 +210,7 @@ impl PartialEq for ServerTls {
     }
 }
 
-/// Nothing of the files.
+/// Does not show the contents of files.
 impl fmt::Debug for ServerTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ServerTls({} certificates)", self.files.certificates.len())

@@ -1,77 +1,80 @@
-//! What servers are given at once: requests and connections, of one server and of all of an upstream, counted
-//! over all workers. Taken by `turn`, `acquire` and `pool` of `http::upstream`, given back when what was taken
-//! is dropped.
+//! Limits of concurrent requests and of connections, for one server and for all servers of an upstream, counted over
+//! all workers. `select` and `pool` of `proxy::outbound` take slots; a slot is returned when it is dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::line::WaitingLine;
-use super::state::ServerState;
+use crate::upstream::queue::RequestQueue;
+use crate::upstream::state::ServerState;
 
 /// `max_in_flight`, `max_connections`, `max_waiting` and `waiting_timeout` of an upstream, and its `total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CapRule {
-    /// Of each server that has none of its own.
+    /// Requests in flight per server, unless the server has a limit of its own.
     pub in_flight: u32,
+    /// Connections per server, likewise.
     pub connections: u32,
-    /// Of all servers together.
+    /// Requests in flight of all servers together.
     pub total_in_flight: u32,
+    /// Connections of all servers together.
     pub total_connections: u32,
-    /// Requests that wait, for each server.
+    /// Length of the queue, per server.
     pub waiting: usize,
+    /// Longest time in the queue.
     pub waiting_ms: u64,
 }
 
-/// `max_in_flight` and `max_connections` of one server, in place of those of its upstream.
+/// `max_in_flight` and `max_connections` of one server. They override those of its upstream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ServerCaps {
     pub in_flight: Option<u32>,
     pub connections: Option<u32>,
 }
 
-/// What all workers have of one upstream. The counts are kept over reloads.
+/// Load of one upstream over all workers. The counts survive reloads.
 #[derive(Default)]
 pub struct UpstreamLoad {
     in_flight: Arc<AtomicU32>,
     connections: Arc<AtomicU32>,
-    /// Of those that wait by the same settings.
-    pub line: Arc<WaitingLine>,
+    /// The queue of the requests that wait under the same settings.
+    pub queue: Arc<RequestQueue>,
 }
 
 /// A request in flight at a server.
 pub struct InFlight {
     state: Arc<ServerState>,
-    /// Where that is capped.
+    /// `None` if the upstream has no limits.
     load: Option<Arc<UpstreamLoad>>,
 }
 
-/// A connection to a server, which has as many as it may at most.
+/// A slot for a connection, where connections are limited.
 pub struct ConnectionSlot {
     state: Arc<ServerState>,
     load: Arc<UpstreamLoad>,
 }
 
-/// Numbers that are counted up to a cap.
-fn take(count: &AtomicU32, max: u32) -> bool {
+/// Increments `count` unless it is at `max`. Returns whether it did.
+fn try_increment(count: &AtomicU32, max: u32) -> bool {
     count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| (now < max).then_some(now + 1)).is_ok()
 }
 
-fn take_both(own: &AtomicU32, max: u32, all: &AtomicU32, max_all: u32, line: &WaitingLine) -> bool {
-    if !take(own, max) {
+/// Increments the count of a server and that of its upstream, or neither.
+fn try_increment_both(own: &AtomicU32, max: u32, all: &AtomicU32, max_all: u32, line: &RequestQueue) -> bool {
+    if !try_increment(own, max) {
         return false;
     }
-    let taken = take(all, max_all);
+    let taken = try_increment(all, max_all);
     if !taken {
         own.fetch_sub(1, Ordering::SeqCst);
-        // Who looked meanwhile has seen no room.
-        line.stir();
+        // Another worker may have seen the server at its limit meanwhile.
+        line.notify_first();
     }
     taken
 }
 
 impl ServerCaps {
-    /// The rule of the upstream as it is for this server.
-    pub fn within(&self, rule: &CapRule) -> CapRule {
+    /// Returns the rule of the upstream with the overrides of this server.
+    pub fn override_rule(&self, rule: &CapRule) -> CapRule {
         CapRule {
             in_flight: self.in_flight.unwrap_or(rule.in_flight),
             connections: self.connections.unwrap_or(rule.connections),
@@ -81,41 +84,42 @@ impl ServerCaps {
 }
 
 impl CapRule {
-    /// One more request, if that may be.
-    pub fn enter(&self, state: &Arc<ServerState>, load: &Arc<UpstreamLoad>) -> Option<InFlight> {
-        take_both(&state.in_flight, self.in_flight, &load.in_flight, self.total_in_flight, &load.line)
+    /// Takes a slot for a request. Returns `None` at a limit.
+    pub fn take_request_slot(&self, state: &Arc<ServerState>, load: &Arc<UpstreamLoad>) -> Option<InFlight> {
+        try_increment_both(&state.in_flight, self.in_flight, &load.in_flight, self.total_in_flight, &load.queue)
             .then(|| InFlight { state: state.clone(), load: Some(load.clone()) })
     }
 
-    /// One more connection, if that may be.
-    pub fn connect(&self, state: &Arc<ServerState>, load: &Arc<UpstreamLoad>) -> Option<ConnectionSlot> {
-        take_both(&state.connections, self.connections, &load.connections, self.total_connections, &load.line)
+    /// Takes a slot for a connection. Returns `None` at a limit.
+    pub fn take_connection_slot(&self, state: &Arc<ServerState>, load: &Arc<UpstreamLoad>) -> Option<ConnectionSlot> {
+        try_increment_both(&state.connections, self.connections, &load.connections, self.total_connections, &load.queue)
             .then(|| ConnectionSlot { state: state.clone(), load: load.clone() })
     }
 
-    /// A request may be sent there.
-    pub fn has_room(&self, state: &ServerState, load: &UpstreamLoad) -> bool {
+    /// Returns whether there is a slot for a request.
+    pub fn has_request_slot(&self, state: &ServerState, load: &UpstreamLoad) -> bool {
         let of = |count: &AtomicU32, max| count.load(Ordering::SeqCst) < max;
         of(&state.in_flight, self.in_flight) && of(&load.in_flight, self.total_in_flight)
     }
 
-    /// Another connection may be made.
-    pub fn may_connect(&self, state: &ServerState, load: &UpstreamLoad) -> bool {
+    /// Returns whether there is a slot for a connection.
+    pub fn has_connection_slot(&self, state: &ServerState, load: &UpstreamLoad) -> bool {
         let of = |count: &AtomicU32, max| count.load(Ordering::SeqCst) < max;
         of(&state.connections, self.connections) && of(&load.connections, self.total_connections)
     }
 
+    /// Returns whether connections are limited.
     pub fn caps_connections(&self) -> bool {
         self.connections < u32::MAX || self.total_connections < u32::MAX
     }
 }
 
 impl UpstreamLoad {
-    /// The same where other settings are in force: what they give room to does not wait behind those that
-    /// wait by the settings before.
-    pub fn renewed(&self) -> UpstreamLoad {
+    /// Returns the load for new settings: with the same counts, and a queue of its own. Requests that the new settings
+    /// admit do not wait behind those that wait under the old ones.
+    pub fn with_new_queue(&self) -> UpstreamLoad {
         let (in_flight, connections) = (self.in_flight.clone(), self.connections.clone());
-        UpstreamLoad { in_flight, connections, line: Arc::default() }
+        UpstreamLoad { in_flight, connections, queue: Arc::default() }
     }
 
     pub fn in_flight(&self) -> u32 {
@@ -128,8 +132,8 @@ impl UpstreamLoad {
 }
 
 impl InFlight {
-    /// Where nothing is capped.
-    pub fn of(state: &Arc<ServerState>) -> InFlight {
+    /// Counts a request without any limit.
+    pub fn count_unlimited(state: &Arc<ServerState>) -> InFlight {
         state.in_flight.fetch_add(1, Ordering::Relaxed);
         InFlight { state: state.clone(), load: None }
     }
@@ -140,7 +144,7 @@ impl Drop for InFlight {
         self.state.in_flight.fetch_sub(1, Ordering::SeqCst);
         if let Some(load) = &self.load {
             load.in_flight.fetch_sub(1, Ordering::SeqCst);
-            load.line.stir();
+            load.queue.notify_first();
         }
     }
 }
@@ -149,7 +153,7 @@ impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.state.connections.fetch_sub(1, Ordering::SeqCst);
         self.load.connections.fetch_sub(1, Ordering::SeqCst);
-        self.load.line.stir();
+        self.load.queue.notify_first();
     }
 }
 
@@ -176,17 +180,21 @@ mod tests {
         let rule = CapRule { in_flight: 2, total_in_flight: 3, ..ONE };
         let (one, other) = (Arc::<ServerState>::default(), Arc::<ServerState>::default());
         let load = Arc::<UpstreamLoad>::default();
-        let mut taken: Vec<_> = (0..2).map(|_| rule.enter(&one, &load).unwrap()).collect();
-        assert!(rule.enter(&one, &load).is_none() && !rule.has_room(&one, &load));
-        taken.extend(rule.enter(&other, &load));
-        assert!(rule.enter(&other, &load).is_none(), "all together have what they may");
+        let mut taken: Vec<_> = (0..2).map(|_| rule.take_request_slot(&one, &load).unwrap()).collect();
+        assert!(rule.take_request_slot(&one, &load).is_none() && !rule.has_request_slot(&one, &load));
+        taken.extend(rule.take_request_slot(&other, &load));
+        assert!(rule.take_request_slot(&other, &load).is_none(), "all together have what they may");
         assert_eq!((one.in_flight(), other.in_flight(), load.in_flight()), (2, 1, 3));
         taken.remove(0);
-        assert!(rule.has_room(&other, &load));
+        assert!(rule.has_request_slot(&other, &load));
         taken.clear();
         assert_eq!((one.in_flight(), other.in_flight(), load.in_flight()), (0, 0, 0));
-        let slot = rule.connect(&one, &load);
-        assert!(slot.is_some() && rule.connect(&one, &load).is_none() && !rule.may_connect(&other, &load));
+        let slot = rule.take_connection_slot(&one, &load);
+        assert!(
+            slot.is_some()
+                && rule.take_connection_slot(&one, &load).is_none()
+                && !rule.has_connection_slot(&other, &load)
+        );
         drop(slot);
         assert_eq!((one.connections(), load.connections()), (0, 0));
     }
@@ -194,23 +202,23 @@ mod tests {
     #[test]
     fn other_settings_count_what_is_there_and_wait_in_a_line_of_their_own() {
         let (state, load) = (Arc::<ServerState>::default(), Arc::<UpstreamLoad>::default());
-        let taken = (ONE.enter(&state, &load), ONE.connect(&state, &load));
-        let _waits = load.line.join(1);
-        let renewed = Arc::new(load.renewed());
-        assert_eq!((renewed.in_flight(), renewed.connections(), renewed.line.len()), (1, 1, 0));
+        let taken = (ONE.take_request_slot(&state, &load), ONE.take_connection_slot(&state, &load));
+        let _waits = load.queue.join(1);
+        let renewed = Arc::new(load.with_new_queue());
+        assert_eq!((renewed.in_flight(), renewed.connections(), renewed.queue.len()), (1, 1, 0));
         drop(taken);
         assert_eq!((renewed.in_flight(), renewed.connections()), (0, 0));
     }
 
-    /// In between, the last room of a server seemed to be taken.
+    /// Another worker may have seen the last slot of a server as taken meanwhile.
     #[test]
     fn who_takes_room_and_undoes_it_has_the_first_look_again() {
         let (one, other, load) = (Arc::default(), Arc::<ServerState>::default(), Arc::<UpstreamLoad>::default());
-        let _taken = (ONE.enter(&one, &load), ONE.connect(&one, &load));
-        let place = load.line.join(1).unwrap();
+        let _taken = (ONE.take_request_slot(&one, &load), ONE.take_connection_slot(&one, &load));
+        let place = load.queue.join(1).unwrap();
         let woken = Arc::new(WakeCount(AtomicUsize::new(0)));
         assert!(place.is_first(&Waker::from(woken.clone())));
-        assert!(ONE.enter(&other, &load).is_none() && ONE.connect(&other, &load).is_none());
+        assert!(ONE.take_request_slot(&other, &load).is_none() && ONE.take_connection_slot(&other, &load).is_none());
         assert_eq!((woken.0.load(Ordering::SeqCst), other.in_flight(), other.connections()), (2, 0, 0));
     }
 }

@@ -1,75 +1,77 @@
-//! One place that connections of a server go to. A server that is written with a name has as many as the name
-//! has addresses. Made by `roster`, connected to by `http::upstream::connect`.
+//! The destination of connections to a server: an address or a Unix socket. A server with a hostname has one endpoint
+//! per address of the name. Made by `roster`, connected to by `proxy::outbound::dial`.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use super::{Origin, Scheme};
+use crate::upstream::{Origin, Scheme};
 
-/// Connections to equal endpoints serve alike.
+/// One address or socket of a server. Connections to equal endpoints are interchangeable.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint {
     pub origin: Origin,
-    /// Written or found; a Unix socket has none.
+    /// The address, from the config or from DNS. `None` for a Unix socket.
     pub address: Option<SocketAddr>,
 }
 
-/// What the config says of where a server is.
+/// The location of a server as the config has it.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Whereabouts<'o> {
+pub enum ServerLocation<'o> {
     Address(SocketAddr),
-    /// Its addresses are to be found, the port is known.
+    /// A hostname, whose addresses come from DNS, and a port.
     Name(&'o str, u16),
     Socket,
 }
 
 impl Origin {
-    pub fn whereabouts(&self) -> Whereabouts<'_> {
+    /// Returns the location of the server.
+    pub fn location(&self) -> ServerLocation<'_> {
         if let Scheme::Unix(_) = self.scheme {
-            return Whereabouts::Socket;
+            return ServerLocation::Socket;
         }
         match self.authority.parse() {
-            Ok(address) => Whereabouts::Address(address),
+            Ok(address) => ServerLocation::Address(address),
             Err(_) => {
                 let port = self.authority.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
-                Whereabouts::Name(self.name(), port.unwrap_or(0))
+                ServerLocation::Name(self.bare_host(), port.unwrap_or(0))
             }
         }
     }
 
-    /// The name to be looked up, if it has one.
-    pub fn host_name(&self) -> Option<&str> {
-        match self.whereabouts() {
-            Whereabouts::Name(name, _) => Some(name),
-            Whereabouts::Address(_) | Whereabouts::Socket => None,
+    /// Returns the hostname to look up, if the server has one.
+    pub fn hostname(&self) -> Option<&str> {
+        match self.location() {
+            ServerLocation::Name(name, _) => Some(name),
+            ServerLocation::Address(_) | ServerLocation::Socket => None,
         }
     }
 }
 
 impl Endpoint {
-    /// Of a server without a name.
-    pub fn written(origin: &Origin) -> Endpoint {
-        let address = match origin.whereabouts() {
-            Whereabouts::Address(address) => Some(address),
-            Whereabouts::Name(..) | Whereabouts::Socket => None,
+    /// Returns the endpoint of a server without a hostname.
+    pub fn from_config(origin: &Origin) -> Endpoint {
+        let address = match origin.location() {
+            ServerLocation::Address(address) => Some(address),
+            ServerLocation::Name(..) | ServerLocation::Socket => None,
         };
         Endpoint { origin: origin.clone(), address }
     }
 
-    pub fn found(origin: &Origin, ip: IpAddr, port: u16) -> Endpoint {
+    /// Returns the endpoint for an address of the server's hostname.
+    pub fn from_dns(origin: &Origin, ip: IpAddr, port: u16) -> Endpoint {
         Endpoint { origin: origin.clone(), address: Some(SocketAddr::new(ip, port)) }
     }
 
-    /// What the access log calls it: `address:port`, or the path of a socket.
+    /// Returns the name in the access log: `address:port`, or the path of a socket.
     pub fn label(&self) -> String {
         self.address.map_or_else(|| self.origin.authority.clone(), |address| address.to_string())
     }
 }
 
-/// The server, and where a name stands for several, which of them: `app:3000 (10.0.0.7)`.
+/// Writes the server and, for one of several addresses of a hostname, the address: `app:3000 (10.0.0.7)`.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.origin.host_name(), self.address) {
+        match (self.origin.hostname(), self.address) {
             (Some(_), Some(address)) => write!(f, "{} ({})", self.origin, address.ip()),
             _ => self.origin.fmt(f),
         }
@@ -78,8 +80,8 @@ impl fmt::Display for Endpoint {
 
 #[cfg(test)]
 mod tests {
-    use super::super::SocketProtocol;
     use super::*;
+    use crate::upstream::SocketProtocol;
 
     fn origin(scheme: Scheme, authority: &str) -> Origin {
         Origin { scheme, authority: authority.to_owned() }
@@ -89,15 +91,15 @@ mod tests {
     fn where_servers_are() {
         let http = |authority| origin(Scheme::Http, authority);
         for authority in ["10.0.0.7:80", "[::1]:3000"] {
-            let written = Endpoint::written(&http(authority));
+            let written = Endpoint::from_config(&http(authority));
             assert_eq!((written.label().as_str(), written.to_string().as_str()), (authority, authority));
         }
         let app = http("app.local:3000");
-        assert_eq!(app.whereabouts(), Whereabouts::Name("app.local", 3000));
-        let found = Endpoint::found(&app, IpAddr::from([10, 0, 0, 7]), 3000);
+        assert_eq!(app.location(), ServerLocation::Name("app.local", 3000));
+        let found = Endpoint::from_dns(&app, IpAddr::from([10, 0, 0, 7]), 3000);
         assert_eq!((found.label(), found.to_string()), ("10.0.0.7:3000".into(), "app.local:3000 (10.0.0.7)".into()));
         let socket = origin(Scheme::Unix(SocketProtocol::Http1), "/run/app.sock");
-        assert_eq!(Endpoint::written(&socket).label(), "/run/app.sock");
-        assert_eq!(socket.host_name(), None);
+        assert_eq!(Endpoint::from_config(&socket).label(), "/run/app.sock");
+        assert_eq!(socket.hostname(), None);
     }
 }

@@ -1,32 +1,32 @@
-//! How many requests each server of an upstream has had for its weight, so that shares follow the weights exactly.
-//! This is stride scheduling: every request moves a server ahead by a step, and the larger its weight, the shorter the
-//! step. The server that is least far ahead is due. Pure; used by `balance`.
+//! Stride scheduling: gives each server its share of the requests by weight. Every request moves a server ahead by a
+//! step, and the larger its weight, the shorter the step. The server that is least far ahead is due. Pure; used by
+//! `balance`.
 
 use std::cell::Cell;
 
-/// The whole of a weight, for servers that start slowly.
-pub const RAMPED: u32 = 1000;
+/// The ramp of a server that has its whole weight, in thousandths.
+pub const FULL_RAMP: u32 = 1000;
 /// The step of a server with weight 1.
 const LONGEST_STEP: u64 = 1 << 50;
 /// Steps that a server may lag behind the others and catch up later.
 ///
-/// A server lags while it is overloaded. Up to this many requests it gets back afterwards; what is beyond, it would get
-/// back in a burst, so it is forgotten.
+/// A server lags while it is overloaded. Afterwards it gets up to this many requests more than its share. A longer lag
+/// is forgotten: catching up would be a burst.
 const CREDIT_STEPS: u64 = 8;
 
-/// The state of one worker.
+/// The progress of all servers of an upstream in one worker.
 #[derive(Debug)]
 pub struct FairShares {
-    servers: Vec<Progress>,
-    /// Where the server was that has been furthest ahead when it was picked.
+    servers: Vec<ServerProgress>,
+    /// The furthest position that any server had when it was selected.
     front: Cell<u128>,
-    /// The servers have their random starting points.
+    /// True if the servers have their random starting points.
     started: Cell<bool>,
 }
 
 #[derive(Debug)]
-struct Progress {
-    /// Never 0. For a server of weight 0, that of weight 1.
+struct ServerProgress {
+    /// Step per request; never 0. A server of weight 0 has that of weight 1.
     step: u64,
     at: Cell<u128>,
 }
@@ -34,23 +34,22 @@ struct Progress {
 impl FairShares {
     pub fn new(weights: &[u32]) -> FairShares {
         let step = |weight: &u32| LONGEST_STEP / u64::from((*weight).max(1));
-        let servers = weights.iter().map(|weight| Progress { step: step(weight), at: Cell::default() }).collect();
+        let servers = weights.iter().map(|weight| ServerProgress { step: step(weight), at: Cell::default() }).collect();
         FairShares { servers, front: Cell::default(), started: Cell::default() }
     }
 
-    /// Before the first pick: the first request of each server is due at a random point within one step of it. So the
-    /// shares are right on average however few requests come between two reloads, and workers do not begin with the
-    /// same server.
-    pub fn start(&self, mut random: impl FnMut() -> u64) {
+    /// Before the first selection, puts each server at a random point within its first step. Shares are then right on
+    /// average even if few requests come between two reloads, and workers do not all begin with the same server.
+    pub fn randomize_start(&self, mut random: impl FnMut() -> u64) {
         if !self.started.replace(true) {
             let mut start = |step: u64| u128::from(LONGEST_STEP - step + random() % step);
             self.servers.iter().for_each(|server| server.at.set(start(server.step)));
         }
     }
 
-    /// Where the server would be after one more request: the one with the least is due. `ramp`: the part of its weight
-    /// that counts, in thousandths.
-    pub fn due(&self, server: usize, ramp: u32) -> u128 {
+    /// Returns the position of the server after one more request; the server with the lowest is due. `ramp`: the part
+    /// of its weight that counts, in thousandths.
+    pub fn next_position(&self, server: usize, ramp: u32) -> u128 {
         let (server, front) = (&self.servers[server], self.front.get());
         let step = server.ramped_step(ramp);
         let credit = step.max(server.step * CREDIT_STEPS);
@@ -60,17 +59,17 @@ impl FairShares {
         server.at.get() + u128::from(step)
     }
 
-    /// The server gets a request.
-    pub fn serve(&self, server: usize, ramp: u32) {
+    /// Records that the server gets a request.
+    pub fn record_request(&self, server: usize, ramp: u32) {
         let server = &self.servers[server];
         self.front.set(self.front.get().max(server.at.get()));
         server.at.set(server.at.get() + u128::from(server.ramped_step(ramp)));
     }
 }
 
-impl Progress {
+impl ServerProgress {
     fn ramped_step(&self, ramp: u32) -> u64 {
-        if ramp >= RAMPED { self.step } else { self.step * u64::from(RAMPED) / u64::from(ramp.max(1)) }
+        if ramp >= FULL_RAMP { self.step } else { self.step * u64::from(FULL_RAMP) / u64::from(ramp.max(1)) }
     }
 }
 
@@ -83,8 +82,11 @@ mod tests {
         let servers = 0..shares.servers.len();
         let mut counts = vec![0; servers.len()];
         for _ in 0..count {
-            let Some(due) = servers.clone().filter(|i| may(*i)).min_by_key(|i| shares.due(*i, RAMPED)) else { break };
-            shares.serve(due, RAMPED);
+            let Some(due) = servers.clone().filter(|i| may(*i)).min_by_key(|i| shares.next_position(*i, FULL_RAMP))
+            else {
+                break;
+            };
+            shares.record_request(due, FULL_RAMP);
             counts[due] += 1;
         }
         counts
@@ -93,7 +95,7 @@ mod tests {
     #[test]
     fn requests_follow_the_weights_exactly() {
         let shares = FairShares::new(&[95, 4, 1]);
-        shares.start(|| 1 << 40);
+        shares.randomize_start(|| 1 << 40);
         for _ in 0..5 {
             let counts = serve(&shares, |_| true, 100);
             assert!((94..=96).contains(&counts[0]) && (3..=5).contains(&counts[1]), "{counts:?}");
@@ -123,7 +125,7 @@ mod tests {
             let light: usize = (0..2000)
                 .map(|_| {
                     let shares = FairShares::new(&weights);
-                    shares.start(&mut random);
+                    shares.randomize_start(&mut random);
                     serve(&shares, |_| true, requests)[1]
                 })
                 .sum();
@@ -136,7 +138,7 @@ mod tests {
     fn starting_points_differ_by_less_than_a_step() {
         for seed in [0, 1, u64::MAX / 3, u64::MAX] {
             let shares = FairShares::new(&[9, 1]);
-            shares.start(|| seed);
+            shares.randomize_start(|| seed);
             let counts = serve(&shares, |_| true, 10);
             assert!((8..=10).contains(&counts[0]), "{seed}: {counts:?}");
         }

@@ -1,18 +1,18 @@
-//! What a request is told apart by, as a number: the same in every gateway. Called by `http::limits`.
+//! Hash of the `hash_on` key of a request; the same in every gateway. Called by `proxy::limits`.
 
-use super::balance::{START, digest};
-use crate::limit::key::{Key, KeyPart};
-use crate::limit::source::{Facts, Repeated};
+use crate::limiting::key::{Key, KeyPart};
+use crate::limiting::source::{Facts, Repeated};
+use crate::upstream::balance::{HASH_START, fnv1a};
 
-/// `None` where the request lacks a part of `key`. Of what stands there more than once the first counts:
-/// every server serves it alike.
-pub fn hash(key: &Key, facts: &Facts) -> Option<u64> {
-    key.0.iter().try_fold(START, |hash, part| match part {
+/// Returns the hash of `key`, or `None` if the request lacks a part of it. Of a repeated header or parameter the first
+/// value counts, because every server can serve the request.
+pub fn hash_key(key: &Key, facts: &Facts) -> Option<u64> {
+    key.0.iter().try_fold(HASH_START, |hash, part| match part {
         KeyPart::All => Some(hash),
-        KeyPart::Source(source) => Some(digest(hash, &facts.text(source, Repeated::First).ok()??)),
+        KeyPart::Source(source) => Some(fnv1a(hash, &facts.text(source, Repeated::First).ok()??)),
         KeyPart::Alternatives(sources) => {
             let found = sources.iter().find_map(|source| facts.text(source, Repeated::First).ok()?);
-            Some(digest(hash, &found?))
+            Some(fnv1a(hash, &found?))
         }
     })
 }

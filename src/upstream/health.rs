@@ -1,4 +1,4 @@
-//! What the answers to checks make of a server. Pure. Called by `state`.
+//! When health checks make a server unhealthy or healthy again. Pure. Called by `state`.
 
 use crate::labels::labels;
 
@@ -6,33 +6,34 @@ use crate::labels::labels;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthRule {
     pub kind: CheckKind,
-    /// Asked with GET, for `http`.
+    /// The path of the GET request, for `http`.
     pub path: String,
     pub every_ms: u64,
     pub timeout_ms: u64,
-    /// Failures in a row that make a server down.
+    /// Failures in a row that make a server unhealthy.
     pub unhealthy_after: u32,
-    /// Good answers in a row that make it up again.
+    /// Successes in a row that make it healthy again.
     pub healthy_after: u32,
-    /// Statuses that are good, from and to.
+    /// Ranges of statuses that count as success, both ends included.
     pub status: Vec<(u16, u16)>,
-    /// What the beginning of the body has to hold.
+    /// Text that the beginning of the body must contain.
     pub body: Option<String>,
 }
 
 impl HealthRule {
-    pub fn takes(&self, status: u16) -> bool {
+    /// Returns whether the status counts as success.
+    pub fn is_success(&self, status: u16) -> bool {
         self.status.iter().any(|(from, to)| (*from..=*to).contains(&status))
     }
 }
 
 labels! {
-    /// What is asked of a server.
+    /// The kind of a check.
     CheckKind:
     Http = "http",
-    /// That it accepts a connection.
+    /// The server accepts a connection.
     Tcp = "tcp",
-    /// grpc.health.v1.Health/Check, of the server as a whole.
+    /// A call of `grpc.health.v1.Health/Check` for the server as a whole.
     Grpc = "grpc",
 }
 
@@ -40,31 +41,32 @@ labels! {
     /// Why a check failed.
     CheckFault:
     Connection = "check: no_connection",
-    /// The gateway itself could not: it says nothing of the server.
-    NotAsked = "check: not_asked",
+    /// The gateway had no resources for the check, which says nothing about the server.
+    NoResources = "check: not_asked",
     Timeout = "check: timeout",
-    /// It broke off, or is not the protocol.
+    /// The connection broke off, or the response was not valid.
     Broken = "check: broken",
     Status = "check: status",
     Body = "check: body",
     NotServing = "check: not_serving",
 }
 
-/// Checks of one server, which is up until they say otherwise.
+/// Check results of one server. It is healthy until checks fail.
 #[derive(Debug, Default)]
-pub struct CheckRun {
+pub struct CheckHistory {
     down: Option<CheckFault>,
-    /// Results that contradict that, one after the other.
+    /// Results in a row that contradict the current state.
     against: u32,
 }
 
-impl CheckRun {
-    /// Why it is down, if it is.
-    pub fn down(&self) -> Option<CheckFault> {
+impl CheckHistory {
+    /// Returns why the server is unhealthy, if it is.
+    pub fn failure(&self) -> Option<CheckFault> {
         self.down
     }
 
-    pub fn checked(&mut self, rule: &HealthRule, result: Result<(), CheckFault>) {
+    /// Records the result of a check.
+    pub fn record_check(&mut self, rule: &HealthRule, result: Result<(), CheckFault>) {
         let against = match (self.down, result) {
             (None, Err(_)) => rule.unhealthy_after,
             (Some(_), Ok(())) => rule.healthy_after,
@@ -76,7 +78,7 @@ impl CheckRun {
         };
         self.against += 1;
         if self.against >= against {
-            *self = CheckRun { down: result.err(), against: 0 };
+            *self = CheckHistory { down: result.err(), against: 0 };
         }
     }
 }
@@ -97,10 +99,10 @@ mod tests {
             status: vec![(200, 399)],
             body: None,
         };
-        let mut run = CheckRun::default();
+        let mut run = CheckHistory::default();
         let mut seen = |results: &[Result<(), CheckFault>]| {
-            results.iter().for_each(|result| run.checked(&rule, *result));
-            run.down()
+            results.iter().for_each(|result| run.record_check(&rule, *result));
+            run.failure()
         };
         let (bad, late) = (Err(CheckFault::Status), Err(CheckFault::Timeout));
         assert_eq!(seen(&[bad, bad, Ok(()), bad, bad]), None, "one good answer between them");

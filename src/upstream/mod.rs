@@ -1,8 +1,21 @@
-//! An upstream: a set of servers and the way to pick one. Built by the config compiler; each
-//! worker keeps its own connections to the servers (`http::upstream::pool`).
+//! Upstreams: groups of interchangeable servers, which of them is healthy, and which gets the next request.
+//!
+//! Input are the `[upstream]` sections of the config, the results of requests, of health checks and of DNS lookups.
+//! Output is the state that all workers share. This module does no I/O: time and randomness are arguments. Each worker
+//! keeps its own connections to the servers (`proxy::outbound::pool`).
+//!
+//! - `mod.rs`: the settings of an upstream and its servers
+//! - `roster`: the servers in force, one per address; `state`: what is known of one server
+//! - `balance`: the balancers, with `fair_shares` (weights), `round_robin` and `hash` (`hash_on`)
+//! - `eject`: when a failing server is left out; `health`: the results of health checks
+//! - `caps`: limits of requests and connections, with `queue` (waiting requests) and `claim` (connections of other
+//!   workers)
+//! - `retry_budget`: how many requests may be retried
+//! - `hostname`, `endpoint`: names, addresses and sockets of servers; `tls`, `proxy_header`: how connections begin
+//!
+//! To add a balancer: add a variant to [`Balance`] and an arm to `Balancer::select`.
 
 pub(crate) mod balance;
-pub(crate) mod budget;
 pub(crate) mod caps;
 pub(crate) mod claim;
 pub(crate) mod eject;
@@ -10,11 +23,12 @@ pub(crate) mod endpoint;
 pub(crate) mod fair_shares;
 pub(crate) mod hash;
 pub(crate) mod health;
-pub(crate) mod introduction;
-pub(crate) mod line;
-pub(crate) mod names;
+pub(crate) mod hostname;
+pub(crate) mod proxy_header;
+pub(crate) mod queue;
+pub(crate) mod retry_budget;
 pub(crate) mod roster;
-pub(crate) mod rotation;
+pub(crate) mod round_robin;
 pub(crate) mod state;
 pub(crate) mod tls;
 
@@ -22,45 +36,45 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::labels::labels;
-use crate::limit::key::Key;
-use budget::RetryRule;
-use caps::{CapRule, ServerCaps};
-use eject::EjectRule;
-use health::HealthRule;
-use introduction::ProxyVersion;
-use tls::UpstreamTls;
+use crate::limiting::key::Key;
+use crate::upstream::caps::{CapRule, ServerCaps};
+use crate::upstream::eject::EjectRule;
+use crate::upstream::health::HealthRule;
+use crate::upstream::proxy_header::ProxyVersion;
+use crate::upstream::retry_budget::RetryRule;
+use crate::upstream::tls::UpstreamTls;
 
-/// A set of servers that serve alike.
+/// A group of interchangeable servers.
 #[derive(Debug, PartialEq)]
 pub struct Upstream {
-    /// The `[upstream.NAME]`, or its origins for one written as URLs in its route.
+    /// The NAME of `[upstream.NAME]`. An upstream that is written as URLs in its route is named by its origins.
     pub name: String,
     /// Never empty.
     pub servers: Vec<Server>,
     pub balance: Balance,
-    /// Idle connections kept per server and worker; `None` = as many as were in use at once lately.
+    /// Idle connections kept per server and worker. `None`: as many as were in use at once in the last seconds.
     pub max_idle: Option<usize>,
-    /// When servers that fail are passed over.
+    /// When failing servers are left out for a while.
     pub eject: Option<EjectRule>,
     /// How servers are checked.
     pub health: Option<HealthRule>,
     /// When a request is sent to another server.
     pub retry: Option<RetryRule>,
-    /// What requests are told apart by, for `consistent_hash`.
+    /// The key whose hash selects the server, for `consistent_hash`.
     pub hash_on: Option<Key>,
     /// Requests in flight below which `consistent_hash` never passes over the server of a key.
     pub spread_above: u32,
-    /// A server that comes, or comes back, has its whole weight after so long; 0 = at once.
+    /// Milliseconds until a server that joins or returns has its whole weight. 0: at once.
     pub slow_start_ms: u64,
     /// Connections begin with a PROXY header.
     pub proxy_protocol: Option<ProxyVersion>,
-    /// What servers are given at once.
+    /// Limits of concurrent requests and of connections.
     pub caps: Option<CapRule>,
-    /// The names of servers are looked up again after so long at the latest.
+    /// Longest time between two DNS lookups of the servers' hostnames.
     pub resolve_every_ms: u64,
 }
 
-/// Where nothing else is said.
+/// Default of `resolve_every_ms`.
 const RESOLVE_EVERY_MS: u64 = 5_000;
 
 /// The default of `spread_above`: the six connections of a browser and the calls of its page, but fewer requests than
@@ -68,12 +82,12 @@ const RESOLVE_EVERY_MS: u64 = 5_000;
 const SPREAD_ABOVE: u32 = 16;
 
 impl Upstream {
-    /// Requests in flight are counted over all workers.
-    pub fn counts_all(&self) -> bool {
+    /// Returns whether requests in flight are counted over all workers.
+    pub fn counts_all_workers(&self) -> bool {
         self.caps.is_some() || matches!(self.balance, Balance::LeastRequests | Balance::ConsistentHash)
     }
 
-    /// With nothing else said.
+    /// Returns an upstream with the default settings.
     pub fn new(name: &str, servers: Vec<Server>, balance: Balance) -> Upstream {
         Upstream {
             name: name.to_owned(),
@@ -93,44 +107,45 @@ impl Upstream {
     }
 }
 
+/// A server as the config has it. One with a hostname stands for all its addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Server {
     pub origin: Origin,
-    /// 0 = it gets no requests.
+    /// A server of weight 0 gets no requests.
     pub weight: u32,
     pub caps: ServerCaps,
 }
 
-/// What servers are told apart by: connections to equal origins serve alike.
+/// Identity of a server: connections to equal origins are interchangeable.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
     pub scheme: Scheme,
-    /// `host:port`, IPv6 in brackets, the port always written; the path of a Unix socket.
+    /// `host:port`, with IPv6 in brackets and always with a port; or the path of a Unix socket.
     pub authority: String,
 }
 
-/// How a server is spoken to.
+/// The transport to a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Scheme {
     Http,
-    /// HTTP/2 without TLS, known in advance.
+    /// HTTP/2 without TLS, by prior knowledge.
     H2c,
     Https(Arc<UpstreamTls>),
     /// HTTP over a Unix socket.
     Unix(SocketProtocol),
 }
 
-/// What is spoken over TLS.
+/// The HTTP version over TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WireProtocol {
-    /// What the server chooses.
+    /// The server chooses by ALPN.
     #[default]
     Auto,
     Http1,
     Http2,
 }
 
-/// What is spoken over a Unix socket.
+/// The HTTP version over a Unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SocketProtocol {
     Http1,
@@ -138,14 +153,14 @@ pub enum SocketProtocol {
 }
 
 impl Origin {
-    /// The host alone, an address without brackets.
-    pub fn name(&self) -> &str {
+    /// Returns the host alone, an IPv6 address without brackets.
+    pub fn bare_host(&self) -> &str {
         let host = self.authority.rsplit_once(':').map_or(&*self.authority, |(host, _)| host);
         host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
     }
 
-    /// What its servers read as `Host` where a request says none, or is not to.
-    pub fn host(&self) -> &str {
+    /// Returns the `Host` for requests that have none, or whose own is not forwarded.
+    pub fn default_host(&self) -> &str {
         match self.scheme {
             Scheme::Http | Scheme::H2c => self.authority.strip_suffix(":80").unwrap_or(&self.authority),
             Scheme::Https(_) => self.authority.strip_suffix(":443").unwrap_or(&self.authority),
@@ -153,11 +168,12 @@ impl Origin {
         }
     }
 
-    /// Over TLS.
+    /// Returns whether the connection uses TLS.
     pub fn is_secure(&self) -> bool {
         matches!(self.scheme, Scheme::Https(_))
     }
 
+    /// Returns the HTTP version that the config demands of the server.
     pub fn protocol(&self) -> WireProtocol {
         match &self.scheme {
             Scheme::Http | Scheme::Unix(SocketProtocol::Http1) => WireProtocol::Http1,
@@ -167,7 +183,7 @@ impl Origin {
     }
 }
 
-/// As it is written in the config, without `http://`.
+/// Writes the origin as in the config, but without `http://`.
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.scheme {
@@ -180,18 +196,18 @@ impl fmt::Display for Origin {
 }
 
 labels! {
-    /// How the next server is picked.
+    /// How the next server is selected.
     Balance:
     /// Power of two choices: of two random servers, the one with fewer requests in flight.
     P2c = "p2c",
     RoundRobin = "round_robin",
-    /// Of all servers, the one with the fewest requests in flight over all workers.
+    /// The server with the fewest requests in flight over all workers.
     LeastRequests = "least_requests",
-    /// The same server for the same key, unless it has much more than its share.
+    /// The same server for the same key, unless that server has much more than its share.
     ConsistentHash = "consistent_hash",
 }
 
-/// A part of a whole, in thousandths.
+/// A fraction, in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fraction(u32);
 
@@ -200,16 +216,17 @@ impl Fraction {
     pub const FIFTH: Fraction = Fraction(200);
     const WHOLE: u32 = 1000;
 
-    /// Of a number from 0.001 to 1.
+    /// Returns the fraction for a number from 0.001 to 1.
     pub fn parse(part: f64) -> Option<Fraction> {
         (1..=Fraction::WHOLE).find(|thousandths| (f64::from(*thousandths) - part * 1000.0).abs() <= 0.5).map(Fraction)
     }
 
-    /// Rounded down.
-    pub fn of(self, whole: usize) -> usize {
+    /// Returns this fraction of `whole`, rounded down.
+    pub fn of_count(self, whole: usize) -> usize {
         whole.saturating_mul(self.0 as usize) / Fraction::WHOLE as usize
     }
 
+    /// Returns whether `part` is at least this fraction of `whole`.
     pub fn is_reached(self, part: u64, whole: u64) -> bool {
         part.saturating_mul(u64::from(Fraction::WHOLE)) >= whole.saturating_mul(u64::from(self.0))
     }

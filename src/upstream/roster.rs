@@ -1,67 +1,69 @@
-//! The servers of one upstream with what all workers know of each: one for each address, where a server is
-//! written with a name. Kept by the snapshot, read by the workers' `servers`, changed by the control thread.
+//! The servers of one upstream with their shared state: one member per address if a server has a hostname. Kept by the
+//! snapshot, read by each worker's `select::selector`, changed by the control thread.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::caps::{CapRule, UpstreamLoad};
-use super::eject::{Blame, EjectRule};
-use super::endpoint::{Endpoint, Whereabouts};
-use super::names::{ADDRESSES_MAX, KnownName};
-use super::state::ServerState;
-use super::{Origin, Upstream};
+use crate::upstream::caps::{CapRule, UpstreamLoad};
+use crate::upstream::eject::{Blame, EjectRule};
+use crate::upstream::endpoint::{Endpoint, ServerLocation};
+use crate::upstream::hostname::{ADDRESSES_MAX, HostnameState};
+use crate::upstream::state::ServerState;
+use crate::upstream::{Origin, Upstream};
 
 /// An upstream in force.
 pub struct UpstreamState {
     pub settings: Arc<Upstream>,
-    /// Those of its servers.
-    names: Vec<Arc<KnownName>>,
+    /// The hostnames of its servers.
+    names: Vec<Arc<HostnameState>>,
     members: Mutex<Members>,
     load: Arc<UpstreamLoad>,
-    /// Counts the rosters, so that a worker sees by one number that there is another.
+    /// Number of the current roster. A worker compares it to notice a change.
     version: AtomicU64,
 }
 
 struct Members {
     roster: Roster,
-    /// Addresses that went lately, oldest first: one that comes back is known.
+    /// Addresses that were removed recently, oldest first. The state of one that returns is restored.
     gone: VecDeque<(Endpoint, Arc<ServerState>)>,
 }
 
-/// Who can be asked, in config order; of a name in ascending order.
+/// The members in config order; the addresses of one hostname in ascending order.
 pub type Roster = Arc<Vec<Member>>;
 
+/// One address of a server.
 #[derive(Clone)]
 pub struct Member {
     pub endpoint: Endpoint,
-    /// As the config says.
+    /// The weight of its server in the config.
     pub weight: u32,
-    /// What of that is this address's, in units that are the same for all members.
+    /// The part of the weight that this address has. The unit is the same for all members.
     pub share: u32,
-    /// What it is given at once, where that is capped.
+    /// Limits of requests and connections, if there are any.
     pub caps: Option<CapRule>,
-    /// The one it was found by.
-    name: Option<Arc<KnownName>>,
+    /// The hostname that has this address, if it comes from DNS.
+    name: Option<Arc<HostnameState>>,
     pub state: Arc<ServerState>,
 }
 
-/// The share of a weight of 1, which all numbers of addresses up to 16 divide.
+/// The share of weight 1. All numbers of addresses up to 16 divide it.
 const WHOLE_SHARE: u32 = 720_720;
 
 impl UpstreamState {
-    /// With what is known of its servers from `before`, and `names` for those that are written with one.
+    /// Returns the state of an upstream. Its servers keep their state of `before`. `name` returns the DNS state of a
+    /// hostname.
     pub fn new(
         settings: Arc<Upstream>,
         before: Option<&UpstreamState>,
-        name: impl FnMut(&str) -> Arc<KnownName>,
+        name: impl FnMut(&str) -> Arc<HostnameState>,
         now_ms: u64,
     ) -> UpstreamState {
-        let mut hosts: Vec<&str> = settings.servers.iter().filter_map(|server| server.origin.host_name()).collect();
+        let mut hosts: Vec<&str> = settings.servers.iter().filter_map(|server| server.origin.hostname()).collect();
         hosts.sort_unstable();
         hosts.dedup();
-        let names: Vec<Arc<KnownName>> = hosts.into_iter().map(name).collect();
+        let names: Vec<Arc<HostnameState>> = hosts.into_iter().map(name).collect();
         let (roster, gone) = match before {
             Some(before) => {
                 let members = before.lock();
@@ -70,76 +72,78 @@ impl UpstreamState {
             None => Default::default(),
         };
         let mut members = Members { roster, gone };
-        members.replace(&settings, &names, before.is_some().then_some(now_ms));
+        members.rebuild(&settings, &names, before.is_some().then_some(now_ms));
         let load = match before {
             Some(before) if before.settings == settings => before.load.clone(),
-            Some(before) => Arc::new(before.load.renewed()),
+            Some(before) => Arc::new(before.load.with_new_queue()),
             None => Arc::default(),
         };
         UpstreamState { settings, names, members: Mutex::new(members), load, version: AtomicU64::new(1) }
     }
 
+    /// Returns the number of the current roster.
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
 
+    /// Returns the current roster.
     pub fn roster(&self) -> Roster {
         self.lock().roster.clone()
     }
 
-    /// The names that its servers are written with.
-    pub fn names(&self) -> &[Arc<KnownName>] {
+    /// Returns the hostnames of its servers.
+    pub fn names(&self) -> &[Arc<HostnameState>] {
         &self.names
     }
 
-    /// The addresses of a name have changed.
-    pub fn renew(&self, now_ms: u64) {
+    /// Rebuilds the roster after the addresses of a hostname have changed.
+    pub fn rebuild_roster(&self, now_ms: u64) {
         let mut members = self.lock();
-        // Where all are new, none has to catch up with others.
+        // If all servers are new, none of them starts slowly.
         let since = (!members.roster.is_empty()).then_some(now_ms);
-        members.replace(&self.settings, &self.names, since);
+        members.rebuild(&self.settings, &self.names, since);
         self.version.fetch_add(1, Ordering::Release);
         drop(members);
-        self.load.line.stir();
+        self.load.queue.notify_first();
     }
 
-    /// What all workers have of it, where that is capped.
+    /// Returns the load over all workers, for upstreams with limits.
     pub fn load(&self) -> &Arc<UpstreamLoad> {
         &self.load
     }
 
-    /// A server accepted no connection. When none of its name's does, the name is looked up again.
-    pub fn refused(&self, server: &Arc<ServerState>, now_ms: u64, reason: &'static str) {
-        server.refused(now_ms, reason);
+    /// Records that a server accepted no connection. If no address of its hostname is usable, requests a DNS lookup.
+    pub fn record_refused(&self, server: &Arc<ServerState>, now_ms: u64, reason: &'static str) {
+        server.record_refused(now_ms, reason);
         let roster = self.roster();
         let member = roster.iter().find(|member| Arc::ptr_eq(&member.state, server));
         let Some(name) = member.and_then(|member| member.name.as_ref()) else { return };
         let mut of_name = roster.iter().filter(|member| member.name.as_ref().is_some_and(|its| Arc::ptr_eq(its, name)));
         if of_name.all(|member| !member.state.is_usable(now_ms)) {
-            name.urge();
+            name.request_lookup();
         }
     }
 
-    /// There is no server to ask.
-    pub fn missed(&self) {
-        self.names.iter().for_each(|name| name.urge());
+    /// Requests a DNS lookup of all hostnames, because there is no server to send a request to.
+    pub fn request_lookups(&self) {
+        self.names.iter().for_each(|name| name.request_lookup());
     }
 
-    /// A request to a server met an error: where that is one too many, the server is passed over for a
-    /// while, unless too many are already.
-    pub fn failed(&self, server: &ServerState, now_ms: u64, blame: Blame) {
+    /// Records that a request to a server met an error. Ejects the server if that is one error too many, unless too
+    /// many servers are ejected already.
+    pub fn record_error(&self, server: &ServerState, now_ms: u64, blame: Blame) {
         let Some(rule) = &self.settings.eject else { return };
-        if server.failed(rule, now_ms, blame) {
-            self.eject(server, rule, now_ms);
+        if server.record_error(rule, now_ms, blame) {
+            self.eject_server(server, rule, now_ms);
         }
     }
 
-    fn eject(&self, server: &ServerState, rule: &EjectRule, now_ms: u64) {
-        // Held, so that two that fail at once are counted one after the other.
+    fn eject_server(&self, server: &ServerState, rule: &EjectRule, now_ms: u64) {
+        // The lock is held so that two servers that fail at once are counted one after the other.
         let members = self.lock();
         let asked = || members.roster.iter().filter(|member| member.weight > 0);
         let ejected = asked().filter(|member| member.state.is_ejected(now_ms)).count();
-        if ejected < rule.ceiling(asked().count()) && !server.is_ejected(now_ms) {
+        if ejected < rule.max_ejected(asked().count()) && !server.is_ejected(now_ms) {
             server.eject(rule, now_ms);
         }
     }
@@ -150,26 +154,27 @@ impl UpstreamState {
 }
 
 impl Members {
-    /// Builds the roster anew. Who is known stays as it was; who is not came at `since`, or with all others.
-    fn replace(&mut self, settings: &Upstream, names: &[Arc<KnownName>], since: Option<u64>) {
+    /// Rebuilds the roster. Known servers keep their state. New ones have joined at `since` and start slowly; `None`
+    /// means that all servers start together.
+    fn rebuild(&mut self, settings: &Upstream, names: &[Arc<HostnameState>], since: Option<u64>) {
         let now = self.roster.iter().map(|member| (&member.endpoint, &member.state));
         let lately = self.gone.iter().map(|(endpoint, state)| (endpoint, state));
         let known: HashMap<&Endpoint, &Arc<ServerState>> = lately.chain(now).collect();
         let state = |endpoint: &Endpoint| {
-            let new = || since.map_or_else(Arc::default, |now_ms| Arc::new(ServerState::newcomer(now_ms)));
+            let new = || since.map_or_else(Arc::default, |now_ms| Arc::new(ServerState::new_joining(now_ms)));
             let state = known.get(endpoint).map_or_else(new, |state| Arc::clone(state));
             if settings.eject.is_none() {
-                state.pardon();
+                state.clear_ejection();
             }
             if settings.health.is_none() {
-                state.unchecked();
+                state.clear_checks();
             }
             state
         };
         let mut next = Vec::new();
         for server in &settings.servers {
-            let (endpoints, name) = endpoints(&server.origin, names);
-            let caps = settings.caps.as_ref().map(|rule| server.caps.within(rule));
+            let (endpoints, name) = find_endpoints(&server.origin, names);
+            let caps = settings.caps.as_ref().map(|rule| server.caps.override_rule(rule));
             let count = u32::try_from(endpoints.len()).unwrap_or(u32::MAX).max(1);
             next.extend(endpoints.into_iter().map(|endpoint| Member {
                 state: state(&endpoint),
@@ -192,21 +197,26 @@ impl Members {
     }
 }
 
-/// Where a server is, and by what name.
-fn endpoints<'n>(origin: &Origin, names: &'n [Arc<KnownName>]) -> (Vec<Endpoint>, Option<&'n Arc<KnownName>>) {
-    let Whereabouts::Name(host, port) = origin.whereabouts() else { return (vec![Endpoint::written(origin)], None) };
+/// Returns the endpoints of a server, and its hostname if it has one.
+fn find_endpoints<'n>(
+    origin: &Origin,
+    names: &'n [Arc<HostnameState>],
+) -> (Vec<Endpoint>, Option<&'n Arc<HostnameState>>) {
+    let ServerLocation::Name(host, port) = origin.location() else {
+        return (vec![Endpoint::from_config(origin)], None);
+    };
     let Some(name) = names.iter().find(|name| name.name == host) else { return (Vec::new(), None) };
-    let found = |ip: &IpAddr| Endpoint::found(origin, *ip, port);
+    let found = |ip: &IpAddr| Endpoint::from_dns(origin, *ip, port);
     (name.addresses().iter().map(found).collect(), Some(name))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::caps::ServerCaps;
-    use super::super::eject::EjectRule;
-    use super::super::state::{Ejection, Health};
-    use super::super::{Balance, Fraction, Scheme, Server};
     use super::*;
+    use crate::upstream::caps::ServerCaps;
+    use crate::upstream::eject::EjectRule;
+    use crate::upstream::state::{Ejection, Health};
+    use crate::upstream::{Balance, Fraction, Scheme, Server};
 
     const RULE: EjectRule = EjectRule {
         consecutive_errors: 2,
@@ -230,7 +240,7 @@ mod tests {
         with((1..=servers).map(|i| (format!("127.0.0.1:{i}"), 1)), None)
     }
 
-    fn with(servers: impl Iterator<Item = (String, u32)>, name: Option<&Arc<KnownName>>) -> UpstreamState {
+    fn with(servers: impl Iterator<Item = (String, u32)>, name: Option<&Arc<HostnameState>>) -> UpstreamState {
         let origin = |authority| Origin { scheme: Scheme::Http, authority };
         let servers =
             servers.map(|(authority, weight)| Server { origin: origin(authority), weight, caps: OWN }).collect();
@@ -249,27 +259,27 @@ mod tests {
 
     #[test]
     fn the_addresses_of_a_name_share_its_weight() {
-        let app = Arc::new(KnownName::new("app"));
+        let app = Arc::new(HostnameState::new("app"));
         let servers = [("app:80", 3), ("127.0.0.1:81", 1), ("app:82", 0)];
         let upstream = with(servers.map(|(server, weight)| (server.to_owned(), weight)).into_iter(), Some(&app));
         assert_eq!(shown(&upstream), [("127.0.0.1:81".to_owned(), 60)]);
-        app.found(&ips([1, 2]));
-        upstream.renew(5);
+        app.store_addresses(&ips([1, 2]));
+        upstream.rebuild_roster(5);
         let expected = [("10.0.0.1:80", 90), ("10.0.0.2:80", 90), ("127.0.0.1:81", 60), ("10.0.0.1:82", 0)];
         assert_eq!(shown(&upstream)[..4], expected.map(|(label, share)| (label.to_owned(), share)));
         assert_eq!(upstream.version(), 2);
-        // The caps are those of each.
+        // Each server has its own limits.
         let each = CapRule { connections: 3, ..RULE_OF_ALL };
         assert!(upstream.roster().iter().all(|member| member.caps == Some(each)));
     }
 
     #[test]
     fn an_address_that_comes_back_is_known_and_those_that_never_do_are_forgotten() {
-        let app = Arc::new(KnownName::new("app"));
+        let app = Arc::new(HostnameState::new("app"));
         let upstream = with([("app:80".to_owned(), 1)].into_iter(), Some(&app));
         let renew = |addresses: &[IpAddr]| {
-            app.found(addresses);
-            upstream.renew(5);
+            app.store_addresses(addresses);
+            upstream.rebuild_roster(5);
             upstream.roster()[0].state.clone()
         };
         let first = renew(&ips([1, 2]));
@@ -284,14 +294,14 @@ mod tests {
 
     #[test]
     fn a_name_is_urged_when_none_of_its_addresses_accepts() {
-        let app = Arc::new(KnownName::new("app"));
-        app.found(&ips([1, 2]));
+        let app = Arc::new(HostnameState::new("app"));
+        app.store_addresses(&ips([1, 2]));
         let servers = ["app:80", "127.0.0.1:81"].map(|server| (server.to_owned(), 1));
         let upstream = with(servers.into_iter(), Some(&app));
         let members = upstream.roster();
         for (refused, urged) in [(2, false), (0, false), (1, true)] {
-            upstream.refused(&members[refused].state, 7, "refused");
-            assert_eq!(app.is_urged(), urged);
+            upstream.record_refused(&members[refused].state, 7, "refused");
+            assert_eq!(app.is_lookup_requested(), urged);
         }
     }
 
@@ -300,13 +310,13 @@ mod tests {
         let upstream = upstream(4);
         let members = upstream.roster();
         for _ in 0..3 {
-            members.iter().for_each(|member| upstream.failed(&member.state, 5, Blame::Server));
+            members.iter().for_each(|member| upstream.record_error(&member.state, 5, Blame::Server));
         }
         let usable = |now_ms| members.iter().map(|member| member.state.is_usable(now_ms)).collect::<Vec<_>>();
         assert_eq!(usable(5), [false, false, true, true]);
         assert_eq!(usable(30_004), [false, false, true, true]);
         assert_eq!(usable(30_005), [true; 4]);
-        let told = members[0].state.told(5);
+        let told = members[0].state.report_health(5);
         assert_eq!((told.health, told.reason), (Health::Ejected, Some("consecutive_errors")));
         assert_eq!(told.ejection, Some(Ejection { until_ms: 30_005, for_ms: 30_000 }));
     }
@@ -315,9 +325,9 @@ mod tests {
     fn what_fails_while_it_is_ejected_is_not_held_against_it() {
         let upstream = upstream(2);
         let members = upstream.roster();
-        (0..50).for_each(|_| upstream.failed(&members[0].state, 0, Blame::Client(1)));
+        (0..50).for_each(|_| upstream.record_error(&members[0].state, 0, Blame::Client(1)));
         assert!(!members[0].state.is_usable(29_999));
-        upstream.failed(&members[0].state, 30_000, Blame::Client(1));
+        upstream.record_error(&members[0].state, 30_000, Blame::Client(1));
         assert!(members[0].state.is_usable(30_000));
     }
 }

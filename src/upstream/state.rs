@@ -1,90 +1,92 @@
-//! What all workers know of one server: whether it is to be asked. Read with every request without a lock;
-//! written when something changes. Kept over reloads by `snapshot::fleet`; time is an argument.
+//! The state of one server that all workers share: whether it is usable, and why not. Every request reads it without a
+//! lock; only changes are written. Survives reloads in `snapshot::fleet`. Time is an argument.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::claim::ConnectionClaim;
-use super::eject::{Blame, EjectReason, EjectRule, Ejector};
-use super::fair_shares::RAMPED;
-use super::health::{CheckFault, CheckRun, HealthRule};
 use crate::labels::labels;
+use crate::upstream::claim::ConnectionClaim;
+use crate::upstream::eject::{Blame, EjectReason, EjectRule, Ejector};
+use crate::upstream::fair_shares::FULL_RAMP;
+use crate::upstream::health::{CheckFault, CheckHistory, HealthRule};
 
-/// A server that accepted no connection is passed over this long while others are there.
+/// How long a server that accepted no connection is left out while others are usable.
 const AVOID_MS: u64 = 2_000;
-/// Of a weight, what counts at first while a server starts.
-const RAMP_LEAST: u32 = RAMPED / 20;
+/// The ramp of a server that has just joined, in thousandths of its weight.
+const RAMP_LEAST: u32 = FULL_RAMP / 20;
 
-/// On lines of memory of its own.
+/// The shared state of one server. The alignment keeps it apart from the cache lines of other servers.
 #[derive(Default)]
 #[repr(align(128))]
 pub struct ServerState {
-    /// 0 = not ejected.
+    /// 0: not ejected.
     ejected_until_ms: AtomicU64,
-    /// Checks say so.
+    /// Health checks have failed.
     down: AtomicBool,
-    /// It accepted no connection when it was last asked for one,
+    /// The last attempt to connect failed.
     refuses: AtomicBool,
-    /// and is asked again from then on.
+    /// After a failed attempt to connect, when the server is usable again.
     avoid_until_ms: AtomicU64,
-    /// When a connection to it was last established; 0 = never.
+    /// When a connection to it was last established. 0: never.
     connected_ms: AtomicU64,
-    /// There were errors since the last good answer.
+    /// There were errors since the last success.
     failing: AtomicBool,
-    /// When it came, or came back, to serve; 0 = at the start.
+    /// When the server joined or returned. 0: it was there at the start.
     begun_ms: AtomicU64,
-    /// Requests, where all workers count them here.
+    /// Requests in flight of all workers, if the upstream counts them.
     pub(super) in_flight: AtomicU32,
-    /// Likewise, where they are capped.
+    /// Connections of all workers, if they are limited.
     pub(super) connections: AtomicU32,
     pub claim: ConnectionClaim,
-    conduct: Mutex<Conduct>,
+    conduct: Mutex<ServerHistory>,
 }
 
-/// What it did lately.
+/// Recent behaviour of a server, behind a lock.
 #[derive(Default)]
-struct Conduct {
+struct ServerHistory {
     ejector: Ejector,
-    checks: CheckRun,
-    served: ServedClients,
+    checks: CheckHistory,
+    served: SuccessfulClients,
     reason: Option<EjectReason>,
-    /// Why its last connection failed.
+    /// Why the last attempt to connect failed.
     refusal: Option<&'static str>,
-    /// The length of its last ejection.
+    /// Length of the last ejection, in milliseconds.
     for_ms: u64,
 }
 
 labels! {
-    /// How a server stands.
+    /// The state of a server as operators see it.
     Health:
     Up = "up",
-    /// Checks failed.
+    /// Health checks failed.
     Down = "down",
-    /// Its last connection failed.
+    /// The last attempt to connect failed.
     Refusing = "refusing",
     Ejected = "ejected",
 }
 
-/// A state, and why it is so.
+/// The state of a server and the reason for it.
 pub struct HealthReport {
     pub health: Health,
     pub reason: Option<&'static str>,
     pub ejection: Option<Ejection>,
 }
 
+/// An ejection in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ejection {
     pub until_ms: u64,
     pub for_ms: u64,
 }
 
-/// The last two clients that got a good answer, and when: enough to know that somebody other than a given
-/// one did.
+/// The last two clients with a successful request, and when. That is enough to know whether a client other than a given
+/// one had success.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct ServedClients([Option<(u64, u64)>; 2]);
+pub struct SuccessfulClients([Option<(u64, u64)>; 2]);
 
-impl ServedClients {
-    pub fn served(&mut self, client: u64, now_ms: u64) {
+impl SuccessfulClients {
+    /// Records a success of `client`.
+    pub fn record_success(&mut self, client: u64, now_ms: u64) {
         let [last, before] = &mut self.0;
         match last {
             Some((known, at_ms)) if *known == client => *at_ms = now_ms,
@@ -95,27 +97,28 @@ impl ServedClients {
         }
     }
 
-    fn served_others_than(&self, client: u64, since_ms: u64) -> bool {
+    fn has_other_than(&self, client: u64, since_ms: u64) -> bool {
         self.0.iter().flatten().any(|(known, at_ms)| *known != client && *at_ms >= since_ms)
     }
 
-    fn take(&mut self, other: &ServedClients) {
+    /// Adds the clients of another record.
+    fn merge(&mut self, other: &SuccessfulClients) {
         for (client, at_ms) in other.0.into_iter().flatten().rev() {
-            self.served(client, at_ms);
+            self.record_success(client, at_ms);
         }
     }
 }
 
-/// Good answers that one worker counted and did not tell yet.
+/// Successes that one worker has counted and not reported yet.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct ServedTally {
+pub struct SuccessTally {
     pub count: u64,
-    pub clients: ServedClients,
+    pub clients: SuccessfulClients,
 }
 
 impl ServerState {
-    /// Of a server that came while others served.
-    pub fn newcomer(now_ms: u64) -> ServerState {
+    /// Returns the state of a server that joins while others are in use, so that it starts slowly.
+    pub fn new_joining(now_ms: u64) -> ServerState {
         ServerState { begun_ms: AtomicU64::new(now_ms.max(1)), ..ServerState::default() }
     }
 
@@ -127,35 +130,36 @@ impl ServerState {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// The part of its weight that counts: it grows to the whole within `slow_start_ms`.
+    /// Returns the part of the weight that counts, in thousandths. It grows to the whole within `slow_start_ms`.
     pub fn ramp(&self, slow_start_ms: u64, now_ms: u64) -> u32 {
         let begun_ms = self.begun_ms.load(Ordering::Relaxed);
         let served_ms = now_ms.saturating_sub(begun_ms);
         if begun_ms == 0 || served_ms >= slow_start_ms {
-            return RAMPED;
+            return FULL_RAMP;
         }
-        let part = served_ms * u64::from(RAMPED) / slow_start_ms;
-        u32::try_from(part).unwrap_or(RAMPED).max(RAMP_LEAST)
+        let part = served_ms * u64::from(FULL_RAMP) / slow_start_ms;
+        u32::try_from(part).unwrap_or(FULL_RAMP).max(RAMP_LEAST)
     }
 
-    /// Requests may go there.
+    /// Returns whether the server may get requests: it is healthy, not ejected, and accepts connections.
     pub fn is_usable(&self, now_ms: u64) -> bool {
         !self.down.load(Ordering::Relaxed)
             && now_ms >= self.avoid_until_ms.load(Ordering::Relaxed)
             && !self.is_ejected(now_ms)
     }
 
+    /// Returns whether the server is ejected now.
     pub fn is_ejected(&self, now_ms: u64) -> bool {
         now_ms < self.ejected_until_ms.load(Ordering::Relaxed)
     }
 
-    /// There is something that a good answer takes back.
+    /// Returns whether there were errors since the last success.
     pub fn is_failing(&self) -> bool {
         self.failing.load(Ordering::Relaxed)
     }
 
-    /// It accepted a connection.
-    pub fn connected(&self, now_ms: u64) {
+    /// Records that the server accepted a connection.
+    pub fn record_connected(&self, now_ms: u64) {
         self.connected_ms.store(now_ms.max(1), Ordering::Relaxed);
         if self.refuses.load(Ordering::Relaxed) {
             self.refuses.store(false, Ordering::Relaxed);
@@ -164,85 +168,89 @@ impl ServerState {
         }
     }
 
-    /// Whether a connection to it was established at `since_ms` or later.
+    /// Returns whether a connection was established at `since_ms` or later.
     pub fn has_connected_since(&self, since_ms: u64) -> bool {
         self.connected_ms.load(Ordering::Relaxed) >= since_ms.max(1)
     }
 
-    /// It accepted no connection, for `reason`.
-    pub fn refused(&self, now_ms: u64, reason: &'static str) {
+    /// Records that the server accepted no connection, for `reason`.
+    pub fn record_refused(&self, now_ms: u64, reason: &'static str) {
         self.lock().refusal = Some(reason);
         self.refuses.store(true, Ordering::Relaxed);
         self.avoid_until_ms.store(now_ms + AVOID_MS, Ordering::Relaxed);
     }
 
-    /// A good answer after errors.
-    pub fn recovered(&self) {
+    /// Records a success after errors.
+    pub fn record_recovery(&self) {
         self.failing.store(false, Ordering::Relaxed);
-        self.lock().ejector.recovered();
+        self.lock().ejector.clear_run();
     }
 
-    pub fn served(&self, rule: &EjectRule, now_ms: u64, tally: &ServedTally) {
+    /// Adds the successes of one worker.
+    pub fn add_successes(&self, rule: &EjectRule, now_ms: u64, tally: &SuccessTally) {
         let mut conduct = self.lock();
-        conduct.ejector.served(rule, now_ms, tally.count);
-        conduct.served.take(&tally.clients);
+        conduct.ejector.record_successes(rule, now_ms, tally.count);
+        conduct.served.merge(&tally.clients);
     }
 
-    /// A request that counted as served meets an error after all, which `failed` is told next.
-    pub fn unserved(&self) {
-        self.lock().ejector.unserved();
+    /// Takes back the success of a request that met an error after all. `failed` is called next.
+    pub fn revoke_success(&self) {
+        self.lock().ejector.revoke_success();
     }
 
-    /// A request met an error. True when the server should be ejected.
-    pub fn failed(&self, rule: &EjectRule, now_ms: u64, blame: Blame) -> bool {
-        // Requests that were under way, or had nowhere else to go, make it no longer.
+    /// Records that a request met an error. Returns whether the server should be ejected.
+    pub fn record_error(&self, rule: &EjectRule, now_ms: u64, blame: Blame) -> bool {
+        // Errors during an ejection do not extend it: those requests were under way, or had no other server.
         if self.is_ejected(now_ms) {
             return false;
         }
         self.failing.store(true, Ordering::Relaxed);
         let conduct = &mut *self.lock();
         let (served, since_ms) = (conduct.served, now_ms.saturating_sub(rule.every_ms));
-        let reason = conduct.ejector.failed(rule, now_ms, blame, |client| served.served_others_than(client, since_ms));
+        let reason =
+            conduct.ejector.record_error(rule, now_ms, blame, |client| served.has_other_than(client, since_ms));
         conduct.reason = reason.or(conduct.reason);
         reason.is_some()
     }
 
+    /// Ejects the server.
     pub fn eject(&self, rule: &EjectRule, now_ms: u64) {
         let mut conduct = self.lock();
-        let until_ms = conduct.ejector.eject(rule, now_ms);
+        let until_ms = conduct.ejector.start_ejection(rule, now_ms);
         conduct.for_ms = until_ms - now_ms;
         self.ejected_until_ms.store(until_ms, Ordering::Relaxed);
         self.begun_ms.store(until_ms, Ordering::Relaxed);
     }
 
-    /// What became of a check.
-    pub fn checked(&self, rule: &HealthRule, result: Result<(), CheckFault>, now_ms: u64) {
+    /// Records the result of a health check.
+    pub fn record_check(&self, rule: &HealthRule, result: Result<(), CheckFault>, now_ms: u64) {
         if !matches!(result, Err(CheckFault::Connection | CheckFault::Timeout)) {
-            self.connected(now_ms);
+            self.record_connected(now_ms);
         }
         let mut conduct = self.lock();
-        conduct.checks.checked(rule, result);
-        let down = conduct.checks.down().is_some();
+        conduct.checks.record_check(rule, result);
+        let down = conduct.checks.failure().is_some();
         if self.down.swap(down, Ordering::Relaxed) && !down {
             self.begun_ms.store(now_ms.max(1), Ordering::Relaxed);
         }
     }
 
-    /// Nobody checks any more.
-    pub fn unchecked(&self) {
-        self.lock().checks = CheckRun::default();
+    /// Forgets the results of health checks, because they are no longer configured.
+    pub fn clear_checks(&self) {
+        self.lock().checks = CheckHistory::default();
         self.down.store(false, Ordering::Relaxed);
     }
 
-    /// Nobody ejects any more.
-    pub fn pardon(&self) {
+    /// Ends an ejection, because ejection is no longer configured.
+    pub fn clear_ejection(&self) {
         self.ejected_until_ms.store(0, Ordering::Relaxed);
-        self.recovered();
+        self.record_recovery();
     }
 
-    pub fn told(&self, now_ms: u64) -> HealthReport {
+    /// Returns the state of the server as operators see it.
+    pub fn report_health(&self, now_ms: u64) -> HealthReport {
         if self.down.load(Ordering::Relaxed) {
-            let reason = self.lock().checks.down().map(CheckFault::label);
+            let reason = self.lock().checks.failure().map(CheckFault::label);
             return HealthReport { health: Health::Down, reason, ejection: None };
         }
         let until_ms = self.ejected_until_ms.load(Ordering::Relaxed);
@@ -259,15 +267,15 @@ impl ServerState {
         HealthReport { health, reason, ejection: None }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Conduct> {
+    fn lock(&self) -> MutexGuard<'_, ServerHistory> {
         self.conduct.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::health::CheckKind;
     use super::*;
+    use crate::upstream::health::CheckKind;
 
     #[test]
     fn a_check_shows_that_connections_are_accepted_if_it_got_one() {
@@ -289,11 +297,15 @@ mod tests {
             (Ok(()), true),
         ] {
             let state = ServerState::default();
-            state.refused(1_000, "refused");
-            state.checked(&rule, result, 1_100);
+            state.record_refused(1_000, "refused");
+            state.record_check(&rule, result, 1_100);
             assert_eq!(state.is_usable(1_200), accepted, "{result:?}");
-            assert_eq!(state.told(1_200).health, if accepted { Health::Up } else { Health::Refusing }, "{result:?}");
-            assert_eq!(state.ramp(10_000, 1_200) < RAMPED, accepted, "{result:?}: it starts slowly");
+            assert_eq!(
+                state.report_health(1_200).health,
+                if accepted { Health::Up } else { Health::Refusing },
+                "{result:?}"
+            );
+            assert_eq!(state.ramp(10_000, 1_200) < FULL_RAMP, accepted, "{result:?}: it starts slowly");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! TLS to the servers of an upstream: whom to trust, and who we are. Built by the config compiler, used for
-//! each new connection by `http::upstream::connect`.
+//! TLS to the servers of an upstream: trusted authorities and the client certificate. Built by the config compiler,
+//! used for each new connection by `proxy::outbound::dial`.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -11,23 +11,23 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use sha2::{Digest, Sha256};
 
-use super::WireProtocol;
 use crate::tls::pem;
+use crate::upstream::WireProtocol;
 
-/// Equal when all that the config and its files say is: connections are shared then.
+/// TLS settings of one upstream. Two are equal if their options and files are: their connections are then shared.
 pub struct UpstreamTls {
     pub config: Arc<ClientConfig>,
-    /// Asked for and verified in place of the host of the URL.
+    /// Server name that is sent and verified instead of the host of the URL.
     pub server_name: Option<ServerName<'static>>,
     pub protocol: WireProtocol,
     digest: [u8; 32],
 }
 
-/// Whose certificates are trusted.
+/// Which server certificates are trusted.
 #[derive(Clone)]
 pub enum Trust {
     Roots(TrustedRoots),
-    /// Anybody's.
+    /// Any certificate.
     Anyone,
 }
 
@@ -38,24 +38,26 @@ pub struct TrustedRoots {
     digest: [u8; 32],
 }
 
-/// Our own certificate chain and its key.
-pub struct ClientPair {
+/// The gateway's own certificate chain and its key.
+pub struct ClientIdentity {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 }
 
-/// The file at fault.
-pub enum PairFault {
+/// An error in the certificate or in the key.
+pub enum ClientIdentityError {
     Cert(String),
     Key(String),
 }
 
 impl UpstreamTls {
+    /// Builds the TLS settings.
+    ///
     /// # Errors
-    /// A key that is not that of the certificate, in words.
+    /// The key does not match the certificate.
     pub fn new(
         trust: Trust,
-        pair: Option<ClientPair>,
+        pair: Option<ClientIdentity>,
         server_name: Option<ServerName<'static>>,
         protocol: WireProtocol,
     ) -> Result<UpstreamTls, String> {
@@ -79,10 +81,12 @@ impl UpstreamTls {
             .map_err(|error| error.to_string())?;
         let builder = match trust {
             Trust::Roots(roots) => builder.with_root_certificates(roots.store),
-            Trust::Anyone => builder.dangerous().with_custom_certificate_verifier(Arc::new(TrustAnyone(provider))),
+            Trust::Anyone => {
+                builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate(provider)))
+            }
         };
         let mut config = match pair {
-            Some(ClientPair { chain, key }) => {
+            Some(ClientIdentity { chain, key }) => {
                 builder.with_client_auth_cert(chain, key).map_err(|error| error.to_string())?
             }
             None => builder.with_no_client_auth(),
@@ -111,7 +115,7 @@ impl Hash for UpstreamTls {
     }
 }
 
-/// Shows whether anything changed, and nothing of it.
+/// Shows a digest only: enough to see a change, without the content.
 impl fmt::Debug for UpstreamTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c, d, ..] = self.digest;
@@ -120,11 +124,11 @@ impl fmt::Debug for UpstreamTls {
 }
 
 impl TrustedRoots {
-    /// The authorities of a file in PEM.
+    /// Reads the authorities of a PEM file.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
-    pub fn of_pem(text: &str) -> Result<TrustedRoots, String> {
+    /// The text is not valid PEM or has no certificate.
+    pub fn from_pem(text: &str) -> Result<TrustedRoots, String> {
         let mut store = RootCertStore::empty();
         let certificates = pem::certificates(text)?;
         for certificate in &certificates {
@@ -133,8 +137,8 @@ impl TrustedRoots {
         Ok(TrustedRoots::new(store, &certificates))
     }
 
-    /// Those of the system that can be read; where there are none, the authorities that browsers trust.
-    pub fn of_system(certificates: &[CertificateDer<'static>]) -> TrustedRoots {
+    /// Returns the authorities of the system that can be parsed. If there are none, returns those that browsers trust.
+    pub fn from_system(certificates: &[CertificateDer<'static>]) -> TrustedRoots {
         let mut store = RootCertStore::empty();
         if store.add_parsable_certificates(certificates.iter().cloned()).0 == 0 {
             store.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
@@ -151,23 +155,23 @@ impl TrustedRoots {
     }
 }
 
-impl ClientPair {
-    /// Of two files in PEM.
+impl ClientIdentity {
+    /// Reads the certificate chain and the key of two PEM files.
     ///
     /// # Errors
-    /// What is wrong with one of them, in words.
-    pub fn of_pem(cert: &str, key: &str) -> Result<ClientPair, PairFault> {
-        let chain = pem::certificates(cert).map_err(PairFault::Cert)?;
-        let key = pem::private_key(key).map_err(PairFault::Key)?;
-        Ok(ClientPair { chain, key })
+    /// One of the files is not valid.
+    pub fn from_pem(cert: &str, key: &str) -> Result<ClientIdentity, ClientIdentityError> {
+        let chain = pem::certificates(cert).map_err(ClientIdentityError::Cert)?;
+        let key = pem::private_key(key).map_err(ClientIdentityError::Key)?;
+        Ok(ClientIdentity { chain, key })
     }
 }
 
-/// Takes any certificate whose key the server has.
+/// Accepts any certificate whose key the server has.
 #[derive(Debug)]
-struct TrustAnyone(Arc<CryptoProvider>);
+struct AcceptAnyCertificate(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for TrustAnyone {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

@@ -1,59 +1,59 @@
-//! Listening sockets that were open before this process: systemd's, with socket activation. They keep their
-//! clients waiting while the gateway starts anew, and need no right to a port below 1024. Taken over by
-//! the control thread.
+//! Listening sockets that systemd has opened (socket activation). Clients wait in them while the gateway restarts, and
+//! the gateway needs no privilege for ports below 1024.
 
 use std::net::SocketAddr;
 
 use listenfd::ListenFd;
 
-use super::listener::Listener;
 use crate::net::ListenAddr;
+use crate::worker::listener::Listener;
 
-/// What was handed over, kept for the life of the process: an address that goes and comes again with the
-/// config cannot be bound while whoever handed it over has it, too.
-pub struct Inherited(Vec<Listener>);
+/// Inherited sockets. They stay open for the life of the process: systemd has them open, too, so the gateway could not
+/// bind their addresses again if these leave the config and return.
+pub struct InheritedSockets(Vec<Listener>);
 
-impl Inherited {
-    /// Of `LISTEN_FDS`. To be called once, before there are other threads.
-    pub fn from_environment() -> Inherited {
+impl InheritedSockets {
+    /// Takes over the sockets of `LISTEN_FDS`. Called once, before there are other threads.
+    pub fn from_environment() -> InheritedSockets {
         let mut handed = ListenFd::from_env();
         let mut listeners = Vec::new();
         for place in 0..handed.len() {
-            let tcp = handed.take_tcp_listener(place).ok().flatten().map(Listener::of_tcp);
-            match tcp.or_else(|| handed.take_unix_listener(place).ok().flatten().map(Listener::of_unix)) {
+            let tcp = handed.take_tcp_listener(place).ok().flatten().map(Listener::from_tcp);
+            match tcp.or_else(|| handed.take_unix_listener(place).ok().flatten().map(Listener::from_unix)) {
                 Some(Ok(listener)) => listeners.push(listener),
-                Some(Err(error)) => tracing::warn!(place, %error, "a socket that was handed over cannot be used"),
-                None => tracing::warn!(place, "a socket that was handed over is no listener for TCP or a Unix socket"),
+                Some(Err(error)) => tracing::warn!(place, %error, "cannot use an inherited socket (LISTEN_FDS)"),
+                None => tracing::warn!(place, "an inherited socket (LISTEN_FDS) is not a TCP or Unix listener"),
             }
         }
-        Inherited(listeners)
+        InheritedSockets(listeners)
     }
 
-    /// The socket for `addr`, if there is one. It answers to the name of `addr`.
+    /// Returns the socket for `addr`, under that name, if there is one.
     pub fn listener(&self, addr: &ListenAddr) -> Option<Listener> {
-        let handed = self.0.iter().find(|handed| serves(handed.addr(), addr))?;
+        let handed = self.0.iter().find(|handed| covers_addr(handed.addr(), addr))?;
         match handed.try_clone() {
-            Ok(listener) => Some(listener.called(addr)),
+            Ok(listener) => Some(listener.with_addr(addr)),
             Err(error) => {
-                tracing::warn!(%addr, %error, "the socket that was handed over cannot be used");
+                tracing::warn!(%addr, %error, "cannot use the inherited socket (LISTEN_FDS)");
                 None
             }
         }
     }
 
-    /// Whether the file of a Unix socket is somebody else's, who goes on listening there.
+    /// Returns whether there is an inherited socket for `addr`. The file of such a Unix socket belongs to systemd.
     pub fn has(&self, addr: &ListenAddr) -> bool {
-        self.0.iter().any(|handed| serves(handed.addr(), addr))
+        self.0.iter().any(|handed| covers_addr(handed.addr(), addr))
     }
 
-    /// Those that none of `addrs` asks for.
+    /// Returns the addresses of the sockets that serve none of `addrs`.
     pub fn unused(&self, addrs: &[&ListenAddr]) -> impl Iterator<Item = &ListenAddr> {
-        self.0.iter().map(Listener::addr).filter(|handed| !addrs.iter().any(|addr| serves(handed, addr)))
+        self.0.iter().map(Listener::addr).filter(|handed| !addrs.iter().any(|addr| covers_addr(handed, addr)))
     }
 }
 
-/// `[::]` is what `ListenStream=PORT` opens, and takes IPv4 clients as well.
-fn serves(handed: &ListenAddr, asked: &ListenAddr) -> bool {
+/// Returns whether a socket at `handed` serves the address `asked`. A socket at `[::]`, which `ListenStream=PORT`
+/// opens, accepts IPv4 clients as well.
+fn covers_addr(handed: &ListenAddr, asked: &ListenAddr) -> bool {
     match (handed, asked) {
         (ListenAddr::Tcp(SocketAddr::V6(handed)), ListenAddr::Tcp(SocketAddr::V4(asked))) => {
             handed.ip().is_unspecified() && asked.ip().is_unspecified() && handed.port() == asked.port()
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_address_of_ipv6_serves_every_address_of_ipv4() {
+    fn the_unspecified_ipv6_address_serves_the_unspecified_ipv4_address() {
         let addr = |text: &str| ListenAddr::Tcp(text.parse().unwrap());
         for (handed, asked, serving) in [
             ("127.0.0.1:80", "127.0.0.1:80", true),
@@ -76,7 +76,7 @@ mod tests {
             ("[::]:80", "127.0.0.1:80", false),
             ("0.0.0.0:80", "[::]:80", false),
         ] {
-            assert_eq!(serves(&addr(handed), &addr(asked)), serving, "{handed} {asked}");
+            assert_eq!(covers_addr(&addr(handed), &addr(asked)), serving, "{handed} {asked}");
         }
     }
 }

@@ -1,5 +1,4 @@
-//! Listening sockets: bound by the control thread, accepted from by every worker and by the admin
-//! server.
+//! Listening sockets. The control thread binds them; workers and the admin server accept connections from them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,206 +7,214 @@ use std::{fmt, io};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-use super::socket_file::SocketFile;
-use super::stream::Stream;
 use crate::net::ListenAddr;
+use crate::proxy::connection::stream::Stream;
+use crate::worker::socket_file::SocketFile;
 
-/// A bound socket, not yet accepted from.
+/// A socket that is bound and listens.
 #[derive(Debug)]
 pub struct Listener {
     addr: ListenAddr,
-    socket: Bound,
+    socket: BoundSocket,
 }
 
 #[derive(Debug)]
-enum Bound {
+enum BoundSocket {
     Tcp(std::net::TcpListener),
-    /// With its file, unless the path held no socket when it was looked up.
+    /// With the identity of its file, unless the path held no socket when it was looked up.
     Unix(std::os::unix::net::UnixListener, Option<SocketFile>),
 }
 
-/// A socket that is accepted from, in the runtime where it was made.
-pub struct Acceptor(Accepting);
+/// A socket from which connections are accepted, in the runtime where it was made.
+pub struct Acceptor(AcceptingSocket);
 
-enum Accepting {
+enum AcceptingSocket {
     Tcp { socket: TcpListener, addr: SocketAddr },
     Unix(UnixListener),
 }
 
-/// A connection with where it comes from.
+/// An accepted connection with its addresses.
 pub struct Accepted {
     pub stream: Stream,
     /// `127.0.0.1:0` on a Unix socket.
     pub peer: SocketAddr,
-    /// The address that the client has asked; `None` on a Unix socket.
-    pub asked: Option<SocketAddr>,
+    /// The address that the client has connected to; `None` on a Unix socket.
+    pub local_addr: Option<SocketAddr>,
 }
 
 /// Connections that may wait in the kernel until a worker is free.
 const BACKLOG: u16 = 4096;
 /// The peer address of a Unix socket.
-const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+const UNIX_PEER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 impl Listener {
     /// Binds `addr`. A Unix socket left behind by a dead process is replaced; any other file stays. Never waits for
     /// another process.
     ///
     /// # Errors
-    /// What the system says, with the address and a remedy.
+    /// The error of the system, with the address and a remedy.
     pub fn bind(addr: &ListenAddr) -> Result<Listener, BindError> {
-        match Bound::open(addr) {
+        match BoundSocket::open(addr) {
             Ok(socket) => Ok(Listener { addr: addr.clone(), socket }),
             Err(error) => Err(BindError { addr: addr.clone(), error }),
         }
     }
 
-    /// One that is open already.
+    /// Wraps a TCP socket that is open already.
     ///
     /// # Errors
-    /// When the system does not say where it listens, or cannot make it one that does not block.
-    pub fn of_tcp(socket: std::net::TcpListener) -> io::Result<Listener> {
+    /// The system does not report its address, or cannot make it non-blocking.
+    pub fn from_tcp(socket: std::net::TcpListener) -> io::Result<Listener> {
         socket.set_nonblocking(true)?;
-        Ok(Listener { addr: ListenAddr::Tcp(socket.local_addr()?), socket: Bound::Tcp(socket) })
+        Ok(Listener { addr: ListenAddr::Tcp(socket.local_addr()?), socket: BoundSocket::Tcp(socket) })
     }
 
-    /// Likewise.
+    /// Wraps a Unix socket that is open already.
     ///
     /// # Errors
-    /// Likewise, and when it has no file.
-    pub fn of_unix(socket: std::os::unix::net::UnixListener) -> io::Result<Listener> {
+    /// The socket has no file, the system does not report its address, or cannot make it non-blocking.
+    pub fn from_unix(socket: std::os::unix::net::UnixListener) -> io::Result<Listener> {
         socket.set_nonblocking(true)?;
         let addr = socket.local_addr()?;
         let path = addr.as_pathname().ok_or_else(|| io::Error::other("the socket has no file"))?.to_owned();
-        let file = SocketFile::at(&path).ok().flatten();
-        Ok(Listener { addr: ListenAddr::Unix(path), socket: Bound::Unix(socket, file) })
+        let file = SocketFile::from_path(&path).ok().flatten();
+        Ok(Listener { addr: ListenAddr::Unix(path), socket: BoundSocket::Unix(socket, file) })
     }
 
-    /// One that was open in another process, under the name that it had there.
+    /// Wraps a socket that another process has passed under `name`, its address.
     ///
     /// # Errors
-    /// It is no listening stream socket, or not bound to the address that `name` claims.
-    pub fn of_fd(fd: OwnedFd, name: &str) -> io::Result<Listener> {
+    /// It is not a listening stream socket, or not bound to the address `name`.
+    pub fn from_fd(fd: OwnedFd, name: &str) -> io::Result<Listener> {
         let claimed = match name.strip_prefix("unix:") {
             Some(path) => ListenAddr::Unix(path.into()),
-            None => ListenAddr::Tcp(name.parse().map_err(|_| io::Error::other(format!("{name:?} is no address")))?),
+            None => ListenAddr::Tcp(name.parse().map_err(|_| io::Error::other(format!("{name:?} is not an address")))?),
         };
         let socket = SockRef::from(&fd);
         if socket.r#type()? != Type::STREAM || !socket.is_listener()? {
             return Err(io::Error::other(format!("the socket passed for {claimed} is not a listening socket")));
         }
         let listener = match socket.domain()? {
-            Domain::UNIX => Listener::of_unix(fd.into())?,
-            _ => Listener::of_tcp(fd.into())?,
+            Domain::UNIX => Listener::from_unix(fd.into())?,
+            _ => Listener::from_tcp(fd.into())?,
         };
         if !is_bound_as(listener.addr(), &claimed) {
             return Err(io::Error::other(format!("the socket passed for {claimed} is bound to {}", listener.addr())));
         }
-        Ok(listener.called(&claimed))
+        Ok(listener.with_addr(&claimed))
     }
 
-    /// The same socket under the name by which the config asks for it.
-    pub fn called(self, addr: &ListenAddr) -> Listener {
+    /// Renames the socket to `addr`: the address as the config writes it.
+    pub fn with_addr(self, addr: &ListenAddr) -> Listener {
         Listener { addr: addr.clone(), ..self }
     }
 
-    /// As it was asked for.
+    /// Returns the address as the config writes it.
     pub fn addr(&self) -> &ListenAddr {
         &self.addr
     }
 
-    /// As it was bound: a port written as 0 is known.
+    /// Returns the address that is bound. If the config has port 0, this is the port that the system has chosen.
     pub fn bound_addr(&self) -> ListenAddr {
         match &self.socket {
-            Bound::Tcp(socket) => socket.local_addr().map_or_else(|_| self.addr.clone(), ListenAddr::Tcp),
-            Bound::Unix(..) => self.addr.clone(),
+            BoundSocket::Tcp(socket) => socket.local_addr().map_or_else(|_| self.addr.clone(), ListenAddr::Tcp),
+            BoundSocket::Unix(..) => self.addr.clone(),
         }
     }
 
     /// Removes the file of a Unix socket, which outlives the socket. A file that another process has put in its place
     /// stays.
     pub fn remove_file(&self) {
-        if let (ListenAddr::Unix(path), Bound::Unix(_, Some(file))) = (&self.addr, &self.socket)
+        if let (ListenAddr::Unix(path), BoundSocket::Unix(_, Some(file))) = (&self.addr, &self.socket)
             && let Err(error) = file.remove(path)
         {
-            tracing::warn!(path = %path.display(), %error, "the socket file is not removed");
+            tracing::warn!(path = %path.display(), %error, "cannot remove the socket file");
         }
     }
 
     pub fn try_clone(&self) -> io::Result<Listener> {
         let socket = match &self.socket {
-            Bound::Tcp(socket) => Bound::Tcp(socket.try_clone()?),
-            Bound::Unix(socket, file) => Bound::Unix(socket.try_clone()?, *file),
+            BoundSocket::Tcp(socket) => BoundSocket::Tcp(socket.try_clone()?),
+            BoundSocket::Unix(socket, file) => BoundSocket::Unix(socket.try_clone()?, *file),
         };
         Ok(Listener { addr: self.addr.clone(), socket })
     }
 
-    /// Bounds what the kernel takes of an answer at once, in bytes. A Unix socket has bounds of its own.
+    /// Bounds the bytes of a response that the kernel accepts at once. Does nothing on a Unix socket, for which the
+    /// system has a bound.
     pub fn set_send_buffer(&self, size: usize) -> io::Result<()> {
         match &self.socket {
-            // Those accepted inherit it.
-            Bound::Tcp(socket) => SockRef::from(socket).set_send_buffer_size(size),
-            Bound::Unix(..) => Ok(()),
+            // Accepted connections inherit it.
+            BoundSocket::Tcp(socket) => SockRef::from(socket).set_send_buffer_size(size),
+            BoundSocket::Unix(..) => Ok(()),
         }
     }
 
-    /// Bounds what the kernel keeps of an answer that it cannot send yet, in bytes, for connections to come; 0
-    /// leaves it to the kernel. What is on its way does not count, so that nothing goes slower for it. A Unix
-    /// socket has bounds of its own.
-    pub fn bounded(self, max: u32) -> Listener {
-        if let Bound::Tcp(socket) = &self.socket {
+    /// Bounds the bytes of a response that the kernel keeps until it can send them (`max_unsent`), for future
+    /// connections; 0 leaves that to the kernel. Bytes that are sent and not acknowledged do not count, so this does
+    /// not slow down transfers. Does nothing on a Unix socket.
+    pub fn with_max_unsent(self, max: u32) -> Listener {
+        if let BoundSocket::Tcp(socket) = &self.socket {
             bound_unsent(&SockRef::from(socket), max);
         }
         self
     }
 
-    /// Accepts from it in this runtime.
-    pub fn accept(self) -> io::Result<Acceptor> {
+    /// Makes an acceptor in this runtime.
+    ///
+    /// # Errors
+    /// The runtime cannot register the socket.
+    pub fn into_acceptor(self) -> io::Result<Acceptor> {
         Ok(Acceptor(match self.socket {
-            Bound::Tcp(socket) => {
+            BoundSocket::Tcp(socket) => {
                 let socket = TcpListener::from_std(socket)?;
-                Accepting::Tcp { addr: socket.local_addr()?, socket }
+                AcceptingSocket::Tcp { addr: socket.local_addr()?, socket }
             }
-            Bound::Unix(socket, _) => Accepting::Unix(UnixListener::from_std(socket)?),
+            BoundSocket::Unix(socket, _) => AcceptingSocket::Unix(UnixListener::from_std(socket)?),
         }))
     }
 }
 
 impl Acceptor {
-    /// [`Listener::bounded`], from now on.
-    pub fn bound_unsent(&self, max: u32) {
-        if let Accepting::Tcp { socket, .. } = &self.0 {
+    /// Changes the bound of [`Listener::with_max_unsent`], for future connections.
+    pub fn set_max_unsent(&self, max: u32) {
+        if let AcceptingSocket::Tcp { socket, .. } = &self.0 {
             bound_unsent(&SockRef::from(socket), max);
         }
     }
 
-    pub async fn next(&self) -> io::Result<Accepted> {
+    /// Accepts the next connection.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub async fn accept_next(&self) -> io::Result<Accepted> {
         match &self.0 {
-            Accepting::Tcp { socket, addr } => {
+            AcceptingSocket::Tcp { socket, addr } => {
                 let (stream, peer) = socket.accept().await?;
-                Ok(Accepted::tcp(stream, peer, *addr))
+                Ok(Accepted::from_tcp(stream, peer, *addr))
             }
-            Accepting::Unix(socket) => Ok(Accepted::unix(socket.accept().await?.0)),
+            AcceptingSocket::Unix(socket) => Ok(Accepted::from_unix(socket.accept().await?.0)),
         }
     }
 
-    /// Closes the socket, once all that waits in it has been `taken` as long as there `is_room`: the kernel would
-    /// reset it.
-    pub fn rest(self, is_room: impl Fn() -> bool, mut taken: impl FnMut(Accepted)) {
-        // The runtime may not know yet what waits, so the system itself is asked.
+    /// Accepts all connections that wait in the kernel, as long as there `is_room`, and closes the socket. The kernel
+    /// resets connections that still wait then.
+    pub fn accept_rest(self, is_room: impl Fn() -> bool, mut taken: impl FnMut(Accepted)) {
+        // Accepts without the runtime, which may not know yet what waits.
         let _ = match self.0 {
-            Accepting::Tcp { socket, addr } => socket.into_std().map(|socket| {
+            AcceptingSocket::Tcp { socket, addr } => socket.into_std().map(|socket| {
                 for (stream, peer) in
                     std::iter::from_fn(|| is_room().then(|| socket.accept().ok())?).take(BACKLOG.into())
                 {
                     let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
-                    stream.into_iter().for_each(|stream| taken(Accepted::tcp(stream, peer, addr)));
+                    stream.into_iter().for_each(|stream| taken(Accepted::from_tcp(stream, peer, addr)));
                 }
             }),
-            Accepting::Unix(socket) => socket.into_std().map(|socket| {
+            AcceptingSocket::Unix(socket) => socket.into_std().map(|socket| {
                 for (stream, _) in std::iter::from_fn(|| is_room().then(|| socket.accept().ok())?).take(BACKLOG.into())
                 {
                     let stream = stream.set_nonblocking(true).and_then(|()| UnixStream::from_std(stream));
-                    stream.into_iter().for_each(|stream| taken(Accepted::unix(stream)));
+                    stream.into_iter().for_each(|stream| taken(Accepted::from_unix(stream)));
                 }
             }),
         };
@@ -215,42 +222,42 @@ impl Acceptor {
 }
 
 impl Accepted {
-    /// By a socket that is bound to `addr`.
-    fn tcp(stream: TcpStream, peer: SocketAddr, addr: SocketAddr) -> Accepted {
-        // Answers leave at once; a socket that cannot do so still works.
+    /// Wraps a connection accepted by a socket that is bound to `addr`.
+    fn from_tcp(stream: TcpStream, peer: SocketAddr, addr: SocketAddr) -> Accepted {
+        // Responses leave at once. If that fails, the connection still works.
         let _ = stream.set_nodelay(true);
         let asked = if addr.ip().is_unspecified() { stream.local_addr().unwrap_or(addr) } else { addr };
-        Accepted { stream: Stream::Tcp(stream), peer: canonical(peer), asked: Some(canonical(asked)) }
+        Accepted { stream: Stream::Tcp(stream), peer: to_canonical(peer), local_addr: Some(to_canonical(asked)) }
     }
 
-    fn unix(stream: UnixStream) -> Accepted {
-        Accepted { stream: Stream::Unix(stream), peer: LOCAL, asked: None }
+    fn from_unix(stream: UnixStream) -> Accepted {
+        Accepted { stream: Stream::Unix(stream), peer: UNIX_PEER, local_addr: None }
     }
 }
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.socket {
-            Bound::Tcp(socket) => socket.as_fd(),
-            Bound::Unix(socket, _) => socket.as_fd(),
+            BoundSocket::Tcp(socket) => socket.as_fd(),
+            BoundSocket::Unix(socket, _) => socket.as_fd(),
         }
     }
 }
 
-/// IPv4 as such, whatever the socket takes.
-pub fn canonical(addr: SocketAddr) -> SocketAddr {
+/// Turns an IPv4-mapped IPv6 address into the IPv4 address.
+pub fn to_canonical(addr: SocketAddr) -> SocketAddr {
     SocketAddr::new(addr.ip().to_canonical(), addr.port())
 }
 
-/// Connections inherit it.
+/// Sets TCP_NOTSENT_LOWAT on a listener. Connections inherit it.
 fn bound_unsent(listener: &SockRef<'_>, max: u32) {
     if let Err(error) = listener.set_tcp_notsent_lowat(max) {
-        tracing::warn!(%error, "the system does not bound what it keeps for clients (max_unsent)");
+        tracing::warn!(%error, "the system does not support TCP_NOTSENT_LOWAT: max_unsent has no effect");
     }
 }
 
-impl Bound {
-    fn open(addr: &ListenAddr) -> io::Result<Bound> {
+impl BoundSocket {
+    fn open(addr: &ListenAddr) -> io::Result<BoundSocket> {
         match addr {
             ListenAddr::Tcp(addr) => {
                 let domain = if addr.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
@@ -259,18 +266,18 @@ impl Bound {
                 socket.set_nonblocking(true)?;
                 socket.bind(&(*addr).into())?;
                 socket.listen(BACKLOG.into())?;
-                Ok(Bound::Tcp(socket.into()))
+                Ok(BoundSocket::Tcp(socket.into()))
             }
             ListenAddr::Unix(path) => {
                 let (socket, file) = SocketFile::bind(path)?;
-                Ok(Bound::Unix(socket, Some(file)))
+                Ok(BoundSocket::Unix(socket, Some(file)))
             }
         }
     }
 }
 
-/// Whether a socket bound to `bound` is one that was asked for as `claimed`. Port 0 asks for any port. A socket of
-/// `[::]` serves `0.0.0.0` as well.
+/// Returns whether a socket bound to `bound` has the address `claimed`. Port 0 stands for any port. A socket at `[::]`
+/// serves `0.0.0.0` as well.
 fn is_bound_as(bound: &ListenAddr, claimed: &ListenAddr) -> bool {
     match (bound, claimed) {
         (ListenAddr::Tcp(bound), ListenAddr::Tcp(claimed)) => {
@@ -281,7 +288,7 @@ fn is_bound_as(bound: &ListenAddr, claimed: &ListenAddr) -> bool {
     }
 }
 
-/// An address that cannot be listened on.
+/// An address on which the gateway cannot listen.
 #[derive(Debug)]
 pub struct BindError {
     pub addr: ListenAddr,
@@ -300,14 +307,14 @@ impl fmt::Display for BindError {
         write!(f, "cannot listen on {addr}: {error}")?;
         match error.kind() {
             io::ErrorKind::AddrInUse => {
-                write!(f, "; another program, or another sluicegate, has it: stop that one or choose another address")
+                write!(f, "; another process listens there: stop it or choose another address")
             }
             io::ErrorKind::PermissionDenied => {
-                write!(f, "; choose a port from 1024 up or grant CAP_NET_BIND_SERVICE, and check who may write there")
+                write!(f, "; use a port from 1024 up, grant CAP_NET_BIND_SERVICE or check the file permissions")
             }
-            io::ErrorKind::AddrNotAvailable => write!(f, "; no interface of this machine has that address"),
+            io::ErrorKind::AddrNotAvailable => write!(f, "; no network interface has this address"),
             io::ErrorKind::NotFound => write!(f, "; the directory does not exist"),
-            io::ErrorKind::AlreadyExists => write!(f, "; it was left alone: remove it or choose another path"),
+            io::ErrorKind::AlreadyExists => write!(f, "; remove it or choose another path"),
             _ => Ok(()),
         }
     }

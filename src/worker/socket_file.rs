@@ -1,5 +1,5 @@
-//! The files of Unix sockets: created, replaced and removed without ever touching a file that is not a socket or
-//! that belongs to somebody else. Called by `listener` and by the hand-over of the control thread.
+//! Creates, replaces and removes the files of Unix sockets. Never touches a file that is not a socket or that belongs
+//! to another process.
 
 use std::ffi::OsString;
 use std::fs::FileType;
@@ -20,14 +20,14 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// The socket at `path`, `None` where nothing is. Symbolic links are not followed.
+    /// Identifies the socket at `path`. `None` if there is no file. Symbolic links are not followed.
     ///
     /// # Errors
-    /// Something other than a socket is there, or the system cannot tell.
-    pub fn at(path: &Path) -> io::Result<Option<SocketFile>> {
+    /// Something other than a socket is there, or the system refuses access.
+    pub fn from_path(path: &Path) -> io::Result<Option<SocketFile>> {
         match std::fs::symlink_metadata(path) {
             Ok(file) if file.file_type().is_socket() => Ok(Some(SocketFile { device: file.dev(), inode: file.ino() })),
-            Ok(file) => Err(not_a_socket(file.file_type())),
+            Ok(file) => Err(not_a_socket_error(file.file_type())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -38,14 +38,14 @@ impl SocketFile {
     /// # Errors
     /// Something other than a socket is there, a process listens there, or the system refuses.
     pub fn bind(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
-        if let Some(file) = SocketFile::at(path)?
+        if let Some(file) = SocketFile::from_path(path)?
             && is_abandoned(path)?
         {
             file.remove(path)?;
         }
         let socket = UnixListener::bind(path)?;
         socket.set_nonblocking(true)?;
-        let file = SocketFile::at(path)?.ok_or(io::ErrorKind::NotFound)?;
+        let file = SocketFile::from_path(path)?.ok_or(io::ErrorKind::NotFound)?;
         Ok((socket, file))
     }
 
@@ -55,21 +55,21 @@ impl SocketFile {
     /// # Errors
     /// Another file is there, which stays, or the system refuses.
     pub fn remove(self, path: &Path) -> io::Result<()> {
-        if SocketFile::at(path)? != Some(self) {
-            return Err(foreign());
+        if SocketFile::from_path(path)? != Some(self) {
+            return Err(foreign_file_error());
         }
         let aside = with_suffix(path, &format!(".{}.old", std::process::id()));
         match renameat_with(CWD, path, CWD, &aside, RenameFlags::NOREPLACE) {
             Ok(()) => {}
-            // The file system cannot rename so; the check above has to do.
+            // The file system does not support this rename. The check above has to suffice.
             Err(Errno::INVAL | Errno::NOSYS) => return std::fs::remove_file(path),
             Err(error) => return Err(error.into()),
         }
-        if SocketFile::at(&aside).is_ok_and(|file| file == Some(self)) {
+        if SocketFile::from_path(&aside).is_ok_and(|file| file == Some(self)) {
             return std::fs::remove_file(&aside);
         }
         renameat_with(CWD, &aside, CWD, path, RenameFlags::NOREPLACE)?;
-        Err(foreign())
+        Err(foreign_file_error())
     }
 
     /// Renames this socket from `from` to `to` without a moment in which nobody listens at `to`. A socket that is
@@ -79,13 +79,13 @@ impl SocketFile {
     /// Something other than a socket is at `to`, which stays, or the system refuses.
     pub fn rename(self, from: &Path, to: &Path) -> io::Result<()> {
         let rename = |flags| renameat_with(CWD, from, CWD, to, flags);
-        SocketFile::at(to)?;
+        SocketFile::from_path(to)?;
         match rename(RenameFlags::NOREPLACE) {
             Err(Errno::INVAL | Errno::NOSYS) => return std::fs::rename(from, to),
             Err(Errno::EXIST) => rename(RenameFlags::EXCHANGE)?,
             result => return Ok(result?),
         }
-        match SocketFile::at(from) {
+        match SocketFile::from_path(from) {
             Ok(Some(replaced)) => replaced.remove(from),
             Ok(None) => Ok(()),
             Err(error) => {
@@ -96,21 +96,22 @@ impl SocketFile {
     }
 }
 
-/// `path` with `suffix` appended to its file name.
+/// Returns `path` with `suffix` appended to its file name.
 pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(suffix);
     PathBuf::from(name)
 }
 
-/// True of a socket that no process listens on. Never waits: a listener whose queue is full counts as one.
+/// Returns whether no process listens on the socket at `path`. Never waits: a listener whose queue is full still
+/// listens.
 fn is_abandoned(path: &Path) -> io::Result<bool> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     Ok(connect(&socket, &SocketAddrUnix::new(path)?) == Err(Errno::CONNREFUSED))
 }
 
-fn not_a_socket(found: FileType) -> io::Error {
+fn not_a_socket_error(found: FileType) -> io::Error {
     let found = match found {
         _ if found.is_file() => "a regular file",
         _ if found.is_dir() => "a directory",
@@ -121,7 +122,7 @@ fn not_a_socket(found: FileType) -> io::Error {
     io::Error::new(io::ErrorKind::AlreadyExists, format!("{found} is there, not a socket"))
 }
 
-fn foreign() -> io::Error {
+fn foreign_file_error() -> io::Error {
     io::Error::new(io::ErrorKind::AlreadyExists, "another process has put its own file there")
 }
 
@@ -132,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_socket_that_is_meant_is_removed() {
+    fn no_other_file_than_the_own_socket_is_removed() {
         let tmp = tempfile::tempdir().unwrap();
         let path = tmp.path().join("a.sock");
         let (socket, file) = SocketFile::bind(&path).unwrap();
@@ -159,8 +160,8 @@ mod tests {
         file.rename(&next, &path).unwrap();
         let (_second, newer) = SocketFile::bind(&next).unwrap();
         newer.rename(&next, &path).unwrap();
-        assert_eq!(SocketFile::at(&path).unwrap(), Some(newer));
-        assert_eq!(SocketFile::at(&next).unwrap(), None);
+        assert_eq!(SocketFile::from_path(&path).unwrap(), Some(newer));
+        assert_eq!(SocketFile::from_path(&next).unwrap(), None);
         newer.remove(&path).unwrap();
         std::fs::write(&path, "precious").unwrap();
         let (_third, third) = SocketFile::bind(&next).unwrap();

@@ -12,12 +12,12 @@ mod switches;
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use sluicegate::limit::algo::calendar::Unit;
-use sluicegate::limit::algo::fixed_window::FixedWindow;
-use sluicegate::limit::algo::gcra::Gcra;
-use sluicegate::limit::algo::token_bucket::TokenBucket;
-use sluicegate::limit::algo::{Rule, State};
-use sluicegate::limit::answer::Answer;
+use sluicegate::limiting::algorithm::calendar::CalendarUnit;
+use sluicegate::limiting::algorithm::fixed_window::FixedWindow;
+use sluicegate::limiting::algorithm::gcra::Gcra;
+use sluicegate::limiting::algorithm::token_bucket::TokenBucket;
+use sluicegate::limiting::algorithm::{Rule, State};
+use sluicegate::limiting::answer::Answer;
 
 const NOW: i64 = 1_795_000_000_000;
 
@@ -222,7 +222,7 @@ proptest! {
         precision in 3..=60_i64,
     ) {
         let window = window.max(precision);
-        Client::run(crate::stores::sliding(limit, window, precision), &arrivals).assert_at_most_in_any(window, limit);
+        Client::run(crate::support::limiting::sliding(limit, window, precision), &arrivals).assert_at_most_in_any(window, limit);
     }
 
     /// It refuses only what the last window and one part more of it have no room for.
@@ -233,7 +233,7 @@ proptest! {
     ) {
         let window = window.max(precision);
         let part = (window + precision - 1) / precision;
-        let mut client = Client::new(crate::stores::sliding(limit, window, precision));
+        let mut client = Client::new(crate::support::limiting::sliding(limit, window, precision));
         for arrival in arrivals {
             let before: Vec<Charge> = client.charges.clone();
             if !client.arrive(arrival).admitted {
@@ -249,7 +249,7 @@ proptest! {
     #[test]
     fn a_weighted_sliding_window_admits_less_than_twice_its_limit((limit, window, arrivals) in schedules(far)) {
         let window = window.max(2);
-        let client = Client::run(crate::stores::sliding(limit, window, 2), &arrivals);
+        let client = Client::run(crate::support::limiting::sliding(limit, window, 2), &arrivals);
         client.assert_in_any_stretch(|length| {
             (length <= window).then(|| limit + limit * (length - 1) / window)
         });
@@ -259,7 +259,7 @@ proptest! {
     #[test]
     fn a_weighted_sliding_window_is_exact((limit, window, arrivals) in schedules(never)) {
         let window = window.max(2);
-        let mut client = Client::new(crate::stores::sliding(limit, window, 2));
+        let mut client = Client::new(crate::support::limiting::sliding(limit, window, 2));
         for (step, cost) in arrivals {
             let (now, charges) = (client.now + step, client.charges.clone());
             let (id, into) = (now / window, now % window);
@@ -281,7 +281,7 @@ proptest! {
     ) {
         let window = window.max(precision);
         let (other_limit, other_window) = (other.0, other.1.max(other.2));
-        let rules = [crate::stores::sliding(limit, window, precision), crate::stores::sliding(other_limit, other_window, other.2)];
+        let rules = [crate::support::limiting::sliding(limit, window, precision), crate::support::limiting::sliding(other_limit, other_window, other.2)];
         let mut client = Client::new(rules[0].clone());
         for (i, arrival) in arrivals.iter().enumerate() {
             client.rule = rules[i / 5 % 2].clone();
@@ -293,11 +293,11 @@ proptest! {
     #[test]
     fn a_calendar_window_admits_its_limit(
         limit in 1..40_i64,
-        unit in prop::sample::select(vec![Unit::Hour, Unit::Day, Unit::Week, Unit::Month, Unit::Year]),
+        unit in prop::sample::select(vec![CalendarUnit::Hour, CalendarUnit::Day, CalendarUnit::Week, CalendarUnit::Month, CalendarUnit::Year]),
         steps in arrivals(1000, 40, 1000),
     ) {
         // Steps in thousandths of a window.
-        let rule = crate::stores::calendar(limit, unit);
+        let rule = crate::support::limiting::calendar(limit, unit);
         let scale = unit.usual_ms() / 1200;
         let arrivals: Vec<Arrival> = steps.iter().map(|(step, cost)| (step * scale, *cost)).collect();
         let arrivals = lagging(&arrivals, 1000 * scale);
@@ -324,8 +324,8 @@ fn grab(client: &mut Client) -> usize {
 fn a_changed_number_keeps_what_was_consumed() {
     let minute = 60_000;
     let gcra = |rate, per_ms, burst| Rule::Gcra(Gcra { rate, per_ms, burst, refunds: false });
-    let sliding = |limit, precision| crate::stores::sliding(limit, minute, precision);
-    let calendar = crate::stores::calendar;
+    let sliding = |limit, precision| crate::support::limiting::sliding(limit, minute, precision);
+    let calendar = crate::support::limiting::calendar;
     for (before, after, got) in [
         (gcra(10, 1000, 10), gcra(10, 1000, 15), 5),
         (gcra(10, 1000, 10), gcra(1, 1000, 10), 0),
@@ -337,12 +337,12 @@ fn a_changed_number_keeps_what_was_consumed() {
         (sliding(10, 60), sliding(3, 60), 0),
         (sliding(10, 2), sliding(15, 60), 5),
         (sliding(10, 60), sliding(15, 2), 5),
-        (sliding(10, 60), crate::stores::sliding(12, 50_000, 7), 2),
-        (calendar(10, Unit::Day), calendar(15, Unit::Day), 5),
-        (calendar(10, Unit::Day), calendar(3, Unit::Day), 0),
+        (sliding(10, 60), crate::support::limiting::sliding(12, 50_000, 7), 2),
+        (calendar(10, CalendarUnit::Day), calendar(15, CalendarUnit::Day), 5),
+        (calendar(10, CalendarUnit::Day), calendar(3, CalendarUnit::Day), 0),
         // What was taken today was taken this month; of a month it is not known what was today.
-        (calendar(10, Unit::Day), calendar(15, Unit::Month), 5),
-        (calendar(10, Unit::Month), calendar(15, Unit::Day), 15),
+        (calendar(10, CalendarUnit::Day), calendar(15, CalendarUnit::Month), 5),
+        (calendar(10, CalendarUnit::Month), calendar(15, CalendarUnit::Day), 15),
     ] {
         let mut client = Client::new(before);
         assert_eq!(grab(&mut client), 10);
@@ -365,14 +365,14 @@ fn assert_each_window_holds(client: &Client, limit: i64) {
     assert!(windows.values().all(|sum| *sum <= limit), "{windows:?} of {limit}");
 }
 
-fn label(unit: Unit, ms: i64) -> String {
+fn label(unit: CalendarUnit, ms: i64) -> String {
     let zone = jiff::tz::TimeZone::get("America/New_York").unwrap();
     let format = match unit {
-        Unit::Hour => "%F %H %z",
-        Unit::Day => "%F",
-        Unit::Week => "%G-%V",
-        Unit::Month => "%Y-%m",
-        Unit::Year => "%Y",
+        CalendarUnit::Hour => "%F %H %z",
+        CalendarUnit::Day => "%F",
+        CalendarUnit::Week => "%G-%V",
+        CalendarUnit::Month => "%Y-%m",
+        CalendarUnit::Year => "%Y",
     };
     jiff::Timestamp::from_millisecond(ms).unwrap().to_zoned(zone).strftime(format).to_string()
 }

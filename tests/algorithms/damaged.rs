@@ -3,17 +3,17 @@
 
 use rand::Rng;
 use rand::rngs::StdRng;
-use sluicegate::limit::algo::{NAMES, Rule};
-use sluicegate::limit::answer::{Answer, NEVER};
-use sluicegate::limit::decision::{Check, Op};
-use sluicegate::limit::limits::Mode;
+use sluicegate::limiting::algorithm::{NAMES, Rule};
+use sluicegate::limiting::answer::{Answer, NEVER};
+use sluicegate::limiting::decision::{Check, Op};
+use sluicegate::limiting::limit::Mode;
 
 use super::twin::NOW;
-use crate::stores::gate::{Data, Gate, Held};
+use crate::support::limiting::fake_redis::{Data, Gate, Held};
 
 fn take(gate: &Gate, rule: &Rule, data: Option<Data>) -> Answer {
-    let limit = crate::stores::limit("one", rule.clone(), Mode::Enforce);
-    let check = Check { tag: 7, ..crate::stores::check(&limit, "all", 1) };
+    let limit = crate::support::limiting::limit("one", rule.clone(), Mode::Enforce);
+    let check = Check { tag: 7, ..crate::support::limiting::check(&limit, "all", 1) };
     let mut keys = gate.keys.borrow_mut();
     keys.held.clear();
     if let Some(data) = data {
@@ -26,9 +26,9 @@ fn take(gate: &Gate, rule: &Rule, data: Option<Data>) -> Answer {
 #[test]
 fn what_is_no_state_counts_as_absent() {
     let gate = Gate::load();
-    let mut seeded = crate::stores::seeded();
+    let mut seeded = crate::support::limiting::seeded();
     for name in NAMES {
-        let rule = crate::stores::random_rule(name, &mut seeded.rng);
+        let rule = crate::support::limiting::random_rule(name, &mut seeded.rng);
         let new = take(&gate, &rule, None);
         let ones = |count: usize| vec!["1"; count].join(" ");
         let mut texts: Vec<String> =
@@ -48,11 +48,11 @@ fn what_is_no_state_counts_as_absent() {
 #[test]
 fn nothing_makes_the_gate_fail() {
     let gate = Gate::load();
-    let mut seeded = crate::stores::seeded();
+    let mut seeded = crate::support::limiting::seeded();
     let rng = &mut seeded.rng;
     for name in NAMES {
         for _ in 0..500 {
-            let rule = crate::stores::random_rule(name, rng);
+            let rule = crate::support::limiting::random_rule(name, rng);
             let data = match rng.random_range(0..3) {
                 0 => Data::Text(text(&rule, " | ", rng)),
                 1 => Data::List((0..rng.random_range(1..5)).map(|_| text(&rule, ":", rng)).collect()),

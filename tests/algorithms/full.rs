@@ -2,27 +2,27 @@
 //! not made at all, and a shadow limit forgets its own. Against the memory store, told by that rule.
 
 use rand::Rng;
-use sluicegate::limit::answer::Answer;
-use sluicegate::limit::decision::{Check, Decision, ErrorKind, Op};
-use sluicegate::limit::store::memory::Memory;
+use sluicegate::limiting::answer::Answer;
+use sluicegate::limiting::decision::{Check, Decision, ErrorKind, Op};
+use sluicegate::limiting::store::memory::MemoryStore;
 
 use super::twin::{NOW, assert_same_state, random_limits};
-use crate::stores::gate::Gate;
+use crate::support::limiting::fake_redis::Gate;
 
 #[test]
 fn a_full_server_goes_on_with_the_keys_it_has() {
-    let mut seeded = crate::stores::seeded();
+    let mut seeded = crate::support::limiting::seeded();
     let rng = &mut seeded.rng;
     let mut without_room = 0;
     for _ in 0..30 {
-        let (memory, gate) = (Memory::new(1_000_000), Gate::load());
+        let (memory, gate) = (MemoryStore::new(1_000_000), Gate::load());
         let limits = random_limits(rng);
         let (mut now, mut receipt) = (NOW, 0);
         for call in 0..100 {
             now += if rng.random_bool(0.5) { rng.random_range(0..5) } else { rng.random_range(0..2000) };
             let full = rng.random_bool(0.9);
             gate.keys.borrow_mut().full = full;
-            let decisions = crate::stores::random_decisions(&limits, 8, receipt, rng);
+            let decisions = crate::support::limiting::random_decisions(&limits, 8, receipt, rng);
             let expected: Vec<Result<Decision, ErrorKind>> = decisions
                 .iter()
                 .map(
@@ -44,12 +44,12 @@ fn a_full_server_goes_on_with_the_keys_it_has() {
     assert!(without_room > 500, "only {without_room} decisions had no room");
 }
 
-fn is_there(memory: &Memory, check: &Check, now: i64) -> bool {
+fn is_there(memory: &MemoryStore, check: &Check, now: i64) -> bool {
     memory.state(&check.key, now).is_some_and(|(state, _)| !state.text().is_empty())
 }
 
 /// The decision, if every key that it would write is there.
-fn on_full(memory: &Memory, op: Op, checks: &[Check], now: i64) -> Result<Decision, ErrorKind> {
+fn on_full(memory: &MemoryStore, op: Op, checks: &[Check], now: i64) -> Result<Decision, ErrorKind> {
     match op {
         Op::Peek | Op::Reset => Ok(memory.run(op, checks, now)),
         Op::Adjust => {
@@ -63,7 +63,7 @@ fn on_full(memory: &Memory, op: Op, checks: &[Check], now: i64) -> Result<Decisi
             let before = memory.run(Op::Peek, checks, now);
             let new = checks.iter().zip(&before.answers).filter(|(check, answer)| {
                 let own = check.role.shadow || !answer.admitted;
-                (own || before.admitted) && before.in_turn(check.role) && !is_there(memory, check, now) && {
+                (own || before.admitted) && before.is_applicable(check.role) && !is_there(memory, check, now) && {
                     check.rule.decide(None, now, check.cost, check.tag).next.is_some()
                 }
             });

@@ -2,11 +2,11 @@
 //! they can be checked by reading: a list of all requests, searched anew for each.
 
 use proptest::prelude::*;
-use sluicegate::limit::algo::concurrency::Concurrency;
-use sluicegate::limit::algo::leaky_bucket::LeakyBucket;
-use sluicegate::limit::algo::sliding_log::SlidingLog;
-use sluicegate::limit::algo::{Rule, State};
-use sluicegate::limit::answer::{Answer, NEVER};
+use sluicegate::limiting::algorithm::concurrency::Concurrency;
+use sluicegate::limiting::algorithm::leaky_bucket::LeakyBucket;
+use sluicegate::limiting::algorithm::sliding_log::SlidingLog;
+use sluicegate::limiting::algorithm::{Rule, State};
+use sluicegate::limiting::answer::{Answer, NEVER};
 
 const NOW: i64 = 1_795_000_000_000;
 

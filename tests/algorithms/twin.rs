@@ -1,15 +1,16 @@
 //! The Lua and Rust halves of each algorithm decide alike: same answer, same stored state, same
 //! life of it, after every step of long random walks. Then the whole gate against the memory store.
 
-use crate::stores::gate::{Data, Gate, Held, float, integer};
 use mlua::{Function, Lua, MultiValue, Table, Value};
 use rand::Rng;
 use rand::rngs::StdRng;
-use sluicegate::limit::algo::{NAMES, Rule, State};
-use sluicegate::limit::answer::{Answer, NEVER};
-use sluicegate::limit::decision::{Check, Decision, Op};
-use sluicegate::limit::limits::Mode;
-use sluicegate::limit::store::memory::Memory;
+use sluicegate::limiting::algorithm::{NAMES, Rule, State};
+use sluicegate::limiting::answer::{Answer, NEVER};
+use sluicegate::limiting::decision::{Check, Decision, Op};
+use sluicegate::limiting::limit::Mode;
+use sluicegate::limiting::store::memory::MemoryStore;
+
+use crate::support::limiting::fake_redis::{Data, Gate, Held, float, integer};
 
 const STEPS: usize = 40_000;
 pub const NOW: i64 = 1_795_000_000_000;
@@ -34,11 +35,16 @@ macro_rules! twins {
 twins!(token_bucket, fixed_window, gcra, sliding_window, calendar, sliding_log, leaky_bucket, concurrency);
 
 fn decides_like_its_twin(name: &str) {
-    let mut seeded = crate::stores::seeded();
+    let mut seeded = crate::support::limiting::seeded();
     let twin = Twin::load(name);
     let rng = &mut seeded.rng;
-    let mut walk =
-        Walk { rule: crate::stores::random_rule(name, rng), known: Vec::new(), state: None, now: NOW, tag: 0 };
+    let mut walk = Walk {
+        rule: crate::support::limiting::random_rule(name, rng),
+        known: Vec::new(),
+        state: None,
+        now: NOW,
+        tag: 0,
+    };
     let mut receipts = [0; 8];
     for step in 0..if twin.gate.is_some() { NATIVE_STEPS } else { STEPS } {
         walk.wander(name, rng);
@@ -60,7 +66,8 @@ fn decides_like_its_twin(name: &str) {
             let receipt = match rng.random_range(0..10) {
                 0..4 => answer.receipt,
                 4..9 => receipts[rng.random_range(0..receipts.len())],
-                _ => walk.now,
+                // A multiple of 64, because Redis stores a lease under the numbers from its tag to its tag plus 52.
+                _ => walk.now & !63,
             };
             let next = walk.rule.adjust(walk.state.as_ref(), walk.now, delta, receipt);
             let lua = twin.adjust(&walk, delta, receipt);
@@ -147,7 +154,7 @@ impl Walk {
                 match rng.random_range(0..4) {
                     0 => self.state = None,
                     1 => {
-                        self.rule = crate::stores::random_rule(name, rng);
+                        self.rule = crate::support::limiting::random_rule(name, rng);
                         self.known.push(self.rule.clone());
                     }
                     _ => self.switch(rng),
@@ -176,7 +183,7 @@ fn random_cost(rule: &Rule, rng: &mut StdRng) -> i64 {
     let quota = rule.policy().quota;
     match rng.random_range(0..10) {
         0 => 0,
-        1 => sluicegate::limit::key::COST_MAX,
+        1 => sluicegate::limiting::key::COST_MAX,
         2 => quota.min(1_000_000_000),
         3 => (quota + 1).min(1_000_000_000),
         4 => rng.random_range(1..=quota.min(1_000_000_000)),
@@ -198,7 +205,7 @@ struct Twin {
 impl Twin {
     fn load(name: &str) -> Twin {
         let lua = Lua::new();
-        let file = crate::stores::lua::file;
+        let file = crate::support::limiting::lua::file;
         let shared = |name: &str, arguments: &str| format!("local function {name}({arguments})\n{}end\n", file(name));
         let text = [
             file("records"),
@@ -268,8 +275,8 @@ impl Twin {
 /// sure if its expiry changes.
 fn through(gate: &Gate, walk: &Walk, op: Op, cost: i64, tag: i64) -> (Answer, Option<(String, i64)>) {
     const UNTOUCHED: i64 = i64::MAX - 1;
-    let limit = crate::stores::limit("one", walk.rule.clone(), Mode::Enforce);
-    let check = Check { tag, ..crate::stores::check(&limit, "all", cost) };
+    let limit = crate::support::limiting::limit("one", walk.rule.clone(), Mode::Enforce);
+    let check = Check { tag, ..crate::support::limiting::check(&limit, "all", cost) };
     let key = check.key.clone();
     gate.keys.borrow_mut().held.clear();
     let before = walk.state.as_ref().filter(|state| !state.text().is_empty()).map(|state| native(state, walk.now));
@@ -346,7 +353,7 @@ fn a_calendar_of_another_age_is_no_harm() {
     let twin = Twin::load("calendar");
     let hours = 3_600_000;
     let mut walk = Walk {
-        rule: crate::stores::calendar(3, sluicegate::limit::algo::calendar::Unit::Hour),
+        rule: crate::support::limiting::calendar(3, sluicegate::limiting::algorithm::calendar::CalendarUnit::Hour),
         known: Vec::new(),
         state: None,
         now: NOW,
@@ -372,10 +379,10 @@ fn a_calendar_of_another_age_is_no_harm() {
 
 #[test]
 fn the_gate_decides_like_the_memory_store() {
-    let mut seeded = crate::stores::seeded();
+    let mut seeded = crate::support::limiting::seeded();
     let rng = &mut seeded.rng;
     for _ in 0..60 {
-        let memory = Memory::new(1_000_000);
+        let memory = MemoryStore::new(1_000_000);
         let gate = Gate::load();
         let mut now = NOW;
         let mut limits = random_limits(rng);
@@ -385,7 +392,7 @@ fn the_gate_decides_like_the_memory_store() {
             if rng.random_bool(0.02) {
                 limits = random_limits(rng);
             }
-            let decisions = crate::stores::random_decisions(&limits, 8, receipt, rng);
+            let decisions = crate::support::limiting::random_decisions(&limits, 8, receipt, rng);
             let expected: Vec<Decision> = decisions.iter().map(|(op, checks)| memory.run(*op, checks, now)).collect();
             receipt = expected[0].answers[0].receipt;
             assert_eq!(gate.decide(&decisions, now), expected, "call {call} at {now}: {decisions:?}");
@@ -395,7 +402,7 @@ fn the_gate_decides_like_the_memory_store() {
 }
 
 /// What the gate holds the memory store holds.
-pub fn assert_same_state(gate: &Gate, memory: &Memory, now: i64) {
+pub fn assert_same_state(gate: &Gate, memory: &MemoryStore, now: i64) {
     for (key, held) in &gate.keys.borrow().held {
         let (state, ttl_ms) = memory.state(key, now).unwrap_or_else(|| panic!("{key} holds {held:?}"));
         let text = held_text(&held.data, matches!(state, State::Concurrency(_)));
@@ -404,11 +411,15 @@ pub fn assert_same_state(gate: &Gate, memory: &Memory, now: i64) {
 }
 
 /// Every algorithm, some twice, some as a shadow.
-pub fn random_limits(rng: &mut StdRng) -> Vec<std::sync::Arc<sluicegate::limit::limits::Limit>> {
+pub fn random_limits(rng: &mut StdRng) -> Vec<std::sync::Arc<sluicegate::limiting::limit::Limit>> {
     (0..NAMES.len() * 2)
         .map(|i| {
             let mode = if rng.random_bool(0.25) { Mode::Shadow } else { Mode::Enforce };
-            crate::stores::limit(&format!("limit-{i}"), crate::stores::random_rule(NAMES[i % NAMES.len()], rng), mode)
+            crate::support::limiting::limit(
+                &format!("limit-{i}"),
+                crate::support::limiting::random_rule(NAMES[i % NAMES.len()], rng),
+                mode,
+            )
         })
         .collect()
 }

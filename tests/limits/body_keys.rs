@@ -1,5 +1,5 @@
-//! Keys from the body, `form:NAME` and `json:POINTER`, by somebody who wants more guesses at an account than
-//! its limit allows.
+//! Keys from the body, `form:NAME` and `json:POINTER`, under attack by clients that want more guesses at an account
+//! than its limit allows.
 
 use std::net::Shutdown;
 use std::time::Duration;
@@ -132,9 +132,9 @@ fn a_missing_part_is_named() {
     let gateway = start(&upstream, "");
     let answer = send(&gateway, "/told", FORM, "a=1");
     assert_eq!(answer.status(), 403);
-    assert_eq!(answer.json()["title"], "the request lacks form:a\"b, which its limit is keyed by");
+    assert_eq!(answer.json()["title"], "the request lacks form:a\"b, the key of its limit");
     let answer = send(&gateway, "/told", FORM, &format!("a%22b={}", "x".repeat(9000)));
-    assert_eq!(answer.json()["title"], "the request body is longer than its limit reads, see max_key_body");
+    assert_eq!(answer.json()["title"], "the request body is too long to compute a limit key (max_key_body)");
     assert_eq!(send(&gateway, "/told", FORM, "a%22b=1").status(), 200);
 }
 

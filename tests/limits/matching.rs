@@ -1,12 +1,12 @@
-//! Whose budget, which requests and how much, through the running gateway: keys, conditions, sets,
-//! overrides, limits after others, and what a reload keeps, on the memory store and on Redis.
+//! Which requests a limit applies to, and what they cost, in the running gateway: keys, conditions, sets, overrides,
+//! dependent limits and reloads, on both stores.
 
 use std::fs;
 
 use redis::TypedCommands;
 
-use super::matching_program::{Program, on_both_stores, one};
-use crate::stores::RedisServer;
+use super::matching_program::{Program, one};
+use crate::support::limiting::{RedisServer, on_both_stores};
 use crate::support::token::{SECRET, hs256};
 use crate::support::until;
 
@@ -257,7 +257,16 @@ fn overrides_in_redis_apply_live_and_survive_reloads() {
     redis.set("sg:overrides:x", "text").unwrap();
     until("logged", || gateway.log().contains("sg:overrides:x is not a hash"));
     assert_eq!(gateway.ask("/", acme).get("ratelimit-policy"), Some("\"x\";q=7;w=86400"));
-    redis.rename("aside", "sg:overrides:x").unwrap();
+}
+
+#[test]
+fn overrides_in_redis_with_a_mistake_change_nothing() {
+    let server = RedisServer::start(&[]);
+    let acme = "tenant: acme, inc\r\n";
+    let mut redis = server.client();
+    redis.hset("sg:overrides:x", "acme%2C%20inc", "rate=7/day").unwrap();
+    let gateway = Program::start(Some(&server), &one("rate = \"2/day\"\nkey = \"header:tenant\""));
+    assert_eq!(gateway.admitted(9, "/", acme), 7);
 
     // One mistake and all stay as they were; it is logged once.
     redis.hset("sg:overrides:x", "acme%2C%20inc", "rate=unlimited").unwrap();

@@ -3,9 +3,9 @@
 use std::fs;
 use std::ops::Deref;
 
-use crate::stores::RedisServer;
 use crate::support::gateway::{Gateway, config};
 use crate::support::http::Message;
+use crate::support::limiting::RedisServer;
 use crate::support::until;
 
 /// A gateway of two workers that believes what this machine says of clients.
@@ -88,10 +88,4 @@ impl Program {
 /// A route with one limit `x`.
 pub fn one(limit: &str) -> String {
     format!("[[route]]\nupstream = \"echo:\"\nlimits = [\"x\"]\n[limit.x]\nalgorithm = \"fixed_window\"\n{limit}\n")
-}
-
-/// Once on the memory store, once on Redis.
-pub fn on_both_stores(test: impl Fn(Option<&RedisServer>)) {
-    test(None);
-    test(Some(&RedisServer::start(&[])));
 }

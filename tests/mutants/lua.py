@@ -74,20 +74,20 @@ def breaks(path):
 
 
 def build():
-    """The test programs, by name."""
-    command = ["cargo", "test", "--no-run", "--test", "algorithms", "--test", "store", "--message-format", "json"]
+    """Builds the test program with the tests of Lua, and returns its path."""
+    command = ["cargo", "test", "--no-run", "--test", "limiting", "--message-format", "json"]
     lines = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
     messages = (json.loads(line) for line in lines)
-    return {m["target"]["name"]: m["executable"] for m in messages if m.get("executable")}
+    return next(m["executable"] for m in messages if m.get("executable") and m["target"]["name"] == "limiting")
 
 
-def run(programs, tests, lua):
-    """Whether `tests`, a module of a program's, pass with the files in `lua`, and what they say."""
+def run(program, tests, lua):
+    """Returns whether `tests`, a module of the program, pass with the files in `lua`, and their output."""
     limit = lambda: resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     env = dict(os.environ, LUA_DIR=str(lua), RUST_BACKTRACE="0")
     try:
         done = subprocess.run(
-            [programs[tests.split("::")[0]], tests, "--test-threads", "1"], cwd=ROOT, env=env, preexec_fn=limit, timeout=20 * CPU_SECONDS,
+            [program, tests, "--test-threads", "1"], cwd=ROOT, env=env, preexec_fn=limit, timeout=20 * CPU_SECONDS,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
         )
     except subprocess.TimeoutExpired:
@@ -104,18 +104,18 @@ def noticing(name):
     if name in ("gate.lua", "freeing.lua") or name.startswith("shapes/"):
         tests.append("algorithms::full")
     if set(users) & set(SHAPED) or name == "shapes/cells.lua":
-        tests += ["store::shapes", "store::blocks"]
+        tests += ["stores::redis_state", "stores::log_blocks"]
     return tests
 
 
-def survives(programs, found):
+def survives(program, found):
     name, start, old, new = found
     with tempfile.TemporaryDirectory(prefix="sluicegate-lua-") as scratch:
         lua = Path(scratch) / "lua"
         shutil.copytree(ROOT / "lua", lua)
         text = (lua / name).read_text()
         (lua / name).write_text(text[:start] + new + text[start + len(old):])
-        return all(run(programs, tests, lua)[0] for tests in noticing(name))
+        return all(run(program, tests, lua)[0] for tests in noticing(name))
 
 
 def place(found):
@@ -136,12 +136,12 @@ def main():
 
     files = [Path(name).resolve() for name in args.files] or sorted((ROOT / "lua").rglob("*.lua"))
     todo = [found for path in files if path.name != "gateways.lua" for found in breaks(path)]
-    programs = build()
+    program = build()
     for tests in sorted({tests for path in files for tests in noticing(name_of(path))}):
-        passed, said = run(programs, tests, ROOT / "lua")
+        passed, said = run(program, tests, ROOT / "lua")
         if not passed:
             sys.exit(f"{tests} fails without any break: {said}")
-    if survives(programs, (name_of(files[0]), 0, "", "error('broken') ")):
+    if survives(program, (name_of(files[0]), 0, "", "error('broken') ")):
         sys.exit("the tests do not read LUA_DIR: what they say of breaks would mean nothing")
 
     total, seed = len(todo), args.seed if args.seed is not None else random.randrange(10**6)
@@ -150,7 +150,7 @@ def main():
     end, survivors, tried = time.monotonic() + 60 * args.minutes, [], 0
 
     def attempt(found):
-        return None if time.monotonic() > end else survives(programs, found)
+        return None if time.monotonic() > end else survives(program, found)
 
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         for found, survived in zip(todo, pool.map(attempt, todo)):

@@ -1,7 +1,7 @@
 //! Logs that cannot be read, or not all of them, and the exit codes.
 
-use super::dir::{Dir, gzip};
-use super::told::{COMBINED, CONFIG};
+use super::reports::{COMBINED, CONFIG};
+use super::workdir::{Dir, gzip};
 
 #[test]
 fn what_cannot_be_read_is_named_with_a_remedy() {
@@ -38,7 +38,7 @@ fn bad_lines_are_counted_and_the_first_are_shown() {
     let (code, stdout, _) = dir.replay(&["access.log"], b"");
     let told = "access.log: 13 lines, combined, 6 bad\n  line 5: does not start with a client address\n  \
                 line 9: does not start with a client address\n  \
-                line 10: not JSON, and no fields as in a common or combined log\n  ...\n";
+                line 10: neither JSON nor the common or combined format\n  ...\n";
     assert!(code == 0 && stdout.starts_with(told), "{stdout}");
 }
 
@@ -108,7 +108,7 @@ fn lines_that_no_route_takes() {
     dir.write("sluicegate.toml", CONFIG.replace("path = \"/\"", "path = \"/other/\"").as_bytes());
     let (code, stdout, stderr) = dir.replay(&["access.log", "--host", "a.example"], b"");
     assert!(code == 1 && stdout.is_empty(), "{stdout}");
-    let told = "error: no route takes any of 6 requests; the first is GET /late of a.example (access.log line 8); \
+    let told = "error: no route matches any of the 6 requests; the first is GET /late of a.example (access.log line 8); \
                 look at `host`, `path` and `methods` of the routes";
     assert!(stderr.starts_with(told), "{stderr}");
 }

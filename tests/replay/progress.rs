@@ -1,9 +1,9 @@
-//! How far it is, on a terminal and nowhere else.
+//! The progress display: on a terminal, and nowhere else.
 
 use std::process::{Command, Stdio};
 
-use super::dir::Dir;
-use super::told::{COMBINED, CONFIG};
+use super::reports::{COMBINED, CONFIG};
+use super::workdir::Dir;
 
 /// Takes a second or so.
 fn long() -> (Dir, usize) {

@@ -4,8 +4,8 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
-use super::dir::Dir;
-use super::told::CONFIG;
+use super::reports::CONFIG;
+use super::workdir::Dir;
 
 /// Run by hand for the speed: `cargo test --release --test replay -- --ignored --nocapture`.
 #[test]

@@ -1,7 +1,7 @@
-//! The tightest numbers: with them nobody is refused, with one less somebody is.
+//! The tightest settings: they refuse nobody, and one unit less refuses somebody.
 
-use super::dir::Dir;
-use super::traffic::{Asked, config, log, traffic};
+use super::generated_log::{Asked, config, log, traffic};
+use super::workdir::Dir;
 
 #[test]
 fn of_every_algorithm() {

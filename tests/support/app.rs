@@ -1,5 +1,4 @@
-//! Programs that nobody here wrote: applications behind the gateway, and clients in front of it. Used by the tests of
-//! both.
+//! Programs of other projects: applications behind the gateway, and clients in front of it.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -14,7 +13,7 @@ use tempfile::TempDir;
 use super::ports::Reserved;
 use super::until;
 
-/// A server as a process of its own.
+/// A server in a process of its own.
 pub struct App {
     pub addr: SocketAddr,
     child: Child,
@@ -23,12 +22,12 @@ pub struct App {
 }
 
 impl App {
-    /// httpbin under gunicorn, which keeps connections open.
+    /// Starts httpbin under gunicorn, which keeps connections open.
     pub fn httpbin() -> App {
         App::gunicorn("httpbin:app", Path::new("."))
     }
 
-    /// A WSGI application, by module and name, of the modules in a folder.
+    /// Starts the WSGI application `module:name` of a directory under gunicorn.
     pub fn gunicorn(application: &str, folder: &Path) -> App {
         App::start(&venv().join("bin/gunicorn"), |addr| {
             let (bind, folder) = (format!("--bind={addr}"), format!("--pythonpath={}", folder.display()));
@@ -37,7 +36,7 @@ impl App {
         })
     }
 
-    /// Python's file server on `tree`.
+    /// Starts Python's file server on the directory `tree`.
     pub fn files(tree: &Path) -> App {
         App::start(Path::new("python3"), |addr| {
             let (port, ip, tree) = (addr.port().to_string(), addr.ip().to_string(), tree.display().to_string());
@@ -45,12 +44,12 @@ impl App {
         })
     }
 
-    /// A program of ours on a foreign server: a file below tests/ in Python or JavaScript, told its port.
+    /// Starts a script of tests/interop/programs in Python or JavaScript, with its port as the argument.
     pub fn script(file: &str) -> App {
         App::start(interpreter(file), |addr| vec![script(file), addr.port().to_string()])
     }
 
-    /// An OpenTelemetry collector, which prints what it is sent.
+    /// Starts an OpenTelemetry collector that prints what it receives.
     pub fn collector() -> App {
         let find = "import os, rotel; print(os.path.join(os.path.dirname(rotel.__file__), 'rotel-agent'))";
         let agent = run(venv().join("bin/python"), "python3", &["-c", find]);
@@ -99,7 +98,7 @@ impl Drop for App {
         if std::thread::panicking() {
             eprintln!("--- log of the application ---\n{}", self.log());
         }
-        // gunicorn ends its workers when it is asked to end.
+        // gunicorn ends its workers when it gets SIGTERM.
         let term = format!("kill -TERM {}", self.child.id());
         let _ = Command::new("sh").args(["-c", &term]).status();
         for _ in 0..300 {
@@ -113,8 +112,9 @@ impl Drop for App {
     }
 }
 
-/// Runs a client to its end, which must come within a minute and be success; what it has printed. `package` is
-/// what Debian calls the program.
+/// Runs a client that must succeed within a minute, and returns its output. `package` is the Debian package to install
+/// if the
+/// program is missing.
 #[track_caller]
 pub fn run(program: impl AsRef<OsStr>, package: &str, arguments: &[&str]) -> String {
     let name = Path::new(program.as_ref());
@@ -137,14 +137,14 @@ pub fn run(program: impl AsRef<OsStr>, package: &str, arguments: &[&str]) -> Str
     }
 }
 
-/// The same for a client of ours on foreign libraries: a file below tests/ in Python or JavaScript.
+/// Runs a client script of tests/interop/programs in Python or JavaScript.
 #[track_caller]
 pub fn run_script(file: &str, arguments: &[&str]) -> String {
     let path = script(file);
     run(interpreter(file), "nodejs", &[&[path.as_str()], arguments].concat())
 }
 
-/// A command with nothing of the tester's own settings, that finds the modules of npm.
+/// A command without the proxy settings of the developer's environment. It finds the modules of npm.
 fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
     command.stdin(Stdio::null()).env("PYTHONDONTWRITEBYTECODE", "1");
@@ -158,7 +158,7 @@ fn command(program: &Path) -> Command {
 }
 
 fn script(file: &str) -> String {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(file).display().to_string()
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop/programs").join(file).display().to_string()
 }
 
 fn interpreter(file: &str) -> &'static Path {
@@ -169,7 +169,7 @@ fn interpreter(file: &str) -> &'static Path {
     }
 }
 
-/// The virtual environment, made at first use.
+/// The Python virtual environment; the first call creates it.
 pub fn venv() -> &'static Path {
     static VENV: OnceLock<PathBuf> = OnceLock::new();
     VENV.get_or_init(|| installed("python", "apps-venv"))
@@ -182,7 +182,10 @@ fn node_modules() -> &'static Path {
 
 fn installed(kind: &str, folder: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let output = Command::new(root.join("tests/apps.sh")).arg(kind).output().expect("tests/apps.sh needs bash");
+    let output = Command::new(root.join("tests/interop/install.sh"))
+        .arg(kind)
+        .output()
+        .expect("tests/interop/install.sh needs bash");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     root.join("target").join(folder)
 }

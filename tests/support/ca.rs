@@ -1,14 +1,15 @@
-//! Certificates made for the test. Used by the tests of TLS, on every side.
+//! Certificates that are made for a test.
 
 use std::path::Path;
 
-use super::put;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair};
+
+use super::put;
 
 /// A certificate authority.
 pub struct Ca(CertifiedIssuer<'static, KeyPair>);
 
-/// A certificate and its key, PEM.
+/// A certificate and its key, in PEM.
 pub struct Pair {
     pub cert: String,
     pub key: String,
@@ -30,13 +31,13 @@ impl Ca {
         self.issue_with(names, client, |_| {})
     }
 
-    /// With whatever `change` makes of it.
+    /// Issues a certificate with parameters that `change` has modified.
     pub fn issue_with(&self, names: &[&str], client: &str, change: impl FnOnce(&mut CertificateParams)) -> Pair {
         let key = KeyPair::generate().unwrap();
         Pair { cert: self.certify(&key, names, client, change), key: key.serialize_pem() }
     }
 
-    /// For a key in PKCS #8, whatever its kind.
+    /// Issues a certificate for a key of any kind in PKCS #8.
     pub fn issue_for(&self, key: &str, names: &[&str]) -> String {
         self.certify(&KeyPair::from_pem(key).unwrap(), names, "gateway", |_| {})
     }
@@ -58,7 +59,7 @@ impl Ca {
 }
 
 impl Pair {
-    /// As `NAME.pem` and `NAME.key` in `dir`, each put there whole.
+    /// Writes `NAME.pem` and `NAME.key` to `dir`, each atomically.
     pub fn save(&self, dir: &Path, name: &str) {
         for (text, ending) in [(&self.cert, "pem"), (&self.key, "key")] {
             put(&dir.join(format!("{name}.{ending}")), text);

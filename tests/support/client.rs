@@ -1,4 +1,4 @@
-//! A client that sends exactly the bytes it is given. Used by the tests of the running program.
+//! An HTTP/1.1 client that sends exactly the bytes that a test gives it.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream};
@@ -8,7 +8,7 @@ use socket2::{Domain, Socket, Type};
 use super::PATIENCE;
 use super::http::{Framing, Message, Reader, framing};
 
-/// One connection.
+/// One connection to the gateway.
 pub struct Client {
     reader: Reader<TcpStream>,
 }
@@ -18,7 +18,7 @@ impl Client {
         Client::from(Ipv4Addr::LOCALHOST, addr)
     }
 
-    /// Connects from `source`, any address of 127.0.0.0/8: another client to the gateway.
+    /// Connects from `source`, any address in 127.0.0.0/8, as a client with that address.
     pub fn from(source: Ipv4Addr, addr: SocketAddr) -> Client {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::new(IpAddr::V4(source), 0).into()).unwrap();
@@ -26,7 +26,7 @@ impl Client {
         Client::of(TcpStream::from(socket))
     }
 
-    /// On a connection that is there.
+    /// Uses an open connection.
     pub fn of(stream: TcpStream) -> Client {
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -51,14 +51,14 @@ impl Client {
         self.stream().write_all(bytes.as_ref())
     }
 
-    /// Sends a request and reads its answer; the method is the first word of `head`.
+    /// Sends a request and reads its response. The method is the first word of `head`.
     #[track_caller]
     pub fn ask(&mut self, head: &str, body: impl AsRef<[u8]>) -> Message {
         self.send([head.as_bytes(), body.as_ref()].concat());
         self.answer(head.split(' ').next().unwrap_or_default())
     }
 
-    /// The final answer to a request of `method`; interim ones are a failure.
+    /// Reads the final response to a request with `method`. Fails on interim responses.
     #[track_caller]
     pub fn answer(&mut self, method: &str) -> Message {
         let message = self.try_answer(method).unwrap_or_else(|error| panic!("no answer: {error}"));
@@ -72,36 +72,36 @@ impl Client {
         Ok(message)
     }
 
-    /// An answer's head alone.
+    /// Reads the head of a response.
     pub fn try_head(&mut self) -> io::Result<Message> {
         let head = self.reader.head()?.ok_or(io::ErrorKind::UnexpectedEof)?;
         Ok(Message { head, body: Vec::new() })
     }
 
-    /// Reads an answer and hands its body to `sink`.
+    /// Reads a response and passes its body to `sink` piece by piece.
     pub fn stream_answer(&mut self, method: &str, sink: impl FnMut(&[u8])) -> io::Result<Message> {
         let message = self.try_head()?;
         self.reader.stream_body(&framing(&message, Some(method)), sink)?;
         Ok(message)
     }
 
-    /// So many bytes that are no answer.
+    /// Reads `count` bytes, whatever they are.
     #[track_caller]
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         self.reader.body(&Framing::Length(count as u64)).unwrap_or_else(|error| panic!("not {count} bytes: {error}"))
     }
 
-    /// What comes until the gateway closes.
+    /// Reads until the gateway closes the connection.
     pub fn rest(&mut self) -> io::Result<Vec<u8>> {
         self.reader.body(&Framing::Close)
     }
 
-    /// Ends this side: the gateway learns that no more comes.
+    /// Shuts down the sending side of the connection.
     pub fn finish(&mut self) {
         self.stream().shutdown(Shutdown::Write).unwrap();
     }
 
-    /// Waits until the gateway closes; whatever it sends before that is a failure.
+    /// Waits until the gateway closes the connection. Fails if it sends anything before.
     #[track_caller]
     pub fn assert_closed(&mut self) {
         match self.reader.ended() {
@@ -112,23 +112,24 @@ impl Client {
     }
 }
 
-/// One request on a connection of its own.
+/// Sends one request on a new connection.
 #[track_caller]
 pub fn ask(addr: SocketAddr, head: &str) -> Message {
     Client::connect(addr).ask(head, "")
 }
 
-/// `GET target` for `a.test` with further field lines, each ended by CRLF.
+/// The head of `GET target` for `a.test`. Each line of `fields` ends with CRLF.
 pub fn get(target: &str, fields: &str) -> String {
     format!("GET {target} HTTP/1.1\r\nhost: a.test\r\n{fields}\r\n")
 }
 
-/// `POST target` for `a.test` announcing `length` bytes.
+/// The head of `POST target` for `a.test` with a body of `length` bytes.
 pub fn post(target: &str, length: u64, fields: &str) -> String {
     format!("POST {target} HTTP/1.1\r\nhost: a.test\r\ncontent-length: {length}\r\n{fields}\r\n")
 }
 
-/// `METHOD target` of the admin listener, announcing `length` bytes, with further field lines.
+/// The head of `METHOD target` to the admin listener, with a body of `length` bytes. Each line of `fields` ends with
+/// CRLF.
 pub fn call(method: &str, target: &str, fields: &str, length: usize) -> String {
     format!("{method} {target} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n{fields}\r\n")
 }

@@ -1,11 +1,10 @@
-//! A DNS server whose answers a test changes: over UDP, and over TCP what is too long for that. Used by the
-//! tests of the running program.
+//! A DNS server whose responses a test can change. It serves UDP, and TCP for responses that are too long.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::{Arc, Mutex};
 
-/// Bytes of an answer over UDP.
+/// Longest response over UDP, in bytes.
 const UDP_MAX: usize = 512;
 
 pub struct DnsServer {
@@ -15,27 +14,27 @@ pub struct DnsServer {
 
 struct Zone {
     reply: Reply,
-    /// Questions so far, each as `name type`.
+    /// Queries so far, each as `name type`.
     asked: Vec<String>,
 }
 
-/// What is answered to a question for a name, whatever name.
+/// How the server responds to a query, whatever the name.
 pub enum Reply {
-    /// These addresses, of the family that is asked for, for so many seconds.
+    /// These addresses of the queried family, with this time to live in seconds.
     Addresses(Vec<IpAddr>, u32),
-    /// The same, but the family of the other is not to be had (`SERVFAIL`).
+    /// The same, but `SERVFAIL` for the other address family.
     HalfFailing(Vec<IpAddr>),
-    /// The same, but to questions for the other family it says nothing.
+    /// The same, but no response for the other address family.
     HalfSilent(Vec<IpAddr>),
-    /// By the number of the question.
+    /// Depends on the number of the query.
     Flapping(fn(usize) -> Vec<IpAddr>),
     NoSuchName,
     Empty,
     Failure,
     Silence,
-    /// Bytes that are no answer.
+    /// Bytes that are no DNS message.
     Garbage,
-    /// So many answers with the number of another question before a right one with these addresses.
+    /// This many responses with the ID of another query, then a correct one with these addresses.
     OtherIds(u16, Vec<IpAddr>),
 }
 
@@ -86,24 +85,24 @@ impl DnsServer {
         DnsServer { addr, zone }
     }
 
-    /// From now on.
+    /// Changes the response from now on.
     pub fn answers(&self, reply: Reply) {
         self.zone.lock().unwrap().reply = reply;
     }
 
-    /// Questions so far, each as `name type`.
+    /// Queries so far, each as `name type`.
     pub fn asked(&self) -> Vec<String> {
         self.zone.lock().unwrap().asked.clone()
     }
 
-    /// The line of `[server]` that has the gateway ask it.
+    /// The line of `[server]` that makes the gateway use this server.
     pub fn line(&self) -> String {
         format!("resolver = [\"{}\"]", self.addr)
     }
 }
 
 impl Zone {
-    /// Answers with wrong numbers before each right one.
+    /// Sends responses with wrong IDs before each correct one.
     fn lies(&self) -> u16 {
         if let Reply::OtherIds(count, _) = self.reply { count } else { 0 }
     }
@@ -133,7 +132,7 @@ impl Zone {
             Reply::Silence => return None,
             Reply::Garbage => return Some(question[..2].iter().copied().chain([0x81, 0x80, 0, 1, 255, 255]).collect()),
         };
-        // The question with no additional record, then its answers, each with a pointer to its name.
+        // The query without additional records, then the answers, each with a pointer to the name.
         let mut answer = question[..end].to_vec();
         answer[2..4].copy_from_slice(&[0x81, 0x80 | code]);
         answer[6..8].copy_from_slice(&two_bytes(addresses.len()));
@@ -158,7 +157,7 @@ fn two_bytes(of: usize) -> [u8; 2] {
     u16::try_from(of).unwrap().to_be_bytes()
 }
 
-/// Where the first question of a message ends.
+/// The index after the first query of a message.
 fn question_end(message: &[u8]) -> usize {
     let mut at = 12;
     while message[at] != 0 {

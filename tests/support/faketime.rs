@@ -1,9 +1,9 @@
-//! Another time for a gateway: the library of `faketime`, preloaded. Used by tests of clocks.
+//! Another time for a gateway, by preloading the library of `faketime`.
 
 use std::path::Path;
 use std::process::Command;
 
-/// It does not start under the number of a process that left its memory behind.
+/// The library does not start if a process with the same ID left its shared memory behind.
 fn clear_up() {
     let Ok(left) = std::fs::read_dir("/dev/shm") else { return };
     for file in left.flatten() {
@@ -15,12 +15,12 @@ fn clear_up() {
     }
 }
 
-/// What makes a process see another time: the variables that `faketime` sets.
+/// The environment variables that make a process see another time.
 pub fn clock(offset: &str) -> Vec<(String, String)> {
     variables(&[("FAKETIME", offset)])
 }
 
-/// The same with an offset, like `+2h`, that the file at `path` holds: it can change at any moment.
+/// The same with an offset such as `+2h`, read from the file at `path`, which may change at any moment.
 pub fn clock_of(path: &Path) -> Vec<(String, String)> {
     variables(&[("FAKETIME_TIMESTAMP_FILE", path.to_str().unwrap()), ("FAKETIME_NO_CACHE", "1")])
 }

@@ -1,5 +1,4 @@
-//! A client of HTTP/2 that sends exactly the frames it is given, good or bad. Used by the tests of
-//! protocols.
+//! An HTTP/2 client that sends exactly the frames that a test gives it, valid or not.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -37,20 +36,20 @@ pub struct WireFrame {
     pub payload: Vec<u8>,
 }
 
-/// How a stream, or all of them, ended.
+/// How a stream, or the connection, ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// By the last frame of its answer.
+    /// The response ended.
     Whole,
     Reset(u32),
-    /// The connection ended, with this code if it was told.
+    /// The connection ended, with the error code of GOAWAY if there was one.
     Away(Option<u32>),
 }
 
-/// What came on one stream.
+/// What arrived on one stream.
 #[derive(Debug)]
 pub struct WireAnswer {
-    /// As it came, compressed.
+    /// The header block as received, compressed.
     pub head: Vec<u8>,
     pub body: Vec<u8>,
     pub ended: Ended,
@@ -59,18 +58,18 @@ pub struct WireAnswer {
 pub struct Wire<S = TcpStream> {
     stream: S,
     received: Vec<u8>,
-    /// What SETTINGS and PING of the other side are answered by themselves.
+    /// Whether to acknowledge SETTINGS and PING automatically.
     pub answers_pings: bool,
 }
 
 impl Wire {
-    /// Connects and says nothing.
+    /// Connects and sends nothing.
     pub fn silent(addr: SocketAddr) -> Wire {
         let stream = Client::connect(addr).into_stream();
         Wire { stream, received: Vec::new(), answers_pings: true }
     }
 
-    /// Connects and begins with these settings.
+    /// Connects and sends these settings.
     pub fn connect(addr: SocketAddr, settings: &[(u16, u32)]) -> Wire {
         Wire::over(Client::connect(addr).into_stream(), settings)
     }
@@ -81,7 +80,7 @@ impl Wire {
 }
 
 impl<S: Read + Write> Wire<S> {
-    /// Begins on `stream` with these settings.
+    /// Starts HTTP/2 on `stream` with these settings.
     pub fn over(stream: S, settings: &[(u16, u32)]) -> Wire<S> {
         let mut wire = Wire { stream, received: Vec::new(), answers_pings: true };
         let pairs = settings.iter().flat_map(|(id, value)| [&id.to_be_bytes()[..], &value.to_be_bytes()].concat());
@@ -99,13 +98,13 @@ impl<S: Read + Write> Wire<S> {
         self.stream.write_all(bytes.as_ref())
     }
 
-    /// A request without a body.
+    /// Sends a GET request without a body.
     #[track_caller]
     pub fn get(&mut self, stream: u32, path: &str) {
         self.send(headers(stream, END_STREAM | END_HEADERS, &request("GET", path)));
     }
 
-    /// The next frame; `None` at the end of the connection.
+    /// Reads the next frame. `None` at the end of the connection.
     pub fn next(&mut self) -> io::Result<Option<WireFrame>> {
         loop {
             if self.received.len() >= 9 {
@@ -136,7 +135,7 @@ impl<S: Read + Write> Wire<S> {
         }
     }
 
-    /// The next frame that `wanted` takes; others are passed over.
+    /// Reads up to the next frame for which `wanted` is true.
     #[track_caller]
     pub fn until(&mut self, what: &str, mut wanted: impl FnMut(&WireFrame) -> bool) -> WireFrame {
         loop {
@@ -148,13 +147,13 @@ impl<S: Read + Write> Wire<S> {
         }
     }
 
-    /// Reads to the end of `stream`, other streams passed over.
+    /// Reads to the end of `stream`, ignoring other streams.
     #[track_caller]
     pub fn answer(&mut self, stream: u32) -> WireAnswer {
         self.answers(&[stream]).remove(0)
     }
 
-    /// Reads to the end of each of `streams`, others passed over.
+    /// Reads to the end of all of `streams`, ignoring others.
     #[track_caller]
     pub fn answers(&mut self, streams: &[u32]) -> Vec<WireAnswer> {
         let unknown = || WireAnswer { head: Vec::new(), body: Vec::new(), ended: Ended::Away(None) };
@@ -187,7 +186,7 @@ impl<S: Read + Write> Wire<S> {
         answers
     }
 
-    /// Reads to the end of the connection; the code it was told, if any.
+    /// Reads to the end of the connection. Returns the error code of GOAWAY, if any.
     #[track_caller]
     pub fn away(&mut self) -> Option<u32> {
         let mut told = None;
@@ -201,7 +200,7 @@ impl<S: Read + Write> Wire<S> {
         }
     }
 
-    /// Whether the connection still answers a PING.
+    /// Whether the gateway still responds to a PING.
     pub fn is_alive(&mut self) -> bool {
         if self.try_send(frame(PING, 0, 0, b"alive???")).is_err() {
             return false;
@@ -217,7 +216,7 @@ impl<S: Read + Write> Wire<S> {
 }
 
 impl WireAnswer {
-    /// Of an answer of the gateway's own that says so in its body.
+    /// The status of a response of the gateway itself, which repeats it in its body.
     #[track_caller]
     pub fn problem_status(&self) -> u64 {
         let problem: serde_json::Value = serde_json::from_slice(&self.body).unwrap_or_else(|error| {
@@ -235,7 +234,7 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// HEADERS with each field written out: nothing compressed, nothing kept.
+/// A HEADERS frame with literal headers: not compressed, not added to the table.
 pub fn headers(stream: u32, flags: u8, fields: &[(&str, &str)]) -> Vec<u8> {
     frame(HEADERS, flags, stream, &block(fields))
 }
@@ -252,7 +251,7 @@ pub fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     block
 }
 
-/// An integer after 7 bits of prefix.
+/// An integer with a prefix of 7 bits.
 fn length(block: &mut Vec<u8>, length: usize) {
     if length < 127 {
         return block.extend(u8::try_from(length));
@@ -266,12 +265,12 @@ fn length(block: &mut Vec<u8>, length: usize) {
     block.extend(u8::try_from(rest));
 }
 
-/// The head of a request to `a.test`.
+/// The pseudo-headers of a request to `a.test`.
 pub fn request<'a>(method: &'a str, path: &'a str) -> Vec<(&'a str, &'a str)> {
     vec![(":method", method), (":scheme", "http"), (":authority", "a.test"), (":path", path)]
 }
 
-/// An extended CONNECT.
+/// The pseudo-headers of an extended CONNECT.
 pub fn connect(stream: u32, path: &str, protocol: &str) -> Vec<u8> {
     let fields = [
         (":method", "CONNECT"),

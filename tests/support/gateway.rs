@@ -1,6 +1,6 @@
-//! The built program as a process of its own: it listens on ports that the system gives it, which its
-//! log names; it is looked at through its admin listener and ended with the value. Its log is printed
-//! when the test fails.
+//! The gateway as a process. It listens on free ports, which the log reports. Tests inspect it through its admin
+//! listener.
+//! Dropping the value ends the process. A failed test prints the log.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,26 +14,26 @@ use super::http::Message;
 use super::{put, until};
 
 pub struct Gateway {
-    /// The first listener that has a port; 0.0.0.0:0 where none has.
+    /// The first listener with a port; 0.0.0.0:0 if there is none.
     pub addr: SocketAddr,
     pub admin: SocketAddr,
-    /// Holds the config as `sluicegate.toml`, unless it was laid out otherwise.
+    /// The working directory, with the config as `sluicegate.toml` unless the test wrote it elsewhere.
     pub dir: TempDir,
     child: Child,
     log: PathBuf,
 }
 
-/// `[server]` up to further lines of its own, and `[admin]`: any ports.
+/// The start of `[server]`, to which tests add lines, and `[admin]`, both on free ports.
 const LISTEN: &str = "[server]\nlisten = [\"127.0.0.1:0\"]\n";
 const ADMIN: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n";
 
-/// A config of one worker; `server` are further lines of `[server]`, `rest` all but that and `[admin]`.
+/// A config with one worker. `server` adds lines to `[server]`; `rest` is everything except `[server]` and `[admin]`.
 pub fn config(server: &str, rest: &str) -> String {
     let workers = if server.contains("workers") { "" } else { "workers = 1\n" };
     format!("{LISTEN}{workers}{server}\n\n{ADMIN}\n{rest}\n")
 }
 
-/// The program under test, with nothing of the tester's own settings.
+/// The gateway's command, without settings of the developer's environment.
 pub fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
     command.env_remove("SLUICEGATE_CONFIG").env_remove("SLUICEGATE_LOG").stdin(Stdio::null());
@@ -41,33 +41,33 @@ pub fn program() -> Command {
 }
 
 impl Gateway {
-    /// One worker; `config` is all but `[server]` and `[admin]`.
+    /// Starts a gateway with one worker. `config` is everything except `[server]` and `[admin]`.
     pub fn start(config: &str) -> Gateway {
         Gateway::with("", config)
     }
 
-    /// `server` are further lines of `[server]`.
+    /// Starts a gateway with further lines in `[server]`.
     pub fn with(server: &str, config: &str) -> Gateway {
         Gateway::within(&[], server, config)
     }
 
-    /// With further variables in its environment.
+    /// Starts a gateway with additional environment variables.
     pub fn within(env: &[(&str, &str)], server: &str, rest: &str) -> Gateway {
         Gateway::launch(env, |dir| laid_out(dir, &config(server, rest)))
     }
 
-    /// With this text as its whole config.
+    /// Starts a gateway with this complete config.
     pub fn whole(config: &str) -> Gateway {
         Gateway::launch(&[], |dir| laid_out(dir, config))
     }
 
-    /// Runs `sluicegate proxy` with `arguments`.
+    /// Starts `sluicegate proxy` with `arguments`.
     pub fn proxy(arguments: &[&str]) -> Gateway {
         let own = ["proxy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
         Gateway::launch(&[], |_| own.iter().chain(arguments).map(|argument| (*argument).to_owned()).collect())
     }
 
-    /// `arguments` lays out an empty directory and returns the command line.
+    /// Starts a gateway in an empty directory, in which `arguments` writes files and returns the command line.
     pub fn launch(env: &[(&str, &str)], arguments: impl FnOnce(&Path) -> Vec<String>) -> Gateway {
         let dir = tempfile::tempdir().unwrap();
         let mut command = program();
@@ -75,7 +75,7 @@ impl Gateway {
         Gateway::spawn(command, dir)
     }
 
-    /// Runs `command`, which is the program or becomes it.
+    /// Starts `command`, which is the gateway or becomes it.
     pub fn spawn(mut command: Command, dir: TempDir) -> Gateway {
         let log = dir.path().join("stderr.log");
         let child = command
@@ -93,7 +93,7 @@ impl Gateway {
         gateway
     }
 
-    /// Reads them from the line that says that it is ready; false while there is none.
+    /// Reads the addresses from the log line of readiness. Returns false if it is not there yet.
     fn find_addresses(&mut self) -> bool {
         let log = self.log();
         let Some((_, ready)) = log.split_once(" ready listen=\"").filter(|(_, ready)| ready.contains('\n')) else {
@@ -106,7 +106,7 @@ impl Gateway {
         true
     }
 
-    /// Where all listeners are, in the order of the config; those without a port are left out.
+    /// The addresses of all listeners with a port, in the order of the config.
     pub fn listeners(&self) -> Vec<SocketAddr> {
         let log = self.log();
         let (_, ready) = log.split_once(" ready listen=\"").unwrap();
@@ -122,25 +122,25 @@ impl Gateway {
         Client::from(Ipv4Addr::from(source), self.addr)
     }
 
-    /// One request on a connection of its own.
+    /// Sends one request on a new connection.
     #[track_caller]
     pub fn ask(&self, head: &str) -> Message {
         client::ask(self.addr, head)
     }
 
-    /// `GET target` on a connection of its own.
+    /// Sends `GET target` on a new connection.
     #[track_caller]
     pub fn get(&self, target: &str) -> Message {
         self.ask(&client::get(target, ""))
     }
 
-    /// `GET path` of the admin listener.
+    /// Sends `GET path` to the admin listener.
     #[track_caller]
     pub fn admin(&self, path: &str) -> Message {
         self.admin_ask("GET", path, "", "")
     }
 
-    /// A call of the admin listener, with further field lines, each ended by CRLF.
+    /// Sends a request to the admin listener. Each line of `fields` ends with CRLF.
     #[track_caller]
     pub fn admin_ask(&self, method: &str, path: &str, fields: &str, body: impl AsRef<[u8]>) -> Message {
         Client::connect(self.admin).ask(&client::call(method, path, fields, body.as_ref().len()), body)
@@ -152,7 +152,7 @@ impl Gateway {
         page.text()
     }
 
-    /// The value of one series, by its name without the prefix and all its labels.
+    /// The value of a series, by its name without the prefix and by all its labels.
     pub fn metric(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let mut labels = labels.to_vec();
         labels.sort_unstable();
@@ -165,7 +165,7 @@ impl Gateway {
         metrics.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok())
     }
 
-    /// Waits until a series has a value: some are counted just after the answer was sent.
+    /// Waits until a series has a value: some are counted just after the response was sent.
     #[track_caller]
     pub fn assert_metric(&self, name: &str, labels: &[(&str, &str)], value: f64) {
         let mut found = None;
@@ -179,25 +179,24 @@ impl Gateway {
         });
     }
 
-    /// Waits until every worker has reached its store; until then limits are decided without it.
+    /// Waits until every worker has connected to its store. Until then, workers decide without it.
     #[track_caller]
     pub fn until_connected(&self) {
         until("the store has been reached", || self.metric("store_gateways", &[]) >= Some(1.0));
         until("every worker has reached it", || self.metric("store_up", &[]) == Some(1.0));
     }
 
-    /// The file `sluicegate.toml`.
+    /// The path of `sluicegate.toml`.
     pub fn config(&self) -> PathBuf {
         self.dir.path().join("sluicegate.toml")
     }
 
-    /// Puts another text in place of the config's, at once: the watcher may be first, and must not see a
-    /// part.
+    /// Replaces the config atomically, because the file watcher may read it at any moment.
     pub fn write_config(&self, text: &str) {
         put(&self.config(), text);
     }
 
-    /// The same, and has it read. Returns the answer.
+    /// Replaces the config and reloads it. Returns the response.
     #[track_caller]
     pub fn reload(&self, text: &str) -> Message {
         self.write_config(text);
@@ -206,7 +205,7 @@ impl Gateway {
         answer
     }
 
-    /// Has the config read with `to` in place of `from`, which must be there.
+    /// Replaces a text of the config, which must be there, and reloads.
     #[track_caller]
     pub fn reload_with(&self, from: &str, to: &str) {
         let text = fs::read_to_string(self.config()).unwrap();
@@ -219,7 +218,7 @@ impl Gateway {
         assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success(), "{kill}");
     }
 
-    /// Waits for the process to end by itself.
+    /// Waits until the process ends.
     #[track_caller]
     pub fn exit(&mut self) -> ExitStatus {
         let mut status = None;
@@ -234,12 +233,12 @@ impl Gateway {
         fs::read_to_string(&self.log).unwrap()
     }
 
-    /// How many lines of the log hold all of `words`.
+    /// Number of log lines that contain all of `words`.
     pub fn log_lines(&self, words: &[&str]) -> usize {
         self.log().lines().filter(|line| words.iter().all(|word| line.contains(word))).count()
     }
 
-    /// What it has written to standard output.
+    /// The standard output so far.
     pub fn stdout(&self) -> String {
         fs::read_to_string(self.dir.path().join("stdout.log")).unwrap()
     }
@@ -267,7 +266,7 @@ impl Drop for Gateway {
     }
 }
 
-/// Writes the config, and returns the command that runs with it.
+/// Writes the config and returns the arguments to run with it.
 pub fn laid_out(dir: &Path, config: &str) -> Vec<String> {
     let path = dir.join("sluicegate.toml");
     fs::write(&path, config).unwrap();

@@ -1,4 +1,4 @@
-//! A well-behaved client of HTTP/2, one connection. Used by the tests of protocols.
+//! A well-behaved HTTP/2 client with one connection.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub struct H2Client {
     sender: SendRequest<Bytes>,
 }
 
-/// A whole answer.
+/// A complete response.
 #[derive(Debug)]
 pub struct H2Answer {
     pub head: Response<()>,
@@ -25,7 +25,7 @@ pub struct H2Answer {
     pub trailers: HeaderMap,
 }
 
-/// What is sent after a head.
+/// What the client sends after the head of a request.
 #[derive(Default)]
 pub struct Sent<'a> {
     pub body: &'a [u8],
@@ -45,13 +45,13 @@ impl H2Client {
         H2Client { runtime, sender }
     }
 
-    /// Sends a request and reads its answer.
+    /// Sends a request and reads its response.
     #[track_caller]
     pub fn ask(&mut self, request: Request<()>, sent: Sent<'_>) -> H2Answer {
         self.try_ask(request, sent).unwrap()
     }
 
-    /// `GET target` for `a.test`.
+    /// Sends `GET target` for `a.test`.
     #[track_caller]
     pub fn get(&mut self, target: &str) -> H2Answer {
         self.ask(get(target), Sent::default())
@@ -86,7 +86,7 @@ impl H2Client {
         })
     }
 
-    /// Runs `work` with the connection, for which nothing is done in between.
+    /// Runs `work` with the connection, which is not driven meanwhile.
     #[track_caller]
     pub fn run<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.block_on(async { timeout(PATIENCE, work).await.expect("no end of it") })
@@ -96,13 +96,13 @@ impl H2Client {
         self.sender.clone()
     }
 
-    /// Lets the connection go on for a while.
+    /// Drives the connection for a while.
     pub fn wait(&self, time: Duration) {
         self.runtime.block_on(tokio::time::sleep(time));
     }
 }
 
-/// Reads an answer to its end.
+/// Reads a response to its end.
 pub async fn read(answer: ResponseFuture) -> Result<H2Answer, h2::Error> {
     let (parts, mut stream) = answer.await?.into_parts();
     let mut body = Vec::new();

@@ -1,4 +1,4 @@
-//! An HTTP/2 server that answers as a test says. Used by the tests of the running program.
+//! An HTTP/2 server that responds as a test defines.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -29,11 +29,11 @@ pub struct Http2Server {
 pub struct Asked {
     pub request: Request<RecvStream>,
     pub respond: SendResponse<Bytes>,
-    /// Ends its connection gracefully when it is set.
+    /// Set to end the connection gracefully.
     pub leave: Rc<std::cell::Cell<bool>>,
-    /// Its connection ends at once when it is set, without a word.
+    /// Set to close the connection at once, without GOAWAY.
     pub crash: Rc<std::cell::Cell<bool>>,
-    /// From 0, over all connections.
+    /// Number of the connection, from 0.
     pub number: usize,
     told: Sender<http::request::Parts>,
 }
@@ -90,18 +90,18 @@ impl Http2Server {
         server
     }
 
-    /// The next request received.
+    /// Waits for the next request.
     #[track_caller]
     pub fn request(&self) -> http::request::Parts {
         self.requests.recv_timeout(PATIENCE).expect("the server received no request")
     }
 
-    /// The same, if it has come.
+    /// The next request, if one has arrived.
     pub fn try_request(&self) -> Option<http::request::Parts> {
         self.requests.try_recv().ok()
     }
 
-    /// How many were received and not asked for.
+    /// Number of requests that the test has not read yet.
     pub fn count(&self) -> usize {
         self.requests.try_iter().count()
     }
@@ -139,7 +139,7 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 impl Asked {
-    /// The request's body, whole, and its trailers.
+    /// Reads the whole body of the request, and its trailers.
     pub async fn body(&mut self) -> Result<(Vec<u8>, Option<HeaderMap>), h2::Error> {
         let body = self.request.body_mut();
         let mut whole = Vec::new();
@@ -155,20 +155,20 @@ impl Asked {
         self.respond.send_response(response, end)
     }
 
-    /// A whole answer.
+    /// Sends a complete response.
     pub async fn answer(&mut self, body: impl Into<Bytes>) -> Result<(), h2::Error> {
         let mut stream = self.head(Response::new(()), false)?;
         send_all(&mut stream, body.into()).await?;
         stream.send_data(Bytes::new(), true)
     }
 
-    /// Tells the test something, as a request with this URI.
+    /// Reports something to the test, as a request with this URI.
     pub fn note(&self, uri: &'static str) {
         let _ = self.told.send(Request::get(uri).body(()).unwrap().into_parts().0);
     }
 }
 
-/// Sends as fast as the other side takes it.
+/// Sends as fast as the other side reads.
 pub async fn send_all(stream: &mut SendStream<Bytes>, mut bytes: Bytes) -> Result<(), h2::Error> {
     while !bytes.is_empty() {
         stream.reserve_capacity(bytes.len());

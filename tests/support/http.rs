@@ -1,11 +1,11 @@
-//! HTTP/1 messages read from a socket as bytes, nothing repaired. Used by `client` and `upstream`.
+//! HTTP/1 messages as bytes from a socket, without any repair. Used by `client` and `upstream`.
 
 use std::io::{self, Read};
 
 /// A head and its body.
 #[derive(Clone, Debug)]
 pub struct Message {
-    /// Request or status line to the empty line, as received.
+    /// From the request or status line to the empty line, as received.
     pub head: String,
     pub body: Vec<u8>,
 }
@@ -25,12 +25,12 @@ impl Message {
         self.start_line().split(' ').nth(1).unwrap_or_default()
     }
 
-    /// Every value of a field, in order.
+    /// All values of a header, in order.
     pub fn all(&self, name: &str) -> Vec<&str> {
         self.fields().filter(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value).collect()
     }
 
-    /// The value of a field that must not be repeated.
+    /// The value of a header that must occur at most once.
     #[track_caller]
     pub fn get(&self, name: &str) -> Option<&str> {
         let values = self.all(name);
@@ -56,11 +56,11 @@ pub enum Framing {
     None,
     Length(u64),
     Chunked,
-    /// Until the connection ends.
+    /// The body ends with the connection.
     Close,
 }
 
-/// Bytes from a peer, with what was read beyond the message kept for the next.
+/// Bytes of a peer. Those after a message are kept for the next one.
 pub struct Reader<S> {
     pub stream: S,
     buffer: Vec<u8>,
@@ -71,7 +71,7 @@ impl<S: Read> Reader<S> {
         Reader { stream, buffer: Vec::new() }
     }
 
-    /// A head; `None` when the connection ends before its first byte.
+    /// Reads a head. `None` if the connection ends before its first byte.
     pub fn head(&mut self) -> io::Result<Option<String>> {
         loop {
             if let Some(end) = find(&self.buffer, b"\r\n\r\n") {
@@ -90,7 +90,7 @@ impl<S: Read> Reader<S> {
         Ok(body)
     }
 
-    /// Hands the body to `sink` piece by piece.
+    /// Passes the body to `sink` piece by piece.
     pub fn stream_body(&mut self, framing: &Framing, mut sink: impl FnMut(&[u8])) -> io::Result<()> {
         match framing {
             Framing::None => Ok(()),
@@ -116,7 +116,7 @@ impl<S: Read> Reader<S> {
         }
     }
 
-    /// Waits for the end of the stream; true if nothing else came.
+    /// Waits for the end of the stream. Returns whether nothing else arrived.
     pub fn ended(&mut self) -> io::Result<bool> {
         match self.fill() {
             Ok(more) => Ok(more == 0 && self.buffer.is_empty()),
@@ -158,7 +158,7 @@ impl<S: Read> Reader<S> {
     }
 }
 
-/// How the body after a head ends; `answer_to` is the method asked, for a response.
+/// How the body after a head ends. For a response, `answer_to` is the method of the request.
 pub fn framing(head: &Message, answer_to: Option<&str>) -> Framing {
     if let Some(method) = answer_to {
         let status = head.status();

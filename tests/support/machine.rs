@@ -1,5 +1,5 @@
-//! What else the machine does: it makes things late that are not late by themselves. For tests that bound
-//! a time from above.
+//! The influence of the machine on measured times: it delays what is not slow by itself. For tests that bound a time
+//! from above.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Does something until it took no longer than `most`, three times at most: what is slow by itself is slow
-/// each time, what the machine delays is not.
+/// Repeats `attempt` until it takes at most `most`, three times at most: the machine delays some attempts, slow code
+/// all of them.
 #[track_caller]
 pub fn within<T>(most: Duration, what: &str, mut attempt: impl FnMut() -> T) -> T {
     let mut took = Vec::new();
@@ -23,24 +23,24 @@ pub fn within<T>(most: Duration, what: &str, mut attempt: impl FnMut() -> T) -> 
     panic!("{what}: {took:?}, each longer than {most:?}");
 }
 
-/// How long this thread, or the first thread of a process, was kept from running while it could have.
+/// How long this thread, or the first thread of a process, was ready to run but did not run.
 pub fn kept_waiting(process: Option<u32>) -> Duration {
     counted(process, 1)
 }
 
-/// How long this thread has been on a processor.
+/// The CPU time of this thread.
 pub fn spent() -> Duration {
     counted(None, 0)
 }
 
-/// Time on a processor, time in wait for one; a kernel that does not count has none of it.
+/// Time on a CPU, and time waiting for one. Zero if the kernel does not count them.
 fn counted(process: Option<u32>, place: usize) -> Duration {
     let whose = process.map_or("thread-self".to_owned(), |process| process.to_string());
     let counted = std::fs::read_to_string(format!("/proc/{whose}/schedstat")).unwrap_or_default();
     Duration::from_nanos(counted.split(' ').nth(place).and_then(|time| time.parse().ok()).unwrap_or_default())
 }
 
-/// How long something takes, and how late the machine was meanwhile.
+/// Measures how long something takes, and how late the machine was meanwhile.
 pub struct Stopwatch {
     since: Instant,
     lateness: Lateness,
@@ -51,7 +51,7 @@ impl Stopwatch {
         Stopwatch { lateness: Lateness::watch(), since: Instant::now() }
     }
 
-    /// In ms; beyond the end by no more than the machine's own lateness.
+    /// Checks the elapsed milliseconds. The end may be exceeded by the lateness of the machine.
     #[track_caller]
     pub fn assert_ms(&self, expected: Range<u64>) {
         let (took, own) = (self.since.elapsed(), self.lateness.allowance());
@@ -60,7 +60,7 @@ impl Stopwatch {
     }
 }
 
-/// Measures on a thread of its own how late this machine wakes who sleeps.
+/// Measures in a thread of its own how late this machine wakes threads.
 pub struct Lateness {
     worst_us: Arc<AtomicU64>,
     stopped: Arc<AtomicBool>,
@@ -83,7 +83,7 @@ impl Lateness {
         Lateness { worst_us, stopped, thread: Some(thread) }
     }
 
-    /// What a bound may be exceeded by: a request and its answer wait for the machine four times, here and at
+    /// What an upper bound may be exceeded by: a request and its response wait for the machine four times, here and at
     /// the server.
     pub fn allowance(&self) -> Duration {
         4 * Duration::from_micros(self.worst_us.load(Ordering::Relaxed))

@@ -1,5 +1,4 @@
-//! Pages of the manual as tests read them: configs, and commands with the answers shown below them.
-//! Used by `limits/admin.rs` and `limits/manual.rs`.
+//! Pages of the manual as tests read them: configs, and commands with the output shown below them.
 
 use std::collections::HashMap;
 use std::process::Command;
@@ -9,9 +8,9 @@ use serde_json::Value;
 use super::gateway::Gateway;
 use super::upstream::{Upstream, ok};
 
-/// A config and the examples that follow it, up to the next config.
+/// A config and the commands after it, up to the next config.
 pub struct Part {
-    /// The heading it stands under.
+    /// The heading of its section.
     pub title: String,
     pub config: String,
     pub examples: Vec<Example>,
@@ -23,12 +22,12 @@ pub struct Example {
 }
 
 pub struct Page {
-    /// The words of the shell that its commands use.
+    /// The shell functions and variables that the commands use.
     pub words: String,
     pub parts: Vec<Part>,
 }
 
-/// Where the examples expect things.
+/// The addresses in the manual.
 const GATEWAY: &str = "127.0.0.1:8080";
 const ADMIN: &str = "127.0.0.1:9900";
 const APP: &str = "127.0.0.1:3000";
@@ -65,7 +64,7 @@ impl Page {
             "console" => {
                 let Some(part) = self.parts.last_mut() else { return };
                 for example in text.trim_start_matches("$ ").split("\n$ ") {
-                    // A command goes on in lines that are indented.
+                    // Indented lines continue a command.
                     let lines: Vec<&str> = example.lines().collect();
                     let end = 1 + lines[1..].iter().take_while(|line| line.starts_with("  ")).count();
                     let [command, shown] = [&lines[..end], &lines[end..]].map(|lines| lines.join("\n"));
@@ -76,7 +75,7 @@ impl Page {
         }
     }
 
-    /// The parts under a heading.
+    /// The parts of a section.
     #[track_caller]
     pub fn under(&self, title: &str) -> Vec<&Part> {
         let parts: Vec<&Part> = self.parts.iter().filter(|part| part.title == title).collect();
@@ -90,12 +89,12 @@ impl Part {
         self.config.contains(&format!("redis://{REDIS}"))
     }
 
-    /// A gateway with this config in front of `app`.
+    /// Starts a gateway with this config in front of `app`.
     pub fn start(&self, app: &Upstream, redis: Option<u16>) -> Gateway {
         self.start_changed(app, redis, &[])
     }
 
-    /// The same with other texts in the config, each in place of one that must be there.
+    /// Starts a gateway with changes to the config, each a text that must be there and its replacement.
     pub fn start_changed(&self, app: &Upstream, redis: Option<u16>, changes: &[(&str, &str)]) -> Gateway {
         assert_eq!(self.needs_redis(), redis.is_some(), "{}", self.title);
         let (server, rest) = match self.config.strip_prefix("[server]\n") {
@@ -103,16 +102,18 @@ impl Part {
             None => ("", self.config.as_str()),
         };
         let store = format!("127.0.0.1:{}\"\ndeadline = \"2s\"", redis.unwrap_or_default());
+        // The test listens on ports of its own.
+        let server: String = server.lines().filter(|line| !line.starts_with("listen")).collect::<Vec<_>>().join("\n");
         let config = rest.replace(APP, &app.addr.to_string()).replace(&format!("{REDIS}\""), &store);
         let config = changes.iter().fold(config, |config, (from, to)| changed(&config, from, to));
-        let gateway = Gateway::with(server, &config);
+        let gateway = Gateway::with(&server, &config);
         if redis.is_some() {
             gateway.until_connected();
         }
         gateway
     }
 
-    /// A gateway with this config in front of `app` and with its limits in that Redis, under `prefix`.
+    /// Starts a gateway with this config in front of `app`, with its limits in that Redis under `prefix`.
     pub fn start_sharing(&self, app: &Upstream, redis: u16, prefix: &str) -> Gateway {
         let written = format!("[store]\nurl = \"redis://{REDIS}\"\n");
         let store = format!("[store]\nurl = \"redis://127.0.0.1:{redis}\"\nprefix = \"{prefix}\"\ndeadline = \"2s\"\n");
@@ -126,13 +127,13 @@ impl Part {
         gateway
     }
 
-    /// Runs every example and compares.
-    pub fn assert_true(&self, words: &str, gateway: &Gateway, redis: Option<u16>) {
+    /// Runs every command and compares its output. `app` is the server that replaces the one of the page.
+    pub fn assert_true(&self, words: &str, gateway: &Gateway, redis: Option<u16>, app: Option<&Upstream>) {
         let mut receipts: HashMap<String, String> = HashMap::new();
         let mut said = words.to_owned();
         for Example { command, shown } in &self.examples {
             if shown.is_empty() {
-                // A word for the commands below.
+                // A variable for the commands below.
                 said += &format!("{command}\n");
                 continue;
             }
@@ -143,7 +144,10 @@ impl Part {
                 script = script.replace(name, receipt);
             }
             let output = Command::new("sh").args(["-c", &script]).output().unwrap();
-            let found = String::from_utf8_lossy(&output.stdout).into_owned();
+            let mut found = String::from_utf8_lossy(&output.stdout).into_owned();
+            if let Some(app) = app {
+                found = found.replace(&app.addr.to_string(), APP);
+            }
             let at = format!("{}: {command}", self.title);
             let missing = "are curl and redis-cli installed? apt-get install curl redis-tools";
             assert!(!found.is_empty(), "{at}: no answer; {missing}\n{output:?}");
@@ -158,14 +162,13 @@ impl Part {
     }
 }
 
-/// `text` with `to` in place of `from`, which must be there.
+/// `text` with `from`, which must be there, replaced by `to`.
 pub fn changed(text: &str, from: &str, to: &str) -> String {
     assert!(text.contains(from), "{from:?} is not in\n{text}");
     text.replace(from, to)
 }
 
-/// An app: 401 for wrong passwords, 500 for `/fail`, two seconds for `/slow`, and `?tokens=N` is told as
-/// the true cost.
+/// An app: 401 for wrong passwords, 500 for `/fail`, two seconds for `/slow`. `?tokens=N` states the true cost.
 pub fn app() -> Upstream {
     Upstream::start(|peer| {
         while let Some(request) = peer.request()? {
@@ -191,7 +194,7 @@ pub fn app() -> Upstream {
     })
 }
 
-/// Equal but for passing time, and for receipts, which are noted under the name in the example.
+/// Compares JSON, except for elapsed time. Receipts are stored under the name in the example.
 fn same(found: &Value, shown: &Value, at: &str, receipts: &mut HashMap<String, String>) {
     match (found, shown) {
         (Value::Object(found), Value::Object(shown)) => {
@@ -218,7 +221,7 @@ fn same(found: &Value, shown: &Value, at: &str, receipts: &mut HashMap<String, S
     }
 }
 
-/// Equal but for the seconds until something, of which some may have passed.
+/// Compares lines. The seconds of a wait may have decreased.
 fn same_text(found: &str, shown: &str, at: &str) {
     let lines = |text: &str| text.trim().lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>();
     let (found, shown) = (lines(found), lines(shown));
@@ -234,7 +237,7 @@ fn same_text(found: &str, shown: &str, at: &str) {
     }
 }
 
-/// A line without its waits, and these.
+/// Splits a line into the text and its waits.
 fn without_waits(line: &str) -> (String, Vec<i64>) {
     let (mut text, mut waits, mut rest) = (String::new(), Vec::new(), line);
     while let Some((at, mark)) =

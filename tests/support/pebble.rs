@@ -1,5 +1,6 @@
-//! The ACME test server Pebble, and a name server that has every name on this machine, where Pebble looks for
-//! its proofs. Its log is printed when the test fails.
+//! The ACME test server Pebble, and a name server that resolves every name to this machine, where Pebble validates
+//! names. A
+//! failed test prints Pebble's log.
 
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
@@ -18,7 +19,7 @@ pub struct Pebble {
     ca: Ca,
     acme: Reserved,
     management: Reserved,
-    /// Where it looks for proofs.
+    /// The ports on which Pebble validates names.
     pub http: Reserved,
     pub tls: Reserved,
     dns: SocketAddr,
@@ -26,7 +27,7 @@ pub struct Pebble {
 }
 
 impl Pebble {
-    /// Not running: connecting to it is refused.
+    /// Not running: connections are refused.
     pub fn down() -> Pebble {
         Pebble {
             dir: tempfile::tempdir().unwrap(),
@@ -40,14 +41,14 @@ impl Pebble {
         }
     }
 
-    /// Running, in a hurry, with certificates for years.
+    /// Starts Pebble without delays. Its certificates are valid for years.
     pub fn start() -> Pebble {
         let mut pebble = Pebble::down();
         pebble.run(&[("PEBBLE_VA_NOSLEEP", "1")], 0);
         pebble
     }
 
-    /// With these variables in its environment, and certificates for so many seconds; 0: for years.
+    /// Starts Pebble with environment variables and a lifetime of certificates in seconds; 0 means years.
     pub fn run(&mut self, env: &[(&str, &str)], validity_s: u64) {
         self.ca.issue(&["127.0.0.1"], "pebble").save(self.dir.path(), "pebble");
         fs::write(self.ca_file(), self.ca.pem()).unwrap();
@@ -80,7 +81,7 @@ impl Pebble {
         until("pebble is up", || [self.acme.addr(), self.management.addr()].iter().all(up));
     }
 
-    /// Ends it: whatever it knew is forgotten.
+    /// Ends the server, which forgets its state.
     pub fn stop(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -92,23 +93,23 @@ impl Pebble {
         format!("https://{}/dir", self.acme.addr())
     }
 
-    /// The file with the authority of its own certificate.
+    /// The file with the CA of Pebble's own certificate.
     pub fn ca_file(&self) -> String {
         self.dir.path().join("ca.pem").display().to_string()
     }
 
-    /// That authority, PEM.
+    /// That CA in PEM.
     pub fn own_ca(&self) -> String {
         self.ca.pem()
     }
 
-    /// Whoever has a certificate that it issued.
+    /// A client that trusts the certificates that Pebble issues.
     pub fn trust(&self) -> Trust {
         let mut management = Trust::in_ca(&self.ca).connect(self.management.addr(), "127.0.0.1");
         Trust::in_pem(&management.ask(&get("/roots/0", ""), "").text())
     }
 
-    /// How often its log has these words.
+    /// How often the log contains these words.
     pub fn count(&self, words: &str) -> usize {
         fs::read_to_string(self.dir.path().join("log")).unwrap_or_default().matches(words).count()
     }
@@ -123,7 +124,7 @@ impl Drop for Pebble {
     }
 }
 
-/// A name server, for as long as the test's process lives: every name is at 127.0.0.1, and nowhere else.
+/// A name server that lives as long as the test process. Every name has the address 127.0.0.1 and no other.
 fn name_server() -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let addr = socket.local_addr().unwrap();
@@ -137,7 +138,7 @@ fn name_server() -> SocketAddr {
     addr
 }
 
-/// RFC 1035: the head and the question again, then the address if that is what was asked for.
+/// RFC 1035: the head and the query, then the address if the query was for an address.
 fn answer(query: &[u8]) -> Option<Vec<u8>> {
     let name_end = 12 + query.get(12..)?.iter().position(|byte| *byte == 0)?;
     let question = query.get(12..name_end + 5)?;

@@ -1,14 +1,17 @@
-//! Ports for programs that must be told theirs. (The gateway is told 0, and says which it took.)
+//! Ports for programs that need a fixed one. The gateway listens on port 0 and logs the port it got.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use socket2::{Domain, Socket, Type};
 
-/// A port that nobody else is given while this value lives: the socket holds it and does not listen. A
-/// program that sets SO_REUSEADDR, as servers do, may listen there; until then connecting is refused.
-/// It lies below those that the kernel gives to clients: a client that has this port on another loopback
-/// address would keep a program from listening on the wildcard.
+/// A port that no other program gets while this value lives: the socket is bound and does not listen. A program that
+/// sets
+/// SO_REUSEADDR, as servers do, can listen on it; until then connections are refused. The port is below the range that
+/// the
+/// kernel gives to clients: a client with this port on another loopback address would prevent a program from listening
+/// on
+/// the wildcard address.
 pub struct Reserved {
     socket: Socket,
 }
@@ -22,7 +25,7 @@ impl Reserved {
             .take_while(|port| *port < 32_768)
             .find(bound)
             .expect("a free port below 32768");
-        // Only now, so that no port was taken which another holds this way.
+        // Only now, so that the port is not one that another socket holds this way.
         socket.set_reuse_address(true).unwrap();
         Reserved { socket }
     }
@@ -36,7 +39,7 @@ impl Reserved {
     }
 }
 
-/// An address where nothing listens, for as long as the test's process lives: connecting is refused.
+/// An address where nothing listens while the test process lives: connections are refused.
 pub fn nobody() -> SocketAddr {
     let reserved = Reserved::new();
     let addr = reserved.addr();
@@ -44,10 +47,10 @@ pub fn nobody() -> SocketAddr {
     addr
 }
 
-/// An address where connecting is neither accepted nor refused: what arrives there is dropped.
+/// An address where connections are neither accepted nor refused: packets are dropped.
 pub struct BlackHole {
     listener: Socket,
-    /// They fill its queue, and nobody takes them from it.
+    /// These connections fill the backlog, and nobody accepts them.
     _queued: Vec<Socket>,
 }
 

@@ -1,11 +1,11 @@
-//! A TCP relay in front of a server, which a test can cut while the server itself stays reachable for others.
+//! A TCP relay in front of a server. A test can cut it while the server stays reachable for others.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread::spawn;
 
-/// Relays connections until it is cut; its threads end with their connections.
+/// Relays connections until it is cut. Its threads end with their connections.
 pub struct Relay {
     pub addr: SocketAddr,
     state: Arc<Mutex<State>>,
@@ -43,7 +43,7 @@ impl Relay {
         format!("redis://{}/", self.addr)
     }
 
-    /// Ends all connections, and each that comes at once.
+    /// Closes all connections, and every new one at once.
     pub fn cut(&self) {
         let mut state = self.state.lock().unwrap();
         state.is_cut = true;

@@ -1,4 +1,4 @@
-//! A client over TLS, whose handshake the test decides on. Used by the tests of the running program.
+//! A TLS client whose handshake the test defines.
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,29 +13,29 @@ use super::PATIENCE;
 use super::ca::{Ca, Pair};
 use super::http::{Message, Reader, framing};
 
-/// What a client trusts, shows and asks for; remembers sessions.
+/// What a client trusts, presents and requests. It stores sessions for resumption.
 #[derive(Clone)]
 pub struct Trust {
     config: Arc<ClientConfig>,
 }
 
-/// One connection, its handshake done.
+/// One connection after its handshake.
 pub struct SecureClient {
     reader: Reader<StreamOwned<ClientConnection, TcpStream>>,
 }
 
 impl Trust {
-    /// Whoever has a certificate of `ca`.
+    /// Trusts certificates of `ca`.
     pub fn in_ca(ca: &Ca) -> Trust {
         Trust::with(ca, None, rustls::ALL_VERSIONS)
     }
 
-    /// Whoever has a certificate of the authority in this text.
+    /// Trusts certificates of the CA in this PEM text.
     pub fn in_pem(pem: &str) -> Trust {
         Trust::with_root(pem, None, rustls::ALL_VERSIONS)
     }
 
-    /// The same, showing a certificate of its own if there is one, in some versions of TLS.
+    /// Trusts `ca`, and presents a client certificate if there is one, in these versions of TLS.
     pub fn with(ca: &Ca, own: Option<&Pair>, versions: &[&'static SupportedProtocolVersion]) -> Trust {
         Trust::with_root(&ca.pem(), own, versions)
     }
@@ -65,13 +65,13 @@ impl Trust {
         Trust { config: Arc::new(config) }
     }
 
-    /// Connects and asks for `name`, a host or an address; an address is asked for in no handshake.
+    /// Connects and verifies `name`, a host or an address. A handshake names a host only.
     #[track_caller]
     pub fn connect(&self, addr: SocketAddr, name: &str) -> SecureClient {
         self.try_connect(addr, name).unwrap_or_else(|error| panic!("no handshake with {name}: {error}"))
     }
 
-    /// The client's side of a handshake that the test carries itself.
+    /// The client's side of a handshake whose bytes the test transfers.
     pub fn session(&self, name: &str) -> ClientConnection {
         ClientConnection::new(self.config.clone(), ServerName::try_from(name.to_owned()).unwrap()).unwrap()
     }
@@ -80,7 +80,7 @@ impl Trust {
         self.try_over(TcpStream::connect(addr)?, name)
     }
 
-    /// The same on a connection that is there.
+    /// Handshakes on an open connection.
     #[track_caller]
     pub fn over(&self, stream: TcpStream, name: &str) -> SecureClient {
         self.try_over(stream, name).unwrap_or_else(|error| panic!("no handshake with {name}: {error}"))
@@ -108,7 +108,7 @@ impl SecureClient {
         self.stream().write_all(bytes.as_ref()).unwrap();
     }
 
-    /// Sends a request and reads its answer; the method is the first word of `head`.
+    /// Sends a request and reads its response. The method is the first word of `head`.
     #[track_caller]
     pub fn ask(&mut self, head: &str, body: impl AsRef<[u8]>) -> Message {
         self.try_ask(head, body).unwrap_or_else(|error| panic!("no answer: {error}"))
@@ -126,7 +126,7 @@ impl SecureClient {
         Ok(message)
     }
 
-    /// Waits until the gateway closes, which it must say.
+    /// Waits until the gateway closes the connection with `close_notify`.
     #[track_caller]
     pub fn assert_closed(&mut self) {
         assert!(self.reader.ended().expect("the connection ends with close_notify"), "more bytes instead of the end");
@@ -136,7 +136,7 @@ impl SecureClient {
         self.stream().conn.handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
-    /// The names of the server's certificate.
+    /// The names in the server's certificate.
     pub fn server_names(&mut self) -> Vec<String> {
         let chain = self.stream().conn.peer_certificates().unwrap_or_default();
         chain.first().map(|own| dns_names(own)).unwrap_or_default()

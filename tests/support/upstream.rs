@@ -1,5 +1,4 @@
-//! Upstream servers that follow a script and keep what they received. Used by the tests of the
-//! running program.
+//! Upstream servers that run a script for each connection and keep the requests that they received.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -27,7 +26,7 @@ struct Shared {
     stopped: AtomicBool,
 }
 
-/// The script's end of one connection.
+/// The server's end of one connection.
 pub struct Peer {
     /// From 0, in the order of accepting.
     pub connection: usize,
@@ -35,9 +34,9 @@ pub struct Peer {
     requests: Sender<Message>,
 }
 
-/// What a script speaks over.
+/// The transport of a connection.
 pub trait Duplex: Read + Write + Send {
-    /// Ends this side.
+    /// Shuts down the sending side.
     fn finish(&mut self) -> io::Result<()>;
 }
 
@@ -57,17 +56,17 @@ impl Duplex for UnixStream {
 type Accept = Box<dyn Fn() -> io::Result<Box<dyn Duplex>> + Send>;
 
 impl Upstream {
-    /// Runs `script` on a thread for every connection; it ends when the script returns.
+    /// Runs `script` in a thread for every connection. The connection ends when the script returns.
     pub fn start(script: impl Fn(&mut Peer) -> io::Result<()> + Send + Sync + 'static) -> Upstream {
         Upstream::wrapped(|stream| Ok(Box::new(stream)), script)
     }
 
-    /// The same where `listener` listens.
+    /// Runs `script` for the connections of `listener`.
     pub fn on(listener: TcpListener, script: impl Fn(&mut Peer) -> io::Result<()> + Send + Sync + 'static) -> Upstream {
         Upstream::listening(listener, |stream| Ok(Box::new(stream)), script)
     }
 
-    /// What `wrap` makes of a connection is what the script speaks over.
+    /// Runs `script` on what `wrap` makes of each connection, such as TLS.
     pub fn wrapped(
         wrap: impl Fn(TcpStream) -> io::Result<Box<dyn Duplex>> + Send + 'static,
         script: impl Fn(&mut Peer) -> io::Result<()> + Send + Sync + 'static,
@@ -89,7 +88,7 @@ impl Upstream {
         Upstream::run(addr, accept, script, move || drop(TcpStream::connect(addr)))
     }
 
-    /// On a Unix socket.
+    /// Listens on a Unix socket.
     pub fn at(path: &Path, script: impl Fn(&mut Peer) -> io::Result<()> + Send + Sync + 'static) -> Upstream {
         let listener = UnixListener::bind(path).unwrap();
         let (nowhere, path) = (SocketAddr::from(([0, 0, 0, 0], 0)), path.to_owned());
@@ -97,7 +96,7 @@ impl Upstream {
         Upstream::run(nowhere, accept, script, move || drop(UnixStream::connect(&path)))
     }
 
-    /// `wake` connects to itself.
+    /// Accepts connections; `wake` connects to the server itself, to end it.
     fn run(
         addr: SocketAddr,
         accept: Accept,
@@ -129,7 +128,7 @@ impl Upstream {
         upstream
     }
 
-    /// Answers every request with these bytes.
+    /// Responds to every request with these bytes.
     pub fn fixed(answer: impl Into<Vec<u8>>) -> Upstream {
         let answer = answer.into();
         Upstream::start(move |peer| {
@@ -140,12 +139,12 @@ impl Upstream {
         })
     }
 
-    /// Answers every request with status 200 and `text`.
+    /// Responds to every request with status 200 and `text`.
     pub fn text(text: &str) -> Upstream {
         Upstream::fixed(ok(text))
     }
 
-    /// Reads requests and never answers.
+    /// Reads requests and never responds.
     pub fn silent() -> Upstream {
         Upstream::start(|peer| {
             while peer.request()?.is_some() {}
@@ -157,13 +156,13 @@ impl Upstream {
         format!("http://{}", self.addr)
     }
 
-    /// The next request received.
+    /// Waits for the next request.
     #[track_caller]
     pub fn request(&self) -> Message {
         self.requests.recv_timeout(PATIENCE).expect("the upstream received no request")
     }
 
-    /// What was received and not yet asked for.
+    /// The requests that were received and not read yet.
     pub fn requests(&self) -> Vec<Message> {
         self.requests.try_iter().collect()
     }
@@ -172,13 +171,13 @@ impl Upstream {
         self.shared.connections.load(Ordering::SeqCst)
     }
 
-    /// Waits until none is open any more: what was on its way has come.
+    /// Waits until no connection is open: everything on its way has arrived.
     #[track_caller]
     pub fn until_all_ended(&self) {
         until("all connections to the upstream are closed", || self.ended() == self.connections());
     }
 
-    /// How many of them are closed on this side.
+    /// Number of connections that are closed on this side.
     pub fn ended(&self) -> usize {
         self.shared.ended.load(Ordering::SeqCst)
     }
@@ -193,7 +192,7 @@ impl Drop for Upstream {
 }
 
 impl Peer {
-    /// The next whole request; `None` when the gateway closed.
+    /// Reads the next complete request. `None` when the gateway closed the connection.
     pub fn request(&mut self) -> io::Result<Option<Message>> {
         let Some(head) = self.reader.head()? else { return Ok(None) };
         let mut message = Message { head, body: Vec::new() };
@@ -202,7 +201,7 @@ impl Peer {
         Ok(Some(message))
     }
 
-    /// The next head alone.
+    /// Reads the next head.
     pub fn head(&mut self) -> io::Result<Option<Message>> {
         let Some(head) = self.reader.head()? else { return Ok(None) };
         let message = Message { head, body: Vec::new() };
@@ -210,22 +209,22 @@ impl Peer {
         Ok(Some(message))
     }
 
-    /// The body that follows `head`.
+    /// Reads the body after `head`.
     pub fn body(&mut self, head: &Message) -> io::Result<Vec<u8>> {
         self.reader.body(&framing(head, None))
     }
 
-    /// So many bytes more, whatever they are.
+    /// Reads exactly this many bytes.
     pub fn exactly(&mut self, bytes: u64) -> io::Result<Vec<u8>> {
         self.reader.body(&Framing::Length(bytes))
     }
 
-    /// All bytes until the gateway ends its side.
+    /// Reads until the gateway shuts down its side.
     pub fn rest(&mut self) -> io::Result<Vec<u8>> {
         self.reader.body(&Framing::Close)
     }
 
-    /// Ends this side: the gateway learns that no more comes.
+    /// Shuts down the sending side.
     pub fn finish(&mut self) -> io::Result<()> {
         self.reader.stream.finish()
     }
@@ -234,7 +233,7 @@ impl Peer {
         self.reader.stream.write_all(bytes.as_ref())
     }
 
-    /// Tells the test something as if it were a request with this head.
+    /// Reports something to the test, as a request with this head.
     pub fn note(&mut self, head: &str) {
         let _ = self.requests.send(Message { head: head.to_owned(), body: Vec::new() });
     }
@@ -246,7 +245,7 @@ impl Peer {
     }
 }
 
-/// Requests that the server works on.
+/// Requests that the server is working on.
 #[derive(Default)]
 pub struct Running {
     now: AtomicUsize,
@@ -255,7 +254,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// One for so long, whatever becomes of its connection.
+    /// Works for this long, whatever happens to the connection.
     pub fn work(&self, time: Duration) {
         self.begin();
         std::thread::sleep(time);
@@ -276,7 +275,7 @@ impl Running {
         self.now.load(Ordering::SeqCst)
     }
 
-    /// At once, so far.
+    /// Largest number at the same time so far.
     pub fn most(&self) -> usize {
         self.most.load(Ordering::SeqCst)
     }
@@ -286,12 +285,12 @@ impl Running {
     }
 }
 
-/// A plain answer.
+/// A response with status 200.
 pub fn ok(body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
 
-/// What the key of a handshake is answered by.
+/// The response to the key of a WebSocket handshake.
 pub fn accept(request: &Message) -> String {
     let mut hash = sha1_smol::Sha1::from(request.get("sec-websocket-key").unwrap_or_default());
     hash.update(b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11");

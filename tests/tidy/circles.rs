@@ -1,28 +1,13 @@
-//! No two files stand on each other: who reads one need not have read what is built on it.
+//! Modules do not depend on each other in a circle, so that each can be read without those that use it.
 //!
-//! A module and those inside it are left out. Every sixth child names an item of its parent, which calls it: a folder
-//! is one thing, told from its `mod.rs` down. Siblings and cousins are held, however long the way round is.
+//! A module and its own submodules may use each other: a directory is read as one unit, from its `mod.rs` down. The
+//! rule is for siblings and cousins, and for circles of any length.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::source::{Source, crate_files};
 
-/// Who may name whom though there is a way back, and why. One that closes no circle any more fails the test.
-const EXCEPTIONS: [(&str, &str, &str); 2] = [
-    (
-        "http::answer::body",
-        "http::answer::account",
-        "a request ends with the body of its answer, whatever ends that: so the body has the account, and the account \
-         reads of it where there is no more to come",
-    ),
-    (
-        "http::context",
-        "http::tunnel",
-        "a connection has the tunnel that it becomes, and a tunnel the account of the request that opened it",
-    ),
-];
-
-/// Modules, each with those that it names and is neither inside of nor around.
+/// The modules that each module uses, without its own parents and submodules.
 type Names = BTreeMap<String, BTreeSet<String>>;
 
 fn names(files: &[Source]) -> Names {
@@ -41,7 +26,7 @@ fn names(files: &[Source]) -> Names {
     names
 }
 
-/// Those that can be reached from a module.
+/// All modules that a module depends on, directly or through others.
 fn reached<'n>(names: &'n Names, from: &'n str) -> BTreeSet<&'n str> {
     let (mut found, mut open) = (BTreeSet::new(), vec![from]);
     while let Some(module) = open.pop() {
@@ -50,7 +35,7 @@ fn reached<'n>(names: &'n Names, from: &'n str) -> BTreeSet<&'n str> {
     found
 }
 
-/// Per way from one of a circle to another of it, which of both.
+/// The dependencies that are part of a circle: user and used module.
 fn circles(names: &Names) -> BTreeSet<(&str, &str)> {
     let reached: BTreeMap<&str, BTreeSet<&str>> =
         names.keys().map(|module| (module.as_str(), reached(names, module))).collect();
@@ -59,21 +44,17 @@ fn circles(names: &Names) -> BTreeSet<(&str, &str)> {
 }
 
 #[test]
-fn modules_stand_in_no_circle() {
-    let mut names = names(crate_files());
-    for (from, to, _) in EXCEPTIONS {
-        assert!(circles(&names).contains(&(from, to)), "needed no longer, so take it out: {from} names {to}");
-        names.get_mut(from).unwrap().remove(to);
-    }
+fn modules_do_not_depend_on_each_other_in_a_circle() {
+    let names = names(crate_files());
     let found = circles(&names);
     assert!(
         found.is_empty(),
-        "these reach each other: put what both need into a module below them, named by what it holds: {found:#?}"
+        "these modules depend on each other; move what both need into a module of its own: {found:#?}"
     );
 }
 
 #[test]
-fn circles_are_found_however_a_module_is_named_and_however_long_they_are() {
+fn circles_of_any_length_are_found_for_any_kind_of_path() {
     let source = |module: &str, text: &str| Source::of(module, text);
     let files = [
         source("a", "mod b; mod c; pub use b::B; use c::d::D;"),

@@ -1,11 +1,17 @@
-//! What decides is arithmetic: time and randomness are arguments, and nothing is read or written.
+//! Decisions are pure functions: time and random numbers are arguments, and there is no I/O.
 
 use super::source::{Source, crate_files};
 
-const PURE: [&str; 6] =
-    ["src/limit/algo/", "src/limit/limits.rs", "src/limit/key.rs", "src/limit/when.rs", "src/route/", "src/upstream/"];
+const PURE: [&str; 6] = [
+    "src/limiting/algorithm/",
+    "src/limiting/limit.rs",
+    "src/limiting/key.rs",
+    "src/limiting/when.rs",
+    "src/route/",
+    "src/upstream/",
+];
 
-/// Ways out of a process, and to its clocks and its chance.
+/// I/O, clocks and random numbers.
 const FORBIDDEN: [&str; 14] = [
     "std::env",
     "std::fs",
@@ -20,7 +26,7 @@ const FORBIDDEN: [&str; 14] = [
     "std::time::SystemTime::now",
     "tokio",
     "rand",
-    "limit::clock",
+    "limiting::clock",
 ];
 
 /// What a file names of it.
@@ -47,12 +53,8 @@ fn decisions_read_no_clock_and_do_no_io() {
         for file in files.iter().filter(|file| file.path.starts_with(pure)) {
             found = true;
             let wrong = impurities(file);
-            assert!(
-                wrong.is_empty(),
-                "{} uses {wrong:?}: let its caller do that, and pass in what comes of it",
-                file.path
-            );
+            assert!(wrong.is_empty(), "{} uses {wrong:?}; let the caller do that and pass the result", file.path);
         }
-        assert!(found, "{pure} is gone: name what took its place");
+        assert!(found, "{pure} does not exist; name the file that replaced it");
     }
 }

@@ -1,5 +1,5 @@
-//! Functions and values that are public are used elsewhere: then the compiler sees which nobody uses. Types are
-//! used where their values are, named or not.
+//! Public functions, constants and statics are used in another file; the compiler reports unused items only if they are
+//! private. Types are not checked: a file can use a type without its name.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,7 +7,7 @@ use super::source::{Source, below, crate_files, is_name};
 
 const KINDS: [&str; 3] = ["fn", "const", "static"];
 
-/// The names of those that others may use, methods among them.
+/// The names of the public functions, methods, constants and statics of a file.
 fn open(file: &Source) -> Vec<&str> {
     let words = &file.words;
     let mut found = Vec::new();
@@ -27,7 +27,7 @@ fn open(file: &Source) -> Vec<&str> {
 }
 
 #[test]
-fn what_is_public_is_named_in_another_file() {
+fn public_items_are_used_in_another_file() {
     let own = crate_files();
     let others: Vec<Source> = ["tests", "fuzz"].into_iter().flat_map(below).collect();
     let mut users: HashMap<&str, HashSet<&str>> = HashMap::new();
@@ -44,5 +44,8 @@ fn what_is_public_is_named_in_another_file() {
             }
         }
     }
-    assert!(wrong.is_empty(), "only its own file names it: take `pub` away, and what then shows as unused: {wrong:#?}");
+    assert!(
+        wrong.is_empty(),
+        "only their own file uses these; make them private, and remove what is unused then: {wrong:#?}"
+    );
 }

@@ -1,29 +1,31 @@
-//! Rust files as words: without comments, texts and what only tests of their own see.
+//! A Rust file as a list of tokens, without comments, the text of literals, and unit tests.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// A file of the crate, or of what uses it.
+/// A file of the crate, of its tests or of its fuzz targets.
 pub struct Source {
-    /// Below the repository: `src/http/gate.rs`.
+    /// Path within the repository: `src/proxy/delay.rs`.
     pub path: String,
-    /// Its module: `http`, `gate`. Empty for the root.
+    /// Path of the module: `["proxy", "delay"]`. Empty for the root of the crate.
     pub module: Vec<String>,
     pub lines: usize,
-    /// Names, `::`, and all else one sign at a time. A literal is `""`.
+    /// Tokens: names, `::`, and single characters. A literal is `""`.
     pub words: Vec<String>,
+    /// The line of each token, from 1.
+    pub word_lines: Vec<usize>,
 }
 
-/// All files of the crate but those that only its own tests are in.
+/// All files of the crate, except those that contain only unit tests.
 pub fn crate_files() -> &'static [Source] {
     static FILES: OnceLock<Vec<Source>> = OnceLock::new();
     let files =
         FILES.get_or_init(|| below("src").into_iter().filter(|file| !file.path.ends_with("/tests.rs")).collect());
-    assert!(files.len() > 100, "only {} files are read", files.len());
+    assert!(files.len() > 100, "found only {} files", files.len());
     files
 }
 
-/// All Rust files of a folder.
+/// All Rust files of a directory and its subdirectories.
 pub fn below(folder: &str) -> Vec<Source> {
     let mut paths = Vec::new();
     gather(&root().join(folder), &mut paths);
@@ -55,18 +57,19 @@ impl Source {
         Source { path: path.to_owned(), ..Source::of(&module.join("::"), &text) }
     }
 
-    /// A text that stands nowhere, as the file of a module.
+    /// Reads a text as the file of a module.
     pub fn of(module: &str, text: &str) -> Source {
         let module = module.split("::").filter(|part| !part.is_empty()).map(str::to_owned).collect();
-        Source { path: String::new(), module, lines: text.lines().count(), words: without_tests(words(text)) }
+        let (words, word_lines) = without_tests(words(text)).into_iter().unzip();
+        Source { path: String::new(), module, lines: text.lines().count(), words, word_lines }
     }
 
-    /// The module below the crate's root; empty for the root.
+    /// The first part of the module's path; empty for the root of the crate.
     pub fn top(&self) -> &str {
         self.module.first().map_or("", String::as_str)
     }
 
-    /// Every path that begins with `crate`, `self` or `super`, from the crate's root on, in uses and inline.
+    /// Every path that begins with `crate`, `self` or `super`, as seen from the root of the crate.
     pub fn named(&self) -> Vec<Vec<String>> {
         self.paths(&["crate", "self", "super"])
             .into_iter()
@@ -82,7 +85,7 @@ impl Source {
             .collect()
     }
 
-    /// Every path that begins with one of these names.
+    /// Every path that begins with one of these names, in `use` declarations and in code.
     pub fn paths(&self, roots: &[&str]) -> Vec<Vec<String>> {
         let mut found = Vec::new();
         let mut at = 0;
@@ -97,7 +100,7 @@ impl Source {
         found
     }
 
-    /// Reads the path, or the braces of paths, at a place; returns the place behind it.
+    /// Reads the path, or the braces with several paths, at token `at`. Returns the index of the token after it.
     fn tree(&self, mut at: usize, before: &[String], found: &mut Vec<Vec<String>>) -> usize {
         if self.words[at] == "{" {
             at += 1;
@@ -122,10 +125,10 @@ pub fn is_name(word: &str) -> bool {
     word.starts_with(|first: char| first.is_alphanumeric() || first == '_')
 }
 
-/// The text in words. Comments are dropped.
-fn words(text: &str) -> Vec<String> {
+/// The tokens of a text, each with its line. Comments are dropped.
+fn words(text: &str) -> Vec<(String, usize)> {
     let mut words = Vec::new();
-    let mut rest = text;
+    let (mut rest, mut line) = (text, 1);
     while let Some(first) = rest.chars().next() {
         let (length, word) = if rest.starts_with("//") {
             (rest.find('\n').unwrap_or(rest.len()), "")
@@ -142,14 +145,15 @@ fn words(text: &str) -> Vec<String> {
             (first.len_utf8(), rest[..first.len_utf8()].trim())
         };
         if !word.is_empty() {
-            words.push(word.to_owned());
+            words.push((word.to_owned(), line));
         }
+        line += rest[..length].matches('\n').count();
         rest = &rest[length..];
     }
     words
 }
 
-/// The length of the text or sign that stands first. A lifetime is none.
+/// The length of the string or character literal at the start of `rest`. A lifetime is not a literal.
 fn literal(rest: &str) -> Option<usize> {
     let prefix = ["br", "b", "r", "c", ""].into_iter().find(|prefix| rest.starts_with(prefix))?;
     let body = &rest[prefix.len()..];
@@ -174,17 +178,17 @@ fn literal(rest: &str) -> Option<usize> {
     None
 }
 
-/// Without what stands under `#[cfg(test)]`.
-fn without_tests(words: Vec<String>) -> Vec<String> {
+/// Removes items with `#[cfg(test)]`.
+fn without_tests(words: Vec<(String, usize)>) -> Vec<(String, usize)> {
     const MARK: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
     let mut kept = Vec::with_capacity(words.len());
     let mut at = 0;
     while at < words.len() {
-        if words[at..].iter().take(MARK.len()).eq(MARK.iter()) {
+        if words[at..].iter().map(|(word, _)| word).take(MARK.len()).eq(MARK.iter()) {
             let mut depth = 0;
-            at += words[at..].iter().position(|word| matches!(word.as_str(), "{" | ";")).unwrap();
+            at += words[at..].iter().position(|(word, _)| matches!(word.as_str(), "{" | ";")).unwrap();
             loop {
-                depth += i32::from(words[at] == "{") - i32::from(words[at] == "}");
+                depth += i32::from(words[at].0 == "{") - i32::from(words[at].0 == "}");
                 at += 1;
                 if depth == 0 {
                     break;

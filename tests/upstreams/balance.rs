@@ -1,4 +1,4 @@
-//! Who is asked next, seen from outside.
+//! The order in which servers are selected, seen from outside.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};

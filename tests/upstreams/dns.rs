@@ -1,4 +1,4 @@
-//! Servers that are written with a name: all its addresses are asked, and those that it has later, too.
+//! Servers by hostname: the gateway uses all addresses of a name, including later ones.
 
 use std::net::{IpAddr, TcpListener};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Servers that fail are passed over for a while, and not for the faults of others.
+//! Servers that fail are ejected for a while, and only for failures of their own.
 
 use super::fleet::{Changing, app, of, shown};
 use crate::support::client::get;

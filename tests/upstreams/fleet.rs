@@ -1,4 +1,4 @@
-//! Servers whose behaviour a test changes while they run, and a gateway in front of them.
+//! Servers whose behaviour a test changes while they run, and a gateway in front of them. A helper.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Servers are checked, and those that are not well are passed over; whatever is asked of one, a check ends.
+//! Health checks: unhealthy servers get no requests, and every check ends whatever the server does.
 
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixListener;

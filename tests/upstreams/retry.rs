@@ -1,4 +1,4 @@
-//! Requests that a server failed go to another: where that is safe, and no more of them than may.
+//! Requests that a server failed are retried on another one, where that is safe and within the budget.
 
 use super::fleet::{Changing, app};
 use crate::support::client::{call, get};

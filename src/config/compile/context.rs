@@ -1,31 +1,31 @@
-//! What the rest of the config says that limits refer to.
+//! Facts from the rest of the config that limits depend on.
 
-use super::jwt::JWT_HELP;
-use super::names::Definitions;
-use super::set::ListedItem;
-use crate::config::values::{Fault, fault};
-use crate::limit::limits::OnError;
-use crate::limit::source::{Source, SourceOrigin};
+use crate::config::compile::limits::jwt::JWT_HELP;
+use crate::config::compile::limits::set::ListedItem;
+use crate::config::compile::names::Definitions;
+use crate::config::values::{TextFault, invalid_text};
+use crate::limiting::limit::OnError;
+use crate::limiting::source::{Source, SourceOrigin};
 
 pub struct LimitContext<'a> {
     pub on_error: OnError,
     pub sets: &'a Definitions<ListedItem>,
     pub has_jwt: bool,
-    /// A listener asks clients for certificates.
+    /// Some listener requests client certificates.
     pub asks_clients: bool,
-    /// Of the whole store.
+    /// Maximum number of keys of the whole store.
     pub max_keys: usize,
 }
 
 impl LimitContext<'_> {
-    /// `source`, unless it reads tokens or certificates and nothing says how these are verified.
-    pub fn readable(&self, source: Source) -> Result<Source, Fault> {
+    /// Returns `source`, or an error if it reads tokens or certificates and nothing configures how these are verified.
+    pub fn check_readable(&self, source: Source) -> Result<Source, TextFault> {
         match source.kind().origin() {
             SourceOrigin::Token if !self.has_jwt => {
-                fault("there is no [jwt] that says how tokens are verified", JWT_HELP)
+                invalid_text("there is no [jwt] section to verify tokens with", JWT_HELP)
             }
-            SourceOrigin::Certificate if !self.asks_clients => fault(
-                "no listener asks clients for certificates",
+            SourceOrigin::Certificate if !self.asks_clients => invalid_text(
+                "no listener requests client certificates",
                 "set `client_ca` in `tls` of the [[listener]] that these clients use",
             ),
             SourceOrigin::Certificate

@@ -1,97 +1,93 @@
-//! From the trees of all files to the compiled config: one file per kind of section. Called by
-//! `config::load` and its likes.
+//! Compiles the trees of all files into a [`Config`]. Called by `config::load_config` and the other entry points.
+//!
+//! Input: parsed tables. Output: the compiled config; every mistake goes to `sources`. `server`, `limits`, `upstreams`
+//! and `routes` compile their kind of section; `context` and `names` carry what sections know of each other, `shared`
+//! stores equal values once, `numbers` converts integers, and `unused` warns about limits and upstreams that no route
+//! uses.
+//!
+//! To add a section, add its schema, a file here, and its call in [`compile`].
 
-mod access_log;
-mod acme;
-mod action;
-mod afterwards;
-mod caps;
 mod context;
-mod dates;
-mod edit;
-mod health;
-mod jwt;
-mod limit;
-mod listener;
-mod matcher;
+mod limits;
 mod names;
 mod numbers;
-mod overrides;
-mod refuse;
-mod route;
-mod rule;
+mod routes;
 mod server;
-mod set;
 mod shared;
-mod spans;
 mod unused;
-mod upstream;
-mod upstream_tls;
-mod when;
+mod upstreams;
 
 use std::sync::Arc;
 
-use super::reader::Section;
-use super::report::{Diagnostic, MistakeKind, Place};
-use super::schema::{self, Schema};
-use super::source::{SMALLEST, SourceTexts};
-use super::tree::{self, Node, Table, Value};
-use super::{AdminContact, Config};
-use crate::limit::limits::LimitTable;
+use crate::config::compile::context::LimitContext;
+use crate::config::compile::limits::{jwt, set};
+use crate::config::compile::names::NamedSection;
+use crate::config::compile::server::acme::AcmeSection;
+use crate::config::compile::server::listener;
+use crate::config::compile::upstreams::tls::SystemRoots;
+use crate::config::reader::Section;
+use crate::config::report::{Diagnostic, MistakeKind, Place};
+use crate::config::schema::Schema;
+use crate::config::source::{SMALLEST, SourceTexts};
+use crate::config::tree::{Node, Table, Value};
+use crate::config::{AdminContact, Config, schema, tree};
+use crate::limiting::limit::LimitTable;
 use crate::route::Strictness;
-use context::LimitContext;
-use names::NamedSection;
-use upstream_tls::SystemRoots;
 
-/// `None` when anything is wrong; every mistake is in `sources` then.
+/// Compiles the config. Returns `None` if anything is wrong; `sources` then holds every mistake.
 pub fn compile(sources: &SourceTexts, documents: &[Table]) -> Option<Config> {
     let roots: Vec<Section> =
         documents.iter().map(|table| Section::new(sources, &schema::ROOT, "the top level", table)).collect();
-    let merged = |key| merged(sources, &roots, key);
+    let merged = |key| merge_sections(sources, &roots, key);
     let [server, admin, acme, store, headers, jwt, upstreams, sets, limits] =
         ["server", "admin", "acme", "store", "headers", "jwt", "upstream", "set", "limit"].map(merged);
     let has_acme = roots.iter().any(|root| root.node("acme").is_some());
     let no_route = roots.iter().all(|root| root.node("route").is_none());
-    let routes = tables(sources, &roots, "route", &schema::ROUTE);
-    let listeners = tables(sources, &roots, "listener", &schema::LISTENER);
+    let routes = list_sections(sources, &roots, "route", &schema::ROUTE);
+    let listeners = list_sections(sources, &roots, "listener", &schema::LISTENER);
     for root in roots {
         root.entry("include");
-        root.finish();
+        root.report_unread_keys();
     }
 
-    let acme = acme.section(sources, &schema::ACME);
-    let acme = acme::AcmeSection::read(&acme, has_acme);
-    let server = server::server(&server.section(sources, &schema::SERVER), &listeners, &acme);
-    let acme = acme.finish(&server.listeners);
-    let admin = server::admin(&admin.section(sources, &schema::ADMIN), &server.listeners);
-    let store = server::store(&store.section(sources, &schema::STORE));
-    let ratelimit_headers = server::headers(&headers.section(sources, &schema::HEADERS));
-    let sets = set::sets(sets.named(sources, "set", &schema::SET));
+    let acme = acme.to_section(sources, &schema::ACME);
+    let acme = AcmeSection::read(&acme, has_acme);
+    let server = server::compile_server(&server.to_section(sources, &schema::SERVER), &listeners, &acme);
+    let acme = acme.complete(&server.listeners);
+    let admin = server::compile_admin(&admin.to_section(sources, &schema::ADMIN), &server.listeners);
+    let store = server::compile_store(&store.to_section(sources, &schema::STORE));
+    let ratelimit_headers = server::compile_headers(&headers.to_section(sources, &schema::HEADERS));
+    let sets = set::compile_sets(sets.named_sections(sources, "set", &schema::SET));
     let has_jwt = !jwt.table.entries.is_empty();
-    let jwt = jwt::jwt(&jwt.section(sources, &schema::JWT));
-    let asks_clients = listeners.iter().any(listener::asks_clients);
+    let jwt = jwt::compile_jwt(&jwt.to_section(sources, &schema::JWT));
+    let asks_clients = listeners.iter().any(listener::requests_client_certs);
     let context =
         LimitContext { on_error: store.on_error, sets: &sets, has_jwt, asks_clients, max_keys: store.max_keys };
-    let limits = limit::limits(limits.named(sources, "limit", &schema::LIMIT), &context);
+    let limits = limits::compile_limits(limits.named_sections(sources, "limit", &schema::LIMIT), &context);
     let roots = SystemRoots::default();
-    let mut upstreams = upstream::upstreams(upstreams.named(sources, "upstream", &schema::UPSTREAM), &roots, &context);
-    let context = route::RouteContext { defaults: &server.defaults, limits: &limits, sets: &sets };
-    let (routes, table) = route::routes(sources, &routes, &context, &mut upstreams);
+    let mut upstreams = upstreams::compile_upstreams(
+        upstreams.named_sections(sources, "upstream", &schema::UPSTREAM),
+        &roots,
+        &context,
+    );
+    let context = routes::RouteContext { defaults: &server.defaults, limits: &limits, sets: &sets };
+    let (routes, table) = routes::compile_routes(sources, &routes, &context, &mut upstreams);
     if no_route && !documents.is_empty() {
         let place = Place { file: 0, start: 0, end: 0 };
-        let message = "the configuration has no route, so it would answer 404 to everything";
-        sources
-            .mistake(Diagnostic::new(place, message).kind(MistakeKind::Absent).help(format!("add one:\n\n{SMALLEST}")));
+        let message = "the config has no route, so every response would be 404";
+        sources.add_mistake(
+            Diagnostic::new(place, message).with_kind(MistakeKind::Absent).with_help(format!("add one:\n\n{SMALLEST}")),
+        );
     }
     if sources.has_mistakes() {
         return None;
     }
-    unused::warn(sources, &routes, &limits, &upstreams);
+    unused::warn_unused(sources, &routes, &limits, &upstreams);
     let limits = Arc::new(LimitTable::new(limits.into_values()));
     let strict = |strictness| strictness == Strictness::Strict;
     Some(Config {
         is_strict_somewhere: strict(server.settings.strictness)
-            || routes.iter().any(|route| strict(route.reading.strictness)),
+            || routes.iter().any(|route| strict(route.parsing.strictness)),
         server: server.settings,
         listeners: server.listeners,
         admin: admin?,
@@ -105,31 +101,31 @@ pub fn compile(sources: &SourceTexts, documents: &[Table]) -> Option<Config> {
         limits,
         hash: sources.hash(),
         files: sources.files(),
-        warnings: sources.warnings(),
+        warnings: sources.warning_report(),
     })
 }
 
-/// A section of all files together.
+/// A section merged from all files.
 struct Merged {
     title: &'static str,
     table: Table,
 }
 
-/// Where [admin] listens, whatever else is wrong with the config; `None` where that cannot be read.
+/// Returns where `[admin]` listens, whatever else is wrong with the config; `None` if it cannot be read.
 pub fn admin_contact(sources: &SourceTexts, documents: &[Table]) -> Option<AdminContact> {
     let roots: Vec<Section> =
         documents.iter().map(|table| Section::new(sources, &schema::ROOT, "the top level", table)).collect();
-    let admin = merged(sources, &roots, "admin");
-    server::admin_contact(&admin.section(sources, &schema::ADMIN)).filter(|_| !documents.is_empty())
+    let admin = merge_sections(sources, &roots, "admin");
+    server::read_admin_contact(&admin.to_section(sources, &schema::ADMIN)).filter(|_| !documents.is_empty())
 }
 
-fn merged(sources: &SourceTexts, roots: &[Section], key: &'static str) -> Merged {
+fn merge_sections(sources: &SourceTexts, roots: &[Section], key: &'static str) -> Merged {
     let mut tables = Vec::new();
     for root in roots {
         match root.node(key) {
             Some(Node { value: Value::Table(table), .. }) => tables.push(table.clone()),
             Some(node @ Node { value: Value::Array(_), .. }) => {
-                root.fault::<()>(
+                root.report_fault::<()>(
                     key,
                     node,
                     "it is a list",
@@ -137,28 +133,33 @@ fn merged(sources: &SourceTexts, roots: &[Section], key: &'static str) -> Merged
                 );
             }
             Some(node) => {
-                root.wrong_type::<()>(key, "a table", node);
+                root.report_wrong_type::<()>(key, "a table", node);
             }
             None => {}
         }
     }
     let nowhere = Table { place: Place { file: 0, start: 0, end: 0 }, entries: Vec::new() };
-    Merged { title: key, table: tree::merge(sources, key, tables).unwrap_or(nowhere) }
+    Merged { title: key, table: tree::merge_tables(sources, key, tables).unwrap_or(nowhere) }
 }
 
 impl Merged {
-    fn section<'a>(&'a self, sources: &'a SourceTexts, schema: &'static Schema) -> Section<'a> {
+    fn to_section<'a>(&'a self, sources: &'a SourceTexts, schema: &'static Schema) -> Section<'a> {
         Section::new(sources, schema, format!("[{}]", self.title), &self.table)
     }
 
-    /// The sections `[KIND.NAME]`, in the order of the files.
-    fn named<'a>(&'a self, sources: &'a SourceTexts, kind: &str, schema: &'static Schema) -> Vec<NamedSection<'a>> {
+    /// Returns the sections `[KIND.NAME]` in file order.
+    fn named_sections<'a>(
+        &'a self,
+        sources: &'a SourceTexts,
+        kind: &str,
+        schema: &'static Schema,
+    ) -> Vec<NamedSection<'a>> {
         let mut named = Vec::new();
         for entry in &self.table.entries {
             if !super::values::is_name(&entry.key) {
-                sources.mistake(
+                sources.add_mistake(
                     Diagnostic::new(entry.place, format!("`{}` is not a name for [{kind}.NAME]", entry.key))
-                        .help(super::values::NAME_HELP),
+                        .with_help(super::values::NAME_HELP),
                 );
             }
             let title = format!("[{kind}.{}]", entry.key);
@@ -168,12 +169,12 @@ impl Merged {
                     named.push(NamedSection { name: &entry.key, place: entry.place, section });
                 }
                 Value::Broken => {}
-                _ => sources.mistake(
+                _ => sources.add_mistake(
                     Diagnostic::new(
                         entry.place,
                         format!("`{}` must be a table, found {}", entry.key, entry.node.type_name()),
                     )
-                    .help(format!("{kind}s have names: put its keys under [{kind}.NAME]")),
+                    .with_help(format!("{kind}s have names: put its keys under [{kind}.NAME]")),
                 ),
             }
         }
@@ -181,8 +182,8 @@ impl Merged {
     }
 }
 
-/// The sections `[[KEY]]`, in the order of the files.
-fn tables<'a>(
+/// Returns the sections `[[KEY]]` in file order.
+fn list_sections<'a>(
     sources: &'a SourceTexts,
     roots: &[Section<'a>],
     key: &'static str,
@@ -193,7 +194,7 @@ fn tables<'a>(
         let items = match root.node(key) {
             Some(Node { value: Value::Array(items), .. }) => items.as_slice(),
             Some(node @ Node { value: Value::Table(_), .. }) => {
-                root.fault::<()>(
+                root.report_fault::<()>(
                     key,
                     node,
                     "it is a single table",
@@ -202,7 +203,7 @@ fn tables<'a>(
                 &[]
             }
             Some(node) => {
-                root.wrong_type::<()>(key, "a list of tables", node);
+                root.report_wrong_type::<()>(key, "a list of tables", node);
                 &[]
             }
             None => &[],
@@ -211,7 +212,7 @@ fn tables<'a>(
             match &item.value {
                 Value::Table(table) => tables.push(Section::new(sources, schema, format!("[[{key}]]"), table)),
                 _ => {
-                    root.wrong_type::<()>(key, "a list of tables", item);
+                    root.report_wrong_type::<()>(key, "a list of tables", item);
                 }
             }
         }

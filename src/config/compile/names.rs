@@ -1,21 +1,21 @@
-//! Sections with names, `[KIND.NAME]`, and what those of one kind compiled to.
+//! Sections with names, `[KIND.NAME]`, and their compiled values.
 
 use std::collections::HashMap;
 
-use crate::config::hints::closest;
+use crate::config::hints::find_closest;
 use crate::config::reader::Section;
 use crate::config::report::{Diagnostic, MistakeKind, Place};
 use crate::config::source::SourceTexts;
 
-/// One `[KIND.NAME]`.
+/// One section `[KIND.NAME]`.
 pub struct NamedSection<'a> {
     pub name: &'a str,
     pub place: Place,
     pub section: Section<'a>,
 }
 
-/// What the sections of one kind compiled to. A broken one is defined all the same, so that
-/// nobody is told that it is missing.
+/// Compiled sections of one kind. A broken section still counts as defined, so that its users are not reported as
+/// well.
 pub struct Definitions<T> {
     kind: &'static str,
     order: Vec<String>,
@@ -36,7 +36,7 @@ impl<T: Clone> Definitions<T> {
         self.values.get(name)?.1.clone()
     }
 
-    /// The names with their places, in the order of the files.
+    /// Returns the names with their places, in file order.
     pub fn places(&self) -> impl Iterator<Item = (&str, Place)> {
         self.order.iter().filter_map(|name| Some((name.as_str(), self.values.get(name)?.0)))
     }
@@ -46,14 +46,15 @@ impl<T: Clone> Definitions<T> {
             return value.clone();
         }
         let kind = self.kind;
-        let mistake =
-            Diagnostic::new(place, format!("undefined {kind} `{name}`")).kind(MistakeKind::Absent).label("not defined");
-        let candidate = closest(name, self.order.iter().map(String::as_str));
-        sources.mistake(match candidate.and_then(|candidate| self.values.get_key_value(candidate)) {
+        let mistake = Diagnostic::new(place, format!("undefined {kind} `{name}`"))
+            .with_kind(MistakeKind::Absent)
+            .with_label("not defined");
+        let candidate = find_closest(name, self.order.iter().map(String::as_str));
+        sources.add_mistake(match candidate.and_then(|candidate| self.values.get_key_value(candidate)) {
             Some((candidate, (defined, _))) => mistake
-                .related(*defined, format!("`{candidate}` is defined here"))
-                .help(format!("did you mean `{candidate}`?")),
-            None => mistake.help(format!("define it with [{kind}.{name}]")),
+                .with_related(*defined, format!("`{candidate}` is defined here"))
+                .with_help(format!("did you mean `{candidate}`?")),
+            None => mistake.with_help(format!("define it with [{kind}.{name}]")),
         });
         None
     }

@@ -1,13 +1,12 @@
-//! What many routes have in common, kept once: less memory to hold, and fewer lines of it to read.
-//! Called by `route`.
+//! Values that many routes have in common, stored once to save memory and cache lines. Called by `routes`.
 
 use std::sync::Arc;
 
-use crate::limit::refuse::Refuse;
+use crate::limiting::refuse::Refuse;
 use crate::net::IpSet;
 use crate::route::{HeaderEdit, Rewrite, Timeouts};
 
-/// The values that routes share with each other.
+/// The values that routes share.
 #[derive(Default)]
 pub struct SharedValues {
     pub networks: Values<IpSet>,
@@ -17,8 +16,8 @@ pub struct SharedValues {
     pub refusals: Values<Refuse>,
 }
 
-/// The different values met so far, those met last first, and no more than a few: a route is like its
-/// neighbours or like none.
+/// The most recently used distinct values, newest first. The list is short: a route usually equals its neighbours or
+/// none.
 pub struct Values<T>(Vec<Arc<T>>);
 
 const REMEMBERED: usize = 8;
@@ -30,7 +29,7 @@ impl<T> Default for Values<T> {
 }
 
 impl<T: PartialEq> Values<T> {
-    pub fn share(&mut self, value: T) -> Arc<T> {
+    pub fn share_value(&mut self, value: T) -> Arc<T> {
         let met = self.0.iter().position(|met| **met == value);
         let shared = met.map_or_else(|| Arc::new(value), |place| self.0.remove(place));
         self.0.truncate(REMEMBERED - 1);
@@ -46,11 +45,11 @@ mod tests {
     #[test]
     fn equal_values_are_one() {
         let mut values = Values::default();
-        let first = values.share(7);
-        assert!((0..6).all(|value| *values.share(value) == value));
-        assert!(Arc::ptr_eq(&first, &values.share(7)));
-        (10..20).for_each(|value| assert_eq!(*values.share(value), value));
-        let again = values.share(7);
+        let first = values.share_value(7);
+        assert!((0..6).all(|value| *values.share_value(value) == value));
+        assert!(Arc::ptr_eq(&first, &values.share_value(7)));
+        (10..20).for_each(|value| assert_eq!(*values.share_value(value), value));
+        let again = values.share_value(7);
         assert!(*again == 7 && !Arc::ptr_eq(&first, &again));
     }
 }

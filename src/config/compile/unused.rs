@@ -1,29 +1,31 @@
-//! Limits and upstreams that no route names: a forgotten `limits = [...]` throttles nothing, and nobody
-//! would notice. Called by `compile` once everything else is right.
+//! Warns about limits and upstreams that no route names: with a forgotten `limits = [...]`, nothing would be throttled
+//! unnoticed. Called by `compile` after everything else succeeded.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::names::Definitions;
-use super::upstream::Upstreams;
+use crate::config::compile::names::Definitions;
+use crate::config::compile::upstreams::Upstreams;
 use crate::config::report::{Diagnostic, Place};
 use crate::config::source::SourceTexts;
-use crate::limit::limits::Limit;
+use crate::limiting::limit::Limit;
 use crate::route::{Action, Route};
 
-pub fn warn(sources: &SourceTexts, routes: &[Route], limits: &Definitions<Arc<Limit>>, upstreams: &Upstreams) {
+pub fn warn_unused(sources: &SourceTexts, routes: &[Route], limits: &Definitions<Arc<Limit>>, upstreams: &Upstreams) {
     let used: HashSet<&str> = routes.iter().flat_map(|route| &route.limits).map(|limit| limit.name.as_str()).collect();
     for (name, place) in limits.places().filter(|(name, _)| !used.contains(name)) {
-        let help = format!(
-            "add limits = [\"{name}\"] to the routes it is for; a limit that only POST /-/decide asks may stand as it is"
-        );
-        sources.warn(warning(place, format!("no route uses the limit `{name}`, so it throttles nothing"), &help));
+        let help = format!("add limits = [\"{name}\"] to the routes it is for, unless only POST /-/decide uses it");
+        sources.add_warning(unused_warning(
+            place,
+            format!("no route uses the limit `{name}`, so it throttles nothing"),
+            &help,
+        ));
     }
     let used: HashSet<usize> = routes.iter().filter_map(upstream_of).collect();
     for (name, place) in upstreams.names.places() {
         if upstreams.names.get(name).is_some_and(|index| !used.contains(&index)) {
             let help = format!("write upstream = \"{name}\" in the routes it is for, or remove it");
-            sources.warn(warning(place, format!("no route uses the upstream `{name}`"), &help));
+            sources.add_warning(unused_warning(place, format!("no route uses the upstream `{name}`"), &help));
         }
     }
 }
@@ -35,6 +37,6 @@ fn upstream_of(route: &Route) -> Option<usize> {
     }
 }
 
-fn warning(place: Place, message: String, help: &str) -> Diagnostic {
-    Diagnostic::new(place, message).label("not used").help(help)
+fn unused_warning(place: Place, message: String, help: &str) -> Diagnostic {
+    Diagnostic::new(place, message).with_label("not used").with_help(help)
 }

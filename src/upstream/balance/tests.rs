@@ -1,24 +1,24 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::super::SPREAD_ABOVE;
-use super::super::state::ServerState;
-use super::*;
+use crate::upstream::SPREAD_ABOVE;
+use crate::upstream::balance::*;
+use crate::upstream::state::ServerState;
 
-/// Loads, who may be picked, and who starts.
+/// Loads, which servers are permitted, and which are in their slow start.
 struct Field<'f>(&'f [u32], &'f dyn Fn(usize) -> bool, &'f [u32]);
 
 impl Candidates for Field<'_> {
-    fn may(&self, server: usize) -> bool {
+    fn is_permitted(&self, server: usize) -> bool {
         self.1(server)
     }
 
-    fn load(&self, server: usize) -> u32 {
+    fn in_flight(&self, server: usize) -> u32 {
         self.0.get(server).copied().unwrap_or(0)
     }
 
     fn ramp(&self, server: usize) -> u32 {
-        self.2.get(server).copied().unwrap_or(RAMPED)
+        self.2.get(server).copied().unwrap_or(FULL_RAMP)
     }
 }
 
@@ -29,27 +29,27 @@ fn balancer(balance: Balance, weights: &[u32]) -> Balancer {
     Balancer::new(balance, SPREAD_ABOVE, servers)
 }
 
-/// Numbers without a pattern.
+/// Pseudorandom numbers.
 fn random() -> impl FnMut() -> u64 {
     let mut seed = 0;
     move || {
         seed += 1;
-        scrambled(seed)
+        splitmix64(seed)
     }
 }
 
 fn shares(balance: Balance, weights: &[u32], field: &Field, picks: usize) -> Vec<usize> {
     let (balancer, mut random) = (balancer(balance, weights), random());
     let mut counts = vec![0; weights.len()];
-    let keys = (0..picks as u64).map(|key| Some(digest(START, &key.to_be_bytes())));
-    keys.filter_map(|key| balancer.pick(&mut random, key, field)).for_each(|server| counts[server] += 1);
+    let keys = (0..picks as u64).map(|key| Some(fnv1a(HASH_START, &key.to_be_bytes())));
+    keys.filter_map(|key| balancer.select(&mut random, key, field)).for_each(|server| counts[server] += 1);
     counts
 }
 
 #[test]
 fn round_robin_gives_each_server_its_share_evenly() {
     let b = balancer(Balance::RoundRobin, &[4, 2, 2]);
-    let picks: Vec<_> = (0..8).filter_map(|_| b.pick(|| 0, None, &ALL)).collect();
+    let picks: Vec<_> = (0..8).filter_map(|_| b.select(|| 0, None, &ALL)).collect();
     assert_eq!(picks, [0, 1, 2, 0, 0, 1, 2, 0]);
 }
 
@@ -67,7 +67,7 @@ fn weights_with_many_turns_are_rounded_and_nobody_is_left_out() {
 #[test]
 fn round_robin_passes_over_an_unusable_server() {
     let b = balancer(Balance::RoundRobin, &[1, 1, 1]);
-    let picks: Vec<_> = (0..4).filter_map(|_| b.pick(|| 0, None, &Field(&[], &|server| server != 1, &[]))).collect();
+    let picks: Vec<_> = (0..4).filter_map(|_| b.select(|| 0, None, &Field(&[], &|server| server != 1, &[]))).collect();
     assert_eq!(picks, [0, 2, 0, 2]);
 }
 
@@ -75,7 +75,7 @@ fn round_robin_passes_over_an_unusable_server() {
 fn two_choices_take_the_less_loaded_and_never_compare_a_server_with_itself() {
     let b = balancer(Balance::P2c, &[1, 1]);
     for random in [0, 1, 1 << 32, u64::MAX] {
-        assert_eq!(b.pick(|| random, None, &Field(&[9, 3], &|_| true, &[])), Some(1));
+        assert_eq!(b.select(|| random, None, &Field(&[9, 3], &|_| true, &[])), Some(1));
     }
 }
 
@@ -85,10 +85,10 @@ fn a_server_is_passed_over_when_another_would_have_fewer_requests_for_its_weight
         for (loads, picked) in [([2, 3], 1), ([1, 12], 0), ([0, 4], 0)] {
             let b = balancer(balance, &[1, 4]);
             for _ in 0..20 {
-                assert_eq!(b.pick(|| 7, None, &Field(&loads, &|_| true, &[])), Some(picked), "{balance:?} {loads:?}");
+                assert_eq!(b.select(|| 7, None, &Field(&loads, &|_| true, &[])), Some(picked), "{balance:?} {loads:?}");
             }
         }
-        // In between, the weights decide.
+        // Between the extremes, the weights decide.
         let counts = shares(balance, &[1, 4], &Field(&[0, 2], &|_| true, &[]), 100);
         assert!((19..=21).contains(&counts[0]), "{balance:?}: {counts:?}");
     }
@@ -108,8 +108,8 @@ fn who_may_not_be_picked_is_not_however_few_are_left() {
 #[test]
 fn least_requests_goes_by_load_and_weight_and_spreads_equals() {
     let b = balancer(Balance::LeastRequests, &[1, 1, 2, 0]);
-    assert_eq!(b.pick(|| 5, None, &Field(&[2, 1, 4, 0], &|_| true, &[])), Some(1));
-    assert_eq!(b.pick(|| 5, None, &Field(&[2, 1, 1, 0], &|_| true, &[])), Some(2));
+    assert_eq!(b.select(|| 5, None, &Field(&[2, 1, 4, 0], &|_| true, &[])), Some(1));
+    assert_eq!(b.select(|| 5, None, &Field(&[2, 1, 1, 0], &|_| true, &[])), Some(2));
     let counts = shares(Balance::LeastRequests, &[1, 1, 1], &ALL, 3000);
     assert_eq!(counts, [1000; 3]);
 }
@@ -121,7 +121,7 @@ fn hashes_keep_their_server_and_follow_the_weights() {
     let expected = weights.map(|weight| weight as usize * 1000);
     assert!(counts.iter().zip(expected).all(|(count, due)| count.abs_diff(due) < due / 5), "{counts:?}");
     let b = balancer(Balance::ConsistentHash, &weights);
-    let place = |key: u64, field: &Field| b.pick(|| 0, Some(digest(START, &key.to_be_bytes())), field);
+    let place = |key: u64, field: &Field| b.select(|| 0, Some(fnv1a(HASH_START, &key.to_be_bytes())), field);
     for key in 0..1000 {
         let without = Field(&[], &|server| server != 1, &[]);
         let (before, after) = (place(key, &ALL), place(key, &without));
@@ -134,8 +134,8 @@ fn no_server_gets_much_more_than_its_share_of_what_is_hashed() {
     let b = balancer(Balance::ConsistentHash, &[1, 1, 1, 1]);
     let mut loads = [0_u32; 4];
     for _ in 0..400 {
-        // All have one key.
-        let server = b.pick(|| 0, Some(7), &Field(&loads, &|_| true, &[])).unwrap();
+        // All requests have the same key.
+        let server = b.select(|| 0, Some(7), &Field(&loads, &|_| true, &[])).unwrap();
         loads[server] += 1;
     }
     assert!(loads.iter().all(|load| *load <= 126), "{loads:?}");
@@ -145,8 +145,8 @@ fn no_server_gets_much_more_than_its_share_of_what_is_hashed() {
 #[test]
 fn a_server_that_starts_gets_a_part_of_its_share() {
     for balance in Balance::ALL.iter().copied() {
-        let started = Field(&[4, 4], &|_| true, &[RAMPED, RAMPED]);
-        let starting = Field(&[4, 4], &|_| true, &[RAMPED, 100]);
+        let started = Field(&[4, 4], &|_| true, &[FULL_RAMP, FULL_RAMP]);
+        let starting = Field(&[4, 4], &|_| true, &[FULL_RAMP, 100]);
         let counts = [&started, &starting].map(|field| shares(balance, &[1, 1], field, 1000)[1]);
         assert!((400..600).contains(&counts[0]), "{balance:?}: {counts:?}");
         assert!(counts[1] < 200, "{balance:?}: {counts:?}");
@@ -154,16 +154,16 @@ fn a_server_that_starts_gets_a_part_of_its_share() {
     assert_eq!(shares(Balance::RoundRobin, &[1, 1], &Field(&[], &|server| server == 1, &[0, 1]), 9), [0, 9]);
 }
 
-/// Clients, each of which sends its next request when the last one has its response.
+/// Simulated clients. Each sends its next request when it has the response to the last one.
 struct Simulation<'s> {
     weights: &'s [u32],
     clients: usize,
-    /// Each balances by itself.
+    /// Workers, each with a balancer of its own.
     workers: usize,
-    /// Microseconds that a request takes at each server.
+    /// Microseconds per request, by server.
     service: &'s [u64],
     seconds: usize,
-    /// Of the last server, which joins the others at 0.
+    /// Slow start of the last server, which joins the others at 0.
     slow_start_ms: u64,
 }
 
@@ -172,7 +172,7 @@ impl Simulation<'_> {
     fn run(&self, balance: Balance) -> Vec<Vec<usize>> {
         let (count, mut random) = (self.weights.len(), random());
         let balancers: Vec<_> = (0..self.workers).map(|_| balancer(balance, self.weights)).collect();
-        let newcomer = ServerState::newcomer(0);
+        let newcomer = ServerState::new_joining(0);
         let mut loads = vec![vec![0; count]; self.workers];
         let mut counts = vec![vec![0; count]; self.seconds];
         let mut times: BinaryHeap<_> = (0..self.clients).map(|client| (Reverse(client as u64), client, None)).collect();
@@ -182,20 +182,20 @@ impl Simulation<'_> {
                 loads[worker][server] -= 1;
             }
             let Some(counts) = counts.get_mut(usize::try_from(now / 1_000_000).unwrap()) else { break };
-            // What `p2c` sees is its own worker's.
+            // `p2c` sees the load of its own worker only.
             let own = balance == Balance::P2c;
             let seen: Vec<u32> = (0..count)
                 .map(|server| {
                     loads.iter().enumerate().filter(|(at, _)| !own || *at == worker).map(|(_, l)| l[server]).sum()
                 })
                 .collect();
-            let mut ramps = vec![RAMPED; count];
+            let mut ramps = vec![FULL_RAMP; count];
             ramps[count - 1] = newcomer.ramp(self.slow_start_ms, now / 1000);
             let hash = Some(random());
-            let picked = balancers[worker].pick(&mut random, hash, &Field(&seen, &|_| true, &ramps)).unwrap();
+            let picked = balancers[worker].select(&mut random, hash, &Field(&seen, &|_| true, &ramps)).unwrap();
             loads[worker][picked] += 1;
             counts[picked] += 1;
-            // A tenth more or less.
+            // Varies by a tenth.
             let time = self.service[picked] * (90 + random() % 21) / 100;
             times.push((Reverse(now + time), client, Some(picked)));
         }
@@ -203,7 +203,7 @@ impl Simulation<'_> {
     }
 }
 
-/// Parts of a whole, in percent.
+/// Shares, in percent.
 #[expect(clippy::cast_precision_loss, reason = "counts of a test")]
 fn percent(counts: &[usize]) -> Vec<f64> {
     let total = counts.iter().sum::<usize>().max(1) as f64;
@@ -254,7 +254,7 @@ fn a_slow_server_gets_fewer_requests_than_its_weight() {
     }
 }
 
-/// The part of its weight that counts grows from a twentieth to the whole, linearly.
+/// The ramp grows linearly from a twentieth to the whole.
 #[test]
 fn a_server_that_joins_gets_the_documented_share_in_each_second() {
     const SECONDS: u32 = 10;
@@ -276,7 +276,7 @@ fn a_server_that_joins_gets_the_documented_share_in_each_second() {
                 };
                 let due = (0..100).map(part).sum::<f64>() / 100.0;
                 let got = percent(&counts)[1];
-                // Hashes are as uneven as random numbers.
+                // Hashes vary like random numbers.
                 let most = if balance == Balance::ConsistentHash { 7.0 } else { 3.0 };
                 assert!((got - due).abs() < most, "{balance:?} {weights:?} second {second}: {got:.1}, not {due:.1}");
             }
@@ -289,7 +289,7 @@ fn a_key_stays_on_one_server_until_that_is_loaded() {
     let b = balancer(Balance::ConsistentHash, &[1; 10]);
     let mut loads = [0_u32; 10];
     for parallel in 1..=400 {
-        let server = b.pick(|| 0, Some(7), &Field(&loads, &|_| true, &[])).unwrap();
+        let server = b.select(|| 0, Some(7), &Field(&loads, &|_| true, &[])).unwrap();
         loads[server] += 1;
         let used = loads.iter().filter(|load| **load > 0).count();
         assert!(parallel > SPREAD_ABOVE || used == 1, "{parallel} at once: {loads:?}");

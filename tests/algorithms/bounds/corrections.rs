@@ -2,10 +2,10 @@
 //! holds. Against a bucket that counts, in whole numbers, only the charges that stand.
 
 use proptest::prelude::*;
-use sluicegate::limit::algo::Rule;
-use sluicegate::limit::algo::gcra::Gcra;
-use sluicegate::limit::algo::leaky_bucket::LeakyBucket;
-use sluicegate::limit::algo::token_bucket::TokenBucket;
+use sluicegate::limiting::algorithm::Rule;
+use sluicegate::limiting::algorithm::gcra::Gcra;
+use sluicegate::limiting::algorithm::leaky_bucket::LeakyBucket;
+use sluicegate::limiting::algorithm::token_bucket::TokenBucket;
 
 use super::{Client, never, rate_bound, schedules};
 
@@ -242,4 +242,31 @@ fn what_came_back_before_the_marks_stays() {
         client.adjust(-5, receipt);
         assert_eq!(client.arrive((0, 0)).remaining, 2);
     }
+}
+
+/// The tables under "Exact refunds" in docs/guarantees/proofs.md.
+#[test]
+fn the_refunds_of_the_manual_are_exact() {
+    let full = || Client::new(rules(1, 1000, 5, 0).0);
+
+    let mut client = full();
+    let receipt = client.arrive((0, 1)).receipt;
+    assert_eq!(client.arrive((3000, 0)).remaining, 5);
+    client.adjust(-1, receipt);
+    assert_eq!(client.arrive((0, 0)).remaining, 5, "it has refilled since");
+
+    let mut client = full();
+    let receipts = [0; 5].map(|_| client.arrive((0, 1)).receipt);
+    assert_eq!(client.arrive((3000, 0)).remaining, 3);
+    client.adjust(-1, receipts[0]);
+    assert_eq!(client.arrive((0, 0)).remaining, 4, "it was never full");
+
+    let mut client = full();
+    assert_eq!(client.arrive((0, 3)).remaining, 2);
+    let second = client.arrive((1000, 3));
+    assert_eq!(second.remaining, 0);
+    assert_eq!(client.arrive((2000, 0)).remaining, 2);
+    assert_eq!(client.arrive((1000, 0)).remaining, 3);
+    client.adjust(-3, second.receipt);
+    assert_eq!(client.arrive((0, 0)).remaining, 5, "it would have been full for a second");
 }

@@ -9,7 +9,7 @@ use jiff::{Timestamp, ToSpan};
 use proptest::prelude::*;
 
 use super::Client;
-use crate::stores::forms::rule_of;
+use crate::support::limiting::forms::rule_of;
 
 /// Zone, and a day with something odd about it.
 const ODD: [(&str, Date); 14] = [
@@ -35,7 +35,7 @@ const ODD: [(&str, Date); 14] = [
     ("America/New_York", date(2027, 2, 28)),
 ];
 
-fn calendar(unit: &str, zone: &str, limit: i64) -> sluicegate::limit::algo::Rule {
+fn calendar(unit: &str, zone: &str, limit: i64) -> sluicegate::limiting::algorithm::Rule {
     rule_of(&format!("algorithm = \"calendar\"\nrate = \"{limit}/{unit}\"\nzone = \"{zone}\""))
 }
 

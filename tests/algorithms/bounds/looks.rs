@@ -2,9 +2,9 @@
 //! What remembers single charges and leases loses nothing by it.
 
 use proptest::prelude::*;
-use sluicegate::limit::algo::Rule;
-use sluicegate::limit::algo::concurrency::Concurrency;
-use sluicegate::limit::algo::sliding_log::SlidingLog;
+use sluicegate::limiting::algorithm::Rule;
+use sluicegate::limiting::algorithm::concurrency::Concurrency;
+use sluicegate::limiting::algorithm::sliding_log::SlidingLog;
 
 use super::{Client, arrivals, lagging};
 

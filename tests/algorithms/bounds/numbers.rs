@@ -6,19 +6,19 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use sluicegate::limit::algo::calendar::Unit;
-use sluicegate::limit::algo::fixed_window::FixedWindow;
-use sluicegate::limit::algo::gcra::Gcra;
-use sluicegate::limit::algo::leaky_bucket::LeakyBucket;
-use sluicegate::limit::algo::token_bucket::TokenBucket;
-use sluicegate::limit::algo::{Rule, State};
-use sluicegate::limit::decision::{Check, Op};
-use sluicegate::limit::limits::Mode;
-use sluicegate::limit::store::memory::Memory;
+use sluicegate::limiting::algorithm::calendar::CalendarUnit;
+use sluicegate::limiting::algorithm::fixed_window::FixedWindow;
+use sluicegate::limiting::algorithm::gcra::Gcra;
+use sluicegate::limiting::algorithm::leaky_bucket::LeakyBucket;
+use sluicegate::limiting::algorithm::token_bucket::TokenBucket;
+use sluicegate::limiting::algorithm::{Rule, State};
+use sluicegate::limiting::decision::{Check, Op};
+use sluicegate::limiting::limit::Mode;
+use sluicegate::limiting::store::memory::MemoryStore;
 
 use super::{Client, NOW};
-use crate::stores;
-use crate::stores::told::Told;
+use crate::support::limiting as stores;
+use crate::support::limiting::timed_stores::Told;
 
 /// Rate, period in ms, burst.
 type Numbers = (i64, i64, i64);
@@ -40,7 +40,10 @@ fn rules(algorithm: &str, (rate, per_ms, burst): Numbers, odd: bool) -> [Rule; 2
         }),
         "fixed_window" => Rule::FixedWindow(FixedWindow { limit: burst, window_ms: per_ms, clock: odd }),
         "sliding_window" => stores::sliding(burst, per_ms, if odd { 2 } else { 2 + rate }),
-        "calendar" => stores::calendar(burst, [Unit::Hour, Unit::Day, Unit::Month][usize::try_from(rate % 3).unwrap()]),
+        "calendar" => stores::calendar(
+            burst,
+            [CalendarUnit::Hour, CalendarUnit::Day, CalendarUnit::Month][usize::try_from(rate % 3).unwrap()],
+        ),
         other => panic!("no rules of {other}"),
     })
 }
@@ -119,7 +122,7 @@ fn walk(
 #[test]
 fn numbers_that_come_and_go_leave_what_each_alone_would_have_left() {
     let redis = Told::redis();
-    let memory = Told::Memory(Memory::new(1_000_000));
+    let memory = Told::Memory(MemoryStore::new(1_000_000));
     for algorithm in ["token_bucket", "gcra", "leaky_bucket", "fixed_window", "sliding_window", "calendar"] {
         for (store, cases) in [(&memory, 200), (&redis, 12)] {
             let case = (
@@ -184,4 +187,31 @@ fn numbers_that_are_gone_are_forgotten() {
     assert_eq!(records(&client), 2);
     client.arrive((1000, 1));
     assert_eq!(records(&client), 1);
+}
+
+/// The examples under "Exact history when settings change" in docs/guarantees/proofs.md.
+#[test]
+fn the_history_of_the_manual_is_exact() {
+    let bucket = |rate, burst| rules("token_bucket", (rate, 1000, burst), false)[0].clone();
+    let spent = |rule: &Rule| {
+        let mut client = Client::new(rule.clone());
+        (0..60).for_each(|_| assert!(client.arrive((0, 1)).admitted));
+        client
+    };
+    let generous = bucket(10, 60);
+
+    let mut client = spent(&generous);
+    client.rule = bucket(10, 10);
+    assert!(!client.arrive((0, 1)).admitted);
+    assert!(!client.arrive((5000, 1)).admitted, "ten are in use");
+    assert!(client.arrive((100, 1)).admitted);
+
+    let (mut client, faster) = (spent(&generous), bucket(50, 5));
+    client.rule = faster;
+    assert!(!client.arrive((0, 1)).admitted);
+    let answer = client.arrive((1200, 1));
+    assert_eq!((answer.admitted, 5 - answer.remaining), (true, 1));
+    client.rule = generous;
+    let answer = client.arrive((0, 1));
+    assert_eq!((answer.admitted, 60 - answer.remaining), (true, 50));
 }

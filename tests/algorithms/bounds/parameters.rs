@@ -2,11 +2,11 @@
 //! that jump back for the algorithms that `logs.rs` compares with lists.
 
 use proptest::prelude::*;
-use sluicegate::limit::algo::Rule;
-use sluicegate::limit::algo::concurrency::Concurrency;
-use sluicegate::limit::algo::leaky_bucket::LeakyBucket;
-use sluicegate::limit::algo::sliding_log::SlidingLog;
-use sluicegate::limit::algo::token_bucket::TokenBucket;
+use sluicegate::limiting::algorithm::Rule;
+use sluicegate::limiting::algorithm::concurrency::Concurrency;
+use sluicegate::limiting::algorithm::leaky_bucket::LeakyBucket;
+use sluicegate::limiting::algorithm::sliding_log::SlidingLog;
+use sluicegate::limiting::algorithm::token_bucket::TokenBucket;
 
 use super::{Client, far, lagging, never, rate_bound, schedules};
 

@@ -2,13 +2,13 @@
 //! more than had what went back never been taken. Against plain sums of the charges that stand.
 
 use proptest::prelude::*;
-use sluicegate::limit::algo::Rule;
-use sluicegate::limit::algo::calendar::Unit;
-use sluicegate::limit::algo::fixed_window::FixedWindow;
+use sluicegate::limiting::algorithm::Rule;
+use sluicegate::limiting::algorithm::calendar::CalendarUnit;
+use sluicegate::limiting::algorithm::fixed_window::FixedWindow;
 
 use super::corrections::{self, Taken, used};
 use super::{Client, NOW};
-use crate::stores;
+use crate::support::limiting as stores;
 
 const HOUR_MS: i64 = 3_600_000;
 
@@ -27,7 +27,7 @@ fn rule(kind: usize, (count, per_ms, odd): Numbers) -> Rule {
         0 => Rule::FixedWindow(FixedWindow { limit: count, window_ms: per_ms, clock: odd % 2 == 0 }),
         1 => Rule::FixedWindow(FixedWindow { limit: count, window_ms: per_ms, clock: true }),
         2 => stores::sliding(count, per_ms, [2, 3, 5][odd % 3]),
-        3 => stores::calendar(count, [Unit::Hour, Unit::Day, Unit::Month][odd % 3]),
+        3 => stores::calendar(count, [CalendarUnit::Hour, CalendarUnit::Day, CalendarUnit::Month][odd % 3]),
         _ => corrections::rules(1 + i64::try_from(odd).unwrap(), per_ms, count, kind - 4).0,
     }
 }

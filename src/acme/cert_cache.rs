@@ -1,0 +1,164 @@
+//! Cache of issued certificates: in memory, where they survive the loss of their files, and in the state directory,
+//! where other gateways find them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use sha2::{Digest, Sha256};
+
+use crate::acme::schedule;
+use crate::acme::state::{FileStamp, StateDirectory, StoredCertificate};
+use crate::tls::IssuedCertificates;
+
+#[derive(Default)]
+pub struct CertCache {
+    held: BTreeMap<String, CachedCertificate>,
+    /// Unusable files, each reported once.
+    unusable: BTreeMap<String, FileStamp>,
+    /// Names whose files cannot be read now, and why; their content is unknown.
+    unread: BTreeMap<String, String>,
+}
+
+struct CachedCertificate {
+    certificate: StoredCertificate,
+    copy: FileCopy,
+    renewal_s: i64,
+}
+
+/// State of a certificate's copy in the state directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FileCopy {
+    /// Identical to the cached one.
+    Whole(FileStamp),
+    /// Missing or damaged.
+    Unsaved,
+    /// Removed by an operator, so that a new one is ordered.
+    Removed,
+}
+
+/// What a name needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CertNeed {
+    Order,
+    Save,
+}
+
+impl CertCache {
+    /// Loads what the directory contains for these names. Returns whether anything changed.
+    pub fn refresh_all(&mut self, state: &StateDirectory, names: &BTreeSet<String>) -> bool {
+        let before = self.held.len();
+        self.held.retain(|name, _| names.contains(name));
+        self.unread.retain(|name, _| names.contains(name));
+        let mut changed = before != self.held.len();
+        for name in names {
+            changed |= self.refresh_one(state, name);
+        }
+        changed
+    }
+
+    fn refresh_one(&mut self, state: &StateDirectory, name: &str) -> bool {
+        let stamp = match state.file_stamp(name) {
+            Ok(stamp) => stamp,
+            Err(error) => return self.keep_unread(state, name, &error),
+        };
+        let held = self.held.get_mut(name);
+        let Some(stamp) = stamp else {
+            self.unread.remove(name);
+            self.unusable.remove(name);
+            if let Some(held) = held.filter(|held| matches!(held.copy, FileCopy::Whole(_))) {
+                tracing::info!(name, "the file of this certificate was removed: another will be ordered");
+                held.copy = FileCopy::Removed;
+            }
+            return false;
+        };
+        let known = self.unusable.get(name) == Some(&stamp);
+        if known || held.as_ref().is_some_and(|held| held.copy == FileCopy::Whole(stamp)) {
+            self.unread.remove(name);
+            return false;
+        }
+        let found = match state.read_certificate(name) {
+            Ok(found) => found,
+            Err(error) => return self.keep_unread(state, name, &error),
+        };
+        self.unread.remove(name);
+        match (found, held) {
+            (Ok(found), Some(held)) if held.copy == FileCopy::Unsaved && is_older(&found, &held.certificate) => false,
+            (Ok(found), _) => {
+                let until = found.expiry_text();
+                tracing::info!(name, until, "a certificate from the state directory is in use");
+                self.insert_certificate(name, found, FileCopy::Whole(stamp));
+                true
+            }
+            (Err(what), held) => {
+                self.unusable.insert(name.to_owned(), stamp);
+                match held {
+                    Some(held) => {
+                        held.copy = FileCopy::Unsaved;
+                        tracing::warn!(name, "{what}: it will be written again, the certificate in use is whole");
+                    }
+                    None => tracing::warn!(name, "{what}: another will be ordered in its place"),
+                }
+                false
+            }
+        }
+    }
+
+    /// Keeps everything as it is until the file can be read or is gone.
+    fn keep_unread(&mut self, state: &StateDirectory, name: &str, error: &io::Error) -> bool {
+        let what = error.to_string();
+        if self.unread.get(name) != Some(&what) {
+            let path = state.certificate_path(name);
+            tracing::error!(
+                name,
+                "cannot read `{}`: {what}; until it can be read, nothing is ordered or overwritten; see that the \
+                 user of the gateway may read it, or remove it",
+                path.display()
+            );
+            self.unread.insert(name.to_owned(), what);
+        }
+        false
+    }
+
+    /// Adds a certificate that was just issued.
+    pub fn add_issued(&mut self, state: &StateDirectory, name: &str, certificate: StoredCertificate, is_saved: bool) {
+        let stamp = state.file_stamp(name).ok().flatten();
+        let copy = stamp.filter(|_| is_saved).map_or(FileCopy::Unsaved, FileCopy::Whole);
+        self.insert_certificate(name, certificate, copy);
+    }
+
+    fn insert_certificate(&mut self, name: &str, certificate: StoredCertificate, copy: FileCopy) {
+        let renewal_s = renewal_time_s(&certificate);
+        self.held.insert(name.to_owned(), CachedCertificate { certificate, copy, renewal_s });
+    }
+
+    pub fn find_need(&self, name: &str, now_s: i64) -> Option<CertNeed> {
+        if self.unread.contains_key(name) {
+            return None;
+        }
+        let Some(held) = self.held.get(name) else { return Some(CertNeed::Order) };
+        match held.copy {
+            _ if held.renewal_s <= now_s => Some(CertNeed::Order),
+            FileCopy::Removed => Some(CertNeed::Order),
+            FileCopy::Unsaved => Some(CertNeed::Save),
+            FileCopy::Whole(_) => None,
+        }
+    }
+
+    pub fn get(&self, name: &str) -> Option<&StoredCertificate> {
+        self.held.get(name).map(|held| &held.certificate)
+    }
+
+    pub fn issued_certificates(&self) -> IssuedCertificates {
+        self.held.iter().map(|(name, held)| (name.clone(), held.certificate.key.clone())).collect()
+    }
+}
+
+/// Returns when it is due for renewal, in seconds of Unix time: the same for all gateways and after a restart.
+pub fn renewal_time_s(certificate: &StoredCertificate) -> i64 {
+    let digest = Sha256::digest(certificate.key.key.cert.first().map_or(&[][..], |der| der));
+    schedule::renewal_s(&certificate.key.validity, f64::from(digest[0]) / 255.0)
+}
+
+fn is_older(found: &StoredCertificate, held: &StoredCertificate) -> bool {
+    found.key.validity.not_after_s < held.key.validity.not_after_s
+}

@@ -1,0 +1,125 @@
+//! HTTPS client for the ACME server. Every request has a deadline, every response a maximum size, and `Retry-After` is
+//! remembered.
+
+use std::error::Error as StdError;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::RETRY_AFTER;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Limited};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
+use rustls::ClientConfig;
+use tokio::time::timeout;
+
+use crate::config::AcmeSettings;
+use crate::upstream::WireProtocol;
+use crate::upstream::tls::{Trust, TrustedRoots, UpstreamTls};
+
+/// Time limit of a request including its response.
+const REQUEST: Duration = Duration::from_secs(30);
+const CONNECT: Duration = Duration::from_secs(10);
+const IDLE: Duration = Duration::from_secs(10);
+/// Maximum size of a response in bytes; a chain has a few kilobytes.
+const ANSWER_MAX: usize = 256 * 1024;
+/// Longer waits are ignored.
+const RETRY_AFTER_MAX_S: u64 = 86_400;
+
+/// Number of seconds that the server has asked us to wait.
+pub type RetryAfter = Arc<AtomicU64>;
+
+pub struct AcmeClient {
+    client: Client<HttpsConnector<HttpConnector>, BodyWrapper<Bytes>>,
+    retry_after: RetryAfter,
+}
+
+/// Why there is no usable response.
+#[derive(Debug, thiserror::Error)]
+enum AcmeClientError {
+    #[error("no response within {REQUEST:?}")]
+    Timeout,
+    #[error("{}", join_causes(.0.as_ref()))]
+    Failed(Box<dyn StdError + Send + Sync>),
+    #[error("it answered {0}")]
+    Status(http::StatusCode),
+}
+
+impl AcmeClient {
+    /// Creates a client.
+    ///
+    /// # Errors
+    /// What is wrong with the CAs.
+    pub fn new(settings: &AcmeSettings, retry_after: RetryAfter) -> Result<AcmeClient, String> {
+        let roots = match &settings.ca {
+            Some(pem) => TrustedRoots::from_pem(pem)?,
+            None => TrustedRoots::from_system(&rustls_native_certs::load_native_certs().certs),
+        };
+        let tls = UpstreamTls::new(Trust::Roots(roots), None, None, WireProtocol::Http1)?;
+        // The builder below sets the offered protocols.
+        let mut tls = ClientConfig::clone(&tls.config);
+        tls.alpn_protocols.clear();
+        let mut http = HttpConnector::new();
+        http.enforce_http(false);
+        http.set_connect_timeout(Some(CONNECT));
+        let connector =
+            HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http1().wrap_connector(http);
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE)
+            .pool_max_idle_per_host(1)
+            .build(connector);
+        Ok(AcmeClient { client, retry_after })
+    }
+}
+
+impl HttpClient for AcmeClient {
+    fn request(
+        &self,
+        request: Request<BodyWrapper<Bytes>>,
+    ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
+        let (answer, retry_after) = (self.client.request(request), self.retry_after.clone());
+        let whole = async move {
+            let (mut parts, body) = answer.await.map_err(|error| AcmeClientError::Failed(error.into()))?.into_parts();
+            let seconds = parts.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
+            if let Some(seconds) = seconds.filter(|_| !parts.status.is_success()) {
+                retry_after.fetch_max(RETRY_AFTER_MAX_S.min(seconds), Ordering::Relaxed);
+            }
+            // The value is added to a time, which must not overflow.
+            if seconds.is_some_and(|seconds| seconds > RETRY_AFTER_MAX_S) {
+                parts.headers.remove(RETRY_AFTER);
+            }
+            let bytes = Limited::new(body, ANSWER_MAX).collect().await.map_err(AcmeClientError::Failed)?.to_bytes();
+            // A response that is not a problem document comes from something in front of the ACME server.
+            if !parts.status.is_success() && serde_json::from_slice::<serde_json::Map<_, _>>(&bytes).is_err() {
+                return Err(AcmeClientError::Status(parts.status));
+            }
+            Ok(Response::from_parts(parts, bytes))
+        };
+        Box::pin(async move {
+            let answer = timeout(REQUEST, whole).await.unwrap_or(Err(AcmeClientError::Timeout));
+            let (parts, bytes) = answer.map_err(|error| Error::Other(Box::new(error)))?.into_parts();
+            Ok(BytesResponse { parts, body: Box::new(bytes) })
+        })
+    }
+}
+
+/// Joins an error with its causes: the outermost message says least.
+fn join_causes(error: &(dyn StdError + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,242 @@
+//! One certificate, from the order to the chain (RFC 8555). Called by the manager under the lock of the state
+//! directory.
+
+use std::time::Duration;
+
+use instant_acme::{
+    Account, AuthorizationStatus, ChallengeType, Error, Identifier, Key, NewOrder, Order, OrderStatus, Problem,
+    RetryPolicy,
+};
+use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
+use rustls::pki_types::PrivateKeyDer;
+use tokio::time::sleep;
+
+use crate::acme::client::{AcmeClient, RetryAfter};
+use crate::acme::state::{StateDirectory, StateError, StateLock, StoredCertificate};
+use crate::config::AcmeSettings;
+use crate::telemetry::metrics::OrderResult;
+use crate::tls::{ChallengeKind, NamedKey};
+
+/// Pause between writing a challenge and telling the server, which may query any gateway: all of them have read it by
+/// then.
+const SPREAD: Duration = Duration::from_millis(800);
+/// Time limit for the server to validate, and then to issue.
+const POLL: Duration = Duration::from_secs(90);
+/// Maximum length of a server's message in the log and the state directory.
+const SAID_MAX: usize = 400;
+/// Maximum length of a token, which is used as a file name.
+const TOKEN_MAX: usize = 128;
+
+/// Why there is no certificate.
+#[derive(Debug, thiserror::Error)]
+pub enum OrderError {
+    #[error("the ACME server could not validate the challenge by {}: {said}", kind.label())]
+    Challenge { kind: ChallengeKind, said: String },
+    #[error("the ACME server refused: {0}")]
+    Refused(String),
+    #[error("the ACME server cannot be reached: {0}")]
+    Unreachable(String),
+    #[error("the ACME server was not done in time")]
+    Timeout,
+    #[error(transparent)]
+    State(#[from] StateError),
+}
+
+/// Everything needed to order.
+pub struct OrderClient<'a> {
+    pub settings: &'a AcmeSettings,
+    pub state: &'a StateDirectory,
+    pub lock: &'a StateLock,
+}
+
+impl OrderError {
+    pub fn result(&self) -> OrderResult {
+        match self {
+            OrderError::Challenge { .. } => OrderResult::ChallengeFailed,
+            OrderError::Refused(_) => OrderResult::Refused,
+            OrderError::Unreachable(_) => OrderResult::Unreachable,
+            OrderError::Timeout => OrderResult::Timeout,
+            OrderError::State(_) => OrderResult::NoState,
+        }
+    }
+
+    pub fn remedy(&self, name: &str) -> String {
+        match self {
+            OrderError::Challenge { kind: ChallengeKind::TlsAlpn01, .. } => {
+                format!("port 443 of {name} must lead, for anybody, to a listener with `tls` of this gateway")
+            }
+            OrderError::Challenge { kind: ChallengeKind::Http01, .. } => {
+                format!("port 80 of {name} must lead, for anybody, to a listener without `tls` of this gateway")
+            }
+            OrderError::Refused(_) => "the server's message says what to change".to_owned(),
+            OrderError::Unreachable(_) => {
+                "check `directory` in [acme], `ca` if the server is a private one, and the way there".to_owned()
+            }
+            OrderError::Timeout => "no action needed unless it persists".to_owned(),
+            OrderError::State(_) => {
+                "check that the gateway's user may write there and that the disk has space".to_owned()
+            }
+        }
+    }
+}
+
+impl OrderClient<'_> {
+    /// Returns the account of the key in the state directory, registering it if necessary.
+    pub async fn load_account(&self, retry_after: RetryAfter) -> Result<Account, OrderError> {
+        let der = self.state.account_key(self.lock)?;
+        let key = Key::from_pkcs8_der(der.clone_key())?;
+        let client = AcmeClient::new(self.settings, retry_after).map_err(OrderError::Unreachable)?;
+        let builder = Account::builder_with_http(Box::new(client));
+        let directory = self.settings.directory.clone();
+        let (account, _) = builder.create_from_key((key, PrivateKeyDer::Pkcs8(der)), directory).await?;
+        let contact: Vec<&str> = self.settings.contact.iter().map(String::as_str).collect();
+        match account.update_contacts(&contact).await {
+            // Certificates can be issued without contacts.
+            Err(Error::Api(problem)) => {
+                tracing::warn!("the ACME server rejected `contact` of [acme]: {}", describe_problem(&problem));
+            }
+            other => other?,
+        }
+        Ok(account)
+    }
+
+    /// Orders a certificate for `name` with a new key, trying these challenges in turn until the server validates one.
+    pub async fn order_certificate(
+        &self,
+        account: &Account,
+        name: &str,
+        kinds: &[ChallengeKind],
+    ) -> Result<StoredCertificate, OrderError> {
+        let mut result = Err(OrderError::Refused("it has none of the challenges that are left".to_owned()));
+        for kind in kinds {
+            result = self.order_with_challenge(account, name, *kind).await;
+            self.state.remove_challenges(self.lock)?;
+            match &result {
+                Err(fault @ OrderError::Challenge { .. }) => tracing::info!(name, "{fault}"),
+                _ => break,
+            }
+        }
+        result
+    }
+
+    async fn order_with_challenge(
+        &self,
+        account: &Account,
+        name: &str,
+        kind: ChallengeKind,
+    ) -> Result<StoredCertificate, OrderError> {
+        let identifiers = [Identifier::Dns(name.to_owned())];
+        let mut order = account.new_order(&NewOrder::new(&identifiers)).await?;
+        self.publish_proof(&mut order, name, kind).await?;
+        match order.poll_ready(&RetryPolicy::default().timeout(POLL)).await {
+            Ok(OrderStatus::Ready) => {}
+            Ok(_) | Err(Error::Api(_)) => return Err(read_validation_error(&mut order, kind).await?),
+            Err(error) => return Err(error.into()),
+        }
+        let key = KeyPair::generate().map_err(generation_error)?;
+        let mut params = CertificateParams::new([name.to_owned()]).map_err(generation_error)?;
+        params.distinguished_name = DistinguishedName::new();
+        order.finalize_csr(params.serialize_request(&key).map_err(generation_error)?.der()).await?;
+        let chain = order.poll_certificate(&RetryPolicy::default().timeout(POLL)).await?;
+        let pem = format!("{}{}", key.serialize_pem(), chain);
+        let unusable = |what| OrderError::Refused(format!("the issued certificate cannot be used: {what}"));
+        Ok(StoredCertificate { key: NamedKey::from_pem(&pem, name).map_err(unusable)?, pem })
+    }
+
+    /// Publishes the proof to every gateway and asks the server to validate it.
+    async fn publish_proof(&self, order: &mut Order, name: &str, kind: ChallengeKind) -> Result<(), OrderError> {
+        let mut authorizations = order.authorizations();
+        while let Some(authorization) = authorizations.next().await {
+            let mut authorization = authorization?;
+            if authorization.status == AuthorizationStatus::Valid {
+                continue;
+            }
+            let asked = match kind {
+                ChallengeKind::TlsAlpn01 => ChallengeType::TlsAlpn01,
+                ChallengeKind::Http01 => ChallengeType::Http01,
+            };
+            let Some(mut challenge) = authorization.challenge(asked) else {
+                return Err(OrderError::Challenge { kind, said: "it does not offer it".to_owned() });
+            };
+            let proof = challenge.key_authorization();
+            match kind {
+                ChallengeKind::Http01 if is_token(&challenge.token) => {
+                    self.state.write_challenge(self.lock, kind, &challenge.token, proof.as_str())?;
+                }
+                ChallengeKind::Http01 => return Err(OrderError::Refused("its token is against RFC 8555".to_owned())),
+                ChallengeKind::TlsAlpn01 => {
+                    let pem = build_challenge_certificate(name, proof.digest().as_ref()).map_err(generation_error)?;
+                    self.state.write_challenge(self.lock, kind, name, &pem)?;
+                }
+            }
+            sleep(SPREAD).await;
+            challenge.set_ready().await.map_err(|error| match error {
+                // Some servers validate at once and report the result here.
+                Error::Api(problem) if !is_rate_limit(&problem) => {
+                    OrderError::Challenge { kind, said: describe_problem(&problem) }
+                }
+                error => error.into(),
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns what the server reports about a failed validation.
+async fn read_validation_error(order: &mut Order, kind: ChallengeKind) -> Result<OrderError, Error> {
+    let mut authorizations = order.authorizations();
+    while let Some(authorization) = authorizations.next().await {
+        let mut authorization = authorization?;
+        let state = authorization.refresh().await?;
+        if let Some(problem) = state.challenges.iter().find_map(|challenge| challenge.error.as_ref()) {
+            return Ok(OrderError::Challenge { kind, said: describe_problem(problem) });
+        }
+    }
+    let problem = order.state().error.as_ref().map(describe_problem);
+    Ok(OrderError::Refused(problem.unwrap_or_else(|| "the order has become invalid".to_owned())))
+}
+
+/// Returns certificate and key for the handshake of tls-alpn-01 (RFC 8737).
+fn build_challenge_certificate(name: &str, digest: &[u8]) -> Result<String, rcgen::Error> {
+    let mut params = CertificateParams::new([name.to_owned()])?;
+    params.custom_extensions = vec![CustomExtension::new_acme_identifier(digest)];
+    let key = KeyPair::generate()?;
+    Ok(format!("{}{}", key.serialize_pem(), params.self_signed(&key)?.pem()))
+}
+
+/// Another challenge would fail in the same way.
+fn is_rate_limit(problem: &Problem) -> bool {
+    problem.r#type.as_deref().is_some_and(|kind| kind.ends_with(":rateLimited"))
+}
+
+fn is_token(token: &str) -> bool {
+    matches!(token.len(), 1..=TOKEN_MAX) && token.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
+}
+
+impl From<Error> for OrderError {
+    fn from(error: Error) -> OrderError {
+        match error {
+            Error::Api(problem) => OrderError::Refused(describe_problem(&problem)),
+            Error::Timeout(_) => OrderError::Timeout,
+            Error::Json(error) => OrderError::Unreachable(format!("the response is not ACME: {error}")),
+            other => OrderError::Unreachable(shorten_message(&other.to_string())),
+        }
+    }
+}
+
+fn generation_error(error: rcgen::Error) -> OrderError {
+    OrderError::Refused(format!("no request can be made for it: {error}"))
+}
+
+/// Formats a problem document.
+fn describe_problem(problem: &Problem) -> String {
+    let kind = problem.r#type.as_deref().and_then(|kind| kind.rsplit(':').next()).unwrap_or("no type");
+    let status = problem.status.map(|status| format!("{status} ")).unwrap_or_default();
+    let parts = problem.subproblems.iter().filter_map(|part| part.detail.as_deref());
+    let details: Vec<&str> = problem.detail.as_deref().into_iter().chain(parts).collect();
+    shorten_message(&format!("{status}{kind}: {}", details.join("; ")))
+}
+
+fn shorten_message(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(SAID_MAX).collect()
+}

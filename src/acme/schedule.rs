@@ -1,0 +1,57 @@
+//! When certificates are renewed, and how long to pause after a failure. Pure: time and randomness are arguments.
+
+use std::time::Duration;
+
+use crate::tls::CertificateValidity;
+
+/// Longest pause between two attempts, unless the first is longer.
+const LONGEST: Duration = Duration::from_secs(6 * 3600);
+
+/// Returns when a certificate is due, in seconds of Unix time: after about two thirds of its life. `chance` (0 to 1)
+/// is fixed per certificate, so that all gateways agree and not all certificates of a CA are due at once.
+pub fn renewal_s(term: &CertificateValidity, chance: f64) -> i64 {
+    let life_s = term.not_after_s.saturating_sub(term.not_before_s).max(0);
+    let early_s = life_s / 30 * i64::from(per_mille(chance)) / 1000;
+    (term.not_before_s + life_s / 3 * 2).saturating_sub(early_s)
+}
+
+/// Returns the pause after `failures` failures in a row (at least 1): `first`, doubled each time. `chance` varies it
+/// by up to a fifth.
+pub fn pause_after(failures: u32, first: Duration, chance: f64) -> Duration {
+    let doubled = first.saturating_mul(1 << failures.saturating_sub(1).min(20));
+    doubled.min(LONGEST.max(first)).mul_f64(0.8 + 0.4 * chance.clamp(0.0, 1.0))
+}
+
+fn per_mille(chance: f64) -> u16 {
+    (0..1000).take_while(|per_mille| f64::from(*per_mille) < chance * 1000.0).count().try_into().unwrap_or(1000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_renewed_at_two_thirds_or_a_little_earlier() {
+        let day_s = 86_400;
+        let term = CertificateValidity { name: String::new(), not_before_s: 0, not_after_s: 90 * day_s };
+        assert_eq!(renewal_s(&term, 0.0), 60 * day_s);
+        assert_eq!(renewal_s(&term, 1.0), 57 * day_s);
+        for chance in [0.0, 0.3, 0.5, 0.999] {
+            assert!((57 * day_s..=60 * day_s).contains(&renewal_s(&term, chance)), "{chance}");
+        }
+        // An invalid certificate is due at once.
+        let term = CertificateValidity { name: String::new(), not_before_s: 50, not_after_s: 10 };
+        assert_eq!(renewal_s(&term, 1.0), 50);
+    }
+
+    #[test]
+    fn pauses_double_up_to_six_hours() {
+        let first = Duration::from_secs(300);
+        let minutes = |failures| pause_after(failures, first, 0.5).as_secs() / 60;
+        assert_eq!([1, 2, 3, 4, 7, 8, 100, u32::MAX].map(minutes), [5, 10, 20, 40, 320, 360, 360, 360]);
+        assert_eq!(pause_after(1, first, 0.0), Duration::from_secs(240));
+        assert_eq!(pause_after(1, first, 1.0), Duration::from_secs(360));
+        let day = Duration::from_secs(86_400);
+        assert_eq!(pause_after(9, day, 0.5), day);
+    }
+}

@@ -1,0 +1,104 @@
+//! Limits the time spent on expensive responses: they are computed per request until so many are requested that the
+//! control thread would be blocked. Called by `pages` and `limits`.
+
+use std::cell::{Cell, RefCell};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+#[derive(Default)]
+pub struct CachedText {
+    made: RefCell<Option<Bytes>>,
+    effort: TimeBudget,
+}
+
+/// Time spent on a kind of response that many clients may request.
+#[derive(Default)]
+pub struct TimeBudget {
+    /// When the time spent so far is paid off.
+    paid: Cell<Option<Instant>>,
+}
+
+/// At most one part in `SHARE` of the time is spent on such responses,
+const SHARE: u32 = 5;
+/// after a burst that this much waiting pays for.
+const CREDIT: Duration = Duration::from_millis(500);
+
+impl CachedText {
+    pub fn get_or_make<T: Into<Bytes>, E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<Bytes, E> {
+        self.get_or_make_at(Instant::now(), make, Instant::now)
+    }
+
+    fn get_or_make_at<T: Into<Bytes>, E>(
+        &self,
+        now: Instant,
+        make: impl FnOnce() -> Result<T, E>,
+        end: impl FnOnce() -> Instant,
+    ) -> Result<Bytes, E> {
+        let mut made = self.made.borrow_mut();
+        if let Some(text) = made.as_ref().filter(|_| self.effort.is_spent(now)) {
+            return Ok(text.clone());
+        }
+        let text: Bytes = make()?.into();
+        self.effort.add_spent(now, end());
+        *made = Some(text.clone());
+        Ok(text)
+    }
+}
+
+impl TimeBudget {
+    /// Runs `make`; returns `None` if too much time was spent recently.
+    pub fn run_within<T>(&self, make: impl FnOnce() -> T) -> Option<T> {
+        let now = Instant::now();
+        let made = (!self.is_spent(now)).then(make);
+        if made.is_some() {
+            self.add_spent(now, Instant::now());
+        }
+        made
+    }
+
+    fn is_spent(&self, now: Instant) -> bool {
+        self.paid.get().is_some_and(|paid| paid > now + CREDIT)
+    }
+
+    fn add_spent(&self, now: Instant, end: Instant) {
+        let due = self.paid.get().map_or(now, |paid| paid.max(now));
+        self.paid.set(Some(due + (end - now) * SHARE));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+
+    #[test]
+    fn texts_take_a_bounded_share_of_the_time() {
+        let (scrape, start) = (CachedText::default(), Instant::now());
+        let cost = Duration::from_millis(20);
+        let (mut now, mut made) = (start, 0_u32);
+        let mut ask = |now: &mut Instant| {
+            let mut fresh = false;
+            let make = || Ok::<_, Infallible>(std::mem::replace(&mut fresh, true).to_string());
+            let _ = scrape.get_or_make_at(*now, make, || *now + cost);
+            if fresh {
+                made += 1;
+                *now += cost;
+            }
+            fresh
+        };
+        for _ in 0..5 {
+            assert!(ask(&mut now), "few are made for each");
+        }
+        let mut fresh = 0;
+        while now < start + Duration::from_secs(20) {
+            fresh += u32::from(ask(&mut now));
+            now += Duration::from_millis(1);
+        }
+        assert!((190..=210).contains(&fresh), "{fresh} of 20 ms in 20 s");
+        now += Duration::from_secs(1);
+        assert!(ask(&mut now), "none is old when few ask");
+        assert!(made > 190);
+    }
+}

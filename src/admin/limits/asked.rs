@@ -1,0 +1,267 @@
+//! Parses requests about limits, bodies and queries, and checks them against the config. Called by `mod.rs`.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+
+use crate::admin::cached::TimeBudget;
+use crate::admin::limits::json::{Faults, JsonNode, Problem, parse_body};
+use crate::admin::limits::receipt::Receipt;
+use crate::config::{Config, find_closest, percent_decode};
+use crate::limiting::decision::{Check, Op};
+use crate::limiting::key::{COST_MAX, KeyPart};
+use crate::limiting::limit::Limit;
+use crate::limiting::source::{Ambiguous, Repeated, Source, SourceValue, SourceValues};
+use crate::limiting::{Limiter, Outcome};
+
+/// Body of `POST /-/decide`.
+pub struct DecideBody {
+    pub op: Op,
+    pub decisions: Vec<DecisionRequest>,
+}
+
+/// Limits that are decided together: all of them are charged or none.
+pub struct DecisionRequest {
+    pub limits: Vec<Arc<Limit>>,
+    pub parts: NamedValues,
+    pub cost: Option<i64>,
+}
+
+pub enum Refund {
+    Receipt(Receipt),
+    Units { parts: NamedValues, cost: i64 },
+}
+
+/// Values of a key's sources, by source name.
+#[derive(Default)]
+pub struct NamedValues(Vec<(String, SourceValue<'static>)>);
+
+const DECISIONS_MAX: usize = 1000;
+/// Maximum number of limits per decision, the same as on a route.
+const LIMITS_MAX: usize = 16;
+/// Number of byte pairs compared to find the limit that an unknown name probably means: about ten milliseconds.
+const COMPARED_MAX: usize = 1_000_000;
+/// Maximum length of a value in bytes, the same as of a request header.
+const VALUE_MAX: usize = 8 * 1024;
+
+impl SourceValues for NamedValues {
+    /// Each source occurs only once.
+    fn value(&self, source: &Source, _: Repeated) -> Result<Option<SourceValue<'_>>, Ambiguous> {
+        let found = self.0.iter().find(|(name, _)| source.is_called(name));
+        Ok(found.map(|(_, value)| value.as_borrowed()))
+    }
+}
+
+/// Converts a value to what a request of its owner would contain.
+fn to_request_value(source: &Source, bytes: Vec<u8>) -> Result<SourceValue<'static>, String> {
+    if bytes.len() > VALUE_MAX {
+        return Err(format!("it is longer than {VALUE_MAX} bytes"));
+    }
+    source.parse_written(bytes).map_err(|text| format!("`{text}` is not an IP address"))
+}
+
+impl DecideBody {
+    pub fn parse_body(body: &[u8], config: &Config, effort: &TimeBudget) -> Result<DecideBody, Problem> {
+        let value = parse_body(body)?;
+        let faults = Faults::default();
+        let order = parse_decisions(&faults.root(&value), config, effort);
+        faults.into_result(order)
+    }
+}
+
+fn parse_decisions(root: &JsonNode, config: &Config, effort: &TimeBudget) -> Option<DecideBody> {
+    root.check_members(&["operation", "decisions"])?;
+    let op = root.require("operation").and_then(|node| match node.text()? {
+        "take" => Some(Op::Take),
+        "peek" => Some(Op::Peek),
+        other => node.add_fault(format!("unknown operation `{other}`; one of take, peek")),
+    });
+    let decisions = root.require("decisions")?.items(1..=DECISIONS_MAX)?;
+    // Every item is parsed, to find all mistakes, before one of them fails the request.
+    let decisions: Vec<_> = decisions.iter().map(|node| parse_decision(node, config, effort)).collect();
+    Some(DecideBody { op: op?, decisions: decisions.into_iter().collect::<Option<_>>()? })
+}
+
+fn parse_decision(node: &JsonNode, config: &Config, effort: &TimeBudget) -> Option<DecisionRequest> {
+    node.check_members(&["limits", "key", "cost"])?;
+    let items = node.require("limits")?.items(1..=LIMITS_MAX)?;
+    let mut limits: Vec<Arc<Limit>> = Vec::with_capacity(items.len());
+    for item in &items {
+        let Some(name) = item.text() else { continue };
+        match config.limits.find(name) {
+            Some(_) if limits.iter().any(|limit| limit.name == name) => {
+                item.add_fault::<()>(format!("`{name}` occurs twice"));
+            }
+            Some(limit) => limits.push(limit.clone()),
+            None => drop(item.unknown_limit::<()>(|| describe_unknown_limit(config, name, effort))),
+        }
+    }
+    let limits = sort_after_bases(limits, &items);
+    let parts = match node.get("key") {
+        // The key of an unknown limit is unknown as well.
+        Some(key) if limits.len() == items.len() => parse_key_values(&key, &limits)?,
+        _ => NamedValues::default(),
+    };
+    let cost = match node.get("cost") {
+        Some(cost) => Some(cost.integer(0..=COST_MAX)?),
+        None => None,
+    };
+    Some(DecisionRequest { limits, parts, cost })
+}
+
+/// Returns the message for a name that no limit has; `effort` is the time spent on such names.
+pub fn describe_unknown_limit(config: &Config, name: &str, effort: &TimeBudget) -> String {
+    let mut left = COMPARED_MAX;
+    let known = config.limits.iter().map(|limit| limit.name.as_str()).take_while(|known| {
+        left = left.saturating_sub(known.len() * name.len());
+        left > 0
+    });
+    let help = match effort.run_within(|| find_closest(name, known)).flatten() {
+        Some(close) => format!("did you mean `{close}`?"),
+        None => "GET /-/limits lists them".to_owned(),
+    };
+    format!("there is no limit `{name}`; {help}")
+}
+
+/// Sorts the limits so that each follows its base, as on a route; without its base a limit would never be evaluated.
+fn sort_after_bases(mut waiting: Vec<Arc<Limit>>, items: &[JsonNode]) -> Vec<Arc<Limit>> {
+    for item in items {
+        let base = waiting.iter().find(|limit| item.is(&limit.name)).and_then(|limit| limit.after.as_ref());
+        if let Some(base) = base.filter(|base| !items.iter().any(|item| item.is(base))) {
+            item.add_fault::<()>(format!("it comes after `{base}`: name both"));
+        }
+    }
+    let mut ordered: Vec<Arc<Limit>> = Vec::with_capacity(waiting.len());
+    while !waiting.is_empty() {
+        let ready = |limit: &Arc<Limit>| {
+            limit.after.as_ref().is_none_or(|base| ordered.iter().any(|earlier| earlier.name == *base))
+        };
+        let Some(next) = waiting.iter().position(ready) else { break };
+        ordered.push(waiting.remove(next));
+    }
+    ordered.append(&mut waiting);
+    ordered
+}
+
+/// Rejects a name that no listed limit uses in its key: ignored, it would leave a part missing.
+fn parse_key_values(node: &JsonNode, limits: &[Arc<Limit>]) -> Option<NamedValues> {
+    let mut named: Vec<(String, SourceValue)> = Vec::new();
+    let parts = || limits.iter().flat_map(|limit| &limit.key.0);
+    for (name, value) in node.entries()?.into_iter().take_while(|_| !node.has_enough_faults()) {
+        let Some(source) = parts().find_map(|part| part.find_source(name)) else {
+            let mut known: Vec<String> =
+                parts().filter(|part| **part != KeyPart::All).map(ToString::to_string).collect();
+            known.sort_unstable();
+            known.dedup();
+            let known = if known.is_empty() { "nothing".to_owned() } else { known.join(", ") };
+            value.add_fault::<()>(format!("these limits are keyed by {known}"));
+            continue;
+        };
+        if named.iter().any(|(earlier, _)| source.is_called(earlier)) {
+            value.add_fault::<()>(format!("`{source}` occurs twice"));
+        }
+        let Some(bytes) = parse_bytes(&value) else { continue };
+        match to_request_value(source, bytes) {
+            Ok(given) if source.is_called(name) => named.push((name.to_owned(), given)),
+            Ok(given) => named.push((source.to_string(), given)),
+            Err(why) => drop(value.add_fault::<()>(why)),
+        }
+    }
+    Some(NamedValues(named))
+}
+
+/// Parses a string, or `{"percent": TEXT}` for bytes that a JSON string cannot contain.
+fn parse_bytes(value: &JsonNode) -> Option<Vec<u8>> {
+    let Some(encoded) = value.get("percent") else {
+        return match value.is_object() {
+            true => value.add_fault("it must be a string, or {\"percent\": \"caf%E9\"}"),
+            false => value.text().map(|text| text.as_bytes().to_vec()),
+        };
+    };
+    value.check_members(&["percent"])?;
+    percent_decode(encoded.text()?).or_else(|| encoded.add_fault("it is not percent-encoded: bytes are written %XX"))
+}
+
+/// Parses the body of a refund: a receipt, or a key and units.
+pub fn parse_refund(limit: &Arc<Limit>, body: &[u8]) -> Result<Refund, Problem> {
+    let value = parse_body(body)?;
+    let faults = Faults::default();
+    let refund = parse_refund_body(&faults.root(&value), limit);
+    faults.into_result(refund)
+}
+
+fn parse_refund_body(root: &JsonNode, limit: &Arc<Limit>) -> Option<Refund> {
+    root.check_members(&["receipt", "key", "cost"])?;
+    let Some(node) = root.get("receipt") else {
+        let parts = match root.get("key") {
+            Some(key) => parse_key_values(&key, std::slice::from_ref(limit))?,
+            None => NamedValues::default(),
+        };
+        let cost = root.require("cost")?.integer(1..=COST_MAX)?;
+        return Some(Refund::Units { parts, cost });
+    };
+    for name in ["key", "cost"] {
+        if let Some(node) = root.get(name) {
+            node.add_fault::<()>("it is part of the receipt");
+        }
+    }
+    let Some(receipt) = Receipt::from_token(node.text()?) else {
+        return node.add_fault("it is not a receipt that a decision gave");
+    };
+    match receipt.limit_and_algorithm() {
+        Some((name, _)) if name == limit.name => Some(Refund::Receipt(receipt)),
+        Some((name, _)) => node.add_fault(format!("it is a receipt of the limit `{name}`")),
+        None => node.add_fault("it is not a receipt that a decision gave"),
+    }
+}
+
+/// Parses `key=PART&key=PART`, in the order of the limit's key, and `cost=N`.
+pub fn parse_query(limit: &Limit, query: &str) -> Result<(NamedValues, Option<i64>), Problem> {
+    let bad = |detail: String| Problem::new(StatusCode::BAD_REQUEST, detail);
+    let (mut values, mut cost) = (Vec::new(), None);
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let value = percent_decode(value).ok_or_else(|| bad(format!("`{name}` is not percent-encoded")))?;
+        match name {
+            "key" => values.push(value),
+            "cost" => {
+                let value = str::from_utf8(&value).ok().and_then(|value| value.parse().ok());
+                let within = value.filter(|cost| (0..=COST_MAX).contains(cost));
+                cost = Some(within.ok_or_else(|| bad(format!("`cost` is an integer from 0 to {COST_MAX}")))?);
+            }
+            _ => return Err(bad(format!("unknown parameter `{name}`; there are `key` and `cost`"))),
+        }
+    }
+    let parts: Vec<&KeyPart> = limit.key.0.iter().filter(|part| **part != KeyPart::All).collect();
+    if parts.len() != values.len() {
+        let names: Vec<String> = parts.iter().map(ToString::to_string).collect();
+        return Err(bad(match names.as_slice() {
+            [] => format!("`{}` has one budget for all: leave `key` out", limit.name),
+            names => {
+                format!("`{}` is keyed by {}: write `key` once for each, in this order", limit.name, names.join(", "))
+            }
+        }));
+    }
+    // Alternatives are different places of one value, so any of them can carry it.
+    let sources = parts.iter().filter_map(|part| part.sources().first());
+    let named = sources.zip(values).map(|(source, value)| {
+        to_request_value(source, value)
+            .map(|value| (source.to_string(), value))
+            .map_err(|why| bad(format!("key {source}: {why}")))
+    });
+    Ok((NamedValues(named.collect::<Result<_, _>>()?), cost))
+}
+
+/// Returns the check of a limit with the budget of its key. A missing key part must be stated explicitly.
+pub fn build_check(
+    limiter: &Limiter,
+    limit: &Arc<Limit>,
+    parts: &NamedValues,
+    cost: i64,
+) -> Result<(Check, Option<Outcome>), Problem> {
+    limiter.make_check(limit, parts, cost).map_err(|_| {
+        let names: Vec<String> = limit.key.0.iter().map(ToString::to_string).collect();
+        let detail = format!("`{}` is keyed by {}: give each of them in `key`", limit.name, names.join(", "));
+        Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
+    })
+}

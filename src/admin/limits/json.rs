@@ -1,0 +1,170 @@
+//! Reads JSON bodies of the admin listener member by member. Every mistake is recorded with its place, a JSON pointer.
+//! Called by the other files of this directory.
+
+use std::cell::RefCell;
+use std::ops::RangeInclusive;
+
+use http::StatusCode;
+use serde_json::{Map, Value, json};
+
+use crate::config::find_closest;
+
+/// Why a request is rejected.
+#[derive(Debug)]
+pub struct Problem {
+    pub status: StatusCode,
+    pub detail: String,
+    /// Members besides title, status and detail.
+    pub more: Value,
+}
+
+/// Mistakes of one body.
+#[derive(Default)]
+pub struct Faults(RefCell<Vec<JsonFault>>);
+
+struct JsonFault {
+    pointer: String,
+    detail: String,
+    unknown_limit: bool,
+}
+
+/// A value and its place.
+pub struct JsonNode<'a> {
+    value: &'a Value,
+    pointer: String,
+    faults: &'a Faults,
+}
+
+/// Maximum number of mistakes reported per body.
+const FAULTS_MAX: usize = 20;
+
+impl Problem {
+    pub fn new(status: StatusCode, detail: impl Into<String>) -> Problem {
+        Problem { status, detail: detail.into(), more: json!({}) }
+    }
+}
+
+pub fn parse_body(body: &[u8]) -> Result<Value, Problem> {
+    serde_json::from_slice(body)
+        .map_err(|error| Problem::new(StatusCode::BAD_REQUEST, format!("the body is not JSON: {error}")))
+}
+
+impl Faults {
+    pub fn root<'a>(&'a self, value: &'a Value) -> JsonNode<'a> {
+        JsonNode { value, pointer: "#".to_owned(), faults: self }
+    }
+
+    fn add_fault(&self, pointer: &str, detail: impl Into<String>, unknown_limit: bool) {
+        let mut faults = self.0.borrow_mut();
+        if faults.len() < FAULTS_MAX {
+            faults.push(JsonFault { pointer: pointer.to_owned(), detail: detail.into(), unknown_limit });
+        }
+    }
+
+    /// Returns `found`, unless there was any mistake.
+    pub fn into_result<T>(self, found: Option<T>) -> Result<T, Problem> {
+        let faults = self.0.into_inner();
+        match (found, faults.first()) {
+            (Some(found), None) => Ok(found),
+            (_, first) => {
+                let unknown_limit = !faults.is_empty() && faults.iter().all(|fault| fault.unknown_limit);
+                let status = if unknown_limit { StatusCode::NOT_FOUND } else { StatusCode::UNPROCESSABLE_ENTITY };
+                let detail = first.map_or("the body is incomplete".to_owned(), |first| {
+                    format!("{}: {}", first.pointer, first.detail)
+                });
+                let errors: Vec<Value> =
+                    faults.iter().map(|fault| json!({ "pointer": fault.pointer, "detail": fault.detail })).collect();
+                Err(Problem { status, detail, more: json!({ "errors": errors }) })
+            }
+        }
+    }
+}
+
+impl<'a> JsonNode<'a> {
+    pub fn add_fault<T>(&self, detail: impl Into<String>) -> Option<T> {
+        self.faults.add_fault(&self.pointer, detail, false);
+        None
+    }
+
+    pub fn unknown_limit<T>(&self, detail: impl FnOnce() -> String) -> Option<T> {
+        if !self.has_enough_faults() {
+            self.faults.add_fault(&self.pointer, detail(), true);
+        }
+        None
+    }
+
+    /// Returns whether further mistakes would not be reported anyway.
+    pub fn has_enough_faults(&self) -> bool {
+        self.faults.0.borrow().len() >= FAULTS_MAX
+    }
+
+    /// Reports members that are not in `known`.
+    pub fn check_members(&self, known: &[&str]) -> Option<()> {
+        let unknown = self.object()?.keys().filter(|name| !known.contains(&name.as_str()));
+        for name in unknown.take_while(|_| !self.has_enough_faults()) {
+            let help = match find_closest(name, known.iter().copied()) {
+                Some(close) => format!("did you mean `{close}`?"),
+                None => format!("the members here are {}", known.join(", ")),
+            };
+            self.at(name, self.value).add_fault::<()>(format!("unknown member; {help}"));
+        }
+        Some(())
+    }
+
+    pub fn get(&self, name: &str) -> Option<JsonNode<'a>> {
+        Some(self.at(name, self.value.get(name)?))
+    }
+
+    pub fn require(&self, name: &str) -> Option<JsonNode<'a>> {
+        self.object()?;
+        let found = self.get(name);
+        if found.is_none() {
+            self.add_fault::<()>(format!("`{name}` is missing"));
+        }
+        found
+    }
+
+    pub fn entries(&self) -> Option<Vec<(&'a str, JsonNode<'a>)>> {
+        Some(self.object()?.iter().map(|(name, value)| (name.as_str(), self.at(name, value))).collect())
+    }
+
+    pub fn items(&self, len: RangeInclusive<usize>) -> Option<Vec<JsonNode<'a>>> {
+        match self.value {
+            Value::Array(items) if len.contains(&items.len()) => {
+                Some(items.iter().enumerate().map(|(i, value)| self.at(&i.to_string(), value)).collect())
+            }
+            Value::Array(items) => {
+                self.add_fault(format!("{} items; there may be {} to {}", items.len(), len.start(), len.end()))
+            }
+            _ => self.add_fault("it must be a list"),
+        }
+    }
+
+    pub fn is(&self, text: &str) -> bool {
+        self.value.as_str() == Some(text)
+    }
+
+    pub fn is_object(&self) -> bool {
+        self.value.is_object()
+    }
+
+    pub fn text(&self) -> Option<&'a str> {
+        self.value.as_str().or_else(|| self.add_fault("it must be a string"))
+    }
+
+    pub fn integer(&self, range: RangeInclusive<i64>) -> Option<i64> {
+        match self.value.as_i64().filter(|int| range.contains(int)) {
+            Some(int) => Some(int),
+            None => self.add_fault(format!("it must be an integer from {} to {}", range.start(), range.end())),
+        }
+    }
+
+    fn object(&self) -> Option<&'a Map<String, Value>> {
+        self.value.as_object().or_else(|| self.add_fault("it must be an object"))
+    }
+
+    fn at(&self, name: &str, value: &'a Value) -> JsonNode<'a> {
+        let name = name.replace('~', "~0").replace('/', "~1");
+        JsonNode { value, pointer: format!("{}/{name}", self.pointer), faults: self.faults }
+    }
+}

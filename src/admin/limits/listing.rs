@@ -1,0 +1,103 @@
+//! Lists the configured limits as JSON. With many limits and routes this is expensive, so it is built once per config.
+//! Called by `mod.rs`.
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use crate::config::Config;
+use crate::limiting::algorithm::Rule;
+use crate::limiting::limit::Limit;
+use crate::limiting::store::shares::divide_keys;
+use crate::snapshot::Snapshot;
+
+/// The list built last.
+#[derive(Default)]
+pub struct Listing(RefCell<Option<LimitList>>);
+
+struct LimitList {
+    generation: u64,
+    /// The second it was built in, if a limit has one policy per window: windows start and end with whole seconds.
+    second: Option<i64>,
+    text: Bytes,
+    /// Byte range of each limit within the text.
+    places: Vec<Range<usize>>,
+}
+
+impl Listing {
+    /// Returns all limits.
+    pub fn list_all(&self, snapshot: &Snapshot, now_ms: i64) -> Bytes {
+        self.with_list(snapshot, now_ms, |listed| listed.text.clone())
+    }
+
+    /// Returns the limit at index `place` in the config.
+    pub fn show_one(&self, snapshot: &Snapshot, place: usize, now_ms: i64) -> Option<Bytes> {
+        self.with_list(snapshot, now_ms, |listed| {
+            listed.places.get(place).map(|range| listed.text.slice(range.clone()))
+        })
+    }
+
+    fn with_list<T>(&self, snapshot: &Snapshot, now_ms: i64, look: impl FnOnce(&LimitList) -> T) -> T {
+        let mut made = self.0.borrow_mut();
+        let dated = snapshot.config.limits.iter().any(|limit| matches!(*limit.rule, Rule::Calendar(_)));
+        let second = dated.then_some(now_ms.div_euclid(1000));
+        let made = match made.take().filter(|made| made.generation == snapshot.generation && made.second == second) {
+            Some(fresh) => made.insert(fresh),
+            None => made.insert(LimitList::new(snapshot, second, now_ms)),
+        };
+        look(made)
+    }
+}
+
+impl LimitList {
+    fn new(snapshot: &Snapshot, second: Option<i64>, now_ms: i64) -> LimitList {
+        let config = &snapshot.config;
+        let (mut text, mut places) = ("{\"limits\":[".to_owned(), Vec::with_capacity(config.limits.len()));
+        let shares = divide_keys(config.store.max_keys, &config.limits);
+        for ((limit, max_keys), routes) in config.limits.iter().zip(shares).zip(routes_by_limit(config)) {
+            if !places.is_empty() {
+                text.push(',');
+            }
+            let start = text.len();
+            text.push_str(&describe_limit(limit, max_keys, &routes, now_ms).to_string());
+            places.push(start..text.len());
+        }
+        text.push_str("]}");
+        LimitList { generation: snapshot.generation, second, text: text.into(), places }
+    }
+}
+
+/// Returns the names of the routes that use each limit.
+fn routes_by_limit(config: &Config) -> Vec<Vec<&str>> {
+    let mut routes = vec![Vec::new(); config.limits.len()];
+    for route in &config.routes {
+        for place in route.limits.iter().filter_map(|limit| config.limits.index_of(&limit.name)) {
+            routes[place].push(route.name.as_str());
+        }
+    }
+    routes
+}
+
+fn describe_limit(limit: &Limit, max_keys: usize, routes: &[&str], now_ms: i64) -> Value {
+    // A calendar's policy is cached for the window that any worker used last, perhaps long ago.
+    let rule = Rule::clone(&limit.rule);
+    let _ = rule.params(now_ms);
+    let policy = rule.policy();
+    let key: Vec<String> = limit.key.0.iter().map(ToString::to_string).collect();
+    json!({
+        "limit": limit.name,
+        "algorithm": limit.rule.name(),
+        "policy": { "quota": policy.quota, "window_ms": policy.window_ms },
+        "key": key,
+        "missing": limit.missing.label(),
+        "repeated": limit.repeated.label(),
+        "not_integer": limit.not_integer.label(),
+        "max_keys": max_keys,
+        "cost": limit.cost.to_string(),
+        "mode": limit.mode.label(),
+        "on_error": limit.on_error.label(),
+        "routes": routes,
+    })
+}

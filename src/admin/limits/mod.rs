@@ -1,0 +1,408 @@
+//! Limits over HTTP: decisions, state, resets and refunds without a proxied request. Called by `pages`.
+//!
+//! Input: JSON bodies (`json`) and queries, checked by `asked`. Output: decisions with receipts (`receipt`), the
+//! listing of limits (`listing`), and the closed words of responses (`words`).
+//!
+//! To add an operation, parse and check its body in `asked`, run it here on the store, and add its page to `pages`.
+
+mod asked;
+mod json;
+mod listing;
+mod receipt;
+mod words;
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::StatusCode;
+use serde_json::{Value, json};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::task::{spawn_local, yield_now};
+use tokio::time::timeout;
+
+use crate::admin::cached::TimeBudget;
+use crate::admin::limits::asked::{DecideBody, DecisionRequest};
+pub use crate::admin::limits::json::Problem;
+use crate::admin::limits::listing::Listing;
+use crate::admin::limits::receipt::Receipt;
+use crate::admin::limits::words::{DecidedBy, NotAskedReason, NotRefundedReason};
+use crate::admin::store_link::StoreLink;
+use crate::config::Config;
+use crate::limiting::algorithm::Rule;
+use crate::limiting::answer::{Answer, NEVER, Policy};
+use crate::limiting::decision::{Check, ErrorKind, Op};
+use crate::limiting::key::{COST_MAX, Cost};
+use crate::limiting::limit::{Limit, Mode};
+use crate::limiting::overrides::OverrideBudget;
+use crate::limiting::store::once::{MarkUse, SingleUseMark};
+use crate::limiting::{Evaluation, LimitResult, Limiter, Outcome, Standing, Verdict, clock};
+use crate::snapshot::{CurrentSnapshot, Reason};
+
+pub struct LimitsApi {
+    current: CurrentSnapshot,
+    link: Rc<StoreLink>,
+    listing: Listing,
+    /// Time spent on suggestions for unknown names.
+    hints: TimeBudget,
+    large: Semaphore,
+}
+
+/// Number of limits per store call: few enough that the last response meets the store's deadline.
+const AT_ONCE: usize = 128;
+/// Requests with a longer body wait for their turn: each may contain 16,000 decisions, and a hundred of them would
+/// block probes for seconds.
+const SMALL: usize = 1024;
+/// Number of such requests that run concurrently, so that a distant store is used well.
+const LARGE_AT_ONCE: usize = 4;
+/// How long such a request waits for its turn.
+const TURN_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl LimitsApi {
+    pub fn new(current: CurrentSnapshot, link: Rc<StoreLink>) -> LimitsApi {
+        LimitsApi {
+            current,
+            link,
+            listing: Listing::default(),
+            hints: TimeBudget::default(),
+            large: Semaphore::new(LARGE_AT_ONCE),
+        }
+    }
+
+    /// Returns the configured limits as JSON.
+    pub fn list_limits(&self) -> Bytes {
+        self.listing.list_all(&self.current.load(), clock::now_ms())
+    }
+
+    /// Returns one configured limit.
+    pub fn show_limit(&self, name: &str) -> Result<Bytes, Problem> {
+        let snapshot = self.current.load();
+        let config = &snapshot.config;
+        let text =
+            config.limits.index_of(name).and_then(|place| self.listing.show_one(&snapshot, place, clock::now_ms()));
+        text.ok_or_else(|| self.unknown_limit(config, name))
+    }
+
+    fn find_limit<'c>(&self, config: &'c Config, name: &str) -> Result<&'c Arc<Limit>, Problem> {
+        config.limits.find(name).ok_or_else(|| self.unknown_limit(config, name))
+    }
+
+    fn unknown_limit(&self, config: &Config, name: &str) -> Problem {
+        Problem::new(StatusCode::NOT_FOUND, asked::describe_unknown_limit(config, name, &self.hints))
+    }
+
+    /// Waits until decisions with a body of `length` may start; they may run while the permit exists.
+    ///
+    /// # Errors
+    /// If too many requests are waiting.
+    pub async fn wait_for_turn(&self, length: usize) -> Result<Option<SemaphorePermit<'_>>, Problem> {
+        if length <= SMALL {
+            return Ok(None);
+        }
+        let turn = timeout(TURN_TIMEOUT, self.large.acquire()).await;
+        let busy = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many large requests at once; try again");
+        turn.ok().and_then(Result::ok).map(Some).ok_or_else(busy)
+    }
+
+    /// Makes the decisions that `body` requests.
+    pub async fn decide_all(&self, body: &[u8]) -> Result<Value, Problem> {
+        let snapshot = self.current.load_full();
+        let DecideBody { op, decisions } = DecideBody::parse_body(body, &snapshot.config, &self.hints)?;
+        let limiter = self.link.limiter();
+        // Parsing, deciding and formatting many decisions takes time, so other tasks get a turn in between.
+        yield_now().await;
+        let mut answers = Vec::with_capacity(decisions.len());
+        let mut decisions = decisions.into_iter().peekable();
+        while decisions.peek().is_some() {
+            let (mut running, mut asked) = (Vec::new(), 0);
+            while let Some(decision) = decisions.next_if(|next| asked == 0 || asked + next.limits.len() <= AT_ONCE) {
+                asked += decision.limits.len();
+                running.push(spawn_local(decide_one(limiter.clone(), op, decision)));
+            }
+            for task in running {
+                let failed = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "a decision broke off");
+                answers.push(task.await.map_err(failed)?);
+            }
+            yield_now().await;
+        }
+        Ok(json!({ "decisions": answers }))
+    }
+
+    /// Returns the state of a key and what the limit would decide; changes nothing.
+    pub async fn show_state(&self, name: &str, query: &str) -> Result<Value, Problem> {
+        let snapshot = self.current.load_full();
+        let limit = self.find_limit(&snapshot.config, name)?;
+        let (parts, cost) = asked::parse_query(limit, query)?;
+        let limiter = self.link.limiter();
+        let (check, instead) = asked::build_check(&limiter, limit, &parts, cost.unwrap_or_else(|| fixed_cost(limit)))?;
+        let (key, policy) = (check.key.clone(), check.rule.policy());
+        if let Some(outcome) = instead {
+            let mut state = format_unasked(outcome);
+            state["limit"] = name.into();
+            state["state_key"] = key.into();
+            return Ok(state);
+        }
+        let mut now = check.clone();
+        now.cost = 0;
+        let now = run_check(&limiter, Op::Peek, now).await.map_err(|kind| store_unavailable(kind, ""))?;
+        let answer = run_check(&limiter, Op::Peek, check).await.map_err(|kind| store_unavailable(kind, ""))?;
+        let mut state = format_numbers(&Answer { remaining: now.remaining, reset_ms: now.reset_ms, ..answer }, policy);
+        state["limit"] = name.into();
+        state["state_key"] = key.into();
+        Ok(state)
+    }
+
+    /// Resets the usage of a key.
+    pub async fn reset_key(&self, name: &str, query: &str) -> Result<Value, Problem> {
+        let snapshot = self.current.load_full();
+        let limit = self.find_limit(&snapshot.config, name)?;
+        let (parts, _) = asked::parse_query(limit, query)?;
+        let limiter = self.link.limiter();
+        let (check, _) = asked::build_check(&limiter, limit, &parts, 0)?;
+        let key = check.key.clone();
+        // Usage counted locally while the store was unavailable is reset as well.
+        limiter.run_in_memory(Op::Reset, check.clone());
+        run_check(&limiter, Op::Reset, check)
+            .await
+            .map_err(|kind| store_unavailable(kind, "; it is not known whether the key was reset"))?;
+        Ok(json!({ "limit": name, "state_key": key, "reset": true }))
+    }
+
+    /// Refunds a receipt, at most once, or units of a key.
+    pub async fn refund_charge(&self, name: &str, body: &[u8]) -> Result<Value, Problem> {
+        let snapshot = self.current.load_full();
+        let limit = self.find_limit(&snapshot.config, name)?;
+        let limiter = self.link.limiter();
+        let kept = match asked::parse_refund(limit, body)? {
+            asked::Refund::Receipt(receipt) => self.refund_receipt(&limiter, limit, &receipt).await?,
+            asked::Refund::Units { parts, cost } => {
+                let (check, _) = asked::build_check(&limiter, limit, &parts, cost)?;
+                refund_units(&limiter, check).await?
+            }
+        };
+        let mut answer = json!({ "limit": name, "applied": kept.is_none() });
+        if let Some(why) = kept {
+            answer["reason"] = why.label().into();
+        }
+        Ok(answer)
+    }
+
+    /// Refunds a receipt. Returns why nothing was refunded; `None` if it was.
+    async fn refund_receipt(
+        &self,
+        limiter: &Limiter,
+        limit: &Arc<Limit>,
+        receipt: &Receipt,
+    ) -> Result<Option<NotRefundedReason>, Problem> {
+        let algorithm = limit.rule.name();
+        // Uses the numbers of the charge, or else the key's present ones.
+        let rule = match limit.rule.corrects_by_own_rule() {
+            true => Rule::decode_rule(algorithm, &receipt.note).map(Arc::new),
+            false => Some(match limit.overrides.find(&receipt.who) {
+                Some(OverrideBudget::Rule(rule)) => rule,
+                _ => limit.rule.clone(),
+            }),
+        };
+        let Some(rule) = rule.filter(|_| receipt.limit_and_algorithm().is_some_and(|(_, of)| of == algorithm)) else {
+            return Ok(Some(NotRefundedReason::AlgorithmChanged));
+        };
+        match mark_used(limiter, receipt).await? {
+            MarkUse::First => {}
+            MarkUse::Again => return Ok(Some(NotRefundedReason::Used)),
+            MarkUse::Expired => return Ok(Some(NotRefundedReason::Expired)),
+        }
+        let mut check = Check::new(limit, receipt.key.clone(), -receipt.cost);
+        (check.tag, check.rule) = (receipt.receipt, rule);
+        if receipt.local {
+            let changed = limiter.run_in_memory(Op::Adjust, check).is_some_and(|answer| answer.admitted);
+            return Ok((!changed).then_some(NotRefundedReason::NothingCharged));
+        }
+        let answer = run_check(limiter, Op::Adjust, check).await.map_err(|kind| {
+            store_unavailable(kind, "; it is not known whether the refund happened, the receipt is used")
+        })?;
+        Ok((!answer.admitted).then_some(NotRefundedReason::NothingCharged))
+    }
+}
+
+/// Makes one decision and returns it as JSON.
+async fn decide_one(limiter: Rc<Limiter>, op: Op, decision: DecisionRequest) -> Value {
+    let DecisionRequest { limits, parts, cost } = decision;
+    let (mut asks, mut checks) = (Vec::with_capacity(limits.len()), Vec::with_capacity(limits.len()));
+    for limit in &limits {
+        let ask = limiter.evaluate(limit, &parts, cost.unwrap_or_else(|| fixed_cost(limit)));
+        checks.push(match &ask {
+            Evaluation::Check(check) => Some(check.clone()),
+            _ => None,
+        });
+        asks.push(ask);
+    }
+    // Sent before the decision on the same connection, so that no receipt outlives its charge.
+    let clock_ms = async {
+        match op {
+            Op::Take => limiter.store().read_clock().await.ok(),
+            _ => None,
+        }
+    };
+    let (clock_ms, verdict) = tokio::join!(biased; clock_ms, limiter.decide(op, &limits, asks, false));
+    // Returns the time by the store, or by this gateway's memory, and the rule used there.
+    let made_by = |local: bool, rule: &Arc<Rule>| match clock_ms.filter(|_| !local) {
+        Some(clock_ms) => (clock_ms, rule.clone()),
+        None => (limiter.memory_now_ms(), if local { limiter.local_rule(rule) } else { rule.clone() }),
+    };
+    let entries: Vec<Value> = limits
+        .iter()
+        .zip(checks)
+        .enumerate()
+        .map(|(index, (limit, check))| {
+            let checked = verdict.checks.iter().find(|checked| checked.limit == index);
+            let who = limit.budget_names("", &parts, true).ok().and_then(|names| names.values).unwrap_or_default();
+            format_limit_entry(op, limit, check, who, checked, &verdict, made_by)
+        })
+        .collect();
+    json!({ "admitted": !verdict.refused, "limits": entries })
+}
+
+/// Formats one limit of a decision. `made_by` returns, for a charge to the store or to local memory, the time there
+/// and the rule that made it.
+fn format_limit_entry(
+    op: Op,
+    limit: &Limit,
+    check: Option<Check>,
+    who: String,
+    checked: Option<&LimitResult>,
+    verdict: &Verdict,
+    made_by: impl Fn(bool, &Arc<Rule>) -> (i64, Arc<Rule>),
+) -> Value {
+    let Some(&LimitResult { outcome, standing, .. }) = checked else {
+        let why = match check {
+            None => NotAskedReason::KeyAbsent,
+            Some(_) if verdict.refused => NotAskedReason::RefusedBefore,
+            Some(_) => NotAskedReason::BaseHasRoom,
+        };
+        return format_not_asked(limit, why);
+    };
+    if standing == Standing::NotYet {
+        return format_not_asked(limit, NotAskedReason::BaseHasRoom);
+    }
+    let Some((answer, check)) = outcome.answer().zip(check) else {
+        let mut entry = format_unasked(outcome);
+        entry["limit"] = limit.name.as_str().into();
+        entry["asked"] = true.into();
+        entry["source"] = DecidedBy::None.label().into();
+        return entry;
+    };
+    let mut entry = format_numbers(answer, check.rule.policy());
+    entry["limit"] = limit.name.as_str().into();
+    entry["asked"] = true.into();
+    entry["mode"] = limit.mode.label().into();
+    let local = matches!(outcome, Outcome::Local(_));
+    entry["source"] = if local { DecidedBy::Local } else { DecidedBy::Store }.label().into();
+    let in_force = standing == Standing::InForce;
+    let charged = in_force && answer.admitted && (!verdict.refused || limit.mode == Mode::Shadow);
+    if op == Op::Take && charged && check.cost > 0 {
+        let (now_ms, rule) = made_by(local, &check.rule);
+        let receipt = Receipt {
+            id: rand::random(),
+            expires_ms: now_ms.saturating_add(answer.reset_ms.max(1)),
+            local,
+            cost: check.cost,
+            receipt: answer.receipt,
+            note: if rule.corrects_by_own_rule() { rule.encode_rule() } else { String::new() },
+            who,
+            key: check.key,
+        };
+        if let Some(token) = receipt.to_token() {
+            entry["receipt"] = token.into();
+        }
+    }
+    entry
+}
+
+fn format_not_asked(limit: &Limit, why: NotAskedReason) -> Value {
+    json!({ "limit": limit.name, "asked": false, "reason": why.label() })
+}
+
+/// Formats a limit that was decided without a store.
+fn format_unasked(outcome: Outcome) -> Value {
+    match outcome.is_admitted() {
+        true => json!({ "admitted": true }),
+        false => {
+            json!({ "admitted": false, "reason": crate::proxy::response::refusal::refusal_reason(outcome).label() })
+        }
+    }
+}
+
+/// Formats the numbers of a decision. `retry_after_ms` is null if waiting cannot help.
+fn format_numbers(answer: &Answer, policy: Policy) -> Value {
+    let mut numbers = json!({
+        "admitted": answer.admitted,
+        "remaining": answer.remaining,
+        "reset_ms": answer.reset_ms,
+        "policy": { "quota": policy.quota, "window_ms": policy.window_ms },
+    });
+    if answer.admitted {
+        if answer.retry_ms > 0 {
+            numbers["hold_ms"] = answer.retry_ms.into();
+        }
+    } else {
+        let never = answer.retry_ms == NEVER;
+        numbers["retry_after_ms"] = if never { Value::Null } else { answer.retry_ms.into() };
+        numbers["reason"] = if never { Reason::NeverFits } else { Reason::Exhausted }.label().into();
+    }
+    numbers
+}
+
+/// Refunds units without a receipt, from what is charged now; a peek finds the charge.
+async fn refund_units(limiter: &Limiter, mut check: Check) -> Result<Option<NotRefundedReason>, Problem> {
+    let cost = check.cost;
+    check.cost = 0;
+    let now = run_check(limiter, Op::Peek, check.clone())
+        .await
+        .map_err(|kind| store_unavailable(kind, "; nothing was refunded"))?;
+    check.cost = -cost;
+    check.tag = now.receipt;
+    let answer = run_check(limiter, Op::Adjust, check)
+        .await
+        .map_err(|kind| store_unavailable(kind, "; it is not known whether the refund happened"))?;
+    Ok((!answer.admitted).then_some(NotRefundedReason::NothingCharged))
+}
+
+/// Marks the receipt as used. Returns whether this is its first use.
+async fn mark_used(limiter: &Limiter, receipt: &Receipt) -> Result<MarkUse, Problem> {
+    let mark = SingleUseMark { id: receipt.id, expires_ms: receipt.expires_ms };
+    if receipt.local {
+        return Ok(limiter.use_mark_in_memory(mark));
+    }
+    let good = |kind| store_unavailable(kind, "; nothing was refunded, and the receipt is still valid");
+    let now_ms = limiter.store().read_clock().await.map_err(good)?;
+    limiter.store().use_mark(mark, receipt.key_prefix(), now_ms).await.map_err(|kind| match kind.is_unsure() {
+        true => store_unavailable(kind, "; nothing was refunded, and the receipt may count as used"),
+        false => good(kind),
+    })
+}
+
+/// Runs one check on the store alone.
+async fn run_check(limiter: &Limiter, op: Op, check: Check) -> Result<Answer, ErrorKind> {
+    let checks = Rc::new(vec![check]);
+    let store = limiter.store();
+    let decision = match op {
+        Op::Take | Op::Peek => store.decide(op, &checks).await?,
+        Op::Adjust => store.adjust(&checks).await?,
+        Op::Reset => store.reset(&checks).await?,
+    };
+    decision.answers.first().copied().ok_or(ErrorKind::Reply)
+}
+
+fn store_unavailable(kind: ErrorKind, consequence: &str) -> Problem {
+    let detail = format!("the limit store is unavailable ({}){consequence}", kind.label());
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+}
+
+/// Returns the cost of a request if it does not depend on the request.
+fn fixed_cost(limit: &Limit) -> i64 {
+    match &limit.cost {
+        Cost::Fixed(cost) => (*cost).min(COST_MAX),
+        _ => 1,
+    }
+}

@@ -1,0 +1,33 @@
+//! Closed sets of words in responses about limits. Used by the other files of this directory.
+
+use crate::labels::labels;
+
+labels! {
+    /// Why a limit of a decision was not evaluated.
+    NotAskedReason:
+    KeyAbsent = "key_absent",
+    /// Another limit refused first, without the store.
+    RefusedBefore = "refused_before",
+    /// The limit that it follows still has room.
+    BaseHasRoom = "base_has_room",
+}
+
+labels! {
+    /// Who decided.
+    DecidedBy:
+    Store = "store",
+    /// This gateway's memory, while the store was unavailable.
+    Local = "local",
+    /// Decided without a store.
+    None = "none",
+}
+
+labels! {
+    /// Why nothing was refunded.
+    NotRefundedReason:
+    NothingCharged = "nothing_charged",
+    /// The limit no longer uses the algorithm of the receipt.
+    AlgorithmChanged = "algorithm_changed",
+    Used = "used",
+    Expired = "expired",
+}

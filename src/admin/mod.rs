@@ -1,0 +1,111 @@
+//! The admin listener: metrics, probes, status, reload, and limits over HTTP. It runs on the control thread, so it
+//! responds however busy the workers are.
+//!
+//! Input: requests on TCP or a Unix socket; at most a bounded number of connections, bytes and seconds (`room`,
+//! `serve`, `cached`). `guard` decides who may see a page, `inspected` rejects ambiguous framing. Output: the pages of
+//! the table in `pages`: `limits` decides, shows, resets and refunds without a proxied request, `upstreams` lists
+//! servers, `lifecycle` holds the state that the control thread reports, and `store_link` its connection to the store.
+//!
+//! To add a page, add a row to the table in `pages` with its access level, and describe it in
+//! `docs/reference/admin-api.md`.
+
+mod cached;
+mod guard;
+mod inspected;
+pub(crate) mod lifecycle;
+mod limits;
+mod pages;
+mod room;
+mod serve;
+pub(crate) mod store_link;
+mod upstreams;
+
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::task::{JoinHandle, spawn_local};
+
+pub use crate::admin::limits::LimitsApi;
+pub use crate::admin::pages::AdminContext;
+use crate::admin::room::AdminSlots;
+use crate::admin::serve::serve_connection;
+use crate::net::ListenAddr;
+use crate::telemetry::sampled::LogSampler;
+use crate::worker::{Accepted, Acceptor, Listener};
+
+/// The listener and the data of its pages.
+pub struct AdminServer {
+    context: Rc<AdminContext>,
+    room: Rc<AdminSlots>,
+    open: Option<(ListenAddr, JoinHandle<()>)>,
+}
+
+/// Pause after an accept failed for lack of file descriptors.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Send buffer of a connection in bytes. The kernel's default would cost megabytes for each of many clients that do
+/// not read.
+const SEND_BUFFER: usize = 128 * 1024;
+
+impl AdminServer {
+    pub fn new(context: AdminContext) -> AdminServer {
+        AdminServer { context: Rc::new(context), room: Rc::default(), open: None }
+    }
+
+    /// Accepts from `listener` instead of the previous one.
+    pub fn listen_on(&mut self, listener: Listener) -> io::Result<()> {
+        let (addr, bound) = (listener.addr().clone(), listener.bound_addr());
+        listener.set_send_buffer(SEND_BUFFER)?;
+        let task = spawn_local(accept_connections(listener.into_acceptor()?, self.context.clone(), self.room.clone()));
+        if let Some((_, before)) = self.open.replace((addr, task)) {
+            before.abort();
+        }
+        self.context.shared.set_admin_addr(bound);
+        Ok(())
+    }
+
+    pub fn addr(&self) -> Option<&ListenAddr> {
+        self.open.as_ref().map(|(addr, _)| addr)
+    }
+
+    /// Stops accepting; the address is free when this returns.
+    pub async fn close(&mut self) {
+        if let Some((_, task)) = self.open.take() {
+            task.abort();
+            // The task ends as cancelled.
+            let _ = task.await;
+        }
+    }
+
+    /// Ends the listener with the process.
+    pub fn shut_down(self) {
+        if let Some((_, task)) = self.open {
+            task.abort();
+        }
+    }
+}
+
+async fn accept_connections(acceptor: Acceptor, context: Rc<AdminContext>, room: Rc<AdminSlots>) {
+    let line = LogSampler::default();
+    loop {
+        match acceptor.accept_next().await {
+            // The permissions of a Unix socket decide who may connect.
+            Ok(Accepted { stream, peer, .. }) => {
+                spawn_local(serve_connection(
+                    stream,
+                    peer.ip().is_loopback(),
+                    context.clone(),
+                    AdminSlots::take_slot(&room),
+                ));
+            }
+            Err(error) => pause_accepting(&error, &line).await,
+        }
+    }
+}
+
+async fn pause_accepting(error: &io::Error, line: &LogSampler) {
+    if let Some(left_out) = line.take_turn() {
+        tracing::warn!(%error, left_out, "the admin listener cannot accept a connection, pausing");
+    }
+    tokio::time::sleep(PAUSE).await;
+}

@@ -1,0 +1,191 @@
+//! Slots for admin connections. A new connection always gets a slot: if all are taken, the oldest connection that
+//! waits for its client loses its own. Slow or silent clients therefore never keep a probe out. Used by `serve` and
+//! `pages`.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use tokio::sync::oneshot;
+
+#[derive(Default)]
+pub struct AdminSlots(RefCell<SlotTable>);
+
+#[derive(Default)]
+struct SlotTable {
+    /// Slots in order of arrival.
+    taken: BTreeMap<u64, SlotEntry>,
+    arrivals: u64,
+    at_work: usize,
+    held: usize,
+}
+
+struct SlotEntry {
+    at_work: bool,
+    held: usize,
+    /// Dropped with the slot, which tells the connection that it lost it.
+    _lost: oneshot::Sender<()>,
+}
+
+/// A connection's slot, released when dropped.
+pub struct AdminSlot {
+    room: Rc<AdminSlots>,
+    arrival: u64,
+}
+
+/// Resolves when the slot is lost.
+pub type SlotLost = oneshot::Receiver<()>;
+
+/// While it exists, the connection waits for the gateway and keeps its slot.
+pub struct WorkGuard<'t>(&'t AdminSlot);
+
+const PLACES: usize = 512;
+/// Maximum number of connections at work: fewer than slots, so that there is always one to take.
+const AT_WORK: usize = 256;
+/// Maximum number of bytes of bodies and responses over all connections.
+const HELD: usize = 64 * 1024 * 1024;
+
+impl AdminSlots {
+    pub fn take_slot(room: &Rc<AdminSlots>) -> (AdminSlot, SlotLost) {
+        let places = &mut *room.0.borrow_mut();
+        if places.taken.len() >= PLACES {
+            places.drop_oldest_slot(|_, _| true);
+        }
+        let (sender, lost) = oneshot::channel();
+        places.arrivals += 1;
+        places.taken.insert(places.arrivals, SlotEntry { at_work: false, held: 0, _lost: sender });
+        (AdminSlot { room: room.clone(), arrival: places.arrivals }, lost)
+    }
+}
+
+impl SlotTable {
+    /// Drops the oldest matching connection that waits for its client; returns false if there is none.
+    fn drop_oldest_slot(&mut self, which: impl Fn(u64, &SlotEntry) -> bool) -> bool {
+        let oldest = self.taken.iter().find(|(arrival, place)| !place.at_work && which(**arrival, place));
+        let oldest = oldest.map(|(arrival, _)| *arrival);
+        oldest.is_some_and(|arrival| {
+            self.release_slot(arrival);
+            true
+        })
+    }
+
+    fn release_slot(&mut self, arrival: u64) {
+        if let Some(place) = self.taken.remove(&arrival) {
+            self.held -= place.held;
+            self.at_work -= usize::from(place.at_work);
+        }
+    }
+
+    fn set_at_work(&mut self, arrival: u64, at_work: bool) {
+        if let Some(place) = self.taken.get_mut(&arrival) {
+            self.at_work = self.at_work + usize::from(at_work) - usize::from(place.at_work);
+            place.at_work = at_work;
+        }
+    }
+}
+
+impl AdminSlot {
+    /// Marks the connection as working; `None` if too many are.
+    pub fn start_work(&self) -> Option<WorkGuard<'_>> {
+        let mut places = self.room.0.borrow_mut();
+        if places.at_work >= AT_WORK {
+            return None;
+        }
+        places.set_at_work(self.arrival, true);
+        Some(WorkGuard(self))
+    }
+
+    /// Records that this connection holds `bytes`. If the total is too large, the oldest other connections lose their
+    /// slots; returns false if it is still too large.
+    pub fn hold_bytes(&self, bytes: usize) -> bool {
+        let places = &mut *self.room.0.borrow_mut();
+        let Some(place) = places.taken.get_mut(&self.arrival) else { return false };
+        places.held = places.held + bytes - place.held;
+        place.held = bytes;
+        while places.held > HELD {
+            if !places.drop_oldest_slot(|arrival, place| arrival != self.arrival && place.held > 0) {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+impl Drop for AdminSlot {
+    fn drop(&mut self) {
+        self.room.0.borrow_mut().release_slot(self.arrival);
+    }
+}
+
+impl Drop for WorkGuard<'_> {
+    fn drop(&mut self) {
+        self.0.room.0.borrow_mut().set_at_work(self.0.arrival, false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot::error::TryRecvError;
+
+    use super::*;
+
+    fn has_place(lost: &mut SlotLost) -> bool {
+        lost.try_recv() == Err(TryRecvError::Empty)
+    }
+
+    fn several(room: &Rc<AdminSlots>, count: usize) -> (Vec<AdminSlot>, Vec<SlotLost>) {
+        (0..count).map(|_| AdminSlots::take_slot(room)).unzip()
+    }
+
+    #[test]
+    fn the_oldest_that_waits_makes_room() {
+        let room = Rc::<AdminSlots>::default();
+        let (mut all, mut lost) = several(&room, PLACES);
+        assert!(lost.iter_mut().all(has_place));
+        let mut new = AdminSlots::take_slot(&room);
+        assert!(!has_place(&mut lost[0]) && lost[1..].iter_mut().all(has_place) && has_place(&mut new.1));
+        let work = all[1].start_work();
+        assert!(work.is_some());
+        drop(AdminSlots::take_slot(&room));
+        drop(work);
+        assert!(has_place(&mut lost[1]) && !has_place(&mut lost[2]), "who is at work stays");
+        drop(all.pop());
+        let before = room.0.borrow().taken.len();
+        drop(AdminSlots::take_slot(&room));
+        assert_eq!((before, room.0.borrow().taken.len()), (PLACES - 2, PLACES - 2));
+    }
+
+    #[test]
+    fn some_places_are_never_at_work() {
+        let room = Rc::<AdminSlots>::default();
+        let (all, _lost) = several(&room, PLACES);
+        let mut works: Vec<_> = all.iter().filter_map(AdminSlot::start_work).collect();
+        assert_eq!(works.len(), AT_WORK);
+        let (probe, mut lost) = AdminSlots::take_slot(&room);
+        assert!(has_place(&mut lost) && probe.start_work().is_none());
+        works.pop();
+        assert!(probe.start_work().is_some());
+        drop(works);
+        assert_eq!(room.0.borrow().at_work, 0);
+    }
+
+    #[test]
+    fn bytes_are_bounded_together() {
+        let room = Rc::<AdminSlots>::default();
+        let (all, mut lost) = several(&room, 4);
+        let quarter = HELD / 4;
+        assert!(all[1].hold_bytes(quarter) && all[2].hold_bytes(quarter) && all[3].hold_bytes(2 * quarter));
+        assert!(lost.iter_mut().all(has_place));
+        assert!(all[3].hold_bytes(2 * quarter + 1));
+        assert_eq!([0, 1, 2, 3].map(|i| has_place(&mut lost[i])), [true, false, true, true], "who holds nothing stays");
+        assert!(all[0].hold_bytes(quarter - 1), "the bytes of who lost its place are free");
+        assert!(lost[2..].iter_mut().all(has_place));
+        let work = all[2].start_work();
+        assert!(!all[0].hold_bytes(HELD), "what is worked on stays");
+        assert!(has_place(&mut lost[2]) && !has_place(&mut lost[3]));
+        drop(work);
+        assert!(all[0].hold_bytes(HELD));
+        drop(all);
+        assert_eq!(room.0.borrow().held, 0);
+    }
+}

@@ -1,0 +1,83 @@
+//! One admin connection: one request, its response, close. Called by `mod.rs`.
+
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use http::Request;
+use hyper::body::{Body, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::timeout;
+
+use crate::admin::inspected::Inspected;
+use crate::admin::pages::{AdminContext, respond};
+use crate::admin::room::{AdminSlot, SlotLost};
+use crate::proxy::inbound::inspector::Inspector;
+
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// Read buffer of hyper; a longer head gets 431.
+const HEAD_MAX: usize = 16 * 1024;
+/// Time limit for the whole connection.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time to read what a client still sends after its response: closing at once would cut the response off.
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(1);
+const UNREAD_MAX: usize = 2 * 1024 * 1024;
+
+pub async fn serve_connection<S>(
+    stream: S,
+    local: bool,
+    context: Rc<AdminContext>,
+    (ticket, lost): (AdminSlot, SlotLost),
+) where
+    S: AsyncRead + AsyncWrite + Unpin + 'static,
+{
+    tokio::select! {
+        // The client left, stalled, or blocked others for long enough.
+        _ = lost => {}
+        _ = timeout(CONNECTION_TIMEOUT, exchange_request(stream, local, context, Rc::new(ticket))) => {}
+    }
+}
+
+async fn exchange_request<S>(stream: S, local: bool, context: Rc<AdminContext>, ticket: Rc<AdminSlot>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + 'static,
+{
+    let own = ticket.clone();
+    let inspector = Rc::new(RefCell::new(Inspector::new(HEAD_MAX)));
+    let stream = Inspected::new(stream, inspector.clone());
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (context, ticket) = (context.clone(), own.clone());
+        let fault = inspector.borrow_mut().take_fault(request.body().size_hint().exact());
+        async move { Ok::<_, Infallible>(respond(&context, request, fault, local, &ticket).await) }
+    });
+    let mut connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .keep_alive(false)
+        .max_buf_size(HEAD_MAX)
+        .serve_connection(TokioIo::new(stream), service);
+    if Pin::new(&mut connection).await.is_ok() {
+        // The response has been sent.
+        ticket.hold_bytes(0);
+        let stream = connection.into_parts().io.into_inner().into_inner();
+        let _ = timeout(UNREAD_TIMEOUT, drain_client(stream)).await;
+    }
+}
+
+async fn drain_client(mut stream: impl AsyncRead + Unpin) {
+    let (mut piece, mut left) = (vec![0; 4096], UNREAD_MAX);
+    while left > 0 {
+        let mut read = ReadBuf::new(&mut piece);
+        let more = poll_fn(|cx| Pin::new(&mut stream).poll_read(cx, &mut read)).await;
+        match read.filled().len() {
+            count @ 1.. if more.is_ok() => left = left.saturating_sub(count),
+            _ => return,
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Page of upstreams with the state of their servers. Called by `pages`.
+
+use serde_json::{Value, json};
+
+use crate::snapshot::Fleet;
+use crate::upstream::Server;
+use crate::upstream::hostname::LookupOutcome;
+use crate::upstream::roster::{Member, UpstreamState};
+use crate::upstream::state::{Health, HealthReport};
+
+pub fn list_upstreams(fleet: &Fleet) -> Value {
+    let now_ms = fleet.now_ms();
+    let upstreams = fleet.upstreams().into_iter().map(|upstream| {
+        let roster = upstream.roster();
+        let servers =
+            upstream.settings.servers.iter().flat_map(|server| list_endpoints(&upstream, &roster, server, now_ms));
+        let servers: Vec<Value> = servers.collect();
+        let none_up = roster.iter().all(|member| member.state.report_health(now_ms).health != Health::Up);
+        let mut shown = json!({
+            "name": upstream.settings.name,
+            "balance": upstream.settings.balance.label(),
+            "fail_open": none_up,
+            "servers": servers,
+        });
+        if upstream.settings.caps.is_some() {
+            let load = upstream.load();
+            shown["in_flight"] = load.in_flight().into();
+            shown["waiting"] = load.queue.len().into();
+        }
+        shown
+    });
+    json!({ "upstreams": upstreams.collect::<Vec<_>>() })
+}
+
+/// Lists a server, with one entry per address if it is written with a hostname.
+fn list_endpoints(upstream: &UpstreamState, roster: &[Member], server: &Server, now_ms: u64) -> Vec<Value> {
+    let its: Vec<&Member> = roster.iter().filter(|member| member.endpoint.origin == server.origin).collect();
+    let host_name = server.origin.hostname();
+    if let (Some(host_name), true) = (host_name, its.is_empty()) {
+        let name = upstream.names().iter().find(|name| name.name == host_name);
+        let outcome = name.and_then(|name| name.last_outcome()).map(LookupOutcome::label);
+        return vec![json!({
+            "server": server.origin.to_string(),
+            "address": null,
+            "weight": server.weight,
+            "state": "unresolved",
+            "reason": outcome,
+            "returns_in_ms": null,
+        })];
+    }
+    let place = |member: &Member| {
+        let HealthReport { health, reason, ejection } = member.state.report_health(now_ms);
+        let mut place = json!({
+            "server": server.origin.to_string(),
+            "weight": member.weight,
+            "state": health.label(),
+            "reason": reason,
+            "returns_in_ms": ejection.map(|ejection| ejection.until_ms.saturating_sub(now_ms)),
+        });
+        if let Some(rule) = &member.caps {
+            let bound = |max: u32| Some(max).filter(|max| *max < u32::MAX);
+            place["in_flight"] = member.state.in_flight().into();
+            place["max_in_flight"] = bound(rule.in_flight).into();
+            if rule.caps_connections() {
+                place["connections"] = member.state.connections().into();
+                place["max_connections"] = bound(rule.connections).into();
+            }
+        }
+        if host_name.is_some() {
+            place["address"] = member.endpoint.label().into();
+        }
+        place
+    };
+    its.into_iter().map(place).collect()
+}

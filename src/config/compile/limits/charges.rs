@@ -1,0 +1,163 @@
+//! Options that act on the outcome of a request: `charge_on`, `refund_on`, `settle`, `max_delayed`, `linger`. Called
+//! by `limits`.
+
+use std::time::Duration;
+
+use http::StatusCode;
+
+use crate::config::hints::find_closest;
+use crate::config::reader::Section;
+use crate::config::tree::{Node, Value};
+use crate::config::values::{TextFault, invalid_text};
+use crate::grpc::GrpcCode;
+use crate::labels::labels;
+use crate::limiting::algorithm::Rule;
+use crate::limiting::algorithm::params::{LINGER, OptionValues};
+use crate::limiting::charges::rules::{ChargeCondition, ChargeRules, OutcomeSet, Settle};
+use crate::written::parse_header_name;
+
+/// Default of `linger`, equal to the default of `response_timeout`: no slot is released while the gateway itself still
+/// waits for the response.
+const LINGER_MS: i64 = 60_000;
+
+/// Compiles the options. `None` means a mistake; `Some(None)` means that none of the options is set.
+#[expect(clippy::option_option, reason = "as every compiler of a section: None is a mistake")]
+pub fn compile_charge_rules(section: &Section, rule: Option<&(Rule, OptionValues)>) -> Option<Option<ChargeRules>> {
+    let charge_on = parse_outcomes(section, "charge_on", CLASSES);
+    let refund_on = parse_outcomes(section, "refund_on", Word::ALL);
+    let settle = match section.node("settle") {
+        None => Some(None),
+        Some(_) => section.parse_string("settle", parse_settle_source).map(Some),
+    };
+    let charge = match (charge_on?, refund_on?) {
+        (Some(_), Some(_)) => {
+            let node = section.node("refund_on")?;
+            let help = "keep one: charge_on charges only the listed outcomes, refund_on all except the listed ones";
+            return section.report_fault("refund_on", node, "cannot be combined with charge_on", help);
+        }
+        (Some(outcomes), None) => ChargeCondition::On(outcomes),
+        (None, Some(outcomes)) => ChargeCondition::RefundOn(outcomes),
+        (None, None) => ChargeCondition::Always,
+    };
+    let max_delayed = crate::config::compile::numbers::to_usize(section.read_integer("max_delayed", 0..=10_000_000));
+    let (rule, given) = rule?;
+    let mut afterwards = ChargeRules { charge, settle: settle?, max_delayed, ..ChargeRules::for_rule(rule) };
+    if afterwards.lease {
+        let linger_ms = given.get(&LINGER).unwrap_or(LINGER_MS);
+        afterwards.linger = Duration::from_millis(linger_ms.unsigned_abs());
+    }
+    if let (Some(node), false) = (section.node("max_delayed"), rule.has_queue()) {
+        let help = "it bounds the requests that wait in the `queue` of a leaky_bucket";
+        return section.report_fault("max_delayed", node, "this limit delays no requests", help);
+    }
+    if afterwards.lease && (afterwards.charge != ChargeCondition::Always || afterwards.settle.is_some()) {
+        let key = ["charge_on", "refund_on", "settle"].into_iter().find(|key| section.node(key).is_some())?;
+        let what = "this algorithm always releases its slots when a request ends";
+        return section.report_fault(key, section.node(key)?, what, "remove it");
+    }
+    Some(afterwards.unless_default())
+}
+
+/// Reads a list of statuses, status classes and `words`.
+#[expect(clippy::option_option, reason = "as above")]
+fn parse_outcomes(section: &Section, key: &'static str, words: &[Word]) -> Option<Option<OutcomeSet>> {
+    let Some(node) = section.node(key) else { return Some(None) };
+    let items = match &node.value {
+        Value::Array(items) => items.as_slice(),
+        _ => std::slice::from_ref(node),
+    };
+    if items.is_empty() {
+        return section.report_fault(key, node, "the list is empty", "name statuses, or leave it out");
+    }
+    let mut outcomes = OutcomeSet::default();
+    let mut whole = true;
+    for item in items {
+        whole &= parse_outcome(section, key, item, words, &mut outcomes).is_some();
+    }
+    whole.then_some(Some(outcomes))
+}
+
+fn parse_outcome(section: &Section, key: &str, item: &Node, words: &[Word], outcomes: &mut OutcomeSet) -> Option<()> {
+    match &item.value {
+        Value::Integer(code) => {
+            let status = u16::try_from(*code).ok().filter(|code| (200..=599).contains(code));
+            match status.and_then(|code| StatusCode::from_u16(code).ok()) {
+                Some(status) => outcomes.statuses.push(status),
+                None => {
+                    let what = format!("{code} is not a status code of a response");
+                    return section.report_fault(key, item, &what, "statuses go from 200 to 599");
+                }
+            }
+        }
+        Value::String(text) if text.value.starts_with(GRPC_PREFIX) => {
+            outcomes.grpc.push(section.parse_node(key, item, parse_grpc_code)?);
+        }
+        Value::String(_) => match section.parse_node(key, item, |text| parse_outcome_word(text, words))? {
+            Word::Success => outcomes.classes.push(2),
+            Word::Redirection => outcomes.classes.push(3),
+            Word::ClientError => outcomes.classes.push(4),
+            Word::ServerError => outcomes.classes.push(5),
+            Word::ConnectError => outcomes.connect_error = true,
+            Word::ClientAbort => outcomes.client_abort = true,
+        },
+        _ => return section.report_wrong_type(key, "a list of statuses like 401 and classes like \"5xx\"", item),
+    }
+    Some(())
+}
+
+labels! {
+    /// An outcome other than a single status.
+    Word:
+    Success = "2xx",
+    Redirection = "3xx",
+    ClientError = "4xx",
+    ServerError = "5xx",
+    ConnectError = "connect_error",
+    ClientAbort = "client_abort",
+}
+
+const CLASSES: &[Word] = &[Word::Success, Word::Redirection, Word::ClientError, Word::ServerError];
+
+fn parse_outcome_word(text: &str, words: &[Word]) -> Result<Word, TextFault> {
+    if let Some(word) = words.iter().find(|word| word.label() == text) {
+        return Ok(*word);
+    }
+    let all = words.iter().map(|word| word.label());
+    let help = match find_closest(text, all.clone()) {
+        Some(word) => format!("did you mean \"{word}\"?"),
+        None => {
+            let all: Vec<&str> = all.collect();
+            format!("write statuses like 401 without quotes, or one of {}", all.join(", "))
+        }
+    };
+    invalid_text(format!("unknown outcome `{text}`"), help)
+}
+
+/// Prefix of a gRPC outcome.
+const GRPC_PREFIX: &str = "grpc:";
+
+/// Parses `grpc:UNAVAILABLE` or `grpc:14`.
+fn parse_grpc_code(text: &str) -> Result<GrpcCode, TextFault> {
+    let code = text.trim_start_matches(GRPC_PREFIX);
+    let named = GrpcCode::ALL.iter().copied().find(|known| known.label() == code);
+    if let Some(code) = named.or_else(|| GrpcCode::from_number(code)) {
+        return Ok(code);
+    }
+    let names = GrpcCode::ALL.iter().map(|known| known.label());
+    let help = match find_closest(&code.to_ascii_uppercase(), names) {
+        Some(name) => format!("did you mean \"{GRPC_PREFIX}{name}\"?"),
+        None => "write a code of gRPC by its name or number, like \"grpc:UNAVAILABLE\" or \"grpc:14\"".to_owned(),
+    };
+    invalid_text(format!("`{code}` is no status code of gRPC"), help)
+}
+
+fn parse_settle_source(text: &str) -> Result<Settle, TextFault> {
+    match text.split_once(':') {
+        Some(("header", name)) => parse_header_name(name).map(Settle::Header),
+        Some(("trailer", name)) => parse_header_name(name).map(Settle::Trailer),
+        _ => invalid_text(
+            format!("unknown source `{text}`"),
+            "write \"header:NAME\" or \"trailer:NAME\", a header or a trailer of the response",
+        ),
+    }
+}

@@ -1,0 +1,130 @@
+//! Section `[jwt]`: how tokens are verified. Called by `compile`.
+
+use std::sync::Arc;
+
+use http::HeaderName;
+use http::header::AUTHORIZATION;
+
+use crate::config::reader::{At, Section, find_choice};
+use crate::config::tree::{Node, Value};
+use crate::config::values;
+use crate::limiting::jwt::{Algorithm, DecodingKey, TokenVerifier};
+
+const ALGORITHMS: &[(&str, Algorithm)] = &[
+    ("HS256", Algorithm::HS256),
+    ("HS384", Algorithm::HS384),
+    ("HS512", Algorithm::HS512),
+    ("RS256", Algorithm::RS256),
+    ("ES256", Algorithm::ES256),
+    ("EdDSA", Algorithm::EdDSA),
+];
+
+/// Remedy for a limit that reads a claim while nothing configures verification.
+pub const JWT_HELP: &str = "add one:\n\n[jwt]\nkey = \"${file:jwt.pem}\"\nalgorithms = [\"ES256\"]";
+
+/// Compiles the section; `None` if it is missing or wrong.
+pub fn compile_jwt(section: &Section) -> Option<Arc<TokenVerifier>> {
+    let key = section.node("key");
+    let algorithms = match section.node("algorithms") {
+        Some(_) => section.read_strings("algorithms", |text| find_choice(text, ALGORITHMS)),
+        None => None,
+    };
+    let header: Option<HeaderName> = match section.node("header") {
+        Some(_) => section.parse_string("header", values::parse_header_name),
+        None => Some(AUTHORIZATION),
+    };
+    let [issuer, audience] = ["issuer", "audience"].map(|name| match section.node(name) {
+        Some(_) => section.read_strings(name, |text| Ok(text.to_owned())),
+        None => Some(Vec::new()),
+    });
+    let (given, listed) = (key.is_some(), section.node("algorithms").is_some());
+    section.report_unknown();
+    match (given, listed) {
+        (false, false) => return None,
+        (false, true) => return section.report_missing("[jwt] has no key", "add one, like key = \"${file:jwt.pem}\""),
+        (true, false) => {
+            let help = "list the accepted ones, like algorithms = [\"ES256\"]";
+            return section.report_missing("[jwt] has no algorithms", help);
+        }
+        (true, true) => {}
+    }
+    let (node, algorithms) = (key?, algorithms?);
+    let (decoding, secret) = read_decoding_key(section, node, &algorithms)?;
+    let texts = |list: Vec<At<String>>| list.into_iter().map(|at| at.value).collect::<Vec<String>>();
+    let algorithms: Vec<Algorithm> = algorithms.into_iter().map(|at| at.value).collect();
+    Some(Arc::new(TokenVerifier::new(
+        header?,
+        decoding,
+        secret.as_bytes(),
+        &algorithms,
+        &texts(issuer?),
+        &texts(audience?),
+    )))
+}
+
+/// Reads the key. It must belong to the one family of all listed algorithms: a public key must never serve as an HMAC
+/// secret.
+fn read_decoding_key(section: &Section, node: &Node, algorithms: &[At<Algorithm>]) -> Option<(DecodingKey, String)> {
+    let Value::String(text) = &node.value else {
+        return section.report_wrong_type("key", "a string", node);
+    };
+    let Some(first) = algorithms.first() else {
+        let listed = section.node("algorithms")?;
+        return section.report_fault("algorithms", listed, "the list is empty", "name at least one, like \"ES256\"");
+    };
+    if let Some(other) = algorithms.iter().find(|at| at.value.family() != first.value.family()) {
+        let what = "the algorithms need different kinds of keys, and there is only one key";
+        return section.report_fault_at(
+            "algorithms",
+            other.place,
+            what,
+            "keep those of one kind: HS*, RS256, ES256 or EdDSA",
+        );
+    }
+    let secret = text.value.as_str();
+    let pem = secret.trim().as_bytes();
+    let decoding = match first.value {
+        Algorithm::RS256 => DecodingKey::from_rsa_pem(pem),
+        Algorithm::ES256 => DecodingKey::from_ec_pem(pem),
+        Algorithm::EdDSA => DecodingKey::from_ed_pem(pem),
+        _ => return read_shared_secret(section, node, secret, algorithms),
+    };
+    match decoding {
+        Ok(key) if !secret.contains("PRIVATE KEY") => Some((key, secret.to_owned())),
+        Ok(_) => {
+            section.report_fault("key", node, "it is a private key", "give the public key, which is all that is needed")
+        }
+        Err(_) => {
+            let what = format!("it is not the public key of {:?} in PEM form", first.value);
+            section.report_fault("key", node, &what, "it starts with -----BEGIN PUBLIC KEY-----")
+        }
+    }
+}
+
+fn read_shared_secret(
+    section: &Section,
+    node: &Node,
+    secret: &str,
+    algorithms: &[At<Algorithm>],
+) -> Option<(DecodingKey, String)> {
+    if secret.trim_start().starts_with("-----BEGIN") {
+        let what = "a PEM key is not a secret, which the HS algorithms need";
+        return section.report_fault("key", node, what, "name the algorithm of this key: RS256, ES256 or EdDSA");
+    }
+    let least = |algorithm: &Algorithm| match algorithm {
+        Algorithm::HS512 => 64,
+        Algorithm::HS384 => 48,
+        _ => 32,
+    };
+    let least = algorithms.iter().map(|at| least(&at.value)).max().unwrap_or(32);
+    if secret.len() < least {
+        let what = format!("the secret has {} bytes, these algorithms need {least}", secret.len());
+        return section.report_fault(
+            "key",
+            node,
+            &what,
+            "make one of random characters, like `openssl rand -base64 64`",
+        );
+    }
+    Some((DecodingKey::from_secret(secret.as_bytes()), secret.to_owned()))
+}

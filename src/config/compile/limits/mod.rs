@@ -1,0 +1,271 @@
+//! Sections of limits: `[limit.NAME]`, `[set.NAME]` and `[jwt]`. Called by `compile`.
+//!
+//! Input: the sections and facts from other sections (`LimitContext`). Output: compiled limits. `rule` reads the
+//! options that an algorithm declares and `dates` those of calendars; `when` compiles conditions, `overrides` budgets
+//! of single keys, `charges` what the outcome of a request changes, `refuse` the refusal, `set` lists of values, `jwt`
+//! token verification.
+//!
+//! An option of an algorithm is declared by the algorithm (`limiting::algorithm`) and needs no code here.
+
+pub(crate) mod charges;
+pub(crate) mod dates;
+pub(crate) mod jwt;
+pub(crate) mod overrides;
+pub(crate) mod refuse;
+pub(crate) mod rule;
+pub(crate) mod set;
+pub(crate) mod when;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::config::compile::context::LimitContext;
+use crate::config::compile::limits::charges::compile_charge_rules;
+use crate::config::compile::limits::refuse::compile_own_refuse;
+use crate::config::compile::limits::rule::{compile_rule, report_foreign_params};
+use crate::config::compile::names::{Definitions, NamedSection};
+use crate::config::compile::numbers::to_usize;
+use crate::config::reader::{At, Section};
+use crate::config::report::Diagnostic;
+use crate::config::source::SourceTexts;
+use crate::config::tree::{Node, Value};
+use crate::config::values::TextFault;
+use crate::config::{schema, values};
+use crate::limiting::algorithm::{SPECS, Spec};
+use crate::limiting::decision::LimitRef;
+use crate::limiting::integers::NotInteger;
+use crate::limiting::key::{COST_MAX, Cost, Key, KeyPart, Missing};
+use crate::limiting::limit::{Limit, Mode, OnError};
+use crate::limiting::source::{Prefixes, Repeated, Source, SourceKind};
+use crate::limiting::store::shares::SHARE_MIN;
+
+const KEY_PARTS_MAX: usize = 16;
+const KEYS_MIN: i64 = SHARE_MIN as i64;
+/// A limit without its own `max_keys` is warned about if the others leave it fewer keys than this.
+const KEYS_LEFT: usize = 1000;
+
+pub fn compile_limits(named: Vec<NamedSection>, context: &LimitContext) -> Definitions<Arc<Limit>> {
+    let mut limits = Definitions::new(schema::LIMIT.name);
+    let mut after: HashMap<&str, At<String>> = HashMap::new();
+    let mut sources = None;
+    let mut taken = SharesTaken::default();
+    for NamedSection { name, place, section } in named {
+        let base = section.parse_at("after", |text| Ok(text.to_owned()));
+        let limit = compile_limit(&section, name, context, base.as_ref()).map(Arc::new);
+        after.extend(base.map(|base| (name, base)));
+        sources = Some(section.sources);
+        taken.add_share(limit.as_deref(), &section, context);
+        section.report_unread_keys();
+        limits.insert(name, place, limit);
+    }
+    let Some(sources) = sources else { return limits };
+    taken.warn_about_rest(sources, context);
+    for (name, At { place, value }) in &after {
+        limits.find(sources, *place, value);
+        let mut next = value.as_str();
+        for _ in 0..after.len() {
+            if next == *name {
+                let message = format!("`after` in [limit.{name}]: it comes after itself");
+                let help = "one limit must come first, without `after`";
+                sources.add_mistake(Diagnostic::new(*place, message).with_help(help));
+                break;
+            }
+            let Some(At { value, .. }) = after.get(next) else { break };
+            next = value;
+        }
+    }
+    limits
+}
+
+/// Shares of the memory store that limits with their own `max_keys` take.
+#[derive(Default)]
+struct SharesTaken {
+    keys: usize,
+    /// The limit with the largest share.
+    most: Option<(usize, At<String>)>,
+    others: usize,
+}
+
+impl SharesTaken {
+    fn add_share(&mut self, limit: Option<&Limit>, section: &Section, context: &LimitContext) {
+        let Some(limit) = limit else { return };
+        let (Some(own), Some(node)) = (limit.max_keys, section.node("max_keys")) else {
+            self.others += 1;
+            return;
+        };
+        self.keys = self.keys.saturating_add(own);
+        if self.most.as_ref().is_none_or(|(most, _)| own > *most) {
+            self.most = Some((own, At { place: node.place, value: limit.name.clone() }));
+        }
+        if self.keys > context.max_keys {
+            let (taken, all) = (self.keys, context.max_keys);
+            let what = format!("the limits up to here have {taken} keys of their own, [store] has {all}");
+            let help = format!("raise max_keys of [store] to {taken} or more, or lower max_keys of the limits");
+            section.report_fault::<()>("max_keys", node, &what, &help);
+        }
+    }
+
+    /// Warns if too little is left for the limits without a share, which divide the rest equally.
+    fn warn_about_rest(self, sources: &SourceTexts, context: &LimitContext) {
+        let SharesTaken { keys, most: Some((_, At { place, value: name })), others } = self else { return };
+        let Some(rest) = context.max_keys.checked_sub(keys).filter(|_| others > 0) else { return };
+        let each = rest / others;
+        if each >= KEYS_LEFT {
+            return;
+        }
+        let whose = match others {
+            1 => format!("{rest} of the {} keys of [store] for the limit without", context.max_keys),
+            _ => format!("{rest} of the {} keys of [store] for {others} limits without", context.max_keys),
+        };
+        let what = format!("`max_keys` in [limit.{name}]: limits with keys of their own leave {whose}");
+        let least = keys.saturating_add(others.saturating_mul(KEYS_LEFT));
+        let help = format!("raise max_keys of [store], to {least} or more, or give this limit less");
+        let diagnostic = Diagnostic::new(place, what).with_help(help);
+        match each < SHARE_MIN {
+            true => sources.add_mistake(diagnostic),
+            false => sources.add_warning(diagnostic),
+        }
+    }
+}
+
+fn compile_limit(section: &Section, name: &str, context: &LimitContext, after: Option<&At<String>>) -> Option<Limit> {
+    let algorithms: Vec<(&str, &'static Spec)> = SPECS.iter().map(|spec| (spec.name, spec)).collect();
+    let spec = match section.node("algorithm") {
+        Some(_) => section.read_choice("algorithm", &algorithms),
+        None => SPECS.first(),
+    };
+    let rule = match spec {
+        Some(spec) => compile_rule(section, spec),
+        // Read only to report its mistakes.
+        None => section.parse_string("rate", values::parse_rate).and(None),
+    };
+    report_foreign_params(section, spec);
+    let key = compile_key(section, context);
+    let when = when::compile_when(section, context);
+    let overrides = overrides::compile_overrides(section, spec, rule.is_some(), key.as_ref());
+    let after = after.map(|at| at.value.clone());
+    let cost = compile_cost(section);
+    let missing = section.read_label("missing", Missing::ALL, Missing::label).unwrap_or(Missing::Shared);
+    let possible = key.as_ref().is_none_or(|key| check_body_sources(section, key, missing).is_some());
+    let repeated = section.read_label("repeated", Repeated::ALL, Repeated::label).unwrap_or_default();
+    let not_integer = section.read_label("not_integer", NotInteger::ALL, NotInteger::label).unwrap_or_default();
+    let mode = section.read_label("mode", Mode::ALL, Mode::label).unwrap_or(Mode::Enforce);
+    let on_error = section.read_label("on_error", OnError::ALL, OnError::label).unwrap_or(context.on_error);
+    let max_keys = to_usize(section.read_integer("max_keys", KEYS_MIN..=1_000_000_000));
+    let afterwards = compile_charge_rules(section, rule.as_ref());
+    let refuse = compile_own_refuse(section).map(Box::new);
+    let ((rule, _), key, cost, when, overrides, afterwards) = (rule?, key?, cost?, when?, overrides?, afterwards?);
+    if !possible {
+        return None;
+    }
+    if let (Cost::Fixed(fixed), Some(node)) = (&cost, section.node("cost")) {
+        let most = rule.max_cost();
+        if *fixed > most {
+            let what = format!("a cost of {fixed} never fits, so no request would be admitted");
+            return section.report_fault("cost", node, &what, &format!("the largest that fits is {most}"));
+        }
+    }
+    let rule = Arc::new(rule);
+    let afterwards = afterwards.map(Arc::new);
+    Some(Limit {
+        name: name.to_owned(),
+        store_ref: LimitRef::new(name, &cost, afterwards.as_ref()),
+        rule,
+        key,
+        missing,
+        repeated,
+        not_integer,
+        cost,
+        mode,
+        on_error,
+        when,
+        overrides,
+        after,
+        max_keys,
+        charge_rules: afterwards,
+        refuse,
+    })
+}
+
+fn compile_key(section: &Section, context: &LimitContext) -> Option<Key> {
+    let Some(node) = section.node("key") else {
+        return Some(Key(vec![KeyPart::Source(Source::Ip(Prefixes::default()))]));
+    };
+    compile_key_option(section, "key", node, context)
+}
+
+/// Compiles the key that option `name` describes.
+pub fn compile_key_option(section: &Section, name: &'static str, node: &Node, context: &LimitContext) -> Option<Key> {
+    let parts = section.read_strings(name, values::parse_key_part)?;
+    if parts.is_empty() {
+        return section.report_fault(
+            name,
+            node,
+            "the list is empty",
+            "for one budget shared by all, write key = \"all\"",
+        );
+    }
+    if parts.len() > KEY_PARTS_MAX {
+        return section.report_fault(
+            name,
+            node,
+            &format!("{} parts", parts.len()),
+            &format!("a key may have {KEY_PARTS_MAX}"),
+        );
+    }
+    let mut key: Vec<KeyPart> = Vec::with_capacity(parts.len());
+    for At { place, value: part } in parts {
+        for source in part.sources() {
+            if let Err(TextFault { what, help }) = context.check_readable(source.clone()) {
+                return section.report_fault_at(name, place, &what, &help);
+            }
+        }
+        let has_same = |earlier: &KeyPart| {
+            *earlier == part || earlier.sources().iter().any(|source| part.sources().contains(source))
+        };
+        if key.iter().any(has_same) {
+            return section.report_fault_at(name, place, "this part occurs twice", "remove one of the two");
+        }
+        key.push(part);
+    }
+    Some(Key(key))
+}
+
+/// Reports a key that no request can have completely: no body is both a form and JSON.
+fn check_body_sources(section: &Section, key: &Key, missing: Missing) -> Option<()> {
+    let needs = |kind: SourceKind| {
+        key.0
+            .iter()
+            .find(|part| !part.sources().is_empty() && part.sources().iter().all(|source| source.kind() == kind))
+    };
+    let (Some(form), Some(json), Some(node)) = (needs(SourceKind::Form), needs(SourceKind::Json), section.node("key"))
+    else {
+        return Some(());
+    };
+    let what = "no body is both a form and JSON, so one of these parts is always absent";
+    let help = format!("write \"{form}{}{json}\" for one budget by whichever the body has", KeyPart::OR);
+    match missing {
+        Missing::Skip => section.report_fault("key", node, &format!("{what} and the limit never applies"), &help),
+        Missing::Refuse => section.report_fault("key", node, &format!("{what} and every request is refused"), &help),
+        Missing::Shared => {
+            let what = format!("`key` in {}: {what}: a client has two budgets, one in each", section.title);
+            section.sources.add_warning(Diagnostic::new(node.place, what).with_help(help));
+            Some(())
+        }
+    }
+}
+
+fn compile_cost(section: &Section) -> Option<Cost> {
+    let source = |text: &str| {
+        let help = format!("write an integer without quotes, {}", values::describe_sources(Cost::SOURCES));
+        values::parse_source(text, Cost::SOURCES, &help).map(Cost::Stated)
+    };
+    match section.node("cost") {
+        None => Some(Cost::Fixed(1)),
+        Some(Node { value: Value::Integer(_), .. }) => section.read_integer("cost", 0..=COST_MAX).map(Cost::Fixed),
+        Some(Node { value: Value::String(_), .. }) => section.parse_string("cost", source),
+        Some(node) => {
+            section.report_wrong_type("cost", &format!("an integer, {}", values::describe_sources(Cost::SOURCES)), node)
+        }
+    }
+}

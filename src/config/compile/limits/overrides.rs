@@ -1,0 +1,312 @@
+//! `overrides` of a limit: budgets of single keys, compiled like the limit itself with other numbers. Called by
+//! `limits`; live overrides use the same code.
+
+use std::sync::Arc;
+
+use crate::config::compile::limits::rule;
+use crate::config::reader::{At, Section};
+use crate::config::report::{Diagnostic, Place};
+use crate::config::source::SourceTexts;
+use crate::config::substitute::Text;
+use crate::config::tree::{Node, Table as Tree, TableEntry, Value};
+use crate::config::{schema, values};
+use crate::limiting::algorithm::params::Param;
+use crate::limiting::algorithm::{Spec, all_params};
+use crate::limiting::key::Key;
+use crate::limiting::overrides::{ENTRIES_MAX, OverrideBudget, OverrideTable, Overrides};
+
+pub fn compile_overrides(
+    section: &Section,
+    spec: Option<&'static Spec>,
+    has_rule: bool,
+    key: Option<&Key>,
+) -> Option<Overrides> {
+    let node = section.node("overrides");
+    let (Some(spec), true, Some(key)) = (spec, has_rule, key) else { return None };
+    let mut base = section.written_table().clone();
+    // The base is copied for each entry.
+    base.entries.retain(|entry| !matches!(entry.key.as_str(), "overrides" | "when" | "key"));
+    let base = Arc::new(base);
+    let mut table = OverrideTable::default();
+    if let Some(node) = node {
+        let Value::Array(items) = &node.value else {
+            return section.report_wrong_type("overrides", "a list of tables", node);
+        };
+        if items.len() > ENTRIES_MAX {
+            let what = format!("{} entries", items.len());
+            return section.report_fault("overrides", node, &what, &format!("there may be {ENTRIES_MAX}"));
+        }
+        let mut whole = true;
+        for item in items {
+            whole &= compile_entry(section, spec, &base, key, item, &mut table).is_some();
+        }
+        if !whole {
+            return None;
+        }
+    }
+    Some(Overrides::new(table, Arc::new(move |value| compile_live_budget(spec, &base, value))))
+}
+
+fn compile_entry(
+    section: &Section,
+    spec: &Spec,
+    base: &Tree,
+    key: &Key,
+    item: &Node,
+    table: &mut OverrideTable,
+) -> Option<()> {
+    let Value::Table(tree) = &item.value else {
+        return section.report_wrong_type("overrides", "a list of tables", item);
+    };
+    let title = format!("`overrides` of {}", section.title);
+    let own = Section::new(section.sources, &schema::OVERRIDE, title, tree);
+    let values = match own.node("key") {
+        Some(node) => read_values(&own, node),
+        None => own.report_missing(format!("{} has an entry without a key", own.title), &help(spec)),
+    };
+    // Numbers that the entry does not set are those of the limit.
+    let changed: Vec<&TableEntry> = amount_options(all_params()).filter_map(|name| own.entry(name)).collect();
+    own.report_unknown();
+    if changed.is_empty() {
+        return section.report_fault("overrides", item, "the entry changes nothing", &help(spec));
+    }
+    let values = match_key_values(&own, key, values?, item)?;
+    let budget = compile_budget(section.sources, &own.title, spec, base, changed.into_iter().cloned().collect())?;
+    let values: Vec<Option<&[u8]>> = values.iter().map(|value| value.as_deref()).collect();
+    match table.insert(&values, budget) {
+        true => Some(()),
+        false => {
+            let what = "the same key already has an entry, or entries use `*` in more than 16 different ways";
+            section.report_fault("overrides", item, what, "remove one of the entries")
+        }
+    }
+}
+
+/// Reads the values: each is a string, or `{ percent = "caf%E9" }` for bytes that no string can hold; `None` is the
+/// wildcard `*`.
+fn read_values(own: &Section, node: &Node) -> Option<Vec<At<Option<Vec<u8>>>>> {
+    let items = match &node.value {
+        Value::Array(items) => items.as_slice(),
+        _ => std::slice::from_ref(node),
+    };
+    let read = |item: &Node| {
+        let value = match &item.value {
+            Value::String(text) => (text.value != "*").then(|| text.value.clone().into_bytes()),
+            Value::Table(table) => Some(read_percent_value(own, table)?),
+            _ => return own.report_wrong_type("key", "a string, or a list of strings", item),
+        };
+        Some(At { place: item.place, value })
+    };
+    // Every item is parsed, to find all mistakes, before one of them fails the list.
+    let values: Vec<_> = items.iter().map(read).collect();
+    values.into_iter().collect()
+}
+
+fn read_percent_value(own: &Section, table: &Tree) -> Option<Vec<u8>> {
+    let section = Section::new(own.sources, &schema::OVERRIDE_KEY, format!("`key` of {}", own.title), table);
+    let bytes = section.parse_string("percent", |text| match values::percent_decode(text) {
+        Some(bytes) => Ok(bytes),
+        None => values::invalid_text("it is not percent-encoded", "write bytes as %XX, and `%` itself as %25"),
+    });
+    section.report_unknown();
+    match section.node("percent") {
+        Some(_) => bytes,
+        None => section.report_missing(
+            format!("{} has no bytes", section.title),
+            "write a string, or { percent = \"caf%E9\" } for bytes that no string can contain",
+        ),
+    }
+}
+
+/// Returns one value for each part of the key; `None` is the wildcard `*`.
+fn match_key_values(
+    own: &Section,
+    key: &Key,
+    written: Vec<At<Option<Vec<u8>>>>,
+    item: &Node,
+) -> Option<Vec<Option<Vec<u8>>>> {
+    if written.len() != key.0.len() {
+        let what = format!("it has {} values, the key of the limit has {} parts", written.len(), key.0.len());
+        let node = own.node("key").unwrap_or(item);
+        return own.report_fault("key", node, &what, "write one for each part, in their order; \"*\" is any value");
+    }
+    let mut values = Vec::with_capacity(written.len());
+    for (part, At { place, value }) in key.0.iter().zip(written) {
+        match value.map(|value| part.canonicalize_written(value)).transpose() {
+            Ok(value) => values.push(value),
+            Err(what) => {
+                return own.report_fault_at("key", place, &what, "write a value that this part of the key can have");
+            }
+        }
+    }
+    Some(values)
+}
+
+/// Compiles the limit's rule with the numbers of `changed` in place of its own.
+fn compile_budget(
+    sources: &SourceTexts,
+    title: &str,
+    spec: &Spec,
+    base: &Tree,
+    changed: Vec<TableEntry>,
+) -> Option<OverrideBudget> {
+    let strangers: Vec<&TableEntry> = changed.iter().filter(|entry| !spec.has_param(&entry.key)).collect();
+    for entry in &strangers {
+        let message = format!("`{}` in {title}: {} has no such parameter", entry.key, spec.name);
+        sources.add_mistake(Diagnostic::new(entry.place, message).with_help(help(spec)));
+    }
+    if !strangers.is_empty() {
+        return None;
+    }
+    if let Some(entry) = changed.iter().find(|entry| entry.key == spec.leading.name) {
+        let budget = match &entry.node.value {
+            Value::Integer(0) => Some(OverrideBudget::Blocked),
+            Value::String(text) if text.value.trim() == "0" => Some(OverrideBudget::Blocked),
+            Value::String(text) if text.value.trim() == "unlimited" => Some(OverrideBudget::Unlimited),
+            _ => None,
+        };
+        if budget.is_some() {
+            return budget;
+        }
+    }
+    let mut tree = base.clone();
+    tree.entries.retain(|entry| !changed.iter().any(|new| new.key == entry.key));
+    tree.entries.extend(changed);
+    let section = Section::new(sources, &schema::LIMIT, title, &tree);
+    rule::compile_rule(&section, spec).map(|(rule, _)| OverrideBudget::Rule(Arc::new(rule)))
+}
+
+/// Returns the options that an entry may change: amounts, not the shape of the limit.
+fn amount_options<'p>(params: impl Iterator<Item = &'p Param>) -> impl Iterator<Item = &'static str> {
+    params.filter(|param| param.amount).map(|param| param.name)
+}
+
+fn describe_amounts(spec: &Spec) -> String {
+    amount_options(spec.params()).collect::<Vec<_>>().join(", ")
+}
+
+fn help(spec: &Spec) -> String {
+    let (name, leading) = (spec.name, spec.leading.name);
+    format!("an entry of {name} names a `key` and {}; {leading} may be 0 or \"unlimited\", too", describe_amounts(spec))
+}
+
+/// Compiles a live budget such as `rate=100/s;burst=5`.
+fn compile_live_budget(spec: &Spec, base: &Tree, value: &str) -> Result<OverrideBudget, String> {
+    let sources = SourceTexts::default();
+    let file = sources.add_source("override".to_owned(), std::path::PathBuf::new(), value.to_owned());
+    let place = Place { file, start: 0, end: value.len() };
+    let mut changed: Vec<TableEntry> = Vec::new();
+    for pair in value.split(';').map(str::trim).filter(|pair| !pair.is_empty()) {
+        let (name, text) = pair.split_once('=').ok_or_else(|| format!("`{pair}` is not NAME=VALUE"))?;
+        let (name, text) = (name.trim(), text.trim());
+        if !amount_options(all_params()).any(|known| known == name) {
+            return Err(format!("`{name}` is not possible here; write {}", describe_amounts(spec)));
+        }
+        if changed.iter().any(|entry| entry.key == name) {
+            return Err(format!("`{name}` occurs twice; remove one"));
+        }
+        let value = match text.parse::<i64>() {
+            Ok(value) => Value::Integer(value),
+            Err(_) => Value::String(Text { value: text.to_owned(), written: None }),
+        };
+        changed.push(TableEntry { key: name.to_owned(), place, node: Node { place, value } });
+    }
+    if changed.is_empty() {
+        let example = rule::param_example(&spec.leading).trim_matches('"');
+        return Err(format!("the entry changes nothing; write {}={example}", spec.leading.name));
+    }
+    // The places of the limit belong to other source texts.
+    let mut base = base.clone();
+    for entry in &mut base.entries {
+        (entry.place, entry.node.place) = (place, place);
+    }
+    base.place = place;
+    match compile_budget(&sources, "the override", spec, &base, changed) {
+        Some(budget) if !sources.has_mistakes() => Ok(budget),
+        _ => {
+            let report = sources.into_report().to_json();
+            let words = ["message", "help"].map(|part| report[0][part].as_str().unwrap_or_default().to_owned());
+            Err(words.join("; ").trim_end_matches("; ").to_owned())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::load_text;
+
+    fn overrides(limit: &str) -> (Overrides, Key) {
+        let text = format!("[[route]]\nupstream = \"echo:\"\n[limit.x]\n{limit}");
+        let config = load_text("test", &text).unwrap_or_else(|report| panic!("{report}"));
+        let limit = Arc::into_inner(Arc::into_inner(config.limits).unwrap().all.remove(0)).unwrap();
+        (limit.overrides, limit.key)
+    }
+
+    /// Asserts the result for each value in the hash of the limit.
+    fn assert_said(limit: &str, values: &[(&str, &str)]) {
+        let (overrides, key) = overrides(limit);
+        for (value, mistake) in values {
+            let found = overrides.set_live(&key, &[(b"a".to_vec(), value.as_bytes().to_vec())].into());
+            match mistake.is_empty() {
+                true => assert_eq!(found, Ok(()), "{value}"),
+                false => {
+                    let found = found.unwrap_err();
+                    assert!(found.starts_with(&format!("a: {mistake}")), "{value}: {found}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn live_values_are_read_like_the_limit() {
+        assert_said(
+            "rate = \"10/s\"\nburst = 20\nkey = \"header:x\"",
+            &[
+                ("rate=100/day", ""),
+                ("burst=5", ""),
+                (" rate = 1/s ; burst = 7; debt = 3; ", ""),
+                ("debt=0", ""),
+                ("rate=0", ""),
+                ("rate=unlimited", ""),
+                ("", "the entry changes nothing; write rate=10/s"),
+                ("rate", "`rate` is not NAME=VALUE"),
+                ("rate=5/fortnight", "`rate` in the override: unknown unit `fortnight`; units are"),
+                ("burst=99999999999999999", "`burst` in the override: it must be from 1 to 4503599627370496"),
+                ("start=empty", "`start` is not possible here; write rate, burst, debt"),
+                ("key=x", "`key` is not possible here; write rate, burst, debt"),
+                ("rate=1/s;rate=2/s", "`rate` occurs twice; remove one"),
+                (
+                    "rate=0;queue=1s",
+                    "`queue` in the override: token_bucket has no such parameter; an entry of token_bucket names a \
+                     `key` and rate, burst, debt; rate may be 0 or \"unlimited\", too",
+                ),
+            ],
+        );
+    }
+
+    #[test]
+    fn live_values_have_the_numbers_of_their_algorithm() {
+        assert_said(
+            "algorithm = \"concurrency\"\nin_flight = 5\nkey = \"header:x\"",
+            &[
+                ("in_flight=7", ""),
+                ("in_flight=0", ""),
+                ("in_flight=unlimited", ""),
+                ("", "the entry changes nothing; write in_flight=20"),
+                ("in_flight=many", "`in_flight` in the override: it must be an integer, found a string"),
+                ("in_flight=100001", "`in_flight` in the override: it must be from 1 to 100000"),
+                ("rate=0", "`rate` in the override: concurrency has no such parameter; an entry of concurrency names"),
+            ],
+        );
+        assert_said(
+            "algorithm = \"leaky_bucket\"\nrate = \"5/s\"\nkey = \"header:x\"",
+            &[
+                ("queue=2s", ""),
+                ("rate=1/s;queue=0ms", ""),
+                ("queue=2", "`queue` in the override: it must be a string with a unit, found the integer 2"),
+                ("nodelay=true", "`nodelay` is not possible here; write rate, queue"),
+            ],
+        );
+    }
+}

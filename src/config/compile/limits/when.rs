@@ -1,0 +1,447 @@
+//! `when` of a limit: the requests that it applies to. Called by `limits`.
+//!
+//! A condition is a pattern, or a list of patterns of which one must match. Patterns:
+//!
+//! ```text
+//! "text"        the value equals this text      "*"       any non-empty value
+//! 5             an integer equal to this one    "a*", "*.b", "a*b"   `*` is any sequence of characters
+//! "1-9"         an integer from 1 to 9          "set:X"   an item of [set.X]
+//! "<5" "<=5" ">5" ">=5"  an integer             "= text"  this text, whatever it looks like
+//! "~ regex"     a text that contains a match    "~i regex" the same, ignoring case
+//! "!PATTERN"    anything else; in a list, all patterns have `!` or none has
+//! ```
+//!
+//! Texts, wildcards and sets are case-sensitive; hosts and methods have one canonical case. A condition on a value that
+//! the request lacks is false, and true with `!`.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
+use regex::RegexBuilder;
+
+use crate::config::compile::context::LimitContext;
+use crate::config::reader::Section;
+use crate::config::report::Place;
+use crate::config::tree::{Node, Value};
+use crate::config::values::{TextFault, invalid_text};
+use crate::config::{schema, values};
+use crate::limiting::integers::integer;
+use crate::limiting::source::Source;
+use crate::limiting::when::{Condition, Expression, Pattern, Test, When};
+use crate::net::{IpSet, NamedSet};
+
+const HELP: &str = "write \"text\", \"a*\", \"*\", \"1-9\", \"<5\", \">=5\", \"set:NAME\", \"~ regex\", \"~i regex\", \
+                    \"!\" before any of these, or \"= text\" for a text that looks like one of them";
+
+/// Name of the condition on the client address.
+const CLIENT: &str = "client";
+const CLIENT_HELP: &str = "write \"192.0.2.7\", \"10.0.0.0/8\", \"10.0.24.*\", \"10.0.0.1-10.0.0.9\" or \"set:NAME\"";
+
+pub fn compile_when(section: &Section, context: &LimitContext) -> Option<When> {
+    if section.node("when").is_none() {
+        return Some(When::default());
+    }
+    let table = section.read_table("when")?;
+    let when = Section::new(section.sources, &schema::WHEN, format!("`when` of {}", section.title), table);
+    let mut conditions = Vec::new();
+    for kind in When::SOURCES.into_iter().filter(|kind| kind.argument().is_none()) {
+        let key = kind.word();
+        if let Some(node) = when.node(key) {
+            let source = parse_condition_source(&when, context, key, node.place, key);
+            conditions.push(source.and_then(|source| compile_text_condition(&when, context, key, node, source)));
+        }
+    }
+    if let Some(node) = when.node(CLIENT) {
+        conditions.push(compile_client_condition(&when, context, node));
+    }
+    for kind in When::SOURCES.into_iter().filter(|kind| kind.argument().is_some()) {
+        let key = kind.word();
+        if when.node(key).is_none() {
+            continue;
+        }
+        let Some(table) = when.read_table(key) else {
+            conditions.push(None);
+            continue;
+        };
+        for entry in &table.entries {
+            let source = parse_condition_source(&when, context, key, entry.place, &format!("{key}:{}", entry.key));
+            conditions.push(source.and_then(|source| compile_text_condition(&when, context, key, &entry.node, source)));
+        }
+    }
+    when.report_unread_keys();
+    conditions.into_iter().collect::<Option<_>>().map(When)
+}
+
+/// Parses the source that `text` at `place` names.
+fn parse_condition_source(
+    when: &Section,
+    context: &LimitContext,
+    key: &str,
+    place: Place,
+    text: &str,
+) -> Option<Source> {
+    match values::parse_source(text, &When::SOURCES, HELP).and_then(|source| context.check_readable(source)) {
+        Ok(source) => Some(source),
+        Err(TextFault { what, help }) => when.report_fault_at(key, place, &what, &help),
+    }
+}
+
+/// A parsed pattern.
+#[derive(Debug, PartialEq)]
+enum Written<'t> {
+    Text(&'t str),
+    Integer(i64, i64),
+    Wildcard(&'t str),
+    Set(&'t str),
+    Regex(Expression),
+}
+
+fn compile_text_condition(
+    when: &Section,
+    context: &LimitContext,
+    key: &str,
+    node: &Node,
+    source: Source,
+) -> Option<Condition> {
+    let read = |written: Written, node: &Node| -> Option<Pattern> {
+        if let Err(TextFault { what, help }) = check_possible(&source, &written) {
+            return when.report_fault(key, node, &what, &help);
+        }
+        Some(match written {
+            Written::Text(text) => Pattern::Text(text.to_owned()),
+            Written::Integer(from, to) => Pattern::Integer(from, to),
+            Written::Wildcard(text) if text.bytes().all(|byte| byte == b'*') => Pattern::NotEmpty,
+            Written::Wildcard(text) => Pattern::Wildcard(text.split('*').map(str::to_owned).collect()),
+            Written::Set(name) => Pattern::Set(context.sets.find(when.sources, node.place, name)?.set),
+            Written::Regex(expression) => Pattern::Regex(expression),
+        })
+    };
+    let (negated, patterns) = parse_patterns(when, key, node, read)?;
+    let test = if negated { Test::None(patterns) } else { Test::Any(patterns) };
+    Some(Condition::Text { source, test })
+}
+
+fn compile_client_condition(when: &Section, context: &LimitContext, node: &Node) -> Option<Condition> {
+    enum WhenItem {
+        Nets(Vec<IpNet>),
+        Set(Arc<NamedSet>),
+    }
+    let read = |written: Written, node: &Node| -> Option<WhenItem> {
+        let text = match written {
+            Written::Set(name) => {
+                let listed = context.sets.find(when.sources, node.place, name)?;
+                return listed.as_addresses(when.sources).map(WhenItem::Set);
+            }
+            Written::Text(text) | Written::Wildcard(text) => text,
+            Written::Integer(..) => "",
+            Written::Regex(_) => {
+                return when.report_fault(
+                    CLIENT,
+                    node,
+                    "addresses are compared with networks, not with texts",
+                    CLIENT_HELP,
+                );
+            }
+        };
+        match parse_client_nets(text) {
+            Ok(nets) => Some(WhenItem::Nets(nets)),
+            Err(TextFault { what, help }) => when.report_fault(CLIENT, node, &what, &help),
+        }
+    };
+    let (negated, items) = parse_patterns(when, CLIENT, node, read)?;
+    let (mut sets, mut nets) = (Vec::new(), Vec::new());
+    for item in items {
+        match item {
+            WhenItem::Nets(more) => nets.extend(more),
+            WhenItem::Set(set) => sets.push(set),
+        }
+    }
+    Some(Condition::Client { sets, nets: nets.into_iter().collect::<IpSet>(), inside: !negated })
+}
+
+/// Reads a pattern or a list of patterns, and whether they are negated.
+fn parse_patterns<T>(
+    when: &Section,
+    key: &str,
+    node: &Node,
+    read: impl Fn(Written, &Node) -> Option<T>,
+) -> Option<(bool, Vec<T>)> {
+    let items = match &node.value {
+        Value::Array(items) => items.as_slice(),
+        _ => std::slice::from_ref(node),
+    };
+    if items.is_empty() {
+        return when.report_fault(key, node, "the list is empty, so nothing would match", HELP);
+    }
+    let mut negations = Vec::with_capacity(items.len());
+    let one = |item: &Node| -> Option<(bool, T)> {
+        let (negated, written) = match &item.value {
+            Value::Integer(value) => (false, Written::Integer(*value, *value)),
+            Value::String(text) => match text.parse_value(parse_pattern) {
+                Ok(pattern) => pattern,
+                Err(TextFault { what, help }) => return when.report_fault(key, item, &what, &help),
+            },
+            _ => return when.report_wrong_type(key, "a pattern or a list of patterns", item),
+        };
+        Some((negated, read(written, item)?))
+    };
+    // Every item is parsed, to find all mistakes, before one of them fails the list.
+    let read: Vec<Option<(bool, T)>> = items.iter().map(one).collect();
+    let mut values = Vec::with_capacity(read.len());
+    for item in read {
+        let (negated, value) = item?;
+        negations.push(negated);
+        values.push(value);
+    }
+    let negated = negations[0];
+    match negations.iter().position(|other| *other != negated) {
+        None => Some((negated, values)),
+        Some(at) => {
+            let help = "make it two limits, or write all of the list with `!` or none of it";
+            when.report_fault(key, &items[at], "some patterns of the list have `!` and some do not", help)
+        }
+    }
+}
+
+/// Parses one pattern and its optional `!`.
+fn parse_pattern(text: &str) -> Result<(bool, Written<'_>), TextFault> {
+    if let Some(rest) = text.strip_prefix('!') {
+        return match parse_pattern(rest)? {
+            (false, pattern) => Ok((true, pattern)),
+            (true, _) => {
+                invalid_text(format!("`{text}` negates twice"), "write a single `!`, or \"= text\" for the text")
+            }
+        };
+    }
+    if let Some(text) = text.strip_prefix('=') {
+        return Ok((false, Written::Text(text.strip_prefix(' ').unwrap_or(text))));
+    }
+    if let Some(name) = text.strip_prefix("set:") {
+        return Ok((false, Written::Set(name)));
+    }
+    if let Some(rest) = text.strip_prefix('~') {
+        return parse_expression(text, rest).map(|expression| (false, Written::Regex(expression)));
+    }
+    if let Some(rest) = text.strip_prefix(['<', '>']) {
+        let (or_equal, number) = match rest.strip_prefix('=') {
+            Some(number) => (true, number),
+            None => (false, rest),
+        };
+        let Some(bound) = parse_bound(number.trim()) else {
+            return invalid_text(format!("`{number}` is not an integer"), format!("for this text write \"= {text}\""));
+        };
+        let step = i64::from(!or_equal);
+        let range = match text.starts_with('<') {
+            true => bound.checked_sub(step).map(|to| (i64::MIN, to)),
+            false => bound.checked_add(step).map(|from| (from, i64::MAX)),
+        };
+        return match range {
+            Some((from, to)) => Ok((false, Written::Integer(from, to))),
+            None => invalid_text(format!("no integer is `{text}`"), "integers have 64 bits"),
+        };
+    }
+    if text.contains('*') {
+        return Ok((false, Written::Wildcard(text)));
+    }
+    match parse_range(text) {
+        Some((from, to)) if from > to => invalid_text(
+            format!("the range `{text}` ends before it starts"),
+            format!("write \"{to}-{from}\", or \"= {text}\" for the text"),
+        ),
+        Some((from, to)) => Ok((false, Written::Integer(from, to))),
+        None => Ok((false, Written::Text(text))),
+    }
+}
+
+/// Parses the regular expression after `~` in `text`.
+fn parse_expression(text: &str, rest: &str) -> Result<Expression, TextFault> {
+    let (ignore_case, pattern) = match (rest.strip_prefix("i "), rest.strip_prefix(' ')) {
+        (Some(pattern), _) => (true, pattern),
+        (None, Some(pattern)) => (false, pattern),
+        (None, None) => {
+            let help = format!("write \"~ regex\", \"~i regex\" to ignore case, or \"= {text}\" for the text");
+            return invalid_text(format!("`{text}` is neither a regular expression nor a text"), help);
+        }
+    };
+    // Values may contain line ends, at which matching must not stop.
+    let mut builder = RegexBuilder::new(pattern);
+    let regex = values::build_regex(builder.case_insensitive(ignore_case).dot_matches_new_line(true))?;
+    Ok(Expression { regex, ignore_case })
+}
+
+/// Parses `A-B`, a range of two integers.
+fn parse_range(text: &str) -> Option<(i64, i64)> {
+    text.match_indices('-')
+        .filter(|(at, _)| *at > 0)
+        .find_map(|(at, _)| Some((parse_bound(&text[..at])?, parse_bound(&text[at + 1..])?)))
+}
+
+/// Parses a 64-bit integer; a larger one would be truncated.
+fn parse_bound(text: &str) -> Option<i64> {
+    integer(text.as_bytes()).filter(|_| text.parse::<i64>().is_ok())
+}
+
+/// Rejects patterns that can never match because the canonical form of the source differs.
+fn check_possible(source: &Source, written: &Written) -> Result<(), TextFault> {
+    let text = match written {
+        Written::Text(text) | Written::Wildcard(text) => text,
+        Written::Regex(expression) => return check_possible_regex(source, expression),
+        Written::Integer(..) | Written::Set(_) => return Ok(()),
+    };
+    match source {
+        Source::Method if text.bytes().any(|byte| byte.is_ascii_lowercase()) => invalid_text(
+            format!("methods are in upper case, so `{text}` matches nothing"),
+            format!("write \"{}\"", text.to_ascii_uppercase()),
+        ),
+        Source::Host if text.bytes().any(|byte| byte.is_ascii_uppercase()) => invalid_text(
+            format!("hosts are compared in lower case, so `{text}` matches nothing"),
+            format!("write \"{}\"", text.to_ascii_lowercase()),
+        ),
+        Source::Path if !text.starts_with(['/', '*']) => {
+            invalid_text(format!("no path is `{text}`, as all start with `/`"), format!("write \"/{text}\""))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Rejects a regular expression with letters of the wrong case if the source has only one case.
+fn check_possible_regex(source: &Source, Expression { regex, ignore_case }: &Expression) -> Result<(), TextFault> {
+    let pattern = regex.as_str();
+    let has = |wrong: fn(&u8) -> bool| {
+        // A letter after a backslash is a class such as `\S`.
+        let escaped = |at: usize| at > 0 && pattern.as_bytes()[at - 1] == b'\\';
+        !ignore_case && pattern.bytes().enumerate().any(|(at, byte)| wrong(&byte) && !escaped(at))
+    };
+    let what = match source {
+        Source::Method if has(u8::is_ascii_lowercase) => "methods are in upper case",
+        Source::Host if has(u8::is_ascii_uppercase) => "hosts are compared in lower case",
+        _ => return Ok(()),
+    };
+    invalid_text(format!("{what}, so some of `{pattern}` matches nothing"), format!("write \"~i {pattern}\""))
+}
+
+/// Parses `ADDRESS`, `ADDRESS/PREFIX`, `ADDRESS-ADDRESS` or `10.0.24.*`.
+fn parse_client_nets(text: &str) -> Result<Vec<IpNet>, TextFault> {
+    if let Some((from, to)) = text.split_once('-') {
+        let (Ok(from), Ok(to)) = (from.trim().parse::<IpAddr>(), to.trim().parse::<IpAddr>()) else {
+            return invalid_text(format!("`{text}` is not a range of addresses"), CLIENT_HELP);
+        };
+        return match (from.to_canonical(), to.to_canonical()) {
+            (IpAddr::V4(from), IpAddr::V4(to)) if from <= to => {
+                Ok(Ipv4Subnets::new(from, to, 0).map(IpNet::V4).collect())
+            }
+            (IpAddr::V6(from), IpAddr::V6(to)) if from <= to => {
+                Ok(Ipv6Subnets::new(from, to, 0).map(IpNet::V6).collect())
+            }
+            (IpAddr::V4(_), IpAddr::V4(_)) | (IpAddr::V6(_), IpAddr::V6(_)) => {
+                invalid_text(format!("the range `{text}` ends before it starts"), format!("write \"{to}-{from}\""))
+            }
+            _ => invalid_text(format!("`{text}` mixes IPv4 and IPv6"), CLIENT_HELP),
+        };
+    }
+    if text.contains('*') {
+        let fixed = text.trim_end_matches(".*");
+        let octets: Option<Vec<u8>> = fixed.split('.').map(|octet| octet.parse().ok()).collect();
+        let stars = (text.len() - fixed.len()) / 2;
+        return match octets {
+            Some(octets) if stars > 0 && octets.len() + stars == 4 => {
+                let zeros = vec!["0"; stars].join(".");
+                values::parse_cidr(&format!("{fixed}.{zeros}/{}", 8 * octets.len())).map(|net| vec![net])
+            }
+            _ => invalid_text(format!("`{text}` is not an IPv4 network"), CLIENT_HELP),
+        };
+    }
+    match text.parse::<IpAddr>().is_err() && text.parse::<IpNet>().is_err() {
+        true => invalid_text(format!("`{text}` is not an address, network or range"), CLIENT_HELP),
+        false => values::parse_cidr(text).map(|net| vec![net]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_operator_has_a_form_and_every_text_too() {
+        use Written::{Integer, Set, Text, Wildcard};
+        for (text, pattern) in [
+            ("add-comment", (false, Text("add-comment"))),
+            ("", (false, Text(""))),
+            ("a+b", (false, Text("a+b"))),
+            ("+", (false, Text("+"))),
+            ("5", (false, Text("5"))),
+            ("2026-11-20", (false, Text("2026-11-20"))),
+            ("1-", (false, Text("1-"))),
+            ("-1", (false, Text("-1"))),
+            ("a=b", (false, Text("a=b"))),
+            ("1-9", (false, Integer(1, 9))),
+            ("-9--1", (false, Integer(-9, -1))),
+            ("-5-5", (false, Integer(-5, 5))),
+            ("<5", (false, Integer(i64::MIN, 4))),
+            ("<=5", (false, Integer(i64::MIN, 5))),
+            (">5", (false, Integer(6, i64::MAX))),
+            (">= -5", (false, Integer(-5, i64::MAX))),
+            ("*", (false, Wildcard("*"))),
+            ("a*", (false, Wildcard("a*"))),
+            ("set:vip", (false, Set("vip"))),
+            ("!x", (true, Text("x"))),
+            ("!1-9", (true, Integer(1, 9))),
+            ("!*", (true, Wildcard("*"))),
+            ("!set:vip", (true, Set("vip"))),
+            ("!= x", (true, Text("x"))),
+            ("= 1-9", (false, Text("1-9"))),
+            ("=*", (false, Text("*"))),
+            ("= !x", (false, Text("!x"))),
+            ("= = x", (false, Text("= x"))),
+            ("=  x", (false, Text(" x"))),
+            ("= set:vip", (false, Text("set:vip"))),
+            ("= ", (false, Text(""))),
+        ] {
+            assert_eq!(parse_pattern(text), Ok(pattern), "{text}");
+        }
+        let regex = |text: &str| match parse_pattern(text) {
+            Ok((negated, Written::Regex(Expression { regex, ignore_case }))) => {
+                (negated, ignore_case, regex.as_str().to_owned())
+            }
+            other => panic!("{text}: {other:?}"),
+        };
+        assert_eq!(regex("~ ^a$"), (false, false, "^a$".to_owned()));
+        assert_eq!(regex("~i  a"), (false, true, " a".to_owned()));
+        assert_eq!(regex("!~i a|b"), (true, true, "a|b".to_owned()));
+        assert_eq!(parse_pattern("= ~i a"), Ok((false, Text("~i a"))));
+        assert_eq!(parse_pattern("a~i b"), Ok((false, Text("a~i b"))));
+        for text in ["~", "~a", "~i", "~* a", "~I a", "~ (", "~ a{9999}{9999}", "~ (?=a)", "~ (a)\\1"] {
+            assert!(parse_pattern(text).is_err(), "{text}");
+        }
+        for text in ["<x", ">", "<1.5", "9-1", "!!x", ">9223372036854775807", "<99999999999999999999", "!<x"] {
+            assert!(parse_pattern(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_source_and_the_client_have_a_key() {
+        let mut keys: Vec<&str> = When::SOURCES.into_iter().map(|kind| kind.word()).chain([CLIENT]).collect();
+        let mut known = schema::WHEN.keys().collect::<Vec<_>>();
+        keys.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(keys, known);
+    }
+
+    #[test]
+    fn clients_in_every_form() {
+        let nets =
+            |text| parse_client_nets(text).unwrap().iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        assert_eq!(nets("10.0.0.1"), "10.0.0.1/32");
+        assert_eq!(nets("10.0.24.*"), "10.0.24.0/24");
+        assert_eq!(nets("10.*.*.*"), "10.0.0.0/8");
+        assert_eq!(nets("192.168.0.1-192.168.0.4"), "192.168.0.1/32 192.168.0.2/31 192.168.0.4/32");
+        assert_eq!(nets("2001:db8::-2001:db8::ffff"), "2001:db8::/112");
+        assert_eq!(parse_client_nets("0.0.0.1-255.255.255.254").unwrap().len(), 62);
+        for text in
+            ["", "x", "10.0.0.1/8", "10.*", "10.*.0.1", "*", "10.0.0.9-10.0.0.1", "10.0.0.1-::1", "10.0.0.1-256"]
+        {
+            assert!(parse_client_nets(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Action of a route: its upstream or fixed response, and its rewrite. Called by `routes`.
+
+use bytes::Bytes;
+use http::StatusCode;
+
+use crate::config::compile::routes::matcher::{TEXT, parse_content_type, parse_path_prefix, parse_status};
+use crate::config::compile::upstreams::{Upstreams, compile_server_list};
+use crate::config::reader::Section;
+use crate::config::tree::{Node, Value};
+use crate::config::values::invalid_text;
+use crate::config::{origin, schema};
+use crate::route::{Action, FixedResponse, Rewrite};
+use crate::upstream::caps::ServerCaps;
+
+pub fn compile_action(section: &Section, upstreams: &mut Upstreams) -> Option<Action> {
+    const HELP: &str = "add upstream = \"http://HOST:PORT\", the name of an [upstream.NAME], or \"echo:\"; or respond = { status = 200, body = \"...\" }";
+    match (section.node("upstream"), section.node("respond")) {
+        (Some(node), None) => compile_upstream_action(section, node, upstreams),
+        (None, Some(_)) => compile_response(section),
+        (Some(_), Some(node)) => {
+            section.report_fault("respond", node, "the route has an `upstream` as well", "keep one of the two")
+        }
+        (None, None) => section.report_missing("this route has neither upstream nor respond", HELP),
+    }
+}
+
+fn compile_upstream_action(section: &Section, node: &Node, upstreams: &mut Upstreams) -> Option<Action> {
+    if let Value::String(text) = &node.value {
+        if text.value == "echo:" {
+            return Some(Action::Echo);
+        }
+        if !origin::is_url(&text.value) {
+            if !crate::config::values::is_name(&text.value) {
+                return section.parse_node("upstream", node, |text| {
+                    let help = match origin::check_origin(&format!("http://{text}")) {
+                        Ok(_) => format!("write \"http://{text}\""),
+                        Err(_) => "write http://HOST:PORT, https://HOST, h2c://HOST:PORT, unix:/PATH, the name of an [upstream.NAME], or \"echo:\"".to_owned(),
+                    };
+                    invalid_text(format!("`{text}` is neither a URL nor a name"), help)
+                });
+            }
+            return upstreams.names.find(section.sources, node.place, &text.value).map(Action::Upstream);
+        }
+    }
+    let servers = compile_server_list(section, "upstream", node, &upstreams.reach)?;
+    if servers.iter().any(|server| server.caps != ServerCaps::default()) {
+        let help = "write [upstream.NAME] with these servers and upstream = \"NAME\" here";
+        return section.report_fault("upstream", node, "only servers of an [upstream.NAME] have caps", help);
+    }
+    Some(Action::Upstream(upstreams.intern_url_list(servers)))
+}
+
+fn compile_response(section: &Section) -> Option<Action> {
+    let respond = section.read_section("respond", &schema::RESPOND)?;
+    let status = match respond.node("status") {
+        Some(_) => parse_status(200..=599, &respond),
+        None => Some(StatusCode::OK),
+    };
+    let body = respond.read_string("body");
+    let content_type = parse_content_type(&respond);
+    let bare = matches!(status, Some(StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::NOT_MODIFIED));
+    if let Some(node) = respond.node("body").filter(|_| bare && body.as_ref().is_some_and(|body| !body.is_empty())) {
+        respond.report_fault::<()>(
+            "body",
+            node,
+            "a response of this status has no body",
+            "leave `body` out, or choose another status",
+        );
+    }
+    respond.report_unread_keys();
+    Some(Action::Respond(Box::new(FixedResponse {
+        status: status?,
+        body: Bytes::from(body.unwrap_or_default()),
+        content_type: content_type.unwrap_or(TEXT),
+    })))
+}
+
+pub fn compile_rewrite(section: &Section) -> Rewrite {
+    let Some(rewrite) = section.read_section("rewrite", &schema::REWRITE) else { return Rewrite::default() };
+    let compiled = Rewrite {
+        strip_prefix: rewrite.parse_string("strip_prefix", parse_path_prefix).unwrap_or_default(),
+        add_prefix: rewrite.parse_string("add_prefix", parse_path_prefix).unwrap_or_default(),
+        upstream_host: rewrite.read_bool("upstream_host").unwrap_or(false),
+    };
+    rewrite.report_unread_keys();
+    compiled
+}

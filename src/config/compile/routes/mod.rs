@@ -1,0 +1,313 @@
+//! Sections `[[route]]`, and checks across routes. Called by `compile`.
+//!
+//! Input: the sections with compiled limits, sets, upstreams and defaults. Output: routes and their table. `matcher`
+//! compiles match conditions, `action` what the route does, `edit` header changes. This file adds limits, timeouts,
+//! upgrades and address lists, orders chained limits, and reports routes that conflict.
+
+pub(crate) mod action;
+pub(crate) mod edit;
+pub(crate) mod matcher;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::config::compile::limits::refuse::compile_refuse;
+use crate::config::compile::limits::set::ListedItem;
+use crate::config::compile::names::Definitions;
+use crate::config::compile::numbers::to_usize;
+use crate::config::compile::server::{BODY_MAX, Defaults, KEY_BODY_MAX, read_dialects, read_strictness, read_timeouts};
+use crate::config::compile::shared::SharedValues;
+use crate::config::compile::upstreams::Upstreams;
+use crate::config::reader::{At, Section};
+use crate::config::report::{Diagnostic, Place};
+use crate::config::source::SourceTexts;
+use crate::config::values::{TextFault, invalid_text};
+use crate::config::{hints, values};
+use crate::limiting::limit::Limit;
+use crate::limiting::source::PathParam;
+use crate::net::IpSet;
+use crate::route::table::RouteTable;
+use crate::route::{HostPattern, ParsingRules, PathPattern, Route, Segment, Upgrades};
+
+/// Maximum number of limits per route: one store decision carries no more.
+const LIMITS_MAX: usize = 16;
+const NAME_MAX: usize = 128;
+
+pub struct RouteContext<'a> {
+    pub defaults: &'a Defaults,
+    pub limits: &'a Definitions<Arc<Limit>>,
+    pub sets: &'a Definitions<ListedItem>,
+}
+
+/// A compiled route with its place; the place of its name if it has one.
+struct Placed {
+    route: Route,
+    place: Place,
+    named: Option<Place>,
+}
+
+pub fn compile_routes(
+    sources: &SourceTexts,
+    sections: &[Section],
+    context: &RouteContext,
+    upstreams: &mut Upstreams,
+) -> (Vec<Route>, RouteTable) {
+    let (mut placed, mut shared) = (Vec::with_capacity(sections.len()), SharedValues::default());
+    for section in sections {
+        placed.extend(compile_route(section, context, upstreams, &mut shared));
+        section.report_unknown();
+    }
+    let (routes, places): (Vec<Route>, Vec<(Place, Option<Place>)>) =
+        placed.into_iter().map(|Placed { route, place, named }| (route, (place, named))).unzip();
+    let shadowed = RouteTable::find_shadowed(&routes);
+    for (route, by) in &shadowed {
+        let message = format!(
+            "the route `{}` never matches: `{}` matches all its requests",
+            routes[*route].name, routes[*by].name
+        );
+        sources.add_mistake(
+            Diagnostic::new(places[*route].0, message)
+                .with_label("shadowed")
+                .with_related(places[*by].0, "matches every request of the other")
+                .with_help("remove one of the two, or narrow one by host, path, methods or header"),
+        );
+    }
+    let mut names: HashMap<&str, usize> = HashMap::new();
+    for (index, route) in routes.iter().enumerate() {
+        let Some(first) = names.insert(&route.name, index) else { continue };
+        let (place, named) = places[index];
+        if named.is_none() && shadowed.iter().any(|(a, b)| [*a, *b].contains(&index)) {
+            continue;
+        }
+        let help = match named {
+            Some(_) => "give each route its own name",
+            None => "names come from host and path; give one of the two a `name` of its own",
+        };
+        sources.add_mistake(
+            Diagnostic::new(named.unwrap_or(place), format!("two routes have the name `{}`", route.name))
+                .with_related(places[first].1.unwrap_or(places[first].0), "first named here")
+                .with_help(help),
+        );
+    }
+    // Building a table of ten thousand routes takes a while, and a config with mistakes does not need it.
+    let table = if sources.has_mistakes() { RouteTable::new(&[]) } else { RouteTable::new(&routes) };
+    (routes, table)
+}
+
+fn compile_route(
+    section: &Section,
+    context: &RouteContext,
+    upstreams: &mut Upstreams,
+    shared: &mut SharedValues,
+) -> Option<Placed> {
+    let place = section.node("path").map_or(section.place, |node| node.place);
+    let name = section.parse_at("name", read_route_name);
+    let matcher = matcher::compile_matcher(section);
+    let action = action::compile_action(section, upstreams);
+    let limits = compile_route_limits(section, context);
+    let allow = compile_networks(section, "allow", context);
+    let deny = compile_networks(section, "deny", context);
+    let rewrite = action::compile_rewrite(section);
+    let request_headers = edit::compile_header_edit(section, "request_headers");
+    let response_headers = edit::compile_header_edit(section, "response_headers");
+    let max_body = section.read_size("max_body", BODY_MAX).unwrap_or(context.defaults.max_body);
+    let max_key_body = section.read_size("max_key_body", KEY_BODY_MAX).unwrap_or(context.defaults.max_key_body);
+    let max_in_flight = to_usize(section.read_integer("max_in_flight", 1..=10_000_000));
+    let timeouts = read_timeouts(section, &context.defaults.timeouts);
+    let refuse = compile_refuse(section);
+    let ratelimit_headers = read_dialects(section, "ratelimit_headers");
+    let upgrades = compile_upgrades(section);
+    let strictness = read_strictness(section).unwrap_or(context.defaults.strictness);
+    let reading =
+        ParsingRules::new(strictness, section.read_choice("encoded_slashes", &[("refuse", false), ("keep", true)]));
+    let matcher = matcher?;
+    let params = list_params(&matcher.path);
+    let limits = limits.filter(|limits| check_params(section, limits, &params));
+    let by_body = limits.iter().flatten().any(|limit| limit.key.reads_body());
+    let key_body = usize::try_from(max_key_body).ok().filter(|_| by_body);
+    let named = name.as_ref().map(|at| at.place);
+    let path = section.read_string("path").unwrap_or_else(|| "/".to_owned());
+    let name = name.map_or_else(|| derive_name(matcher.hosts.first(), &path), |at| at.value);
+    let route = Route {
+        name,
+        matcher,
+        params,
+        action: action?,
+        limits: limits?,
+        allow: shared.networks.share_value(allow?),
+        deny: shared.networks.share_value(deny?),
+        rewrite: shared.rewrites.share_value(rewrite),
+        request_headers: shared.edits.share_value(request_headers?),
+        response_headers: shared.edits.share_value(response_headers?),
+        parsing: reading,
+        max_body,
+        max_in_flight,
+        key_body,
+        timeouts: shared.timeouts.share_value(timeouts),
+        refuse: shared.refusals.share_value(refuse),
+        ratelimit_headers,
+        upgrades,
+    };
+    Some(Placed { route, place, named })
+}
+
+fn read_route_name(text: &str) -> Result<String, TextFault> {
+    match text.len() {
+        1..=NAME_MAX if !text.chars().any(char::is_control) && text.trim() == text => Ok(text.to_owned()),
+        _ => invalid_text(
+            "it is not a route name",
+            format!("names have 1 to {NAME_MAX} bytes and no control characters"),
+        ),
+    }
+}
+
+/// Compiles `upgrades`: protocol names without versions.
+fn compile_upgrades(section: &Section) -> Upgrades {
+    let names = section.read_strings("upgrades", |text| {
+        let is_name = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.+".contains(&byte));
+        match text {
+            "" => invalid_text("it names no protocol", "an empty list allows none; leave it out to allow all"),
+            text if is_name => Ok(text.to_owned()),
+            _ => invalid_text(
+                format!("`{text}` is not the name of a protocol"),
+                "write \"websocket\", without a version",
+            ),
+        }
+    });
+    names.map_or(Upgrades::Any, |names| Upgrades::Only(names.into_iter().map(|at| at.value).collect()))
+}
+
+fn derive_name(host: Option<&HostPattern>, path: &str) -> String {
+    let host = match host {
+        Some(HostPattern::Exact(name)) => name.clone(),
+        Some(HostPattern::Suffix(suffix)) => format!("*{suffix}"),
+        None => String::new(),
+    };
+    let mut name: String = host.chars().chain(path.chars()).filter(|c| !c.is_control()).collect();
+    name.truncate(name.floor_char_boundary(NAME_MAX));
+    name
+}
+
+fn compile_route_limits(section: &Section, context: &RouteContext) -> Option<Vec<Arc<Limit>>> {
+    match section.node("limits") {
+        None => return Some(Vec::new()),
+        Some(node) if hints::holds_tables(node) => {
+            return section.report_fault("limits", node, "it lists names of limits, not limits", hints::LIMIT_HELP);
+        }
+        Some(_) => {}
+    }
+    let names = section.read_strings("limits", |text| Ok(text.to_owned()))?;
+    if let Some(At { place, .. }) = names.get(LIMITS_MAX) {
+        let what = format!("{} limits on one route", names.len());
+        return section.report_fault_at("limits", *place, &what, &format!("a route may have {LIMITS_MAX}"));
+    }
+    let mut limits = Vec::with_capacity(names.len());
+    for (i, At { place, value }) in names.iter().enumerate() {
+        if names[..i].iter().any(|earlier| earlier.value == *value) {
+            section.report_fault_at::<()>(
+                "limits",
+                *place,
+                &format!("`{value}` occurs twice"),
+                "each limit applies once per request",
+            );
+        }
+        if values::parse_rate(value).is_ok() {
+            let what = format!("`{value}` is a rate, but the names of limits are expected here");
+            limits.push(section.report_fault_at("limits", *place, &what, hints::LIMIT_HELP));
+            continue;
+        }
+        limits.push(context.limits.find(section.sources, *place, value));
+    }
+    order_chain(section, &names, limits.into_iter().collect::<Option<_>>()?)
+}
+
+/// Returns the parameters of a path template.
+fn list_params(path: &PathPattern) -> Vec<PathParam> {
+    let PathPattern::Segments { segments, .. } = path else { return Vec::new() };
+    let named = segments.iter().enumerate().filter_map(|(index, segment)| match segment {
+        Segment::Param(name) => Some(PathParam { name: name.clone(), segment: index }),
+        Segment::Literal(_) => None,
+    });
+    named.collect()
+}
+
+/// Returns whether the route has all path parameters that its limits read.
+fn check_params(section: &Section, limits: &[Arc<Limit>], params: &[PathParam]) -> bool {
+    let mut known = true;
+    let names = section.read_strings("limits", |text| Ok(text.to_owned())).unwrap_or_default();
+    for limit in limits {
+        let Some(name) = limit.path_params().find(|name| params.iter().all(|param| param.name != *name)) else {
+            continue;
+        };
+        let place = names.iter().find(|at| at.value == limit.name).map_or(section.place, |at| at.place);
+        let what = format!("`{}` looks at param:{name}, which the path of this route does not have", limit.name);
+        let help = format!(
+            "write {{{name}}} for a segment of `path`, like \"/users/{{{name}}}\", or give this route another limit"
+        );
+        section.report_fault_at::<()>("limits", place, &what, &help);
+        known = false;
+    }
+    known
+}
+
+/// Returns the limits in an order in which each follows its base.
+fn order_chain(section: &Section, names: &[At<String>], mut waiting: Vec<Arc<Limit>>) -> Option<Vec<Arc<Limit>>> {
+    let place = |limit: &Limit| names.iter().find(|at| at.value == limit.name).map_or(section.place, |at| at.place);
+    let mut ordered: Vec<Arc<Limit>> = Vec::with_capacity(waiting.len());
+    let mut whole = true;
+    for limit in &waiting {
+        let Some(base) = limit.after.as_ref().filter(|base| !names.iter().any(|at| at.value == **base)) else {
+            continue;
+        };
+        let what = format!("`{}` comes after `{base}`, which is not a limit of this route", limit.name);
+        section.report_fault_at::<()>(
+            "limits",
+            place(limit),
+            &what,
+            &format!("add \"{base}\" to the limits of this route"),
+        );
+        whole = false;
+    }
+    if !whole {
+        return None;
+    }
+    while !waiting.is_empty() {
+        let ready = |limit: &Arc<Limit>| {
+            limit.after.as_ref().is_none_or(|base| ordered.iter().any(|earlier| earlier.name == *base))
+        };
+        // Otherwise the chain is circular, which is reported where it is written.
+        let next = waiting.iter().position(ready)?;
+        ordered.push(waiting.remove(next));
+    }
+    Some(ordered)
+}
+
+/// Compiles `allow` or `deny`: addresses, networks and `set:NAME`.
+fn compile_networks(section: &Section, key: &'static str, context: &RouteContext) -> Option<IpSet> {
+    enum RouteItem {
+        Set(String),
+        Network(ipnet::IpNet),
+    }
+    if section.node(key).is_none() {
+        return Some(IpSet::default());
+    }
+    let items = section.read_strings(key, |text| match text.strip_prefix("set:") {
+        Some(name) => Ok(RouteItem::Set(name.to_owned())),
+        None => values::parse_cidr(text).map(RouteItem::Network),
+    })?;
+    let (mut networks, mut sets) = (Vec::new(), Vec::new());
+    for At { place, value } in items {
+        match value {
+            RouteItem::Network(network) => networks.push(network),
+            RouteItem::Set(name) => {
+                let set = context.sets.find(section.sources, place, &name);
+                sets.push(set.and_then(|listed| listed.as_addresses(section.sources)));
+            }
+        }
+    }
+    let mut all: IpSet = networks.into_iter().collect();
+    for set in sets {
+        all.extend(&set?.networks);
+    }
+    Some(all)
+}

@@ -1,0 +1,79 @@
+//! `[server] access_log`: a boolean, or a table with format and target. Called by `server`.
+
+use std::sync::Arc;
+
+use crate::config::hints::find_closest;
+use crate::config::reader::Section;
+use crate::config::schema;
+use crate::config::tree::{Node, Value};
+use crate::config::values::{TextFault, invalid_text};
+use crate::telemetry::access_log::{AccessLogSettings, LineFormat, LogTarget, Masks, Template};
+
+/// Compiles the option; `None` if the access log is off.
+pub fn compile_access_log(section: &Section) -> Option<Arc<AccessLogSettings>> {
+    match section.node("access_log")? {
+        Node { value: Value::Bool(on), .. } => on.then(Arc::default),
+        Node { value: Value::Table(table), .. } => {
+            let table = Section::new(section.sources, &schema::ACCESS_LOG, "`access_log`", table);
+            let default = AccessLogSettings::default();
+            let settings = AccessLogSettings {
+                format: table.parse_string("format", compile_format).unwrap_or(default.format),
+                to: compile_target(&table).unwrap_or(default.to),
+                mask: table
+                    .read_strings("mask", |name| Ok(name.to_owned()))
+                    .map_or(default.mask, |names| Masks::new(names.into_iter().map(|name| name.value))),
+            };
+            let enabled = table.read_bool("enabled").unwrap_or(true);
+            table.report_unread_keys();
+            enabled.then(|| Arc::new(settings))
+        }
+        node => section.report_wrong_type("access_log", "true, false or a table", node),
+    }
+}
+
+fn compile_format(text: &str) -> Result<LineFormat, TextFault> {
+    match text {
+        "json" => return Ok(LineFormat::Json),
+        "combined" => return Ok(LineFormat::Combined),
+        _ if !text.contains(['{', '}']) => {
+            let help = "\"json\", \"combined\", or your own format with fields in braces, like \"{time} {status}\"";
+            return invalid_text(format!("unknown format `{text}`"), help);
+        }
+        _ if text.contains(char::is_control) => {
+            return invalid_text("a format cannot contain line ends or other control characters", "leave them out");
+        }
+        _ => {}
+    }
+    Template::parse(text).map(LineFormat::Template).or_else(|wrong| match &*wrong {
+        "{" | "}" => invalid_text(
+            format!("`{wrong}` has no partner"),
+            format!("write `{wrong}{wrong}` for the character itself"),
+        ),
+        _ => {
+            let help = match find_closest(&wrong, Template::field_names()) {
+                Some(field) => format!("did you mean {{{field}}}?"),
+                None => format!("the fields are {}", Template::field_names().collect::<Vec<_>>().join(", ")),
+            };
+            invalid_text(format!("unknown field `{wrong}`"), help)
+        }
+    })
+}
+
+/// Compiles the target. The file need not exist, but its directory must.
+fn compile_target(table: &Section) -> Option<LogTarget> {
+    let text = table.read_string("to")?;
+    if text == "stdout" {
+        return Some(LogTarget::Stdout);
+    }
+    let node = table.node("to")?;
+    let path = table.sources.resolve_path(node.place.file, &text);
+    if text.is_empty() || path.is_dir() {
+        return table.report_fault("to", node, "it must be \"stdout\" or a file", "add the name of a file");
+    }
+    match path.parent() {
+        Some(dir) if dir.as_os_str().is_empty() || dir.is_dir() => Some(LogTarget::File(path)),
+        _ => {
+            table.report_fault("to", node, "the directory of the file does not exist", "create it, or correct the path")
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Section `[acme]`, and the names for which listeners order certificates. Called by `compile`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Uri;
+use http::uri::Scheme;
+
+use crate::config::reader::{At, Section};
+use crate::config::report::{Diagnostic, Place};
+use crate::config::values::{TextFault, invalid_text, is_host};
+use crate::config::{Acme, AcmeSettings, ListenerSettings};
+use crate::tls::{ChallengeBoard, ChallengeKind};
+use crate::upstream::tls::TrustedRoots;
+
+const DIRECTORY: &str = "https://acme-v02.api.letsencrypt.org/directory";
+const STATE: &str = "/var/lib/sluicegate/acme";
+const TERMS_HELP: &str = "read the terms of service of the ACME server, and write terms_agreed = true";
+const CA_HELP: &str = "give a file in PEM: the certificates that sign that of the ACME server itself";
+const CONTACT_HELP: &str = "write an e-mail address: \"mailto:admin@example.com\"";
+const NAME_HELP: &str = "write a host name like \"www.example.com\"";
+const SECTION_HELP: &str = "add a section:\n\n[acme]\nterms_agreed = true";
+/// Maximum length of a name in bytes: files of the state directory contain it.
+const NAME_MAX: usize = 230;
+/// Maximum number of names with their own certificates, over all listeners.
+const NAMES_MAX: usize = 1000;
+const CONTACTS_MAX: usize = 10;
+
+/// The section, which may be invalid, and the challenge board of this config.
+pub struct AcmeSection<'a> {
+    section: &'a Section<'a>,
+    board: Arc<ChallengeBoard>,
+    is_there: bool,
+    settings: Option<AcmeSettings>,
+}
+
+impl<'a> AcmeSection<'a> {
+    /// Reads the section. `is_there` tells whether the config has one.
+    pub fn read(section: &'a Section<'a>, is_there: bool) -> AcmeSection<'a> {
+        let settings = is_there.then(|| compile_settings(section)).flatten();
+        section.report_unknown();
+        AcmeSection { section, board: Arc::default(), is_there, settings }
+    }
+
+    /// Returns the board on which TLS listeners look up challenge responses.
+    pub fn board(&self) -> Option<&Arc<ChallengeBoard>> {
+        Some(&self.board).filter(|_| self.is_there)
+    }
+
+    /// Reads the names under `acme` of a listener's `tls`.
+    pub fn read_names(&self, tls: &Section) -> Option<Vec<String>> {
+        let names = tls.read_strings("acme", check_name)?;
+        let node = tls.node("acme")?;
+        if !self.is_there {
+            return tls.report_fault("acme", node, "the ACME server is not set", SECTION_HELP);
+        }
+        if names.is_empty() {
+            return tls.report_fault("acme", node, "the list is empty", NAME_HELP);
+        }
+        for (i, At { place, value }) in names.iter().enumerate() {
+            if names[..i].iter().any(|earlier| earlier.value == *value) {
+                tls.report_fault_at::<()>("acme", *place, &format!("`{value}` occurs twice"), "remove one of the two");
+            }
+        }
+        Some(names.into_iter().map(|at| at.value).collect())
+    }
+
+    /// Completes the section with the compiled listeners.
+    pub fn complete(self, listeners: &[Arc<ListenerSettings>]) -> Option<Arc<Acme>> {
+        let AcmeSection { section, board, mut settings, .. } = self;
+        let names: usize =
+            listeners.iter().filter_map(|listener| Some(listener.tls.as_ref()?.ordered_names().len())).sum();
+        let has_plain = listeners.iter().any(|listener| listener.tls.is_none());
+        let wants_plain = settings.as_ref().is_some_and(|settings| settings.challenges == [ChallengeKind::Http01]);
+        if let Some(settings) = settings.as_mut().filter(|_| !has_plain) {
+            settings.challenges.retain(|kind| *kind != ChallengeKind::Http01);
+        }
+        if let (true, false, Some(node)) = (wants_plain, has_plain, section.node("challenges")) {
+            let help = "add redirect_http = \"0.0.0.0:80\" to [server], or \"tls-alpn-01\" to this list";
+            return section.report_fault(
+                "challenges",
+                node,
+                "http-01 needs a listener without TLS, and there is none",
+                help,
+            );
+        }
+        if names > NAMES_MAX {
+            let what = format!("the listeners name {names} certificates to order; at most {NAMES_MAX} are");
+            return section.report_missing(what, "spread them over several gateways, or order those elsewhere");
+        }
+        if self.is_there && names == 0 {
+            let what = "no listener orders certificates, so this section does nothing";
+            let help = "write tls = { acme = [\"www.example.com\"] } in a [[listener]], or remove it";
+            section.sources.add_warning(Diagnostic::new(section.place, what).with_label("not used").with_help(help));
+        }
+        settings.map(|settings| Arc::new(Acme { settings, board }))
+    }
+}
+
+fn compile_settings(section: &Section) -> Option<AcmeSettings> {
+    let directory = section.parse_string("directory", parse_directory);
+    let contact = section.read_strings("contact", parse_contact);
+    let state = section.parse_at("state", |text| match text {
+        "" => invalid_text("the path is empty", "name a directory that the gateway may write to"),
+        path => Ok(path.to_owned()),
+    });
+    let ca = section.read_file("ca");
+    let challenges = read_challenges(section);
+    let day = Duration::from_secs(86_400);
+    let backoff = section.read_duration("backoff", Duration::from_secs(1)..=day).unwrap_or(Duration::from_secs(300));
+    match section.read_bool("terms_agreed") {
+        Some(true) => {}
+        Some(false) => {
+            let node = section.node("terms_agreed")?;
+            return section.report_fault("terms_agreed", node, "without that no server issues anything", TERMS_HELP);
+        }
+        None if section.node("terms_agreed").is_some() => return None,
+        None => return section.report_missing("[acme] does not agree to the terms of service", TERMS_HELP),
+    }
+    if let Some((node, what)) = section.node("ca").zip(ca.as_ref().and_then(|text| TrustedRoots::from_pem(text).err()))
+    {
+        return section.report_fault("ca", node, &what, CA_HELP);
+    }
+    let written = |key| section.node(key).is_some();
+    // The mistake has been reported already.
+    if written("directory") && directory.is_none() || written("ca") && ca.is_none() {
+        return None;
+    }
+    let state = match state {
+        Some(At { place: Place { file, .. }, value }) => section.sources.resolve_path(file, &value),
+        None => PathBuf::from(STATE),
+    };
+    let contact: Vec<String> = contact.unwrap_or_default().into_iter().map(|at| at.value).collect();
+    if let (true, Some(node)) = (contact.len() > CONTACTS_MAX, section.node("contact")) {
+        return section.report_fault("contact", node, &format!("more than {CONTACTS_MAX} addresses"), CONTACT_HELP);
+    }
+    let directory = directory.unwrap_or_else(|| DIRECTORY.to_owned());
+    Some(AcmeSettings { directory, contact, state, ca, challenges, backoff })
+}
+
+fn read_challenges(section: &Section) -> Vec<ChallengeKind> {
+    let words: Vec<_> = ChallengeKind::ALL.iter().map(|kind| (kind.label(), *kind)).collect();
+    let kinds = section.read_strings("challenges", |text| crate::config::reader::find_choice(text, &words));
+    let Some(kinds) = kinds else { return ChallengeKind::ALL.to_vec() };
+    for (i, At { place, value }) in kinds.iter().enumerate() {
+        if kinds[..i].iter().any(|earlier| earlier.value == *value) {
+            section.report_fault_at::<()>("challenges", *place, "this challenge occurs twice", "remove one of the two");
+        }
+    }
+    if let (true, Some(node)) = (kinds.is_empty(), section.node("challenges")) {
+        section.report_fault::<()>("challenges", node, "the list is empty", "remove the key to accept every challenge");
+    }
+    kinds.into_iter().map(|at| at.value).collect()
+}
+
+fn parse_directory(text: &str) -> Result<String, TextFault> {
+    match text.parse::<Uri>() {
+        Ok(uri) if uri.scheme() == Some(&Scheme::HTTPS) && uri.host().is_some() => Ok(text.to_owned()),
+        Ok(uri) if uri.scheme() == Some(&Scheme::HTTP) => {
+            invalid_text("the URL of an ACME server must be https", "write https://, and name its authority in `ca`")
+        }
+        _ => invalid_text(
+            format!("`{text}` is not the URL of an ACME directory"),
+            format!("write one like \"{DIRECTORY}\""),
+        ),
+    }
+}
+
+fn parse_contact(text: &str) -> Result<String, TextFault> {
+    match text.strip_prefix("mailto:") {
+        Some(address) if address.contains('@') && !address.contains([',', '?', ' ']) => Ok(text.to_owned()),
+        _ => invalid_text(format!("`{text}` is not a contact"), CONTACT_HELP),
+    }
+}
+
+fn check_name(text: &str) -> Result<String, TextFault> {
+    let name = text.to_ascii_lowercase();
+    if !text.is_ascii() {
+        return invalid_text(
+            format!("`{text}` is not ASCII"),
+            "write the name in its ASCII form, which starts with xn--",
+        );
+    }
+    if name.starts_with("*.") {
+        let help = "name each host, or get the certificate elsewhere and put it into `certificates`";
+        return invalid_text("wildcard certificates require the challenge dns-01, which is not supported", help);
+    }
+    if name.parse::<std::net::IpAddr>().is_ok() || name.starts_with('[') {
+        return invalid_text(format!("`{text}` is an address"), NAME_HELP);
+    }
+    let is_label = |label: &str| {
+        matches!(label.len(), 1..=63)
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    match is_host(&name) && name.split('.').all(is_label) && name.len() <= NAME_MAX {
+        true => Ok(name),
+        false => invalid_text(format!("`{text}` is not a host name that a certificate can be ordered for"), NAME_HELP),
+    }
+}

@@ -1,0 +1,247 @@
+//! Addresses in `[server]`, sections `[[listener]]`, and their TLS. Called by `compile`.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use jiff::Timestamp;
+
+use crate::config::compile::numbers::KERNEL_BUFFER;
+use crate::config::compile::server::acme;
+use crate::config::reader::{At, Section};
+use crate::config::report::{Diagnostic, Place};
+use crate::config::tree::{Node, Value};
+use crate::config::{ListenerSettings, schema, values};
+use crate::net::ListenAddr;
+use crate::tls::{CertificateValidity, ClientAuth, MinVersion, PemPair, ServerFiles, ServerTls, ServerTlsMistake};
+
+/// Default of `max_unsent` in bytes. The kernel asks for more data when half of it is sent, which leaves every worker
+/// enough time.
+const MAX_UNSENT: u32 = 64 * 1024;
+const ADDRESS_HELP: &str = "add address = \"0.0.0.0:8443\"";
+const PAIR_HELP: &str =
+    "write certificates = [{ cert = \"chain.pem\", key = \"key.pem\" }], or acme = [\"www.example.com\"]";
+const CERT_HELP: &str = "give a file in PEM: the certificate of this server, then those that signed it";
+const KEY_HELP: &str = "give the private key of the certificate beside it, in PEM";
+const CA_HELP: &str = "give a file in PEM: the certificates that sign those of clients";
+
+/// A certificate and its key, with the places where their files are named.
+struct Pair {
+    cert: At<String>,
+    key: At<String>,
+}
+
+/// Returns every listener: those of `[server]`, the redirecting one, then those with their own section.
+pub fn compile_listeners(
+    server: &Section,
+    sections: &[Section],
+    http2: bool,
+    acme: &acme::AcmeSection,
+) -> Vec<Arc<ListenerSettings>> {
+    let max_unsent = read_max_unsent(server).unwrap_or(MAX_UNSENT);
+    let mut listeners = compile_plain(server, sections.is_empty(), max_unsent);
+    listeners.extend(compile_redirect(server).map(|(At { place, value: address }, port)| At {
+        place,
+        value: ListenerSettings { address, proxy_protocol: false, tls: None, redirect_port: Some(port), max_unsent },
+    }));
+    listeners
+        .extend(sections.iter().filter_map(|section| compile_listener(server, section, (http2, max_unsent), acme)));
+    for (i, item) in listeners.iter().enumerate() {
+        let rival = |first: &&At<ListenerSettings>| exclude_each_other(&first.value, &item.value);
+        if let Some(first) = listeners[..i].iter().find(rival) {
+            let (one, other) = (&first.value.address, &item.value.address);
+            let message = match one == other {
+                true => format!("`{other}` is listened on twice"),
+                false => format!("`{one}` and `{other}` exclude each other"),
+            };
+            server.add_mistake(
+                Diagnostic::new(item.place, message)
+                    .with_related(first.place, "first named here")
+                    .with_help("remove one of the two, or give it another port"),
+            );
+        }
+    }
+    listeners.into_iter().map(|At { value, .. }| Arc::new(value)).collect()
+}
+
+/// Compiles `redirect_http`, an address or a table. Returns where it listens and the port it redirects to.
+fn compile_redirect(server: &Section) -> Option<(At<ListenAddr>, u16)> {
+    const HTTPS: u16 = 443;
+    let Some(Node { value: Value::Table(_), .. }) = server.node("redirect_http") else {
+        return server.parse_at("redirect_http", values::parse_listen).map(|address| (address, HTTPS));
+    };
+    let section = server.read_section("redirect_http", &schema::REDIRECT_HTTP)?;
+    let address = match section.node("listen") {
+        Some(_) => section.parse_at("listen", values::parse_listen),
+        None => section.report_missing("`redirect_http` has no address", "add listen = \"0.0.0.0:80\""),
+    };
+    let port = section.read_integer("https_port", 1..=65_535).and_then(|port| u16::try_from(port).ok());
+    section.report_unread_keys();
+    Some((address?, port.unwrap_or(HTTPS)))
+}
+
+/// Returns whether two listeners cannot coexist. Port 0 is a new port each time, but listeners are identified by what
+/// was written.
+fn exclude_each_other(first: &ListenerSettings, second: &ListenerSettings) -> bool {
+    first.address.conflicts_with(&second.address) || first.address == second.address && first != second
+}
+
+/// Returns the addresses in `[server]`, or the default unless another part of the config names listeners.
+fn compile_plain(section: &Section, is_default: bool, max_unsent: u32) -> Vec<At<ListenerSettings>> {
+    let plain = |At { place, value }: At<ListenAddr>| At {
+        place,
+        value: ListenerSettings { address: value, proxy_protocol: false, tls: None, redirect_port: None, max_unsent },
+    };
+    if section.node("listen").is_none() {
+        let default = values::parse_listen("127.0.0.1:8080").ok().filter(|_| is_default);
+        return default.map(|value| plain(At { place: section.place, value })).into_iter().collect();
+    }
+    let items = section.read_strings("listen", values::parse_listen).unwrap_or_default();
+    if let Some(node) = section.node("listen").filter(|node| matches!(&node.value, Value::Array(i) if i.is_empty())) {
+        section.report_fault::<()>("listen", node, "the list is empty", "name one address, like \"127.0.0.1:8080\"");
+    }
+    items.into_iter().map(plain).collect()
+}
+
+/// Returns whether clients may send certificates there, whatever else is wrong with the section.
+pub fn requests_client_certs(section: &Section) -> bool {
+    matches!(section.node("tls"), Some(Node { value: Value::Table(tls), .. }) if tls.get("client_ca").is_some())
+}
+
+/// Reads `max_unsent`, for all listeners or for one.
+fn read_max_unsent(section: &Section) -> Option<u32> {
+    section.read_size("max_unsent", KERNEL_BUFFER).and_then(|bytes| u32::try_from(bytes).ok())
+}
+
+fn compile_listener(
+    server: &Section,
+    section: &Section,
+    (http2, unsent): (bool, u32),
+    acme: &acme::AcmeSection,
+) -> Option<At<ListenerSettings>> {
+    let address = match section.node("address") {
+        Some(_) => section.parse_at("address", values::parse_listen),
+        None => section.report_missing("a listener has no address", ADDRESS_HELP),
+    };
+    let proxy_protocol = read_proxy_protocol(server, section);
+    let max_unsent = read_max_unsent(section).unwrap_or(unsent);
+    let written = section.node("tls").is_some();
+    let tls = section.read_section("tls", &schema::LISTENER_TLS).and_then(|tls| self::compile_tls(&tls, http2, acme));
+    section.report_unknown();
+    let At { place, value: address } = address?;
+    // A listener with invalid TLS must not become a plain one.
+    if written && tls.is_none() {
+        return None;
+    }
+    Some(At { place, value: ListenerSettings { address, proxy_protocol, tls, redirect_port: None, max_unsent } })
+}
+
+/// Reads `proxy_protocol`. The header is accepted from trusted peers only.
+fn read_proxy_protocol(server: &Section, section: &Section) -> bool {
+    let wanted = section.read_bool("proxy_protocol").unwrap_or_default();
+    let is_empty = |node: &Node| matches!(&node.value, Value::Array(items) if items.is_empty());
+    let trusts = server.node("trusted_proxies").is_some_and(|node| !is_empty(node));
+    if let (true, false, Some(node)) = (wanted, trusts, section.node("proxy_protocol")) {
+        let help = "name the proxies before this listener in `trusted_proxies` of [server]";
+        section.report_fault::<()>("proxy_protocol", node, "no peer is trusted to name its client", help);
+    }
+    wanted
+}
+
+fn compile_tls(section: &Section, http2: bool, acme: &acme::AcmeSection) -> Option<ServerTls> {
+    let pairs = match section.node("certificates") {
+        Some(node) => read_pairs(section, node),
+        None if section.node("acme").is_some() => Some(Vec::new()),
+        None => section.report_missing("a listener with `tls` has no certificates", PAIR_HELP),
+    };
+    let ordered = match section.node("acme") {
+        Some(_) => acme.read_names(section),
+        None => Some(Vec::new()),
+    };
+    let client_ca = section.read_file("client_ca");
+    let words = [("required", ClientAuth::Required), ("optional", ClientAuth::Optional)];
+    let auth = section.read_choice("client_auth", &words);
+    let words = [("1.2", MinVersion::Tls12), ("1.3", MinVersion::Tls13)];
+    let min_version = section.read_choice("min_version", &words).unwrap_or(MinVersion::Tls12);
+    section.report_unknown();
+    if let (None, Some(node)) = (section.node("client_ca"), section.node("client_auth")) {
+        let help = "set `client_ca` to the certificates that sign those of clients, or remove this";
+        return section.report_fault("client_auth", node, "the CA of client certificates is not set", help);
+    }
+    let client_auth = match &client_ca {
+        None => ClientAuth::None,
+        Some(_) => auth.unwrap_or(ClientAuth::Required),
+    };
+    let (pairs, ordered) = (pairs?, ordered?);
+    // An unreadable file has been reported already.
+    if section.node("client_ca").is_some() && client_ca.is_none() {
+        return None;
+    }
+    let pem = |pair: &Pair| PemPair { cert: pair.cert.value.clone(), key: pair.key.value.clone() };
+    let certificates = pairs.iter().map(pem).collect();
+    let files = ServerFiles { certificates, ordered, client_ca, client_auth, min_version, http2 };
+    let tls =
+        ServerTls::new(files, acme.board()).map_err(|mistake| report_tls_fault(section, &pairs, &mistake)).ok()?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    for (pair, term) in pairs.iter().zip(&tls.certificates.current().validities) {
+        warn_about_term(section, pair, term, i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
+    }
+    Some(tls)
+}
+
+/// Warns about certificates outside their validity period. It is not an error, because this machine's clock may be
+/// wrong.
+fn warn_about_term(section: &Section, pair: &Pair, term: &CertificateValidity, now_s: i64) {
+    let date =
+        |time_s: i64| Timestamp::from_second(time_s).map_or_else(|_| time_s.to_string(), |time| time.to_string());
+    let name = &term.name;
+    let (what, help) = if term.not_after_s < now_s {
+        let end = date(term.not_after_s);
+        (format!("the certificate of `{name}` has expired, at {end}"), "clients refuse it: renew it")
+    } else if term.not_before_s > now_s {
+        let start = date(term.not_before_s);
+        let help = "clients refuse it until then; is the clock of this machine right?";
+        (format!("the certificate of `{name}` is valid from {start} only"), help)
+    } else {
+        return;
+    };
+    section.sources.add_warning(Diagnostic::new(pair.cert.place, what).with_help(help));
+}
+
+fn report_tls_fault(section: &Section, pairs: &[Pair], mistake: &ServerTlsMistake) {
+    let nowhere = section.place;
+    let client_ca = section.node("client_ca").map_or(nowhere, |node| node.place);
+    let of = |at: &usize, place: fn(&Pair) -> Place| pairs.get(*at).map_or(nowhere, place);
+    let (key, place, what, help) = match mistake {
+        ServerTlsMistake::Cert(at, what) => ("cert", of(at, |pair| pair.cert.place), what, CERT_HELP),
+        ServerTlsMistake::Key(at, what) => ("key", of(at, |pair| pair.key.place), what, KEY_HELP),
+        ServerTlsMistake::ClientCa(what) => ("client_ca", client_ca, what, CA_HELP),
+    };
+    section.report_fault_at::<()>(key, place, what, help);
+}
+
+/// Reads the certificate pairs; the first one serves names that no certificate covers.
+fn read_pairs(section: &Section, node: &Node) -> Option<Vec<Pair>> {
+    let Value::Array(items) = &node.value else {
+        return section.report_wrong_type("certificates", "a list of tables", node);
+    };
+    if items.is_empty() {
+        return section.report_fault("certificates", node, "the list is empty", PAIR_HELP);
+    }
+    // Every item is parsed, to find all mistakes, before one of them fails the list.
+    let pairs: Vec<_> = items.iter().map(|item| read_pair(section, item)).collect();
+    pairs.into_iter().collect()
+}
+
+fn read_pair(section: &Section, item: &Node) -> Option<Pair> {
+    let Value::Table(table) = &item.value else {
+        return section.report_wrong_type("certificates", "a list of tables", item);
+    };
+    let pair = Section::new(section.sources, &schema::CERTIFICATE, "`certificates`", table);
+    let file = |key: &'static str| match pair.node(key) {
+        Some(node) => pair.read_file(key).map(|value| At { place: node.place, value }),
+        None => pair.report_missing(format!("a certificate has no `{key}`"), PAIR_HELP),
+    };
+    let (cert, key) = (file("cert"), file("key"));
+    pair.report_unknown();
+    Some(Pair { cert: cert?, key: key? })
+}

@@ -1,0 +1,273 @@
+//! Sections `[upstream.NAME]`, and upstreams that routes write as URLs. Called by `compile`.
+//!
+//! Output: compiled upstreams. `tls` compiles how servers are reached, `health` active checks, `caps` limits of
+//! concurrency. This file compiles servers, load balancing, retries and ejection.
+//!
+//! To add a load balancer, add its name to the words of `balance` here and its code in `upstream::balance`.
+
+pub(crate) mod caps;
+pub(crate) mod health;
+pub(crate) mod tls;
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use crate::config::compile::context::LimitContext;
+use crate::config::compile::limits::compile_key_option;
+use crate::config::compile::names::{Definitions, NamedSection};
+use crate::config::compile::numbers::{to_millis, to_usize};
+use crate::config::compile::upstreams::caps::{compile_caps, compile_server_caps};
+use crate::config::compile::upstreams::health::compile_health;
+use crate::config::compile::upstreams::tls::{Reach, SystemRoots};
+use crate::config::reader::{At, Section, find_choice};
+use crate::config::report::Diagnostic;
+use crate::config::tree::{Node, Value};
+use crate::config::{origin, schema};
+use crate::limiting::key::Key;
+use crate::upstream::caps::ServerCaps;
+use crate::upstream::eject::EjectRule;
+use crate::upstream::proxy_header::ProxyVersion;
+use crate::upstream::retry_budget::{RetryOn, RetryRule};
+use crate::upstream::{Balance, Fraction, Server, Upstream};
+
+pub struct Upstreams<'r> {
+    pub list: Vec<Upstream>,
+    /// Index into `list`.
+    pub names: Definitions<usize>,
+    /// Upstreams written as URLs; equal lists share one.
+    anonymous: HashMap<Vec<Server>, usize>,
+    /// How their servers are reached.
+    pub reach: Reach<'r>,
+}
+
+pub fn compile_upstreams<'r>(
+    named: Vec<NamedSection>,
+    roots: &'r SystemRoots,
+    context: &LimitContext,
+) -> Upstreams<'r> {
+    let mut upstreams = Upstreams {
+        list: Vec::new(),
+        names: Definitions::new(schema::UPSTREAM.name),
+        anonymous: HashMap::new(),
+        reach: Reach::for_urls(roots),
+    };
+    for NamedSection { name, place, section } in named {
+        let balance = section.read_label("balance", Balance::ALL, Balance::label);
+        let reach = Reach::from_section(&section, roots);
+        let servers = match section.node("servers") {
+            Some(node) => compile_server_list(&section, "servers", node, &reach),
+            None => section
+                .report_missing(format!("{} has no servers", section.title), "add servers = [\"http://HOST:PORT\"]"),
+        };
+        let max_idle = to_usize(section.read_integer("max_idle", 0..=100_000));
+        let eject = section.read_section("eject", &schema::EJECT).map(compile_eject);
+        let health = section.read_section("health", &schema::HEALTH).map(compile_health);
+        let retry = section.read_section("retry", &schema::RETRY).map(compile_retry);
+        let hash_on = compile_hash_on(&section, balance, context);
+        let spread_above = read_spread_above(&section, balance);
+        let slow_start_ms =
+            section.read_duration("slow_start", Duration::ZERO..=Duration::from_secs(3600)).map_or(0, to_millis);
+        let proxy_protocol = section.read_label("proxy_protocol", ProxyVersion::ALL, ProxyVersion::label);
+        let caps = compile_caps(&section, servers.as_deref());
+        let resolve_every_ms = section.read_duration("resolve_every", RESOLVE_EVERY).map(to_millis);
+        if servers.is_some() {
+            reach.report_unused(&section);
+        }
+        section.report_unread_keys();
+        let index = servers.map(|servers| {
+            let balance = balance.unwrap_or(Balance::P2c);
+            let plain = Upstream::new(name, servers, balance);
+            upstreams.list.push(Upstream {
+                max_idle,
+                eject,
+                health,
+                retry,
+                hash_on,
+                spread_above: spread_above.unwrap_or(plain.spread_above),
+                slow_start_ms,
+                proxy_protocol,
+                caps,
+                resolve_every_ms: resolve_every_ms.unwrap_or(plain.resolve_every_ms),
+                ..plain
+            });
+            upstreams.list.len() - 1
+        });
+        upstreams.names.insert(name, place, index);
+    }
+    upstreams
+}
+
+impl Upstreams<'_> {
+    /// Returns the upstream of a list of URLs in a route.
+    pub fn intern_url_list(&mut self, servers: Vec<Server>) -> usize {
+        if let Some(index) = self.anonymous.get(&servers) {
+            return *index;
+        }
+        let label = |server: &Server| match server.weight {
+            1 => server.origin.to_string(),
+            weight => format!("{}*{weight}", server.origin),
+        };
+        let name = servers.iter().map(label).collect::<Vec<_>>().join(",");
+        self.list.push(Upstream::new(&name, servers.clone(), Balance::P2c));
+        self.anonymous.insert(servers, self.list.len() - 1);
+        self.list.len() - 1
+    }
+}
+
+/// Allowed intervals between two DNS lookups.
+const RESOLVE_EVERY: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
+/// Allowed intervals of checks and durations of ejections.
+const TIME: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(86_400);
+
+fn compile_eject(section: Section) -> EjectRule {
+    let time = |key, default| to_millis(section.read_duration(key, TIME).unwrap_or(default));
+    let rule = EjectRule {
+        consecutive_errors: section
+            .read_integer("consecutive_errors", 1..=10_000)
+            .and_then(|errors| u32::try_from(errors).ok())
+            .unwrap_or(5),
+        error_rate: section.read_fraction("error_rate").unwrap_or(Fraction::HALF),
+        every_ms: time("every", Duration::from_secs(10)),
+        for_ms: time("for", Duration::from_secs(30)),
+        max: section.read_fraction("max").unwrap_or(Fraction::HALF),
+    };
+    section.report_unread_keys();
+    rule
+}
+
+/// Compiles `hash_on`, which requires `consistent_hash`.
+fn compile_hash_on(section: &Section, balance: Option<Balance>, context: &LimitContext) -> Option<Key> {
+    let node = section.node("hash_on");
+    match (balance, node) {
+        (Some(Balance::ConsistentHash), Some(node)) => match compile_key_option(section, "hash_on", node, context)? {
+            key if key.reads_body() => {
+                let what = "a server is chosen before the body is read";
+                section.report_fault("hash_on", node, what, "use values of the request head, such as \"header:x-user\"")
+            }
+            key => Some(key),
+        },
+        (Some(Balance::ConsistentHash), None) => section.report_missing(
+            format!("{} has no hash_on", section.title),
+            "set the key, like hash_on = \"ip\" or [\"header:x-user\"]",
+        ),
+        (_, Some(node)) => {
+            let what = "it is for balance = \"consistent_hash\" alone";
+            section.report_fault("hash_on", node, what, "add that, or remove hash_on")
+        }
+        (_, None) => None,
+    }
+}
+
+/// Compiles `spread_above`, which requires `consistent_hash`.
+fn read_spread_above(section: &Section, balance: Option<Balance>) -> Option<u32> {
+    match (balance, section.node("spread_above")) {
+        (Some(Balance::ConsistentHash), _) => {
+            section.read_integer("spread_above", 1..=1_000_000).and_then(|requests| u32::try_from(requests).ok())
+        }
+        (_, Some(node)) => {
+            let what = "it is for balance = \"consistent_hash\" alone";
+            section.report_fault("spread_above", node, what, "add that, or remove spread_above")
+        }
+        (_, None) => None,
+    }
+}
+
+fn compile_retry(section: Section) -> RetryRule {
+    let attempts = to_usize(section.read_integer("attempts", 1..=10)).unwrap_or(2);
+    let budget = section.read_fraction("budget").unwrap_or(Fraction::FIFTH);
+    let on = section.read_strings("on", |text| find_choice(text, RETRY_ON));
+    let has = |cause| on.as_ref().is_some_and(|on| on.iter().any(|at| at.value == cause));
+    let rule = RetryRule {
+        attempts,
+        budget,
+        on: RetryOn {
+            connect: on.is_none() || has(RetryCause::Connect),
+            reset: on.is_none() || has(RetryCause::Reset),
+            timeout: has(RetryCause::Timeout),
+            statuses: [0, 1, 2].map(|place| has(RetryCause::Status(place))),
+        },
+    };
+    section.report_unread_keys();
+    rule
+}
+
+/// A word of `retry.on`.
+#[derive(Clone, Copy, PartialEq)]
+enum RetryCause {
+    Connect,
+    Reset,
+    Timeout,
+    /// Index among the retryable statuses.
+    Status(usize),
+}
+
+const RETRY_ON: &[(&str, RetryCause)] = &[
+    ("connect", RetryCause::Connect),
+    ("reset", RetryCause::Reset),
+    ("timeout", RetryCause::Timeout),
+    ("502", RetryCause::Status(0)),
+    ("503", RetryCause::Status(1)),
+    ("504", RetryCause::Status(2)),
+];
+
+/// Reads a URL, or a list of URLs and `{ url, weight }` tables with optional caps.
+pub fn compile_server_list(section: &Section, key: &'static str, node: &Node, reach: &Reach) -> Option<Vec<Server>> {
+    let items = match &node.value {
+        Value::Array(items) if items.is_empty() => {
+            return section.report_fault(
+                key,
+                node,
+                "the list is empty",
+                "name a server, like \"http://127.0.0.1:3000\"",
+            );
+        }
+        Value::Array(items) => items.as_slice(),
+        _ => std::slice::from_ref(node),
+    };
+    let servers: Vec<Option<At<Server>>> = items.iter().map(|item| compile_server(section, key, item, reach)).collect();
+    let servers: Vec<At<Server>> = servers.into_iter().collect::<Option<_>>()?;
+    let mut seen = HashMap::new();
+    let mut unique = true;
+    for server in &servers {
+        if let Some(first) = seen.insert(&server.value.origin, server.place) {
+            section.add_mistake(
+                Diagnostic::new(server.place, format!("the server `{}` is listed twice", server.value.origin))
+                    .with_related(first, "first listed here")
+                    .with_help("give it a weight instead: { url = \"...\", weight = 2 }"),
+            );
+            unique = false;
+        }
+    }
+    if servers.iter().all(|server| server.value.weight == 0) {
+        let help = "a server of weight 0 gets no requests: give one of them at least 1";
+        return section.report_fault(key, node, "no server has a weight above 0", help);
+    }
+    unique.then(|| servers.into_iter().map(|at| at.value).collect())
+}
+
+fn compile_server(section: &Section, key: &'static str, item: &Node, reach: &Reach) -> Option<At<Server>> {
+    let place = item.place;
+    let server_of = |text: &str| {
+        Ok(Server {
+            origin: origin::parse_origin(text, reach.protocol, || reach.tls_settings())?,
+            weight: 1,
+            caps: ServerCaps::default(),
+        })
+    };
+    let Value::Table(table) = &item.value else {
+        if !matches!(item.value, Value::String(_)) {
+            return section.report_wrong_type(key, "a URL or { url, weight }", item);
+        }
+        return section.parse_node(key, item, server_of).map(|value| At { place, value });
+    };
+    let section = Section::new(section.sources, &schema::UPSTREAM_SERVER, format!("`{key}`"), table);
+    let server = match section.node("url") {
+        Some(node) => section.parse_node("url", node, server_of),
+        None => section.report_missing("a server without url", "write { url = \"http://HOST:PORT\", weight = 1 }"),
+    };
+    let weight = section.read_integer("weight", 0..=1000).and_then(|weight| u32::try_from(weight).ok()).unwrap_or(1);
+    let caps = compile_server_caps(&section);
+    section.report_unread_keys();
+    server.map(|server| At { place, value: Server { weight, caps, ..server } })
+}

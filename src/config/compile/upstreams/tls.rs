@@ -1,0 +1,130 @@
+//! How the servers of an upstream are reached: `protocol` and `tls` of `[upstream.NAME]`. Called by `upstreams`.
+
+use std::cell::{Cell, OnceCell};
+use std::sync::Arc;
+
+use rustls::pki_types::ServerName;
+
+use crate::config::reader::Section;
+use crate::config::report::Diagnostic;
+use crate::config::schema;
+use crate::config::values::{TextFault, invalid_text};
+use crate::upstream::WireProtocol;
+use crate::upstream::tls::{ClientIdentity, ClientIdentityError, Trust, TrustedRoots, UpstreamTls};
+
+const PEM_HELP: &str = "give a file in PEM; a certificate and its key go together";
+
+/// The system's certificate authorities, read when the first upstream needs them.
+#[derive(Default)]
+pub struct SystemRoots(OnceCell<TrustedRoots>);
+
+/// Settings that the URLs of servers do not contain.
+pub struct Reach<'a> {
+    roots: &'a SystemRoots,
+    pub protocol: WireProtocol,
+    tls: OnceCell<Arc<UpstreamTls>>,
+    asked: Cell<bool>,
+}
+
+impl SystemRoots {
+    fn load_roots(&self) -> TrustedRoots {
+        self.0.get_or_init(|| TrustedRoots::from_system(&rustls_native_certs::load_native_certs().certs)).clone()
+    }
+}
+
+impl<'a> Reach<'a> {
+    pub fn for_urls(roots: &'a SystemRoots) -> Reach<'a> {
+        Reach { roots, protocol: WireProtocol::Auto, tls: OnceCell::new(), asked: Cell::new(false) }
+    }
+
+    /// Reads them from an `[upstream.NAME]` section.
+    pub fn from_section(section: &Section, roots: &'a SystemRoots) -> Reach<'a> {
+        let words = [("auto", WireProtocol::Auto), ("http1", WireProtocol::Http1), ("http2", WireProtocol::Http2)];
+        let protocol = section.read_choice("protocol", &words).unwrap_or_default();
+        let reach = Reach { protocol, ..Reach::for_urls(roots) };
+        if let Some(tls) = section.read_section("tls", &schema::UPSTREAM_TLS) {
+            if let Some(tls) = compile_own_tls(&tls, roots, protocol) {
+                let _ = reach.tls.set(Arc::new(tls));
+            }
+            tls.report_unread_keys();
+        }
+        reach
+    }
+
+    /// Returns the TLS settings of an `https` server.
+    pub fn tls_settings(&self) -> Result<Arc<UpstreamTls>, TextFault> {
+        self.asked.set(true);
+        if let Some(tls) = self.tls.get() {
+            return Ok(tls.clone());
+        }
+        match UpstreamTls::new(Trust::Roots(self.roots.load_roots()), None, None, self.protocol) {
+            Ok(tls) => Ok(self.tls.get_or_init(|| Arc::new(tls)).clone()),
+            Err(what) => invalid_text(what, ""),
+        }
+    }
+
+    /// Reports settings that no server uses.
+    pub fn report_unused(&self, section: &Section) {
+        if let Some(node) = section.node("tls").filter(|_| !self.asked.get()) {
+            section.report_fault::<()>("tls", node, "no server uses TLS", "write https://HOST, or remove this");
+        }
+    }
+}
+
+fn compile_own_tls(section: &Section, roots: &SystemRoots, protocol: WireProtocol) -> Option<UpstreamTls> {
+    let verify = section.read_bool("verify").unwrap_or(true);
+    if let Some(node) = section.node("verify").filter(|_| !verify) {
+        let what = "the servers of this upstream are not verified, so anybody on the way may pose as one";
+        section
+            .sources
+            .add_warning(Diagnostic::new(node.place, what).with_help("trust their own authority: ca = \"ca.pem\""));
+    }
+    let server_name = section.parse_string("server_name", parse_server_name).flatten();
+    let [ca, cert, key] = ["ca", "cert", "key"].map(|option| read_tls_file(section, option));
+    let mistake = |option: &'static str, what: &str| {
+        section.node(option).and_then(|node| section.report_fault(option, node, what, PEM_HELP))
+    };
+    let trust = match ca? {
+        Some(_) if !verify => {
+            let what = "it is not used while `verify` is false";
+            return section.report_fault("ca", section.node("ca")?, what, "keep one of the two");
+        }
+        _ if !verify => Trust::Anyone,
+        None => Trust::Roots(roots.load_roots()),
+        Some(pem) => match TrustedRoots::from_pem(&pem) {
+            Ok(roots) => Trust::Roots(roots),
+            Err(what) => return mistake("ca", &what),
+        },
+    };
+    let pair = match (cert?, key?) {
+        (Some(cert), Some(key)) => match ClientIdentity::from_pem(&cert, &key) {
+            Ok(pair) => Some(pair),
+            Err(ClientIdentityError::Cert(what)) => return mistake("cert", &what),
+            Err(ClientIdentityError::Key(what)) => return mistake("key", &what),
+        },
+        (Some(_), None) => return mistake("cert", "it has no `key`"),
+        (None, Some(_)) => return mistake("key", "it has no `cert`"),
+        (None, None) => None,
+    };
+    UpstreamTls::new(trust, pair, server_name, protocol).or_else(|what| mistake("key", &what).ok_or(())).ok()
+}
+
+/// Reads and watches a file if the option names one. The outer `None` is a mistake.
+fn read_tls_file(section: &Section, option: &'static str) -> Option<Option<String>> {
+    match section.node(option) {
+        None => Some(None),
+        Some(_) if section.read_string(option)?.is_empty() => Some(None),
+        Some(_) => section.read_file(option).map(Some),
+    }
+}
+
+fn parse_server_name(text: &str) -> Result<Option<ServerName<'static>>, TextFault> {
+    match ServerName::try_from(text.to_owned()) {
+        Ok(name) => Ok(Some(name)),
+        Err(_) if text.is_empty() => Ok(None),
+        Err(_) => invalid_text(
+            format!("`{text}` is not a name that a certificate can contain"),
+            "write a host name or an address",
+        ),
+    }
+}

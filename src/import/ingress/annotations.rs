@@ -1,0 +1,380 @@
+//! Reads the annotations of an Ingress and the ConfigMap of the controller.
+
+use ipnet::IpNet;
+
+use crate::import::access::{MOST_RULES, all_networks, format_network, parse_networks};
+use crate::import::error::{ImportError, Result};
+use crate::import::ingress::yaml::YamlNode;
+use crate::import::ingress::{describe_node, format_exemptions};
+use crate::import::model::{ImportedConfig, RouteBody};
+use crate::import::nginx::limit_in_flight;
+use crate::import::syntax::shorten;
+use crate::import::text::{format_array, quote_string};
+
+const PREFIX: &str = "nginx.ingress.kubernetes.io/";
+/// `burst` is this many times the rate if there is no `limit-burst-multiplier`.
+const MULTIPLIER: u64 = 5;
+/// The largest number that an annotation may have.
+const MOST: u64 = 1_000_000;
+
+/// The settings of the controller, which apply to every Ingress.
+pub struct ControllerDefaults {
+    request_status: u16,
+    connection_status: u16,
+    access: Vec<(bool, IpNet)>,
+    max_body: String,
+}
+
+impl Default for ControllerDefaults {
+    fn default() -> ControllerDefaults {
+        ControllerDefaults {
+            request_status: 503,
+            connection_status: 503,
+            access: Vec::new(),
+            max_body: quote_string("1MiB"),
+        }
+    }
+}
+
+impl ControllerDefaults {
+    /// Reads the `data` of the ConfigMap.
+    pub fn read_config_map(&mut self, map: &YamlNode, out: &mut ImportedConfig) -> Result<()> {
+        for (key, node) in map.get("data").map_or(&[][..], YamlNode::entries) {
+            let value = node.text().unwrap_or("");
+            let status = || {
+                let status = value.parse::<u16>().ok().filter(|status| (400..=599).contains(status));
+                status.ok_or_else(|| {
+                    ImportError::new(&node.file, node.line, format!("{key}: not a status from 400 to 599"))
+                })
+            };
+            match key.as_str() {
+                "limit-req-status-code" => self.request_status = status()?,
+                "limit-conn-status-code" => self.connection_status = status()?,
+                "proxy-body-size" => self.max_body = translate_body_size(value, node)?,
+                "whitelist-source-range" => {
+                    let all = parse_networks("all").unwrap_or_default();
+                    self.access = parse_network_list(value, node)?
+                        .into_iter()
+                        .map(|net| (true, net))
+                        .chain(all.into_iter().map(|net| (false, net)))
+                        .collect();
+                }
+                "proxy-real-ip-cidr" => {
+                    let trusted: Vec<String> = parse_network_list(value, node)?.iter().map(format_network).collect();
+                    out.server.push(format!("trusted_proxies = {}", format_array(&trusted)));
+                }
+                "use-forwarded-headers" if value == "false" => {}
+                _ if is_tuning(key) => {}
+                _ => {
+                    out.remarks.add(&describe_node(key, value, node), "not available, so it is left out");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The settings that an Ingress gives its routes.
+pub struct Annotations {
+    pub use_regex: bool,
+    /// Additional lines of its upstreams.
+    pub upstream: Vec<String>,
+    protocol: String,
+    limits: Vec<String>,
+    access: Vec<(bool, IpNet)>,
+    lines: Vec<String>,
+    remarks: Vec<usize>,
+    closed: Option<usize>,
+}
+
+impl Annotations {
+    /// Reads the annotations of an Ingress. Returns `None` if the import leaves out the whole Ingress.
+    pub fn read_annotations(
+        ingress: &YamlNode,
+        namespace: &str,
+        name: &str,
+        defaults: &ControllerDefaults,
+        out: &mut ImportedConfig,
+    ) -> Result<Option<Annotations>> {
+        let mut found = Annotations {
+            use_regex: false,
+            upstream: Vec::new(),
+            protocol: "HTTP".to_owned(),
+            limits: Vec::new(),
+            access: Vec::new(),
+            lines: vec![format!("max_body = {}", defaults.max_body)],
+            remarks: Vec::new(),
+            closed: None,
+        };
+        let mut values = LimitAnnotations::default();
+        for (key, node) in ingress.at(&["metadata", "annotations"]).map_or(&[][..], YamlNode::entries) {
+            let Some(key) = key.strip_prefix(PREFIX) else { continue };
+            let value = node.text().unwrap_or("").trim();
+            if key == "canary" && value == "true" {
+                out.remarks
+                    .add(&describe_node(key, value, node), "canaries are not available, so this Ingress is left out");
+                return Ok(None);
+            }
+            if !values.read_annotation(key, value, node)? && !found.read_annotation(key, value, node)? {
+                found.report_annotation(key, value, node, out);
+            }
+        }
+        found.limits = values.define_limits((namespace, name), defaults, out);
+        found.access = values.list_access_rules(defaults);
+        found.apply_protocol(ingress, out);
+        Ok(Some(found))
+    }
+
+    /// Reads an annotation about proxying. Returns false if it is not one that the import translates.
+    fn read_annotation(&mut self, key: &str, value: &str, node: &YamlNode) -> Result<bool> {
+        match key {
+            "proxy-body-size" => self.lines[0] = format!("max_body = {}", translate_body_size(value, node)?),
+            "proxy-connect-timeout" => self.add_timeouts(&["connect_timeout"], parse_number(key, value, node)?),
+            "proxy-read-timeout" => {
+                let names = ["response_timeout", "stream_timeout", "tunnel_timeout"];
+                self.add_timeouts(&names, parse_number(key, value, node)?);
+            }
+            "backend-protocol" => value.clone_into(&mut self.protocol),
+            "use-regex" => self.use_regex = value == "true",
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Adds a remark about an annotation that is not translated. Closes the routes if it protected them.
+    fn report_annotation(&mut self, key: &str, value: &str, node: &YamlNode, out: &mut ImportedConfig) {
+        let is_default =
+            matches!(key, "ssl-redirect" | "force-ssl-redirect" | "canary" | "service-upstream" | "enable-access-log");
+        if is_default || is_tuning(key) || value == "false" && key.starts_with("enable-") {
+            return;
+        }
+        let at = describe_node(key, value, node);
+        if is_guard(key) {
+            let number = out.remarks.add(&at, "not available, so the routes of this Ingress are closed");
+            self.closed.get_or_insert(number);
+            self.use_regex |= key == "rewrite-target" && value.contains('$');
+        } else {
+            self.remarks.push(out.remarks.add(&at, "not available, so it is left out"));
+        }
+    }
+
+    /// Adds the upstream lines of `backend-protocol`. Closes the routes if Sluicegate lacks the protocol.
+    fn apply_protocol(&mut self, ingress: &YamlNode, out: &mut ImportedConfig) {
+        match self.protocol.as_str() {
+            "HTTP" | "GRPC" => {}
+            "HTTPS" | "GRPCS" => {
+                self.upstream.push("tls = { verify = false }".to_owned());
+                if self.protocol == "GRPCS" {
+                    self.upstream.push("protocol = \"http2\"".to_owned());
+                }
+                out.add_note(
+                    "ingress-nginx does not verify the certificates of backends by default, so `verify = false` stands \
+                     here. Remove it where the backends have valid certificates.",
+                );
+            }
+            other => {
+                let number = out.remarks.add(&describe_node("backend-protocol", other, ingress), "not available");
+                self.closed.get_or_insert(number);
+            }
+        }
+    }
+
+    fn add_timeouts(&mut self, names: &[&str], seconds: u64) {
+        for name in names {
+            self.lines.push(format!("{name} = \"{}s\"", seconds.clamp(1, 86_400)));
+        }
+    }
+
+    /// Returns the scheme of server URLs.
+    pub fn scheme(&self) -> &'static str {
+        match self.protocol.as_str() {
+            "HTTPS" | "GRPCS" => "https",
+            "GRPC" => "h2c",
+            _ => "http",
+        }
+    }
+
+    /// Returns the end of an upstream's name, so that upstreams of one service with different protocols differ.
+    pub fn suffix(&self) -> String {
+        if self.protocol == "HTTP" { String::new() } else { format!("-{}", self.protocol.to_ascii_lowercase()) }
+    }
+
+    /// Applies the settings to a route.
+    pub fn apply_to_route(&self, out: &mut ImportedConfig, body: &mut RouteBody) {
+        body.limits.clone_from(&self.limits);
+        body.lines.extend(self.lines.iter().cloned());
+        for number in &self.remarks {
+            body.add_remark(*number);
+        }
+        if let Some(number) = self.closed {
+            body.close(number);
+        }
+        out.restrict_clients(body, &self.access);
+    }
+}
+
+/// Annotations about limits and access, which depend on one another.
+struct LimitAnnotations<'a> {
+    /// `limit-rps`, `limit-rpm` and `limit-connections` with their numbers.
+    wanted: Vec<(&'a str, u64)>,
+    multiplier: u64,
+    /// Networks that the limits skip.
+    exempt: Vec<IpNet>,
+    allowed: Vec<IpNet>,
+    denied: Vec<IpNet>,
+}
+
+impl Default for LimitAnnotations<'_> {
+    fn default() -> Self {
+        LimitAnnotations {
+            wanted: Vec::new(),
+            multiplier: MULTIPLIER,
+            exempt: Vec::new(),
+            allowed: Vec::new(),
+            denied: Vec::new(),
+        }
+    }
+}
+
+impl<'a> LimitAnnotations<'a> {
+    /// Reads an annotation about limits or access. Returns false for every other annotation.
+    fn read_annotation(&mut self, key: &'a str, value: &str, node: &YamlNode) -> Result<bool> {
+        match key {
+            "limit-rps" | "limit-rpm" | "limit-connections" => {
+                self.wanted.push((key, parse_number(key, value, node)?));
+            }
+            "limit-burst-multiplier" => self.multiplier = parse_number(key, value, node)?.clamp(1, 1000),
+            "limit-whitelist" | "limit-allowlist" => self.exempt = parse_network_list(value, node)?,
+            "whitelist-source-range" | "allowlist-source-range" => self.allowed = parse_network_list(value, node)?,
+            "denylist-source-range" => self.denied = parse_network_list(value, node)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Defines the limits of an Ingress and returns their names. The number 0 means no limit.
+    fn define_limits(
+        &self,
+        (namespace, name): (&str, &str),
+        defaults: &ControllerDefaults,
+        out: &mut ImportedConfig,
+    ) -> Vec<String> {
+        let wanted = self.wanted.iter().filter(|(_, number)| *number > 0);
+        wanted
+            .map(|(key, number)| {
+                define_limit(key, *number, self.multiplier, &self.exempt, (namespace, name), defaults, out)
+            })
+            .collect()
+    }
+
+    /// Lists the access rules in nginx's order. Without an allowlist of the Ingress, the controller's applies.
+    fn list_access_rules(self, defaults: &ControllerDefaults) -> Vec<(bool, IpNet)> {
+        let mut rules: Vec<(bool, IpNet)> = self.denied.into_iter().map(|net| (false, net)).collect();
+        if self.allowed.is_empty() {
+            rules.extend(defaults.access.iter().copied());
+        } else {
+            rules.extend(self.allowed.into_iter().map(|net| (true, net)));
+            rules.extend(all_networks().map(|net| (false, net)));
+        }
+        rules
+    }
+}
+
+/// Parses the number of an annotation.
+fn parse_number(key: &str, value: &str, node: &YamlNode) -> Result<u64> {
+    let number = value.parse::<u64>().ok().filter(|number| *number <= MOST);
+    number.ok_or_else(|| {
+        let message = format!("{key}: `{}` is not a number up to {MOST}", shorten(value));
+        ImportError::new(&node.file, node.line, message)
+    })
+}
+
+/// Defines the limit of one annotation and returns its name.
+fn define_limit(
+    key: &str,
+    number: u64,
+    multiplier: u64,
+    exempt: &[IpNet],
+    (namespace, name): (&str, &str),
+    defaults: &ControllerDefaults,
+    out: &mut ImportedConfig,
+) -> String {
+    let (mut lines, status, kind) = match key {
+        "limit-connections" => (limit_in_flight(number), defaults.connection_status, "connections"),
+        "limit-rps" => (format_rate(number, "s", multiplier), defaults.request_status, "rps"),
+        _ => (format_rate(number, "min", multiplier), defaults.request_status, "rpm"),
+    };
+    lines.push("key = \"ip/32/128\"".to_owned());
+    if !exempt.is_empty() {
+        let exempt: Vec<String> = exempt.iter().map(format_network).collect();
+        lines.push(format!("when = {{ client = {} }}", format_exemptions(&exempt)));
+    }
+    let wanted = format!("{namespace}-{name}-{kind}");
+    out.define_limit(format!("{namespace}/{name}/{kind}"), &wanted, lines, status).0
+}
+
+fn format_rate(number: u64, unit: &str, multiplier: u64) -> Vec<String> {
+    // nginx counts `burst` on top of the current request; Sluicegate counts all requests.
+    vec![format!("rate = \"{number}/{unit}\""), format!("burst = {}", number * multiplier + 1)]
+}
+
+/// Returns true for annotations that decide which clients are served, or what they get. Without them, a route must be
+/// closed.
+fn is_guard(key: &str) -> bool {
+    const NAMES: [&str; 9] = [
+        "configuration-snippet",
+        "server-snippet",
+        "location-snippet",
+        "rewrite-target",
+        "app-root",
+        "permanent-redirect",
+        "temporal-redirect",
+        "satisfy",
+        "global-rate-limit",
+    ];
+    NAMES.contains(&key)
+        || ["auth-", "modsecurity", "enable-modsecurity", "enable-owasp", "enable-global-auth"]
+            .iter()
+            .any(|start| key.starts_with(start))
+}
+
+/// Returns true for settings that tune nginx itself. Leaving them out changes no verdict.
+fn is_tuning(key: &str) -> bool {
+    const STARTS: [&str; 18] = [
+        "proxy-buffer",
+        "proxy-request-buffering",
+        "proxy-http-version",
+        "proxy-send-timeout",
+        "proxy-max-temp",
+        "client-body-buffer",
+        "worker-",
+        "keep-alive",
+        "upstream-keepalive",
+        "log-format",
+        "error-log",
+        "access-log",
+        "ssl-",
+        "gzip",
+        "use-gzip",
+        "brotli",
+        "enable-rewrite-log",
+        "enable-opentelemetry",
+    ];
+    STARTS.iter().any(|start| key.starts_with(start))
+}
+
+/// Parses a comma-separated list of networks.
+fn parse_network_list(value: &str, node: &YamlNode) -> Result<Vec<IpNet>> {
+    let mut found = Vec::new();
+    for text in value.split(',').map(str::trim).filter(|text| !text.is_empty()) {
+        let nets = parse_networks(text).filter(|_| found.len() < MOST_RULES);
+        let why = || format!("`{}` is not an address or a network, or there are more than {MOST_RULES}", shorten(text));
+        found.extend(nets.ok_or_else(|| ImportError::new(&node.file, node.line, why()))?);
+    }
+    Ok(found)
+}
+
+/// Translates a size of nginx, such as `8m`.
+fn translate_body_size(value: &str, node: &YamlNode) -> Result<String> {
+    crate::import::nginx::translate_size(&describe_node("proxy-body-size", value, node))
+}

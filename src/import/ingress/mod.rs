@@ -1,0 +1,268 @@
+//! Translates Kubernetes Ingresses with the annotations of ingress-nginx.
+//!
+//! Input: YAML documents. Ingresses become routes; Services give the numbers of named ports; the ConfigMap of the
+//! controller gives its settings. Other kinds are skipped. Output: routes, limits and upstreams in an
+//! [`ImportedConfig`], and a remark about each annotation that is not translated.
+//!
+//! - `yaml`: parses YAML and JSON to a tree with line numbers.
+//! - `annotations`: the annotations of an Ingress and the settings of the ConfigMap.
+//!
+//! To add an annotation, match its name in `Annotations::read_annotation`, or in `LimitAnnotations::read_annotation` if
+//! it concerns limits or access. An annotation that protects a route and cannot be translated must close the route: add
+//! it to `is_guard`. Describe it in `docs/migrating/nginx.md`.
+
+mod annotations;
+mod yaml;
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use indexmap::IndexMap;
+
+use crate::import::error::{ImportError, Result};
+use crate::import::ingress::annotations::{Annotations, ControllerDefaults};
+use crate::import::ingress::yaml::YamlNode;
+use crate::import::model::{ImportedConfig, RouteBody};
+use crate::import::paths::{Location, LocationMatcher, order_routes};
+use crate::import::syntax::{Directive, shorten};
+use crate::import::text::{clean_name, format_array, quote_string};
+
+pub use yaml::parse_documents;
+
+/// The port numbers of services, by namespace, service name and port name.
+type Ports<'a> = HashMap<(&'a str, &'a str, &'a str), &'a str>;
+
+/// Describes a node of a manifest as a directive, for a remark.
+fn describe_node(what: &str, value: &str, node: &YamlNode) -> Directive {
+    let args = if value.is_empty() { Vec::new() } else { vec![value.to_owned()] };
+    Directive { name: what.to_owned(), args, block: None, file: Rc::clone(&node.file), line: node.line }
+}
+
+/// Translates the Ingresses among the documents.
+pub fn translate_ingresses(documents: &[YamlNode], out: &mut ImportedConfig) -> Result<()> {
+    let of = |kind: &'static str| documents.iter().filter(move |document| document.text_at(&["kind"]) == Some(kind));
+    let mut defaults = ControllerDefaults::default();
+    for map in of("ConfigMap") {
+        let is_controller = |name: &str| name.contains("ingress-nginx") || name == "nginx-configuration";
+        if map.text_at(&["metadata", "name"]).is_some_and(is_controller) {
+            defaults.read_config_map(map, out)?;
+        }
+    }
+    let mut ports = Ports::new();
+    for service in of("Service") {
+        let at = |key| service.text_at(&["metadata", key]);
+        for port in service.at(&["spec", "ports"]).map_or(&[][..], YamlNode::list) {
+            if let (Some(name), Some(number)) = (port.text_at(&["name"]), port.text_at(&["port"])) {
+                ports.insert((at("namespace").unwrap_or("default"), at("name").unwrap_or(""), name), number);
+            }
+        }
+    }
+    let mut hosts: IndexMap<String, Vec<Location>> = IndexMap::new();
+    let mut with_regexes = std::collections::HashSet::new();
+    let mut any = false;
+    for ingress in of("Ingress") {
+        any = true;
+        let mut one = Ingress::new(ingress, &defaults, &ports);
+        one.translate_ingress(out, &mut hosts, &mut with_regexes)?;
+    }
+    if !any {
+        let file = documents.first().map_or("the files", |document| &*document.file);
+        return Err(ImportError::new(file, 0, "there is no Ingress in these files"));
+    }
+    out.server.insert(0, "listen = \"0.0.0.0:8080\"".to_owned());
+    out.add_note(
+        "Each gateway counts its own requests, as each ingress-nginx controller did. With several gateways and one \
+              budget for all, set `url` of [store] to a Redis.",
+    );
+    out.add_note(
+        "Requests go to the services, whose cluster address chooses a pod for each connection. For `balance` over \
+              pods, name a headless service.",
+    );
+    for (host, mut locations) in hosts {
+        if with_regexes.contains(&host) {
+            // ingress-nginx then treats all paths of the host as case-insensitive regular expressions, longest first.
+            locations.sort_by_key(|location| std::cmp::Reverse(path_text(&location.matcher).len()));
+            for location in &mut locations {
+                let pattern = format!("^{}", path_text(&location.matcher));
+                location.matcher = LocationMatcher::Regex { pattern, ignore_case: true };
+            }
+        }
+        let fallback = RouteBody::with_status(
+            format!("host {}: what no path matches", if host.is_empty() { "*" } else { &host }),
+            404,
+        );
+        let names: Vec<String> = if host.is_empty() { Vec::new() } else { vec![host] };
+        for (path, body) in order_routes(locations, fallback, out) {
+            if !out.write_route(&names, &path, body) {
+                return Err(ImportError::new(
+                    "the files",
+                    0,
+                    "the config would be larger than 16 MiB; import fewer at once",
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn path_text(matcher: &LocationMatcher) -> &str {
+    match matcher {
+        LocationMatcher::Exact(path) | LocationMatcher::Prefix { path, .. } | LocationMatcher::Segments(path) => path,
+        LocationMatcher::Regex { pattern, .. } => pattern,
+    }
+}
+
+struct Ingress<'a> {
+    node: &'a YamlNode,
+    namespace: &'a str,
+    name: &'a str,
+    defaults: &'a ControllerDefaults,
+    ports: &'a Ports<'a>,
+}
+
+impl<'a> Ingress<'a> {
+    fn new(node: &'a YamlNode, defaults: &'a ControllerDefaults, ports: &'a Ports<'a>) -> Ingress<'a> {
+        let at = |key| node.text_at(&["metadata", key]);
+        let (namespace, name) = (at("namespace").unwrap_or("default"), at("name").unwrap_or("unnamed"));
+        Ingress { node, namespace, name, defaults, ports }
+    }
+
+    fn translate_ingress(
+        &mut self,
+        out: &mut ImportedConfig,
+        hosts: &mut IndexMap<String, Vec<Location>>,
+        with_regexes: &mut std::collections::HashSet<String>,
+    ) -> Result<()> {
+        let class = self.node.text_at(&["spec", "ingressClassName"]);
+        let class = class.or_else(|| self.node.text_at(&["metadata", "annotations", "kubernetes.io/ingress.class"]));
+        if let Some(class) = class.filter(|class| !class.contains("nginx")) {
+            out.remarks.add(
+                &describe_node("Ingress", self.name, self.node),
+                &format!("its class is `{}`, so it is left out", shorten(class)),
+            );
+            return Ok(());
+        }
+        let annotations = Annotations::read_annotations(self.node, self.namespace, self.name, self.defaults, out)?;
+        let Some(annotations) = annotations else { return Ok(()) };
+        for tls in self.node.at(&["spec", "tls"]).map_or(&[][..], YamlNode::list) {
+            let secret = tls.text_at(&["secretName"]).unwrap_or("");
+            let why = "mount the certificate and add a [[listener]] with tls, and redirect_http of [server] where it redirects";
+            out.remarks.add(&describe_node("tls", secret, tls), why);
+        }
+        for rule in self.node.at(&["spec", "rules"]).map_or(&[][..], YamlNode::list) {
+            let host = rule.text_at(&["host"]).unwrap_or("").to_ascii_lowercase();
+            if !is_host(&host) {
+                return Err(self.error(rule, &format!("`{}` is not a host", shorten(&host))));
+            }
+            if annotations.use_regex {
+                with_regexes.insert(host.clone());
+            }
+            for path in rule.at(&["http", "paths"]).map_or(&[][..], YamlNode::list) {
+                let text = path.text_at(&["path"]).filter(|text| !text.is_empty()).unwrap_or("/").to_owned();
+                let matcher = match path.text_at(&["pathType"]) {
+                    Some("Exact") => LocationMatcher::Exact(text),
+                    Some("Prefix") => LocationMatcher::Segments(text),
+                    Some("ImplementationSpecific") | None => LocationMatcher::Prefix { path: text, first: false },
+                    Some(other) => return Err(self.error(path, &format!("`{}` is not a pathType", shorten(other)))),
+                };
+                let backend = path.get("backend");
+                self.translate_path(path, backend, matcher, &annotations, out, hosts.entry(host.clone()).or_default());
+            }
+        }
+        if let Some(backend) = self.node.at(&["spec", "defaultBackend"]) {
+            let matcher = LocationMatcher::Segments("/".to_owned());
+            self.translate_path(
+                backend,
+                Some(backend),
+                matcher,
+                &annotations,
+                out,
+                hosts.entry(String::new()).or_default(),
+            );
+        }
+        Ok(())
+    }
+
+    fn translate_path(
+        &self,
+        at: &YamlNode,
+        backend: Option<&YamlNode>,
+        matcher: LocationMatcher,
+        annotations: &Annotations,
+        out: &mut ImportedConfig,
+        found: &mut Vec<Location>,
+    ) {
+        let path = path_text(&matcher).to_owned();
+        let origin =
+            shorten(&format!("{}:{}: Ingress {}/{}, path {path}", at.file, at.line, self.namespace, self.name));
+        if found.iter().any(|other| is_same(&other.matcher, &matcher)) {
+            out.remarks.add(
+                &describe_node("path", &path, at),
+                "an Ingress before this one has the same path, so this one is left out",
+            );
+            return;
+        }
+        let mut body = RouteBody::with_status(origin, 503);
+        match backend.map_or(Err("it has no backend"), |backend| self.find_server(backend)) {
+            Ok((host, port)) => {
+                let own = clean_name(&format!("{host}-{port}{}", annotations.suffix()));
+                let servers = quote_string(&format!("{}://{host}.svc:{port}", annotations.scheme()));
+                let mut lines = vec![format!("servers = {servers}")];
+                lines.extend(annotations.upstream.iter().cloned());
+                out.define_upstream(&own, || lines);
+                body.action = crate::import::model::RouteAction::Upstream(own);
+            }
+            Err(why) => {
+                let number = out.remarks.add(&describe_node("path", &path, at), why);
+                body.close(number);
+            }
+        }
+        annotations.apply_to_route(out, &mut body);
+        found.push(Location { matcher, body });
+    }
+
+    /// Finds the service of a backend. Returns `SERVICE.NAMESPACE` and the port, or the reason why there is none.
+    fn find_server(&self, backend: &YamlNode) -> std::result::Result<(String, String), &'static str> {
+        // API versions before networking.k8s.io/v1 use `serviceName` and `servicePort`.
+        let service = backend.text_at(&["service", "name"]).or_else(|| backend.text_at(&["serviceName"]));
+        let service = service.filter(|name| is_label(name)).ok_or("its backend is not a service")?;
+        let port =
+            backend.text_at(&["service", "port", "number"]).or_else(|| backend.text_at(&["service", "port", "name"]));
+        let port = port.or_else(|| backend.text_at(&["servicePort"])).ok_or("its backend has no port")?;
+        let port = match port.parse::<u16>() {
+            Ok(_) => port,
+            Err(_) => self
+                .ports
+                .get(&(self.namespace, service, port))
+                .ok_or("its port has a name; import the Service, too")?,
+        };
+        match port.parse::<u16>() {
+            Ok(port @ 1..) if is_label(self.namespace) => {
+                Ok((format!("{service}.{}", self.namespace), port.to_string()))
+            }
+            _ => Err("the port is not a number"),
+        }
+    }
+
+    fn error(&self, at: &YamlNode, message: &str) -> ImportError {
+        ImportError::new(&at.file, at.line, format!("Ingress {}: {message}", shorten(self.name)))
+    }
+}
+
+fn is_same(a: &LocationMatcher, b: &LocationMatcher) -> bool {
+    path_text(a) == path_text(b) && matches!(a, LocationMatcher::Exact(_)) == matches!(b, LocationMatcher::Exact(_))
+}
+
+/// Returns true for a valid name of a service or a namespace.
+fn is_label(name: &str) -> bool {
+    (1..=63).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
+
+fn is_host(host: &str) -> bool {
+    host.is_empty() || host.strip_prefix("*.").unwrap_or(host).split('.').all(is_label)
+}
+
+/// Formats networks as a `client` condition that excludes them.
+fn format_exemptions(networks: &[String]) -> String {
+    format_array(&networks.iter().map(|network| format!("!{network}")).collect::<Vec<_>>())
+}

@@ -1,0 +1,81 @@
+//! Translates configs of other proxies to TOML for Sluicegate. Called by `sluicegate import`.
+//!
+//! Input: files of nginx, or Kubernetes manifests with Ingresses for ingress-nginx. They may be hostile, so size, depth
+//! and number are bounded. Output: an [`Imported`] config, or an [`ImportError`] with file and line. A setting that
+//! cannot be translated becomes a numbered comment. A route that would lose its protection is closed: it answers 501.
+//!
+//! - `nginx`, `ingress`: the two formats.
+//! - `input`: reads files within bounds, and expands the wildcards of `include`.
+//! - `syntax`: parses nginx's syntax to a tree of directives.
+//! - `model`: collects the routes, limits and upstreams, and writes the config.
+//! - `paths`: turns the locations of a host into route paths in nginx's order.
+//! - `access`: turns a list of `allow` and `deny` into networks.
+//! - `remarks`: the numbered comments.
+//! - `text`: formats TOML values.
+//! - `error`: [`ImportError`].
+//!
+//! To add a proxy, create a directory beside `nginx` that fills a `model::ImportedConfig`. Call it from a function here,
+//! and add its name to `Format` in `cli::import` and a sample to `tests/import`.
+
+mod access;
+mod error;
+mod ingress;
+mod input;
+mod model;
+mod nginx;
+mod paths;
+mod remarks;
+mod syntax;
+mod text;
+
+use std::path::PathBuf;
+
+pub use error::ImportError;
+
+use crate::import::input::Input;
+use crate::import::model::ImportedConfig;
+
+/// The result of an import.
+#[derive(Debug)]
+pub struct Imported {
+    /// The config in TOML.
+    pub text: String,
+    /// The number of numbered comments in the config.
+    pub remarks: usize,
+}
+
+/// Imports configs of nginx and the files that they include.
+pub fn import_nginx(files: &[PathBuf]) -> Result<Imported, ImportError> {
+    let mut input = Input::default();
+    let mut directives = Vec::new();
+    for file in files {
+        directives.extend(syntax::parse_file(&mut input, file)?);
+    }
+    let mut out = ImportedConfig::default();
+    nginx::translate_directives(&directives, &mut out)?;
+    Ok(finish_import(out, files))
+}
+
+/// Imports Kubernetes manifests with Ingresses for ingress-nginx, in YAML or JSON.
+pub fn import_ingress_nginx(files: &[PathBuf]) -> Result<Imported, ImportError> {
+    let mut input = Input::default();
+    let mut documents = Vec::new();
+    for file in files {
+        documents.extend(ingress::parse_documents(&mut input, file)?);
+    }
+    let mut out = ImportedConfig::default();
+    ingress::translate_ingresses(&documents, &mut out)?;
+    Ok(finish_import(out, files))
+}
+
+fn finish_import(out: ImportedConfig, files: &[PathBuf]) -> Imported {
+    let names: Vec<String> = files.iter().take(3).map(|file| syntax::shorten(&file.display().to_string())).collect();
+    let more = if files.len() > names.len() { " and others" } else { "" };
+    let (text, remarks) = out.write_config(&format!("{}{more}", names.join(", ")));
+    Imported { text, remarks }
+}
+
+/// Hashes settings for a name that differs when they differ. FNV-1a gives the same hash in every run.
+fn hash_text(text: &str) -> u32 {
+    text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}

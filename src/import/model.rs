@@ -1,0 +1,311 @@
+//! Collects the parts of the imported config and writes it.
+
+use std::collections::{HashMap, HashSet};
+
+use indexmap::IndexMap;
+use ipnet::IpNet;
+
+use crate::import::access::{ClientAccess, format_network};
+use crate::import::remarks::Remarks;
+use crate::import::text::{clean_name, format_array, format_list, format_section, quote_string};
+
+/// The most bytes of the written config. Sluicegate reads no larger file.
+const MOST_BYTES: usize = 16 << 20;
+/// The most regular expressions. Compiling each takes a while.
+const MOST_REGEXES: usize = 1000;
+/// The most limits of one route.
+const MOST_LIMITS: usize = 16;
+
+/// The action of a route.
+#[derive(Clone, Debug)]
+pub enum RouteAction {
+    /// The name of an upstream.
+    Upstream(String),
+    Respond {
+        status: u16,
+        body: Option<String>,
+        content_type: Option<String>,
+        location: Option<String>,
+    },
+}
+
+/// A route without its host and path.
+#[derive(Clone, Debug)]
+pub struct RouteBody {
+    /// File, line and text of the original, for the comment before the route.
+    pub origin: String,
+    /// The numbers of the remarks about this route.
+    pub remarks: Vec<usize>,
+    pub action: RouteAction,
+    pub limits: Vec<String>,
+    /// Additional lines of the route.
+    pub lines: Vec<String>,
+    /// The number of the remark that explains why the route is closed. `None` if the route is open.
+    pub closed: Option<usize>,
+}
+
+impl RouteBody {
+    /// Creates a route with an action.
+    pub fn new(origin: String, action: RouteAction) -> RouteBody {
+        RouteBody { origin, remarks: Vec::new(), action, limits: Vec::new(), lines: Vec::new(), closed: None }
+    }
+
+    /// Creates a route that responds with a status and no body.
+    pub fn with_status(origin: String, status: u16) -> RouteBody {
+        RouteBody::new(origin, RouteAction::Respond { status, body: None, content_type: None, location: None })
+    }
+
+    /// Closes the route because of a remark. The first remark stays the reason.
+    pub fn close(&mut self, number: usize) {
+        self.add_remark(number);
+        self.closed.get_or_insert(number);
+    }
+
+    /// Adds the number of a remark once.
+    pub fn add_remark(&mut self, number: usize) {
+        if !self.remarks.contains(&number) {
+            self.remarks.push(number);
+        }
+    }
+
+    /// Returns true if the original route forwards requests, or if the route is closed.
+    pub fn is_proxied(&self) -> bool {
+        matches!(self.action, RouteAction::Upstream(_)) || self.closed.is_some()
+    }
+}
+
+/// A limit of the config. Uses with another status share it, but get the status of the first.
+#[derive(Debug)]
+struct WrittenLimit {
+    name: String,
+    lines: Vec<String>,
+    status: u16,
+}
+
+/// The config that an import builds.
+#[derive(Default)]
+pub struct ImportedConfig {
+    pub remarks: Remarks,
+    pub notes: Vec<String>,
+    /// The lines of `[server]`.
+    pub server: Vec<String>,
+    pub listeners: Vec<Vec<String>>,
+    routes: Vec<String>,
+    route_names: HashSet<String>,
+    bytes: usize,
+    /// The bytes of translated routes that are not yet written.
+    reserved: usize,
+    /// The number of regular expressions so far.
+    regexes: usize,
+    limits: IndexMap<String, WrittenLimit>,
+    limit_names: HashSet<String>,
+    upstreams: IndexMap<String, Vec<String>>,
+    /// The names of the sets, by their networks.
+    sets: IndexMap<Vec<IpNet>, String>,
+    accesses: HashMap<Vec<(bool, IpNet)>, Option<AccessUse>>,
+}
+
+/// The translation of a list of `allow` and `deny`: a line of the route, or the name of a limit.
+#[derive(Clone, Debug)]
+enum AccessUse {
+    Deny(String),
+    Only(String),
+}
+
+impl ImportedConfig {
+    /// Adds a note to the top of the config, once.
+    pub fn add_note(&mut self, text: &str) {
+        if !self.notes.iter().any(|note| note == text) {
+            self.notes.push(text.to_owned());
+        }
+    }
+
+    /// Defines a limit unless one with this `identity` exists. Returns its name, and whether its status differs from
+    /// `status`.
+    pub fn define_limit(&mut self, identity: String, wanted: &str, lines: Vec<String>, status: u16) -> (String, bool) {
+        if let Some(limit) = self.limits.get(&identity) {
+            return (limit.name.clone(), limit.status != status);
+        }
+        let name = self.choose_limit_name(wanted);
+        self.limits.insert(identity, WrittenLimit { name: name.clone(), lines, status });
+        (name, false)
+    }
+
+    fn choose_limit_name(&mut self, wanted: &str) -> String {
+        let wanted = clean_name(wanted);
+        let mut free = wanted.clone();
+        let mut next = 1;
+        while !self.limit_names.insert(free.clone()) {
+            next += 1;
+            free = format!("{wanted}-{next}");
+        }
+        free
+    }
+
+    /// Defines an upstream unless one with this name exists.
+    pub fn define_upstream(&mut self, name: &str, lines: impl FnOnce() -> Vec<String>) {
+        if !self.upstreams.contains_key(name) {
+            self.upstreams.insert(name.to_owned(), lines());
+        }
+    }
+
+    fn define_set(&mut self, networks: Vec<IpNet>) -> String {
+        let next = format!("allowed-{}", self.sets.len() + 1);
+        self.sets.entry(networks).or_insert(next).clone()
+    }
+
+    /// Restricts the clients of a route by `allow` and `deny` rules in nginx's order.
+    pub fn restrict_clients(&mut self, body: &mut RouteBody, rules: &[(bool, IpNet)]) {
+        if rules.is_empty() {
+            return;
+        }
+        if !self.accesses.contains_key(rules) {
+            let ClientAccess { allowed, denied } = ClientAccess::new(rules);
+            let access = match denied.len() {
+                0 => None,
+                many if many <= allowed.len() || allowed.is_empty() => {
+                    let denied: Vec<String> = denied.iter().map(format_network).collect();
+                    Some(AccessUse::Deny(format!("deny = {}", format_array(&denied))))
+                }
+                _ => {
+                    let set = self.define_set(allowed);
+                    let lines = vec![
+                        "rate = \"1/s\"".to_owned(),
+                        "key = \"all\"".to_owned(),
+                        format!("when = {{ client = {} }}", quote_string(&format!("!set:{set}"))),
+                        "overrides = [{ key = \"*\", rate = 0 }]".to_owned(),
+                    ];
+                    Some(AccessUse::Only(
+                        self.define_limit(format!("only {set}"), &format!("only-{set}"), lines, 403).0,
+                    ))
+                }
+            };
+            self.accesses.insert(rules.to_vec(), access);
+        }
+        match self.accesses.get(rules) {
+            Some(Some(AccessUse::Deny(line))) => body.lines.push(line.clone()),
+            Some(Some(AccessUse::Only(limit))) => body.limits.insert(0, limit.clone()),
+            _ => {}
+        }
+    }
+
+    /// Counts a regular expression. Returns false if there are too many.
+    pub fn count_regex(&mut self) -> bool {
+        self.regexes += 1;
+        self.regexes <= MOST_REGEXES
+    }
+
+    /// Counts the bytes of a route that will be written. Returns false if the config would be too large.
+    pub fn reserve_route(&mut self, body: &RouteBody) -> bool {
+        self.reserved += body.lines.iter().map(String::len).sum::<usize>();
+        self.reserved <= MOST_BYTES
+    }
+
+    /// Writes a route. Returns false if the config would be too large.
+    pub fn write_route(&mut self, hosts: &[String], path: &str, mut body: RouteBody) -> bool {
+        if body.limits.len() > MOST_LIMITS {
+            body.limits.truncate(MOST_LIMITS);
+            let text = format!("{}: a route has at most {MOST_LIMITS} limits, the others are left out", body.origin);
+            let number = self.remarks.add_text(text);
+            body.close(number);
+        }
+        let mut text = format!("# {}\n", body.origin);
+        if !body.remarks.is_empty() {
+            let numbers: Vec<String> = body.remarks.iter().map(|number| format!("({number})")).collect();
+            text.push_str(&format!("# See {} above.\n", numbers.join(", ")));
+        }
+        text.push_str("[[route]]\n");
+        let mut line = |line: &str| {
+            text.push_str(line);
+            text.push('\n');
+        };
+        let derived = format!("{}{path}", hosts.first().map_or("", String::as_str));
+        if !self.route_names.insert(derived.clone()) {
+            line(&format!("name = {}", quote_string(&format!("{derived} {}", self.routes.len() + 1))));
+        }
+        if !hosts.is_empty() {
+            line(&format!("host = {}", format_list(hosts)));
+        }
+        line(&format!("path = {}", quote_string(path)));
+        let closed = body.closed.is_some();
+        if let Some(number) = body.closed {
+            let body = quote_string(&format!("not imported, see comment {number} of the config\n"));
+            line(&format!("respond = {{ status = 501, body = {body} }}"));
+        }
+        let comment = if closed { "# " } else { "" };
+        match &body.action {
+            RouteAction::Upstream(name) => line(&format!("{comment}upstream = {}", quote_string(name))),
+            RouteAction::Respond { .. } if closed => {}
+            RouteAction::Respond { status, body, content_type, location } => {
+                let mut parts = vec![format!("status = {status}")];
+                parts.extend(body.as_ref().map(|body| format!("body = {}", quote_string(body))));
+                parts.extend(content_type.as_ref().map(|kind| format!("content_type = {}", quote_string(kind))));
+                line(&format!("respond = {{ {} }}", parts.join(", ")));
+                if let Some(location) = location {
+                    line(&format!("response_headers = {{ set = {{ location = {} }} }}", quote_string(location)));
+                }
+            }
+        }
+        if !body.limits.is_empty() {
+            line(&format!("{comment}limits = {}", format_array(&body.limits)));
+        }
+        for own in &body.lines {
+            line(&format!("{comment}{own}"));
+        }
+        self.bytes += text.len();
+        self.routes.push(text);
+        self.bytes <= MOST_BYTES
+    }
+
+    /// Writes the whole config. Returns it with the number of its remarks.
+    pub fn write_config(self, from: &str) -> (String, usize) {
+        let count = self.remarks.count();
+        let mut text = format!("# Imported from {from} by `sluicegate import`.\n");
+        if count > 0 {
+            text.push_str("#\n# Not imported, or not exactly; the routes below refer to these numbers:\n");
+            text.push_str(&self.remarks.format_lines().join("\n"));
+            text.push('\n');
+        }
+        for note in &self.notes {
+            text.push_str(&format!("#\n# Note: {note}\n"));
+        }
+        let mut section = |title: String, lines: &[String]| {
+            text.push_str(&format!("\n{title}\n"));
+            for line in lines {
+                text.push_str(line);
+                text.push('\n');
+            }
+        };
+        if !self.server.is_empty() {
+            section("[server]".to_owned(), &self.server);
+        }
+        for listener in &self.listeners {
+            section("[[listener]]".to_owned(), listener);
+        }
+        for (name, lines) in &self.upstreams {
+            section(format!("[upstream.{}]", format_section(name)), lines);
+        }
+        for WrittenLimit { name, lines, status } in self.limits.values() {
+            let lines: Vec<String> = lines.iter().cloned().chain(format_refusal(*status)).collect();
+            section(format!("[limit.{}]", format_section(name)), &lines);
+        }
+        for (networks, name) in &self.sets {
+            let networks: Vec<String> = networks.iter().map(format_network).collect();
+            text.push_str(&format!("\n[set.{}]\nvalues = {}\n", format_section(name), format_array(&networks)));
+        }
+        for route in &self.routes {
+            text.push('\n');
+            text.push_str(route);
+        }
+        (text, count)
+    }
+}
+
+/// Formats the refusal of a limit. Returns `None` for 429, the default.
+fn format_refusal(status: u16) -> Option<String> {
+    match status {
+        429 => None,
+        403 => Some("refuse = { status = 403, body = \"forbidden\\n\", content_type = \"text/plain\" }".to_owned()),
+        status => Some(format!("refuse = {{ status = {status} }}")),
+    }
+}

@@ -1,0 +1,273 @@
+//! Translates `limit_req` and `limit_conn` with their zones to limits.
+
+use std::collections::HashMap;
+
+use crate::import::error::Result;
+use crate::import::model::{ImportedConfig, RouteBody};
+use crate::import::nginx::keys::{Variables, ZoneKey, translate_key};
+use crate::import::nginx::scope::Scope;
+use crate::import::syntax::{Directive, shorten};
+use crate::import::text::format_duration;
+
+/// The largest `burst` that is counted exactly at any rate.
+const MOST_BURST: u64 = 1_000_000_000;
+/// The most zones.
+const MOST_ZONES: usize = 1000;
+const MOST_RATE: u64 = 1_000_000_000;
+/// The longest queue: one day.
+const MOST_QUEUE_MS: u64 = 86_400_000;
+const MOST_IN_FLIGHT: u64 = 100_000;
+
+/// The zones of all files.
+#[derive(Default)]
+pub struct Zones {
+    zones: HashMap<String, Zone>,
+    /// The lines of each zone's first use. A use with other lines has its own budget.
+    uses: HashMap<String, String>,
+}
+
+struct Zone {
+    key: std::result::Result<ZoneKey, String>,
+    /// The requests and their period in ms. `None` for connections.
+    rate: Option<(u64, u64)>,
+}
+
+impl Zones {
+    /// Defines the zone of a `limit_req_zone` or `limit_conn_zone`.
+    pub fn define_zone(&mut self, directive: &Directive, variables: &Variables) -> Result<()> {
+        let mut rate = None;
+        let mut name = "";
+        for arg in directive.args.iter().skip(1) {
+            match arg.split_once('=') {
+                Some(("zone", zone)) => name = zone.split(':').next().unwrap_or(""),
+                Some(("rate", text)) => {
+                    rate = Some(parse_rate(text).ok_or_else(|| {
+                        directive.error(format!("`{}` is not a rate; write rate=10r/s or rate=10r/m", shorten(text)))
+                    })?)
+                }
+                _ if arg == "sync" => {}
+                _ => return Err(directive.error(format!("unknown parameter `{}`", shorten(arg)))),
+            }
+        }
+        if name.is_empty() {
+            return Err(directive.error("the zone has no name: zone=NAME:SIZE"));
+        }
+        if directive.name == "limit_req_zone" && rate.is_none() {
+            return Err(directive.error("the zone has no rate: rate=10r/s"));
+        }
+        if self.zones.len() >= MOST_ZONES {
+            return Err(directive.error(format!("there are more than {MOST_ZONES} zones")));
+        }
+        let zone = Zone { key: translate_key(directive.arg(0), variables), rate };
+        match self.zones.insert(name.to_owned(), zone) {
+            Some(_) => Err(directive.error(format!("the zone `{}` is defined twice", shorten(name)))),
+            None => Ok(()),
+        }
+    }
+
+    /// Adds the limits in force in `scope` to a route of `server`.
+    pub fn apply_limits(
+        &mut self,
+        scope: &Scope,
+        server: usize,
+        out: &mut ImportedConfig,
+        body: &mut RouteBody,
+    ) -> Result<()> {
+        for directive in scope.list("limit_req") {
+            self.limit_requests(directive, scope, server, out, body)?;
+        }
+        for directive in scope.list("limit_conn") {
+            self.limit_connections(directive, scope, server, out, body)?;
+        }
+        Ok(())
+    }
+
+    fn limit_requests(
+        &mut self,
+        at: &Directive,
+        scope: &Scope,
+        server: usize,
+        out: &mut ImportedConfig,
+        body: &mut RouteBody,
+    ) -> Result<()> {
+        let (mut burst, mut delay, mut name) = (0, Some(0), "");
+        for arg in &at.args {
+            let number = |text: &str| match text.parse::<u64>() {
+                Ok(number) if number <= MOST_BURST => Ok(number),
+                _ => Err(at.error(format!("`{}` is not a number up to {MOST_BURST}", shorten(text)))),
+            };
+            match arg.split_once('=') {
+                Some(("zone", zone)) => name = zone,
+                Some(("burst", text)) => burst = number(text)?,
+                Some(("delay", text)) => delay = Some(number(text)?),
+                _ if arg == "nodelay" => delay = None,
+                _ => return Err(at.error(format!("unknown parameter `{}`", shorten(arg)))),
+            }
+        }
+        let status = read_status(scope, "limit_req_status", at)?;
+        let Some((zone, rate)) = self.zones.get(name).and_then(|zone| Some((zone, zone.rate?))) else {
+            body.add_remark(out.remarks.add(at, "these files do not define this zone, so this limit is left out"));
+            return Ok(());
+        };
+        let key = match &zone.key {
+            Ok(key) => key.clone(),
+            Err(why) => {
+                body.add_remark(out.remarks.add(at, &format!("this limit is left out: {why}")));
+                return Ok(());
+            }
+        };
+        let waits = delay.filter(|delay| *delay < burst);
+        let mut lines = vec![format!("rate = \"{}\"", format_rate(rate))];
+        match waits {
+            Some(delay) => match compute_queue_ms(burst, rate) {
+                Some(queue) if delay == 0 => {
+                    lines.insert(0, "algorithm = \"leaky_bucket\"".to_owned());
+                    lines.push(format!("queue = {}", format_duration(queue)));
+                }
+                other => {
+                    let why = match other {
+                        Some(_) => "the same requests are admitted, but none waits, because `delay` is not available",
+                        None => "the same requests are admitted, but none waits, because no queue can have this length",
+                    };
+                    body.add_remark(out.remarks.add(at, why));
+                    lines.push(format!("burst = {}", burst + 1));
+                }
+            },
+            None => lines.push(format!("burst = {}", burst + 1)),
+        }
+        self.add_limit(
+            ZoneUse { at, name, key, lines, dry_run: scope.is_on("limit_req_dry_run"), status, server },
+            out,
+            body,
+        );
+        Ok(())
+    }
+
+    fn limit_connections(
+        &mut self,
+        at: &Directive,
+        scope: &Scope,
+        server: usize,
+        out: &mut ImportedConfig,
+        body: &mut RouteBody,
+    ) -> Result<()> {
+        let name = at.arg(0);
+        let Some(number) = at.arg(1).parse::<u64>().ok().filter(|number| (1..=65_535).contains(number)) else {
+            return Err(at.error("the number of connections must be from 1 to 65535"));
+        };
+        let status = read_status(scope, "limit_conn_status", at)?;
+        let key = match self.zones.get(name) {
+            Some(Zone { key: Ok(key), rate: None }) => key.clone(),
+            Some(Zone { key: Err(why), .. }) => {
+                body.add_remark(out.remarks.add(at, &format!("this limit is left out: {why}")));
+                return Ok(());
+            }
+            _ => {
+                body.add_remark(out.remarks.add(at, "these files define no such zone, so this limit is left out"));
+                return Ok(());
+            }
+        };
+        let lines = limit_in_flight(number);
+        self.add_limit(
+            ZoneUse { at, name, key, lines, dry_run: scope.is_on("limit_conn_dry_run"), status, server },
+            out,
+            body,
+        );
+        Ok(())
+    }
+
+    fn add_limit(&mut self, used: ZoneUse, out: &mut ImportedConfig, body: &mut RouteBody) {
+        let ZoneUse { at, name, key, mut lines, dry_run, status, server } = used;
+        lines.extend(key.format_lines());
+        if dry_run {
+            lines.push("mode = \"shadow\"".to_owned());
+        }
+        let shared = lines.join("\n");
+        let first = self.uses.entry(name.to_owned()).or_insert_with(|| shared.clone());
+        if *first != shared {
+            let why = "this zone is used with other numbers elsewhere, so this use is a limit with its own budget";
+            body.add_remark(out.remarks.add(at, why));
+        }
+        let server = if key.per_server { server.to_string() } else { String::new() };
+        let (limit, other_status) = out.define_limit(format!("{name}\n{server}\n{shared}"), name, lines, status);
+        if other_status {
+            body.add_remark(
+                out.remarks
+                    .add(at, "this zone refuses with another status elsewhere, and this route uses that status, too"),
+            );
+        }
+        if !body.limits.contains(&limit) {
+            body.limits.push(limit);
+        }
+    }
+}
+
+/// One use of a zone.
+struct ZoneUse<'a> {
+    at: &'a Directive,
+    name: &'a str,
+    key: ZoneKey,
+    lines: Vec<String>,
+    dry_run: bool,
+    status: u16,
+    server: usize,
+}
+
+/// Formats the lines of a limit of requests in flight. nginx frees the slot of a client at once when it disconnects.
+pub fn limit_in_flight(number: u64) -> Vec<String> {
+    vec![
+        "algorithm = \"concurrency\"".to_owned(),
+        format!("in_flight = {}", number.min(MOST_IN_FLIGHT)),
+        "linger = \"0s\"".to_owned(),
+    ]
+}
+
+fn read_status(scope: &Scope, name: &str, at: &Directive) -> Result<u16> {
+    match scope.get(name) {
+        None => Ok(503),
+        Some(directive) => {
+            directive.arg(0).parse().ok().filter(|status| (400..=599).contains(status)).ok_or_else(|| {
+                at.error(format!("`{name} {}` is not a status from 400 to 599", shorten(directive.arg(0))))
+            })
+        }
+    }
+}
+
+fn parse_rate(text: &str) -> Option<(u64, u64)> {
+    let (count, per_ms) = match text.strip_suffix("r/s") {
+        Some(count) => (count, 1000),
+        None => (text.strip_suffix("r/m")?, 60_000),
+    };
+    let count = count.parse().ok().filter(|count| (1..=MOST_RATE).contains(count))?;
+    Some((count, per_ms))
+}
+
+fn format_rate((count, per_ms): (u64, u64)) -> String {
+    format!("{count}/{}", if per_ms == 1000 { "s" } else { "min" })
+}
+
+/// Computes the queue in ms in which `burst` requests wait, rounded up because nginx counts in ms. Returns `None` if
+/// several requests share a millisecond, or if the queue would be too long.
+fn compute_queue_ms(burst: u64, (count, per_ms): (u64, u64)) -> Option<u64> {
+    let queue = (burst * per_ms).div_ceil(count);
+    let is_close = queue * count - burst * per_ms < per_ms;
+    (is_close && queue <= MOST_QUEUE_MS && count <= 1000 * per_ms).then_some(queue)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_hold_the_burst() {
+        assert_eq!(compute_queue_ms(20, (10, 1000)), Some(2000));
+        assert_eq!(compute_queue_ms(1, (3, 1000)), Some(334));
+        assert_eq!(compute_queue_ms(5, (10_000, 1000)), None);
+        assert_eq!(compute_queue_ms(100_000, (10_000, 1000)), Some(10_000));
+        assert_eq!(compute_queue_ms(2000, (1, 60_000)), None);
+        assert_eq!(parse_rate("10r/s"), Some((10, 1000)));
+        assert_eq!(parse_rate("6r/m"), Some((6, 60_000)));
+        assert_eq!(parse_rate("0r/s"), None);
+        assert_eq!(parse_rate("10/s"), None);
+    }
+}

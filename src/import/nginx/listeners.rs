@@ -1,0 +1,245 @@
+//! Translates the `listen` directives of all servers to the listeners of the gateway.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::import::error::Result;
+use crate::import::model::ImportedConfig;
+use crate::import::nginx::scope::Scope;
+use crate::import::syntax::Directive;
+use crate::import::text::{format_list, quote_string};
+
+/// The settings that the servers of one address ask for.
+#[derive(Default)]
+struct ListenBlock {
+    tls: bool,
+    proxy_protocol: bool,
+    certificates: Vec<(String, String)>,
+    /// `client_ca`, `client_auth` and `min_version`.
+    options: Vec<String>,
+    /// The HTTPS port that a redirecting server names.
+    redirects_to: Option<u16>,
+    serves: bool,
+    /// The check of client certificates cannot be translated, so the address stays closed.
+    is_closed: bool,
+}
+
+/// The listeners by address.
+#[derive(Default)]
+pub struct ListenBlocks {
+    listeners: BTreeMap<String, ListenBlock>,
+}
+
+/// A parsed `listen`.
+pub struct Listen {
+    pub address: String,
+    pub is_default: bool,
+    tls: bool,
+    proxy_protocol: bool,
+}
+
+/// Reads the `listen` directives of a server. Without any, the server listens on port 80.
+pub fn read_listens(server: &Directive, out: &mut ImportedConfig) -> Result<Vec<Listen>> {
+    let mut found = Vec::new();
+    let mut any = false;
+    for directive in server.inner().iter().filter(|directive| directive.name == "listen") {
+        any = true;
+        let has = |flag: &str| directive.args.iter().skip(1).any(|arg| arg == flag);
+        match parse_address(directive.arg(0)) {
+            Some(_) if has("quic") => {
+                out.remarks.add(directive, "HTTP/3 is not available");
+            }
+            Some(address) => found.push(Listen {
+                address,
+                is_default: has("default_server") || has("default"),
+                tls: has("ssl"),
+                proxy_protocol: has("proxy_protocol"),
+            }),
+            None => {
+                out.remarks.add(directive, "not an address and a port");
+            }
+        }
+    }
+    if !any {
+        found.push(Listen { address: "0.0.0.0:80".to_owned(), is_default: false, tls: false, proxy_protocol: false });
+    }
+    Ok(found)
+}
+
+fn parse_address(text: &str) -> Option<String> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        return path.starts_with('/').then(|| text.to_owned());
+    }
+    if let Ok(port) = text.parse::<u16>() {
+        return Some(format!("0.0.0.0:{port}"));
+    }
+    let text = text.replacen("*:", "0.0.0.0:", 1).replacen("localhost", "127.0.0.1", 1);
+    if let Ok(address) = text.parse::<std::net::SocketAddr>() {
+        return Some(address.to_string());
+    }
+    let ip: std::net::IpAddr = text.trim_start_matches('[').trim_end_matches(']').parse().ok()?;
+    Some(std::net::SocketAddr::new(ip, 80).to_string())
+}
+
+impl ListenBlocks {
+    /// Adds the addresses of a server that only redirects to HTTPS on this port.
+    pub fn add_redirect(&mut self, listens: &[Listen], port: u16) {
+        for listen in listens {
+            self.listeners.entry(listen.address.clone()).or_default().redirects_to = Some(port);
+        }
+    }
+
+    /// Adds the addresses of a server that serves requests.
+    pub fn add_server(
+        &mut self,
+        server: &Directive,
+        listens: &[Listen],
+        scope: &Scope,
+        out: &mut ImportedConfig,
+    ) -> Result<()> {
+        for listen in listens {
+            let listener = self.listeners.entry(listen.address.clone()).or_default();
+            listener.serves = true;
+            listener.proxy_protocol |= listen.proxy_protocol;
+            if listen.tls {
+                listener.tls = true;
+                listener.add_tls(server, scope, out);
+            }
+        }
+        Ok(())
+    }
+
+    /// Joins `0.0.0.0` and `[::]` with the same port. A listener on `[::]` accepts IPv4, too, so the other could not
+    /// bind.
+    fn join_families(&mut self) {
+        let both: Vec<String> =
+            self.listeners.keys().filter(|address| address.starts_with("0.0.0.0:")).cloned().collect();
+        for address in both {
+            let six = address.replacen("0.0.0.0", "[::]", 1);
+            if self.listeners.contains_key(&six)
+                && let Some(four) = self.listeners.remove(&address)
+                && let Some(six) = self.listeners.get_mut(&six)
+            {
+                six.tls |= four.tls;
+                six.proxy_protocol |= four.proxy_protocol;
+                six.serves |= four.serves;
+                six.is_closed |= four.is_closed;
+                six.redirects_to = six.redirects_to.or(four.redirects_to);
+                six.certificates.extend(four.certificates);
+                six.certificates.dedup();
+                if six.options.is_empty() {
+                    six.options = four.options;
+                }
+            }
+        }
+    }
+
+    /// Writes the listeners. The first address that only redirects becomes `redirect_http`.
+    pub fn write_listeners(mut self, out: &mut ImportedConfig) {
+        self.join_families();
+        let mut plain = Vec::new();
+        let mut redirect: Option<(String, u16)> = None;
+        for (address, listener) in self.listeners {
+            if let (Some(port), false) = (listener.redirects_to, listener.serves) {
+                match &redirect {
+                    None => redirect = Some((address, port)),
+                    Some((first, _)) => {
+                        let text = format!(
+                            "{address}: only one address can redirect to HTTPS, and {first} does, so this one is left out"
+                        );
+                        out.remarks.add_text(text);
+                    }
+                }
+                continue;
+            }
+            if !listener.tls && !listener.proxy_protocol {
+                plain.push(address);
+                continue;
+            }
+            let mut lines = vec![format!("address = {}", quote_string(&address))];
+            if listener.proxy_protocol {
+                lines.push("proxy_protocol = true".to_owned());
+            }
+            if listener.tls {
+                let pair = |(cert, key): &(String, String)| {
+                    format!("{{ cert = {}, key = {} }}", quote_string(cert), quote_string(key))
+                };
+                let pairs: Vec<String> = listener.certificates.iter().map(pair).collect();
+                if pairs.is_empty() || listener.is_closed {
+                    out.remarks
+                        .add_text(format!("{address}: the TLS settings are incomplete, so this listener is left out"));
+                    continue;
+                }
+                let mut parts = vec![format!("certificates = [{}]", pairs.join(", "))];
+                parts.extend(listener.options);
+                lines.push(format!("tls = {{ {} }}", parts.join(", ")));
+            }
+            out.listeners.push(lines);
+        }
+        if !plain.is_empty() {
+            out.server.insert(0, format!("listen = {}", format_list(&plain)));
+        } else if out.listeners.is_empty() {
+            out.server.insert(0, "listen = \"127.0.0.1:8080\"".to_owned());
+        }
+        if let Some((address, port)) = redirect {
+            out.server.push(format!("redirect_http = {{ listen = {}, https_port = {port} }}", quote_string(&address)));
+            out.add_note("redirect_http answers with status 308, where nginx answered with the status of `return`.");
+        }
+    }
+}
+
+impl ListenBlock {
+    fn add_tls(&mut self, server: &Directive, scope: &Scope, out: &mut ImportedConfig) {
+        let of = |name: &str| -> Vec<&Directive> {
+            server.inner().iter().filter(|directive| directive.name == name).collect()
+        };
+        for (cert, key) in of("ssl_certificate").into_iter().zip(of("ssl_certificate_key")) {
+            let pair = (cert.arg(0).to_owned(), key.arg(0).to_owned());
+            match [cert, key].into_iter().find(|file| !is_readable(file)) {
+                Some(missing) => {
+                    out.remarks.add(missing, "the import cannot read this file, so the certificate is left out");
+                }
+                None if !self.certificates.contains(&pair) => self.certificates.push(pair),
+                None => {}
+            }
+        }
+        let mut option = |line: String| {
+            if !self.options.iter().any(|own| own.split(' ').next() == line.split(' ').next()) {
+                self.options.push(line);
+            }
+        };
+        if let Some(directive) = scope.get("ssl_protocols") {
+            let oldest = if directive.args.iter().any(|arg| arg != "TLSv1.3") { "1.2" } else { "1.3" };
+            option(format!("min_version = \"{oldest}\""));
+            if directive.args.iter().any(|arg| !matches!(arg.as_str(), "TLSv1.2" | "TLSv1.3")) {
+                out.remarks.add(directive, "only TLS 1.2 and 1.3 are available");
+            }
+        }
+        if let Some(verify) = scope.get("ssl_verify_client").filter(|verify| verify.arg(0) != "off") {
+            let ca = scope.get("ssl_client_certificate").filter(|ca| is_readable(ca));
+            match (verify.arg(0), ca) {
+                ("on" | "optional", Some(ca)) => {
+                    option(format!("client_ca = {}", quote_string(ca.arg(0))));
+                    option(format!(
+                        "client_auth = \"{}\"",
+                        if verify.arg(0) == "on" { "required" } else { "optional" }
+                    ));
+                }
+                _ => {
+                    out.remarks.add(
+                        verify,
+                        "this check of client certificates is not available, or the import cannot read the file of its CA"
+                    );
+                    // Without the check, no client may connect.
+                    self.is_closed = true;
+                }
+            }
+        }
+    }
+}
+
+/// Returns true if the file exists and its path is absolute. A config in any directory can refer to such a path.
+fn is_readable(directive: &Directive) -> bool {
+    let path = Path::new(directive.arg(0));
+    path.is_absolute() && path.is_file()
+}

@@ -1,0 +1,389 @@
+//! Translates the directives of nginx configs.
+//!
+//! Input: the parsed directives of all files. Output: routes, limits, upstreams and listeners in an [`ImportedConfig`],
+//! and a remark about each directive that is not translated.
+//!
+//! - `scope`: which directives a block inherits, and lists of directives by how they are handled.
+//! - `locations`: `location` blocks as routes.
+//! - `limits`: `limit_req` and `limit_conn` with their zones.
+//! - `keys`: the keys of zones, including `map` and `geo`.
+//! - `upstreams`: `upstream` blocks and `proxy_pass`.
+//! - `listeners`: `listen` and TLS.
+//!
+//! To add a directive that blocks inherit, add its name to `SINGLE` or `LISTS` in `scope` and read it where its subject
+//! belongs, such as `locations`. To leave one out silently, add it to `TUNING`. A directive that protects a route and
+//! cannot be translated must close the route: add it to `GUARDS` or `is_closing`.
+
+mod keys;
+mod limits;
+mod listeners;
+mod locations;
+mod scope;
+mod upstreams;
+
+pub use limits::limit_in_flight;
+pub use locations::translate_size;
+
+use std::collections::HashSet;
+
+use ipnet::IpNet;
+
+use crate::import::error::Result;
+use crate::import::model::{ImportedConfig, RouteBody};
+use crate::import::nginx::keys::Variables;
+use crate::import::nginx::limits::Zones;
+use crate::import::nginx::listeners::{ListenBlocks, read_listens};
+use crate::import::nginx::locations::{Context, is_known};
+use crate::import::nginx::scope::{Scope, is_closing, is_content, is_off, is_redirect, is_scoped, is_tuning};
+use crate::import::nginx::upstreams::{UpstreamBlocks, parse_duration_ms};
+use crate::import::paths::{Location, LocationMatcher, order_routes};
+use crate::import::syntax::{Directive, shorten};
+use crate::import::text::format_array;
+
+/// Translates the directives of all files.
+pub fn translate_directives(directives: &[Directive], out: &mut ImportedConfig) -> Result<()> {
+    // Some files hold the content of `http { }` without the block around it.
+    let mut http: Vec<&Directive> = Vec::new();
+    for directive in directives {
+        match directive.name.as_str() {
+            "http" => http.extend(directive.inner()),
+            "stream" | "mail" => {
+                out.remarks.add(directive, "Sluicegate proxies HTTP only");
+            }
+            "location" => {
+                return Err(
+                    directive.error("a `location` must stand in a `server`; import the file that includes this one")
+                );
+            }
+            _ => http.push(directive),
+        }
+    }
+    let owned: Vec<Directive> =
+        http.iter().filter(|directive| !is_block(&directive.name)).map(|one| (*one).clone()).collect();
+    let scope = Scope::default().enter_block(&owned);
+    let variables: Variables = http.iter().filter_map(|directive| find_variable(directive)).collect();
+    let upstreams: UpstreamBlocks = http
+        .iter()
+        .filter(|directive| directive.name == "upstream")
+        .map(|directive| (directive.arg(0), *directive))
+        .collect();
+    let mut zones = Zones::default();
+    for directive in &http {
+        match directive.name.as_str() {
+            "limit_req_zone" | "limit_conn_zone" => zones.define_zone(directive, &variables)?,
+            // Only files that nginx itself serves need these types.
+            "include" if directive.arg(0).ends_with("mime.types") => {}
+            "include" => {
+                out.remarks.add(directive, "this file does not exist, so it is left out");
+            }
+            name if is_block(name)
+                || name == "set_real_ip_from"
+                || is_scoped(name)
+                || is_tuning(name)
+                || is_off(directive) => {}
+            _ => {
+                out.remarks.add(directive, "not available, so it is left out");
+            }
+        }
+    }
+    translate_client_settings(&http, &scope, out)?;
+    let servers: Vec<&Directive> = http.iter().filter(|directive| directive.name == "server").copied().collect();
+    if servers.is_empty() {
+        let at = http.first().map(|directive| directive.error("there is no `server` block in these files"));
+        return Err(at.unwrap_or_else(|| {
+            crate::import::error::ImportError::new("the files", 0, "there is no `server` block in them")
+        }));
+    }
+    let given = servers.iter().flat_map(|server| server.inner()).filter(|directive| directive.name == "server_name");
+    let wildcards =
+        given.flat_map(|directive| &directive.args).map(|name| name.trim_start_matches('*').to_ascii_lowercase());
+    let wildcards = wildcards.filter(|name| name.starts_with('.')).collect();
+    ServerBlocks { scope, upstreams, zones, out, names: HashSet::new(), wildcards }.translate_servers(&servers)
+}
+
+fn is_block(name: &str) -> bool {
+    matches!(name, "server" | "upstream" | "map" | "geo" | "limit_req_zone" | "limit_conn_zone")
+}
+
+fn find_variable(directive: &Directive) -> Option<(&str, &Directive)> {
+    match directive.name.as_str() {
+        "map" | "geo" => Some((directive.args.last()?.strip_prefix('$')?, directive)),
+        _ => None,
+    }
+}
+
+/// Translates the settings of client connections: trusted proxies, timeouts and the largest body.
+fn translate_client_settings(http: &[&Directive], scope: &Scope, out: &mut ImportedConfig) -> Result<()> {
+    // nginx also accepts `set_real_ip_from` in a server. Sluicegate has one list for the whole gateway.
+    let all = http.iter().flat_map(|directive| std::iter::once(*directive).chain(directive.inner()));
+    let mut trusted: Vec<String> = Vec::new();
+    for directive in all.filter(|directive| directive.name == "set_real_ip_from") {
+        match directive
+            .arg(0)
+            .parse::<IpNet>()
+            .map(|net| net.to_string())
+            .or(directive.arg(0).parse().map(|ip: std::net::IpAddr| ip.to_string()))
+        {
+            Ok(text) if !trusted.contains(&text) => trusted.push(text),
+            Ok(_) => {}
+            Err(_) => {
+                out.remarks.add(directive, "not an address or a network, so it is not trusted");
+            }
+        }
+    }
+    if !trusted.is_empty() {
+        out.server.push(format!("trusted_proxies = {}", format_array(&trusted)));
+        match scope.get("real_ip_header") {
+            Some(header)
+                if matches!(header.arg(0).to_ascii_lowercase().as_str(), "x-forwarded-for" | "proxy_protocol") => {}
+            Some(header) => {
+                out.remarks.add(header, "Sluicegate reads the client's address from X-Forwarded-For or Forwarded");
+            }
+            None => {
+                out.remarks.add_text(
+"set_real_ip_from without real_ip_header reads X-Real-IP; Sluicegate reads X-Forwarded-For or Forwarded"
+.to_owned(),
+);
+            }
+        }
+    }
+    for (theirs, ours) in [("client_header_timeout", "header_timeout"), ("keepalive_timeout", "keepalive_timeout")] {
+        if let Some(directive) = scope.get(theirs) {
+            match parse_duration_ms(directive.arg(0)).filter(|ms| *ms > 0) {
+                Some(ms) => out.server.push(format!("{ours} = \"{ms}ms\"")),
+                None => {
+                    out.remarks.add(directive, "Sluicegate does not accept this time");
+                }
+            }
+        }
+    }
+    out.server.push(match scope.get("client_max_body_size") {
+        Some(directive) => format!("max_body = {}", translate_size(directive)?),
+        None => "max_body = \"1MiB\"".to_owned(),
+    });
+    Ok(())
+}
+
+const IN_ORDER: &str = "In nginx a location such as `/api` also matches `/apix`, and regular expressions take precedence \
+                        over other locations. Hosts with such locations have regular expressions here, in nginx's order. \
+                        Where all locations of a host mean whole segments, paths such as \"/api\" do, too.";
+
+struct ServerBlocks<'a, 'o> {
+    scope: Scope<'a>,
+    upstreams: UpstreamBlocks<'a>,
+    zones: Zones,
+    out: &'o mut ImportedConfig,
+    /// Names of the servers translated so far.
+    names: HashSet<String>,
+    /// `.example.com` for each `*.example.com` of any server.
+    wildcards: Vec<String>,
+}
+
+impl<'a> ServerBlocks<'a, '_> {
+    fn translate_servers(mut self, servers: &[&'a Directive]) -> Result<()> {
+        let mut listeners = ListenBlocks::default();
+        let mut addressed = Vec::new();
+        for server in servers {
+            let found = read_listens(server, self.out)?;
+            let redirects = find_https_redirect(server);
+            addressed.push((*server, found, redirects));
+        }
+        let serving: HashSet<String> = addressed
+            .iter()
+            .filter(|(_, _, redirects)| redirects.is_none())
+            .flat_map(|(_, found, _)| found.iter().map(|listen| listen.address.clone()))
+            .collect();
+        // A redirect at an address where other servers answer is a server like others.
+        for (_, found, redirects) in &mut addressed {
+            if found.iter().any(|listen| serving.contains(&listen.address)) {
+                *redirects = None;
+            }
+        }
+        let is_server = |(_, _, redirects): &&(_, _, Option<u16>)| redirects.is_none();
+        let first =
+            addressed.iter().filter(is_server).position(|(_, found, _)| found.iter().any(|listen| listen.is_default));
+        let default = first.unwrap_or(0);
+        let all: HashSet<&str> = addressed
+            .iter()
+            .filter(is_server)
+            .flat_map(|(_, found, _)| found.iter().map(|listen| listen.address.as_str()))
+            .collect();
+        for (index, (server, found, _)) in addressed.iter().filter(is_server).enumerate() {
+            let own: HashSet<&str> = found.iter().map(|listen| listen.address.as_str()).collect();
+            if own != all {
+                self.out
+                    .remarks
+                    .add(server, "routes apply to all listeners, so clients reach this server on all of them");
+            }
+            let scope = self.scope.enter_block(server.inner());
+            listeners.add_server(server, found, &scope, self.out)?;
+            self.translate_server(index, index == default, server, &scope)?;
+        }
+        for (_, found, redirects) in &addressed {
+            if let Some(port) = redirects {
+                listeners.add_redirect(found, *port);
+            }
+        }
+        listeners.write_listeners(self.out);
+        Ok(())
+    }
+
+    fn translate_server(
+        &mut self,
+        index: usize,
+        is_default: bool,
+        server: &'a Directive,
+        scope: &Scope<'a>,
+    ) -> Result<()> {
+        // The default server claims its names, too, although its routes are for every host.
+        let own = self.claim_hosts(server);
+        let hosts = if is_default { Vec::new() } else { own.clone() };
+        if hosts.is_empty() && !is_default {
+            self.out.remarks.add(server, "no request can reach this server by name, so it is left out");
+            return Ok(());
+        }
+        let mut closed = None;
+        for directive in server.inner() {
+            let name = directive.name.as_str();
+            if is_closing(directive) || name == "if" {
+                let number = self.out.remarks.add(directive, "not available");
+                if is_closing(directive) {
+                    closed = Some(number);
+                }
+            } else if is_content(name) && name != "try_files" && name != "autoindex" {
+                self.out.remarks.add(directive, "Sluicegate only proxies requests");
+            } else if matches!(name, "keepalive_timeout" | "client_header_timeout" | "real_ip_header") {
+                self.out.remarks.add(directive, "Sluicegate has one setting for the whole gateway; write it in `http`");
+            } else if !is_server_directive(name)
+                && !is_scoped(name)
+                && !is_tuning(name)
+                && !is_known(name)
+                && !is_off(directive)
+            {
+                self.out.remarks.add(directive, "not available, so it is left out");
+            }
+        }
+        let mut context = Context {
+            out: &mut *self.out,
+            zones: &mut self.zones,
+            upstreams: &self.upstreams,
+            server: index,
+            closed,
+            seen: HashSet::new(),
+        };
+        let whole = LocationMatcher::Prefix { path: "/".to_owned(), first: false };
+        let mut found = Vec::new();
+        if let Some(directive) = server.inner().iter().find(|directive| directive.name == "return") {
+            // A `return` of the server answers every request, whatever the location.
+            let body = context.translate_body(directive, std::slice::from_ref(directive), scope, &whole)?;
+            found.push(Location { matcher: whole, body });
+        } else {
+            for directive in server.inner().iter().filter(|directive| directive.name == "location") {
+                context.translate_location(directive, scope, &mut found)?;
+            }
+        }
+        let origin = shorten(&format!("{}:{}: server", server.file, server.line));
+        let mut fallback = RouteBody::with_status(format!("{origin}, what no location matches"), 404);
+        if let Some(number) = closed {
+            fallback.close(number);
+        }
+        let found = order_routes(found, fallback, self.out);
+        if found.iter().any(|(path, _)| path.starts_with("~ ^")) {
+            self.out.add_note(IN_ORDER);
+        }
+        // A wildcard of another server takes precedence over routes without a host.
+        let covered: Vec<String> = match is_default {
+            true => own
+                .into_iter()
+                .filter(|name| self.wildcards.iter().any(|wildcard| name.ends_with(wildcard.as_str())))
+                .collect(),
+            false => Vec::new(),
+        };
+        for (path, body) in found {
+            let fits = covered.is_empty() || self.out.write_route(&covered, &path, body.clone());
+            if !fits || !self.out.write_route(&hosts, &path, body) {
+                return Err(server.error("the config would be larger than 16 MiB; import fewer files at once"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Claims the names of a server, and returns those that no earlier server has.
+    fn claim_hosts(&mut self, server: &Directive) -> Vec<String> {
+        let mut hosts = Vec::new();
+        for directive in server.inner().iter().filter(|directive| directive.name == "server_name") {
+            for arg in &directive.args {
+                let given = arg.to_ascii_lowercase();
+                let wanted = match given.strip_prefix('.') {
+                    Some(name) => vec![name.to_owned(), format!("*.{name}")],
+                    None => vec![given.clone()],
+                };
+                for name in wanted {
+                    match is_host(&name) {
+                        true if self.names.insert(name.clone()) => hosts.push(name),
+                        true => {
+                            self.out
+                                .remarks
+                                .add(directive, &format!("another server has the name `{}`", shorten(&name)));
+                        }
+                        // Catch-all servers usually have one of these names.
+                        false if matches!(name.as_str(), "_" | "" | "-" | "*") => {}
+                        false => {
+                            self.out.remarks.add(directive, &format!("the name `{}` is not available", shorten(&name)));
+                        }
+                    }
+                }
+            }
+        }
+        hosts
+    }
+}
+
+fn is_host(name: &str) -> bool {
+    let bare = name.strip_prefix("*.").unwrap_or(name);
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    bare.len() <= 253 && bare != "_" && bare.split('.').all(label)
+}
+
+fn is_server_directive(name: &str) -> bool {
+    matches!(
+        name,
+        "listen"
+            | "server_name"
+            | "location"
+            | "ssl"
+            | "ssl_certificate"
+            | "ssl_certificate_key"
+            | "set_real_ip_from"
+            | "if"
+    )
+}
+
+/// Returns the HTTPS port to which a server redirects every request. Returns `None` if the server does anything else.
+fn find_https_redirect(server: &Directive) -> Option<u16> {
+    let returned =
+        server.inner().iter().find(|directive| directive.name == "return").filter(|directive| is_redirect(directive));
+    let whole = server.inner().iter().filter(|directive| directive.name == "location").collect::<Vec<_>>();
+    let returned = match (returned, whole.as_slice()) {
+        (Some(directive), _) => directive,
+        (None, [location]) if location.arg(0) == "/" => match location.inner() {
+            [directive] if is_redirect(directive) => directive,
+            _ => return None,
+        },
+        _ => return None,
+    };
+    if server.inner().iter().any(is_closing) {
+        return None;
+    }
+    let rest = returned.arg(1).strip_prefix("https://")?;
+    let rest = ["$host", "$http_host", "$server_name"].iter().find_map(|host| rest.strip_prefix(host))?;
+    match rest.strip_suffix("$request_uri")? {
+        "" => Some(443),
+        port => port.strip_prefix(':')?.parse().ok(),
+    }
+}

@@ -1,0 +1,442 @@
+//! Translates `upstream` blocks and `proxy_pass`.
+
+use std::collections::HashMap;
+
+use crate::import::model::{ImportedConfig, RouteAction, RouteBody};
+use crate::import::nginx::keys::{Variables, find_variables, translate_key};
+use crate::import::nginx::scope::Scope;
+use crate::import::paths::LocationMatcher;
+use crate::import::syntax::{Directive, shorten};
+use crate::import::text::{clean_name, format_array, format_duration, quote_string};
+
+/// The `upstream` blocks by name.
+pub type UpstreamBlocks<'a> = HashMap<&'a str, &'a Directive>;
+
+/// The parsed argument of `proxy_pass`.
+struct PassTarget {
+    upstream: String,
+    /// The path after the authority. Without one, nginx forwards the request's path unchanged.
+    path: Option<String>,
+}
+
+/// Defines the upstream of a `proxy_pass` or `grpc_pass`. The error says why Sluicegate lacks such an upstream.
+fn define_target(
+    at: &Directive,
+    blocks: &UpstreamBlocks,
+    scope: &Scope,
+    out: &mut ImportedConfig,
+) -> Result<PassTarget, String> {
+    let text = at.arg(0);
+    let default = if at.name == "grpc_pass" { "grpc://" } else { "" };
+    let text = if text.contains("://") { text.to_owned() } else { format!("{default}{text}") };
+    let Some((scheme, rest)) = text.split_once("://") else { return Err("it is not a URL".to_owned()) };
+    let ours = match scheme {
+        "http" => "http",
+        "https" | "grpcs" => "https",
+        "grpc" => "h2c",
+        _ => return Err(format!("`{scheme}://` is not available")),
+    };
+    if !find_variables(rest).is_empty() {
+        return Err("a server cannot depend on variables; write one route for each server".to_owned());
+    }
+    let (authority, path) = match rest.strip_prefix("unix:") {
+        Some(socket) => match socket.split_once(':') {
+            Some((socket, path)) => (format!("unix:{socket}"), Some(path.to_owned())),
+            None => (format!("unix:{socket}"), None),
+        },
+        None => match rest.find('/') {
+            Some(slash) => (rest[..slash].to_owned(), Some(rest[slash..].to_owned())),
+            None => (rest.to_owned(), None),
+        },
+    };
+    let block = blocks.get(authority.as_str()).copied();
+    let own = if ours == "http" { authority.clone() } else { format!("{authority}-{ours}") };
+    let tls = (ours == "https").then(|| format_tls(scope)).flatten();
+    // The same servers with other TLS settings are a separate upstream.
+    let own = match &tls {
+        Some(line) if line != UNVERIFIED => format!("{own}-{:x}", crate::import::hash_text(line)),
+        _ => own,
+    };
+    let upstream = clean_name(&own);
+    let url = |address: &str| format_server_url(ours, address).ok_or_else(|| format!("`{address}` is not a server"));
+    let mut lines = match block {
+        Some(block) => translate_block(block, url, scope, out)?,
+        None => vec![format!("servers = {}", quote_string(&url(&authority)?))],
+    };
+    if scheme == "grpcs" {
+        lines.push("protocol = \"http2\"".to_owned());
+    }
+    if let Some(line) = tls {
+        if line == UNVERIFIED {
+            out.add_note(
+                "nginx does not verify the certificates of upstream servers by default, so `verify = false` stands \
+                      here. Remove it where the servers have valid certificates.",
+            );
+        }
+        lines.push(line);
+    }
+    out.define_upstream(&upstream, || lines);
+    Ok(PassTarget { upstream, path })
+}
+
+const UNVERIFIED: &str = "tls = { verify = false }";
+
+fn format_tls(scope: &Scope) -> Option<String> {
+    let mut parts = Vec::new();
+    let keys = [
+        ("proxy_ssl_trusted_certificate", "ca"),
+        ("proxy_ssl_certificate", "cert"),
+        ("proxy_ssl_certificate_key", "key"),
+        ("proxy_ssl_name", "server_name"),
+    ];
+    for (theirs, ours) in keys {
+        if let Some(directive) = scope.get(theirs).filter(|directive| !directive.arg(0).contains('$')) {
+            let is_file = ours != "server_name";
+            let path = std::path::Path::new(directive.arg(0));
+            if is_file && !(path.is_absolute() && path.is_file()) {
+                continue;
+            }
+            parts.push(format!("{ours} = {}", quote_string(directive.arg(0))));
+        }
+    }
+    if !scope.is_on("proxy_ssl_verify") {
+        parts.push("verify = false".to_owned());
+    }
+    (!parts.is_empty()).then(|| format!("tls = {{ {} }}", parts.join(", ")))
+}
+
+/// Formats a server's address as a URL. Returns `None` if the address is not valid.
+fn format_server_url(scheme: &str, address: &str) -> Option<String> {
+    if let Some(socket) = address.strip_prefix("unix:") {
+        return (socket.starts_with('/') && scheme == "http").then(|| format!("unix:{socket}"));
+    }
+    let fits = |c: char| c.is_ascii_alphanumeric() || ".-_:[]".contains(c);
+    if address.is_empty() || !address.chars().all(fits) {
+        return None;
+    }
+    Some(format!("{scheme}://{address}"))
+}
+
+/// Translates the directives of an `upstream` block to the lines of an upstream. The error says which value is wrong.
+fn translate_block(
+    block: &Directive,
+    url: impl Fn(&str) -> Result<String, String>,
+    scope: &Scope,
+    out: &mut ImportedConfig,
+) -> Result<Vec<String>, String> {
+    let mut servers = Vec::new();
+    let mut balance = "balance = \"round_robin\"".to_owned();
+    let (mut ejects, mut differ) = (None, false);
+    for directive in block.inner() {
+        match directive.name.as_str() {
+            "server" => {
+                let url = url(&address_with_port(directive.arg(0)))?;
+                let server = ServerParameters::parse(directive, out)?;
+                if server.is_backup {
+                    out.remarks.add(directive, "backup servers are not available, so this one is left out");
+                    continue;
+                }
+                let wanted = server.ejection();
+                differ |= wanted.is_some() && ejects.is_some() && ejects != wanted;
+                ejects = ejects.or(wanted);
+                servers.push(server.format_server(&url));
+            }
+            "least_conn" => balance = "balance = \"least_requests\"".to_owned(),
+            "ip_hash" => balance = "balance = \"consistent_hash\"\nhash_on = \"ip\"".to_owned(),
+            "random" => balance = "balance = \"p2c\"".to_owned(),
+            "hash" => match translate_hash(directive.arg(0)) {
+                Some(lines) => balance = lines,
+                None => {
+                    out.remarks.add(directive, "Sluicegate cannot hash this value, so the upstream uses round robin");
+                }
+            },
+            "zone" | "keepalive" | "keepalive_timeout" | "keepalive_requests" | "keepalive_time" => {}
+            _ => {
+                out.remarks.add(directive, "not available");
+            }
+        }
+    }
+    if servers.is_empty() {
+        return Err("the upstream has no servers".to_owned());
+    }
+    let mut lines = vec![format!("servers = [{}]", servers.join(", ")), balance];
+    if servers.len() > 1 {
+        lines.push(format_retry(servers.len(), scope, out));
+        if let Some((fails @ 1..=10_000, timeout @ 1..)) = ejects {
+            let timeout = format_duration(timeout);
+            lines.push(format!("eject = {{ consecutive_errors = {fails}, for = {timeout}, max = 1.0 }}"));
+            if differ {
+                out.remarks
+                    .add(block, "its servers have different max_fails or fail_timeout: all have those of the first");
+            }
+        }
+    }
+    Ok(lines)
+}
+
+/// Adds nginx's default port to the address of a `server` without a port. In an `upstream` block it is 80, even for
+/// HTTPS.
+fn address_with_port(text: &str) -> String {
+    let has_port = text.starts_with("unix:") || text.rsplit(']').next().is_some_and(|end| end.contains(':'));
+    if has_port { text.to_owned() } else { format!("{text}:80") }
+}
+
+/// Translates the key of `hash` to the lines of a consistent hash. Returns `None` if Sluicegate cannot hash this key.
+fn translate_hash(text: &str) -> Option<String> {
+    let lines = translate_key(text, &Variables::new()).ok()?.format_lines();
+    let key = lines.first().filter(|line| *line != "key = \"all\"")?;
+    let on = key.replacen("key", "hash_on", 1).replace("ip/32/128", "ip");
+    Some(format!("balance = \"consistent_hash\"\n{on}"))
+}
+
+/// The parameters after the address of a `server`.
+struct ServerParameters {
+    weight: u16,
+    is_down: bool,
+    is_backup: bool,
+    /// `max_conns`, if it is not 0.
+    max_in_flight: Option<u32>,
+    /// `max_fails`, in failed requests.
+    fails: Option<u32>,
+    /// `fail_timeout` in ms.
+    timeout: Option<u64>,
+}
+
+impl ServerParameters {
+    /// Parses the parameters of a `server`. Parameters that Sluicegate lacks become remarks.
+    fn parse(directive: &Directive, out: &mut ImportedConfig) -> Result<ServerParameters, String> {
+        let mut server = ServerParameters {
+            weight: 1,
+            is_down: false,
+            is_backup: false,
+            max_in_flight: None,
+            fails: None,
+            timeout: None,
+        };
+        for arg in directive.args.iter().skip(1) {
+            match arg.split_once('=') {
+                Some(("weight", text)) => match text.parse::<u16>() {
+                    Ok(given @ 1..=1000) => server.weight = given,
+                    _ => return Err(format!("the weight `{text}` is not from 1 to 1000")),
+                },
+                Some(("max_conns", most)) => match most.parse::<u32>() {
+                    Ok(0) => {}
+                    Ok(most @ 1..=10_000_000) => server.max_in_flight = Some(most),
+                    _ => return Err(format!("max_conns={most} is not a number from 0 to 10000000")),
+                },
+                Some(("max_fails", most)) => server.fails = most.parse::<u32>().ok(),
+                Some(("fail_timeout", time)) => server.timeout = parse_duration_ms(time),
+                _ if arg == "down" => server.is_down = true,
+                _ if arg == "backup" => server.is_backup = true,
+                _ if arg == "resolve" => {}
+                _ => {
+                    out.remarks.add(directive, &format!("`{}` is not available", shorten(arg)));
+                }
+            }
+        }
+        Ok(server)
+    }
+
+    /// Returns `max_fails` and `fail_timeout` in ms, with nginx's default for the one that is missing.
+    fn ejection(&self) -> Option<(u32, u64)> {
+        let is_set = self.fails.is_some() || self.timeout.is_some();
+        is_set.then(|| (self.fails.unwrap_or(1), self.timeout.unwrap_or(10_000)))
+    }
+
+    /// Formats the server as an inline table of `servers`.
+    fn format_server(&self, url: &str) -> String {
+        let mut parts = vec![format!("url = {}", quote_string(url))];
+        parts.extend(self.max_in_flight.map(|most| format!("max_in_flight = {most}")));
+        match (self.is_down, self.weight) {
+            (true, _) => parts.push("weight = 0".to_owned()),
+            (false, 1) => {}
+            (false, weight) => parts.push(format!("weight = {weight}")),
+        }
+        format!("{{ {} }}", parts.join(", "))
+    }
+}
+
+/// Translates `proxy_next_upstream`. nginx tries each server once.
+fn format_retry(servers: usize, scope: &Scope, out: &mut ImportedConfig) -> String {
+    let mut on = Vec::new();
+    let mut attempts = servers.clamp(2, 10);
+    match scope.get("proxy_next_upstream") {
+        None => on.extend(["connect", "reset", "timeout"]),
+        Some(directive) => {
+            for arg in &directive.args {
+                match arg.as_str() {
+                    "error" => on.extend(["connect", "reset"]),
+                    "timeout" => on.push("timeout"),
+                    "http_502" => on.push("502"),
+                    "http_503" => on.push("503"),
+                    "http_504" => on.push("504"),
+                    "off" => attempts = 1,
+                    _ => {
+                        out.remarks.add(directive, &format!("`{}` is not available", shorten(arg)));
+                    }
+                }
+            }
+        }
+    }
+    if on.is_empty() {
+        on.push("connect");
+    }
+    format!("retry = {{ attempts = {attempts}, on = {} }}", format_array(&on))
+}
+
+/// Parses a time of nginx to ms: `10s`, `1m30s`, or seconds without a unit.
+pub fn parse_duration_ms(text: &str) -> Option<u64> {
+    const MOST_MS: u64 = 86_400_000;
+    if let Ok(seconds) = text.parse::<u64>() {
+        return seconds.checked_mul(1000).map(|ms| ms.min(MOST_MS));
+    }
+    let mut rest = text;
+    let mut total = 0_u64;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).filter(|end| *end > 0)?;
+        let (number, after) = rest.split_at(digits);
+        let end = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
+        let (unit, next) = after.split_at(end);
+        let unit = match unit.trim() {
+            "ms" => 1,
+            "s" => 1000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            _ => return None,
+        };
+        total = total.checked_add(number.parse::<u64>().ok()?.checked_mul(unit)?)?;
+        rest = next;
+    }
+    Some(total.min(MOST_MS))
+}
+
+/// Translates the `proxy_pass` of a location. Returns the rewrite to the path that nginx would send.
+pub fn translate_pass(
+    at: &Directive,
+    matcher: &LocationMatcher,
+    blocks: &UpstreamBlocks,
+    scope: &Scope,
+    out: &mut ImportedConfig,
+    body: &mut RouteBody,
+) -> Option<String> {
+    let target = match define_target(at, blocks, scope, out) {
+        Ok(target) => target,
+        Err(why) => {
+            let number = out.remarks.add(at, &why);
+            body.close(number);
+            return None;
+        }
+    };
+    body.action = RouteAction::Upstream(target.upstream);
+    match translate_rewrite(matcher, target.path.as_deref()?) {
+        Ok(rewrite) => {
+            if let Some(why) = rewrite.differs {
+                body.add_remark(out.remarks.add(at, why));
+            }
+            let parts = [("strip_prefix", rewrite.strip), ("add_prefix", rewrite.add)];
+            let parts = parts.iter().filter(|(_, path)| !path.is_empty());
+            let parts: Vec<String> = parts.map(|(name, path)| format!("{name} = {}", quote_string(path))).collect();
+            (!parts.is_empty()).then(|| parts.join(", "))
+        }
+        Err(why) => {
+            let number = out.remarks.add(at, why);
+            body.close(number);
+            None
+        }
+    }
+}
+
+/// The prefixes that a route strips from a path and adds to it.
+#[derive(Debug, Default, PartialEq)]
+struct PathRewrite {
+    strip: String,
+    add: String,
+    /// The reason why nginx sends another path for some requests.
+    differs: Option<&'static str>,
+}
+
+/// Translates the path of a `proxy_pass`, which replaces the text of the location. The error says why a route cannot do
+/// that.
+fn translate_rewrite(matcher: &LocationMatcher, uri: &str) -> Result<PathRewrite, &'static str> {
+    let (path, exact) = match matcher {
+        LocationMatcher::Exact(path) => (path.as_str(), true),
+        LocationMatcher::Prefix { path, .. } | LocationMatcher::Segments(path) => (path.as_str(), false),
+        LocationMatcher::Regex { .. } => {
+            return Err("`proxy_pass` cannot have a path if the location is a regular expression");
+        }
+    };
+    let is_path = |text: &str| {
+        text.starts_with('/')
+            && !text.contains("//")
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte))
+    };
+    if path == uri {
+        return Ok(PathRewrite::default());
+    }
+    if !is_path(uri) || !is_path(path) {
+        return Err("a rewrite between these two paths is not available");
+    }
+    // The last segments that both paths share stay.
+    let (mut strip, mut add) = (path.trim_end_matches('/'), uri.trim_end_matches('/'));
+    let mut kept = path.ends_with('/') && uri.ends_with('/');
+    while path.ends_with('/') == uri.ends_with('/')
+        && let (Some((before, last)), Some((added, same))) = (strip.rsplit_once('/'), add.rsplit_once('/'))
+        && last == same
+    {
+        (strip, add, kept) = (before, added, true);
+    }
+    let differs = match () {
+        () if kept => None,
+        () if exact && uri.ends_with('/') => None,
+        () if exact => return Err("a route cannot replace its whole path; only prefixes are rewritten"),
+        () if uri == "/" => Some("nginx sends two slashes at the start of the path, Sluicegate one"),
+        () if path.ends_with('/') != uri.ends_with('/') => {
+            return Err(
+                "one of the two paths ends with a slash and the other does not, so nginx joins them without one",
+            );
+        }
+        () => Some("for the path itself, and for paths that continue without a slash, nginx sends another path"),
+    };
+    Ok(PathRewrite { strip: strip.to_owned(), add: add.to_owned(), differs })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_nginx() {
+        for (text, ms) in [
+            ("30", Some(30_000)),
+            ("1m30s", Some(90_000)),
+            ("100ms", Some(100)),
+            ("1x", None),
+            ("", Some(0)),
+            ("s", None),
+        ] {
+            assert_eq!(parse_duration_ms(text), ms, "{text}");
+        }
+    }
+
+    #[test]
+    fn paths_are_rewritten_as_nginx_joins_them() {
+        let prefix = |path: &str| LocationMatcher::Prefix { path: path.to_owned(), first: false };
+        let exact = |path: &str| LocationMatcher::Exact(path.to_owned());
+        let found = |matcher, uri| {
+            translate_rewrite(&matcher, uri).map(|rewrite| (rewrite.strip, rewrite.add, rewrite.differs.is_some()))
+        };
+        let pair = |strip: &str, add: &str, differs| Ok((strip.to_owned(), add.to_owned(), differs));
+        assert_eq!(found(prefix("/v1/"), "/v2/"), pair("/v1", "/v2", false));
+        assert_eq!(found(prefix("/v1/"), "/"), pair("/v1", "", false));
+        assert_eq!(found(prefix("/"), "/base/"), pair("", "/base", false));
+        assert_eq!(found(prefix("/api"), "/app/api"), pair("", "/app", false));
+        assert_eq!(found(prefix("/api"), "/"), pair("/api", "", true));
+        assert_eq!(found(exact("/a/x"), "/b/x"), pair("/a", "/b", false));
+        assert_eq!(found(exact("/a"), "/b/"), pair("/a", "/b", false));
+        assert!(found(exact("/a"), "/b").is_err());
+        assert!(found(prefix("/"), "/base").is_err());
+        assert!(found(prefix("/v1/"), "/v2").is_err());
+        assert!(found(LocationMatcher::Regex { pattern: "x".to_owned(), ignore_case: false }, "/v2").is_err());
+    }
+}

@@ -1,0 +1,273 @@
+//! Calendar window: at most `limit` units in each hour, day, week, month or year of a time zone. Twin of
+//! `lua/calendar.lua`: same names, same order.
+//!
+//! A window starts at the first instant of its local date at `resets_at`, also on days when the clocks change, and ends
+//! where the next one starts. Settings whose windows have the same start and end share a record.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use jiff::civil::{Time, Weekday};
+use jiff::tz::TimeZone;
+
+use crate::limiting::algorithm::dates::Windows;
+pub use crate::limiting::algorithm::dates::{CalendarSettings, CalendarUnit};
+use crate::limiting::algorithm::interface::COUNT;
+use crate::limiting::algorithm::params::{
+    CalendarRate, Field, OptionError, OptionValues, Param, check_count, option_error,
+};
+use crate::limiting::algorithm::records::{RecordAlgorithm, RecordsState};
+use crate::limiting::algorithm::window::{Anchor, LARGEST, Window, WindowRecord};
+use crate::limiting::algorithm::{Algorithm, Number, Policy, Step, records};
+
+/// At most `limit` units in each window of the calendar.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Calendar {
+    pub limit: i64,
+    dates: CalendarSettings,
+    known: KnownWindows,
+}
+
+/// Cache of the windows around the last decision, so that the calendar is computed once per window.
+#[derive(Debug, Default)]
+struct KnownWindows(ArcSwapOption<Windows>);
+
+impl Clone for KnownWindows {
+    fn clone(&self) -> KnownWindows {
+        KnownWindows(ArcSwapOption::new(self.0.load_full()))
+    }
+}
+
+/// The cache changes no decision, so all are equal.
+impl PartialEq for KnownWindows {
+    fn eq(&self, _: &KnownWindows) -> bool {
+        true
+    }
+}
+
+const RATE: Field<CalendarRate> = Field::dated("rate").amount();
+const ZONE: Field<TimeZone> = Field::zone("zone");
+const RESETS_AT: Field<Time> = Field::time_of_day("resets_at");
+const WEEK_START: Field<Weekday> = Field::weekday("week_start");
+
+impl Algorithm for Calendar {
+    type State = RecordsState<WindowRecord>;
+
+    const LEADING: Param = RATE.param;
+    const OTHERS: &'static [Param] = &[ZONE.param, RESETS_AT.param, WEEK_START.param];
+
+    const NUMBER: Number = COUNT;
+
+    const CALENDAR: bool = true;
+
+    const CORRECTS_BY_OWN_RULE: bool = true;
+
+    fn build(given: &OptionValues) -> Result<Calendar, OptionError> {
+        let CalendarRate { count, unit } = given.require(&RATE)?;
+        let limit = check_count(LARGEST, count)?;
+        let (resets_at, week_start) = (given.get(&RESETS_AT), given.get(&WEEK_START));
+        if unit == CalendarUnit::Hour && resets_at.is_some() {
+            return Err(option_error(RESETS_AT.name(), "hourly windows start on the hour", "remove it"));
+        }
+        if unit != CalendarUnit::Week && week_start.is_some() {
+            return Err(option_error(WEEK_START.name(), "only a rate per week uses it", "remove it"));
+        }
+        let dates = CalendarSettings {
+            unit,
+            zone: given.get(&ZONE).unwrap_or(TimeZone::UTC),
+            resets_at: resets_at.unwrap_or(Time::midnight()),
+            week_start: week_start.unwrap_or(Weekday::Monday),
+        };
+        Ok(Calendar::new(limit, dates))
+    }
+
+    fn params(&self, now: i64) -> Vec<i64> {
+        let windows = self.windows(now);
+        std::iter::once(self.limit).chain(windows.map(|window| window.start_ms)).collect()
+    }
+
+    fn encode_rule(&self) -> String {
+        let CalendarSettings { unit, zone, resets_at, week_start } = &self.dates;
+        let (zone, week_start) = (zone.iana_name().unwrap_or_default(), week_start.to_monday_zero_offset());
+        format!("{},{},{zone},{resets_at},{week_start}", self.limit, unit.name())
+    }
+
+    fn decode_rule(note: &str) -> Option<Calendar> {
+        let words: Vec<&str> = note.split(',').collect();
+        let &[limit, unit, zone, resets_at, week_start] = &*words else { return None };
+        let dates = CalendarSettings {
+            unit: CalendarUnit::ALL.into_iter().find(|known| known.name() == unit)?,
+            zone: TimeZone::get(zone).ok()?,
+            resets_at: resets_at.parse().ok()?,
+            week_start: Weekday::from_monday_zero_offset(week_start.parse().ok()?).ok()?,
+        };
+        let limit = limit.parse().ok().filter(|limit| (1..=LARGEST).contains(limit))?;
+        Some(Calendar::new(limit, dates))
+    }
+
+    /// Uses the length of the window of the last decision, as not every day has 24 hours.
+    fn policy(&self) -> Policy {
+        let window_ms = match &*self.known.0.load() {
+            Some(windows) => windows[2].start_ms - windows[1].start_ms,
+            None => self.dates.unit.usual_ms(),
+        };
+        Policy { quota: self.limit, window_ms }
+    }
+
+    /// Finding the window takes as long as the decision itself.
+    fn work(&self, _most_cost: i64, _correction: bool) -> i64 {
+        2
+    }
+
+    fn share(&self, n: i64) -> Calendar {
+        Calendar { limit: (self.limit / n).max(1), ..self.clone() }
+    }
+
+    fn with_number(&self, limit: i64) -> Calendar {
+        Calendar { limit, ..self.clone() }
+    }
+
+    fn max_number(&self) -> i64 {
+        LARGEST
+    }
+
+    fn describe(&self) -> String {
+        format!("{} per {}", self.limit, self.dates.unit.name())
+    }
+
+    fn decide(&self, state: Option<&Self::State>, now: i64, cost: i64, _tag: i64) -> Step<Self::State> {
+        records::decide(self, state, now, cost)
+    }
+
+    fn adjust(&self, state: Option<&Self::State>, now: i64, delta: i64, receipt: i64) -> Option<(Self::State, i64)> {
+        records::adjust(self, state, now, delta, receipt)
+    }
+
+    fn text(state: &Self::State) -> String {
+        records::text(state, |WindowRecord { count, start_ms, length_ms, .. }| {
+            format!("{count} {start_ms} {length_ms}")
+        })
+    }
+}
+
+impl RecordAlgorithm for Calendar {
+    type Record = WindowRecord;
+
+    /// Only the calendar of a record knows its next window, so a record is not kept beyond its own.
+    const KEPT_MS: i64 = 0;
+
+    fn owns(&self, record: &WindowRecord, now: i64) -> bool {
+        let windows = self.windows(now);
+        // The next window counts too: a state from it means that this clock is late.
+        let holds =
+            [1, 2].iter().any(|place| *record == WindowRecord { count: record.count, ..window(&windows, *place) });
+        holds || ends_at(record, windows[1].start_ms)
+    }
+
+    fn decide_one(&self, record: Option<&WindowRecord>, now: i64, cost: i64) -> Step<WindowRecord> {
+        self.window_at(record, now).decide(self.limit, now, cost)
+    }
+
+    fn adjust_one(
+        &self,
+        record: Option<&WindowRecord>,
+        now: i64,
+        delta: i64,
+        receipt: i64,
+    ) -> Option<(WindowRecord, i64, i64)> {
+        self.window_at(record, now).adjust(now, delta, receipt)
+    }
+
+    fn adopt(&self, record: &WindowRecord, now: i64) -> (WindowRecord, i64) {
+        let current = window(&self.windows(now), 1);
+        let count = if is_known(record, &current) { record.advanced(now).count } else { 0 };
+        (WindowRecord { count, ..current }, count)
+    }
+
+    /// The other record may have started after the charge; then nothing of it is certain to be left.
+    fn left(&self, record: &WindowRecord, now: i64, cost: i64, receipt: i64) -> f64 {
+        let known = is_known(&window(&self.windows(now), 1), record);
+        if known { records::UsageRecord::left(record, now, cost, receipt) } else { 0.0 }
+    }
+}
+
+/// Reports whether the charges of `record` belong to the window `found` as well: it starts at the same time or later,
+/// or is at most twice as long. Of a longer window it is unknown which charges were made in `found`.
+fn is_known(record: &WindowRecord, found: &WindowRecord) -> bool {
+    record.start_ms >= found.start_ms || record.length_ms <= 2 * found.length_ms
+}
+
+fn ends_at(record: &WindowRecord, ms: i64) -> bool {
+    record.start_ms + record.length_ms == ms
+}
+
+/// Returns an empty record for the window with that index.
+fn window(windows: &Windows, place: usize) -> WindowRecord {
+    let start_ms = windows[place].start_ms;
+    WindowRecord { count: 0, start_ms, length_ms: windows[place + 1].start_ms - start_ms, anchor: Anchor::Date }
+}
+
+impl Calendar {
+    pub fn new(limit: i64, dates: CalendarSettings) -> Calendar {
+        Calendar { limit, dates, known: KnownWindows::default() }
+    }
+
+    /// Returns the current window. `record` belongs to it, to the one before or to the next.
+    fn window_at(&self, record: Option<&WindowRecord>, now: i64) -> Window {
+        let current = window(&self.windows(now), 1);
+        let record = record.filter(|record| !ends_at(record, current.start_ms)).copied().unwrap_or(current);
+        Window { record, end: record.start_ms + record.length_ms, mended: false }
+    }
+
+    /// Returns the windows around `now`. They are copied: a shared reference count would make workers wait for each
+    /// other.
+    fn windows(&self, now: i64) -> Windows {
+        if let Some(known) = &*self.known.0.load()
+            && (known[1].start_ms..known[2].start_ms).contains(&now)
+        {
+            return **known;
+        }
+        let windows = self.dates.windows(now);
+        self.known.0.store(Some(Arc::new(windows)));
+        windows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn days(limit: i64) -> Calendar {
+        let (zone, week_start) = (TimeZone::get("America/New_York").unwrap(), Weekday::Monday);
+        Calendar::new(
+            limit,
+            CalendarSettings { unit: CalendarUnit::Day, zone, resets_at: Time::midnight(), week_start },
+        )
+    }
+
+    #[test]
+    fn the_policy_tells_how_long_this_window_is() {
+        let days = days(9);
+        let of = |text: &str| {
+            days.decide(None, text.parse::<jiff::Timestamp>().unwrap().as_millisecond(), 1, 0);
+            days.policy().window_ms / 3_600_000
+        };
+        assert_eq!(days.policy().window_ms, 86_400_000);
+        assert_eq!([of("2026-03-07T12:00:00Z"), of("2026-03-08T12:00:00Z"), of("2026-11-01T12:00:00Z")], [24, 23, 25]);
+    }
+
+    #[test]
+    fn the_calendar_is_asked_once_in_a_window() {
+        let days = days(9);
+        let windows = days.windows(1_795_000_000_000);
+        let known = days.known.0.load_full().unwrap();
+        let still_known = || Arc::ptr_eq(&known, &days.known.0.load_full().unwrap());
+        for now in [windows[1].start_ms, windows[2].start_ms - 1] {
+            assert_eq!(days.windows(now), windows);
+            assert!(still_known());
+        }
+        assert_eq!(days.windows(windows[2].start_ms)[0], windows[1]);
+        assert!(!still_known());
+        assert_eq!(days.windows(windows[2].start_ms - 1), windows);
+    }
+}

@@ -1,0 +1,215 @@
+//! Usage of a key under several settings of its limit. Twin of `lua/records.lua`: same names, same order.
+//!
+//! Settings differ during a rolling deploy, or when a limit is edited. Example: a limit changes from 10/s to 20/s, and
+//! for a minute some gateways use the old rate and some the new one. The state of a key then has two records, one per
+//! rate. Each request is charged to both, and each gateway decides by the record of its own rate. So each gateway sees
+//! the usage that it would see if it had decided all requests. Together the gateways admit no more than 20/s, the most
+//! generous of their settings. Almost always a key has a single record.
+//!
+//! - The *basis* of a record is the set of numbers by which it changes over time: rate and period, or the window. Other
+//!   numbers (burst, limit, debt, queue) only decide; they never change a record. Rules with the same basis share a
+//!   record.
+//! - A basis without a record starts with a copy of the record with the most usage, converted to its numbers.
+//! - A record is dropped when its basis has not been charged for [`KEPT_MS`] and its usage has ended. A key has at most
+//!   [`OTHERS`] further records; beyond that, the one that was charged longest ago is dropped.
+//! - A refund reduces the record of its own rule by the refund, and the others by what is certainly left of the charge
+//!   in all of them.
+
+use crate::limiting::algorithm::Step;
+
+/// Usage of a key under one basis. These functions apply the numbers of the record itself.
+pub trait UsageRecord: Clone {
+    /// Returns how long the record still contains usage, in ms.
+    fn life(&self, now: i64) -> i64;
+
+    /// Returns the record after a charge.
+    fn charged(&self, now: i64, cost: i64) -> Self;
+
+    /// Returns how many units of the charge of `cost` that `receipt` identifies are certainly left in the record.
+    fn left(&self, now: i64, cost: i64, receipt: i64) -> f64;
+
+    /// Returns the record after a refund of `units` of that charge.
+    fn back(&self, now: i64, units: f64, receipt: i64) -> Self;
+}
+
+/// An algorithm whose states consist of records. These functions apply the numbers of the rule.
+pub trait RecordAlgorithm {
+    type Record: UsageRecord;
+
+    /// Shortest time that a record is kept after the last charge by its own basis.
+    const KEPT_MS: i64 = KEPT_MS;
+
+    /// Reports whether the record has the basis of this rule.
+    fn owns(&self, record: &Self::Record, now: i64) -> bool;
+
+    /// Decides by a single record, like [`super::Algorithm::decide`].
+    fn decide_one(&self, record: Option<&Self::Record>, now: i64, cost: i64) -> Step<Self::Record>;
+
+    /// Corrects a single record, like [`super::Algorithm::adjust`]. The third value is how much of a positive `delta`
+    /// was charged.
+    fn adjust_one(
+        &self,
+        record: Option<&Self::Record>,
+        now: i64,
+        delta: i64,
+        receipt: i64,
+    ) -> Option<(Self::Record, i64, i64)>;
+
+    /// Converts a record of another basis to that of this rule. The second value is the usage in the result.
+    fn adopt(&self, record: &Self::Record, now: i64) -> (Self::Record, i64);
+
+    /// Returns how long to store a record of this rule, in ms.
+    fn lasts(&self, record: &Self::Record, now: i64) -> i64 {
+        record.life(now).max(1)
+    }
+
+    /// Returns how many units of a charge of `cost` are certainly left in the record.
+    fn left(&self, record: &Self::Record, now: i64, cost: i64, receipt: i64) -> f64 {
+        record.left(now, cost, receipt)
+    }
+}
+
+/// State of a key: the record of the rule that decided last, and those of other bases.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RecordsState<R> {
+    own: R,
+    others: Box<[Other<R>]>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Other<R> {
+    record: R,
+    /// When the record is dropped.
+    drop_at_ms: i64,
+}
+
+/// Shortest time that a record is kept after the last charge by its own basis: ten minutes.
+const KEPT_MS: i64 = 600_000;
+/// Most records of other bases.
+const OTHERS: usize = 3;
+
+/// The records of a state from the point of view of one rule.
+struct RuleView<R> {
+    own: Option<R>,
+    others: Vec<Other<R>>,
+    /// `own` was not the first record of the state, or not in the state.
+    moved: bool,
+    /// `own` was in the state.
+    found: bool,
+}
+
+fn seen<A: RecordAlgorithm>(rule: &A, state: &RecordsState<A::Record>, now: i64) -> RuleView<A::Record> {
+    let mut others = Vec::with_capacity(state.others.len() + 1);
+    let mut own = rule.owns(&state.own, now).then(|| state.own.clone());
+    let moved = own.is_none();
+    if moved {
+        let till_ms = now + A::KEPT_MS.max(state.own.life(now));
+        others.push(Other { record: state.own.clone(), drop_at_ms: till_ms });
+    }
+    for other in &state.others {
+        if own.is_none() && other.drop_at_ms > now && rule.owns(&other.record, now) {
+            own = Some(other.record.clone());
+        } else {
+            others.push(other.clone());
+        }
+    }
+    others.retain(|other| other.drop_at_ms > now);
+    let found = own.is_some();
+    if !found {
+        let mut most = -1;
+        for other in &others {
+            let (record, used) = rule.adopt(&other.record, now);
+            if used > most {
+                (own, most) = (Some(record), used);
+            }
+        }
+    }
+    others.truncate(OTHERS);
+    RuleView { own, others, moved, found }
+}
+
+/// Builds a state from an own record and others, each changed by `change`. Also returns how long to store the state.
+fn joined<R: UsageRecord>(
+    own: R,
+    mut ttl: i64,
+    others: Vec<Other<R>>,
+    now: i64,
+    change: impl Fn(&R) -> R,
+) -> (RecordsState<R>, i64) {
+    let changed = others.into_iter().map(|Other { record, drop_at_ms: till_ms }| {
+        let record = change(&record);
+        ttl = ttl.max(record.life(now).min(till_ms - now));
+        Other { record, drop_at_ms: till_ms }
+    });
+    let others = changed.collect();
+    (RecordsState { own, others }, ttl)
+}
+
+/// Decides by all records of a state; see [`super::Algorithm::decide`].
+pub fn decide<A: RecordAlgorithm>(
+    rule: &A,
+    state: Option<&RecordsState<A::Record>>,
+    now: i64,
+    cost: i64,
+) -> Step<RecordsState<A::Record>> {
+    let only = |record| {
+        let Step { answer, next } = rule.decide_one(record, now, cost);
+        Step { answer, next: next.map(|(own, ttl)| (RecordsState { own, others: Box::default() }, ttl)) }
+    };
+    let Some(state) = state else { return only(None) };
+    if state.others.is_empty() && rule.owns(&state.own, now) {
+        return only(Some(&state.own));
+    }
+    let RuleView { own, others, moved, .. } = seen(rule, state, now);
+    let Step { answer, next } = rule.decide_one(own.as_ref(), now, cost);
+    // The wait of a refusal is only exact if the record that it was computed from is stored.
+    let next = next.or_else(|| {
+        let own = own.filter(|_| moved && cost > 0)?;
+        let ttl = rule.lasts(&own, now);
+        Some((own, ttl))
+    });
+    let next = next.map(|(own, ttl)| {
+        joined(own, ttl, others, now, |record| match answer.admitted {
+            true => record.charged(now, cost),
+            false => record.clone(),
+        })
+    });
+    Step { answer, next }
+}
+
+/// Corrects all records of a state; see [`super::Algorithm::adjust`]. A refund reduces the record of the rule that made
+/// the charge, and the others by what is certainly left of the charge in all of them.
+pub fn adjust<A: RecordAlgorithm>(
+    rule: &A,
+    state: Option<&RecordsState<A::Record>>,
+    now: i64,
+    delta: i64,
+    receipt: i64,
+) -> Option<(RecordsState<A::Record>, i64)> {
+    let alone = state.is_none_or(|state| state.others.is_empty() && rule.owns(&state.own, now));
+    if alone {
+        let (own, ttl, _) = rule.adjust_one(state.map(|state| &state.own), now, delta, receipt)?;
+        return Some((RecordsState { own, others: Box::default() }, ttl));
+    }
+    let RuleView { own, others, found, .. } = seen(rule, state?, now);
+    if delta < 0 && !found {
+        return None;
+    }
+    let (next, ttl, more) = rule.adjust_one(own.as_ref(), now, delta, receipt)?;
+    if delta >= 0 {
+        return Some(joined(next, ttl, others, now, |record| record.charged(now, more)));
+    }
+    let records = own.iter().chain(others.iter().map(|other| &other.record));
+    let units = records.map(|record| rule.left(record, now, -delta, receipt)).fold(f64::INFINITY, f64::min);
+    Some(joined(next, ttl, others, now, |record| record.back(now, units, receipt)))
+}
+
+/// Formats a state as it is stored: the own record, then for each other record ` | `, the time when it is dropped, and
+/// the record.
+pub fn text<R>(state: &RecordsState<R>, record: impl Fn(&R) -> String) -> String {
+    let mut text = record(&state.own);
+    for other in &state.others {
+        text.push_str(&format!(" | {} {}", other.drop_at_ms, record(&other.record)));
+    }
+    text
+}

@@ -1,0 +1,121 @@
+//! Windows with a counter, for `fixed_window` and `calendar`, which choose the windows. Twin of `lua/counted.lua`: same
+//! names, same order.
+
+use crate::limiting::algorithm::exact::EXACT;
+use crate::limiting::algorithm::{Step, records};
+use crate::limiting::answer::{Answer, NEVER};
+use crate::limiting::key::COST_MAX;
+
+/// Largest count of a record.
+const MOST: i64 = EXACT;
+/// The largest limit. A count and one more cost are added before they are compared, and the sum must be exact.
+pub const LARGEST: i64 = EXACT - 1 - COST_MAX;
+
+/// `count` units were charged in the window of `length_ms` that starts at `start_ms`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WindowRecord {
+    pub count: i64,
+    pub start_ms: i64,
+    pub length_ms: i64,
+    pub anchor: Anchor,
+}
+
+/// When the next window starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Anchor {
+    /// A window starts with the first request after the end of the previous one.
+    FirstHit,
+    /// A window starts at a multiple of the window length. `start_ms` is the time of the first charge that the record contains; the
+    /// window itself may have started before.
+    Clock,
+    /// A window starts at a date of the calendar and ends when the next one starts.
+    Date,
+}
+
+/// The current window from the point of view of a rule.
+pub struct Window {
+    pub record: WindowRecord,
+    /// When the window ends.
+    pub end: i64,
+    /// The record was corrected, and has to be stored even after a refusal.
+    pub mended: bool,
+}
+
+impl Window {
+    /// Decides by the count of this window; see `Algorithm::decide`.
+    pub fn decide(self, limit: i64, now: i64, cost: i64) -> Step<WindowRecord> {
+        let Window { mut record, end, mended } = self;
+        let admitted = cost == 0 || record.count + cost <= limit;
+        if admitted {
+            record.count += cost;
+        }
+
+        let left = end - now;
+        let mut retry_ms = 0;
+        if cost > limit {
+            retry_ms = NEVER;
+        } else if !admitted {
+            retry_ms = left;
+        }
+        let store = cost > 0 && (admitted || mended);
+        let remaining = (limit - record.count).max(0);
+        Step {
+            answer: Answer { admitted, remaining, retry_ms, reset_ms: left, receipt: now.max(record.start_ms) },
+            next: store.then_some((record, left)),
+        }
+    }
+
+    /// Corrects a charge. The receipt is its time; nothing is refunded once its window has ended.
+    pub fn adjust(self, now: i64, delta: i64, receipt: i64) -> Option<(WindowRecord, i64, i64)> {
+        let Window { mut record, end, .. } = self;
+        if delta < 0 && record.counts(-delta, receipt) == 0 {
+            return None;
+        }
+        record.count = (record.count + delta).clamp(0, MOST);
+        Some((record, end - now, delta))
+    }
+}
+
+impl WindowRecord {
+    /// Returns the current window by the numbers of the record.
+    pub fn advanced(&self, now: i64) -> WindowRecord {
+        if now < self.end_ms() {
+            return *self;
+        }
+        let whole = now - (now - self.end_ms()) % self.length_ms;
+        WindowRecord { count: 0, start_ms: if self.anchor == Anchor::FirstHit { now } else { whole }, ..*self }
+    }
+
+    fn end_ms(&self) -> i64 {
+        let since_ms = if self.anchor == Anchor::Clock { self.start_ms % self.length_ms } else { 0 };
+        self.start_ms + self.length_ms - since_ms
+    }
+
+    /// Returns how much of a charge of `cost` made at `charged_ms` this window contains.
+    fn counts(&self, cost: i64, charged_ms: i64) -> i64 {
+        let within = self.start_ms <= charged_ms && charged_ms < self.end_ms();
+        if within { cost.min(self.count) } else { 0 }
+    }
+}
+
+impl records::UsageRecord for WindowRecord {
+    fn life(&self, now: i64) -> i64 {
+        if self.count == 0 { 0 } else { self.end_ms() - now }
+    }
+
+    fn charged(&self, now: i64, cost: i64) -> WindowRecord {
+        let record = self.advanced(now);
+        WindowRecord { count: (record.count + cost).min(MOST), ..record }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "below 2^53")]
+    fn left(&self, now: i64, cost: i64, charged_ms: i64) -> f64 {
+        self.advanced(now).counts(cost, charged_ms) as f64
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "at most a cost")]
+    fn back(&self, now: i64, units: f64, _charged_ms: i64) -> WindowRecord {
+        let record = self.advanced(now);
+        WindowRecord { count: (record.count - units as i64).max(0), ..record }
+    }
+}

@@ -1,0 +1,163 @@
+//! Chained limits (`after`): a limit that applies only once another one, its base, is exhausted, and then decides in
+//! its place. Example: 100 requests per day for free, then 10 per minute.
+//!
+//! - If the base does not apply to a request (its `when`, a skipped key, an unlimited override), neither does the limit
+//!   after it.
+//! - If the limit after it does not apply, the base decides alone.
+//! - If the base is blocked for the key, or its key is unreadable, the limit after it decides from the start.
+
+use std::sync::Arc;
+
+use crate::limiting::answer::{Answer, NEVER};
+use crate::limiting::decision::{Check, Role};
+use crate::limiting::integers::ValueError;
+use crate::limiting::limit::{Limit, OnError};
+use crate::limiting::source::UnreadableBody;
+
+/// Evaluation of a limit for a request, before the store is called.
+pub enum Evaluation {
+    /// The store decides this check.
+    Check(Check),
+    /// The limit does not apply.
+    NotApplicable,
+    /// The part of the key with that index is missing, and the limit has `missing = "refuse"`.
+    MissingKey(usize),
+    /// A value that the limit reads is ambiguous or no integer.
+    Unclear(ValueError),
+    /// The key reads the body, and servers may interpret this body in different ways.
+    UnreadableBody(UnreadableBody),
+    /// An override blocks the key.
+    Blocked(Standing),
+    /// An override exempts the key.
+    Unlimited,
+}
+
+/// Whether the answer of a limit counts, where limits come one after another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// The answer counts. Only such limits are charged.
+    InForce,
+    /// The limit refuses, and the one after it decides instead.
+    HandedOver,
+    /// The limit before it still has capacity, so this one was not charged.
+    NotYet,
+}
+
+/// Sets the roles of chained checks. In `limits`, every base comes before the limits after it.
+pub fn link_chains(limits: &[Arc<Limit>], asks: &mut [Evaluation]) {
+    let mut base_of: Vec<Option<usize>> = vec![None; limits.len()];
+    for index in 0..limits.len() {
+        let Some(name) = &limits[index].after else { continue };
+        let base = limits[..index].iter().position(|limit| limit.name == *name);
+        let (before, from) = asks.split_at_mut(index);
+        let ask = &mut from[0];
+        let next = match (base.map(|base| &mut before[base]), &*ask) {
+            (Some(Evaluation::Check(check)), Evaluation::Check(_)) => {
+                check.role.base = true;
+                base_of[index] = base;
+                continue;
+            }
+            (Some(Evaluation::Check(check)), Evaluation::Unlimited) => {
+                check.role.base = true;
+                Evaluation::NotApplicable
+            }
+            (Some(Evaluation::Blocked(standing)), Evaluation::Check(_) | Evaluation::Unlimited) => {
+                *standing = Standing::HandedOver;
+                continue;
+            }
+            (Some(Evaluation::Blocked(_)), _) => continue,
+            // The base or the limit after it refuses, unless it is in shadow mode.
+            (Some(Evaluation::Unclear(_) | Evaluation::UnreadableBody(_)), _)
+            | (Some(Evaluation::Check(_)), Evaluation::Unclear(_) | Evaluation::UnreadableBody(_)) => continue,
+            _ => Evaluation::NotApplicable,
+        };
+        *ask = next;
+    }
+    // Indexes of limits become indexes of checks.
+    let mut places = vec![0; limits.len()];
+    let mut place = 0;
+    for (index, ask) in asks.iter_mut().enumerate() {
+        let Evaluation::Check(check) = ask else { continue };
+        places[index] = place;
+        place += 1;
+        check.role.after = base_of[index].map(|base| places[base]);
+    }
+}
+
+/// Prepares chained checks for a decision without the store: sets the roles among the checks with
+/// `on_error = "local"`, and returns for each check whether it has no effect. `on_error` has the setting of each.
+///
+/// - After an open base, a check has no effect: the base always has capacity.
+/// - A closed check after a local base has no effect: the base refuses for itself.
+pub fn keep_local_checks(checks: &mut [Check], on_error: &[OnError]) -> Vec<bool> {
+    let mut silent = vec![false; checks.len()];
+    let mut places = Vec::with_capacity(checks.len());
+    let mut place = 0;
+    for index in 0..checks.len() {
+        if let Some(base) = checks[index].role.after.take() {
+            match (on_error[base], on_error[index]) {
+                _ if silent[base] => silent[index] = true,
+                (OnError::Open, _) => silent[index] = true,
+                (OnError::Local, OnError::Closed) => {
+                    silent[index] = true;
+                    checks[base].role.base = false;
+                }
+                (OnError::Local, OnError::Local) => checks[index].role.after = Some(places[base]),
+                (OnError::Local, OnError::Open) | (OnError::Closed, _) => {}
+            }
+        }
+        places.push(place);
+        place += usize::from(on_error[index] == OnError::Local && !silent[index]);
+    }
+    silent
+}
+
+/// Returns the standing of the check with index `place`. If it refuses, its wait is shortened to that of its base: the
+/// request passes as soon as either of them admits it.
+pub fn resolve_standing(role: Role, place: usize, answers: &mut [Answer]) -> Standing {
+    let Some(answer) = answers.get(place) else { return Standing::InForce };
+    let base = role.after.and_then(|base| answers.get(base)).copied();
+    match base {
+        Some(base) if base.admitted => Standing::NotYet,
+        _ if answer.admitted => Standing::InForce,
+        base => {
+            if let Some(base) = base.filter(|base| base.retry_ms != NEVER)
+                && (answer.retry_ms == NEVER || base.retry_ms < answer.retry_ms)
+            {
+                answers[place].retry_ms = base.retry_ms;
+            }
+            if role.base { Standing::HandedOver } else { Standing::InForce }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolved(roles: &[Role], answers: &[(bool, i64)]) -> Vec<(Standing, i64)> {
+        let answer = |(admitted, retry_ms)| Answer { admitted, remaining: 0, retry_ms, reset_ms: 0, receipt: 0 };
+        let mut answers: Vec<Answer> = answers.iter().copied().map(answer).collect();
+        let standings: Vec<Standing> =
+            roles.iter().enumerate().map(|(place, role)| resolve_standing(*role, place, &mut answers)).collect();
+        standings.into_iter().zip(answers).map(|(standing, answer)| (standing, answer.retry_ms)).collect()
+    }
+
+    #[test]
+    fn the_wait_ends_with_the_limit_that_admits_first() {
+        use Standing::{HandedOver, InForce, NotYet};
+        let base = Role { base: true, ..Role::default() };
+        let middle = Role { base: true, after: Some(0), ..Role::default() };
+        let last = |after| Role { after: Some(after), ..Role::default() };
+        let two = [base, last(0)];
+        assert_eq!(resolved(&two, &[(true, 0), (true, 0)]), [(InForce, 0), (NotYet, 0)]);
+        assert_eq!(resolved(&two, &[(false, 9), (true, 0)]), [(HandedOver, 9), (InForce, 0)]);
+        assert_eq!(resolved(&two, &[(false, 9), (false, 5)]), [(HandedOver, 9), (InForce, 5)]);
+        assert_eq!(resolved(&two, &[(false, 5), (false, 9)]), [(HandedOver, 5), (InForce, 5)]);
+        assert_eq!(resolved(&two, &[(false, 5), (false, NEVER)]), [(HandedOver, 5), (InForce, 5)]);
+        assert_eq!(resolved(&two, &[(false, NEVER), (false, 9)]), [(HandedOver, NEVER), (InForce, 9)]);
+        let three = [base, middle, last(1)];
+        let waits = resolved(&three, &[(false, 3), (false, 9), (false, 7)]);
+        assert_eq!(waits, [(HandedOver, 3), (HandedOver, 3), (InForce, 3)]);
+    }
+}

@@ -1,0 +1,209 @@
+//! The guard of a request's charges: those that its outcome may still change, and the leases to release. The limiter
+//! makes one for an admitted request, and the account of the request keeps it. Dropping the guard settles every charge
+//! exactly once, whichever way the request ends.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, StatusCode};
+use tokio::time::Instant;
+
+use crate::limiting::answer::Answer;
+use crate::limiting::charges::ChargedAt;
+use crate::limiting::charges::leases::LeaseId;
+use crate::limiting::charges::manager::ChargeManager;
+use crate::limiting::charges::rules::{ChargeRules, RequestEnd, ResponseTail};
+use crate::limiting::decision::Check;
+
+/// Charges of one request that its outcome may change.
+pub struct ChargeGuard {
+    manager: Rc<ChargeManager>,
+    charges: Vec<GuardedCharge>,
+    /// True once the outcome is known; then the end of the request only releases leases.
+    is_settled: bool,
+    /// Status and headers of the response, while charges wait for its trailers.
+    head: Option<Box<(StatusCode, HeaderMap)>>,
+}
+
+/// Leases of one request, shared by the request and its exchange with the upstream server, which may continue after
+/// the client left. They are released when both have dropped them.
+pub struct LeaseGuard(RefCell<ChargeGuard>);
+
+/// One charge of the request.
+struct GuardedCharge {
+    /// The check that was charged; its `tag` is the receipt.
+    check: Check,
+    /// How the outcome of the request changes the charge; `None` if it does not.
+    rules: Option<Arc<ChargeRules>>,
+    place: ChargedAt,
+    lease: Option<LeaseId>,
+    /// When the queue position of this charge has passed; `None` for a limit without a queue.
+    passes_at: Option<Instant>,
+    /// The request still waits in the queue. If it leaves, its position is refunded.
+    is_waiting: bool,
+}
+
+impl ChargeGuard {
+    /// Guards the `charged` checks, each with its outcome rules and its answer. Returns `None` if there are none.
+    /// `waits` says whether the request has to wait in a queue first.
+    pub fn new(
+        desk: &Rc<ChargeManager>,
+        charged: impl Iterator<Item = (Check, Option<Arc<ChargeRules>>, Answer)>,
+        place: ChargedAt,
+        waits: bool,
+    ) -> Option<Box<ChargeGuard>> {
+        let mut charges = Vec::new();
+        for (mut check, rules, answer) in charged {
+            check.tag = answer.receipt;
+            let lease = rules.as_ref().is_some_and(|wants| wants.lease).then(|| desk.start_renewing(&check, place));
+            let waits = waits && check.rule.has_queue() && answer.retry_ms > 0;
+            let reset = Duration::from_millis(u64::try_from(answer.reset_ms).unwrap_or(0));
+            let over = check.rule.has_queue().then(|| Instant::now() + reset);
+            charges.push(GuardedCharge {
+                check,
+                rules,
+                place,
+                lease: lease.flatten(),
+                passes_at: over,
+                is_waiting: waits,
+            });
+        }
+        (!charges.is_empty())
+            .then(|| Box::new(ChargeGuard { manager: desk.clone(), charges, is_settled: false, head: None }))
+    }
+
+    /// Ends the wait in the queue: the request proceeds, so its queue position is used.
+    pub fn end_wait(&mut self) {
+        self.charges.iter_mut().for_each(|charge| charge.is_waiting = false);
+    }
+
+    /// Moves the leases into a value that the request shares with its exchange. Returns `None` if there are none.
+    pub fn take_leases(&mut self) -> Option<Rc<LeaseGuard>> {
+        let charges = std::mem::take(&mut self.charges);
+        let (leases, others): (Vec<_>, Vec<_>) = charges.into_iter().partition(|charge| charge.linger().is_some());
+        self.charges = others;
+        let held = ChargeGuard { manager: self.manager.clone(), charges: leases, is_settled: true, head: None };
+        (!held.charges.is_empty()).then(|| Rc::new(LeaseGuard(RefCell::new(held))))
+    }
+
+    /// Settles the charges by the outcome of the request. Only the first outcome counts. Charges that depend on the
+    /// trailers wait for [`ChargeGuard::settle_trailers`].
+    pub fn settle_outcome(&mut self, end: RequestEnd<'_>) {
+        if self.is_settled || self.head.is_some() {
+            return;
+        }
+        if self.correct_charges(end) {
+            self.is_settled = true;
+        } else if let RequestEnd::Response { status, head, .. } = end {
+            self.head = Some(Box::new((status, head.clone())));
+        }
+    }
+
+    /// Reports whether charges wait for the end of the response.
+    pub fn is_awaiting_trailers(&self) -> bool {
+        self.head.is_some()
+    }
+
+    /// Settles the waiting charges by the end of the response. `None` means that the client aborted it.
+    pub fn settle_trailers(&mut self, tail: Option<ResponseTail<'_>>) {
+        let Some(known) = self.head.take() else { return };
+        let (status, head) = &*known;
+        self.correct_charges(tail.map_or(RequestEnd::Aborted, |tail| RequestEnd::Response {
+            status: *status,
+            head,
+            tail,
+        }));
+        self.is_settled = true;
+    }
+
+    /// Corrects the charges by the outcome. Returns whether all are settled; leases are left to the end of the request.
+    fn correct_charges(&mut self, end: RequestEnd<'_>) -> bool {
+        let waits = Cell::new(false);
+        self.end_charges(|charge| match charge.charge_rules() {
+            Some(wants) if wants.lease => (0, true),
+            Some(wants) => match wants.correction(end, charge.check.cost) {
+                Some(delta) => (delta, false),
+                None => {
+                    waits.set(true);
+                    (0, true)
+                }
+            },
+            None => (0, false),
+        });
+        !waits.get()
+    }
+
+    /// Ends charges. For each, `outcome` returns the correction in units, and whether to keep guarding the charge
+    /// instead.
+    fn end_charges(&mut self, outcome: impl Fn(&GuardedCharge) -> (i64, bool)) {
+        let mut corrections = Vec::new();
+        for charge in std::mem::take(&mut self.charges) {
+            let (delta, later) = outcome(&charge);
+            if later {
+                self.charges.push(charge);
+                continue;
+            }
+            if let Some(lease) = charge.lease {
+                self.manager.stop_renewing(lease);
+            }
+            if delta != 0 {
+                let mut check = charge.check;
+                check.cost = delta;
+                match charge.passes_at.filter(|_| delta < 0) {
+                    Some(over) => self.manager.refund_queue_position(check, charge.place, over),
+                    None => corrections.push((check, charge.place)),
+                }
+            }
+        }
+        self.manager.send_corrections(corrections);
+    }
+}
+
+impl GuardedCharge {
+    fn charge_rules(&self) -> Option<&ChargeRules> {
+        self.rules.as_deref()
+    }
+
+    /// Returns how long the lease outlives a client that left; `None` if the charge is no lease.
+    fn linger(&self) -> Option<Duration> {
+        self.charge_rules().filter(|wants| wants.lease).map(|wants| wants.linger)
+    }
+}
+
+impl LeaseGuard {
+    /// Returns how long after the client left the next lease is released; `None` once all are.
+    pub fn next_release(&self) -> Option<Duration> {
+        self.0.borrow().charges.iter().filter_map(GuardedCharge::linger).min()
+    }
+
+    /// Releases the leases that outlive the client by `after` at most.
+    pub fn release_after(&self, after: Duration) {
+        self.0.borrow_mut().end_charges(|charge| match charge.linger() {
+            Some(linger) if linger > after => (0, true),
+            _ => (-charge.check.cost, false),
+        });
+    }
+}
+
+impl Drop for ChargeGuard {
+    /// Settles what is left at the end of the request: releases leases and unused queue positions, and treats a
+    /// request without a known outcome as aborted.
+    fn drop(&mut self) {
+        let answered = self.is_settled;
+        self.end_charges(|charge| match charge.charge_rules() {
+            _ if charge.is_waiting => (-charge.check.cost, false),
+            Some(wants) if wants.lease => (-charge.check.cost, false),
+            Some(wants) if !answered => (wants.correction(RequestEnd::Aborted, charge.check.cost).unwrap_or(0), false),
+            _ => (0, false),
+        });
+    }
+}
+
+impl fmt::Debug for ChargeGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChargeGuard").field("charges", &self.charges.len()).finish_non_exhaustive()
+    }
+}

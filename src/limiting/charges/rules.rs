@@ -1,0 +1,286 @@
+//! Rules for charges once the outcome of a request is known: keep the charge, refund it, correct it to the stated cost,
+//! or hold a lease until the request ends. Compiled from the options `charge_on`, `refund_on`, `settle` and `linger`
+//! of a limit; applied by the guard of the charges.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+
+use crate::grpc::{GrpcCode, is_grpc};
+use crate::limiting::algorithm::Rule;
+use crate::limiting::key::units;
+
+/// How the outcome of a request changes the charge of one limit. The default changes nothing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ChargeRules {
+    pub charge: ChargeCondition,
+    /// Where the response states the true cost. If it is stated several times, the largest counts.
+    pub settle: Option<Settle>,
+    /// The charge is a lease: renewed while the request runs, released when it ends.
+    pub lease: bool,
+    /// How long the lease outlives a client that left, while the upstream server works on its request.
+    pub linger: Duration,
+    /// Most requests that may wait in the queue of this limit at once; `None` uses the setting of the server.
+    pub max_delayed: Option<usize>,
+}
+
+/// Header or trailer of the response that states the true cost.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Settle {
+    Header(HeaderName),
+    /// A trailer. A gRPC response without messages has its trailers among the headers.
+    Trailer(HeaderName),
+}
+
+/// The outcomes for which the charge remains.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum ChargeCondition {
+    #[default]
+    Always,
+    /// Charged only for matching responses, such as failed logins; otherwise refunded.
+    On(OutcomeSet),
+    /// Refunded for matching outcomes.
+    RefundOn(OutcomeSet),
+}
+
+/// A set of outcomes, as listed in `charge_on` or `refund_on`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OutcomeSet {
+    pub statuses: Vec<StatusCode>,
+    /// First digits of status classes: 4 for `4xx`.
+    pub classes: Vec<u16>,
+    pub connect_error: bool,
+    pub client_abort: bool,
+    /// Status codes of gRPC responses.
+    pub grpc: Vec<GrpcCode>,
+}
+
+/// How an admitted request ended.
+#[derive(Clone, Copy, Debug)]
+pub enum RequestEnd<'a> {
+    /// With this response, from an upstream server or the gateway.
+    Response { status: StatusCode, head: &'a HeaderMap, tail: ResponseTail<'a> },
+    /// With a response of the gateway, because no upstream server accepted a connection. None received a byte of the
+    /// request.
+    ConnectError { status: StatusCode, head: &'a HeaderMap },
+    /// Without a response: the client left or cancelled the request after a server had received part of it, or this
+    /// process abandoned the request.
+    Aborted,
+}
+
+/// The part of a response after its headers.
+#[derive(Clone, Copy, Debug)]
+pub enum ResponseTail<'a> {
+    /// The end of the response has not arrived yet.
+    Awaited,
+    /// The response is complete, with these trailers; usually there are none.
+    Whole(&'a HeaderMap),
+    /// The server aborted the response.
+    Cut,
+}
+
+impl OutcomeSet {
+    /// Reports whether the outcome is in the set; `None` if this depends on the end of the response.
+    fn contains_outcome(&self, end: RequestEnd<'_>) -> Option<bool> {
+        match end {
+            RequestEnd::Response { status, .. } if self.contains_status(status) => Some(true),
+            RequestEnd::Response { .. } if self.grpc.is_empty() => Some(false),
+            RequestEnd::Response { head, tail, .. } => {
+                let code = if is_grpc(head) { Some(code(head, tail)?) } else { None };
+                Some(code.is_some_and(|code| self.grpc.contains(&code)))
+            }
+            RequestEnd::ConnectError { status, head } => {
+                let code = GrpcCode::from_headers(head);
+                Some(
+                    self.connect_error
+                        || self.contains_status(status)
+                        || code.is_some_and(|code| self.grpc.contains(&code)),
+                )
+            }
+            RequestEnd::Aborted => Some(self.client_abort),
+        }
+    }
+
+    fn contains_status(&self, status: StatusCode) -> bool {
+        self.statuses.contains(&status) || self.classes.contains(&(status.as_u16() / 100))
+    }
+}
+
+/// Returns the status code of a gRPC response, from its trailers or, for a response without messages, its headers.
+/// `None` means that the trailers have not arrived yet. A response that ends without a code counts as `UNKNOWN`, one
+/// that the server aborts as `UNAVAILABLE`.
+fn code(head: &HeaderMap, tail: ResponseTail) -> Option<GrpcCode> {
+    match (GrpcCode::from_headers(head), tail) {
+        (Some(code), _) => Some(code),
+        (None, ResponseTail::Awaited) => None,
+        (None, ResponseTail::Whole(trailers)) => Some(GrpcCode::from_headers(trailers).unwrap_or(GrpcCode::Unknown)),
+        (None, ResponseTail::Cut) => Some(GrpcCode::Unavailable),
+    }
+}
+
+impl Settle {
+    /// Returns the values that state the cost; `None` if the trailers have not arrived yet.
+    fn fields<'a>(&self, head: &'a HeaderMap, tail: ResponseTail<'a>) -> Option<impl Iterator<Item = &'a HeaderValue>> {
+        let (name, fields) = match (self, tail) {
+            (Settle::Header(name), _) => (name, Some(head)),
+            (Settle::Trailer(name), _) if GrpcCode::from_headers(head).is_some() => (name, Some(head)),
+            (Settle::Trailer(_), ResponseTail::Awaited) => return None,
+            (Settle::Trailer(name), ResponseTail::Whole(trailers)) => (name, Some(trailers)),
+            (Settle::Trailer(name), ResponseTail::Cut) => (name, None),
+        };
+        Some(fields.into_iter().flat_map(move |fields| fields.get_all(name)))
+    }
+}
+
+impl ChargeRules {
+    /// Returns the rules that the algorithm needs in any case: a lease for `concurrency`.
+    pub fn for_rule(rule: &Rule) -> ChargeRules {
+        ChargeRules { lease: rule.lease_ms().is_some(), ..ChargeRules::default() }
+    }
+
+    /// Returns the rules, or `None` if they change nothing.
+    pub fn unless_default(self) -> Option<ChargeRules> {
+        (self != ChargeRules::default()).then_some(self)
+    }
+
+    /// Reports whether the outcome of a request may change its charge.
+    pub fn may_change_charge(&self) -> bool {
+        self.lease || self.settle.is_some() || self.charge != ChargeCondition::Always
+    }
+
+    /// Returns the units to charge on top of `cost`, or to refund if negative. `None` means that this depends on the
+    /// end of the response.
+    pub fn correction(&self, end: RequestEnd<'_>, cost: i64) -> Option<i64> {
+        let stands = match &self.charge {
+            ChargeCondition::Always => true,
+            // A client that leaves before the response remains charged, or it could hide failed attempts by leaving.
+            ChargeCondition::On(outcomes) => matches!(end, RequestEnd::Aborted) || outcomes.contains_outcome(end)?,
+            ChargeCondition::RefundOn(outcomes) => !outcomes.contains_outcome(end)?,
+        };
+        if !stands {
+            return Some(-cost);
+        }
+        let (RequestEnd::Response { head, tail, .. }, Some(settle)) = (end, &self.settle) else { return Some(0) };
+        let stated = settle.fields(head, tail)?.filter_map(|line| units(line.as_bytes())).max();
+        Some(stated.map_or(0, |actual| actual - cost))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limiting::key::COST_MAX;
+
+    const NAME: HeaderName = HeaderName::from_static("x-actual-cost");
+
+    fn answered(status: u16, headers: &HeaderMap) -> RequestEnd<'_> {
+        RequestEnd::Response {
+            status: StatusCode::from_u16(status).unwrap(),
+            head: headers,
+            tail: ResponseTail::Awaited,
+        }
+    }
+
+    #[test]
+    fn a_charge_stands_for_the_outcomes_it_is_meant_for() {
+        let none = HeaderMap::new();
+        let failed = OutcomeSet { statuses: vec![StatusCode::UNAUTHORIZED], classes: vec![5], ..OutcomeSet::default() };
+        let lost = OutcomeSet { connect_error: true, client_abort: true, ..OutcomeSet::default() };
+        let down = RequestEnd::ConnectError { status: StatusCode::BAD_GATEWAY, head: &none };
+        let of = |charge: &ChargeCondition, end| {
+            ChargeRules { charge: charge.clone(), ..ChargeRules::default() }.correction(end, 3)
+        };
+        for (charge, end, correction) in [
+            (ChargeCondition::Always, answered(500, &none), 0),
+            (ChargeCondition::On(failed.clone()), answered(401, &none), 0),
+            (ChargeCondition::On(failed.clone()), answered(200, &none), -3),
+            (ChargeCondition::On(failed.clone()), RequestEnd::Aborted, 0),
+            (ChargeCondition::On(lost.clone()), answered(502, &none), -3),
+            (ChargeCondition::RefundOn(failed.clone()), answered(503, &none), -3),
+            (ChargeCondition::RefundOn(failed.clone()), answered(403, &none), 0),
+            (ChargeCondition::RefundOn(failed.clone()), down, -3),
+            (ChargeCondition::RefundOn(failed), RequestEnd::Aborted, 0),
+            (ChargeCondition::RefundOn(lost.clone()), down, -3),
+            (ChargeCondition::RefundOn(lost.clone()), RequestEnd::Aborted, -3),
+            (ChargeCondition::RefundOn(lost), answered(502, &none), 0),
+        ] {
+            assert_eq!(of(&charge, end), Some(correction), "{charge:?} {end:?}");
+        }
+    }
+
+    #[test]
+    fn a_stated_cost_is_settled_and_nonsense_is_not() {
+        let settle = ChargeRules { settle: Some(Settle::Header(NAME)), ..ChargeRules::default() };
+        for (stated, correction) in
+            [("10", 7), ("3", 0), ("0", -3), ("99999999999999999999", COST_MAX - 3), ("-5", 0), ("1.5", 0), ("", 0)]
+        {
+            let headers = HeaderMap::from_iter([(NAME, HeaderValue::from_static(stated))]);
+            assert_eq!(settle.correction(answered(200, &headers), 3), Some(correction), "{stated:?}");
+        }
+        let twice = ["2", "8", "no", "5"].map(|stated| (NAME, HeaderValue::from_static(stated)));
+        assert_eq!(settle.correction(answered(200, &HeaderMap::from_iter(twice)), 3), Some(5));
+        assert_eq!(settle.correction(answered(200, &HeaderMap::new()), 3), Some(0));
+        assert_eq!(settle.correction(RequestEnd::Aborted, 3), Some(0));
+    }
+
+    fn fields(all: &[(&'static str, &'static str)]) -> HeaderMap {
+        all.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))).collect()
+    }
+
+    #[test]
+    fn a_grpc_code_is_known_with_the_head_or_at_the_end() {
+        let (grpc, none) = (fields(&[("content-type", "application/grpc+proto")]), HeaderMap::new());
+        let whole = fields(&[("content-type", "application/grpc"), ("grpc-status", "14")]);
+        let (unavailable, fine) = (fields(&[("grpc-status", "14")]), fields(&[("grpc-status", "0")]));
+        let outcomes =
+            |codes: &[GrpcCode]| OutcomeSet { classes: vec![5], grpc: codes.to_vec(), ..OutcomeSet::default() };
+        let refund =
+            |code| ChargeRules { charge: ChargeCondition::RefundOn(outcomes(&[code])), ..ChargeRules::default() };
+        let (down, unknown) = (refund(GrpcCode::Unavailable), refund(GrpcCode::Unknown));
+        let (awaited, cut) = (ResponseTail::Awaited, ResponseTail::Cut);
+        for (wants, status, head, tail, correction) in [
+            (&down, 200, &grpc, awaited, None),
+            (&down, 200, &grpc, ResponseTail::Whole(&unavailable), Some(-3)),
+            (&down, 200, &grpc, ResponseTail::Whole(&fine), Some(0)),
+            (&down, 200, &grpc, cut, Some(-3)),
+            (&down, 200, &whole, awaited, Some(-3)),
+            (&down, 503, &grpc, awaited, Some(-3)),
+            // Without gRPC, only the status counts.
+            (&down, 200, &none, awaited, Some(0)),
+            (&down, 200, &none, ResponseTail::Whole(&unavailable), Some(0)),
+            (&unknown, 200, &grpc, ResponseTail::Whole(&none), Some(-3)),
+            (&unknown, 200, &grpc, cut, Some(0)),
+        ] {
+            let end = RequestEnd::Response { status: StatusCode::from_u16(status).unwrap(), head, tail };
+            assert_eq!(wants.correction(end, 3), correction, "{wants:?} {end:?}");
+        }
+        assert_eq!(down.correction(RequestEnd::Aborted, 3), Some(0));
+        let status = StatusCode::BAD_GATEWAY;
+        let charged = ChargeRules {
+            charge: ChargeCondition::On(OutcomeSet { grpc: vec![GrpcCode::Unavailable], ..OutcomeSet::default() }),
+            ..ChargeRules::default()
+        };
+        assert_eq!(charged.correction(RequestEnd::ConnectError { status, head: &whole }, 3), Some(0));
+        assert_eq!(charged.correction(RequestEnd::Aborted, 3), Some(0));
+    }
+
+    #[test]
+    fn a_cost_in_the_trailers_is_settled_at_the_end() {
+        let settle = ChargeRules { settle: Some(Settle::Trailer(NAME)), ..ChargeRules::default() };
+        let stated = fields(&[("x-actual-cost", "10")]);
+        let at_once = fields(&[("grpc-status", "0"), ("x-actual-cost", "10")]);
+        let none = HeaderMap::new();
+        for (head, tail, correction) in [
+            (&none, ResponseTail::Awaited, None),
+            (&none, ResponseTail::Whole(&stated), Some(7)),
+            (&none, ResponseTail::Whole(&none), Some(0)),
+            (&none, ResponseTail::Cut, Some(0)),
+            // A header with that name is no trailer.
+            (&stated, ResponseTail::Whole(&none), Some(0)),
+            (&at_once, ResponseTail::Awaited, Some(7)),
+        ] {
+            let end = RequestEnd::Response { status: StatusCode::OK, head, tail };
+            assert_eq!(settle.correction(end, 3), correction, "{end:?}");
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! A compiled `[limit.NAME]`: which requests it applies to, whose budget they use, how much is allowed, and what
+//! happens on a refusal. The config compiler creates limits; the limiter evaluates them.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::labels::labels;
+use crate::limiting::algorithm::Rule;
+use crate::limiting::charges::rules::ChargeRules;
+use crate::limiting::decision::LimitRef;
+use crate::limiting::integers::{NotInteger, ValueError};
+use crate::limiting::key::{Cost, Key, Missing};
+use crate::limiting::overrides::Overrides;
+use crate::limiting::refuse::Refuse;
+use crate::limiting::source::{Facts, Repeated, Source, SourceOrigin, SourceValues};
+use crate::limiting::state_key::{BudgetNames, KeyError, StateKeyFrame};
+use crate::limiting::when::When;
+
+/// All limits of a config, indexed by name.
+#[derive(Debug, Default)]
+pub struct LimitTable {
+    pub all: Vec<Arc<Limit>>,
+    by_name: HashMap<String, usize>,
+}
+
+impl LimitTable {
+    pub fn new(all: Vec<Arc<Limit>>) -> LimitTable {
+        let by_name = all.iter().enumerate().map(|(place, limit)| (limit.name.clone(), place)).collect();
+        LimitTable { all, by_name }
+    }
+
+    pub fn find(&self, name: &str) -> Option<&Arc<Limit>> {
+        self.index_of(name).map(|place| &self.all[place])
+    }
+
+    /// Returns the index of a limit in `all`.
+    pub fn index_of(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+}
+
+impl Deref for LimitTable {
+    type Target = [Arc<Limit>];
+
+    fn deref(&self) -> &[Arc<Limit>] {
+        &self.all
+    }
+}
+
+/// One `[limit.NAME]`.
+#[derive(Debug, PartialEq)]
+pub struct Limit {
+    pub name: String,
+    /// What stores know of the limit, made by [`LimitRef::new`].
+    pub store_ref: Arc<LimitRef>,
+    pub rule: Arc<Rule>,
+    pub key: Key,
+    pub missing: Missing,
+    /// Which value counts if the request repeats a header, parameter or field that the limit reads.
+    pub repeated: Repeated,
+    /// What happens if the limit reads an integer and the request contains something else.
+    pub not_integer: NotInteger,
+    pub cost: Cost,
+    pub mode: Mode,
+    pub on_error: OnError,
+    /// Which requests the limit applies to.
+    pub when: When,
+    pub overrides: Overrides,
+    /// Name of the limit that must be exhausted before this one applies.
+    pub after: Option<String>,
+    /// Most keys in memory. Limits without this setting share what the others leave.
+    pub max_keys: Option<usize>,
+    /// How the outcome of a request changes its charge; `None` if it does not.
+    pub charge_rules: Option<Arc<ChargeRules>>,
+    /// Response to refused requests; `None` uses that of the route.
+    pub refuse: Option<Box<Refuse>>,
+}
+
+impl Limit {
+    /// Returns the name of the budget that a request with `facts` uses. With `values`, also in the form that overrides
+    /// use.
+    ///
+    /// # Errors
+    /// A part of the key is missing or ambiguous.
+    pub fn budget_names(&self, prefix: &str, facts: &impl SourceValues, values: bool) -> Result<BudgetNames, KeyError> {
+        let frame = StateKeyFrame { prefix, limit: &self.name, algorithm: self.rule.name() };
+        self.key.budget_names(frame, facts, self.missing, self.repeated, values)
+    }
+
+    /// Reports whether the limit applies to the request, by its `when`.
+    ///
+    /// # Errors
+    /// A condition depends on a value that is ambiguous, or that should be an integer and is none.
+    pub fn applies_to(&self, facts: &Facts) -> Result<bool, ValueError> {
+        self.when.is_met(facts, self.repeated, self.not_integer)
+    }
+
+    /// Returns the cost of the request.
+    ///
+    /// # Errors
+    /// The cost is ambiguous or no integer.
+    pub fn cost_of(&self, facts: &Facts) -> Result<i64, ValueError> {
+        self.cost.for_request(facts, self.repeated, self.not_integer)
+    }
+
+    /// Sources whose values have to be integers.
+    pub fn integer_sources(&self) -> impl Iterator<Item = &Source> {
+        self.when.integer_sources().chain(self.cost.source())
+    }
+
+    /// Returns the response to refused requests, on a route with the response `of_route`.
+    pub fn refusal_response<'a>(&'a self, of_route: &'a Refuse) -> &'a Refuse {
+        self.refuse.as_deref().unwrap_or(of_route)
+    }
+
+    /// Reports whether the end of a request may change its charge.
+    pub fn may_change_charges(&self) -> bool {
+        self.charge_rules.is_some() || self.rule.has_queue()
+    }
+
+    /// Everything that the limit reads of a request.
+    fn sources(&self) -> impl Iterator<Item = &Source> {
+        self.key.sources().chain(self.when.sources()).chain(self.cost.source())
+    }
+
+    /// Path parameters that the limit reads.
+    pub fn path_params(&self) -> impl Iterator<Item = &str> {
+        self.sources().filter_map(|source| match source {
+            Source::Param(name) => Some(name.as_str()),
+            _ => None,
+        })
+    }
+
+    /// Reports whether a request may repeat something that the limit reads.
+    pub fn reads_repeatable(&self) -> bool {
+        self.sources().any(|source| match source.kind().origin() {
+            SourceOrigin::Target | SourceOrigin::Fields | SourceOrigin::Token | SourceOrigin::Body => true,
+            SourceOrigin::Request | SourceOrigin::Certificate => false,
+        })
+    }
+
+    /// Reports whether the limit reads headers.
+    pub fn needs_headers(&self) -> bool {
+        self.sources().any(|source| source.kind().origin() == SourceOrigin::Fields)
+    }
+
+    /// Reports whether the limit reads claims of a JWT.
+    pub fn needs_claims(&self) -> bool {
+        self.sources().any(|source| source.kind().origin() == SourceOrigin::Token)
+    }
+}
+
+impl LimitRef {
+    /// Describes the limit `name` for stores.
+    pub fn new(name: &str, cost: &Cost, afterwards: Option<&Arc<ChargeRules>>) -> Arc<LimitRef> {
+        let id = BuildHasherDefault::<DefaultHasher>::default().hash_one(name);
+        Arc::new(LimitRef { id, name: name.to_owned(), max_cost: cost.max_cost(), refundable: afterwards.is_some() })
+    }
+}
+
+labels! {
+    /// Whether a limit refuses requests.
+    Mode:
+    Enforce = "enforce",
+    /// Decides and counts, but never refuses.
+    Shadow = "shadow",
+}
+
+labels! {
+    /// How a limit decides while the store is unavailable.
+    OnError:
+    /// Admits every request.
+    Open = "open",
+    /// Refuses every request.
+    Closed = "closed",
+    /// Decides from memory, by this gateway's share of the rule.
+    Local = "local",
+}
+
+#[cfg(test)]
+impl Limit {
+    /// A limit with one budget for all requests, and defaults otherwise.
+    pub fn bare(name: &str, rule: Rule, mode: Mode) -> Arc<Limit> {
+        Arc::new(Limit {
+            name: name.to_owned(),
+            store_ref: LimitRef::new(name, &Cost::Fixed(1), None),
+            rule: Arc::new(rule),
+            key: Key(vec![crate::limiting::key::KeyPart::All]),
+            missing: Missing::Skip,
+            repeated: Repeated::default(),
+            not_integer: NotInteger::default(),
+            cost: Cost::Fixed(1),
+            mode,
+            on_error: OnError::Local,
+            when: When::default(),
+            overrides: Overrides::default(),
+            after: None,
+            max_keys: None,
+            charge_rules: None,
+            refuse: None,
+        })
+    }
+}

@@ -1,0 +1,428 @@
+//! Decides all limits of a request together. The limiter turns each limit into a check, sends all checks to the
+//! store in one call, and decides from memory while the store is unavailable. Each worker has one limiter per config.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+use tokio::task::spawn_local;
+
+use crate::limiting::algorithm::Rule;
+use crate::limiting::answer::{Answer, NEVER};
+use crate::limiting::chain;
+use crate::limiting::chain::{Evaluation, Standing};
+use crate::limiting::charges::ChargedAt;
+use crate::limiting::charges::guard::ChargeGuard;
+use crate::limiting::charges::manager::{ChargeManager, PendingCall};
+use crate::limiting::charges::rules::ChargeRules;
+use crate::limiting::decision::{Check, Decision, ErrorKind, Op, Role, SharedChecks, StoreError};
+use crate::limiting::gateways::Gateways;
+use crate::limiting::integers::ValueError;
+use crate::limiting::key::Missing;
+use crate::limiting::limit::{Limit, Mode, OnError};
+use crate::limiting::overrides::OverrideBudget;
+use crate::limiting::source::{Facts, SourceValues};
+use crate::limiting::state_key::KeyError;
+use crate::limiting::store::once::{MarkUse, SingleUseMark};
+use crate::limiting::store::{Store, Stores};
+use crate::limiting::verdict::{LimitResult, Outcome, Verdict};
+
+/// Decides the limits of requests for one worker.
+pub struct Limiter {
+    charges: Rc<ChargeManager>,
+    gateways: Arc<Gateways>,
+    prefix: String,
+}
+
+/// A breaker tries the store again after this many milliseconds.
+pub const STORE_RETRY_MS: i64 = 2000;
+
+/// A decision, and the guard of its charges if the end of the request may change them.
+type GuardedDecision = (Decision, Option<Box<ChargeGuard>>);
+
+/// The charge rules of each check of a request: how the request's outcome changes the charge. `None` if it does not.
+type OutcomeRules = Vec<Option<Arc<ChargeRules>>>;
+
+/// The limits that the checks of a request belong to: check `i` is of the limit at `indexes[i]`.
+struct CheckedLimits<'a> {
+    all: &'a [Arc<Limit>],
+    indexes: Vec<usize>,
+}
+
+impl<'a> CheckedLimits<'a> {
+    fn iter(&self) -> impl Iterator<Item = &'a Arc<Limit>> {
+        self.indexes.iter().map(|index| &self.all[*index])
+    }
+
+    fn outcome_rules(&self) -> OutcomeRules {
+        self.iter().map(|limit| limit.charge_rules.clone()).collect()
+    }
+}
+
+impl Check {
+    /// Makes a check of `limit` by the limit's rule, without overrides.
+    pub fn new(limit: &Limit, key: String, cost: i64) -> Check {
+        let role = Role { shadow: limit.mode == Mode::Shadow, ..Role::default() };
+        // Algorithms add to the number, and the sum must stay below 2^53.
+        let tag = if limit.rule.needs_tag() { rand::random_range(0..1 << 52) } else { 0 };
+        Check { limit: limit.store_ref.clone(), rule: limit.rule.clone(), key, cost, role, override_values: None, tag }
+    }
+}
+
+impl Limiter {
+    /// Creates a limiter that decides by `store`, with state keys below `prefix`. With a `previous` limiter on the same
+    /// store, both share the charges of running requests.
+    pub fn new(store: Store, previous: Option<&Limiter>, stores: &Stores, prefix: &str) -> Limiter {
+        Limiter {
+            charges: previous.map_or_else(|| ChargeManager::new(store, stores), |previous| previous.charges.clone()),
+            gateways: stores.gateways.clone(),
+            prefix: prefix.to_owned(),
+        }
+    }
+
+    /// Manager of the charges made through this limiter.
+    pub fn charges(&self) -> &Rc<ChargeManager> {
+        &self.charges
+    }
+
+    /// Decides a past request by all `limits` except those for which `skipped` is true, and charges all of them or
+    /// none. The replay uses this: refunds at the end of the request are left to the caller.
+    pub async fn decide_logged(
+        &self,
+        limits: &[Arc<Limit>],
+        facts: &Facts<'_>,
+        skipped: impl Fn(&Limit) -> bool,
+    ) -> Verdict {
+        let mut asks = self.evaluate_all(limits, facts);
+        for (ask, _) in asks.iter_mut().zip(limits).filter(|(_, limit)| skipped(limit)) {
+            *ask = Evaluation::NotApplicable;
+        }
+        self.decide(Op::Take, limits, asks, false).await
+    }
+
+    /// Evaluates each of `limits` for a request as far as that is possible without the store.
+    pub fn evaluate_all(&self, limits: &[Arc<Limit>], facts: &Facts) -> Vec<Evaluation> {
+        let asks = limits.iter().map(|limit| match limit.applies_to(facts) {
+            Ok(false) => Ok(Evaluation::NotApplicable),
+            Ok(true) => match limit.key.unreadable_body(&facts.body) {
+                Some(why) => Ok(Evaluation::UnreadableBody(why)),
+                None => limit.cost_of(facts).map(|cost| self.evaluate(limit, facts, cost)),
+            },
+            Err(unclear) => Err(unclear),
+        });
+        asks.map(|ask| ask.unwrap_or_else(Evaluation::Unclear)).collect()
+    }
+
+    /// Decides a request by `limits`, with one element of `asks` for each. With [`Op::Peek`], nothing is charged. With
+    /// `hold`, the verdict contains a guard of the charges that the end of the request may change.
+    pub async fn decide(&self, op: Op, limits: &[Arc<Limit>], mut asks: Vec<Evaluation>, hold: bool) -> Verdict {
+        let chained = limits.iter().any(|limit| limit.after.is_some());
+        if chained {
+            chain::link_chains(limits, &mut asks);
+        }
+        let mut verdict = Verdict::default();
+        let (mut own, mut slots) = (Vec::new(), Vec::new());
+        let mut checked_limits = CheckedLimits { all: limits, indexes: Vec::with_capacity(asks.len()) };
+        let mut checks = Vec::with_capacity(asks.len());
+        for (index, ask) in asks.into_iter().enumerate() {
+            let (outcome, standing) = match ask {
+                Evaluation::Check(check) => {
+                    if !Arc::ptr_eq(&check.rule, &limits[index].rule) {
+                        own.push((index, check.rule.clone()));
+                    }
+                    if check.rule.lease_ms().is_some() {
+                        slots.push((index, check.cost));
+                    }
+                    checked_limits.indexes.push(index);
+                    checks.push(check);
+                    continue;
+                }
+                Evaluation::NotApplicable => continue,
+                Evaluation::MissingKey(part) => (Outcome::MissingKey { part }, Standing::InForce),
+                Evaluation::Unclear(ValueError::Ambiguous) => (Outcome::RepeatedKey, Standing::InForce),
+                Evaluation::Unclear(ValueError::NotInteger) => (Outcome::NotInteger, Standing::InForce),
+                Evaluation::UnreadableBody(why) => (Outcome::UnreadableKey(why), Standing::InForce),
+                Evaluation::Unlimited => (Outcome::Unlimited, Standing::InForce),
+                Evaluation::Blocked(standing) => (Outcome::Blocked, standing),
+            };
+            let enforced = limits[index].mode == Mode::Enforce && standing == Standing::InForce;
+            verdict.refused |= enforced && !outcome.is_admitted();
+            verdict.checks.push(LimitResult { limit: index, outcome, standing, override_rule: None });
+        }
+        if verdict.refused || checks.is_empty() {
+            return verdict;
+        }
+        if op == Op::Peek || !self.refuse_from_memory(&mut verdict, &checked_limits, &checks) {
+            self.decide_by_store(op, &mut verdict, &checked_limits, checks, hold).await;
+        }
+        for (index, rule) in own {
+            if let Some(checked) = verdict.checks.iter_mut().find(|checked| checked.limit == index) {
+                checked.override_rule = Some(rule);
+            }
+        }
+        if verdict.refused {
+            slots.into_iter().for_each(|(index, cost)| self.estimate_wait(&mut verdict, index, &limits[index], cost));
+        }
+        verdict
+    }
+
+    /// Replaces the wait of a `concurrency` refusal by an estimate from recent hold times. The store only knows when
+    /// the next lease expires, and most requests end long before their lease.
+    fn estimate_wait(&self, verdict: &mut Verdict, index: usize, limit: &Limit, cost: i64) {
+        let Some(checked) = verdict.checks.iter_mut().find(|checked| checked.limit == index) else { return };
+        let rule = checked.override_rule.as_ref().unwrap_or(&limit.rule);
+        let (answer, slots) = match &mut checked.outcome {
+            Outcome::Store(answer) => (answer, rule.max_cost()),
+            Outcome::Local(answer) => (answer, self.gateways.local_rule(rule).max_cost()),
+            _ => return,
+        };
+        if answer.admitted || answer.retry_ms == NEVER {
+            return;
+        }
+        if let Some(wait_ms) =
+            self.charges.hold_times.estimate_wait_ms(limit.store_ref.id, cost - answer.remaining, slots)
+        {
+            answer.retry_ms = answer.retry_ms.min(wait_ms);
+        }
+    }
+
+    async fn decide_by_store(
+        &self,
+        op: Op,
+        verdict: &mut Verdict,
+        limits: &CheckedLimits<'_>,
+        checks: Vec<Check>,
+        hold: bool,
+    ) {
+        let chained = checks.iter().any(|check| check.role.base);
+        let roles: Vec<Role> = if chained { checks.iter().map(|check| check.role).collect() } else { Vec::new() };
+        match self.run_checks(op, limits, checks, hold).await {
+            Ok((decision, held)) => {
+                verdict.guard = held;
+                verdict.add_decision(&limits.indexes, &roles, decision, Outcome::Store);
+            }
+            Err(StoreError { checks, .. }) => self.decide_without_store(op, verdict, limits, checks, hold),
+        }
+    }
+
+    /// Evaluates `limit` for the client that `facts` describe, regardless of its `when`.
+    pub fn evaluate(&self, limit: &Arc<Limit>, facts: &impl SourceValues, cost: i64) -> Evaluation {
+        match self.make_check(limit, facts, cost) {
+            Ok((check, None)) => Evaluation::Check(check),
+            Ok((_, Some(Outcome::Blocked))) => Evaluation::Blocked(Standing::InForce),
+            Ok((_, Some(_))) => Evaluation::Unlimited,
+            Err(KeyError::Ambiguous) => Evaluation::Unclear(ValueError::Ambiguous),
+            Err(KeyError::Missing(_)) if limit.missing == Missing::Skip => Evaluation::NotApplicable,
+            Err(KeyError::Missing(part)) => Evaluation::MissingKey(part),
+        }
+    }
+
+    /// Makes the check of `limit` for a key, with the rule of its override if it has one. The second value is the
+    /// outcome of an override that is no rule: blocked or unlimited.
+    ///
+    /// # Errors
+    /// `facts` do not contain the key.
+    pub fn make_check(
+        &self,
+        limit: &Arc<Limit>,
+        facts: &impl SourceValues,
+        cost: i64,
+    ) -> Result<(Check, Option<Outcome>), KeyError> {
+        let overridden = limit.overrides.has_any();
+        let names = limit.budget_names(&self.prefix, facts, overridden || limit.may_change_charges())?;
+        let mut check = Check::new(limit, names.state, cost);
+        let own = names.values.as_deref().filter(|_| overridden).and_then(|values| limit.overrides.find(values));
+        let instead = match own {
+            None => None,
+            Some(OverrideBudget::Rule(rule)) => {
+                check.rule = rule;
+                None
+            }
+            Some(OverrideBudget::Blocked) => Some(Outcome::Blocked),
+            Some(OverrideBudget::Unlimited) => Some(Outcome::Unlimited),
+        };
+        check.override_values = names.values.filter(|_| check.may_change()).map(String::into_boxed_str);
+        Ok((check, instead))
+    }
+
+    /// Reads the clock of the in-memory store, in ms.
+    pub fn memory_now_ms(&self) -> i64 {
+        self.charges.local.now_ms()
+    }
+
+    /// Returns the rule by which this gateway decides while the store is unavailable: its share of `rule`.
+    pub fn local_rule(&self, rule: &Arc<Rule>) -> Arc<Rule> {
+        self.gateways.local_rule(rule)
+    }
+
+    /// The store itself, for managing state.
+    pub fn store(&self) -> &Store {
+        &self.charges.store
+    }
+
+    /// Runs `op` on the in-memory state that replaces an unavailable store.
+    pub fn run_in_memory(&self, op: Op, check: Check) -> Option<Answer> {
+        self.charges.local.run_now(op, &[check]).answers.first().copied()
+    }
+
+    /// Uses `mark` in memory; see [`Store::use_mark`].
+    pub fn use_mark_in_memory(&self, mark: SingleUseMark) -> MarkUse {
+        self.charges.local.use_mark(mark, self.memory_now_ms())
+    }
+
+    /// Refuses the request without a call if the worker remembers a refusal of each check.
+    fn refuse_from_memory(&self, verdict: &mut Verdict, limits: &CheckedLimits, checks: &[Check]) -> bool {
+        let Some(answers) = self.charges.store.known_refusals(checks) else { return false };
+        verdict.add_decision(&limits.indexes, &[], Decision { admitted: false, answers }, Outcome::Store);
+        true
+    }
+
+    async fn run_checks(
+        &self,
+        op: Op,
+        limits: &CheckedLimits<'_>,
+        checks: Vec<Check>,
+        hold: bool,
+    ) -> Result<GuardedDecision, StoreError> {
+        let watched = hold && op == Op::Take && checks.iter().any(Check::may_change);
+        match self.charges.store.run_in_process(op, &checks) {
+            Some(decision) => {
+                let held = match watched {
+                    true => guard_charges(&self.charges, checks, limits.outcome_rules(), &decision, ChargedAt::Store),
+                    false => None,
+                };
+                Ok((decision, held))
+            }
+            None if watched => self.take_in_task(checks, limits.outcome_rules()).await,
+            None => call_store(&self.charges, op, Rc::new(checks), None).await,
+        }
+    }
+
+    /// Charges `checks` in a separate task. If the client leaves meanwhile, the task still receives the reply and drops
+    /// the guard, which settles the charges.
+    async fn take_in_task(&self, checks: Vec<Check>, rules: OutcomeRules) -> Result<GuardedDecision, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        let (desk, call) = (self.charges.clone(), PendingCall::begin(&self.charges));
+        let checks = Rc::new(checks);
+        let asked = checks.clone();
+        spawn_local(async move {
+            // If the client has left, the guard in the reply is dropped here, which settles the charges.
+            let _ = reply.send(call_store(&desk, Op::Take, asked, Some(rules)).await);
+            drop(call);
+        });
+        answer.await.unwrap_or_else(|_| {
+            // The task panicked, so the charge may have happened.
+            self.charges.store.count_error(ErrorKind::Internal);
+            self.charges.release_leases(&checks);
+            Err(StoreError { kind: ErrorKind::Internal, checks: Rc::unwrap_or_clone(checks) })
+        })
+    }
+
+    /// Decides without the store: each limit by its `on_error`, and those with `on_error = "local"` together.
+    fn decide_without_store(
+        &self,
+        op: Op,
+        verdict: &mut Verdict,
+        limits: &CheckedLimits,
+        mut checks: Vec<Check>,
+        hold: bool,
+    ) {
+        let on_error: Vec<OnError> = limits.iter().map(|limit| limit.on_error).collect();
+        let silent = chain::keep_local_checks(&mut checks, &on_error);
+        let mut local = CheckedLimits { all: limits.all, indexes: Vec::new() };
+        let mut asked = Vec::new();
+        for ((index, check), silent) in limits.indexes.iter().zip(checks).zip(silent) {
+            let limit = &limits.all[*index];
+            if silent {
+                let (outcome, standing) = (Outcome::Open, Standing::NotYet);
+                verdict.checks.push(LimitResult { limit: *index, outcome, standing, override_rule: None });
+                continue;
+            }
+            let outcome = match limit.on_error {
+                OnError::Open => Outcome::Open,
+                OnError::Closed => Outcome::Closed,
+                OnError::Local => {
+                    local.indexes.push(*index);
+                    asked.push(check);
+                    continue;
+                }
+            };
+            verdict.refused |= outcome == Outcome::Closed && limit.mode == Mode::Enforce;
+            verdict.checks.push(LimitResult {
+                limit: *index,
+                outcome,
+                standing: Standing::InForce,
+                override_rule: None,
+            });
+        }
+        if !asked.is_empty() && !verdict.refused {
+            self.decide_locally(op, verdict, &local, asked, hold);
+        }
+    }
+
+    /// Decides from memory, by this gateway's share of the limits.
+    fn decide_locally(
+        &self,
+        op: Op,
+        verdict: &mut Verdict,
+        limits: &CheckedLimits,
+        mut checks: Vec<Check>,
+        hold: bool,
+    ) {
+        let most: Vec<i64> = checks.iter().map(|check| check.rule.max_cost()).collect();
+        checks.iter_mut().for_each(|check| check.rule = self.gateways.local_rule(&check.rule));
+        let roles: Vec<Role> = checks.iter().map(|check| check.role).collect();
+        let mut decision = self.charges.local.run_now(op, &checks);
+        for ((check, most), answer) in checks.iter().zip(most).zip(&mut decision.answers) {
+            // A cost above the share may still fit the whole limit once the store is available.
+            if answer.retry_ms == NEVER && check.cost <= most {
+                answer.retry_ms = STORE_RETRY_MS;
+            }
+        }
+        if hold && op == Op::Take && checks.iter().any(Check::may_change) {
+            verdict.guard = guard_charges(&self.charges, checks, limits.outcome_rules(), &decision, ChargedAt::Local);
+        }
+        verdict.add_decision(&limits.indexes, &roles, decision, Outcome::Local);
+    }
+}
+
+/// Calls the store. With `rules`, the charges are guarded until the request ends.
+async fn call_store(
+    desk: &Rc<ChargeManager>,
+    op: Op,
+    checks: SharedChecks,
+    rules: Option<OutcomeRules>,
+) -> Result<GuardedDecision, StoreError> {
+    match desk.store.decide(op, &checks).await {
+        Ok(decision) => {
+            let guard = rules
+                .and_then(|rules| guard_charges(desk, Rc::unwrap_or_clone(checks), rules, &decision, ChargedAt::Store));
+            Ok((decision, guard))
+        }
+        Err(kind) => {
+            let checks = Rc::unwrap_or_clone(checks);
+            if rules.is_some() && kind.is_unsure() {
+                desk.release_leases(&checks);
+            }
+            Err(StoreError { kind, checks })
+        }
+    }
+}
+
+/// Guards the charges of a decision that the end of the request may change. If the request has to wait in a queue,
+/// guards all of its charges, because the client may leave meanwhile.
+fn guard_charges(
+    desk: &Rc<ChargeManager>,
+    checks: Vec<Check>,
+    rules: OutcomeRules,
+    decision: &Decision,
+    place: ChargedAt,
+) -> Option<Box<ChargeGuard>> {
+    let answers = &decision.answers;
+    let waits = decision.admitted && answers.iter().any(|answer| answer.admitted && answer.retry_ms > 0);
+    let charged = checks.into_iter().zip(rules).zip(answers).filter(|((check, rules), answer)| {
+        let watched = waits || rules.as_ref().is_some_and(|rules| rules.may_change_charge());
+        watched && decision.has_charged(check.role, **answer)
+    });
+    ChargeGuard::new(desk, charged.map(|((check, rules), answer)| (check, rules, *answer)), place, waits)
+}

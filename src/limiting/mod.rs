@@ -1,0 +1,43 @@
+//! Rate and concurrency limits. The input is a request and the limits of its route; the output is a [`Verdict`] with
+//! the answer of each limit. [`Limiter::decide`] is the entry point: it decides all limits of a request in one
+//! call to the store, and charges either all of them or none.
+//!
+//! A decision takes these steps:
+//!
+//! - `when`: does the limit apply to the request?
+//! - `source`, `jwt`, `key`, `state_key`: which budget does the request use? The values of its key name it.
+//! - `overrides`, `limit`: which rule does this key have?
+//! - `chain`: which limits come after another one?
+//! - `decision`: the checks and answers that limits and stores exchange.
+//! - `store`: keeps the state of each key, in memory or in Redis.
+//! - `algorithm`: the arithmetic of a decision; pure functions with a Lua twin each.
+//! - `verdict`, `refuse`: the result, and what a refusal looks like.
+//! - `charges`: refunds and leases, once the request has been admitted.
+//! - `gateways`: this gateway's share of a limit while the store is unavailable.
+//!
+//! A new algorithm goes to `algorithm`, a new source of key values to `source`, a new store to `store`.
+
+pub mod algorithm;
+pub mod answer;
+mod chain;
+pub mod charges;
+pub mod clock;
+pub mod decision;
+pub mod gateways;
+pub mod integers;
+pub(crate) mod jwt;
+pub mod key;
+pub mod limit;
+mod limiter;
+pub(crate) mod overrides;
+pub mod refuse;
+pub mod source;
+pub(crate) mod state_key;
+pub mod store;
+pub(crate) mod supervise;
+mod verdict;
+pub(crate) mod when;
+
+pub use crate::limiting::chain::{Evaluation, Standing};
+pub use crate::limiting::limiter::{Limiter, STORE_RETRY_MS};
+pub use crate::limiting::verdict::{LimitResult, Outcome, Verdict};

@@ -1,0 +1,431 @@
+//! Values in the body of a request: form fields and JSON values. A body that servers could interpret differently is
+//! refused, because otherwise it would bypass the limit. The request page reads the bytes.
+
+use std::fmt;
+
+use http::HeaderMap;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+
+use crate::limiting::source::inputs::{Ambiguous, FoundValue, Repeated};
+use crate::written::{TextFault, invalid_text};
+
+/// The body of a request, if its limits read it.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum BodyFacts<'a> {
+    /// There is no body, or no limit reads it.
+    #[default]
+    None,
+    Form(&'a str),
+    /// A complete and valid document.
+    Json(&'a [u8]),
+    UnreadableBody(UnreadableBody),
+}
+
+/// Why servers may interpret a body in different ways.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnreadableBody {
+    /// The body is longer than limits read.
+    TooLong,
+    /// The limit does not read bodies with this content type, charset or content coding.
+    Type,
+    /// The body does not match its content type.
+    Malformed,
+}
+
+/// Format of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyKind {
+    Form,
+    Json,
+}
+
+impl BodyKind {
+    /// Determines the format from the content type.
+    ///
+    /// # Errors
+    /// The content type is another or ambiguous, or the body is encoded.
+    pub fn from_headers(headers: &HeaderMap) -> Result<BodyKind, UnreadableBody> {
+        let mut codings = headers.get_all(CONTENT_ENCODING).iter();
+        let mut types = headers.get_all(CONTENT_TYPE).iter();
+        let (Some(line), None) = (types.next(), types.next()) else { return Err(UnreadableBody::Type) };
+        let text = line.to_str().map_err(|_| UnreadableBody::Type)?.to_ascii_lowercase();
+        let mut parts = text.split(';');
+        let kind = match parts.next().unwrap_or_default().trim() {
+            "application/x-www-form-urlencoded" => BodyKind::Form,
+            "application/json" => BodyKind::Json,
+            other if other.ends_with("+json") && !is_odd_json(other) => BodyKind::Json,
+            _ => return Err(UnreadableBody::Type),
+        };
+        let foreign = |part: &str| {
+            let (name, charset) = part.split_once('=').unwrap_or((part, ""));
+            name.trim().starts_with("charset") && !matches!(charset.trim().trim_matches('"'), "utf-8" | "us-ascii")
+        };
+        match parts.any(foreign) || codings.any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+            true => Err(UnreadableBody::Type),
+            false => Ok(kind),
+        }
+    }
+
+    /// Checks a body of this format.
+    pub fn check_body(self, bytes: &[u8]) -> BodyFacts<'_> {
+        let read = match self {
+            BodyKind::Form => str::from_utf8(bytes).ok().filter(|text| !looks_like_json(text)).map(BodyFacts::Form),
+            // Parsing into `IgnoredAny` would not validate the values that it skips.
+            BodyKind::Json => serde_json::from_slice::<Value>(bytes).ok().map(|_| BodyFacts::Json(bytes)),
+        };
+        read.unwrap_or(BodyFacts::UnreadableBody(UnreadableBody::Malformed))
+    }
+}
+
+/// Reports whether servers may find two media types in the text, or treat it as a form.
+fn is_odd_json(media_type: &str) -> bool {
+    media_type.contains([',', ' ', '\t']) || ["urlencoded", "multipart"].iter().any(|form| media_type.contains(form))
+}
+
+/// Reports whether a form starts like a JSON object or array. Servers that parse JSON regardless of the content type
+/// find other names in it. Browsers escape these characters.
+fn looks_like_json(form: &str) -> bool {
+    form.trim_start_matches(|sign: char| sign == '\u{feff}' || sign.is_ascii_whitespace()).starts_with(['{', '['])
+}
+
+/// A JSON Pointer (RFC 6901), from the first `/`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JsonPointer {
+    text: String,
+    /// Names of members, or indexes of items, unescaped.
+    tokens: Vec<String>,
+}
+
+impl JsonPointer {
+    /// Parses a pointer.
+    ///
+    /// # Errors
+    /// The text is no pointer, or refers to the whole document.
+    pub fn parse(text: &str) -> Result<JsonPointer, TextFault> {
+        const HELP: &str =
+            "write \"json:/user\", \"json:/login/name\" or \"json:/items/0\"; `~0` is a `~` and `~1` a `/`";
+        let Some(rest) = text.strip_prefix('/').filter(|_| text.len() <= 128 && !text.chars().any(char::is_control))
+        else {
+            return invalid_text(format!("`{text}` is not a JSON pointer of 1 to 128 bytes"), HELP);
+        };
+        let unescaped = |token: &str| {
+            let mut escapes = token.split('~').skip(1);
+            escapes.all(|rest| rest.starts_with(['0', '1'])).then(|| token.replace("~1", "/").replace("~0", "~"))
+        };
+        match rest.split('/').map(unescaped).collect() {
+            Some(tokens) => Ok(JsonPointer { text: text.to_owned(), tokens }),
+            None => invalid_text(format!("`{text}` has a `~` that escapes nothing"), HELP),
+        }
+    }
+
+    /// Returns the pointer as written.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Returns the last token: the name of the value.
+    pub fn name(&self) -> &str {
+        self.tokens.last().map_or("", String::as_str)
+    }
+
+    /// Returns the string, number or boolean at the pointer in a valid document; `None` if it is absent or null.
+    /// Numbers are formatted by value, so that 7, 7.0 and 7e0 are equal.
+    pub fn find<'d>(&self, document: &'d [u8], repeated: Repeated) -> FoundValue<'d> {
+        let mut reader = serde_json::Deserializer::from_slice(document);
+        let found = Walk { tokens: &self.tokens, repeated }.deserialize(&mut reader);
+        found.unwrap_or(Err(Ambiguous)).map(|value| value.map(|text| text.into_bytes().into()))
+    }
+}
+
+/// Follows a pointer through a document.
+struct Walk<'p> {
+    tokens: &'p [String],
+    repeated: Repeated,
+}
+
+/// Result of following a pointer: the value as text.
+type Walked = Result<Option<String>, Ambiguous>;
+
+impl Walk<'_> {
+    /// Returns a string, number or boolean, unless the pointer continues below it.
+    fn finish_at(self, value: impl ToString) -> Walked {
+        Ok(self.tokens.is_empty().then(|| value.to_string()))
+    }
+
+    /// Returns an integer. Servers on which all numbers are doubles, as in JavaScript, round integers beyond 2^53, so
+    /// these are ambiguous.
+    fn finish_at_integer(self, value: impl ToString, magnitude: u64) -> Walked {
+        let digits = u64::BITS - magnitude.leading_zeros().saturating_add(magnitude.trailing_zeros()).min(u64::BITS);
+        let is_rounded = digits > f64::MANTISSA_DIGITS && self.tokens.is_empty() && self.repeated == Repeated::Refuse;
+        if is_rounded { Err(Ambiguous) } else { self.finish_at(value) }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Walk<'_> {
+    type Value = Walked;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<Walked, D::Error> {
+        reader.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Walk<'_> {
+    type Value = Walked;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Walked, E> {
+        // Some parsers end a string at a zero byte.
+        let is_cut = self.tokens.is_empty() && self.repeated == Repeated::Refuse && text.contains('\0');
+        Ok(if is_cut { Err(Ambiguous) } else { self.finish_at(text) })
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Walked, E> {
+        Ok(self.finish_at(value))
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Walked, E> {
+        Ok(self.finish_at_integer(number, number))
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Walked, E> {
+        Ok(self.finish_at_integer(number, number.unsigned_abs()))
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<Walked, E> {
+        // Adding 0.0 turns -0.0 into 0.
+        Ok(self.finish_at(number + 0.0))
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Walked, E> {
+        Ok(Ok(None))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Walked, A::Error> {
+        let Some((token, below)) = self.tokens.split_first() else {
+            while items.next_element::<IgnoredAny>()?.is_some() {}
+            return Ok(Err(Ambiguous));
+        };
+        let wanted = token.parse().ok().filter(|index: &usize| index.to_string() == *token);
+        let mut found = Ok(None);
+        for index in 0.. {
+            let more = if wanted == Some(index) {
+                let item = items.next_element_seed(Walk { tokens: below, repeated: self.repeated })?;
+                item.map(|item| found = item).is_some()
+            } else {
+                items.next_element::<IgnoredAny>()?.is_some()
+            };
+            if !more {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Parsers differ in which of two members with the same name they use. Some also ignore case, or what follows a
+    /// zero byte.
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Walked, A::Error> {
+        let mut found: Option<Walked> = None;
+        let mut alike = self.tokens.is_empty();
+        while let Some(name) = members.next_key::<String>()? {
+            let Some((_, below)) = self.tokens.split_first().filter(|(token, _)| **token == name) else {
+                alike |= self
+                    .tokens
+                    .first()
+                    .is_some_and(|token| self.repeated == Repeated::Refuse && is_alike(token, &name));
+                members.next_value::<IgnoredAny>()?;
+                continue;
+            };
+            let value = members.next_value_seed(Walk { tokens: below, repeated: self.repeated })?;
+            found = Some(match (found, self.repeated) {
+                (None, _) | (Some(_), Repeated::Last) => value,
+                (Some(first), Repeated::First) => first,
+                (Some(_), Repeated::Refuse) => Err(Ambiguous),
+            });
+        }
+        Ok(if alike { Err(Ambiguous) } else { found.unwrap_or(Ok(None)) })
+    }
+}
+
+/// Reports whether `name` equals `token` for parsers that ignore case, end names at a zero byte or remove zero bytes.
+fn is_alike(token: &str, name: &str) -> bool {
+    let cut = name.split('\0').next().unwrap_or_default();
+    folded(token).eq(folded(cut)) || folded(token).eq(folded(name).filter(|letter| *letter != '\0'))
+}
+
+/// Folds the case of a name.
+fn folded(name: &str) -> impl Iterator<Item = char> {
+    name.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderName, HeaderValue};
+
+    use super::*;
+
+    fn find(pointer: &str, document: &str, repeated: Repeated) -> Result<Option<String>, Ambiguous> {
+        let BodyFacts::Json(bytes) = BodyKind::Json.check_body(document.as_bytes()) else { panic!("{document}") };
+        let found = JsonPointer::parse(pointer).unwrap().find(bytes, repeated);
+        found.map(|value| value.map(|value| String::from_utf8(value.into_owned()).unwrap()))
+    }
+
+    #[test]
+    fn a_pointer_names_one_value() {
+        for (pointer, document, value) in [
+            ("/user", r#"{"user":"anna"}"#, Some("anna")),
+            ("/user", r#" {"x":[{"user":1}],"us\u0065r":"\u0061nna"} "#, Some("anna")),
+            ("/user", r#"{"user":7}"#, Some("7")),
+            ("/user", r#"{"user":7.0}"#, Some("7")),
+            ("/user", r#"{"user":70e-1}"#, Some("7")),
+            ("/user", r#"{"user":-0.0}"#, Some("0")),
+            ("/user", r#"{"user":"7.0"}"#, Some("7.0")),
+            ("/user", r#"{"user":1.5}"#, Some("1.5")),
+            ("/user", r#"{"user":0}"#, Some("0")),
+            ("/user", r#"{"user":9007199254740991}"#, Some("9007199254740991")),
+            ("/user", r#"{"user":-9007199254740992}"#, Some("-9007199254740992")),
+            ("/user", r#"{"user":9007199254740994}"#, Some("9007199254740994")),
+            ("/user", r#"{"user":9007199254740994.0}"#, Some("9007199254740994")),
+            ("/user", r#"{"user":9223372036854775808}"#, Some("9223372036854775808")),
+            ("/user", r#"{"user":1e22}"#, Some("10000000000000000000000")),
+            ("/user", r#"{"user":true}"#, Some("true")),
+            ("/user", r#"{"user":""}"#, Some("")),
+            ("/user", r#"{"user":null}"#, None),
+            ("/user", r#"{"name":"anna"}"#, None),
+            ("/user/name", r#"{"user":{"name":"anna"},"name":"x"}"#, Some("anna")),
+            ("/user/name", r#"{"user":"anna"}"#, None),
+            ("/a~1b/m~0n/~01", r#"{"a/b":{"m~n":{"~1":"x"}}}"#, Some("x")),
+            ("/", r#"{"":"x"}"#, Some("x")),
+            ("/l/1/id", r#"{"l":[{"id":1},{"id":2},3]}"#, Some("2")),
+            ("/l/3", r#"{"l":[0,1,2]}"#, None),
+            ("/l/-", r#"{"l":[0,1,2]}"#, None),
+            ("/l/01", r#"{"l":[0,1,2]}"#, None),
+            ("/l/+1", r#"{"l":[0,1,2]}"#, None),
+            ("/0", "[7]", Some("7")),
+            ("/user", "[]", None),
+            ("/user", r#""anna""#, None),
+        ] {
+            for repeated in [Repeated::Refuse, Repeated::First, Repeated::Last] {
+                assert_eq!(find(pointer, document, repeated), Ok(value.map(str::to_owned)), "{pointer} {document}");
+            }
+        }
+    }
+
+    #[test]
+    fn members_of_one_name_follow_repeated() {
+        let some = |text: &str| Ok(Some(text.to_owned()));
+        for (document, first, last) in [
+            (r#"{"user":"a","user":"b"}"#, "a", "b"),
+            (r#"{"user":"a","x":{},"\u0075ser":"b"}"#, "a", "b"),
+            (r#"{"user":"a","User":"b"}"#, "a", "a"),
+            ("{\"user\":\"a\",\"u\u{17f}er\":\"b\"}", "a", "a"),
+            (r#"{"user":"a","user\u0000":"b"}"#, "a", "a"),
+            (r#"{"user":"a","us\u0000er":"b"}"#, "a", "a"),
+            (r#"{"user":"a","User\u0000x":"b"}"#, "a", "a"),
+            (r#"{"user":"a\u0000x"}"#, "a\0x", "a\0x"),
+        ] {
+            assert_eq!(find("/user", document, Repeated::Refuse), Err(Ambiguous), "{document}");
+            assert_eq!(find("/user", document, Repeated::First), some(first), "{document}");
+            assert_eq!(find("/user", document, Repeated::Last), some(last), "{document}");
+        }
+        let nested = r#"{"a":{"u":1,"u":2},"a":{"u":3,"u":4}}"#;
+        assert_eq!(find("/a/u", nested, Repeated::Refuse), Err(Ambiguous));
+        assert_eq!(find("/a/u", nested, Repeated::First), some("1"));
+        assert_eq!(find("/a/u", nested, Repeated::Last), some("4"));
+        assert_eq!(find("/user", r#"{"USER":"a"}"#, Repeated::Refuse), Err(Ambiguous));
+        assert_eq!(find("/user", r#"{"USER":"a"}"#, Repeated::Last), Ok(None));
+        let elsewhere = r#"{"user":"a","x\u0000":"b\u0000","x":{"user\u0000":1}}"#;
+        assert_eq!(find("/user", elsewhere, Repeated::Refuse), some("a"));
+        for number in ["9007199254740993", "-9007199254740993", "1234567890123456789", "18446744073709551615"] {
+            let document = format!("{{\"x\":{number},\"user\":{number}}}");
+            assert_eq!(find("/user", &document, Repeated::Refuse), Err(Ambiguous), "{number}");
+            assert_eq!(find("/user", &document, Repeated::First), some(number));
+            assert_eq!(find("/user", &document, Repeated::Last), some(number));
+            assert_eq!(find("/user/id", &document, Repeated::Refuse), Ok(None));
+        }
+        // An object or array is ambiguous, whichever value counts.
+        for document in [r#"{"user":["a"]}"#, r#"{"user":{"$ne":null}}"#, r#"{"user":{}}"#, r#"{"user":[]}"#] {
+            for repeated in [Repeated::Refuse, Repeated::First, Repeated::Last] {
+                assert_eq!(find("/user", document, repeated), Err(Ambiguous), "{document}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_parsers_may_read_differently_is_no_document() {
+        let deep = format!("{}{}", "[".repeat(4000), "]".repeat(4000));
+        for document in [
+            "",
+            " ",
+            "{",
+            "{\"user\":\"a\"} x",
+            "{\"user\":\"a\"}{\"user\":\"b\"}",
+            "{'user':'a'}",
+            "{user:\"a\"}",
+            "{\"user\":\"a\",}",
+            "{\"user\":NaN}",
+            "{\"user\":1e999}",
+            "{\"user\":01}",
+            "\u{feff}{\"user\":\"a\"}",
+            "{\"user\":\"a\"/*x*/}",
+            "{\"user\":\"\\ud800\"}",
+            "{\"user\":\"a\nb\"}",
+            deep.as_str(),
+        ] {
+            let read = BodyKind::Json.check_body(document.as_bytes());
+            assert!(matches!(read, BodyFacts::UnreadableBody(UnreadableBody::Malformed)), "{document}");
+        }
+        for bytes in [b"{\"user\":\"\xff\"}".as_slice(), b"{\0\"\0u\0\"\0"] {
+            assert!(matches!(BodyKind::Json.check_body(bytes), BodyFacts::UnreadableBody(_)));
+        }
+        assert!(matches!(
+            BodyKind::Form.check_body(b"user=\xff"),
+            BodyFacts::UnreadableBody(UnreadableBody::Malformed)
+        ));
+        assert!(matches!(BodyKind::Form.check_body(b"user=a"), BodyFacts::Form("user=a")));
+    }
+
+    #[test]
+    fn pointers_are_written_by_the_letter() {
+        for text in ["", "user", "/~", "/~2", "/a~", "#/user", "/a\nb", &format!("/{}", "x".repeat(128))] {
+            assert!(JsonPointer::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_content_type_says_what_is_read() {
+        const FORM: &str = "application/x-www-form-urlencoded";
+        let kind = |fields: &[(HeaderName, &str)]| {
+            let fields = fields.iter().map(|(name, value)| (name.clone(), HeaderValue::from_str(value).unwrap()));
+            BodyKind::from_headers(&fields.fold(HeaderMap::new(), |mut headers, (name, value)| {
+                headers.append(name, value);
+                headers
+            }))
+        };
+        for (text, expected) in [
+            (FORM, Ok(BodyKind::Form)),
+            ("Application/X-WWW-Form-Urlencoded ; Charset=\"UTF-8\"", Ok(BodyKind::Form)),
+            ("application/json", Ok(BodyKind::Json)),
+            ("application/vnd.api+json;x=1", Ok(BodyKind::Json)),
+            ("application/json;charset=us-ascii", Ok(BodyKind::Json)),
+            ("application/json;charset=utf-16", Err(UnreadableBody::Type)),
+            ("application/x-www-form-urlencoded; charset=ibm037", Err(UnreadableBody::Type)),
+            ("application/json; charset*=utf-8''utf-8; charset=utf-7", Err(UnreadableBody::Type)),
+            ("application/json, text/plain", Err(UnreadableBody::Type)),
+            ("text/plain, application/vnd.api+json", Err(UnreadableBody::Type)),
+            ("multipart/form-data; boundary=x", Err(UnreadableBody::Type)),
+            ("text/plain", Err(UnreadableBody::Type)),
+            ("", Err(UnreadableBody::Type)),
+        ] {
+            assert_eq!(kind(&[(CONTENT_TYPE, text)]), expected, "{text}");
+        }
+        assert_eq!(kind(&[]), Err(UnreadableBody::Type));
+        assert_eq!(kind(&[(CONTENT_TYPE, FORM), (CONTENT_TYPE, FORM)]), Err(UnreadableBody::Type));
+        assert_eq!(kind(&[(CONTENT_TYPE, FORM), (CONTENT_ENCODING, "Identity")]), Ok(BodyKind::Form));
+        assert_eq!(kind(&[(CONTENT_TYPE, FORM), (CONTENT_ENCODING, "gzip")]), Err(UnreadableBody::Type));
+    }
+}

@@ -1,0 +1,133 @@
+//! The facts of a request, and the values of sources in them. The request page and the replay create facts.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use http::HeaderMap;
+
+use crate::limiting::jwt::TokenClaims;
+use crate::limiting::source::body::BodyFacts;
+use crate::limiting::source::inputs::{Ambiguous, FoundValue, Repeated};
+use crate::limiting::source::{CertificateName, Source, inputs};
+use crate::tls::ClientCertificate;
+
+/// A request as limits see it. Host and path are the canonical ones that are also routed and forwarded.
+pub struct Facts<'a> {
+    pub client: IpAddr,
+    pub method: &'a str,
+    pub host: &'a str,
+    pub path: &'a str,
+    pub query: Option<&'a str>,
+    pub headers: &'a HeaderMap,
+    pub route: &'a str,
+    /// Parameters in the path of the route.
+    pub params: &'a [PathParam],
+    /// Claims of the verified token, if there is one and a limit of the route reads them.
+    pub claims: Option<TokenClaims>,
+    /// Verified certificate of the client.
+    pub certificate: Option<&'a ClientCertificate>,
+    /// The body, if a limit of the route reads it.
+    pub body: BodyFacts<'a>,
+}
+
+/// A parameter `{NAME}` in the path of a route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathParam {
+    pub name: String,
+    /// Number of the path segment that it matches, from 0.
+    pub segment: usize,
+}
+
+/// Provides the values of sources: the facts of a request, or a query to the admin API.
+pub trait SourceValues {
+    /// Returns the value of a source; `None` if it is absent.
+    ///
+    /// # Errors
+    /// There are several values, and `repeated` does not choose one.
+    fn value(&self, source: &Source, repeated: Repeated) -> Result<Option<SourceValue<'_>>, Ambiguous>;
+}
+
+/// Value of a source.
+pub enum SourceValue<'a> {
+    /// The whole address; the source says which part of it counts.
+    Ip(IpAddr),
+    Bytes(Cow<'a, [u8]>),
+}
+
+impl SourceValues for Facts<'_> {
+    fn value(&self, source: &Source, repeated: Repeated) -> Result<Option<SourceValue<'_>>, Ambiguous> {
+        let found = match source {
+            Source::Ip(_) => return Ok(Some(SourceValue::Ip(self.client))),
+            Source::Host => text_value(self.host),
+            Source::Path => text_value(self.path),
+            Source::Method => text_value(self.method),
+            Source::Route => text_value(self.route),
+            Source::Param(name) => self.param(name, repeated),
+            Source::Header(name) => inputs::find_header(self.headers, name, repeated),
+            Source::Cookie(name) => inputs::find_cookie(self.headers, name, repeated),
+            Source::Query(name) => inputs::find_query(self.query, name, repeated),
+            Source::Claim(name) => match &self.claims {
+                Some(claims) => claims.get(name, repeated).map(|claim| claim.map(|text| text.as_bytes().into())),
+                None => Ok(None),
+            },
+            Source::Tls(name) => match self.certificate.and_then(|certificate| certificate_text(certificate, *name)) {
+                Some(text) => text_value(text),
+                None => Ok(None),
+            },
+            Source::Form(name) => match self.body {
+                BodyFacts::Form(text) => inputs::find_query(Some(text), name, repeated),
+                BodyFacts::Json(document) if is_also_form(document, name, repeated) => Err(Ambiguous),
+                BodyFacts::None | BodyFacts::Json(_) | BodyFacts::UnreadableBody(_) => Ok(None),
+            },
+            Source::Json(pointer) => match self.body {
+                BodyFacts::Json(document) if is_also_form(document, pointer.name(), repeated) => Err(Ambiguous),
+                BodyFacts::Json(document) => pointer.find(document, repeated),
+                BodyFacts::None | BodyFacts::Form(_) | BodyFacts::UnreadableBody(_) => Ok(None),
+            },
+        };
+        Ok(found?.map(SourceValue::Bytes))
+    }
+}
+
+/// Returns true if a server that reads JSON as a form finds the name in it, which then has two values.
+fn is_also_form(document: &[u8], name: &str, repeated: Repeated) -> bool {
+    repeated == Repeated::Refuse && inputs::is_form_field(document, name)
+}
+
+fn certificate_text(certificate: &ClientCertificate, name: CertificateName) -> Option<&str> {
+    match name {
+        CertificateName::Subject => Some(&certificate.subject),
+        CertificateName::San => certificate.alternative_name.as_deref(),
+    }
+}
+
+fn text_value(text: &str) -> FoundValue<'_> {
+    Ok(Some(Cow::Borrowed(text.as_bytes())))
+}
+
+impl Facts<'_> {
+    fn param(&self, name: &str, repeated: Repeated) -> FoundValue<'_> {
+        match self.params.iter().find(|param| param.name == name) {
+            Some(param) => inputs::find_segment(self.path, param.segment, repeated),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns the value of `source` as text.
+    ///
+    /// # Errors
+    /// There are several values, and `repeated` does not choose one.
+    pub fn text(&self, source: &Source, repeated: Repeated) -> FoundValue<'_> {
+        Ok(self.value(source, repeated)?.map(|value| source.value_text(value)))
+    }
+}
+
+impl SourceValue<'_> {
+    /// Returns a value that borrows from this one.
+    pub fn as_borrowed(&self) -> SourceValue<'_> {
+        match self {
+            SourceValue::Ip(ip) => SourceValue::Ip(*ip),
+            SourceValue::Bytes(bytes) => SourceValue::Bytes(Cow::Borrowed(bytes)),
+        }
+    }
+}

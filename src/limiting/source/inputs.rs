@@ -1,0 +1,473 @@
+//! Finds values by name: headers, query parameters, cookies and path segments. Names and values are decoded the way
+//! upstream servers decode them, so that another spelling of a value does not get another budget. Where servers
+//! differ, the value is ambiguous.
+
+use std::borrow::Cow;
+
+use http::header::COOKIE;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use percent_encoding::percent_decode;
+
+use crate::labels::labels;
+
+labels! {
+    /// Which value counts if a request repeats a name.
+    #[derive(Default)]
+    Repeated:
+    /// None: the value is ambiguous, because servers differ in which one they use. This includes names and ends of
+    /// values that only some servers recognize.
+    #[default]
+    Refuse = "refuse",
+    First = "first",
+    Last = "last",
+}
+
+/// Servers may disagree about the value of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ambiguous;
+
+/// Result of a search: the value, or `None` if it is absent.
+pub type FoundValue<'a> = Result<Option<Cow<'a, [u8]>>, Ambiguous>;
+
+/// Finds the header `name`. Each line is a value; commas do not divide it. If the value must be unique, there must also
+/// be no header with the same name in CGI, which turns all punctuation into `_`.
+pub fn find_header<'h>(headers: &'h HeaderMap, name: &HeaderName, repeated: Repeated) -> FoundValue<'h> {
+    let mut lines = headers.get_all(name).iter();
+    let line = match repeated {
+        Repeated::First => lines.next(),
+        Repeated::Last => lines.next_back(),
+        Repeated::Refuse => {
+            let line = lines.next();
+            let is_alias = |other: &HeaderName| {
+                let (other, name) = (other.as_str(), name.as_str());
+                other.len() == name.len()
+                    && other != name
+                    && other.bytes().map(fold_byte).eq(name.bytes().map(fold_byte))
+            };
+            if lines.next().is_some() || headers.keys().any(is_alias) {
+                return Err(Ambiguous);
+            }
+            line
+        }
+    };
+    Ok(line.map(|line| Cow::Borrowed(line.as_bytes())))
+}
+
+/// Finds the query parameter `name` and decodes it: `%41` is `A`, and `+` is a space, in names too. A parameter without
+/// `=` has an empty value.
+pub fn find_query<'q>(query: Option<&'q str>, name: &str, repeated: Repeated) -> FoundValue<'q> {
+    let Some(query) = query else { return Ok(None) };
+    if repeated == Repeated::Refuse {
+        return if hides_behind_start(query, name) { Err(Ambiguous) } else { find_unique_query(query, name) };
+    }
+    let mut values = query.split('&').filter(|pair| !pair.is_empty()).filter_map(|pair| {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        (compare(key.as_bytes(), name) == Likeness::Same).then_some(value)
+    });
+    let value = if repeated == Repeated::First { values.next() } else { values.next_back() };
+    Ok(value.map(decode_form_value))
+}
+
+/// Returns true if some servers find the name after characters that they drop at the start: `URLSearchParams` drops a
+/// question mark, and UTF-8 decoders drop a byte order mark.
+fn hides_behind_start(query: &str, name: &str) -> bool {
+    let bare = query.trim_start_matches(['?', '\u{feff}']);
+    let key = bare.split(['&', ';', '=']).next().unwrap_or_default();
+    bare.len() < query.len() && compare(key.as_bytes(), name) != Likeness::None
+}
+
+/// Returns true if a server that reads any body as a form finds `name` in a JSON document.
+pub fn is_form_field(document: &[u8], name: &str) -> bool {
+    str::from_utf8(document).is_ok_and(|text| find_unique_query(text, name) != Ok(None))
+}
+
+/// Finds a parameter that must be unique. Some servers also separate parameters with `;`.
+fn find_unique_query<'q>(query: &'q str, name: &str) -> FoundValue<'q> {
+    let mut found = None;
+    for pair in query.split('&') {
+        for part in pair.split(';').filter(|part| !part.is_empty()) {
+            let (key, value) = part.split_once('=').unwrap_or((part, ""));
+            match compare(key.as_bytes(), name) {
+                Likeness::None => {}
+                Likeness::Same if part.len() == pair.len() && found.is_none() && is_clear(value.as_bytes()) => {
+                    found = Some(value);
+                }
+                _ => return Err(Ambiguous),
+            }
+        }
+    }
+    Ok(found.map(decode_form_value))
+}
+
+/// Finds the cookie `name` and percent-decodes it, without surrounding spaces and one pair of quotes. A `+` remains a
+/// `+`.
+pub fn find_cookie<'h>(headers: &'h HeaderMap, name: &str, repeated: Repeated) -> FoundValue<'h> {
+    let mut found = None;
+    for pair in headers.get_all(COOKIE).iter().flat_map(cookie_pairs) {
+        let (key, value) = match pair.iter().position(|byte| *byte == b'=') {
+            Some(equals) => (pair[..equals].trim_ascii(), Some(pair[equals + 1..].trim_ascii())),
+            None => (pair, None),
+        };
+        match value.filter(|_| key == name.as_bytes()) {
+            Some(value) => match repeated {
+                Repeated::First if found.is_some() => {}
+                Repeated::Refuse if found.is_some() || hides_one(pair, name) || !is_whole(value) => {
+                    return Err(Ambiguous);
+                }
+                _ => found = Some(value),
+            },
+            None if repeated != Repeated::Refuse => {}
+            None if compare(without_odd_edges(key), name) != Likeness::None || hides_one(pair, name) => {
+                return Err(Ambiguous);
+            }
+            None => {}
+        }
+    }
+    Ok(found.map(|value| percent_decode(trim_quotes(value)).into()))
+}
+
+fn cookie_pairs(field: &HeaderValue) -> impl Iterator<Item = &[u8]> {
+    field.as_bytes().split(|byte| *byte == b';').map(<[u8]>::trim_ascii).filter(|pair| !pair.is_empty())
+}
+
+/// Reports whether a server that ends cookies at a comma, a space or a quote finds the name within this pair.
+fn hides_one(pair: &[u8], name: &str) -> bool {
+    let mut pieces = pair.split(|byte| matches!(byte, b',' | b' ' | b'\t' | b'"')).skip(1);
+    pieces.any(|piece| {
+        let key = piece.split(|byte| *byte == b'=').next().unwrap_or_default();
+        !key.is_empty() && compare(key, name) != Likeness::None
+    })
+}
+
+/// Reports whether all servers read the whole value: none ends it early, removes escapes, or trims it.
+fn is_whole(value: &[u8]) -> bool {
+    let value = trim_quotes(value);
+    let cut = value.iter().any(|byte| matches!(byte, b',' | b' ' | b'\t' | b'"' | b'\\'));
+    !cut && is_clear(value) && without_odd_edges(value).len() == value.len()
+}
+
+/// Trims bytes that some servers treat as white space: U+00A0 and U+0085, in Latin-1 or UTF-8, and others that do not
+/// occur in cookies.
+fn without_odd_edges(mut text: &[u8]) -> &[u8] {
+    while let [0x80.. | 0..=b' ', rest @ ..] | [rest @ .., 0x80.. | 0..=b' '] = text {
+        text = rest;
+    }
+    text
+}
+
+fn trim_quotes(value: &[u8]) -> &[u8] {
+    match value {
+        [b'"', inner @ .., b'"'] => inner,
+        plain => plain,
+    }
+}
+
+/// Returns segment `index` of a canonical path, from 0, percent-decoded. Some servers end a segment at `;` or at a zero
+/// byte; such a segment is ambiguous.
+pub fn find_segment(path: &str, index: usize, repeated: Repeated) -> FoundValue<'_> {
+    let ends = |segment: &str| segment.contains(';') || !is_clear(segment.as_bytes());
+    match path.split('/').nth(index + 1) {
+        Some(segment) if repeated == Repeated::Refuse && ends(segment) => Err(Ambiguous),
+        segment => Ok(segment.map(|segment| percent_decode(segment.as_bytes()).into())),
+    }
+}
+
+/// Result of comparing a name in a request with the one that is searched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Likeness {
+    Same,
+    /// Some servers treat it as the name: those that ignore case, turn punctuation into `_`, end names at `[`, `]` or a
+    /// zero byte, or remove these or spaces.
+    Alike,
+    None,
+}
+
+fn compare(written: &[u8], name: &str) -> Likeness {
+    match compare_by_letter(written, name) {
+        Likeness::None if is_bracketed(written, name) => Likeness::Alike,
+        likeness => likeness,
+    }
+}
+
+fn compare_by_letter(written: &[u8], name: &str) -> Likeness {
+    let mut rest = Decoded(written);
+    let mut same = true;
+    let mut expected = name.bytes();
+    let mut next = rest.next();
+    if next == Some(b' ') && !name.starts_with(' ') {
+        same = false;
+        next = rest.find(|byte| *byte != b' ');
+    }
+    while let Some(byte) = next {
+        let Some(expected) = expected.next() else {
+            let ends = matches!(byte, b'[' | 0) || (byte == b' ' && rest.all(|byte| byte == b' '));
+            return if ends { Likeness::Alike } else { Likeness::None };
+        };
+        if fold_byte(byte) != fold_byte(expected) {
+            return Likeness::None;
+        }
+        same &= byte == expected;
+        next = rest.next();
+    }
+    match expected.next() {
+        Some(_) => Likeness::None,
+        None if same && !has_wide(written) => Likeness::Same,
+        None => Likeness::Alike,
+    }
+}
+
+/// Reports whether servers find the name that interpret brackets anywhere, like Rack and qs (`[user]`, `user]`,
+/// `a][b`), or that remove zero bytes.
+fn is_bracketed(written: &[u8], name: &str) -> bool {
+    // `a[]` is the name of a list, which `a` is not.
+    let bare = name.trim_end_matches(']');
+    let name = if bare.ends_with('[') { name } else { bare };
+    let (mut written, mut expected) = (by_brackets(Decoded(written)), by_brackets(name.bytes()));
+    loop {
+        match (written.next(), expected.next()) {
+            (None | Some(b'['), None) => return true,
+            (Some(byte), Some(expected)) if byte == expected => {}
+            _ => return false,
+        }
+    }
+}
+
+/// Folds a name, without brackets and spaces before it; consecutive brackets become one.
+fn by_brackets(name: impl Iterator<Item = u8>) -> impl Iterator<Item = u8> {
+    let mut last = b'[';
+    let plain = name.filter(|byte| *byte != 0).map(|byte| if byte == b']' { b'[' } else { byte });
+    plain.skip_while(|byte| matches!(byte, b'[' | b' ')).filter_map(move |byte| {
+        let repeats = byte == b'[' && last == b'[';
+        last = byte;
+        (!repeats).then(|| if byte == b'[' { byte } else { fold_byte(byte) })
+    })
+}
+
+/// Reports whether all servers decode the value alike and to its end. Some end it at a zero byte.
+fn is_clear(value: &[u8]) -> bool {
+    !has_wide(value) && !value.contains(&0) && !value.windows(3).any(|bytes| bytes == b"%00")
+}
+
+/// Reports whether the text may contain `%uXXXX`, which only some servers decode.
+fn has_wide(text: &[u8]) -> bool {
+    text.windows(2).any(|pair| pair[0] == b'%' && pair[1].eq_ignore_ascii_case(&b'u'))
+}
+
+fn fold_byte(byte: u8) -> u8 {
+    match byte {
+        b'A'..=b'Z' => byte.to_ascii_lowercase(),
+        b'a'..=b'z' | b'0'..=b'9' | 0x80.. | 0 => byte,
+        _ => b'_',
+    }
+}
+
+/// Decodes the bytes of a name in a form or a query: `%XX`, `+`, and `%u00XX`.
+struct Decoded<'a>(&'a [u8]);
+
+impl Iterator for Decoded<'_> {
+    type Item = u8;
+
+    fn next(&mut self) -> Option<u8> {
+        let (byte, rest) = self.0.split_first()?;
+        let (byte, rest) = match (byte, rest) {
+            (b'+', _) => (b' ', rest),
+            (b'%', [b'u' | b'U', b'0', b'0', high, low, rest @ ..]) if hex(*high, *low).is_some() => {
+                (hex(*high, *low)?, rest)
+            }
+            (b'%', [high, low, rest @ ..]) if hex(*high, *low).is_some() => (hex(*high, *low)?, rest),
+            (byte, rest) => (*byte, rest),
+        };
+        self.0 = rest;
+        Some(byte)
+    }
+}
+
+fn hex(high: u8, low: u8) -> Option<u8> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    Some(digit(high)? << 4 | digit(low)?)
+}
+
+/// Decodes a form value. A `%` without two hexadecimal digits remains as it is.
+fn decode_form_value(text: &str) -> Cow<'_, [u8]> {
+    if !text.bytes().any(|byte| matches!(byte, b'%' | b'+')) {
+        return Cow::Borrowed(text.as_bytes());
+    }
+    let plussed: Vec<u8> = text.bytes().map(|byte| if byte == b'+' { b' ' } else { byte }).collect();
+    Cow::Owned(percent_decode(&plussed).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(found: FoundValue) -> Result<Option<String>, Ambiguous> {
+        found.map(|value| value.map(|value| String::from_utf8(value.into_owned()).unwrap()))
+    }
+
+    fn param(text: &str, name: &str, repeated: Repeated) -> Result<Option<String>, Ambiguous> {
+        shown(find_query(Some(text), name, repeated))
+    }
+
+    fn some(text: &str) -> Result<Option<String>, Ambiguous> {
+        Ok(Some(text.to_owned()))
+    }
+
+    #[test]
+    fn a_parameter_counts_however_it_is_spelt() {
+        for (text, value) in [
+            ("act=1", Some("1")),
+            ("x=1&act=2", Some("2")),
+            ("%61c%74=2", Some("2")),
+            ("act", Some("")),
+            ("act=", Some("")),
+            ("act=a+b%20c%2B%3B", Some("a b c+;")),
+            ("act=1=2", Some("1=2")),
+            ("act=%zz%4", Some("%zz%4")),
+            ("xact=1&actx=1&a=ct&ac%u0174=1&act.x=1", None),
+            ("", None),
+        ] {
+            for repeated in [Repeated::Refuse, Repeated::First, Repeated::Last] {
+                assert_eq!(param(text, "act", repeated), Ok(value.map(str::to_owned)), "{text} {repeated:?}");
+            }
+        }
+        assert_eq!(param("&&=1", "", Repeated::Refuse), some("1"));
+        assert_eq!(find_query(None, "act", Repeated::Refuse), Ok(None));
+    }
+
+    /// Some servers read each of these as `user=real`, others do not.
+    #[test]
+    fn what_servers_read_differently_is_ambiguous() {
+        for text in [
+            "user=x&user=real",
+            "user=real&user=real",
+            "us%65r=x&user=real",
+            "user&user=real",
+            "user=real&user",
+            "user=x&User=real",
+            "User=real",
+            "a=1;user=real",
+            "user=real;x",
+            "user;x=1",
+            "user[]=real",
+            "user=x&user%5B0%5D=real",
+            "user=x&+user=real",
+            "user%00x=real",
+            "user+=real",
+            "%u0075ser=real",
+            "user=x&%U0075ser=real",
+            "user=%u0072eal",
+            "user=%U0072eal",
+            "user]=real",
+            "user=x&user]=real",
+            "user=x&user%5D=real",
+            "[user]=real",
+            "user=x&%5Buser%5D=real",
+            "user=x&][+User]]=real",
+            "user=x&user][id]=real",
+            "user=x&[user][]=real",
+            "user=x&us%00er=real",
+            "user=x&%00user=real",
+            "user=real%00x",
+            "user=real\0x",
+            "user=%00",
+        ] {
+            assert_eq!(param(text, "user", Repeated::Refuse), Err(Ambiguous), "{text}");
+        }
+        assert_eq!(param("user=x&user.id=1", "user_id", Repeated::Refuse), Err(Ambiguous));
+        assert_eq!(param("filter[user]=1&filter[day]=2", "filter[user]", Repeated::Refuse), some("1"));
+        for text in
+            ["filter[user", "filter[[user]", "filter][user]]", "[filter][user]", "filter]user]", "filter[user][id]"]
+        {
+            let text = format!("filter[user]=x&{text}=real");
+            assert_eq!(param(&text, "filter[user]", Repeated::Refuse), Err(Ambiguous), "{text}");
+        }
+        assert_eq!(param("users[]=x&]users[=real", "users[]", Repeated::Refuse), Err(Ambiguous));
+        assert_eq!(param("users[]=x&users=1&users[a]=2&x[users]=3", "users[]", Repeated::Refuse), some("x"));
+        assert_eq!(
+            param("user=x&%2500=1&account[user]=2&user_id=3&[]=4&]=5&%00=6", "user", Repeated::Refuse),
+            some("x")
+        );
+        assert_eq!(param("user_name=x&user[name]=y&user=z", "user_name", Repeated::Refuse), some("x"));
+    }
+
+    #[test]
+    fn the_first_or_the_last_parameter_counts_where_a_limit_says_so() {
+        let text = "user=a&us%65r=b;c&User=d&user";
+        assert_eq!(param(text, "user", Repeated::First), some("a"));
+        assert_eq!(param(text, "user", Repeated::Last), some(""));
+        assert_eq!(param("user=a&us%65r=b;c", "user", Repeated::Last), some("b;c"));
+    }
+
+    #[test]
+    fn a_field_stands_once_under_any_of_its_names() {
+        const NAME: HeaderName = HeaderName::from_static("x-api-key");
+        let of = |lines: &[(&'static str, &'static str)], repeated| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in lines {
+                headers.append(*name, HeaderValue::from_static(value));
+            }
+            shown(find_header(&headers, &NAME, repeated))
+        };
+        let twice = [("x-api-key", "a, b"), ("x-api-key", "c")];
+        assert_eq!(of(&twice[..1], Repeated::Refuse), some("a, b"));
+        assert_eq!(of(&twice, Repeated::Refuse), Err(Ambiguous));
+        assert_eq!(of(&twice, Repeated::First), some("a, b"));
+        assert_eq!(of(&twice, Repeated::Last), some("c"));
+        for alias in ["x_api_key", "x-api_key", "x.api.key"] {
+            assert_eq!(of(&[("x-api-key", "a"), (alias, "b")], Repeated::Refuse), Err(Ambiguous), "{alias}");
+            assert_eq!(of(&[(alias, "b")], Repeated::Refuse), Err(Ambiguous), "{alias}");
+            assert_eq!(of(&[(alias, "b")], Repeated::Last), Ok(None), "{alias}");
+        }
+        assert_eq!(of(&[("x-api-keys", "a"), ("x-apis-key", "b")], Repeated::Refuse), Ok(None));
+    }
+
+    #[test]
+    fn a_cookie_stands_once_in_all_lines() {
+        let of = |lines: &[&'static str], name: &str, repeated| {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                headers.append(COOKIE, HeaderValue::from_bytes(line.as_bytes()).unwrap());
+            }
+            shown(find_cookie(&headers, name, repeated))
+        };
+        let lines = ["a=1; sid=\"x%79\";b", "d=2; c = 3 "];
+        for (name, value) in [("a", Some("1")), ("sid", Some("xy")), ("c", Some("3")), ("e", None)] {
+            for repeated in [Repeated::Refuse, Repeated::First, Repeated::Last] {
+                assert_eq!(of(&lines, name, repeated), Ok(value.map(str::to_owned)), "{name} {repeated:?}");
+            }
+        }
+        for lines in [
+            &["sid=x; sid=real"][..],
+            &["sid=x", "sid=real"],
+            &["sid; sid=real"],
+            &["sid=real; SID=x"],
+            &["%73id=real"],
+            &["a=1,sid=real"],
+            &["sid=x, sid=real"],
+            &["a sid=real"],
+            &["sid=real x"],
+            &["sid=real,x"],
+            &["sid=real\u{a0}"],
+            &["a=1; \u{a0}sid=real"],
+            &["sid=\"\\162eal\""],
+            &["sid=%u0072eal"],
+            &["sid=real%00x"],
+            &["sid=x; sid%00=real"],
+            &["sid=x; [sid]=real"],
+        ] {
+            assert_eq!(of(lines, "sid", Repeated::Refuse), Err(Ambiguous), "{lines:?}");
+        }
+        assert_eq!(of(&["sid=1; sid=2", "sid=3"], "sid", Repeated::First), some("1"));
+        assert_eq!(of(&["sid=1; sid=2", "sid=3; SID=4"], "sid", Repeated::Last), some("3"));
+    }
+
+    #[test]
+    fn a_segment_is_decoded() {
+        let of = |path, index, repeated| shown(find_segment(path, index, repeated));
+        assert_eq!(of("/posts/a%21b/vote", 1, Repeated::Refuse), some("a!b"));
+        assert_eq!(of("/posts/1;v=2/vote", 1, Repeated::Refuse), Err(Ambiguous));
+        assert_eq!(of("/posts/1%00v/vote", 1, Repeated::Refuse), Err(Ambiguous));
+        assert_eq!(of("/posts/1;v=2/vote", 1, Repeated::First), some("1;v=2"));
+        assert_eq!(of("/posts", 1, Repeated::Refuse), Ok(None));
+    }
+}

@@ -1,0 +1,166 @@
+//! The names of a budget: the values of its key, written as the state key that stores use, and as the field that
+//! overrides use. Each value is read only once.
+
+use std::fmt::Write;
+use std::net::IpAddr;
+
+use crate::limiting::key::{Key, KeyPart, Missing};
+use crate::limiting::source::{Ambiguous, Repeated, SourceValue, SourceValues, append_hash};
+
+/// Longer values are hashed in the state key.
+const VALUE_MAX: usize = 64;
+
+/// Names of a budget.
+#[derive(Debug, PartialEq, Eq)]
+pub struct BudgetNames {
+    /// The state key.
+    pub state: String,
+    /// The values as a field of the overrides, if requested.
+    pub values: Option<String>,
+}
+
+/// Why the budget of a request has no name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyError {
+    /// The part with that index is absent.
+    Missing(usize),
+    /// The request contains several values of a part.
+    Ambiguous,
+}
+
+/// The parts that all state keys of a limit share.
+#[derive(Clone, Copy, Debug)]
+pub struct StateKeyFrame<'a> {
+    pub prefix: &'a str,
+    pub limit: &'a str,
+    pub algorithm: &'a str,
+}
+
+impl Key {
+    /// Writes the state key and, if `wanted`, the values.
+    ///
+    /// Format of a state key: `PREFIX:{NAME=VALUE,NAME|NAME=VALUE}:LIMIT:ALGORITHM`, with a `|` between alternatives.
+    /// The braces make the key parts the hash tag of Redis Cluster, so limits with the same key parts share a slot.
+    /// A value that is empty, longer than 64 bytes or has bytes outside `A-Za-z0-9._:/@-` is written as `NAME#HASH`
+    /// instead (128 bits of SHA-256). Different values, or lists of values, never have the same key.
+    ///
+    /// Format of the values: separated by `,`, with a star for one that is absent. `%`, `,`, `*` and bytes other than
+    /// visible ASCII are written `%XX`.
+    ///
+    /// # Errors
+    /// A part is absent and `missing` is not `Shared`, or it is ambiguous.
+    pub fn budget_names(
+        &self,
+        frame: StateKeyFrame,
+        facts: &impl SourceValues,
+        missing: Missing,
+        repeated: Repeated,
+        wanted: bool,
+    ) -> Result<BudgetNames, KeyError> {
+        let mut names =
+            BudgetNames { state: String::with_capacity(96), values: wanted.then(|| String::with_capacity(64)) };
+        names.state.push_str(frame.prefix);
+        names.state.push_str(":{");
+        for (i, part) in self.0.iter().enumerate() {
+            if i > 0 {
+                names.state.push(',');
+                names.write_values(|values| values.push(','));
+            }
+            if part.write_names(&mut names, facts, repeated).map_err(|Ambiguous| KeyError::Ambiguous)? {
+                continue;
+            }
+            if missing != Missing::Shared {
+                return Err(KeyError::Missing(i));
+            }
+            names.state.push('!');
+            names.write_values(|values| values.push('*'));
+        }
+        for piece in ["}:", frame.limit, ":", frame.algorithm] {
+            names.state.push_str(piece);
+        }
+        Ok(names)
+    }
+}
+
+impl BudgetNames {
+    fn write_values(&mut self, write: impl FnOnce(&mut String)) {
+        if let Some(values) = &mut self.values {
+            write(values);
+        }
+    }
+}
+
+impl KeyPart {
+    /// Appends the name and the value. Without a value it appends only the name and returns false.
+    fn write_names(
+        &self,
+        names: &mut BudgetNames,
+        facts: &impl SourceValues,
+        repeated: Repeated,
+    ) -> Result<bool, Ambiguous> {
+        self.write_name(&mut names.state);
+        if *self == KeyPart::All {
+            names.write_values(|values| values.push_str(KeyPart::ALL));
+            return Ok(true);
+        }
+        match self.value(facts, repeated)? {
+            None => return Ok(false),
+            Some(SourceValue::Ip(ip)) => {
+                names.state.push('=');
+                let start = names.state.len();
+                write_ip(&mut names.state, ip);
+                if let Some(values) = &mut names.values {
+                    values.push_str(&names.state[start..]);
+                }
+            }
+            Some(SourceValue::Bytes(value)) => {
+                write_value(&mut names.state, &value);
+                names.write_values(|values| write_escaped(values, &value));
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Writes an address like its `Display`, which takes twice as long for IPv4.
+fn write_ip(text: &mut String, ip: IpAddr) {
+    match ip {
+        IpAddr::V4(ip) => {
+            let [a, b, c, d] = ip.octets();
+            text.push_str(itoa::Buffer::new().format(a));
+            for octet in [b, c, d] {
+                text.push('.');
+                text.push_str(itoa::Buffer::new().format(octet));
+            }
+        }
+        IpAddr::V6(ip) => drop(write!(text, "{ip}")),
+    }
+}
+
+fn write_value(text: &mut String, value: &[u8]) {
+    match str::from_utf8(value) {
+        Ok(plain) if !plain.is_empty() && plain.len() <= VALUE_MAX && plain.bytes().all(is_plain) => {
+            text.push('=');
+            text.push_str(plain);
+        }
+        _ => {
+            text.push('#');
+            append_hash(text, value);
+        }
+    }
+}
+
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b':' | b'/' | b'@' | b'-')
+}
+
+/// Appends a value as it is written in a field of the overrides.
+pub fn write_escaped(field: &mut String, value: &[u8]) {
+    for byte in value {
+        match byte {
+            b'%' | b',' | b'*' => drop(write!(field, "%{byte:02X}")),
+            byte if byte.is_ascii_graphic() => field.push(char::from(*byte)),
+            byte => drop(write!(field, "%{byte:02X}")),
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! The locked shards of one request: decides, stores new states, and evicts keys to make way for new ones.
+
+use std::sync::MutexGuard;
+
+use crate::limiting::algorithm::{State, Step};
+use crate::limiting::answer::Answer;
+use crate::limiting::decision::{Check, Decision};
+use crate::limiting::store::memory::{DecisionTime, LimitKeys, MemoryShard, MemoryStore, SHARDS};
+use crate::limiting::store::partition::{
+    EVICTION_SAMPLE, EVICTIONS, Entry, EvictionCandidate, Hashed, KeyCount, Partition,
+};
+use crate::limiting::store::shares::KeyShare;
+
+/// The locked shards of one request's keys.
+pub struct LockedShards<'a> {
+    pub memory: &'a MemoryStore,
+    /// Location of the key of each check.
+    pub homes: Vec<KeyLocation>,
+    /// Set of the locked shards, as bits.
+    pub wanted: u64,
+    /// The locked shards in the order of their index.
+    pub shards: Vec<MutexGuard<'a, MemoryShard>>,
+    pub now: DecisionTime,
+}
+
+/// Location of a key.
+pub struct KeyLocation {
+    pub hash: u64,
+    pub shard: usize,
+}
+
+impl LockedShards<'_> {
+    /// Returns the index in `shards` of the shard of check `i`.
+    fn shard_index(&self, i: usize) -> usize {
+        self.index_of_shard(self.homes[i].shard)
+    }
+
+    fn index_of_shard(&self, shard: usize) -> usize {
+        (self.wanted & ((1 << shard) - 1)).count_ones() as usize
+    }
+
+    fn is_locked(&self, shard: usize) -> bool {
+        self.wanted & (1 << shard) != 0
+    }
+
+    fn hashed<'c>(&self, i: usize, check: &'c Check) -> Hashed<'c, str> {
+        Hashed { hash: self.homes[i].hash, key: &check.key }
+    }
+
+    fn live_state(&self, i: usize, check: &Check) -> Option<&State> {
+        let keys = self.shards[self.shard_index(i)].get(&check.limit.id)?;
+        keys.partition.live_state(self.hashed(i, check), self.now.for_rule(&check.rule))
+    }
+
+    fn is_spent(&self, i: usize, check: &Check) -> bool {
+        let keys = self.shards[self.shard_index(i)].get(&check.limit.id);
+        keys.is_some_and(|keys| keys.partition.is_spent(self.hashed(i, check)))
+    }
+
+    /// Decides by all `checks` together. With `keep`, charges are stored. `lua/gate.lua` does the same in Redis.
+    pub fn decide(&mut self, checks: &[Check], keep: bool) -> Decision {
+        let mut admitted = true;
+        let mut steps = Vec::with_capacity(checks.len());
+        for (i, check) in checks.iter().enumerate() {
+            let mut step =
+                check.rule.decide(self.live_state(i, check), self.now.for_rule(&check.rule), check.cost, check.tag);
+            if check.role.after.is_some_and(|base| steps.get(base).is_some_and(has_admitted)) {
+                // The check does not apply: the limit before it still has capacity.
+                step.answer.admitted = true;
+                step.answer.retry_ms = 0;
+                step.next = None;
+            }
+            admitted &= step.answer.admitted || check.role.shadow || check.role.base;
+            steps.push(step);
+        }
+        let mut answers = Vec::with_capacity(checks.len());
+        for (i, (check, step)) in checks.iter().zip(steps).enumerate() {
+            let own = check.role.shadow || !step.answer.admitted;
+            if let (Some(next), true) = (step.next, keep && (admitted || own)) {
+                // The key is spent if another request like this one would be refused.
+                let spent = !step.answer.admitted || step.answer.remaining < check.cost.max(1);
+                self.store(i, check, next, spent);
+            }
+            answers.push(if admitted || own {
+                step.answer
+            } else {
+                // Another check refused, so this one is not charged: answer with what it has without the charge.
+                check.rule.decide(self.live_state(i, check), self.now.for_rule(&check.rule), 0, check.tag).answer
+            });
+        }
+        Decision { admitted, answers }
+    }
+
+    /// Corrects charges by their receipts.
+    pub fn adjust(&mut self, checks: &[Check]) -> Decision {
+        let answers = checks.iter().enumerate().map(|(i, check)| {
+            let now_ms = self.now.for_rule(&check.rule);
+            let next = check.rule.adjust(self.live_state(i, check), now_ms, check.cost, check.tag);
+            let admitted = next.is_some();
+            if let Some(next) = next {
+                let spent = match check.cost {
+                    // Nothing changes, so the key remains spent or not.
+                    0 => self.is_spent(i, check),
+                    _ => check.rule.decide(Some(&next.0), now_ms, 0, check.tag).answer.remaining < 1,
+                };
+                self.store(i, check, next, spent);
+            }
+            Answer { admitted, remaining: 0, retry_ms: 0, reset_ms: 0, receipt: check.tag }
+        });
+        Decision { answers: answers.collect(), admitted: true }
+    }
+
+    /// Deletes the state of the keys.
+    pub fn reset(&mut self, checks: &[Check]) -> Decision {
+        let answers = checks.iter().enumerate().map(|(i, check)| {
+            let (place, key) = (self.shard_index(i), self.hashed(i, check));
+            if let Some(keys) = self.shards[place].get_mut(&check.limit.id) {
+                let before = keys.partition.key_count();
+                keys.partition.remove(key);
+                keys.record_change(before);
+            }
+            Answer { admitted: true, remaining: 0, retry_ms: 0, reset_ms: 0, receipt: 0 }
+        });
+        Decision { answers: answers.collect(), admitted: true }
+    }
+
+    fn store(&mut self, i: usize, check: &Check, (state, ttl_ms): (State, i64), spent: bool) {
+        let (key, now_ms) = (self.hashed(i, check), self.now.for_rule(&check.rule));
+        let entry = Entry { state, expires_ms: now_ms.saturating_add(ttl_ms) };
+        let keys = self.keys(i, check);
+        let before = keys.partition.key_count();
+        let Err(entry) = keys.partition.replace(key, entry, spent) else { return keys.record_change(before) };
+        keys.partition.sweep(now_ms);
+        keys.record_change(before);
+        let share = keys.share.clone();
+        let over = (share.count_new_key() + 1).saturating_sub(share.max_keys);
+        for _ in 0..over.min(EVICTIONS) {
+            self.evict(i, check, &share);
+        }
+        let keys = self.keys(i, check);
+        let KeyCount { len, spent: before } = keys.partition.key_count();
+        keys.partition.insert(key.hash, key.key.into(), entry, spent);
+        keys.record_change(KeyCount { len: len + 1, spent: before });
+    }
+
+    fn keys(&mut self, i: usize, check: &Check) -> &mut LimitKeys {
+        let (place, id) = (self.shard_index(i), check.limit.id);
+        self.shards[place].entry(id).or_insert_with(|| LimitKeys {
+            partition: Partition::default(),
+            share: self.memory.shares.load().share_of(id).clone(),
+        })
+    }
+
+    /// Evicts a key of the limit for the new key of check `i`. All keys of the limit determine whether a spent key is
+    /// evicted. The key itself is searched in the shard of the new one, and if that has few, in others. Shards that
+    /// another decision has locked are skipped: if no key is found for that reason, the next new keys evict more.
+    fn evict(&mut self, i: usize, check: &Check, share: &KeyShare) {
+        let (id, now_ms) = (check.limit.id, self.now.for_rule(&check.rule));
+        let left = |state: &State| check.rule.decide(Some(state), now_ms, 0, 0).answer.remaining;
+        let KeyCount { len, spent } = share.key_count();
+        // The share already includes the new key.
+        let of_spent = KeyCount { len: len.saturating_sub(1), spent }.evicts_spent(share.max_keys);
+        let mut found: Option<(EvictionCandidate, usize, Option<MutexGuard<MemoryShard>>)> = None;
+        let (home, mut looked_at) = (self.homes[i].shard, 0);
+        for shard in (home..home + SHARDS).map(|shard| shard % SHARDS) {
+            let mut guard = if self.is_locked(shard) { None } else { self.memory.try_lock(shard) };
+            let Some(keys) = self.shard_in(shard, &mut guard).and_then(|held| held.get_mut(&id)) else { continue };
+            if let Some(candidate) = keys.partition.find_evictable(of_spent, EVICTION_SAMPLE - looked_at, now_ms, &left)
+            {
+                looked_at += candidate.sample_size;
+                if found.as_ref().is_none_or(|(best, ..)| candidate.rank < best.rank) {
+                    found = Some((candidate, shard, guard));
+                }
+            }
+            if looked_at >= EVICTION_SAMPLE {
+                break;
+            }
+        }
+        let Some((candidate, shard, mut guard)) = found else { return };
+        let Some(keys) = self.shard_in(shard, &mut guard).and_then(|held| held.get_mut(&id)) else { return };
+        let before = keys.partition.key_count();
+        let was_in_use = keys.partition.evict(&candidate);
+        keys.record_change(before);
+        if let (Some(counter), true) = (&share.evicted, was_in_use) {
+            counter.inc();
+        }
+    }
+
+    /// Returns a shard: one that this decision has locked, or the one of `guard`.
+    fn shard_in<'s>(
+        &'s mut self,
+        shard: usize,
+        guard: &'s mut Option<MutexGuard<MemoryShard>>,
+    ) -> Option<&'s mut MemoryShard> {
+        if self.is_locked(shard) {
+            let place = self.index_of_shard(shard);
+            return self.shards.get_mut(place).map(|held| &mut **held);
+        }
+        guard.as_mut().map(|guard| &mut **guard)
+    }
+}
+
+fn has_admitted(step: &Step<State>) -> bool {
+    step.answer.admitted
+}

@@ -1,0 +1,210 @@
+//! Stores keep the state of limits. A store receives the checks of one request and decides them together: it charges
+//! all of them or none. Code outside of this directory does not need to know which store is configured.
+//!
+//! - `memory`: state in this process, shared by all workers. Runs the Rust algorithms.
+//! - `redis`: state in Redis, Sentinel or Cluster, shared by gateways. Runs the Lua twins.
+//! - `timeline`: a memory store whose clock is set by the caller, for the replay of logs.
+//! - `partition`: the keys of one limit in one shard of memory, with expiry and eviction.
+//! - `shares`: how many keys in memory each limit may have.
+//! - `once`: marks that can be used only once, such as receipts.
+//! - `settings`: the `[store]` section of the config.
+//!
+//! To add a store, add a variant to [`Store`] and [`StoreKind`]; the compiler lists the methods that need a case.
+
+pub mod memory;
+pub mod once;
+pub(crate) mod partition;
+pub mod redis;
+pub mod settings;
+pub(crate) mod shares;
+pub(crate) mod timeline;
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::limiting::answer::Answer;
+use crate::limiting::charges::hold_times::HoldTimes;
+use crate::limiting::decision::{Check, Decision, ErrorKind, Op, SharedChecks};
+use crate::limiting::gateways::Gateways;
+use crate::limiting::overrides::HashResult;
+use crate::limiting::store::once::{MarkUse, SingleUseMark};
+use crate::limiting::store::settings::{StoreKind, StoreSettings};
+use crate::telemetry::metrics::Metrics;
+
+/// Handle of one worker on the configured store.
+#[derive(Clone)]
+pub enum Store {
+    Memory(Arc<memory::MemoryStore>),
+    Redis(Rc<redis::RedisStore>),
+    Timeline(Rc<timeline::Timeline>),
+}
+
+/// State of the process that all its store handles and limiters share. Opens store handles.
+#[derive(Clone)]
+pub struct Stores {
+    /// The in-memory store; also decides in place of Redis while that is unavailable.
+    pub memory: Arc<memory::MemoryStore>,
+    pub hold_times: Arc<HoldTimes>,
+    pub gateways: Arc<Gateways>,
+    pub metrics: Metrics,
+    redis: redis::SharedRedisState,
+}
+
+impl Stores {
+    pub fn new(memory: Arc<memory::MemoryStore>, metrics: &Metrics) -> Stores {
+        let gateways = Arc::new(Gateways::new(metrics.gateways.clone()));
+        Stores {
+            memory,
+            hold_times: Arc::default(),
+            gateways: gateways.clone(),
+            metrics: metrics.clone(),
+            redis: redis::SharedRedisState::new(gateways),
+        }
+    }
+
+    /// Opens a handle on the store that `settings` name. The handle lives in the caller's runtime.
+    pub fn open(&self, settings: &StoreSettings) -> Store {
+        match &settings.kind {
+            StoreKind::Memory => Store::Memory(self.memory.clone()),
+            StoreKind::Redis(url) => {
+                Store::Redis(Rc::new(redis::RedisStore::connect(settings, &url.0, &self.metrics, &self.redis)))
+            }
+        }
+    }
+}
+
+impl Store {
+    /// Waits until the first attempt to connect has ended, for a limited time.
+    pub async fn wait_first_attempt(&self) {
+        if let Store::Redis(redis) = self {
+            redis.wait_first_attempt().await;
+        }
+    }
+
+    /// Applies the settings of a new config that keeps this handle.
+    pub fn apply_settings(&self, settings: &StoreSettings) {
+        if let Store::Redis(redis) = self {
+            redis.apply_tls(&settings.tls);
+        }
+    }
+
+    /// Removes this gateway from the count of those that share the store; called when the process stops.
+    pub async fn report_stop(&self) {
+        if let Store::Redis(redis) = self {
+            redis.report_stop().await;
+        }
+    }
+
+    /// Returns the answers that the store would give, if a refusal is remembered for each of the checks.
+    pub fn known_refusals(&self, checks: &[Check]) -> Option<Vec<Answer>> {
+        match self {
+            Store::Redis(redis) => redis.known_refusals(checks),
+            Store::Memory(_) | Store::Timeline(_) => None,
+        }
+    }
+
+    /// Runs `op` on all `checks` together. Returns `None` if the store is not in this process, so that the caller has
+    /// to wait for it.
+    pub fn run_in_process(&self, op: Op, checks: &[Check]) -> Option<Decision> {
+        match self {
+            Store::Memory(memory) => Some(memory.run_now(op, checks)),
+            Store::Timeline(timeline) => Some(timeline.run(op, checks.to_vec())),
+            Store::Redis(_) => None,
+        }
+    }
+
+    /// Decides by all `checks` together; `op` is take or peek.
+    ///
+    /// # Errors
+    /// The store made no decision in time. The charge may have happened: see [`ErrorKind::is_unsure`].
+    pub async fn decide(&self, op: Op, checks: &SharedChecks) -> Result<Decision, ErrorKind> {
+        self.run(op, checks).await
+    }
+
+    /// Corrects charges by their receipts, regardless of the limits.
+    ///
+    /// # Errors
+    /// The store did not respond in time. The corrections may have happened.
+    pub async fn adjust(&self, checks: &SharedChecks) -> Result<Decision, ErrorKind> {
+        self.run(Op::Adjust, checks).await
+    }
+
+    /// Corrects charges with an outcome for each of `checks`, because the nodes of a cluster fail independently.
+    pub async fn adjust_each(&self, checks: &SharedChecks) -> Vec<Result<Answer, ErrorKind>> {
+        match self {
+            Store::Redis(redis) => redis.adjust_each(checks).await,
+            store => outcome_per_check(store.run(Op::Adjust, checks).await, checks.len()),
+        }
+    }
+
+    /// Deletes the state of the keys.
+    ///
+    /// # Errors
+    /// The store did not respond in time. The state may have been deleted.
+    pub async fn reset(&self, checks: &SharedChecks) -> Result<Decision, ErrorKind> {
+        self.run(Op::Reset, checks).await
+    }
+
+    async fn run(&self, op: Op, checks: &SharedChecks) -> Result<Decision, ErrorKind> {
+        match self {
+            Store::Redis(redis) => redis.run(op, checks).await,
+            store => store.run_in_process(op, checks).ok_or(ErrorKind::Internal),
+        }
+    }
+
+    /// Reads the clock of the store in ms. Returns `None` if the store is not in this process.
+    pub fn now_in_process(&self) -> Option<i64> {
+        match self {
+            Store::Memory(memory) => Some(memory.now_ms()),
+            Store::Timeline(timeline) => Some(timeline.now_ms()),
+            Store::Redis(_) => None,
+        }
+    }
+
+    /// Reads the clock of the store in ms. It decides when charges expire, and may differ from that of the gateway.
+    ///
+    /// # Errors
+    /// The store did not respond in time.
+    pub async fn read_clock(&self) -> Result<i64, ErrorKind> {
+        match self {
+            Store::Redis(redis) => redis.read_clock().await,
+            store => store.now_in_process().ok_or(ErrorKind::Internal),
+        }
+    }
+
+    /// Uses a mark, which is possible once for all gateways with this store and key `prefix`. `now_ms` is the time of
+    /// [`Store::read_clock`].
+    ///
+    /// # Errors
+    /// The store did not respond in time. If the error is unsure, the mark may have been used.
+    pub async fn use_mark(&self, mark: SingleUseMark, prefix: &str, now_ms: i64) -> Result<MarkUse, ErrorKind> {
+        match self {
+            Store::Memory(memory) => Ok(memory.use_mark(mark, now_ms)),
+            Store::Redis(redis) => redis.use_mark(mark, prefix, now_ms).await,
+            Store::Timeline(timeline) => Ok(timeline.use_mark(mark, now_ms)),
+        }
+    }
+
+    /// Reads the hashes with live overrides under `keys`. Returns `None` if the store has no such hashes.
+    pub async fn read_hashes(&self, keys: &[String]) -> Option<Vec<HashResult>> {
+        match self {
+            Store::Redis(redis) => Some(redis.read_hashes(keys).await),
+            Store::Memory(_) | Store::Timeline(_) => None,
+        }
+    }
+
+    /// Counts an error in the metrics.
+    pub fn count_error(&self, kind: ErrorKind) {
+        if let Store::Redis(redis) = self {
+            redis.count_error(kind);
+        }
+    }
+}
+
+/// Converts the outcome of one call to an outcome for each of its checks.
+fn outcome_per_check(outcome: Result<Decision, ErrorKind>, checks: usize) -> Vec<Result<Answer, ErrorKind>> {
+    match outcome {
+        Ok(decision) => decision.answers.into_iter().map(Ok).collect(),
+        Err(kind) => vec![Err(kind); checks],
+    }
+}

@@ -1,0 +1,178 @@
+//! Refusals that a worker remembers, so that requests of an exhausted key cost Redis nothing. The result is exact:
+//! Redis
+//! would refuse the request too, with the same headers and no longer wait.
+//!
+//! - A request is refused from memory only if a refusal of each of its limits is remembered. Otherwise the wait of
+//!   another limit might be longer, and its headers are unknown.
+//! - Only refusals of one unit are remembered, or of a cost that never fits. Until the wait is over, such a key admits
+//!   nothing, so the wait cannot grow. A key that refuses more units may still admit smaller charges.
+//! - Only limits whose charges are never released early are remembered: none with leases, queues, refunds or settled
+//!   costs. On a cluster nothing is remembered, because a decision may charge one slot for a moment and then refund it.
+//! - A refund or reset by an operator in this process clears the memory. One in another gateway takes effect here
+//!   within [`LONGEST`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use indexmap::IndexMap;
+
+use crate::limiting::algorithm::Rule;
+use crate::limiting::answer::{Answer, NEVER};
+use crate::limiting::decision::{Check, Decision, Role};
+
+/// The refusals that one worker remembers.
+pub struct DenialCache {
+    entries: IndexMap<Box<str>, Denial>,
+    /// Index where the next search for outdated entries starts.
+    cursor: usize,
+    recalls: Recalls,
+    /// Number of recalls that this worker has applied.
+    recalled: u64,
+}
+
+/// Counts refunds and resets outside of decisions. All handles of a process share one counter.
+#[derive(Clone, Debug, Default)]
+pub struct Recalls(Arc<AtomicU64>);
+
+struct Denial {
+    rule: Arc<Rule>,
+    cost: i64,
+    answer: Answer,
+    /// Time of the answer, which its waits start from.
+    since: Instant,
+    /// Until then, requests are refused from memory.
+    until: Instant,
+}
+
+/// When a decision was sent to the store, and the number of recalls at that time.
+#[derive(Clone, Copy, Debug)]
+pub struct SentAt {
+    at: Instant,
+    recalled: u64,
+}
+
+/// Most refusals that a worker remembers.
+pub const ENTRIES_MAX: usize = 16_384;
+/// Longest time that a refusal is remembered.
+pub const LONGEST: Duration = Duration::from_secs(1);
+/// Entries checked with each new one, to remove outdated ones.
+const SWEEP: usize = 4;
+
+/// Reports whether a refusal of this check may be remembered.
+pub fn is_memorable(check: &Check) -> bool {
+    check.role == Role::default() && !check.limit.refundable && !check.rule.has_queue()
+}
+
+impl Recalls {
+    /// Clears the memory of all workers, after charges were changed outside of a decision.
+    pub fn clear_memories(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn count(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+impl DenialCache {
+    pub fn new(recalls: Recalls) -> DenialCache {
+        DenialCache { entries: IndexMap::new(), cursor: 0, recalled: recalls.count(), recalls }
+    }
+
+    /// Returns the state to pass to [`DenialCache::remember_refusal`], for a decision that is sent at `at`.
+    pub fn sent_at(&self, at: Instant) -> SentAt {
+        SentAt { at, recalled: self.recalls.count() }
+    }
+
+    pub fn clear(&mut self) {
+        self.entries.clear();
+    }
+
+    /// Returns the answers that the store would give at `now`, if a refusal is remembered for each check.
+    pub fn known_refusals(&mut self, checks: &[Check], now: impl FnOnce() -> Instant) -> Option<Vec<Answer>> {
+        self.forget_outdated();
+        if self.entries.is_empty() {
+            return None;
+        }
+        let now = now();
+        checks.iter().map(|check| self.entries.get(check.key.as_str())?.answer_at(check, now)).collect()
+    }
+
+    /// Remembers the refusals of a decision that was sent at `asked` and has just arrived.
+    pub fn remember_refusals(&mut self, checks: &[Check], decision: &Decision, asked: SentAt) {
+        let now = Instant::now();
+        for (check, answer) in checks.iter().zip(&decision.answers) {
+            self.remember_refusal(check, *answer, asked, now);
+        }
+    }
+
+    /// Remembers that the store refused `check`. The decision was sent at `asked` and arrived at `now`.
+    pub fn remember_refusal(&mut self, check: &Check, answer: Answer, asked: SentAt, now: Instant) {
+        self.forget_outdated();
+        let stays = check.cost == 1 || answer.retry_ms == NEVER;
+        if answer.admitted || !stays || !is_memorable(check) || asked.recalled != self.recalled {
+            return;
+        }
+        let wait = match u64::try_from(answer.retry_ms) {
+            // The wait was rounded to milliseconds of another clock, which may run a little faster than ours.
+            Ok(ms) => Duration::from_millis((ms.saturating_sub(1)).saturating_sub(ms / 1000)).min(LONGEST),
+            Err(_) => LONGEST,
+        };
+        let until = asked.at + wait;
+        if until <= now {
+            return;
+        }
+        self.sweep(now);
+        let denial = Denial { rule: check.rule.clone(), cost: check.cost, answer, since: now, until };
+        match self.entries.get_mut(check.key.as_str()) {
+            Some(entry) => *entry = denial,
+            None => drop(self.entries.insert(check.key.as_str().into(), denial)),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    fn forget_outdated(&mut self) {
+        let recalled = self.recalls.count();
+        if recalled != self.recalled {
+            self.recalled = recalled;
+            self.entries.clear();
+        }
+    }
+
+    fn sweep(&mut self, now: Instant) {
+        for _ in 0..SWEEP.min(self.entries.len()) {
+            self.cursor %= self.entries.len().max(1);
+            if self.entries.get_index(self.cursor).is_some_and(|(_, entry)| entry.until <= now) {
+                self.entries.swap_remove_index(self.cursor);
+            } else {
+                self.cursor += 1;
+            }
+        }
+        if self.entries.len() >= ENTRIES_MAX {
+            self.cursor %= self.entries.len();
+            self.entries.swap_remove_index(self.cursor);
+        }
+    }
+}
+
+impl Denial {
+    /// Returns the remembered answer, or `None` if the store might admit `check` by now.
+    fn answer_at(&self, check: &Check, now: Instant) -> Option<Answer> {
+        // A smaller cost may be admitted, and a larger one would have to wait longer.
+        if now >= self.until || check.cost != self.cost || !is_memorable(check) || *self.rule != *check.rule {
+            return None;
+        }
+        let gone = i64::try_from(now.duration_since(self.since).as_millis()).unwrap_or(i64::MAX);
+        let left = |ms: i64| if ms == NEVER { NEVER } else { (ms - gone).max(1) };
+        let Answer { retry_ms, reset_ms, .. } = self.answer;
+        Some(Answer { retry_ms: left(retry_ms), reset_ms: left(reset_ms), ..self.answer })
+    }
+}

@@ -1,0 +1,78 @@
+//! Reads the hashes with live overrides, each from the server of its key.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use redis::{ErrorKind, RedisError, RedisResult, Value};
+use tokio::time::timeout;
+
+use crate::limiting::overrides::{ENTRIES_MAX, HashResult, RawOverrides};
+use crate::limiting::store::redis::RedisStore;
+
+/// Longest wait for one command.
+const READ_TIMEOUT: Duration = Duration::from_secs(1);
+/// Commands sent at once, so that other clients of Redis are not delayed.
+const CHUNK: usize = 500;
+
+/// Reads the hashes under `keys`.
+pub async fn read_hashes(redis: &RedisStore, keys: &[String]) -> Vec<HashResult> {
+    let mut found = Vec::with_capacity(keys.len());
+    for keys in keys.chunks(CHUNK) {
+        let sizes = join_all(keys.iter().map(async |key| send_key_command(redis, "HLEN", key).await)).await;
+        // One at a time, as together they could be large.
+        for (key, size) in keys.iter().zip(sizes) {
+            found.push(read_hash(redis, key, size).await.map_err(|error| error.to_string()));
+        }
+    }
+    found
+}
+
+/// Reads the hash under `key`, whose length is `size`. The outer error is one of the server, the inner one says what is
+/// wrong with the hash.
+async fn read_hash(
+    redis: &RedisStore,
+    key: &str,
+    size: RedisResult<Value>,
+) -> RedisResult<Result<RawOverrides, String>> {
+    let malformed = || failure("malformed reply");
+    match size {
+        Ok(Value::Int(0)) => Ok(Ok(RawOverrides::new())),
+        // A hash that is too large is not read.
+        Ok(Value::Int(size)) if usize::try_from(size).is_ok_and(|size| size > ENTRIES_MAX) => {
+            Ok(Err(format!("{key} has {size} fields, {ENTRIES_MAX} are allowed")))
+        }
+        Ok(Value::Int(_)) => parse_fields(send_key_command(redis, "HGETALL", key).await?).map(Ok).ok_or_else(malformed),
+        Ok(_) => Err(malformed()),
+        // The key contains another type.
+        Err(error) if error.code() == Some("WRONGTYPE") => Ok(Err(format!("{key} is not a hash"))),
+        Err(error) => Err(error),
+    }
+}
+
+async fn send_key_command(redis: &RedisStore, command: &str, key: &str) -> RedisResult<Value> {
+    let mut cmd = redis::cmd(command);
+    timeout(READ_TIMEOUT, redis.send(key, cmd.arg(key))).await.unwrap_or_else(|_| Err(failure("no reply in time")))
+}
+
+fn failure(what: &'static str) -> RedisError {
+    RedisError::from((ErrorKind::Client, what))
+}
+
+/// Converts the reply of HGETALL.
+fn parse_fields(reply: Value) -> Option<RawOverrides> {
+    let bytes = |value| match value {
+        Value::BulkString(bytes) => Some(bytes),
+        Value::SimpleString(text) => Some(text.into_bytes()),
+        _ => None,
+    };
+    let Value::Array(items) = reply else {
+        let Value::Map(pairs) = reply else { return None };
+        return pairs.into_iter().map(|(field, value)| Some((bytes(field)?, bytes(value)?))).collect();
+    };
+    let mut raw = RawOverrides::new();
+    let mut items = items.into_iter();
+    while let Some(field) = items.next() {
+        raw.insert(bytes(field)?, bytes(items.next()?)?);
+    }
+    Some(raw)
+}

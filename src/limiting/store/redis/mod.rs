@@ -1,0 +1,303 @@
+//! Limit state in Redis, shared by all gateways: on a single server, a master behind Sentinel, or a Cluster. Each
+//! worker has one handle. Input are the checks of requests, output are decisions.
+//!
+//! Decisions are batched. While a call is under way, new decisions wait in a queue; the next call carries all of them
+//! to the Lua script. An idle connection adds no wait, and a distant server gets several calls at once. A decision
+//! waits in the queue for at most the deadline, and then for the reply for at most the deadline. It never waits for a
+//! connection attempt.
+//!
+//! - `connection`: connects to servers, finds the master, keeps connections alive, breaks the circuit.
+//! - `pipeline`: queues decisions, encodes calls, decodes replies.
+//! - `cluster`: finds the node of a slot, and decides over several slots.
+//! - `denials`: refusals that a worker remembers, so that exhausted keys cost Redis nothing.
+//! - `hashes`: reads the hashes with live overrides.
+//! - `heartbeat`: reports this gateway to Redis and learns how many there are.
+
+pub mod cluster;
+pub mod connection;
+pub mod denials;
+mod hashes;
+mod heartbeat;
+pub mod pipeline;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ::redis::{Cmd, RedisResult, Value};
+use prometheus::IntCounter;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::limiting::answer::Answer;
+use crate::limiting::decision::{Check, Decision, ErrorKind, Op, SharedChecks};
+use crate::limiting::gateways::Gateways;
+use crate::limiting::overrides::HashResult;
+use crate::limiting::store::once::{MarkUse, SharedUsedMarks, SingleUseMark};
+use crate::limiting::store::outcome_per_check;
+use crate::limiting::store::redis::cluster::{Cluster, slot};
+use crate::limiting::store::redis::connection::address::{Address, Deployment};
+use crate::limiting::store::redis::connection::dial::Dialer;
+use crate::limiting::store::redis::connection::health::ServerHealth;
+use crate::limiting::store::redis::connection::link;
+use crate::limiting::store::redis::connection::sentinel::{ConnectionTarget, Sentinels};
+use crate::limiting::store::redis::connection::tls::RedisTls;
+use crate::limiting::store::redis::denials::{DenialCache, Recalls};
+use crate::limiting::store::redis::pipeline::lane::{Lane, LaneContext};
+use crate::limiting::store::redis::pipeline::waiting::{LaneError, SendMode};
+use crate::limiting::store::redis::pipeline::{codec, lane};
+use crate::limiting::store::settings::StoreSettings;
+use crate::limiting::supervise::restart_on_panic;
+use crate::telemetry::metrics::{Counter, Metrics};
+
+/// Longest wait for the first attempt to connect.
+const FIRST_CONNECT: Duration = link::CONNECT_TIMEOUT;
+/// Shortest time that Redis keeps a mark, in case the clocks differ.
+const MARK_MIN_MS: i64 = 1000;
+
+/// State that all Redis handles of a process share.
+#[derive(Clone, Default)]
+pub struct SharedRedisState {
+    recalls: Recalls,
+    marks: SharedUsedMarks,
+    gateways: Arc<Gateways>,
+}
+
+impl SharedRedisState {
+    pub fn new(gateways: Arc<Gateways>) -> SharedRedisState {
+        SharedRedisState { gateways, ..SharedRedisState::default() }
+    }
+}
+
+/// Handle of one worker on Redis; lives in the runtime of the worker.
+pub struct RedisStore {
+    servers: Rc<RedisServers>,
+    tls: Arc<Mutex<RedisTls>>,
+    prefix: String,
+    deadline: Duration,
+    /// Refusals that are remembered. Not used with a cluster: a decision over several slots may charge one slot for a
+    /// moment and refund it when another refuses.
+    denials: Option<RefCell<DenialCache>>,
+    denials_used: Counter,
+    recalls: Recalls,
+    /// Marks that this process has used.
+    marks: SharedUsedMarks,
+    /// Number of gateways that share this Redis, as this process knows it.
+    pub gateways: Arc<Gateways>,
+    errors: Vec<IntCounter>,
+    /// The heartbeat task, which ends with the handle.
+    _report: JoinSet<()>,
+}
+
+enum RedisServers {
+    /// One server for all decisions: at a fixed address, or the master of the sentinels.
+    Single(Lane),
+    Cluster(Cluster),
+    /// The URL is invalid.
+    InvalidUrl(#[expect(dead_code, reason = "its view is what the metrics show")] ServerHealth),
+}
+
+impl RedisStore {
+    /// Creates a handle, which connects in the background. The URL may contain a password and is not logged. All
+    /// handles of a process share `all`.
+    pub fn connect(settings: &StoreSettings, url: &str, metrics: &Metrics, all: &SharedRedisState) -> RedisStore {
+        let tls = Arc::new(Mutex::new(settings.tls.clone()));
+        let servers = match Address::parse(url) {
+            Ok(address) => open_servers(address, settings, &tls, metrics),
+            Err(mistake) => {
+                let health = ServerHealth::new(metrics);
+                health.set_down(ErrorKind::Disconnected, mistake.what);
+                RedisServers::InvalidUrl(health)
+            }
+        };
+        let denials = match &servers {
+            RedisServers::Cluster(_) => None,
+            RedisServers::Single(_) | RedisServers::InvalidUrl(_) => {
+                Some(RefCell::new(DenialCache::new(all.recalls.clone())))
+            }
+        };
+        let (servers, mut report) = (Rc::new(servers), JoinSet::new());
+        let (asked, key) = (servers.clone(), gateways_key(&settings.prefix));
+        let claim = Rc::new(all.gateways.create_claim());
+        report.spawn_local(restart_on_panic(metrics.store.task_restarts.clone(), move || {
+            let (asked, key, claim) = (asked.clone(), key.clone(), claim.clone());
+            async move { heartbeat::run_reports(async |cmd| asked.send(&key, cmd).await, &key, &claim).await }
+        }));
+        RedisStore {
+            servers,
+            tls,
+            prefix: settings.prefix.clone(),
+            deadline: settings.deadline,
+            denials,
+            denials_used: metrics.denial_cache_counter(),
+            recalls: all.recalls.clone(),
+            marks: all.marks.clone(),
+            gateways: all.gateways.clone(),
+            errors: lane::error_counters(metrics),
+            _report: report,
+        }
+    }
+
+    /// Waits until the first attempts to connect have ended, at most for `FIRST_CONNECT`.
+    pub async fn wait_first_attempt(&self) {
+        let first_attempt = async {
+            match &*self.servers {
+                RedisServers::Single(lane) => lane.wait_first_attempt().await,
+                RedisServers::Cluster(cluster) => cluster.wait_first_attempt().await,
+                RedisServers::InvalidUrl(_) => {}
+            }
+        };
+        // After that, connecting continues while requests are served.
+        let _ = timeout(FIRST_CONNECT, first_attempt).await;
+    }
+
+    /// Sends a command that is no decision to the server of `key`. Fails at once without a connection. There is no
+    /// deadline; the caller sets one.
+    pub async fn send(&self, key: &str, cmd: &Cmd) -> RedisResult<Value> {
+        self.servers.send(key, cmd).await
+    }
+
+    /// Applies a new config: new connections use `tls`.
+    pub fn apply_tls(&self, tls: &RedisTls) {
+        *self.tls.lock().unwrap_or_else(PoisonError::into_inner) = tls.clone();
+        if let Some(denials) = &self.denials {
+            denials.borrow_mut().clear();
+        }
+    }
+
+    /// Returns the answers that the servers would give, if a refusal is remembered for each of the checks.
+    pub fn known_refusals(&self, checks: &[Check]) -> Option<Vec<Answer>> {
+        let known = self.denials.as_ref()?.borrow_mut().known_refusals(checks, Instant::now)?;
+        self.denials_used.inc();
+        Some(known)
+    }
+
+    /// Runs `op` on all `checks` together. Calls are not repeated, because a charge may have happened despite an error.
+    pub async fn run(&self, op: Op, checks: &SharedChecks) -> Result<Decision, ErrorKind> {
+        let denials = self.denials.as_ref().map(|denials| (denials, denials.borrow().sent_at(Instant::now())));
+        let outcome = self.run_on_servers(op, checks).await;
+        match (&outcome, denials) {
+            (Err(kind), _) => self.count_error(*kind),
+            (Ok(decision), Some((denials, asked))) if op == Op::Take && !decision.admitted => {
+                denials.borrow_mut().remember_refusals(checks, decision, asked);
+            }
+            _ => {}
+        }
+        if matches!(op, Op::Adjust | Op::Reset) && checks.iter().any(denials::is_memorable) {
+            self.recalls.clear_memories();
+        }
+        outcome
+    }
+
+    /// Removes this gateway from the count in Redis; called when the process stops.
+    pub async fn report_stop(&self) {
+        let key = gateways_key(&self.prefix);
+        heartbeat::report_stop(async |cmd| self.send(&key, cmd).await, &key, &self.gateways).await;
+    }
+
+    /// Corrects charges by their receipts, with an outcome for each of `checks`. A failure counts as one error in the
+    /// metrics.
+    pub async fn adjust_each(&self, checks: &SharedChecks) -> Vec<Result<Answer, ErrorKind>> {
+        let RedisServers::Cluster(cluster) = &*self.servers else {
+            return outcome_per_check(self.run(Op::Adjust, checks).await, checks.len());
+        };
+        let outcomes = cluster.apply_changes(Op::Adjust, checks).await;
+        if let Some(kind) = outcomes.iter().find_map(|outcome| outcome.as_ref().err()) {
+            self.count_error(*kind);
+        }
+        outcomes
+    }
+
+    /// Reads the clock of the server in ms; with a cluster, always that of the same slot.
+    pub async fn read_clock(&self) -> Result<i64, ErrorKind> {
+        let key = format!("{}:{{clock}}:clock", self.prefix);
+        let time = self.send_with_deadline(&key, &::redis::cmd("TIME")).await?;
+        let (seconds, micros): (i64, i64) = ::redis::from_redis_value(time).map_err(|_| ErrorKind::Reply)?;
+        Ok(seconds.saturating_mul(1000).saturating_add(micros / 1000))
+    }
+
+    /// Uses a mark below `prefix`, for all gateways. This process remembers it too, as a server may lose it.
+    pub async fn use_mark(&self, mark: SingleUseMark, prefix: &str, now_ms: i64) -> Result<MarkUse, ErrorKind> {
+        let here = self.marks.use_mark(mark, now_ms);
+        if here != MarkUse::First {
+            return Ok(here);
+        }
+        let key = format!("{prefix}:{{receipt={:032x}}}:receipt", mark.id);
+        let mut set = ::redis::cmd("SET");
+        set.arg(&key).arg(1).arg("NX").arg("PX").arg((mark.expires_ms - now_ms).max(MARK_MIN_MS));
+        match self.send_with_deadline(&key, &set).await {
+            Ok(Value::Nil) => Ok(MarkUse::Again),
+            Ok(_) => Ok(MarkUse::First),
+            Err(kind) => {
+                if !kind.is_unsure() {
+                    self.marks.release_mark(mark);
+                }
+                Err(kind)
+            }
+        }
+    }
+
+    /// Reads the hashes under `keys`.
+    pub async fn read_hashes(&self, keys: &[String]) -> Vec<HashResult> {
+        hashes::read_hashes(self, keys).await
+    }
+
+    /// Sends a command with the deadline of a decision.
+    async fn send_with_deadline(&self, key: &str, cmd: &Cmd) -> Result<Value, ErrorKind> {
+        let outcome = match timeout(self.deadline, self.send(key, cmd)).await {
+            Ok(outcome) => outcome.map_err(|error| codec::sent_error_kind(&error)),
+            Err(_) => Err(ErrorKind::Timeout),
+        };
+        outcome.inspect_err(|kind| self.count_error(*kind))
+    }
+
+    /// Counts an error in the metrics.
+    pub fn count_error(&self, kind: ErrorKind) {
+        self.errors[kind as usize].inc();
+    }
+
+    async fn run_on_servers(&self, op: Op, checks: &SharedChecks) -> Result<Decision, ErrorKind> {
+        match &*self.servers {
+            RedisServers::Single(lane) => lane.run(op, checks, SendMode::Shared).await.map_err(|fault| match fault {
+                LaneError::Failed(kind) => kind,
+                LaneError::Redirected(_) => ErrorKind::Reply,
+            }),
+            RedisServers::Cluster(cluster) => cluster.run(op, checks).await,
+            RedisServers::InvalidUrl(_) => Err(ErrorKind::Disconnected),
+        }
+    }
+}
+
+impl RedisServers {
+    async fn send(&self, key: &str, cmd: &Cmd) -> RedisResult<Value> {
+        match self {
+            RedisServers::Single(lane) => lane.send(cmd, false).await,
+            RedisServers::Cluster(cluster) => cluster.nodes.send(slot::key_slot(key), cmd).await,
+            RedisServers::InvalidUrl(_) => Err(codec::not_connected()),
+        }
+    }
+}
+
+fn gateways_key(prefix: &str) -> String {
+    format!("{prefix}:gateways")
+}
+
+fn open_servers(
+    address: Address,
+    settings: &StoreSettings,
+    tls: &Arc<Mutex<RedisTls>>,
+    metrics: &Metrics,
+) -> RedisServers {
+    let tls = address.tls.then(|| tls.clone());
+    let dialer = Dialer { login: address.login, tls };
+    let context = LaneContext { dialer: dialer.clone(), deadline: settings.deadline, metrics: metrics.clone() };
+    match address.form {
+        Deployment::Node(addr) => RedisServers::Single(Lane::open(ConnectionTarget::Fixed(addr), false, &context)),
+        Deployment::Sentinel { sentinels, login, master } => {
+            let sentinels = Sentinels::new(sentinels, Dialer { login, ..dialer }, master);
+            RedisServers::Single(Lane::open(ConnectionTarget::Master(sentinels), false, &context))
+        }
+        Deployment::Cluster(seeds) => RedisServers::Cluster(Cluster::open(seeds, context)),
+    }
+}

@@ -1,0 +1,103 @@
+//! The lane to one Redis server: the queue of decisions, the connection, and the tasks that serve both. A cluster has a
+//! lane for each node.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use prometheus::IntCounter;
+use redis::{Cmd, RedisResult, Value};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::limiting::decision::{Decision, ErrorKind, Op, SharedChecks};
+use crate::limiting::store::redis::connection::dial::Dialer;
+use crate::limiting::store::redis::connection::health::ServerHealth;
+use crate::limiting::store::redis::connection::link::RedisLink;
+use crate::limiting::store::redis::connection::sentinel::ConnectionTarget;
+use crate::limiting::store::redis::pipeline::pump::Caller;
+use crate::limiting::store::redis::pipeline::queue::DecisionQueue;
+pub use crate::limiting::store::redis::pipeline::queue::QUEUE_MAX;
+use crate::limiting::store::redis::pipeline::waiting::{LaneError, QueuedDecision, SendMode};
+use crate::limiting::store::redis::pipeline::{codec, pump};
+use crate::limiting::supervise::restart_on_panic;
+use crate::telemetry::metrics::Metrics;
+
+/// Lane of one worker to one server.
+pub struct Lane {
+    queue: Rc<DecisionQueue>,
+    health: Rc<ServerHealth>,
+    link: Rc<RedisLink>,
+    /// The tasks of the lane, which end with it.
+    _tasks: JoinSet<()>,
+}
+
+/// Settings that all lanes of a handle share.
+#[derive(Clone)]
+pub struct LaneContext {
+    pub dialer: Dialer,
+    pub deadline: Duration,
+    pub metrics: Metrics,
+}
+
+impl Lane {
+    /// Opens a lane, which connects in the background. `clustered` says that the server is a node of a cluster.
+    pub fn open(target: ConnectionTarget, clustered: bool, context: &LaneContext) -> Lane {
+        let metrics = &context.metrics;
+        let health = Rc::new(ServerHealth::new(metrics));
+        let queue = Rc::new(DecisionQueue::new(context.deadline));
+        let link = Rc::new(RedisLink::new(target, context.dialer.clone(), health.clone()));
+        let caller = Rc::new(Caller::new(link.clone(), health.clone(), clustered, context.deadline, metrics));
+        let restarts = || metrics.store.task_restarts.clone();
+        let mut tasks = JoinSet::new();
+        let (waits, keeper, prober) = (queue.clone(), link.clone(), caller.clone());
+        tasks.spawn_local(restart_on_panic(restarts(), move || pump::run_pump(waits.clone(), caller.clone())));
+        tasks.spawn_local(restart_on_panic(restarts(), move || keeper.clone().run_connection()));
+        tasks.spawn_local(restart_on_panic(restarts(), move || pump::run_probes(prober.clone())));
+        Lane { queue, health, link, _tasks: tasks }
+    }
+
+    /// Waits for the end of the first attempt to connect.
+    pub async fn wait_first_attempt(&self) {
+        self.health.wait_first_attempt().await;
+    }
+
+    /// Reports whether there is no connection.
+    pub fn is_down(&self) -> bool {
+        self.health.down_reason().is_some()
+    }
+
+    /// Queues a decision and waits for its result.
+    pub async fn run(&self, op: Op, checks: &SharedChecks, way: SendMode) -> Result<Decision, LaneError> {
+        let since = Instant::now();
+        if let Some(kind) = self.health.refusal_reason() {
+            return Err(LaneError::Failed(kind));
+        }
+        let (reply, answer) = oneshot::channel();
+        let waiting = QueuedDecision { op, checks: checks.clone(), mode: way, since, reply };
+        if !self.queue.push(waiting) {
+            return Err(LaneError::Failed(ErrorKind::Overloaded));
+        }
+        answer.await.unwrap_or(Err(LaneError::Failed(ErrorKind::Internal)))
+    }
+
+    /// Sends a command that is no decision, without the queue. There is no deadline; the caller sets one.
+    pub async fn send(&self, cmd: &Cmd, asking: bool) -> RedisResult<Value> {
+        let Some(connection) = self.link.connection() else { return Err(codec::not_connected()) };
+        let outcome = match asking {
+            true => connection.send_asking(cmd).await,
+            false => connection.send(cmd).await,
+        };
+        if let Err(error) = &outcome
+            && codec::error_kind(error) == ErrorKind::Disconnected
+        {
+            self.link.drop_connection(&connection, ErrorKind::Disconnected, &error.to_string());
+        }
+        outcome
+    }
+}
+
+/// Returns the error counters, indexed like [`ErrorKind::ALL`].
+pub fn error_counters(metrics: &Metrics) -> Vec<IntCounter> {
+    ErrorKind::ALL.iter().map(|kind| metrics.store_error_counter(kind.label())).collect()
+}

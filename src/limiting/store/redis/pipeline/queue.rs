@@ -1,0 +1,225 @@
+//! The decisions that wait for one Redis server, the oldest first, and when the next call is sent. The queue survives a
+//! panic of the pump.
+//!
+//! If no call is under way, a call is sent at once. With N calls under way, the next one is sent when it is full, or N
+//! milliseconds after the last one was sent. A near server responds before that, so decisions gather while its only
+//! call is under way. A distant server gets several calls at once, about the square root of its round trip in
+//! milliseconds: about 10 at 100 ms.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::task::Waker;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::limiting::decision::ErrorKind;
+use crate::limiting::store::redis::pipeline::codec::{DECISIONS_MAX, WORK_MAX};
+use crate::limiting::store::redis::pipeline::waiting::{LaneError, QueuedDecision};
+
+/// Most decisions that wait for one server; further ones fail.
+pub const QUEUE_MAX: usize = 4096;
+/// Most calls under way to one server.
+const CALLS_MAX: usize = 32;
+/// Pause between two calls, multiplied by the number of calls under way.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// The waiting decisions of one lane.
+pub struct DecisionQueue {
+    /// Longest time that a decision waits in the queue.
+    wait_max: Duration,
+    inner: RefCell<PendingQueue>,
+}
+
+#[derive(Default)]
+struct PendingQueue {
+    waiting: VecDeque<QueuedDecision>,
+    /// Work of all waiting decisions.
+    work: i64,
+    pump: Option<Waker>,
+    /// The pump is woken by the next decision, not only when a call is full.
+    listening: bool,
+}
+
+/// What the pump does next.
+pub enum NextAction {
+    /// Send a call with these decisions.
+    Call(Vec<QueuedDecision>),
+    /// Wait until then, unless a call ends or becomes full.
+    At(Instant),
+    /// Wait until woken.
+    Idle,
+}
+
+impl DecisionQueue {
+    pub fn new(wait_max: Duration) -> DecisionQueue {
+        DecisionQueue { wait_max, inner: RefCell::default() }
+    }
+
+    /// Adds a decision. Returns false if the queue is full.
+    pub fn push(&self, waiting: QueuedDecision) -> bool {
+        let mut inner = self.inner.borrow_mut();
+        if inner.waiting.len() >= QUEUE_MAX {
+            return false;
+        }
+        inner.work = inner.work.saturating_add(waiting.work());
+        inner.waiting.push_back(waiting);
+        let awaited = inner.listening || inner.is_full();
+        let pump = if awaited { inner.pump.take() } else { None };
+        drop(inner);
+        if let Some(pump) = pump {
+            pump.wake();
+        }
+        true
+    }
+
+    /// Returns what to do next while `calls` are under way, the last of which was sent at `last_sent`. Decisions that
+    /// have waited too long fail. Unless a call is sent, `pump` is woken when the result changes.
+    pub fn next_action(&self, calls: usize, left: Instant, pump: &Waker) -> NextAction {
+        let now = Instant::now();
+        self.fail_long_waits(now);
+        let mut inner = self.inner.borrow_mut();
+        let gate = left + PAUSE * u32::try_from(calls).unwrap_or(u32::MAX);
+        let open = calls == 0 || calls < CALLS_MAX && (now >= gate || inner.is_full());
+        if open {
+            let batch = inner.take_batch();
+            if !batch.is_empty() {
+                return NextAction::Call(batch);
+            }
+        }
+        inner.listening = open;
+        if inner.pump.as_ref().is_none_or(|known| !known.will_wake(pump)) {
+            inner.pump = Some(pump.clone());
+        }
+        match inner.waiting.front().map(|oldest| oldest.since + self.wait_max) {
+            _ if open => NextAction::Idle,
+            None if calls == CALLS_MAX => NextAction::Idle,
+            Some(end) if calls == CALLS_MAX => NextAction::At(end),
+            // The alarm is set now and not with the next decision, so that a decision does not have to wake the pump.
+            None => NextAction::At(gate),
+            Some(end) => NextAction::At(end.min(gate)),
+        }
+    }
+
+    fn fail_long_waits(&self, now: Instant) {
+        loop {
+            let mut inner = self.inner.borrow_mut();
+            if inner.waiting.front().is_none_or(|oldest| now < oldest.since + self.wait_max) {
+                return;
+            }
+            let late = inner.pop();
+            drop(inner);
+            if let Some(late) = late {
+                late.deliver(Err(LaneError::Failed(ErrorKind::QueueTimeout)));
+            }
+        }
+    }
+}
+
+impl PendingQueue {
+    /// Reports whether the next call is full, so that waiting longer saves nothing.
+    fn is_full(&self) -> bool {
+        self.waiting.len() >= DECISIONS_MAX || self.work >= WORK_MAX
+    }
+
+    fn pop(&mut self) -> Option<QueuedDecision> {
+        let waiting = self.waiting.pop_front()?;
+        self.work -= waiting.work();
+        Some(waiting)
+    }
+
+    /// Takes the oldest decisions, up to the size of one call.
+    fn take_batch(&mut self) -> Vec<QueuedDecision> {
+        let (mut batch, mut work) = (Vec::new(), 0_i64);
+        while let Some(next) = self.waiting.front() {
+            // A client that has left is not charged.
+            if !next.reply.is_closed() {
+                work = work.saturating_add(next.work());
+                if batch.len() == DECISIONS_MAX || (work > WORK_MAX && !batch.is_empty()) {
+                    break;
+                }
+            }
+            batch.extend(self.pop().filter(|waiting| !waiting.reply.is_closed()));
+        }
+        batch
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::limiting::decision::{Decision, Op};
+    use crate::limiting::store::redis::pipeline::waiting::SendMode;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    type Answer = oneshot::Receiver<Result<Decision, LaneError>>;
+
+    fn pushed(queue: &DecisionQueue, since: Instant) -> Answer {
+        let (reply, answer) = oneshot::channel();
+        let waiting = QueuedDecision { op: Op::Take, checks: Rc::default(), mode: SendMode::Shared, since, reply };
+        assert!(queue.push(waiting));
+        answer
+    }
+
+    /// Returns how many decisions the next call carries; an error says when to look again.
+    fn left(queue: &DecisionQueue, calls: usize, left: Instant) -> Result<usize, Option<Instant>> {
+        match queue.next_action(calls, left, Waker::noop()) {
+            NextAction::Call(batch) => Ok(batch.len()),
+            NextAction::At(then) => Err(Some(then)),
+            NextAction::Idle => Err(None),
+        }
+    }
+
+    #[test]
+    fn an_idle_pipe_adds_no_wait_and_a_busy_one_gathers() {
+        let (queue, now) = (DecisionQueue::new(PATIENCE), Instant::now());
+        assert_eq!(left(&queue, 0, now), Err(None));
+        let _first = pushed(&queue, now);
+        assert_eq!(left(&queue, 0, now), Ok(1));
+        let _more = [pushed(&queue, now), pushed(&queue, now)];
+        // The pause in ms equals the number of calls under way.
+        let ahead = now + PATIENCE / 2;
+        for (calls, pauses) in [(1, 1), (5, 5), (CALLS_MAX - 1, 31)] {
+            assert_eq!(left(&queue, calls, ahead), Err(Some(ahead + PAUSE * pauses)));
+        }
+        let Some(past) = Instant::now().checked_sub(PAUSE * 5) else { return };
+        assert_eq!(left(&queue, 5, past), Ok(2));
+    }
+
+    #[test]
+    fn a_full_call_leaves_at_once_while_there_is_room_for_calls() {
+        let (queue, now) = (DecisionQueue::new(PATIENCE), Instant::now());
+        let ahead = now + PATIENCE / 2;
+        let _answers: Vec<Answer> = (0..2 * DECISIONS_MAX + 1).map(|_| pushed(&queue, now)).collect();
+        assert_eq!(left(&queue, CALLS_MAX, ahead), Err(Some(now + PATIENCE)));
+        assert_eq!(left(&queue, CALLS_MAX - 1, ahead), Ok(DECISIONS_MAX));
+        assert_eq!(left(&queue, 1, ahead), Ok(DECISIONS_MAX));
+        assert_eq!(left(&queue, 1, ahead), Err(Some(ahead + PAUSE)));
+    }
+
+    #[test]
+    fn no_one_waits_longer_than_the_bound() {
+        let queue = DecisionQueue::new(Duration::from_millis(50));
+        let now = Instant::now();
+        let Some(early) = now.checked_sub(Duration::from_millis(51)) else { return };
+        let (mut late, mut other) = (pushed(&queue, early), pushed(&queue, now + PATIENCE));
+        assert_eq!(left(&queue, CALLS_MAX, now), Err(Some(now + PATIENCE + Duration::from_millis(50))));
+        assert_eq!(late.try_recv(), Ok(Err(LaneError::Failed(ErrorKind::QueueTimeout))));
+        assert!(other.try_recv().is_err());
+    }
+
+    #[test]
+    fn who_has_left_is_not_sent() {
+        let (queue, now) = (DecisionQueue::new(PATIENCE), Instant::now());
+        let (gone, _stays) = (pushed(&queue, now), pushed(&queue, now));
+        drop(gone);
+        assert_eq!(left(&queue, 0, now), Ok(1));
+        drop(pushed(&queue, now));
+        assert_eq!(left(&queue, 0, now), Err(None));
+    }
+}

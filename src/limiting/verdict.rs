@@ -1,0 +1,154 @@
+//! The result of all limits for one request, limit by limit. The limiter creates it; responses, headers, logs and
+//! metrics read it.
+
+use std::sync::Arc;
+
+use crate::limiting::algorithm::Rule;
+use crate::limiting::answer::{Answer, NEVER};
+use crate::limiting::chain;
+use crate::limiting::chain::Standing;
+use crate::limiting::charges::guard::ChargeGuard;
+use crate::limiting::decision::{Decision, Role};
+use crate::limiting::limit::{Limit, Mode};
+use crate::limiting::source::UnreadableBody;
+
+/// Result of all limits of a request.
+#[derive(Debug, Default)]
+pub struct Verdict {
+    pub refused: bool,
+    pub checks: Vec<LimitResult>,
+    /// Guard of the charges that the end of the request may change; usually `None`.
+    pub guard: Option<Box<ChargeGuard>>,
+}
+
+/// Result of one limit.
+#[derive(Debug)]
+pub struct LimitResult {
+    /// Index among the limits of the route.
+    pub limit: usize,
+    pub outcome: Outcome,
+    pub standing: Standing,
+    /// Rule of the key's override; `None` if the limit's own rule applied.
+    pub override_rule: Option<Arc<Rule>>,
+}
+
+/// Outcome of one limit, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The store decided; exact.
+    Store(Answer),
+    /// This gateway decided from memory, because the store is unavailable.
+    Local(Answer),
+    /// Admitted: the store is unavailable and the limit has `on_error = "open"`.
+    Open,
+    /// Refused: the store is unavailable and the limit has `on_error = "closed"`.
+    Closed,
+    /// Refused: the part of the key with that index is missing, and the limit has `missing = "refuse"`.
+    MissingKey { part: usize },
+    /// Refused: the request repeats a value that the limit reads, and the limit has `repeated = "refuse"`.
+    RepeatedKey,
+    /// Refused: a value that the limit reads is no integer, and the limit has `not_integer = "refuse"`.
+    NotInteger,
+    /// Refused: the key reads the body, and servers may interpret this body in different ways.
+    UnreadableKey(UnreadableBody),
+    /// Refused: the override of the key has a rate of 0.
+    Blocked,
+    /// Refused: the request might have to wait, and the queue is full.
+    QueueFull,
+    /// Admitted: the override of the key is "unlimited".
+    Unlimited,
+}
+
+impl Outcome {
+    pub fn answer(&self) -> Option<&Answer> {
+        match self {
+            Outcome::Store(answer) | Outcome::Local(answer) => Some(answer),
+            Outcome::Open
+            | Outcome::Closed
+            | Outcome::MissingKey { .. }
+            | Outcome::RepeatedKey
+            | Outcome::NotInteger
+            | Outcome::UnreadableKey(_)
+            | Outcome::Blocked
+            | Outcome::QueueFull
+            | Outcome::Unlimited => None,
+        }
+    }
+
+    pub fn is_admitted(&self) -> bool {
+        match self {
+            Outcome::Store(answer) | Outcome::Local(answer) => answer.admitted,
+            Outcome::Open | Outcome::Unlimited => true,
+            Outcome::Closed
+            | Outcome::MissingKey { .. }
+            | Outcome::RepeatedKey
+            | Outcome::NotInteger
+            | Outcome::UnreadableKey(_)
+            | Outcome::Blocked
+            | Outcome::QueueFull => false,
+        }
+    }
+}
+
+impl Verdict {
+    /// Refuses a request without a decision, because the queue of the limit with that index is full.
+    pub fn queue_full(limit: usize) -> Verdict {
+        let checked =
+            LimitResult { limit, outcome: Outcome::QueueFull, standing: Standing::InForce, override_rule: None };
+        Verdict { refused: true, checks: vec![checked], guard: None }
+    }
+
+    /// Adds the answers of a decision. Check `i` is of the limit `indexes[i]` and has the role `roles[i]`; `roles` may
+    /// be empty if no limit comes after another.
+    pub fn add_decision(
+        &mut self,
+        indexes: &[usize],
+        roles: &[Role],
+        mut decision: Decision,
+        outcome: fn(Answer) -> Outcome,
+    ) {
+        self.refused |= !decision.admitted;
+        for (place, index) in indexes.iter().enumerate() {
+            let role = roles.get(place).copied().unwrap_or_default();
+            let standing = chain::resolve_standing(role, place, &mut decision.answers);
+            let Some(answer) = decision.answers.get(place) else { return };
+            self.checks.push(LimitResult { limit: *index, outcome: outcome(*answer), standing, override_rule: None });
+        }
+    }
+
+    /// Returns the enforced limit for which an admitted request has to wait longest, and the wait in ms.
+    pub fn delay_ms(&self, limits: &[Arc<Limit>]) -> Option<(usize, i64)> {
+        let answers = self.checks.iter().filter_map(|checked| Some((checked.limit, checked.outcome.answer()?)));
+        answers
+            .filter(|(limit, answer)| answer.admitted && answer.retry_ms > 0 && limits[*limit].mode == Mode::Enforce)
+            .map(|(limit, answer)| (limit, answer.retry_ms))
+            .max_by_key(|(_, delay_ms)| *delay_ms)
+            .filter(|_| !self.refused)
+    }
+
+    /// Returns the enforced limits that refuse.
+    pub fn refusing_limits<'l>(&self, limits: &'l [Arc<Limit>]) -> impl Iterator<Item = &'l Arc<Limit>> {
+        self.refusals(limits).map(|checked| &limits[checked.limit])
+    }
+
+    /// Returns the enforced limit that refuses for longest; it determines `Retry-After`.
+    pub fn longest_refusal(&self, limits: &[Arc<Limit>]) -> Option<&LimitResult> {
+        self.refusals(limits).max_by_key(|checked| match checked.outcome.answer() {
+            Some(answer) if answer.retry_ms == NEVER => i64::MAX,
+            Some(answer) => answer.retry_ms,
+            None => 0,
+        })
+    }
+
+    fn refusals(&self, limits: &[Arc<Limit>]) -> impl Iterator<Item = &LimitResult> {
+        self.refusals_of(limits, Mode::Enforce)
+    }
+
+    /// Returns the results of limits with that mode that refuse.
+    pub fn refusals_of(&self, limits: &[Arc<Limit>], mode: Mode) -> impl Iterator<Item = &LimitResult> {
+        self.checks.iter().filter(move |checked| {
+            let meant = limits[checked.limit].mode == mode;
+            meant && checked.standing == Standing::InForce && !checked.outcome.is_admitted()
+        })
+    }
+}

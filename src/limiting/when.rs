@@ -1,0 +1,237 @@
+//! The compiled `when` of a limit: whether the limit applies to a request.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use regex::Regex;
+
+use crate::limiting::integers::{NotInteger, ValueError, integer};
+use crate::limiting::source::{Facts, Repeated, Source, SourceKind};
+use crate::net::{IpSet, NamedSet};
+
+/// Conditions that must all be true. Without conditions the limit always applies.
+#[derive(Debug, Default, PartialEq)]
+pub struct When(pub Vec<Condition>);
+
+/// One condition of a `when`.
+#[derive(Debug, PartialEq)]
+pub enum Condition {
+    Text {
+        source: Source,
+        test: Test,
+    },
+    /// The address of the client is in one of the sets or networks; with `inside` false, in none of them.
+    Client {
+        sets: Vec<Arc<NamedSet>>,
+        nets: IpSet,
+        inside: bool,
+    },
+}
+
+/// Test of a value of the request.
+#[derive(Debug, PartialEq)]
+pub enum Test {
+    /// There is a value, and one of the patterns matches it.
+    Any(Vec<Pattern>),
+    /// There is no value, or none of the patterns matches it.
+    None(Vec<Pattern>),
+}
+
+/// Pattern that a value is compared with.
+#[derive(Debug, PartialEq)]
+pub enum Pattern {
+    NotEmpty,
+    Text(String),
+    /// An integer between the two, both included.
+    Integer(i64, i64),
+    /// The pieces between the stars in order: the first is a prefix of the value, the last a suffix.
+    Wildcard(Vec<String>),
+    Set(Arc<NamedSet>),
+    Regex(Expression),
+}
+
+/// A regular expression. It matches anywhere in the value unless it is anchored.
+#[derive(Clone, Debug)]
+pub struct Expression {
+    pub regex: Regex,
+    pub ignore_case: bool,
+}
+
+/// Compares expressions by their text.
+impl PartialEq for Expression {
+    fn eq(&self, other: &Expression) -> bool {
+        (self.regex.as_str(), self.ignore_case) == (other.regex.as_str(), other.ignore_case)
+    }
+}
+
+impl When {
+    /// Sources whose values are compared as text. The client address is compared with networks instead.
+    pub const SOURCES: [SourceKind; 10] = [
+        SourceKind::Method,
+        SourceKind::Path,
+        SourceKind::Host,
+        SourceKind::Route,
+        SourceKind::Header,
+        SourceKind::Cookie,
+        SourceKind::Query,
+        SourceKind::Param,
+        SourceKind::Claim,
+        SourceKind::Tls,
+    ];
+
+    /// Reports whether all conditions are true.
+    ///
+    /// # Errors
+    /// The result depends on a repeated value of which `repeated` does not choose one, or on a value that must be an
+    /// integer and is none.
+    pub fn is_met(&self, facts: &Facts, repeated: Repeated, not_integer: NotInteger) -> Result<bool, ValueError> {
+        let mut holds = Ok(true);
+        for condition in &self.0 {
+            match condition.is_met(facts, repeated, not_integer) {
+                Ok(true) => {}
+                // The result is false whatever the unclear values are.
+                Ok(false) => return Ok(false),
+                Err(unclear) => holds = Err(unclear),
+            }
+        }
+        holds
+    }
+
+    /// Reports whether all conditions are true if only some sources are known. An error is an unknown source that the
+    /// result depends on, because no known condition is false.
+    pub fn is_met_if_known<'w>(
+        &'w self,
+        facts: &Facts,
+        repeated: Repeated,
+        not_integer: NotInteger,
+        is_known: impl Fn(&Source) -> bool,
+    ) -> Result<bool, &'w Source> {
+        let mut unknown = Ok(true);
+        for condition in &self.0 {
+            match condition {
+                Condition::Text { source, .. } if !is_known(source) => unknown = unknown.and(Err(source)),
+                // An unclear value refuses the request, so its result is known too.
+                known if known.is_met(facts, repeated, not_integer) == Ok(false) => return Ok(false),
+                _ => {}
+            }
+        }
+        unknown
+    }
+
+    /// Sources whose values have to be integers.
+    pub fn integer_sources(&self) -> impl Iterator<Item = &Source> {
+        self.0.iter().filter_map(|condition| match condition {
+            Condition::Text { source, test } if test.has_integers() => Some(source),
+            Condition::Text { .. } | Condition::Client { .. } => None,
+        })
+    }
+
+    /// Sources that are compared as text. The client address, which every request has, is not among them.
+    pub fn sources(&self) -> impl Iterator<Item = &Source> {
+        self.0.iter().filter_map(|condition| match condition {
+            Condition::Text { source, .. } => Some(source),
+            Condition::Client { .. } => None,
+        })
+    }
+}
+
+impl Condition {
+    fn is_met(&self, facts: &Facts, repeated: Repeated, not_integer: NotInteger) -> Result<bool, ValueError> {
+        Ok(match self {
+            Condition::Text { source, test } => {
+                let value = facts.text(source, repeated)?;
+                let is_taken = value.map(|value| test.matches_any(&value, not_integer)).transpose()?.unwrap_or(false);
+                is_taken == matches!(test, Test::Any(_))
+            }
+            Condition::Client { sets, nets, inside } => client_in(sets, nets, facts.client) == *inside,
+        })
+    }
+}
+
+fn client_in(sets: &[Arc<NamedSet>], nets: &IpSet, client: IpAddr) -> bool {
+    nets.contains(client) || sets.iter().any(|set| set.networks.contains(client))
+}
+
+impl Test {
+    fn patterns(&self) -> &[Pattern] {
+        match self {
+            Test::Any(patterns) | Test::None(patterns) => patterns,
+        }
+    }
+
+    fn has_integers(&self) -> bool {
+        self.patterns().iter().any(|pattern| matches!(pattern, Pattern::Integer(..)))
+    }
+
+    /// Reports whether one of the patterns matches the value.
+    fn matches_any(&self, value: &[u8], not_integer: NotInteger) -> Result<bool, ValueError> {
+        if self.patterns().iter().any(|pattern| pattern.matches(value)) {
+            return Ok(true);
+        }
+        if self.has_integers() {
+            not_integer.judged(integer(value))?;
+        }
+        Ok(false)
+    }
+}
+
+impl Pattern {
+    pub fn matches(&self, value: &[u8]) -> bool {
+        match self {
+            Pattern::NotEmpty => !value.is_empty(),
+            Pattern::Text(text) => value == text.as_bytes(),
+            Pattern::Integer(from, to) => integer(value).is_some_and(|int| (*from..=*to).contains(&int)),
+            Pattern::Wildcard(pieces) => wildcard(pieces, value),
+            Pattern::Set(set) => str::from_utf8(value).is_ok_and(|text| set.strings.contains(text)),
+            // Bytes that are not UTF-8 become replacement characters, so they hide no match beside them.
+            Pattern::Regex(Expression { regex, .. }) => regex.is_match(&String::from_utf8_lossy(value)),
+        }
+    }
+}
+
+/// Matches the pieces of a wildcard. Each middle piece takes its leftmost match, which leaves the most for the rest.
+fn wildcard(pieces: &[String], value: &[u8]) -> bool {
+    let [first, middle @ .., last] = pieces else { return false };
+    let Some(mut rest) = value.strip_prefix(first.as_bytes()).and_then(|rest| rest.strip_suffix(last.as_bytes()))
+    else {
+        return false;
+    };
+    middle.iter().filter(|piece| !piece.is_empty()).all(|piece| {
+        match rest.windows(piece.len()).position(|window| window == piece.as_bytes()) {
+            Some(at) => {
+                rest = &rest[at + piece.len()..];
+                true
+            }
+            None => false,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Matches by the definition, character by character.
+    fn naive(pattern: &[u8], value: &[u8]) -> bool {
+        match (pattern, value) {
+            ([], []) => true,
+            ([b'*', rest @ ..], value) => {
+                naive(rest, value) || matches!(value, [_, after @ ..] if naive(pattern, after))
+            }
+            ([a, rest @ ..], [b, after @ ..]) => a == b && naive(rest, after),
+            _ => false,
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4000))]
+
+        #[test]
+        fn stars_stand_for_any_run(pattern in "[ab*]{0,4}\\*[ab*]{0,4}", value in "[ab]{0,10}") {
+            let pieces = pattern.split('*').map(str::to_owned).collect::<Vec<_>>();
+            prop_assert_eq!(wildcard(&pieces, value.as_bytes()), naive(pattern.as_bytes(), value.as_bytes()));
+        }
+    }
+}

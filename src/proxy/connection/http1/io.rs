@@ -1,0 +1,163 @@
+//! The filter between an HTTP/1.1 client's stream and the parser. It bounds heads in time, shows all bytes to the
+//! inspector and handles the client's half-close.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::time::timeout;
+
+use crate::proxy::connection::client_io::{ClientIo, ReadFilter};
+use crate::proxy::connection::phase::Phase;
+use crate::proxy::connection::settings::ConnectionSettings;
+use crate::proxy::connection::stream::Stream;
+use crate::proxy::context::ClientConnection;
+
+/// The filter of HTTP/1.1:
+///
+/// - The first byte of a request starts the timer of its head.
+/// - The inspector sees all bytes, and keeps some from the parser.
+/// - The end of the stream is withheld from the parser while requests are under way that do not need the client.
+pub struct Http1Filter {
+    header_timeout: Duration,
+    half_close_timeout: Duration,
+    /// Bytes from where the framing of a body is broken. The parser does not get them.
+    kept_back: Bytes,
+    /// The parser has written an error response of its own, which the gateway replaces.
+    withheld: bool,
+}
+
+/// The stream of an HTTP/1.1 client, as the parser reads and writes it.
+pub type Http1Io = ClientIo<Http1Filter>;
+
+impl Http1Io {
+    /// Wraps `stream`, from which `start` was read while the protocol was detected.
+    pub fn new(stream: Stream, start: Bytes, client: Rc<ClientConnection>, bounds: &ConnectionSettings) -> Http1Io {
+        let ConnectionSettings { header_timeout, half_close_timeout, .. } = *bounds;
+        let mut unread = start;
+        let kept_back = unread.split_off(count_visible_bytes(&client, &unread));
+        let filter = Http1Filter { header_timeout, half_close_timeout, kept_back, withheld: false };
+        ClientIo { stream, unread, client, filter }
+    }
+
+    /// Prepares the stream for the next parser, which reads `unread` first.
+    pub fn with_unread(self, unread: &[u8]) -> Http1Io {
+        // A copy of a few bytes. A part of the buffer, even an empty one, would keep all of it.
+        ClientIo { unread: Bytes::copy_from_slice(unread), ..self }
+    }
+
+    /// Returns the stream and all bytes that were read from it and not used. `read`: those that the parser has read.
+    pub fn into_stream(self, read: &[u8]) -> (Stream, Vec<u8>) {
+        (self.stream, [read, &self.unread, &self.filter.kept_back].concat())
+    }
+
+    /// Returns ready once there is something to read, the stream has ended or failed.
+    pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.unread.is_empty() { self.stream.poll_readable(cx).map(drop) } else { Poll::Ready(()) }
+    }
+
+    /// Shuts the connection down, as far as that is possible without waiting.
+    pub async fn close(mut self) {
+        poll_fn(|cx| {
+            let _ = Pin::new(&mut self.stream).poll_shutdown(cx);
+            Poll::Ready(())
+        })
+        .await;
+    }
+
+    /// Returns whether the parser's own error response was withheld, so that the gateway has to write one.
+    pub fn has_withheld(&self) -> bool {
+        self.filter.withheld
+    }
+
+    /// Writes an error response and closes with a linger: reads and drops what the client still sends, until it closes
+    /// its side, a second has passed or a MiB has come. To close at once would reset the connection, and the client
+    /// might lose the response.
+    pub async fn refuse_and_close(mut self, response: &[u8]) {
+        let lingering_close = async {
+            self.stream.write_all(response).await?;
+            self.stream.shutdown().await?;
+            let mut rest = [0; 1024];
+            let mut left = LINGER_BYTES;
+            while left > 0 {
+                match self.stream.read(&mut rest).await? {
+                    0 => break,
+                    count => left = left.saturating_sub(count),
+                }
+            }
+            Ok::<(), io::Error>(())
+        };
+        let _ = timeout(LINGER_TIME, lingering_close).await;
+    }
+
+    /// Starts the timer of a head with its first byte.
+    fn begin_head(&self) {
+        if self.client.connection().phase().is_idle() {
+            self.client.connection().enter_phase(Phase::Head, self.filter.header_timeout);
+        }
+    }
+}
+
+/// The longest time, and the most bytes that are read meanwhile, until a client that was refused closes its side.
+const LINGER_TIME: Duration = Duration::from_secs(1);
+const LINGER_BYTES: usize = 1024 * 1024;
+
+/// Shows `bytes` to the inspector. Returns how many of them the parser may see.
+fn count_visible_bytes(client: &ClientConnection, bytes: &[u8]) -> usize {
+    client.inspector.as_ref().map_or(bytes.len(), |inspector| inspector.borrow_mut().feed(bytes))
+}
+
+/// Makes the same kind of error as the parser does for other faults in a body.
+fn broken_framing() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the framing of the request body is malformed")
+}
+
+impl ReadFilter for Http1Filter {
+    /// Withholds the parser's error response. While a head is awaited and all responses are written, the parser writes
+    /// nothing but its response to a head that it cannot parse.
+    fn withhold_write(io: &mut Http1Io, bytes: &[u8]) -> bool {
+        let deadline = io.client.connection();
+        let own = deadline.phase() == Phase::Head && deadline.is_flushed() && bytes.starts_with(b"HTTP/1.1 4");
+        io.filter.withheld |= own;
+        io.filter.withheld
+    }
+
+    fn has_withheld(&self) -> bool {
+        self.withheld
+    }
+
+    fn poll_read(io: &mut Http1Io, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if io.read_unread(buf) {
+            io.begin_head();
+            return Poll::Ready(Ok(()));
+        }
+        if !io.filter.kept_back.is_empty() {
+            return Poll::Ready(Err(broken_framing()));
+        }
+        let before = buf.filled().len();
+        let result = Pin::new(&mut io.stream).poll_read(cx, buf);
+        let fresh = &buf.filled()[before..];
+        let ended = fresh.is_empty() && buf.remaining() > 0 && matches!(result, Poll::Ready(Ok(())));
+        if ended && io.client.connection().half_close(io.filter.half_close_timeout) {
+            // The parser would drop the request. It reads again after the response.
+            return Poll::Pending;
+        }
+        if !fresh.is_empty() {
+            io.begin_head();
+        }
+        let passed = count_visible_bytes(&io.client, fresh);
+        if passed < fresh.len() {
+            io.filter.kept_back = Bytes::copy_from_slice(&fresh[passed..]);
+            buf.set_filled(before + passed);
+            if passed == 0 {
+                return Poll::Ready(Err(broken_framing()));
+            }
+        }
+        result
+    }
+}

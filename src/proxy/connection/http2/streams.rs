@@ -1,0 +1,206 @@
+//! The streams of an HTTP/2 connection. Each is a task of its own, and an expired timer ends that task only.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::{CONNECTION, CONTENT_LENGTH, SEC_WEBSOCKET_ACCEPT, UPGRADE};
+use http::{HeaderValue, Method, Response, StatusCode};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use hyper::rt::Executor;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tokio::task::spawn_local;
+
+use crate::proxy::connection::http2::frames::FrameMonitor;
+use crate::proxy::connection::http2::tunnel_stream::TunnelStream;
+use crate::proxy::connection::request_deadline::RequestDeadline;
+use crate::proxy::connection::request_state::RequestWait;
+use crate::proxy::context::ClientConnection;
+use crate::proxy::response::body::{BodyError, ResponseBody};
+
+/// The largest piece of a response that the library gets at once: the payload of a frame.
+const PIECE_MAX: usize = 16 * 1024;
+
+/// Spawns the tasks of streams, on the worker's thread.
+#[derive(Clone)]
+pub struct StreamSpawner {
+    client: Rc<ClientConnection>,
+    /// The request that has just begun. The library spawns its stream next.
+    begun: Rc<Cell<Option<RequestDeadline>>>,
+}
+
+impl StreamSpawner {
+    pub fn new(client: &Rc<ClientConnection>) -> StreamSpawner {
+        StreamSpawner { client: client.clone(), begun: Rc::default() }
+    }
+
+    /// Begins a request. `whole`: it has no body. The library spawns its stream next.
+    pub fn begin_request(&self, whole: bool) -> RequestDeadline {
+        let deadline = self.client.connection().start_request(whole);
+        self.begun.set(Some(deadline.clone()));
+        deadline
+    }
+
+    /// Turns the 101 response of an upstream server into the 200 response that extended CONNECT needs, and spawns the
+    /// tunnel. Other responses stay as they are.
+    pub fn upgrade_response(
+        &self,
+        mut response: Response<ResponseBody>,
+        switch: OnUpgrade,
+        deadline: RequestDeadline,
+        frames: Rc<RefCell<FrameMonitor>>,
+    ) -> Response<ResponseBody> {
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            return response;
+        }
+        // The tunnel belongs to this response: no other request has run since it was set.
+        let (client, tunnel) = (self.client.clone(), self.client.tunnel.take());
+        spawn_local(async move {
+            let Some(tunnel) = tunnel else { return };
+            let Ok(stream) = switch.await else { return tunnel.abandon() };
+            let is_over = |cx: &mut Context<'_>| deadline.poll_stream_cut(cx.waker()) || client.connection().is_cut();
+            let stream = TunnelStream { stream: TokioIo::new(stream), frames };
+            tunnel.run(Box::new(stream), Vec::new(), Box::new(is_over)).await;
+        });
+        *response.status_mut() = StatusCode::OK;
+        for of_handshake in [CONNECTION, UPGRADE, SEC_WEBSOCKET_ACCEPT] {
+            response.headers_mut().remove(of_handshake);
+        }
+        response
+    }
+}
+
+impl<F: Future<Output = ()> + 'static> Executor<F> for StreamSpawner {
+    fn execute(&self, stream: F) {
+        match self.begun.take() {
+            Some(deadline) => drop(spawn_local(run_stream(stream, deadline, self.client.clone()))),
+            None => drop(spawn_local(stream)),
+        }
+    }
+}
+
+/// Runs `stream`, and waits for the rest of a request body that lasts longer than the response. A timer to which the
+/// request has not reacted ends both.
+async fn run_stream(stream: impl Future<Output = ()>, deadline: RequestDeadline, client: Rc<ClientConnection>) {
+    let mut late = run_response(stream, &deadline).await;
+    if late.is_none() {
+        late = wait_for_end(&deadline).await;
+    }
+    if let Some(awaited) = late {
+        deadline.cut_stream();
+        if let Some(reason) = awaited.cutoff() {
+            client.local.common.metrics.rejected_counter(reason).inc();
+        }
+    }
+    deadline.unregister_tasks();
+}
+
+/// Runs `stream` to its end. Returns what it waited for if its timer has expired; dropping it resets the stream.
+async fn run_response(stream: impl Future<Output = ()>, deadline: &RequestDeadline) -> Option<RequestWait> {
+    let mut stream = pin!(stream);
+    poll_fn(|cx| {
+        deadline.register_task(cx.waker());
+        if stream.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(None);
+        }
+        deadline.expired_wait().map_or(Poll::Pending, |awaited| Poll::Ready(Some(awaited)))
+    })
+    .await
+}
+
+/// Waits for the end of the request. Returns what it waited for if its timer has expired.
+async fn wait_for_end(deadline: &RequestDeadline) -> Option<RequestWait> {
+    poll_fn(|cx| {
+        deadline.register_task(cx.waker());
+        match deadline.expired_wait() {
+            None if deadline.is_over() => Poll::Ready(None),
+            None => Poll::Pending,
+            late => Poll::Ready(late),
+        }
+    })
+    .await
+}
+
+/// A response body in pieces, which the library gets when the client's window has room.
+pub struct StreamBody {
+    body: ResponseBody,
+    /// The rest of a frame that was larger than a piece.
+    rest: Bytes,
+    /// The response has no body, whatever its headers state.
+    absent: bool,
+    /// Bytes that the library has got.
+    sent: u64,
+    deadline: RequestDeadline,
+    frames: Rc<RefCell<FrameMonitor>>,
+}
+
+impl StreamBody {
+    /// Wraps the body of a response to a request with `method`.
+    pub fn wrap_response(
+        response: Response<ResponseBody>,
+        method: &Method,
+        deadline: RequestDeadline,
+        frames: &Rc<RefCell<FrameMonitor>>,
+    ) -> Response<StreamBody> {
+        frames.borrow_mut().record_response();
+        let (mut parts, body) = response.into_parts();
+        let is_head = *method == Method::HEAD;
+        if let (true, Some(length @ 1..)) = (is_head, body.size_hint().exact()) {
+            parts.headers.entry(CONTENT_LENGTH).or_insert(HeaderValue::from(length));
+        }
+        let absent = is_head || matches!(parts.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        let body = StreamBody { body, rest: Bytes::new(), absent, sent: 0, deadline, frames: frames.clone() };
+        Response::from_parts(parts, body)
+    }
+
+    /// Returns the size of the next piece of `data`. The library takes a piece when the client's window has room for
+    /// its first byte, and the response ends here with the last piece. If the window may not have room for all of that,
+    /// the last piece is one byte, so that the client must have read everything before it.
+    fn next_piece_size(&self, data: &Bytes) -> usize {
+        let is_last = data.len() <= PIECE_MAX && self.body.is_end_stream();
+        match self.sent + data.len() as u64 > u64::from(self.frames.borrow().window()) {
+            true if is_last => data.len().saturating_sub(1).max(1),
+            _ => data.len().min(PIECE_MAX),
+        }
+    }
+}
+
+impl HttpBody for StreamBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        self.deadline.demand_piece();
+        let frame = match self.rest.is_empty() {
+            true => match Pin::new(&mut self.body).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => frame,
+                other => return other,
+            },
+            false => Frame::data(std::mem::take(&mut self.rest)),
+        };
+        let mut data = match frame.into_data() {
+            Ok(data) => data,
+            Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+        };
+        let piece = self.next_piece_size(&data);
+        if data.len() > piece {
+            self.rest = data.split_off(piece);
+        }
+        self.sent += data.len() as u64;
+        self.deadline.send_piece(data.len());
+        self.frames.borrow_mut().record_piece(data.len());
+        Poll::Ready(Some(Ok(Frame::data(data))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.absent || (self.rest.is_empty() && self.body.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

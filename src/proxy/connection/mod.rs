@@ -1,0 +1,74 @@
+//! Client connections over HTTP/1.1 and HTTP/2, from the accepted socket to its close. Only this module handles phases,
+//! timeouts, minimum rates, idling, half-close, lingering close and upgrades.
+//!
+//! Input: sockets from `worker::accept`. This module also reads the PROXY header and performs the TLS handshake.
+//! Output: requests, passed to `proxy::request` one by one, each with a `RequestDeadline`, and responses that are
+//! written to the client.
+//!
+//! How long a client can stay in each `Phase`. Times and rates are defaults:
+//!
+//! | phase | bounded by | what ends it |
+//! |---|---|---|
+//! | `Handshake` | `handshake_timeout` (5 s), for the PROXY header and again for TLS | close |
+//! | `Head` | `header_timeout` (10 s) | close; 408 in the access log |
+//! | `Requests`: body | `body_timeout` (30 s) for a pause, `min_body_rate` (256 B/s) | 408 or close |
+//! | `Requests`: server | `response_timeout` (60 s), and the delays of limits and queues | 504; the connection continues |
+//! | `Requests`: response | `stream_timeout` (60 s) for a pause, `min_response_rate` (1 KiB/s) | reset |
+//! | `Requests`, half-closed | `half_close_timeout` (1 s); 0 if a request needs the client (HTTP/1.1) | close |
+//! | `Idle`, `Resting` | `keepalive_timeout` (75 s); 0.5 s if descriptors are short | close, or GOAWAY and 5 s |
+//! | `Upgraded` | `tunnel_timeout` (1 h); `stream_timeout` once half-open; `min_response_rate` | close |
+//! | lingering close | 1 s, or 1 MiB that is read and dropped (after a malformed HTTP/1.1 head) | close |
+//! | `Closed` | `linger` of the limit, for an exchange without its client; the drain timeout | end of the exchange |
+//!
+//! How much of the gateway's memory a client can use in each phase, besides the kernel's socket buffers (`max_unsent`):
+//!
+//! | phase | HTTP/1.1 | HTTP/2 |
+//! |---|---|---|
+//! | `Handshake` | a PROXY header of 2 KiB, the TLS session | the same |
+//! | `Head` | `max_header_bytes`, a parser of 20 kB | one head of up to 150 KiB; decoding tables, twice 10 KiB |
+//! | `Requests`: body | the parser's buffer | 256 KiB a stream, 1 MiB in all |
+//! | `Requests`: server | the head, twice | the head, twice, for each stream |
+//! | `Requests`: response | 128 KiB, over TLS 192 KiB | 85 KiB a stream |
+//! | `Idle` | a parser of 20 kB | 37 KiB, and 2 KiB for each stream of its maximum so far |
+//! | `Resting` | 8 kB | the same, but at most 16 MiB over all connections of a worker |
+//! | `Upgraded` | 64 KiB, nothing while it is silent | the same |
+//!
+//! `max_connections`, `max_connections_per_ip` and `max_streams` multiply these.
+//!
+//! Files:
+//!
+//! - `phase.rs`: the phases with their legal transitions, and the reasons for an end.
+//! - `state.rs`, `request_state.rs`: state of a connection and of each of its requests.
+//! - `request_deadline.rs`: a request's handle on its own state and that of its connection.
+//! - `timeouts.rs`: the coarse clock and its timers. `min_rate.rs`: minimum rates of bodies and responses.
+//! - `serve.rs`: serves one connection. `preface.rs` detects its protocol; `http1/` and `http2/` speak it.
+//! - `tls.rs`, `proxy_protocol.rs`: the handshakes before HTTP.
+//! - `stream.rs`, `client_io.rs`: the byte stream, and its filter in front of a parser.
+//! - `parse_failure.rs`: heads that cannot be parsed.
+//! - `upgrade.rs`, `tunnel.rs`: upgraded connections.
+//! - `registry.rs`: all connections of a worker. `worker_context.rs`: what connections need from their worker.
+//! - `settings.rs`: the settings of a connection.
+//!
+//! To add a phase, add it to `Phase` with its transitions, enter it with `ConnectionState::enter_phase`, and describe
+//! it here and in docs/guarantees/threat-model.md.
+
+pub(crate) mod client_io;
+pub(crate) mod http1;
+pub(crate) mod http2;
+pub(crate) mod min_rate;
+pub(crate) mod parse_failure;
+pub(crate) mod phase;
+pub(crate) mod preface;
+pub(crate) mod proxy_protocol;
+pub(crate) mod registry;
+pub(crate) mod request_deadline;
+pub(crate) mod request_state;
+pub(crate) mod serve;
+pub(crate) mod settings;
+pub(crate) mod state;
+pub(crate) mod stream;
+pub(crate) mod timeouts;
+pub(crate) mod tls;
+pub(crate) mod tunnel;
+pub(crate) mod upgrade;
+pub(crate) mod worker_context;

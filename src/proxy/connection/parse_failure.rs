@@ -1,0 +1,105 @@
+//! Counts, logs and answers heads that cannot be parsed and that end their connection or stream.
+
+use std::time::SystemTime;
+
+use http::StatusCode;
+
+use crate::proxy::connection::http2::head_check::MalformedHead;
+use crate::proxy::connection::phase::Phase;
+use crate::proxy::connection::worker_context::WorkerContext;
+use crate::proxy::context::ClientConnection;
+use crate::proxy::reason::{EndReason, client_closed_status};
+use crate::proxy::response::cause::Cause;
+use crate::proxy::response::{log_entry, problem};
+use crate::telemetry::metrics::Cutoff;
+
+/// The longest request target that the parser accepts.
+const TARGET_MAX: usize = 65_534;
+
+/// Returns why the parser rejected `bytes`. `None` if the connection has failed instead.
+pub fn parse_cutoff(error: &hyper::Error, bytes: &[u8]) -> Option<Cutoff> {
+    if error.is_parse_too_large() {
+        let long = bytes.split(|byte| *byte == b' ').nth(1).is_some_and(|target| target.len() > TARGET_MAX);
+        return Some(if long { Cutoff::TargetTooLong } else { Cutoff::HeadTooLarge });
+    }
+    if !error.is_parse() {
+        return None;
+    }
+    Some(match bytes {
+        [0x16, 0x03, ..] => Cutoff::TlsHello,
+        _ if bytes.starts_with(b"PRI * HTTP/2.0\r\n") => Cutoff::Http2Preface,
+        _ => Cutoff::MalformedHead,
+    })
+}
+
+/// Counts and logs a rejected head, of which `bytes` have arrived. Reports clients that speak another protocol.
+pub fn report_rejected(client: &ClientConnection, cutoff: Cutoff, bytes: &[u8]) {
+    let common = &client.local.common;
+    common.metrics.rejected_counter(cutoff).inc();
+    log_entry::log_rejected_head(client, bytes, rejection_status(cutoff), cutoff.into());
+    let message = match cutoff {
+        Cutoff::TlsHello => "a client speaks TLS on a listener without it",
+        Cutoff::Http2Preface => "a client speaks HTTP/2 on a listener without it",
+        _ => return,
+    };
+    common.failure_log.log_rejected_client(cutoff, &client.listener, client.peer, format_args!("{message}"));
+}
+
+/// Counts and logs a malformed HTTP/2 head, whose stream is reset. The log shows the status that an HTTP/1.1 client
+/// would have got.
+pub fn report_malformed(client: &ClientConnection, rule: Cutoff, head: &MalformedHead) {
+    client.local.common.metrics.rejected_counter(rule).inc();
+    let MalformedHead { method, authority, path } = head;
+    log_entry::log_malformed_http2_head(client, (method, authority, path), StatusCode::BAD_REQUEST, rule.into());
+}
+
+fn rejection_status(cutoff: Cutoff) -> StatusCode {
+    match cutoff {
+        Cutoff::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+        Cutoff::TargetTooLong => StatusCode::URI_TOO_LONG,
+        _ => StatusCode::BAD_REQUEST,
+    }
+}
+
+/// Makes the complete HTTP/1.1 response to a rejected head, with the same problem document as other refusals.
+pub fn error_response(client: &ClientConnection, cutoff: Cutoff) -> Vec<u8> {
+    let (status, cause) = (rejection_status(cutoff), Cause::from(cutoff));
+    let detail = match cutoff {
+        Cutoff::HeadTooLarge => "the request head has more bytes or headers than allowed here",
+        Cutoff::TargetTooLong => "the request target is longer than allowed here",
+        Cutoff::TlsHello => "this port speaks HTTP without TLS",
+        _ => "the request line or a header is malformed",
+    };
+    let view = client.local.view();
+    let server = &view.snapshot.config.server;
+    // Behind a trusted proxy the client is unknown, so that it gets no hints.
+    let hints = server.hints.apply_to(client.peer) && !server.trusted_proxies.contains(client.peer);
+    let body = problem::problem_document(status, detail, cause.setting.filter(|_| hints));
+    let reason = status.canonical_reason().unwrap_or_default();
+    let date = httpdate::fmt_http_date(SystemTime::now());
+    let (status, length) = (status.as_u16(), body.len());
+    format!(
+        "HTTP/1.1 {status} {reason}\r\ncontent-type: {}\r\ncontent-length: {length}\r\nconnection: close\r\ndate: \
+         {date}\r\n\r\n{body}",
+        problem::PROBLEM_TYPE
+    )
+    .into_bytes()
+}
+
+/// Counts and logs a head of which only the beginning, `bytes`, has arrived.
+pub fn report_incomplete(worker: &WorkerContext, client: &ClientConnection, bytes: &[u8]) {
+    let deadline = client.connection();
+    // A request under way has its own log line, and unread bytes of its body are no head.
+    if bytes.is_empty() || !deadline.awaits_head() {
+        return;
+    }
+    let (status, cause): (StatusCode, Cause) = match deadline.expired_phase().and_then(Phase::cutoff) {
+        Some(cutoff) => (StatusCode::REQUEST_TIMEOUT, cutoff.into()),
+        None if worker.is_draining() => (client_closed_status(), EndReason::Shutdown.into()),
+        None => {
+            client.local.common.metrics.rejected_counter(Cutoff::ClientLeft).inc();
+            (client_closed_status(), Cutoff::ClientLeft.into())
+        }
+    };
+    log_entry::log_rejected_head(client, bytes, status, cause);
+}

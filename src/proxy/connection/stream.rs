@@ -1,0 +1,212 @@
+//! The byte stream of an accepted connection: TCP or a Unix socket, with TLS on top or without.
+
+use std::cell::RefCell;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustls::ProtocolVersion;
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::server::TlsStream;
+
+use crate::proxy::connection::upgrade::TunnelIo;
+
+/// The largest head and body that are copied into one buffer and written at once. Up to this size that is faster than
+/// to hand the kernel a list of buffers.
+const GATHER_MAX: usize = 16 * 1024;
+
+/// The byte stream of an accepted connection.
+pub enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+    /// TLS over one of the others, after the handshake.
+    Tls(Box<TlsStream<TlsTransport>>),
+}
+
+/// The stream below TLS. It counts the bytes that leave: TLS accepts bytes long before it can send them.
+pub struct TlsTransport {
+    stream: Stream,
+    sent: u64,
+}
+
+impl TlsTransport {
+    pub fn new(stream: Stream) -> TlsTransport {
+        TlsTransport { stream, sent: 0 }
+    }
+
+    fn count(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(bytes)) = written {
+            self.sent += bytes as u64;
+        }
+        written
+    }
+}
+
+/// Calls a function of the stream, whichever it is.
+macro_rules! either {
+    ($stream:expr, $function:ident $(, $argument:expr)*) => {
+        match $stream {
+            Stream::Tcp(stream) => Pin::new(stream).$function($($argument),*),
+            Stream::Unix(stream) => Pin::new(stream).$function($($argument),*),
+            Stream::Tls(stream) => Pin::new(&mut **stream).$function($($argument),*),
+        }
+    };
+}
+
+impl Stream {
+    /// Returns the version of TLS as logs write it, such as `TLSv1.3`. `None` without TLS.
+    pub fn tls_version(&self) -> Option<&'static str> {
+        let Stream::Tls(stream) = self else { return None };
+        match stream.get_ref().1.protocol_version()? {
+            ProtocolVersion::TLSv1_2 => Some("TLSv1.2"),
+            ProtocolVersion::TLSv1_3 => Some("TLSv1.3"),
+            _ => None,
+        }
+    }
+
+    /// Returns the number of bytes that the socket below TLS has accepted so far. `None` without TLS, where that is
+    /// what was written.
+    pub fn sent_bytes(&self) -> Option<u64> {
+        let Stream::Tls(stream) = self else { return None };
+        Some(stream.get_ref().0.sent)
+    }
+
+    /// Turns the later close of the socket into a reset, so that the kernel drops the bytes that it has not sent. After
+    /// a normal close it would keep them for as long as the client likes.
+    pub fn reset_on_close(&self) {
+        match self {
+            // If that fails, the socket still closes.
+            Stream::Tcp(stream) => drop(SockRef::from(stream).set_linger(Some(Duration::ZERO))),
+            Stream::Unix(_) => {}
+            Stream::Tls(stream) => stream.get_ref().0.stream.reset_on_close(),
+        }
+    }
+
+    /// Returns ready once there is something to read, or the stream has ended.
+    pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Stream::Tcp(stream) => stream.poll_read_ready(cx),
+            Stream::Unix(stream) => stream.poll_read_ready(cx),
+            Stream::Tls(stream) => {
+                let (below, session) = stream.get_ref();
+                // If TLS wants nothing, it holds decrypted bytes, or the client has closed the session.
+                if session.wants_read() { below.stream.poll_readable(cx) } else { Poll::Ready(Ok(())) }
+            }
+        }
+    }
+
+    /// Returns whether there is something to read. Asks the system, because the runtime may not know yet.
+    pub fn has_unread_bytes(&self) -> bool {
+        let mut byte = [MaybeUninit::uninit()];
+        match self {
+            Stream::Tcp(stream) => SockRef::from(stream).peek(&mut byte).is_ok_and(|count| count > 0),
+            Stream::Unix(stream) => SockRef::from(stream).peek(&mut byte).is_ok_and(|count| count > 0),
+            Stream::Tls(stream) => {
+                let (below, session) = stream.get_ref();
+                !session.wants_read() || below.stream.has_unread_bytes()
+            }
+        }
+    }
+
+    /// Writes a list of buffers. Small ones are gathered in `buffer` and written at once.
+    pub fn poll_write_gathered(
+        &mut self,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+        buffer: &RefCell<Vec<u8>>,
+    ) -> Poll<io::Result<usize>> {
+        let mut filled = bufs.iter().filter(|buf| !buf.is_empty());
+        let (first, second) = (filled.next(), filled.next());
+        let length: usize = bufs.iter().map(|buf| buf.len()).sum();
+        match (first, second) {
+            (Some(only), None) => Pin::new(self).poll_write(cx, only),
+            (Some(_), Some(_)) if length <= GATHER_MAX => {
+                let mut gathered = buffer.borrow_mut();
+                gathered.clear();
+                bufs.iter().for_each(|buf| gathered.extend_from_slice(buf));
+                Pin::new(self).poll_write(cx, &gathered)
+            }
+            _ => Pin::new(self).poll_write_vectored(cx, bufs),
+        }
+    }
+}
+
+impl TunnelIo for Stream {
+    fn sent_bytes(&self) -> Option<u64> {
+        Stream::sent_bytes(self)
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        either!(&mut *self, poll_read, cx, buf)
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        either!(&mut *self, poll_write, cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        either!(&mut *self, poll_write_vectored, cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Stream::Tcp(stream) => stream.is_write_vectored(),
+            Stream::Unix(stream) => stream.is_write_vectored(),
+            Stream::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(&mut *self, poll_flush, cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(&mut *self, poll_shutdown, cx)
+    }
+}
+
+impl AsyncRead for TlsTransport {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for TlsTransport {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.count(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.count(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

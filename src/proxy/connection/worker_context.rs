@@ -1,0 +1,174 @@
+//! The part of a worker that its connections use: the settings in force, the registry of connections, the drain stage
+//! and metrics. Connections do not know the worker itself.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use prometheus::IntGauge;
+use tokio::sync::Semaphore;
+
+use crate::config::{ListenerSettings, ServerSettings};
+use crate::heap::HeapTrimmer;
+use crate::net::ListenAddr;
+use crate::proxy::connection::registry::{ConnectionCount, ConnectionRegistry, ConnectionTicket};
+use crate::proxy::context::{ProcessState, WorkerState};
+use crate::proxy::inbound::inspector::Inspector;
+use crate::telemetry::metrics::{Cutoff, Protocol};
+
+/// The part of a worker that its connections use.
+pub struct WorkerContext {
+    pub local: Rc<WorkerState>,
+    pub connections: Rc<ConnectionRegistry>,
+    /// The permit to compute a TLS handshake: one at a time.
+    pub handshake_permit: Semaphore,
+    pub heap_trimmer: HeapTrimmer,
+    stage: Cell<DrainStage>,
+    /// Gauges of open connections, by listener and protocol, so that no connection looks them up in the registry that
+    /// all workers share.
+    gauges: RefCell<HashMap<(String, &'static str), IntGauge>>,
+}
+
+/// How far a worker has drained. The order is that of the stages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DrainStage {
+    /// The worker serves.
+    Open,
+    /// The worker still accepts connections, but every HTTP/1.1 response closes its connection.
+    Leaving,
+    /// The worker accepts no connections, and HTTP/2 clients get GOAWAY.
+    Draining,
+    /// The worker closes connections without a request.
+    Closing,
+}
+
+impl WorkerContext {
+    /// Makes the context of a worker. `count_all` counts the connections of all workers.
+    pub fn new(common: ProcessState, count_all: Arc<ConnectionCount>) -> Rc<WorkerContext> {
+        Rc::new(WorkerContext {
+            local: Rc::new(WorkerState::new(common)),
+            connections: ConnectionRegistry::new(count_all),
+            handshake_permit: Semaphore::new(1),
+            heap_trimmer: HeapTrimmer::default(),
+            stage: Cell::new(DrainStage::Open),
+            gauges: RefCell::default(),
+        })
+    }
+
+    /// Registers a new connection. `None` if `max_connections` or `max_connections_per_ip` is reached, which is counted
+    /// and logged.
+    pub fn register_connection(&self, peer: IpAddr, listener: &str) -> Option<ConnectionTicket> {
+        let view = self.local.view();
+        let server = &view.snapshot.config.server;
+        let entered = self.connections.register(peer, server.max_connections, server.max_connections_per_ip);
+        entered.map_err(|cutoff| self.report_rejected(cutoff, listener, peer, server)).ok()
+    }
+
+    /// Counts and logs a connection that a cap has rejected.
+    fn report_rejected(&self, cutoff: Cutoff, listener: &str, peer: IpAddr, server: &ServerSettings) {
+        let ServerSettings { max_connections, max_connections_per_ip, .. } = server;
+        let complaints = &self.local.common.failure_log;
+        self.local.common.metrics.rejected_counter(cutoff).inc();
+        match cutoff {
+            Cutoff::MaxConnectionsPerIp => complaints.log_rejected_client(
+                cutoff,
+                listener,
+                peer,
+                format_args!(
+                    "max_connections_per_ip = {max_connections_per_ip} is reached: closing further connections of this \
+                     client"
+                ),
+            ),
+            _ => complaints.log_rejected_client(
+                cutoff,
+                listener,
+                peer,
+                format_args!(
+                    "max_connections = {max_connections} is reached: closing new connections; raise it under [server] \
+                     or lower keepalive_timeout"
+                ),
+            ),
+        }
+    }
+
+    /// Returns whether `peer` is one of the `trusted_proxies`, so that the client address it states counts.
+    pub fn is_trusted_proxy(&self, peer: IpAddr) -> bool {
+        self.local.view().snapshot.config.server.trusted_proxies.contains(peer)
+    }
+
+    /// Counts a connection for `client` instead of its peer. Returns false if `max_connections_per_ip` is reached for
+    /// it.
+    pub fn count_for_client(&self, ticket: &mut ConnectionTicket, client: IpAddr, listener: &str) -> bool {
+        let view = self.local.view();
+        let server = &view.snapshot.config.server;
+        let counted = ticket.recount_for(client, server.max_connections_per_ip);
+        counted.map_err(|cutoff| self.report_rejected(cutoff, listener, client, server)).is_ok()
+    }
+
+    /// Counts an open connection in the metrics, until the result is dropped.
+    pub fn count_open(&self, listener: &str, protocol: Protocol) -> OpenGauge {
+        let gauge = self.connections_gauge(listener, protocol);
+        gauge.inc();
+        OpenGauge(gauge)
+    }
+
+    /// Returns the settings of the listener at `addr` in the config that is in force. `None` if it is not in the
+    /// config.
+    pub fn listener_settings(&self, addr: &ListenAddr) -> Option<Arc<ListenerSettings>> {
+        self.local.view().snapshot.config.listener(addr).cloned()
+    }
+
+    /// Makes an inspector for a new connection. `None` if no route is strict.
+    pub fn new_inspector(&self) -> Option<RefCell<Inspector>> {
+        let view = self.local.view();
+        let config = &view.snapshot.config;
+        let max_line = config.server.max_header_bytes;
+        config.is_strict_somewhere.then(|| RefCell::new(Inspector::new(max_line)))
+    }
+
+    /// Returns the gauge of open connections of `listener`.
+    pub fn connections_gauge(&self, listener: &str, protocol: Protocol) -> IntGauge {
+        let new = || self.local.common.metrics.connection_gauge(listener, protocol);
+        self.gauges.borrow_mut().entry((listener.to_owned(), protocol.label())).or_insert_with(new).clone()
+    }
+
+    /// Counts a connection that the gateway has ended, if there is a reason to count.
+    pub fn count_cutoff(&self, reason: Option<Cutoff>) {
+        if let Some(reason) = reason {
+            self.local.common.metrics.rejected_counter(reason).inc();
+        }
+    }
+
+    /// Enters `stage`, and wakes every connection to act on it.
+    pub fn enter_stage(&self, stage: DrainStage) {
+        self.stage.set(stage);
+        self.local.is_draining.set(self.is_leaving());
+        self.connections.wake_all();
+    }
+
+    /// Returns whether HTTP/1.1 responses close their connections.
+    pub fn is_leaving(&self) -> bool {
+        self.stage.get() >= DrainStage::Leaving
+    }
+
+    /// Returns whether the worker accepts no connections, and its connections end with their requests.
+    pub fn is_draining(&self) -> bool {
+        self.stage.get() >= DrainStage::Draining
+    }
+
+    /// Returns whether connections without a request close.
+    pub fn is_closing(&self) -> bool {
+        self.stage.get() >= DrainStage::Closing
+    }
+}
+
+/// Counts an open connection in the metrics, until it is dropped.
+pub struct OpenGauge(IntGauge);
+
+impl Drop for OpenGauge {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}

@@ -1,0 +1,233 @@
+//! The state that requests use, from the widest scope to the narrowest: per process ([`ProcessState`]), per worker
+//! ([`WorkerState`]), per worker and config snapshot ([`WorkerSnapshot`]), and per client connection
+//! ([`ClientConnection`]). The workers create it.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::net::{IpAddr, SocketAddr};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::Cache;
+
+use crate::limiting::Limiter;
+use crate::limiting::charges::manager::ChargeManager;
+use crate::limiting::store::settings::StoreSettings;
+use crate::limiting::store::{Store, Stores};
+use crate::proxy::connection::registry::ConnectionTicket;
+use crate::proxy::connection::state::ConnectionState;
+use crate::proxy::connection::upgrade::{TunnelCount, Upgrade};
+use crate::proxy::delay::DelaySlots;
+use crate::proxy::failure_log::FailureLog;
+use crate::proxy::inbound::hop::{Hop, Via};
+use crate::proxy::inbound::inspector::Inspector;
+use crate::proxy::inbound::untrusted_headers::UntrustedForwarding;
+use crate::proxy::inbound::validate::LastHost;
+use crate::proxy::outbound::pools::Pools;
+use crate::proxy::outbound::select::worker_upstream::WorkerUpstream;
+use crate::proxy::response::ratelimit::PolicyCache;
+use crate::snapshot::{CurrentSnapshot, Fleet, RouteCounters, Snapshot};
+use crate::telemetry::access_log::AccessLog;
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::spans::Spans;
+use crate::tls::TlsPeer;
+
+/// State that all workers share. Each worker has a clone.
+#[derive(Clone)]
+pub struct ProcessState {
+    /// The config snapshot in force.
+    pub current: CurrentSnapshot,
+    pub metrics: Metrics,
+    pub stores: Stores,
+    /// Health, load and addresses of the upstream servers.
+    pub fleet: Fleet,
+    pub via: Via,
+    pub access_log: AccessLog,
+    pub spans: Spans,
+    pub failure_log: Arc<FailureLog>,
+    /// Slots of requests that a limit delays.
+    pub delay_slots: Arc<DelaySlots>,
+    pub tunnels: Arc<TunnelCount>,
+}
+
+/// State of one worker.
+pub struct WorkerState {
+    pub common: ProcessState,
+    /// Idle connections to upstream servers.
+    pub pools: Pools,
+    /// The worker is being stopped, so every HTTP/1.1 response closes its connection.
+    pub is_draining: Cell<bool>,
+    /// Buffer in which a connection gathers what it sends in one write. Empty between writes.
+    pub write_buffer: RefCell<Vec<u8>>,
+    /// Buffer that tunnels use for each read.
+    pub tunnel_buffer: RefCell<Vec<u8>>,
+    /// Cached snapshot in force. Reading it writes no memory that other workers read.
+    current: RefCell<Cache<CurrentSnapshot, Arc<Snapshot>>>,
+    view: RefCell<Rc<WorkerSnapshot>>,
+    /// Store opened in advance for the next snapshot.
+    next_store: RefCell<Option<(StoreSettings, Store)>>,
+    /// Lease managers of replaced stores, which only requests in flight still use.
+    retired_managers: RefCell<Vec<Weak<ChargeManager>>>,
+}
+
+/// State of one worker for one snapshot. A request holds it from start to end, which pins the snapshot without touching
+/// a reference count that other cores touch.
+pub struct WorkerSnapshot {
+    pub snapshot: Arc<Snapshot>,
+    pub limiter: Limiter,
+    /// Worker-local state per upstream, indexed like `config.upstreams`.
+    pub upstreams: Vec<WorkerUpstream>,
+    pub ratelimit: PolicyCache,
+    /// Metrics of requests that no route matches.
+    pub unmatched_counters: Rc<RouteCounters>,
+    /// Metrics per route, indexed like `config.routes`. Created with the first request, as most workers see few routes.
+    route_counters: Vec<OnceCell<Rc<RouteCounters>>>,
+    worker: usize,
+}
+
+/// State that the requests of one client connection share.
+pub struct ClientConnection {
+    pub local: Rc<WorkerState>,
+    /// The connection's entry in the registry, with its deadline.
+    pub ticket: ConnectionTicket,
+    /// Address of the listener, as in the log and the metrics.
+    pub listener: Rc<str>,
+    /// Reports forwarding headers that this listener ignores.
+    pub untrusted: Rc<UntrustedForwarding>,
+    /// The connection has already sent such headers.
+    pub untrusted_reported: Cell<bool>,
+    /// TLS version of the connection.
+    pub tls_version: Option<&'static str>,
+    /// Address of the TCP peer, or the one that its PROXY header names; `127.0.0.1` on a Unix socket.
+    pub peer: IpAddr,
+    /// Port of the peer.
+    pub port: u16,
+    /// Local address that the client connected to.
+    pub local_addr: SocketAddr,
+    /// Parts of the forwarding headers that are the same for all requests of the connection.
+    pub hop: Hop,
+    /// Result of the TLS handshake. `None` without TLS.
+    pub tls: Option<Box<TlsPeer>>,
+    /// HTTPS port to which every request is redirected (`redirect_http`).
+    pub redirect_port: Option<u16>,
+    pub last_host: LastHost,
+    /// Reads the bytes of the connection to find what the HTTP parser repairs. Only if some route or the server has
+    /// `strictness = "strict"`.
+    pub inspector: Option<RefCell<Inspector>>,
+    /// Interim response (103) to write before the final one, as long as nothing of that is written.
+    pub interim: RefCell<Vec<u8>>,
+    /// The tunnel that the connection becomes once its last response, a 101, is written.
+    pub tunnel: Cell<Option<Box<dyn Upgrade>>>,
+}
+
+impl ClientConnection {
+    pub fn connection(&self) -> &Rc<ConnectionState> {
+        self.ticket.connection()
+    }
+}
+
+impl WorkerState {
+    pub fn new(common: ProcessState) -> WorkerState {
+        let pools = Pools::default();
+        pools.sweep(common.fleet.now_ms());
+        let view = WorkerSnapshot::new(common.current.load_full(), None, None, &pools, &common);
+        WorkerState {
+            is_draining: Cell::new(false),
+            write_buffer: RefCell::default(),
+            tunnel_buffer: RefCell::default(),
+            view: RefCell::new(Rc::new(view)),
+            current: RefCell::new(Cache::new(common.current.clone())),
+            next_store: RefCell::default(),
+            retired_managers: RefCell::default(),
+            common,
+            pools,
+        }
+    }
+
+    /// Returns the worker's state for the snapshot in force. Builds it if a reload has happened since the last call.
+    pub fn view(&self) -> Rc<WorkerSnapshot> {
+        let mut view = self.view.borrow_mut();
+        let mut current = self.current.borrow_mut();
+        let current = current.load();
+        if !Arc::ptr_eq(current, &view.snapshot) {
+            let next = WorkerSnapshot::new(
+                Arc::clone(current),
+                Some(&**view),
+                self.next_store.take(),
+                &self.pools,
+                &self.common,
+            );
+            let desk = view.limiter.charges();
+            if !Rc::ptr_eq(desk, next.limiter.charges()) {
+                desk.retire();
+                let mut desks = self.retired_managers.borrow_mut();
+                desks.retain(|desk| desk.strong_count() > 0);
+                desks.push(Rc::downgrade(desk));
+            }
+            *view = Rc::new(next);
+        }
+        view.clone()
+    }
+
+    /// Opens the store of the next snapshot and waits for its first connection attempt.
+    pub async fn open_next_store(&self, settings: StoreSettings) {
+        let view = self.view();
+        if view.snapshot.config.store.is_same_but_tls(&settings) {
+            return view.limiter.charges().store.wait_first_attempt().await;
+        }
+        let store = self.common.stores.open(&settings);
+        store.wait_first_attempt().await;
+        *self.next_store.borrow_mut() = Some((settings, store));
+    }
+
+    /// Returns the lease managers that may still have writes for a store, and the store's deadline.
+    pub fn lease_managers(&self) -> (Vec<Rc<ChargeManager>>, Duration) {
+        let mut desks: Vec<Rc<ChargeManager>> =
+            self.retired_managers.borrow().iter().filter_map(Weak::upgrade).collect();
+        let view = self.view.borrow();
+        desks.push(view.limiter.charges().clone());
+        (desks, view.snapshot.config.store.deadline)
+    }
+}
+
+impl WorkerSnapshot {
+    /// Builds the state for `snapshot`. It shares the store connection and the pools of unchanged servers with
+    /// `previous`. `opened`: a store that was opened in advance because its settings changed.
+    fn new(
+        snapshot: Arc<Snapshot>,
+        previous: Option<&WorkerSnapshot>,
+        opened: Option<(StoreSettings, Store)>,
+        pools: &Pools,
+        common: &ProcessState,
+    ) -> WorkerSnapshot {
+        let ProcessState { stores, metrics, .. } = common;
+        pools.limit_receive_buffers(snapshot.config.server.max_unread);
+        let settings = &snapshot.config.store;
+        let kept = previous.filter(|view| view.snapshot.config.store.is_same_but_tls(settings));
+        let opened = opened.filter(|(with, _)| with.is_same_but_tls(settings)).map(|(_, store)| store);
+        let store =
+            kept.map(|view| view.limiter.charges().store.clone()).or(opened).unwrap_or_else(|| stores.open(settings));
+        store.apply_settings(settings);
+        let previous = kept.map(|view| &view.limiter);
+        let limiter = Limiter::new(store, previous, stores, &settings.prefix);
+        limiter.charges().apply_limits(&snapshot.config.limits);
+        WorkerSnapshot {
+            limiter,
+            ratelimit: PolicyCache::default(),
+            upstreams: snapshot
+                .upstreams
+                .iter()
+                .map(|upstream| WorkerUpstream::new(upstream, pools, metrics, &common.failure_log))
+                .collect(),
+            unmatched_counters: Rc::new(snapshot.unmatched.for_worker(metrics.worker())),
+            route_counters: snapshot.records.iter().map(|_| OnceCell::new()).collect(),
+            worker: metrics.worker(),
+            snapshot,
+        }
+    }
+
+    /// Returns this worker's metrics of the route at `index`.
+    pub fn route_counters(&self, index: usize) -> Rc<RouteCounters> {
+        self.route_counters[index].get_or_init(|| Rc::new(self.snapshot.records[index].for_worker(self.worker))).clone()
+    }
+}

@@ -1,0 +1,219 @@
+//! Runs the route's action for a request that the limits have admitted. The headers are rewritten for the next hop, the
+//! body is opened, and the request goes to an upstream server, the echo server or the route's fixed response.
+
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+
+use http::header::{EXPECT, UPGRADE};
+use http::request::Parts;
+use http::{Response, StatusCode};
+
+use crate::config::{ForwardedHeader, TraceParent};
+use crate::proxy::context::ClientConnection;
+use crate::proxy::inbound::extended_connect;
+use crate::proxy::inbound::upgrade::UpgradeOffer;
+use crate::proxy::inbound::upload::{Upload, UploadProgress, UploadState};
+use crate::proxy::known_headers::KnownHeader;
+use crate::proxy::outbound::dial::ConnectFault;
+use crate::proxy::outbound::early_hints::EarlyHints;
+use crate::proxy::outbound::error::UpstreamError;
+use crate::proxy::outbound::forward::ForwardedResponse;
+use crate::proxy::outbound::forwarded_headers::ForwardedHeadersWriter;
+use crate::proxy::outbound::http1::ProtocolFault;
+use crate::proxy::outbound::http1::request::HostSource;
+use crate::proxy::outbound::linger::Linger;
+use crate::proxy::outbound::outgoing_request::OutgoingRequest;
+use crate::proxy::outbound::select::worker_upstream::WorkerUpstream;
+use crate::proxy::outbound::{forward, forwarded_headers, outgoing_request};
+use crate::proxy::request_context::{Received, RequestContext, RoutedRequest};
+use crate::proxy::response::body::ResponseBody;
+use crate::proxy::response::refusal::Refusal;
+use crate::proxy::response::{local_responses, problem};
+use crate::proxy::{headers, limits, request_body, trace};
+use crate::route::{Action, Route};
+
+/// Runs the route's action and returns its response. `offer`: the protocols that an upstream server may switch to.
+pub async fn dispatch(
+    request: &mut RequestContext<'_>,
+    routed: RoutedRequest<'_>,
+    offer: Option<UpgradeOffer>,
+) -> Result<Response<ResponseBody>, Refusal> {
+    let RequestContext { client, view, .. } = *request;
+    let RoutedRequest { route, head, identity } = routed;
+    let request_id = request.request_id.clone();
+    let forwarding = ForwardedHeadersWriter {
+        hop: &client.hop,
+        via: &client.local.common.via,
+        version: request.received.parts.version,
+        identity,
+        fields: view.snapshot.config.server.forwarded_headers,
+        request_id: request_id.as_ref(),
+    };
+    // Computed before the headers change, because `hash_on` can name any of them.
+    let hash = limits::hash_key(request, routed);
+    let unwritten = rewrite_headers(request, routed, &forwarding)?;
+    let upload = request_body::open_upload(request, route).await?;
+    match &route.action {
+        Action::Upstream(index) => {
+            let servers = &view.upstreams[*index];
+            let mut outgoing = build_outgoing(request, routed, unwritten, upload, offer);
+            (outgoing.hash, outgoing.proxy_header) = (hash, proxy_header(client, identity.ip, servers));
+            send_upstream(request, route, servers, &mut outgoing).await
+        }
+        Action::Echo => {
+            let Parts { method, headers, .. } = &request.received.parts;
+            Ok(local_responses::echo(method, &outgoing_request::rewrite_target(head, &route.rewrite), headers, upload))
+        }
+        Action::Respond(fixed) => {
+            Ok(problem::fixed_response(fixed.status, fixed.body.clone(), fixed.content_type.clone()))
+        }
+    }
+}
+
+/// Rewrites the headers for the next hop: removes what must not be forwarded, adds the forwarding headers and the
+/// trace, and applies the route's `request_headers`.
+///
+/// Returns `forwarding` if its headers are still to be written. Writing them directly as bytes into the outgoing head
+/// is cheaper. That is possible if no rule edits them and they do not extend headers of a trusted proxy.
+fn rewrite_headers<'f>(
+    request: &mut RequestContext<'_>,
+    routed: RoutedRequest<'_>,
+    forwarding: &'f ForwardedHeadersWriter<'f>,
+) -> Result<Option<&'f ForwardedHeadersWriter<'f>>, Refusal> {
+    let RoutedRequest { route, head, identity } = routed;
+    let Received { parts, header_set: fields, .. } = &mut *request.received;
+    let headers = &mut parts.headers;
+    let (trusted_peer, strictness) = (identity.trusted_peer, route.parsing.strictness);
+    headers::clean_request_headers(headers, *fields, head, trusted_peer, forwarding.via, strictness)
+        .map_err(Refusal::InvalidHead)?;
+    let is_proxied = matches!(route.action, Action::Upstream(_));
+    let is_late = is_proxied && !trusted_peer && !forwarded_headers::has_edits(&route.request_headers);
+    if !is_late {
+        forwarding.add_to_headers(headers, head.authority());
+    }
+    let server = &request.view.snapshot.config.server;
+    let entry = request.account.log_entry();
+    if !entry.is_some_and(|entry| entry.set_trace_parent(headers)) && server.traceparent == TraceParent::Make {
+        trace::ensure_trace(headers, server.spans.is_none());
+        if let Some(entry) = request.account.log_entry() {
+            entry.record_trace_id(headers);
+        }
+    }
+    headers::apply_edits(headers, &route.request_headers);
+    Ok(is_late.then_some(forwarding))
+}
+
+/// Builds the request to send. `unwritten`: the forwarding headers, if the received headers do not contain them yet.
+fn build_outgoing(
+    request: &mut RequestContext<'_>,
+    routed: RoutedRequest<'_>,
+    unwritten: Option<&ForwardedHeadersWriter>,
+    upload: Option<Upload>,
+    offer: Option<UpgradeOffer>,
+) -> OutgoingRequest {
+    let RoutedRequest { route, head, identity } = routed;
+    let expects = forward_expect(request, upload.as_ref());
+    let leases = request.account.share_leases();
+    let linger = leases.map(|leases| Linger::new(request.client, leases, &route.timeouts));
+    if let Some(offer) = &offer {
+        headers::set_upgrade(&mut request.received.parts.headers, offer.header_value());
+    }
+    let target = outgoing_request::rewrite_target(head, &route.rewrite);
+    let host = if route.rewrite.upstream_host { HostSource::Server } else { HostSource::Received };
+    let mut outgoing =
+        OutgoingRequest::new(&request.received.parts, identity.ip, &target, host, upload, linger, |lines| {
+            if let Some(forwarding) = unwritten {
+                forwarding.write_lines(lines, head.authority());
+            }
+        });
+    if let Some(parent) = request.account.log_entry().and_then(|entry| entry.traceparent()) {
+        outgoing.head.find_span_id(&parent);
+    }
+    OutgoingRequest {
+        offer,
+        expects_continue: expects,
+        client_limit: request.received.client_timeout(route),
+        ..outgoing
+    }
+}
+
+/// Decides whether the upstream server gets `Expect: 100-continue`, and removes the header if not. A body that has
+/// begun to arrive needs no permission.
+fn forward_expect(request: &mut RequestContext<'_>, upload: Option<&Upload>) -> bool {
+    if !request.received.header_set.has(KnownHeader::Expect) {
+        return false;
+    }
+    let expects = request.received.is_http11() && upload.is_some_and(Upload::is_untouched);
+    if !expects {
+        request.received.parts.headers.remove(EXPECT);
+    }
+    expects
+}
+
+/// Returns the PROXY protocol header that names the client at `ip`, if the upstream wants one. The port is 0 for a
+/// client behind a trusted proxy, because forwarding headers do not contain it.
+fn proxy_header(client: &ClientConnection, ip: IpAddr, servers: &WorkerUpstream) -> Option<Rc<[u8]>> {
+    let port = if ip == client.peer { client.port } else { 0 };
+    servers.proxy_protocol().map(|version| version.client_header(SocketAddr::new(ip, port), client.local_addr))
+}
+
+/// Sends the request to a server of the upstream, and prepares its response for the client.
+async fn send_upstream(
+    request: &mut RequestContext<'_>,
+    route: &Route,
+    servers: &WorkerUpstream,
+    outgoing: &mut OutgoingRequest,
+) -> Result<Response<ResponseBody>, Refusal> {
+    let attempts = request.account.log_entry().map(|entry| entry.record_upstream(servers.failure_log.upstream()));
+    let (deadline, attempts) = (request.account.deadline(), attempts.as_deref());
+    let hints = early_hints(request, route);
+    let forwarded = forward::forward_request(servers, deadline, &route.timeouts, outgoing, attempts, hints).await;
+    if outgoing.has_sent_bytes {
+        request.account.record_server_reached();
+    }
+    let ForwardedResponse { response, unrequested_body: unasked } =
+        forwarded.map_err(|error| refuse_upstream(request, error))?;
+    if unasked.is_some() {
+        // The server did not request the body, so the request ends as if its body had not been opened.
+        (request.read_ahead, request.upload) = (unasked, None);
+    }
+    if request.received.is_connect()
+        && !extended_connect::is_valid_response(&request.received.parts, response.status(), response.headers())
+    {
+        // The server may have acted on the request, so the limits charge for it. The client gets an error, because it
+        // would mistake the response for an open tunnel.
+        request.account.settle_by_response(&response);
+        return Err(Refusal::Upstream(UpstreamError::Protocol(ProtocolFault::Switch)));
+    }
+    Ok(clean_response(request, response))
+}
+
+/// Returns the destination of interim responses (103) if the client is known to understand them. Many other clients
+/// mistake an interim response for the final one (RFC 8297, section 3).
+fn early_hints<'h>(request: &RequestContext<'h>, route: &'h Route) -> Option<EarlyHints<'h>> {
+    let knows_interims = [KnownHeader::SecFetchMode, KnownHeader::ResumableUpload];
+    let is_safe = request.received.is_http11() && request.received.header_set.has_any(&knows_interims);
+    is_safe.then(|| EarlyHints { client: request.client, edit: &route.response_headers })
+}
+
+fn refuse_upstream(request: &mut RequestContext<'_>, error: UpstreamError) -> Refusal {
+    let is_unread = |upload: &Rc<UploadProgress>| upload.state() != UploadState::Done;
+    request.must_close |= request.upload.as_ref().is_some_and(is_unread);
+    if error == UpstreamError::Connect(ConnectFault::Descriptors) {
+        let complaints = &request.client.local.common.failure_log;
+        complaints.log_descriptor_shortage("requests that need a new connection to a server are refused");
+    }
+    Refusal::Upstream(error)
+}
+
+/// Removes the headers that belong to the connection to the server, and adds `Via`.
+fn clean_response(request: &RequestContext<'_>, mut response: Response<ResponseBody>) -> Response<ResponseBody> {
+    let has_via = request.view.snapshot.config.server.forwarded_headers.has(ForwardedHeader::Via);
+    let is_switch = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    let protocol = if is_switch { response.headers().get(UPGRADE).cloned() } else { None };
+    headers::clean_response_headers(response.headers_mut(), has_via.then_some(&request.client.local.common.via));
+    if let Some(protocol) = protocol {
+        headers::set_upgrade(response.headers_mut(), &protocol);
+    }
+    response
+}

@@ -1,0 +1,110 @@
+//! The end of every request: turns the result of `handle_request` into the response that the client gets. Every
+//! response passes here, whether it comes from a server or from the gateway.
+
+use http::header::CONNECTION;
+use http::{HeaderValue, Response, StatusCode, Version};
+
+use crate::proxy::connection::tunnel::Tunnel;
+use crate::proxy::headers;
+use crate::proxy::inbound::request_id;
+use crate::proxy::inbound::upload::Upload;
+use crate::proxy::request_context::RequestContext;
+use crate::proxy::response::body::ResponseBody;
+use crate::proxy::response::cause::Cause;
+use crate::proxy::response::refusal::Refusal;
+use crate::proxy::response::{grpc, unread_body};
+
+/// Completes the response. From here on, the account of the request belongs to the response body, or to the tunnel that
+/// the connection becomes. It ends when that body or tunnel ends.
+pub fn finish_response(
+    mut request: RequestContext<'_>,
+    result: Result<Response<ResponseBody>, Refusal>,
+) -> Response<ResponseBody> {
+    let mut response = match result {
+        Ok(response) => settle_response(&mut request, response),
+        Err(refusal) => build_refusal(&mut request, &refusal),
+    };
+    add_ratelimit_headers(&request, &mut response);
+    add_request_id(&request, &mut response);
+    end_request_body(&mut request, &mut response);
+    announce_close(&request, &mut response);
+    hand_over_account(request, response)
+}
+
+/// Settles the charges of the limits according to the response, and applies the route's `response_headers`.
+fn settle_response(request: &mut RequestContext<'_>, mut response: Response<ResponseBody>) -> Response<ResponseBody> {
+    // Charges depend on the response as the server sent it, so they are settled before the edits.
+    request.account.settle_by_response(&response);
+    if let Some(route) = request.matched_route() {
+        headers::apply_edits(response.headers_mut(), &route.response_headers);
+    }
+    response
+}
+
+/// Builds the error response for a refusal, counts and logs it, and settles the charges of the limits.
+fn build_refusal(request: &mut RequestContext<'_>, refusal: &Refusal) -> Response<ResponseBody> {
+    let (route, verdict) = (request.matched_route(), request.verdict.as_ref());
+    let strictest = route.zip(verdict).and_then(|(route, verdict)| verdict.longest_refusal(&route.limits));
+    let cause = Cause::from_refusal(refusal, strictest.map(|checked| checked.outcome));
+    request.account.record_refusal(refusal, cause, &request.client.local.common.metrics);
+    let response = refusal.to_response(route, verdict, cause.setting.filter(|_| request.shows_hints));
+    // A gRPC response always has status 200, so charges depend on the status of the refusal itself.
+    let status = response.status();
+    let response = if request.wants_grpc_errors { grpc::build_response(refusal, route, verdict) } else { response };
+    request.account.settle_by_refusal(status, response.headers(), refusal);
+    response
+}
+
+fn add_ratelimit_headers(request: &RequestContext<'_>, response: &mut Response<ResponseBody>) {
+    let view = request.view;
+    if let (Some(index), Some(route), Some(verdict)) = (request.route, request.matched_route(), &request.verdict) {
+        let dialects = route.ratelimit_headers.as_ref().unwrap_or(&view.snapshot.config.ratelimit_headers);
+        view.ratelimit.add_headers(response, dialects, (index, route), verdict);
+    }
+}
+
+fn add_request_id(request: &RequestContext<'_>, response: &mut Response<ResponseBody>) {
+    let is_wanted = request.view.snapshot.config.server.answer_request_id;
+    if let Some(id) = request.request_id.as_ref().filter(|_| is_wanted) {
+        request_id::add_to_response(response.headers_mut(), id);
+    }
+}
+
+/// Makes sure that the unread rest of the request body cannot be parsed as the next request.
+fn end_request_body(request: &mut RequestContext<'_>, response: &mut Response<ResponseBody>) {
+    if request.received.is_http2() {
+        // Dropping the body resets its stream, which tells the client to stop sending.
+        request.received.body = None;
+    } else if request.must_close {
+        close_after(response);
+    } else if let Some(body) = request.received.body.take().or(request.read_ahead.take().and_then(Upload::into_unread))
+    {
+        unread_body::discard_or_close(body, request.account.deadline(), &request.received.parts.headers, response);
+    }
+}
+
+/// Tells an HTTP/1.1 client to reconnect if this worker is being stopped.
+fn announce_close(request: &RequestContext<'_>, response: &mut Response<ResponseBody>) {
+    let is_http1 = request.received.parts.version <= Version::HTTP_11;
+    if request.client.local.is_draining.get() && is_http1 && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        close_after(response);
+    }
+}
+
+fn close_after(response: &mut Response<ResponseBody>) {
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+}
+
+/// Counts the response. The request then ends with the response body or, if the server switched protocols, with the
+/// tunnel.
+fn hand_over_account(request: RequestContext<'_>, mut response: Response<ResponseBody>) -> Response<ResponseBody> {
+    let (client, route) = (request.client, request.matched_route());
+    let account = request.account.record_response(&response, route, &request.view.snapshot, request.upload);
+    match (response.body_mut().take_switched(), route, request.tunnel_seat) {
+        (Some(server), Some(route), Some(seat)) => {
+            client.tunnel.set(Some(Tunnel::new(client, server, account, route.timeouts.clone(), seat)));
+        }
+        _ => response.body_mut().attach_account(account),
+    }
+    response
+}

@@ -1,0 +1,36 @@
+//! The proxy: serves the requests of client connections.
+//!
+//! Input: connections that the workers accepted, and the config snapshot in force. Output: responses.
+//!
+//! - `connection`: client connections, their protocols and timeouts
+//! - `request`: the request page, one line per step; `request_context`: what the steps share
+//! - `inbound`: reads a request strictly
+//! - `limits`: applies the route's limits; `delay`: queues for delayed requests; `request_body`: reads and opens the
+//!   body
+//! - `dispatch`: runs the route's action; `outbound`: exchanges with upstream servers
+//! - `reason`: why a request has no regular response, as the log names it
+//! - `finish_response`: the end of every request; `response`: what the client gets
+//! - `context`: state per process, worker, snapshot and connection
+//! - `headers`, `known_headers`, `trace`: rules for headers
+//! - `failure_log`: sampled log lines about upstream failures and rejected clients
+//!
+//! To add a step to the page: write a function that takes the `RequestContext` and call it in `handle_request`. If it
+//! can refuse a request, add a variant to `response::refusal::Refusal`.
+
+pub mod connection;
+pub(crate) mod context;
+pub(crate) mod delay;
+pub(crate) mod dispatch;
+pub(crate) mod failure_log;
+pub(crate) mod finish_response;
+pub(crate) mod headers;
+pub mod inbound;
+pub(crate) mod known_headers;
+pub(crate) mod limits;
+pub mod outbound;
+pub(crate) mod reason;
+pub(crate) mod request;
+pub(crate) mod request_body;
+pub(crate) mod request_context;
+pub mod response;
+pub(crate) mod trace;

@@ -1,0 +1,358 @@
+//! Opens connections to upstream servers: TCP, TLS and Unix sockets. `pool` keeps the connections, `exchange` uses
+//! them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use std::{fmt, io};
+
+use bytes::BytesMut;
+use rustix::io::Errno;
+use rustls::pki_types::ServerName;
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::time::sleep;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::descriptors;
+use crate::descriptors::ServerDescriptor;
+use crate::labels::labels;
+use crate::upstream::caps::ConnectionSlot;
+use crate::upstream::endpoint::Endpoint;
+use crate::upstream::tls::UpstreamTls;
+use crate::upstream::{Scheme, WireProtocol};
+
+/// Size of the read buffer at first, in bytes.
+const READ_MIN: usize = 8 * 1024;
+/// Size up to which the read buffer grows while the server sends faster than it is read.
+const READ_MAX: usize = 64 * 1024;
+
+/// A connection to one server.
+pub struct UpstreamConnection {
+    stream: UpstreamStream,
+    _descriptor: ServerDescriptor,
+    /// True if the connection speaks HTTP/2.
+    pub http2: bool,
+    /// Bytes that were received and not used yet.
+    pub received: BytesMut,
+    /// The slot that the connection occupies, where connections are limited.
+    pub slot: Option<ConnectionSlot>,
+    /// Size of the buffer for the next read.
+    read_size: usize,
+}
+
+enum UpstreamStream {
+    Tcp(TcpStream),
+    /// Boxed because it is large and most streams are of another kind.
+    Tls(Box<TlsStream<TcpStream>>),
+    Unix(UnixStream),
+}
+
+/// A stream of bytes in both directions.
+trait ByteStream: AsyncRead + AsyncWrite + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> ByteStream for S {}
+
+impl UpstreamStream {
+    fn as_byte_stream(&mut self) -> &mut dyn ByteStream {
+        match self {
+            UpstreamStream::Tcp(stream) => stream,
+            UpstreamStream::Tls(stream) => stream,
+            UpstreamStream::Unix(stream) => stream,
+        }
+    }
+
+    fn as_pin(&mut self) -> Pin<&mut dyn ByteStream> {
+        Pin::new(self.as_byte_stream())
+    }
+}
+
+/// Why a connection could not be opened.
+#[derive(Debug)]
+pub struct ConnectError {
+    pub fault: ConnectFault,
+    /// The error of the operating system, or what else went wrong.
+    pub reason: io::Error,
+}
+
+labels! {
+    /// The kind of a failed connection. The labels appear in the log and in the admin API.
+    ConnectFault:
+    Refused = "refused",
+    Unreachable = "unreachable",
+    TimedOut = "timed_out",
+    /// The hostname of the server has no address.
+    UnknownName = "unknown_name",
+    NoSocket = "no_socket",
+    Permission = "permission",
+    /// The TLS handshake failed, or the certificate is not trusted.
+    Tls = "tls_error",
+    /// The server does not speak HTTP/2, as the config requires.
+    Protocol = "protocol_error",
+    /// The machine has no memory or local port left for a connection.
+    Resources = "resources",
+    /// The limit of connections is reached (`max_connections`).
+    MaxConnections = "max_connections",
+    /// The gateway has no file descriptors left, or none to spare for servers.
+    Descriptors = "file_descriptors",
+}
+
+/// First pause between two attempts to connect to a Unix socket whose queue is full. It doubles up to
+/// `DIAL_PAUSE_MAX`.
+const DIAL_PAUSE: Duration = Duration::from_millis(1);
+const DIAL_PAUSE_MAX: Duration = Duration::from_millis(8);
+
+/// The queue of connection attempts to one Unix socket. TCP retries by itself if a server's queue is full, but
+/// connecting to a Unix socket fails at once. So the first in this queue tries every few milliseconds, and the others
+/// wait behind it in order, which costs the same however many wait.
+pub struct DialQueue(Semaphore);
+
+impl Default for DialQueue {
+    fn default() -> DialQueue {
+        DialQueue(Semaphore::new(1))
+    }
+}
+
+impl DialQueue {
+    /// Connects. Waits while the socket's queue is full; the caller bounds the time.
+    async fn connect_tcp(&self, path: &str) -> io::Result<UnixStream> {
+        let _first = self.0.acquire().await;
+        let mut pause = DIAL_PAUSE;
+        loop {
+            match UnixStream::connect(path).await {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                connected => return connected,
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(DIAL_PAUSE_MAX);
+        }
+    }
+}
+
+impl ConnectFault {
+    /// Returns whether the gateway lacks something of its own, so that no server is to blame.
+    pub fn is_gateway_fault(self) -> bool {
+        self.is_shortage() || self == ConnectFault::MaxConnections
+    }
+
+    /// Returns whether the gateway has no descriptor, memory or local port left.
+    pub fn is_shortage(self) -> bool {
+        matches!(self, ConnectFault::Descriptors | ConnectFault::Resources)
+    }
+
+    fn from_io(error: &io::Error) -> ConnectFault {
+        match error.kind() {
+            io::ErrorKind::TimedOut => ConnectFault::TimedOut,
+            io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable | io::ErrorKind::NetworkDown => {
+                ConnectFault::Unreachable
+            }
+            io::ErrorKind::NotFound => ConnectFault::NoSocket,
+            io::ErrorKind::PermissionDenied => ConnectFault::Permission,
+            _ if descriptors::is_shortage(error) => ConnectFault::Descriptors,
+            _ if error.raw_os_error() == Some(Errno::NOBUFS.raw_os_error()) => ConnectFault::Resources,
+            io::ErrorKind::OutOfMemory => ConnectFault::Resources,
+            // No address of this machine reaches the server: `dial_error` has ruled out that local ports ran out.
+            io::ErrorKind::AddrNotAvailable => ConnectFault::Unreachable,
+            _ => ConnectFault::Refused,
+        }
+    }
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.fault.label(), self.reason)
+    }
+}
+
+impl From<io::Error> for ConnectError {
+    fn from(reason: io::Error) -> ConnectError {
+        ConnectError { fault: ConnectFault::from_io(&reason), reason }
+    }
+}
+
+impl UpstreamConnection {
+    /// Connects to a server and sends `introduction`, a PROXY header or nothing, before the TLS handshake. `queue` is
+    /// that of the server.
+    pub async fn open(
+        endpoint: &Endpoint,
+        introduction: &[u8],
+        queue: &DialQueue,
+    ) -> Result<UpstreamConnection, ConnectError> {
+        let origin = &endpoint.origin;
+        let none_left = || ConnectError {
+            fault: ConnectFault::Descriptors,
+            reason: io::Error::other("all descriptors reserved for connections to upstream servers are in use"),
+        };
+        let descriptor = descriptors::acquire_server_descriptor().ok_or_else(none_left)?;
+        let stream = match &origin.scheme {
+            Scheme::Https(tls) => {
+                let tcp = connect(endpoint.address, introduction).await?;
+                UpstreamStream::Tls(Box::new(handshake_tls(tls, origin.bare_host(), tcp).await?))
+            }
+            Scheme::Http | Scheme::H2c => UpstreamStream::Tcp(connect(endpoint.address, introduction).await?),
+            Scheme::Unix(_) => {
+                let mut stream = queue.connect_tcp(&origin.authority).await?;
+                stream.write_all(introduction).await?;
+                UpstreamStream::Unix(stream)
+            }
+        };
+        let chosen = match &stream {
+            UpstreamStream::Tls(stream) => Some(stream.get_ref().1.alpn_protocol() == Some(b"h2")),
+            _ => None,
+        };
+        let http2 = match (origin.protocol(), chosen) {
+            (WireProtocol::Http2, Some(false)) => {
+                let reason = io::Error::other("the server did not choose HTTP/2 (ALPN)");
+                return Err(ConnectError { fault: ConnectFault::Protocol, reason });
+            }
+            (protocol, chosen) => chosen.unwrap_or(protocol == WireProtocol::Http2),
+        };
+        Ok(UpstreamConnection {
+            stream,
+            _descriptor: descriptor,
+            http2,
+            received: BytesMut::new(),
+            slot: None,
+            read_size: READ_MIN,
+        })
+    }
+
+    /// Bounds the bytes of a response that the kernel buffers until they are read. 0 leaves that to the kernel. A Unix
+    /// socket has no such buffer: the bytes count as unsent by the server.
+    pub fn limit_receive_buffer(&self, max: usize) {
+        let socket = match &self.stream {
+            UpstreamStream::Tcp(stream) => SockRef::from(stream),
+            UpstreamStream::Tls(stream) => SockRef::from(stream.get_ref().0),
+            UpstreamStream::Unix(_) => return,
+        };
+        if max > 0 {
+            // An error is harmless: the kernel then uses its default.
+            let _ = socket.set_recv_buffer_size(max);
+        }
+    }
+
+    /// Returns whether nothing arrived after the last response, not even the end of the connection.
+    pub fn is_quiet(&mut self) -> bool {
+        let nothing = |error: io::Error| error.kind() == io::ErrorKind::WouldBlock;
+        self.received.is_empty()
+            && match &mut self.stream {
+                UpstreamStream::Tcp(stream) => stream.try_read(&mut [0]).is_err_and(nothing),
+                UpstreamStream::Unix(stream) => stream.try_read(&mut [0]).is_err_and(nothing),
+                // This also processes messages of TLS itself, such as session tickets.
+                UpstreamStream::Tls(stream) => {
+                    let (mut byte, mut cx) = ([0], Context::from_waker(Waker::noop()));
+                    Pin::new(stream).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)).is_pending()
+                }
+            }
+    }
+
+    /// Frees the buffer that only a large response needs.
+    pub fn shrink_buffer(&mut self) {
+        if self.read_size > READ_MIN {
+            (self.received, self.read_size) = (BytesMut::new(), READ_MIN);
+        }
+    }
+
+    /// Receives more bytes. Returns 0 at the end of the connection.
+    pub fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if self.received.capacity() - self.received.len() < self.read_size / 4 {
+            self.received.reserve(self.read_size);
+        }
+        let space = self.received.capacity() - self.received.len();
+        let polled = pin!(self.stream.as_byte_stream().read_buf(&mut self.received)).poll(cx);
+        if let Poll::Ready(Ok(count)) = &polled
+            && *count == space
+        {
+            self.read_size = (self.read_size * 2).min(READ_MAX);
+        }
+        polled
+    }
+
+    /// Sends a part of `bytes` and returns its length.
+    pub fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.stream.as_pin().poll_write(cx, bytes)
+    }
+
+    /// Ready once the operating system has everything that was sent. TLS may buffer some of it.
+    pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.as_pin().poll_flush(cx)
+    }
+
+    /// Ends the gateway's side, so that the server knows that nothing more comes.
+    pub fn poll_close_write(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        Pin::new(self).poll_shutdown(cx).map(drop)
+    }
+}
+
+/// Reads what was received and not used yet, and then from the stream.
+impl AsyncRead for UpstreamConnection {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.received.is_empty() {
+            return self.stream.as_pin().poll_read(cx, buf);
+        }
+        let count = self.received.len().min(buf.remaining());
+        buf.put_slice(&self.received.split_to(count));
+        if self.received.is_empty() {
+            self.received = BytesMut::new();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for UpstreamConnection {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_send(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        UpstreamConnection::poll_flush(&mut self, cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.as_pin().poll_shutdown(cx)
+    }
+}
+
+/// Opens a TCP connection and sends `introduction`.
+async fn connect(address: Option<SocketAddr>, introduction: &[u8]) -> Result<TcpStream, ConnectError> {
+    let unknown =
+        || ConnectError { fault: ConnectFault::UnknownName, reason: io::Error::other("the hostname has no address") };
+    let address = address.ok_or_else(unknown)?;
+    let mut stream = TcpStream::connect(address).await.map_err(|error| classify_dial_error(error, address))?;
+    stream.set_nodelay(true)?;
+    stream.write_all(introduction).await?;
+    Ok(stream)
+}
+
+/// Distinguishes two meanings of EADDRNOTAVAIL: no local port is left, or no local address reaches `address`.
+/// Connecting a UDP socket needs the local address as well, but no TCP port.
+fn classify_dial_error(error: io::Error, address: SocketAddr) -> ConnectError {
+    if error.kind() != io::ErrorKind::AddrNotAvailable {
+        return error.into();
+    }
+    let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    match UdpSocket::bind((any, 0)).and_then(|socket| socket.connect(address)) {
+        Err(_) => error.into(),
+        Ok(()) => ConnectError {
+            fault: ConnectFault::Resources,
+            reason: io::Error::other(
+                "no local port left for connections to this server; widen net.ipv4.ip_local_port_range or add server \
+                 addresses",
+            ),
+        },
+    }
+}
+
+/// Performs the TLS handshake. Verifies the certificate for `server_name` of the config or, without one, for `host`.
+async fn handshake_tls(tls: &UpstreamTls, host: &str, tcp: TcpStream) -> Result<TlsStream<TcpStream>, ConnectError> {
+    let failed = |reason| ConnectError { fault: ConnectFault::Tls, reason };
+    let name = match &tls.server_name {
+        Some(name) => name.clone(),
+        None => ServerName::try_from(host.to_owned()).map_err(|error| failed(io::Error::other(error)))?,
+    };
+    TlsConnector::from(tls.config.clone()).connect(name, tcp).await.map_err(failed)
+}

@@ -1,0 +1,257 @@
+//! The headers that describe the client and this gateway to servers: `X-Forwarded-*`, `Forwarded`, `Via` and
+//! `X-Request-Id`, as far as `[server] forwarded_headers` enables them. Called by `dispatch` after the headers of the
+//! request were cleaned.
+
+use std::fmt::Write;
+use std::net::IpAddr;
+
+use http::header::{FORWARDED, VIA};
+use http::{HeaderMap, HeaderName, HeaderValue, Version};
+
+use crate::config::{ForwardedHeader, ForwardedHeaders};
+use crate::proxy::inbound::hop::{ForwardingLines, Hop, Via, address_value};
+use crate::proxy::inbound::identity::ClientAddress;
+use crate::proxy::inbound::request_id;
+use crate::proxy::inbound::request_id::X_REQUEST_ID;
+use crate::proxy::known_headers::names_client;
+use crate::proxy::outbound::http1::request::write_header;
+use crate::route::HeaderEdit;
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+
+/// The input of the headers.
+pub struct ForwardedHeadersWriter<'a> {
+    pub hop: &'a Hop,
+    pub via: &'a Via,
+    /// HTTP version of the request.
+    pub version: Version,
+    pub identity: &'a ClientAddress,
+    pub fields: ForwardedHeaders,
+    /// The id of the request, if it has one already. Otherwise one is generated if the header is enabled.
+    pub request_id: Option<&'a HeaderValue>,
+}
+
+/// Returns whether the header edits of a route touch any of these headers.
+pub fn has_edits(edit: &HeaderEdit) -> bool {
+    let told = |name: &HeaderName| names_client(name.as_str()) || *name == VIA || *name == FORWARDED;
+    edit.remove.iter().any(told) || edit.set.iter().any(|(name, _)| told(name))
+}
+
+impl ForwardedHeadersWriter<'_> {
+    /// Adds the enabled headers. Those of untrusted peers were removed before. Those of a trusted peer stay if they
+    /// describe the client, and are continued if they are a list. `authority`: the host of the request; empty if it has
+    /// none.
+    pub fn add_to_headers(&self, headers: &mut HeaderMap, authority: &HeaderValue) {
+        let ForwardedHeadersWriter { hop, via, version, identity, fields, .. } = self;
+        let client = if identity.ip == hop.peer { hop.peer_text.clone() } else { address_value(identity.ip) };
+        let forwarded = fields.has(ForwardedHeader::Forwarded).then(|| self.forwarded_element(headers, authority));
+        headers.remove(FORWARDED);
+        if fields.has(ForwardedHeader::XForwardedFor) {
+            let chain = match identity.trusted_peer {
+                true => self.continue_forwarded_for(headers, &client),
+                false => hop.peer_text.clone(),
+            };
+            headers.insert(X_FORWARDED_FOR, chain);
+        }
+        if fields.has(ForwardedHeader::XRealIp) {
+            headers.insert(X_REAL_IP, client);
+        }
+        let mut set = |wanted, name: HeaderName, value: &HeaderValue| {
+            if fields.has(wanted) && !(identity.trusted_peer && headers.contains_key(&name)) {
+                headers.insert(name, value.clone());
+            }
+        };
+        set(ForwardedHeader::XForwardedProto, X_FORWARDED_PROTO, &hop.proto);
+        set(ForwardedHeader::XForwardedPort, X_FORWARDED_PORT, &hop.port);
+        if !authority.is_empty() {
+            set(ForwardedHeader::XForwardedHost, X_FORWARDED_HOST, authority);
+        }
+        if fields.has(ForwardedHeader::Via) {
+            headers.append(VIA, via.header_value(*version).clone());
+        }
+        let named = identity.trusted_peer && headers.contains_key(X_REQUEST_ID);
+        if fields.has(ForwardedHeader::XRequestId) && !named {
+            headers.insert(X_REQUEST_ID, self.request_id.cloned().unwrap_or_else(request_id::new_id));
+        }
+        if let Some(forwarded) = forwarded {
+            headers.insert(FORWARDED, forwarded);
+        }
+    }
+
+    /// Writes the same headers as lines of a head. Only for untrusted peers, whose requests have none of these headers.
+    /// The lines that are equal for all requests of a connection are written once and cached.
+    pub fn write_lines(&self, out: &mut Vec<u8>, authority: &HeaderValue) {
+        let mut told = self.hop.cached_lines.borrow_mut();
+        match &*told {
+            Some(told) if told.fields == self.fields => out.extend_from_slice(&told.lines),
+            _ => {
+                let lines = self.connection_lines();
+                out.extend_from_slice(&lines);
+                *told = Some(ForwardingLines { fields: self.fields, lines });
+            }
+        }
+        if self.fields.has(ForwardedHeader::XForwardedHost) && !authority.is_empty() {
+            write_header(out, &X_FORWARDED_HOST, authority);
+        }
+        if self.fields.has(ForwardedHeader::XRequestId) {
+            out.extend_from_slice(b"x-request-id: ");
+            match self.request_id {
+                Some(id) => out.extend_from_slice(id.as_bytes()),
+                None => out.extend_from_slice(&request_id::new_id_bytes()),
+            }
+            out.extend_from_slice(b"\r\n");
+        }
+        if self.fields.has(ForwardedHeader::Forwarded) {
+            write_header(out, &FORWARDED, &self.forwarded_element(&HeaderMap::new(), authority));
+        }
+    }
+
+    /// Returns the lines that are equal for all requests of a connection.
+    fn connection_lines(&self) -> Box<[u8]> {
+        let constant = [
+            ForwardedHeader::XForwardedFor,
+            ForwardedHeader::XRealIp,
+            ForwardedHeader::XForwardedProto,
+            ForwardedHeader::XForwardedPort,
+            ForwardedHeader::Via,
+        ];
+        let fields = constant.into_iter().filter(|field| self.fields.has(*field)).collect();
+        let (mut headers, mut lines) = (HeaderMap::new(), Vec::new());
+        ForwardedHeadersWriter { fields, ..*self }.add_to_headers(&mut headers, &HeaderValue::from_static(""));
+        headers.iter().for_each(|(name, value)| write_header(&mut lines, name, value));
+        lines.into()
+    }
+
+    /// Returns the list of a trusted peer with the peer added, on one line, because many servers read only one.
+    fn continue_forwarded_for(&self, headers: &HeaderMap, client: &HeaderValue) -> HeaderValue {
+        let ForwardedHeadersWriter { hop, identity, .. } = self;
+        let mut chain = Vec::new();
+        for line in headers.get_all(X_FORWARDED_FOR) {
+            chain.extend_from_slice(line.as_bytes());
+            chain.extend_from_slice(b", ");
+        }
+        // The client came from `Forwarded`, which is rewritten.
+        if chain.is_empty() && identity.ip != hop.peer {
+            chain.extend_from_slice(client.as_bytes());
+            chain.extend_from_slice(b", ");
+        }
+        chain.extend_from_slice(hop.peer_text.as_bytes());
+        HeaderValue::try_from(chain).unwrap_or_else(|_| hop.peer_text.clone())
+    }
+
+    /// Returns the value of `Forwarded` (RFC 7239) for the client that the limits saw, with the host and scheme that it
+    /// used, and for the peer if that is another.
+    fn forwarded_element(&self, headers: &HeaderMap, authority: &HeaderValue) -> HeaderValue {
+        let ForwardedHeadersWriter { hop, identity, .. } = self;
+        let said = |name: HeaderName| headers.get(name).filter(|_| identity.trusted_peer);
+        let mut text = String::with_capacity(64);
+        write_forwarded_node(&mut text, identity.ip);
+        let host = said(X_FORWARDED_HOST).unwrap_or(authority);
+        // Only quotes and backslashes would need escapes in a quoted string.
+        if let Some(host) = host.to_str().ok().filter(|host| !host.is_empty() && !host.contains(['"', '\\'])) {
+            let _ = write!(text, ";host=\"{host}\"");
+        }
+        let https = said(X_FORWARDED_PROTO).unwrap_or(&hop.proto) == "https";
+        let _ = write!(text, ";proto={}", if https { "https" } else { "http" });
+        if identity.ip != hop.peer {
+            text.push_str(", ");
+            write_forwarded_node(&mut text, hop.peer);
+        }
+        HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("for=unknown"))
+    }
+}
+
+fn write_forwarded_node(text: &mut String, ip: IpAddr) {
+    let _ = match ip {
+        IpAddr::V4(ip) => write!(text, "for={ip}"),
+        IpAddr::V6(ip) => write!(text, "for=\"[{ip}]\""),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::{IpSet, parse_network};
+    use crate::proxy::inbound::identity;
+
+    fn told(peer: &str, fields: ForwardedHeaders, came: &[(&'static str, &str)]) -> HeaderMap {
+        let mut headers: HeaderMap =
+            came.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap())).collect();
+        let peer: IpAddr = peer.parse().unwrap();
+        let trusted: IpSet = parse_network("10.0.0.0/8").into_iter().collect();
+        let identity = identity::identify(peer, &headers, &trusted);
+        let (hop, via) = (Hop::new(peer, false, 8080), Via::new(1));
+        let forwarding = ForwardedHeadersWriter {
+            hop: &hop,
+            via: &via,
+            version: Version::HTTP_11,
+            identity: &identity,
+            fields,
+            request_id: None,
+        };
+        let authority = HeaderValue::from_static("shop.example");
+        forwarding.add_to_headers(&mut headers, &authority);
+        if !identity.trusted_peer {
+            for _ in 0..2 {
+                let mut written = Vec::new();
+                forwarding.write_lines(&mut written, &authority);
+                assert_eq!(lines(&written), lines_of(&headers));
+            }
+        }
+        headers
+    }
+
+    /// Returns the lines of a head in order, without the random part of the request id.
+    fn lines(head: &[u8]) -> Vec<String> {
+        let head = String::from_utf8(head.to_vec()).unwrap();
+        let mut lines: Vec<String> = head.split_terminator("\r\n").map(|line| line.to_owned()).collect();
+        lines.iter_mut().filter(|line| line.starts_with("x-request-id: ")).for_each(|line| line.truncate(14));
+        lines.sort();
+        lines
+    }
+
+    fn lines_of(headers: &HeaderMap) -> Vec<String> {
+        let mut head = Vec::new();
+        headers.iter().for_each(|(name, value)| write_header(&mut head, name, value));
+        lines(&head)
+    }
+
+    #[test]
+    fn only_the_wanted_fields_are_added() {
+        let all = [
+            (ForwardedHeader::XForwardedFor, "x-forwarded-for"),
+            (ForwardedHeader::XRealIp, "x-real-ip"),
+            (ForwardedHeader::XForwardedProto, "x-forwarded-proto"),
+            (ForwardedHeader::XForwardedHost, "x-forwarded-host"),
+            (ForwardedHeader::XForwardedPort, "x-forwarded-port"),
+            (ForwardedHeader::Via, "via"),
+            (ForwardedHeader::XRequestId, "x-request-id"),
+            (ForwardedHeader::Forwarded, "forwarded"),
+        ];
+        for (wanted, name) in all {
+            let headers = told("192.0.2.1", [wanted].into_iter().collect(), &[]);
+            assert_eq!(headers.keys().map(HeaderName::as_str).collect::<Vec<_>>(), [name]);
+        }
+        assert!(told("192.0.2.1", [].into_iter().collect(), &[("forwarded", "for=1.1.1.1")]).is_empty());
+    }
+
+    #[test]
+    fn forwarded_names_the_client_that_the_limits_saw() {
+        let told = |peer, came: &[_]| {
+            told(peer, [ForwardedHeader::Forwarded].into_iter().collect(), came)["forwarded"]
+                .to_str()
+                .unwrap()
+                .to_owned()
+        };
+        assert_eq!(told("192.0.2.1", &[]), "for=192.0.2.1;host=\"shop.example\";proto=http");
+        assert_eq!(told("2001:db8::1", &[]), "for=\"[2001:db8::1]\";host=\"shop.example\";proto=http");
+        let came = [("x-forwarded-for", "6.6.6.6, 198.51.100.7"), ("x-forwarded-proto", "https")];
+        assert_eq!(told("10.0.0.1", &came), "for=198.51.100.7;host=\"shop.example\";proto=https, for=10.0.0.1");
+        let came = [("forwarded", "for=198.51.100.7"), ("x-forwarded-host", "a\"b")];
+        assert_eq!(told("10.0.0.1", &came), "for=198.51.100.7;proto=http, for=10.0.0.1");
+    }
+}

@@ -1,0 +1,190 @@
+//! HTTP/2 towards servers. This file has one connection, which many requests share. `streams` are the connections of
+//! one server, `request` converts the head of a request, `exchange` is one request and its response with `body_sender`,
+//! and `frame_guard` bounds the frames that a server may send.
+//!
+//! Input: a request and a connection. Output: the response, or an `UpstreamError`.
+
+mod body_sender;
+pub mod exchange;
+pub mod frame_guard;
+mod request;
+pub mod streams;
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
+
+use bytes::Bytes;
+use h2::client::{Builder, ResponseFuture, SendRequest};
+use h2::{Ping, PingPong, SendStream};
+use http::Request;
+use tokio::task::{AbortHandle, spawn_local};
+
+use crate::proxy::outbound::dial::{ConnectError, ConnectFault, UpstreamConnection};
+use crate::proxy::outbound::http1::HEAD_BYTES_MAX;
+use crate::proxy::outbound::http2::frame_guard::{FrameBudget, GuardedConnection};
+use crate::telemetry::sampled::LogSampler;
+
+/// Most concurrent requests on one connection. The server may allow fewer.
+pub const STREAMS_MAX: usize = 100;
+/// Flow-control window of a stream: the bytes of a response that may wait for a slow client. The window of the
+/// connection is large enough for all streams, so a slow one does not hold up the others.
+const WINDOW: u32 = 128 * 1024;
+/// Bytes of a request body that may wait for the server.
+const SEND_BUFFER: usize = 64 * 1024;
+/// How long a server that may be gone has to respond to a ping.
+const PONG_MS: u64 = 5_000;
+
+/// A shared connection to one server.
+pub struct Http2Connection {
+    sender: RefCell<SendRequest<Bytes>>,
+    /// Requests on the connection.
+    in_use: Cell<usize>,
+    /// The connection has served a request.
+    pub served: Cell<bool>,
+    /// The connection accepts no further request.
+    retired: Cell<bool>,
+    ping: RefCell<PingPong>,
+    /// When a ping was sent that the server has not responded to.
+    pinged_ms: Cell<Option<u64>>,
+    /// The frames that the server may still send.
+    pub frames: Rc<FrameBudget>,
+    pub born_ms: u64,
+    /// When the last request on it ended.
+    pub idle_ms: Cell<u64>,
+    driver: AbortHandle,
+}
+
+impl Http2Connection {
+    /// Starts HTTP/2 on a new connection, and waits until the server has stated how many streams it allows. If the
+    /// connection ends later because the server sent too many frames, that is logged, sampled by `floods`.
+    pub async fn start(
+        connection: UpstreamConnection,
+        now_ms: u64,
+        server: &str,
+        floods: &Rc<LogSampler>,
+    ) -> Result<Rc<Http2Connection>, ConnectError> {
+        let frames = FrameBudget::new();
+        let connection = GuardedConnection::new(connection, frames.clone());
+        let opened = Builder::new()
+            .enable_push(false)
+            .initial_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW * u32::try_from(STREAMS_MAX).unwrap_or(1))
+            .initial_max_send_streams(0)
+            .max_send_buffer_size(SEND_BUFFER)
+            .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).unwrap_or(u32::MAX))
+            .handshake(connection)
+            .await;
+        let (sender, mut connection) = opened.map_err(protocol_error)?;
+        poll_fn(|cx| match Pin::new(&mut connection).poll(cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(protocol_error(error))),
+            Poll::Ready(Ok(())) => Poll::Ready(Err(protocol_error(io::Error::from(io::ErrorKind::UnexpectedEof)))),
+            Poll::Pending if sender.current_max_send_streams() > 0 => Poll::Ready(Ok(())),
+            Poll::Pending => Poll::Pending,
+        })
+        .await?;
+        let ping = connection.ping_pong().ok_or_else(|| protocol_error("no ping"))?;
+        let (counted, floods, server) = (frames.clone(), floods.clone(), server.to_owned());
+        let driver = spawn_local(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "an HTTP/2 connection to an upstream ended");
+            }
+            if let (true, Some(left_out)) = (counted.is_exceeded(), floods.take_turn()) {
+                tracing::warn!(server, left_out, "closed an HTTP/2 connection: the server floods it with frames");
+            }
+        });
+        Ok(Rc::new(Http2Connection {
+            sender: RefCell::new(sender),
+            in_use: Cell::new(0),
+            served: Cell::new(false),
+            retired: Cell::new(false),
+            ping: RefCell::new(ping),
+            pinged_ms: Cell::new(None),
+            frames,
+            born_ms: now_ms,
+            idle_ms: Cell::new(now_ms),
+            driver: driver.abort_handle(),
+        }))
+    }
+
+    /// Returns how many concurrent requests the connection allows.
+    pub fn max_streams(&self) -> usize {
+        self.sender.borrow().current_max_send_streams().min(STREAMS_MAX)
+    }
+
+    /// Returns whether the connection accepts another request now.
+    pub fn has_capacity(&self) -> bool {
+        let mut cx = Context::from_waker(Waker::noop());
+        !self.is_retired()
+            && self.pinged_ms.get().is_none()
+            && self.in_use.get() < self.max_streams()
+            && matches!(self.sender.borrow_mut().poll_ready(&mut cx), Poll::Ready(Ok(())))
+    }
+
+    /// Counts a request that begins.
+    pub fn begin_request(&self) {
+        self.in_use.set(self.in_use.get() + 1);
+    }
+
+    /// Counts a request that has ended.
+    pub fn end_request(&self, now_ms: u64) {
+        self.in_use.set(self.in_use.get() - 1);
+        self.idle_ms.set(now_ms);
+    }
+
+    /// Returns the number of requests on the connection.
+    pub fn in_use(&self) -> usize {
+        self.in_use.get()
+    }
+
+    /// Sends the head of a request. `whole`: no body follows.
+    pub fn poll_send_head(
+        &self,
+        cx: &mut Context<'_>,
+        request: &mut Option<Request<()>>,
+        whole: bool,
+    ) -> Poll<Result<(ResponseFuture, SendStream<Bytes>), h2::Error>> {
+        let mut sender = self.sender.borrow_mut();
+        ready!(sender.poll_ready(cx))?;
+        self.frames.record_request();
+        Poll::Ready(sender.send_request(request.take().unwrap_or_default(), whole))
+    }
+
+    /// Accepts no further requests. Running ones continue.
+    pub fn retire(&self) {
+        self.retired.set(true);
+    }
+
+    /// Returns whether the connection accepts no further requests, or has ended.
+    pub fn is_retired(&self) -> bool {
+        self.retired.get() || self.driver.is_finished()
+    }
+
+    /// Sends a ping after a request has timed out, because the server may be gone. No request begins until it responds.
+    pub fn send_ping(&self, now_ms: u64) {
+        if self.pinged_ms.get().is_none() && self.ping.borrow_mut().send_ping(Ping::opaque()).is_ok() {
+            self.pinged_ms.set(Some(now_ms));
+        }
+    }
+
+    /// Checks for the response to the ping, and closes the connection if there is none in time.
+    pub fn check_ping(&self, now_ms: u64) {
+        let Some(asked_ms) = self.pinged_ms.get() else { return };
+        match self.ping.borrow_mut().poll_pong(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(_)) => self.pinged_ms.set(None),
+            Poll::Ready(Err(_)) => self.retire(),
+            Poll::Pending if now_ms >= asked_ms + PONG_MS => {
+                self.retire();
+                self.driver.abort();
+            }
+            Poll::Pending => {}
+        }
+    }
+}
+
+fn protocol_error(reason: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ConnectError {
+    ConnectError { fault: ConnectFault::Protocol, reason: io::Error::other(reason) }
+}

@@ -1,0 +1,96 @@
+//! A request as it leaves the gateway: the rewritten target, and the head as bytes. Made by `dispatch`, sent by
+//! `forward`.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use http::header::{CONTENT_LENGTH, TRAILER};
+use http::request::Parts;
+use http::{HeaderName, Method};
+
+use crate::proxy::headers;
+use crate::proxy::inbound::upgrade::UpgradeOffer;
+use crate::proxy::inbound::upload::Upload;
+use crate::proxy::inbound::validate::ValidatedHead;
+use crate::proxy::outbound::http1::request::{Framing, HostSource, RequestHead};
+use crate::proxy::outbound::linger::Linger;
+use crate::route::Rewrite;
+use crate::upstream::eject::Blame;
+
+/// A request that is ready to be sent.
+pub struct OutgoingRequest {
+    /// The client, in case the server fails the request.
+    pub client: Blame,
+    /// Hash of the `hash_on` key, for upstreams that have one.
+    pub hash: Option<u64>,
+    /// The PROXY header that the connection begins with, for upstreams with `proxy_protocol`.
+    pub proxy_header: Option<Rc<[u8]>>,
+    pub method: Method,
+    pub head: RequestHead,
+    pub upload: Option<Upload>,
+    /// The client waits for `100 Continue` before it sends the body.
+    pub expects_continue: bool,
+    /// Names of the trailers that may follow a chunked body.
+    pub trailers: Option<Vec<HeaderName>>,
+    /// How long the client waits for a response (`grpc-timeout`), where that is less than the route's
+    /// `response_timeout`.
+    pub client_limit: Option<Duration>,
+    /// Set if the exchange continues when the client disconnects.
+    pub linger: Option<Linger>,
+    /// The protocol that the server may switch to.
+    pub offer: Option<UpgradeOffer>,
+    /// True once at least one byte of the request was given to a server, which may act on it.
+    pub has_sent_bytes: bool,
+}
+
+impl OutgoingRequest {
+    /// Builds the request of `client`. `tell` appends further header lines.
+    pub fn new(
+        parts: &Parts,
+        client: IpAddr,
+        target: &str,
+        host: HostSource,
+        upload: Option<Upload>,
+        linger: Option<Linger>,
+        tell: impl FnOnce(&mut Vec<u8>),
+    ) -> OutgoingRequest {
+        let Parts { method, headers, .. } = parts;
+        let framing = match upload.as_ref().map(|upload| upload.size_hint().exact()) {
+            None => Framing::None { announced: headers.contains_key(CONTENT_LENGTH) },
+            Some(Some(length)) => Framing::Length(length),
+            Some(None) => Framing::Chunked,
+        };
+        let announced = || headers::announced_trailers(headers.get_all(TRAILER).iter()).collect();
+        OutgoingRequest {
+            client: Blame::from_ip(client),
+            hash: None,
+            proxy_header: None,
+            method: method.clone(),
+            head: RequestHead::encode(method, target, headers, host, framing, tell),
+            upload,
+            expects_continue: false,
+            client_limit: None,
+            trailers: (framing == Framing::Chunked).then(announced),
+            linger,
+            offer: None,
+            has_sent_bytes: false,
+        }
+    }
+}
+
+/// Returns the target to forward, with the rewrites of the route.
+pub fn rewrite_target<'a>(admitted: &'a ValidatedHead, rewrite: &Rewrite) -> Cow<'a, str> {
+    let received = admitted.path();
+    let rest = match received.strip_prefix(rewrite.strip_prefix.as_str()) {
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => rest,
+        _ => received,
+    };
+    if rest.len() == received.len() && rewrite.add_prefix.is_empty() && !admitted.is_path_rewritten() {
+        return Cow::Borrowed(admitted.validate_target().as_str());
+    }
+    let slash = if rest.is_empty() { "/" } else { "" };
+    let query = admitted.query().map_or_else(String::new, |query| format!("?{query}"));
+    Cow::Owned(format!("{}{rest}{slash}{query}", rewrite.add_prefix))
+}

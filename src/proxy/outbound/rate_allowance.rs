@@ -1,0 +1,68 @@
+//! Bounds the rate of things that a server may send and that cost work without use. Used for interim responses and
+//! HTTP/2 frames.
+
+use std::time::Instant;
+
+/// A token bucket: a number of events at once, and a number per second in the long run. Reads the clock only when it is
+/// used up.
+#[derive(Debug)]
+pub struct RateAllowance {
+    left: u32,
+    most: u32,
+    per_second: u32,
+    /// The time until which events were credited.
+    credited: Instant,
+}
+
+impl RateAllowance {
+    pub fn new(most: u32, per_second: u32) -> RateAllowance {
+        RateAllowance { left: most, most, per_second, credited: Instant::now() }
+    }
+
+    /// Permits `count` more events, never more than `most` at once.
+    pub fn earn(&mut self, count: u32) {
+        self.left = self.left.saturating_add(count).min(self.most);
+    }
+
+    /// Records an event. Returns false if it exceeds the rate.
+    pub fn spend(&mut self) -> bool {
+        self.left > 0 && self.take_one() || self.spend_at(Instant::now())
+    }
+
+    fn spend_at(&mut self, now: Instant) -> bool {
+        let passed_ms = now.saturating_duration_since(self.credited).as_millis();
+        let earned = u32::try_from(passed_ms.saturating_mul(u128::from(self.per_second)) / 1000).unwrap_or(u32::MAX);
+        if earned > 0 {
+            self.credited = now;
+            self.earn(earned);
+        }
+        self.left > 0 && self.take_one()
+    }
+
+    fn take_one(&mut self) -> bool {
+        self.left -= 1;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn events_are_permitted_at_once_by_time_and_by_use() {
+        let mut allowance = RateAllowance::new(3, 10);
+        let begun = allowance.credited;
+        let mut count = |after_ms: u64| {
+            let now = begun + Duration::from_millis(after_ms);
+            (0..100).take_while(|_| allowance.left > 0 && allowance.take_one() || allowance.spend_at(now)).count()
+        };
+        assert_eq!([count(0), count(99), count(100), count(350), count(60_000)], [3, 0, 1, 2, 3]);
+        allowance.earn(2);
+        assert!(allowance.spend() && allowance.spend());
+        allowance.earn(u32::MAX);
+        assert_eq!(allowance.left, 3);
+    }
+}

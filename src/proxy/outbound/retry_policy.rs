@@ -1,0 +1,94 @@
+//! When a request may be sent to another server: the reasons for a retry, and the `retry` option of an upstream with
+//! its budget. Pure but for the counters of the budget. Applied by `select::retry`, which also finds the other server.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use http::StatusCode;
+
+use crate::labels::labels;
+use crate::upstream::retry_budget::{RetryBudget, RetryRule};
+
+/// Servers that are tried for a connection before a request fails, even if `attempts` is smaller: no server has seen
+/// the request yet.
+const CONNECT_TRIES: usize = 3;
+
+/// Upper bound of the first pause before a retry. It doubles with each failed server.
+const BACKOFF_MS: u64 = 10;
+/// Upper bound of all pauses.
+const BACKOFF_MAX_MS: u64 = 100;
+
+labels! {
+    /// Why a request is sent once more. The labels are those of `upstream_retries_total`.
+    RetryReason:
+    /// An idle connection turned out to be closed.
+    StaleConnection = "stale_connection",
+    /// The server stated over HTTP/2 that it has not processed the request.
+    Refused = "refused",
+    /// The server accepted no connection.
+    ConnectError = "connect_error",
+    /// The connection ended before a response.
+    Reset = "reset",
+    /// No response arrived in time.
+    Timeout = "timeout",
+    Status502 = "502",
+    Status503 = "503",
+    Status504 = "504",
+}
+
+impl RetryReason {
+    /// Returns the reason for a retry after a response with this status, if there is one.
+    pub fn from_status(status: StatusCode) -> Option<RetryReason> {
+        match status {
+            StatusCode::BAD_GATEWAY => Some(RetryReason::Status502),
+            StatusCode::SERVICE_UNAVAILABLE => Some(RetryReason::Status503),
+            StatusCode::GATEWAY_TIMEOUT => Some(RetryReason::Status504),
+            _ => None,
+        }
+    }
+}
+
+/// The `retry` option of one upstream, with the budget of one worker.
+pub struct RetryPolicy {
+    rule: RetryRule,
+    budget: RefCell<RetryBudget>,
+}
+
+impl RetryPolicy {
+    pub fn new(rule: Option<RetryRule>) -> RetryPolicy {
+        RetryPolicy { rule: rule.unwrap_or(RetryRule::DEFAULT), budget: RefCell::default() }
+    }
+
+    /// Adds a new request to the budget, which permits retries for a fraction of the recent requests.
+    pub fn count_request(&self, now_ms: u64) {
+        self.budget.borrow_mut().count_request(now_ms);
+    }
+
+    /// Returns whether the rule permits a retry for `reason` after `failures` servers have failed the request.
+    pub fn permits(&self, reason: RetryReason, failures: usize) -> bool {
+        let (on, attempts) = (&self.rule.on, self.rule.attempts);
+        let (is_on, attempts) = match reason {
+            RetryReason::ConnectError => (on.connect, attempts.max(CONNECT_TRIES)),
+            RetryReason::Reset => (on.reset, attempts),
+            RetryReason::Timeout => (on.timeout, attempts),
+            RetryReason::Status502 => (on.statuses[0], attempts),
+            RetryReason::Status503 => (on.statuses[1], attempts),
+            RetryReason::Status504 => (on.statuses[2], attempts),
+            // These are sent again to any server, without a retry policy: no server has processed the request.
+            RetryReason::StaleConnection | RetryReason::Refused => (false, attempts),
+        };
+        is_on && failures < attempts
+    }
+
+    /// Takes one retry from the budget. Returns false if the budget is used up.
+    pub fn take_retry(&self, now_ms: u64) -> bool {
+        self.budget.borrow_mut().take_retry(self.rule.budget, now_ms)
+    }
+}
+
+/// Waits for a short random time before a request is sent to another server, so that many requests which failed
+/// together do not arrive there together. `failures`: the servers that have failed the request so far.
+pub async fn back_off(failures: usize) {
+    let max_ms = (BACKOFF_MS << failures.min(8)).min(BACKOFF_MAX_MS);
+    tokio::time::sleep(Duration::from_millis(rand::random_range(0..=max_ms))).await;
+}

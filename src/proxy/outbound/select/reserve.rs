@@ -1,0 +1,97 @@
+//! Reserves a server for a request where servers have limits of concurrent requests or connections. If all of them are
+//! at their limits, the request waits in a queue that all workers share. Used by `acquire` and `retry`.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+use crate::proxy::connection::request_deadline::RequestDeadline;
+use crate::proxy::outbound::dial::ConnectFault;
+use crate::proxy::outbound::error::UpstreamError;
+use crate::proxy::outbound::select::retry_state::{Reservation, RetryState};
+use crate::proxy::outbound::select::worker_upstream::WorkerUpstream;
+use crate::upstream::caps::{CapRule, UpstreamLoad};
+
+/// Interval at which a waiting request checks for a server without being woken. Some changes wake no waiting request,
+/// such as a server that becomes usable again.
+const POLL_PERIOD: Duration = Duration::from_millis(100);
+
+/// Reserves a server below its limits, if there is one and no other request waits for it.
+pub(super) fn try_reserve(servers: &WorkerUpstream, state: &RetryState) -> Result<Option<Reservation>, ConnectFault> {
+    let load = servers.upstream.load();
+    if load.queue.len() == 0 { reserve(servers, load, state) } else { Ok(None) }
+}
+
+/// Reserves a server below its limits. Waits for one behind the requests that came earlier.
+///
+/// # Errors
+/// The queue is full, the request has waited for too long, or there is no server to wait for.
+pub(super) async fn reserve_or_wait(
+    servers: &WorkerUpstream,
+    rule: &CapRule,
+    state: &mut RetryState,
+    deadline: &RequestDeadline,
+) -> Result<Reservation, UpstreamError> {
+    if let Some(reservation) = try_reserve(servers, state)? {
+        return Ok(reservation);
+    }
+    let load = servers.upstream.load().clone();
+    // A request that has already failed on a server does not queue.
+    let max = match state.failures() {
+        0 => rule.waiting.saturating_mul(servers.selector.endpoints().servers.len()),
+        _ => 0,
+    };
+    let place = load.queue.join(max).ok_or(UpstreamError::QueueFull)?;
+    let _waits = deadline.hold_back();
+    let end = *state.queue_until.get_or_insert_with(|| Instant::now() + Duration::from_millis(rule.waiting_ms));
+    loop {
+        let reservation = poll_fn(|cx| {
+            if !place.is_first(cx.waker()) {
+                return Poll::Pending;
+            }
+            match reserve(servers, &load, state) {
+                Ok(None) => {
+                    claim_connections(servers, &load);
+                    Poll::Pending
+                }
+                Ok(Some(reservation)) => Poll::Ready(Ok(reservation)),
+                Err(fault) => Poll::Ready(Err(UpstreamError::Connect(fault))),
+            }
+        });
+        match timeout_at(end.min(Instant::now() + POLL_PERIOD), reservation).await {
+            Ok(reservation) => return reservation,
+            Err(_) if Instant::now() >= end => return Err(UpstreamError::QueueTimeout),
+            Err(_) => {}
+        }
+    }
+}
+
+/// Reserves a server below its limits, if there is one now.
+fn reserve(
+    servers: &WorkerUpstream,
+    load: &Arc<UpstreamLoad>,
+    state: &RetryState,
+) -> Result<Option<Reservation>, ConnectFault> {
+    loop {
+        let selected = servers.selector.select_below_limits(load, state);
+        let Some(server) = selected.inspect_err(|fault| servers.record_no_server(*fault))? else { return Ok(None) };
+        // Another worker may have taken the server's last slot meanwhile.
+        if let Some(slot) = server.take_slot(load) {
+            return Ok(Some((server, slot)));
+        }
+    }
+}
+
+/// Frees a connection slot on each server that is only at its limit of connections. Closes an idle connection of this
+/// worker or, if there is none, claims one from another worker.
+fn claim_connections(servers: &WorkerUpstream, load: &UpstreamLoad) {
+    let endpoints = servers.selector.endpoints();
+    for server in endpoints.servers.iter().filter(|server| server.lacks_connection(load)) {
+        if !server.close_unused() {
+            server.state.claim.claim_for(servers.worker);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! The closed sets of words that the access log gives for a request without the regular response of its route: `reason`
+//! says why, and `setting` names the option that governs it. Errors and refusals convert to them.
+
+use http::StatusCode;
+
+use crate::labels::labels;
+
+labels! {
+    /// Reasons in the access log that are not also labels of `rejections_total` or `http_rejected_total`.
+    EndReason:
+    /// No route matches the request.
+    NoRoute = "no_route",
+    /// No server accepted a connection.
+    UpstreamConnect = "upstream_connect",
+    /// The TLS handshake with a server failed, or its certificate is not trusted.
+    UpstreamTls = "upstream_tls",
+    /// A server closed the connection or violated HTTP before its response.
+    UpstreamBroken = "upstream_broken",
+    /// A server closed the connection or violated HTTP within its response.
+    UpstreamCutOff = "upstream_cut_off",
+    /// No response began in time.
+    UpstreamTimeout = "upstream_timeout",
+    /// All servers were busy, and the queue was full.
+    UpstreamQueueFull = "upstream_queue_full",
+    /// All servers were busy for as long as the request could wait.
+    UpstreamQueueTimeout = "upstream_queue_timeout",
+    /// The request body does not match its framing.
+    BodyMalformed = "body_malformed",
+    /// No response began within the deadline of the client.
+    ClientTimeout = "client_timeout",
+    /// The gateway closed the HTTP/2 connection for something that the client sent besides this request.
+    H2ConnectionError = "h2_connection_error",
+    /// The gateway was stopped.
+    Shutdown = "shutdown",
+}
+
+labels! {
+    /// Options, by their names in the config.
+    Setting:
+    Strictness = "strictness",
+    EncodedSlashes = "encoded_slashes",
+    Deny = "deny",
+    MaxInFlight = "max_in_flight",
+    MaxBody = "max_body",
+    MaxKeyBody = "max_key_body",
+    MaxDelayed = "max_delayed",
+    MaxConnections = "max_connections",
+    MaxHeaderBytes = "max_header_bytes",
+    OnError = "on_error",
+    Missing = "missing",
+    Repeated = "repeated",
+    NotInteger = "not_integer",
+    HeaderTimeout = "header_timeout",
+    BodyTimeout = "body_timeout",
+    ConnectTimeout = "connect_timeout",
+    ResponseTimeout = "response_timeout",
+    StreamTimeout = "stream_timeout",
+    MinResponseRate = "min_response_rate",
+    ProxyProtocol = "proxy_protocol",
+    TunnelTimeout = "tunnel_timeout",
+    MaxTunnels = "max_tunnels",
+    Http2 = "http2",
+    Tls = "tls",
+    MaxWaiting = "max_waiting",
+    WaitingTimeout = "waiting_timeout",
+    ShutdownTimeout = "shutdown_timeout",
+}
+
+/// Returns the status 499, which nginx uses for a client that disconnected before its response.
+pub fn client_closed_status() -> StatusCode {
+    StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST)
+}

@@ -1,0 +1,119 @@
+//! The request body: reads what limit keys need of it before the limits decide, and opens it for the route's action.
+//! Nothing is read before `max_body` is checked, and every read is under the deadlines of request bodies.
+
+use bytes::Bytes;
+use http_body::Body as _;
+
+use crate::limiting::source::{BodyFacts, BodyKind, UnreadableBody};
+use crate::proxy::inbound::upload::Upload;
+use crate::proxy::outbound::error::UpstreamError;
+use crate::proxy::request_context::RequestContext;
+use crate::proxy::response::refusal::Refusal;
+use crate::route::{Action, Route};
+
+/// The body as limit keys see it.
+pub enum KeyBody {
+    None,
+    Whole(BodyKind, Bytes),
+    UnreadableBody(UnreadableBody),
+}
+
+impl KeyBody {
+    /// Reads the body if limits can parse its content type and it has at most `max` bytes. Keeps the frames, so that
+    /// the upstream server gets the whole body. A client that sent `Expect: 100-continue` gets `100 Continue`.
+    ///
+    /// # Errors
+    /// The body is larger than the route's `max_body`, or it did not arrive completely.
+    pub async fn read(request: &mut RequestContext<'_>, route: &Route, max: usize) -> Result<KeyBody, Refusal> {
+        let Some(body) = request.received.body.as_ref().filter(|body| !body.is_end_stream()) else {
+            return Ok(KeyBody::None);
+        };
+        let kind = match BodyKind::from_headers(&request.received.parts.headers) {
+            Ok(_) if body.size_hint().lower() > max as u64 => {
+                return Ok(KeyBody::UnreadableBody(UnreadableBody::TooLong));
+            }
+            Ok(kind) => kind,
+            Err(why) => return Ok(KeyBody::UnreadableBody(why)),
+        };
+        check_announced_size(request, route)?;
+        let Some(mut upload) = take_upload(request, route) else { return Ok(KeyBody::None) };
+        let read = read_ahead(request, &mut upload, max).await?;
+        request.read_ahead = Some(upload);
+        Ok(read.map_or(KeyBody::UnreadableBody(UnreadableBody::TooLong), |bytes| KeyBody::Whole(kind, bytes)))
+    }
+
+    pub fn facts(&self) -> BodyFacts<'_> {
+        match self {
+            KeyBody::None => BodyFacts::None,
+            KeyBody::Whole(kind, bytes) => kind.check_body(bytes),
+            KeyBody::UnreadableBody(why) => BodyFacts::UnreadableBody(*why),
+        }
+    }
+}
+
+/// Opens the request body for the route's action. Returns `None` if there is no body or the action does not read it.
+///
+/// An upstream server gets the head only once an announced empty body has ended: it would otherwise take the head for
+/// the complete request.
+///
+/// # Errors
+/// The body is larger than the route's `max_body`, or an empty body did not end.
+pub async fn open_upload(request: &mut RequestContext<'_>, route: &Route) -> Result<Option<Upload>, Refusal> {
+    let is_read = request.read_ahead.is_some();
+    if !is_read {
+        check_announced_size(request, route)?;
+    }
+    if matches!(route.action, Action::Respond(_)) {
+        return Ok(None);
+    }
+    let upload = if is_read { request.read_ahead.take() } else { take_upload(request, route) };
+    request.upload = upload.as_ref().map(Upload::share_progress);
+    match upload {
+        Some(mut upload) if upload.size_hint().exact() == Some(0) => {
+            read_ahead(request, &mut upload, 0).await?;
+            Ok(Some(upload))
+        }
+        upload => Ok(upload),
+    }
+}
+
+/// Reads the body to its end under its deadlines. Returns `None` as soon as more than `max` bytes have arrived.
+///
+/// # Errors
+/// The body is larger than the route's `max_body`, or it did not arrive completely.
+async fn read_ahead(
+    request: &mut RequestContext<'_>,
+    upload: &mut Upload,
+    max: usize,
+) -> Result<Option<Bytes>, Refusal> {
+    let deadline = request.account.deadline();
+    let read = deadline.run_within(upload.read_ahead(max)).await;
+    deadline.disarm();
+    let error = match read {
+        Ok(Ok(read)) => return Ok(read),
+        Ok(Err(state)) => UpstreamError::from_upload(state),
+        Err(_) => UpstreamError::BodyTimeout,
+    };
+    request.must_close = true;
+    Err(Refusal::Upstream(error))
+}
+
+/// Refuses a body whose announced size exceeds the route's `max_body`, without reading it.
+fn check_announced_size(request: &RequestContext<'_>, route: &Route) -> Result<(), Refusal> {
+    let least = request.received.body.as_ref().map_or(0, |body| body.size_hint().lower());
+    if least > route.max_body { Err(Refusal::TooLarge) } else { Ok(()) }
+}
+
+/// Takes the request body, if there is one, and bounds it by the route's size limit and timeouts. Reads nothing yet.
+fn take_upload(request: &mut RequestContext<'_>, route: &Route) -> Option<Upload> {
+    let body = request.received.body.take_if(|body| !body.is_end_stream())?;
+    let on_stream = request.received.is_http2();
+    let mut timeouts = (*route.timeouts).clone();
+    timeouts.response = request.received.client_timeout(route).unwrap_or(timeouts.response);
+    let (is_grpc, deadline) = (request.received.is_grpc(), request.account.deadline().clone());
+    let upload = Upload::new(body, on_stream, is_grpc, deadline, timeouts, route.max_body);
+    if let Some(entry) = request.account.log_entry() {
+        entry.record_upload(&upload.share_progress());
+    }
+    Some(upload)
+}

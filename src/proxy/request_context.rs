@@ -1,0 +1,122 @@
+//! The state of one request: the steps of the request page (`request`) fill it in, and `finish_response` reads it.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use http::request::Parts;
+use http::{HeaderValue, Version};
+use hyper::body::Incoming;
+
+use crate::grpc;
+use crate::limiting::Verdict;
+use crate::proxy::connection::upgrade::TunnelPermit;
+use crate::proxy::context::{ClientConnection, WorkerSnapshot};
+use crate::proxy::inbound::identity::ClientAddress;
+use crate::proxy::inbound::upload::{Upload, UploadProgress};
+use crate::proxy::inbound::validate::ValidatedHead;
+use crate::proxy::known_headers::{HeaderSet, KnownHeader};
+use crate::proxy::response::account::RequestAccount;
+use crate::proxy::response::grpc::parse_timeout as grpc_timeout;
+use crate::route::Route;
+
+/// The results of the steps so far.
+pub struct RequestContext<'a> {
+    pub client: &'a Rc<ClientConnection>,
+    pub view: &'a WorkerSnapshot,
+    pub received: Box<Received>,
+    /// The client gets a gRPC response if the request is refused. Decided before the route edits the headers.
+    pub wants_grpc_errors: bool,
+    /// The connection cannot carry another request after this one, because the rest of this one's body was not read or
+    /// the bytes that follow are not safe to parse.
+    pub must_close: bool,
+    /// Progress of the request body, once it is being read.
+    pub upload: Option<Rc<UploadProgress>>,
+    /// The body with the part that was read to compute limit keys, until the route's action uses it.
+    pub read_ahead: Option<Upload>,
+    pub account: Box<RequestAccount>,
+    /// Index of the route in the config.
+    pub route: Option<usize>,
+    pub verdict: Option<Verdict>,
+    /// The slot reserved for a tunnel, if the request offers to switch protocols.
+    pub tunnel_seat: Option<TunnelPermit>,
+    /// The request id, if the log or the response needs it. Otherwise it is generated only for the upstream server.
+    pub request_id: Option<HeaderValue>,
+    /// The client may see which setting refused its request (`hints`).
+    pub shows_hints: bool,
+}
+
+impl<'a> RequestContext<'a> {
+    pub fn new(
+        client: &'a Rc<ClientConnection>,
+        view: &'a WorkerSnapshot,
+        received: Box<Received>,
+        account: Box<RequestAccount>,
+    ) -> RequestContext<'a> {
+        RequestContext {
+            client,
+            view,
+            // A refused tunnel is reported by its status.
+            wants_grpc_errors: !received.is_connect() && received.is_grpc(),
+            received,
+            must_close: false,
+            upload: None,
+            read_ahead: None,
+            account,
+            route: None,
+            verdict: None,
+            tunnel_seat: None,
+            request_id: None,
+            shows_hints: false,
+        }
+    }
+
+    /// Returns the route that the request has entered.
+    pub fn matched_route(&self) -> Option<&'a Route> {
+        self.route.map(|index| &self.view.snapshot.config.routes[index])
+    }
+}
+
+/// A request as it arrived.
+pub struct Received {
+    pub parts: Parts,
+    /// Which well-known headers are present.
+    pub header_set: HeaderSet,
+    /// The body, until a step takes it.
+    pub body: Option<Incoming>,
+}
+
+impl Received {
+    /// Returns true for a request over HTTP/2: other requests share its connection.
+    pub fn is_http2(&self) -> bool {
+        self.parts.version == Version::HTTP_2
+    }
+
+    /// Returns true for an extended CONNECT. Over HTTP/2, no other request can carry `Upgrade`.
+    pub fn is_connect(&self) -> bool {
+        self.is_http2() && self.header_set.has(KnownHeader::Upgrade)
+    }
+
+    pub fn is_http11(&self) -> bool {
+        self.parts.version == Version::HTTP_11
+    }
+
+    pub fn is_grpc(&self) -> bool {
+        self.header_set.has(KnownHeader::ContentType) && grpc::is_grpc(&self.parts.headers)
+    }
+
+    /// Returns how long a gRPC client waits for its response (`grpc-timeout`), if that is less than the route's
+    /// `response_timeout`.
+    pub fn client_timeout(&self, route: &Route) -> Option<Duration> {
+        let limit = if self.is_grpc() { grpc_timeout(&self.parts.headers) } else { None };
+        limit.filter(|limit| *limit < route.timeouts.response)
+    }
+}
+
+/// A request with the route that serves it: what the limits and the dispatch to the route's action read.
+#[derive(Clone, Copy)]
+pub struct RoutedRequest<'r> {
+    pub route: &'r Route,
+    /// The canonical host, path and method.
+    pub head: &'r ValidatedHead,
+    pub identity: &'r ClientAddress,
+}

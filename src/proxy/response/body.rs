@@ -1,0 +1,249 @@
+//! The response body as the client connection reads it. It forwards the frames of its source and owns the account of
+//! the request, so that the request ends when the body is dropped.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use tokio::task::spawn_local;
+use tokio::time::timeout;
+
+use crate::limiting::charges::guard::ChargeGuard;
+use crate::limiting::charges::rules::ResponseTail;
+use crate::proxy::failure_log::UpstreamFailureKind;
+use crate::proxy::headers;
+use crate::proxy::inbound::upload::{Upload, UploadError, UploadState};
+use crate::proxy::outbound::exchange;
+use crate::proxy::outbound::exchange::Exchange;
+use crate::proxy::outbound::http1::ProtocolFault;
+use crate::proxy::outbound::linger::Linger;
+use crate::proxy::outbound::pool::PooledConnection;
+use crate::proxy::outbound::select::endpoint::StreamedResponse;
+use crate::proxy::reason::EndReason;
+use crate::proxy::response::account::RequestAccount;
+use crate::proxy::response::cause::Cause;
+use crate::telemetry::metrics::Cutoff;
+
+/// A response body with the account of its request.
+pub struct ResponseBody {
+    source: BodySource,
+    account: Option<Box<RequestAccount>>,
+}
+
+/// The source of the frames of a response body.
+enum BodySource {
+    Full(Bytes),
+    Upstream {
+        exchange: Rc<RefCell<dyn Exchange>>,
+        response: StreamedResponse,
+        /// Continues the exchange if the client leaves, for limits whose slots must be held as long as the server
+        /// works.
+        linger: Option<Linger>,
+        /// The last poll was pending: the gateway waits for the server.
+        waits: bool,
+    },
+    Echo(Box<Upload>),
+    /// A response without a body, after which the connection becomes a tunnel to this server. `None` once the tunnel
+    /// has taken the connection.
+    Switched(Option<Box<PooledConnection>>),
+}
+
+/// A response body that could not be completed.
+#[derive(Debug)]
+pub enum BodyError {
+    Upstream(ProtocolFault),
+    Upload(UploadError),
+}
+
+impl BodyError {
+    fn cause(&self) -> Cause {
+        match self {
+            BodyError::Upstream(_) => EndReason::UpstreamCutOff.into(),
+            BodyError::Upload(error) => match error.state() {
+                UploadState::TooLarge => Cutoff::BodyTooLarge.into(),
+                UploadState::Left => Cutoff::ClientLeft.into(),
+                UploadState::Running | UploadState::Done | UploadState::Broken | UploadState::Unread => {
+                    EndReason::BodyMalformed.into()
+                }
+            },
+        }
+    }
+}
+
+impl fmt::Display for BodyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BodyError::Upstream(error) => write!(f, "the upstream response was cut off: {error}"),
+            BodyError::Upload(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for BodyError {}
+
+impl ResponseBody {
+    pub fn full(bytes: impl Into<Bytes>) -> ResponseBody {
+        ResponseBody { source: BodySource::Full(bytes.into()), account: None }
+    }
+
+    /// Streams a server's response.
+    pub fn upstream(
+        exchange: Rc<RefCell<dyn Exchange>>,
+        response: StreamedResponse,
+        linger: Option<Linger>,
+    ) -> ResponseBody {
+        ResponseBody { source: BodySource::Upstream { exchange, response, linger, waits: false }, account: None }
+    }
+
+    /// Streams the request's own body back.
+    pub fn echo(upload: Upload) -> ResponseBody {
+        ResponseBody { source: BodySource::Echo(Box::new(upload)), account: None }
+    }
+
+    /// The body of a response that switches protocols.
+    pub fn switched(connection: Option<PooledConnection>) -> ResponseBody {
+        ResponseBody { source: BodySource::Switched(connection.map(Box::new)), account: None }
+    }
+
+    /// Takes the connection to the server that has switched protocols.
+    pub fn take_switched(&mut self) -> Option<PooledConnection> {
+        match &mut self.source {
+            BodySource::Switched(connection) => connection.take().map(|connection| *connection),
+            _ => None,
+        }
+    }
+
+    /// Makes the request end with this body.
+    pub fn attach_account(&mut self, account: Box<RequestAccount>) {
+        self.account = Some(account);
+    }
+}
+
+impl HttpBody for ResponseBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let polled = match &mut self.source {
+            BodySource::Full(bytes) if bytes.is_empty() => Poll::Ready(None),
+            BodySource::Switched(_) => Poll::Ready(None),
+            BodySource::Full(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            BodySource::Upstream { exchange, response, waits, .. } => {
+                let polled = exchange.borrow_mut().poll_frame(cx);
+                let waited = std::mem::replace(waits, polled.is_pending());
+                // The application resets a single stream: gRPC servers end calls that way at the client's deadline. So
+                // a reset does not count against the server.
+                if let Poll::Ready(Some(Err(fault))) = &polled
+                    && *fault != ProtocolFault::Reset
+                {
+                    response.record_cut_off(waited);
+                }
+                polled.map(|frame| frame.map(|frame| frame.map_err(BodyError::Upstream)))
+            }
+            BodySource::Echo(upload) => {
+                upload.poll(cx).map(|frame| frame.map(|frame| frame.map_err(BodyError::Upload)))
+            }
+        };
+        if let (Poll::Ready(next), Some(account)) = (&polled, &mut self.account) {
+            match next {
+                Some(Ok(frame)) => {
+                    account.record_sent(frame.data_ref().map_or(0, Bytes::len));
+                    if let Some(trailers) = frame.trailers_ref() {
+                        account.settle_by_trailers(trailers);
+                    }
+                }
+                Some(Err(error)) => account.record_broken(error.cause()),
+                None => account.record_complete(),
+            }
+        }
+        let Poll::Ready(Some(Ok(mut frame))) = polled else { return polled };
+        if let Some(trailers) = frame.trailers_mut() {
+            headers::clean_trailers(trailers);
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.source {
+            BodySource::Full(bytes) => bytes.is_empty(),
+            BodySource::Switched(_) => true,
+            BodySource::Upstream { exchange, .. } => exchange.borrow().is_complete(),
+            BodySource::Echo(upload) => upload.is_end(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.source {
+            BodySource::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            BodySource::Switched(_) => SizeHint::with_exact(0),
+            BodySource::Upstream { exchange, .. } => exchange.borrow().size_hint(),
+            BodySource::Echo(upload) => upload.size_hint(),
+        }
+    }
+}
+
+impl ResponseBody {
+    /// Reads the end of an HTTP/2 response whose `Content-Length` has been reached. The server may still send trailers,
+    /// but for an HTTP/1.1 client the HTTP library stops reading at that length, and its response is complete.
+    fn read_past_length(&mut self) {
+        let BodySource::Upstream { exchange, .. } = &self.source else { return };
+        let is_past = !exchange.borrow().is_complete() && exchange.borrow().size_hint().exact() == Some(0);
+        let Some(account) = self.account.as_mut().filter(|_| is_past) else { return };
+        // The end has often arrived already. Dropping the stream before its end would reset it.
+        match exchange.borrow_mut().poll_frame(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Some(Ok(frame))) => {
+                frame.trailers_ref().into_iter().for_each(|found| account.settle_by_trailers(found))
+            }
+            Poll::Ready(_) => {}
+            Poll::Pending => {
+                if let Some((held, limit)) = account.take_waiting_charges() {
+                    spawn_local(await_trailers(exchange.clone(), held, limit));
+                }
+            }
+        }
+        account.record_complete();
+    }
+}
+
+/// Settles charges by the trailers of a response whose body has reached its length. If the stream does not end within
+/// `limit`, the response counts as cut off.
+async fn await_trailers(exchange: Rc<RefCell<dyn Exchange>>, mut held: Box<ChargeGuard>, limit: Duration) {
+    let next = timeout(limit, poll_fn(|cx| exchange.borrow_mut().poll_frame(cx))).await;
+    let none = HeaderMap::new();
+    held.settle_trailers(Some(match &next {
+        Ok(Some(Ok(frame))) => ResponseTail::Whole(frame.trailers_ref().unwrap_or(&none)),
+        Ok(None) => ResponseTail::Whole(&none),
+        Ok(Some(Err(_))) | Err(_) => ResponseTail::Cut,
+    }));
+}
+
+impl Drop for ResponseBody {
+    fn drop(&mut self) {
+        self.read_past_length();
+        if self.is_end_stream()
+            && let Some(account) = &mut self.account
+        {
+            account.record_complete();
+        }
+        let BodySource::Upstream { exchange, linger, waits, .. } = &mut self.source else { return };
+        let answered = exchange.borrow().is_complete();
+        let late = |account: &&mut Box<RequestAccount>| account.deadline().expired_wait().is_some();
+        if let Some(account) = self.account.as_mut().filter(|account| *waits && !answered && late(account)) {
+            account.record_stall();
+            exchange
+                .borrow()
+                .log_failure(UpstreamFailureKind::Stalled, &"the response paused for longer than stream_timeout");
+        }
+        if let (false, Some(linger)) = (answered, linger.take()) {
+            let stream = linger.stream;
+            linger.continue_exchange(exchange::discard_response(exchange.clone(), stream, stream));
+        }
+    }
+}

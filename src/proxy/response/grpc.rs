@@ -1,0 +1,154 @@
+//! Refusals for gRPC clients: a "trailers-only" response with HTTP status 200, the gRPC status in the headers, and no
+//! body. Also reads the client's deadline, `grpc-timeout`.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderName, HeaderValue, Response};
+
+use crate::grpc::{GRPC, GRPC_STATUS, GrpcCode};
+use crate::limiting::answer::NEVER;
+use crate::limiting::{Outcome, Verdict};
+use crate::proxy::outbound::error::UpstreamError;
+use crate::proxy::response::body::ResponseBody;
+use crate::proxy::response::refusal::Refusal;
+use crate::proxy::response::{problem, refusal};
+use crate::route::Route;
+use crate::snapshot::Reason;
+
+const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+/// The time in milliseconds after which a client may retry. A negative value forbids retries.
+const GRPC_RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+
+/// Returns how long the client waits, from `grpc-timeout`: at most eight digits and a unit.
+pub fn parse_timeout(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get(GRPC_TIMEOUT)?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let count =
+        digits.parse::<u64>().ok().filter(|_| digits.len() <= 8 && digits.bytes().all(|b| b.is_ascii_digit()))?;
+    match unit {
+        "H" => Some(Duration::from_secs(count * 3600)),
+        "M" => Some(Duration::from_secs(count * 60)),
+        "S" => Some(Duration::from_secs(count)),
+        "m" => Some(Duration::from_millis(count)),
+        "u" => Some(Duration::from_micros(count)),
+        "n" => Some(Duration::from_nanos(count)),
+        _ => None,
+    }
+}
+
+/// Builds the gRPC response to a refusal.
+pub fn build_response(refusal: &Refusal, route: Option<&Route>, verdict: Option<&Verdict>) -> Response<ResponseBody> {
+    let (mut code, mut message, mut pushback_ms) = (code_for(refusal), refusal.detail().to_owned(), None);
+    if let (Refusal::Limited, Some(route), Some(verdict)) = (refusal, route, verdict)
+        && let Some(checked) = verdict.longest_refusal(&route.limits)
+    {
+        (code, pushback_ms) = code_for_limit(checked.outcome);
+        let violated: Vec<&str> = verdict.refusing_limits(&route.limits).map(|limit| limit.name.as_str()).collect();
+        message = format!(
+            "{}: {}",
+            problem::refusal_title(checked.outcome, &route.limits[checked.limit]),
+            violated.join(", ")
+        );
+    }
+    let mut response = Response::new(ResponseBody::full(Bytes::new()));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(GRPC));
+    headers.insert(GRPC_STATUS, HeaderValue::from(code as u16));
+    if let Ok(message) = HeaderValue::from_maybe_shared(Bytes::from(percent_encode(&message))) {
+        headers.insert(GRPC_MESSAGE, message);
+    }
+    if let Some(pushback_ms) = pushback_ms {
+        headers.insert(GRPC_RETRY_PUSHBACK_MS, HeaderValue::from(pushback_ms));
+    }
+    response
+}
+
+/// Returns the gRPC code of a refusal.
+fn code_for(refusal: &Refusal) -> GrpcCode {
+    match refusal {
+        // The code that gRPC clients derive from a plain HTTP 400.
+        Refusal::InvalidHead(_) => GrpcCode::Internal,
+        Refusal::NoRoute => GrpcCode::Unimplemented,
+        Refusal::Denied => GrpcCode::PermissionDenied,
+        Refusal::Misdirected => GrpcCode::Unavailable,
+        Refusal::MaxInFlight | Refusal::MaxTunnels => GrpcCode::Unavailable,
+        Refusal::TooLarge | Refusal::Limited => GrpcCode::ResourceExhausted,
+        Refusal::Upstream(error) => upstream_code(*error),
+    }
+}
+
+/// Returns the code for a call that got no response from an upstream server.
+fn upstream_code(error: UpstreamError) -> GrpcCode {
+    match error {
+        UpstreamError::BodyTooLarge => GrpcCode::ResourceExhausted,
+        UpstreamError::ResponseTimeout(_)
+        | UpstreamError::ClientDeadline
+        | UpstreamError::CallTimeout
+        | UpstreamError::BodyTimeout => GrpcCode::DeadlineExceeded,
+        UpstreamError::BodyMalformed | UpstreamError::ClientLeft => GrpcCode::Cancelled,
+        UpstreamError::Connect(_)
+        | UpstreamError::QueueFull
+        | UpstreamError::QueueTimeout
+        | UpstreamError::Closed
+        | UpstreamError::NotProcessed
+        | UpstreamError::Protocol(_) => GrpcCode::Unavailable,
+    }
+}
+
+/// Returns the code of a limit's refusal, and the time to wait in milliseconds.
+fn code_for_limit(outcome: Outcome) -> (GrpcCode, Option<i64>) {
+    match refusal::refusal_reason(outcome) {
+        Reason::StoreDown | Reason::MaxDelayed => {
+            (GrpcCode::Unavailable, problem::retry_after_s(outcome).map(|wait_s| wait_s * 1000))
+        }
+        Reason::MissingKey => (GrpcCode::PermissionDenied, None),
+        Reason::RepeatedKey | Reason::NotInteger | Reason::UnreadableKey => (GrpcCode::InvalidArgument, None),
+        Reason::NeverFits => (GrpcCode::ResourceExhausted, Some(NEVER)),
+        _ => (GrpcCode::ResourceExhausted, outcome.answer().map(|answer| answer.retry_ms)),
+    }
+}
+
+/// Encodes a message for `grpc-message`: everything but printable ASCII is percent-encoded, and so is `%`.
+fn percent_encode(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b' '..=b'~' if byte != b'%' => encoded.push(char::from(byte)),
+            _ => drop(write!(encoded, "%{byte:02X}")),
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wait_of_a_client_is_read() {
+        for (text, wait) in [
+            ("1H", Some(Duration::from_secs(3600))),
+            ("20S", Some(Duration::from_secs(20))),
+            ("99999999m", Some(Duration::from_millis(99_999_999))),
+            ("500u", Some(Duration::from_micros(500))),
+            ("123456789m", None),
+            ("1", None),
+            ("S", None),
+            ("", None),
+            ("-1S", None),
+            ("1x", None),
+        ] {
+            let headers = HeaderMap::from_iter([(GRPC_TIMEOUT, HeaderValue::from_str(text).unwrap())]);
+            assert_eq!(parse_timeout(&headers), wait, "{text}");
+        }
+    }
+
+    #[test]
+    fn messages_stay_printable() {
+        assert_eq!(percent_encode("a 100% \u{fc}\n~"), "a 100%25 %C3%BC%0A~");
+    }
+}

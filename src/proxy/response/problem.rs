@@ -1,0 +1,212 @@
+//! Error responses: a problem document (RFC 9457), or the body that the config sets with `refuse`.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, Response, StatusCode};
+use serde_json::{Value, json};
+
+use crate::limiting::answer::NEVER;
+use crate::limiting::key::KeyPart;
+use crate::limiting::limit::Limit;
+use crate::limiting::refuse::Refuse;
+use crate::limiting::source::{Source, UnreadableBody};
+use crate::limiting::{LimitResult, Outcome, STORE_RETRY_MS, Verdict};
+use crate::proxy::reason::Setting;
+use crate::proxy::response::body::ResponseBody;
+use crate::proxy::response::ratelimit::ceil_seconds;
+use crate::proxy::response::refusal::{Refusal, refusal_reason};
+use crate::route::Route;
+use crate::snapshot::Reason;
+
+/// Problem types registered for rate limits (draft-ietf-httpapi-ratelimit-headers-11).
+const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+
+impl Refusal {
+    /// Builds the response to a refusal. `ratelimit` adds the rate limit headers. `hint`: the governing setting, if the
+    /// client may see it.
+    pub fn to_response(
+        &self,
+        route: Option<&Route>,
+        verdict: Option<&Verdict>,
+        hint: Option<Setting>,
+    ) -> Response<ResponseBody> {
+        if let (Refusal::Limited, Some(route), Some(verdict)) = (self, route, verdict)
+            && let Some(checked) = verdict.longest_refusal(&route.limits)
+        {
+            return build_limit_refusal(route, verdict, checked, hint);
+        }
+        let status = self.status();
+        fixed_response(status, problem_document(status, self.detail(), hint), PROBLEM)
+    }
+}
+
+/// Returns a problem document of type `about:blank`: only status, detail and hint.
+pub fn problem_document(status: StatusCode, detail: &str, hint: Option<Setting>) -> String {
+    let mut problem = json!({
+        "type": "about:blank",
+        "title": status.canonical_reason(),
+        "status": status.as_u16(),
+        "detail": detail,
+    });
+    if let Some(setting) = hint {
+        problem["setting"] = setting.label().into();
+    }
+    problem.to_string()
+}
+
+pub const PROBLEM_TYPE: &str = "application/problem+json";
+const PROBLEM: HeaderValue = HeaderValue::from_static(PROBLEM_TYPE);
+
+/// Returns the value of `Retry-After` in seconds, rounded up and at least 1. Returns `None` if waiting cannot help.
+///
+/// The value is exact except for concurrency limits, full delay queues and store outages, where it is an estimate.
+pub fn retry_after_s(outcome: Outcome) -> Option<i64> {
+    match outcome {
+        Outcome::Closed => Some(ceil_seconds(STORE_RETRY_MS)),
+        // A slot in the delay queue becomes free soon, but another request may take it.
+        Outcome::QueueFull => Some(1),
+        _ => match outcome.answer()?.retry_ms {
+            NEVER => None,
+            wait_ms => Some(ceil_seconds(wait_ms)),
+        },
+    }
+}
+
+/// Builds the response to a limit's refusal: the configured body or a problem document, with `Retry-After`.
+fn build_limit_refusal(
+    route: &Route,
+    verdict: &Verdict,
+    checked: &LimitResult,
+    hint: Option<Setting>,
+) -> Response<ResponseBody> {
+    let (limit, outcome) = (&route.limits[checked.limit], checked.outcome);
+    let refuse = limit.refusal_response(&route.refuse);
+    let status = limit_refusal_status(refuse, outcome);
+    let wait = retry_after_s(outcome);
+    let mut response = match &refuse.body {
+        Some(template)
+            if matches!(outcome, Outcome::Store(_) | Outcome::Local(_) | Outcome::Blocked | Outcome::QueueFull) =>
+        {
+            let wait = wait.map_or_else(|| "-".to_owned(), |wait| wait.to_string());
+            let text = template
+                .replace("{retry_after}", &wait)
+                .replace("{limit}", &limit.name)
+                .replace("{route}", &route.name);
+            fixed_response(status, text, refuse.content_type.clone())
+        }
+        _ => fixed_response(status, limit_problem(status, route, verdict, (limit, outcome), hint), PROBLEM),
+    };
+    if let Some(wait) = wait {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(wait));
+    }
+    response
+}
+
+/// Returns the status of a limit's refusal.
+pub fn limit_refusal_status(refuse: &Refuse, outcome: Outcome) -> StatusCode {
+    match outcome {
+        Outcome::Closed => StatusCode::SERVICE_UNAVAILABLE,
+        Outcome::MissingKey { .. } => StatusCode::FORBIDDEN,
+        Outcome::RepeatedKey | Outcome::NotInteger | Outcome::UnreadableKey(UnreadableBody::Malformed) => {
+            StatusCode::BAD_REQUEST
+        }
+        Outcome::UnreadableKey(UnreadableBody::TooLong) => StatusCode::PAYLOAD_TOO_LARGE,
+        Outcome::UnreadableKey(UnreadableBody::Type) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        _ => refuse.status,
+    }
+}
+
+/// Returns the problem document for a limit's refusal.
+fn limit_problem(
+    status: StatusCode,
+    route: &Route,
+    verdict: &Verdict,
+    (limit, outcome): (&Limit, Outcome),
+    hint: Option<Setting>,
+) -> String {
+    let kind = match outcome {
+        Outcome::Closed => REDUCED_CAPACITY,
+        Outcome::MissingKey { .. } | Outcome::RepeatedKey | Outcome::NotInteger | Outcome::UnreadableKey(_) => {
+            "about:blank"
+        }
+        _ => QUOTA_EXCEEDED,
+    };
+    // Written by hand, because refusals must be cheap. Neither limit names nor fixed texts need escaping.
+    let mut problem = String::with_capacity(256);
+    problem.push('{');
+    // `Retry-After` has whole seconds only, but many limits admit the next request much sooner.
+    if let Some(answer) = outcome.answer().filter(|answer| answer.retry_ms != NEVER) {
+        write_member(&mut problem, "retry-after-ms", itoa::Buffer::new().format(answer.retry_ms));
+    }
+    write_member(&mut problem, "status", status.as_str());
+    if let Some(setting) = hint {
+        write_string_member(&mut problem, "setting", setting.label());
+    }
+    match refusal_title(outcome, limit) {
+        Cow::Borrowed(text) => write_string_member(&mut problem, "title", text),
+        Cow::Owned(text) => write_member(&mut problem, "title", &Value::String(text).to_string()),
+    }
+    write_string_member(&mut problem, "type", kind);
+    write_member(&mut problem, "violated-policies", "[");
+    for (place, limit) in verdict.refusing_limits(&route.limits).enumerate() {
+        problem.push_str(if place == 0 { "\"" } else { ",\"" });
+        problem.push_str(&limit.name);
+        problem.push('"');
+    }
+    problem.push_str("]}");
+    problem
+}
+
+/// Writes a member of a JSON object: its name, and its value or the start of its value.
+fn write_member(object: &mut String, name: &str, value: &str) {
+    object.push_str(if object.len() == 1 { "\"" } else { ",\"" });
+    object.push_str(name);
+    object.push_str("\":");
+    object.push_str(value);
+}
+
+/// Writes a member whose string value needs no escaping.
+fn write_string_member(object: &mut String, name: &str, value: &str) {
+    write_member(object, name, "\"");
+    object.push_str(value);
+    object.push('"');
+}
+
+/// Returns the sentence that explains why `limit` refuses.
+pub fn refusal_title(outcome: Outcome, limit: &Limit) -> Cow<'static, str> {
+    let title = match (outcome, refusal_reason(outcome)) {
+        (Outcome::MissingKey { part }, _) => {
+            let part = limit.key.0.get(part).map_or_else(String::new, KeyPart::display_name);
+            return format!("the request lacks {part}, the key of its limit").into();
+        }
+        (Outcome::NotInteger, _) => {
+            let names: Vec<String> = limit.integer_sources().map(Source::display_name).collect();
+            return format!("{} must be an integer (digits only)", names.join(" and ")).into();
+        }
+        (Outcome::UnreadableKey(UnreadableBody::TooLong), _) => {
+            "the request body is too long to compute a limit key (max_key_body)"
+        }
+        (Outcome::UnreadableKey(UnreadableBody::Type), _) => {
+            "the limit key is in the request body, but its type, charset or encoding is not supported"
+        }
+        (Outcome::UnreadableKey(UnreadableBody::Malformed), _) => "the request body does not match its content type",
+        (_, Reason::StoreDown) => "the limit store is unavailable, and this route refuses requests without it",
+        (_, Reason::RepeatedKey) => "the request repeats the key of its limit, or servers could read it differently",
+        (_, Reason::NeverFits) => "the request costs more than its whole quota",
+        (_, Reason::Blocked) => "the quota of this client is 0",
+        (_, Reason::MaxDelayed) => "too many requests are already waiting",
+        _ => "request quota exceeded",
+    };
+    title.into()
+}
+
+/// Builds a response whose body is complete.
+pub fn fixed_response(status: StatusCode, body: impl Into<Bytes>, content_type: HeaderValue) -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::full(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    response
+}

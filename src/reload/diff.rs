@@ -1,0 +1,254 @@
+//! Difference of two configs by name, for the log and the response of `POST /-/reload`. Called by the reloader with
+//! the config in force and the new one.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::config::{Config, ListenerSettings};
+use crate::limiting::limit::Limit;
+use crate::route::{Action, Route};
+use crate::upstream::Upstream;
+
+/// Differences of two configs; displays as one line.
+#[derive(Debug, Default, PartialEq)]
+pub struct Diff {
+    listeners: Changes,
+    routes: Changes,
+    limits: Changes,
+    upstreams: Changes,
+    /// Sections that exist once, such as `server`.
+    settings: Changes,
+}
+
+#[derive(Debug, Default, PartialEq)]
+struct Changes {
+    added: Vec<String>,
+    removed: Vec<String>,
+    changed: Vec<String>,
+    /// Changed limits whose keys start with a full budget, because another algorithm or key cannot use the old state.
+    /// `None` for kinds without state.
+    anew: Option<Vec<String>>,
+}
+
+/// Maximum number of names per kind of change in the one-line form.
+const SHOWN: usize = 10;
+
+impl Diff {
+    pub fn compare(old: &Config, new: &Config) -> Diff {
+        Diff {
+            listeners: Changes::compare(listener_contents(old), listener_contents(new)),
+            routes: Changes::compare(route_contents(old), route_contents(new)),
+            limits: Changes {
+                anew: Some(limits_starting_anew(old, new)),
+                ..Changes::compare(limit_contents(old), limit_contents(new))
+            },
+            upstreams: Changes::compare(upstream_contents(old), upstream_contents(new)),
+            settings: setting_contents(old, new),
+        }
+    }
+
+    pub fn to_json(&self) -> Value {
+        let mut kinds = serde_json::Map::new();
+        for (_, plural, changes) in self.kinds() {
+            let mut kind = json!({ "added": changes.added, "removed": changes.removed, "changed": changes.changed });
+            if let Some(anew) = &changes.anew {
+                kind["starting_anew"] = json!(anew);
+            }
+            kinds.insert(plural.to_owned(), kind);
+        }
+        Value::Object(kinds)
+    }
+
+    fn kinds(&self) -> [(&'static str, &'static str, &Changes); 5] {
+        [
+            ("listener", "listeners", &self.listeners),
+            ("route", "routes", &self.routes),
+            ("limit", "limits", &self.limits),
+            ("upstream", "upstreams", &self.upstreams),
+            ("setting", "settings", &self.settings),
+        ]
+    }
+}
+
+impl fmt::Display for Diff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for (kind, plural, changes) in self.kinds() {
+            for (names, verb) in [
+                (changes.added.as_slice(), "added"),
+                (&changes.removed, "removed"),
+                (&changes.changed, "changed"),
+                (changes.anew.as_deref().unwrap_or_default(), "starting anew"),
+            ] {
+                if names.is_empty() {
+                    continue;
+                }
+                let kind = if names.len() == 1 { kind } else { plural };
+                let shown = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+                write!(f, "{separator}{kind} {verb}: {shown}")?;
+                if names.len() > SHOWN {
+                    write!(f, " and {} more", names.len() - SHOWN)?;
+                }
+                separator = "; ";
+            }
+        }
+        if separator.is_empty() { f.write_str("only comments or layout") } else { Ok(()) }
+    }
+}
+
+impl Changes {
+    /// Compares items by name and content.
+    fn compare<T: PartialEq>(old: BTreeMap<String, T>, new: BTreeMap<String, T>) -> Changes {
+        let mut changes = Changes::default();
+        for (name, content) in &new {
+            match old.get(name) {
+                None => changes.added.push(name.clone()),
+                Some(before) if before != content => changes.changed.push(name.clone()),
+                Some(_) => {}
+            }
+        }
+        changes.removed = old.into_keys().filter(|name| !new.contains_key(name)).collect();
+        changes
+    }
+}
+
+fn listener_contents(config: &Config) -> BTreeMap<String, &ListenerSettings> {
+    config.listeners.iter().map(|listener| (listener.address.to_string(), &**listener)).collect()
+}
+
+fn route_contents(config: &Config) -> BTreeMap<String, impl PartialEq> {
+    config.routes.iter().map(|route| (route.name.clone(), route_content(route, config))).collect()
+}
+
+/// Returns everything that a route contains, with names in place of items that have their own entry in the diff.
+fn route_content<'c>(route: &'c Route, config: &'c Config) -> impl PartialEq + use<'c> {
+    let Route {
+        name: _,
+        matcher,
+        // Derived from the path.
+        params: _,
+        action,
+        limits,
+        allow,
+        deny,
+        rewrite,
+        request_headers,
+        response_headers,
+        max_body,
+        max_in_flight,
+        key_body,
+        timeouts,
+        refuse,
+        ratelimit_headers,
+        upgrades,
+        parsing: reading,
+    } = route;
+    let action = match action {
+        Action::Upstream(index) => Err(config.upstreams.get(*index).map(|upstream| &upstream.name)),
+        other => Ok(other),
+    };
+    let limits: Vec<&str> = limits.iter().map(|limit| limit.name.as_str()).collect();
+    (
+        (matcher, action, limits, allow, deny, rewrite),
+        (
+            request_headers,
+            response_headers,
+            max_body,
+            max_in_flight,
+            key_body,
+            timeouts,
+            refuse,
+            ratelimit_headers,
+            upgrades,
+            reading,
+        ),
+    )
+}
+
+fn limit_contents(config: &Config) -> BTreeMap<String, &Limit> {
+    config.limits.iter().map(|limit| (limit.name.clone(), &**limit)).collect()
+}
+
+/// Returns limits whose previous state is no longer used.
+fn limits_starting_anew(old: &Config, new: &Config) -> Vec<String> {
+    let changed = |limit: &&Arc<Limit>| {
+        let before = old.limits.find(&limit.name);
+        before.is_some_and(|old| old.rule.name() != limit.rule.name() || old.key != limit.key)
+    };
+    new.limits.iter().filter(changed).map(|limit| limit.name.clone()).collect()
+}
+
+fn upstream_contents(config: &Config) -> BTreeMap<String, &Upstream> {
+    config.upstreams.iter().map(|upstream| (upstream.name.clone(), &**upstream)).collect()
+}
+
+fn setting_contents(old: &Config, new: &Config) -> Changes {
+    let tables = [
+        ("acme", old.acme.as_ref().map(|acme| &acme.settings) == new.acme.as_ref().map(|acme| &acme.settings)),
+        ("admin", old.admin == new.admin),
+        ("headers", old.ratelimit_headers == new.ratelimit_headers),
+        ("jwt", old.jwt == new.jwt),
+        ("server", old.server == new.server),
+        ("store", old.store == new.store),
+    ];
+    let changed = tables.into_iter().filter(|(_, same)| !same).map(|(name, _)| name.to_owned());
+    Changes { changed: changed.collect(), ..Changes::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn items(items: &[(&str, &str)]) -> BTreeMap<String, String> {
+        items.iter().map(|(name, content)| ((*name).to_owned(), (*content).to_owned())).collect()
+    }
+
+    #[test]
+    fn names_what_came_went_and_changed() {
+        let changes = Changes::compare(
+            items(&[("a", "1"), ("b", "1"), ("c", "1")]),
+            items(&[("b", "2"), ("c", "1"), ("d", "1")]),
+        );
+        let diff = Diff { limits: Changes { anew: Some(Vec::new()), ..changes }, ..Diff::default() };
+        assert_eq!(diff.to_string(), "limit added: d; limit removed: a; limit changed: b");
+        assert_eq!(
+            diff.to_json()["limits"],
+            json!({ "added": ["d"], "removed": ["a"], "changed": ["b"], "starting_anew": [] })
+        );
+    }
+
+    #[test]
+    fn a_limit_that_decided_is_not_changed_by_that() {
+        let text = "[[route]]\nupstream = \"echo:\"\nlimits = [\"daily\"]\n\
+                    [limit.daily]\nalgorithm = \"calendar\"\nrate = \"10/day\"\n";
+        let config = |text: &str| crate::config::load_text("test", text).unwrap();
+        let (old, new) = (config(text), config(text));
+        old.limits[0].rule.decide(None, 1_795_000_000_000, 1, 0);
+        assert_eq!(Diff::compare(&old, &new).to_string(), "only comments or layout");
+        let new = config(&text.replace("10/day", "11/day"));
+        assert_eq!(Diff::compare(&old, &new).to_string(), "limit changed: daily");
+    }
+
+    #[test]
+    fn a_regular_expression_is_what_is_written() {
+        let config = |pattern: &str| {
+            let limit = format!("[limit.x]\nrate = \"1/s\"\nwhen = {{ path = \"{pattern}\" }}\n");
+            crate::config::load_text("test", &format!("[[route]]\nupstream = \"echo:\"\n{limit}")).unwrap()
+        };
+        let between = |old, new| Diff::compare(&config(old), &config(new)).to_string();
+        assert_eq!(between("~ a|b", "~ a|b"), "only comments or layout");
+        for new in ["~i a|b", "~ a|c", "!~ a|b"] {
+            assert_eq!(between("~ a|b", new), "limit changed: x", "{new}");
+        }
+    }
+
+    #[test]
+    fn a_long_line_is_cut_and_says_so() {
+        let names: Vec<(String, String)> = (10..25).map(|i| (format!("r{i}"), String::new())).collect();
+        let diff = Diff { routes: Changes::compare(BTreeMap::new(), names.into_iter().collect()), ..Diff::default() };
+        assert!(diff.to_string().ends_with("r19 and 5 more"), "{diff}");
+    }
+}

@@ -1,0 +1,208 @@
+//! The common and combined formats of nginx and Apache, optionally with the virtual host in front and nginx's
+//! `$request_time` and `$msec` at the end. Called by `line`; the input may be any bytes.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use http::header::{REFERER, USER_AGENT};
+use http::{HeaderMap, HeaderValue};
+
+use crate::replay::input::entry::{AccessLogFormat, ReplayEntry, Request, canonical_host, parse_request};
+
+/// Parses `[HOST ]CLIENT IDENT USER [TIME] "REQUEST" STATUS BYTES[ "REFERER" "USER AGENT"][ ... [MSEC] [SECONDS]]`.
+/// The last two may be swapped, and MSEC may stand in place of TIME.
+pub fn parse_common(line: &[u8], wanted: bool) -> Result<ReplayEntry, &'static str> {
+    let (first, rest) = split_field(line, b' ').ok_or("neither JSON nor the common or combined format")?;
+    let (client, virtual_host) = match parse_address(first) {
+        Some(client) => (client, None),
+        // Apache's vhost_combined starts with the virtual host.
+        None => {
+            let second = split_field(rest, b' ').and_then(|(second, _)| parse_address(second));
+            (second.ok_or("does not start with a client address")?, canonical_host(first))
+        }
+    };
+    let (_, rest) = split_field(rest, b'[').ok_or("no time stamp in brackets")?;
+    let (stamp, rest) = split_field(rest, b']').ok_or("no time stamp in brackets")?;
+    let (stamp_ms, coarse) = match parse_time(stamp) {
+        Some(ms) => (ms, true),
+        None => (parse_msec(stamp).ok_or("the time stamp is not of the form 10/Oct/2000:13:55:36 -0700")?, false),
+    };
+    let (line, rest) = take_quoted(rest).ok_or("no request in quotes")?;
+    let (status, mut rest) = parse_status(rest).ok_or("no status after the request")?;
+    let mut headers = HeaderMap::new();
+    let mut format = AccessLogFormat::Common;
+    if let Some((referer, after)) = take_quoted(rest) {
+        (format, rest) = (AccessLogFormat::Combined, after);
+        let agent = take_quoted(rest).map(|(agent, after)| {
+            rest = after;
+            agent
+        });
+        for (name, value) in [(REFERER, Some(referer)), (USER_AGENT, agent)] {
+            let value = value.filter(|value| wanted && **value != *b"-").map(|value| unescape_field(value));
+            if let Some(value) = value.and_then(|value| HeaderValue::from_bytes(&value).ok()) {
+                headers.insert(name, value);
+            }
+        }
+    }
+    let request = parse_request_line(&unescape_field(line), headers);
+    let request = request.map(|request| Request { host: request.host.or(virtual_host), ..request });
+    let (finer_ms, duration_ms) = parse_ending(rest, stamp_ms);
+    let (logged_ms, coarse) = finer_ms.map_or((stamp_ms, coarse), |ms| (ms, false));
+    // Servers that log the duration write the line at the end of the request.
+    let start_ms = logged_ms - duration_ms.unwrap_or(0);
+    Ok(ReplayEntry { logged_ms, coarse, start_ms, duration_ms, status, limited: false, client, request, format })
+}
+
+/// Parses a status of three digits; returns it with the rest, or `None` inside if it is not a status.
+fn parse_status(text: &[u8]) -> Option<(Option<u16>, &[u8])> {
+    let [b' ', digits @ ..] = text.get(..4)? else { return None };
+    let number = digits.iter().try_fold(0, |n, digit| digit.is_ascii_digit().then(|| n * 10 + u16::from(digit - b'0')));
+    number.map(|number| (Some(number).filter(|number| *number >= 100), &text[4..]))
+}
+
+/// Returns `$msec`, if it is close to the time stamp, and `$request_time` from the last two fields.
+fn parse_ending(text: &[u8], stamp_ms: i64) -> (Option<i64>, Option<i64>) {
+    let text = text.trim_ascii_end();
+    let text = text.strip_suffix(b"\"").unwrap_or(text);
+    // The value may follow a name, as in `rt=0.123`, and may be quoted.
+    let mut fields = text.rsplit(|byte| *byte == b' ').map(|field| {
+        let field = field.strip_suffix(b"\"").unwrap_or(field);
+        field.rsplit(|byte| matches!(byte, b'"' | b'=')).next().unwrap_or_default()
+    });
+    let (last, before) = (fields.next().unwrap_or_default(), fields.next().unwrap_or_default());
+    let finer = |field| parse_msec(field).filter(|ms| (ms - stamp_ms).abs() <= 2000);
+    match finer(last) {
+        Some(ms) => (Some(ms), parse_seconds(before, 1..=8)),
+        None => (finer(before), parse_seconds(last, 1..=8)),
+    }
+}
+
+/// Parses nginx's `$msec`; returns ms since 1970.
+fn parse_msec(text: &[u8]) -> Option<i64> {
+    parse_seconds(text, 9..=10)
+}
+
+/// Parses seconds with the given number of digits and three decimals, as nginx writes them; returns ms. Apache's `%D`
+/// and `%T` have no decimals and are not mistaken for them.
+fn parse_seconds(last: &[u8], wholes: RangeInclusive<usize>) -> Option<i64> {
+    let point = last.len().checked_sub(4)?;
+    let (whole, decimals) = last.split_at_checked(point)?;
+    let digits = whole.iter().chain(&decimals[1..]);
+    let fits = decimals[0] == b'.' && wholes.contains(&whole.len()) && digits.clone().all(u8::is_ascii_digit);
+    fits.then(|| digits.fold(0, |n, digit| n * 10 + i64::from(digit - b'0')))
+}
+
+fn parse_request_line(line: &[u8], headers: HeaderMap) -> Option<Request> {
+    let (method, rest) = split_field(line, b' ')?;
+    let end = rest.iter().rposition(|byte| *byte == b' ')?;
+    if !rest[end + 1..].starts_with(b"HTTP/") {
+        return None;
+    }
+    parse_request(method, &String::from_utf8_lossy(&rest[..end]), headers)
+}
+
+fn parse_address(text: &[u8]) -> Option<IpAddr> {
+    str::from_utf8(text).ok()?.parse().ok()
+}
+
+fn split_field(text: &[u8], at: u8) -> Option<(&[u8], &[u8])> {
+    let place = text.iter().position(|byte| *byte == at)?;
+    Some((&text[..place], &text[place + 1..]))
+}
+
+/// Returns the content of the next quotes, still escaped, and the rest.
+fn take_quoted(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (_, text) = split_field(text, b'"')?;
+    let mut at = 0;
+    while at < text.len() {
+        match text[at] {
+            b'\\' => at += 2,
+            b'"' => return Some((&text[..at], &text[at + 1..])),
+            _ => at += 1,
+        }
+    }
+    None
+}
+
+/// Decodes `\xHH` of nginx and `\"` and similar of Apache.
+fn unescape_field(text: &[u8]) -> Cow<'_, [u8]> {
+    if !text.contains(&b'\\') {
+        return Cow::Borrowed(text);
+    }
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let [byte, tail @ ..] = rest {
+        rest = tail;
+        if *byte != b'\\' {
+            out.push(*byte);
+            continue;
+        }
+        let hex = |digit: u8| char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok());
+        match tail {
+            [b'x', high, low, tail @ ..] if hex(*high).is_some() && hex(*low).is_some() => {
+                out.push(hex(*high).unwrap_or(0) * 16 + hex(*low).unwrap_or(0));
+                rest = tail;
+            }
+            [next, tail @ ..] => {
+                out.push(match next {
+                    b'n' => b'\n',
+                    b't' => b'\t',
+                    b'r' => b'\r',
+                    other => *other,
+                });
+                rest = tail;
+            }
+            [] => {}
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// Parses `10/Oct/2000:13:55:36 -0700`; returns ms since 1970.
+fn parse_time(stamp: &[u8]) -> Option<i64> {
+    const MONTHS: [&[u8]; 12] =
+        [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
+    const FORM: &[u8; 26] = b"00/AAA/0000:00:00:00 +0000";
+    let stamp = <&[u8; 26]>::try_from(stamp).ok()?;
+    let fits = |(byte, form): (&u8, &u8)| match form {
+        b'0' => byte.is_ascii_digit(),
+        b'A' => true,
+        b'+' => matches!(byte, b'+' | b'-'),
+        other => byte == other,
+    };
+    if !stamp.iter().zip(FORM).all(fits) {
+        return None;
+    }
+    let number = |from: usize, to: usize| stamp[from..to].iter().fold(0, |n, digit| n * 10 + i64::from(digit - b'0'));
+    let month = (1..).zip(MONTHS).find(|(_, name)| *name == &stamp[3..6])?.0;
+    let (day, year) = (number(0, 2), number(7, 11));
+    let (hour, minute, second) = (number(12, 14), number(15, 17), number(18, 20));
+    if !(1..=31).contains(&day) || hour > 23 || minute > 59 || second > 60 {
+        return None;
+    }
+    let east = (number(22, 24) * 60 + number(24, 26)) * if stamp[21] == b'-' { -60 } else { 60 };
+    Some(((days_since_epoch(year, month, day) * 24 + hour) * 3600 + minute * 60 + second - east) * 1000)
+}
+
+/// Returns the days since 1970 of a Gregorian date from year 0 on. Years start in March, so that the leap day is the
+/// last of its year.
+fn days_since_epoch(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + of_year - 719_468
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_are_those_of_the_calendar() {
+        for (year, month, day) in [(1970, 1, 1), (2000, 2, 29), (2000, 3, 1), (2023, 12, 31), (2100, 3, 1)] {
+            let date = jiff::civil::date(year, i8::try_from(month).unwrap(), i8::try_from(day).unwrap());
+            let since = date.since(jiff::civil::date(1970, 1, 1)).unwrap().get_days();
+            assert_eq!(days_since_epoch(i64::from(year), month, day), i64::from(since), "{date}");
+        }
+    }
+}

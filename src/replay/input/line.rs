@@ -1,0 +1,170 @@
+//! Parses one line of an access log: our JSON format here, others in `common`. Called for every line; the input may be
+//! any bytes.
+
+use std::borrow::Cow;
+
+use http::header::{REFERER, USER_AGENT};
+use http::{HeaderMap, HeaderValue};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use crate::replay::input::common;
+use crate::replay::input::entry::{AccessLogFormat, ReplayEntry, Request, canonical_host, parse_request};
+
+/// Longer durations are ignored.
+const DURATION_MAX_MS: f64 = 1e12;
+
+/// Parses a line without its line end; headers only if they are wanted.
+pub fn parse_line(line: &[u8], headers: bool) -> Result<ReplayEntry, &'static str> {
+    let entry = match line.trim_ascii_start().first() {
+        Some(b'{') => parse_json(line, headers),
+        _ => common::parse_common(line, headers),
+    }?;
+    if entry.start_ms < 0 { Err("the request starts before 1970") } else { Ok(entry) }
+}
+
+#[derive(Deserialize)]
+struct Json<'a> {
+    #[serde(borrow)]
+    time: Cow<'a, str>,
+    #[serde(borrow)]
+    client: Cow<'a, str>,
+    #[serde(borrow)]
+    method: Cow<'a, str>,
+    #[serde(borrow, default)]
+    host: Cow<'a, str>,
+    #[serde(borrow)]
+    path: Cow<'a, str>,
+    #[serde(borrow, default)]
+    query: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    user_agent: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    referer: Option<Cow<'a, str>>,
+    status: Option<u16>,
+    duration_ms: Option<f64>,
+    refused_by: Option<IgnoredAny>,
+}
+
+/// Parses JSON; `time` is the start of the request.
+fn parse_json(line: &[u8], wanted: bool) -> Result<ReplayEntry, &'static str> {
+    let json: Json = serde_json::from_slice(line).map_err(|_| "not JSON with time, client, method, host and path")?;
+    let time: jiff::Timestamp = json.time.parse().map_err(|_| "`time` is not a time stamp")?;
+    let client = json.client.parse().map_err(|_| "`client` is not an address")?;
+    let mut headers = HeaderMap::new();
+    for (name, value) in [(USER_AGENT, &json.user_agent), (REFERER, &json.referer)] {
+        let value = value.as_deref().filter(|_| wanted);
+        if let Some(value) = value.and_then(|value| HeaderValue::from_str(value).ok()) {
+            headers.insert(name, value);
+        }
+    }
+    let request = parse_request(json.method.as_bytes(), &json.path, headers).map(|request| Request {
+        host: canonical_host(json.host.as_bytes()).or(request.host),
+        query: json.query.map(Cow::into_owned).or(request.query),
+        ..request
+    });
+    let start_ms = time.as_millisecond();
+    Ok(ReplayEntry {
+        logged_ms: start_ms,
+        coarse: false,
+        start_ms,
+        duration_ms: json.duration_ms.and_then(round_millis),
+        status: json.status.filter(|status| *status >= 100),
+        limited: json.refused_by.is_some(),
+        client,
+        request,
+        format: AccessLogFormat::Json,
+    })
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "compared before")]
+fn round_millis(ms: f64) -> Option<i64> {
+    (0.0..DURATION_MAX_MS).contains(&ms).then(|| ms.round() as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const COMBINED: &str =
+        r#"192.0.2.7 - al ice [10/Oct/2000:13:55:36 -0700] "GET /a\x22b?x=1 HTTP/1.1" 200 23 "-" "a \"b\"""#;
+
+    #[test]
+    fn a_combined_line_is_a_request() {
+        let entry = parse_line(COMBINED.replace("\\\\", "\\").as_bytes(), true).unwrap();
+        assert_eq!((entry.logged_ms, entry.format), (971_211_336_000, AccessLogFormat::Combined));
+        let request = entry.request.unwrap();
+        assert_eq!((request.path.as_str(), request.query.as_deref()), ("/a\"b", Some("x=1")));
+        assert_eq!(request.headers.get("user-agent").unwrap(), "a \"b\"");
+        assert!(request.headers.get("referer").is_none());
+    }
+
+    #[test]
+    fn common_lines_hosts_and_what_is_no_request() {
+        let line = r#"::1 - - [29/Feb/2024:23:59:59 +0100] "GET http://A.example:80/x HTTP/1.0" 304 -"#;
+        let entry = parse_line(line.as_bytes(), true).unwrap();
+        assert_eq!((entry.logged_ms, entry.format), (1_709_247_599_000, AccessLogFormat::Common));
+        assert_eq!(entry.request.unwrap().host.as_deref(), Some("a.example"));
+        let named = format!("b.example:443 {line}").replace("http://A.example:80", "");
+        assert_eq!(parse_line(named.as_bytes(), true).unwrap().request.unwrap().host.as_deref(), Some("b.example"));
+        for odd in ["-", r"\x16\x03\x01", "GET", "GET /", "GET x HTTP/1.1"] {
+            let line = format!(r#"::1 - - [29/Feb/2024:23:59:59 +0100] "{odd}" 400 0"#);
+            assert_eq!(parse_line(line.as_bytes(), true).unwrap().request, None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn starts_ends_and_outcomes() {
+        let timed = |text: &str| {
+            parse_line(text.as_bytes(), true).map(|entry| (entry.start_ms, entry.duration_ms, entry.status))
+        };
+        let at = 971_211_336_000;
+        for (end, start_ms, duration_ms) in [
+            (" 1.250", at - 1250, Some(1250)),
+            (" \"1.250\"", at - 1250, Some(1250)),
+            (" rt=0.000", at, Some(0)),
+            (" 1250", at, None),
+            (" 1.25", at, None),
+            (" 0x1.250", at, None),
+            (" -", at, None),
+            (" 1.250 971211336.471", at + 471 - 1250, Some(1250)),
+            (" msec=971211336.471 rt=1.250", at + 471 - 1250, Some(1250)),
+            (" 971211336.471", at + 471, None),
+            (" 1.250 971211346.471", at, None),
+        ] {
+            assert_eq!(timed(&format!("{COMBINED}{end}")), Ok((start_ms, duration_ms, Some(200))), "{end}");
+        }
+        let msec = COMBINED.replace("10/Oct/2000:13:55:36 -0700", "971211336.471") + " 1.250";
+        assert_eq!(timed(&msec), Ok((at + 471 - 1250, Some(1250), Some(200))), "in place of the time");
+        let coarse = |text: &str| parse_line(text.as_bytes(), true).map(|entry| entry.coarse);
+        assert_eq!((coarse(COMBINED), coarse(&msec)), (Ok(true), Ok(false)));
+        assert_eq!(coarse(&format!("{COMBINED} 1.250 971211336.000")), Ok(false));
+        let own = r#"{"time":"2026-01-02T03:04:05.5Z","client":"::1","method":"GET","path":"/","status":503"#;
+        assert_eq!(timed(&format!("{own},\"duration_ms\":1.6}}")), Ok((1_767_323_045_500, Some(2), Some(503))));
+        assert_eq!(timed(&format!("{own},\"duration_ms\":-1}}")), Ok((1_767_323_045_500, None, Some(503))));
+        let more = format!("{own},\"query\":\"a=1\",\"user_agent\":\"x\",\"referer\":null}}");
+        let request = parse_line(more.as_bytes(), true).unwrap().request.unwrap();
+        assert_eq!((request.query.as_deref(), request.headers.len()), (Some("a=1"), 1));
+        assert_eq!(request.headers["user-agent"], "x");
+        assert!(parse_line(format!("{own},\"refused_by\":\"x\"}}").as_bytes(), true).unwrap().limited);
+        assert!(!parse_line(format!("{own},\"refused_by\":null}}").as_bytes(), true).unwrap().limited);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = parse_line(&bytes, true);
+        }
+
+        #[test]
+        fn a_damaged_line_is_read_or_refused(at in 0usize..90, byte in any::<u8>(), cut in 0usize..100) {
+            let mut line = COMBINED.as_bytes().to_vec();
+            let at = at % line.len();
+            line[at] = byte;
+            line.truncate(cut);
+            let _ = parse_line(&line, true);
+        }
+    }
+}

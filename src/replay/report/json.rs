@@ -1,0 +1,81 @@
+//! Report of a replay as JSON. Called by the command line.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::limiting::limit::Mode;
+use crate::replay::counts::Counts;
+use crate::replay::outcome::ReplayOutcome;
+use crate::replay::report::units::format_time_of;
+use crate::replay::tally::Tally;
+use crate::replay::tightest::Needed;
+
+impl ReplayOutcome {
+    pub fn to_json(&self) -> Value {
+        let Counts { admitted, refused, delayed, no_request, malformed, no_route, denied, allowed, .. } = &self.counts;
+        let logs = self.sources.iter().map(|source| {
+            let shown: Vec<Value> =
+                source.shown.iter().map(|(line, wrong)| json!({ "line": line, "error": wrong })).collect();
+            json!({
+                "name": source.name, "format": source.format.map(|format| format.name()), "lines": source.lines,
+                "bad": source.bad, "first_bad": shown,
+            })
+        });
+        let late_first =
+            self.counts.late_first.map(|place| json!({ "log": self.sources[place.source].name, "line": place.line }));
+        json!({
+            "logs": logs.collect::<Vec<_>>(),
+            "from": self.counts.first_ms.map(format_time_of),
+            "to": self.counts.first_ms.map(|_| format_time_of(self.counts.last_ms)),
+            "requests": {
+                "admitted": admitted, "refused": refused,
+                "not_evaluated": self.counts.not_evaluated, "delayed": delayed, "no_request": no_request,
+                "malformed": malformed, "no_route": no_route, "denied": denied, "allowed": allowed,
+                "no_host": self.counts.no_host, "with_duration": self.counts.durations,
+                "ended_early": self.counts.ended_early,
+            },
+            "longest_delay_ms": self.counts.longest_delay_ms,
+            "late": { "lines": self.counts.late, "most_ms": self.counts.latest_ms, "first": late_first },
+            "whole_seconds": !self.counts.fine,
+            "forgotten_keys": self.forgotten,
+            "limits": self.tallies.iter().map(|tally| self.limit_to_json(tally)).collect::<Vec<_>>(),
+        })
+    }
+
+    fn limit_to_json(&self, tally: &Tally) -> Value {
+        let Tally { limit, gaps, .. } = tally;
+        let policy = limit.rule.policy();
+        let count = |(count, exact): (u64, bool)| json!({ "count": count, "exact": exact });
+        let top = tally.top.list_top(self.top);
+        let top: Vec<Value> = top.iter().map(|(key, count)| json!({ "key": key, "refused": count })).collect();
+        let absent: BTreeMap<_, _> =
+            tally.absent_sources().into_iter().map(|(name, (_, count))| (name, count)).collect();
+        let unknown: BTreeMap<_, _> = gaps.unknown.iter().map(|(source, count)| (source.to_string(), count)).collect();
+        let settle = limit.charge_rules.as_ref().is_some_and(|wants| wants.settle.is_some());
+        json!({
+            "name": limit.name, "algorithm": limit.rule.name(), "quota": policy.quota, "window_ms": policy.window_ms,
+            "shadow": limit.mode == Mode::Shadow, "requests": tally.seen,
+            "not_evaluated": { "requests": tally.count_unknown(), "sources": unknown },
+            "refused": tally.can_judge().then_some(tally.refused), "refused_by_others": tally.refused_by_others,
+            "delayed": tally.delayed, "longest_delay_ms": tally.longest_delay_ms, "returned": tally.returned,
+            "keys": count(tally.keys.estimate_count()), "refused_keys": count(tally.refused_keys.estimate_count()),
+            "tightest": self.tightest_to_json(tally),
+            "not_in_log": {
+                "key_parts": absent, "cost": gaps.cost, "duration": gaps.duration, "status": gaps.status,
+                "unreachable": gaps.unreachable, "limited": gaps.limited, "blurred": gaps.blurred, "settle": settle,
+            },
+            "top": top, "top_missed": tally.top.missed,
+        })
+    }
+
+    fn tightest_to_json(&self, tally: &Tally) -> Value {
+        let kind = tally.limit.rule.number().name;
+        let (value, none) = match self.find_needed(tally) {
+            Needed::Nothing => (None, Some("no cost was charged")),
+            Needed::Number(number) => (Some(number), None),
+            Needed::None(why) => (None, Some(why)),
+        };
+        json!({ "kind": kind, "value": value, "none_because": none, "lower_bound": tally.is_lower_bound() })
+    }
+}

@@ -1,0 +1,233 @@
+//! Report of a replay as text. Called by the command line.
+
+use std::fmt::Write;
+
+use crate::limiting::algorithm::describe::format_duration;
+use crate::limiting::charges::rules::Settle;
+use crate::limiting::key::Missing;
+use crate::limiting::limit::Mode;
+use crate::limiting::source::Source;
+use crate::replay::counts::Counts;
+use crate::replay::outcome::ReplayOutcome;
+use crate::replay::report::units::{format_percent, format_time_of};
+use crate::replay::tally::{Gaps, Tally};
+use crate::replay::tightest::Needed;
+
+impl ReplayOutcome {
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        for source in &self.sources {
+            if source.lines == 0 {
+                let _ = writeln!(text, "{}: empty", source.name);
+                continue;
+            }
+            let format = source.format.map_or("no good line", |format| format.name());
+            let _ = writeln!(text, "{}: {} lines, {format}, {} bad", source.name, source.lines, source.bad);
+            for (number, wrong) in &source.shown {
+                let _ = writeln!(text, "  line {number}: {wrong}");
+            }
+            if source.bad > source.shown.len() as u64 {
+                text.push_str("  ...\n");
+            }
+        }
+        self.counts.to_text(&mut text);
+        self.describe_late(&mut text);
+        if self.forgotten > 0 {
+            let keys = self.forgotten;
+            let _ = writeln!(text, "  {keys} keys in use were forgotten, as with this max_keys they would be live");
+        }
+        if self.counts.first_ms.is_some() {
+            self.tallies.iter().for_each(|tally| self.describe_limit(tally, &mut text));
+        }
+        text
+    }
+
+    fn describe_late(&self, text: &mut String) {
+        let Counts { late, latest_ms, late_first: Some(first), .. } = &self.counts else { return };
+        let (name, line) = (&self.sources[first.source].name, first.line);
+        let most = format_duration(*latest_ms);
+        let _ = writeln!(
+            text,
+            "  {late} lines came too late to be put in order, by {most} at most, first {name} line {line}: they count as\n  \
+             of the time reached; a log of several parts is better given as its parts, which are merged by time"
+        );
+    }
+
+    fn describe_limit(&self, tally: &Tally, text: &mut String) {
+        let limit = &tally.limit;
+        let shadow = if limit.mode == Mode::Shadow { ", shadow" } else { "" };
+        let _ = writeln!(text, "\nlimit {} ({}, {}{shadow})", limit.name, limit.rule.name(), limit.rule.describe());
+        let _ = writeln!(text, "  requests  {} of {} keys", tally.seen, describe_about(tally.keys.estimate_count()));
+        if tally.seen == 0 && tally.count_unknown() > 0 {
+            text.push_str("  refused   not evaluated\n");
+        } else if tally.can_judge() {
+            let share = format_percent(tally.refused, tally.seen);
+            let keys = describe_about(tally.refused_keys.estimate_count());
+            let _ = writeln!(text, "  refused   {} ({share} %) of {keys} keys", tally.refused);
+        } else {
+            text.push_str("  refused   unknown: the log does not show which requests ran at the same time\n");
+        }
+        if limit.rule.has_queue() {
+            let longest = format_duration(tally.longest_delay_ms);
+            let _ = writeln!(text, "  delayed   {}, by {longest} at most", tally.delayed);
+        }
+        if tally.returned > 0 {
+            let _ = writeln!(text, "  returned  {} charges, by the status logged", tally.returned);
+        }
+        let _ = writeln!(text, "  tightest  {}", self.describe_tightest(tally));
+        self.describe_notes(tally, text);
+        let top = tally.top.list_top(self.top);
+        if !top.is_empty() {
+            let error =
+                if tally.top.missed > 0 { format!(", up to {} more each", tally.top.missed) } else { String::new() };
+            let _ = writeln!(text, "  most refused{error}");
+        }
+        for (key, count) in top {
+            let _ = writeln!(text, "    {count:>10}  {key}");
+        }
+    }
+
+    fn describe_notes(&self, tally: &Tally, text: &mut String) {
+        let Tally { limit, gaps, .. } = tally;
+        let Gaps { cost, duration, status, unreachable, limited, blurred, .. } = gaps;
+        if *blurred > 0 {
+            let _ = writeln!(
+                text,
+                "  note      {blurred} requests took less than the second that their time stamps can tell apart: what runs \
+                 at once\n            is seen in milliseconds only; log $msec and $request_time (nginx), or take our own log"
+            );
+        }
+        for (source, count) in &gaps.unknown {
+            let _ = writeln!(text, "  note      {count} requests not evaluated: {source} is not in the log");
+        }
+        if tally.refused_by_others > 0 {
+            let others = tally.refused_by_others;
+            let _ = writeln!(
+                text,
+                "  note      {others} requests were refused by other limits only: tightest counts them, too"
+            );
+        }
+        for (part, (source, count)) in tally.absent_sources() {
+            let fate = describe_fate(source, limit.missing);
+            let _ = writeln!(text, "  note      key part {part} is not in the log: {count} requests {fate}");
+        }
+        if let Some(wants) = limit.charge_rules.as_ref().filter(|_| tally.seen > 0) {
+            if wants.lease && *duration == tally.seen {
+                text.push_str(
+                    "  note      the log contains no durations: every request was treated as ending immediately\n",
+                );
+            } else if wants.lease && *duration > 0 {
+                let _ = writeln!(
+                    text,
+                    "  note      {duration} requests without a duration were treated as ending immediately"
+                );
+            }
+            if let Some(settle) = &wants.settle {
+                let what = match settle {
+                    Settle::Header(name) => format!("header {name}"),
+                    Settle::Trailer(name) => format!("trailer {name}"),
+                };
+                let _ = writeln!(
+                    text,
+                    "  note      settle: the log does not contain the response {what}: costs stay as requested"
+                );
+            }
+        }
+        for (count, what) in [
+            (cost, "requests whose cost is not in the log cost 1"),
+            (status, "requests without status stay charged"),
+            (
+                unreachable,
+                "requests with a response 502 to 504 stay charged: the log does not show whether connect_error was the cause",
+            ),
+            (limited, "requests were refused when logged: their status is that of the refusal"),
+        ] {
+            if *count > 0 {
+                let _ = writeln!(text, "  note      {count} {what}");
+            }
+        }
+    }
+
+    fn describe_tightest(&self, tally: &Tally) -> String {
+        let number = match self.find_needed(tally) {
+            Needed::Nothing => return "no cost was charged".to_owned(),
+            Needed::None(why) => return format!("none: {why}"),
+            Needed::Number(number) => number,
+        };
+        let least = if tally.is_lower_bound() { "at least " } else { "" };
+        let what = tally.limit.rule.with_number(number).describe_number();
+        format!("{least}{what}, as the only limit, would have refused nobody")
+    }
+
+    /// Returns what the limit would have needed, as far as the log shows.
+    pub fn find_needed(&self, tally: &Tally) -> Needed {
+        if !tally.can_judge() {
+            return Needed::None("the log has whole seconds, and requests were shorter");
+        }
+        if tally.seen == 0 && tally.count_unknown() > 0 {
+            return Needed::None("no request could be evaluated");
+        }
+        if tally.limit.rule.lease_ms().is_some() && tally.seen > 0 && tally.gaps.duration == tally.seen {
+            return Needed::None("the log contains no durations");
+        }
+        tally.tightest.needed_number()
+    }
+}
+
+impl Counts {
+    fn to_text(&self, text: &mut String) {
+        let Some(first) = self.first_ms else {
+            text.push_str("no requests, so no result for the limits\n");
+            return;
+        };
+        let _ = writeln!(text, "from {} to {}", format_time_of(first), format_time_of(self.last_ms));
+        let total = self.count_decided();
+        let share = format_percent(self.refused, total);
+        let _ = write!(text, "{total} requests: {} admitted, {} refused ({share} %)", self.admitted, self.refused);
+        match self.not_evaluated {
+            0 => text.push('\n'),
+            count => {
+                let _ = writeln!(
+                    text,
+                    ", {count} not evaluated\n  not evaluated: a limit reads what the log does not hold, and no other \
+                     limit refuses the request"
+                );
+            }
+        }
+        if self.delayed > 0 {
+            let longest = format_duration(self.longest_delay_ms);
+            let _ = writeln!(text, "  {} of the admitted had to wait for their turn, {longest} at most", self.delayed);
+        }
+        for (count, what) in [
+            (self.allowed, "of the admitted are on the allow list of their route"),
+            (self.denied, "more are on the deny list of their route"),
+            (self.no_route, "more have no route"),
+            (self.malformed, "more are refused as malformed before routing"),
+            (self.no_request, "lines contain no request"),
+            (self.no_host, "requests have no host in the log, so routes with a host do not match them; see --host"),
+            (self.ended_early, "requests were treated as ended early, because too many were in progress"),
+        ] {
+            if count > 0 {
+                let _ = writeln!(text, "  {count} {what}");
+            }
+        }
+        if !self.fine {
+            text.push_str(
+                "  times are whole seconds: requests of one second count as simultaneous, so fewer would be refused live\n",
+            );
+        }
+    }
+}
+
+fn describe_fate(source: &Source, missing: Missing) -> &'static str {
+    match (source, missing) {
+        (Source::Host, _) => "share the budget of no host",
+        (_, Missing::Shared) => "share one budget",
+        (_, Missing::Skip) => "skipped",
+        (_, Missing::Refuse) => "refused",
+    }
+}
+
+fn describe_about((count, exact): (u64, bool)) -> String {
+    if exact { count.to_string() } else { format!("about {count}") }
+}

@@ -1,0 +1,284 @@
+//! Formats a record as a line, in each format. Whatever a client sends, a line stays one line and each field stays
+//! within its bounds. Called when a request has ended.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+use std::time::Duration;
+
+use jiff::tz::TimeZone;
+
+use crate::telemetry::access_log::field::LogField;
+use crate::telemetry::access_log::settings::{AccessLogSettings, LineFormat};
+use crate::telemetry::access_log::template::TemplatePiece;
+use crate::telemetry::access_log::{Attempts, LogRecord, Template};
+use crate::telemetry::metrics::Decision;
+
+/// Value of one field.
+enum FieldValue<'a> {
+    None,
+    Text(Cow<'a, str>),
+    Number(u64),
+    Time(Duration),
+}
+
+/// Returns the line, including its line end.
+pub fn format_line(settings: &AccessLogSettings, record: &LogRecord) -> String {
+    let mut line = String::with_capacity(768);
+    match &settings.format {
+        LineFormat::Json => format_json(&mut line, record),
+        LineFormat::Combined => format_combined(&mut line, record),
+        LineFormat::Template(template) => fill_template(&mut line, template, record),
+    }
+    line.push('\n');
+    line
+}
+
+fn format_json(line: &mut String, record: &LogRecord) {
+    for field in LogField::ALL {
+        line.push_str(if line.is_empty() { "{\"" } else { ",\"" });
+        line.push_str(field.label());
+        line.push_str("\":");
+        match field_value(*field, record) {
+            FieldValue::None => line.push_str("null"),
+            FieldValue::Number(number) => line.push_str(itoa::Buffer::new().format(number)),
+            FieldValue::Time(time) => write_milliseconds(line, time),
+            FieldValue::Text(text) => {
+                line.push('"');
+                escape_json(line, &text);
+                line.push('"');
+            }
+        }
+    }
+    line.push('}');
+}
+
+/// Writes `CLIENT - - [TIME] "METHOD TARGET PROTOCOL" STATUS BYTES "REFERER" "USER AGENT"`. The time is the start of
+/// the request, as in Apache.
+fn format_combined(line: &mut String, record: &LogRecord) {
+    let time = record.time.to_zoned(TimeZone::UTC);
+    let _ = write!(line, "{} - - [{}] \"", record.client, time.strftime("%d/%b/%Y:%H:%M:%S %z"));
+    if record.method.is_empty() {
+        line.push('-');
+    } else {
+        for text in [&*record.method, " ", &record.path] {
+            escape(line, text);
+        }
+        if let Some(query) = &record.query {
+            line.push('?');
+            escape(line, query);
+        }
+        let _ = write!(line, " {}", record.protocol.unwrap_or("-"));
+    }
+    let _ = write!(line, "\" {} {}", record.status, record.bytes);
+    for text in [&record.referer, &record.user_agent] {
+        line.push_str(" \"");
+        escape(line, text.as_deref().filter(|text| !text.is_empty()).unwrap_or("-"));
+        line.push('"');
+    }
+}
+
+fn fill_template(line: &mut String, template: &Template, record: &LogRecord) {
+    let mut quoted = false;
+    for piece in template.pieces() {
+        match piece {
+            TemplatePiece::Text(text) => {
+                quoted ^= text.matches('"').count() % 2 == 1;
+                line.push_str(text);
+            }
+            TemplatePiece::Field(field) => match field_value(*field, record) {
+                FieldValue::None => line.push('-'),
+                FieldValue::Number(number) => line.push_str(itoa::Buffer::new().format(number)),
+                FieldValue::Time(time) => write_milliseconds(line, time),
+                FieldValue::Text(text) if text.is_empty() => line.push('-'),
+                FieldValue::Text(text) if quoted => escape(line, &text),
+                // A space would end the field.
+                FieldValue::Text(text) => {
+                    for (at, word) in text.split(' ').enumerate() {
+                        line.push_str(if at > 0 { "\\x20" } else { "" });
+                        escape(line, word);
+                    }
+                }
+            },
+        }
+    }
+}
+
+fn field_value(field: LogField, record: &LogRecord) -> FieldValue<'_> {
+    let attempts = record.attempts.as_deref();
+    match field {
+        LogField::Time => FieldValue::Text(Cow::Owned(format!("{:.3}", record.time))),
+        LogField::RequestId => optional_value(record.request_id.as_deref()),
+        LogField::TraceId => optional_value(record.trace_id.as_deref()),
+        LogField::Client => FieldValue::Text(Cow::Owned(record.client.to_string())),
+        LogField::Method => text_value(&record.method),
+        LogField::Host => text_value(&record.host),
+        LogField::Path => text_value(&record.path),
+        LogField::Query => optional_value(record.query.as_deref()),
+        LogField::Protocol => optional_value(record.protocol),
+        LogField::Tls => optional_value(record.tls),
+        LogField::TlsCipher => optional_value(record.tls_cipher),
+        LogField::TlsName => optional_value(record.tls_name.as_deref()),
+        LogField::TlsSubject => optional_value(record.tls_subject.as_deref()),
+        LogField::Route => text_value(&record.route),
+        LogField::Status => FieldValue::Number(u64::from(record.status)),
+        LogField::Reason => optional_value(record.reason),
+        LogField::Setting => optional_value(record.setting),
+        LogField::Limit => optional_value(record.limit.as_deref()),
+        LogField::Decision => optional_value(record.decision.map(Decision::label)),
+        LogField::RefusedBy => optional_value(record.refused_by.as_deref()),
+        LogField::Upstream => optional_value(record.upstream.as_deref()),
+        LogField::Server => attempts
+            .and_then(Attempts::last_server)
+            .map_or(FieldValue::None, |server| FieldValue::Text(Cow::Owned(server))),
+        LogField::Tries => FieldValue::Number(attempts.map_or(0, |attempts| u64::from(attempts.count_attempts()))),
+        LogField::UpstreamMs => attempts.and_then(Attempts::last_duration).map_or(FieldValue::None, FieldValue::Time),
+        LogField::DurationMs => FieldValue::Time(record.duration),
+        LogField::Bytes => FieldValue::Number(record.bytes),
+        LogField::BytesIn => FieldValue::Number(record.bytes_in),
+        LogField::UserAgent => optional_value(record.user_agent.as_deref()),
+        LogField::Referer => optional_value(record.referer.as_deref()),
+    }
+}
+
+fn text_value(text: &str) -> FieldValue<'_> {
+    FieldValue::Text(Cow::Borrowed(text))
+}
+
+fn optional_value(value: Option<&str>) -> FieldValue<'_> {
+    value.map_or(FieldValue::None, text_value)
+}
+
+/// Writes the time in milliseconds with three decimals.
+fn write_milliseconds(line: &mut String, time: Duration) {
+    let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let mut digits = itoa::Buffer::new();
+    line.push_str(digits.format(us / 1000));
+    line.push('.');
+    // The added 1000 keeps leading zeros; the last three digits are the fraction.
+    line.push_str(&digits.format(1000 + us % 1000)[1..]);
+}
+
+/// Escapes text byte by byte, like nginx: the output is printable ASCII without unescaped quotes or backslashes.
+fn escape(line: &mut String, text: &str) {
+    for byte in text.bytes() {
+        match byte {
+            b'"' | b'\\' | 0..0x20 | 0x7f.. => {
+                let _ = write!(line, "\\x{byte:02X}");
+            }
+            _ => line.push(char::from(byte)),
+        }
+    }
+}
+
+/// Escapes the content of a JSON string, including characters that terminals or line readers would interpret.
+fn escape_json(line: &mut String, text: &str) {
+    // Nearly all text takes this path.
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\') {
+        return line.push_str(text);
+    }
+    for char in text.chars() {
+        match char {
+            '"' => line.push_str("\\\""),
+            '\\' => line.push_str("\\\\"),
+            '\0'..='\u{1f}'
+            | '\u{7f}'..='\u{9f}'
+            | '\u{200e}'
+            | '\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2066}'..='\u{2069}' => {
+                let _ = write!(line, "\\u{:04x}", u32::from(char));
+            }
+            _ => line.push(char),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn settings(format: LineFormat) -> AccessLogSettings {
+        AccessLogSettings { format, ..AccessLogSettings::default() }
+    }
+
+    fn record(text: &str) -> LogRecord {
+        LogRecord {
+            method: text.to_owned(),
+            host: text.to_owned(),
+            path: text.to_owned(),
+            query: Some(text.to_owned()),
+            user_agent: Some(text.to_owned()),
+            referer: Some(text.to_owned()),
+            request_id: Some(text.to_owned()),
+            duration: Duration::from_micros(1500),
+            ..LogRecord::default()
+        }
+    }
+
+    #[test]
+    fn time_comes_first_and_what_is_unknown_is_null() {
+        let line = format_line(&settings(LineFormat::Json), &record("a"));
+        assert!(
+            line.starts_with("{\"time\":\"1970-01-01T00:00:00.000Z\",\"request_id\":\"a\",\"trace_id\":null,"),
+            "{line}"
+        );
+        assert!(
+            line.ends_with(
+                ",\"duration_ms\":1.500,\"bytes\":0,\"bytes_in\":0,\"user_agent\":\"a\",\"referer\":\"a\"}\n"
+            ),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn times_have_three_decimals() {
+        for (us, written) in [(0, "0.000"), (7, "0.007"), (1_090, "1.090"), (12_345_678, "12345.678")] {
+            let mut line = String::new();
+            write_milliseconds(&mut line, Duration::from_micros(us));
+            assert_eq!(line, written);
+        }
+    }
+
+    #[test]
+    fn a_combined_line_is_that_of_other_servers() {
+        let line = format_line(&settings(LineFormat::Combined), &record("a\"\n\u{e9}"));
+        let escaped = r"a\x22\x0A\xC3\xA9";
+        let expected = format!(
+            "0.0.0.0 - - [01/Jan/1970:00:00:00 +0000] \"{escaped} {escaped}?{escaped} -\" 0 0 \"{escaped}\" \"{escaped}\"\n"
+        );
+        assert_eq!(line, expected);
+        let unread = format_line(&settings(LineFormat::Combined), &LogRecord::default());
+        assert_eq!(unread, "0.0.0.0 - - [01/Jan/1970:00:00:00 +0000] \"-\" 0 0 \"-\" \"-\"\n");
+    }
+
+    #[test]
+    fn a_template_names_any_field() {
+        let template = Template::parse("{status} {path} {upstream} {duration_ms} {tries}").unwrap();
+        let line = format_line(&settings(LineFormat::Template(template)), &record("/\u{1b}[2J"));
+        assert_eq!(line, "0 /\\x1B[2J - 1.500 0\n");
+        let template = Template::parse("{user_agent} {status} \"{referer}\"").unwrap();
+        let line = format_line(&settings(LineFormat::Template(template)), &record("x 200"));
+        assert_eq!(line, "x\\x20200 0 \"x 200\"\n");
+        // Quoting applies to fields between two quotes, not to a field that follows a quote.
+        let template = Template::parse("\"{status} {referer} {path}\"{host} \"\"{user_agent}").unwrap();
+        let line = format_line(&settings(LineFormat::Template(template)), &record("x 2"));
+        assert_eq!(line, "\"0 x 2 x 2\"x\\x202 \"\"x\\x202\n");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_stays_one_field_of_one_line(text: String) {
+            let json = format_line(&settings(LineFormat::Json), &record(&text));
+            let read: serde_json::Value = serde_json::from_str(&json).unwrap();
+            for field in ["method", "host", "path", "query", "user_agent", "referer", "request_id"] {
+                prop_assert_eq!(read[field].as_str().unwrap(), &text);
+            }
+            let template = LineFormat::Template(Template::parse("{path}").unwrap());
+            for line in [json, format_line(&settings(LineFormat::Combined), &record(&text)), format_line(&settings(template), &record(&text))] {
+                prop_assert!(line.trim_end_matches('\n').chars().all(|char| !char.is_control()), "{}", line);
+            }
+        }
+    }
+}

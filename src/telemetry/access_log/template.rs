@@ -1,0 +1,83 @@
+//! Log line template: text with field names in braces. `config` parses it; `line` fills it in.
+
+use crate::telemetry::access_log::field::LogField;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Template(Vec<TemplatePiece>);
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum TemplatePiece {
+    Text(String),
+    Field(LogField),
+}
+
+impl Template {
+    /// Parses a template: `{name}` is a field, `{{` and `}}` are literal braces.
+    ///
+    /// # Errors
+    /// The unknown field name, or the unbalanced brace.
+    pub fn parse(text: &str) -> Result<Template, String> {
+        let (mut pieces, mut plain) = (Vec::new(), String::new());
+        let mut rest = text;
+        while let Some(at) = rest.find(['{', '}']) {
+            plain.push_str(&rest[..at]);
+            let (brace, after) = rest[at..].split_at(1);
+            if after.starts_with(brace) {
+                plain.push_str(brace);
+                rest = &after[1..];
+                continue;
+            }
+            let Some((name, after)) = after.split_once('}').filter(|_| brace == "{") else {
+                return Err(brace.to_owned());
+            };
+            let field = LogField::ALL.iter().find(|field| field.label() == name);
+            let field = field.ok_or_else(|| name.to_owned())?;
+            if !plain.is_empty() {
+                pieces.push(TemplatePiece::Text(std::mem::take(&mut plain)));
+            }
+            pieces.push(TemplatePiece::Field(*field));
+            rest = after;
+        }
+        plain.push_str(rest);
+        if !plain.is_empty() {
+            pieces.push(TemplatePiece::Text(plain));
+        }
+        Ok(Template(pieces))
+    }
+
+    /// Returns the names of all fields, for error messages.
+    pub fn field_names() -> impl Iterator<Item = &'static str> + Clone {
+        LogField::ALL.iter().map(|field| field.label())
+    }
+
+    pub fn pieces(&self) -> &[TemplatePiece] {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_fields_and_braces() {
+        let text = |text: &str| TemplatePiece::Text(text.to_owned());
+        let cases: [(&str, &[TemplatePiece]); 4] = [
+            ("", &[]),
+            ("plain", &[text("plain")]),
+            (
+                "{{{status}}} {path}",
+                &[text("{"), TemplatePiece::Field(LogField::Status), text("} "), TemplatePiece::Field(LogField::Path)],
+            ),
+            ("{time}{status}", &[TemplatePiece::Field(LogField::Time), TemplatePiece::Field(LogField::Status)]),
+        ];
+        for (written, pieces) in cases {
+            assert_eq!(Template::parse(written).unwrap().pieces(), pieces, "{written}");
+        }
+        for (written, wrong) in
+            [("{stat}", "stat"), ("{}", ""), ("{status", "{"), ("a } b", "}"), ("{status }", "status ")]
+        {
+            assert_eq!(Template::parse(written).unwrap_err(), wrong, "{written}");
+        }
+    }
+}

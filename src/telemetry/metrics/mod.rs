@@ -1,0 +1,246 @@
+//! Prometheus metrics: every family, registered once for the life of the process.
+//!
+//! Label values come from config names and closed enums (`labels`), never from request bytes, so the config bounds the
+//! number of series. Input: workers count into per-worker shards (`shards`, `counter`, `counts`) without locks;
+//! `record` and `routes` hold the series of routes and limits, `store`, `tls`, `gateways` and `process` those of the
+//! parts they are named after. Output: [`Metrics::render`] adds the shards up (`shown` builds the metric values).
+//!
+//! To add a metric, add a field to [`Metrics`], create and register it in [`Metrics::new`], count it where the event
+//! happens, and describe it in `docs/reference/metrics.md`.
+
+mod counter;
+mod counts;
+mod families;
+mod gateways;
+mod labels;
+mod process;
+mod record;
+mod routes;
+mod shards;
+pub(crate) mod shown;
+mod store;
+mod tls;
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use prometheus::core::Collector;
+use prometheus::{Encoder, Gauge, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder};
+
+use crate::labels::Label;
+pub use crate::telemetry::metrics::counter::Counter;
+use crate::telemetry::metrics::counter::Counters;
+pub use crate::telemetry::metrics::counts::{Code, LimitCounts, RouteCounts};
+use crate::telemetry::metrics::families::Families;
+pub use crate::telemetry::metrics::gateways::GatewayGauges;
+pub use crate::telemetry::metrics::labels::{
+    Cutoff, Decision, HandshakeResult, OrderResult, Protocol, Reason, Rejection, SpanResult, UpstreamOutcome,
+};
+use crate::telemetry::metrics::process::ProcessCollector;
+pub use crate::telemetry::metrics::record::{LimitRecord, RouteRecord};
+use crate::telemetry::metrics::routes::{RouteCollector, Routes};
+pub use crate::telemetry::metrics::shards::Shard;
+pub use crate::telemetry::metrics::store::{StoreHealth, StoreMetrics, StoreView};
+pub use crate::telemetry::metrics::tls::{HandshakeCounters, TlsMetrics};
+
+/// All metric families. Clones are cheap and share their counts; each thread uses a clone of its own.
+#[derive(Clone)]
+pub struct Metrics {
+    registry: Registry,
+    /// Index of the worker whose shards this clone writes; 0 is the control thread.
+    worker: usize,
+    /// Families with a `route` label.
+    pub routes: Arc<Routes>,
+    http_rejected: IntCounterVec,
+    http_would_reject: IntCounterVec,
+    upstream_requests: Counters,
+    upstream_retries: Counters,
+    upstream_retries_over_budget: Counters,
+    connections: IntGaugeVec,
+    pub tls: TlsMetrics,
+    /// Number of upgraded connections, such as WebSocket.
+    pub tunnels: IntGauge,
+    config_info: IntGaugeVec,
+    config_reloads: IntCounterVec,
+    /// Access log lines that were dropped because the queue was full.
+    pub access_log_dropped: IntCounter,
+    /// Access log lines that could not be written.
+    pub access_log_write_errors: IntCounter,
+    spans: IntCounterVec,
+    /// 1 if the last config load succeeded, else 0.
+    pub reload_successful: IntGauge,
+    pub reload_success_timestamp: Gauge,
+    /// Forwarding headers ignored because the peer is not trusted, by listener.
+    forwarding_ignored: Counters,
+    /// Number of gateways that share the store.
+    pub gateways: GatewayGauges,
+    pub store: StoreMetrics,
+}
+
+impl Metrics {
+    /// Registers every family in a new registry.
+    ///
+    /// # Errors
+    /// If a family is declared twice or has an invalid name.
+    pub fn new() -> prometheus::Result<Metrics> {
+        let families = Families::new();
+        let routes = Arc::<Routes>::default();
+        families.registry().register(Box::new(RouteCollector::new(routes.clone())?))?;
+        families.registry().register(Box::new(ProcessCollector::new()?))?;
+        let metrics = Metrics {
+            routes,
+            worker: 0,
+            http_rejected: families.counters(
+                "http_rejected_total",
+                "Requests and connections rejected independently of limits.",
+                &["reason"],
+            )?,
+            http_would_reject: families.counters(
+                "http_would_reject_total",
+                "Requests that strictness = \"strict\" would have rejected, passed because of \"monitor\".",
+                &["reason"],
+            )?,
+            upstream_requests: families.sharded_counters(
+                "upstream_requests_total",
+                "Requests to upstreams, by outcome.",
+                &["outcome", "upstream"],
+            )?,
+            upstream_retries: families.sharded_counters(
+                "upstream_retries_total",
+                "Requests sent to an upstream again (retries).",
+                &["reason", "upstream"],
+            )?,
+            upstream_retries_over_budget: families.sharded_counters(
+                "upstream_retries_over_budget_total",
+                "Retries skipped because the retry budget was used up.",
+                &["upstream"],
+            )?,
+            connections: families.gauges("connections", "Open client connections.", &["listener", "protocol"])?,
+            tls: TlsMetrics::new(&families)?,
+            tunnels: families.gauge("tunnels", "Open upgraded connections, such as WebSocket.")?,
+            config_info: families.gauges("config_info", "The config in force.", &["hash", "generation"])?,
+            config_reloads: families.counters(
+                "config_reloads_total",
+                "Config loads after the start.",
+                &["result", "trigger"],
+            )?,
+            access_log_dropped: families.counter(
+                "access_log_dropped_total",
+                "Access log lines dropped because the file or standard output is too slow.",
+            )?,
+            spans: families.counters("spans_total", "Spans of sampled requests, by result.", &["result"])?,
+            access_log_write_errors: families.counter(
+                "access_log_write_errors_total",
+                "Access log lines lost because the file or standard output could not be written.",
+            )?,
+            reload_successful: families
+                .gauge("config_last_reload_successful", "1 if the last config load succeeded, else 0.")?,
+            reload_success_timestamp: families.float_gauge(
+                "config_last_reload_success_timestamp_seconds",
+                "Time of the last successful config load, Unix time in seconds.",
+            )?,
+            forwarding_ignored: families.sharded_counters(
+                "forwarding_ignored_total",
+                "Requests whose forwarding headers were ignored because trusted_proxies does not list the peer.",
+                &["listener"],
+            )?,
+            gateways: GatewayGauges {
+                alive: families
+                    .gauge("store_gateways", "Number of gateways that share the store; 0 if none has reported.")?,
+                divisor: families.gauge(
+                    "store_local_divisor",
+                    "Number by which limits are divided while the store is unavailable.",
+                )?,
+            },
+            store: StoreMetrics::new(&families)?,
+            registry: families.registry().clone(),
+        };
+        let build = families.gauges("build_info", "The running build.", &["version", "revision"])?;
+        build
+            .with_label_values(&[env!("CARGO_PKG_VERSION"), option_env!("SLUICEGATE_REVISION").unwrap_or("unknown")])
+            .set(1);
+        Ok(metrics)
+    }
+
+    /// Returns a clone for the thread of `worker`; 0 is the control thread.
+    pub fn for_worker(&self, worker: usize) -> Metrics {
+        Metrics { worker, ..self.clone() }
+    }
+
+    pub fn worker(&self) -> usize {
+        self.worker
+    }
+
+    /// Exports the metrics of `collector` as well.
+    ///
+    /// # Errors
+    /// If another collector already exports one of its families.
+    pub fn export(&self, collector: impl Collector + 'static) -> prometheus::Result<()> {
+        self.registry.register(Box::new(collector))
+    }
+
+    /// Renders all families in the Prometheus text format, version 0.0.4.
+    ///
+    /// # Errors
+    /// If a family cannot be encoded.
+    pub fn render(&self) -> prometheus::Result<Vec<u8>> {
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        Ok(text)
+    }
+
+    /// Exports the config in force, loaded at `since`.
+    pub fn record_config(&self, hash: &str, generation: u64, since: SystemTime) {
+        self.config_info.reset();
+        self.config_info.with_label_values(&[hash, &generation.to_string()]).set(1);
+        self.reload_successful.set(1);
+        let since = since.duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.reload_success_timestamp.set(since.as_secs_f64());
+    }
+
+    /// Returns the reload counter for a `result` (`success`, `failure`, `unchanged`) and a `trigger` (`file`,
+    /// `signal`, `api`).
+    pub fn reload_counter(&self, result: &'static str, trigger: &'static str) -> IntCounter {
+        self.config_reloads.with_label_values(&[result, trigger])
+    }
+
+    pub fn span_counter(&self, result: SpanResult) -> IntCounter {
+        self.spans.with_label_values(&[result.label()])
+    }
+
+    pub fn rejected_counter(&self, reason: impl Rejection) -> IntCounter {
+        self.http_rejected.with_label_values(&[reason.label()])
+    }
+
+    pub fn would_reject_counter(&self, reason: impl Rejection) -> IntCounter {
+        self.http_would_reject.with_label_values(&[reason.label()])
+    }
+
+    pub fn upstream_request_counter(&self, upstream: &str, outcome: UpstreamOutcome) -> Counter {
+        self.upstream_requests.shard_for(self.worker, &[outcome.label(), upstream])
+    }
+
+    pub fn upstream_retry_counter(&self, upstream: &str, reason: impl Label) -> Counter {
+        self.upstream_retries.shard_for(self.worker, &[reason.label(), upstream])
+    }
+
+    pub fn over_budget_counter(&self, upstream: &str) -> Counter {
+        self.upstream_retries_over_budget.shard_for(self.worker, &[upstream])
+    }
+
+    pub fn connection_gauge(&self, listener: &str, protocol: Protocol) -> IntGauge {
+        self.connections.with_label_values(&[listener, protocol.label()])
+    }
+
+    pub fn forwarding_ignored_counter(&self, listener: &str) -> Counter {
+        self.forwarding_ignored.shard_for(self.worker, &[listener])
+    }
+
+    pub fn denial_cache_counter(&self) -> Counter {
+        self.store.denial_cache_hits.shard_for(self.worker, &[])
+    }
+
+    pub fn store_error_counter(&self, kind: &'static str) -> IntCounter {
+        self.store.errors.with_label_values(&[kind])
+    }
+}

@@ -1,0 +1,124 @@
+//! Families with a `route` label: the records of all routes by name, and how they are exported.
+//! `snapshot::PersistentState` keeps them over reloads; the registry scrapes them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use prometheus::core::{Collector, Desc};
+use prometheus::proto;
+
+use crate::telemetry::metrics::counts::{BUCKETS, Histogram};
+use crate::telemetry::metrics::labels::{Decision, Reason};
+use crate::telemetry::metrics::record::RouteRecord;
+use crate::telemetry::metrics::shown;
+use crate::telemetry::metrics::shown::{build_family, counter_metric, gauge_metric};
+
+/// Value of the `limit` label for rejections that no limit caused.
+const NO_LIMIT: &str = "_none";
+
+#[derive(Default)]
+pub struct Routes(Mutex<BTreeMap<String, Arc<RouteRecord>>>);
+
+impl Routes {
+    /// Returns the record of the route `name`, creating it if it is new.
+    pub fn get_or_create_route(&self, name: &str) -> Arc<RouteRecord> {
+        let mut records = self.lock();
+        if let Some(record) = records.get(name) {
+            return record.clone();
+        }
+        records.entry(name.to_owned()).or_default().clone()
+    }
+
+    /// Removes the routes for which `kept` returns false, with all their series.
+    pub fn retain_routes(&self, mut kept: impl FnMut(&str, &RouteRecord) -> bool) {
+        self.lock().retain(|name, record| kept(name, record));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<RouteRecord>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Exports the records as metric families.
+pub struct RouteCollector {
+    routes: Arc<Routes>,
+    families: Vec<Desc>,
+}
+
+/// Name, help and labels of each family, in the order in which [`RouteCollector::collect`] fills them.
+const FAMILIES: [(&str, &str, &[&str]); 5] = [
+    ("requests_total", "Requests with a response.", &["route", "method", "code"]),
+    ("request_duration_seconds", "Time from the request head to the end of the response.", &["route"]),
+    ("requests_in_flight", "Requests in progress.", &["route"]),
+    ("limit_decisions_total", "Decisions by limit and result.", &["route", "limit", "decision"]),
+    ("rejections_total", "Requests refused by a limit, an address list or a cap.", &["route", "limit", "reason"]),
+];
+
+impl RouteCollector {
+    pub fn new(routes: Arc<Routes>) -> prometheus::Result<RouteCollector> {
+        let family = |(name, help, labels): (&str, &str, &[&str])| {
+            let labels = labels.iter().map(|label| (*label).to_owned()).collect();
+            Desc::new(format!("sluicegate_{name}"), help.to_owned(), labels, HashMap::new())
+        };
+        Ok(RouteCollector { routes, families: FAMILIES.into_iter().map(family).collect::<prometheus::Result<_>>()? })
+    }
+}
+
+impl Collector for RouteCollector {
+    fn desc(&self) -> Vec<&Desc> {
+        self.families.iter().collect()
+    }
+
+    fn collect(&self) -> Vec<proto::MetricFamily> {
+        let [mut requests, mut durations, mut in_flight, mut decisions, mut rejections] = [const { Vec::new() }; 5];
+        // Requests never take this lock; only config loads and scrapes do.
+        for (name, record) in self.routes.lock().iter() {
+            for (code, count) in record.count_requests() {
+                let (method, status) = (code.method(), code.status().to_string());
+                requests.push(counter_metric(count, &[("code", &status), ("method", method), ("route", name)]));
+            }
+            durations.push(histogram(record, name));
+            in_flight.push(gauge_metric(record.count_in_flight(), &[("route", name)]));
+            for (index, count) in record.count_refusals() {
+                let reason = Reason::ALL[index].label();
+                rejections.push(counter_metric(count, &[("limit", NO_LIMIT), ("reason", reason), ("route", name)]));
+            }
+            for limit in record.limits() {
+                for (index, count) in limit.count_decisions() {
+                    let decision = Decision::ALL[index].label();
+                    let labels = [("decision", decision), ("limit", &limit.name), ("route", name)];
+                    decisions.push(counter_metric(count, &labels));
+                }
+                for (index, count) in limit.count_rejections() {
+                    let labels = [("limit", &*limit.name), ("reason", Reason::ALL[index].label()), ("route", name)];
+                    rejections.push(counter_metric(count, &labels));
+                }
+            }
+        }
+        use proto::MetricType::{COUNTER, GAUGE, HISTOGRAM};
+        let kinds = [COUNTER, HISTOGRAM, GAUGE, COUNTER, COUNTER];
+        let metrics = [requests, durations, in_flight, decisions, rejections];
+        self.families
+            .iter()
+            .zip(kinds)
+            .zip(metrics)
+            .map(|((desc, kind), metrics)| build_family(desc, kind, metrics))
+            .collect()
+    }
+}
+
+fn histogram(record: &RouteRecord, route: &str) -> proto::Metric {
+    let Histogram { cumulative, count, sum_seconds } = record.sum_durations();
+    let buckets = BUCKETS.into_iter().zip(cumulative).map(|(bound, count)| {
+        let mut bucket = proto::Bucket::default();
+        bucket.set_upper_bound(bound);
+        bucket.set_cumulative_count(count);
+        bucket
+    });
+    let (mut metric, mut histogram) = (shown::build_metric(&[("route", route)]), proto::Histogram::default());
+    histogram.set_bucket(buckets.collect());
+    histogram.set_sample_count(count);
+    histogram.set_sample_sum(sum_seconds);
+    metric.set_histogram(histogram);
+    metric
+}

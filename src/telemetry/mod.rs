@@ -1,0 +1,11 @@
+//! What the gateway reports about itself and its requests: `metrics` (Prometheus), `access_log` (one line per
+//! request), `spans` (OpenTelemetry) and `sampled` (rate limit for log lines that peers can trigger).
+//!
+//! Input: workers report events through handles that never block. Output: the admin listener renders the metrics;
+//! threads of their own write log lines and send spans. Telemetry only observes: a value that decides something
+//! belongs to the module that decides.
+
+pub(crate) mod access_log;
+pub mod metrics;
+pub(crate) mod sampled;
+pub(crate) mod spans;

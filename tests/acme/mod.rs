@@ -1,0 +1,6 @@
+//! Certificates from an ACME server. A Pebble server issues them; a relay in front of it plays the odd servers.
+
+pub mod certificates;
+mod failures;
+mod odd_servers;
+mod reloads;

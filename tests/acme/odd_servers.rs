@@ -1,0 +1,135 @@
+//! ACME servers with odd behaviour: certificates that are due at once, senseless retry times, early results of
+//! validation. A relay in front of Pebble plays them.
+
+use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::certificates::{Setting, file, orders, until_served};
+use super::failures::until_logged;
+use crate::support::ca::Ca;
+use crate::support::gateway::{Gateway, laid_out};
+use crate::support::pebble::Pebble;
+use crate::support::{faketime, until};
+
+/// Pebble, and a gateway in front of it by which it is asked.
+struct Between {
+    pebble: Pebble,
+    ca: Ca,
+    gateway: Gateway,
+}
+
+impl Between {
+    /// `options` of the route to Pebble.
+    fn start(options: &str) -> Between {
+        let (pebble, ca) = (Pebble::start(), Ca::new("between"));
+        let gateway = Gateway::launch(&[], |dir| {
+            ca.issue(&["127.0.0.1"], "").save(dir, "between");
+            laid_out(dir, &config(&pebble, "", options))
+        });
+        Between { pebble, ca, gateway }
+    }
+
+    /// Has it answer by another route first.
+    fn answer(&self, route: &str) {
+        self.gateway.reload(&config(&self.pebble, route, ""));
+    }
+
+    /// The config of a gateway that asks it.
+    fn asked_by(&self, setting: &Setting) -> String {
+        fs::write(self.pebble.ca_file(), self.ca.pem()).unwrap();
+        let directory = format!("https://{}/dir", self.gateway.listeners()[0]);
+        setting.config().replace(&self.pebble.directory(), &directory)
+    }
+}
+
+fn config(pebble: &Pebble, route: &str, options: &str) -> String {
+    let directory = pebble.directory();
+    let (url, ca) = (directory.trim_end_matches("/dir"), pebble.own_ca());
+    let path = std::path::Path::new(&pebble.ca_file()).with_file_name("own.pem");
+    fs::write(&path, ca).unwrap();
+    format!(
+        "[server]\nworkers = 1\n\n[admin]\nlisten = \"127.0.0.1:0\"\n\n[[listener]]\naddress = \
+         \"127.0.0.1:0\"\ntls = {{ certificates = [{{ cert = \"between.pem\", key = \"between.key\" }}] \
+         }}\n\n[upstream.pebble]\nservers = [\"{url}\"]\ntls = {{ ca = \"{}\" }}\n\n{route}\n[[route]]\nname = \
+         \"pebble\"\nupstream = \"pebble\"\n{options}\n",
+        path.display()
+    )
+}
+
+fn launch(config: &str) -> Gateway {
+    Gateway::launch(&[], |dir| laid_out(dir, config))
+}
+
+/// What is known of the last attempt for a name, and in how many seconds the next one is.
+fn attempt(state: &std::path::Path, name: &str) -> (serde_json::Value, u64) {
+    let text = fs::read_to_string(file(state, &format!("/{name}.json"))).unwrap();
+    let known: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let next_s = known["next_s"].as_u64().unwrap();
+    (known, next_s.saturating_sub(now_s))
+}
+
+#[test]
+fn a_certificate_that_is_due_as_soon_as_it_is_issued_is_not_ordered_in_a_loop() {
+    let (pebble, state) = (Pebble::start(), tempfile::tempdir().unwrap());
+    let setting = Setting { acme: "backoff = \"1h\"", ..Setting::new(&pebble, state.path(), &["www.test"]) };
+    // Four of the five years for which Pebble issues.
+    let clock = faketime::clock("+1460d");
+    let clock: Vec<(&str, &str)> = clock.iter().map(|(name, value)| (&**name, &**value)).collect();
+    let gateway = setting.start_within(&clock);
+    until_served(&gateway, &pebble.trust(), "www.test");
+    until_logged(&gateway, "the certificate is due for renewal already");
+    let (known, next_s) = attempt(state.path(), "www.test");
+    assert_eq!(known["failures"], 1);
+    assert!(next_s > 1460 * 86_400 + 1800, "{next_s}");
+    assert_eq!((orders(&gateway, "issued"), pebble.count("Issued certificate serial")), (1.0, 1));
+}
+
+#[test]
+fn a_server_that_wants_to_be_left_alone_is_also_by_those_who_know_it() {
+    let (between, state) = (Between::start(""), tempfile::tempdir().unwrap());
+    let setting = Setting::new(&between.pebble, state.path(), &["a.test"]);
+    let gateway = launch(&between.asked_by(&setting));
+    until("there is a certificate, and an account", || orders(&gateway, "issued") == 1.0);
+    between.answer(
+        "[[route]]\nname = \"busy\"\npath = \"/order-plz\"\nrespond = { status = 503, body = \"busy\" \
+         }\nresponse_headers = { set = { retry-after = \"7200\" } }\n",
+    );
+    gateway.reload(&between.asked_by(&Setting { names: &["a.test", "b.test"], ..setting }));
+    until("the server was asked", || orders(&gateway, "unreachable") == 1.0);
+    let (known, next_s) = attempt(state.path(), "b.test");
+    assert!(known["reason"].as_str().unwrap().contains("it answered 503"), "{known}");
+    assert!((7_000..=7_200).contains(&next_s), "{next_s}");
+    assert_eq!(between.pebble.count("There are now 1 accounts"), 1);
+}
+
+#[test]
+fn waits_without_end_that_a_server_asks_for_are_none() {
+    let header = "response_headers = { set = { retry-after = \"18446744073709551615\" } }\n";
+    let (between, state) = (Between::start(header), tempfile::tempdir().unwrap());
+    let gateway = launch(&between.asked_by(&Setting::new(&between.pebble, state.path(), &["www.test"])));
+    until_served(&gateway, &between.pebble.trust(), "www.test");
+    assert_eq!(orders(&gateway, "issued"), 1.0);
+    assert!(!gateway.log().contains("panicked"), "{}", gateway.log());
+}
+
+#[test]
+fn a_proof_that_fails_at_once_leaves_the_other_challenge() {
+    let (between, state) = (Between::start(""), tempfile::tempdir().unwrap());
+    between.answer(
+        "[[route]]\nname = \"proof\"\npath = \"/chalZ/\"\n[route.respond]\nstatus = 200\nbody = '{\"type\": \"http-01\", \"url\": \
+         \"https://127.0.0.1/\", \"token\": \"t\", \"status\": \"invalid\", \"error\": {\"type\": \
+         \"urn:ietf:params:acme:error:connection\", \"detail\": \"nobody is there\"}}'\n",
+    );
+    let setting = Setting { acme: "backoff = \"1h\"", ..Setting::new(&between.pebble, state.path(), &["www.test"]) };
+    let gateway = launch(&between.asked_by(&setting));
+    until("the order failed", || orders(&gateway, "challenge_failed") + orders(&gateway, "refused") == 1.0);
+    let log = gateway.log();
+    for kind in ["tls-alpn-01", "http-01"] {
+        assert!(
+            log.contains(&format!("could not validate the challenge by {kind}: connection: nobody is there")),
+            "{log}"
+        );
+    }
+    assert_eq!((orders(&gateway, "refused"), between.pebble.count("Added order")), (0.0, 2));
+}

@@ -1,0 +1,198 @@
+//! Live overrides of limits, through the running program and in every form of Redis: read from the
+//! server that has them, over its TLS, and followed when another server takes over.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use redis::Connection;
+use sluicegate::limiting::store::redis::cluster::slot::key_slot;
+
+use crate::support::client::get;
+use crate::support::gateway::Gateway;
+use crate::support::limiting::RedisServer;
+use crate::support::limiting::tls::{Ca, TlsServer};
+use crate::support::limiting::topology::{RedisCluster, Watched, ask, cluster_node, is_up};
+use crate::support::ports::Reserved;
+use crate::support::until;
+
+/// A look every two seconds, and what a busy machine adds.
+const SOON: Duration = Duration::from_secs(4);
+
+/// Limits with 2 units a day for each tenant, all on one route.
+fn gateway(store: &str, limits: &[&str]) -> Gateway {
+    let names: Vec<String> = limits.iter().map(|name| format!("\"{name}\"")).collect();
+    let limits: Vec<String> = limits
+        .iter()
+        .map(|name| {
+            format!(
+                "[limit.{name}]\nalgorithm = \"fixed_window\"\nrate = \"2/day\"\nkey = \"header:tenant\"\ncost = 0\n"
+            )
+        })
+        .collect();
+    Gateway::start(&format!(
+        "[store]\n{store}\ndeadline = \"1s\"\n\n[[route]]\nname = \"app\"\nrespond = {{ body = \"in\" }}\nlimits = [{}]\n{}",
+        names.join(", "),
+        limits.concat()
+    ))
+}
+
+fn at(url: &str) -> String {
+    format!("url = \"{url}\"\n")
+}
+
+/// What the tenant may have of `limit` in a day.
+fn quota(gateway: &Gateway, limit: &str) -> i64 {
+    let answer = gateway.ask(&get("/", "tenant: acme\r\n"));
+    let policy = answer.get("ratelimit-policy").unwrap_or_else(|| panic!("no policy:\n{}", answer.head)).to_owned();
+    let rest = policy.split(&format!("\"{limit}\";q=")).nth(1).unwrap();
+    rest.split(';').next().unwrap().parse().unwrap()
+}
+
+fn set(client: &mut Connection, limit: &str, count: i64) {
+    let () = ask(client, &["HSET", &format!("sg:overrides:{limit}"), "acme", &format!("rate={count}/day")]);
+}
+
+#[track_caller]
+fn assert_soon(gateway: &Gateway, limit: &str, count: i64) {
+    let since = Instant::now();
+    while quota(gateway, limit) != count {
+        assert!(since.elapsed() < SOON, "{limit}: still {}; log:\n{}", quota(gateway, limit), gateway.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn on_a_cluster_each_hash_is_read_at_its_node_and_a_failover_is_followed() {
+    let mut cluster = RedisCluster::start(1);
+    let limits = ["a", "b", "c", "d"];
+    let place = |limit: &str| key_slot(&format!("sg:overrides:{limit}"));
+    let owners: HashSet<usize> = limits.iter().map(|limit| cluster.owner_index(place(limit))).collect();
+    assert_eq!(owners.len(), 3, "the hashes are on all masters");
+    set(&mut cluster.owner(place("a")).client(), "a", 4);
+    let gateway = gateway(&at(&cluster.url()), &limits);
+    assert_eq!(quota(&gateway, "a"), 4, "known before the first request");
+    limits.iter().zip(5..).for_each(|(limit, count)| set(&mut cluster.owner(place(limit)).client(), limit, count));
+    limits.iter().zip(5..).for_each(|(limit, count)| assert_soon(&gateway, limit, count));
+
+    let lost = cluster.owner_index(place("a"));
+    cluster.nodes[lost].kill();
+    until("a replica is promoted", || cluster.owner_index(place("a")) != lost);
+    assert_eq!(quota(&gateway, "a"), 5, "what is known stays");
+    limits.iter().zip(15..).for_each(|(limit, count)| set(&mut cluster.owner(place(limit)).client(), limit, count));
+    limits.iter().zip(15..).for_each(|(limit, count)| assert_soon(&gateway, limit, count));
+}
+
+#[test]
+fn the_master_that_the_sentinels_name_is_read() {
+    let mut watched = Watched::start();
+    let gateway = gateway(&at(&watched.url()), &["a"]);
+    set(&mut watched.client(0), "a", 5);
+    assert_soon(&gateway, "a", 5);
+    watched.servers[0].kill();
+    until("the replica is promoted", || watched.info(1).contains("role:master"));
+    assert_eq!(quota(&gateway, "a"), 5, "what is known stays");
+    set(&mut watched.client(1), "a", 6);
+    assert_soon(&gateway, "a", 6);
+}
+
+#[test]
+fn a_socket_file_and_another_database_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("redis.sock").display().to_string();
+    let server = RedisServer::start(&["--unixsocket", &path]);
+    let gateway = gateway(&at(&format!("redis+unix://{path}?db=5")), &["a"]);
+    let mut client = server.client();
+    set(&mut client, "a", 5);
+    let () = ask(&mut client, &["SELECT", "5"]);
+    set(&mut client, "a", 6);
+    assert_soon(&gateway, "a", 6);
+}
+
+#[test]
+fn servers_clusters_and_sentinels_are_read_over_tls() {
+    let ca = Ca::new("ours");
+    let pair = ca.issue(&["localhost", "127.0.0.1"], "both");
+    let bus = Reserved::new();
+    let bus = bus.port().to_string();
+    let server = TlsServer::start(&pair, &ca, &[]);
+    let sentinel = server.sentinel();
+    let node =
+        TlsServer::start(&pair, &ca, &["--cluster-enabled", "yes", "--cluster-port", &bus, "--tls-cluster", "yes"]);
+    let () = ask(&mut node.server.client(), &["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    until("the cluster is up", || is_up(&node.server));
+    for (url, server) in [
+        (server.url("localhost"), &server),
+        (format!("rediss+sentinel://localhost:{}/mine", sentinel.port), &server),
+        (node.url("localhost").replace("rediss:", "rediss+cluster:"), &node),
+    ] {
+        let path = |name: &str| server.dir.path().join(name).display().to_string();
+        let files = ["ca", "client_cert", "client_key"].iter().zip(["ca", "cert", "key"]);
+        let files: String = files.map(|(option, name)| format!("{option} = \"{}\"\n", path(name))).collect();
+        let () = ask(&mut server.server.client(), &["DEL", "sg:overrides:a"]);
+        let gateway = gateway(&format!("{}{files}", at(&url)), &["a"]);
+        set(&mut server.server.client(), "a", 5);
+        assert_soon(&gateway, "a", 5);
+    }
+}
+
+#[test]
+fn a_store_that_is_away_and_a_store_that_is_exchanged() {
+    let (mut first, second) = (RedisServer::start(&[]), cluster_node(&[]));
+    let mut client = second.client();
+    let () = ask(&mut client, &["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    until("the cluster is up", || is_up(&second));
+    set(&mut first.client(), "a", 5);
+    set(&mut client, "a", 7);
+    let gateway = gateway(&at(&first.url()), &["a"]);
+    assert_eq!(quota(&gateway, "a"), 5);
+
+    first.kill();
+    until("the loss is logged", || gateway.log().contains("those known stay in force"));
+    assert_eq!(quota(&gateway, "a"), 5);
+    first.restart();
+    until("it is back", || std::net::TcpStream::connect(("127.0.0.1", first.port)).is_ok());
+    assert_soon(&gateway, "a", 2);
+    set(&mut first.client(), "a", 6);
+    assert_soon(&gateway, "a", 6);
+    assert_eq!(gateway.log().matches("those known stay in force").count(), 1, "{}", gateway.log());
+
+    gateway.reload_with(&first.url(), &second.url().replace("redis:", "redis+cluster:"));
+    assert_eq!(quota(&gateway, "a"), 7, "those of the new store, from its first request on");
+    set(&mut client, "a", 8);
+    assert_soon(&gateway, "a", 8);
+}
+
+/// Each change of a set with 10,000 mistakes would be a line of a megabyte.
+#[test]
+fn many_mistakes_are_one_short_line_of_the_log_however_often_they_change() {
+    let server = RedisServer::start(&[]);
+    let gateway = gateway(&at(&server.url()), &["a"]);
+    set(&mut server.client(), "a", 5);
+    assert_soon(&gateway, "a", 5);
+    let spoil = |first: usize| {
+        let mut fill = redis::cmd("HSET");
+        fill.arg("sg:overrides:a");
+        for i in first..first + 4000 {
+            fill.arg(format!("key-{i}-{}", "x".repeat(1000))).arg("rate=0/h");
+        }
+        let () = fill.query(&mut server.client()).unwrap();
+    };
+    spoil(0);
+    let lines = || {
+        gateway
+            .log()
+            .lines()
+            .filter(|line| line.contains("live overrides rejected"))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    until("the mistakes are logged", || !lines().is_empty());
+    assert!(lines()[0].contains("4000 mistakes, the first 10: key-0-xxx"), "{}", lines()[0]);
+    assert!(lines()[0].len() < 4000, "{} bytes", lines()[0].len());
+    spoil(4000);
+    std::thread::sleep(2 * SOON);
+    assert_eq!(lines().len(), 1, "another set of mistakes waits for ten seconds");
+    assert_eq!(quota(&gateway, "a"), 5, "the previous set is in force");
+    until("the new set of mistakes is logged", || lines().len() == 2);
+    assert!(lines()[1].contains("8000 mistakes"), "{}", lines()[1]);
+}

@@ -1,0 +1,122 @@
+//! Requests that the admin listener refuses: invalid ones, and those without the token.
+
+use super::api::{LIMITS, ask, ask_with, start};
+use crate::support::gateway::Gateway;
+use crate::support::until;
+
+#[test]
+fn mistakes_are_told_with_their_places() {
+    let gateway = start("");
+    for (method, path, body, status, pointer, detail) in [
+        ("POST", "/-/decide", "{", 400, None, "the body is not JSON"),
+        ("POST", "/-/decide", "[]", 422, Some("#"), "it must be an object"),
+        ("POST", "/-/decide", "{}", 422, Some("#"), "`operation` is missing"),
+        ("POST", "/-/decide", r#"{"operation":"give","decisions":[]}"#, 422, Some("#/operation"), "one of take, peek"),
+        (
+            "POST",
+            "/-/decide",
+            r#"{"operation":"take","decisions":[{"limits":["per-ip"],"key":{"ip":"::g"}}]}"#,
+            422,
+            Some("#/decisions/0/key/ip"),
+            "`::g` is not an IP address",
+        ),
+        (
+            "POST",
+            "/-/decide",
+            r#"{"operation":"take","decisions":[{"limits":["site"],"key":{"ip/24":"::1"}}]}"#,
+            422,
+            Some("#/decisions/0/key/ip~124"),
+            "these limits are keyed by header:x-api-key, ip/24/56",
+        ),
+        (
+            "POST",
+            "/-/decide",
+            r#"{"operation":"take","decisions":[{"limits":["site"],"key":{"ip":"::1","ip/24/56":"::2"}}]}"#,
+            422,
+            Some("#/decisions/0/key/ip~124~156"),
+            "`ip/24/56` occurs twice",
+        ),
+        (
+            "POST",
+            "/-/decide",
+            r#"{"operation":"take","decisions":[{"limits":["site"],"cost":-1,"kee":1}]}"#,
+            422,
+            Some("#/decisions/0/kee"),
+            "unknown member; did you mean `key`?",
+        ),
+        (
+            "POST",
+            "/-/decide",
+            r#"{"operation":"peek","decisions":[{"limits":["site","site"]}]}"#,
+            422,
+            Some("#/decisions/0/limits/1"),
+            "`site` occurs twice",
+        ),
+        ("POST", "/-/limits/site/refund", r#"{"cost":0}"#, 422, Some("#/cost"), "an integer from 1 to 1000000000"),
+        ("POST", "/-/limits/site/refund", r#"{"cost":1}"#, 422, None, "give each of them in `key`"),
+        ("POST", "/-/limits/sites/refund", "{}", 404, None, "there is no limit `sites`; did you mean `site`?"),
+        ("GET", "/-/limits/xyz", "", 404, None, "GET /-/limits lists them"),
+        ("GET", "/-/limits/site/state?key=::1", "", 400, None, "keyed by ip/24/56, header:x-api-key: write `key` once"),
+        ("GET", "/-/limits/watched/state?key=a", "", 400, None, "leave `key` out"),
+        ("GET", "/-/limits/per-ip/state?key=a", "", 400, None, "key ip: `a` is not an IP address"),
+        ("GET", "/-/limits/per-ip/state?key=%zz", "", 400, None, "not percent-encoded"),
+        ("GET", "/-/limits/per-ip/state?k=a", "", 400, None, "unknown parameter `k`"),
+        ("GET", "/-/limits/per-ip/state/more", "", 404, None, "there are GET /livez, "),
+        ("GET", "/-/decide", "", 405, None, "use POST"),
+        ("PUT", "/-/limits/per-ip/state", "", 405, None, "use GET, HEAD, DELETE"),
+    ] {
+        let answer = ask(&gateway, method, path, body);
+        let told = (answer.status(), answer.get("content-type"));
+        assert_eq!(told, (status, Some("application/problem+json")), "{method} {path} {body}: {}", answer.text());
+        let problem = answer.json();
+        assert!(problem["detail"].as_str().unwrap().contains(detail), "{method} {path} {body}: {problem}");
+        if let Some(pointer) = pointer {
+            assert_eq!(problem["errors"][0]["pointer"], pointer, "{problem}");
+        }
+    }
+    let large = format!("{{\"operation\":\"{}\"}}", "x".repeat(1024 * 1024));
+    assert_eq!(ask(&gateway, "POST", "/-/decide", large).status(), 413);
+    let large = format!("{{\"receipt\":\"{}\"}}", "0".repeat(64 * 1024));
+    assert_eq!(ask(&gateway, "POST", "/-/limits/site/refund", large).status(), 413);
+}
+
+#[test]
+fn all_but_probes_and_metrics_need_the_token() {
+    // The config goes on in [admin].
+    let gateway = Gateway::start(&format!("token = \"secret-secret\"\n{LIMITS}"));
+    let take = r#"{"operation":"take","decisions":[{"limits":["watched"]}]}"#;
+    let peek = take.replace("take", "peek");
+    let state = "/-/limits/watched/state";
+    for (method, path, body) in [
+        ("POST", "/-/decide", take),
+        ("POST", "/-/decide", peek.as_str()),
+        ("GET", state, ""),
+        ("HEAD", state, ""),
+        ("DELETE", state, ""),
+        ("POST", "/-/limits/watched/refund", r#"{"cost":1}"#),
+        ("GET", "/-/limits", ""),
+        ("GET", "/-/limits/watched", ""),
+        ("GET", "/-/status", ""),
+        ("POST", "/-/reload", ""),
+    ] {
+        for wrong in ["", "authorization: Bearer secret-secre\r\n", "authorization: Basic secret-secret\r\n"] {
+            let refused = ask_with(&gateway, method, path, wrong, body);
+            assert_eq!((refused.status(), refused.get("www-authenticate")), (401, Some("Bearer")), "{method} {path}");
+        }
+        let token = "authorization: Bearer secret-secret\r\n";
+        assert_eq!(ask_with(&gateway, method, path, token, body).status(), 200, "{method} {path}");
+        let foreign = format!("{token}origin: http://evil.example\r\n");
+        let manages = !matches!(path, "/-/limits" | "/-/limits/watched" | "/-/status");
+        let status = if manages { 403 } else { 200 };
+        assert_eq!(ask_with(&gateway, method, path, &foreign, body).status(), status, "{method} {path}");
+    }
+    let open = ["/livez", "/readyz", "/metrics"];
+    assert_eq!(open.map(|path| gateway.admin(path).status()), [200, 200, 200]);
+    let closed = gateway.dir.path().join("sluicegate.toml");
+    let text = std::fs::read_to_string(&closed).unwrap().replace("token =", "metrics_need_token = true\ntoken =");
+    std::fs::write(&closed, text).unwrap();
+    until("the metrics need it too", || gateway.admin("/metrics").status() == 401);
+    assert_eq!(open.map(|path| gateway.admin(path).status()), [200, 200, 401]);
+    let scraped = ask_with(&gateway, "GET", "/metrics", "authorization: bearer secret-secret\r\n", "");
+    assert!(scraped.status() == 200 && scraped.text().contains("sluicegate_config_info"));
+}

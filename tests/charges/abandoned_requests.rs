@@ -1,0 +1,214 @@
+//! `concurrency` bounds the requests that run at the backend, even after their clients have left: a client that leaves
+//! frees no slot while the backend still works.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::support::client::{get, post};
+use crate::support::gateway::Gateway;
+use crate::support::limiting::{RedisServer, on_both_stores};
+use crate::support::machine::Stopwatch;
+use crate::support::until;
+use crate::support::upstream::{Running, Upstream, ok};
+
+/// Who closes has left; nobody is taken to read on.
+pub const AT_ONCE: &str = "half_close_timeout = \"0s\"";
+pub const WORK: Duration = Duration::from_millis(300);
+
+/// Works on every request for `work` whatever becomes of its connection, and then answers. `/begun`
+/// gets the head of its answer before that, `/closed` nothing but the end of its connection.
+fn backend(work: Duration) -> (Upstream, Arc<Running>) {
+    let running = Arc::<Running>::default();
+    let own = running.clone();
+    let upstream = Upstream::start(move |peer| {
+        while let Some(request) = peer.request()? {
+            if request.target() == "/begun" {
+                peer.send("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nin")?;
+            }
+            own.work(work);
+            match request.target() {
+                "/begun" => peer.send("in")?,
+                "/closed" => return Ok(()),
+                _ => peer.send(ok("in"))?,
+            }
+        }
+        Ok(())
+    });
+    (upstream, running)
+}
+
+/// Of a limit of two at once.
+pub fn gateway(server: &str, store: &str, to: &str, linger: &str) -> Gateway {
+    let linger = if linger.is_empty() { String::new() } else { format!("linger = \"{linger}\"\n") };
+    let gateway = Gateway::with(
+        server,
+        &format!(
+            "[store]\nurl = \"{store}\"\ndeadline = \"1s\"\n\n[[route]]\nname = \"app\"\nupstream = \"{}\"\n\
+             limits = [\"two\"]\n\n[limit.two]\nalgorithm = \"concurrency\"\nin_flight = 2\nlease = \"1s\"\nkey = \"all\"\n\
+             {linger}",
+            to
+        ),
+    );
+    until("the store has been reached", || gateway.metric("store_up", &[]) == Some(1.0));
+    gateway
+}
+
+/// Two at a time at most have run, others have had their slots, and one is free again for `path`.
+#[track_caller]
+pub fn assert_bounded(gateway: &Gateway, running: &Running, path: &str, what: &str) {
+    until("the backend is at rest", || running.now() == 0);
+    assert_eq!(running.most(), 2, "{what}");
+    assert!(running.ended() >= 3, "{what}: {}", running.ended());
+    until("a slot", || gateway.get(path).status() == 200);
+}
+
+/// A client for each request, which leaves after 15 ms.
+pub fn abort(gateway: &Gateway, request: &str, times: usize) {
+    for _ in 0..times {
+        let mut client = gateway.client();
+        client.send(request);
+        std::thread::sleep(Duration::from_millis(15));
+    }
+}
+
+/// Two clients, which leave once their requests run.
+#[track_caller]
+fn leave_two(gateway: &Gateway, running: &Running) {
+    let mut clients = [gateway.client(), gateway.client()];
+    clients.iter_mut().for_each(|client| client.send(get("/", "")));
+    until("both run", || running.now() == 2);
+}
+
+fn attack(gateway: &Gateway, running: &Running, request: &str) -> usize {
+    abort(gateway, request, 100);
+    until("the backend is at rest", || running.now() == 0);
+    running.most()
+}
+
+#[test]
+fn aborts_put_no_more_on_the_backend_than_may_run() {
+    on_both_stores(|redis| {
+        let store = redis.map_or("memory:".to_owned(), RedisServer::url);
+        for (request, body) in [("/", ""), ("/begun", ""), ("/", "hello"), ("/closed", "")] {
+            // The gateway of the last round held slots when it was killed.
+            if let Some(redis) = redis {
+                let () = redis::cmd("FLUSHALL").query(&mut redis.client()).unwrap();
+            }
+            let (upstream, running) = backend(WORK);
+            let gateway = gateway("", &store, &upstream.url(), "");
+            let request = if body.is_empty() { get(request, "") } else { post(request, 5, "") + body };
+            assert_eq!(attack(&gateway, &running, &request), 2, "{store} {request:?}");
+            // The slots went on to others all the time.
+            assert!(running.ended() >= 6, "{store} {request:?}: {}", running.ended());
+            until("a slot", || gateway.get("/").status() == 200);
+        }
+    });
+}
+
+#[test]
+fn an_upload_that_is_broken_off_keeps_its_slot_too() {
+    let running = Arc::<Running>::default();
+    let own = running.clone();
+    let upstream = Upstream::start(move |peer| {
+        // It starts to work before it has all of the body.
+        while peer.head()?.is_some() {
+            own.work(WORK);
+            peer.send(ok("in"))?;
+        }
+        Ok(())
+    });
+    let gateway = gateway("", "memory:", &upstream.url(), "");
+    assert_eq!(attack(&gateway, &running, &(post("/", 1000, "") + "some of it")), 2);
+    assert!(running.ended() >= 6, "{}", running.ended());
+}
+
+#[test]
+fn without_lingering_they_do() {
+    let (upstream, running) = backend(WORK);
+    let gateway = gateway(AT_ONCE, "memory:", &upstream.url(), "0s");
+    assert!(attack(&gateway, &running, &get("/", "")) > 10);
+}
+
+#[test]
+fn a_slot_outlives_its_client_by_its_own_time_at_most() {
+    let (upstream, running) = backend(Duration::from_secs(6));
+    let gateway = gateway(AT_ONCE, "memory:", &upstream.url(), "2500ms");
+    leave_two(&gateway, &running);
+    let watch = Stopwatch::start();
+    // The lease alone, which is shorter, is renewed until then.
+    until("a slot", || {
+        let mut client = gateway.client();
+        client.send(get("/", ""));
+        std::thread::sleep(Duration::from_millis(40));
+        running.now() > 2
+    });
+    watch.assert_ms(2400..3500);
+    gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
+}
+
+#[test]
+fn what_was_read_for_nobody_leaves_a_connection_to_use() {
+    let (upstream, running) = backend(Duration::from_millis(100));
+    let gateway = gateway("", "memory:", &upstream.url(), "");
+    for target in ["/", "/begun", "/", "/begun"] {
+        let ended = running.ended();
+        let mut client = gateway.client();
+        client.send(get(target, ""));
+        until("it runs", || running.now() == 1);
+        drop(client);
+        until("it has ended", || running.ended() == ended + 1);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(upstream.connections(), 1);
+}
+
+#[test]
+fn an_endless_answer_is_not_read_on_for_long() {
+    let upstream = Upstream::start(|peer| {
+        peer.request()?;
+        peer.send("HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n")?;
+        let mut sent = 0;
+        while peer.send([b'x'; 16 * 1024]).is_ok() {
+            sent += 16 * 1024;
+        }
+        peer.note(&format!("sent {sent}"));
+        Ok(())
+    });
+    let gateway = gateway("", "memory:", &upstream.url(), "");
+    abort(&gateway, &get("/", ""), 1);
+    upstream.request();
+    let sent: usize = upstream.request().head.trim_start_matches("sent ").parse().unwrap();
+    // What the kernel and the client had taken comes on top.
+    assert!(sent < 20 * 1024 * 1024, "{sent}");
+}
+
+#[test]
+fn those_who_left_count_among_the_connections() {
+    let (upstream, running) = backend(Duration::from_secs(1));
+    let gateway = gateway("max_connections_per_ip = 2", "memory:", &upstream.url(), "");
+    leave_two(&gateway, &running);
+    let mut third = gateway.client();
+    third.send(get("/", ""));
+    third.assert_closed();
+    until("they have ended", || running.ended() == 2);
+    until("a connection", || gateway.client().try_send(get("/", "")).is_ok() && running.ended() > 2);
+}
+
+#[test]
+fn a_drain_waits_for_them_as_for_requests() {
+    let redis = RedisServer::start(&[]);
+    for (timeout, end) in [("5s", 800..3000), ("300ms", 250..1300)] {
+        let work = if timeout == "5s" { Duration::from_secs(1) } else { Duration::from_secs(4) };
+        let (upstream, running) = backend(work);
+        let mut gateway =
+            gateway(&format!("{AT_ONCE}\nshutdown_timeout = \"{timeout}\""), &redis.url(), &upstream.url(), "");
+        leave_two(&gateway, &running);
+        let watch = Stopwatch::start();
+        gateway.signal("TERM");
+        assert!(gateway.exit().success());
+        watch.assert_ms(end);
+        assert!(!gateway.log().contains("were cut"), "{}", gateway.log());
+        let keys: Vec<String> = redis::cmd("KEYS").arg("sg:*:concurrency").query(&mut redis.client()).unwrap();
+        assert_eq!(keys.len(), 0, "{timeout}: the slots are given back");
+    }
+}

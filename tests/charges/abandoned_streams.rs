@@ -1,0 +1,160 @@
+//! `concurrency` with HTTP/2 streams that end one by one, at a server and of a client: a client that leaves frees no
+//! slot, and keeps no more connections open than allowed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use h2::Reason;
+use http::Response;
+
+use super::abandoned_requests::{WORK, abort, assert_bounded, gateway};
+use crate::support::client::{get, post};
+use crate::support::frames::{CANCEL, DATA, END_HEADERS, Wire, frame, headers, request, reset};
+use crate::support::gateway::Gateway;
+use crate::support::h2_server::{Asked, Http2Server};
+use crate::support::machine::Stopwatch;
+use crate::support::until;
+use crate::support::upstream::{Running, Upstream, ok};
+
+/// Works on every request whatever becomes of its stream, and before it has all of the body. `/begun` gets the
+/// head of its answer before that.
+fn backend() -> (Http2Server, Arc<Running>) {
+    let running = Arc::<Running>::default();
+    let own = running.clone();
+    let server = Http2Server::start(move |asked| answer(asked, own.clone()));
+    (server, running)
+}
+
+async fn answer(mut asked: Asked, running: Arc<Running>) -> Result<(), h2::Error> {
+    let begun = match asked.request.uri().path() {
+        "/begun" => Some(asked.head(Response::new(()), false)?),
+        _ => None,
+    };
+    running.begin();
+    tokio::time::sleep(WORK).await;
+    running.end();
+    match begun {
+        Some(mut stream) => stream.send_data("in".into(), true),
+        None => asked.answer("in").await,
+    }
+}
+
+fn in_front_of(server: &Http2Server, linger: &str) -> Gateway {
+    gateway("", "memory:", &format!("h2c://{}", server.addr), linger)
+}
+
+#[test]
+fn requests_that_are_broken_off_keep_their_slots() {
+    let chunked = "POST / HTTP/1.1\r\nhost: a.test\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n";
+    for request in [
+        get("/", ""),
+        post("/", 1000, "") + "some of it",
+        post("/begun", 1000, "") + "some of it",
+        chunked.to_owned(),
+        format!("{chunked}no length\r\n"),
+    ] {
+        let (server, running) = backend();
+        let gateway = in_front_of(&server, "");
+        abort(&gateway, &request, 40);
+        assert_bounded(&gateway, &running, "/", &request);
+    }
+}
+
+#[test]
+fn streams_that_are_reset_keep_their_slots() {
+    for path in ["/", "/begun"] {
+        let (server, running) = backend();
+        let gateway = in_front_of(&server, "");
+        let mut client = Wire::connect(gateway.addr, &[]);
+        for stream in (1..80).step_by(2) {
+            client.send(headers(stream, END_HEADERS, &request("POST", path)));
+            client.send(frame(DATA, 0, stream, b"some of it"));
+            std::thread::sleep(Duration::from_millis(15));
+            client.send(reset(stream, CANCEL));
+        }
+        assert_bounded(&gateway, &running, "/", path);
+    }
+}
+
+#[test]
+fn a_server_that_waits_for_the_rest_is_told_when_the_slot_goes_back() {
+    let server = Http2Server::start(|mut asked| async move {
+        let path = asked.request.uri().path().to_owned();
+        match asked.body().await {
+            Ok(_) if path == "/" => return asked.answer("in").await,
+            Ok(_) => asked.note("/taken-for-whole"),
+            Err(error) if error.reason() == Some(Reason::CANCEL) => asked.note("/cancelled"),
+            Err(_) => asked.note("/other"),
+        }
+        Ok(())
+    });
+    let gateway = in_front_of(&server, "1500ms");
+    let watch = Stopwatch::start();
+    abort(&gateway, &(post("/upload", 1000, "") + "some of it"), 2);
+    assert_eq!(gateway.get("/").status(), 429);
+    until("a slot", || gateway.get("/").status() == 200);
+    watch.assert_ms(1400..4000);
+    let told: Vec<String> = (0..5).map(|_| server.request().uri.path().to_owned()).collect();
+    assert_eq!(told.iter().filter(|path| *path == "/cancelled").count(), 2, "{told:?}");
+    assert_eq!(server.connections(), 1);
+}
+
+/// Exchanges that the server sees as open, of which it answers none but `/plain`.
+fn open_exchanges() -> (Upstream, Arc<Running>) {
+    let open = Arc::<Running>::default();
+    let own = open.clone();
+    let upstream = Upstream::start(move |peer| {
+        while let Some(request) = peer.request()? {
+            if request.target() != "/plain" {
+                own.begin();
+                let end = peer.wait_for_end();
+                own.end();
+                return end;
+            }
+            peer.send(ok("in"))?;
+        }
+        Ok(())
+    });
+    (upstream, open)
+}
+
+#[test]
+fn streams_that_linger_count_as_connections_and_keep_their_slots_beyond_them() {
+    const STREAMS: u32 = 24;
+    const PLACES: usize = 10;
+    for bound in ["max_connections", "max_connections_per_ip"] {
+        let (upstream, open) = open_exchanges();
+        let gateway = Gateway::with(
+            &format!("{bound} = {PLACES}"),
+            &format!(
+                "[[route]]\nupstream = \"{}\"\nlimits = [\"all\"]\n\n[limit.all]\nalgorithm = \"concurrency\"\n\
+                 in_flight = {STREAMS}\nlinger = \"2500ms\"\nkey = \"all\"\n",
+                upstream.url()
+            ),
+        );
+        let watch = Stopwatch::start();
+        let mut client = Wire::connect(gateway.addr, &[]);
+        let mut streams = (1..).step_by(2);
+        for stream in streams.by_ref().take(STREAMS as usize) {
+            client.get(stream, "/");
+            until("the server is asked", || open.now() + open.ended() > stream as usize / 2);
+            client.send(reset(stream, CANCEL));
+        }
+        // One of the places is the client's. One exchange may be under way, and the server learns late of an end.
+        assert!((PLACES - 1..PLACES + 4).contains(&open.most()), "{bound}: {}", open.most());
+        let mut ask = || {
+            let stream = streams.next().unwrap();
+            client.get(stream, "/plain");
+            client.answer(stream).body == b"in"
+        };
+        assert!(!ask(), "{bound}: the slots are held, also of exchanges that are closed");
+        until("a slot", &mut ask);
+        watch.assert_ms(2400..6000);
+        until("all have ended", || open.ended() == STREAMS as usize);
+        // Their places are free again: for one connection and eight.
+        let mut others: Vec<_> = (2..PLACES).map(|_| gateway.client()).collect();
+        until("they are served", || {
+            others.iter_mut().all(|other| other.try_send(get("/plain", "")).is_ok() && other.try_answer("GET").is_ok())
+        });
+    }
+}

@@ -1,0 +1,120 @@
+//! `concurrency` bounds the tunnels that a backend works for, even after their clients have left.
+
+use std::net::Shutdown;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::abandoned_requests::{WORK, abort, assert_bounded, gateway};
+use crate::support::client::{get, post};
+use crate::support::frames::{CANCEL, Wire, connect, reset};
+use crate::support::machine::Stopwatch;
+use crate::support::until;
+use crate::support::upstream::{Running, Upstream, accept, ok};
+
+const ASK: &str = "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: x\r\n";
+
+/// Works on each tunnel for `work` whatever becomes of it, and then closes. `/late` switches only in the midst
+/// of that; `/plain` is an answer like others.
+fn backend(work: Duration) -> (Upstream, Arc<Running>) {
+    let running = Arc::<Running>::default();
+    let own = running.clone();
+    let upstream = Upstream::start(move |peer| {
+        // Of some the body never comes.
+        let Some(request) = peer.head()? else { return Ok(()) };
+        if request.target() == "/plain" {
+            return peer.send(ok("in"));
+        }
+        let switch = format!(
+            "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+             sec-websocket-accept: {}\r\n\r\nhello",
+            accept(&request)
+        );
+        own.begin();
+        let late = request.target() == "/late";
+        std::thread::sleep(if late { work / 2 } else { Duration::ZERO });
+        let switched = peer.send(switch);
+        std::thread::sleep(if late { work / 2 } else { work });
+        own.end();
+        switched
+    });
+    (upstream, running)
+}
+
+#[test]
+fn tunnels_whose_clients_are_gone_keep_their_slots() {
+    // What they have not read makes their kernel reset the connection.
+    for request in [get("/", ASK), get("/late", ASK), post("/", 1000, ASK) + "some of it"] {
+        let (upstream, running) = backend(WORK);
+        let gateway = gateway("", "memory:", &upstream.url(), "");
+        abort(&gateway, &request, 40);
+        assert_bounded(&gateway, &running, "/plain", &request);
+    }
+}
+
+#[test]
+fn who_shuts_down_its_side_first_does_so_too() {
+    let (upstream, running) = backend(WORK);
+    // The half that is left is not waited for any longer than this.
+    let route = "stream_timeout = \"100ms\"";
+    let gateway = gateway(route, "memory:", &upstream.url(), "");
+    for _ in 0..40 {
+        let mut client = gateway.client();
+        client.send(get("/", ASK));
+        if client.try_head().is_ok_and(|head| head.status() == 101) {
+            client.bytes(5);
+        }
+        let _ = client.stream().shutdown(Shutdown::Write);
+        std::thread::sleep(Duration::from_millis(15));
+        drop(client);
+    }
+    assert_bounded(&gateway, &running, "/plain", "");
+}
+
+#[test]
+fn tunnels_on_streams_keep_their_slots() {
+    for (path, at_once) in [("/", false), ("/late", false), ("/", true)] {
+        let (upstream, running) = backend(WORK);
+        let gateway = gateway("", "memory:", &upstream.url(), "");
+        let mut client = Wire::connect(gateway.addr, &[]);
+        for stream in (1..80).step_by(2) {
+            client.send(connect(stream, path, "websocket"));
+            std::thread::sleep(Duration::from_millis(15));
+            match at_once {
+                // With it all that is on it.
+                true => client = Wire::connect(gateway.addr, &[]),
+                false => client.send(reset(stream, CANCEL)),
+            }
+        }
+        assert_bounded(&gateway, &running, "/plain", path);
+    }
+}
+
+#[test]
+fn a_tunnel_without_a_client_ends_with_linger() {
+    let ends = Arc::<AtomicUsize>::default();
+    let own = ends.clone();
+    let upstream = Upstream::start(move |peer| {
+        if peer.request()?.is_some_and(|request| request.target() == "/plain") {
+            return peer.send(ok("in"));
+        }
+        peer.send("HTTP/1.1 101 S\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\nhello")?;
+        // The client's end, which says nothing to it.
+        peer.rest()?;
+        own.fetch_add(1, Ordering::SeqCst);
+        while peer.send("more").is_ok() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        peer.note("closed");
+        Ok(())
+    });
+    let gateway = gateway("", "memory:", &upstream.url(), "1500ms");
+    let watch = Stopwatch::start();
+    abort(&gateway, &get("/", ASK), 2);
+    until("the server has learnt of their end", || ends.load(Ordering::SeqCst) == 2);
+    assert_eq!(gateway.get("/plain").status(), 429);
+    until("a slot", || gateway.get("/plain").status() == 200);
+    watch.assert_ms(1400..4000);
+    let told: Vec<String> = (0..5).map(|_| upstream.request().head).collect();
+    assert_eq!(told.iter().filter(|head| *head == "closed").count(), 2, "{told:?}");
+}

@@ -1,0 +1,58 @@
+//! On a Redis Cluster, a decision on several slots charges one after another and refunds what it cannot use. No later
+//! request is refused because of that.
+
+use sluicegate::limiting::store::redis::cluster::slot::key_slot;
+
+use crate::support::client::get;
+use crate::support::gateway::Gateway;
+use crate::support::limiting::topology::{RedisCluster, ask};
+use crate::support::until;
+
+fn gateway(cluster: &RedisCluster, limits: &str) -> Gateway {
+    let gateway = Gateway::start(&format!(
+        "[store]\nurl = \"{}\"\ndeadline = \"10s\"\n\n[[route]]\nname = \"app\"\npath = \"/\"\nrespond = {{ body = \"in\" }}\n\
+         limits = [{limits}]\n\n[limit.one]\nrate = \"1/h\"\nburst = 1\nkey = [\"header:x-a\"]\n\n\
+         [limit.two]\nrate = \"1/h\"\nburst = 1\nkey = [\"header:x-b\"]\n",
+        cluster.url()
+    ));
+    gateway.until_connected();
+    gateway
+}
+
+fn fields(a: &str, b: &str) -> String {
+    get("/", &format!("x-a: {a}\r\nx-b: {b}\r\n"))
+}
+
+fn asks(gateway: &Gateway, a: &str, b: &str) -> u16 {
+    gateway.ask(&fields(a, b)).status()
+}
+
+/// Of a rolling deploy: `older` knows nothing of the second limit that others ask together with the first.
+#[test]
+fn a_refusal_for_want_of_what_is_given_back_is_not_remembered() {
+    let cluster = RedisCluster::start(0);
+    let newer = gateway(&cluster, "\"one\", \"two\"");
+    let older = gateway(&cluster, "\"one\"");
+    let at = |part: &str| cluster.owner_index(key_slot(&format!("{{{part}}}")));
+    let elsewhere = |b: &String| at(&format!("x-b={b}")) != at("x-a=a");
+    let b = (0..).map(|number| format!("b{number}")).find(elsewhere).unwrap();
+    assert_eq!([asks(&newer, "a0", &b), asks(&newer, "a0", "fresh")], [200, 429]);
+
+    // What refused last is asked first: `one`, then `two`, which has to wait.
+    let node = cluster.owner(key_slot(&format!("{{x-b={b}}}")));
+    let () = ask(&mut node.client(), &["CLIENT", "PAUSE", "60000", "WRITE"]);
+    let mut reserving = newer.client();
+    reserving.send(fields("a", &b));
+    let left = || older.admin("/-/limits/one/state?key=a").json()["remaining"].clone();
+    until("`one` is charged for the moment", || left() == 0);
+    assert_eq!(asks(&older, "a", ""), 429);
+    let () = ask(&mut node.client(), &["CLIENT", "UNPAUSE"]);
+    assert_eq!(reserving.answer("GET").status(), 429, "by `two`, which is spent");
+    assert_eq!(asks(&older, "a", ""), 200, "what was reserved is there again");
+
+    // Nor is any other refusal: whom it is for cannot be told.
+    assert_eq!([asks(&older, "a", ""), asks(&older, "a", ""), asks(&newer, "a0", "fresh")], [429; 3]);
+    for gateway in [&older, &newer] {
+        gateway.assert_metric("store_denial_cache_hits_total", &[], 0.0);
+    }
+}

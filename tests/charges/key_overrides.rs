@@ -1,0 +1,141 @@
+//! Keys with slots, queues or debts of their own, from the config on both stores and live in Redis.
+
+use std::time::{Duration, Instant};
+
+use redis::TypedCommands;
+
+use crate::support::client::{Client, get};
+use crate::support::gateway::Gateway;
+use crate::support::limiting::{RedisServer, on_both_stores};
+use crate::support::until;
+use crate::support::upstream::Upstream;
+
+fn gateway(server: Option<&RedisServer>, to: &str, limit: &str) -> Gateway {
+    let store =
+        server.map_or(String::new(), |server| format!("[store]\nurl = \"{}\"\ndeadline = \"500ms\"\n", server.url()));
+    let gateway = Gateway::start(&format!(
+        "{store}\n[[route]]\nname = \"app\"\nupstream = \"{to}\"\nlimits = [\"x\"]\n\n[limit.x]\nkey = \"header:tenant\"\n{limit}"
+    ));
+    if server.is_some() {
+        gateway.until_connected();
+    }
+    gateway
+}
+
+fn as_tenant(tenant: &str) -> String {
+    get("/", &format!("tenant: {tenant}\r\n"))
+}
+
+/// Requests that no upstream ever answers: how many of `count` reach it.
+fn running(gateway: &Gateway, upstream: &Upstream, tenant: &str, count: usize) -> (usize, Vec<Client>) {
+    let refused = || decisions(gateway, "deny");
+    let before = refused();
+    let mut clients: Vec<Client> = (0..count).map(|_| gateway.client()).collect();
+    clients.iter_mut().for_each(|client| client.send(as_tenant(tenant)));
+    let mut reached = 0;
+    until("all are decided", || {
+        reached += upstream.requests().len();
+        reached + (refused() - before) as usize >= count
+    });
+    (reached, clients)
+}
+
+fn decisions(gateway: &Gateway, decision: &str) -> f64 {
+    let labels = [("route", "app"), ("limit", "x"), ("decision", decision)];
+    gateway.metric("limit_decisions_total", &labels).unwrap_or(0.0)
+}
+
+#[test]
+fn a_key_has_more_slots_or_none_or_no_end_of_them() {
+    on_both_stores(|server| {
+        let upstream = Upstream::silent();
+        let limit = "algorithm = \"concurrency\"\nin_flight = 1\nlinger = \"0s\"\noverrides = [{ key = \"acme\", in_flight = 3 }, \
+                     { key = \"evil\", in_flight = 0 }, { key = \"us\", in_flight = \"unlimited\" }]\n";
+        let gateway = gateway(server, &upstream.url(), limit);
+        let mut all = Vec::new();
+        for (tenant, expected) in [("else", 1), ("acme", 3), ("evil", 0), ("us", 6)] {
+            let (reached, clients) = running(&gateway, &upstream, tenant, 6);
+            assert_eq!(reached, expected, "{tenant}");
+            all.push(clients);
+        }
+        assert!(gateway.ask(&as_tenant("evil")).text().contains("\"violated-policies\":[\"x\"]"));
+        assert_eq!(decisions(&gateway, "bypass"), 6.0);
+        // Whoever leaves frees the slots of its own key.
+        drop(all);
+        gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
+        assert_eq!(running(&gateway, &upstream, "acme", 4).0, 3);
+    });
+}
+
+#[test]
+fn slots_of_a_key_change_live() {
+    let server = RedisServer::start(&[]);
+    let upstream = Upstream::silent();
+    let gateway = gateway(Some(&server), &upstream.url(), "algorithm = \"concurrency\"\nin_flight = 1\n");
+    let mut redis = server.client();
+    let applied = |count| {
+        let line = "overrides in Redis are in force";
+        until("they are in force", || gateway.log().matches(line).count() == count);
+    };
+    redis.hset("sg:overrides:x", "acme", "in_flight=2").unwrap();
+    applied(1);
+    let (reached, clients) = running(&gateway, &upstream, "acme", 4);
+    assert_eq!(reached, 2);
+    redis.hset("sg:overrides:x", "acme", "in_flight=unlimited").unwrap();
+    applied(2);
+    assert_eq!(running(&gateway, &upstream, "acme", 4).0, 4);
+    redis.hset("sg:overrides:x", "acme", "in_flight=0").unwrap();
+    applied(3);
+    drop(clients);
+    assert!(gateway.ask(&as_tenant("acme")).text().contains("\"violated-policies\":[\"x\"]"));
+
+    redis.hset("sg:overrides:x", "acme", "rate=1/s").unwrap();
+    let mistake = "`rate` in the override: concurrency has no such parameter; an entry of concurrency names";
+    until("it is logged", || gateway.log().contains(mistake));
+    assert_eq!(gateway.ask(&as_tenant("acme")).status(), 429, "the old stay");
+}
+
+#[test]
+fn a_key_has_a_queue_where_the_limit_has_none() {
+    on_both_stores(|server| {
+        let upstream = Upstream::text("in");
+        let limit = "algorithm = \"leaky_bucket\"\nrate = \"2/s\"\noverrides = [{ key = \"acme\", queue = \"1s\" }]\n";
+        let gateway = gateway(server, &upstream.url(), limit);
+        let sent = |tenant: &str, count| {
+            let mut clients: Vec<Client> = (0..count).map(|_| gateway.client()).collect();
+            clients.iter_mut().for_each(|client| client.send(as_tenant(tenant)));
+            clients
+        };
+        let statuses = |mut clients: Vec<Client>| {
+            let mut statuses: Vec<u16> = clients.iter_mut().map(|client| client.answer("GET").status()).collect();
+            statuses.sort_unstable();
+            statuses
+        };
+        assert_eq!(statuses(sent("else", 3)), [200, 429, 429]);
+
+        let start = Instant::now();
+        let mut clients = sent("acme", 1);
+        until("the first went on", || decisions(&gateway, "allow") == 2.0);
+        clients.extend(sent("acme", 1));
+        until("one waits", || decisions(&gateway, "delayed") == 1.0);
+        let leaves = sent("acme", 1);
+        until("two wait", || decisions(&gateway, "delayed") == 2.0);
+        assert_eq!(gateway.ask(&as_tenant("acme")).status(), 429);
+        // Its turn is free for another, though a refusal was just given.
+        drop(leaves);
+        gateway.assert_metric("requests_in_flight", &[("route", "app")], 1.0);
+        clients.extend(sent("acme", 1));
+        assert_eq!(statuses(clients), [200, 200, 200]);
+        assert!(start.elapsed() > Duration::from_millis(950), "{:?}", start.elapsed());
+    });
+}
+
+#[test]
+fn a_key_has_a_debt_of_its_own() {
+    on_both_stores(|server| {
+        let limit = "rate = \"2/day\"\ncost = \"header:x-cost\"\noverrides = [{ key = \"acme\", debt = 10 }]\n";
+        let gateway = gateway(server, "echo:", limit);
+        let ask = |tenant: &str| gateway.ask(&get("/", &format!("tenant: {tenant}\r\nx-cost: 9\r\n"))).status();
+        assert_eq!([ask("else"), ask("acme"), ask("acme")], [429, 200, 429]);
+    });
+}

@@ -1,0 +1,141 @@
+//! The slots of running requests while Redis is unavailable or loses its data: they stay occupied with their cost, and
+//! those of a dead gateway expire.
+
+use std::time::{Duration, Instant};
+
+use redis::Commands;
+
+use crate::support::client::{Client, get};
+use crate::support::gateway::Gateway;
+use crate::support::limiting::RedisServer;
+use crate::support::limiting::slow_link::DelayLine;
+use crate::support::until;
+use crate::support::upstream::{Upstream, ok};
+
+/// Answers `/held` never, and everything else at once.
+fn upstream() -> Upstream {
+    Upstream::start(|peer| {
+        while let Some(request) = peer.request()? {
+            if request.target() == "/held" {
+                return peer.wait_for_end();
+            }
+            peer.send(ok("in"))?;
+        }
+        Ok(())
+    })
+}
+
+fn gateway(store: &str, upstream: &Upstream, slots: &str) -> Gateway {
+    let gateway = Gateway::start(&format!(
+        "[store]\nurl = \"{store}\"\ndeadline = \"200ms\"\non_error = \"closed\"\n\n[[route]]\nname = \"app\"\n\
+         upstream = \"{}\"\nlimits = [\"slots\"]\n\n[limit.slots]\nalgorithm = \"concurrency\"\nkey = \"all\"\n\
+         linger = \"0s\"\ncost = \"header:x-cost\"\n{slots}\n",
+        upstream.url()
+    ));
+    gateway.until_connected();
+    gateway
+}
+
+fn hold(gateway: &Gateway, upstream: &Upstream, cost: usize) -> Client {
+    let mut holder = gateway.client();
+    holder.send(get("/held", &format!("x-cost: {cost}\r\n")));
+    upstream.request();
+    holder
+}
+
+/// Asks for a slot until `end`; all of them are taken. Says how often Redis refused.
+fn assert_all_taken(gateway: &Gateway, end: Instant) -> usize {
+    let mut refused = 0;
+    while Instant::now() < end {
+        let status = gateway.get("/").status();
+        assert!(matches!(status, 429 | 503), "{status}: a slot was given to another request");
+        refused += usize::from(status == 429);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    refused
+}
+
+fn remaining(gateway: &Gateway) -> i64 {
+    let page = gateway.admin("/-/limits/slots/state?cost=0");
+    page.json()["remaining"].as_i64().unwrap_or(-1)
+}
+
+#[test]
+fn an_outage_shorter_than_the_lease_loses_no_slot() {
+    let (redis, upstream) = (RedisServer::start(&[]), upstream());
+    let line = DelayLine::to(redis.port, Duration::ZERO);
+    let gateway = gateway(&line.redis_url(), &upstream, "in_flight = 2\nlease = \"3s\"");
+    let start = Instant::now();
+    let _holders = [hold(&gateway, &upstream, 1), hold(&gateway, &upstream, 1)];
+    // Just before the first renewal, so that as much of the lease as possible is gone.
+    std::thread::sleep(Duration::from_millis(900));
+    line.interrupt(Duration::from_millis(2900));
+    let refused = assert_all_taken(&gateway, start + Duration::from_secs(9));
+    assert!(refused > 50, "refused {refused} times in five seconds");
+}
+
+#[test]
+fn short_interruptions_lose_no_slot() {
+    let (redis, upstream) = (RedisServer::start(&[]), upstream());
+    let line = DelayLine::to(redis.port, Duration::ZERO);
+    let gateway = gateway(&line.redis_url(), &upstream, "in_flight = 2\nlease = \"3s\"");
+    let _holders = [hold(&gateway, &upstream, 1), hold(&gateway, &upstream, 1)];
+    let end = Instant::now() + Duration::from_secs(8);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(900));
+                line.interrupt(Duration::from_millis(100));
+            }
+        });
+        assert_all_taken(&gateway, end);
+    });
+}
+
+#[test]
+fn a_hung_redis_loses_no_slot() {
+    let (redis, upstream) = (RedisServer::start(&[]), upstream());
+    let gateway = gateway(&redis.url(), &upstream, "in_flight = 2\nlease = \"3s\"");
+    let start = Instant::now();
+    let _holders = [hold(&gateway, &upstream, 1), hold(&gateway, &upstream, 1)];
+    std::thread::sleep(Duration::from_millis(900));
+    redis.signal("STOP");
+    assert_all_taken(&gateway, start + Duration::from_millis(3800));
+    redis.signal("CONT");
+    assert!(assert_all_taken(&gateway, start + Duration::from_secs(9)) > 50);
+}
+
+#[test]
+fn a_lost_slot_is_taken_again_with_its_cost() {
+    let (redis, upstream) = (RedisServer::start(&[]), upstream());
+    let gateway = gateway(&redis.url(), &upstream, "in_flight = 10\nlease = \"1s\"");
+    let first = hold(&gateway, &upstream, 10);
+    let mut client = redis.client();
+    let () = redis::cmd("FLUSHALL").query(&mut client).unwrap();
+    until("all ten units are taken again", || remaining(&gateway) == 0);
+    // Its request runs, whoever came meanwhile: nobody else is admitted until both have ended.
+    let () = redis::cmd("FLUSHALL").query(&mut client).unwrap();
+    let second = hold(&gateway, &upstream, 10);
+    let key: String = client.keys::<_, Vec<String>>("sg:*concurrency").unwrap().remove(0);
+    // The units 8 and 2 of each, and the longest lease.
+    until("both are counted", || client.zcard::<_, i64>(&key).unwrap() == 5);
+    drop(first);
+    until("the first has ended", || client.zcard::<_, i64>(&key).unwrap() == 3);
+    assert_eq!(remaining(&gateway), 0);
+    drop(second);
+    until("all is free", || remaining(&gateway) == 10);
+}
+
+#[test]
+fn the_slots_of_a_dead_gateway_come_free() {
+    let (redis, upstream) = (RedisServer::start(&[]), upstream());
+    let slots = "in_flight = 1\nlease = \"1s\"";
+    let (dies, lives) = (gateway(&redis.url(), &upstream, slots), gateway(&redis.url(), &upstream, slots));
+    let _holder = hold(&dies, &upstream, 1);
+    assert_eq!(lives.get("/").status(), 429);
+    dies.signal("KILL");
+    let died = Instant::now();
+    until("its slot is free", || lives.get("/").status() == 200);
+    // 4/3 x (lease + 2 s).
+    assert!(died.elapsed() < Duration::from_millis(4500), "after {:?}", died.elapsed());
+}

@@ -1,0 +1,17 @@
+//! What happens to a charge after the decision: refunds by outcome, leases of running requests, and queues.
+
+mod abandoned_requests;
+mod abandoned_streams;
+mod abandoned_tunnels;
+mod cluster_reservations;
+mod costs;
+mod grpc_ends;
+mod key_overrides;
+mod late_refunds;
+mod leases;
+mod outcomes;
+mod queue_floods;
+mod queue_leavers;
+mod queues;
+mod reloads;
+mod request_ends;

@@ -1,0 +1,183 @@
+//! A flood of requests for a queue: every turn is used.
+
+use std::time::{Duration, Instant};
+
+use crate::support::client::{Client, get};
+use crate::support::faketime::clock;
+use crate::support::gateway::Gateway;
+use crate::support::limiting::RedisServer;
+use crate::support::until;
+
+/// Turns in the time of the flood.
+const TURNS: u128 = 60;
+const EVERY_MS: u128 = 50;
+const SEATS: usize = 10;
+
+fn gateway(store: &str, workers: usize, rate: &str, queue: &str) -> Gateway {
+    let gateway = Gateway::with(
+        &format!("workers = {workers}\nmax_delayed = {SEATS}"),
+        &format!(
+            "{store}\n[[route]]\nname = \"app\"\npath = \"/\"\nrespond = {{ body = \"in\" }}\nlimits = [\"queue\"]\n\n\
+             [limit.queue]\nalgorithm = \"leaky_bucket\"\nrate = \"{rate}\"\nqueue = \"{queue}\"\nkey = \"all\"\n"
+        ),
+    );
+    if !store.is_empty() {
+        gateway.until_connected();
+    }
+    gateway
+}
+
+/// One client of many: asks, and when refused asks again soon.
+fn insist(gateway: &Gateway, until: Instant) -> usize {
+    let (mut served, mut client) = (0, gateway.client());
+    while Instant::now() < until {
+        client.send(get("/", ""));
+        match Client::answer(&mut client, "GET").status() {
+            200 => served += 1,
+            // Forty do so: somebody asks every half ms.
+            429 => std::thread::sleep(Duration::from_millis(20)),
+            other => panic!("{other}"),
+        }
+    }
+    served
+}
+
+#[test]
+fn a_flood_uses_every_turn() {
+    for redis in [false, true] {
+        for workers in [1, 2] {
+            let server = redis.then(|| RedisServer::start(&[]));
+            let store = server
+                .as_ref()
+                .map_or(String::new(), |server| format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n", server.url()));
+            let gateway = gateway(&store, workers, "20/s", "4s");
+            let start = Instant::now();
+            let end = start + Duration::from_millis((TURNS * EVERY_MS) as u64);
+            let served: usize = std::thread::scope(|scope| {
+                let clients: Vec<_> = (0..40).map(|_| scope.spawn(|| insist(&gateway, end))).collect();
+                clients.into_iter().map(|client| client.join().unwrap()).sum()
+            });
+            // The last ones were admitted before the end and went when their turn came.
+            let turns = (start.elapsed().as_millis() / EVERY_MS) as usize;
+            assert!(served <= turns + 1, "{served} of {turns} turns");
+            // A seat that is free is taken again within a few ms, sooner than the turn after the last.
+            assert!(served + 3 >= turns.min(TURNS as usize + SEATS), "{served} of {turns} turns, {workers} workers");
+            let reasons = [("route", "app"), ("limit", "queue"), ("reason", "max_delayed")];
+            assert!(gateway.metric("rejections_total", &reasons) > Some(0.0));
+            let exhausted = [("route", "app"), ("limit", "queue"), ("reason", "exhausted")];
+            assert_eq!(gateway.metric("rejections_total", &exhausted), Some(0.0), "the store was asked in vain");
+        }
+    }
+}
+
+#[test]
+fn a_request_without_a_seat_costs_no_call() {
+    let server = RedisServer::start(&[]);
+    let gateway = gateway(&format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n", server.url()), 1, "1/min", "1h");
+    assert_eq!(gateway.get("/").status(), 200);
+    let mut waiting: Vec<Client> = (0..SEATS).map(|_| gateway.client()).collect();
+    for client in &mut waiting {
+        client.send(get("/", ""));
+    }
+    let decided = |decision| [("route", "app"), ("limit", "queue"), ("decision", decision)];
+    until("all seats are taken", || gateway.metric("limit_decisions_total", &decided("delayed")) == Some(SEATS as f64));
+    let asked = || gateway.metric("store_batch_size_sum", &[]).unwrap();
+    let before = asked();
+    let mut client = gateway.client();
+    for _ in 0..50 {
+        let refused = client.ask(&get("/", ""), "");
+        assert_eq!((refused.status(), refused.get("retry-after")), (429, Some("1")));
+    }
+    gateway.assert_metric("limit_decisions_total", &decided("deny"), 50.0);
+    assert_eq!(asked(), before);
+    // Whoever leaves gives up seat and turn.
+    drop(waiting.pop());
+    let mut next = gateway.client();
+    until("a seat is free", || waits(&mut next, "/"));
+}
+
+/// The clock of a gateway is an hour ahead of Redis', or behind: turns come back all the same.
+#[test]
+fn a_gateway_with_another_clock_gives_turns_back() {
+    let server = RedisServer::start(&[]);
+    for (offset, prefix) in [("+1h", "ahead"), ("-1h", "behind")] {
+        let env = clock(offset);
+        let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let gateway = Gateway::within(
+            &env,
+            "workers = 1",
+            &format!(
+                "[store]\nurl = \"{}\"\nprefix = \"{prefix}\"\ndeadline = \"2s\"\n\n[[route]]\nname = \"app\"\n\
+                 respond = {{ }}\nlimits = [\"queue\"]\n\n[limit.queue]\nalgorithm = \"leaky_bucket\"\n\
+                 rate = \"1/200s\"\nqueue = \"500s\"\nkey = \"all\"\n",
+                server.url(),
+            ),
+        );
+        gateway.until_connected();
+        assert_eq!(gateway.get("/").status(), 200);
+        let mut leaving: Vec<Client> = (0..2).map(|_| gateway.client()).collect();
+        leaving.iter_mut().for_each(|client| client.send(get("/", "")));
+        let decided = [("route", "app"), ("limit", "queue"), ("decision", "delayed")];
+        until("both wait", || gateway.metric("limit_decisions_total", &decided) == Some(2.0));
+        assert_eq!(gateway.get("/").status(), 429, "there is room for two");
+        drop(leaving);
+        let mut next: Vec<Client> = (0..2).map(|_| gateway.client()).collect();
+        for client in &mut next {
+            until("a turn has come back", || waits(client, "/"));
+        }
+    }
+}
+
+/// Asks; true if there is no answer yet.
+fn waits(client: &mut Client, path: &str) -> bool {
+    client.send(get(path, ""));
+    let mut answer = client.stream().try_clone().unwrap();
+    answer.set_read_timeout(Some(Duration::from_millis(80))).unwrap();
+    std::io::Read::read(&mut answer, &mut [0; 4096]).is_err()
+}
+
+/// Clients of one queue leave holes in more keys than are kept: another limit's turns come back all the same.
+#[test]
+fn the_keys_of_one_queue_forget_no_turns_of_another() {
+    const KEYS: usize = 1030;
+    let limits = "[[route]]\nname = \"a\"\npath = \"/a\"\nrespond = { }\nlimits = [\"a\"]\n\n\
+                  [limit.a]\nalgorithm = \"leaky_bucket\"\nrate = \"1/200s\"\nqueue = \"500s\"\nkey = \"all\"\n\n\
+                  [[route]]\nname = \"b\"\npath = \"/b\"\nrespond = { }\nlimits = [\"b\"]\n\n\
+                  [limit.b]\nalgorithm = \"leaky_bucket\"\nrate = \"1/200s\"\nqueue = \"500s\"\nkey = \"header:x-user\"\n";
+    let gateway = Gateway::with("workers = 1\nmax_delayed = 5000\nmax_connections = 6000", limits);
+    let delayed = |limit: &str| {
+        gateway
+            .metric("limit_decisions_total", &[("route", limit), ("limit", limit), ("decision", "delayed")])
+            .unwrap_or(0.0)
+    };
+    let wait_at = |path: &str, count: usize, from: f64| {
+        let limit = &path[1..2];
+        let mut clients: Vec<Client> = (0..count).map(|_| gateway.client()).collect();
+        for (i, client) in clients.iter_mut().enumerate() {
+            client.send(get(path, &format!("x-user: u{i}\r\n")));
+        }
+        until("all wait", || delayed(limit) == from + count as f64);
+        clients
+    };
+    assert_eq!(gateway.get("/a").status(), 200);
+    let first = wait_at("/a", 1, 0.0);
+    let last = wait_at("/a", 1, 1.0);
+    drop(first);
+    // Each user's first goes on, the second waits, and the third behind it.
+    let mut client = gateway.client();
+    for from in (0..KEYS).step_by(103) {
+        client.send((from..from + 103).map(|i| get("/b", &format!("x-user: u{i}\r\n"))).collect::<String>());
+        (0..103).for_each(|_| assert_eq!(client.answer("GET").status(), 200));
+    }
+    let second = wait_at("/b", KEYS, 0.0);
+    let third = wait_at("/b", KEYS, KEYS as f64);
+    drop(second);
+    let in_flight = |route: &str| gateway.metric("requests_in_flight", &[("route", route)]);
+    until("the second ones have left", || in_flight("b") == Some(KEYS as f64));
+    drop(last);
+    let mut next: Vec<Client> = (0..2).map(|_| gateway.client()).collect();
+    for client in &mut next {
+        until("a turn has come back", || waits(client, "/a"));
+    }
+    drop(third);
+}

@@ -1,0 +1,375 @@
+//! Requests that wait for their turn, and slots that are occupied while a request runs.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::support::client::{Client, get};
+use crate::support::gateway::Gateway;
+use crate::support::http::Message;
+use crate::support::limiting::{RedisServer, on_both_stores};
+use crate::support::machine::{Lateness, Stopwatch};
+use crate::support::ports::nobody;
+use crate::support::upstream::{Running, Upstream, ok};
+use crate::support::{PATIENCE, until};
+
+/// One every 200 ms, and four may wait.
+const QUEUE: &str = "[limit.queue]\nalgorithm = \"leaky_bucket\"\nrate = \"5/s\"\nqueue = \"800ms\"\nkey = \"all\"\n";
+
+fn store(server: &RedisServer) -> String {
+    format!("[store]\nurl = \"{}\"\ndeadline = \"500ms\"\n", server.url())
+}
+
+fn gateway(server: &str, store: &str, to: &str, limits: &str, more: &str) -> Gateway {
+    let gateway = Gateway::with(
+        server,
+        &format!(
+            "{store}\n[[route]]\nname = \"app\"\npath = \"/\"\nupstream = \"{to}\"\nlimits = [{limits}]\n\n{more}"
+        ),
+    );
+    if !store.is_empty() {
+        gateway.until_connected();
+    }
+    gateway
+}
+
+fn sent(gateway: &Gateway, count: usize) -> Vec<Client> {
+    sent_to(gateway, "/", count)
+}
+
+fn sent_to(gateway: &Gateway, target: &str, count: usize) -> Vec<Client> {
+    let mut clients: Vec<Client> = (0..count).map(|_| gateway.client()).collect();
+    clients.iter_mut().for_each(|client| client.send(get(target, "")));
+    clients
+}
+
+fn statuses(clients: &mut [Client]) -> Vec<u16> {
+    let mut statuses: Vec<u16> = clients.iter_mut().map(|client| client.answer("GET").status()).collect();
+    statuses.sort_unstable();
+    statuses
+}
+
+fn decisions(gateway: &Gateway, limit: &str, decision: &str) -> f64 {
+    let labels = [("route", "app"), ("limit", limit), ("decision", decision)];
+    gateway.metric("limit_decisions_total", &labels).unwrap_or(0.0)
+}
+
+#[test]
+fn requests_wait_for_their_turn_and_leave_evenly() {
+    on_both_stores(|server| {
+        let upstream = Upstream::text("in");
+        let store = server.map_or(String::new(), store);
+        // No deadline of a head or an idle connection ends a wait.
+        let timeouts = "header_timeout = \"50ms\"\nkeepalive_timeout = \"100ms\"";
+        let gateway = gateway(timeouts, &store, &upstream.url(), "\"queue\"", QUEUE);
+        let (start, lateness) = (Instant::now(), Lateness::watch());
+        let mut clients = sent(&gateway, 7);
+        let mut arrivals = Vec::new();
+        for _ in 0..5 {
+            upstream.request();
+            arrivals.push(start.elapsed());
+        }
+        assert_eq!(statuses(&mut clients), [200, 200, 200, 200, 200, 429, 429]);
+        let own = lateness.allowance();
+        for (number, arrival) in arrivals.iter().enumerate() {
+            let slot = Duration::from_millis(200) * number as u32;
+            assert!(*arrival >= slot && *arrival < slot + Duration::from_millis(500) + own, "{arrivals:?}");
+        }
+        let counted = ["allow", "delayed", "deny"].map(|decision| decisions(&gateway, "queue", decision));
+        assert_eq!(counted, [1.0, 4.0, 2.0]);
+    });
+}
+
+#[test]
+fn the_longest_of_several_waits_counts() {
+    let slow = QUEUE.replace("limit.queue", "limit.slow").replace("5/s", "2/s");
+    let gateway = gateway("", "", "echo:", "\"queue\", \"slow\"", &format!("{QUEUE}\n{slow}"));
+    assert_eq!(gateway.get("/").status(), 200);
+    let watch = Stopwatch::start();
+    assert_eq!(gateway.get("/").status(), 200);
+    watch.assert_ms(400..650);
+}
+
+#[test]
+fn a_client_that_leaves_gives_its_turn_back() {
+    on_both_stores(|server| {
+        let store = server.map_or(String::new(), store);
+        let upstream = Upstream::text("in");
+        let queue = QUEUE.replace("5/s", "1/s").replace("800ms", "2s");
+        let gateway = gateway("", &store, &upstream.url(), "\"queue\"", &queue);
+        assert_eq!(gateway.get("/").status(), 200);
+        let mut first = sent(&gateway, 1);
+        until("it waits", || decisions(&gateway, "queue", "delayed") == 1.0);
+        let leaves = sent(&gateway, 1);
+        until("both wait", || decisions(&gateway, "queue", "delayed") == 2.0);
+        assert_eq!(gateway.get("/").status(), 429);
+        drop(leaves);
+        gateway.assert_metric("requests_in_flight", &[("route", "app")], 1.0);
+        // Its turn is free for another.
+        let mut next = sent(&gateway, 1);
+        assert_eq!((statuses(&mut first), statuses(&mut next)), (vec![200], vec![200]));
+        assert_eq!(upstream.requests().len(), 3);
+    });
+}
+
+#[test]
+fn no_more_requests_wait_than_may() {
+    for (server, limit) in [("max_delayed = 2", ""), ("", "max_delayed = 2\n")] {
+        let other = "[limit.other]\nrate = \"100/h\"\nkey = \"all\"\n";
+        let queue = format!("{QUEUE}{limit}");
+        let gateway = gateway(server, "", "echo:", "\"queue\", \"other\"", &format!("{queue}\n{other}"));
+        let mut clients = sent(&gateway, 4);
+        let answers: Vec<Message> = clients.iter_mut().map(|client| client.answer("GET")).collect();
+        let refused: Vec<&Message> = answers.iter().filter(|answer| answer.status() == 429).collect();
+        assert_eq!(refused.len(), 1);
+        // No store was asked, so nothing is known of any limit.
+        assert_eq!((refused[0].get("ratelimit"), refused[0].get("retry-after")), (None, Some("1")));
+        let counted = ["allow", "delayed", "deny"].map(|decision| decisions(&gateway, "queue", decision));
+        assert_eq!(counted, [1.0, 2.0, 1.0]);
+        let labels = [("route", "app"), ("limit", "queue"), ("reason", "max_delayed")];
+        assert_eq!(gateway.metric("rejections_total", &labels), Some(1.0));
+        // The request turned away was charged nothing, nowhere.
+        std::thread::sleep(Duration::from_millis(200));
+        let answer = gateway.get("/");
+        assert!(answer.get("ratelimit").unwrap().contains("\"other\";r=96;"), "{}", answer.head);
+    }
+}
+
+#[test]
+fn a_drain_waits_for_those_that_wait() {
+    let mut gateway = gateway("", "", "echo:", "\"queue\"", QUEUE);
+    let mut clients = sent(&gateway, 4);
+    until("three wait", || decisions(&gateway, "queue", "delayed") == 3.0);
+    gateway.signal("TERM");
+    assert_eq!(statuses(&mut clients), [200; 4]);
+    assert!(gateway.exit().success());
+}
+
+/// Slots go back a moment after a client has left, whatever the upstream does.
+const TWO: &str =
+    "[limit.two]\nalgorithm = \"concurrency\"\nin_flight = 2\nlease = \"2s\"\nlinger = \"200ms\"\nkey = \"all\"\n";
+
+/// `/hang` is never answered, `/stream` never to its end, `/part` ends in the middle of its body, the others are
+/// answered.
+fn scripted() -> Upstream {
+    Upstream::start(|peer| {
+        while let Some(request) = peer.request()? {
+            match request.target() {
+                "/hang" => return peer.wait_for_end(),
+                "/stream" => {
+                    peer.send("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf")?;
+                    return peer.wait_for_end();
+                }
+                "/part" => return peer.send("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf"),
+                "/broken" => return Ok(()),
+                _ => peer.send(ok("in"))?,
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Takes both slots, which fails unless both are free.
+#[track_caller]
+fn assert_free(gateway: &Gateway, upstream: &Upstream) {
+    until("both slots are free", || {
+        upstream.requests();
+        let mut clients = [gateway.client(), gateway.client()];
+        clients.iter_mut().for_each(|client| client.send(get("/hang", "")));
+        let end = Instant::now() + PATIENCE / 20;
+        let mut running = 0;
+        while running < 2 && Instant::now() < end {
+            running += upstream.requests().len();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        running == 2
+    });
+}
+
+/// Works on each request for a moment, whatever becomes of its connection, and ends it in one of the ways
+/// in which a request can end.
+fn working() -> (Upstream, Arc<Running>) {
+    let running = Arc::<Running>::default();
+    let own = running.clone();
+    let upstream = Upstream::start(move |peer| {
+        while let Some(request) = peer.request()? {
+            let target = request.target().to_owned();
+            if target != "/" && target != "/broken" {
+                peer.send("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf")?;
+            }
+            own.work(Duration::from_millis(30));
+            match target.as_str() {
+                "/broken" | "/part" => return Ok(()),
+                "/late" => peer.send(" whole")?,
+                _ => peer.send(ok("in"))?,
+            }
+        }
+        Ok(())
+    });
+    (upstream, running)
+}
+
+#[test]
+fn slots_are_released_on_every_path() {
+    on_both_stores(|server| {
+        let store = server.map_or(String::new(), store);
+        let (upstream, running) = working();
+        // A lease that ends by itself, or with its time after a client left, would hide a slot that was
+        // not released.
+        let two = TWO.replace("2s", "1h").replace("200ms", "1h");
+        let gateway = gateway("", &store, &upstream.url(), "\"two\"", &two);
+        for target in ["/", "/broken", "/part", "/late"] {
+            for leaves in [false, true] {
+                until("the upstream is at rest", || running.now() == 0);
+                let (mut admitted, before) = (0, running.ended());
+                until("more have run than there are slots", || {
+                    let mut clients = sent_to(&gateway, target, 3);
+                    if leaves {
+                        std::thread::sleep(Duration::from_millis(10));
+                    } else {
+                        // A broken answer, too, is one of a request that was admitted.
+                        let answers = clients.iter_mut().map(|client| client.try_answer("GET"));
+                        admitted += answers.filter(|answer| !matches!(answer, Ok(it) if it.status() == 429)).count();
+                    }
+                    running.ended() >= before + 6
+                });
+                until("what was admitted has run", || running.now() == 0);
+                assert!(running.most() <= 2, "{target}: {} at once", running.most());
+                assert!(leaves || admitted <= running.ended() - before, "{target}: {admitted} admitted, fewer ran");
+            }
+        }
+        // The last slots go back a moment after the upstream has ended. One that was not released stays for an hour.
+        until("both slots are free", || statuses(&mut sent_to(&gateway, "/", 2)) == [200, 200]);
+    });
+}
+
+/// An upstream that never answers loses its requests, and they their slots.
+#[test]
+fn slots_of_requests_that_hang_are_released() {
+    on_both_stores(|server| {
+        let store = server.map_or(String::new(), store);
+        let upstream = scripted();
+        let gateway = gateway("", &store, &upstream.url(), "\"two\"", &TWO.replace("2s", "1h"));
+        // Taken twice over: the clients of each round leave while their requests run.
+        assert_free(&gateway, &upstream);
+        assert_free(&gateway, &upstream);
+    });
+}
+
+#[test]
+fn slots_taken_without_the_store_are_released_without_it() {
+    let mut server = RedisServer::start(&[]);
+    let upstream = scripted();
+    let two = TWO.replace("2s", "1h").replace("200ms", "0s");
+    let gateway = gateway("", &store(&server), &upstream.url(), "\"two\"", &two);
+    server.kill();
+    until("the store is away", || gateway.metric("store_up", &[]) == Some(0.0));
+    for _ in 0..2 {
+        let mut clients = [gateway.client(), gateway.client()];
+        clients.iter_mut().for_each(|client| client.send(get("/hang", "")));
+        until("both run", || gateway.metric("requests_in_flight", &[("route", "app")]) == Some(2.0));
+        assert_eq!(gateway.get("/").status(), 429);
+        drop(clients);
+        gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
+    }
+    assert!(decisions(&gateway, "two", "local_allow") == 4.0 && decisions(&gateway, "two", "allow") == 0.0);
+}
+
+#[test]
+fn a_failed_connect_releases_its_slot() {
+    let gateway = gateway("", "", &format!("http://{}", nobody()), "\"two\"", &TWO.replace("2s", "1h"));
+    assert_eq!([0; 5].map(|_| gateway.get("/").status()), [502; 5]);
+}
+
+#[test]
+fn leases_are_renewed_while_requests_run() {
+    on_both_stores(|server| {
+        let store = server.map_or(String::new(), store);
+        let upstream = scripted();
+        let gateway = gateway("", &store, &upstream.url(), "\"two\"", TWO);
+        let mut clients = [gateway.client(), gateway.client()];
+        clients.iter_mut().for_each(|client| client.send(get("/hang", "")));
+        until("both run", || gateway.metric("requests_in_flight", &[("route", "app")]) == Some(2.0));
+        let end = Instant::now() + Duration::from_millis(6500);
+        while Instant::now() < end {
+            assert_eq!(gateway.get("/").status(), 429);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        drop(clients);
+        until("a slot", || gateway.get("/").status() == 200);
+    });
+}
+
+#[test]
+fn a_killed_gateway_gives_its_slots_back_after_their_lifetime() {
+    let server = RedisServer::start(&[]);
+    let upstream = scripted();
+    let config = store(&server);
+    let [killed, other] = [0, 1].map(|_| gateway("", &config, &upstream.url(), "\"two\"", TWO));
+    let mut clients = [killed.client(), killed.client()];
+    clients.iter_mut().for_each(|client| client.send(get("/hang", "")));
+    // Once they are with the upstream, the store has their slots.
+    clients.iter().for_each(|_| drop(upstream.request()));
+    assert_eq!(other.get("/").status(), 429);
+    let watch = Stopwatch::start();
+    killed.signal("KILL");
+    until("a slot", || other.get("/").status() == 200);
+    // 4/3 x (2 + 2 s), less what had passed since they were taken.
+    watch.assert_ms(0..5500);
+}
+
+/// The leases that the server holds; the member that is none has a score below 0.
+fn leases(server: &RedisServer) -> usize {
+    let mut client = server.client();
+    let keys: Vec<String> = redis::cmd("KEYS").arg("sg:*:concurrency").query(&mut client).unwrap();
+    let held = |key| redis::cmd("ZCOUNT").arg(key).arg(0).arg("+inf").query::<usize>(&mut client).unwrap();
+    keys.iter().map(held).sum()
+}
+
+const MANY: &str = "[limit.many]\nalgorithm = \"concurrency\"\nin_flight = 300\nlease = \"1h\"\nlinger = \"200ms\"\n\
+                    key = \"all\"\n";
+
+#[test]
+fn slots_of_requests_that_are_cut_are_released() {
+    let (server, other) = (RedisServer::start(&[]), RedisServer::start(&[]));
+    let upstream = scripted();
+    for changed in [false, true] {
+        let shutdown = "workers = 2\nshutdown_timeout = \"200ms\"";
+        let mut gateway = gateway(shutdown, &store(&server), &upstream.url(), "\"many\"", MANY);
+        let clients = [sent_to(&gateway, "/hang", 50), sent_to(&gateway, "/stream", 50)];
+        until("all run", || leases(&server) == 100);
+        if changed {
+            // They were admitted by a store that is no longer in force.
+            let path = gateway.dir.path().join("sluicegate.toml");
+            let text = std::fs::read_to_string(&path).unwrap().replace(&server.url(), &other.url());
+            std::fs::write(&path, text).unwrap();
+            until("the other store is in force", || gateway.log().contains("config reloaded"));
+            let more = sent_to(&gateway, "/hang", 10);
+            until("they run", || leases(&other) == 10);
+            drop(more);
+            until("they are released", || leases(&other) == 0);
+        }
+        // The store takes a moment for what it gets at the cut.
+        let () = redis::cmd("CLIENT").arg("PAUSE").arg(400).arg("ALL").query(&mut server.client()).unwrap();
+        gateway.signal("TERM");
+        gateway.exit();
+        assert!(gateway.log().contains("were cut"), "{}", gateway.log());
+        assert_eq!(leases(&server), 0, "changed: {changed}");
+        drop(clients);
+    }
+}
+
+#[test]
+fn a_silent_store_delays_the_end_by_its_deadline_only() {
+    let server = RedisServer::start(&[]);
+    let upstream = scripted();
+    let mut gateway = gateway("shutdown_timeout = \"200ms\"", &store(&server), &upstream.url(), "\"many\"", MANY);
+    let clients = sent_to(&gateway, "/hang", 10);
+    until("all run", || leases(&server) == 10);
+    server.signal("STOP");
+    let watch = Stopwatch::start();
+    gateway.signal("TERM");
+    gateway.exit();
+    watch.assert_ms(0..2000);
+    server.signal("CONT");
+    drop(clients);
+}

@@ -1,0 +1,213 @@
+//! Requests in flight during a reload: refunds, renewals and releases use the settings of the charge, and nothing keeps
+//! a store alive that is no longer in use.
+
+use std::sync::Mutex;
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
+
+use redis::Commands;
+use serde_json::Value;
+
+use crate::support::client::get;
+use crate::support::gateway::Gateway;
+use crate::support::limiting::RedisServer;
+use crate::support::until;
+use crate::support::upstream::{Upstream, ok};
+
+/// Answers `/held` with 500 once it is let go, and everything else at once.
+fn upstream() -> (Upstream, Sender<()>) {
+    let (release, wait) = channel::<()>();
+    let wait = Mutex::new(wait);
+    let upstream = Upstream::start(move |peer| {
+        while let Some(request) = peer.request()? {
+            if request.target() == "/held" {
+                let _ = wait.lock().unwrap().recv();
+                peer.send("HTTP/1.1 500 Late\r\ncontent-length: 0\r\n\r\n")?;
+            } else {
+                peer.send(ok("in"))?;
+            }
+        }
+        Ok(())
+    });
+    (upstream, release)
+}
+
+fn config(store: &str, to: &str, limit: &str) -> String {
+    format!(
+        "[store]\nurl = \"{store}\"\ndeadline = \"200ms\"\n\n[[route]]\nname = \"app\"\nupstream = \"{to}\"\n\
+         limits = [\"one\"]\n\n[limit.one]\nkey = \"all\"\n{limit}\n"
+    )
+}
+
+/// Lays another config over the one at hand and waits for it.
+fn reload(gateway: &Gateway, from: &str, to: &str) {
+    let path = gateway.dir.path().join("sluicegate.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.contains(from), "{text}");
+    let reloads = || gateway.log().matches("config reloaded").count();
+    let seen = reloads();
+    std::fs::write(&path, text.replace(from, to)).unwrap();
+    until("the edit is in force", || reloads() > seen);
+}
+
+fn remaining(gateway: &Gateway) -> i64 {
+    let page = gateway.admin("/-/limits/one/state?cost=0");
+    let state: Value = page.json();
+    state["remaining"].as_i64().unwrap_or_else(|| panic!("{state}"))
+}
+
+#[test]
+fn a_late_refund_goes_by_the_numbers_of_then() {
+    let redis = RedisServer::start(&[]);
+    for store in ["memory:".to_owned(), redis.url()] {
+        for (before, after) in [
+            ("rate = \"1/h\"\nburst = 3\n", "rate = \"1/h\"\nburst = 50\n"),
+            ("algorithm = \"gcra\"\nrate = \"1/h\"\nburst = 3\n", "algorithm = \"gcra\"\nrate = \"1/h\"\nburst = 50\n"),
+            ("algorithm = \"sliding_log\"\nrate = \"3/h\"\n", "algorithm = \"sliding_log\"\nrate = \"50/h\"\n"),
+            (
+                "algorithm = \"sliding_window\"\nrate = \"3/day\"\n",
+                "algorithm = \"sliding_window\"\nrate = \"50/day\"\n",
+            ),
+        ] {
+            let () = redis::cmd("FLUSHALL").query(&mut redis.client()).unwrap();
+            let (upstream, release) = upstream();
+            let refund = "refund_on = [\"5xx\"]";
+            let gateway = Gateway::start(&config(&store, &upstream.url(), &format!("{before}{refund}")));
+            let mut late = gateway.client();
+            late.send(get("/held", ""));
+            upstream.request();
+            reload(&gateway, before, after);
+            for _ in 0..40 {
+                assert_eq!(gateway.get("/").status(), 200, "{after}");
+            }
+            assert_eq!(remaining(&gateway), 9, "{after}");
+            release.send(()).unwrap();
+            assert_eq!(late.answer("GET").status(), 500);
+            until("the late request has been given back", || remaining(&gateway) != 9);
+            assert_eq!(remaining(&gateway), 10, "{after} on {store}");
+        }
+    }
+}
+
+#[test]
+fn a_lease_of_before_is_renewed_as_the_config_says_now() {
+    let redis = RedisServer::start(&[]);
+    let (upstream, release) = upstream();
+    let limit = "algorithm = \"concurrency\"\nin_flight = 5\nlease = \"60s\"";
+    let gateway = Gateway::start(&config(&redis.url(), &upstream.url(), limit));
+    let mut long = gateway.client();
+    long.send(get("/held", ""));
+    upstream.request();
+    reload(&gateway, "lease = \"60s\"", "lease = \"1s\"");
+    // The first one by the new rule cuts the lease of the other to a second.
+    assert_eq!(gateway.get("/").status(), 200);
+    std::thread::sleep(Duration::from_millis(2500));
+    assert_eq!(remaining(&gateway), 4, "the lease ran out under its request");
+    release.send(()).unwrap();
+    long.answer("GET");
+    until("the slot is free", || remaining(&gateway) == 5);
+}
+
+#[test]
+fn a_slot_is_let_go_of_although_the_store_did_not_listen() {
+    let redis = RedisServer::start(&[]);
+    let (upstream, release) = upstream();
+    let limit = "algorithm = \"concurrency\"\nin_flight = 5\nlease = \"1h\"";
+    let gateway = Gateway::start(&config(&redis.url(), &upstream.url(), limit));
+    gateway.until_connected();
+    let mut long = gateway.client();
+    long.send(get("/held", ""));
+    upstream.request();
+    let mut client = redis.client();
+    let key: String = client.keys::<_, Vec<String>>("sg:*concurrency").unwrap().remove(0);
+    assert_eq!(client.zcount::<_, _, _, i64>(&key, 0, "+inf").unwrap(), 1);
+    redis.signal("STOP");
+    // Once it has failed often enough, the store is not asked any more.
+    until("the breaker is open", || {
+        gateway.get("/");
+        gateway.metric("store_breaker_state", &[]) == Some(2.0)
+    });
+    release.send(()).unwrap();
+    long.answer("GET");
+    redis.signal("CONT");
+    until("the slot is free", || client.zcard::<_, i64>(&key).unwrap() == 0);
+}
+
+#[test]
+fn nothing_holds_on_to_a_store_of_before() {
+    let (mut old, new) = (RedisServer::start(&[]), RedisServer::start(&[]));
+    let (upstream, _release) = upstream();
+    let limit = "algorithm = \"fixed_window\"\nrate = \"10/day\"";
+    let gateway = Gateway::with("workers = 2", &config(&old.url(), &upstream.url(), limit));
+    gateway.until_connected();
+    // A connection of before that asks for nothing any more.
+    let mut idle = gateway.client();
+    assert_eq!(idle.ask(&get("/", ""), "").status(), 200);
+    reload(&gateway, &old.url(), &new.url());
+    gateway.until_connected();
+    old.kill();
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(gateway.metric("store_up", &[]), Some(1.0), "{}", gateway.log());
+    assert!(!gateway.log().contains("does not answer"), "{}", gateway.log());
+    assert_eq!(idle.ask(&get("/", ""), "").status(), 200);
+}
+
+#[test]
+fn overrides_go_with_the_redis_they_stood_in() {
+    let redis = RedisServer::start(&[]);
+    let (upstream, _release) = upstream();
+    let limit = "rate = \"10/h\"";
+    let () = redis.client().hset("sg:overrides:one", "all", "rate=0").unwrap();
+    let gateway = Gateway::start(&config(&redis.url(), &upstream.url(), limit));
+    until("the override is in force", || gateway.get("/").status() == 429);
+    reload(&gateway, &redis.url(), "memory:");
+    assert_eq!(gateway.get("/").status(), 200);
+}
+
+#[test]
+fn a_refusal_for_want_of_a_slot_says_how_long_slots_were_held_lately() {
+    let redis = RedisServer::start(&[]);
+    for store in ["memory:".to_owned(), redis.url()] {
+        let (upstream, release) = upstream();
+        let limit = "algorithm = \"concurrency\"\nin_flight = 1\nlease = \"60s\"";
+        let gateway = Gateway::start(&config(&store, &upstream.url(), limit));
+        if store != "memory:" {
+            gateway.until_connected();
+        }
+        let hold = || {
+            let mut holder = gateway.client();
+            holder.send(get("/held", ""));
+            upstream.request();
+            holder
+        };
+        let refused = || {
+            let refused = gateway.get("/");
+            assert_eq!(refused.status(), 429, "{store}");
+            let problem: Value = refused.json();
+            (refused.get("retry-after").unwrap().parse::<u128>().unwrap(), problem["retry-after-ms"].as_i64().unwrap())
+        };
+        let (watch, mut holder) = (Instant::now(), hold());
+        let watch_inside = Instant::now();
+        let (wait_s, _) = refused();
+        // 4/3 x (60 + 2 s).
+        assert!((80..=83).contains(&wait_s), "{store}: nothing is known but the lease: {wait_s}");
+        std::thread::sleep(Duration::from_millis(1200));
+        let at_least = watch_inside.elapsed().as_millis();
+        release.send(()).unwrap();
+        holder.answer("GET");
+        until("the slot is free", || remaining(&gateway) == 1);
+        let at_most = watch.elapsed().as_millis() + 1;
+
+        let mut holder = hold();
+        let (wait_s, wait_ms) = refused();
+        assert!(
+            (at_least..=at_most).contains(&u128::try_from(wait_ms).unwrap()),
+            "{store}: {at_least} {wait_ms} {at_most}"
+        );
+        assert_eq!(wait_s, u128::try_from(wait_ms).unwrap().div_ceil(1000), "{store}");
+        reload(&gateway, "lease = \"60s\"", "lease = \"1h\"");
+        assert_eq!(refused().1, wait_ms, "{store}: a reload forgets nothing");
+        release.send(()).unwrap();
+        holder.answer("GET");
+    }
+}

@@ -1,0 +1,4 @@
+//! Which address counts as the client's: PROXY protocol headers, forwarding headers, and attempts to forge them.
+
+mod proxy_protocol;
+mod spoofing;

@@ -1,0 +1,219 @@
+//! Headers towards the upstream server and back.
+
+use crate::support::client::get;
+use crate::support::gateway::Gateway;
+use crate::support::http::Message;
+use crate::support::upstream::Upstream;
+
+fn in_front_of(upstream: &Upstream, server: &str) -> Gateway {
+    Gateway::with(server, &format!("[[route]]\npath = \"/\"\nupstream = \"{}\"\n", upstream.url()))
+}
+
+/// The fields by name and value, sorted, without those whose value is new each time.
+fn steady(message: &Message) -> Vec<(String, String)> {
+    let new = ["via", "x-request-id", "x-forwarded-port", "date"];
+    let mut fields: Vec<(String, String)> =
+        message.fields().map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())).collect();
+    fields.retain(|(name, _)| !new.contains(&name.as_str()));
+    fields.sort();
+    fields
+}
+
+fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
+    expected.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+#[test]
+fn an_untrusted_client_cannot_speak_for_itself() {
+    let upstream = Upstream::text("ok");
+    let gateway = in_front_of(&upstream, "");
+    let request = "GET /a?b=c HTTP/1.1\r\nHost: Shop.Test:8080\r\nAccept: */*\r\nCookie: a=b\r\n\
+        X-Forwarded-For: 1.2.3.4\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: evil\r\nX-Forwarded-Port: 1\r\n\
+        X-Forwarded-Prefix: /evil\r\nX-Real-IP: 1.2.3.4\r\nForwarded: for=1.2.3.4\r\nX-Request-Id: mine\r\n\
+        x_real_ip: 1.2.3.4\r\nx.real.ip: 1.2.3.4\r\ntraceparent: 00-1-2-01\r\n\r\n";
+    assert_eq!(gateway.ask(request).status(), 200);
+    let seen = upstream.request();
+    assert_eq!(seen.start_line(), "GET /a?b=c HTTP/1.1");
+    let expected = [
+        ("accept", "*/*"),
+        ("cookie", "a=b"),
+        ("host", "shop.test:8080"),
+        ("traceparent", "00-1-2-01"),
+        ("x-forwarded-for", "127.0.0.1"),
+        ("x-forwarded-host", "shop.test:8080"),
+        ("x-forwarded-proto", "http"),
+        ("x-real-ip", "127.0.0.1"),
+    ];
+    assert_eq!(steady(&seen), pairs(&expected));
+    assert_eq!(seen.get("x-forwarded-port"), Some(gateway.addr.port().to_string().as_str()));
+    let via = seen.get("via").unwrap();
+    assert!(via.starts_with("1.1 sluicegate-"), "{via}");
+    let id = seen.get("x-request-id").unwrap();
+    assert!(id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()), "{id}");
+}
+
+#[test]
+fn only_the_forwarding_fields_that_are_wanted_are_added() {
+    let upstream = Upstream::text("ok");
+    let spoof = "X-Forwarded-For: 1.2.3.4\r\nX-Real-IP: 1.2.3.4\r\nX-Request-Id: mine\r\nForwarded: for=1.2.3.4\r\n";
+    for (wanted, expected) in [
+        ("[]", &[][..]),
+        ("[\"x-forwarded-for\"]", &[("x-forwarded-for", "127.0.0.1")]),
+        ("[\"forwarded\"]", &[("forwarded", "for=127.0.0.1;host=\"a.test\";proto=http")]),
+    ] {
+        let gateway = in_front_of(&upstream, &format!("forwarded_headers = {wanted}"));
+        let answer = gateway.ask(&get("/", spoof));
+        assert_eq!((answer.status(), answer.get("via")), (200, None), "{wanted}");
+        let seen = upstream.request();
+        let told = |name: &str| name.starts_with("x-") || ["forwarded", "via"].contains(&name);
+        let fields: Vec<_> = seen.fields().filter(|(name, _)| told(name)).collect();
+        assert_eq!(fields, expected, "{wanted}");
+    }
+}
+
+#[test]
+fn a_trusted_proxy_is_continued_and_the_walk_ends_at_the_first_stranger() {
+    let upstream = Upstream::text("ok");
+    let gateway = in_front_of(&upstream, "trusted_proxies = [\"127.0.0.1\", \"10.0.0.0/8\"]");
+    let ask = |fields: &str| {
+        assert_eq!(gateway.ask(&get("/", fields)).status(), 200, "{fields}");
+        upstream.request()
+    };
+    let seen = ask("X-Forwarded-For: 9.9.9.9\r\nX-Forwarded-For: 198.51.100.7, 10.1.1.1\r\n\
+        X-Forwarded-Proto: https\r\nX-Forwarded-Host: shop\r\nX-Request-Id: theirs\r\nForwarded: for=6.6.6.6\r\n");
+    assert_eq!(seen.get("x-forwarded-for"), Some("9.9.9.9, 198.51.100.7, 10.1.1.1, 127.0.0.1"));
+    assert_eq!(seen.get("x-real-ip"), Some("198.51.100.7"));
+    assert_eq!(seen.get("x-forwarded-proto"), Some("https"));
+    assert_eq!(seen.get("x-forwarded-host"), Some("shop"));
+    assert_eq!(seen.get("x-request-id"), Some("theirs"));
+    assert_eq!(seen.get("forwarded"), None);
+
+    let garbage = ask("X-Forwarded-For: 198.51.100.7, garbage, 10.1.1.1\r\n");
+    assert_eq!(garbage.get("x-real-ip"), Some("10.1.1.1"));
+    let standard = ask("Forwarded: for=\"[2001:db8::1]:4711\";proto=https\r\n");
+    assert_eq!(standard.get("x-real-ip"), Some("2001:db8::1"));
+
+    let mut stranger = gateway.client_from([127, 0, 0, 9]);
+    assert_eq!(stranger.ask(&get("/", "X-Forwarded-For: 198.51.100.7\r\n"), "").status(), 200);
+    let seen = upstream.request();
+    assert_eq!((seen.get("x-forwarded-for"), seen.get("x-real-ip")), (Some("127.0.0.9"), Some("127.0.0.9")));
+}
+
+#[test]
+fn fields_of_one_hop_stay_there_in_both_directions() {
+    let upstream = Upstream::fixed(
+        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: x-inner, keep-alive\r\nKeep-Alive: timeout=5\r\n\
+         X-Inner: 1\r\nProxy-Authenticate: Basic\r\nProxy-Connection: keep-alive\r\nUpgrade: h2c\r\n\
+         Set-Cookie: a=1\r\nSet-Cookie: b=2\r\nServer: app\r\nX-Kept: yes\r\n\r\nok",
+    );
+    let gateway = in_front_of(&upstream, "");
+    let answer = gateway.ask(&get(
+        "/",
+        "Connection: X-Secret, close\r\nX-Secret: 1\r\nKeep-Alive: 1\r\nProxy-Connection: keep-alive\r\n\
+         TE: gzip, trailers\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQ\r\nProxy-Authorization: Basic eDp5\r\n\
+         Trailer: x-sum\r\nAuthorization: Basic eDp5\r\nX-Kept: yes\r\n",
+    ));
+    let expected = [
+        ("authorization", "Basic eDp5"),
+        ("host", "a.test"),
+        ("te", "trailers"),
+        ("x-forwarded-for", "127.0.0.1"),
+        ("x-forwarded-host", "a.test"),
+        ("x-forwarded-proto", "http"),
+        ("x-kept", "yes"),
+        ("x-real-ip", "127.0.0.1"),
+    ];
+    assert_eq!(steady(&upstream.request()), pairs(&expected));
+
+    let expected = [
+        ("connection", "close"),
+        ("content-length", "2"),
+        ("server", "app"),
+        ("set-cookie", "a=1"),
+        ("set-cookie", "b=2"),
+        ("x-kept", "yes"),
+    ];
+    assert_eq!(steady(&answer), pairs(&expected));
+    assert!(answer.get("via").unwrap().starts_with("1.1 sluicegate-"));
+}
+
+#[test]
+fn naming_a_protected_field_in_connection_is_refused() {
+    let upstream = Upstream::text("ok");
+    let gateway = in_front_of(&upstream, "");
+    for name in ["host", "X-Forwarded-For", "authorization", "Cookie", "x-real-ip", "forwarded", "content-length"] {
+        let answer = gateway.ask(&get("/", &format!("Connection: close, {name}\r\n")));
+        assert_eq!(answer.status(), 400, "{name}");
+    }
+    assert_eq!(upstream.connections(), 0);
+    gateway.assert_metric("http_rejected_total", &[("reason", "connection_field")], 7.0);
+}
+
+#[test]
+fn a_request_that_passes_itself_again_is_a_loop() {
+    let upstream = Upstream::text("ok");
+    let gateway = in_front_of(&upstream, "");
+    gateway.get("/");
+    let via = upstream.request().get("via").unwrap().to_owned();
+    let answer = gateway.ask(&get("/", &format!("Via: 1.1 edge, {via}\r\n")));
+    assert_eq!(answer.status(), 508);
+    assert_eq!(gateway.ask(&get("/", "Via: 1.1 sluicegate-another\r\n")).status(), 200);
+}
+
+#[test]
+fn a_route_edits_fields_and_may_send_the_servers_own_host() {
+    let upstream = Upstream::fixed("HTTP/1.1 200 OK\r\nserver: app\r\nx-a: 1\r\ncontent-length: 0\r\n\r\n");
+    let gateway = Gateway::start(&format!(
+        r#"
+        [[route]]
+        path = "/"
+        upstream = "{}"
+        rewrite = {{ upstream_host = true }}
+        request_headers = {{ set = {{ x-env = "prod", accept = "text/plain" }}, remove = ["x-debug", "x-real-ip"] }}
+        response_headers = {{ set = {{ x-a = "2", x-b = "3" }}, remove = ["server"] }}
+        "#,
+        upstream.url()
+    ));
+    let answer = gateway.ask(&get("/", "accept: */*\r\nx-env: spoofed\r\nx-env: twice\r\nx-debug: 1\r\n"));
+    assert_eq!((answer.get("server"), answer.get("x-a"), answer.get("x-b")), (None, Some("2"), Some("3")));
+    let seen = upstream.request();
+    assert_eq!(seen.get("host"), Some(upstream.addr.to_string().as_str()));
+    assert_eq!(seen.get("x-forwarded-host"), Some("a.test"));
+    assert_eq!((seen.get("x-env"), seen.get("accept")), (Some("prod"), Some("text/plain")));
+    assert_eq!((seen.get("x-debug"), seen.get("x-real-ip")), (None, None));
+}
+
+#[test]
+fn bodies_keep_their_framing_and_trailers_pass() {
+    let upstream = Upstream::start(|peer| {
+        while let Some(request) = peer.request()? {
+            let length = request.body.len();
+            peer.send(format!(
+                "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntrailer: x-sum\r\n\r\n\
+                 {length:x}\r\n"
+            ))?;
+            peer.send(&request.body)?;
+            peer.send("\r\n0\r\nx-sum: 42\r\n\r\n")?;
+        }
+        Ok(())
+    });
+    let gateway = in_front_of(&upstream, "");
+    let mut client = gateway.client();
+    let answer = client.ask("PUT /x HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\n", "12345");
+    assert_eq!((answer.text().as_str(), answer.get("transfer-encoding")), ("12345", Some("chunked")));
+    let seen = upstream.request();
+    assert_eq!((seen.get("content-length"), seen.get("transfer-encoding")), (Some("5"), None));
+
+    let chunked = "POST /x HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n";
+    assert_eq!(client.ask(chunked, "1\r\na\r\n3;ext=1\r\nbcd\r\n0\r\n\r\n").text(), "abcd");
+    let seen = upstream.request();
+    assert_eq!((seen.get("content-length"), seen.get("transfer-encoding")), (None, Some("chunked")));
+    assert_eq!(seen.body, b"abcd");
+
+    let empty = client.ask("POST /x HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n", "");
+    assert_eq!(empty.status(), 200);
+    assert_eq!(upstream.request().get("content-length"), Some("0"));
+    assert_eq!(client.ask("GET /x HTTP/1.1\r\nhost: a\r\n\r\n", "").status(), 200);
+    let seen = upstream.request();
+    assert_eq!((seen.get("content-length"), seen.get("transfer-encoding")), (None, None));
+}

@@ -1,0 +1,110 @@
+//! Idle client connections: they use next to no memory and lose no request.
+
+use std::time::Duration;
+
+use crate::support::client::{Client, get, post};
+use crate::support::gateway::Gateway;
+use crate::support::until;
+
+const FIXED: &str = "[[route]]\nname = \"fixed\"\npath = \"/\"\nrespond = { body = \"fixed\" }\n";
+
+/// Longer than a connection takes to come to rest.
+fn rest() {
+    std::thread::sleep(Duration::from_millis(900));
+}
+
+/// Runs `test` with a gateway of each strictness, both at once.
+fn in_both(test: impl Fn(&Gateway, &str) + Sync) {
+    std::thread::scope(|scope| {
+        for strictness in ["strict", "defensive"] {
+            let test = &test;
+            scope.spawn(move || test(&Gateway::with(&format!("strictness = \"{strictness}\""), FIXED), strictness));
+        }
+    });
+}
+
+#[test]
+fn a_rested_connection_goes_on_as_before() {
+    in_both(|gateway, strictness| {
+        let mut client = gateway.client();
+        for _ in 0..2 {
+            assert_eq!(client.ask(&get("/", ""), "").text(), "fixed");
+            rest();
+        }
+        assert_eq!(client.ask(&post("/", 4, ""), "body").text(), "fixed");
+        rest();
+        // Two requests at once, and the start of a third.
+        let (one, third) = (get("/", ""), get("/third", ""));
+        let (start, end) = third.split_at(9);
+        client.send(format!("{one}{one}{start}"));
+        assert_eq!([client.answer("GET").text(), client.answer("GET").text()], ["fixed", "fixed"]);
+        rest();
+        client.send(end);
+        assert_eq!(client.answer("GET").text(), "fixed", "{strictness}");
+        gateway.assert_metric("requests_total", &[("route", "fixed"), ("method", "GET"), ("code", "200")], 5.0);
+        assert_eq!(gateway.metric("http_rejected_total", &[("reason", "header_timeout")]), Some(0.0));
+    });
+}
+
+#[test]
+fn half_a_head_behind_a_request_has_the_time_of_a_head() {
+    let gateway = Gateway::with("header_timeout = \"400ms\"", FIXED);
+    let mut client = gateway.client();
+    client.send(get("/", "") + "GET / HT");
+    assert_eq!(client.answer("GET").text(), "fixed");
+    client.assert_closed();
+    gateway.assert_metric("http_rejected_total", &[("reason", "header_timeout")], 1.0);
+}
+
+#[test]
+fn a_body_that_nobody_reads_is_no_request() {
+    in_both(|gateway, _| {
+        let body = get("/hidden", "");
+        let mut client = gateway.client();
+        client.send(post("/", body.len() as u64, "") + &body[..3]);
+        assert_eq!(client.answer("POST").text(), "fixed");
+        // The answer is there, the body is not: the connection looks idle.
+        rest();
+        client.send(&body[3..]);
+        rest();
+        assert_eq!(client.ask(&get("/", ""), "").text(), "fixed");
+        gateway.assert_metric("requests_total", &[("route", "fixed"), ("method", "GET"), ("code", "200")], 1.0);
+    });
+}
+
+#[test]
+fn an_answer_that_the_client_has_not_taken_is_not_lost() {
+    let size = 8 << 20;
+    let gateway = Gateway::start("[[route]]\npath = \"/\"\nupstream = \"echo:\"\nmax_body = \"16MB\"\n");
+    let mut client = gateway.client();
+    let mut sender = client.stream().try_clone().unwrap();
+    let writer = std::thread::spawn(move || {
+        use std::io::Write;
+        sender.write_all(post("/", size, "").as_bytes()).unwrap();
+        sender.write_all(&vec![b'x'; usize::try_from(size).unwrap()]).unwrap();
+    });
+    // Meanwhile nothing is read.
+    rest();
+    let answer = client.answer("POST");
+    writer.join().unwrap();
+    assert_eq!(answer.text().len() as u64, size);
+    rest();
+    assert_eq!(client.ask(&get("/", ""), "").status(), 200);
+}
+
+#[test]
+fn a_connection_at_rest_holds_at_most_8_kb_and_leaves_nothing_behind() {
+    const COUNT: u64 = 800;
+    let gateway = Gateway::with("max_connections_per_ip = 1000", FIXED);
+    // What the first request brings into memory stays.
+    assert_eq!(gateway.get("/").status(), 200);
+    let before = gateway.memory("VmRSS");
+    let mut clients: Vec<Client> = (0..COUNT).map(|_| gateway.client()).collect();
+    for client in &mut clients {
+        assert_eq!(client.ask(&get("/", ""), "").status(), 200);
+    }
+    let each = || gateway.memory("VmRSS").saturating_sub(before) / COUNT;
+    until("they are at rest", || each() < 8192);
+    drop(clients);
+    until("what they took is given back", || each() < 2048);
+}

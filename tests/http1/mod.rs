@@ -1,0 +1,16 @@
+//! HTTP/1.1 between the client, the gateway and the upstream server: messages, connections, timeouts, upgrades, and
+//! comparisons of our parsers with those of hyper.
+
+mod connections;
+mod early_refusals;
+mod exchange;
+mod headers;
+mod idle_connections;
+mod messages;
+mod mutations;
+mod request_differential;
+mod response_differential;
+mod slow_readers;
+mod strict;
+mod timeouts;
+mod upgrades;

@@ -1,0 +1,247 @@
+//! Clients and servers that are slow on purpose: each is disconnected at its configured timeout.
+
+use std::io::Read;
+use std::time::{Duration, Instant};
+
+use crate::support::client::{Client, get, post};
+use crate::support::gateway::Gateway;
+use crate::support::machine::Stopwatch;
+use crate::support::until;
+use crate::support::upstream::{Upstream, ok};
+
+/// Deadlines are looked at ten times a second.
+const LATE_MS: u64 = 700;
+
+#[track_caller]
+fn assert_took(watch: &Stopwatch, expected_ms: u64) {
+    // The gateway may have started to count a little before the test.
+    watch.assert_ms(expected_ms - 20..expected_ms + LATE_MS);
+}
+
+/// Sends `piece` every `pause` until the gateway answers or closes; what it answered.
+fn drip(client: &mut Client, piece: &[u8], pause: Duration) -> Vec<u8> {
+    client.stream().set_read_timeout(Some(pause)).unwrap();
+    let (mut answer, mut buffer) = (Vec::new(), [0; 4096]);
+    let end = Instant::now() + Duration::from_secs(8);
+    loop {
+        assert!(Instant::now() < end, "dripping went on for 8 s");
+        match client.stream().read(&mut buffer) {
+            Ok(0) => return answer,
+            Ok(count) => answer.extend_from_slice(&buffer[..count]),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                if answer.is_empty() && client.try_send(piece).is_err() {
+                    return answer;
+                }
+            }
+            Err(_) => return answer,
+        }
+    }
+}
+
+#[test]
+fn a_head_must_be_whole_in_time() {
+    let gateway = Gateway::with("header_timeout = \"400ms\"", "[[route]]\npath = \"/\"\nrespond = { }\n");
+    let watch = Stopwatch::start();
+    let mut silent = gateway.client();
+    silent.assert_closed();
+    assert_took(&watch, 400);
+
+    let watch = Stopwatch::start();
+    let mut partial = gateway.client();
+    partial.send("GET / HTTP/1.1\r\nhost: a\r\nx-more: ");
+    partial.assert_closed();
+    assert_took(&watch, 400);
+
+    let watch = Stopwatch::start();
+    let mut dripping = gateway.client();
+    dripping.send("GET / HTTP/1.1\r\nhost: a\r\n");
+    assert_eq!(drip(&mut dripping, b"x-a: b\r\n", Duration::from_millis(50)), b"");
+    assert_took(&watch, 400);
+
+    // The second head of a connection has the same time, from its first byte.
+    let mut second = gateway.client();
+    assert_eq!(second.ask(&get("/", ""), "").status(), 200);
+    let watch = Stopwatch::start();
+    second.send("G");
+    second.assert_closed();
+    assert_took(&watch, 400);
+    gateway.assert_metric("http_rejected_total", &[("reason", "header_timeout")], 4.0);
+}
+
+#[test]
+fn an_idle_connection_is_closed_after_its_keepalive_timeout() {
+    let server = "keepalive_timeout = \"1s\"\nheader_timeout = \"5s\"";
+    let gateway = Gateway::with(server, "[[route]]\npath = \"/\"\nrespond = { }\n");
+    let mut client = gateway.client();
+    for _ in 0..3 {
+        assert_eq!(client.ask(&get("/", ""), "").status(), 200);
+        std::thread::sleep(Duration::from_millis(400));
+    }
+    let watch = Stopwatch::start();
+    assert_eq!(client.ask(&get("/", ""), "").status(), 200);
+    client.assert_closed();
+    assert_took(&watch, 1000);
+}
+
+#[test]
+fn a_body_must_come_steadily() {
+    let upstream = Upstream::text("whole");
+    let gateway = Gateway::start(&format!(
+        "[[route]]\nname = \"up\"\npath = \"/\"\nupstream = \"{}\"\nbody_timeout = \"400ms\"\nmin_body_rate = 1000\n",
+        upstream.url()
+    ));
+    let watch = Stopwatch::start();
+    let mut stalled = gateway.client();
+    let answer = stalled.ask(&post("/", 100, ""), "ten bytes!");
+    assert_took(&watch, 400);
+    assert_eq!((answer.status(), answer.get("connection")), (408, Some("close")));
+    assert_eq!(answer.json()["detail"], "the request body did not arrive in time");
+    stalled.assert_closed();
+
+    // Never a pause of 400 ms, but 1 byte in 50 ms is below 1000 bytes in a second.
+    let watch = Stopwatch::start();
+    let mut dripping = gateway.client();
+    dripping.send(post("/", 100_000, ""));
+    let answer = drip(&mut dripping, b"x", Duration::from_millis(50));
+    assert_took(&watch, 400);
+    assert!(answer.starts_with(b"HTTP/1.1 408 "), "{}", String::from_utf8_lossy(&answer));
+    gateway.assert_metric("requests_total", &[("route", "up"), ("method", "POST"), ("code", "408")], 2.0);
+    gateway.assert_metric("requests_in_flight", &[("route", "up")], 0.0);
+    // The client's slowness is not the upstream's.
+    let timeouts =
+        gateway.metric("upstream_requests_total", &[("upstream", &upstream.addr.to_string()), ("outcome", "timeout")]);
+    assert_eq!(timeouts, Some(0.0));
+
+    // Longer than the timeout in all, yet fast enough throughout.
+    let mut steady = gateway.client();
+    steady.send(post("/", 2000, ""));
+    for _ in 0..10 {
+        steady.send([b'x'; 200]);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(steady.answer("POST").text(), "whole");
+}
+
+#[test]
+fn a_body_for_nobody_is_bounded_too() {
+    let gateway = Gateway::start(
+        "[[route]]\npath = \"/\"\nupstream = \"echo:\"\nbody_timeout = \"400ms\"\nstream_timeout = \"400ms\"\n\n\
+         [[route]]\npath = \"/fixed\"\nrespond = { body = \"fixed\" }\nbody_timeout = \"400ms\"\nstream_timeout = \"400ms\"\n",
+    );
+    let watch = Stopwatch::start();
+    let mut echo = gateway.client();
+    echo.send(post("/", 100, ""));
+    let _ = echo.try_answer("POST").unwrap_err();
+    assert_took(&watch, 400);
+
+    let mut fixed = gateway.client();
+    fixed.send(post("/fixed", 100, ""));
+    let answer = fixed.answer("POST");
+    assert_eq!(answer.text(), "fixed");
+    if answer.get("connection").is_none() {
+        // The body is waited for behind the answer, then the connection serves on.
+        fixed.send([b'x'; 100]);
+        assert_eq!(fixed.ask(&get("/fixed", ""), "").text(), "fixed");
+    }
+}
+
+#[test]
+fn a_reader_that_stops_reading_is_cut() {
+    let upstream = Upstream::start(|peer| {
+        peer.request()?;
+        peer.send("HTTP/1.1 200 OK\r\ncontent-length: 1073741824\r\n\r\n")?;
+        let piece = vec![b'x'; 1 << 20];
+        while peer.send(&piece).is_ok() {}
+        Ok(())
+    });
+    let gateway = Gateway::start(&format!(
+        "[[route]]\nname = \"down\"\npath = \"/\"\nupstream = \"{}\"\nstream_timeout = \"500ms\"\n",
+        upstream.url()
+    ));
+    // A reader that leaves early shows what any download costs.
+    let mut client = gateway.client();
+    client.send(get("/", ""));
+    client.try_head().unwrap();
+    upstream.request();
+    drop(client);
+    gateway.assert_metric("requests_in_flight", &[("route", "down")], 0.0);
+    let memory = gateway.memory("VmHWM");
+
+    let mut client = gateway.client();
+    client.send(get("/", ""));
+    upstream.request();
+    gateway.assert_metric("http_rejected_total", &[("reason", "stream_timeout")], 1.0);
+    gateway.assert_metric("requests_in_flight", &[("route", "down")], 0.0);
+    // The kernel's peak is read from counters of threads and may come out lower than before.
+    let grown = gateway.memory("VmHWM").saturating_sub(memory);
+    assert!(grown < 20 << 20, "{grown} bytes were buffered for a client that does not read");
+}
+
+#[test]
+fn a_server_that_stops_writing_is_cut_and_a_steady_one_is_not() {
+    let upstream = Upstream::start(|peer| {
+        while let Some(request) = peer.request()? {
+            if request.target() == "/stall" {
+                peer.send("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf")?;
+                return peer.wait_for_end();
+            }
+            peer.send("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n")?;
+            for _ in 0..10 {
+                std::thread::sleep(Duration::from_millis(100));
+                peer.send("x")?;
+            }
+        }
+        Ok(())
+    });
+    let gateway = Gateway::start(&format!(
+        "[[route]]\npath = \"/\"\nupstream = \"{}\"\nstream_timeout = \"500ms\"\nresponse_timeout = \"400ms\"\n",
+        upstream.url()
+    ));
+    let mut client = gateway.client();
+    assert_eq!(client.ask(&get("/steady", ""), "").text(), "xxxxxxxxxx");
+    let watch = Stopwatch::start();
+    client.send(get("/stall", ""));
+    client.try_answer("GET").unwrap_err();
+    assert_took(&watch, 500);
+}
+
+#[test]
+fn a_long_upload_outlives_the_response_timeout() {
+    let upstream = Upstream::start(|peer| {
+        while peer.request()?.is_some() {
+            std::thread::sleep(Duration::from_millis(200));
+            peer.send(ok("stored"))?;
+        }
+        Ok(())
+    });
+    let gateway = Gateway::start(&format!(
+        "[[route]]\npath = \"/\"\nupstream = \"{}\"\nresponse_timeout = \"400ms\"\nbody_timeout = \"2s\"\n",
+        upstream.url()
+    ));
+    let mut client = gateway.client();
+    client.send(post("/", 8, ""));
+    for _ in 0..8 {
+        std::thread::sleep(Duration::from_millis(120));
+        client.send("x");
+    }
+    assert_eq!(client.answer("POST").text(), "stored");
+}
+
+/// Answers that nobody reads hold back those behind them, which have not begun then.
+#[test]
+fn requests_behind_an_answer_that_nobody_reads_are_cut() {
+    let server = "keepalive_timeout = \"500ms\"\nstream_timeout = \"500ms\"\nheader_timeout = \"500ms\"";
+    let body = "x".repeat(200_000);
+    let routes = format!("[[route]]\nname = \"large\"\npath = \"/\"\nrespond = {{ body = \"{body}\" }}\n");
+    let gateway = Gateway::with(server, &routes);
+    let mut client = gateway.client();
+    let request = "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n".to_owned() + &"y".repeat(1000);
+    client.stream().set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    let requests = request.repeat(200);
+    // It blocks, or is reset, once nothing is taken any more.
+    let _ = std::io::Write::write_all(client.stream(), requests.as_bytes());
+    client.stream().read_exact(&mut [0]).unwrap();
+    until("the connection is cut", || {
+        gateway.metrics().lines().any(|line| line.starts_with("sluicegate_connections{") && line.ends_with(" 0"))
+    });
+}

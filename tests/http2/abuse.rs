@@ -1,0 +1,263 @@
+//! HTTP/2 clients that cause disproportionate cost: each is disconnected, counted, and costs little until then;
+//! well-behaved clients are not affected. The figures in docs/guarantees/threat-model.md are measured here.
+
+use std::time::Duration;
+
+use crate::support::frames::*;
+use crate::support::gateway::Gateway;
+use crate::support::h2::H2Client;
+use crate::support::until;
+use crate::support::upstream::Upstream;
+
+const FIXED: &str = "[[route]]\npath = \"/\"\nrespond = { body = \"fixed\" }\n";
+const MB: u64 = 1024 * 1024;
+
+/// Sends `frames`, made for each count from 0, until the gateway ends the connection; how many were sent.
+#[track_caller]
+fn flood(wire: &mut Wire, mut frames: impl FnMut(u32) -> Vec<u8>) -> u32 {
+    const MOST: u32 = 200_000;
+    for count in 0..MOST {
+        if wire.try_send(frames(count)).is_err() {
+            eprintln!("{count} sent");
+            return count;
+        }
+    }
+    panic!("{MOST} of them are taken");
+}
+
+/// Connections that were ended for what their clients sent, by their reasons.
+fn ended(gateway: &Gateway) -> Vec<(&'static str, f64)> {
+    let reasons = ["h2_frames", "h2_resets", "h2_abuse", "h2_protocol"];
+    let count = |reason| gateway.metric("http_rejected_total", &[("reason", reason)]).map(|count| (reason, count));
+    reasons.into_iter().filter_map(count).filter(|(_, count)| *count > 0.0).collect()
+}
+
+/// Runs `attack` and checks that its connection was ended for one of `reasons`, at the price of little
+/// memory, and that others are served.
+#[track_caller]
+fn assert_ended(reasons: &[&str], attack: impl FnOnce(&mut Wire)) {
+    assert_ended_with(FIXED, reasons, attack);
+}
+
+/// The same with another config, whose route `/` answers.
+#[track_caller]
+fn assert_ended_with(config: &str, reasons: &[&str], attack: impl FnOnce(&mut Wire)) {
+    let gateway = Gateway::start(config);
+    let mut other = H2Client::connect(gateway.addr);
+    assert_eq!(other.get("/").status(), 200);
+    let before = gateway.memory("VmRSS");
+    let mut wire = Wire::connect(gateway.addr, &[]);
+    attack(&mut wire);
+    until("it is counted", || !ended(&gateway).is_empty());
+    let counted = ended(&gateway);
+    assert!(counted.len() == 1 && counted[0].1 == 1.0 && reasons.contains(&counted[0].0), "{counted:?}");
+    let peak = gateway.memory("VmHWM").saturating_sub(before);
+    eprintln!("{} KiB more for {counted:?}", peak / 1024);
+    assert!(peak < 8 * MB, "{peak} bytes more");
+    assert_eq!(other.get("/").status(), 200);
+    let told = wire.away();
+    assert!(matches!(told, None | Some(ENHANCE_YOUR_CALM)), "{told:?}");
+}
+
+/// CVE-2023-44487.
+#[test]
+fn requests_that_are_taken_back_at_once_end_the_connection() {
+    let upstream = Upstream::silent();
+    let gateway =
+        Gateway::start(&format!("[[route]]\nname = \"app\"\npath = \"/\"\nupstream = \"{}\"\n", upstream.url()));
+    let mut wire = Wire::connect(gateway.addr, &[]);
+    wire.until("its settings", |frame| frame.kind == SETTINGS);
+    flood(&mut wire, |count| {
+        let stream = count * 2 + 1;
+        [headers(stream, END_STREAM | END_HEADERS, &request("GET", "/")), reset(stream, CANCEL)].concat()
+    });
+    until("it is counted", || !ended(&gateway).is_empty());
+    let requests = gateway.metric("requests_total", &[("route", "app"), ("method", "GET"), ("code", "499")]);
+    assert!(requests.unwrap_or(0.0) <= 250.0, "{requests:?}");
+    gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
+    assert!(!gateway.log().contains("WARN"), "{}", gateway.log());
+}
+
+/// A client that waits with each reset until its request is under way.
+#[test]
+fn slow_rapid_resets_are_noticed_too() {
+    // So many may be taken back at once, and ten more a second.
+    const FREE: u32 = 200;
+    let upstream = Upstream::silent();
+    let config = format!("{FIXED}[[route]]\npath = \"/up\"\nupstream = \"{}\"\n", upstream.url());
+    let open = |count: u32| headers(count * 2 + 1, END_STREAM | END_HEADERS, &request("GET", "/up"));
+    assert_ended_with(&config, &["h2_resets"], |wire| {
+        for count in 0..FREE {
+            wire.send(open(count));
+            upstream.request();
+            wire.send(reset(count * 2 + 1, CANCEL));
+        }
+        let more = flood(wire, |count| {
+            std::thread::sleep(Duration::from_millis(2));
+            [open(FREE + count), reset((FREE + count) * 2 + 1, CANCEL)].concat()
+        });
+        assert!(more < FREE, "{more}: the first {FREE} did not count");
+    });
+}
+
+/// `MadeYouReset`, CVE-2025-8671: the client has the gateway reset its streams.
+#[test]
+fn mistakes_that_make_the_gateway_reset_end_the_connection() {
+    let mistakes: [fn(u32) -> Vec<u8>; 4] = [
+        |stream| window(stream, 0),
+        |stream| [window(stream, 0x7fff_ffff), window(stream, 0x7fff_ffff)].concat(),
+        |stream| frame(DATA, 0, stream, b"after the end"),
+        |stream| headers(stream, END_STREAM | END_HEADERS, &[("x", "no pseudo")]),
+    ];
+    for mistake in mistakes {
+        let upstream = Upstream::silent();
+        let gateway = Gateway::start(&format!("[[route]]\npath = \"/\"\nupstream = \"{}\"\n", upstream.url()));
+        let mut wire = Wire::connect(gateway.addr, &[]);
+        let sent = flood(&mut wire, |count| {
+            let stream = count * 2 + 1;
+            [headers(stream, END_STREAM | END_HEADERS, &request("GET", "/")), mistake(stream)].concat()
+        });
+        until("it is counted", || !ended(&gateway).is_empty());
+        assert!(sent < 20_000 && upstream.connections() <= 250, "{sent}, {}", upstream.connections());
+    }
+}
+
+#[test]
+fn a_head_in_endless_pieces_ends_the_connection() {
+    assert_ended(&["h2_abuse"], |wire| {
+        wire.send(headers(1, END_STREAM, &request("GET", "/")));
+        let sent = flood(wire, |_| frame(CONTINUATION, 0, 1, &block(&[("x", "y")])));
+        assert!(sent < 50_000, "{sent}");
+    });
+}
+
+#[test]
+fn frames_that_only_cost_end_the_connection() {
+    let nothing: [(&str, Vec<u8>); 5] = [
+        ("SETTINGS", frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100])),
+        ("PING", frame(PING, 0, 0, b"01234567")),
+        ("WINDOW_UPDATE", window(0, 1)),
+        ("PRIORITY", frame(PRIORITY, 0, 1, &[0, 0, 0, 3, 15])),
+        ("unknown", frame(0xfa, 0, 0, b"grease")),
+    ];
+    for (name, bytes) in nothing {
+        assert_ended(&["h2_frames"], |wire| {
+            wire.answers_pings = false;
+            let sent = flood(wire, |_| bytes.repeat(10));
+            assert!(sent < 100_000, "{name}: {sent}");
+        });
+    }
+}
+
+#[test]
+fn empty_data_ends_the_connection() {
+    assert_ended(&["h2_frames", "h2_abuse"], |wire| {
+        wire.send(headers(1, END_HEADERS, &request("POST", "/")));
+        flood(wire, |_| frame(DATA, 0, 1, &[]).repeat(10));
+    });
+}
+
+/// Streams that are refused cost something all the same.
+#[test]
+fn streams_above_the_cap_end_the_connection_in_the_end() {
+    let upstream = Upstream::silent();
+    let gateway =
+        Gateway::with("max_streams = 10", &format!("[[route]]\npath = \"/\"\nupstream = \"{}\"\n", upstream.url()));
+    let mut wire = Wire::connect(gateway.addr, &[]);
+    let sent = flood(&mut wire, |count| headers(count * 2 + 1, END_STREAM | END_HEADERS, &request("GET", "/")));
+    until("it is counted", || !ended(&gateway).is_empty());
+    assert!(!gateway.log().contains("WARN"), "{}", gateway.log());
+    assert!(sent < 20_000 && upstream.connections() <= 10, "{sent}");
+}
+
+/// A byte each that stands for 4 kB: no more is made of it than a head may hold.
+#[test]
+fn a_bomb_of_compressed_fields_does_not_go_off() {
+    let gateway = Gateway::start(FIXED);
+    let bomb = |references: usize| {
+        // Kept in the table of the connection, as its newest entry.
+        let mut field = block(&[("x-bomb", &"x".repeat(4000))]);
+        field[0] = 0x40;
+        let mut wire = Wire::connect(gateway.addr, &[]);
+        let kept = [block(&request("GET", "/")), field].concat();
+        wire.send(frame(HEADERS, END_STREAM | END_HEADERS, 1, &kept));
+        assert_eq!(wire.answer(1).body, b"fixed");
+        let bomb = [block(&request("GET", "/")), vec![0x80 | 62; references]].concat();
+        wire.send(frame(HEADERS, END_STREAM | END_HEADERS, 3, &bomb));
+        wire.answer(3)
+    };
+    let before = gateway.memory("VmHWM");
+    assert_eq!(bomb(7).ended, Ended::Whole);
+    // Too large for a head: 431, which says nothing more.
+    let refused = bomb(9);
+    assert_eq!((refused.ended, refused.body.len()), (Ended::Whole, 0));
+    for _ in 0..20 {
+        assert!(matches!(bomb(12_000).ended, Ended::Away(_) | Ended::Reset(_)));
+    }
+    let peak = gateway.memory("VmHWM").saturating_sub(before);
+    assert!(peak < 8 * MB, "{peak} bytes more");
+    assert_eq!(H2Client::connect(gateway.addr).get("/").status(), 200);
+}
+
+/// As many streams as may be, each of which takes a part of a large answer and stops.
+#[test]
+fn readers_that_stop_hold_little_for_each_stream() {
+    const CONNECTIONS: u64 = 5;
+    let body = vec![b'x'; 2_000_000];
+    let answer = [format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len()).as_bytes(), &body].concat();
+    let upstream = Upstream::fixed(answer);
+    let gateway = Gateway::start(&format!(
+        "[[route]]\nname = \"app\"\npath = \"/\"\nupstream = \"{}\"\n[[route]]\npath = \"/fixed\"\nrespond = {{ }}\n",
+        upstream.url()
+    ));
+    assert_eq!(H2Client::connect(gateway.addr).get("/fixed").status(), 200);
+    let before = gateway.memory("VmRSS");
+    let mut wires = Vec::new();
+    for _ in 0..CONNECTIONS {
+        // A window that lets the buffers in between grow, then no more.
+        let mut wire = Wire::connect(gateway.addr, &[(4, 150_000)]);
+        wire.send(window(0, 100 * 150_000));
+        for stream in 0..100 {
+            wire.get(stream * 2 + 1, "/");
+        }
+        let mut left = 100 * 150_000;
+        while left > 0 {
+            left -= wire.until("more", |frame| frame.kind == DATA).payload.len();
+        }
+        wires.push(wire);
+    }
+    gateway.assert_metric("requests_in_flight", &[("route", "app")], 100.0 * CONNECTIONS as f64);
+    let each = gateway.memory("VmRSS").saturating_sub(before) / CONNECTIONS;
+    eprintln!("{} KiB for a connection with 100 stopped streams", each / 1024);
+    assert!(each < 20 * MB, "{each} bytes each");
+    assert_eq!(H2Client::connect(gateway.addr).get("/fixed").status(), 200);
+}
+
+/// Much in little time, and nothing without need.
+#[test]
+fn busy_clients_are_not_taken_for_floods() {
+    let gateway = Gateway::start("[[route]]\npath = \"/\"\nupstream = \"echo:\"\n");
+    let mut wire = Wire::connect(gateway.addr, &[]);
+    for stream in (1..6000).step_by(2) {
+        wire.get(stream, "/");
+        // Each answer acknowledged twice, a ping, a change of mind now and then.
+        assert_eq!(wire.answer(stream).ended, Ended::Whole, "{stream}");
+        wire.send([window(0, 300), frame(PRIORITY, 0, stream, &[0, 0, 0, 0, 15])].concat());
+        wire.send(frame(PING, 0, 0, b"01234567"));
+    }
+    // A page that is left: all that was asked for is taken back.
+    for stream in (6001..6201).step_by(2) {
+        wire.send(headers(stream, END_HEADERS, &request("POST", "/")));
+    }
+    for stream in (6001..6201).step_by(2) {
+        wire.send(reset(stream, CANCEL));
+    }
+    // Small messages, one by one, each in a frame and a window of its own.
+    wire.send(headers(20_001, END_HEADERS, &request("POST", "/")));
+    for _ in 0..5000 {
+        wire.send(frame(DATA, 0, 20_001, b"hello"));
+        wire.until("its echo", |frame| frame.kind == DATA && frame.stream == 20_001);
+        wire.send([window(0, 5), window(20_001, 5)].concat());
+    }
+    assert_eq!(ended(&gateway), []);
+}

@@ -1,0 +1,235 @@
+//! Bodies and trailers over HTTP/2 in both directions: streamed, bounded, and ended independently.
+
+use http::HeaderMap;
+
+use crate::support::frames::*;
+use crate::support::gateway::Gateway;
+use crate::support::h2::{H2Client, Sent, get, post};
+use crate::support::upstream::{Upstream, ok};
+use crate::support::{PATIENCE, until};
+
+fn to(upstream: &Upstream, more: &str) -> String {
+    format!("[[route]]\nname = \"app\"\npath = \"/\"\nupstream = \"{}\"\n{more}\n", upstream.url())
+}
+
+/// 3 MB both ways at once: more than any window or buffer.
+#[test]
+fn large_bodies_pass_both_ways() {
+    let gateway = Gateway::start("[[route]]\npath = \"/\"\nupstream = \"echo:\"\n");
+    let mut h2 = H2Client::connect(gateway.addr);
+    let body: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
+    let answer = h2.ask(post("/"), Sent { body: &body, trailers: None });
+    assert!(answer.body == body, "{} bytes", answer.body.len());
+    let upstream = Upstream::fixed(
+        [format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len()).as_bytes(), &body].concat(),
+    );
+    let gateway = Gateway::start(&to(&upstream, ""));
+    assert!(H2Client::connect(gateway.addr).get("/").body == body);
+}
+
+#[test]
+fn the_length_of_a_body_is_told_where_it_is_known() {
+    let upstream = Upstream::text("up");
+    let gateway = Gateway::start(&to(&upstream, ""));
+    let mut h2 = H2Client::connect(gateway.addr);
+    let mut known = post("/");
+    known.headers_mut().insert("content-length", "5".parse().unwrap());
+    h2.ask(known, Sent { body: b"known", trailers: None });
+    let seen = upstream.request();
+    assert_eq!(
+        (seen.get("content-length"), seen.get("transfer-encoding"), &seen.body[..]),
+        (Some("5"), None, &b"known"[..])
+    );
+    h2.ask(post("/"), Sent { body: b"unknown", trailers: None });
+    let seen = upstream.request();
+    assert_eq!(
+        (seen.get("content-length"), seen.get("transfer-encoding"), &seen.body[..]),
+        (None, Some("chunked"), &b"unknown"[..])
+    );
+    let mut none = post("/");
+    none.headers_mut().insert("content-length", "0".parse().unwrap());
+    h2.ask(none, Sent::default());
+    assert_eq!(upstream.request().get("content-length"), Some("0"));
+}
+
+#[test]
+fn a_body_that_is_not_as_long_as_it_said_goes_nowhere() {
+    let upstream = Upstream::silent();
+    let gateway = Gateway::start(&to(&upstream, ""));
+    let mut wire = Wire::connect(gateway.addr, &[]);
+    for (stream, body) in [(1, "four"), (3, "sixsix")] {
+        let fields = [&request("POST", "/")[..], &[("content-length", "5")]].concat();
+        wire.send(headers(stream, END_HEADERS, &fields));
+        wire.send(frame(DATA, END_STREAM, stream, body.as_bytes()));
+        assert_eq!(wire.answer(stream).ended, Ended::Reset(PROTOCOL_ERROR), "{body}");
+    }
+    assert!(wire.is_alive());
+    gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
+    upstream.until_all_ended();
+    assert!(upstream.requests().is_empty(), "the upstream got a whole request");
+}
+
+#[test]
+fn trailers_pass_both_ways() {
+    let upstream = Upstream::start(|peer| {
+        while let Some(head) = peer.head()? {
+            let announced = head.get("trailer").map(str::to_owned);
+            peer.note(&format!("trailer: {announced:?}"));
+            // The chunk, the last one, the trailer and the empty line.
+            peer.exactly("4\r\nbody\r\n0\r\nx-sum: 10\r\n\r\n".len() as u64)?;
+            peer.note("whole");
+            peer.send(
+                "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntrailer: grpc-status\r\n\r\n2\r\nup\r\n0\r\n\
+                 grpc-status: 0\r\nconnection: close\r\nset-cookie: a=1\r\nx-late: 1\r\n\r\n",
+            )?;
+        }
+        Ok(())
+    });
+    let gateway = Gateway::start(&to(&upstream, ""));
+    let mut h2 = H2Client::connect(gateway.addr);
+    let mut request = post("/");
+    request.headers_mut().insert("te", "trailers".parse().unwrap());
+    request.headers_mut().insert("trailer", "x-sum".parse().unwrap());
+    let mut trailers = HeaderMap::new();
+    for (name, value) in [("x-sum", "10"), ("x-unannounced", "1"), ("content-length", "9")] {
+        trailers.insert(name, value.parse().unwrap());
+    }
+    let answer = h2.ask(request, Sent { body: b"body", trailers: Some(trailers) });
+    assert_eq!((answer.status(), answer.text().as_str()), (200, "up"));
+    let mut names: Vec<&str> = answer.trailers.keys().map(|name| name.as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["grpc-status", "x-late"]);
+    upstream.request();
+    assert_eq!(upstream.request().head, "trailer: Some(\"x-sum\")");
+    assert_eq!(upstream.request().head, "whole");
+}
+
+/// The client of an upload that is refused learns so at once, and stops; other streams go on.
+#[test]
+fn an_upload_that_is_refused_ends_with_its_answer_and_without_an_error() {
+    let upstream = Upstream::text("up");
+    let gateway = Gateway::start(&to(&upstream, "max_body = \"64KiB\""));
+    let mut wire = Wire::connect(gateway.addr, &[]);
+    let announced = [&request("POST", "/")[..], &[("content-length", "100000")]].concat();
+    wire.send(headers(1, END_HEADERS, &announced));
+    let answer = wire.answer(1);
+    assert_eq!((answer.problem_status(), answer.ended), (413, Ended::Whole));
+    let told = wire.until("a reset", |frame| frame.kind == RST_STREAM && frame.stream == 1);
+    assert_eq!(told.payload, NO_ERROR.to_be_bytes());
+    // Not announced: found out on the way.
+    wire.send(headers(3, END_HEADERS, &request("POST", "/")));
+    for _ in 0..5 {
+        wire.send(frame(DATA, 0, 3, &[b'x'; 16 * 1024]));
+    }
+    assert_eq!(wire.answer(3).problem_status(), 413);
+    wire.get(5, "/");
+    assert_eq!(wire.answer(5).body, b"up");
+    gateway.assert_metric("http_rejected_total", &[("reason", "body_too_large")], 2.0);
+    gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
+}
+
+/// What an upstream does not take is not taken from the client either, beyond the window of its stream.
+#[test]
+fn an_upload_waits_for_its_upstream() {
+    let upstream = Upstream::start(|peer| {
+        peer.head()?;
+        std::thread::sleep(PATIENCE);
+        Ok(())
+    });
+    let fixed = "[[route]]\npath = \"/fixed\"\nrespond = { }\n";
+    let gateway = Gateway::start(&to(&upstream, &format!("max_body = \"1GiB\"\n{fixed}")));
+    let mut h2 = H2Client::connect(gateway.addr);
+    assert_eq!(h2.get("/fixed").status(), 200);
+    let before = gateway.memory("VmHWM");
+    let sender = h2.sender();
+    let taken = h2.run(async move {
+        let (answer, mut stream) = sender.ready().await.unwrap().send_request(post("/"), false).unwrap();
+        let mut taken = 0;
+        loop {
+            stream.reserve_capacity(64 * 1024);
+            let room = std::future::poll_fn(|cx| stream.poll_capacity(cx));
+            match tokio::time::timeout(std::time::Duration::from_millis(700), room).await {
+                Ok(Some(Ok(room))) => stream.send_data(vec![b'x'; room].into(), false).unwrap(),
+                Ok(ended) => panic!("{ended:?}"),
+                Err(_) => break,
+            }
+            taken += 64 * 1024;
+            // The sockets in between take some megabytes, too.
+            assert!(taken < 64 << 20, "it takes all");
+        }
+        drop(answer);
+        taken
+    });
+    assert!(taken >= 256 * 1024, "{taken}");
+    let grown = gateway.memory("VmHWM").saturating_sub(before);
+    eprintln!("{} KiB more for an upload that waits", grown >> 10);
+    assert!(grown < 4 << 20, "{grown} bytes more");
+}
+
+/// An upstream that answers early, and goes on reading: the client may go on as well.
+#[test]
+fn an_answer_may_come_before_the_upload_is_whole() {
+    let upstream = Upstream::start(|peer| {
+        let Some(_) = peer.head()? else { return Ok(()) };
+        peer.exactly("5\r\nfirst\r\n".len() as u64)?;
+        peer.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nearly\r\n")?;
+        peer.exactly("6\r\nsecond\r\n0\r\n\r\n".len() as u64)?;
+        peer.send("4\r\nlate\r\n0\r\n\r\n")?;
+        peer.wait_for_end()
+    });
+    let gateway = Gateway::start(&to(&upstream, ""));
+    let h2 = H2Client::connect(gateway.addr);
+    let sender = h2.sender();
+    let text = h2.run(async move {
+        let (answer, mut up) = sender.ready().await.unwrap().send_request(post("/"), false).unwrap();
+        up.send_data("first".into(), false).unwrap();
+        let mut down = answer.await.unwrap().into_body();
+        let early = down.data().await.unwrap().unwrap();
+        up.send_data("second".into(), true).unwrap();
+        let late = down.data().await.unwrap().unwrap();
+        format!("{} {}", String::from_utf8_lossy(&early), String::from_utf8_lossy(&late))
+    });
+    assert_eq!(text, "early late");
+    gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
+}
+
+#[test]
+fn an_upstream_that_breaks_off_resets_the_stream_and_no_other() {
+    let upstream = Upstream::start(|peer| {
+        while let Some(request) = peer.request()? {
+            match request.target() {
+                "/cut" => return peer.send("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\npart"),
+                "/none" => return Ok(()),
+                _ => peer.send(ok("up"))?,
+            }
+        }
+        Ok(())
+    });
+    let gateway = Gateway::start(&to(&upstream, ""));
+    let mut wire = Wire::connect(gateway.addr, &[]);
+    wire.get(1, "/cut");
+    let cut = wire.answer(1);
+    assert_eq!(cut.ended, Ended::Reset(INTERNAL_ERROR), "{:?}", cut.body);
+    wire.get(3, "/none");
+    assert_eq!(wire.answer(3).problem_status(), 502);
+    wire.get(5, "/");
+    assert_eq!(wire.answer(5).body, b"up");
+}
+
+#[test]
+fn an_upstream_that_refuses_an_upload_is_heard() {
+    let upstream = Upstream::start(|peer| {
+        peer.head()?;
+        peer.send("HTTP/1.1 401 Unauthorized\r\ncontent-length: 2\r\nconnection: close\r\n\r\nno")
+    });
+    let gateway = Gateway::start(&to(&upstream, ""));
+    let mut wire = Wire::connect(gateway.addr, &[]);
+    wire.send(headers(1, END_HEADERS, &request("POST", "/")));
+    wire.send(frame(DATA, 0, 1, &[b'x'; 16 * 1024]));
+    let answer = wire.answer(1);
+    assert_eq!((answer.body.as_slice(), answer.ended), (&b"no"[..], Ended::Whole));
+    until("the request is over", || {
+        gateway.metric("requests_in_flight", &[("route", "app")]) == Some(0.0) && wire.is_alive()
+    });
+    assert_eq!(H2Client::connect(gateway.addr).ask(get("/"), Sent::default()).status(), 401);
+}

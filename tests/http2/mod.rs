@@ -1,0 +1,11 @@
+//! HTTP/2 between the client and the gateway. HTTP/2 to upstream servers is in `upstreams`.
+
+mod abuse;
+mod bodies;
+mod connect;
+mod grpc;
+mod malformed;
+mod requests;
+mod slow_readers;
+mod strict;
+mod timeouts;

@@ -1,0 +1,175 @@
+//! Checks the config that an import writes.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use sluicegate::config;
+
+use crate::support::gateway::program;
+
+pub fn import(from: &str, path: &Path) -> Output {
+    program().args(["import", from]).arg(path).output().unwrap()
+}
+
+/// Imports a config of nginx. Returns the written config and the exit code.
+#[track_caller]
+pub fn imported(text: &str) -> (String, i32) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("nginx.conf");
+    std::fs::write(&path, text).unwrap();
+    let output = import("nginx", &path);
+    let code = output.status.code().unwrap();
+    assert!(matches!(code, 0 | 3), "{code}: {}", String::from_utf8_lossy(&output.stderr));
+    (String::from_utf8(output.stdout).unwrap(), code)
+}
+
+/// Each sample `NAME` in `tests/import/DIR` gives exactly `NAME.toml`, which loads. The first line of a sample states the
+/// exit code. To update the files after a change: `GOLDEN=write cargo test --test proxying import::`. Then review them.
+#[test]
+fn every_sample_gives_its_config() {
+    let mut wrong = Vec::new();
+    for (from, dir, extension) in
+        [("nginx", "tests/import/nginx", "conf"), ("ingress-nginx", "tests/import/ingress", "yaml")]
+    {
+        let mut paths: Vec<PathBuf> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+        paths.retain(|path| path.extension().is_some_and(|own| own == extension));
+        assert!(!paths.is_empty());
+        for path in paths {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let expected = text.lines().next().unwrap().trim_start_matches("# exit code ").parse::<i32>().unwrap();
+            let output = import(from, &path);
+            let found = String::from_utf8(output.stdout).unwrap();
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(expected), "{}: {stderr}\n{found}", path.display());
+            config::load_text("imported", &found)
+                .unwrap_or_else(|report| panic!("{}: {report}\n{found}", path.display()));
+            let golden = path.with_extension("toml");
+            if std::env::var_os("GOLDEN").is_some() {
+                std::fs::write(&golden, &found).unwrap();
+            } else if std::fs::read_to_string(&golden).unwrap_or_default() != found {
+                wrong.push(format!("--- {} gives\n{found}", path.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn zones_become_limits_of_the_same_verdicts() {
+    let server = "server { listen 8080; location / { limit_req zone=z BURST; proxy_pass http://127.0.0.1:3000; } }";
+    let zone = "limit_req_zone $binary_remote_addr zone=z:1m rate=10r/s;";
+    for (burst, expected) in [
+        ("", "rate = \"10/s\"\nburst = 1\n"),
+        ("burst=20 nodelay", "rate = \"10/s\"\nburst = 21\n"),
+        ("burst=20", "algorithm = \"leaky_bucket\"\nrate = \"10/s\"\nqueue = \"2s\"\n"),
+        ("burst=20 delay=20", "rate = \"10/s\"\nburst = 21\n"),
+    ] {
+        let (text, code) = imported(&format!("{zone}\n{}", server.replace("BURST", burst)));
+        assert!(text.contains(expected), "{burst}:\n{text}");
+        assert!(text.contains("refuse = { status = 503 }"), "nginx's default:\n{text}");
+        assert_eq!(code, 0, "{text}");
+    }
+    let (text, code) = imported(&format!("{zone}\n{}", server.replace("BURST", "burst=20 delay=8")));
+    assert!(text.contains("burst = 21") && text.contains("#   1. ") && text.contains("delay"), "{text}");
+    assert_eq!(code, 3);
+}
+
+#[test]
+fn keys_keep_their_meaning() {
+    for (key, before, expected) in [
+        (
+            "$http_x_api_key",
+            "",
+            "key = \"header:x-api-key\"\nrepeated = \"first\"\nwhen = { header = { \"x-api-key\" = \"*\" } }",
+        ),
+        ("$binary_remote_addr$uri", "", "key = [\"ip/32/128\", \"path\"]"),
+        ("$server_name", "", "key = \"all\""),
+        ("constant", "", "key = \"all\""),
+        ("$k", "map $request_method $k { default ''; POST $binary_remote_addr; }", "when = { method = [\"= POST\"] }"),
+        ("$k", "map $http_x_plan $k { default $binary_remote_addr; gold ''; }", "\"!~i ^gold$\""),
+        ("$k", "geo $k { default 1; 10.0.0.0/8 ''; }", "when = { client = [\"!10.0.0.0/8\"] }"),
+        (
+            "$k",
+            "geo $g { default 0; 192.0.2.0/24 1; } map $g $k { 0 ''; 1 $host; }",
+            "key = \"host\"\nwhen = { client = [\"192.0.2.0/24\"] }",
+        ),
+    ] {
+        let (text, code) = imported(&format!(
+            "{before} limit_req_zone {key} zone=z:1m rate=1r/s; server {{ location / {{ limit_req zone=z; \
+             proxy_pass http://127.0.0.1:3000; }} }}"
+        ));
+        assert!(text.contains(expected), "{key}:\n{text}");
+        assert_eq!(code, 0, "{text}");
+    }
+    for key in ["$request_uri", "$remote_user", "$http_a$http_b", "$undefined", "$http_host"] {
+        let (text, code) = imported(&format!(
+            "limit_req_zone {key} zone=z:1m rate=1r/s; server {{ location / {{ limit_req zone=z; proxy_pass http://127.0.0.1:3000; }} }}"
+        ));
+        assert!(code == 3 && text.contains("this limit is left out"), "{key}:\n{text}");
+    }
+}
+
+#[test]
+fn servers_keep_their_parameters() {
+    let (text, code) = imported(
+        "upstream a { server 10.0.0.1; server 10.0.0.2:81 weight=5 down; server 10.0.0.3 weight=2 max_conns=9; server 10.0.0.4 \
+         backup; ip_hash; } server { location / { proxy_pass https://a; } }",
+    );
+    let expected = "servers = [{ url = \"https://10.0.0.1:80\" }, { url = \"https://10.0.0.2:81\", weight = 0 }, \
+                    { url = \"https://10.0.0.3:80\", max_in_flight = 9, weight = 2 }]\nbalance = \"consistent_hash\"\nhash_on = \"ip\"\n";
+    assert!(text.contains(expected), "{text}");
+    assert!(text.contains("backup servers are not available"), "{text}");
+    assert_eq!(code, 3);
+}
+
+/// One listener serves both address families, because a second one could not bind the port.
+#[test]
+fn listeners_of_both_families_are_one() {
+    let (text, code) = imported(
+        "server { listen 80; listen [::]:80; return 301 https://$host$request_uri; } server { listen 8080; listen [::]:8080; \
+         location / { proxy_pass http://127.0.0.1:3000; } }",
+    );
+    assert!(text.contains("listen = \"[::]:8080\"\n"), "{text}");
+    assert!(text.contains("redirect_http = { listen = \"[::]:80\", https_port = 443 }"), "{text}");
+    assert_eq!(code, 0, "{text}");
+}
+
+/// A location that loses its protection must not become open.
+#[test]
+fn protected_locations_are_closed() {
+    for guard in [
+        "auth_basic 'staff';",
+        "auth_request /verify;",
+        "satisfy any; allow 10.0.0.0/8; deny all;",
+        "limit_except GET { deny all; }",
+        "if ($http_x_key != secret) { return 403; }",
+        "rewrite ^/(.*)$ /public/$1 break;",
+        "access_by_lua_block { if x == '}' then return ngx.exit(403) end }",
+        "location ~ ^/secret { deny all; }",
+    ] {
+        let (text, code) =
+            imported(&format!("server {{ location / {{ {guard} proxy_pass http://127.0.0.1:3000; }} }}"));
+        assert!(text.contains("\nrespond = { status = 501") && text.contains("\n# upstream = "), "{guard}:\n{text}");
+        assert!(!text.contains("\nupstream = "), "{guard}:\n{text}");
+        assert_eq!(code, 3);
+    }
+    // A guard of the server protects all its locations.
+    let (text, _) = imported(
+        "server { auth_basic on; location / { proxy_pass http://a; } location /x { auth_basic off; proxy_pass http://a; } }",
+    );
+    assert!(text.contains("path = \"~ ^/x\"\nupstream = \"a\""), "{text}");
+    assert!(text.contains("path = \"~ ^/\"\nrespond = { status = 501"), "{text}");
+}
+
+/// No input can end a string, start a section or be substituted.
+#[test]
+fn values_stay_values() {
+    let (text, _) = imported(
+        "server { listen 127.0.0.1:8080; location / { return 200 '\"}\\n[admin]\\nlisten = \"0.0.0.0:1\" ${file:/etc/passwd}'; } \
+         location = /b { return 200 'a $${b}'; } }\n\
+         server { server_name a.test; strange_directive 'x\n[admin]\n'; location / { proxy_pass http://127.0.0.1:1; add_header x-a '\"]'; } }",
+    );
+    let config = config::load_text("imported", &text).unwrap_or_else(|report| panic!("{report}\n{text}"));
+    assert_eq!(config.admin.listen.to_string(), "127.0.0.1:9900");
+    assert!(!text.contains("root:"));
+}

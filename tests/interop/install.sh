@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Puts what nobody here wrote, and the tests run in front of the gateway and behind it, into target/: applications
+# and clients from PyPI (`python`, apps-venv) and npm (`node`, apps-node). Does nothing when they are there.
+# Called by tests/support/app.rs. Argument: python or node.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+# What they need themselves is left to them: it differs with the version of Python.
+packages=(
+    httpbin==0.10.4 gunicorn==27.0.1 django==5.2.19
+    'httpx[http2]==0.28.1' aiohttp==3.14.5 websockets==17.4 h2==4.4.1 grpcio==1.85.1
+    rotel==0.0.1a15 kubernetes-validate==1.37.0
+)
+locked=tests/interop/programs/package-lock.json
+
+mkdir -p target
+case ${1:-} in
+python) home=target/apps-venv wanted="${packages[*]}" ;;
+node) home=target/apps-node wanted=$(sha256sum "$locked") ;;
+*)
+    echo "usage: tests/interop/install.sh python|node" >&2
+    exit 2
+    ;;
+esac
+exec 9>"$home.lock"
+flock 9
+[ "$(cat "$home/ready" 2>/dev/null)" = "$wanted" ] && exit 0
+rm -rf "$home"
+
+if [ "$1" = python ]; then
+    if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+        echo "the tests need Python with venv and pip: apt-get install python3-venv" >&2
+        exit 1
+    fi
+    python3 -m venv "$home"
+    if ! "$home/bin/pip" install --quiet --disable-pip-version-check "${packages[@]}"; then
+        echo "the tests need ${packages[*]} from PyPI, which pip could not install (see above)" >&2
+        exit 1
+    fi
+else
+    if ! type -P node npm >/dev/null; then
+        echo "the tests need Node with npm: apt-get install nodejs npm" >&2
+        exit 1
+    fi
+    mkdir -p "$home"
+    cp tests/interop/programs/package.json "$locked" "$home"
+    if ! npm ci --prefix "$home" --no-audit --no-fund --loglevel=error >&2; then
+        echo "the tests need what $locked names from the npm registry, which npm could not install (see above)" >&2
+        exit 1
+    fi
+fi
+echo "$wanted" >"$home/ready"

@@ -1,0 +1,233 @@
+//! Denials that the gateway remembers: they are exact, and need no call to Redis.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rand::Rng;
+use sluicegate::limiting::algorithm::NAMES;
+use sluicegate::limiting::answer::NEVER;
+use sluicegate::limiting::decision::{Check, Op};
+use sluicegate::limiting::limit::{Limit, Mode};
+use sluicegate::limiting::store::memory::MemoryStore;
+use sluicegate::limiting::store::redis::denials::{DenialCache, ENTRIES_MAX, Recalls};
+
+use crate::support::PATIENCE;
+use crate::support::client::get;
+use crate::support::gateway::Gateway;
+use crate::support::limiting::{RedisServer, bucket, check, limit, random_rule, seeded};
+use crate::support::machine::Stopwatch;
+
+fn gateway(server: &RedisServer, limits: &str, more: &str) -> Gateway {
+    let gateway = Gateway::start(&format!(
+        "[store]\nurl = \"{}\"\ndeadline = \"500ms\"\n\n[[route]]\nname = \"app\"\npath = \"/\"\n\
+         respond = {{ body = \"in\" }}\nlimits = [{limits}]\n\n{more}",
+        server.url()
+    ));
+    gateway.until_connected();
+    gateway
+}
+
+fn calls(gateway: &Gateway) -> f64 {
+    gateway.metric("store_request_duration_seconds_count", &[]).unwrap()
+}
+
+#[test]
+fn a_key_known_to_be_exhausted_costs_no_call() {
+    let server = RedisServer::start(&[]);
+    let gateway = gateway(&server, "\"one\"", "[limit.one]\nrate = \"1/h\"\nkey = \"ip\"\ncost = \"header:x-cost\"\n");
+    let mut client = gateway.client();
+    let start = Instant::now();
+    assert_eq!(client.ask(&get("/", ""), "").status(), 200);
+    for _ in 0..100 {
+        let refused = client.ask(&get("/", ""), "");
+        assert_eq!(refused.status(), 429);
+        let wait: i64 = refused.get("retry-after").unwrap().parse().unwrap();
+        assert!((3595..=3600).contains(&wait), "{wait}");
+    }
+    let seconds = start.elapsed().as_secs() as f64 + 1.0;
+    assert!(calls(&gateway) <= 1.0 + seconds, "{} calls in {seconds} s", calls(&gateway));
+    assert!(gateway.metric("store_denial_cache_hits_total", &[]).unwrap() >= 100.0 - seconds);
+    let denied = [("route", "app"), ("limit", "one"), ("decision", "deny")];
+    gateway.assert_metric("limit_decisions_total", &denied, 100.0);
+    // Others are asked for: another client, and a request that costs nothing.
+    assert_eq!(gateway.client_from([127, 0, 0, 9]).ask(&get("/", ""), "").status(), 200);
+    assert_eq!(client.ask(&get("/", "x-cost: 0\r\n"), "").status(), 200);
+}
+
+#[test]
+fn the_wait_of_a_known_refusal_is_exact() {
+    let server = RedisServer::start(&[]);
+    let gateway = gateway(&server, "\"one\"", "[limit.one]\nrate = \"1/400ms\"\nburst = 1\nkey = \"ip\"\n");
+    let mut client = gateway.client();
+    for _ in 0..3 {
+        let (watch, start) = (Stopwatch::start(), Instant::now());
+        while client.ask(&get("/", ""), "").status() == 429 {
+            std::thread::sleep(Duration::from_millis(1));
+            assert!(start.elapsed() < PATIENCE);
+        }
+        watch.assert_ms(0..600);
+    }
+}
+
+/// Of two limits one refuses from memory what both would refuse by now, and the other for longer.
+#[test]
+fn the_wait_of_a_limit_that_others_spent_is_not_left_out() {
+    let server = RedisServer::start(&[]);
+    let limits = "[limit.own]\nrate = \"1/20s\"\nkey = \"header:x-user\"\n\n[limit.all]\n\
+                  algorithm = \"fixed_window\"\nrate = \"2/h\"\nkey = \"all\"\n";
+    let gateway = gateway(&server, "\"own\", \"all\"", limits);
+    let (mut one, mut two) = (gateway.client(), gateway.client());
+    let mut ask = |user: usize| {
+        let client = if user == 1 { &mut one } else { &mut two };
+        let answer = client.ask(&get("/", &format!("x-user: {user}\r\n")), "");
+        let wait = answer.get("retry-after").map_or(0, |wait| wait.parse::<i64>().unwrap());
+        (answer.status(), wait, answer.get("ratelimit").unwrap_or_default().to_owned())
+    };
+    assert_eq!(ask(1).0, 200);
+    let (status, wait, _) = ask(1);
+    assert!(status == 429 && (15..=20).contains(&wait), "{status} {wait}");
+    assert_eq!(ask(2).0, 200);
+    for _ in 0..20 {
+        let (status, wait, fields) = ask(1);
+        assert!(status == 429 && wait > 3500, "{status} {wait}");
+        assert!(fields.contains("\"own\";r=0") && fields.contains("\"all\";r=0"), "{fields}");
+    }
+    // Both are known to refuse by now.
+    let calls = calls(&gateway);
+    assert!(calls <= 8.0, "{calls} calls");
+}
+
+#[test]
+fn a_shadow_limit_counts_on_behind_an_exhausted_one() {
+    let server = RedisServer::start(&[]);
+    let gateway = gateway(
+        &server,
+        "\"one\", \"shadow\"",
+        "[limit.one]\nrate = \"1/h\"\nkey = \"all\"\n\n[limit.shadow]\nrate = \"3/h\"\nkey = \"all\"\nmode = \"shadow\"\n",
+    );
+    for _ in 0..6 {
+        gateway.get("/");
+    }
+    let shadow = [("route", "app"), ("limit", "shadow"), ("decision", "shadow_deny")];
+    gateway.assert_metric("limit_decisions_total", &shadow, 3.0);
+}
+
+/// A store at a distance: asked at one time, it decides a little later by a clock of whole
+/// milliseconds, and its answer takes a while. With the memory of refusals in front of it nothing
+/// is refused that it would have admitted, and no wait is shorter than that of the store.
+#[test]
+fn nothing_is_refused_that_the_store_would_admit() {
+    let mut seeded = seeded();
+    let rng = &mut seeded.rng;
+    let mut known = 0;
+    // Windows of the calendar are too long to pass in a walk.
+    let names: Vec<&str> = NAMES.iter().copied().filter(|name| *name != "calendar").collect();
+    for round in 0..300 {
+        let (store, recalls) = (MemoryStore::new(100_000), Recalls::default());
+        let mut denials = DenialCache::new(recalls.clone());
+        let base = Instant::now();
+        let mut limits: Vec<Arc<Limit>> = (0..3).map(|i| rule_of(names[(round + i) % names.len()], i, rng)).collect();
+        let mut seen = vec![limits[0].rule.clone()];
+        let mut now_us: i64 = 1_795_000_000_000_000;
+        let at = |us: i64| base + Duration::from_micros((us - 1_795_000_000_000_000) as u64);
+        for _ in 0..300 {
+            now_us += match rng.random_range(0..4) {
+                0 => rng.random_range(0..500),
+                1 => rng.random_range(0..20_000),
+                2 => rng.random_range(0..200),
+                _ => rng.random_range(0..300_000),
+            };
+            if rng.random_bool(0.01) {
+                // What was taken under another rule may be forgotten sooner than this one says, so
+                // each rule starts anew, and none comes twice.
+                while seen.contains(&limits[0].rule) {
+                    limits[0] = rule_of(names[round % names.len()], 0, rng);
+                }
+                seen.push(limits[0].rule.clone());
+                let keys: Vec<Check> = (0..3).map(|who| check(&limits[0], &format!("k{who}"), 1)).collect();
+                store.run(Op::Reset, &keys, now_us / 1000);
+            }
+            let who = format!("k{}", rng.random_range(0..3));
+            let cost = if rng.random_bool(0.6) { 1 } else { rng.random_range(0..4) };
+            // Routes have some of the limits in common.
+            let some = if rng.random_bool(0.5) { &limits[rng.random_range(0..3)..][..1] } else { &limits[..] };
+            let checks: Vec<Check> = some.iter().map(|limit| check(limit, &who, cost)).collect();
+            if rng.random_bool(0.02) {
+                let op = if rng.random_bool(0.5) { Op::Reset } else { Op::Adjust };
+                let back: Vec<Check> = checks.iter().map(|check| Check { cost: -3, ..check.clone() }).collect();
+                store.run(op, &back, now_us / 1000);
+                recalls.clear_memories();
+                continue;
+            }
+            if let Some(refused) = denials.known_refusals(&checks, || at(now_us)) {
+                known += 1;
+                let decision = store.run(Op::Peek, &checks, now_us / 1000);
+                for ((answer, truth), check) in refused.into_iter().zip(decision.answers).zip(&checks) {
+                    assert!(!truth.admitted, "{check:?} {answer:?} is admitted: {truth:?}");
+                    assert_eq!(answer.retry_ms == NEVER, truth.retry_ms == NEVER);
+                    // What never fits may leave less and less for others.
+                    assert!(answer.remaining == truth.remaining || answer.retry_ms == NEVER, "{check:?}");
+                    // Late by no more than the way of the answer and a rounding.
+                    let late = answer.retry_ms - truth.retry_ms;
+                    assert!((0..=8).contains(&late), "{check:?}: {answer:?} for {truth:?}");
+                }
+                continue;
+            }
+            let asked = denials.sent_at(at(now_us));
+            now_us += rng.random_range(0..3000);
+            let decision = store.run(Op::Take, &checks, now_us / 1000);
+            now_us += rng.random_range(0..3000);
+            if !decision.admitted {
+                for (check, answer) in checks.iter().zip(decision.answers) {
+                    denials.remember_refusal(check, answer, asked, at(now_us));
+                }
+            }
+        }
+    }
+    assert!(known > 1000, "only {known} known refusals");
+}
+
+fn rule_of(name: &str, number: usize, rng: &mut rand::rngs::StdRng) -> Arc<Limit> {
+    loop {
+        let rule = random_rule(name, rng);
+        if rule.policy().quota < 50 && rule.policy().window_ms < 10_000 {
+            return limit(&format!("limit-{number}"), rule, Mode::Enforce);
+        }
+    }
+}
+
+#[test]
+fn what_is_remembered_is_bounded() {
+    let mut denials = DenialCache::new(Recalls::default());
+    let store = MemoryStore::new(1_000_000);
+    let one = limit("one", bucket(1, 1), Mode::Enforce);
+    let now = Instant::now();
+    let asked = denials.sent_at(now);
+    let checks: Vec<Check> = (0..ENTRIES_MAX * 3).map(|i| check(&one, &i.to_string(), 2)).collect();
+    for check in &checks {
+        let answer = store.run(Op::Take, std::slice::from_ref(check), 1_795_000_000_000).answers[0];
+        denials.remember_refusal(check, answer, asked, now);
+        assert!(denials.len() <= ENTRIES_MAX);
+    }
+    let known = checks.chunks(1).filter(|check| denials.known_refusals(check, || now).is_some()).count();
+    assert_eq!((known, denials.len()), (ENTRIES_MAX, ENTRIES_MAX));
+    // The one learned last is among them.
+    assert!(denials.known_refusals(&checks[checks.len() - 1..], || now).is_some());
+}
+
+/// What was given back while the answer was on its way may be what the refused request wanted.
+#[test]
+fn an_answer_from_before_something_was_given_back_is_not_remembered() {
+    let recalls = Recalls::default();
+    let mut denials = DenialCache::new(recalls.clone());
+    let now = Instant::now();
+    let spent = check(&limit("one", bucket(1, 1), Mode::Enforce), "k", 2);
+    let answer = MemoryStore::new(10).run(Op::Take, std::slice::from_ref(&spent), 1_795_000_000_000).answers[0];
+    let asked = denials.sent_at(now);
+    recalls.clear_memories();
+    denials.remember_refusal(&spent, answer, asked, now);
+    assert!(denials.is_empty(), "remembered though something was given back");
+    let asked = denials.sent_at(now);
+    denials.remember_refusal(&spent, answer, asked, now);
+    assert_eq!((denials.len(), denials.is_empty()), (1, false));
+}

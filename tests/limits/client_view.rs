@@ -1,0 +1,330 @@
+//! What a client sees of limits: the rate limit headers in all dialects, the exact wait, and the refusal over HTTP and
+//! gRPC.
+
+use rand::Rng;
+use serde_json::json;
+use sfv::{BareItem, List, ListEntry, Parser};
+use sluicegate::limiting::Outcome;
+use sluicegate::limiting::algorithm::NAMES;
+use sluicegate::limiting::answer::{Answer, NEVER};
+use sluicegate::limiting::decision::Op;
+use sluicegate::limiting::limit::Mode;
+use sluicegate::limiting::store::memory::MemoryStore;
+use sluicegate::proxy::response::problem::retry_after_s;
+
+use crate::support::client::{get, post};
+use crate::support::gateway::Gateway;
+use crate::support::http::Message;
+use crate::support::limiting::{check, limit, random_rule, seeded};
+use crate::support::ports::nobody;
+
+/// Two limits of clock-free arithmetic: a bucket that hardly refills, and windows of an hour.
+const LIMITS: &str = r#"
+[limit.burst]
+rate = "2/h"
+burst = 3
+key = "ip"
+
+[limit.hourly]
+algorithm = "fixed_window"
+rate = "100/h"
+key = "ip"
+
+[limit.silent]
+rate = "1/h"
+key = "ip"
+mode = "shadow"
+
+[limit.small]
+rate = "1/h"
+burst = 5
+key = "ip"
+cost = "header:x-cost"
+"#;
+
+fn route(path: &str, limits: &str, more: &str) -> String {
+    format!(
+        "[[route]]\nname = \"{path}\"\npath = \"/{path}\"\nrespond = {{ status = 200, body = \"ok\" }}\n\
+         limits = [{limits}]\n{more}\n\n"
+    )
+}
+
+/// A list of strings with integer and string parameters, in the order of the text.
+fn list(text: &str) -> Vec<(String, Vec<(String, String)>)> {
+    let list: List = Parser::new(text).parse().unwrap_or_else(|e| panic!("{text}: {e}"));
+    list.into_iter()
+        .map(|entry| {
+            let ListEntry::Item(item) = entry else { panic!("an inner list: {text}") };
+            let BareItem::String(name) = item.bare_item else { panic!("not a string: {text}") };
+            let parameters = item.params.into_iter().map(|(key, value)| {
+                let value = match value {
+                    BareItem::Integer(int) => int.to_string(),
+                    BareItem::String(text) => text.as_str().to_owned(),
+                    other => panic!("{other:?}"),
+                };
+                (key.as_str().to_owned(), value)
+            });
+            (name.as_str().to_owned(), parameters.collect())
+        })
+        .collect()
+}
+
+fn member(name: &str, parameters: &[(&str, i64)]) -> (String, Vec<(String, String)>) {
+    (name.to_owned(), parameters.iter().map(|(key, value)| ((*key).to_owned(), value.to_string())).collect())
+}
+
+#[test]
+fn draft_11_is_a_structured_field_on_every_answer() {
+    let gateway = Gateway::start(&(LIMITS.to_owned() + &route("a", "\"burst\", \"hourly\", \"silent\"", "")));
+    let policy = [member("burst", &[("q", 3), ("w", 5400)]), member("hourly", &[("q", 100), ("w", 3600)])];
+    for n in 1..=3 {
+        let response = gateway.get("/a");
+        assert_eq!((response.status(), response.get("retry-after")), (200, None));
+        assert_eq!(list(response.get("ratelimit-policy").unwrap()), policy);
+        let left = 3 - n;
+        let states = list(response.get("ratelimit").unwrap());
+        assert_eq!(states[0], member("burst", &[("r", left), ("t", 1800 * n.max(left))]), "the {n}th");
+        assert_eq!(states[1], member("hourly", &[("r", 100 - n), ("t", 3600)]), "the {n}th");
+    }
+    let response = gateway.get("/a");
+    assert_eq!((response.status(), response.get("retry-after")), (429, Some("1800")));
+    assert_eq!(list(response.get("ratelimit-policy").unwrap()), policy);
+    let states = list(response.get("ratelimit").unwrap());
+    assert_eq!(states[0], member("burst", &[("r", 0), ("t", 1800)]), "the window ends with Retry-After");
+    assert_eq!(response.get("content-type"), Some("application/problem+json"));
+    let mut problem = response.json();
+    let wait_ms = problem["retry-after-ms"].take().as_i64().unwrap();
+    assert!((1_790_000..=1_800_000).contains(&wait_ms), "{wait_ms}");
+    problem.as_object_mut().unwrap().remove("retry-after-ms");
+    assert_eq!(
+        problem,
+        json!({
+            "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+            "title": "request quota exceeded",
+            "status": 429,
+            "violated-policies": ["burst"],
+        })
+    );
+}
+
+/// Values of the named fields, `-` where absent.
+fn values<'a>(response: &'a Message, names: &[&str]) -> Vec<&'a str> {
+    names.iter().map(|name| response.get(name).unwrap_or("-")).collect()
+}
+
+const DRAFT_07: [&str; 2] = ["ratelimit-policy", "ratelimit"];
+const DRAFT_03: [&str; 3] = ["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"];
+const LEGACY: [&str; 3] = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
+
+#[test]
+fn older_dialects_show_the_narrowest_limit() {
+    let limits = "\"hourly\", \"burst\", \"silent\"";
+    let config = format!(
+        "[headers]\nratelimit = [\"draft-07\", \"draft-03\", \"legacy\"]\n{LIMITS}\n{}{}{}",
+        route("all", limits, ""),
+        route("one", limits, "ratelimit_headers = \"legacy\""),
+        route("off", limits, "ratelimit_headers = \"off\"")
+    );
+    let gateway = Gateway::start(&config);
+    let response = gateway.get("/all");
+    assert_eq!(response.status(), 200);
+    assert_eq!(values(&response, &DRAFT_07), ["100;w=3600, 3;w=5400", "limit=3, remaining=2, reset=1800"]);
+    assert_eq!(values(&response, &DRAFT_03), ["3, 100;w=3600, 3;w=5400", "2", "1800"]);
+    assert_eq!(values(&response, &LEGACY), ["3", "2", "1800"]);
+
+    let response = gateway.get("/one");
+    assert_eq!(values(&response, &LEGACY), ["3", "1", "3600"]);
+    assert_eq!([values(&response, &DRAFT_07), values(&response, &DRAFT_03)].concat(), ["-"; 5]);
+    let response = gateway.get("/off");
+    assert_eq!([values(&response, &DRAFT_07), values(&response, &LEGACY)].concat(), ["-"; 5]);
+
+    let response = gateway.get("/all");
+    assert_eq!((response.status(), response.get("retry-after")), (429, Some("1800")));
+    assert_eq!(values(&response, &DRAFT_07), ["100;w=3600, 3;w=5400", "limit=3, remaining=0, reset=1800"]);
+    assert_eq!(values(&response, &DRAFT_03), ["3, 100;w=3600, 3;w=5400", "0", "1800"]);
+    assert_eq!(values(&response, &LEGACY), ["3", "0", "1800"]);
+}
+
+#[test]
+fn several_dialects_go_together_and_redirects_carry_none() {
+    let config = format!(
+        "[headers]\nratelimit = [\"draft-11\", \"legacy\"]\n{LIMITS}\n{}[[route]]\npath = \"/away\"\n\
+         respond = {{ status = 302 }}\nlimits = [\"burst\"]\n",
+        route("here", "\"burst\"", "")
+    );
+    let gateway = Gateway::start(&config);
+    let response = gateway.get("/away");
+    assert_eq!((response.status(), values(&response, &["ratelimit", "ratelimit-policy"])), (302, vec!["-", "-"]));
+    let response = gateway.get("/here");
+    assert_eq!(list(response.get("ratelimit").unwrap()), [member("burst", &[("r", 1), ("t", 3600)])]);
+    assert_eq!(values(&response, &LEGACY), ["3", "1", "3600"]);
+}
+
+/// For every algorithm: at the promised instant the request is admitted, a millisecond earlier it
+/// is not, and the seconds of Retry-After are never early.
+#[test]
+fn retry_after_is_exact_for_every_algorithm() {
+    let mut seeded = seeded();
+    let rng = &mut seeded.rng;
+    for name in NAMES {
+        let mut refused = 0;
+        for _ in 0..300 {
+            let limit = limit("one", random_rule(name, rng), Mode::Enforce);
+            let memory = MemoryStore::new(1000);
+            let mut now_ms = 1_790_000_000_000 + rng.random_range(0..100_000_000);
+            let quota = limit.rule.policy().quota;
+            for _ in 0..60 {
+                let cost = rng.random_range(1..=quota.min(1_000_000_000));
+                let mut check = check(&limit, "ip=10.0.0.1", cost);
+                check.tag = rng.random_range(1..1 << 52);
+                let answer = memory.run(Op::Take, std::slice::from_ref(&check), now_ms).answers[0];
+                if !answer.admitted && answer.retry_ms != NEVER {
+                    refused += 1;
+                    exact(&memory, &check, now_ms, answer);
+                }
+                now_ms += rng.random_range(0..=answer.reset_ms.clamp(0, 1 << 40));
+            }
+        }
+        assert!(refused > 100, "{name} refused only {refused} times");
+    }
+}
+
+fn exact(memory: &MemoryStore, check: &sluicegate::limiting::decision::Check, now_ms: i64, answer: Answer) {
+    let promised = now_ms + answer.retry_ms;
+    let peek = |at| memory.run(Op::Peek, std::slice::from_ref(check), at).answers[0].admitted;
+    assert!(answer.retry_ms > 0 && !peek(promised - 1), "{check:?} is admitted before {promised}: {answer:?}");
+    assert!(peek(promised), "{check:?} is not admitted at {promised}: {answer:?}");
+    let seconds = retry_after_s(Outcome::Store(answer)).unwrap();
+    assert!(seconds * 1000 >= answer.retry_ms && (seconds - 1) * 1000 < answer.retry_ms, "{seconds} {answer:?}");
+}
+
+#[test]
+fn a_body_of_ones_own_and_a_request_that_never_fits() {
+    let refuse = "refuse = { status = 503, body = \"{limit} of {route}: {retry_after}s\" }";
+    let config = LIMITS.to_owned() + &route("own", "\"small\"", refuse) + &route("never", "\"small\"", "");
+    let gateway = Gateway::start(&config);
+    assert_eq!(gateway.ask(&get("/own", "x-cost: 5\r\n")).status(), 200);
+    let response = gateway.get("/own");
+    assert_eq!((response.status(), response.text().as_str()), (503, "small of own: 3600s"));
+    assert_eq!(response.get("content-type"), Some("text/plain; charset=utf-8"));
+    assert_eq!(response.get("retry-after"), Some("3600"));
+
+    let response = gateway.ask(&get("/never", "x-cost: 6\r\n"));
+    assert_eq!((response.status(), response.get("retry-after")), (429, None));
+    let problem = response.json();
+    assert_eq!(problem["title"], "the request costs more than its whole quota");
+    assert_eq!(problem.get("retry-after-ms"), None);
+}
+
+/// How many may run at once is no rate: it has a unit and no window.
+#[test]
+fn a_concurrency_limit_says_its_unit() {
+    let two = "[limit.two]\nalgorithm = \"concurrency\"\nin_flight = 2\nkey = \"ip\"\ncost = \"header:x-cost\"\n";
+    let gateway = Gateway::start(&(LIMITS.to_owned() + two + &route("both", "\"two\", \"hourly\"", "")));
+    let policy = |response: &Message| {
+        let policies = list(response.get("ratelimit-policy").unwrap());
+        assert_eq!(policies[1], member("hourly", &[("q", 100), ("w", 3600)]));
+        policies[0].clone()
+    };
+    let unit = |parameters: &[(&str, &str)]| {
+        let parameters = parameters.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        ("two".to_owned(), parameters.collect::<Vec<_>>())
+    };
+    let response = gateway.get("/both");
+    assert_eq!(response.status(), 200);
+    assert_eq!(policy(&response), unit(&[("q", "2"), ("qu", "concurrent-requests")]));
+    assert_eq!(list(response.get("ratelimit").unwrap())[0].1[0], ("r".to_owned(), "1".to_owned()));
+    let response = gateway.ask(&get("/both", "x-cost: 3\r\n"));
+    assert_eq!((response.status(), response.get("retry-after")), (429, None));
+    assert_eq!(policy(&response), unit(&[("q", "2"), ("qu", "concurrent-requests")]));
+
+    // The older dialects have no unit for it, and do not show it as something else.
+    let config =
+        format!("[headers]\nratelimit = [\"draft-07\", \"legacy\"]\n{LIMITS}{two}{}", route("one", "\"two\"", ""));
+    let response = Gateway::start(&config).get("/one");
+    assert_eq!([values(&response, &DRAFT_07), values(&response, &LEGACY)].concat(), ["-"; 5]);
+}
+
+/// Everything that a gRPC client reads of a refusal.
+fn grpc(response: &Message) -> (u16, Option<&str>, Option<&str>, Option<&str>) {
+    assert_eq!((response.text().as_str(), response.get("content-type")), ("", Some("application/grpc")));
+    assert_eq!(response.get("content-length").unwrap_or("0"), "0");
+    let [status, message, pushback] =
+        ["grpc-status", "grpc-message", "grpc-retry-pushback-ms"].map(|name| response.get(name));
+    (response.status(), status, message, pushback)
+}
+
+#[test]
+fn grpc_requests_are_refused_in_grpc() {
+    let config = format!(
+        "{LIMITS}\n{}[[route]]\nname = \"down\"\npath = \"/down\"\nupstream = \"http://{}\"\n\n\
+         [[route]]\nname = \"denied\"\npath = \"/denied\"\nupstream = \"echo:\"\ndeny = [\"127.0.0.1\"]\n\n\
+         [[route]]\nname = \"tiny\"\npath = \"/tiny\"\nupstream = \"echo:\"\nmax_body = 1\n\n\
+         [[route]]\nname = \"keyed\"\npath = \"/keyed\"\nupstream = \"echo:\"\nlimits = [\"keyed\"]\n\n\
+         [limit.keyed]\nrate = \"1/s\"\nkey = \"header:x-api-key\"\nmissing = \"refuse\"\n",
+        route("rpc", "\"small\"", "refuse = { status = 503, body = \"not for gRPC\" }"),
+        nobody(),
+    );
+    let gateway = Gateway::start(&config);
+    let call = |path: &str, fields: &str| {
+        let fields = format!("content-type: application/grpc+proto\r\nte: trailers\r\n{fields}");
+        gateway.client().ask(&post(path, 5, &fields), [0; 5])
+    };
+    assert_eq!(call("/rpc", "x-cost: 5\r\n").get("grpc-status"), None);
+    let response = call("/rpc", "");
+    let (status, code, message, pushback) = grpc(&response);
+    assert_eq!((status, code, message), (200, Some("8"), Some("request quota exceeded: small")));
+    let pushback: i64 = pushback.unwrap().parse().unwrap();
+    assert!((3_590_000..=3_600_000).contains(&pushback), "{pushback}");
+    assert_eq!(list(response.get("ratelimit").unwrap()), [member("small", &[("r", 0), ("t", 3600)])]);
+    let never = call("/rpc", "x-cost: 6\r\n");
+    assert_eq!(grpc(&never).1, Some("8"));
+    assert_eq!(grpc(&never).3, Some("-1"), "do not retry");
+
+    for (path, code, message) in [
+        ("/down", "14", "no upstream server accepts connections"),
+        ("/denied", "7", "your address is not allowed on this route"),
+        ("/tiny", "8", "the request body is larger than allowed here"),
+        ("/keyed", "7", "the request lacks header:x-api-key, the key of its limit: keyed"),
+        ("/nowhere", "12", "no route matches this host, path and method"),
+    ] {
+        assert_eq!(grpc(&call(path, "")), (200, Some(code), Some(message), None), "{path}");
+    }
+    assert_eq!(grpc(&call("/a%2fb", "")).1, Some("13"), "refused as unclear");
+
+    let answered = [("route", "rpc"), ("method", "POST"), ("code", "200")];
+    gateway.assert_metric("requests_total", &answered, 3.0);
+    for reason in ["exhausted", "never_fits"] {
+        let refused = [("route", "rpc"), ("limit", "small"), ("reason", reason)];
+        gateway.assert_metric("rejections_total", &refused, 1.0);
+    }
+
+    let web = gateway.client().ask(&post("/rpc", 5, "content-type: application/grpc-web\r\n"), [0; 5]);
+    assert_eq!((web.status(), web.text().as_str()), (503, "not for gRPC"), "gRPC-Web has its status in the body");
+}
+
+/// While the store is away a limit that is closed says so in either protocol: not the client's
+/// quota is exhausted, but the service is short of something, and back soon.
+#[test]
+fn a_closed_store_is_unavailable_in_grpc_too() {
+    let mut server = crate::support::limiting::RedisServer::start(&[]);
+    let config = format!(
+        "[store]\nurl = \"{}\"\non_error = \"closed\"\ndeadline = \"10s\"\n{LIMITS}\n{}",
+        server.url(),
+        route("rpc", "\"burst\", \"hourly\"", "")
+    );
+    let gateway = Gateway::start(&config);
+    gateway.until_connected();
+    let call = || {
+        let fields = "content-type: application/grpc+proto\r\nte: trailers\r\n";
+        gateway.client().ask(&post("/rpc", 5, fields), [0; 5])
+    };
+    assert_eq!(call().get("grpc-status"), None);
+    server.kill();
+    crate::support::until("the store is away", || gateway.metric("store_up", &[]) == Some(0.0));
+    let message = "the limit store is unavailable, and this route refuses requests without it: burst, hourly";
+    assert_eq!(grpc(&call()), (200, Some("14"), Some(message), Some("2000")));
+    let plain = gateway.get("/rpc");
+    assert_eq!((plain.status(), plain.get("retry-after")), (503, Some("2")));
+    assert_eq!(plain.json()["violated-policies"], json!(["burst", "hourly"]));
+}

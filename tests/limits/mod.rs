@@ -1,0 +1,18 @@
+//! Limits in the running gateway: which requests they match, how keys are formed, what clients see of a decision,
+//! and what attackers try in order to spend more than the limit.
+
+mod body_keys;
+mod cached_denials;
+mod client_view;
+mod decisions;
+mod integers;
+mod key_alternatives;
+mod matching;
+mod matching_program;
+mod odd_keys;
+mod real_time;
+mod repeated_keys;
+mod repeated_tokens;
+mod rolling_settings;
+pub mod several_gateways;
+mod wall_clock;

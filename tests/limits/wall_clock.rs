@@ -1,0 +1,101 @@
+//! The wall clock is set while the gateway runs: in memory, budgets follow elapsed time, and only the calendar follows
+//! the wall clock.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use crate::support::client::get;
+use crate::support::faketime::clock_of;
+use crate::support::gateway::Gateway;
+
+fn route(name: &str, limit: &str) -> String {
+    format!(
+        "[[route]]\nname = \"{name}\"\npath = \"/{name}\"\nrespond = {{ }}\nlimits = [\"{name}\"]\n\n\
+         [limit.{name}]\nkey = \"header:x-key\"\n{limit}\n\n"
+    )
+}
+
+/// A gateway on the memory store whose clock is as far off as the file says.
+struct Stepped {
+    gateway: Gateway,
+    offset: tempfile::NamedTempFile,
+}
+
+impl Stepped {
+    fn start(config: &str) -> Stepped {
+        let offset = tempfile::NamedTempFile::new().unwrap();
+        fs::write(offset.path(), "+0s").unwrap();
+        let env = clock_of(offset.path());
+        let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        Stepped { gateway: Gateway::within(&env, "", config), offset }
+    }
+
+    fn step_to(&self, offset: &str) {
+        fs::write(self.offset.path(), offset).unwrap();
+    }
+
+    fn admitted(&self, name: &str, key: &str, count: usize) -> usize {
+        let head = get(&format!("/{name}"), &format!("x-key: {key}\r\n"));
+        (0..count).filter(|_| self.gateway.ask(&head).status() == 200).count()
+    }
+}
+
+const FORMS: [(&str, &str); 8] = [
+    ("token_bucket", "rate = \"3/h\""),
+    ("interval", "rate = \"3/h\"\nrefill = \"interval\""),
+    ("gcra", "algorithm = \"gcra\"\nrate = \"3/h\""),
+    ("first_hit", "algorithm = \"fixed_window\"\nrate = \"3/h\""),
+    ("clock", "algorithm = \"fixed_window\"\nrate = \"3/3650d\"\nanchor = \"clock\""),
+    ("sliding_window", "algorithm = \"sliding_window\"\nrate = \"3/h\"\nprecision = 10"),
+    ("sliding_log", "algorithm = \"sliding_log\"\nrate = \"3/h\""),
+    ("leaky_bucket", "algorithm = \"leaky_bucket\"\nrate = \"3/h\"\nqueue = \"40min\"\nnodelay = true"),
+];
+
+#[test]
+fn a_step_of_the_clock_refills_nothing() {
+    let config: String = FORMS.iter().map(|(name, limit)| route(name, limit)).collect();
+    let config = config + &route("calendar", "algorithm = \"calendar\"\nrate = \"3/year\"");
+    let stepped = Stepped::start(&config);
+    for (name, _) in FORMS {
+        assert_eq!(stepped.admitted(name, "spent", 5), 3, "{name}");
+    }
+    assert_eq!(stepped.admitted("calendar", "spent", 5), 3);
+    for offset in ["+2h", "+4000d", "-2h", "-4000d", "+0s"] {
+        stepped.step_to(offset);
+        for (name, _) in FORMS {
+            assert_eq!(stepped.admitted(name, "spent", 1), 0, "{name} by a clock set to {offset}");
+            assert_eq!(stepped.admitted(name, offset, 5), 3, "{name}: a new key by a clock set to {offset}");
+        }
+    }
+    // Its year is the year of the clock.
+    stepped.step_to("+370d");
+    assert_eq!(stepped.admitted("calendar", "spent", 5), 3);
+}
+
+/// Waits for the time that the refusal names, and not for the clock to come back.
+#[test]
+fn a_clock_set_back_blocks_nobody() {
+    let second: String = FORMS
+        .iter()
+        .filter(|(name, _)| *name != "clock")
+        .map(|(name, limit)| route(name, &limit.replace("/h", "/s").replace("40min", "667ms")))
+        .collect();
+    let stepped = Stepped::start(&second);
+    for offset in ["-1h", "+1h"] {
+        stepped.step_to("+0s");
+        let names = FORMS.iter().map(|(name, _)| *name).filter(|name| *name != "clock");
+        for name in names.clone() {
+            let key = format!("{name}{offset}");
+            assert!(stepped.admitted(name, &key, 3) > 0);
+        }
+        stepped.step_to(offset);
+        let until = Instant::now() + Duration::from_secs(3);
+        for name in names {
+            let key = format!("{name}{offset}");
+            while stepped.admitted(name, &key, 1) == 0 {
+                assert!(Instant::now() < until, "{name} refuses by a clock set to {offset}");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! The lock-free files of the crate, compiled with the atomics of loom.
+
+#[path = "../../src/upstream/claim.rs"]
+pub mod claim;
+#[path = "../../src/telemetry/sampled/mod.rs"]
+pub mod sampled;
+#[path = "../../src/telemetry/metrics/shards.rs"]
+pub mod shards;

@@ -1,0 +1,135 @@
+//! What is shipped to start from: the manifests for Kubernetes and the Compose files. Schemas are checked offline with
+//! `kubernetes-validate`, which tests/apps.sh installs from PyPI.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use sluicegate::config;
+
+use crate::support::app::venv;
+
+const DIR: &str = "packaging/kubernetes";
+/// The oldest and the newest version that the manifests are for.
+const VERSIONS: [&str; 2] = ["1.30", "1.37"];
+/// Resources that Kubernetes itself has no schema for.
+const CUSTOM: [&str; 2] = ["kustomization.yaml", "servicemonitor.yaml"];
+
+fn manifests() -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(DIR).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    paths
+}
+
+/// All documents of a file, as JSON.
+fn documents(path: &Path) -> Vec<Value> {
+    let program = "import json, sys, yaml; print(json.dumps(list(yaml.safe_load_all(open(sys.argv[1])))))";
+    let output = Command::new(venv().join("bin/python")).args(["-c", program]).arg(path).output().unwrap();
+    assert!(output.status.success(), "{}: {}", path.display(), String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn document(name: &str) -> Value {
+    documents(&Path::new(DIR).join(name)).remove(0)
+}
+
+#[test]
+fn manifests_are_valid_for_the_oldest_and_the_newest_version() {
+    for path in manifests() {
+        if CUSTOM.iter().any(|name| path.ends_with(name)) {
+            continue;
+        }
+        for version in VERSIONS {
+            let mut command = Command::new(venv().join("bin/kubernetes-validate"));
+            let output = command.args(["--strict", "-k", version]).arg(&path).output().unwrap();
+            let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{} for {version}: {text}", path.display());
+        }
+    }
+    // A field that is misspelt would pass unseen without --strict.
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("wrong.yaml");
+    let text = std::fs::read_to_string(Path::new(DIR).join("deployment.yaml")).unwrap();
+    std::fs::write(&path, text.replace("readinessProbe:", "readynessProbe:")).unwrap();
+    let wrong =
+        Command::new(venv().join("bin/kubernetes-validate")).args(["--strict", "-k", "1.37"]).arg(&path).output();
+    assert!(!wrong.unwrap().status.success());
+}
+
+#[test]
+fn the_kustomization_names_every_manifest() {
+    let text = std::fs::read_to_string(Path::new(DIR).join("kustomization.yaml")).unwrap();
+    for path in manifests() {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        assert!(name == "kustomization.yaml" || text.contains(&format!("- {name}\n")), "{name}");
+    }
+    let listed = document("kustomization.yaml");
+    for name in listed["resources"].as_array().unwrap() {
+        assert!(Path::new(DIR).join(name.as_str().unwrap()).is_file(), "{name}");
+    }
+    let tag = listed["images"][0]["newTag"].as_str().unwrap();
+    assert_eq!(tag, env!("CARGO_PKG_VERSION"));
+}
+
+/// The times and ports of the manifests against those of the config in them.
+#[test]
+fn the_config_and_the_deployment_agree() {
+    let map = document("configmap.yaml");
+    let text = map["data"]["sluicegate.toml"].as_str().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("sluicegate.toml");
+    std::fs::write(dir.path().join("token"), "token-of-the-test").unwrap();
+    std::fs::write(&path, text.replace("/run/secrets/sluicegate/token", "token")).unwrap();
+    let config = config::load_config(&path).unwrap_or_else(|report| panic!("{report}"));
+
+    let deployment = document("deployment.yaml");
+    let pod = &deployment["spec"]["template"]["spec"];
+    let grace = pod["terminationGracePeriodSeconds"].as_u64().unwrap();
+    assert!(grace > (config.server.shutdown_delay + config.server.shutdown_timeout).as_secs());
+    let readiness = &pod["containers"][0]["readinessProbe"];
+    let noticed = readiness["periodSeconds"].as_u64().unwrap() * readiness["failureThreshold"].as_u64().unwrap();
+    assert!(noticed < config.server.shutdown_delay.as_secs(), "endpoints must be gone before the listeners are");
+
+    let ports = pod["containers"][0]["ports"].as_array().unwrap();
+    let port = |name: &str| ports.iter().find(|port| port["name"] == name).unwrap()["containerPort"].to_string();
+    assert!(config.listeners[0].address.to_string().ends_with(&format!(":{}", port("http"))));
+    assert!(config.admin.listen.to_string().ends_with(&format!(":{}", port("admin"))));
+    let mounts = pod["containers"][0]["volumeMounts"].as_array().unwrap();
+    for mount in mounts {
+        assert_eq!(mount["subPath"], Value::Null, "a file that is mounted by subPath never changes");
+    }
+    let annotations = &deployment["spec"]["template"]["metadata"]["annotations"];
+    assert_eq!(*annotations, Value::Null, "a checksum of the config would restart what reloads by itself");
+    assert_eq!(pod["securityContext"]["runAsUser"], 65532);
+    assert_eq!(pod["containers"][0]["securityContext"]["readOnlyRootFilesystem"], true);
+}
+
+#[test]
+fn compose_files_are_complete() {
+    let mut checked = 0;
+    for entry in std::fs::read_dir("conf").unwrap() {
+        let dir = entry.unwrap().path();
+        let compose = dir.join("compose.yaml");
+        if !compose.is_file() {
+            continue;
+        }
+        for file in std::fs::read_dir(&dir).unwrap() {
+            let path = file.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "toml") {
+                config::load_config(&path).unwrap_or_else(|report| panic!("{report}"));
+            }
+        }
+        let services = documents(&compose).remove(0)["services"].clone();
+        for (name, service) in services.as_object().unwrap() {
+            let is_ours = service["image"] == "sluicegate";
+            assert!(!is_ours || service["read_only"] == true && service["cap_drop"][0] == "ALL", "{name}");
+            for volume in service["volumes"].as_array().into_iter().flatten() {
+                let source = volume.as_str().unwrap().split(':').next().unwrap();
+                assert!(!source.starts_with('.') || dir.join(source).exists(), "{name}: {source}");
+            }
+        }
+        assert!(services.get("gateway").or(services.get("gateway-1")).is_some());
+        checked += 1;
+    }
+    assert!(checked >= 3);
+}

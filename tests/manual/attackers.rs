@@ -1,0 +1,376 @@
+//! Every recipe of the manual, as it is on its page, against clients that want more than its limit: two gateways on one
+//! Redis, in front of a server that acts as soon as it has a head. `table` lists the recipes.
+
+mod table;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use table::{PAGES, RECIPES, Recipe, UNTRIED};
+
+use crate::support::client::Client;
+use crate::support::frames::{self, Wire};
+use crate::support::gateway::Gateway;
+use crate::support::h2::{H2Client, Sent};
+use crate::support::limiting::RedisServer;
+use crate::support::manual::Page;
+use crate::support::upstream::Upstream;
+
+/// How long the server works on a request.
+const WORK: Duration = Duration::from_millis(120);
+
+/// A header by which the server tells attacks apart.
+const MARK: &str = "x-mark";
+
+/// A server that counts heads, for those who ask it for something that has an effect.
+struct App {
+    server: Upstream,
+    /// By the mark that requests have.
+    acts: Arc<Mutex<BTreeMap<String, usize>>>,
+}
+
+impl App {
+    fn start(work: Duration) -> App {
+        let acts = Arc::<Mutex<BTreeMap<String, usize>>>::default();
+        let counted = acts.clone();
+        let server = Upstream::start(move |peer| {
+            while let Some(head) = peer.head()? {
+                *counted.lock().unwrap().entry(head.get(MARK).unwrap_or_default().to_owned()).or_default() += 1;
+                std::thread::sleep(work);
+                let body = peer.body(&head)?;
+                let wrong = String::from_utf8_lossy(&body).contains("wrong");
+                let status = if wrong { "401 No" } else { "200 OK" };
+                peer.send(format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n"))?;
+            }
+            Ok(())
+        });
+        App { server, acts }
+    }
+
+    fn acts(&self) -> usize {
+        self.acts.lock().unwrap().values().sum()
+    }
+
+    fn acts_of(&self, mark: &str) -> usize {
+        self.acts.lock().unwrap().get(mark).copied().unwrap_or_default()
+    }
+}
+
+/// A recipe on two gateways.
+struct Stage<'a> {
+    recipe: &'a Recipe,
+    gateways: [Gateway; 2],
+    app: App,
+    /// Responses that stand for an act, where no server is asked.
+    admitted: usize,
+    asked: usize,
+    started: Instant,
+}
+
+impl<'a> Stage<'a> {
+    fn new(recipe: &'a Recipe, redis: u16, prefix: &str, work: Duration) -> Stage<'a> {
+        let app = App::start(work);
+        let page = Page::read(recipe.page);
+        let part = page.under(recipe.title)[recipe.part];
+        let gateways = [0, 1].map(|_| part.start_sharing(&app.server, redis, prefix));
+        Stage { recipe, gateways, app, admitted: 0, asked: 0, started: Instant::now() }
+    }
+
+    fn acts(&self) -> usize {
+        if self.recipe.responds { self.admitted } else { self.app.acts() }
+    }
+
+    /// What may have reached the server by now.
+    fn most(&self) -> usize {
+        let refilled =
+            self.recipe.refill.map_or(0.0, |period| self.started.elapsed().as_secs_f64() / period.as_secs_f64());
+        self.recipe.most + refilled.ceil() as usize
+    }
+
+    fn gateway(&self) -> &Gateway {
+        &self.gateways[self.asked % 2]
+    }
+
+    /// Waits for a request to reach the server, where `before` had; one that is refused never does.
+    fn until_reached(&self, before: usize, is_refused: impl Fn() -> bool) {
+        let deadline = Instant::now() + 3 * WORK;
+        while self.app.acts() == before && !is_refused() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// One request, to the other gateway than the last.
+    fn ask(&mut self, source: [u8; 4], head: &str, body: &str) -> u16 {
+        self.asked += 1;
+        let mut client = self.gateway().client_from(source);
+        let _ = client.try_send([head, body].concat());
+        let status = client.try_answer(head.split(' ').next().unwrap()).map_or(0, |answer| answer.status());
+        self.admitted += usize::from(status == 200);
+        status
+    }
+
+    /// The request of the recipe with another method, target, fields or body.
+    fn send(&mut self, attempt: &Attempt) -> u16 {
+        let (head, body) = attempt.written();
+        // As the client of HTTP/2 does.
+        self.ask([127, 0, 0, 1], &head, &body)
+    }
+
+    fn send_over_http2(&mut self, attempt: &Attempt) {
+        self.asked += 1;
+        let method = http::Method::from_bytes(attempt.method.as_bytes()).unwrap();
+        let mut request = http::Request::builder().method(method).uri(format!("http://a.test{}", attempt.target));
+        for line in attempt.fields.lines() {
+            let (name, value) = line.split_once(": ").unwrap();
+            request = request.header(name, value);
+        }
+        let mut client = H2Client::connect(self.gateway().addr);
+        let sent = Sent { body: attempt.body.as_bytes(), ..Sent::default() };
+        let status = client.ask(request.body(()).unwrap(), sent).status();
+        self.admitted += usize::from(status == 200);
+    }
+}
+
+/// A request as it is written.
+#[derive(Clone, Debug)]
+struct Attempt {
+    method: String,
+    target: String,
+    fields: String,
+    body: String,
+}
+
+impl Attempt {
+    /// `who` asks for what the recipe limits; `number`: for the how manieth time.
+    fn of(recipe: &Recipe, (target, fields, body): (&str, &str, &str), who: &str, number: usize) -> Attempt {
+        let filled = |text: &str| text.replace("WHO", who).replace('#', &number.to_string());
+        let [target, fields, body] = [target, fields, body].map(filled);
+        Attempt { method: recipe.method.to_owned(), target, fields, body }
+    }
+
+    fn plain(recipe: &Recipe, who: &str) -> Attempt {
+        Attempt::of(recipe, (recipe.target, recipe.fields, recipe.body), who, 0)
+    }
+
+    fn text(&self) -> String {
+        let (head, body) = self.written();
+        head + &body
+    }
+
+    fn written(&self) -> (String, String) {
+        let Attempt { method, target, fields, body } = self;
+        let length = body.len();
+        (
+            format!("{method} {target} HTTP/1.1\r\nhost: a.test\r\ncontent-length: {length}\r\n{fields}\r\n"),
+            body.clone(),
+        )
+    }
+}
+
+#[test]
+fn every_recipe_has_its_attackers() {
+    let mut count = 0;
+    for path in PAGES {
+        for part in Page::read(path).parts {
+            let title = part.title.as_str();
+            let tried = RECIPES.iter().any(|recipe| recipe.page == *path && recipe.title == title);
+            let untried = UNTRIED.iter().any(|(untried, _)| *untried == title);
+            assert!(tried != untried, "{path}, {title:?} has no attackers, or has some and says that it has none");
+            count += 1;
+        }
+    }
+    assert!(count >= 20, "only {count} recipes");
+}
+
+/// Whatever the spelling, the method, the protocol and the gateway: what is spent stays spent.
+#[test]
+fn no_spelling_gets_more_than_a_recipe_allows() {
+    let redis = RedisServer::start(&[]);
+    let attack = |place: usize| -> Vec<String> {
+        let recipe = &RECIPES[place];
+        let mut stage = Stage::new(recipe, redis.port, &format!("spelt{place}"), Duration::ZERO);
+        let mut wrong = Vec::new();
+        let mut judge = |stage: &Stage, what: &str| {
+            if stage.acts() > stage.most() {
+                wrong.push(format!("{}: {} of {} by {what}", recipe.title, stage.acts(), stage.most()));
+            }
+        };
+        let plain = Attempt::plain(recipe, "who");
+        for _ in 0..recipe.most + 4 {
+            stage.send(&plain);
+        }
+        assert!(stage.acts() >= recipe.least, "{}: only {} of {}", recipe.title, stage.acts(), recipe.most);
+        judge(&stage, "asking two gateways in turns");
+        for _ in 0..2 {
+            stage.send_over_http2(&plain);
+        }
+        judge(&stage, "HTTP/2");
+        let lower = recipe.method.to_ascii_lowercase();
+        let mixed = format!("{}{}", &recipe.method[..1], &lower[1..]);
+        for method in [lower, mixed] {
+            let attempt = Attempt { method, ..plain.clone() };
+            for _ in 0..4 {
+                stage.send(&attempt);
+            }
+            stage.send_over_http2(&attempt);
+            judge(&stage, &format!("the method {}", attempt.method));
+        }
+        let spoofed =
+            ["x-forwarded-for: 203.0.113.#\r\n", "forwarded: for=203.0.113.#\r\n", "x-real-ip: 203.0.113.#\r\n"];
+        for field in spoofed.iter().filter(|_| !recipe.trusts_proxies) {
+            for number in 0..4 {
+                let fields = format!("{}{field}", recipe.fields);
+                stage.send(&Attempt::of(recipe, (recipe.target, &fields, recipe.body), "who", number));
+            }
+            judge(&stage, field);
+        }
+        for spelling in recipe.spellings {
+            for number in 0..4 {
+                stage.send(&Attempt::of(recipe, *spelling, "who", number));
+            }
+            judge(&stage, &format!("{spelling:?}"));
+        }
+        wrong
+    };
+    let wrong = side_by_side(&attack);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// As many at one moment as there can be.
+#[test]
+fn no_flood_gets_more_than_a_recipe_allows() {
+    let redis = RedisServer::start(&[]);
+    let attack = |place: usize| -> Vec<String> {
+        let recipe = &RECIPES[place];
+        let stage = Stage::new(recipe, redis.port, &format!("flood{place}"), WORK);
+        let (head, body) = Attempt::plain(recipe, "who").written();
+        let mut clients: Vec<Client> =
+            (0..recipe.most + 12).map(|n| stage.gateways[n % 2].client_from([127, 0, 0, 9])).collect();
+        clients.iter_mut().for_each(|client| client.send([head.as_str(), body.as_str()].concat()));
+        let statuses = clients.iter_mut().map(|client| client.answer(recipe.method).status());
+        let admitted = statuses.filter(|status| *status == 200).count();
+        let acts = if recipe.responds { admitted } else { stage.acts() };
+        if acts > stage.most() || acts < recipe.least {
+            return vec![format!("{}: {acts} of {}", recipe.title, stage.most())];
+        }
+        Vec::new()
+    };
+    let wrong = side_by_side(&attack);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What an attack is called, and what it sends of a request.
+type Broken = (&'static str, fn(&Attempt) -> String);
+
+/// What a client sends of a request whose head reaches the server, before it leaves.
+const BROKEN: [Broken; 7] = [
+    ("leaving before the response", Attempt::text),
+    (RESETTING, Attempt::text),
+    ("a body one byte short", |attempt| {
+        let length = attempt.body.len();
+        attempt.text().replace(&format!("length: {length}"), &format!("length: {}", length + 1))
+    }),
+    ("a chunk one byte short", |attempt| {
+        format!("{}{:x}\r\n{}", chunked(attempt), attempt.body.len() + 1, attempt.body)
+    }),
+    ("no last chunk", |attempt| format!("{}1\r\nx\r\n", chunked(attempt))),
+    ("garbage in place of a chunk", |attempt| format!("{}1\r\nx\r\nzz\r\n", chunked(attempt))),
+    ("a bad trailer", |attempt| format!("{}1\r\nx\r\n0\r\nbad trailer\r\n\r\n", chunked(attempt))),
+];
+const RESETTING: &str = "resetting the connection before the response";
+
+fn chunked(attempt: &Attempt) -> String {
+    let length = attempt.body.len();
+    attempt.written().0.replace(&format!("content-length: {length}\r\n"), "transfer-encoding: chunked\r\n")
+}
+
+/// A request that has reached the server is not taken back by leaving, nor by a body that never ends or breaks.
+#[test]
+fn no_broken_request_gets_more_than_a_recipe_allows() {
+    let redis = RedisServer::start(&[]);
+    let attack = |place: usize| -> Vec<String> {
+        let recipe = &RECIPES[place];
+        let mut stage = Stage::new(recipe, redis.port, &format!("broken{place}"), WORK);
+        let mut wrong = Vec::new();
+        for (kind, (what, written)) in BROKEN.iter().enumerate() {
+            // A client of its own for each attack, unless the recipe knows only one.
+            let who = format!("who{kind}");
+            let mut attempt = Attempt::plain(recipe, &who);
+            attempt.fields += &format!("{MARK}: {kind}\r\n");
+            let source = [127, 0, 1, kind as u8 + 1];
+            for _ in 0..recipe.most + 3 {
+                stage.asked += 1;
+                let mut client = stage.gateway().client_from(source);
+                let before = stage.app.acts();
+                let _ = client.try_send(written(&attempt));
+                let stream = client.stream().try_clone().unwrap();
+                stream.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+                stage.until_reached(before, || stream.peek(&mut [0]).is_ok());
+                if *what == RESETTING {
+                    socket2::SockRef::from(&*client.stream()).set_linger(Some(Duration::ZERO)).unwrap();
+                }
+                drop(client);
+                std::thread::sleep(WORK / 6);
+            }
+            std::thread::sleep(WORK);
+            let acts = if recipe.is_shared { stage.acts() } else { stage.app.acts_of(&kind.to_string()) };
+            let most = stage.most();
+            if acts > most {
+                wrong.push(format!("{}: {acts} of {most} by {what}", recipe.title));
+            }
+        }
+        wrong
+    };
+    let wrong = side_by_side(&attack);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The same over HTTP/2: streams are reset, with their bodies whole and not.
+#[test]
+fn no_reset_stream_gets_more_than_a_recipe_allows() {
+    let redis = RedisServer::start(&[]);
+    let attack = |place: usize| -> Vec<String> {
+        let recipe = &RECIPES[place];
+        let mut stage = Stage::new(recipe, redis.port, &format!("reset{place}"), WORK);
+        let attempt = Attempt::plain(recipe, "who");
+        let length = attempt.body.len().to_string();
+        for number in 0..2 * (recipe.most + 3) {
+            stage.asked += 1;
+            let mut fields = frames::request(recipe.method, &attempt.target);
+            fields.push(("content-length", length.as_str()));
+            fields.extend(attempt.fields.lines().filter_map(|line| line.split_once(": ")));
+            let missing = usize::from(number < recipe.most + 3);
+            let sent = &attempt.body.as_bytes()[..attempt.body.len().saturating_sub(missing)];
+            let is_whole = sent.len() == attempt.body.len();
+            let before = stage.app.acts();
+            let mut wire = Wire::connect(stage.gateway().addr, &[]);
+            wire.send(frames::headers(1, frames::END_HEADERS, &fields));
+            wire.send(frames::frame(frames::DATA, if is_whole { frames::END_STREAM } else { 0 }, 1, sent));
+            stage.until_reached(before, || false);
+            let _ = wire.try_send(frames::reset(1, frames::CANCEL));
+            std::thread::sleep(WORK / 6);
+        }
+        std::thread::sleep(WORK);
+        match stage.acts() > stage.most() || (stage.acts() == 0 && !recipe.responds) {
+            true => vec![format!("{}: {} of {}", recipe.title, stage.acts(), stage.most())],
+            false => Vec::new(),
+        }
+    };
+    let wrong = side_by_side(&attack);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What went wrong with any recipe, a few recipes at a time.
+fn side_by_side(attack: &(impl Fn(usize) -> Vec<String> + Sync)) -> Vec<String> {
+    let places: Vec<usize> = (0..RECIPES.len()).collect();
+    let mut wrong = Vec::new();
+    for some in places.chunks(6) {
+        let found = std::thread::scope(|scope| {
+            let attacks: Vec<_> = some.iter().map(|place| scope.spawn(move || attack(*place))).collect();
+            attacks.into_iter().flat_map(|attack| attack.join().unwrap()).collect::<Vec<_>>()
+        });
+        wrong.extend(found);
+    }
+    wrong
+}

@@ -1,0 +1,388 @@
+//! What the attackers of recipes know of each: whose request it limits, how often that may reach the server, and other
+//! ways to write the same request. `WHO` is the client's name, `#` a number that differs from request to request.
+
+use std::time::Duration;
+
+pub struct Recipe {
+    pub page: &'static str,
+    /// The heading of the config.
+    pub title: &'static str,
+    /// Which of the configs under the title.
+    pub part: usize,
+    /// How often one client may get through at once.
+    pub most: usize,
+    /// How often it does at least, if it asks in the plain way.
+    pub least: usize,
+    /// One more may get through after each such period.
+    pub refill: Option<Duration>,
+    pub method: &'static str,
+    pub target: &'static str,
+    pub fields: &'static str,
+    pub body: &'static str,
+    /// Targets, fields and bodies that some servers take for the same request.
+    pub spellings: &'static [(&'static str, &'static str, &'static str)],
+    /// The gateway itself responds, without a server.
+    pub responds: bool,
+    /// All clients have one budget.
+    pub is_shared: bool,
+    /// Forwarding headers from here are believed.
+    pub trusts_proxies: bool,
+}
+
+const PLAIN: Recipe = Recipe {
+    page: "",
+    title: "",
+    part: 0,
+    most: 0,
+    least: 0,
+    refill: None,
+    method: "GET",
+    target: "/",
+    fields: "",
+    body: "",
+    spellings: &[],
+    responds: false,
+    is_shared: false,
+    trusts_proxies: false,
+};
+
+const FORM: &str = "content-type: application/x-www-form-urlencoded\r\n";
+const JSON: &str = "content-type: application/json\r\n";
+/// `{"sub": "anna", "plan": "pro"}`, signed as the page says.
+const ANNA: &str = "authorization: Bearer eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbm5hIiwicGxhbiI6InBybyJ9.Ukr-eb3W3CCyNvTMTXG_uq21ef_h4Fhni7f27fpbUCI\r\n";
+
+/// The same token, with the scheme in lower case.
+const BEARER: &str = "authorization: bearer eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbm5hIiwicGxhbiI6InBybyJ9.Ukr-eb3W3CCyNvTMTXG_uq21ef_h4Fhni7f27fpbUCI\r\n";
+
+/// Recipes without a request that an attacker could send, and why.
+pub const UNTRIED: &[(&str, &str)] = &[
+    ("IPv6 clients with many addresses", "needs addresses of a /48; the page's own commands try eight"),
+    ("A decision without a proxy", "asked by the app, on the admin listener"),
+    ("Streamed responses", "bounds streams, which the tests of `concurrency` attack"),
+    ("The state file", "shows an option of the store"),
+];
+
+/// Pages whose configs are recipes.
+pub const PAGES: &[&str] = &[
+    "docs/guides/api-keys.md",
+    "docs/guides/choosing-a-limit.md",
+    "docs/guides/llm-streams.md",
+    "docs/guides/login.md",
+    "docs/guides/plans.md",
+    "docs/guides/recipes.md",
+    "docs/operating/redis-outages.md",
+    "docs/reference/charges.md",
+    "docs/reference/conditions.md",
+    "docs/reference/keys.md",
+    "docs/reference/overrides.md",
+    "docs/reference/responses.md",
+];
+
+pub const RECIPES: &[Recipe] = &[
+    Recipe {
+        page: "docs/guides/login.md",
+        title: "Limit failed logins",
+        most: 5,
+        least: 5,
+        method: "POST",
+        target: "/login",
+        body: "password=wrong",
+        spellings: &[
+            ("/%6cogin", "", "password=wrong"),
+            ("//login", "", "password=wrong"),
+            ("/x/../login", "", "password=wrong"),
+            ("/login?#", "", "password=wrong"),
+            ("http://a.test/login", "", "password=wrong"),
+            ("/login", "x-http-method-override: GET\r\n", "password=wrong"),
+        ],
+        ..PLAIN
+    },
+    Recipe {
+        page: "docs/guides/login.md",
+        title: "Limit guesses at one account",
+        most: 5,
+        least: 5,
+        method: "POST",
+        target: "/login",
+        fields: FORM,
+        body: "user=WHO&password=wrong",
+        spellings: &[
+            ("/login", FORM, "us%65r=WHO&password=wrong"),
+            ("/login", FORM, "user=j#&user=WHO&password=wrong"),
+            ("/login", FORM, "user=WHO&user=j#&password=wrong"),
+            ("/login", FORM, "user=j#&User=WHO&password=wrong"),
+            ("/login", FORM, "user=j#&[user]=WHO&password=wrong"),
+            ("/login", FORM, "user=j#&user[]=WHO&password=wrong"),
+            ("/login", FORM, "user=j#;user=WHO&password=wrong"),
+            ("/login", JSON, "{\"user\":\"WHO\",\"password\":\"wrong\"}"),
+            ("/login", JSON, "{\"us\\u0065r\":\"WHO\",\"password\":\"wrong\"}"),
+            ("/login", JSON, "{\"user\":\"j#\",\"user\":\"WHO\",\"password\":\"wrong\"}"),
+            ("/login", JSON, "{\"user\":\"j#\",\"USER\":\"WHO\",\"password\":\"wrong\"}"),
+            ("/login", JSON, "{\"user\":[\"WHO\"],\"password\":\"wrong\"}"),
+            ("/login", JSON, "user=WHO&password=wrong&x=#"),
+            ("/login", FORM, "{\"user\":\"WHO\",\"password\":\"wrong\",\"x\":#}"),
+            ("/login", "content-type: text/plain\r\n", "user=WHO&password=wrong"),
+            (
+                "/login",
+                "content-type: application/json\r\ncontent-encoding: identity, gzip\r\n",
+                "user=WHO&password=wrong",
+            ),
+            ("/%6cogin?user=j#", FORM, "user=WHO&password=wrong"),
+        ],
+        ..PLAIN
+    },
+    Recipe {
+        page: "docs/guides/llm-streams.md",
+        title: "LLM tokens",
+        most: 11,
+        least: 10,
+        refill: Some(Duration::from_secs(6)),
+        method: "POST",
+        target: "/chat",
+        fields: "x-api-key: WHO\r\n",
+        body: "hello",
+        spellings: &[
+            ("/chat", "x-api-key: WHO\r\nx-estimate: 0\r\n", "hello"),
+            ("/chat", "x-api-key: WHO\r\nx-estimate: 1e3\r\n", "hello"),
+            ("/chat", "x-api-key: WHO\r\nx-actual-cost: 0\r\n", "hello"),
+            ("/chat", "x-api-key: j#\r\nx-api-key: WHO\r\n", "hello"),
+            ("/chat", "x-api-key: WHO\r\nx-api-key: j#\r\n", "hello"),
+            ("/chat", "x-api-key: j#\r\nx_api_key: WHO\r\n", "hello"),
+            ("/chat", "X-API-KEY:   WHO  \r\n", "hello"),
+        ],
+        ..PLAIN
+    },
+    Recipe {
+        page: "docs/reference/charges.md",
+        title: "Charges and refunds",
+        most: 3,
+        least: 3,
+        method: "POST",
+        body: "yes",
+        ..PLAIN
+    },
+    Recipe {
+        page: "docs/guides/api-keys.md",
+        title: "API keys",
+        most: 3,
+        least: 3,
+        refill: Some(Duration::from_secs(1)),
+        target: "/v1/items",
+        fields: "x-api-key: WHO\r\n",
+        spellings: &[
+            ("/v1/items", "x-api-key: j#\r\nx-api-key: WHO\r\n", ""),
+            ("/v1/items", "x-api-key: j#\r\nx_api_key: WHO\r\n", ""),
+            ("//v1/./items?#", "x-api-key: WHO\r\n", ""),
+            ("/v1/items", "", ""),
+        ],
+        ..PLAIN
+    },
+    Recipe {
+        page: "docs/reference/keys.md",
+        title: "Keys",
+        most: 2,
+        least: 2,
+        refill: Some(Duration::from_secs(1800)),
+        target: "/a",
+        fields: "x-api-key: WHO\r\n",
+        spellings: &[
+            ("/%61", "x-api-key: WHO\r\n", ""),
+            ("//./a?#", "x-api-key: WHO\r\n", ""),
+            ("/a", "x-api-key: j#\r\nx-api-key: WHO\r\n", ""),
+            ("/a", "x-api-key: j#\r\nx_api_key: WHO\r\n", ""),
+        ],
+        ..PLAIN
+    },
+    Recipe {
+        page: "docs/reference/responses.md",
+        title: "Responses of limits",
+        most: 2,
+        least: 2,
+        refill: Some(Duration::from_secs(6)),
+        ..PLAIN
+    },
+    Recipe {
+        page: "docs/guides/plans.md",
+        title: "Plans by claim or header",
+        most: 4,
+        least: 4,
+        fields: ANNA,
+        is_shared: true,
+        spellings: &[("/?#", ANNA, ""), ("/#", ANNA, ""), ("/", BEARER, "")],
+        ..PLAIN
+    },
+    Recipe {
+        page: "docs/reference/overrides.md",
+        title: "Overrides",
+        most: 4,
+        least: 4,
+        fields: "x-tenant: acme\r\n",
+        is_shared: true,
+        spellings: &[
+            ("/", "X-Tenant:  acme \r\n", ""),
+            ("/", "x-tenant: own\r\nx-tenant: acme\r\n", ""),
+            ("/", "x-tenant: own\r\nx_tenant: acme\r\n", ""),
+            ("/", "x-tenant: evil\r\n", ""),
+            ("/", "x-tenant: own\r\nx-tenant: evil\r\n", ""),
+        ],
+        ..PLAIN
+    },
+    Recipe {
+        page: "docs/guides/choosing-a-limit.md",
+        title: "Try a limit before it refuses",
+        most: 5,
+        least: 5,
+        ..PLAIN
+    },
+    Recipe {
+        page: "docs/guides/recipes.md",
+        title: "Slower after a number",
+        most: 4,
+        least: 4,
+        refill: Some(Duration::from_secs(4)),
+        fields: "x-user: WHO\r\n",
+        spellings: &[("/", "x-user: j#\r\nx-user: WHO\r\n", ""), ("/", "x-user: j#\r\nx_user: WHO\r\n", "")],
+        ..PLAIN
+    },
+    Recipe {
+        page: "docs/guides/recipes.md",
+        title: "Allow some clients, block others",
+        most: 2,
+        least: 2,
+        refill: Some(Duration::from_secs(1800)),
+        spellings: &[
+            ("/", "x-forwarded-for: 203.0.113.#, 203.0.113.1\r\n", ""),
+            ("/", "client-ip: 203.0.113.#\r\n", ""),
+            ("/", "true-client-ip: 203.0.113.#\r\nx-client-ip: 203.0.113.#\r\n", ""),
+        ],
+        ..PLAIN
+    },
+    Recipe {
+        page: "docs/reference/conditions.md",
+        title: "Conditions",
+        most: 2,
+        least: 2,
+        refill: Some(Duration::from_secs(30)),
+        fields: "user-agent: GoogleBot\r\n",
+        is_shared: true,
+        spellings: &[
+            ("/", "user-agent: GOOGLEBOT #\r\n", ""),
+            ("/", "user-agent: Mozilla\r\nuser-agent: GoogleBot\r\n", ""),
+            ("/", "user-agent: Mozilla\r\nuser_agent: GoogleBot\r\n", ""),
+            ("/", "user-agent: Mozilla \u{e4} GoogleBot\r\n", ""),
+        ],
+        ..PLAIN
+    },
+    Recipe {
+        page: "docs/reference/conditions.md",
+        title: "Conditions",
+        most: 1,
+        least: 1,
+        refill: Some(Duration::from_secs(60)),
+        method: "DELETE",
+        target: "/v1/a",
+        fields: "user-agent: Mozilla\r\n",
+        spellings: &[
+            ("/%761/a", "user-agent: Mozilla\r\n", ""),
+            ("//v2//a#", "user-agent: Mozilla\r\n", ""),
+            ("/v1/%61?#", "user-agent: Mozilla\r\nuser-agent: curl/8\r\n", ""),
+            ("/v1/a", "", ""),
+        ],
+        ..PLAIN
+    },
+    Recipe {
+        page: "docs/guides/recipes.md",
+        title: "One budget for several routes",
+        most: 3,
+        least: 3,
+        target: "/search",
+        spellings: &[("/export", "", ""), ("/%65xport?#", "", ""), ("/search/#", "", "")],
+        ..PLAIN
+    },
+    Recipe {
+        page: "docs/guides/recipes.md",
+        title: "One vote per user and post",
+        most: 1,
+        least: 1,
+        method: "POST",
+        target: "/posts/1/vote",
+        fields: "x-user: WHO\r\n",
+        body: "yes",
+        spellings: &[
+            ("/posts/%31/vote", "x-user: WHO\r\n", "yes"),
+            ("/posts/01/vote", "x-user: WHO\r\n", "yes"),
+            ("/posts/%D9%A1/vote", "x-user: WHO\r\n", "yes"),
+            ("/posts/1/vote/", "x-user: WHO\r\n", "yes"),
+            ("//posts//1/vote?#", "x-user: WHO\r\n", "yes"),
+            ("/posts/1;#/vote", "x-user: WHO\r\n", "yes"),
+            ("/posts/1%00#/vote", "x-user: WHO\r\n", "yes"),
+            ("/posts/1/vote", "x-user: j#\r\nx-user: WHO\r\n", "yes"),
+            ("/posts/1/vote", "x-user: j#\r\nx_user: WHO\r\n", "yes"),
+            ("/posts/1/vote", "", "yes"),
+        ],
+        ..PLAIN
+    },
+    Recipe {
+        page: "docs/operating/redis-outages.md",
+        title: "Choose what happens per limit",
+        most: 5,
+        least: 5,
+        target: "/login",
+        refill: Some(Duration::from_secs(720)),
+        ..PLAIN
+    },
+    Recipe {
+        page: "docs/operating/redis-outages.md",
+        title: "Choose what happens per limit",
+        most: 5,
+        least: 5,
+        target: "/pages",
+        refill: Some(Duration::from_secs(720)),
+        ..PLAIN
+    },
+    Recipe {
+        page: "docs/operating/redis-outages.md",
+        title: "Choose what happens per limit",
+        most: 5,
+        least: 5,
+        target: "/api",
+        refill: Some(Duration::from_secs(720)),
+        ..PLAIN
+    },
+    Recipe {
+        page: "docs/guides/several-gateways.md",
+        title: "Share the limits",
+        most: 10,
+        least: 10,
+        refill: Some(Duration::from_secs(360)),
+        fields: "x-api-key: WHO\r\n",
+        spellings: &[
+            ("/", "x-api-key: j#\r\nx-api-key: WHO\r\n", ""),
+            ("/", "x-api-key: j#\r\nx_api_key: WHO\r\n", ""),
+        ],
+        ..PLAIN
+    },
+    // Not recipes, but rules for numbers that a client may write.
+    Recipe {
+        page: "docs/migrating/koala.md",
+        title: "An example rule file",
+        most: 3,
+        least: 3,
+        target: "/check?act=post&uid=WHO&level=9",
+        responds: true,
+        trusts_proxies: true,
+        spellings: &[
+            ("/check?act=post&uid=WHO&level=%2B9", "", ""),
+            ("/check?act=post&uid=WHO&level=+9", "", ""),
+            ("/check?act=post&uid=WHO&level=9.0", "", ""),
+            ("/check?act=post&uid=WHO&level=9e0", "", ""),
+            ("/check?act=post&uid=WHO&level=0x9", "", ""),
+            ("/check?act=post&uid=WHO&level=009", "", ""),
+            ("/check?act=post&uid=WHO&level=%D9%A9", "", ""),
+            ("/check?act=post&uid=WHO&level=7&level=9", "", ""),
+            ("/check?act=post&uid=WHO&le%76el=9&#", "", ""),
+            ("/check?act=read&act=post&uid=WHO&level=9", "", ""),
+        ],
+        ..PLAIN
+    },
+];

@@ -1,0 +1,244 @@
+//! The manual as a whole: every page is listed, is short, has links that resolve, configs that load, and commands
+//! that do what is shown.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use sluicegate::config::load_config;
+
+use crate::support::limiting::RedisServer;
+use crate::support::manual::{Page, Part, app};
+
+/// The table of contents, which mdBook reads.
+const SUMMARY: &str = "docs/SUMMARY.md";
+
+/// Pages outside the book.
+const OTHERS: [&str; 5] = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "ARCHITECTURE.md"];
+
+/// Its commands need no upstream server: `limits/admin.rs` runs them.
+const ADMIN_API: &str = "docs/reference/admin-api.md";
+
+/// Every page of the manual, without its table of contents.
+fn pages() -> Vec<String> {
+    fn collect(directory: &Path, found: &mut Vec<String>) {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => collect(&path, found),
+                false if path.extension().is_some_and(|extension| extension == "md") => {
+                    found.push(path.to_str().unwrap().to_owned());
+                }
+                false => {}
+            }
+        }
+    }
+    let mut found = Vec::new();
+    collect(Path::new("docs"), &mut found);
+    found.retain(|path| path != SUMMARY);
+    found.sort();
+    found
+}
+
+/// Panics with all mistakes at once.
+fn assert_none(mistakes: &[String]) {
+    assert!(mistakes.is_empty(), "{} mistakes:\n{}", mistakes.len(), mistakes.join("\n"));
+}
+
+/// The lines of a page outside its code blocks.
+fn prose(text: &str) -> Vec<&str> {
+    let mut is_code = false;
+    text.lines()
+        .filter(|line| {
+            let is_fence = line.trim_start().starts_with("```");
+            is_code ^= is_fence;
+            !is_code && !is_fence
+        })
+        .collect()
+}
+
+/// The targets of the links in a page.
+fn links(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for line in prose(text) {
+        // A link within inline code is text.
+        let line: String = line.split('`').step_by(2).collect::<Vec<_>>().join("`");
+        found.extend(line.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0.to_owned())));
+    }
+    found
+}
+
+/// The anchors that mdBook and GitHub give the headings of a page.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let mut counts: HashMap<String, usize> = HashMap::new();
+    let mut found = BTreeSet::new();
+    for line in prose(text).iter().filter(|line| line.starts_with('#')) {
+        let heading = line.trim_start_matches('#').trim().to_lowercase();
+        let anchor: String = heading
+            .chars()
+            .filter(|c| c.is_alphanumeric() || matches!(c, '-' | '_' | ' '))
+            .map(|c| if c == ' ' { '-' } else { c })
+            .collect();
+        let count = counts.entry(anchor.clone()).or_default();
+        found.insert(if *count == 0 { anchor } else { format!("{anchor}-{count}") });
+        *count += 1;
+    }
+    found
+}
+
+/// `target` as seen from the page at `from`, relative to the repository.
+fn resolve(from: &str, target: &str) -> PathBuf {
+    let mut path = PathBuf::from(from);
+    path.pop();
+    for part in Path::new(target).components() {
+        match part {
+            Component::ParentDir => drop(path.pop()),
+            Component::CurDir => {}
+            other => path.push(other),
+        }
+    }
+    path
+}
+
+#[test]
+fn the_table_of_contents_lists_every_page_once() {
+    let mut listed: BTreeMap<String, usize> = BTreeMap::new();
+    for target in links(&fs::read_to_string(SUMMARY).unwrap()) {
+        *listed.entry(format!("docs/{target}")).or_default() += 1;
+    }
+    let pages = pages();
+    let mut mistakes: Vec<String> =
+        pages.iter().filter(|page| !listed.contains_key(*page)).map(|page| format!("{page} is not listed")).collect();
+    for (page, count) in &listed {
+        if !pages.contains(page) {
+            mistakes.push(format!("{page} does not exist"));
+        } else if *count > 1 {
+            mistakes.push(format!("{page} is listed {count} times"));
+        }
+    }
+    assert_none(&mistakes);
+}
+
+#[test]
+fn no_page_is_long_and_each_has_one_title() {
+    let mut mistakes = Vec::new();
+    for path in pages().iter().map(String::as_str).chain(OTHERS) {
+        let text = fs::read_to_string(path).unwrap();
+        let lines = text.lines().count();
+        if lines > 500 {
+            mistakes.push(format!("{path} has {lines} lines, more than 500"));
+        }
+        let titles = prose(&text).iter().filter(|line| line.starts_with("# ")).count();
+        if titles != 1 || !text.starts_with("# ") {
+            mistakes.push(format!("{path} has {titles} titles, or text before its title"));
+        }
+    }
+    assert_none(&mistakes);
+}
+
+/// Pages of the book link only to pages of the book: in the built book there is nothing else.
+#[test]
+fn links_and_anchors_resolve() {
+    let mut mistakes = Vec::new();
+    for page in pages().iter().map(String::as_str).chain(OTHERS).chain([SUMMARY]) {
+        let text = fs::read_to_string(page).unwrap();
+        for link in links(&text).iter().filter(|link| !link.contains("://") && !link.starts_with("mailto:")) {
+            let (target, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let path = if target.is_empty() { PathBuf::from(page) } else { resolve(page, target) };
+            if page.starts_with("docs/") && !path.starts_with("docs") {
+                mistakes.push(format!("{page}: {link} leads out of the book; write the file's name as code"));
+            } else if !path.exists() {
+                mistakes.push(format!("{page}: {link}: there is no {}", path.display()));
+            } else if !anchor.is_empty() && !anchors(&fs::read_to_string(&path).unwrap()).contains(anchor) {
+                mistakes.push(format!("{page}: {link}: no heading has this anchor"));
+            }
+        }
+    }
+    assert_none(&mistakes);
+}
+
+/// Writes the files that a config names into `dir`, and returns the config with their full paths.
+fn with_files(config: &str, dir: &Path) -> String {
+    let mut text = config.to_owned();
+    let lines = config.lines().filter(|line| !line.starts_with("path = "));
+    for name in lines.flat_map(|line| line.split('"').skip(1).step_by(2)) {
+        let stem = Path::new(name).file_stem().map_or("", |stem| stem.to_str().unwrap());
+        let is_ca = stem == "ca" || stem.ends_with("-ca") || stem.starts_with("ca-");
+        let sample = match Path::new(name).extension().and_then(|extension| extension.to_str()) {
+            Some("pem" | "crt") if is_ca => "conf/tls/sample-ca.pem",
+            Some("pem" | "crt") => "conf/tls/sample.pem",
+            Some("key") => "conf/tls/sample.key",
+            Some("txt" | "dat") => "conf/blocked.txt",
+            _ => continue,
+        };
+        let copy = dir.join(name.replace('/', "_"));
+        fs::copy(sample, &copy).unwrap();
+        text = text.replace(&format!("\"{name}\""), &format!("\"{}\"", copy.display()));
+    }
+    let secret = dir.join("secret");
+    fs::write(&secret, "0123456789abcdef".repeat(4)).unwrap();
+    while let Some((before, (_, after))) =
+        text.split_once("${file:/").and_then(|(before, rest)| Some((before, rest.split_once('}')?)))
+    {
+        text = format!("{before}${{file:@}}{after}");
+    }
+    text.replace("${file:@}", &format!("${{file:{}}}", secret.display()))
+}
+
+/// Blocks marked `toml` are whole configs; one without a route is completed with one. A part of a config is marked
+/// `toml,fragment`.
+#[test]
+fn every_config_of_every_page_loads() {
+    let mut mistakes = Vec::new();
+    let mut count = 0;
+    for page in pages() {
+        for Part { title, config, .. } in Page::read(&page).parts {
+            let dir = tempfile::tempdir().unwrap();
+            let mut config = with_files(&config, dir.path());
+            if !config.contains("[[route]]") {
+                config += "\n[[route]]\nupstream = \"http://127.0.0.1:3000\"\n";
+            }
+            let path = dir.path().join("sluicegate.toml");
+            fs::write(&path, config).unwrap();
+            if let Err(report) = load_config(&path) {
+                mistakes.push(format!("{page}, {title}:\n{}", report.render(false)));
+            }
+            count += 1;
+        }
+    }
+    assert!(count > 70, "only {count} configs");
+    assert_none(&mistakes);
+}
+
+#[test]
+fn every_command_does_what_is_shown() {
+    let pages: Vec<Page> = pages().iter().filter(|page| *page != ADMIN_API).map(|page| Page::read(page)).collect();
+    let parts: Vec<(&Page, &Part)> = pages
+        .iter()
+        .flat_map(|page| page.parts.iter().map(move |part| (page, part)))
+        .filter(|(_, part)| !part.examples.is_empty())
+        .collect();
+    assert!(parts.len() > 30, "{}", parts.len());
+    let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    // Most of the time is spent waiting for commands.
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                // A part that fails does not hide the others.
+                while let Some((page, part)) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let run = || {
+                        let redis = part.needs_redis().then(|| RedisServer::start(&[]));
+                        let port = redis.as_ref().map(|server| server.port);
+                        let app = app();
+                        let gateway = part.start(&app, port);
+                        part.assert_true(&page.words, &gateway, port, Some(&app));
+                    };
+                    failed.fetch_add(usize::from(catch_unwind(AssertUnwindSafe(run)).is_err()), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert_eq!(failed.into_inner(), 0, "parts of the manual are wrong; see above");
+}

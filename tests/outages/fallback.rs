@@ -1,0 +1,125 @@
+//! While Redis is unavailable, every gateway enforces its share of the limits.
+
+use std::time::{Duration, Instant};
+
+use sluicegate::limiting::algorithm::NAMES;
+
+use crate::support::client::get;
+use crate::support::gateway::Gateway;
+use crate::support::limiting::{RedisServer, random_rule, seeded};
+use crate::support::machine::Lateness;
+use crate::support::until;
+
+const DEADLINE: Duration = Duration::from_millis(100);
+/// A request that waited for a connection would take a second.
+const SLACK: Duration = Duration::from_millis(400);
+
+fn gateway(server: &RedisServer) -> Gateway {
+    Gateway::start(&format!(
+        "[store]\nurl = \"{}\"\ndeadline = \"{}ms\"\n\n[[route]]\nname = \"app\"\npath = \"/\"\n\
+         respond = {{ body = \"in\" }}\nlimits = [\"bucket\"]\n\n[[route]]\nname = \"window\"\npath = \"/window\"\n\
+         respond = {{ body = \"in\" }}\nlimits = [\"window\"]\n\n[limit.bucket]\nrate = \"21/10h\"\nkey = \"all\"\n\n\
+         [limit.window]\nalgorithm = \"fixed_window\"\nrate = \"7/h\"\nkey = \"all\"\n",
+        server.url(),
+        DEADLINE.as_millis()
+    ))
+}
+
+/// Admitted of `count` requests; none waits longer than the deadline.
+fn admitted(gateway: &Gateway, target: &str, count: usize) -> usize {
+    let mut client = gateway.client();
+    let lateness = Lateness::watch();
+    let statuses = (0..count).map(|_| {
+        let start = Instant::now();
+        let status = client.ask(&get(target, ""), "").status();
+        let took = start.elapsed();
+        assert!(took < DEADLINE + SLACK + lateness.allowance(), "a request took {took:?}");
+        status
+    });
+    statuses.filter(|status| *status == 200).count()
+}
+
+#[test]
+fn two_gateways_share_the_limits_while_the_store_is_away() {
+    let mut server = RedisServer::start(&[]);
+    let gateways = [gateway(&server), gateway(&server)];
+    for gateway in &gateways {
+        until("both are counted", || gateway.metric("store_gateways", &[]) == Some(2.0));
+    }
+    let ttl: i64 = redis::cmd("PTTL").arg("sg:gateways").query(&mut server.client()).unwrap();
+    assert!((1..=3_600_000).contains(&ttl), "{ttl}");
+
+    server.kill();
+    assert_eq!(gateways.each_ref().map(|gateway| admitted(gateway, "/", 30)), [10, 10]);
+    assert_eq!(gateways.each_ref().map(|gateway| admitted(gateway, "/window", 20)), [3, 3]);
+    for gateway in &gateways {
+        let local = |decision| [("route", "app"), ("limit", "bucket"), ("decision", decision)];
+        gateway.assert_metric("limit_decisions_total", &local("local_allow"), 10.0);
+        gateway.assert_metric("limit_decisions_total", &local("local_deny"), 20.0);
+        gateway.assert_metric("store_gateways", &[], 2.0);
+        assert!(gateway.log().contains("limits follow their on_error"), "{}", gateway.log());
+    }
+
+    // The store comes back empty: one budget for both again, without a restart.
+    server.restart();
+    for gateway in &gateways {
+        until("the store answers", || gateway.metric("store_up", &[]) == Some(1.0));
+    }
+    let counts = gateways.each_ref().map(|gateway| admitted(gateway, "/", 30));
+    assert_eq!(counts, [21, 0]);
+    assert_eq!(gateways[0].metric("store_gateways", &[]), Some(2.0));
+}
+
+#[test]
+fn a_gateway_that_is_gone_is_not_counted_for_long() {
+    let server = RedisServer::start(&[]);
+    let (stays, leaves) = (gateway(&server), gateway(&server));
+    until("both are counted", || stays.metric("store_gateways", &[]) == Some(2.0));
+    drop(leaves);
+    until("one is left", || stays.metric("store_gateways", &[]) == Some(1.0));
+}
+
+#[test]
+fn a_share_is_a_part_of_the_whole() {
+    let mut seeded = seeded();
+    for name in NAMES {
+        for _ in 0..500 {
+            let rule = random_rule(name, &mut seeded.rng);
+            assert_eq!(rule.share(1), rule);
+            for n in [2, 3, 7, 1000] {
+                let (whole, part) = (rule.policy(), rule.share(n).policy());
+                let units = (whole.quota / n).max(1);
+                // The queue of a leaky bucket has whole milliseconds.
+                let exact = part.quota == units || name.starts_with("leaky") && part.quota < units;
+                assert!(exact && part.quota > 0, "{n} share {rule:?}: {part:?}");
+                // As much per time, too, where rounding does not hide it.
+                let rates = [part, whole].map(|policy| policy.quota as f64 / policy.window_ms as f64);
+                let most = rates[1] / n as f64;
+                let rounded = part.quota == 1 || whole.window_ms < 1000;
+                let slack = 1.01 + 2.0 / whole.quota as f64;
+                assert!(rates[0] <= most * slack || rounded, "{n} share {rule:?}: {part:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_key_can_never_have_is_told_by_its_own_numbers() {
+    let mut redis = RedisServer::start(&[]);
+    let gateway = Gateway::start(&format!(
+        "[store]\nurl = \"{}\"\ndeadline = \"100ms\"\n\n[[route]]\nname = \"app\"\nrespond = {{ body = \"in\" }}\n\
+         limits = [\"units\"]\n\n[limit.units]\nrate = \"100/h\"\nkey = \"header:x-who\"\ncost = \"header:x-cost\"\n\
+         overrides = [{{ key = [\"acme\"], rate = \"5/h\" }}]\n",
+        redis.url()
+    ));
+    redis.kill();
+    until("the store is away", || gateway.metric("store_up", &[]) == Some(0.0));
+    let wait = |who: &str, cost: i64| {
+        let answer = gateway.ask(&get("/", &format!("x-who: {who}\r\nx-cost: {cost}\r\n")));
+        (answer.status(), answer.get("retry-after").is_some())
+    };
+    assert_eq!(wait("acme", 50), (429, false), "50 never fit into 5");
+    assert_eq!(wait("other", 50), (200, false));
+    assert_eq!(wait("other", 51), (429, true));
+    assert_eq!(wait("other", 101), (429, false));
+}

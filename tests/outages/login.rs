@@ -1,0 +1,47 @@
+//! A Redis that rejects the login: the gateway logs the server's own words.
+
+use crate::support::gateway::Gateway;
+use crate::support::limiting::RedisServer;
+use crate::support::until;
+
+fn gateway(url: &str) -> Gateway {
+    let rest =
+        "[[route]]\nupstream = \"echo:\"\nlimits = [\"x\"]\n[limit.x]\nrate = \"100/s\"\non_error = \"closed\"\n";
+    Gateway::start(&format!("[store]\nurl = \"{url}\"\ndeadline = \"5s\"\n{rest}"))
+}
+
+fn with_password(server: &RedisServer, password: &str) -> String {
+    server.url().replace("redis://", &format!("redis://:{password}@"))
+}
+
+#[test]
+fn a_server_that_wants_a_password_does_not_answer() {
+    let server = RedisServer::start(&["--requirepass", "right"]);
+    for (url, words) in [(server.url(), "NOAUTH"), (with_password(&server, "wrong"), "WRONGPASS")] {
+        let gateway = gateway(&url);
+        until("the log tells", || gateway.log().contains("the limit store is unavailable"));
+        let log = gateway.log();
+        assert!(log.contains(words) && !log.contains("the limit store is available"), "{log}");
+        assert!(!log.contains("wrong"), "no password: {log}");
+        assert_eq!(gateway.metric("store_up", &[]), Some(0.0));
+        assert_eq!(gateway.get("/").status(), 503);
+        assert_eq!(gateway.admin("/readyz").status(), 200, "readiness does not follow the store");
+    }
+}
+
+#[test]
+fn a_changed_password_is_told_even_after_the_connection_broke() {
+    let server = RedisServer::start(&["--requirepass", "right"]);
+    let gateway = gateway(&with_password(&server, "right"));
+    gateway.until_connected();
+    assert_eq!(gateway.get("/").status(), 200);
+    let mut admin = redis::Client::open(with_password(&server, "right")).unwrap().get_connection().unwrap();
+    let mut tell = |args: &[&str]| redis::cmd(args[0]).arg(&args[1..]).query::<redis::Value>(&mut admin).unwrap();
+    tell(&["CONFIG", "SET", "requirepass", "changed"]);
+    tell(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    until("the log tells the server's words", || gateway.log().contains("WRONGPASS"));
+    tell(&["CONFIG", "SET", "requirepass", "right"]);
+    let answers = || gateway.log().matches("the limit store is available").count();
+    until("it answers again", || answers() == 2);
+    until("limits are decided again", || gateway.get("/").status() == 200);
+}

@@ -1,0 +1,12 @@
+//! Redis fails, is full, is slow, or moves to another server: decisions, fallbacks and recovery.
+
+mod cluster;
+mod fallback;
+mod fallback_shares;
+mod far_redis;
+mod full_redis;
+mod login;
+mod recovery;
+mod redis;
+mod sentinel;
+mod tls;

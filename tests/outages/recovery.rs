@@ -1,0 +1,132 @@
+//! Redis returns: few refunds are left from the outage, and they do not flood it.
+
+use std::time::{Duration, Instant};
+
+use crate::support::client::{Client, get};
+use crate::support::gateway::Gateway;
+use crate::support::limiting::RedisServer;
+use crate::support::until;
+
+/// `slots`, three for an hour unless they are given back, and `login`, which counts exactly.
+fn gateway(server: &RedisServer) -> Gateway {
+    let gateway = Gateway::start(&format!(
+        "[store]\nurl = \"{}\"\ndeadline = \"300ms\"\non_error = \"closed\"\n\n[[route]]\nname = \"slots\"\n\
+         path = \"/slots\"\nrespond = {{ body = \"in\" }}\nlimits = [\"slots\"]\n\n[[route]]\nname = \"login\"\n\
+         path = \"/login\"\nrespond = {{ body = \"in\" }}\nlimits = [\"login\"]\n\n[limit.slots]\n\
+         algorithm = \"concurrency\"\nin_flight = 3\nlease = \"1h\"\nkey = \"all\"\n\n[limit.login]\n\
+         algorithm = \"fixed_window\"\nrate = \"5/h\"\nkey = \"all\"\n",
+        server.url()
+    ));
+    gateway.until_connected();
+    gateway
+}
+
+fn statuses(gateway: &Gateway, target: &str, count: usize) -> Vec<u16> {
+    let mut client = gateway.client();
+    (0..count).map(|_| client.ask(&get(target, ""), "").status()).collect()
+}
+
+fn errors(gateway: &Gateway) -> f64 {
+    let metrics = gateway.metrics();
+    let errors = metrics.lines().filter(|line| line.starts_with("sluicegate_store_errors_total"));
+    errors.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+}
+
+fn waiting(gateway: &Gateway) -> f64 {
+    gateway.metric("store_corrections_waiting", &[]).unwrap()
+}
+
+/// All slots are free, the other limit is exact, and the store is well all the time.
+fn is_well(gateway: &Gateway) {
+    gateway.until_connected();
+    // After an outage the first answer is asked for by few.
+    until("the breaker is closed", || gateway.metric("store_breaker_state", &[]) == Some(0.0));
+    until("nothing waits", || waiting(gateway) == 0.0);
+    let before = errors(gateway);
+    assert_eq!(statuses(gateway, "/slots", 10), [200; 10]);
+    let login = statuses(gateway, "/login", 10);
+    assert_eq!(login, [[200; 5], [429; 5]].concat());
+    assert_eq!(errors(gateway), before, "errors of a store that is back");
+    assert_eq!(gateway.metric("store_corrections_dropped_total", &[]), Some(0.0));
+}
+
+#[test]
+fn what_never_left_is_not_given_back() {
+    let mut server = RedisServer::start(&[]);
+    let gateway = gateway(&server);
+    server.kill();
+    until("the store is away", || gateway.metric("store_up", &[]) == Some(0.0));
+    assert!(statuses(&gateway, "/slots", 2000).iter().all(|status| *status == 503));
+    // The first may have been on its way while the connection broke.
+    assert!(waiting(&gateway) <= 1.0, "{} to be given back", waiting(&gateway));
+    let before = errors(&gateway);
+    assert!(before >= 2000.0, "{before}");
+    std::thread::sleep(Duration::from_millis(700));
+    let asked = errors(&gateway) - before;
+    assert!(asked < 10.0, "{asked} attempts without a request");
+    server.restart();
+    is_well(&gateway);
+}
+
+#[test]
+fn what_may_have_been_taken_is_given_back_once_the_store_answers() {
+    const CLIENTS: usize = 40;
+    let server = RedisServer::start(&[]);
+    let gateway = gateway(&server);
+    server.signal("STOP");
+    // They are on their way together, and nobody knows what becomes of them.
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| gateway.client()).collect();
+    clients.iter_mut().for_each(|client| client.send(get("/slots", "")));
+    assert!(clients.iter_mut().all(|client| client.answer("GET").status() == 503));
+    let owed = waiting(&gateway);
+    assert!((3.0..=CLIENTS as f64).contains(&owed), "{owed} to be given back");
+    // One asks now and then whether the store is back, not each of them.
+    let before = errors(&gateway);
+    std::thread::sleep(Duration::from_millis(1500));
+    let asked = errors(&gateway) - before;
+    assert!((1.0..15.0).contains(&asked), "{asked} attempts while the store is away");
+    assert_eq!(waiting(&gateway), owed);
+    server.signal("CONT");
+    is_well(&gateway);
+}
+
+/// Nobody asks for anything once Redis can be written to again, and both workers know it within a second.
+#[test]
+fn a_store_that_takes_writes_again_is_up_without_requests() {
+    let server = RedisServer::start(&[]);
+    let gateway = Gateway::with(
+        "workers = 2",
+        &format!(
+            "[store]\nurl = \"{}\"\ndeadline = \"300ms\"\non_error = \"closed\"\n\n[[route]]\nname = \"app\"\n\
+             respond = {{ body = \"in\" }}\nlimits = [\"all\"]\n\n[limit.all]\nrate = \"100000/s\"\nkey = \"all\"\n",
+            server.url()
+        ),
+    );
+    gateway.until_connected();
+    let mut client = server.client();
+    let mut set = |name: &str, value: &str| {
+        let () = redis::cmd("CONFIG").arg("SET").arg(name).arg(value).query(&mut client).unwrap();
+    };
+    let health = || ["store_up", "store_breaker_state"].map(|name| gateway.metric(name, &[]));
+    // Redis refuses writes, and goes on to answer whatever is none.
+    set("min-replicas-to-write", "3");
+    // Each of the workers has a few of the connections.
+    for _ in 0..40 {
+        assert_eq!(gateway.get("/").status(), 503);
+    }
+    let refusing = Instant::now();
+    while refusing.elapsed() < Duration::from_millis(1500) {
+        assert_eq!(gateway.metric("store_up", &[]), Some(0.0), "up after {:?}", refusing.elapsed());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let down = gateway.log_lines(&["limits follow their on_error"]);
+    assert_eq!(down, 1, "{}", gateway.log());
+
+    set("min-replicas-to-write", "0");
+    let repaired = Instant::now();
+    until("the store is up", || health() == [Some(1.0), Some(0.0)]);
+    assert!(repaired.elapsed() < Duration::from_millis(1200), "up after {:?}", repaired.elapsed());
+    for _ in 0..40 {
+        assert_eq!(gateway.get("/").status(), 200);
+    }
+}

@@ -1,0 +1,5 @@
+//! A new config or a new binary takes over from a running gateway.
+
+mod config_files;
+mod handover;
+mod program;

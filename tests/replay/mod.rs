@@ -1,0 +1,11 @@
+//! `sluicegate replay`: access logs of each format, the report, and the exit codes.
+
+mod generated_log;
+mod input;
+mod models;
+mod progress;
+mod refunds;
+mod reports;
+mod speed;
+mod tightest;
+mod workdir;

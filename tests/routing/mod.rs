@@ -1,0 +1,4 @@
+//! Which route serves a request, and what a route does without an upstream server.
+
+mod methods;
+mod routes;

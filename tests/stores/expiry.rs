@@ -1,0 +1,152 @@
+//! How long keys live, and what happens when they expire, or stay, at the wrong time.
+
+use sluicegate::limiting::decision::{Check, Op};
+
+use super::{NOW, one};
+use crate::support::limiting::check;
+use crate::support::limiting::forms::{forms, limit_of};
+use crate::support::limiting::timed_stores::{Told, on_both};
+
+/// More than a call takes.
+const SLOW_MS: i64 = 2000;
+
+#[test]
+fn a_key_lives_until_it_is_whole_again() {
+    on_both(|store| {
+        for form in forms(10) {
+            let one = one(&form);
+            store.grab(&one, 12, NOW);
+            let reset_ms = store.one(Op::Peek, &Check { cost: 0, ..one.clone() }, NOW).reset_ms;
+            let (_, life_ms) = store.held(&one.key, NOW).unwrap();
+            // A bucket that starts empty is remembered for a day more.
+            let most = reset_ms + 1 + if form.room == 0 { 86_400_000 } else { 0 };
+            assert!((reset_ms - SLOW_MS..=most).contains(&life_ms), "{}: {life_ms} of {reset_ms}", form.name);
+        }
+    });
+}
+
+/// A hundred at once, one more each second: for 6.9 s that is 106, whatever a store forgets.
+#[test]
+fn a_burst_comes_back_at_its_rate_and_not_with_the_expiry() {
+    on_both(|store| {
+        for (name, lines) in [
+            ("bucket", "rate = \"1/s\"\nburst = 100"),
+            ("interval", "rate = \"1/s\"\nburst = 100\nrefill = \"interval\""),
+            ("gcra", "algorithm = \"gcra\"\nrate = \"1/s\"\nburst = 100"),
+            ("leaky", "algorithm = \"leaky_bucket\"\nrate = \"1/s\"\nqueue = \"99s\"\nnodelay = true"),
+        ] {
+            let one = check(&limit_of("one", lines), name, 1);
+            let admitted: i64 =
+                (0..=69).map(|tenth| store.grab(&one, if tenth == 0 { 200 } else { 3 }, NOW + 100 * tenth)).sum();
+            assert_eq!(admitted, 106, "{name}");
+            let (_, life_ms) = store.held(&one.key, NOW + 6900).unwrap();
+            assert!((99_000 - SLOW_MS..=100_001).contains(&life_ms), "{name} lives {life_ms} ms");
+        }
+    });
+}
+
+/// An expiry that somebody took away locks nobody out, and is back with the next charge.
+#[test]
+fn a_key_made_to_stay_is_mended() {
+    let store = Told::redis();
+    for form in forms(10).iter().filter(|form| form.room > 0) {
+        let one = one(form);
+        let persist = || {
+            assert_eq!(store.command(&["PERSIST", &one.key]), redis::Value::Int(1), "{}", form.name);
+            assert_eq!(store.held(&one.key, NOW).unwrap().1, -1);
+        };
+        assert_eq!(store.grab(&one, 1, NOW), 1);
+        persist();
+        assert_eq!(store.grab(&one, 1, NOW), 1);
+        assert!(store.held(&one.key, NOW).unwrap().1 > 0, "{} was not mended", form.name);
+        store.grab(&one, 12, NOW);
+        persist();
+        let refused = store.one(Op::Take, &one, NOW);
+        assert!(!refused.admitted && refused.retry_ms > 0);
+        assert!(!store.one(Op::Take, &one, NOW + refused.retry_ms - 1).admitted, "{}", form.name);
+        assert!(store.one(Op::Take, &one, NOW + refused.retry_ms).admitted, "{} is shut for ever", form.name);
+        assert!(store.held(&one.key, NOW).unwrap().1 > 0, "{} was not mended", form.name);
+    }
+}
+
+/// A key is all there is of a client: one that goes harms no other, and no part of it stays behind
+/// that later calls stumble over.
+#[test]
+fn a_key_that_was_evicted_is_new_and_the_others_are_not() {
+    let store = Told::redis();
+    for form in forms(10) {
+        let [gone, stays] = ["gone", "stays"].map(|who| check(&form.limit(), who, 1));
+        for check in [&gone, &stays] {
+            assert_eq!(store.grab(check, 12, NOW), form.room);
+        }
+        let keys = store.command(&["KEYS", &format!("*gone*:{}:*", form.name)]);
+        assert_eq!(keys.into_sequence().unwrap().len(), 1, "{} keeps its state in one key", form.name);
+        store.command(&["DEL", &gone.key]);
+        assert_eq!([&gone, &stays].map(|check| store.grab(check, 12, NOW)), [form.room, 0], "{}", form.name);
+    }
+}
+
+/// What is given back to a key that is no more makes none, least of all one that never ends.
+#[test]
+fn nothing_is_given_back_to_a_key_that_is_gone() {
+    on_both(|store| {
+        for form in forms(10) {
+            let one = one(&form);
+            let receipt = store.one(Op::Take, &one, NOW).receipt;
+            store.run(Op::Reset, std::slice::from_ref(&one), NOW);
+            for tag in [receipt, 0, NOW, NOW * 1000] {
+                let back = Check { cost: -1, tag, ..one.clone() };
+                assert!(!store.one(Op::Adjust, &back, NOW).admitted, "{}", form.name);
+            }
+            assert_eq!(store.held(&one.key, NOW), None, "{}", form.name);
+        }
+    });
+}
+
+/// Twice the same receipt gives back what was charged once; the count ends at none charged.
+#[test]
+fn nothing_is_given_back_beyond_what_was_charged() {
+    on_both(|store| {
+        for form in forms(10).iter().filter(|form| form.room > 0) {
+            let one = one(form);
+            let receipt = store.one(Op::Take, &one, NOW).receipt;
+            let back = Check { cost: -5, tag: receipt, ..one.clone() };
+            for _ in 0..3 {
+                store.one(Op::Adjust, &back, NOW);
+            }
+            assert_eq!(store.grab(&one, 60, NOW), form.room, "{}", form.name);
+        }
+    });
+}
+
+/// What came in since a charge may have been its own: of five units that were refilled none comes back
+/// on top, of those half refilled a half.
+#[test]
+fn what_was_refilled_meanwhile_is_not_given_back() {
+    on_both(|store| {
+        for (name, lines) in [
+            ("bucket", "rate = \"1/10s\"\nburst = 5"),
+            ("interval", "rate = \"1/10s\"\nburst = 5\nrefill = \"interval\""),
+            ("gcra", "algorithm = \"gcra\"\nrate = \"1/10s\"\nburst = 5"),
+            ("leaky", "algorithm = \"leaky_bucket\"\nrate = \"1/10s\"\nqueue = \"40s\"\nnodelay = true"),
+        ] {
+            let limit = limit_of("one", lines);
+            let back = |one: &Check, tag, now| store.one(Op::Adjust, &Check { cost: -1, tag, ..one.clone() }, now);
+            let one = check(&limit, &format!("{name} late"), 1);
+            let receipts: Vec<i64> = (0..5).map(|_| store.one(Op::Take, &one, NOW).receipt).collect();
+            assert_eq!(store.grab(&one, 9, NOW + 50_000), 5, "{name}");
+            for receipt in receipts {
+                assert!(!back(&one, receipt, NOW + 52_000).admitted, "{name}");
+            }
+            assert_eq!(store.grab(&one, 9, NOW + 52_000), 0, "{name}");
+
+            // Half of one has come in, and half of each of two is given back.
+            let one = check(&limit, &format!("{name} between"), 1);
+            let receipts: Vec<i64> = (0..5).map(|_| store.one(Op::Take, &one, NOW).receipt).collect();
+            assert!(receipts[..2].iter().all(|receipt| back(&one, *receipt, NOW + 5000).admitted));
+            let whole = if name == "interval" { 2 } else { 1 };
+            assert_eq!(store.grab(&one, 9, NOW + 5000), whole, "{name}");
+            assert_eq!(store.grab(&one, 9, NOW + 10_000), 1, "{name}");
+        }
+    });
+}

@@ -1,0 +1,81 @@
+//! Receipts use the clock of the store, not those of the gateways that charge and refund.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::limits::several_gateways::apart;
+use crate::support::client::Client;
+use crate::support::gateway::Gateway;
+use crate::support::limiting::RedisServer;
+
+fn ask(gateway: &Gateway, path: &str, body: &Value) -> Value {
+    let body = body.to_string();
+    let head = format!("POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {}\r\n\r\n", body.len());
+    let answer = Client::connect(gateway.admin).ask(&head, &body);
+    assert_eq!(answer.status(), 200, "{}", answer.text());
+    answer.json()
+}
+
+/// Units left and the receipt.
+fn take(gateway: &Gateway, limit: &str, cost: i64) -> (Value, Value) {
+    let body = json!({ "operation": "take", "decisions": [{ "limits": [limit], "cost": cost }] });
+    let mut limit = ask(gateway, "/-/decide", &body)["decisions"][0]["limits"][0].take();
+    assert_eq!(limit["source"], "store");
+    (limit["remaining"].take(), limit["receipt"].take())
+}
+
+/// `applied`, or why not.
+fn refund(gateway: &Gateway, limit: &str, receipt: &Value) -> String {
+    let answer = ask(gateway, &format!("/-/limits/{limit}/refund"), &json!({ "receipt": receipt }));
+    if answer["applied"] == true { "applied".to_owned() } else { answer["reason"].as_str().unwrap().to_owned() }
+}
+
+/// A charge that heals within a second, at gateways ten seconds apart: the receipt is good for that
+/// second everywhere, and for no longer anywhere.
+#[test]
+fn a_receipt_counts_once_whatever_the_clocks_say() {
+    let server = RedisServer::start(&[]);
+    let limits = ["forth", "back", "alone"].map(|name| {
+        let numbers = "rate = \"2/s\"\nburst = 5\nkey = \"all\"";
+        format!(
+            "[limit.{name}]\n{numbers}\n[[route]]\npath = \"/{name}\"\nupstream = \"echo:\"\nlimits = [\"{name}\"]\n"
+        )
+    });
+    let [behind, ahead] = apart(&server, &(limits.concat() + "[[route]]\npath = \"/clock\"\nupstream = \"echo:\"\n"));
+    let attempt = |limit: &str, one: &Gateway, other: &Gateway| {
+        let (left, receipt) = take(one, limit, 2);
+        assert_eq!(left, 3);
+        assert_eq!([other, one, other].map(|gateway| refund(gateway, limit, &receipt)), ["applied", "used", "used"]);
+        let (_, unused) = take(one, limit, 2);
+        std::thread::sleep(Duration::from_millis(1100));
+        // Both have healed; what is charged now belongs to others.
+        assert_eq!(take(one, limit, 5).0, 0);
+        for gateway in [one, other] {
+            assert_eq!([&receipt, &unused].map(|receipt| refund(gateway, limit, receipt)), ["expired", "expired"]);
+        }
+    };
+    std::thread::scope(|scope| {
+        for (limit, one, other) in [("forth", &behind, &ahead), ("back", &ahead, &behind), ("alone", &ahead, &ahead)] {
+            scope.spawn(move || attempt(limit, one, other));
+        }
+    });
+}
+
+/// Given back when most of it has healed: what is left of it, not what others have charged since.
+#[test]
+fn a_receipt_is_worth_what_has_not_healed() {
+    let server = RedisServer::start(&[]);
+    let store = format!("[store]\nurl = \"{}\"\ndeadline = \"5s\"\n", server.url());
+    let gateway = Gateway::start(&format!(
+        "{store}\n[limit.one]\nrate = \"2/s\"\nburst = 5\nkey = \"all\"\n\n[[route]]\nupstream = \"echo:\"\n\
+         limits = [\"one\"]\n"
+    ));
+    let (_, receipt) = take(&gateway, "one", 2);
+    std::thread::sleep(Duration::from_millis(700));
+    let since = Instant::now();
+    take(&gateway, "one", 3);
+    refund(&gateway, "one", &receipt);
+    let left = take(&gateway, "one", 1).0.as_f64().unwrap();
+    assert!(left <= 1.0 + 2.0 * since.elapsed().as_secs_f64(), "{left} left of a burst of 5 that was charged 3 and 1");
+}

@@ -1,0 +1,77 @@
+//! Every algorithm in every format of its state, as a config sets it.
+
+use std::sync::Arc;
+
+use sluicegate::config;
+use sluicegate::limiting::algorithm::Rule;
+use sluicegate::limiting::limit::Limit;
+
+pub struct Form {
+    /// Name of the limit and the route, made of the algorithm and the variant.
+    pub name: &'static str,
+    /// The lines of `[limit.NAME]` except its key.
+    pub lines: String,
+    /// Units that a new key gets at once.
+    pub room: i64,
+    /// Units that a key gets from then on for more than an hour, refunds aside.
+    pub total: i64,
+}
+
+/// Each form has `count` units, none of which is refilled within the hour. `count` is at least 2.
+pub fn forms(count: i64) -> Vec<Form> {
+    let form = |name: &'static str, lines: String| Form { name, lines, room: count, total: count };
+    let bucket = |more: &str| format!("rate = \"1/2h\"\n{more}");
+    let windows = |algorithm: &str, rate: &str, more: &str| {
+        format!("algorithm = \"{algorithm}\"\nrate = \"{count}/{rate}\"\n{more}")
+    };
+    let queue = format!("algorithm = \"leaky_bucket\"\nrate = \"{}/24h\"\nqueue = \"24h\"\n", count - 1);
+    vec![
+        form("token_bucket", bucket(&format!("burst = {count}"))),
+        form("token_bucket.interval", bucket(&format!("burst = {count}\nrefill = \"interval\""))),
+        // The last unit is a debt, which a bucket allows while it holds a trace of a token.
+        Form { room: count - 1, ..form("token_bucket.debt", bucket(&format!("burst = {}\ndebt = 1", count - 1))) },
+        form("token_bucket.interval.debt", bucket(&format!("burst = {count}\ndebt = 5\nrefill = \"interval\""))),
+        Form {
+            room: 0,
+            total: 0,
+            ..form("token_bucket.empty", bucket(&format!("burst = {count}\nstart = \"empty\"")))
+        },
+        form("gcra", format!("algorithm = \"gcra\"\n{}", bucket(&format!("burst = {count}")))),
+        form("fixed_window.first_hit", windows("fixed_window", "2h", "anchor = \"first_hit\"")),
+        form("fixed_window.clock", windows("fixed_window", "365d", "anchor = \"clock\"")),
+        form("sliding_window.2", windows("sliding_window", "365d", "precision = 2")),
+        form("sliding_window.3", windows("sliding_window", "6h", "precision = 3")),
+        form("sliding_window.60", windows("sliding_window", "2h", "precision = 60")),
+        form("calendar.month", windows("calendar", "month", "zone = \"America/St_Johns\"")),
+        form("calendar.year", windows("calendar", "year", "zone = \"Asia/Kathmandu\"")),
+        form("sliding_log.list", windows("sliding_log", "2h", "state = \"list\"")),
+        form("sliding_log.sorted_set", windows("sliding_log", "2h", "state = \"sorted_set\"")),
+        form("leaky_bucket", queue.clone()),
+        form("leaky_bucket.nodelay", queue + "nodelay = true"),
+        form("concurrency", format!("algorithm = \"concurrency\"\nin_flight = {count}\nlease = \"1h\"")),
+    ]
+}
+
+impl Form {
+    /// The limit as compiled from the config.
+    pub fn limit(&self) -> Arc<Limit> {
+        limit_of(self.name, &self.lines)
+    }
+
+    pub fn algorithm(&self) -> &str {
+        self.name.split('.').next().unwrap()
+    }
+}
+
+/// A limit with these lines and one key for all requests.
+pub fn limit_of(name: &str, lines: &str) -> Arc<Limit> {
+    let text = format!("[limit.\"{name}\"]\nkey = \"all\"\n{lines}\n");
+    let text = format!("[[route]]\nupstream = \"echo:\"\nlimits = [\"{name}\"]\n{text}");
+    let config = config::load_text("form.toml", &text).unwrap_or_else(|report| panic!("{}", report.render(false)));
+    config.limits[0].clone()
+}
+
+/// The rule of a limit with these lines.
+pub fn rule_of(lines: &str) -> Rule {
+    (*limit_of("one", lines).rule).clone()
+}

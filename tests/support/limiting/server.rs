@@ -1,0 +1,93 @@
+//! A redis-server for one test.
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::support::ports::Reserved;
+use crate::support::until;
+
+const LOG: &str = "redis.log";
+
+/// A redis-server that keeps its port while it is down. Dropping it kills the process.
+pub struct RedisServer {
+    child: Option<Child>,
+    pub port: u16,
+    _port: Reserved,
+    args: Vec<String>,
+    dir: tempfile::TempDir,
+}
+
+impl RedisServer {
+    pub fn start(args: &[&str]) -> RedisServer {
+        let reserved = Reserved::new();
+        let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+        let dir = tempfile::tempdir().unwrap();
+        let mut server = RedisServer { child: None, port: reserved.port(), _port: reserved, args, dir };
+        server.restart();
+        server.becomes_ready();
+        server
+    }
+
+    fn becomes_ready(&mut self) {
+        let log = self.dir.path().join(LOG);
+        let log = || std::fs::read_to_string(&log).unwrap_or_default();
+        until("redis-server is ready", || {
+            let ended = self.child.as_mut().and_then(|child| child.try_wait().unwrap());
+            assert!(ended.is_none(), "redis-server ended at its start: {ended:?}\n{}", log());
+            log().contains("Ready to accept connections")
+        });
+    }
+
+    pub fn restart(&mut self) {
+        let child = Command::new("redis-server")
+            .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .arg("--dir")
+            .arg(self.dir.path())
+            .args(["--logfile", LOG])
+            .args(&self.args)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("redis-server does not start; install it: apt-get install redis-server");
+        self.child = Some(child);
+    }
+
+    pub fn restart_with(&mut self, args: &[&str]) {
+        self.args = args.iter().map(|arg| (*arg).to_owned()).collect();
+        self.restart();
+    }
+
+    /// Kills the server, like a crash.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.child.is_some()
+    }
+
+    /// Sends `STOP` or `CONT`.
+    pub fn signal(&self, name: &str) {
+        let pid = self.child.as_ref().unwrap().id().to_string();
+        assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    /// A connection for the test itself.
+    pub fn client(&self) -> redis::Connection {
+        let client = redis::Client::open(self.url()).unwrap();
+        client.get_connection_with_timeout(Duration::from_secs(5)).unwrap()
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

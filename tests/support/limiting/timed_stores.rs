@@ -1,0 +1,95 @@
+//! Both stores with the time as an argument of each call: the memory store, and the script in a real redis-server.
+
+use std::cell::RefCell;
+
+use redis::Commands;
+use sluicegate::limiting::answer::Answer;
+use sluicegate::limiting::decision::{Check, Decision, Op};
+use sluicegate::limiting::store::memory::MemoryStore;
+use sluicegate::limiting::store::redis::pipeline::codec::{ScriptCall, decode_reply};
+
+use super::RedisServer;
+
+pub enum Told {
+    Memory(MemoryStore),
+    Redis(Box<Server>),
+}
+
+pub struct Server {
+    pub client: RefCell<redis::Connection>,
+    _server: RedisServer,
+}
+
+/// Runs `test` on each store.
+pub fn on_both(test: impl Fn(&Told)) {
+    test(&Told::Memory(MemoryStore::new(1_000_000)));
+    test(&Told::redis());
+}
+
+impl Told {
+    pub fn redis() -> Told {
+        let server = RedisServer::start(&[]);
+        Told::Redis(Box::new(Server { client: RefCell::new(server.client()), _server: server }))
+    }
+
+    /// Runs one decision in one call.
+    pub fn run(&self, op: Op, checks: &[Check], now: i64) -> Decision {
+        self.run_all(&[(op, checks)], now).remove(0)
+    }
+
+    /// Runs several decisions in one call.
+    pub fn run_all(&self, asked: &[(Op, &[Check])], now: i64) -> Vec<Decision> {
+        match self {
+            Told::Memory(memory) => asked.iter().map(|(op, checks)| memory.run(*op, checks, now)).collect(),
+            Told::Redis(server) => {
+                let (call, client) = (ScriptCall::new(asked, now), &mut *server.client.borrow_mut());
+                let reply =
+                    call.evalsha_command().query(client).or_else(|_| call.eval_command().query(client)).unwrap();
+                let found = decode_reply(reply, asked.iter().map(|(_, checks)| checks.len()))
+                    .expect("a reply of the right form");
+                found.into_iter().map(Result::unwrap).collect()
+            }
+        }
+    }
+
+    pub fn one(&self, op: Op, check: &Check, now: i64) -> Answer {
+        self.run(op, std::slice::from_ref(check), now).answers[0]
+    }
+
+    /// How many of `most` requests for `check.cost` units are admitted, one after another.
+    pub fn grab(&self, check: &Check, most: usize, now: i64) -> i64 {
+        let mut check = check.clone();
+        let admitted = (0..most).filter(|_| {
+            // Each lease has a name of its own.
+            check.tag = rand::random_range(0..1 << 52);
+            self.one(Op::Take, &check, now).admitted
+        });
+        i64::try_from(admitted.count()).unwrap()
+    }
+
+    /// The same in one call, for state that expires at once by the server's clock.
+    pub fn grab_at_once(&self, check: &Check, most: usize, now: i64) -> usize {
+        let checks: Vec<Check> =
+            (0..most).map(|_| Check { tag: rand::random_range(0..1 << 52), ..check.clone() }).collect();
+        let asked: Vec<(Op, &[Check])> = checks.iter().map(|check| (Op::Take, std::slice::from_ref(check))).collect();
+        self.run_all(&asked, now).iter().filter(|decision| decision.admitted).count()
+    }
+
+    /// The stored state of a key, and its TTL in ms; -1 without an expiry.
+    pub fn held(&self, key: &str, now: i64) -> Option<(Vec<u8>, i64)> {
+        match self {
+            Told::Memory(memory) => memory.state(key, now).map(|(state, life)| (state.text().into_bytes(), life)),
+            Told::Redis(server) => {
+                let client = &mut *server.client.borrow_mut();
+                let dump: Option<Vec<u8>> = redis::cmd("DUMP").arg(key).query(client).unwrap();
+                dump.map(|dump| (dump, client.pttl(key).unwrap()))
+            }
+        }
+    }
+
+    /// The Redis server, if this is the Redis store.
+    pub fn command(&self, words: &[&str]) -> redis::Value {
+        let Told::Redis(server) = self else { panic!("the memory store takes no commands") };
+        redis::cmd(words[0]).arg(&words[1..]).query(&mut *server.client.borrow_mut()).unwrap()
+    }
+}

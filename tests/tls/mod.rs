@@ -1,0 +1,7 @@
+//! TLS between the client and the gateway. TLS to upstream servers is in `upstreams`.
+
+mod certificate_files;
+mod client_certificates;
+mod hostile_clients;
+mod listeners;
+mod slow_readers;

@@ -1,0 +1,81 @@
+//! Clients that read slowly, over TLS.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use super::listeners::gateway;
+use crate::support::ca::Ca;
+use crate::support::client::get;
+use crate::support::tls::Trust;
+use crate::support::upstream::{Upstream, ok};
+
+fn through_small_window(addr: SocketAddr) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    socket.connect(&addr.into()).unwrap();
+    TcpStream::from(socket)
+}
+
+/// Passes on to `gateway` what comes, and back some 30 kB a second, through a small window.
+fn slow_way(gateway: SocketAddr) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().map_while(Result::ok) {
+            let mut server = through_small_window(gateway);
+            let (mut back, mut up) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            std::thread::spawn(move || std::io::copy(&mut client, &mut up));
+            std::thread::spawn(move || {
+                let mut some = [0; 3072];
+                while let Ok(read @ 1..) = server.read(&mut some) {
+                    back.write_all(&some[..read])?;
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+                back.shutdown(Shutdown::Both)
+            });
+        }
+    });
+    addr
+}
+
+/// TLS has the last 64 kB long before they have left, for longer than a connection waits before it rests.
+#[test]
+fn who_takes_the_end_of_an_answer_steadily_is_not_cut() {
+    const SIZE: usize = 130_000;
+    let ca = Ca::new("test");
+    let upstream = Upstream::start(|peer| {
+        while let Some(request) = peer.request()? {
+            let text = "x".repeat(SIZE);
+            if request.target() == "/tunnel" {
+                let switches = "HTTP/1.1 101 Switching\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n";
+                peer.send(format!("{switches}{text}"))?;
+                return peer.wait_for_end();
+            }
+            peer.send(ok(&text))?;
+        }
+        Ok(())
+    });
+    let route = format!("[[route]]\nupgrades = [\"echo\"]\nupstream = \"{}\"\n", upstream.url());
+    let server = "stream_timeout = \"1200ms\"\nmin_response_rate = 8192\nmax_unsent = \"16KiB\"";
+    let gateway = gateway(&ca, &["a.test"], "", server, &route);
+    let (addr, trust) = (slow_way(gateway.addr), Trust::in_ca(&ca));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let answer = trust.connect(addr, "a.test").try_ask(&get("/", ""), "").unwrap();
+            assert_eq!(answer.body.len(), SIZE);
+        });
+        scope.spawn(|| {
+            let mut client = trust.connect(addr, "a.test");
+            client.send(get("/tunnel", "connection: upgrade\r\nupgrade: echo\r\n"));
+            let mut all = Vec::new();
+            let is_text = |byte: &&u8| **byte == b'x';
+            while all.iter().filter(is_text).count() < SIZE {
+                let mut some = [0; 16384];
+                let read = client.stream().read(&mut some).unwrap();
+                assert!(read > 0, "cut after {} bytes", all.len());
+                all.extend_from_slice(&some[..read]);
+            }
+        });
+    });
+}

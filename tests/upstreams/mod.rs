@@ -1,0 +1,20 @@
+//! The gateway and its upstream servers: balancing, health checks, ejection, retries, DNS, capacity, and the
+//! protocols that are used to reach a server.
+
+mod balance;
+mod capacity;
+mod dns;
+mod dns_failures;
+mod eject;
+mod failures;
+mod fleet;
+mod health;
+mod http2;
+mod http2_floods;
+mod http2_headers;
+mod not_to_blame;
+mod proxy_protocol;
+mod resend;
+mod retry;
+mod tls;
+mod unix_sockets;

@@ -1,0 +1,333 @@
+//! TLS to upstream servers: trust, error texts, and the end of a response.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use rcgen::date_time_ymd;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
+
+use crate::support::ca::{Ca, Pair};
+use crate::support::client::{get, post};
+use crate::support::dns::{DnsServer, Reply};
+use crate::support::gateway::{Gateway, laid_out};
+use crate::support::machine::Stopwatch;
+use crate::support::upstream::{Duplex, Peer, Upstream, ok};
+use crate::support::{put, until};
+
+/// What a server with this certificate is made of. `clients`: it asks for a certificate of this authority.
+/// `alpn`: the protocols it knows.
+pub fn server_config(pair: &Pair, clients: Option<&Ca>, alpn: &[&str]) -> Arc<ServerConfig> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions().unwrap();
+    let builder = match clients {
+        None => builder.with_no_client_auth(),
+        Some(ca) => {
+            let mut roots = RootCertStore::empty();
+            roots.add(CertificateDer::from_pem_slice(ca.pem().as_bytes()).unwrap()).unwrap();
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build().unwrap();
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    let chain = CertificateDer::pem_slice_iter(pair.cert.as_bytes()).map(Result::unwrap).collect();
+    let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).unwrap();
+    let mut config = builder.with_single_cert(chain, key).unwrap();
+    config.alpn_protocols = alpn.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+    Arc::new(config)
+}
+
+/// A server's end of TLS, which says goodbye, as it should, or does not.
+struct Secured {
+    stream: StreamOwned<ServerConnection, TcpStream>,
+    polite: bool,
+}
+
+impl Read for Secured {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.stream.read(buf)
+    }
+}
+
+impl Write for Secured {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.stream.write(buf)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+impl Duplex for Secured {
+    fn finish(&mut self) -> io::Result<()> {
+        self.stream.conn.send_close_notify();
+        self.stream.flush()
+    }
+}
+
+impl Drop for Secured {
+    fn drop(&mut self) {
+        if self.polite {
+            let _ = self.finish();
+        }
+    }
+}
+
+pub fn secured(
+    config: Arc<ServerConfig>,
+    polite: bool,
+    script: impl Fn(&mut Peer) -> io::Result<()> + Send + Sync + 'static,
+) -> Upstream {
+    let wrap = move |tcp| {
+        let connection = ServerConnection::new(config.clone()).map_err(io::Error::other)?;
+        let stream = StreamOwned::new(connection, tcp);
+        Ok(Box::new(Secured { stream, polite }) as Box<dyn Duplex>)
+    };
+    Upstream::wrapped(wrap, script)
+}
+
+/// Answers with the body it got, or the target where there is none.
+fn echo(peer: &mut Peer) -> io::Result<()> {
+    while let Some(request) = peer.request()? {
+        let body = if request.body.is_empty() { request.target().to_owned() } else { request.text() };
+        peer.send(ok(&body))?;
+    }
+    Ok(())
+}
+
+fn server(pair: &Pair) -> Upstream {
+    secured(server_config(pair, None, &["http/1.1"]), true, echo)
+}
+
+/// A gateway with a route `/NAME` for each upstream, of one server and the rest of its section, and these files.
+pub fn gateway(env: &[(&str, &str)], files: &[(&str, &str)], upstreams: &[(&str, &str, &str)]) -> Gateway {
+    Gateway::launch(env, |dir| {
+        for (name, text) in files {
+            std::fs::write(dir.join(name), text).unwrap();
+        }
+        let sections = upstreams.iter().map(|(name, url, rest)| {
+            format!(
+                "[[route]]\nname = \"{name}\"\npath = \"/{name}\"\nupstream = \"{name}\"\n\
+                 [upstream.{name}]\nservers = [\"{url}\"]\n{rest}\n"
+            )
+        });
+        let config = crate::support::gateway::config("", &sections.collect::<String>());
+        laid_out(dir, &config)
+    })
+}
+
+fn https(upstream: &Upstream) -> String {
+    format!("https://{}", upstream.addr)
+}
+
+fn named(upstream: &Upstream) -> String {
+    format!("https://localhost:{}", upstream.addr.port())
+}
+
+#[test]
+fn bodies_go_both_ways_and_the_connection_is_kept() {
+    let authority = Ca::new("one");
+    let upstream = server(&authority.issue(&["localhost", "127.0.0.1"], "server"));
+    let tls = "tls = { ca = \"ca.pem\" }";
+    let upstreams = [("name", &*named(&upstream), tls), ("address", &*https(&upstream), tls)];
+    let gateway = gateway(&[], &[("ca.pem", &authority.pem())], &upstreams);
+    let mut client = gateway.client();
+    for (name, connections) in [("name", 1), ("address", 2)] {
+        let body = "0123456789abcdef".repeat(64 * 1024);
+        for _ in 0..2 {
+            let target = format!("/{name}");
+            assert_eq!(client.ask(&get(&target, ""), "").text(), target);
+            let answer = client.ask(&post(&target, body.len() as u64, ""), &body);
+            assert_eq!((answer.status(), answer.text() == body), (200, true));
+        }
+        assert_eq!(upstream.connections(), connections);
+        gateway.assert_metric("upstream_requests_total", &[("upstream", name), ("outcome", "ok")], 4.0);
+    }
+}
+
+#[test]
+fn a_name_that_was_looked_up_is_what_the_certificate_must_hold() {
+    let authority = Ca::new("one");
+    let upstream = server(&authority.issue(&["app.test"], "server"));
+    let dns = DnsServer::start(Reply::Addresses(vec![upstream.addr.ip()], 60));
+    let gateway = Gateway::launch(&[], |dir| {
+        std::fs::write(dir.join("ca.pem"), authority.pem()).unwrap();
+        let routes = ["app", "other"].map(|name| {
+            let port = upstream.addr.port();
+            format!(
+                "[[route]]\npath = \"/{name}\"\nupstream = \"{name}\"\nrewrite = {{ upstream_host = true }}\n\
+                 [upstream.{name}]\nservers = [\"https://{name}.test:{port}\"]\ntls = {{ ca = \"ca.pem\" }}\n"
+            )
+        });
+        let config = crate::support::gateway::config(&dns.line(), &routes.concat());
+        std::fs::write(dir.join("sluicegate.toml"), config).unwrap();
+        vec!["run".to_owned(), "--config".to_owned(), dir.join("sluicegate.toml").display().to_string()]
+    });
+    assert_eq!(gateway.get("/app").text(), "/app");
+    let host = format!("app.test:{}", upstream.addr.port());
+    assert_eq!(upstream.request().get("host"), Some(host.as_str()));
+    assert_eq!(gateway.get("/other").status(), 502);
+    gateway.assert_metric("upstream_requests_total", &[("upstream", "other"), ("outcome", "tls_error")], 1.0);
+}
+
+#[test]
+fn who_cannot_be_trusted_is_not_asked() {
+    let (authority, other) = (Ca::new("one"), Ca::new("other"));
+    let good = server(&authority.issue(&["127.0.0.1"], "server"));
+    let name = server(&authority.issue(&["app.internal"], "server"));
+    let expired =
+        server(&authority.issue_with(&["127.0.0.1"], "server", |params| params.not_after = date_time_ymd(2020, 1, 1)));
+    let plain = Upstream::start(|peer| peer.send("HTTP/1.1 400 Bad Request\r\n\r\n"));
+    let closing = Upstream::start(|_| Ok(()));
+    let ca = "tls = { ca = \"ca.pem\" }";
+    let upstreams = [
+        ("good", https(&good), ca),
+        ("name", https(&name), ca),
+        ("expired", https(&expired), ca),
+        ("issuer", https(&good), "tls = { ca = \"other.pem\" }"),
+        ("plain", https(&plain), ca),
+        ("closing", https(&closing), ca),
+        ("system", https(&good), ""),
+    ];
+    let files = [("ca.pem", &*authority.pem()), ("other.pem", &*other.pem())];
+    let gateway = gateway(&[], &files, &upstreams.each_ref().map(|(name, url, rest)| (*name, &**url, *rest)));
+    assert_eq!(gateway.get("/good").status(), 200);
+    for (name, reason) in [
+        ("name", "certificate not valid for name"),
+        ("expired", "certificate expired"),
+        ("issuer", "UnknownIssuer"),
+        ("plain", "corrupt message"),
+        ("closing", ""),
+        ("system", "UnknownIssuer"),
+    ] {
+        let answer = gateway.get(&format!("/{name}"));
+        assert_eq!(answer.status(), 502, "{name}");
+        assert_eq!(answer.json()["detail"], "the TLS handshake with the upstream server failed", "{name}");
+        gateway.assert_metric("upstream_requests_total", &[("upstream", name), ("outcome", "tls_error")], 1.0);
+        let log = gateway.log();
+        assert!(log.lines().any(|line| line.contains("error=tls_error") && line.contains(reason)), "{name}: {log}");
+    }
+    assert!(name.requests().is_empty() && expired.requests().is_empty());
+}
+
+#[test]
+fn the_name_may_be_another_and_need_not_be_verified() {
+    let authority = Ca::new("one");
+    let upstream = server(&authority.issue(&["app.internal"], "server"));
+    let upstreams = [
+        ("named", &*https(&upstream), "tls = { ca = \"ca.pem\", server_name = \"app.internal\" }"),
+        ("open", &*https(&upstream), "tls = { verify = false }"),
+    ];
+    let gateway = gateway(&[], &[("ca.pem", &authority.pem())], &upstreams);
+    for target in ["/named", "/open"] {
+        assert_eq!(gateway.get(target).text(), target);
+    }
+    assert_eq!(upstream.connections(), 2, "connections are for equal settings only");
+    let warnings: Vec<String> =
+        gateway.log().lines().filter(|line| line.contains("not verified")).map(str::to_owned).collect();
+    assert!(matches!(&*warnings, [only] if only.contains("WARN")), "{warnings:?}");
+}
+
+#[test]
+fn the_authorities_of_the_system_are_trusted() {
+    let authority = Ca::new("system");
+    let dir = tempfile::tempdir().unwrap();
+    let roots = dir.path().join("roots.pem");
+    std::fs::write(&roots, authority.pem()).unwrap();
+    let upstream = server(&authority.issue(&["127.0.0.1"], "server"));
+    let env = [("SSL_CERT_FILE", roots.to_str().unwrap())];
+    let gateway = gateway(&env, &[], &[("app", &https(&upstream), "")]);
+    assert_eq!(gateway.get("/app").text(), "/app");
+}
+
+#[test]
+fn a_client_certificate_is_shown_to_who_asks() {
+    let authority = Ca::new("one");
+    let config = server_config(&authority.issue(&["127.0.0.1"], "server"), Some(&authority), &[]);
+    let upstream = secured(config, true, echo);
+    let own = authority.issue(&["gateway"], "server");
+    let files = [("ca.pem", &*authority.pem()), ("own.pem", &own.cert), ("own.key", &own.key)];
+    let upstreams = [
+        ("with", &*https(&upstream), "tls = { ca = \"ca.pem\", cert = \"own.pem\", key = \"own.key\" }"),
+        ("without", &*https(&upstream), "tls = { ca = \"ca.pem\" }"),
+    ];
+    let gateway = gateway(&[], &files, &upstreams);
+    assert_eq!(gateway.get("/with").text(), "/with");
+    assert_eq!(gateway.get("/without").status(), 502);
+    assert_eq!(upstream.requests().len(), 1);
+}
+
+#[test]
+fn an_answer_that_may_have_been_cut_is_not_passed_on_as_whole() {
+    let authority = Ca::new("one");
+    let config = server_config(&authority.issue(&["127.0.0.1"], "server"), None, &[]);
+    let close = |peer: &mut Peer| {
+        peer.request()?;
+        peer.send("HTTP/1.1 200 OK\r\n\r\nall of it")
+    };
+    let (polite, rude) = (secured(config.clone(), true, close), secured(config, false, close));
+    let ca = "tls = { ca = \"ca.pem\" }";
+    let upstreams = [("polite", &*https(&polite), ca), ("rude", &*https(&rude), ca)];
+    let gateway = gateway(&[], &[("ca.pem", &authority.pem())], &upstreams);
+    assert_eq!(gateway.get("/polite").text(), "all of it");
+    let mut client = gateway.client();
+    client.send(get("/rude", ""));
+    assert!(client.try_answer("GET").is_err());
+}
+
+#[test]
+fn a_server_that_closes_between_requests_costs_none() {
+    let authority = Ca::new("one");
+    let one_each = |peer: &mut Peer| {
+        peer.request()?;
+        peer.send(ok("one"))
+    };
+    let config = server_config(&authority.issue(&["127.0.0.1"], "server"), None, &[]);
+    let servers = [true, false].map(|polite| secured(config.clone(), polite, one_each));
+    let ca = "tls = { ca = \"ca.pem\" }";
+    let upstreams = [("polite", &*https(&servers[0]), ca), ("rude", &*https(&servers[1]), ca)];
+    let gateway = gateway(&[], &[("ca.pem", &authority.pem())], &upstreams);
+    let mut client = gateway.client();
+    for (target, server) in ["/polite", "/rude"].iter().zip(&servers) {
+        for count in 1..=3 {
+            assert_eq!(client.ask(&post(target, 1, ""), "x").status(), 200, "{target}");
+            until("the server has closed", || server.ended() == count);
+        }
+    }
+}
+
+#[test]
+fn a_handshake_that_never_ends_is_over_at_the_connect_timeout() {
+    let upstream = Upstream::silent();
+    let gateway = Gateway::start(&format!(
+        "[[route]]\npath = \"/\"\nupstream = \"{}\"\nconnect_timeout = \"200ms\"\n",
+        https(&upstream)
+    ));
+    let watch = Stopwatch::start();
+    let answer = gateway.get("/");
+    watch.assert_ms(180..2000);
+    assert_eq!(
+        (answer.status(), &answer.json()["detail"]),
+        (502, &"no upstream server accepted a connection in time".into())
+    );
+}
+
+#[test]
+fn files_are_read_anew_and_a_broken_one_changes_nothing() {
+    let (old, new) = (Ca::new("old"), Ca::new("new"));
+    let (before, after) = (server(&old.issue(&["127.0.0.1"], "server")), server(&new.issue(&["127.0.0.1"], "server")));
+    let ca = "tls = { ca = \"ca.pem\" }\nmax_idle = 0";
+    let upstreams = [("before", &*https(&before), ca), ("after", &*https(&after), ca)];
+    let gateway = gateway(&[], &[("ca.pem", &old.pem())], &upstreams);
+    let statuses = || ["/before", "/after"].map(|target| gateway.get(target).status());
+    assert_eq!(statuses(), [200, 502]);
+    let write = |text: &str| put(&gateway.dir.path().join("ca.pem"), text);
+    write("nothing");
+    until("the broken file was met", || gateway.metric("config_last_reload_successful", &[]) == Some(0.0));
+    assert_eq!(statuses(), [200, 502]);
+    write(&new.pem());
+    until("the new authority is trusted", || statuses() == [502, 200]);
+}
