@@ -3,8 +3,8 @@
 //! `worker` accepts connections and `proxy` serves their requests. `route` matches a request to a route, `limiting`
 //! decides whether it passes, and `upstream` keeps the state of the servers. `config` compiles the config file, and a
 //! `snapshot` is the config in force with its metrics. `control` reloads the config, `admin` serves the admin API,
-//! `acme` renews certificates, and `telemetry` counts, logs and exports spans. `cli` is the command line, `replay` applies
-//! limits to an access log, and `import` translates configs of nginx. ARCHITECTURE.md has the map and the invariants.
+//! `acme` renews certificates, `local_ca` issues development certificates, and `telemetry` counts, logs and exports spans.
+//! `cli` is the command line, `replay` applies limits to an access log, and `import` translates configs of nginx. ARCHITECTURE.md has the map and the invariants.
 
 mod acme;
 mod admin;
@@ -19,6 +19,7 @@ mod heap;
 mod import;
 mod labels;
 pub mod limiting;
+mod local_ca;
 mod net;
 pub mod proxy;
 mod reload;

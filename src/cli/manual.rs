@@ -34,6 +34,7 @@ const FILES: &[(&str, &str)] = &[
     ("sluicegate.toml", "the config, in the current directory, unless -c or SLUICEGATE_CONFIG names another file"),
     ("/etc/sluicegate/sluicegate.toml", "the config of the service that the Debian package installs"),
     ("/var/lib/sluicegate", "state of that service, such as the certificates that it orders"),
+    ("~/.local/state/sluicegate/ca", "the CA of development certificates, unless the config names another directory"),
     ("/usr/share/doc/sluicegate/full.toml", "every option with its default; conf/full.toml in the source"),
 ];
 

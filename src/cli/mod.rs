@@ -1,6 +1,6 @@
 //! Command line: subcommands, logging setup and exit codes. Called by `main`.
 //!
-//! `run` and `proxy` start the gateway from here; `check`, `demo`, `healthcheck`, `reload` and `replay` are files of
+//! `run` and `proxy` start the gateway from here; `check`, `demo`, `healthcheck`, `reload`, `replay` and `trust` are files of
 //! their own, `ask` sends their requests to a running gateway, and `manual` generates the man page and completions.
 //!
 //! To add a subcommand, add a variant to `Command`, a file for it, and its entry in `docs/reference/command-line.md`.
@@ -13,6 +13,7 @@ mod import;
 mod manual;
 mod reload;
 mod replay;
+mod trust;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -111,6 +112,9 @@ enum Command {
         #[arg(long)]
         url: Option<String>,
     },
+    /// Print the CA of development certificates and how to trust it, or install it on Debian
+    #[command(after_help = trust::HELP)]
+    Trust(trust::TrustOptions),
     /// Print shell completions: sluicegate completions bash > /etc/bash_completion.d/sluicegate
     Completions { shell: clap_complete::Shell },
     /// Print the man page in roff format: sluicegate man > sluicegate.1
@@ -193,6 +197,7 @@ fn run_command(args: impl Iterator<Item = OsString>) -> ExitCode {
         Command::Demo { dir } => demo::run_demo(dir),
         Command::Replay(replay) => replay::run_replay(&replay),
         Command::Import(options) => import::run_import(&options),
+        Command::Trust(options) => trust::run_trust(&options),
         Command::Reload { config, dry_run } => reload::request_reload(&config.config, dry_run),
         Command::Completions { shell } => write_output(Ok(manual::render_completions(Cli::command(), shell))),
         Command::Man => write_output(manual::render_man(Cli::command())),

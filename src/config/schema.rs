@@ -42,7 +42,8 @@ sections! {
         "max_delayed" "http2" "max_streams" "max_unsent" "max_unread" "handover";
     REDIRECT_HTTP = "server.redirect_http": "listen" "https_port";
     LISTENER = "listener": "address" "proxy_protocol" "max_unsent" "tls";
-    LISTENER_TLS = "listener.tls": "certificates" "acme" "client_ca" "client_auth" "min_version";
+    LISTENER_TLS = "listener.tls": "certificates" "acme" "internal" "client_ca" "client_auth" "min_version";
+    INTERNAL = "listener.tls.internal": "hosts" "state" "allow_remote";
     CERTIFICATE = "listener.tls.certificates": "cert" "key";
     ACME = "acme": "directory" "contact" "state" "ca" "challenges" "backoff" "terms_agreed";
     ACCESS_LOG = "server.access_log": "enabled" "format" "to" "mask";

@@ -4,13 +4,14 @@
 //! Input: a [`ConfigSource`], edits of its files (`watch`), signals (`signals`), admin requests, DNS (`resolve`,
 //! `lookup`) and health checks (`probe`). Output: snapshots that the workers pick up with their next request
 //! (`reload`), listeners (`listeners`), live overrides (`overrides`), the state file (`store_state`, `state_file`),
-//! log lines about servers (`servers`), systemd notifications (`systemd`) and the hand-over to a new process
+//! log lines about servers (`servers`), development certificates (`development_certs`), systemd notifications (`systemd`) and the hand-over to a new process
 //! (`handover`, `contact`, `local`).
 //!
 //! Nothing here blocks without a bound: files are read and signals received on threads of their own. To add a
 //! background task, give it a `run` function that never returns, and spawn it in [`start`].
 
 pub mod contact;
+mod development_certs;
 mod handover;
 mod listeners;
 pub mod local;
@@ -44,6 +45,7 @@ use crate::acme::{AcmeThread, certificates};
 use crate::admin::lifecycle::{Lifecycle, SharedState};
 use crate::admin::store_link::StoreLink;
 use crate::config::{Config, Report};
+use crate::control::development_certs::DevelopmentCerts;
 use crate::control::handover::{Predecessor, Successor, SuccessorRequest};
 use crate::control::listeners::Listeners;
 use crate::control::overrides::LiveOverrides;
@@ -57,10 +59,11 @@ use crate::limiting::decision::ErrorKind;
 use crate::limiting::store::Stores;
 use crate::limiting::store::memory::MemoryStore;
 use crate::limiting::supervise::restart_on_panic;
+use crate::local_ca::LocalCaError;
 use crate::proxy::inbound::reject::Reject;
 use crate::reload::job::{Job, ReloadFailure, ReloadOrder, ReloadOutcome, ReloadResult, Trigger};
 use crate::reload::loader::Loader;
-use crate::snapshot::{Fleet, PersistentState, Snapshot};
+use crate::snapshot::{CurrentSnapshot, Fleet, PersistentState, Snapshot};
 use crate::telemetry::metrics::{Cutoff, Metrics};
 use crate::telemetry::sampled::{libraries, stderr};
 use crate::worker::{BindError, InheritedSockets, Listener, Workers};
@@ -73,6 +76,8 @@ pub enum Error {
     Config(Report),
     #[error("{0}")]
     Bind(BindError),
+    #[error("{0}")]
+    LocalCa(LocalCaError),
     #[error("{doing}: {error}")]
     System { doing: &'static str, error: io::Error },
     #[error("cannot create the hand-over socket at {}: {error}; it was left alone: remove it or choose another path", path.display())]
@@ -236,6 +241,7 @@ async fn start_gateway(
 ) -> Result<Running, Error> {
     let metrics = Metrics::new().map_err(Error::Metrics)?;
     create_series(&metrics);
+    let certs = DevelopmentCerts::issue_first(&config).map_err(Error::LocalCa)?;
     let inherited = InheritedSockets::from_environment();
     let prepared = listeners::bind_all(&config, &inherited, earlier).map_err(Error::Bind)?;
     let (addresses, admin) = prepared.bound_addresses();
@@ -284,11 +290,7 @@ async fn start_gateway(
     spawn_local(servers::run_server_log(fleet.clone()));
     spawn_local(probe::run_probes(fleet));
     spawn_local(resolving.clone().run());
-    let inputs = (overrides.clone(), current.clone(), link.clone());
-    let run_overrides = move || inputs.0.clone().run(inputs.1.clone(), inputs.2.clone());
-    spawn_local(restart_on_panic(metrics.store.task_restarts.clone(), run_overrides));
-    let kept = (store_state, current.clone());
-    spawn_local(restart_on_panic(metrics.store.task_restarts.clone(), move || kept.0.clone().run(kept.1.clone())));
+    keep_store_in_step(&metrics, &current, (overrides.clone(), link.clone()), store_state);
     if let Some(settings) = &snapshot.config.server.access_log {
         workers.access_log.open_target(settings);
     }
@@ -301,12 +303,27 @@ async fn start_gateway(
     shared.enter_phase(Lifecycle::Ready);
     log_warnings(&snapshot.config);
     acme.update(&current);
+    certs.start_renewal(&current, &metrics);
     tracing::info!(listen = addresses.join(", "), admin, workers = count, "ready");
     systemd::notify_ready();
     let loader = Rc::new(Loader::start().map_err(system_error("cannot start the thread that reads the config"))?);
     let reloader =
-        Reloader { source, loader, current, metrics, book, shared, listeners, overrides, link, resolving, acme };
+        Reloader { source, loader, current, metrics, book, shared, listeners, overrides, link, resolving, acme, certs };
     Ok(Running { reloader, jobs, inbox, successor: heir, contact })
+}
+
+/// Spawns the tasks that follow live overrides and save the state of the store. They start again if they panic.
+fn keep_store_in_step(
+    metrics: &Metrics,
+    current: &CurrentSnapshot,
+    (overrides, link): (Rc<LiveOverrides>, Rc<StoreLink>),
+    state: Rc<StoreState>,
+) {
+    let inputs = (overrides, current.clone(), link);
+    let run_overrides = move || inputs.0.clone().run(inputs.1.clone(), inputs.2.clone());
+    spawn_local(restart_on_panic(metrics.store.task_restarts.clone(), run_overrides));
+    let kept = (state, current.clone());
+    spawn_local(restart_on_panic(metrics.store.task_restarts.clone(), move || kept.0.clone().run(kept.1.clone())));
 }
 
 /// Creates the series of closed label sets, so that they exist with value 0 from the start.

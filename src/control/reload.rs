@@ -13,12 +13,14 @@ use crate::acme::{AcmeThread, certificates};
 use crate::admin::lifecycle::{SharedState, format_rfc3339};
 use crate::admin::store_link::StoreLink;
 use crate::config::{Config, Report};
+use crate::control::development_certs::DevelopmentCerts;
 use crate::control::listeners::Listeners;
 use crate::control::overrides::LiveOverrides;
 use crate::control::resolve::HostnameUpdater;
 use crate::control::source::ConfigSource;
 use crate::control::{systemd, watch};
 use crate::heap;
+use crate::local_ca::{self, LocalCas};
 use crate::reload::diff::Diff;
 use crate::reload::job::{Applied, ContentDigest, ReloadFailure, ReloadOrder, ReloadOutcome, Trigger};
 use crate::reload::loader::Loader;
@@ -37,6 +39,7 @@ pub struct Reloader {
     pub link: Rc<StoreLink>,
     pub resolving: Rc<HostnameUpdater>,
     pub acme: AcmeThread,
+    pub certs: Rc<DevelopmentCerts>,
 }
 
 /// A file that looks invalid is read again after this time, because it may be half written.
@@ -148,6 +151,10 @@ impl Reloader {
         let restart = keep_fixed(&mut config, &old.config);
         let diff = Diff::compare(&old.config, &config);
         let warnings = warnings_json(&config);
+        let cas = match self.open_cas(&config).await {
+            Ok(cas) => cas,
+            Err(failure) => return ReloadOutcome::Failed { generation: old.generation, failure },
+        };
         let prepared = match self.listeners.prepare_added(&config).await {
             Ok(prepared) => prepared,
             Err(error) => {
@@ -166,6 +173,7 @@ impl Reloader {
         }
         self.acme.provide_known(&config, Some(&old.config)).await;
         config.adopt_sessions(&old.config);
+        self.certs.issue_all(&config, cas);
         let generation = old.generation + 1;
         let snapshot = Arc::new(Snapshot::new(generation, config, &mut self.book));
         self.link.divide_keys(&snapshot.config, Some(&old.config));
@@ -177,12 +185,23 @@ impl Reloader {
         }
         self.listeners.exchange_listeners(prepared, &snapshot.config);
         self.acme.update(&self.current);
+        self.certs.start_renewal(&self.current, &self.metrics);
         self.metrics.record_config(&snapshot.config.hash, generation, snapshot.loaded_at);
         certificates::export_expiry(&snapshot.config, &self.metrics);
         // Only after the swap, because until then requests counted on the series of the old config.
         self.book.drop_unused(&snapshot);
         self.resolving.forget_unused(&snapshot.config);
         ReloadOutcome::Applied(Applied { generation, diff, restart, warnings })
+    }
+
+    /// Opens the CAs of development certificates on the loader's thread.
+    async fn open_cas(&self, config: &Config) -> Result<LocalCas, ReloadFailure> {
+        let directories = local_ca::list_directories(config);
+        if directories.is_empty() {
+            return Ok(LocalCas::default());
+        }
+        let opened = self.loader.run_task(move || local_ca::open_all(directories)).await;
+        opened.map_err(ReloadFailure::Hung)?.map_err(ReloadFailure::LocalCa)
     }
 
     /// Counts, logs and remembers the outcome.

@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 
 use crate::config::Report;
 use crate::labels::labels;
+use crate::local_ca::LocalCaError;
 use crate::reload::diff::Diff;
 use crate::reload::loader::LoadTimeout;
 use crate::worker::BindError;
@@ -75,6 +76,8 @@ pub enum ReloadFailure {
     #[error("error: {0}")]
     Bind(BindError),
     #[error("error: {0}")]
+    LocalCa(LocalCaError),
+    #[error("error: {0}")]
     Hung(LoadTimeout),
 }
 
@@ -130,6 +133,7 @@ impl ReloadFailure {
         match self {
             ReloadFailure::Config(report) => report.to_json(),
             ReloadFailure::Bind(error) => json!([{ "message": error.to_string() }]),
+            ReloadFailure::LocalCa(error) => json!([{ "message": error.to_string() }]),
             ReloadFailure::Hung(error) => json!([{ "message": error.to_string() }]),
         }
     }

@@ -1,12 +1,14 @@
 //! TLS towards clients: certificates, settings of handshakes and what a handshake shows of the client.
 //!
-//! Input: PEM texts and options, which the config reads from files, and certificates that an ACME server issues.
+//! Input: PEM texts and options, which the config reads from files, and certificates that an ACME server or the local
+//! CA issues.
 //! Output: a `rustls::ServerConfig` per listener, which workers use for handshakes, and a `TlsPeer` per connection.
 //!
 //! - `pem.rs`: reads certificates and keys.
 //! - `server.rs`: makes the settings of a listener's handshakes.
 //! - `certs.rs`: selects a certificate by server name.
 //! - `alpn.rs`: negotiates the protocol.
+//! - `internal.rs`: options of development certificates, and the names that they may have.
 //! - `challenge.rs`: responds to challenges of ACME servers.
 //! - `peer.rs`: what the handshake has shown of the client.
 //!
@@ -15,6 +17,7 @@
 mod alpn;
 mod certs;
 mod challenge;
+pub mod internal;
 mod peer;
 pub mod pem;
 mod server;
@@ -22,6 +25,7 @@ mod server;
 pub use crate::tls::alpn::Alpn;
 pub use crate::tls::certs::{CertificateValidity, NamedKey};
 pub use crate::tls::challenge::{ChallengeBoard, ChallengeKind, OpenChallenges, certificate_from_pem, is_challenge};
+pub use crate::tls::internal::InternalTls;
 pub use crate::tls::peer::{ClientCertificate, TlsPeer};
 pub use crate::tls::server::{
     ClientAuth, IssuedCertificates, MinVersion, PemPair, ServerFiles, ServerTls, ServerTlsMistake,

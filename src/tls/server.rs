@@ -13,7 +13,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::tls::certs::{CertificateValidity, Certificates, NamedKey};
 use crate::tls::challenge::ChallengeBoard;
-use crate::tls::{Alpn, certs, pem};
+use crate::tls::{Alpn, InternalTls, certs, pem};
 
 /// Contents of the files of a listener, in PEM, and its options.
 #[derive(Clone, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub struct ServerFiles {
     pub certificates: Vec<PemPair>,
     /// Lower-case names for which an ACME server issues certificates.
     pub ordered: Vec<String>,
+    /// Development certificates, which the local CA issues.
+    pub internal: Option<InternalTls>,
     /// CAs that may sign certificates of clients.
     pub client_ca: Option<String>,
     pub client_auth: ClientAuth,
@@ -59,6 +61,8 @@ pub struct ServerTls {
     files: ServerFiles,
     /// The parsed `files.certificates`.
     own: Vec<NamedKey>,
+    /// Hosts of routes that the development certificate covers too. They may change without ending sessions.
+    route_hosts: Vec<String>,
     pub certificates: Arc<LiveCertificates>,
     /// Settings of the TLS library. Its tickets and sessions are valid for these settings and this listener only.
     pub config: Arc<ServerConfig>,
@@ -66,7 +70,8 @@ pub struct ServerTls {
     pub challenges: Option<Arc<ServerConfig>>,
 }
 
-/// The current certificates of a listener: those of files, and those that an ACME server has issued so far.
+/// The current certificates of a listener: those of files, and those that an ACME server or the local CA has issued so
+/// far.
 #[derive(Debug)]
 pub struct LiveCertificates(ArcSwap<Certificates>);
 
@@ -140,7 +145,7 @@ impl ServerTls {
         config.ticketer = ring::Ticketer::new().map_err(|error| ServerTlsMistake::Cert(0, error.to_string()))?;
         let challenges = board.map(|board| board.server_config()).transpose();
         let challenges = challenges.map_err(|error| ServerTlsMistake::Cert(0, error.to_string()))?;
-        Ok(ServerTls { files, own, certificates, config: Arc::new(config), challenges })
+        Ok(ServerTls { files, own, route_hosts: Vec::new(), certificates, config: Arc::new(config), challenges })
     }
 
     /// Takes over the sessions of `earlier` if its settings are equal, so that clients can resume them.
@@ -163,6 +168,35 @@ impl ServerTls {
         let keys = self.own.iter().cloned().chain(there).collect();
         let awaited: HashSet<String> = ordered.iter().filter(|name| !issued.contains_key(*name)).cloned().collect();
         self.certificates.0.store(Arc::new(Certificates::new(keys, awaited)));
+    }
+
+    /// Returns the options of development certificates, if the listener uses them.
+    pub fn internal(&self) -> Option<&InternalTls> {
+        self.files.internal.as_ref()
+    }
+
+    /// Adds a host of a route to the names of the development certificate, unless it has it already.
+    pub fn add_route_host(&mut self, host: String) {
+        if !self.internal_names().contains(&&*host) {
+            self.route_hosts.push(host);
+        }
+    }
+
+    /// Returns the names of the development certificate, the most important first.
+    pub fn internal_names(&self) -> Vec<&str> {
+        let own = self.internal().into_iter().flat_map(|internal| &internal.names);
+        own.chain(&self.route_hosts).map(String::as_str).collect()
+    }
+
+    /// Has new handshakes use this development certificate, besides the certificates of files.
+    pub fn use_internal(&self, leaf: NamedKey) {
+        let keys = self.own.iter().cloned().chain([leaf]).collect();
+        self.certificates.0.store(Arc::new(Certificates::new(keys, HashSet::new())));
+    }
+
+    /// Returns the validity of the development certificate in use.
+    pub fn internal_validity(&self) -> Option<CertificateValidity> {
+        self.certificates.current().validities.get(self.own.len()).cloned()
     }
 }
 

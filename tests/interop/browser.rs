@@ -1,4 +1,5 @@
-//! Chromium: a page with its parts, an event stream, a WebSocket, an upload and a limit, over TLS.
+//! Chromium: a page with its parts, an event stream, a WebSocket, an upload and a limit, over TLS; and a page with a
+//! development certificate.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -8,6 +9,7 @@ use tempfile::TempDir;
 
 use super::site::Site;
 use crate::support::client::{ask, get};
+use crate::support::gateway::{Gateway, laid_out, program};
 use crate::support::until;
 
 /// A browser without a window; ended with the value.
@@ -104,4 +106,44 @@ fn a_page_is_loaded_and_alive_over_one_connection() {
     site.gateway.assert_metric("connections", &[listener, open], 1.0);
     drop(browser);
     site.gateway.assert_metric("tunnels", &[], 0.0);
+}
+
+/// The page at `url` as a browser shows it that trusts the CAs in the store of `home`.
+fn dump(home: &std::path::Path, url: &str) -> String {
+    let own = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"];
+    let quiet = ["--no-proxy-server", "--disable-background-networking", "--disable-component-update", "--dump-dom"];
+    let profile = format!("--user-data-dir={}", home.join("profile").display());
+    let mut browser = Command::new("timeout");
+    browser.args(["60", "chromium"]).args(own).args(quiet).args([&profile, url]).env("HOME", home);
+    let output = browser.stdin(Stdio::null()).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn a_browser_that_trusts_the_local_ca_shows_the_page() {
+    let home = tempfile::tempdir().unwrap();
+    let state = home.path().join("ca");
+    let gateway = Gateway::launch(&[], |dir| {
+        let config = format!(
+            "[server]\nworkers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n\
+             tls = {{ internal = {{ state = \"{}\" }} }}\n[[route]]\nhost = \"app.localhost\"\n\
+             respond = {{ body = \"a page of the test\" }}\n",
+            state.display()
+        );
+        laid_out(dir, &config)
+    });
+    let url = format!("https://app.localhost:{}/", gateway.addr.port());
+    assert!(!dump(home.path(), &url).contains("a page of the test"));
+    // The command that `trust` prints, in a store of the test.
+    let shown = program().args(["trust", "--state"]).arg(&state).output().unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    let add = shown.lines().find_map(|line| line.trim_start().strip_prefix("Chrome on Linux")).unwrap();
+    let script = format!(
+        "mkdir -p $HOME/.pki/nssdb && certutil -d sql:$HOME/.pki/nssdb -N --empty-password && {}",
+        add.trim_start()
+    );
+    let added = Command::new("sh").args(["-c", &script]).env("HOME", home.path()).output().unwrap();
+    assert!(added.status.success(), "apt-get install libnss3-tools\n{}", String::from_utf8_lossy(&added.stderr));
+    let page = dump(home.path(), &url);
+    assert!(page.contains("a page of the test"), "{page}\n{}", gateway.log());
 }

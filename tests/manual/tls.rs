@@ -11,6 +11,8 @@ use crate::support::upstream::Upstream;
 
 /// The heading of the one that orders its certificates.
 const ACME: &str = "Certificates from an ACME server (Let's Encrypt)";
+/// The heading of the one with a local CA.
+const DEVELOPMENT: &str = "Development certificates";
 
 /// A gateway with the config under a heading; every name that the page says has its certificate.
 fn start(title: &str, app: &Upstream, ca: &Ca, clients: &Ca, pebble: &Pebble) -> Gateway {
@@ -28,6 +30,11 @@ fn start(title: &str, app: &Upstream, ca: &Ca, clients: &Ca, pebble: &Pebble) ->
             config = changed(&config, "0.0.0.0:443", &pebble.tls.addr().to_string());
             config = changed(&config, "0.0.0.0:80", &pebble.http.addr().to_string());
         }
+        if title == DEVELOPMENT {
+            let state = format!("internal = {{ state = \"{}\",", dir.join("ca").display());
+            config = changed(&config, "internal = {", &state);
+            config = changed(&config, "127.0.0.1:8443", "127.0.0.1:0");
+        }
         for (i, address) in ["0.0.0.0:443", "0.0.0.0:8443", "0.0.0.0:80"].iter().enumerate() {
             config = config.replace(address, &format!("127.0.0.{}:0", i + 1));
         }
@@ -40,9 +47,14 @@ fn every_config_of_the_page_serves() {
     let (ca, clients, app) = (Ca::new("test"), Ca::new("clients"), Upstream::text("in"));
     let pebble = Pebble::start();
     let mut started = 0;
-    for title in
-        ["A TLS listener", "Several certificates (SNI)", ACME, "Client certificates (mTLS)", "Redirect HTTP to HTTPS"]
-    {
+    for title in [
+        "A TLS listener",
+        "Several certificates (SNI)",
+        ACME,
+        DEVELOPMENT,
+        "Client certificates (mTLS)",
+        "Redirect HTTP to HTTPS",
+    ] {
         let gateway = start(title, &app, &ca, &clients, &pebble);
         let addr = *gateway.listeners().last().unwrap();
         let ask = |host: &str| {
@@ -54,6 +66,15 @@ fn every_config_of_the_page_serves() {
             for name in ["www.example.com", "example.com"] {
                 until_served(&gateway, &pebble.trust(), name);
             }
+        }
+        if title == DEVELOPMENT {
+            let trust = Trust::in_pem(&std::fs::read_to_string(gateway.dir.path().join("ca/ca.pem")).unwrap());
+            for name in ["localhost", "127.0.0.1", "app.localhost", "a.dev.test"] {
+                let head = format!("GET / HTTP/1.1\r\nhost: {name}\r\n\r\n");
+                assert_eq!(trust.connect(addr, name).ask(&head, "").status(), 200, "{name}");
+            }
+            started += 1;
+            continue;
         }
         assert_eq!(ask("www.example.com"), 200, "{title}");
         match title {

@@ -5,3 +5,4 @@ mod file_descriptors;
 mod socket_files;
 mod startup;
 mod systemd;
+mod trust;

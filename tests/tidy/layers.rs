@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::source::crate_files;
 
 /// The modules of the crate, lowest first, each with the lower modules that it may use.
-pub const LAYERS: [(&str, &[&str]); 24] = [
+pub const LAYERS: [(&str, &[&str]); 25] = [
     ("labels", &[]),
     ("written", &[]),
     ("net", &[]),
@@ -19,6 +19,7 @@ pub const LAYERS: [(&str, &[&str]); 24] = [
     ("upstream", &["labels", "tls", "limiting"]),
     ("route", &["net", "limiting"]),
     ("config", &["labels", "telemetry", "written", "net", "grpc", "upstream", "tls", "limiting", "route"]),
+    ("local_ca", &["replace_file", "tls", "config"]),
     ("snapshot", &["upstream", "telemetry", "limiting", "route", "config"]),
     (
         "proxy",
@@ -40,7 +41,7 @@ pub const LAYERS: [(&str, &[&str]); 24] = [
     ("worker", &["descriptors", "net", "tls", "telemetry", "limiting", "config", "snapshot", "proxy"]),
     ("replay", &["grpc", "telemetry", "limiting", "route", "config", "proxy"]),
     ("fuzzing", &["proxy"]),
-    ("reload", &["labels", "config", "limiting", "route", "upstream", "worker"]),
+    ("reload", &["labels", "config", "local_ca", "limiting", "route", "upstream", "worker"]),
     ("acme", &["replace_file", "labels", "tls", "telemetry", "upstream", "config", "snapshot"]),
     (
         "admin",
@@ -73,6 +74,7 @@ pub const LAYERS: [(&str, &[&str]); 24] = [
             "limiting",
             "route",
             "config",
+            "local_ca",
             "snapshot",
             "proxy",
             "worker",
@@ -82,7 +84,7 @@ pub const LAYERS: [(&str, &[&str]); 24] = [
         ],
     ),
     ("import", &[]),
-    ("cli", &["net", "telemetry", "limiting", "config", "replay", "control", "import"]),
+    ("cli", &["net", "telemetry", "limiting", "tls", "config", "local_ca", "replay", "control", "import"]),
 ];
 
 /// The same for the directories of `proxy`. `connection` is not listed: its timeouts are below them, and its HTTP/1

@@ -2,6 +2,7 @@
 
 mod certificate_files;
 mod client_certificates;
+mod development;
 mod hostile_clients;
 mod listeners;
 mod slow_readers;

@@ -23,7 +23,7 @@ use crate::config::compile::context::LimitContext;
 use crate::config::compile::limits::{jwt, set};
 use crate::config::compile::names::NamedSection;
 use crate::config::compile::server::acme::AcmeSection;
-use crate::config::compile::server::listener;
+use crate::config::compile::server::{internal, listener};
 use crate::config::compile::upstreams::tls::SystemRoots;
 use crate::config::reader::Section;
 use crate::config::report::{Diagnostic, MistakeKind, Place};
@@ -52,7 +52,7 @@ pub fn compile(sources: &SourceTexts, documents: &[Table]) -> Option<Config> {
 
     let acme = acme.to_section(sources, &schema::ACME);
     let acme = AcmeSection::read(&acme, has_acme);
-    let server = server::compile_server(&server.to_section(sources, &schema::SERVER), &listeners, &acme);
+    let mut server = server::compile_server(&server.to_section(sources, &schema::SERVER), &listeners, &acme);
     let acme = acme.complete(&server.listeners);
     let admin = server::compile_admin(&admin.to_section(sources, &schema::ADMIN), &server.listeners);
     let store = server::compile_store(&store.to_section(sources, &schema::STORE));
@@ -82,6 +82,7 @@ pub fn compile(sources: &SourceTexts, documents: &[Table]) -> Option<Config> {
     if sources.has_mistakes() {
         return None;
     }
+    internal::add_route_hosts(&mut server.listeners, &listeners, &routes);
     unused::warn_unused(sources, &routes, &limits, &upstreams);
     let limits = Arc::new(LimitTable::new(limits.into_values()));
     let strict = |strictness| strictness == Strictness::Strict;

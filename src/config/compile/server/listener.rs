@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use jiff::Timestamp;
 
 use crate::config::compile::numbers::KERNEL_BUFFER;
-use crate::config::compile::server::acme;
+use crate::config::compile::server::{acme, internal};
 use crate::config::reader::{At, Section};
 use crate::config::report::{Diagnostic, Place};
 use crate::config::tree::{Node, Value};
@@ -18,8 +18,8 @@ use crate::tls::{CertificateValidity, ClientAuth, MinVersion, PemPair, ServerFil
 /// enough time.
 const MAX_UNSENT: u32 = 64 * 1024;
 const ADDRESS_HELP: &str = "add address = \"0.0.0.0:8443\"";
-const PAIR_HELP: &str =
-    "write certificates = [{ cert = \"chain.pem\", key = \"key.pem\" }], or acme = [\"www.example.com\"]";
+const PAIR_HELP: &str = "write certificates = [{ cert = \"chain.pem\", key = \"key.pem\" }], or acme = [\"www.example.com\"], or \
+                         internal = true for development";
 const CERT_HELP: &str = "give a file in PEM: the certificate of this server, then those that signed it";
 const KEY_HELP: &str = "give the private key of the certificate beside it, in PEM";
 const CA_HELP: &str = "give a file in PEM: the certificates that sign those of clients";
@@ -125,7 +125,8 @@ fn compile_listener(
     let proxy_protocol = read_proxy_protocol(server, section);
     let max_unsent = read_max_unsent(section).unwrap_or(unsent);
     let written = section.node("tls").is_some();
-    let tls = section.read_section("tls", &schema::LISTENER_TLS).and_then(|tls| self::compile_tls(&tls, http2, acme));
+    let tls = section.read_section("tls", &schema::LISTENER_TLS);
+    let tls = tls.and_then(|tls| self::compile_tls(&tls, http2, acme, address.as_ref()));
     section.report_unknown();
     let At { place, value: address } = address?;
     // A listener with invalid TLS must not become a plain one.
@@ -147,10 +148,16 @@ fn read_proxy_protocol(server: &Section, section: &Section) -> bool {
     wanted
 }
 
-fn compile_tls(section: &Section, http2: bool, acme: &acme::AcmeSection) -> Option<ServerTls> {
+fn compile_tls(
+    section: &Section,
+    http2: bool,
+    acme: &acme::AcmeSection,
+    address: Option<&At<ListenAddr>>,
+) -> Option<ServerTls> {
+    let internal = internal::read_internal(section, address);
     let pairs = match section.node("certificates") {
         Some(node) => read_pairs(section, node),
-        None if section.node("acme").is_some() => Some(Vec::new()),
+        None if section.node("acme").is_some() || !matches!(internal, Some(None)) => Some(Vec::new()),
         None => section.report_missing("a listener with `tls` has no certificates", PAIR_HELP),
     };
     let ordered = match section.node("acme") {
@@ -163,6 +170,10 @@ fn compile_tls(section: &Section, http2: bool, acme: &acme::AcmeSection) -> Opti
     let words = [("1.2", MinVersion::Tls12), ("1.3", MinVersion::Tls13)];
     let min_version = section.read_choice("min_version", &words).unwrap_or(MinVersion::Tls12);
     section.report_unknown();
+    if let (Some(Some(_)), Some(node)) = (&internal, section.node("acme")) {
+        let help = "order certificates for public names, or use `internal` on a listener of this machine";
+        return section.report_fault("acme", node, "it cannot be combined with `internal`", help);
+    }
     if let (None, Some(node)) = (section.node("client_ca"), section.node("client_auth")) {
         let help = "set `client_ca` to the certificates that sign those of clients, or remove this";
         return section.report_fault("client_auth", node, "the CA of client certificates is not set", help);
@@ -171,14 +182,14 @@ fn compile_tls(section: &Section, http2: bool, acme: &acme::AcmeSection) -> Opti
         None => ClientAuth::None,
         Some(_) => auth.unwrap_or(ClientAuth::Required),
     };
-    let (pairs, ordered) = (pairs?, ordered?);
+    let (pairs, ordered, internal) = (pairs?, ordered?, internal?);
     // An unreadable file has been reported already.
     if section.node("client_ca").is_some() && client_ca.is_none() {
         return None;
     }
     let pem = |pair: &Pair| PemPair { cert: pair.cert.value.clone(), key: pair.key.value.clone() };
     let certificates = pairs.iter().map(pem).collect();
-    let files = ServerFiles { certificates, ordered, client_ca, client_auth, min_version, http2 };
+    let files = ServerFiles { certificates, ordered, internal, client_ca, client_auth, min_version, http2 };
     let tls =
         ServerTls::new(files, acme.board()).map_err(|mistake| report_tls_fault(section, &pairs, &mistake)).ok()?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -2,12 +2,14 @@
 //! by `compile`.
 //!
 //! Output: [`ServerSettings`](crate::config::ServerSettings), listeners, store settings and the defaults of routes.
-//! `listener` compiles addresses and TLS, `acme` certificate orders, `access_log` and `spans` their targets.
+//! `listener` compiles addresses and TLS, `acme` certificate orders, `internal` development certificates, `access_log`
+//! and `spans` their targets.
 //!
 //! To add a server option, read it here with its range and default.
 
 pub(crate) mod access_log;
 pub(crate) mod acme;
+pub(crate) mod internal;
 pub(crate) mod listener;
 pub(crate) mod spans;
 
