@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Runs the tests, one subject after another, and prints the time of each. Repeats the output of failed tests at the end.
+# If at most five failed, each runs once more, alone: one that passes then is reported as FLAKY and fails nothing.
 # Arguments: subjects, such as `limits outages`; default: all subjects, the crate's unit tests and its doc tests.
 # A subject is a module that tests/limiting.rs or tests/proxying.rs declares, or `tidy`, `lib` or `doc`.
 set -uo pipefail
@@ -119,12 +120,39 @@ touch "$logs/failed"
 run_all "${#subjects[@]} subjects," "${waiting[@]}"
 wait
 
+# Prints the names of a subject's failed tests. Fails if a program ended before it printed its results.
+failed_tests() {
+    local log=$logs/$1
+    [ "$1" != doc ] && [ "$(grep -c '^running [0-9]* test' "$log")" = "$(grep -c '^test result: ' "$log")" ] || return 1
+    # The last list of a program; the one before has their output.
+    awk '/^failures:$/ { names = "" } /^    [^ ]+$/ { names = names $1 "\n" }
+        /^test result: FAILED/ { printf "%s", names; names = "" }' "$log" | grep .
+}
+
 mapfile -t failed <"$logs/failed"
+again=() lasting=()
 for subject in "${failed[@]}"; do
     printf '\n== %s ==\n' "$subject"
     # From the list of failures on; all of it if the program ended before it printed one.
     sed -n '/^failures:$/,$p' "$logs/$subject" | grep . || cat "$logs/$subject"
+    if names=$(failed_tests "$subject"); then
+        while read -r name; do again+=("$subject $name"); done <<<"$names"
+    else
+        lasting+=("$subject")
+    fi
 done
 echo
-[ ${#failed[@]} -eq 0 ] || { echo "FAILED: ${failed[*]}; all took $(clock $SECONDS)"; exit 1; }
+flaky=()
+for pair in "${again[@]}"; do
+    read -r subject name <<<"$pair"
+    if [ ${#again[@]} -le 5 ] &&
+        RUST_TEST_THREADS=1 "${binary[${program[$subject]}]}" --color never --exact "$name" >"$logs/again" 2>&1 &&
+        grep -q '^test result: ok\. 1 passed' "$logs/again"; then
+        flaky+=("$name")
+    else
+        lasting+=("$name")
+    fi
+done
+[ ${#flaky[@]} -eq 0 ] || printf 'FLAKY: passed when run again: %s\n' "${flaky[@]}"
+[ ${#lasting[@]} -eq 0 ] || { printf 'FAILED: %s\n' "${lasting[@]}"; echo "all took $(clock $SECONDS)"; exit 1; }
 echo "all ${#subjects[@]} passed, $(clock $SECONDS)"

@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     SocketAddrUnix, SocketType, recvmsg, sendmsg, sockopt,
@@ -211,7 +212,11 @@ fn receive_sockets(stream: &UnixStream, due: Instant) -> io::Result<Vec<Listener
         let mut bytes = [0; 4096];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let read = recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        let read = match recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+            // A signal, such as SIGHUP. The system does not restart a read with a timeout.
+            Err(Errno::INTR) => continue,
+            outcome => outcome?,
+        };
         if read.bytes == 0 {
             return Err(io::Error::other("the process that runs has refused, see its log"));
         }

@@ -190,13 +190,13 @@ fn metrics_that_nobody_reads_cost_little() {
     let gateway = Gateway::start(&config);
     let size = gateway.metrics().len();
     assert!(size > 1 << 20, "{size}");
-    let before = gateway.memory("VmRSS");
+    let memory = gateway.watch_memory();
     let hogs = flood(gateway.admin, &get("/metrics"));
     let answered = |path| waits(&gateway, || crate::support::client::ask(gateway.admin, &get(path)).status());
     let [median, worst] = answered("/livez");
     assert!(median < Duration::from_millis(100) && worst < SLOW, "{median:?}, at worst {worst:?}");
     assert_eq!(gateway.metrics().len() >> 16, size >> 16, "whole");
-    let grown = gateway.memory("VmRSS").saturating_sub(before);
+    let grown = memory.grown();
     assert!(grown < 150 << 20, "{} MiB for {HOGS} answers of {size} bytes", grown >> 20);
     drop(hogs);
 }

@@ -34,7 +34,7 @@ fn upstream() -> (Upstream, Sender<()>) {
 
 fn config(store: &str, to: &str, limit: &str) -> String {
     format!(
-        "[store]\nurl = \"{store}\"\ndeadline = \"200ms\"\n\n[[route]]\nname = \"app\"\nupstream = \"{to}\"\n\
+        "[store]\nurl = \"{store}\"\ndeadline = \"5s\"\n\n[[route]]\nname = \"app\"\nupstream = \"{to}\"\n\
          limits = [\"one\"]\n\n[limit.one]\nkey = \"all\"\n{limit}\n"
     )
 }
@@ -113,7 +113,9 @@ fn a_slot_is_let_go_of_although_the_store_did_not_listen() {
     let redis = RedisServer::start(&[]);
     let (upstream, release) = upstream();
     let limit = "algorithm = \"concurrency\"\nin_flight = 5\nlease = \"1h\"";
-    let gateway = Gateway::start(&config(&redis.url(), &upstream.url(), limit));
+    // The breaker opens before the connection is given up, a second after the store stops.
+    let brief = config(&redis.url(), &upstream.url(), limit).replace("\"5s\"", "\"200ms\"");
+    let gateway = Gateway::start(&brief);
     gateway.until_connected();
     let mut long = gateway.client();
     long.send(get("/held", ""));

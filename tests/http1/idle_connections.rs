@@ -95,15 +95,16 @@ fn an_answer_that_the_client_has_not_taken_is_not_lost() {
 #[test]
 fn a_connection_at_rest_holds_at_most_8_kb_and_leaves_nothing_behind() {
     const COUNT: u64 = 800;
-    let gateway = Gateway::with("max_connections_per_ip = 1000", FIXED);
+    let patient = "max_connections_per_ip = 1000\nheader_timeout = \"10m\"\nkeepalive_timeout = \"10m\"";
+    let gateway = Gateway::with(patient, FIXED);
     // What the first request brings into memory stays.
     assert_eq!(gateway.get("/").status(), 200);
-    let before = gateway.memory("VmRSS");
+    let memory = gateway.watch_memory();
     let mut clients: Vec<Client> = (0..COUNT).map(|_| gateway.client()).collect();
     for client in &mut clients {
         assert_eq!(client.ask(&get("/", ""), "").status(), 200);
     }
-    let each = || gateway.memory("VmRSS").saturating_sub(before) / COUNT;
+    let each = || memory.grown() / COUNT;
     until("they are at rest", || each() < 8192);
     drop(clients);
     until("what they took is given back", || each() < 2048);

@@ -45,13 +45,13 @@ fn assert_ended_with(config: &str, reasons: &[&str], attack: impl FnOnce(&mut Wi
     let gateway = Gateway::start(config);
     let mut other = H2Client::connect(gateway.addr);
     assert_eq!(other.get("/").status(), 200);
-    let before = gateway.memory("VmRSS");
+    let memory = gateway.watch_memory();
     let mut wire = Wire::connect(gateway.addr, &[]);
     attack(&mut wire);
     until("it is counted", || !ended(&gateway).is_empty());
     let counted = ended(&gateway);
     assert!(counted.len() == 1 && counted[0].1 == 1.0 && reasons.contains(&counted[0].0), "{counted:?}");
-    let peak = gateway.memory("VmHWM").saturating_sub(before);
+    let peak = memory.peak();
     eprintln!("{} KiB more for {counted:?}", peak / 1024);
     assert!(peak < 8 * MB, "{peak} bytes more");
     assert_eq!(other.get("/").status(), 200);
@@ -186,7 +186,7 @@ fn a_bomb_of_compressed_fields_does_not_go_off() {
         wire.send(frame(HEADERS, END_STREAM | END_HEADERS, 3, &bomb));
         wire.answer(3)
     };
-    let before = gateway.memory("VmHWM");
+    let memory = gateway.watch_memory();
     assert_eq!(bomb(7).ended, Ended::Whole);
     // Too large for a head: 431, which says nothing more.
     let refused = bomb(9);
@@ -194,7 +194,7 @@ fn a_bomb_of_compressed_fields_does_not_go_off() {
     for _ in 0..20 {
         assert!(matches!(bomb(12_000).ended, Ended::Away(_) | Ended::Reset(_)));
     }
-    let peak = gateway.memory("VmHWM").saturating_sub(before);
+    let peak = memory.peak();
     assert!(peak < 8 * MB, "{peak} bytes more");
     assert_eq!(H2Client::connect(gateway.addr).get("/").status(), 200);
 }
@@ -211,7 +211,7 @@ fn readers_that_stop_hold_little_for_each_stream() {
         upstream.url()
     ));
     assert_eq!(H2Client::connect(gateway.addr).get("/fixed").status(), 200);
-    let before = gateway.memory("VmRSS");
+    let memory = gateway.watch_memory();
     let mut wires = Vec::new();
     for _ in 0..CONNECTIONS {
         // A window that lets the buffers in between grow, then no more.
@@ -227,7 +227,7 @@ fn readers_that_stop_hold_little_for_each_stream() {
         wires.push(wire);
     }
     gateway.assert_metric("requests_in_flight", &[("route", "app")], 100.0 * CONNECTIONS as f64);
-    let each = gateway.memory("VmRSS").saturating_sub(before) / CONNECTIONS;
+    let each = memory.grown() / CONNECTIONS;
     eprintln!("{} KiB for a connection with 100 stopped streams", each / 1024);
     assert!(each < 20 * MB, "{each} bytes each");
     assert_eq!(H2Client::connect(gateway.addr).get("/fixed").status(), 200);

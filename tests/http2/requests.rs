@@ -202,7 +202,8 @@ fn unclear_requests_are_refused_with_a_reason() {
         wire.send(headers(stream, END_STREAM | END_HEADERS, &fields));
         let answer = wire.answer(stream);
         assert_eq!(answer.problem_status(), status, "{fields:?}");
-        assert!(gateway.metric("http_rejected_total", &[("reason", reason)]) >= Some(1.0), "{reason}");
+        // It is counted just after the response was sent.
+        until(reason, || gateway.metric("http_rejected_total", &[("reason", reason)]) >= Some(1.0));
         stream += 2;
     }
     assert_eq!(upstream.connections(), 0);

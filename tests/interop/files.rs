@@ -81,7 +81,7 @@ fn a_tree_of_files_is_served_alike_and_1_gb_with_flat_memory() {
         assert!(through.start_line().starts_with("HTTP/1.1 "), "{}", through.start_line());
     }
 
-    let before = gateway.memory("VmRSS");
+    let memory = gateway.watch_memory();
     client.send(get("/large", ""));
     let (mut offset, mut whole) = (0, true);
     let head = client
@@ -91,7 +91,7 @@ fn a_tree_of_files_is_served_alike_and_1_gb_with_flat_memory() {
         })
         .unwrap();
     assert_eq!((head.status(), offset, whole), (200, LARGE, true));
-    let grown = gateway.memory("VmHWM").saturating_sub(before);
+    let grown = memory.peak();
     assert!(grown < 20 << 20, "the gateway grew by {grown} bytes");
     assert_eq!(client.ask(&get("/", ""), "").text(), "<h1>home</h1>\n");
 }

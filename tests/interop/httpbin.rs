@@ -242,7 +242,7 @@ fn an_upload_of_100_mb_comes_back_with_flat_memory() {
     let small = "POST /post HTTP/1.1\r\nhost: a\r\ncontent-type: text/plain\r\ncontent-length: 65536\r\n\r\n";
     let mut client = gateway.client();
     assert_eq!(client.ask(small, block(1)).status(), 200);
-    let before = gateway.memory("VmRSS");
+    let memory = gateway.watch_memory();
 
     client.stream().set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     client.stream().set_write_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -263,6 +263,6 @@ fn an_upload_of_100_mb_comes_back_with_flat_memory() {
         assert!(answer[at..at + BLOCK] == block(number), "block {number} differs");
     }
     assert_eq!(answer[start + BLOCKS * BLOCK], b'"');
-    let grown = gateway.memory("VmHWM").saturating_sub(before);
+    let grown = memory.peak();
     assert!(grown < 20 << 20, "the gateway grew by {grown} bytes");
 }

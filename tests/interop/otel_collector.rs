@@ -199,7 +199,7 @@ fn no_collector_holds_requests_back_or_fills_the_memory() {
         let gateway = gateway(&collector, "", "http://127.0.0.1:1");
         let request = get("/fixed", &format!("user-agent: {}\r\n", "b".repeat(2000)));
         let mut client = gateway.client();
-        let before = gateway.memory("VmRSS");
+        let memory = gateway.watch_memory();
         // More than a batch; in the end also more than may wait.
         for _ in 0..hundreds {
             client.send(request.repeat(100));
@@ -209,7 +209,7 @@ fn no_collector_holds_requests_back_or_fills_the_memory() {
         }
         until("they are lost", || spans(&gateway, lost) > 0.0);
         assert!(spans(&gateway, "exported") == 0.0);
-        let grown = gateway.memory("VmRSS").saturating_sub(before);
+        let grown = memory.grown();
         assert!(grown < 64 << 20, "{grown} bytes more for {collector}");
         if lost == "failed" {
             until("it is said", || gateway.log().contains("the collector did not take spans"));

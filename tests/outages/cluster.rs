@@ -20,13 +20,11 @@ use tokio::task::JoinSet;
 
 use crate::support::limiting::topology::{Load, RedisCluster, ask, cluster_node, failures, is_master, is_up, longest};
 use crate::support::limiting::{
-    DEADLINE, SLACK, bucket, check, connected, kind, leases, limit, recovered, until, window, worker,
+    DEADLINE, SLACK, WHO, bucket, check, connected, kind, limit, recovered, until, window, worker,
 };
+use crate::support::machine::Stopwatch;
 
 const PATIENT: Duration = Duration::from_secs(5);
-
-/// Keys of different slots, on all three masters.
-const WHO: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
 #[test]
 fn a_cluster_decides_like_the_memory_store() {
@@ -81,7 +79,6 @@ fn small_rule(rng: &mut impl Rng, most: i64) -> Rule {
 /// Decisions over several slots through the handle: what each limit says and what is left.
 async fn several_slots_decide_alike(cluster: &RedisCluster) {
     let redis = connected(&cluster.url(), &Metrics::new().unwrap(), PATIENT).await;
-    settle(&redis).await;
     let mut seeded = crate::support::limiting::seeded();
     let rng = &mut seeded.rng;
     for round in 0..10 {
@@ -114,18 +111,6 @@ fn left(decision: &Decision) -> (bool, Vec<(bool, i64)>) {
     (decision.admitted, decision.answers.iter().map(|answer| (answer.admitted, answer.remaining)).collect())
 }
 
-/// Every master has answered once.
-async fn settle(redis: &sluicegate::limiting::store::redis::RedisStore) {
-    let probe = limit("settle", bucket(1000, 1000), Mode::Enforce);
-    for who in WHO {
-        let since = Instant::now();
-        while redis.run(Op::Take, &vec![check(&probe, who, 1)].into()).await.is_err() {
-            assert!(since.elapsed() < PATIENT, "no answer for {who}");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-}
-
 async fn several_slots_under_contention(cluster: &RedisCluster) {
     let limits = [
         limit("wide", window(5000), Mode::Enforce),
@@ -135,7 +120,6 @@ async fn several_slots_under_contention(cluster: &RedisCluster) {
     let mut running = JoinSet::new();
     for _ in 0..2 {
         let redis = Rc::new(connected(&cluster.url(), &Metrics::new().unwrap(), PATIENT).await);
-        settle(&redis).await;
         for _ in 0..40 {
             let (redis, limits) = (redis.clone(), limits.clone());
             running.spawn_local(async move {
@@ -163,7 +147,6 @@ async fn several_slots_under_contention(cluster: &RedisCluster) {
 
 async fn every_node_learns_the_script(cluster: &RedisCluster) {
     let redis = connected(&cluster.url(), &Metrics::new().unwrap(), PATIENT).await;
-    settle(&redis).await;
     let one = limit("taught", window(10), Mode::Enforce);
     for left in [9, 8] {
         for master in cluster.masters() {
@@ -186,7 +169,6 @@ fn a_killed_master_costs_what_replication_lost_and_two_seconds() {
     worker(async {
         let metrics = Metrics::new().unwrap();
         let redis = Rc::new(connected(&cluster.url(), &metrics, DEADLINE).await);
-        settle(&redis).await;
         let one = limit("one", window(LIMIT as i64), Mode::Enforce);
         let key = key_slot(&check(&one, "a", 1).key);
         let load = Load::start(&redis, &one, &["a"]);
@@ -197,15 +179,15 @@ fn a_killed_master_costs_what_replication_lost_and_two_seconds() {
         let killed = Instant::now();
         let replicas: Vec<usize> = (0..6).filter(|i| *i != victim && !is_master(&cluster.nodes[*i])).collect();
         until("a replica is promoted", || replicas.iter().any(|i| is_master(&cluster.nodes[*i]))).await;
-        let promoted = Instant::now();
+        let (promoted, watch) = (Instant::now(), Stopwatch::start());
+        until("a decision succeeds", || load.count(|seen| seen.at > killed && seen.outcome.is_ok()) > 0).await;
+        let back = watch.undelayed();
         until("the limit is exhausted", || load.count(|seen| seen.at > promoted && seen.outcome == Ok(false)) > 0)
             .await;
         let seen = load.stop().await;
 
         assert!(longest(&seen) < DEADLINE + SLACK, "a decision waited {:?}", longest(&seen));
-        let back =
-            seen.iter().filter(|seen| seen.at > killed && seen.outcome.is_ok()).map(|seen| seen.at).min().unwrap();
-        assert!(back < promoted + Duration::from_secs(2), "back after {:?}", back - promoted);
+        assert!(back < Duration::from_secs(2), "back after {back:?}");
         let admitted = seen.iter().filter(|seen| seen.outcome == Ok(true)).count();
         let moment = killed - Duration::from_millis(100)..killed;
         let lost = seen.iter().filter(|seen| moment.contains(&seen.at) && seen.outcome == Ok(true)).count();
@@ -268,10 +250,11 @@ fn the_gateways_of_a_cluster_are_counted_wherever_their_slot_is() {
 #[test]
 fn slots_migrate_under_traffic_and_nothing_is_lost() {
     const LIMIT: i64 = 1500;
+    // Long enough that no decision fails because the machine is busy.
+    const DEADLINE: Duration = Duration::from_secs(1);
     let cluster = RedisCluster::start(0);
     worker(async {
         let redis = Rc::new(connected(&cluster.url(), &Metrics::new().unwrap(), DEADLINE).await);
-        settle(&redis).await;
         let one = limit("one", window(LIMIT), Mode::Enforce);
         let load = Load::start(&redis, &one, &WHO);
         for round in 0..6 {
@@ -327,7 +310,6 @@ fn keys_on_their_way_are_charged_where_they_are() {
     let cluster = RedisCluster::start(0);
     worker(async {
         let redis = connected(&cluster.url(), &Metrics::new().unwrap(), Duration::from_secs(1)).await;
-        settle(&redis).await;
         let limits = [limit("one", window(10), Mode::Enforce), limit("two", window(5), Mode::Enforce)];
         let all = || limits.iter().map(|limit| check(limit, "a", 1)).collect::<Vec<_>>();
         assert!(redis.run(Op::Take, &all().into()).await.unwrap().admitted);
@@ -359,7 +341,6 @@ fn what_was_reserved_before_a_failure_is_given_back() {
     worker(async {
         let metrics = Metrics::new().unwrap();
         let redis = Rc::new(connected(&cluster.url(), &metrics, DEADLINE).await);
-        settle(&redis).await;
         let limits = [limit("one", window(10), Mode::Enforce), limit("two", window(10), Mode::Enforce)];
         let key = |who: &str| check(&limits[0], who, 1).key;
         // Two keys of different masters; which of them is charged first is the lower slot's turn.
@@ -406,7 +387,6 @@ fn a_release_reaches_every_node_that_is_there() {
     let cluster = RedisCluster::start(0);
     worker(async {
         let redis = connected(&cluster.url(), &Metrics::new().unwrap(), Duration::from_millis(500)).await;
-        settle(&redis).await;
         let slots = limit("slots", crate::support::limiting::leases(10, 3_600_000), Mode::Enforce);
         let mut held: Vec<Check> = WHO.iter().map(|who| check(&slots, who, 1)).collect();
         held.sort_by_key(|held| key_slot(&held.key));
@@ -471,27 +451,5 @@ fn a_cluster_asks_for_a_login_and_for_nodes() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         assert_eq!(metrics.store.up.get(), 0);
-    });
-}
-
-/// What a dead node does not renew is known apart, so that the rest is not renewed again and again.
-#[test]
-fn leases_are_renewed_node_by_node() {
-    let mut cluster = RedisCluster::start(0);
-    worker(async {
-        let redis = connected(&cluster.url(), &Metrics::new().unwrap(), PATIENT).await;
-        let slots = limit("slots", leases(5, 60_000), Mode::Enforce);
-        let held = Rc::new(WHO.map(|who| check(&slots, who, 2)).to_vec());
-        assert!(redis.run(Op::Take, &held).await.unwrap().admitted);
-        // A young cluster may still move connections: renewals are tried again.
-        let until = Instant::now() + PATIENT;
-        while !redis.adjust_each(&held).await.iter().all(|outcome| outcome.is_ok_and(|answer| answer.admitted)) {
-            assert!(Instant::now() < until, "never renewed");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        let owners: Vec<usize> = held.iter().map(|check| cluster.owner_index(key_slot(&check.key))).collect();
-        cluster.nodes[owners[0]].kill();
-        let failed: Vec<bool> = redis.adjust_each(&held).await.iter().map(Result::is_err).collect();
-        assert_eq!(failed, owners.iter().map(|owner| *owner == owners[0]).collect::<Vec<bool>>());
     });
 }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 use crate::support::client::{Client, get};
 use crate::support::gateway::{Gateway, program};
@@ -243,6 +244,30 @@ fn a_process_that_does_not_take_over_changes_nothing() {
     let new = next(&config);
     assert_eq!(gateway.exit().code(), Some(0));
     assert_eq!(new.get("/").text(), "in");
+}
+
+/// A stopped process, like one with a signal, interrupts each read that has a timeout.
+#[test]
+fn a_new_process_that_is_interrupted_still_takes_over() {
+    let upstream = Upstream::text("in");
+    let mut old = first(&upstream, "");
+    old.signal("STOP");
+    let log = old.dir.path().join("new.log");
+    let mut new = with(&old.config()).stderr(std::fs::File::create(&log).unwrap()).spawn().unwrap();
+    let signal = |name: &str| {
+        let sent = Command::new("kill").args([&format!("-{name}"), &new.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    };
+    for _ in 0..50 {
+        signal("STOP");
+        signal("CONT");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    old.signal("CONT");
+    assert_eq!(old.exit().code(), Some(0), "{}", std::fs::read_to_string(&log).unwrap());
+    until("it is ready", || std::fs::read_to_string(&log).unwrap().contains(" ready "));
+    signal("TERM");
+    assert_eq!(new.wait().unwrap().code(), Some(0));
 }
 
 #[test]

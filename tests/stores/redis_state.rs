@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rand::Rng;
 use redis::Commands;
@@ -16,6 +16,7 @@ use sluicegate::limiting::store::redis::pipeline::codec::{ScriptCall, decode_rep
 use sluicegate::telemetry::metrics::Metrics;
 
 use crate::support::limiting::{RedisServer, check, connected, leases, limit, log, log_text, worker};
+use crate::support::machine::Stopwatch;
 
 pub const NOW: i64 = 1_795_000_000_000;
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -162,9 +163,10 @@ fn more_entries_than_a_command_takes() {
         let mut ask = |op: Op, cost: i64, tag: Option<i64>| {
             let mut check = check(&limit, "all", cost);
             check.tag = tag.unwrap_or(check.tag);
-            let since = Instant::now();
+            let watch = Stopwatch::start();
             let answer = one(&mut client, op, check.clone(), NOW);
-            assert!(since.elapsed() < most, "{op:?} of {cost} blocks for {:?}", since.elapsed());
+            let took = watch.undelayed();
+            assert!(took < most, "{op:?} of {cost} blocks for {took:?}");
             assert_eq!(answer, memory.run(op, std::slice::from_ref(&check), NOW).answers[0], "{op:?} of {cost}");
             let state = memory.state(&check.key, NOW).map(|(state, _)| entries(&state)).unwrap_or_default();
             assert!(held(&mut client, &check.key) == state, "after {op:?} of {cost}");
@@ -429,7 +431,7 @@ fn a_dead_holder_returns_its_slots() {
         .unwrap();
     let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().starts_with("holds ")), "the holder holds nothing");
-    let since = Instant::now();
+    let watch = Stopwatch::start();
     holder.kill().unwrap();
     holder.wait().unwrap();
     worker(async {
@@ -447,7 +449,7 @@ fn a_dead_holder_returns_its_slots() {
         let free = loop {
             let answer = redis.run(Op::Take, &vec![check(&slots, "all", 4)].into()).await.unwrap().answers[0];
             if answer.admitted {
-                break since.elapsed();
+                break watch.undelayed();
             }
             tokio::time::sleep(Duration::from_millis(answer.retry_ms as u64)).await;
         };

@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use super::client::Client;
+use super::http::read_some;
 
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -119,7 +120,7 @@ impl<S: Read + Write> Wire<S> {
                 }
             }
             let mut piece = [0; 64 * 1024];
-            match self.stream.read(&mut piece) {
+            match read_some(&mut self.stream, &mut piece) {
                 Ok(0) => return Ok(None),
                 Ok(count) => self.received.extend_from_slice(&piece[..count]),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),

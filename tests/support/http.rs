@@ -152,9 +152,19 @@ impl<S: Read> Reader<S> {
 
     fn fill(&mut self) -> io::Result<usize> {
         let mut piece = [0; 64 * 1024];
-        let count = self.stream.read(&mut piece)?;
+        let count = read_some(&mut self.stream, &mut piece)?;
         self.buffer.extend_from_slice(&piece[..count]);
         Ok(count)
+    }
+}
+
+/// Reads once. The kernel interrupts a read that has a timeout when the machine freezes and continues the process.
+pub fn read_some(stream: &mut impl Read, piece: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match stream.read(piece) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            outcome => return outcome,
+        }
     }
 }
 

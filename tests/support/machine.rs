@@ -58,11 +58,18 @@ impl Stopwatch {
         let [least, most] = [expected.start, expected.end].map(Duration::from_millis);
         assert!(took >= least && took < most + own, "{took:?} for {expected:?} ms, on a machine late by {own:?}");
     }
+
+    /// The elapsed time without that in which the machine kept a thread waiting. For something that several processes
+    /// do step by step.
+    pub fn undelayed(&self) -> Duration {
+        self.since.elapsed().saturating_sub(self.lateness.sum())
+    }
 }
 
 /// Measures in a thread of its own how late this machine wakes threads.
 pub struct Lateness {
     worst_us: Arc<AtomicU64>,
+    sum_us: Arc<AtomicU64>,
     stopped: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -70,23 +77,30 @@ pub struct Lateness {
 impl Lateness {
     pub fn watch() -> Lateness {
         const NAP: Duration = Duration::from_millis(1);
-        let (worst_us, stopped) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
-        let (worst, stop) = (worst_us.clone(), stopped.clone());
+        let [worst_us, sum_us] = [(); 2].map(|()| Arc::<AtomicU64>::default());
+        let stopped = Arc::<AtomicBool>::default();
+        let (worst, sum, stop) = (worst_us.clone(), sum_us.clone(), stopped.clone());
         let thread = std::thread::spawn(move || {
             while !stop.load(Ordering::Relaxed) {
                 let since = Instant::now();
                 std::thread::sleep(NAP);
-                let late = since.elapsed().saturating_sub(NAP);
-                worst.fetch_max(u64::try_from(late.as_micros()).unwrap(), Ordering::Relaxed);
+                let late = u64::try_from(since.elapsed().saturating_sub(NAP).as_micros()).unwrap();
+                worst.fetch_max(late, Ordering::Relaxed);
+                sum.fetch_add(late, Ordering::Relaxed);
             }
         });
-        Lateness { worst_us, stopped, thread: Some(thread) }
+        Lateness { worst_us, sum_us, stopped, thread: Some(thread) }
     }
 
     /// What an upper bound may be exceeded by: a request and its response wait for the machine four times, here and at
     /// the server.
     pub fn allowance(&self) -> Duration {
         4 * Duration::from_micros(self.worst_us.load(Ordering::Relaxed))
+    }
+
+    /// How long the machine kept this thread waiting in all.
+    fn sum(&self) -> Duration {
+        Duration::from_micros(self.sum_us.load(Ordering::Relaxed))
     }
 }
 

@@ -14,6 +14,7 @@ pub mod http;
 pub mod limiting;
 pub mod machine;
 pub mod manual;
+pub mod memory;
 pub mod pebble;
 pub mod ports;
 pub mod relay;

@@ -1,9 +1,11 @@
 //! A TCP relay in front of a server. A test can cut it while the server stays reachable for others.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread::spawn;
+
+use super::http::read_some;
 
 /// Relays connections until it is cut. Its threads end with their connections.
 pub struct Relay {
@@ -60,7 +62,7 @@ impl Relay {
 fn copy(mut from: TcpStream, mut to: TcpStream) -> Option<io::Error> {
     let mut bytes = [0; 4096];
     loop {
-        match from.read(&mut bytes) {
+        match read_some(&mut from, &mut bytes) {
             Ok(len @ 1..) => to.write_all(&bytes[..len]).ok()?,
             end => {
                 let _ = to.shutdown(Shutdown::Both);

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use crate::support::client::{get, post};
 use crate::support::gateway::{Gateway, program};
 use crate::support::ports::nobody;
-use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
+use crate::support::{PATIENCE, until};
 
 fn route_to(url: &str, more: &str) -> String {
     format!(
@@ -383,7 +383,7 @@ fn a_log_that_nobody_reads_stops_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let fifo = dir.path().join("log");
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
-    let reader = fs::File::options().read(true).write(true).open(&fifo).unwrap();
+    let mut reader = fs::File::options().read(true).write(true).open(&fifo).unwrap();
     let admin = crate::support::ports::Reserved::new();
     let text = format!(
         "[server]\nlisten = [\"127.0.0.1:0\"]\nworkers = 1\n[admin]\nlisten = \"127.0.0.1:{}\"\n[[route]]\nrespond = {{ }}\n",
@@ -395,22 +395,33 @@ fn a_log_that_nobody_reads_stops_nothing() {
     let mut child = program().arg("run").arg(config).stderr(log).spawn().unwrap();
     let live = || {
         let mut stream = std::net::TcpStream::connect(("127.0.0.1", admin.port())).ok()?;
-        stream.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         std::io::Write::write_all(&mut stream, get("/livez", "").as_bytes()).ok()?;
         let mut status = [0; 12];
         std::io::Read::read_exact(&mut stream, &mut status).ok()?;
         Some(status == *b"HTTP/1.1 200")
     };
-    until("it runs", || live() == Some(true));
+    // Nothing more is logged after that.
+    let (mut log, mut piece) = (Vec::new(), [0; 4096]);
+    while !String::from_utf8_lossy(&log).contains(" ready ") {
+        let count = std::io::Read::read(&mut reader, &mut piece).unwrap();
+        log.extend_from_slice(&piece[..count]);
+    }
     // Another way to the same pipe, which is full then.
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let mut filler = fs::File::options().write(true).custom_flags(flags).open(&fifo).unwrap();
     while std::io::Write::write(&mut filler, &[b'x'; 64]).is_ok() {}
-    for _ in 0..3 {
-        assert!(std::process::Command::new("kill").args(["-HUP", &child.id().to_string()]).status().unwrap().success());
+    let signal = |name: &str| {
+        let sent = std::process::Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    };
+    // The line about the first reload waits for the reader; the signals for the others interrupt that.
+    for _ in 0..30 {
+        signal("-HUP");
+        std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(live(), Some(true));
-    assert!(std::process::Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+    signal("-TERM");
     assert_eq!(child.wait().unwrap().code(), Some(0));
     drop(reader);
 }

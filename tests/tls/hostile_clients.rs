@@ -87,7 +87,7 @@ fn a_hello_without_end_takes_no_memory() {
     let ca = Ca::new("test");
     let gateway = gateway(&ca, &["a.test"], "", "handshake_timeout = \"60s\"", ECHO);
     assert_eq!(Trust::in_ca(&ca).connect(gateway.addr, "a.test").ask(&get("/", ""), "").status(), 200);
-    let before = gateway.memory("VmHWM");
+    let memory = gateway.watch_memory();
     for each in [16_000, 100] {
         let mut stream = connect(gateway.addr);
         // A message that says that 16 MB follow, and they do.
@@ -97,7 +97,7 @@ fn a_hello_without_end_takes_no_memory() {
         rest(&mut stream);
     }
     until_counted(&gateway, "invalid", 2.0);
-    let grown = gateway.memory("VmHWM").saturating_sub(before);
+    let grown = memory.peak();
     assert!(grown < 8_000_000, "{grown} bytes more");
     // A hello in many small pieces is unusual, and good.
     let mut small = connect(gateway.addr);

@@ -84,7 +84,7 @@ fn floods_of_addresses_are_cut_and_those_that_never_come_again_forgotten() {
     let name = format!("app.test:{}", port.port());
     gateway.assert_metric("upstream_addresses", &of(&name), 256.0);
     let page = |gateway: &Gateway| gateway.admin("/-/upstreams").json()["upstreams"][0]["servers"].to_string();
-    let (first, memory) = (page(&gateway), gateway.memory("VmRSS"));
+    let (first, memory) = (page(&gateway), gateway.watch_memory());
     let found = lookups(&gateway, "found");
     until("it has flapped", || {
         gateway.get("/");
@@ -92,7 +92,7 @@ fn floods_of_addresses_are_cut_and_those_that_never_come_again_forgotten() {
     });
     assert_ne!(first, page(&gateway));
     gateway.assert_metric("upstream_addresses", &of(&name), 256.0);
-    let more = gateway.memory("VmRSS").saturating_sub(memory);
+    let more = memory.grown();
     assert!(more < 24 << 20, "{more} bytes more");
     let told = gateway.log().matches("servers are at").count();
     assert_eq!(told, 1, "one line in ten seconds");

@@ -389,7 +389,7 @@ fn who_reads_slowly_holds_up_nobody_else() {
     });
     let gateway = in_front_of(&server, "");
     assert_eq!(gateway.get("/").text(), "small");
-    let before = gateway.memory("VmHWM");
+    let memory = gateway.watch_memory();
     let mut slow: Vec<_> = (0..8).map(|_| gateway.client()).collect();
     for client in &mut slow {
         client.send(get("/large", ""));
@@ -400,7 +400,7 @@ fn who_reads_slowly_holds_up_nobody_else() {
         assert_eq!(gateway.get("/").text(), "small");
     }
     assert_eq!(server.connections(), 1);
-    let grown = gateway.memory("VmHWM").saturating_sub(before);
+    let grown = memory.peak();
     eprintln!("{} KiB more for 8 answers that nobody reads", grown >> 10);
     assert!(grown < 8 << 20, "{grown} bytes more of what nobody reads");
 }

@@ -3,6 +3,8 @@
 use std::io::Write;
 use std::net::TcpListener;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use socket2::{Domain, SockRef, Socket, Type};
@@ -71,19 +73,21 @@ fn a_deadline_that_the_client_chose_frees_no_slot_while_the_server_works() {
     until("the slot is free once the server is done", || gateway.get("/").status() == 200);
 }
 
-/// A server that sends what its connection takes at once, and gives up on the rest after a while.
-fn impatient() -> String {
+/// A server that gives up on a response once nobody has taken any more of it for a while. Counts those.
+fn impatient(given_up: &Arc<AtomicUsize>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (url, given_up) = (format!("http://{}", listener.local_addr().unwrap()), given_up.clone());
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let Ok(mut stream) = stream else { continue };
+            let (Ok(mut stream), given_up) = (stream, given_up.clone()) else { continue };
             std::thread::spawn(move || {
                 let _ = std::io::Read::read(&mut stream, &mut [0; 4096]);
                 let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n");
-                stream.set_nonblocking(true).unwrap();
+                stream.set_write_timeout(Some(Duration::from_millis(1500))).unwrap();
+                // The system takes some megabytes more than the gateway has read.
                 while stream.write(&[b'x'; 65536]).is_ok() {}
-                std::thread::sleep(Duration::from_millis(1500));
+                drop(stream);
+                given_up.fetch_add(1, Ordering::SeqCst);
             });
         }
     });
@@ -93,13 +97,14 @@ fn impatient() -> String {
 /// Servers give up on what nobody takes: a slow reader must not turn that into an error.
 #[test]
 fn a_response_that_broke_off_behind_a_slow_reader_is_no_error_of_the_server() {
-    let gateway = Gateway::start(&app(&[impatient(), impatient()], LONG));
+    let given_up = Arc::default();
+    let gateway = Gateway::start(&app(&[impatient(&given_up), impatient(&given_up)], LONG));
     let mut readers: Vec<Client> = (0..6).map(|round| gateway.client_from([127, 0, 0, 2 + round % 3])).collect();
     for reader in &mut readers {
         SockRef::from(&*reader.stream()).set_recv_buffer_size(64 << 10).unwrap();
         reader.send(get("/", ""));
     }
-    std::thread::sleep(Duration::from_secs(3));
+    until("the servers have given up", || given_up.load(Ordering::SeqCst) == readers.len());
     readers.iter_mut().for_each(|reader| drop(reader.try_answer("GET").unwrap_err()));
     gateway.assert_metric("upstream_ejected", &[("upstream", "app")], 0.0);
 }

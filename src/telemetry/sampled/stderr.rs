@@ -3,9 +3,10 @@
 
 use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 /// Writes each line completely, or drops it if nobody reads.
 pub struct BoundedStderr;
@@ -45,11 +46,17 @@ impl Write for BoundedStderr {
 }
 
 fn is_writable(patience: Duration) -> bool {
-    let stderr = io::stderr();
-    let timeout = Timespec::try_from(patience).ok();
-    let ready = poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], timeout.as_ref());
-    // If the system does not report readiness, the write has to find out.
-    ready != Ok(0)
+    let (stderr, end) = (io::stderr(), Instant::now() + patience);
+    loop {
+        let timeout = Timespec::try_from(end.saturating_duration_since(Instant::now())).ok();
+        match poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], timeout.as_ref()) {
+            Ok(ready) => return ready > 0,
+            // A signal says nothing about the reader: a write could block for ever.
+            Err(Errno::INTR) => {}
+            // If the system does not report readiness, the write has to find out.
+            Err(_) => return true,
+        }
+    }
 }
 
 /// Returns the number of lines lost since the last call.

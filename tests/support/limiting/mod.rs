@@ -32,6 +32,7 @@ use sluicegate::limiting::store::redis::connection::tls::RedisTls;
 use sluicegate::limiting::store::settings::{RedisUrl, StoreKind, StoreSettings};
 use sluicegate::telemetry::metrics::Metrics;
 
+use crate::support::machine::Stopwatch;
 use crate::support::{GLANCE, PATIENCE};
 
 /// Runs a test on the memory store, which is `None`, and on a Redis server of its own. Both run at the same time: they
@@ -311,22 +312,36 @@ pub fn worker<T>(work: impl Future<Output = T>) -> T {
     builder.enable_all().build_local(Default::default()).unwrap().block_on(work)
 }
 
-/// A handle that has connected.
+/// Keys of different slots, on all three masters of a cluster.
+pub const WHO: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+
+/// A handle that has connected, with a cluster to each of its masters: they are connected one by one.
 pub async fn connected(url: &str, metrics: &Metrics, deadline: Duration) -> RedisStore {
     let redis = RedisStore::connect(&settings(deadline), url, metrics, &Default::default());
     recovered(&redis).await;
+    if url.contains("+cluster:") {
+        for who in WHO {
+            succeeds_for(&redis, who).await;
+        }
+    }
     redis
 }
 
-/// Waits until decisions succeed again, and returns how long that took.
+/// Waits until decisions succeed again, and returns how long that took, without the delays of the machine.
 pub async fn recovered(redis: &RedisStore) -> Duration {
+    let watch = Stopwatch::start();
+    succeeds_for(redis, "all").await;
+    watch.undelayed()
+}
+
+/// Waits until decisions on a key of `who` succeed.
+async fn succeeds_for(redis: &RedisStore, who: &str) {
     let since = Instant::now();
     let probe = limit("probe", bucket(1000, 1000), Mode::Enforce);
-    while let Err(error) = redis.run(Op::Take, &vec![check(&probe, "all", 1)].into()).await {
-        assert!(since.elapsed() < PATIENCE, "still {error:?}");
+    while let Err(error) = redis.run(Op::Take, &vec![check(&probe, who, 1)].into()).await {
+        assert!(since.elapsed() < PATIENCE, "still {error:?} for {who}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    since.elapsed()
 }
 
 /// A bucket of `burst` tokens, refilled over an hour.

@@ -1,10 +1,12 @@
 //! A link with latency: bytes arrive later, in order. For servers that are far away.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use crate::support::http::read_some;
 
 /// A link to a server on this machine, for the duration of the test.
 pub struct DelayLine {
@@ -59,7 +61,7 @@ fn relay(mut from: TcpStream, mut to: TcpStream, each_way: Duration) {
     let (sender, under_way) = mpsc::channel::<(Instant, Vec<u8>)>();
     thread::spawn(move || {
         let mut bytes = vec![0; 65_536];
-        while let Ok(count @ 1..) = from.read(&mut bytes) {
+        while let Ok(count @ 1..) = read_some(&mut from, &mut bytes) {
             if sender.send((Instant::now() + each_way, bytes[..count].to_vec())).is_err() {
                 return;
             }

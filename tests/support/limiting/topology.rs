@@ -33,6 +33,7 @@ impl RedisCluster {
         let cluster = RedisCluster::create(replicas);
         for node in &cluster.nodes {
             until("the cluster is up", || is_up(node));
+            until("the node knows all others", || knows_all(node, cluster.nodes.len()));
             until("replicas follow", || {
                 let info: String = ask(&mut node.client(), &["INFO", "replication"]);
                 info.contains("role:master") || info.contains("master_link_status:up")
@@ -48,7 +49,9 @@ impl RedisCluster {
     }
 
     fn create(replicas: usize) -> RedisCluster {
-        let nodes: Vec<ClusterNode> = (0..3 * (1 + replicas)).map(|_| cluster_node(&[])).collect();
+        // Without a replica, no failover needs the short timeout, after which a busy machine makes nodes give each other up.
+        let timeout = if replicas == 0 { ["--cluster-node-timeout", "15000"].as_slice() } else { &[] };
+        let nodes: Vec<ClusterNode> = (0..3 * (1 + replicas)).map(|_| cluster_node(timeout)).collect();
         let created = Command::new("redis-cli")
             .args(["--cluster", "create"])
             .args(nodes.iter().map(|node| format!("127.0.0.1:{}", node.port)))
@@ -122,6 +125,14 @@ pub fn cluster_node(more: &[&str]) -> ClusterNode {
 pub fn is_up(node: &RedisServer) -> bool {
     let info: String = ask(&mut node.client(), &["CLUSTER", "INFO"]);
     info.contains("cluster_state:ok")
+}
+
+/// Whether `node` has a connection to each of `count` nodes, itself among them, and knows its role.
+fn knows_all(node: &RedisServer, count: usize) -> bool {
+    let known: String = ask(&mut node.client(), &["CLUSTER", "NODES"]);
+    let flags = |line: &str| line.split(' ').nth(2).unwrap_or_default().replace("myself,", "");
+    let is_known = |line: &str| matches!(&*flags(line), "master" | "slave") && line.contains(" connected");
+    known.lines().count() == count && known.lines().all(is_known)
 }
 
 pub fn is_master(node: &RedisServer) -> bool {
