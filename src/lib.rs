@@ -8,6 +8,7 @@
 
 mod acme;
 mod admin;
+pub mod auth;
 pub mod cli;
 pub mod config;
 mod control;

@@ -14,7 +14,9 @@
 )]
 
 mod acme;
+mod auth;
 mod client_address;
+mod forward_auth;
 mod http1;
 mod http2;
 mod import;

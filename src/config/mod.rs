@@ -31,6 +31,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderName;
+
 pub(crate) use crate::config::hints::find_closest;
 pub use crate::config::report::Report;
 pub use crate::config::shorthand::{ProxyArguments, proxy_text};
@@ -112,6 +114,8 @@ pub struct Config {
     pub ratelimit_headers: Vec<Dialect>,
     /// How tokens are verified, if limits use claims.
     pub jwt: Option<Arc<TokenVerifier>>,
+    /// Request headers in which some route states an identity. They are removed from all requests of clients.
+    pub identity_headers: Arc<[HeaderName]>,
     pub table: RouteTable,
     pub routes: Vec<Route>,
     /// Some route, or the setting for requests without a route, is `strict`; the bytes of every connection are
@@ -260,6 +264,11 @@ pub struct ForwardedHeaders(u8);
 impl ForwardedHeaders {
     pub fn has(self, header: ForwardedHeader) -> bool {
         self.0 & (1 << header as u8) != 0
+    }
+
+    /// Returns the set with `header` added.
+    pub fn with(self, header: ForwardedHeader) -> ForwardedHeaders {
+        ForwardedHeaders(self.0 | 1 << header as u8)
     }
 }
 

@@ -65,13 +65,15 @@ sections! {
     SET = "set": "values" "file";
     LIMIT = "limit": "algorithm" "key" "missing" "repeated" "not_integer" "cost" "mode" "on_error" "when" "after" "overrides"
         "charge_on" "refund_on" "settle" "max_delayed" "max_keys" "refuse", |_| true;
-    WHEN = "limit.when": "method" "path" "host" "route" "client" "header" "cookie" "query" "param" "jwt" "tls";
+    WHEN = "limit.when": "method" "path" "host" "route" "user" "client" "header" "cookie" "query" "param" "jwt" "tls";
     OVERRIDE = "limit.overrides": "key", |param| param.amount;
     OVERRIDE_KEY = "limit.overrides.key": "percent";
     ROUTE = "route": "name" "host" "path" "methods" "header" "upstream" "respond" "limits" "allow"
-        "deny" "rewrite" "request_headers" "response_headers" "max_body" "max_key_body" "max_in_flight" "refuse"
+        "deny" "auth" "rewrite" "request_headers" "response_headers" "max_body" "max_key_body" "max_in_flight" "refuse"
         "ratelimit_headers" "body_timeout" "min_body_rate" "min_response_rate" "connect_timeout" "response_timeout" "stream_timeout"
         "tunnel_timeout" "upgrades" "strictness" "encoded_slashes";
+    AUTH = "route.auth": "basic" "cache" "jwt" "limits" "realm" "user_claim" "user_header" "forward_credentials"
+        "forward" "request_headers" "copy_headers" "user" "timeout" "on_error";
     RESPOND = "route.respond": "status" "body" "content_type";
     REWRITE = "route.rewrite": "strip_prefix" "add_prefix" "upstream_host";
     HEADER_EDIT = "route.headers": "set" "remove";

@@ -43,6 +43,8 @@ type DirectoryId = (u64, u64, Option<SystemTime>);
 /// Device, inode, size, modification time in seconds and nanoseconds.
 type FileStat = (u64, u64, u64, i64, i64);
 
+/// Bytes of a file that are read at once.
+const DIGEST_BUFFER: usize = 64 * 1024;
 /// A save is complete when no event occurred for this long.
 const QUIET: Duration = Duration::from_millis(100);
 /// Upper bound for waiting on a stream of events that never pauses.
@@ -267,7 +269,14 @@ fn digest_one(path: &Path, digest: &mut Sha256) -> io::Result<()> {
         }
     } else if kind.is_file() {
         // Anything else, such as a pipe, could be read only once. What exceeds the bound is not read as config either.
-        io::copy(&mut config::open_file(path)?.take(config::FILE_SIZE_MAX + 1), digest)?;
+        let mut file = config::open_file(path)?.take(config::FILE_SIZE_MAX + 1);
+        let mut buffer = vec![0; DIGEST_BUFFER];
+        loop {
+            match file.read(&mut buffer)? {
+                0 => break,
+                length => digest.update(&buffer[..length]),
+            }
+        }
     }
     Ok(())
 }

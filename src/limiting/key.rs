@@ -263,6 +263,7 @@ mod tests {
                 params: &[],
                 claims: None,
                 certificate: None,
+                user: None,
                 body: BodyFacts::None,
             }
         }

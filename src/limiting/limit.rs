@@ -121,7 +121,7 @@ impl Limit {
     }
 
     /// Everything that the limit reads of a request.
-    fn sources(&self) -> impl Iterator<Item = &Source> {
+    pub fn sources(&self) -> impl Iterator<Item = &Source> {
         self.key.sources().chain(self.when.sources()).chain(self.cost.source())
     }
 
@@ -137,13 +137,18 @@ impl Limit {
     pub fn reads_repeatable(&self) -> bool {
         self.sources().any(|source| match source.kind().origin() {
             SourceOrigin::Target | SourceOrigin::Fields | SourceOrigin::Token | SourceOrigin::Body => true,
-            SourceOrigin::Request | SourceOrigin::Certificate => false,
+            SourceOrigin::Request | SourceOrigin::Certificate | SourceOrigin::Identity => false,
         })
     }
 
     /// Reports whether the limit reads headers.
     pub fn needs_headers(&self) -> bool {
         self.sources().any(|source| source.kind().origin() == SourceOrigin::Fields)
+    }
+
+    /// Reports whether a part of the key is absent in requests without a verified identity.
+    pub fn is_keyed_by_user(&self) -> bool {
+        self.key.0.iter().any(|part| !part.sources().is_empty() && part.sources().iter().all(Source::is_user))
     }
 
     /// Reports whether the limit reads claims of a JWT.

@@ -98,6 +98,17 @@ impl Verdict {
         Verdict { refused: true, checks: vec![checked], guard: None }
     }
 
+    /// Moves the results to the limits whose indexes are higher by `first`.
+    pub fn shift_indexes(&mut self, first: usize) {
+        self.checks.iter_mut().for_each(|checked| checked.limit += first);
+    }
+
+    /// Joins the verdicts of two decisions of a request; `later` tells whether it is refused.
+    pub fn followed_by(mut self, later: Verdict) -> Verdict {
+        self.checks.extend(later.checks);
+        Verdict { refused: later.refused, checks: self.checks, guard: later.guard }
+    }
+
     /// Adds the answers of a decision. Check `i` is of the limit `indexes[i]` and has the role `roles[i]`; `roles` may
     /// be empty if no limit comes after another.
     pub fn add_decision(

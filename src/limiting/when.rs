@@ -66,11 +66,12 @@ impl PartialEq for Expression {
 
 impl When {
     /// Sources whose values are compared as text. The client address is compared with networks instead.
-    pub const SOURCES: [SourceKind; 10] = [
+    pub const SOURCES: [SourceKind; 11] = [
         SourceKind::Method,
         SourceKind::Path,
         SourceKind::Host,
         SourceKind::Route,
+        SourceKind::User,
         SourceKind::Header,
         SourceKind::Cookie,
         SourceKind::Query,
@@ -78,6 +79,14 @@ impl When {
         SourceKind::Claim,
         SourceKind::Tls,
     ];
+
+    /// Reports whether a condition can only be true if a source has a value for which `is_meant` is true.
+    pub fn requires(&self, is_meant: impl Fn(&Source) -> bool) -> bool {
+        self.0.iter().any(|condition| match condition {
+            Condition::Text { source, test: Test::Any(_) } => is_meant(source),
+            Condition::Text { .. } | Condition::Client { .. } => false,
+        })
+    }
 
     /// Reports whether all conditions are true.
     ///

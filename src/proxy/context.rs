@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use arc_swap::Cache;
 
+use crate::auth::password_verifier::PasswordVerifier;
 use crate::limiting::Limiter;
 use crate::limiting::charges::manager::ChargeManager;
 use crate::limiting::store::settings::StoreSettings;
@@ -48,6 +49,8 @@ pub struct ProcessState {
     /// Slots of requests that a limit delays.
     pub delay_slots: Arc<DelaySlots>,
     pub tunnels: Arc<TunnelCount>,
+    /// Verifies the passwords of clients.
+    pub passwords: Arc<PasswordVerifier>,
 }
 
 /// State of one worker.

@@ -50,7 +50,10 @@ pub async fn dispatch(
         request_id: request_id.as_ref(),
     };
     // Computed before the headers change, because `hash_on` can name any of them.
-    let hash = limits::hash_key(request, routed);
+    let hash = match route.action {
+        Action::Upstream(index) => limits::hash_key(request, routed, index),
+        Action::Echo | Action::Respond(_) => None,
+    };
     let unwritten = rewrite_headers(request, routed, &forwarding)?;
     let upload = request_body::open_upload(request, route).await?;
     match &route.action {
@@ -86,6 +89,13 @@ fn rewrite_headers<'f>(
     let (trusted_peer, strictness) = (identity.trusted_peer, route.parsing.strictness);
     headers::clean_request_headers(headers, *fields, head, trusted_peer, forwarding.via, strictness)
         .map_err(Refusal::InvalidHead)?;
+    // Inserted after the cleaning, so that `Connection` of the client cannot remove them.
+    for (name, _) in &request.identity_headers {
+        headers.remove(name);
+    }
+    for (name, value) in request.identity_headers.drain(..) {
+        headers.append(name, value);
+    }
     let is_proxied = matches!(route.action, Action::Upstream(_));
     let is_late = is_proxied && !trusted_peer && !forwarded_headers::has_edits(&route.request_headers);
     if !is_late {
@@ -126,6 +136,9 @@ fn build_outgoing(
                 forwarding.write_lines(lines, head.authority());
             }
         });
+    if let (Some(trailers), Some(auth)) = (&mut outgoing.trailers, &route.auth) {
+        trailers.retain(|name| !auth.owns_header(name));
+    }
     if let Some(parent) = request.account.log_entry().and_then(|entry| entry.traceparent()) {
         outgoing.head.find_span_id(&parent);
     }
@@ -152,7 +165,7 @@ fn forward_expect(request: &mut RequestContext<'_>, upload: Option<&Upload>) -> 
 
 /// Returns the PROXY protocol header that names the client at `ip`, if the upstream wants one. The port is 0 for a
 /// client behind a trusted proxy, because forwarding headers do not contain it.
-fn proxy_header(client: &ClientConnection, ip: IpAddr, servers: &WorkerUpstream) -> Option<Rc<[u8]>> {
+pub fn proxy_header(client: &ClientConnection, ip: IpAddr, servers: &WorkerUpstream) -> Option<Rc<[u8]>> {
     let port = if ip == client.peer { client.port } else { 0 };
     servers.proxy_protocol().map(|version| version.client_header(SocketAddr::new(ip, port), client.local_addr))
 }
@@ -207,7 +220,7 @@ fn refuse_upstream(request: &mut RequestContext<'_>, error: UpstreamError) -> Re
 }
 
 /// Removes the headers that belong to the connection to the server, and adds `Via`.
-fn clean_response(request: &RequestContext<'_>, mut response: Response<ResponseBody>) -> Response<ResponseBody> {
+pub fn clean_response(request: &RequestContext<'_>, mut response: Response<ResponseBody>) -> Response<ResponseBody> {
     let has_via = request.view.snapshot.config.server.forwarded_headers.has(ForwardedHeader::Via);
     let is_switch = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let protocol = if is_switch { response.headers().get(UPGRADE).cloned() } else { None };

@@ -1,7 +1,7 @@
 //! The end of every request: turns the result of `handle_request` into the response that the client gets. Every
 //! response passes here, whether it comes from a server or from the gateway.
 
-use http::header::CONNECTION;
+use http::header::{CONNECTION, SET_COOKIE};
 use http::{HeaderValue, Response, StatusCode, Version};
 
 use crate::proxy::connection::tunnel::Tunnel;
@@ -24,6 +24,7 @@ pub fn finish_response(
         Ok(response) => settle_response(&mut request, response),
         Err(refusal) => build_refusal(&mut request, &refusal),
     };
+    add_auth_cookies(&mut request, &mut response);
     add_ratelimit_headers(&request, &mut response);
     add_request_id(&request, &mut response);
     end_request_body(&mut request, &mut response);
@@ -53,6 +54,14 @@ fn build_refusal(request: &mut RequestContext<'_>, refusal: &Refusal) -> Respons
     let response = if request.wants_grpc_errors { grpc::build_response(refusal, route, verdict) } else { response };
     request.account.settle_by_refusal(status, response.headers(), refusal);
     response
+}
+
+/// Adds the cookies of an auth server that lets the request pass, whatever became of the request: the auth server may
+/// have renewed a session.
+fn add_auth_cookies(request: &mut RequestContext<'_>, response: &mut Response<ResponseBody>) {
+    for cookie in request.auth_cookies.drain(..) {
+        response.headers_mut().append(SET_COOKIE, cookie);
+    }
 }
 
 fn add_ratelimit_headers(request: &RequestContext<'_>, response: &mut Response<ResponseBody>) {

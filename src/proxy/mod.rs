@@ -5,6 +5,7 @@
 //! - `connection`: client connections, their protocols and timeouts
 //! - `request`: the request page, one line per step; `request_context`: what the steps share
 //! - `inbound`: reads a request strictly
+//! - `auth`: authenticates the client
 //! - `limits`: applies the route's limits; `delay`: queues for delayed requests; `request_body`: reads and opens the
 //!   body
 //! - `dispatch`: runs the route's action; `outbound`: exchanges with upstream servers
@@ -17,6 +18,7 @@
 //! To add a step to the page: write a function that takes the `RequestContext` and call it in `handle_request`. If it
 //! can refuse a request, add a variant to `response::refusal::Refusal`.
 
+pub(crate) mod auth;
 pub mod connection;
 pub(crate) mod context;
 pub(crate) mod delay;

@@ -10,6 +10,8 @@ labels! {
     EndReason:
     /// No route matches the request.
     NoRoute = "no_route",
+    /// The auth server refused the request; the client got its response.
+    AuthRefused = "auth_refused",
     /// No server accepted a connection.
     UpstreamConnect = "upstream_connect",
     /// The TLS handshake with a server failed, or its certificate is not trusted.
@@ -40,6 +42,7 @@ labels! {
     Strictness = "strictness",
     EncodedSlashes = "encoded_slashes",
     Deny = "deny",
+    Auth = "auth",
     MaxInFlight = "max_in_flight",
     MaxBody = "max_body",
     MaxKeyBody = "max_key_body",

@@ -10,6 +10,7 @@ use http::{Method, Request, Response};
 use http_body::Body as _;
 use hyper::body::Incoming;
 
+use crate::proxy::auth::{authenticate, remove_identity_headers};
 use crate::proxy::connection::request_deadline::RequestDeadline;
 use crate::proxy::connection::request_state::RequestWait;
 use crate::proxy::context::{ClientConnection, WorkerSnapshot};
@@ -72,6 +73,7 @@ async fn handle_request(request: &mut RequestContext<'_>) -> Result<Response<Res
     let parser_fault = check_framing(request)?;
     let head = validate_head(request)?;
     report_untrusted_headers(request, identity);
+    remove_identity_headers(request);
     let found = find_route(request, &head);
     check_strictness(request, &head, parser_fault, found)?;
     if let Some(response) = answer_acme_challenge(request, &head) {
@@ -83,8 +85,11 @@ async fn handle_request(request: &mut RequestContext<'_>) -> Result<Response<Res
     }
     let route = enter_route(request, found)?;
     check_denied(route, identity)?;
-    let offer = reserve_tunnel(request, route)?;
     let routed = RoutedRequest { route, head: &head, identity: &identity };
+    if let Some(response) = authenticate(request, routed).await? {
+        return Ok(response);
+    }
+    let offer = reserve_tunnel(request, route)?;
     apply_limits(request, routed).await?;
     dispatch(request, routed, offer).await
 }

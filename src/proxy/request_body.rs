@@ -111,7 +111,8 @@ fn take_upload(request: &mut RequestContext<'_>, route: &Route) -> Option<Upload
     let mut timeouts = (*route.timeouts).clone();
     timeouts.response = request.received.client_timeout(route).unwrap_or(timeouts.response);
     let (is_grpc, deadline) = (request.received.is_grpc(), request.account.deadline().clone());
-    let upload = Upload::new(body, on_stream, is_grpc, deadline, timeouts, route.max_body);
+    let mut upload = Upload::new(body, on_stream, is_grpc, deadline, timeouts, route.max_body);
+    upload.forbid_trailers(&request.view.snapshot.config.identity_headers);
     if let Some(entry) = request.account.log_entry() {
         entry.record_upload(&upload.share_progress());
     }

@@ -1,14 +1,16 @@
 //! The state of one request: the steps of the request page (`request`) fill it in, and `finish_response` reads it.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::request::Parts;
-use http::{HeaderValue, Version};
+use http::{HeaderName, HeaderValue, Version};
 use hyper::body::Incoming;
 
 use crate::grpc;
 use crate::limiting::Verdict;
+use crate::limiting::jwt::Claims;
 use crate::proxy::connection::upgrade::TunnelPermit;
 use crate::proxy::context::{ClientConnection, WorkerSnapshot};
 use crate::proxy::inbound::identity::ClientAddress;
@@ -37,6 +39,14 @@ pub struct RequestContext<'a> {
     /// Index of the route in the config.
     pub route: Option<usize>,
     pub verdict: Option<Verdict>,
+    /// The identity that the route's `auth` verified.
+    pub user: Option<Rc<str>>,
+    /// Claims of the token that the route's `auth` verified.
+    pub claims: Option<Arc<Claims>>,
+    /// Headers about the identity, for the upstream server.
+    pub identity_headers: Vec<(HeaderName, HeaderValue)>,
+    /// `Set-Cookie` headers of the auth server, for the client.
+    pub auth_cookies: Vec<HeaderValue>,
     /// The slot reserved for a tunnel, if the request offers to switch protocols.
     pub tunnel_seat: Option<TunnelPermit>,
     /// The request id, if the log or the response needs it. Otherwise it is generated only for the upstream server.
@@ -64,6 +74,10 @@ impl<'a> RequestContext<'a> {
             account,
             route: None,
             verdict: None,
+            user: None,
+            claims: None,
+            identity_headers: Vec::new(),
+            auth_cookies: Vec::new(),
             tunnel_seat: None,
             request_id: None,
             shows_hints: false,

@@ -132,6 +132,7 @@ fn route_content<'c>(route: &'c Route, config: &'c Config) -> impl PartialEq + u
         params: _,
         action,
         limits,
+        auth,
         allow,
         deny,
         rewrite,
@@ -152,7 +153,7 @@ fn route_content<'c>(route: &'c Route, config: &'c Config) -> impl PartialEq + u
     };
     let limits: Vec<&str> = limits.iter().map(|limit| limit.name.as_str()).collect();
     (
-        (matcher, action, limits, allow, deny, rewrite),
+        (matcher, action, auth, limits, allow, deny, rewrite),
         (
             request_headers,
             response_headers,

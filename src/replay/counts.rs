@@ -20,6 +20,8 @@ pub struct Counts {
     /// The first unrouted request, as method, host and path.
     pub unrouted: Option<(LogPlace, String)>,
     pub denied: u64,
+    /// Refused because of missing or wrong credentials when they were logged.
+    pub unauthenticated: u64,
     /// Requests whose client is on the route's `allow` list.
     pub allowed: u64,
     pub no_host: u64,

@@ -60,6 +60,7 @@ impl LoggedFacts<'_> {
         match source {
             Source::Header(name) => (*name == USER_AGENT || *name == REFERER) && self.entry.format.has_agents(),
             Source::Host => !self.no_host,
+            Source::User => self.facts.user.is_some(),
             Source::Query(_) => {
                 self.entry.format != AccessLogFormat::Json
                     || self.facts.text(source, Default::default()).ok().flatten().is_none_or(|value| *value != *MASKED)

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use http::Method;
+use http::{Method, StatusCode};
 
 use crate::config::{Config, Strictness};
 use crate::limiting::limit::{Limit, Mode};
@@ -139,11 +139,13 @@ impl<'a> Replay<'a> {
             params: &route.params,
             claims: None,
             certificate: None,
+            user: entry.user.as_deref(),
             // Logs contain no bodies.
             body: BodyFacts::None,
         };
         let logged = LoggedFacts { facts: &facts, entry, no_host: host.is_none() };
-        let unknown = find_unknown_sources(&route.limits, &logged);
+        let mut unknown = find_unknown_sources(&route.limits, &logged);
+        unknown[..route.auth_limit_count()].fill(None);
         let verdict = self.decide_request(route, &logged, &unknown, now_ms);
         let is_unknown = |(limit, unknown): (&Arc<Limit>, &Option<_>)| unknown.is_some() && limit.mode == Mode::Enforce;
         let allowed = route.allow.contains(entry.client);
@@ -189,6 +191,11 @@ impl<'a> Replay<'a> {
             self.counts.denied += 1;
             return None;
         }
+        let entry = &logged.entry;
+        if route.auth.is_some() && entry.user.is_none() && entry.status == Some(StatusCode::UNAUTHORIZED.as_u16()) {
+            self.counts.unauthenticated += 1;
+            return None;
+        }
         Some(route)
     }
 
@@ -213,8 +220,10 @@ impl<'a> Replay<'a> {
         let is_unknown = |limit: &Limit| {
             route.limits.iter().zip(unknown).any(|(other, unknown)| unknown.is_some() && std::ptr::eq(&**other, limit))
         };
-        let verdict =
-            resolve_now(self.limiter.decide_logged(&route.limits, facts, |limit| is_unknown(limit) || blurred(limit)));
+        // A log does not tell which requests needed a verification of their credentials.
+        let of_auth = |limit: &Limit| route.auth_limits().iter().any(|other| std::ptr::eq(&**other, limit));
+        let skipped = |limit: &Limit| is_unknown(limit) || blurred(limit) || of_auth(limit);
+        let verdict = resolve_now(self.limiter.decide_logged(&route.limits, facts, skipped));
         let delay_ms = verdict.delay_ms(&route.limits).map_or(0, |(_, delay_ms)| delay_ms);
         self.counts.delayed += u64::from(delay_ms > 0);
         self.counts.longest_delay_ms = self.counts.longest_delay_ms.max(delay_ms);
@@ -227,7 +236,7 @@ impl<'a> Replay<'a> {
 
         let asked = self.configured.take_last();
         let (mut at_own, mut at_logged) = (Vec::new(), Vec::new());
-        for (place, limit) in route.limits.iter().enumerate() {
+        for (place, limit) in route.limits.iter().enumerate().skip(route.auth_limit_count()) {
             let Some(index) = self.tallies.iter().position(|tally| Arc::ptr_eq(&tally.limit, limit)) else { continue };
             let tally = &mut self.tallies[index];
             if let Some(source) = unknown[place] {

@@ -22,6 +22,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use regex::Regex;
 
+use crate::auth::RouteAuth;
 use crate::limiting::limit::Limit;
 use crate::limiting::refuse::Refuse;
 use crate::limiting::source::PathParam;
@@ -33,7 +34,7 @@ use crate::net::IpSet;
 #[repr(C, align(64))]
 pub struct Route {
     pub action: Action,
-    /// Limits in config order. Each limit appears at most once, so no two checks share a state key.
+    /// Limits: those of `auth` first, then in config order. Each limit appears at most once, so no two checks share a state key.
     pub limits: Vec<Arc<Limit>>,
     /// Clients that get 403 before any limit decides.
     pub deny: Arc<IpSet>,
@@ -52,6 +53,8 @@ pub struct Route {
     pub ratelimit_headers: Option<Vec<Dialect>>,
     /// Protocols that clients may switch to.
     pub upgrades: Upgrades,
+    /// How clients prove their identity. `None`: they need not.
+    pub auth: Option<Box<RouteAuth>>,
     /// Clients that no limit of the route applies to.
     pub allow: Arc<IpSet>,
     /// Error response of limits without one of their own.
@@ -61,6 +64,18 @@ pub struct Route {
     /// Unique name of the route, used as metric label and log field.
     pub name: String,
     pub matcher: Matcher,
+}
+
+impl Route {
+    /// Returns the limits that are decided before the client is authenticated.
+    pub fn auth_limits(&self) -> &[Arc<Limit>] {
+        &self.limits[..self.auth_limit_count()]
+    }
+
+    /// Returns how many of `limits` are decided before the client is authenticated. They are the first ones.
+    pub fn auth_limit_count(&self) -> usize {
+        self.auth.as_ref().map_or(0, |auth| auth.limit_count)
+    }
 }
 
 /// The conditions of a route. All must be true; an empty list is no condition.

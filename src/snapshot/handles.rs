@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use http::{Method, StatusCode};
 
+use crate::auth::AuthMethod;
+use crate::auth::forward::ForwardAuth;
 use crate::config::Config;
 use crate::limiting::integers::NotInteger;
 use crate::limiting::key::{Cost, Missing};
@@ -12,7 +14,9 @@ use crate::limiting::limit::{Limit, Mode, OnError};
 use crate::limiting::source::Repeated;
 use crate::limiting::{LimitResult, Outcome, Standing};
 use crate::route::Route;
-use crate::telemetry::metrics::{Code, Decision, LimitCounts, LimitRecord, Reason, RouteCounts, RouteRecord, Shard};
+use crate::telemetry::metrics::{
+    Code, Decision, ForwardAuthOutcome, LimitCounts, LimitRecord, Reason, RouteCounts, RouteRecord, Shard,
+};
 
 /// The metrics of one route in a snapshot.
 pub struct RouteMetrics {
@@ -86,6 +90,11 @@ impl RouteCounters {
     /// Counts a response.
     pub fn count_response(&self, method: &Method, status: StatusCode) {
         self.counts.requests.inc(Code::new(method, status));
+    }
+
+    /// Counts a request to the auth server.
+    pub fn count_forward_auth(&self, outcome: ForwardAuthOutcome) {
+        self.counts.forward_auth.inc(outcome as usize);
     }
 
     /// Counts the duration of a request.
@@ -189,6 +198,15 @@ impl LimitCounters {
     }
 }
 
+/// Creates the series that requests to an auth server can produce.
+fn create_forward_auth_series(record: &RouteRecord, rule: &ForwardAuth) {
+    let failed = if rule.is_open_on_error { ForwardAuthOutcome::ErrorOpen } else { ForwardAuthOutcome::ErrorClosed };
+    for outcome in [ForwardAuthOutcome::Admitted, ForwardAuthOutcome::Refused, failed] {
+        record.forward_auth.export_series(outcome as usize);
+    }
+    record.rejections.export_series(Reason::AuthServer as usize);
+}
+
 /// Creates the series that `route` can produce, except those of its limits.
 fn create_route_series(record: &RouteRecord, route: &Route) {
     record.export_code(Code::new(&Method::GET, StatusCode::OK));
@@ -197,6 +215,17 @@ fn create_route_series(record: &RouteRecord, route: &Route) {
     }
     if !route.deny.is_empty() {
         record.rejections.export_series(Reason::Denied as usize);
+    }
+    if let Some(auth) = &route.auth {
+        match &auth.method {
+            AuthMethod::Basic(_) => record.rejections.export_series(Reason::PasswordQueueFull as usize),
+            AuthMethod::Jwt(_) => {}
+            AuthMethod::Forward(rule) => create_forward_auth_series(record, rule),
+        }
+        if !matches!(auth.method, AuthMethod::Forward(_)) {
+            record.export_code(Code::new(&Method::GET, StatusCode::UNAUTHORIZED));
+            record.rejections.export_series(Reason::Unauthorized as usize);
+        }
     }
     if route.max_in_flight.is_some() {
         record.rejections.export_series(Reason::MaxInFlight as usize);

@@ -31,6 +31,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle as TaskHandle, spawn_local};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use crate::auth::password_verifier::PasswordVerifier;
 use crate::limiting::store::Stores;
 use crate::limiting::store::settings::StoreSettings;
 use crate::net::ListenAddr;
@@ -94,6 +95,7 @@ impl Workers {
             failure_log: Arc::default(),
             delay_slots: Arc::default(),
             tunnels: Arc::default(),
+            passwords: PasswordVerifier::new(metrics.passwords.clone()),
         };
         let count_all = Arc::<ConnectionCount>::default();
         let mut threads = Vec::with_capacity(count);

@@ -33,6 +33,7 @@ fn facts<'a>(headers: &'a HeaderMap, query: Option<&'a str>) -> Facts<'a> {
         params: &[],
         claims: None,
         certificate: None,
+        user: None,
         body: BodyFacts::None,
     }
 }

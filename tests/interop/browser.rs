@@ -13,14 +13,14 @@ use crate::support::gateway::{Gateway, laid_out, program};
 use crate::support::until;
 
 /// A browser without a window; ended with the value.
-struct Browser {
+pub struct Browser {
     child: Child,
     dir: TempDir,
 }
 
 impl Browser {
     /// Opens a page. Who signed its certificate is not asked: the browser has a store of its own for that.
-    fn open(url: &str) -> Browser {
+    pub fn open(url: &str) -> Browser {
         let dir = tempfile::tempdir().unwrap();
         let log = fs::File::create(dir.path().join("log")).unwrap();
         let own = [
@@ -65,7 +65,7 @@ impl Drop for Browser {
 }
 
 /// What the page has reported, once it has.
-fn report(site: &Site) -> Value {
+pub fn read_report(site: &Site) -> Value {
     let mut reports = Value::Null;
     until("the page has reported", || {
         reports = ask(site.plain(), &get("/reports", "")).json();
@@ -80,7 +80,7 @@ fn a_page_is_loaded_and_alive_over_one_connection() {
                    [limit.two]\nrate = \"2/day\"\nkey = \"ip\"\n";
     let site = Site::start(limited);
     let browser = Browser::open(&site.url("/page"));
-    let report = report(&site);
+    let report = read_report(&site);
     assert_eq!(report["error"], Value::Null);
     assert_eq!(report["parts"], serde_json::json!([1, 4, 7, 10]));
     assert_eq!(report["styles"], serde_json::json!([1, 1, 1, 1]));

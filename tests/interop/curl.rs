@@ -10,7 +10,7 @@ use crate::support::app::run;
 use crate::support::gateway::Gateway;
 
 #[track_caller]
-fn curl(arguments: &[&str]) -> String {
+pub fn curl(arguments: &[&str]) -> String {
     let own = ["--silent", "--show-error", "--noproxy", "*", "--max-time", "40"];
     run("curl", "curl", &[&own, arguments].concat())
 }

@@ -5,6 +5,7 @@ mod browser;
 mod curl;
 mod django;
 mod files;
+mod forward_auth;
 mod grpc;
 mod httpbin;
 mod nghttp;

@@ -171,6 +171,7 @@ fn with_files(config: &str, dir: &Path) -> String {
             Some("pem" | "crt") => "conf/tls/sample.pem",
             Some("key") => "conf/tls/sample.key",
             Some("txt" | "dat") => "conf/blocked.txt",
+            Some("htpasswd") => "conf/users.htpasswd",
             _ => continue,
         };
         let copy = dir.join(name.replace('/', "_"));

@@ -31,6 +31,7 @@ acme = ["www.example.com"]
 path = "/"
 upstream = "app"
 limits = ["per-ip"]
+auth = { forward = "app" }
 
 [upstream.app]
 servers = ["http://localhost:9"]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::source::crate_files;
 
 /// The modules of the crate, lowest first, each with the lower modules that it may use.
-pub const LAYERS: [(&str, &[&str]); 25] = [
+pub const LAYERS: [(&str, &[&str]); 26] = [
     ("labels", &[]),
     ("written", &[]),
     ("net", &[]),
@@ -17,10 +17,11 @@ pub const LAYERS: [(&str, &[&str]); 25] = [
     ("telemetry", &["labels"]),
     ("limiting", &["labels", "written", "net", "grpc", "tls", "telemetry"]),
     ("upstream", &["labels", "tls", "limiting"]),
-    ("route", &["net", "limiting"]),
-    ("config", &["labels", "telemetry", "written", "net", "grpc", "upstream", "tls", "limiting", "route"]),
+    ("auth", &["telemetry", "limiting"]),
+    ("route", &["net", "limiting", "auth"]),
+    ("config", &["labels", "telemetry", "written", "net", "grpc", "upstream", "tls", "limiting", "auth", "route"]),
     ("local_ca", &["replace_file", "tls", "config"]),
-    ("snapshot", &["upstream", "telemetry", "limiting", "route", "config"]),
+    ("snapshot", &["upstream", "telemetry", "limiting", "auth", "route", "config"]),
     (
         "proxy",
         &[
@@ -33,12 +34,13 @@ pub const LAYERS: [(&str, &[&str]); 25] = [
             "tls",
             "upstream",
             "limiting",
+            "auth",
             "route",
             "config",
             "snapshot",
         ],
     ),
-    ("worker", &["descriptors", "net", "tls", "telemetry", "limiting", "config", "snapshot", "proxy"]),
+    ("worker", &["descriptors", "net", "tls", "telemetry", "limiting", "auth", "config", "snapshot", "proxy"]),
     ("replay", &["grpc", "telemetry", "limiting", "route", "config", "proxy"]),
     ("fuzzing", &["proxy"]),
     ("reload", &["labels", "config", "local_ca", "limiting", "route", "upstream", "worker"]),

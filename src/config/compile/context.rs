@@ -33,6 +33,7 @@ impl LimitContext<'_> {
             | SourceOrigin::Request
             | SourceOrigin::Target
             | SourceOrigin::Fields
+            | SourceOrigin::Identity
             | SourceOrigin::Body => Ok(source),
         }
     }

@@ -29,7 +29,7 @@ use crate::config::reader::Section;
 use crate::config::report::{Diagnostic, MistakeKind, Place};
 use crate::config::schema::Schema;
 use crate::config::source::{SMALLEST, SourceTexts};
-use crate::config::tree::{Node, Table, Value};
+use crate::config::tree::{Node, Table, TableEntry, Value};
 use crate::config::{AdminContact, Config, schema, tree};
 use crate::limiting::limit::LimitTable;
 use crate::route::Strictness;
@@ -59,7 +59,11 @@ pub fn compile(sources: &SourceTexts, documents: &[Table]) -> Option<Config> {
     let ratelimit_headers = server::compile_headers(&headers.to_section(sources, &schema::HEADERS));
     let sets = set::compile_sets(sets.named_sections(sources, "set", &schema::SET));
     let has_jwt = !jwt.table.entries.is_empty();
-    let jwt = jwt::compile_jwt(&jwt.to_section(sources, &schema::JWT));
+    let (default_jwt, named_jwt) = jwt.split_names(&schema::JWT);
+    let jwt = jwt::compile_verifiers(
+        &default_jwt.to_section(sources, &schema::JWT),
+        named_jwt.named_sections(sources, "jwt", &schema::JWT),
+    );
     let asks_clients = listeners.iter().any(listener::requests_client_certs);
     let context =
         LimitContext { on_error: store.on_error, sets: &sets, has_jwt, asks_clients, max_keys: store.max_keys };
@@ -70,7 +74,13 @@ pub fn compile(sources: &SourceTexts, documents: &[Table]) -> Option<Config> {
         &roots,
         &context,
     );
-    let context = routes::RouteContext { defaults: &server.defaults, limits: &limits, sets: &sets };
+    let context = routes::RouteContext {
+        defaults: &server.defaults,
+        limits: &limits,
+        jwt: &jwt,
+        users: Default::default(),
+        sets: &sets,
+    };
     let (routes, table) = routes::compile_routes(sources, &routes, &context, &mut upstreams);
     if no_route && !documents.is_empty() {
         let place = Place { file: 0, start: 0, end: 0 };
@@ -95,7 +105,8 @@ pub fn compile(sources: &SourceTexts, documents: &[Table]) -> Option<Config> {
         acme,
         store,
         ratelimit_headers,
-        jwt,
+        jwt: jwt.default,
+        identity_headers: routes::list_identity_headers(&routes),
         table,
         routes,
         upstreams: upstreams.list.into_iter().map(Arc::new).collect(),
@@ -144,6 +155,17 @@ fn merge_sections(sources: &SourceTexts, roots: &[Section], key: &'static str) -
 }
 
 impl Merged {
+    /// Divides a section into its own keys, which `schema` lists, and its tables with other names.
+    fn split_names(self, schema: &Schema) -> (Merged, Merged) {
+        let Merged { title, table: Table { place, entries } } = self;
+        let is_named = |entry: &TableEntry| {
+            matches!(entry.node.value, Value::Table(_)) && schema.keys().all(|known| known != entry.key)
+        };
+        let (named, own) = entries.into_iter().partition(is_named);
+        let merged = |entries| Merged { title, table: Table { place, entries } };
+        (merged(own), merged(named))
+    }
+
     fn to_section<'a>(&'a self, sources: &'a SourceTexts, schema: &'static Schema) -> Section<'a> {
         Section::new(sources, schema, format!("[{}]", self.title), &self.table)
     }

@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use crate::auth::AuthMethod;
 use crate::config::compile::names::Definitions;
 use crate::config::compile::upstreams::Upstreams;
 use crate::config::report::{Diagnostic, Place};
@@ -21,7 +22,7 @@ pub fn warn_unused(sources: &SourceTexts, routes: &[Route], limits: &Definitions
             &help,
         ));
     }
-    let used: HashSet<usize> = routes.iter().filter_map(upstream_of).collect();
+    let used: HashSet<usize> = routes.iter().flat_map(upstreams_of).collect();
     for (name, place) in upstreams.names.places() {
         if upstreams.names.get(name).is_some_and(|index| !used.contains(&index)) {
             let help = format!("write upstream = \"{name}\" in the routes it is for, or remove it");
@@ -30,11 +31,17 @@ pub fn warn_unused(sources: &SourceTexts, routes: &[Route], limits: &Definitions
     }
 }
 
-fn upstream_of(route: &Route) -> Option<usize> {
-    match &route.action {
+/// Returns the upstreams of the route: that of its action, and its auth servers.
+fn upstreams_of(route: &Route) -> impl Iterator<Item = usize> {
+    let action = match &route.action {
         Action::Upstream(index) => Some(*index),
         Action::Echo | Action::Respond(_) => None,
-    }
+    };
+    let auth = match route.auth.as_ref().map(|auth| &auth.method) {
+        Some(AuthMethod::Forward(rule)) => Some(rule.upstream),
+        Some(AuthMethod::Basic(_) | AuthMethod::Jwt(_)) | None => None,
+    };
+    action.into_iter().chain(auth)
 }
 
 fn unused_warning(place: Place, message: String, help: &str) -> Diagnostic {

@@ -75,6 +75,11 @@ impl ChargeGuard {
             .then(|| Box::new(ChargeGuard { manager: desk.clone(), charges, is_settled: false, head: None }))
     }
 
+    /// Adds the charges of `other`, which the same limiter made for the same request.
+    pub fn absorb(&mut self, mut other: Box<ChargeGuard>) {
+        self.charges.append(&mut other.charges);
+    }
+
     /// Ends the wait in the queue: the request proceeds, so its queue position is used.
     pub fn end_wait(&mut self) {
         self.charges.iter_mut().for_each(|charge| charge.is_waiting = false);

@@ -12,6 +12,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName};
 pub use jsonwebtoken::{Algorithm, DecodingKey};
 use jsonwebtoken::{Validation, decode};
@@ -48,6 +49,18 @@ pub enum TokenClaims {
         first: Option<Arc<Claims>>,
         last: Option<Arc<Claims>>,
     },
+}
+
+/// What is known of a request's token without verifying its signature.
+pub enum PresentedToken {
+    /// The request contains no token.
+    Missing,
+    /// The request contains several tokens, of which servers may use any, or a token that has expired.
+    Invalid,
+    /// The token was verified recently, and is still valid.
+    Verified(Arc<Claims>),
+    /// The signature is still to be verified.
+    Unverified,
 }
 
 /// Tolerated difference between the clocks of the issuer and the gateway.
@@ -106,13 +119,27 @@ impl TokenVerifier {
         }
     }
 
-    fn verify_header(&self, field: &[u8], now_s: i64) -> Option<Arc<Claims>> {
-        let token = match field {
-            [scheme @ .., _] if scheme.len() >= 7 && scheme[..7].eq_ignore_ascii_case(b"bearer ") => {
-                field[7..].trim_ascii()
-            }
-            token => token,
+    /// Returns what is known of the request's token at `now_s`, without verifying a signature.
+    pub fn find_verified(&self, headers: &HeaderMap, now_s: i64) -> PresentedToken {
+        let field = match inputs::find_header(headers, &self.header, Repeated::Refuse) {
+            Ok(Some(field)) => field,
+            Ok(None) => return PresentedToken::Missing,
+            Err(Ambiguous) => return PresentedToken::Invalid,
         };
+        let token = token_of(&field);
+        // Another scheme, such as `Basic`, is no token.
+        if token.is_empty() || (self.header == AUTHORIZATION && token.contains(&b' ')) {
+            return PresentedToken::Missing;
+        }
+        match self.lock().get(&Sha256::digest(token).into()) {
+            Some(claims) if claims.is_valid_at(now_s) => PresentedToken::Verified(claims),
+            Some(_) => PresentedToken::Invalid,
+            None => PresentedToken::Unverified,
+        }
+    }
+
+    fn verify_header(&self, field: &[u8], now_s: i64) -> Option<Arc<Claims>> {
+        let token = token_of(field);
         let id: [u8; 32] = Sha256::digest(token).into();
         let known = self.lock().get(&id);
         if let Some(claims) = known {
@@ -130,6 +157,16 @@ impl TokenVerifier {
     /// Locks the cache. A panic in another worker leaves complete generations, so it remains usable.
     fn lock(&self) -> std::sync::MutexGuard<'_, TokenCache> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the token in the value of a header, without `Bearer `.
+fn token_of(field: &[u8]) -> &[u8] {
+    match field {
+        [scheme @ .., _] if scheme.len() >= 7 && scheme[..7].eq_ignore_ascii_case(b"bearer ") => {
+            field[7..].trim_ascii()
+        }
+        token => token,
     }
 }
 
@@ -166,6 +203,14 @@ impl TokenCache {
 }
 
 impl TokenClaims {
+    /// Returns the claims if the request has only one token.
+    pub fn into_only(self) -> Option<Arc<Claims>> {
+        match self {
+            TokenClaims::One(claims) => Some(claims),
+            TokenClaims::Several { .. } => None,
+        }
+    }
+
     /// Returns a claim.
     ///
     /// # Errors

@@ -26,6 +26,8 @@ pub struct Facts<'a> {
     pub claims: Option<TokenClaims>,
     /// Verified certificate of the client.
     pub certificate: Option<&'a ClientCertificate>,
+    /// The identity that the `auth` of the route verified.
+    pub user: Option<&'a str>,
     /// The body, if a limit of the route reads it.
     pub body: BodyFacts<'a>,
 }
@@ -72,6 +74,10 @@ impl SourceValues for Facts<'_> {
             },
             Source::Tls(name) => match self.certificate.and_then(|certificate| certificate_text(certificate, *name)) {
                 Some(text) => text_value(text),
+                None => Ok(None),
+            },
+            Source::User => match self.user {
+                Some(user) => text_value(user),
                 None => Ok(None),
             },
             Source::Form(name) => match self.body {

@@ -90,6 +90,8 @@ sources! {
     Claim(String) = "jwt": "CLAIM", Token;
     /// Name in the verified certificate of the client.
     Tls(CertificateName) = "tls": "NAME", Certificate;
+    /// Identity that the `auth` of the route verified.
+    User = "user", Identity;
     /// Field of a form in the body.
     Form(String) = "form": "NAME", Body;
     /// Value of a JSON document in the body.
@@ -111,6 +113,8 @@ pub enum SourceOrigin {
     Body,
     /// The certificate that the client sent in the TLS handshake.
     Certificate,
+    /// The identity that the `auth` of the route verified.
+    Identity,
 }
 
 labels! {
@@ -175,6 +179,7 @@ impl SourceKind {
             SourceKind::Query => Some(parse_input_name(name()?, "query parameter").map(Source::Query)),
             SourceKind::Claim => Some(parse_input_name(name()?, "claim").map(Source::Claim)),
             SourceKind::Tls => Some(parse_certificate_name(name()?).map(Source::Tls)),
+            SourceKind::User => alone(Source::User),
             SourceKind::Form => Some(parse_input_name(name()?, "form field").map(Source::Form)),
             SourceKind::Json => Some(JsonPointer::parse(name()?).map(Source::Json)),
         }
@@ -205,6 +210,11 @@ impl Source {
         allowed.iter().find_map(|kind| kind.parse(text.strip_prefix(kind.word())?))
     }
 
+    /// Reports whether the source is the verified identity.
+    pub fn is_user(&self) -> bool {
+        *self == Source::User
+    }
+
     /// Appends the name of the source in state keys, messages and the admin API.
     pub fn write_name(&self, text: &mut String) {
         text.push_str(self.kind().word());
@@ -222,7 +232,7 @@ impl Source {
     /// Returns what follows the word and a colon in a config.
     fn argument(&self) -> Option<&str> {
         match self {
-            Source::Ip(_) | Source::Host | Source::Path | Source::Method | Source::Route => None,
+            Source::Ip(_) | Source::Host | Source::Path | Source::Method | Source::Route | Source::User => None,
             Source::Header(name) => Some(name.as_str()),
             Source::Json(pointer) => Some(pointer.text()),
             Source::Tls(name) => Some(name.label()),
@@ -335,6 +345,7 @@ mod tests {
             "cookie:S",
             "query:a[b]",
             "tls:san",
+            "user",
             "form:user[name]",
             "json:/user/0/~0a~1b",
         ] {

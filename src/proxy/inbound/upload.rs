@@ -7,11 +7,13 @@ use std::error::Error;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use std::{fmt, io};
 
 use bytes::Bytes;
+use http::HeaderName;
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::timeout;
@@ -34,6 +36,8 @@ pub struct Upload {
     ahead: VecDeque<Frame<Bytes>>,
     progress: Rc<UploadProgress>,
     max_bytes: u64,
+    /// Trailers that the client must not send.
+    forbidden_trailers: Option<Arc<[HeaderName]>>,
 }
 
 /// Marks the upload as unread if it is dropped before its end.
@@ -259,12 +263,17 @@ impl Upload {
             deadline,
         });
         let on_stream = on_stream.then(|| UnreadGuard(progress.clone()));
-        Upload { body, on_stream, ahead: VecDeque::new(), progress, max_bytes }
+        Upload { body, on_stream, ahead: VecDeque::new(), progress, max_bytes, forbidden_trailers: None }
     }
 
     /// Returns true if nothing has been read of the body.
     pub fn is_untouched(&self) -> bool {
         self.progress.received_bytes() == 0 && self.progress.state() == UploadState::Running
+    }
+
+    /// Removes these trailers from the body. Some servers merge trailers with the headers.
+    pub fn forbid_trailers(&mut self, names: &Arc<[HeaderName]>) {
+        self.forbidden_trailers = (!names.is_empty()).then(|| names.clone());
     }
 
     pub fn progress(&self) -> &UploadProgress {
@@ -350,7 +359,8 @@ impl Upload {
             {
                 self.fail(UploadState::Broken)
             }
-            Poll::Ready(Some(Ok(frame))) => {
+            Poll::Ready(Some(Ok(mut frame))) => {
+                self.clean_trailers(&mut frame);
                 let length = frame.data_ref().map_or(0, |data| data.len() as u64);
                 let seen = self.progress.received.get() + length;
                 self.progress.received.set(seen);
@@ -362,6 +372,14 @@ impl Upload {
                     self.progress.finish(UploadState::Done);
                 }
                 Poll::Ready(Some(Ok(frame)))
+            }
+        }
+    }
+
+    fn clean_trailers(&self, frame: &mut Frame<Bytes>) {
+        if let (Some(forbidden), Some(trailers)) = (&self.forbidden_trailers, frame.trailers_mut()) {
+            for name in &**forbidden {
+                trailers.remove(name);
             }
         }
     }

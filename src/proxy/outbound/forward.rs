@@ -165,7 +165,9 @@ impl<'a> ForwardedRequest<'a> {
             }
         };
         if self.progress.is_none() {
-            self.deadline.arm(RequestWait::Response, outgoing.client_limit.unwrap_or(self.timeouts.response));
+            let limit = outgoing.client_limit.unwrap_or(self.timeouts.response);
+            let left = outgoing.respond_by.map(|by| by.saturating_duration_since(Instant::now()));
+            self.deadline.arm(RequestWait::Response, left.unwrap_or(limit).min(limit));
         }
         let is_reused = lease.is_reused();
         let exchange = start_exchange(lease, sender, &outgoing.method, &outgoing.offer, &self.servers.failure_log);
@@ -185,10 +187,11 @@ impl<'a> ForwardedRequest<'a> {
         hints: Option<&EarlyHints<'_>>,
     ) -> Result<Response<()>, UpstreamError> {
         let client_limit = self.outgoing.client_limit;
+        let may_extend = client_limit.is_none() && self.outgoing.respond_by.is_none();
         let head = poll_fn(|cx| {
             let polled = attempt.exchange.borrow_mut().poll_head(cx);
             let interims = attempt.exchange.borrow_mut().take_interims();
-            if !interims.is_empty() && polled.is_pending() && client_limit.is_none() {
+            if !interims.is_empty() && polled.is_pending() && may_extend {
                 attempt.extend_deadline(self.deadline, self.timeouts.response);
             }
             if let Some(hints) = hints {
@@ -269,7 +272,8 @@ impl<'a> ForwardedRequest<'a> {
     }
 
     fn may_retry(&mut self, server: &Rc<WorkerEndpoint>, reason: RetryReason) -> bool {
-        self.is_repeatable && begin_retry(self.servers, &mut self.state, server, reason)
+        let has_time = self.outgoing.respond_by.is_none_or(|by| Instant::now() < by);
+        self.is_repeatable && has_time && begin_retry(self.servers, &mut self.state, server, reason)
     }
 
     /// Returns the reason to send the request again regardless of the retry policy: the server has not seen the

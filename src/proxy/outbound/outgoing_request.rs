@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::header::{CONTENT_LENGTH, TRAILER};
 use http::request::Parts;
@@ -37,6 +37,8 @@ pub struct OutgoingRequest {
     /// How long the client waits for a response (`grpc-timeout`), where that is less than the route's
     /// `response_timeout`.
     pub client_limit: Option<Duration>,
+    /// When the response of the last attempt must have begun. `None` gives each attempt the route's `response_timeout`.
+    pub respond_by: Option<Instant>,
     /// Set if the exchange continues when the client disconnects.
     pub linger: Option<Linger>,
     /// The protocol that the server may switch to.
@@ -72,6 +74,7 @@ impl OutgoingRequest {
             upload,
             expects_continue: false,
             client_limit: None,
+            respond_by: None,
             trailers: (framing == Framing::Chunked).then(announced),
             linger,
             offer: None,

@@ -4,6 +4,7 @@
 //! The account is opened with the request and counts the response once. It ends when it is dropped: with the response
 //! body, with the tunnel, or with a request that got no response because the client left.
 
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,7 @@ use crate::proxy::response::refusal;
 use crate::proxy::response::refusal::Refusal;
 use crate::route::Route;
 use crate::snapshot::{Reason, RouteCounters, Snapshot};
-use crate::telemetry::metrics::{Cutoff, Metrics};
+use crate::telemetry::metrics::{Cutoff, ForwardAuthOutcome, Metrics};
 
 pub struct RequestAccount {
     deadline: RequestDeadline,
@@ -113,16 +114,16 @@ impl RequestAccount {
         self.handles.enter(route.max_in_flight)
     }
 
-    /// Records that the route's `allow` list exempted the request from its limits.
-    pub fn record_bypass(&mut self) {
-        self.handles.limits.iter().for_each(|limit| limit.count_bypass());
-        if let Some(entry) = self.log.as_mut().filter(|_| !self.handles.limits.is_empty()) {
+    /// Records that the route's `allow` list exempted the request from the limits at `indexes`, which are not empty.
+    pub fn record_bypass(&mut self, indexes: Range<usize>) {
+        self.handles.limits[indexes].iter().for_each(|limit| limit.count_bypass());
+        if let Some(entry) = &mut self.log {
             entry.record_bypass();
         }
     }
 
-    /// Records the decision of the route's limits.
-    pub fn record_decision(&mut self, route: &Route, verdict: &Verdict) {
+    /// Counts a decision of limits of the route.
+    pub fn count_decision(&self, route: &Route, verdict: &Verdict) {
         let handles = &self.handles;
         for checked in &verdict.checks {
             handles.limits[checked.limit].count_decision(route.limits[checked.limit].mode, checked);
@@ -130,14 +131,27 @@ impl RequestAccount {
         if let Some(checked) = verdict.longest_refusal(&route.limits) {
             handles.limits[checked.limit].count_rejection(refusal::refusal_reason(checked.outcome));
         }
+    }
+
+    /// Logs the decisions of all limits of the route so far.
+    pub fn record_decision(&mut self, route: &Route, verdict: &Verdict) {
         if let Some(entry) = &mut self.log {
             entry.record_decision(route, verdict);
         }
     }
 
-    /// Keeps what the limits charged until the outcome of the request is known.
-    pub fn hold_charges(&mut self, held: Option<Box<ChargeGuard>>) {
-        self.held = held;
+    /// Keeps what limits charged, besides what is kept already, until the outcome of the request is known.
+    pub fn hold_charges(&mut self, charged: Option<Box<ChargeGuard>>) {
+        match (&mut self.held, charged) {
+            (Some(held), Some(charged)) => held.absorb(charged),
+            (held @ None, charged) => *held = charged,
+            (Some(_), None) => {}
+        }
+    }
+
+    /// Counts a request to the auth server.
+    pub fn count_forward_auth(&self, outcome: ForwardAuthOutcome) {
+        self.handles.count_forward_auth(outcome);
     }
 
     /// Records that a delayed request continues: its charge is no longer refunded if the client leaves.
@@ -217,6 +231,9 @@ impl RequestAccount {
             Refusal::InvalidHead(reject) => metrics.rejected_counter(*reject).inc(),
             Refusal::Misdirected => metrics.rejected_counter(Cutoff::Misdirected).inc(),
             Refusal::Denied => self.handles.count_rejection(Reason::Denied),
+            Refusal::Unauthorized(_) => self.handles.count_rejection(Reason::Unauthorized),
+            Refusal::AuthServer => self.handles.count_rejection(Reason::AuthServer),
+            Refusal::PasswordQueueFull => self.handles.count_rejection(Reason::PasswordQueueFull),
             Refusal::MaxInFlight => self.handles.count_rejection(Reason::MaxInFlight),
             Refusal::MaxTunnels => metrics.rejected_counter(Cutoff::MaxTunnels).inc(),
             Refusal::TooLarge => metrics.rejected_counter(Cutoff::BodyTooLarge).inc(),

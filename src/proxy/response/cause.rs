@@ -33,6 +33,9 @@ impl Cause {
             }
             Refusal::NoRoute => EndReason::NoRoute.into(),
             Refusal::Denied => cause(Reason::Denied.label(), Some(Setting::Deny)),
+            Refusal::Unauthorized(_) => cause(Reason::Unauthorized.label(), Some(Setting::Auth)),
+            Refusal::AuthServer => cause(Reason::AuthServer.label(), Some(Setting::OnError)),
+            Refusal::PasswordQueueFull => cause(Reason::PasswordQueueFull.label(), Some(Setting::Auth)),
             Refusal::MaxInFlight => cause(Reason::MaxInFlight.label(), Some(Setting::MaxInFlight)),
             Refusal::Misdirected => Cutoff::Misdirected.into(),
             Refusal::MaxTunnels => cause(Cutoff::MaxTunnels.label(), Some(Setting::MaxTunnels)),
@@ -61,11 +64,16 @@ impl From<EndReason> for Cause {
     fn from(reason: EndReason) -> Cause {
         let setting = match reason {
             EndReason::Shutdown => Some(Setting::ShutdownTimeout),
+            EndReason::AuthRefused => Some(Setting::Auth),
             _ => None,
         };
         let by_server = !matches!(
             reason,
-            EndReason::NoRoute | EndReason::BodyMalformed | EndReason::ClientTimeout | EndReason::H2ConnectionError
+            EndReason::NoRoute
+                | EndReason::AuthRefused
+                | EndReason::BodyMalformed
+                | EndReason::ClientTimeout
+                | EndReason::H2ConnectionError
         );
         Cause { reason: reason.label(), setting, is_server_fault: by_server }
     }

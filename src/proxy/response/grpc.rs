@@ -73,9 +73,12 @@ fn code_for(refusal: &Refusal) -> GrpcCode {
         // The code that gRPC clients derive from a plain HTTP 400.
         Refusal::InvalidHead(_) => GrpcCode::Internal,
         Refusal::NoRoute => GrpcCode::Unimplemented,
+        Refusal::Unauthorized(_) => GrpcCode::Unauthenticated,
         Refusal::Denied => GrpcCode::PermissionDenied,
         Refusal::Misdirected => GrpcCode::Unavailable,
-        Refusal::MaxInFlight | Refusal::MaxTunnels => GrpcCode::Unavailable,
+        Refusal::AuthServer | Refusal::PasswordQueueFull | Refusal::MaxInFlight | Refusal::MaxTunnels => {
+            GrpcCode::Unavailable
+        }
         Refusal::TooLarge | Refusal::Limited => GrpcCode::ResourceExhausted,
         Refusal::Upstream(error) => upstream_code(*error),
     }

@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::{Arc, LazyLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::header::{HOST, REFERER, USER_AGENT};
 use http::request::Parts;
@@ -92,6 +92,16 @@ impl LogEntry {
     pub fn record_target(&mut self, host: &str, path: &str) {
         host.clone_into(&mut self.record.host);
         path.clone_into(&mut self.record.path);
+    }
+
+    /// Records the identity that was verified.
+    pub fn record_user(&mut self, user: &str) {
+        self.record.user = Some(user.to_owned());
+    }
+
+    /// Records how long the auth server took.
+    pub fn record_auth_time(&mut self, time: Duration) {
+        self.record.auth_time = Some(time);
     }
 
     /// Records the request id.

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::{Value, json};
 
@@ -39,7 +39,14 @@ impl Refusal {
             return build_limit_refusal(route, verdict, checked, hint);
         }
         let status = self.status();
-        fixed_response(status, problem_document(status, self.detail(), hint), PROBLEM)
+        let mut response = fixed_response(status, problem_document(status, self.detail(), hint), PROBLEM);
+        if let (Refusal::Unauthorized(fault), Some(auth)) = (self, route.and_then(|route| route.auth.as_ref()))
+            && let Some(challenge) = auth.challenge(*fault)
+            && let Ok(challenge) = HeaderValue::try_from(challenge)
+        {
+            response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+        }
+        response
     }
 }
 

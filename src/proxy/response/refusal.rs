@@ -3,6 +3,7 @@
 
 use http::StatusCode;
 
+use crate::auth::AuthFault;
 use crate::limiting::Outcome;
 use crate::limiting::answer::NEVER;
 use crate::proxy::inbound::reject::Reject;
@@ -19,6 +20,12 @@ pub enum Refusal {
     Misdirected,
     /// The client's address is on the route's `deny` list.
     Denied,
+    /// The client is not authenticated, and the route has `auth`.
+    Unauthorized(AuthFault),
+    /// The auth server of the route failed.
+    AuthServer,
+    /// Too many passwords wait for their verification.
+    PasswordQueueFull,
     /// The route already serves `max_in_flight` requests.
     MaxInFlight,
     /// `max_tunnels` connections have already switched protocols.
@@ -39,7 +46,10 @@ impl Refusal {
             Refusal::NoRoute => StatusCode::NOT_FOUND,
             Refusal::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Refusal::Denied => StatusCode::FORBIDDEN,
-            Refusal::MaxInFlight | Refusal::MaxTunnels => StatusCode::SERVICE_UNAVAILABLE,
+            Refusal::Unauthorized(_) => StatusCode::UNAUTHORIZED,
+            Refusal::AuthServer | Refusal::PasswordQueueFull | Refusal::MaxInFlight | Refusal::MaxTunnels => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Refusal::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Refusal::Limited => StatusCode::TOO_MANY_REQUESTS,
             Refusal::Upstream(error) => error.status(),
@@ -54,7 +64,13 @@ impl Refusal {
             Refusal::Misdirected => {
                 "the certificate of this connection does not cover this host; open a new connection"
             }
+            Refusal::Unauthorized(AuthFault::Missing) => "this route requires credentials",
+            Refusal::Unauthorized(AuthFault::Invalid) => "the credentials are not valid",
+            Refusal::AuthServer => {
+                "the gateway could not check who you are, because the auth server failed; try again shortly"
+            }
             Refusal::Denied => "your address is not allowed on this route",
+            Refusal::PasswordQueueFull => "too many passwords are being verified; try again shortly",
             Refusal::MaxInFlight => "this route is at its concurrency limit; try again shortly",
             Refusal::MaxTunnels => "too many upgraded connections; try again later",
             Refusal::TooLarge => "the request body is larger than allowed here",

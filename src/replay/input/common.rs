@@ -14,15 +14,17 @@ use crate::replay::input::entry::{AccessLogFormat, ReplayEntry, Request, canonic
 /// The last two may be swapped, and MSEC may stand in place of TIME.
 pub fn parse_common(line: &[u8], wanted: bool) -> Result<ReplayEntry, &'static str> {
     let (first, rest) = split_field(line, b' ').ok_or("neither JSON nor the common or combined format")?;
-    let (client, virtual_host) = match parse_address(first) {
-        Some(client) => (client, None),
+    let (client, virtual_host, rest) = match parse_address(first) {
+        Some(client) => (client, None, rest),
         // Apache's vhost_combined starts with the virtual host.
         None => {
-            let second = split_field(rest, b' ').and_then(|(second, _)| parse_address(second));
-            (second.ok_or("does not start with a client address")?, canonical_host(first))
+            let second = split_field(rest, b' ').and_then(|(second, rest)| Some((parse_address(second)?, rest)));
+            let (client, rest) = second.ok_or("does not start with a client address")?;
+            (client, canonical_host(first), rest)
         }
     };
-    let (_, rest) = split_field(rest, b'[').ok_or("no time stamp in brackets")?;
+    let (names, rest) = split_field(rest, b'[').ok_or("no time stamp in brackets")?;
+    let user = split_field(names, b' ').and_then(|(_, user)| parse_user(user));
     let (stamp, rest) = split_field(rest, b']').ok_or("no time stamp in brackets")?;
     let (stamp_ms, coarse) = match parse_time(stamp) {
         Some(ms) => (ms, true),
@@ -51,7 +53,14 @@ pub fn parse_common(line: &[u8], wanted: bool) -> Result<ReplayEntry, &'static s
     let (logged_ms, coarse) = finer_ms.map_or((stamp_ms, coarse), |ms| (ms, false));
     // Servers that log the duration write the line at the end of the request.
     let start_ms = logged_ms - duration_ms.unwrap_or(0);
-    Ok(ReplayEntry { logged_ms, coarse, start_ms, duration_ms, status, limited: false, client, request, format })
+    Ok(ReplayEntry { logged_ms, coarse, start_ms, duration_ms, status, limited: false, client, user, request, format })
+}
+
+/// Parses the name of the user; a server writes `-` or `""` if there is none.
+fn parse_user(text: &[u8]) -> Option<String> {
+    let text = text.trim_ascii();
+    let is_name = !matches!(text, b"" | b"-" | b"\"\"");
+    is_name.then(|| String::from_utf8_lossy(&unescape_field(text)).into_owned())
 }
 
 /// Parses a status of three digits; returns it with the rest, or `None` inside if it is not a status.

@@ -20,6 +20,8 @@ pub struct ReplayEntry {
     /// A limit refused the request when it was logged.
     pub limited: bool,
     pub client: IpAddr,
+    /// Identity that the server verified; `None` if there was none or the log does not have it.
+    pub user: Option<String>,
     /// `None` if the client sent something other than a request.
     pub request: Option<Request>,
     pub format: AccessLogFormat,

@@ -29,6 +29,8 @@ struct Json<'a> {
     time: Cow<'a, str>,
     #[serde(borrow)]
     client: Cow<'a, str>,
+    #[serde(borrow, default)]
+    user: Option<Cow<'a, str>>,
     #[serde(borrow)]
     method: Cow<'a, str>,
     #[serde(borrow, default)]
@@ -72,6 +74,7 @@ fn parse_json(line: &[u8], wanted: bool) -> Result<ReplayEntry, &'static str> {
         status: json.status.filter(|status| *status >= 100),
         limited: json.refused_by.is_some(),
         client,
+        user: json.user.map(Cow::into_owned),
         request,
         format: AccessLogFormat::Json,
     })
@@ -95,6 +98,7 @@ mod tests {
     fn a_combined_line_is_a_request() {
         let entry = parse_line(COMBINED.replace("\\\\", "\\").as_bytes(), true).unwrap();
         assert_eq!((entry.logged_ms, entry.format), (971_211_336_000, AccessLogFormat::Combined));
+        assert_eq!(entry.user.as_deref(), Some("al ice"));
         let request = entry.request.unwrap();
         assert_eq!((request.path.as_str(), request.query.as_deref()), ("/a\"b", Some("x=1")));
         assert_eq!(request.headers.get("user-agent").unwrap(), "a \"b\"");
@@ -106,9 +110,13 @@ mod tests {
         let line = r#"::1 - - [29/Feb/2024:23:59:59 +0100] "GET http://A.example:80/x HTTP/1.0" 304 -"#;
         let entry = parse_line(line.as_bytes(), true).unwrap();
         assert_eq!((entry.logged_ms, entry.format), (1_709_247_599_000, AccessLogFormat::Common));
+        assert_eq!(entry.user, None);
         assert_eq!(entry.request.unwrap().host.as_deref(), Some("a.example"));
         let named = format!("b.example:443 {line}").replace("http://A.example:80", "");
         assert_eq!(parse_line(named.as_bytes(), true).unwrap().request.unwrap().host.as_deref(), Some("b.example"));
+        let user = |text: &str| parse_line(named.replace("::1 - -", text).as_bytes(), true).unwrap().user;
+        assert_eq!(user(r"::1 - jos\xC3\xA9").as_deref(), Some("jos\u{e9}"));
+        assert_eq!(user("::1 - \"\""), None);
         for odd in ["-", r"\x16\x03\x01", "GET", "GET /", "GET x HTTP/1.1"] {
             let line = format!(r#"::1 - - [29/Feb/2024:23:59:59 +0100] "{odd}" 400 0"#);
             assert_eq!(parse_line(line.as_bytes(), true).unwrap().request, None, "{odd}");
@@ -147,6 +155,8 @@ mod tests {
         let more = format!("{own},\"query\":\"a=1\",\"user_agent\":\"x\",\"referer\":null}}");
         let request = parse_line(more.as_bytes(), true).unwrap().request.unwrap();
         assert_eq!((request.query.as_deref(), request.headers.len()), (Some("a=1"), 1));
+        let user = |value: &str| parse_line(format!("{own},\"user\":{value}}}").as_bytes(), true).unwrap().user;
+        assert_eq!((user("\"alice\"").as_deref(), user("null")), (Some("alice"), None));
         assert_eq!(request.headers["user-agent"], "x");
         assert!(parse_line(format!("{own},\"refused_by\":\"x\"}}").as_bytes(), true).unwrap().limited);
         assert!(!parse_line(format!("{own},\"refused_by\":null}}").as_bytes(), true).unwrap().limited);

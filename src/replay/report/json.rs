@@ -13,7 +13,18 @@ use crate::replay::tightest::Needed;
 
 impl ReplayOutcome {
     pub fn to_json(&self) -> Value {
-        let Counts { admitted, refused, delayed, no_request, malformed, no_route, denied, allowed, .. } = &self.counts;
+        let Counts {
+            admitted,
+            refused,
+            delayed,
+            no_request,
+            malformed,
+            no_route,
+            denied,
+            unauthenticated,
+            allowed,
+            ..
+        } = &self.counts;
         let logs = self.sources.iter().map(|source| {
             let shown: Vec<Value> =
                 source.shown.iter().map(|(line, wrong)| json!({ "line": line, "error": wrong })).collect();
@@ -31,7 +42,7 @@ impl ReplayOutcome {
             "requests": {
                 "admitted": admitted, "refused": refused,
                 "not_evaluated": self.counts.not_evaluated, "delayed": delayed, "no_request": no_request,
-                "malformed": malformed, "no_route": no_route, "denied": denied, "allowed": allowed,
+                "malformed": malformed, "no_route": no_route, "denied": denied, "unauthenticated": unauthenticated, "allowed": allowed,
                 "no_host": self.counts.no_host, "with_duration": self.counts.durations,
                 "ended_early": self.counts.ended_early,
             },

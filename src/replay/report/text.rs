@@ -200,6 +200,7 @@ impl Counts {
         }
         for (count, what) in [
             (self.allowed, "of the admitted are on the allow list of their route"),
+            (self.unauthenticated, "more had no valid credentials"),
             (self.denied, "more are on the deny list of their route"),
             (self.no_route, "more have no route"),
             (self.malformed, "more are refused as malformed before routing"),

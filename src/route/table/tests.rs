@@ -28,6 +28,7 @@ fn route(host: &str, path: &str, methods: &str, version: Option<&str>) -> Route 
         params: Vec::new(),
         action: Action::Echo,
         limits: Vec::new(),
+        auth: None,
         allow: Arc::default(),
         deny: Arc::default(),
         rewrite: Arc::default(),

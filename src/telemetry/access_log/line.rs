@@ -52,11 +52,14 @@ fn format_json(line: &mut String, record: &LogRecord) {
     line.push('}');
 }
 
-/// Writes `CLIENT - - [TIME] "METHOD TARGET PROTOCOL" STATUS BYTES "REFERER" "USER AGENT"`. The time is the start of
+/// Writes `CLIENT - USER [TIME] "METHOD TARGET PROTOCOL" STATUS BYTES "REFERER" "USER AGENT"`. The time is the start of
 /// the request, as in Apache.
 fn format_combined(line: &mut String, record: &LogRecord) {
     let time = record.time.to_zoned(TimeZone::UTC);
-    let _ = write!(line, "{} - - [{}] \"", record.client, time.strftime("%d/%b/%Y:%H:%M:%S %z"));
+    let _ = write!(line, "{} - ", record.client);
+    // As in nginx, a space in the name remains one: the time starts at the bracket.
+    escape(line, record.user.as_deref().unwrap_or("-"));
+    let _ = write!(line, " [{}] \"", time.strftime("%d/%b/%Y:%H:%M:%S %z"));
     if record.method.is_empty() {
         line.push('-');
     } else {
@@ -110,6 +113,7 @@ fn field_value(field: LogField, record: &LogRecord) -> FieldValue<'_> {
         LogField::RequestId => optional_value(record.request_id.as_deref()),
         LogField::TraceId => optional_value(record.trace_id.as_deref()),
         LogField::Client => FieldValue::Text(Cow::Owned(record.client.to_string())),
+        LogField::User => optional_value(record.user.as_deref()),
         LogField::Method => text_value(&record.method),
         LogField::Host => text_value(&record.host),
         LogField::Path => text_value(&record.path),
@@ -131,6 +135,7 @@ fn field_value(field: LogField, record: &LogRecord) -> FieldValue<'_> {
             .and_then(Attempts::last_server)
             .map_or(FieldValue::None, |server| FieldValue::Text(Cow::Owned(server))),
         LogField::Tries => FieldValue::Number(attempts.map_or(0, |attempts| u64::from(attempts.count_attempts()))),
+        LogField::AuthMs => record.auth_time.map_or(FieldValue::None, FieldValue::Time),
         LogField::UpstreamMs => attempts.and_then(Attempts::last_duration).map_or(FieldValue::None, FieldValue::Time),
         LogField::DurationMs => FieldValue::Time(record.duration),
         LogField::Bytes => FieldValue::Number(record.bytes),
@@ -209,6 +214,7 @@ mod tests {
             host: text.to_owned(),
             path: text.to_owned(),
             query: Some(text.to_owned()),
+            user: Some(text.to_owned()),
             user_agent: Some(text.to_owned()),
             referer: Some(text.to_owned()),
             request_id: Some(text.to_owned()),
@@ -246,7 +252,7 @@ mod tests {
         let line = format_line(&settings(LineFormat::Combined), &record("a\"\n\u{e9}"));
         let escaped = r"a\x22\x0A\xC3\xA9";
         let expected = format!(
-            "0.0.0.0 - - [01/Jan/1970:00:00:00 +0000] \"{escaped} {escaped}?{escaped} -\" 0 0 \"{escaped}\" \"{escaped}\"\n"
+            "0.0.0.0 - {escaped} [01/Jan/1970:00:00:00 +0000] \"{escaped} {escaped}?{escaped} -\" 0 0 \"{escaped}\" \"{escaped}\"\n"
         );
         assert_eq!(line, expected);
         let unread = format_line(&settings(LineFormat::Combined), &LogRecord::default());
@@ -272,7 +278,7 @@ mod tests {
         fn any_text_stays_one_field_of_one_line(text: String) {
             let json = format_line(&settings(LineFormat::Json), &record(&text));
             let read: serde_json::Value = serde_json::from_str(&json).unwrap();
-            for field in ["method", "host", "path", "query", "user_agent", "referer", "request_id"] {
+            for field in ["user", "method", "host", "path", "query", "user_agent", "referer", "request_id"] {
                 prop_assert_eq!(read[field].as_str().unwrap(), &text);
             }
             let template = LineFormat::Template(Template::parse("{path}").unwrap());

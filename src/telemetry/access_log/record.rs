@@ -20,6 +20,8 @@ pub struct LogRecord {
     pub request_id: Option<String>,
     pub trace_id: Option<String>,
     pub client: IpAddr,
+    /// Identity that the `auth` of the route verified.
+    pub user: Option<String>,
     /// Empty if the head could not be read, like host and path.
     pub method: String,
     pub host: String,
@@ -51,6 +53,8 @@ pub struct LogRecord {
     pub refused_by: Option<String>,
     pub upstream: Option<String>,
     pub attempts: Option<Rc<Attempts>>,
+    /// Time that the auth server took until the head of its response.
+    pub auth_time: Option<Duration>,
     pub duration: Duration,
     /// Body bytes: of the response here, of the request in the next field.
     pub bytes: u64,
@@ -164,6 +168,7 @@ impl Default for LogRecord {
             request_id: None,
             trace_id: None,
             client: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            user: None,
             method: String::new(),
             host: String::new(),
             path: String::new(),
@@ -183,6 +188,7 @@ impl Default for LogRecord {
             refused_by: None,
             upstream: None,
             attempts: None,
+            auth_time: None,
             duration: Duration::ZERO,
             bytes: 0,
             bytes_in: 0,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use http::{Method, StatusCode};
 
-use crate::telemetry::metrics::labels::{Decision, Reason};
+use crate::telemetry::metrics::labels::{Decision, ForwardAuthOutcome, Reason};
 use crate::telemetry::metrics::shards::Count;
 
 /// Counts of one route. The fields that every request writes come first, in two cache lines.
@@ -18,6 +18,8 @@ pub struct RouteCounts {
     pub duration: Durations,
     /// Refusals that no limit caused.
     pub rejections: LabelCounts<{ Reason::ALL.len() }>,
+    /// Requests to the auth server.
+    pub forward_auth: LabelCounts<{ ForwardAuthOutcome::ALL.len() }>,
 }
 
 #[derive(Default)]

@@ -38,10 +38,28 @@ labels! {
     StoreDown = "store_down",
     /// The request might have to be delayed, and `max_delayed` requests already are.
     MaxDelayed = "max_delayed",
+    /// The route has `auth`, and the request has no valid credentials.
+    Unauthorized = "unauthorized",
+    /// The auth server of the route failed.
+    AuthServer = "auth_server",
+    /// The password of the request cannot be verified, because too many others wait.
+    PasswordQueueFull = "password_queue_full",
     /// The client address is on the route's `deny` list.
     Denied = "denied",
     /// The route already serves `max_in_flight` requests.
     MaxInFlight = "max_in_flight",
+}
+
+labels! {
+    /// Result of a request to an auth server; the `outcome` label of `forward_auth_total`.
+    ForwardAuthOutcome:
+    Admitted = "admitted",
+    /// The client got the response of the auth server.
+    Refused = "refused",
+    /// The auth server failed, and the request passed without an identity.
+    ErrorOpen = "error_open",
+    /// The auth server failed, and the request was refused.
+    ErrorClosed = "error_closed",
 }
 
 /// A value of the `reason` label of `http_rejected_total`: a [`Cutoff`], or the reason why a request is ambiguous
@@ -181,6 +199,18 @@ labels! {
     Timeout = "timeout",
     /// The state directory could not be used.
     NoState = "no_state",
+}
+
+labels! {
+    /// Result of a password check; the `result` label of `password_checks_total`.
+    PasswordCheck:
+    Match = "match",
+    /// The password is wrong or the user unknown.
+    Mismatch = "mismatch",
+    /// The same credentials were verified recently.
+    Cached = "cached",
+    /// Too many passwords were waiting.
+    QueueFull = "queue_full",
 }
 
 labels! {

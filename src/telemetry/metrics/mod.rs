@@ -2,7 +2,7 @@
 //!
 //! Label values come from config names and closed enums (`labels`), never from request bytes, so the config bounds the
 //! number of series. Input: workers count into per-worker shards (`shards`, `counter`, `counts`) without locks;
-//! `record` and `routes` hold the series of routes and limits, `store`, `tls`, `gateways` and `process` those of the
+//! `record` and `routes` hold the series of routes and limits, `store`, `tls`, `passwords`, `gateways` and `process` those of the
 //! parts they are named after. Output: [`Metrics::render`] adds the shards up (`shown` builds the metric values).
 //!
 //! To add a metric, add a field to [`Metrics`], create and register it in [`Metrics::new`], count it where the event
@@ -13,6 +13,7 @@ mod counts;
 mod families;
 mod gateways;
 mod labels;
+mod passwords;
 mod process;
 mod record;
 mod routes;
@@ -34,8 +35,10 @@ pub use crate::telemetry::metrics::counts::{Code, LimitCounts, RouteCounts};
 use crate::telemetry::metrics::families::Families;
 pub use crate::telemetry::metrics::gateways::GatewayGauges;
 pub use crate::telemetry::metrics::labels::{
-    Cutoff, Decision, HandshakeResult, OrderResult, Protocol, Reason, Rejection, SpanResult, UpstreamOutcome,
+    Cutoff, Decision, ForwardAuthOutcome, HandshakeResult, OrderResult, PasswordCheck, Protocol, Reason, Rejection,
+    SpanResult, UpstreamOutcome,
 };
+pub use crate::telemetry::metrics::passwords::PasswordMetrics;
 use crate::telemetry::metrics::process::ProcessCollector;
 pub use crate::telemetry::metrics::record::{LimitRecord, RouteRecord};
 use crate::telemetry::metrics::routes::{RouteCollector, Routes};
@@ -58,6 +61,7 @@ pub struct Metrics {
     upstream_retries_over_budget: Counters,
     connections: IntGaugeVec,
     pub tls: TlsMetrics,
+    pub passwords: PasswordMetrics,
     /// Number of upgraded connections, such as WebSocket.
     pub tunnels: IntGauge,
     config_info: IntGaugeVec,
@@ -117,6 +121,7 @@ impl Metrics {
             )?,
             connections: families.gauges("connections", "Open client connections.", &["listener", "protocol"])?,
             tls: TlsMetrics::new(&families)?,
+            passwords: PasswordMetrics::new(&families)?,
             tunnels: families.gauge("tunnels", "Open upgraded connections, such as WebSocket.")?,
             config_info: families.gauges("config_info", "The config in force.", &["hash", "generation"])?,
             config_reloads: families.counters(

@@ -13,6 +13,7 @@ use crate::telemetry::metrics::shards::{Count, Shards};
 pub struct RouteRecord {
     pub shards: Shards<RouteCounts>,
     pub rejections: ExportedSeries,
+    pub forward_auth: ExportedSeries,
     /// Requests in progress while the route has `max_in_flight`; exact over all workers.
     capped: AtomicI64,
     codes: Mutex<Vec<Code>>,
@@ -97,6 +98,11 @@ impl RouteRecord {
     /// Returns the series of refusals that no limit caused.
     pub fn count_refusals(&self) -> Vec<(usize, u64)> {
         self.rejections.exported_series(self.shards.iter().map(|part| &part.rejections))
+    }
+
+    /// Returns the series of requests to the auth server.
+    pub fn count_forward_auth(&self) -> Vec<(usize, u64)> {
+        self.forward_auth.exported_series(self.shards.iter().map(|part| &part.forward_auth))
     }
 
     /// Returns the number of requests in progress.

@@ -8,7 +8,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto;
 
 use crate::telemetry::metrics::counts::{BUCKETS, Histogram};
-use crate::telemetry::metrics::labels::{Decision, Reason};
+use crate::telemetry::metrics::labels::{Decision, ForwardAuthOutcome, Reason};
 use crate::telemetry::metrics::record::RouteRecord;
 use crate::telemetry::metrics::shown;
 use crate::telemetry::metrics::shown::{build_family, counter_metric, gauge_metric};
@@ -46,12 +46,13 @@ pub struct RouteCollector {
 }
 
 /// Name, help and labels of each family, in the order in which [`RouteCollector::collect`] fills them.
-const FAMILIES: [(&str, &str, &[&str]); 5] = [
+const FAMILIES: [(&str, &str, &[&str]); 6] = [
     ("requests_total", "Requests with a response.", &["route", "method", "code"]),
     ("request_duration_seconds", "Time from the request head to the end of the response.", &["route"]),
     ("requests_in_flight", "Requests in progress.", &["route"]),
     ("limit_decisions_total", "Decisions by limit and result.", &["route", "limit", "decision"]),
     ("rejections_total", "Requests refused by a limit, an address list or a cap.", &["route", "limit", "reason"]),
+    ("forward_auth_total", "Requests to the auth server of the route.", &["route", "outcome"]),
 ];
 
 impl RouteCollector {
@@ -70,7 +71,8 @@ impl Collector for RouteCollector {
     }
 
     fn collect(&self) -> Vec<proto::MetricFamily> {
-        let [mut requests, mut durations, mut in_flight, mut decisions, mut rejections] = [const { Vec::new() }; 5];
+        let [mut requests, mut durations, mut in_flight, mut decisions, mut rejections, mut forward_auth] =
+            [const { Vec::new() }; 6];
         // Requests never take this lock; only config loads and scrapes do.
         for (name, record) in self.routes.lock().iter() {
             for (code, count) in record.count_requests() {
@@ -82,6 +84,10 @@ impl Collector for RouteCollector {
             for (index, count) in record.count_refusals() {
                 let reason = Reason::ALL[index].label();
                 rejections.push(counter_metric(count, &[("limit", NO_LIMIT), ("reason", reason), ("route", name)]));
+            }
+            for (index, count) in record.count_forward_auth() {
+                let outcome = ForwardAuthOutcome::ALL[index].label();
+                forward_auth.push(counter_metric(count, &[("outcome", outcome), ("route", name)]));
             }
             for limit in record.limits() {
                 for (index, count) in limit.count_decisions() {
@@ -96,8 +102,8 @@ impl Collector for RouteCollector {
             }
         }
         use proto::MetricType::{COUNTER, GAUGE, HISTOGRAM};
-        let kinds = [COUNTER, HISTOGRAM, GAUGE, COUNTER, COUNTER];
-        let metrics = [requests, durations, in_flight, decisions, rejections];
+        let kinds = [COUNTER, HISTOGRAM, GAUGE, COUNTER, COUNTER, COUNTER];
+        let metrics = [requests, durations, in_flight, decisions, rejections, forward_auth];
         self.families
             .iter()
             .zip(kinds)

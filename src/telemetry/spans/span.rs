@@ -183,6 +183,7 @@ fn server_attributes(record: &LogRecord, template: Option<&str>) -> Vec<KeyValue
     text("url.query", record.query.as_deref().unwrap_or_default());
     text("server.address", &record.host);
     text("client.address", &record.client.to_string());
+    text("user.name", record.user.as_deref().unwrap_or_default());
     text("user_agent.original", record.user_agent.as_deref().unwrap_or_default());
     text("http.route", template.unwrap_or_default());
     if let Some(version) = record.protocol.and_then(|protocol| protocol.strip_prefix("HTTP/")) {
@@ -212,6 +213,9 @@ fn server_attributes(record: &LogRecord, template: Option<&str>) -> Vec<KeyValue
         if let Some(took) = attempts.last_duration() {
             all.push(KeyValue::new("sluicegate.upstream_ms", Value::F64(took.as_secs_f64() * 1000.0)));
         }
+    }
+    if let Some(took) = record.auth_time {
+        all.push(KeyValue::new("sluicegate.auth_ms", Value::F64(took.as_secs_f64() * 1000.0)));
     }
     let number = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
     all.push(KeyValue::new("http.response.status_code", i64::from(record.status)));

@@ -1,13 +1,14 @@
-//! Section `[jwt]`: how tokens are verified. Called by `compile`.
+//! Sections `[jwt]` and `[jwt.NAME]`: how tokens are verified. Called by `compile`.
 
 use std::sync::Arc;
 
 use http::HeaderName;
 use http::header::AUTHORIZATION;
 
+use crate::config::compile::names::{Definitions, NamedSection};
 use crate::config::reader::{At, Section, find_choice};
 use crate::config::tree::{Node, Value};
-use crate::config::values;
+use crate::config::{schema, values};
 use crate::limiting::jwt::{Algorithm, DecodingKey, TokenVerifier};
 
 const ALGORITHMS: &[(&str, Algorithm)] = &[
@@ -22,8 +23,29 @@ const ALGORITHMS: &[(&str, Algorithm)] = &[
 /// Remedy for a limit that reads a claim while nothing configures verification.
 pub const JWT_HELP: &str = "add one:\n\n[jwt]\nkey = \"${file:jwt.pem}\"\nalgorithms = [\"ES256\"]";
 
-/// Compiles the section; `None` if it is missing or wrong.
-pub fn compile_jwt(section: &Section) -> Option<Arc<TokenVerifier>> {
+/// What verifies tokens.
+pub struct TokenVerifiers {
+    /// `[jwt]`: used on routes without `auth.jwt`. `None` if it is missing or wrong.
+    pub default: Option<Arc<TokenVerifier>>,
+    /// `[jwt]` exists, but is wrong.
+    pub is_default_broken: bool,
+    /// `[jwt.NAME]`.
+    pub named: Definitions<Arc<TokenVerifier>>,
+}
+
+/// Compiles `[jwt]` and all `[jwt.NAME]`.
+pub fn compile_verifiers(section: &Section, named: Vec<NamedSection>) -> TokenVerifiers {
+    let is_empty = section.written_table().entries.is_empty();
+    let default = if is_empty { None } else { compile_jwt(section) };
+    let mut verifiers = Definitions::new(schema::JWT.name);
+    for NamedSection { name, place, section } in named {
+        verifiers.insert(name, place, compile_jwt(&section));
+    }
+    TokenVerifiers { is_default_broken: !is_empty && default.is_none(), default, named: verifiers }
+}
+
+/// Compiles a section; `None` if it is wrong.
+fn compile_jwt(section: &Section) -> Option<Arc<TokenVerifier>> {
     let key = section.node("key");
     let algorithms = match section.node("algorithms") {
         Some(_) => section.read_strings("algorithms", |text| find_choice(text, ALGORITHMS)),
@@ -40,11 +62,13 @@ pub fn compile_jwt(section: &Section) -> Option<Arc<TokenVerifier>> {
     let (given, listed) = (key.is_some(), section.node("algorithms").is_some());
     section.report_unknown();
     match (given, listed) {
-        (false, false) => return None,
-        (false, true) => return section.report_missing("[jwt] has no key", "add one, like key = \"${file:jwt.pem}\""),
+        (false, _) => {
+            return section
+                .report_missing(format!("{} has no key", section.title), "add one, like key = \"${file:jwt.pem}\"");
+        }
         (true, false) => {
             let help = "list the accepted ones, like algorithms = [\"ES256\"]";
-            return section.report_missing("[jwt] has no algorithms", help);
+            return section.report_missing(format!("{} has no algorithms", section.title), help);
         }
         (true, true) => {}
     }

@@ -88,7 +88,8 @@ pub fn read_header_pairs(section: &Section, key: &str, table: &Table) -> Option<
     ok.then_some(pairs)
 }
 
-fn check_editable(text: &str) -> Result<HeaderName, TextFault> {
+/// Parses the name of a header that may be set or removed.
+pub fn check_editable(text: &str) -> Result<HeaderName, TextFault> {
     let name = values::parse_header_name(text)?;
     match name.as_str() {
         "host" => invalid_text(

@@ -1,20 +1,28 @@
 //! Sections `[[route]]`, and checks across routes. Called by `compile`.
 //!
 //! Input: the sections with compiled limits, sets, upstreams and defaults. Output: routes and their table. `matcher`
-//! compiles match conditions, `action` what the route does, `edit` header changes. This file adds limits, timeouts,
+//! compiles match conditions, `action` what the route does, `auth` who may use it, `edit` header changes. This file adds limits, timeouts,
 //! upgrades and address lists, orders chained limits, and reports routes that conflict.
 
 pub(crate) mod action;
+pub(crate) mod auth;
 pub(crate) mod edit;
+pub(crate) mod forward_auth;
+pub(crate) mod identity_header;
 pub(crate) mod matcher;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::auth::{AuthMethod, RouteAuth};
+use http::HeaderName;
+
+use crate::config::compile::limits::jwt::TokenVerifiers;
 use crate::config::compile::limits::refuse::compile_refuse;
 use crate::config::compile::limits::set::ListedItem;
 use crate::config::compile::names::Definitions;
 use crate::config::compile::numbers::to_usize;
+use crate::config::compile::routes::auth::{CompiledAuth, UserFiles};
 use crate::config::compile::server::{BODY_MAX, Defaults, KEY_BODY_MAX, read_dialects, read_strictness, read_timeouts};
 use crate::config::compile::shared::SharedValues;
 use crate::config::compile::upstreams::Upstreams;
@@ -23,8 +31,9 @@ use crate::config::report::{Diagnostic, Place};
 use crate::config::source::SourceTexts;
 use crate::config::values::{TextFault, invalid_text};
 use crate::config::{hints, values};
+use crate::limiting::key::Missing;
 use crate::limiting::limit::Limit;
-use crate::limiting::source::PathParam;
+use crate::limiting::source::{PathParam, Source, SourceOrigin};
 use crate::net::IpSet;
 use crate::route::table::RouteTable;
 use crate::route::{HostPattern, ParsingRules, PathPattern, Route, Segment, Upgrades};
@@ -36,6 +45,8 @@ const NAME_MAX: usize = 128;
 pub struct RouteContext<'a> {
     pub defaults: &'a Defaults,
     pub limits: &'a Definitions<Arc<Limit>>,
+    pub jwt: &'a TokenVerifiers,
+    pub users: UserFiles,
     pub sets: &'a Definitions<ListedItem>,
 }
 
@@ -104,7 +115,7 @@ fn compile_route(
     let name = section.parse_at("name", read_route_name);
     let matcher = matcher::compile_matcher(section);
     let action = action::compile_action(section, upstreams);
-    let limits = compile_route_limits(section, context);
+    let limits = compile_limit_list(section, context);
     let allow = compile_networks(section, "allow", context);
     let deny = compile_networks(section, "deny", context);
     let rewrite = action::compile_rewrite(section);
@@ -122,18 +133,29 @@ fn compile_route(
         ParsingRules::new(strictness, section.read_choice("encoded_slashes", &[("refuse", false), ("keep", true)]));
     let matcher = matcher?;
     let params = list_params(&matcher.path);
-    let limits = limits.filter(|limits| check_params(section, limits, &params));
-    let by_body = limits.iter().flatten().any(|limit| limit.key.reads_body());
-    let key_body = usize::try_from(max_key_body).ok().filter(|_| by_body);
     let named = name.as_ref().map(|at| at.place);
     let path = section.read_string("path").unwrap_or_else(|| "/".to_owned());
     let name = name.map_or_else(|| derive_name(matcher.hosts.first(), &path), |at| at.value);
+    let (auth, limits) = match (auth::compile_auth(section, context, upstreams, &name)?, limits?) {
+        (None, limits) => (None, limits),
+        (Some(CompiledAuth { auth, limits: mut all }), limits) => {
+            check_charged_once(section, &all, &limits)?;
+            all.extend(limits);
+            (Some(Box::new(auth)), all)
+        }
+    };
+    check_readable(section, &limits, auth.as_deref(), context)?;
+    let limits = Some(limits).filter(|limits| check_params(section, limits, &params));
+    let limits = limits?;
+    let by_body = limits.iter().any(|limit| limit.key.reads_body());
+    let key_body = usize::try_from(max_key_body).ok().filter(|_| by_body);
     let route = Route {
         name,
         matcher,
         params,
         action: action?,
-        limits: limits?,
+        limits,
+        auth,
         allow: shared.networks.share_value(allow?),
         deny: shared.networks.share_value(deny?),
         rewrite: shared.rewrites.share_value(rewrite),
@@ -159,6 +181,19 @@ fn read_route_name(text: &str) -> Result<String, TextFault> {
             format!("names have 1 to {NAME_MAX} bytes and no control characters"),
         ),
     }
+}
+
+/// Returns the request headers in which some route states an identity, each once.
+pub fn list_identity_headers(routes: &[Route]) -> Arc<[HeaderName]> {
+    let mut names: Vec<HeaderName> = Vec::new();
+    for auth in routes.iter().filter_map(|route| route.auth.as_ref()) {
+        for name in auth.identity_headers() {
+            if !names.contains(name) {
+                names.push(name.clone());
+            }
+        }
+    }
+    names.into()
 }
 
 /// Compiles `upgrades`: protocol names without versions.
@@ -188,7 +223,8 @@ fn derive_name(host: Option<&HostPattern>, path: &str) -> String {
     name
 }
 
-fn compile_route_limits(section: &Section, context: &RouteContext) -> Option<Vec<Arc<Limit>>> {
+/// Compiles `limits` of a route or of its `auth`.
+fn compile_limit_list(section: &Section, context: &RouteContext) -> Option<Vec<Arc<Limit>>> {
     match section.node("limits") {
         None => return Some(Vec::new()),
         Some(node) if hints::holds_tables(node) => {
@@ -248,6 +284,57 @@ fn check_params(section: &Section, limits: &[Arc<Limit>], params: &[PathParam]) 
         known = false;
     }
     known
+}
+
+/// Reports limits that `auth` and the route both list.
+fn check_charged_once(section: &Section, of_auth: &[Arc<Limit>], of_route: &[Arc<Limit>]) -> Option<()> {
+    match (section.node("limits"), of_route.iter().find(|limit| of_auth.iter().any(|other| other.name == limit.name))) {
+        (Some(node), Some(limit)) => {
+            let what = format!("`{}` is a limit of `auth` as well", limit.name);
+            section.report_fault("limits", node, &what, "each limit applies once per request; keep one of the two")
+        }
+        _ => Some(()),
+    }
+}
+
+/// Reports limits that read an identity or a token which the route does not verify.
+fn check_readable(
+    section: &Section,
+    limits: &[Arc<Limit>],
+    auth: Option<&RouteAuth>,
+    context: &RouteContext,
+) -> Option<()> {
+    let has_token = context.jwt.default.is_some()
+        || context.jwt.is_default_broken
+        || auth.is_some_and(|auth| matches!(auth.method, AuthMethod::Jwt(_)));
+    let names = section.read_strings("limits", |text| Ok(text.to_owned())).unwrap_or_default();
+    let mut ok = Some(());
+    for limit in limits {
+        let name = &limit.name;
+        let reads_token = limit.sources().any(|source| source.kind().origin() == SourceOrigin::Token);
+        let place = names.iter().find(|at| at.value == *name).map_or(section.place, |at| at.place);
+        let (what, help) = if auth.is_none() && (limit.is_keyed_by_user() || limit.when.requires(Source::is_user)) {
+            let effect = match limit.missing {
+                _ if limit.when.requires(Source::is_user) => "never applies here",
+                Missing::Skip => "never applies here",
+                Missing::Refuse => "refuses every request here",
+                Missing::Shared => {
+                    let message = format!("all requests of this route share one budget of `{name}`");
+                    let help = "it depends on `user`: add `auth` to the route, or remove `user` from its key";
+                    section.sources.add_warning(Diagnostic::new(place, message).with_help(help));
+                    continue;
+                }
+            };
+            (format!("`{name}` {effect}: it depends on `user`, and the route has no `auth`"), "add `auth` to the route")
+        } else if reads_token && !has_token {
+            let what = format!("`{name}` reads a claim, and nothing verifies the tokens of this route");
+            (what, "add auth = { jwt = \"NAME\" } to the route, or [jwt] for the tokens of all routes")
+        } else {
+            continue;
+        };
+        ok = section.report_fault_at("limits", place, &what, help);
+    }
+    ok
 }
 
 /// Returns the limits in an order in which each follows its base.

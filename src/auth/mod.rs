@@ -1,0 +1,117 @@
+//! Authentication of the clients of a route (`auth`): how they prove their identity, and what is accepted.
+//!
+//! Input: the config compiler builds a [`RouteAuth`] per route with `auth`. Output: the identity of the client, which
+//! the request page (`proxy::auth`) computes before the limits of the route decide.
+//!
+//! - `user_table`: htpasswd files; `password_hash`: the formats of their hashes
+//! - `credentials`: reads user and password from a request
+//! - `password_verifier`: computes hashes on threads of its own, and remembers successes
+//!
+//! To add a method: add a variant to [`AuthMethod`], its reader in `config::compile::routes::auth`, and its step in
+//! `proxy::auth`.
+
+pub mod credentials;
+pub mod forward;
+pub mod password_hash;
+pub mod password_verifier;
+pub mod user_table;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderName;
+
+use crate::auth::forward::ForwardAuth;
+use crate::auth::user_table::UserTable;
+use crate::limiting::jwt::TokenVerifier;
+
+/// `auth` of a route.
+#[derive(Debug, PartialEq)]
+pub struct RouteAuth {
+    pub method: AuthMethod,
+    /// The first so many limits of the route are decided before the credentials are verified.
+    pub limit_count: usize,
+    /// Value of `realm` in `WWW-Authenticate`, without quotes.
+    pub realm: String,
+    /// Request header that carries the identity to the upstream server. `None`: no header does.
+    pub user_header: Option<HeaderName>,
+    /// The upstream server gets the credentials of the client.
+    pub forwards_credentials: bool,
+}
+
+/// How a client proves its identity.
+#[derive(Debug, PartialEq)]
+pub enum AuthMethod {
+    Basic(PasswordAuth),
+    Jwt(TokenAuth),
+    Forward(ForwardAuth),
+}
+
+/// `auth = { basic = FILE }`: the client sends a user and a password.
+#[derive(Debug, PartialEq)]
+pub struct PasswordAuth {
+    pub users: Arc<UserTable>,
+    /// How long a success counts without another verification.
+    pub max_age: Duration,
+}
+
+/// `auth = { jwt = NAME }`: the client sends a JSON Web Token.
+#[derive(Debug, PartialEq)]
+pub struct TokenAuth {
+    pub verifier: Arc<TokenVerifier>,
+    /// Claim that contains the identity.
+    pub user_claim: String,
+}
+
+/// Why a client is not authenticated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuthFault {
+    /// The request contains no credentials.
+    Missing,
+    /// The credentials are malformed or wrong.
+    Invalid,
+}
+
+/// Longest identity in bytes. It occurs in the log, in limit keys and in a header.
+pub const USER_MAX: usize = 256;
+
+impl RouteAuth {
+    /// Returns the headers in which the gateway states the identity, except those that clients may send because the
+    /// auth server reads them.
+    pub fn identity_headers(&self) -> impl Iterator<Item = &HeaderName> {
+        let forward = match &self.method {
+            AuthMethod::Forward(rule) => Some(rule),
+            AuthMethod::Basic(_) | AuthMethod::Jwt(_) => None,
+        };
+        let owned = forward.into_iter().flat_map(|rule| rule.owned_headers().filter(|name| !rule.is_sent(name)));
+        self.user_header.iter().chain(owned)
+    }
+
+    /// Returns whether only the gateway may state this header, as an identity.
+    pub fn owns_header(&self, name: &HeaderName) -> bool {
+        let is_copied = match &self.method {
+            AuthMethod::Forward(rule) => rule.owned_headers().any(|owned| owned == name),
+            AuthMethod::Basic(_) | AuthMethod::Jwt(_) => false,
+        };
+        is_copied || self.user_header.as_ref() == Some(name)
+    }
+
+    /// Returns the value of `WWW-Authenticate` for a request without valid credentials. An auth server sends its own.
+    pub fn challenge(&self, fault: AuthFault) -> Option<String> {
+        let realm = &self.realm;
+        match (&self.method, fault) {
+            (AuthMethod::Basic(_), _) => Some(format!("Basic realm=\"{realm}\", charset=\"UTF-8\"")),
+            (AuthMethod::Jwt(_), AuthFault::Missing) => Some(format!("Bearer realm=\"{realm}\"")),
+            (AuthMethod::Jwt(_), AuthFault::Invalid) => {
+                Some(format!("Bearer realm=\"{realm}\", error=\"invalid_token\""))
+            }
+            (AuthMethod::Forward(_), _) => None,
+        }
+    }
+}
+
+/// Returns true if `user` is an identity that every server reads alike: not empty, at most [`USER_MAX`] bytes, without
+/// control characters, and without spaces around it, which servers remove from the value of a header.
+pub fn is_valid_user(user: &str) -> bool {
+    !user.is_empty() && user.len() <= USER_MAX && user.trim() == user && !user.chars().any(char::is_control)
+}

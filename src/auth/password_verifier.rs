@@ -1,0 +1,369 @@
+//! Verifies passwords on threads of its own, because a hash takes as long as thousands of requests. A bounded queue
+//! leads to these threads. Recent successes are remembered, and equal credentials are verified once at a time.
+//!
+//! Nothing here contains a password after its verification: credentials are identified by a keyed hash, whose key is
+//! random and never leaves the process.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ring::hmac;
+use tokio::sync::watch;
+
+use crate::auth::password_hash::PasswordHash;
+use crate::telemetry::metrics::{PasswordCheck, PasswordMetrics};
+
+/// Verifies passwords for all workers.
+pub struct PasswordVerifier {
+    key: hmac::Key,
+    metrics: PasswordMetrics,
+    memory: Mutex<VerifierMemory>,
+    queue: Mutex<VerifierQueue>,
+    /// Signals that the queue is not empty.
+    filled: Condvar,
+}
+
+/// Identifies a user, a password and the stored hash that it is compared with.
+pub type CredentialId = [u8; 32];
+
+/// End of a verification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verified {
+    Match,
+    Mismatch,
+    /// The queue was too long.
+    Busy,
+    /// The request that was to verify the credentials has left. Another one that waits must do it.
+    Abandoned,
+}
+
+/// Result of looking credentials up.
+pub enum Known {
+    /// The credentials were verified recently.
+    Match,
+    /// Another request verifies them.
+    Pending(PendingVerification),
+    /// The caller must verify them.
+    Unknown(VerificationTicket),
+}
+
+/// A verification that is in progress.
+pub struct PendingVerification(watch::Receiver<Option<Verified>>);
+
+/// The task to verify certain credentials. While it exists, other requests with the same credentials wait for it.
+pub struct VerificationTicket {
+    verifier: Arc<PasswordVerifier>,
+    id: CredentialId,
+    result: watch::Sender<Option<Verified>>,
+}
+
+/// Credentials that were verified recently, and those that are being verified.
+#[derive(Default)]
+struct VerifierMemory {
+    /// Two generations: when the young one is full, it replaces the old one.
+    young: HashMap<CredentialId, Instant>,
+    old: HashMap<CredentialId, Instant>,
+    pending: HashMap<CredentialId, watch::Receiver<Option<Verified>>>,
+}
+
+#[derive(Default)]
+struct VerifierQueue {
+    jobs: VecDeque<PasswordJob>,
+    /// The threads have been started. Without `auth`, there are none.
+    has_threads: bool,
+}
+
+struct PasswordJob {
+    ticket: VerificationTicket,
+    hash: PasswordHash,
+    password: Vec<u8>,
+    /// False for an unknown user: the password is tried against the hash of another one, and the result ignored.
+    is_known: bool,
+    queued: Instant,
+}
+
+/// Maximum number of passwords that wait for a thread.
+const QUEUE_MAX: usize = 64;
+/// Longest wait for a thread. The client of an older request has probably given up.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+/// Size of a generation of remembered successes. There are at most twice as many.
+const GENERATION_MAX: usize = 5000;
+/// Niceness of the threads: the workers take precedence over them.
+const NICENESS: i32 = 10;
+
+impl PasswordVerifier {
+    pub fn new(metrics: PasswordMetrics) -> Arc<PasswordVerifier> {
+        Arc::new(PasswordVerifier {
+            key: hmac::Key::new(hmac::HMAC_SHA256, &rand::random::<[u8; 32]>()),
+            metrics,
+            memory: Mutex::default(),
+            queue: Mutex::default(),
+            filled: Condvar::new(),
+        })
+    }
+
+    /// Returns a number that depends on `user` alone, and that nobody else can compute.
+    pub fn seed_of(&self, user: &str) -> u64 {
+        let tag = hmac::sign(&self.key, user.as_bytes());
+        tag.as_ref().iter().take(8).fold(0, |seed, byte| seed << 8 | u64::from(*byte))
+    }
+
+    /// Identifies credentials together with the hash that they are compared with.
+    pub fn identify(&self, user: &str, password: &[u8], hash: &PasswordHash, is_known: bool) -> CredentialId {
+        let mut context = hmac::Context::with_key(&self.key);
+        for part in [user.as_bytes(), password, hash.text().as_bytes(), &[u8::from(is_known)]] {
+            context.update(&(part.len() as u64).to_le_bytes());
+            context.update(part);
+        }
+        let mut id = [0; 32];
+        id.copy_from_slice(context.sign().as_ref());
+        id
+    }
+
+    /// Looks up credentials. A success counts for `max_age`.
+    pub fn look_up(self: &Arc<Self>, id: &CredentialId, max_age: Duration) -> Known {
+        let mut memory = self.lock_memory();
+        if memory.find_success(id).is_some_and(|since| since.elapsed() < max_age) {
+            self.metrics.count(PasswordCheck::Cached);
+            return Known::Match;
+        }
+        if let Some(pending) = memory.pending.get(id) {
+            return Known::Pending(PendingVerification(pending.clone()));
+        }
+        let (result, receiver) = watch::channel(None);
+        memory.pending.insert(*id, receiver);
+        Known::Unknown(VerificationTicket { verifier: self.clone(), id: *id, result })
+    }
+
+    /// Queues a password for verification. If the queue is full, the result is [`Verified::Busy`] at once.
+    pub fn queue_password(
+        self: &Arc<Self>,
+        ticket: VerificationTicket,
+        hash: &PasswordHash,
+        password: Vec<u8>,
+        is_known: bool,
+    ) -> PendingVerification {
+        let pending = PendingVerification(ticket.result.subscribe());
+        let mut queue = self.lock_queue();
+        let has_threads = queue.start_threads(self);
+        if !has_threads || queue.jobs.len() >= QUEUE_MAX {
+            drop(queue);
+            ticket.end(Verified::Busy);
+            return pending;
+        }
+        queue.jobs.push_back(PasswordJob { ticket, hash: hash.clone(), password, is_known, queued: Instant::now() });
+        drop(queue);
+        self.filled.notify_one();
+        pending
+    }
+
+    /// Verifies passwords of the queue for ever.
+    fn run(&self) {
+        // Without the permission, the threads are as important as the workers.
+        let _ = rustix::process::nice(NICENESS);
+        loop {
+            let mut queue = self.lock_queue();
+            let job = loop {
+                match queue.jobs.pop_front() {
+                    Some(job) => break job,
+                    None => queue = self.filled.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                }
+            };
+            drop(queue);
+            job.run();
+        }
+    }
+
+    fn lock_memory(&self) -> MutexGuard<'_, VerifierMemory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_queue(&self) -> MutexGuard<'_, VerifierQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl VerifierQueue {
+    /// Starts the threads, one for two cores, unless they run. Returns false if the system refuses all of them.
+    fn start_threads(&mut self, verifier: &Arc<PasswordVerifier>) -> bool {
+        if !self.has_threads {
+            let cores = thread::available_parallelism().map_or(1, usize::from);
+            let start = |number: usize| {
+                let verifier = verifier.clone();
+                thread::Builder::new().name(format!("password-{number}")).spawn(move || verifier.run())
+            };
+            let started = (0..cores.div_ceil(2)).filter(|number| start(*number).is_ok()).count();
+            self.has_threads = started > 0;
+        }
+        self.has_threads
+    }
+}
+
+impl PasswordJob {
+    fn run(self) {
+        let PasswordJob { ticket, hash, password, is_known, queued } = self;
+        if ticket.result.receiver_count() <= 1 {
+            // Only the entry of pending verifications is left: all clients have gone.
+            return;
+        }
+        if queued.elapsed() > WAIT_MAX {
+            return ticket.end(Verified::Busy);
+        }
+        let matches = hash.matches(&password) && is_known;
+        ticket.end(if matches { Verified::Match } else { Verified::Mismatch });
+    }
+}
+
+impl VerificationTicket {
+    /// Publishes the result to all requests that wait for it.
+    fn end(self, result: Verified) {
+        self.verifier.metrics.count(match result {
+            Verified::Match => PasswordCheck::Match,
+            Verified::Mismatch => PasswordCheck::Mismatch,
+            Verified::Busy | Verified::Abandoned => PasswordCheck::QueueFull,
+        });
+        let mut memory = self.verifier.lock_memory();
+        if result == Verified::Match {
+            memory.add_success(self.id);
+        }
+        // Before the result is published: nobody may use it once the requests that waited for it have it.
+        memory.pending.remove(&self.id);
+        drop(memory);
+        self.result.send_replace(Some(result));
+    }
+}
+
+/// Ends the verification. If it has no result, one of the requests that wait must start another one.
+impl Drop for VerificationTicket {
+    fn drop(&mut self) {
+        if self.result.borrow().is_none() {
+            self.verifier.lock_memory().pending.remove(&self.id);
+            self.result.send_replace(Some(Verified::Abandoned));
+        }
+    }
+}
+
+impl PendingVerification {
+    /// Waits for the result.
+    pub async fn wait(mut self) -> Verified {
+        match self.0.wait_for(Option::is_some).await {
+            Ok(result) => result.unwrap_or(Verified::Abandoned),
+            Err(_) => Verified::Abandoned,
+        }
+    }
+}
+
+impl VerifierMemory {
+    /// Returns when the credentials were verified.
+    fn find_success(&mut self, id: &CredentialId) -> Option<Instant> {
+        if let Some(since) = self.young.get(id) {
+            return Some(*since);
+        }
+        let since = self.old.remove(id)?;
+        self.put(*id, since);
+        Some(since)
+    }
+
+    fn add_success(&mut self, id: CredentialId) {
+        self.old.remove(&id);
+        self.put(id, Instant::now());
+    }
+
+    fn put(&mut self, id: CredentialId, since: Instant) {
+        if self.young.len() >= GENERATION_MAX {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(id, since);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::runtime::Builder;
+
+    use super::*;
+    use crate::telemetry::metrics::Metrics;
+
+    fn verifier() -> Arc<PasswordVerifier> {
+        PasswordVerifier::new(Metrics::new().unwrap().passwords)
+    }
+
+    fn wait(pending: PendingVerification) -> Verified {
+        Builder::new_current_thread().build().unwrap().block_on(pending.wait())
+    }
+
+    /// Looks up credentials that nobody verifies yet.
+    fn claim(verifier: &Arc<PasswordVerifier>, id: u8) -> VerificationTicket {
+        match verifier.look_up(&[id; 32], Duration::from_secs(60)) {
+            Known::Unknown(ticket) => ticket,
+            Known::Match | Known::Pending(_) => panic!("{id} is known"),
+        }
+    }
+
+    fn hash() -> PasswordHash {
+        // Of "x", with the lowest cost.
+        PasswordHash::parse("$2y$04$VztUob8vTanlIcicUnKc2OzVG7nMOQ7OdWl7FDqlEAwyT56N31oI2").unwrap()
+    }
+
+    #[test]
+    fn remembered_successes_are_bounded() {
+        let mut memory = VerifierMemory::default();
+        let id = |number: u64| std::array::from_fn(|place| number.to_le_bytes()[place % 8]);
+        for number in 0..30_000 {
+            memory.add_success(id(number));
+            assert!(memory.young.len() + memory.old.len() <= 2 * GENERATION_MAX);
+        }
+        assert!(memory.find_success(&id(29_999)).is_some() && memory.find_success(&id(0)).is_none());
+        // Whatever is used again survives the next generation, with its first time.
+        let since = memory.find_success(&id(24_000));
+        assert_eq!((since.is_some(), memory.find_success(&id(24_000))), (true, since));
+    }
+
+    #[test]
+    fn an_abandoned_verification_is_left_to_another_request() {
+        let verifier = verifier();
+        let ticket = claim(&verifier, 1);
+        let Known::Pending(pending) = verifier.look_up(&[1; 32], Duration::ZERO) else { panic!("it is not pending") };
+        drop(ticket);
+        assert_eq!(wait(pending), Verified::Abandoned);
+        let again = claim(&verifier, 1);
+        assert_eq!(wait(verifier.queue_password(again, &hash(), b"wrong".to_vec(), true)), Verified::Mismatch);
+        drop(claim(&verifier, 1));
+        assert!(verifier.lock_memory().pending.is_empty());
+    }
+
+    #[test]
+    fn the_queue_is_bounded() {
+        let verifier = verifier();
+        // No thread takes anything out.
+        verifier.lock_queue().has_threads = true;
+        let queue = |id| verifier.queue_password(claim(&verifier, id), &hash(), b"wrong".to_vec(), true);
+        let waiting: Vec<_> = (0..64).map(queue).collect();
+        assert_eq!(wait(queue(64)), Verified::Busy);
+        assert_eq!((verifier.lock_queue().jobs.len(), verifier.lock_memory().pending.len()), (64, 64));
+        // Nobody waits any longer, so the thread skips all of them.
+        drop(waiting);
+        let jobs: Vec<PasswordJob> = verifier.lock_queue().jobs.drain(..).collect();
+        jobs.into_iter().for_each(PasswordJob::run);
+        assert!(verifier.lock_memory().pending.is_empty());
+    }
+
+    #[test]
+    fn credentials_differ_by_each_part() {
+        let verifier = verifier();
+        let (hash, other) = (hash(), PasswordHash::parse(&hash().text().replace("$04$", "$05$")).unwrap());
+        let ids = [
+            verifier.identify("ab", b"c", &hash, true),
+            verifier.identify("a", b"bc", &hash, true),
+            verifier.identify("ab", b"d", &hash, true),
+            verifier.identify("ab", b"c", &other, true),
+            verifier.identify("ab", b"c", &hash, false),
+            super::PasswordVerifier::new(Metrics::new().unwrap().passwords).identify("ab", b"c", &hash, true),
+        ];
+        for (place, id) in ids.iter().enumerate() {
+            assert!(!ids[..place].contains(id), "{place}");
+        }
+    }
+}

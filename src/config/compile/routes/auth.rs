@@ -1,0 +1,235 @@
+//! `auth` of a route: the method by which clients prove their identity, and its limits. Called by `routes`.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderName;
+
+use crate::auth::user_table::{LineFault, UserTable};
+use crate::auth::{AuthMethod, PasswordAuth, RouteAuth, TokenAuth};
+use crate::config::compile::routes::forward_auth::compile_forward_auth;
+use crate::config::compile::routes::identity_header::parse_identity_header;
+use crate::config::compile::routes::{RouteContext, compile_limit_list};
+use crate::config::compile::upstreams::Upstreams;
+use crate::config::reader::Section;
+use crate::config::report::Diagnostic;
+use crate::config::schema;
+use crate::config::tree::{Node, Value};
+use crate::config::values::{TextFault, invalid_text};
+use crate::limiting::limit::Limit;
+use crate::limiting::source::SourceOrigin;
+use crate::written::parse_input_name;
+
+const METHODS: &[&str] = &["basic", "jwt", "forward"];
+const METHOD_HELP: &str = "write auth = { basic = \"users.htpasswd\" } for passwords, auth = { jwt = \"NAME\" } for \
+                           tokens that [jwt.NAME] verifies, or auth = { forward = \"URL\" } for an auth server";
+/// How long a verified password counts, by default and at most.
+const CACHE_DEFAULT: Duration = Duration::from_secs(60);
+const CACHE_MAX: Duration = Duration::from_secs(3600);
+/// Header that carries the identity to the upstream server by default.
+const USER_HEADER: &str = "x-forwarded-user";
+const REALM_MAX: usize = 128;
+
+/// `auth` with the limits that it lists.
+pub struct CompiledAuth {
+    pub auth: RouteAuth,
+    pub limits: Vec<Arc<Limit>>,
+}
+
+/// Compiles `auth`. The outer `None` means that it is wrong.
+pub fn compile_auth(
+    route: &Section,
+    context: &RouteContext,
+    upstreams: &mut Upstreams,
+    route_name: &str,
+) -> Option<Option<CompiledAuth>> {
+    if route.node("auth").is_none() {
+        return Some(None);
+    }
+    let section = route.read_section("auth", &schema::AUTH)?;
+    let method = compile_method(&section, context, upstreams);
+    let limits = compile_limit_list(&section, context).filter(|limits| check_auth_limits(&section, limits));
+    let realm = match section.node("realm") {
+        Some(_) => section.parse_string("realm", parse_realm),
+        None => Some(default_realm(route_name)),
+    };
+    let user_header = match section.node("user_header") {
+        Some(_) => section.parse_string("user_header", parse_user_header),
+        None => Some(Some(HeaderName::from_static(USER_HEADER))),
+    };
+    let forwards_credentials = section.read_bool("forward_credentials");
+    section.report_unread_keys();
+    let (method, limits) = (method?, limits?);
+    let forwards_credentials = forwards_credentials.unwrap_or(match method {
+        AuthMethod::Basic(_) => false,
+        AuthMethod::Jwt(_) | AuthMethod::Forward(_) => true,
+    });
+    // An auth server states the identity in `copy_headers`.
+    let user_header = user_header.map(|name| name.filter(|_| !matches!(method, AuthMethod::Forward(_))));
+    let auth =
+        RouteAuth { method, limit_count: limits.len(), realm: realm?, user_header: user_header?, forwards_credentials };
+    Some(Some(CompiledAuth { auth, limits }))
+}
+
+fn compile_method(section: &Section, context: &RouteContext, upstreams: &mut Upstreams) -> Option<AuthMethod> {
+    let entries = &section.written_table().entries;
+    let mut methods = entries.iter().filter(|entry| METHODS.contains(&entry.key.as_str()));
+    let (first, second) = (methods.next(), methods.next());
+    let password = compile_password_auth(section, context);
+    let token = compile_token_auth(section, context);
+    let forward = compile_forward_auth(section, upstreams);
+    match (first, second) {
+        (None, _) => section.report_missing("`auth` has no method", METHOD_HELP),
+        (Some(first), Some(second)) => {
+            let what = format!("the route already authenticates with `{}`", first.key);
+            section.report_fault_at(&second.key, second.place, &what, "keep one of the two")
+        }
+        (Some(first), None) if first.key == "forward" => forward.map(AuthMethod::Forward),
+        (Some(_), None) => password.map(AuthMethod::Basic).or(token.map(AuthMethod::Jwt)),
+    }
+}
+
+fn compile_password_auth(section: &Section, context: &RouteContext) -> Option<PasswordAuth> {
+    let max_age = match section.node("cache") {
+        Some(_) => section.read_duration("cache", Duration::ZERO..=CACHE_MAX),
+        None => Some(CACHE_DEFAULT),
+    };
+    if let (Some(node), None) = (section.node("cache"), section.node("basic")) {
+        section.report_fault::<()>(
+            "cache",
+            node,
+            "only passwords are cached",
+            "use it together with `basic`, or remove it",
+        );
+    }
+    let path = section.read_string("basic")?;
+    let node = section.node("basic")?;
+    let path = section.sources.resolve_path(node.place.file, &path);
+    let users = context.users.get_or_read(&path, |path| read_users(section, node, path))?;
+    Some(PasswordAuth { users, max_age: max_age? })
+}
+
+/// Reads an htpasswd file, and watches it. Its lines are never shown, because they contain hashes.
+fn read_users(section: &Section, node: &Node, path: &Path) -> Option<Arc<UserTable>> {
+    let shown = path.display();
+    let text = match section.sources.read_file(path) {
+        Ok(text) => text,
+        Err(error) => {
+            return section.report_fault("basic", node, &format!("cannot read `{shown}`: {error}"), error.help());
+        }
+    };
+    match UserTable::parse(&text) {
+        Ok(table) => {
+            if table.is_empty() {
+                let message = format!("`{shown}` contains no user, so nobody can use the route");
+                let help = "add one: htpasswd -B FILE USER";
+                section.sources.add_warning(Diagnostic::new(node.place, message).with_help(help));
+            }
+            Some(Arc::new(table))
+        }
+        Err(faults) => {
+            for LineFault { line, what, help } in faults {
+                section.report_fault::<()>("basic", node, &format!("{shown}:{line}: {what}"), &help);
+            }
+            None
+        }
+    }
+}
+
+/// The htpasswd files that were read, so that routes with the same file share its users.
+#[derive(Default)]
+pub struct UserFiles(RefCell<HashMap<PathBuf, Option<Arc<UserTable>>>>);
+
+impl UserFiles {
+    /// Returns the users in a file. Calls `read` only for the first route that names it.
+    fn get_or_read(&self, path: &Path, read: impl FnOnce(&Path) -> Option<Arc<UserTable>>) -> Option<Arc<UserTable>> {
+        if let Some(known) = self.0.borrow().get(path) {
+            return known.clone();
+        }
+        let users = read(path);
+        self.0.borrow_mut().insert(path.to_owned(), users.clone());
+        users
+    }
+}
+
+fn compile_token_auth(section: &Section, context: &RouteContext) -> Option<TokenAuth> {
+    let claim = section.parse_at("user_claim", |text| parse_input_name(text, "claim"));
+    let node = section.node("jwt");
+    if let (Some(claim), None) = (&claim, node) {
+        let what = "only tokens have claims";
+        section.report_fault_at::<()>("user_claim", claim.place, what, "use it together with `jwt`, or remove it");
+    }
+    let node = node?;
+    let verifier = match &node.value {
+        Value::Bool(true) => match context.jwt.default.clone() {
+            Some(verifier) => verifier,
+            None if context.jwt.is_default_broken => return None,
+            None => {
+                let help = "add [jwt] with `key` and `algorithms`, or write jwt = \"NAME\" and add [jwt.NAME]";
+                return section.report_fault("jwt", node, "there is no [jwt] section to verify tokens with", help);
+            }
+        },
+        Value::String(text) => context.jwt.named.find(section.sources, node.place, &text.value)?,
+        _ => return section.report_wrong_type("jwt", "the name of a [jwt.NAME], or true for [jwt]", node),
+    };
+    let user_claim = match (claim, section.node("user_claim")) {
+        (Some(claim), _) => claim.value,
+        (None, Some(_)) => return None,
+        (None, None) => "sub".to_owned(),
+    };
+    Some(TokenAuth { verifier, user_claim })
+}
+
+/// Reports limits that read what is known only after the authentication.
+fn check_auth_limits(section: &Section, limits: &[Arc<Limit>]) -> bool {
+    let node = section.node("limits");
+    let fault = |limit: &Limit| {
+        limit.sources().find_map(|source| match source.kind().origin() {
+            SourceOrigin::Identity | SourceOrigin::Token => {
+                Some(format!("`{}` reads {}, which is known only after the authentication", limit.name, source))
+            }
+            SourceOrigin::Body => {
+                Some(format!("`{}` reads {}, but the body is read only after the authentication", limit.name, source))
+            }
+            _ => None,
+        })
+    };
+    let faults = limits.iter().filter_map(|limit| fault(limit));
+    let report = |node: &Node, what: &str| {
+        let help = "give `auth` a limit with a key like \"ip\", and this one to the `limits` of the route";
+        section.report_fault::<()>("limits", node, what, help);
+    };
+    faults.fold(true, |_, what| {
+        node.iter().for_each(|node| report(node, &what));
+        false
+    })
+}
+
+/// Returns the name of the route as realm, without characters that a quoted string cannot contain.
+fn default_realm(route_name: &str) -> String {
+    let realm: String = route_name.chars().filter(|char| is_realm_char(*char)).collect();
+    if realm.is_empty() { "restricted".to_owned() } else { realm }
+}
+
+fn is_realm_char(char: char) -> bool {
+    matches!(char, ' '..='~') && char != '"' && char != '\\'
+}
+
+fn parse_realm(text: &str) -> Result<String, TextFault> {
+    if text.is_empty() || text.len() > REALM_MAX || !text.chars().all(is_realm_char) {
+        let help = format!("write 1 to {REALM_MAX} printable ASCII characters without quotes and backslashes");
+        return invalid_text(format!("`{text}` cannot be a realm"), help);
+    }
+    Ok(text.to_owned())
+}
+
+/// Parses the name of the header with the identity; `None` for `off`.
+fn parse_user_header(text: &str) -> Result<Option<HeaderName>, TextFault> {
+    if text == "off" {
+        return Ok(None);
+    }
+    parse_identity_header(text).map(Some)
+}

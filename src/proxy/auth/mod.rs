@@ -1,0 +1,73 @@
+//! Authentication: finds out who the client of a route with `auth` is, or refuses the request. Called by the request
+//! page before the limits of the route, which may use the identity.
+//!
+//! Input: the received headers and the route's `RouteAuth`. Output: the identity in the request context, from where
+//! limits, log and the upstream server get it. `basic` verifies passwords, `jwt` verifies tokens, and `forward` asks an
+//! auth server.
+//!
+//! To add a method, add a file with a function that returns the identity, and its arm in [`authenticate`]. Before
+//! expensive work, the function calls `limits::apply_auth_limits`, which decides the `limits` of `auth`.
+
+mod basic;
+mod forward;
+mod jwt;
+
+use http::header::AUTHORIZATION;
+use http::{HeaderValue, Response};
+
+use crate::auth::{AuthFault, AuthMethod, RouteAuth, is_valid_user};
+use crate::proxy::request_context::{RequestContext, RoutedRequest};
+use crate::proxy::response::body::ResponseBody;
+use crate::proxy::response::refusal::Refusal;
+
+/// Removes the headers in which the gateway states identities. A client must not be able to claim one, whether its
+/// route authenticates it or not.
+pub fn remove_identity_headers(request: &mut RequestContext<'_>) {
+    for name in &*request.view.snapshot.config.identity_headers {
+        request.received.parts.headers.remove(name);
+    }
+}
+
+/// Authenticates the client, if the route has `auth`. Returns a response if the client gets one instead of that of the
+/// route.
+pub async fn authenticate(
+    request: &mut RequestContext<'_>,
+    routed: RoutedRequest<'_>,
+) -> Result<Option<Response<ResponseBody>>, Refusal> {
+    let Some(auth) = &routed.route.auth else { return Ok(None) };
+    let user = match &auth.method {
+        AuthMethod::Basic(password) => basic::verify_password(request, routed, password).await?,
+        AuthMethod::Jwt(token) => jwt::verify_token(request, routed, token).await?,
+        AuthMethod::Forward(rule) => return forward::ask_auth_server(request, routed, rule).await,
+    };
+    accept_user(request, auth, &user)?;
+    Ok(None)
+}
+
+/// Records the identity of the client, and states it to the upstream server.
+fn accept_user(request: &mut RequestContext<'_>, auth: &RouteAuth, user: &str) -> Result<(), Refusal> {
+    if !is_valid_user(user) {
+        return Err(Refusal::Unauthorized(AuthFault::Invalid));
+    }
+    if let Some(name) = &auth.user_header {
+        let value = HeaderValue::from_bytes(user.as_bytes()).map_err(|_| Refusal::Unauthorized(AuthFault::Invalid))?;
+        request.identity_headers.push((name.clone(), value));
+    }
+    if !auth.forwards_credentials {
+        let header = match &auth.method {
+            AuthMethod::Basic(_) | AuthMethod::Forward(_) => &AUTHORIZATION,
+            AuthMethod::Jwt(token) => &token.verifier.header,
+        };
+        request.received.parts.headers.remove(header);
+    }
+    record_user(request, user);
+    Ok(())
+}
+
+/// Records the identity of the client, for limits and the log.
+fn record_user(request: &mut RequestContext<'_>, user: &str) {
+    if let Some(entry) = request.account.log_entry() {
+        entry.record_user(user);
+    }
+    request.user = Some(user.into());
+}
