@@ -41,6 +41,7 @@ pub use crate::config::unreadable::{FILE_SIZE_MAX, open_file};
 pub(crate) use crate::config::values::percent_decode;
 use crate::limiting::jwt::TokenVerifier;
 use crate::limiting::limit::LimitTable;
+use crate::limiting::shown_key::KeyDisplay;
 use crate::limiting::store::settings::StoreSettings;
 use crate::net::{IpSet, ListenAddr};
 pub use crate::route::Strictness;
@@ -316,4 +317,6 @@ pub struct Admin {
     pub token: Option<String>,
     /// Whether `/metrics` requires the token. Otherwise everyone who reaches the listener may read it.
     pub metrics_need_token: bool,
+    /// How keys of limits are shown in logs, spans and pages.
+    pub key_display: KeyDisplay,
 }

@@ -46,9 +46,9 @@ sections! {
     INTERNAL = "listener.tls.internal": "hosts" "state" "allow_remote";
     CERTIFICATE = "listener.tls.certificates": "cert" "key";
     ACME = "acme": "directory" "contact" "state" "ca" "challenges" "backoff" "terms_agreed";
-    ACCESS_LOG = "server.access_log": "enabled" "format" "to" "mask";
+    ACCESS_LOG = "server.access_log": "enabled" "format" "to" "mask" "all_keys";
     SPANS = "server.spans": "enabled" "to" "sample" "service" "headers";
-    ADMIN = "admin": "listen" "token" "metrics_need_token";
+    ADMIN = "admin": "listen" "token" "metrics_need_token" "keys" "keys_secret";
     STORE = "store": "url" "prefix" "deadline" "on_error" "max_keys" "gateways" "state" "ca"
         "client_cert" "client_key";
     HEADERS = "headers": "ratelimit";
@@ -67,7 +67,7 @@ sections! {
         "charge_on" "refund_on" "settle" "max_delayed" "max_keys" "refuse", |_| true;
     WHEN = "limit.when": "method" "path" "host" "route" "user" "client" "header" "cookie" "query" "param" "jwt" "tls";
     OVERRIDE = "limit.overrides": "key", |param| param.amount;
-    OVERRIDE_KEY = "limit.overrides.key": "percent";
+    OVERRIDE_KEY = "limit.overrides.key": "percent" "hash";
     ROUTE = "route": "name" "host" "path" "methods" "header" "upstream" "respond" "limits" "allow"
         "deny" "auth" "rewrite" "request_headers" "response_headers" "max_body" "max_key_body" "max_in_flight" "refuse"
         "ratelimit_headers" "body_timeout" "min_body_rate" "min_response_rate" "connect_timeout" "response_timeout" "stream_timeout"

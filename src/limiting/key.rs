@@ -109,6 +109,7 @@ impl KeyPart {
             KeyPart::Source(source) => Ok(facts.value(source, repeated)?.map(|value| match value {
                 SourceValue::Ip(ip) => SourceValue::Ip(source.network_of(ip)),
                 SourceValue::Bytes(value) => SourceValue::Bytes(source.canonicalize_value(value)),
+                digest @ SourceValue::Digest(_) => digest,
             })),
             KeyPart::Alternatives(sources) => {
                 let mut found: Option<Cow<[u8]>> = None;
@@ -145,6 +146,23 @@ impl KeyPart {
                 text.push('|');
             }
             source.write_name(text);
+        }
+    }
+
+    /// Returns the name that the part has in state keys.
+    pub fn state_name(&self) -> String {
+        let mut name = String::new();
+        self.write_name(&mut name);
+        name
+    }
+
+    /// Returns the value that a state key contains for the part; `written` is the text after the name.
+    pub fn value_from_state(&self, written: &str) -> Option<SourceValue<'static>> {
+        match (written.strip_prefix('='), written.strip_prefix('#'), self) {
+            (Some(ip), _, KeyPart::Source(Source::Ip(_))) => ip.parse().ok().map(SourceValue::Ip),
+            (Some(value), ..) => Some(SourceValue::Bytes(value.as_bytes().to_vec().into())),
+            (_, Some(digits), _) => Some(SourceValue::Digest(digits.to_owned().into())),
+            (None, None, _) => None,
         }
     }
 

@@ -20,7 +20,7 @@ use crate::limiting::gateways::Gateways;
 use crate::limiting::integers::ValueError;
 use crate::limiting::key::Missing;
 use crate::limiting::limit::{Limit, Mode, OnError};
-use crate::limiting::overrides::OverrideBudget;
+use crate::limiting::override_table::OverrideBudget;
 use crate::limiting::source::{Facts, SourceValues};
 use crate::limiting::state_key::KeyError;
 use crate::limiting::store::once::{MarkUse, SingleUseMark};
@@ -86,14 +86,16 @@ impl Limiter {
     }
 
     /// Decides a past request by all `limits` except those for which `skipped` is true, and charges all of them or
-    /// none. The replay uses this: refunds at the end of the request are left to the caller.
+    /// none. `keys` has the values of keys. The replay uses this: refunds at the end of the request are left to the
+    /// caller.
     pub async fn decide_logged(
         &self,
         limits: &[Arc<Limit>],
         facts: &Facts<'_>,
+        keys: &impl SourceValues,
         skipped: impl Fn(&Limit) -> bool,
     ) -> Verdict {
-        let mut asks = self.evaluate_all(limits, facts);
+        let mut asks = self.evaluate_by_keys(limits, facts, keys);
         for (ask, _) in asks.iter_mut().zip(limits).filter(|(_, limit)| skipped(limit)) {
             *ask = Evaluation::NotApplicable;
         }
@@ -102,11 +104,15 @@ impl Limiter {
 
     /// Evaluates each of `limits` for a request as far as that is possible without the store.
     pub fn evaluate_all(&self, limits: &[Arc<Limit>], facts: &Facts) -> Vec<Evaluation> {
+        self.evaluate_by_keys(limits, facts, facts)
+    }
+
+    fn evaluate_by_keys(&self, limits: &[Arc<Limit>], facts: &Facts, keys: &impl SourceValues) -> Vec<Evaluation> {
         let asks = limits.iter().map(|limit| match limit.applies_to(facts) {
             Ok(false) => Ok(Evaluation::NotApplicable),
             Ok(true) => match limit.key.unreadable_body(&facts.body) {
                 Some(why) => Ok(Evaluation::UnreadableBody(why)),
-                None => limit.cost_of(facts).map(|cost| self.evaluate(limit, facts, cost)),
+                None => limit.cost_of(facts).map(|cost| self.evaluate(limit, keys, cost)),
             },
             Err(unclear) => Err(unclear),
         });
@@ -253,6 +259,17 @@ impl Limiter {
     /// Returns the rule by which this gateway decides while the store is unavailable: its share of `rule`.
     pub fn local_rule(&self, rule: &Arc<Rule>) -> Arc<Rule> {
         self.gateways.local_rule(rule)
+    }
+
+    /// Calls `visit` with the state keys of `limits`; see [`Store::visit_keys`].
+    pub async fn visit_keys(
+        &self,
+        limits: &[&Arc<Limit>],
+        part: &str,
+        visit: &mut impl FnMut(&str),
+    ) -> Result<(), ErrorKind> {
+        let ids: Vec<u64> = limits.iter().map(|limit| limit.store_ref.id).collect();
+        self.store().visit_keys(&ids, &self.prefix, part, visit).await
     }
 
     /// The store itself, for managing state.

@@ -6,12 +6,13 @@
 //!
 //! - `when`: does the limit apply to the request?
 //! - `source`, `jwt`, `key`, `state_key`: which budget does the request use? The values of its key name it.
-//! - `overrides`, `limit`: which rule does this key have?
+//! - `overrides`, `override_table`, `limit`: which rule does this key have?
 //! - `chain`: which limits come after another one?
 //! - `decision`: the checks and answers that limits and stores exchange.
 //! - `store`: keeps the state of each key, in memory or in Redis.
 //! - `algorithm`: the arithmetic of a decision; pure functions with a Lua twin each.
 //! - `verdict`, `refuse`: the result, and what a refusal looks like.
+//! - `shown_key`: how keys appear in logs and spans; secrets as hashes.
 //! - `charges`: refunds and leases, once the request has been admitted.
 //! - `gateways`: this gateway's share of a limit while the store is unavailable.
 //!
@@ -29,8 +30,10 @@ pub(crate) mod jwt;
 pub mod key;
 pub mod limit;
 mod limiter;
+pub(crate) mod override_table;
 pub(crate) mod overrides;
 pub mod refuse;
+pub mod shown_key;
 pub mod source;
 pub(crate) mod state_key;
 pub mod store;

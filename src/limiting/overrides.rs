@@ -2,36 +2,15 @@
 //! that operators edit while the gateway runs (live overrides). The limiter looks keys up; the control thread
 //! applies changes of the hash.
 
-use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use percent_encoding::percent_decode;
 
-use crate::limiting::algorithm::Rule;
 use crate::limiting::key::Key;
-use crate::limiting::state_key::write_escaped;
-
-/// Budget that an override gives a key.
-#[derive(Clone, Debug, PartialEq)]
-pub enum OverrideBudget {
-    Rule(Arc<Rule>),
-    /// The rate is 0: every request is refused.
-    Blocked,
-    /// The limit does not apply.
-    Unlimited,
-}
-
-/// Budgets by the values of a key. The value `*` matches any value. If several entries match a key, the one with the
-/// fewest stars wins; among equals, the one whose first star comes later.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct OverrideTable {
-    budgets: HashMap<Box<str>, OverrideBudget>,
-    /// Positions of the stars of all entries, as bits; in the order in which they are tried.
-    masks: Vec<u32>,
-}
+use crate::limiting::override_table::{OverrideBudget, OverrideTable, OverrideValue, PartHasher, parse_field};
+use crate::limiting::shown_key::KeyHasher;
 
 /// Parses `rate=100/s;burst=5` like the config of the limit. An error says what is wrong.
 pub type OverrideParser = dyn Fn(&str) -> Result<OverrideBudget, String> + Send + Sync;
@@ -42,6 +21,7 @@ pub struct Overrides {
     fixed: OverrideTable,
     /// Overrides of the config and live ones; a live one wins.
     all: ArcSwap<OverrideTable>,
+    hasher: PartHasher,
     template: Arc<OverrideParser>,
 }
 
@@ -58,51 +38,8 @@ pub const ENTRIES_MAX: usize = 10_000;
 const MISTAKES_SHOWN: usize = 10;
 /// Characters after which a key, or a key with its mistake, is cut in messages.
 const SHOWN_MAX: usize = 200;
-/// Most different positions of stars in one table; each costs a lookup.
-const MASKS_MAX: usize = 16;
-
-impl OverrideTable {
-    /// Adds an entry for `values`, where `None` is a star. Returns false if there is one for these values already, or
-    /// if there are too many positions of stars.
-    pub fn insert(&mut self, values: &[Option<&[u8]>], budget: OverrideBudget) -> bool {
-        let mask = values.iter().enumerate().filter(|(_, value)| value.is_none()).fold(0, |mask, (i, _)| mask | 1 << i);
-        let field = joined(values.iter().copied());
-        if self.budgets.contains_key(field.as_str()) {
-            return false;
-        }
-        if !self.masks.contains(&mask) {
-            if self.masks.len() == MASKS_MAX {
-                return false;
-            }
-            self.masks.push(mask);
-            self.masks.sort_by_key(|mask: &u32| (mask.count_ones(), std::cmp::Reverse(mask.trailing_zeros())));
-        }
-        self.budgets.insert(field.into(), budget);
-        true
-    }
-
-    /// Finds the budget of a key, whose `values` are joined to a field. A star stands for a missing value.
-    fn find(&self, values: &str) -> Option<&OverrideBudget> {
-        let pieces = || values.split(',').enumerate();
-        let absent = pieces().filter(|(_, piece)| *piece == "*").fold(0, |mask, (i, _)| mask | 1 << i);
-        self.masks.iter().find_map(|mask| {
-            if *mask == absent {
-                return self.budgets.get(values);
-            }
-            if mask & absent != absent {
-                return None;
-            }
-            let mut field = String::with_capacity(values.len());
-            for (i, piece) in pieces() {
-                if i > 0 {
-                    field.push(',');
-                }
-                field.push_str(if mask & 1 << i == 0 { piece } else { "*" });
-            }
-            self.budgets.get(field.as_str())
-        })
-    }
-}
+/// Message for a hash that would no longer match after a restart.
+pub const HASH_NEEDS_SECRET: &str = "a hash matches only while the secret stays the same: set `keys_secret` in [admin]";
 
 /// Cuts a text to `SHOWN_MAX` characters.
 fn cut(text: &str) -> String {
@@ -112,39 +49,24 @@ fn cut(text: &str) -> String {
     }
 }
 
-/// Splits a field into its values; `None` is a star.
-fn values(field: &[u8]) -> impl Iterator<Item = Option<Cow<'_, [u8]>>> {
-    field.split(|byte| *byte == b',').map(|text| (text != b"*").then(|| percent_decode(text).into()))
-}
-
-/// Joins values to a field; `None` becomes a star.
-fn joined<'v>(values: impl Iterator<Item = Option<&'v [u8]>>) -> String {
-    let mut field = String::with_capacity(64);
-    for (i, value) in values.enumerate() {
-        if i > 0 {
-            field.push(',');
-        }
-        match value {
-            Some(value) => write_escaped(&mut field, value),
-            None => field.push('*'),
-        }
-    }
-    field
-}
-
 impl Overrides {
-    pub fn new(fixed: OverrideTable, template: Arc<OverrideParser>) -> Overrides {
-        Overrides { all: ArcSwap::from_pointee(fixed.clone()), fixed, template }
+    pub fn new(fixed: OverrideTable, hasher: PartHasher, template: Arc<OverrideParser>) -> Overrides {
+        Overrides { all: ArcSwap::from_pointee(fixed.clone()), fixed, hasher, template }
+    }
+
+    /// Reports whether entries may have hashes in place of values: only if these remain valid.
+    pub fn can_match_hashes(&self) -> bool {
+        self.hasher.hasher.is_lasting
     }
 
     /// Reports whether there are any overrides.
     pub fn has_any(&self) -> bool {
-        !self.all.load().budgets.is_empty()
+        !self.all.load().is_empty()
     }
 
     /// Finds the budget of the key with these `values`, in the form that [`Key::budget_names`] writes.
     pub fn find(&self, values: &str) -> Option<OverrideBudget> {
-        self.all.load().find(values).cloned()
+        self.all.load().find(values, &self.hasher).cloned()
     }
 
     /// Replaces the live overrides by those in `raw`, all at once.
@@ -166,32 +88,26 @@ impl Overrides {
             1..=MISTAKES_SHOWN => return Err(mistakes.join("; ")),
             _ => return Err(format!("{count} mistakes, the first {MISTAKES_SHOWN}: {}", mistakes.join("; "))),
         }
-        for mask in &self.fixed.masks {
-            if !table.masks.contains(mask) {
-                table.masks.push(*mask);
-            }
-        }
-        table.masks.sort_by_key(|mask| (mask.count_ones(), std::cmp::Reverse(mask.trailing_zeros())));
-        for (field, budget) in &self.fixed.budgets {
-            table.budgets.entry(field.clone()).or_insert_with(|| budget.clone());
-        }
+        table.add_all(&self.fixed);
         self.all.store(Arc::new(table));
         Ok(())
     }
 
     fn read_entry(&self, key: &Key, field: &[u8], value: &[u8], table: &mut OverrideTable) -> Result<(), String> {
-        let written: Vec<Option<Cow<[u8]>>> = values(field).collect();
+        let mut written: Vec<OverrideValue> = parse_field(field).collect();
         if written.len() != key.0.len() {
             return Err(format!("the key has {} parts, but the field has {}", key.0.len(), written.len()));
         }
-        let mut values = Vec::with_capacity(written.len());
-        for (part, value) in key.0.iter().zip(written) {
-            values.push(value.map(|value| part.canonicalize_written(value.into_owned())).transpose()?);
+        for (part, value) in key.0.iter().zip(&mut written) {
+            match value {
+                OverrideValue::Bytes(bytes) => *bytes = part.canonicalize_written(std::mem::take(bytes))?,
+                OverrideValue::Hash(_) if !self.can_match_hashes() => return Err(HASH_NEEDS_SECRET.to_owned()),
+                OverrideValue::Any | OverrideValue::Hash(_) => {}
+            }
         }
         let value = str::from_utf8(value).map_err(|_| "the value is not UTF-8".to_owned())?;
         let budget = (self.template)(value)?;
-        let values: Vec<Option<&[u8]>> = values.iter().map(|value| value.as_deref()).collect();
-        match table.insert(&values, budget) {
+        match table.insert(&written, budget) {
             true => Ok(()),
             false => {
                 Err("the same key is listed in another spelling, or the stars are in too many different positions"
@@ -203,21 +119,22 @@ impl Overrides {
 
 impl Default for Overrides {
     fn default() -> Overrides {
-        Overrides::new(OverrideTable::default(), Arc::new(|_| Err("this limit has no overrides".to_owned())))
+        let hasher = PartHasher::new(&Key(Vec::new()), &KeyHasher::of_process());
+        Overrides::new(OverrideTable::default(), hasher, Arc::new(|_| Err("this limit has no overrides".to_owned())))
     }
 }
 
 /// Shows only the overrides of the config.
 impl fmt::Debug for Overrides {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Overrides").field(&self.fixed.budgets).finish()
+        f.debug_tuple("Overrides").field(&self.fixed).finish()
     }
 }
 
-/// Compares only the overrides of the config, as live ones survive a reload.
+/// Compares only the overrides of the config, as live ones survive a reload; and the secret, if one has a hash.
 impl PartialEq for Overrides {
     fn eq(&self, other: &Overrides) -> bool {
-        self.fixed.budgets == other.fixed.budgets
+        self.fixed == other.fixed && (!self.fixed.has_hashes() || self.hasher == other.hasher)
     }
 }
 
@@ -230,12 +147,16 @@ mod tests {
 
     use super::*;
     use crate::limiting::key::{KeyPart, Missing};
+    use crate::limiting::override_table::join_values;
+    use crate::limiting::shown_key::DIGEST_MARK;
     use crate::limiting::source::{Facts, Repeated, Source};
-    use crate::limiting::state_key::StateKeyFrame;
+    use crate::limiting::state_key::{StateKeyFrame, write_value};
 
     fn names() -> [HeaderName; 2] {
         [HeaderName::from_static("x-a"), HeaderName::from_static("x-b")]
     }
+
+    const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
     fn key() -> Key {
         Key(names().map(|name| KeyPart::Source(Source::Header(name))).to_vec())
@@ -248,7 +169,8 @@ mod tests {
             "bad" => Err("it is bad".to_owned()),
             _ => Ok(OverrideBudget::Unlimited),
         };
-        Overrides::new(OverrideTable::default(), Arc::new(template))
+        let hasher = PartHasher::new(&key(), &KeyHasher::from_secret(SECRET));
+        Overrides::new(OverrideTable::default(), hasher, Arc::new(template))
     }
 
     fn raw(entries: &[(&str, &str)]) -> RawOverrides {
@@ -285,6 +207,46 @@ mod tests {
         assert_eq!(find(&overrides, None, Some(b"b")), Some(OverrideBudget::Unlimited));
         overrides.set_live(&key(), &RawOverrides::new()).unwrap();
         assert_eq!(find(&overrides, Some(b"a"), Some(b"b")), None);
+    }
+
+    #[test]
+    fn an_entry_may_name_a_value_by_the_hash_that_logs_show() {
+        let hasher = PartHasher::new(&key(), &KeyHasher::from_secret(SECRET));
+        let overrides = overrides();
+        let long = "Bearer ".to_owned() + &"x".repeat(100);
+        for value in ["acme", "a b", long.as_str()] {
+            let field = format!("{},*", hasher.hash_piece(0, &join_values(&[OverrideValue::Bytes(value.into())])));
+            overrides.set_live(&key(), &raw(&[(&field, "0"), ("*,b", "1")])).unwrap();
+            assert_eq!(find(&overrides, Some(value.as_bytes()), Some(b"x")), Some(OverrideBudget::Blocked), "{value}");
+            assert_eq!(find(&overrides, Some(b"other"), Some(b"x")), None);
+            assert_eq!(find(&overrides, Some(value.as_bytes()), None), Some(OverrideBudget::Blocked));
+            assert_eq!(find(&overrides, None, Some(value.as_bytes())), None, "the second part has other hashes");
+            assert_eq!(find(&overrides, Some(b"acmf"), Some(b"b")), Some(OverrideBudget::Unlimited));
+            // What the admin API and the replay know of a value: the digits of its state key, or its hash.
+            let mut state = String::new();
+            write_value(&mut state, value.as_bytes());
+            let known = [
+                hasher.hash_piece(0, &join_values(&[OverrideValue::Bytes(value.into())])),
+                state.replace('#', DIGEST_MARK),
+            ];
+            for piece in known.iter().filter(|piece| piece.starts_with(DIGEST_MARK)) {
+                assert_eq!(overrides.find(&format!("{piece},x")), Some(OverrideBudget::Blocked), "{value} as {piece}");
+                overrides
+                    .set_live(
+                        &key(),
+                        &raw(&[(&join_values(&[OverrideValue::Bytes(value.into()), OverrideValue::Any]), "0")]),
+                    )
+                    .unwrap();
+                assert_eq!(overrides.find(&format!("{piece},x")), Some(OverrideBudget::Blocked), "{value} as {piece}");
+                assert_eq!(overrides.find("%#0123456789abcdef,x"), None);
+                overrides.set_live(&key(), &raw(&[(&field, "0"), ("*,b", "1")])).unwrap();
+            }
+        }
+        let template = |_: &str| Ok(OverrideBudget::Blocked);
+        let hasher = PartHasher::new(&key(), &KeyHasher::of_process());
+        let passing = Overrides::new(OverrideTable::default(), hasher, Arc::new(template));
+        let refused = passing.set_live(&key(), &raw(&[("%#0123456789abcdef,*", "0")])).unwrap_err();
+        assert!(refused.contains("keys_secret"), "{refused}");
     }
 
     #[test]
@@ -327,7 +289,7 @@ mod tests {
         ) {
             let overrides = overrides();
             let trimmed: Vec<&[u8]> = own.iter().map(|value| value.trim_ascii()).collect();
-            let field = joined(trimmed.iter().map(|value| Some(*value)));
+            let field = join_values(&trimmed.iter().map(|value| OverrideValue::Bytes(value.to_vec())).collect::<Vec<_>>());
             overrides.set_live(&key(), &RawOverrides::from([(field.into_bytes(), b"0".to_vec())])).unwrap();
             prop_assert_eq!(find(&overrides, Some(trimmed[0]), Some(trimmed[1])), Some(OverrideBudget::Blocked));
             let same = other[0].as_bytes() == trimmed[0] && other[1].as_bytes() == trimmed[1];

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::net::IpAddr;
 
 use crate::limiting::key::{Key, KeyPart, Missing};
+use crate::limiting::shown_key::DIGEST_MARK;
 use crate::limiting::source::{Ambiguous, Repeated, SourceValue, SourceValues, append_hash};
 
 /// Longer values are hashed in the state key.
@@ -17,6 +18,17 @@ pub struct BudgetNames {
     pub state: String,
     /// The values as a field of the overrides, if requested.
     pub values: Option<String>,
+}
+
+/// Names of one part of a key.
+#[derive(Debug, PartialEq, Eq)]
+pub struct PartNames {
+    /// The part as in a state key: its name and, if there is one, its value.
+    pub state: String,
+    /// Length of the name in bytes.
+    pub name_len: usize,
+    /// The value as a field of the overrides has it; `None` if the request has none.
+    pub value: Option<String>,
 }
 
 /// Why the budget of a request has no name.
@@ -91,6 +103,18 @@ impl BudgetNames {
 }
 
 impl KeyPart {
+    /// Returns the names of the part alone.
+    ///
+    /// # Errors
+    /// The part has several values, and `repeated` does not choose one.
+    pub fn part_names(&self, facts: &impl SourceValues, repeated: Repeated) -> Result<PartNames, Ambiguous> {
+        let mut names = BudgetNames { state: String::with_capacity(64), values: Some(String::with_capacity(64)) };
+        let has_value = self.write_names(&mut names, facts, repeated)?;
+        // Names contain none of these characters.
+        let name_len = names.state.find(['=', '#']).unwrap_or(names.state.len());
+        Ok(PartNames { state: names.state, name_len, value: names.values.filter(|_| has_value) })
+    }
+
     /// Appends the name and the value. Without a value it appends only the name and returns false.
     fn write_names(
         &self,
@@ -103,8 +127,13 @@ impl KeyPart {
             names.write_values(|values| values.push_str(KeyPart::ALL));
             return Ok(true);
         }
-        match self.value(facts, repeated)? {
+        match facts.part_value(self, repeated)? {
             None => return Ok(false),
+            Some(SourceValue::Digest(digits)) => {
+                for (text, mark) in [(Some(&mut names.state), "#"), (names.values.as_mut(), DIGEST_MARK)] {
+                    text.into_iter().for_each(|text| text.extend([mark, &digits]));
+                }
+            }
             Some(SourceValue::Ip(ip)) => {
                 names.state.push('=');
                 let start = names.state.len();
@@ -137,7 +166,8 @@ fn write_ip(text: &mut String, ip: IpAddr) {
     }
 }
 
-fn write_value(text: &mut String, value: &[u8]) {
+/// Appends `=VALUE`, or `#HASH` if the value is long or has other bytes than state keys contain.
+pub fn write_value(text: &mut String, value: &[u8]) {
     match str::from_utf8(value) {
         Ok(plain) if !plain.is_empty() && plain.len() <= VALUE_MAX && plain.bytes().all(is_plain) => {
             text.push('=');
@@ -163,4 +193,10 @@ pub fn write_escaped(field: &mut String, value: &[u8]) {
             byte => drop(write!(field, "%{byte:02X}")),
         }
     }
+}
+
+/// Returns the parts of a state key, such as `ip=::1`; none if the text is no state key.
+pub fn split_state_key(state_key: &str) -> impl Iterator<Item = &str> {
+    let parts = state_key.split_once(":{").and_then(|(_, rest)| rest.rsplit_once("}:"));
+    parts.into_iter().flat_map(|(parts, _)| parts.split(','))
 }

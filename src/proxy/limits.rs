@@ -4,16 +4,35 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::limiting::charges::guard::ChargeGuard;
 use crate::limiting::decision::Op;
 use crate::limiting::jwt::TokenClaims;
 use crate::limiting::limit::Limit;
 use crate::limiting::source::{BodyFacts, Facts, SourceOrigin};
-use crate::limiting::{Evaluation, Verdict, clock};
+use crate::limiting::{Verdict, clock};
+use crate::proxy::delay::DelaySlot;
 use crate::proxy::request_body::KeyBody;
 use crate::proxy::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::response::refusal::Refusal;
+use crate::proxy::shown_keys::ShownKeys;
 use crate::route::Route;
 use crate::upstream::hash;
+
+/// The decision of limits, before it is applied to the request.
+struct LimitDecision<'r> {
+    /// The verdict of these limits and of those before them.
+    verdict: Verdict,
+    charges: Option<Box<ChargeGuard>>,
+    shown: ShownKeys,
+    delay: Option<LimitDelay<'r>>,
+}
+
+/// How long a limit delays a request that it admits.
+struct LimitDelay<'r> {
+    limit: &'r Limit,
+    duration: Duration,
+    slot: DelaySlot,
+}
 
 /// Applies the route's limits, unless the client is on the route's `allow` list. A request that a `leaky_bucket` delays
 /// waits here.
@@ -29,9 +48,10 @@ pub async fn apply_limits(request: &mut RequestContext<'_>, routed: RoutedReques
     }
     let needs_claims = route.limits[first..].iter().any(|limit| limit.needs_claims());
     let body = read_key_body(request, routed, needs_claims).await?;
+    let earlier = request.verdict.take();
     let facts = Facts { body: body.facts(), ..request_facts(request, routed, needs_claims) };
-    let evaluations = request.view.limiter.evaluate_all(&route.limits[first..], &facts);
-    decide_limits(request, route, first..route.limits.len(), evaluations).await
+    let decision = decide_limits(request, route, first..route.limits.len(), &facts, earlier).await;
+    apply_decision(request, route, decision).await
 }
 
 /// Applies the limits that `auth` lists, unless the client is on the route's `allow` list. They are decided before
@@ -47,45 +67,63 @@ pub async fn apply_auth_limits(request: &mut RequestContext<'_>, routed: RoutedR
         return Ok(());
     }
     let facts = request_facts(request, routed, false);
-    let evaluations = request.view.limiter.evaluate_all(route.auth_limits(), &facts);
-    decide_limits(request, route, listed, evaluations).await
+    let decision = decide_limits(request, route, listed, &facts, None).await;
+    apply_decision(request, route, decision).await
 }
 
-/// Decides the limits of the route in `range`, with one evaluation for each.
-async fn decide_limits(
-    request: &mut RequestContext<'_>,
-    route: &Route,
+/// Decides the limits of the route in `range`. `earlier`: the verdict of the limits before them.
+async fn decide_limits<'r>(
+    request: &RequestContext<'_>,
+    route: &'r Route,
     range: Range<usize>,
-    evaluations: Vec<Evaluation>,
-) -> Result<(), Refusal> {
-    let limits = &route.limits[range.clone()];
+    facts: &Facts<'_>,
+    earlier: Option<Verdict>,
+) -> LimitDecision<'r> {
+    let (first, limits) = (range.start, &route.limits[range]);
+    let evaluations = request.view.limiter.evaluate_all(limits, facts);
     let max_delayed = request.view.snapshot.config.server.max_delayed;
     let slots = &request.client.local.common.delay_slots;
     // The request reserves its waiting slot before the decision. Otherwise the store could assign a queue position to a
     // request that cannot wait.
-    let (mut verdict, seat) = match slots.reserve(limits, &evaluations, max_delayed) {
-        Ok(seat) => (request.view.limiter.decide(Op::Take, limits, evaluations, true).await, seat),
+    let (mut verdict, slot) = match slots.reserve(limits, &evaluations, max_delayed) {
+        Ok(slot) => (request.view.limiter.decide(Op::Take, limits, evaluations, true).await, slot),
         Err(place) => (Verdict::queue_full(place), None),
     };
-    let delay = verdict.delay_ms(limits).zip(seat);
-    verdict.shift_indexes(range.start);
+    let delay = verdict.delay_ms(limits).zip(slot).map(|((place, delay_ms), slot)| LimitDelay {
+        limit: &limits[place],
+        duration: Duration::from_millis(u64::try_from(delay_ms).unwrap_or(0)),
+        slot,
+    });
+    verdict.shift_indexes(first);
     request.account.count_decision(route, &verdict);
-    request.account.hold_charges(verdict.guard.take());
-    let is_refused = verdict.refused;
-    let verdict = match request.verdict.take() {
+    let charges = verdict.guard.take();
+    let verdict = match earlier {
         Some(earlier) => earlier.followed_by(verdict),
         None => verdict,
     };
-    request.account.record_decision(route, &verdict);
+    let shown = ShownKeys::describe(request, route, facts, &verdict);
+    LimitDecision { verdict, charges, shown, delay }
+}
+
+/// Records a decision, and waits if a limit delays the request.
+async fn apply_decision(
+    request: &mut RequestContext<'_>,
+    route: &Route,
+    decision: LimitDecision<'_>,
+) -> Result<(), Refusal> {
+    let LimitDecision { verdict, charges, shown, delay } = decision;
+    request.account.hold_charges(charges);
+    request.account.record_decision(route, &verdict, shown);
+    let is_refused = verdict.refused;
     request.verdict = Some(verdict);
     if is_refused {
         return Err(Refusal::Limited);
     }
-    if let Some(((place, delay_ms), mut seat)) = delay {
-        seat.keep_only(&limits[place].name);
+    if let Some(LimitDelay { limit, duration, mut slot }) = delay {
+        slot.keep_only(&limit.name);
         // No deadline is armed: the limit bounds the delay, and a client that disconnects ends it.
         let _waits = request.account.deadline().hold_back();
-        tokio::time::sleep(Duration::from_millis(u64::try_from(delay_ms).unwrap_or(0))).await;
+        tokio::time::sleep(duration).await;
     }
     request.account.end_delay();
     Ok(())

@@ -8,6 +8,7 @@
 //! - `auth`: authenticates the client
 //! - `limits`: applies the route's limits; `delay`: queues for delayed requests; `request_body`: reads and opens the
 //!   body
+//! - `shown_keys`: the keys of limits that the log shows
 //! - `dispatch`: runs the route's action; `outbound`: exchanges with upstream servers
 //! - `reason`: why a request has no regular response, as the log names it
 //! - `finish_response`: the end of every request; `response`: what the client gets
@@ -35,4 +36,5 @@ pub(crate) mod request;
 pub(crate) mod request_body;
 pub(crate) mod request_context;
 pub mod response;
+pub(crate) mod shown_keys;
 pub(crate) mod trace;

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use http::header::{REFERER, USER_AGENT};
 
+use crate::limiting::key::KeyPart;
 use crate::limiting::limit::Limit;
-use crate::limiting::source::{Facts, Source, SourceOrigin};
+use crate::limiting::shown_key::ShownValue;
+use crate::limiting::source::{Ambiguous, Facts, Repeated, Source, SourceOrigin, SourceValue, SourceValues};
 use crate::replay::input::entry::{AccessLogFormat, ReplayEntry};
 
 /// Text that our access log writes for a masked value.
@@ -48,12 +50,23 @@ impl LoggedFacts<'_> {
         let by_when =
             limit.when.is_met_if_known(self.facts, limit.repeated, limit.not_integer, |source| self.is_known(source));
         // Without a host, requests share one budget, which is reported; `--host` sets one.
-        let mut of_key = limit.key.sources().filter(|source| **source != Source::Host && !self.is_known(source));
+        let parts = limit.key.0.iter().filter(|part| self.logged_value(part).is_none());
+        let mut of_key =
+            parts.flat_map(KeyPart::sources).filter(|source| **source != Source::Host && !self.is_known(source));
         match by_when {
             Ok(true) => of_key.next(),
             Ok(false) => None,
             Err(source) => Some(source),
         }
+    }
+
+    /// Returns the value of a part that only the keys in the log tell.
+    pub fn logged_value(&self, part: &KeyPart) -> Option<&ShownValue> {
+        if part.sources().iter().all(|source| *source == Source::Host || self.is_known(source)) {
+            return None;
+        }
+        let name = part.state_name();
+        self.entry.key_parts.iter().find(|logged| logged.name == name).map(|logged| &logged.value)
     }
 
     fn is_known(&self, source: &Source) -> bool {
@@ -68,4 +81,23 @@ impl LoggedFacts<'_> {
             source => matches!(source.kind().origin(), SourceOrigin::Request | SourceOrigin::Target),
         }
     }
+}
+
+impl SourceValues for LoggedFacts<'_> {
+    fn value(&self, source: &Source, repeated: Repeated) -> Result<Option<SourceValue<'_>>, Ambiguous> {
+        self.facts.value(source, repeated)
+    }
+
+    fn part_value<'v>(&'v self, part: &KeyPart, repeated: Repeated) -> Result<Option<SourceValue<'v>>, Ambiguous> {
+        match self.logged_value(part) {
+            Some(value) => Ok(value.to_source_value()),
+            None => part.value(self.facts, repeated),
+        }
+    }
+}
+
+/// Reports whether every log has the values of the limit's key.
+pub fn is_key_in_logs(limit: &Limit) -> bool {
+    let mut sources = limit.key.sources();
+    sources.all(|source| matches!(source.kind().origin(), SourceOrigin::Request))
 }

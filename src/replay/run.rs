@@ -25,6 +25,7 @@ use crate::replay::ends::{Correction, Ending, Ends};
 use crate::replay::input::entry::Request;
 use crate::replay::input::order::StartOrder;
 use crate::replay::input::source::{LogSources, Logged};
+use crate::replay::known;
 use crate::replay::known::{LoggedFacts, find_unknown_sources};
 use crate::replay::outcome::{ReplayOutcome, ReplayRequest};
 use crate::replay::progress::ReplayProgress;
@@ -54,7 +55,7 @@ struct Replay<'a> {
 /// # Errors
 /// If a log cannot be read, no line of all logs is valid, or no route matches a request.
 pub fn run_replay(config: &Config, logs: &[PathBuf], options: &ReplayRequest) -> Result<ReplayOutcome, String> {
-    let headers = config.limits.iter().any(|limit| limit.needs_headers())
+    let headers = config.limits.iter().any(|limit| limit.needs_headers() || !known::is_key_in_logs(limit))
         || config.routes.iter().any(|route| !route.matcher.headers.is_empty());
     let mut sources = LogSources::open_logs(logs, headers)?;
     let configured = Rc::new(Timeline::new(config.store.max_keys, &config.limits));
@@ -207,7 +208,7 @@ impl<'a> Replay<'a> {
         unknown: &[Option<&Source>],
         now_ms: i64,
     ) -> Verdict {
-        let LoggedFacts { entry, facts, no_host } = *logged_facts;
+        let LoggedFacts { entry, facts, .. } = *logged_facts;
         if route.allow.contains(entry.client) {
             self.counts.allowed += 1;
             return Verdict::default();
@@ -223,7 +224,7 @@ impl<'a> Replay<'a> {
         // A log does not tell which requests needed a verification of their credentials.
         let of_auth = |limit: &Limit| route.auth_limits().iter().any(|other| std::ptr::eq(&**other, limit));
         let skipped = |limit: &Limit| is_unknown(limit) || blurred(limit) || of_auth(limit);
-        let verdict = resolve_now(self.limiter.decide_logged(&route.limits, facts, skipped));
+        let verdict = resolve_now(self.limiter.decide_logged(&route.limits, facts, logged_facts, skipped));
         let delay_ms = verdict.delay_ms(&route.limits).map_or(0, |(_, delay_ms)| delay_ms);
         self.counts.delayed += u64::from(delay_ms > 0);
         self.counts.longest_delay_ms = self.counts.longest_delay_ms.max(delay_ms);
@@ -252,10 +253,10 @@ impl<'a> Replay<'a> {
                 Some((&checks[place], *decision.answers.get(place)?, decision))
             });
             let Some((check, answer, decision)) = found else {
-                tally.record_unasked(place, &verdict, facts, no_host);
+                tally.record_unasked(place, &verdict, logged_facts);
                 continue;
             };
-            let key = tally.record_decision(check, answer, entry, facts, no_host);
+            let key = tally.record_decision(check, answer, logged_facts);
             tally.refused_by_others += u64::from(verdict.refused && answer.admitted);
             if decision.has_charged(check.role, answer) {
                 at_own.extend(tally.record_charge(check, answer, own).map(Correction::Configured));

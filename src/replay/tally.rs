@@ -8,10 +8,13 @@ use crate::limiting::Verdict;
 use crate::limiting::answer::Answer;
 use crate::limiting::charges::rules::{ChargeCondition, OutcomeSet};
 use crate::limiting::decision::Check;
+use crate::limiting::key::KeyPart;
 use crate::limiting::limit::Limit;
-use crate::limiting::source::{Facts, Source};
+use crate::limiting::shown_key::ShownValue;
+use crate::limiting::source::{Facts, Source, SourceValues};
 use crate::replay::ends::Ending;
 use crate::replay::input::entry::ReplayEntry;
+use crate::replay::known::LoggedFacts;
 use crate::replay::sketch::{Distinct, Frequent};
 use crate::replay::tightest::{Back, Tightest};
 
@@ -50,6 +53,10 @@ pub struct Gaps {
     pub unknown: Vec<(Source, u64)>,
     /// Requests shorter than the resolution of the time stamps, for a limit of concurrent requests; not evaluated.
     pub blurred: u64,
+    /// Requests that were evaluated by keys in the log, by the index of the part in the key.
+    logged_parts: Vec<u64>,
+    /// Requests for which overrides could not be found, because the log has only hashes of keys.
+    pub overrides: u64,
 }
 
 /// Number of candidates counted per listed key.
@@ -70,19 +77,17 @@ impl Tally {
             refused_keys: Distinct::default(),
             top: Frequent::new(COUNTED_MIN.max(top * COUNTED_PER_NAMED)),
             tightest: Tightest::new(&limit.rule, max_keys),
-            gaps: Gaps { absent: vec![0; limit.key.sources().count()], ..Gaps::default() },
+            gaps: Gaps {
+                absent: vec![0; limit.key.sources().count()],
+                logged_parts: vec![0; limit.key.0.len()],
+                ..Gaps::default()
+            },
         }
     }
 
     /// Records a decision of the store; returns the hash of the key.
-    pub fn record_decision(
-        &mut self,
-        check: &Check,
-        answer: Answer,
-        entry: &ReplayEntry,
-        facts: &Facts,
-        no_host: bool,
-    ) -> u64 {
+    pub fn record_decision(&mut self, check: &Check, answer: Answer, logged: &LoggedFacts) -> u64 {
+        let LoggedFacts { facts, entry, no_host } = *logged;
         self.seen += 1;
         let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(&check.key);
         self.keys.add_key(hash);
@@ -93,8 +98,9 @@ impl Tally {
             self.top.add_key(client_part(&check.key));
         }
         if no_host || check.key.contains('!') {
-            self.count_absent(facts, no_host);
+            self.count_absent(logged);
         }
+        self.count_logged_parts(logged);
         let unstated = |source: &Source| match source {
             // A log contains the whole query or none.
             Source::Query(_) => facts.query.is_none(),
@@ -158,9 +164,10 @@ impl Tally {
 
     /// Records a request decided without the store, for example because a key part is missing. `place` is the index of
     /// the limit in its route.
-    pub fn record_unasked(&mut self, place: usize, verdict: &Verdict, facts: &Facts, no_host: bool) {
-        if self.limit.applies_to(facts) == Ok(true) {
-            self.count_absent(facts, no_host);
+    pub fn record_unasked(&mut self, place: usize, verdict: &Verdict, logged: &LoggedFacts) {
+        if self.limit.applies_to(logged.facts) == Ok(true) {
+            self.count_absent(logged);
+            self.count_logged_parts(logged);
         }
         if let Some(checked) = verdict.checks.iter().find(|checked| checked.limit == place) {
             self.seen += 1;
@@ -184,13 +191,30 @@ impl Tally {
     }
 
     /// Counts missing key parts.
-    fn count_absent(&mut self, facts: &Facts, no_host: bool) {
+    fn count_absent(&mut self, logged: &LoggedFacts) {
         let Limit { key, repeated, .. } = &*self.limit;
         let parts = key.0.iter().flat_map(|part| part.sources().iter().map(move |source| (part, source)));
         for ((part, source), count) in parts.zip(&mut self.gaps.absent) {
-            let unknown = no_host && *source == Source::Host;
-            *count += u64::from(unknown || matches!(part.value(facts, *repeated), Ok(None)));
+            let unknown = logged.no_host && *source == Source::Host;
+            *count += u64::from(unknown || matches!(logged.part_value(part, *repeated), Ok(None)));
         }
+    }
+
+    /// Counts the parts whose values come from the keys in the log.
+    fn count_logged_parts(&mut self, logged: &LoggedFacts) {
+        let mut has_hash = false;
+        for (part, count) in self.limit.key.0.iter().zip(&mut self.gaps.logged_parts) {
+            let Some(value) = logged.logged_value(part) else { continue };
+            *count += 1;
+            has_hash |= matches!(value, ShownValue::Hash(_));
+        }
+        self.gaps.overrides +=
+            u64::from(has_hash && self.limit.overrides.has_any() && !self.limit.overrides.can_match_hashes());
+    }
+
+    /// Returns the parts of the key that come from the keys in the log, with the number of requests.
+    pub fn logged_parts(&self) -> impl Iterator<Item = (&KeyPart, u64)> {
+        self.limit.key.0.iter().zip(self.gaps.logged_parts.iter().copied()).filter(|(_, count)| *count > 0)
     }
 
     /// Returns the missing sources of the key by name, with the number of requests that lack them.

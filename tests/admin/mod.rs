@@ -1,7 +1,8 @@
-//! The admin listener: its API, live overrides of limits, malformed requests, and floods.
+//! The admin listener: its API, keys given by the hash of a log, live overrides of limits, malformed requests, and floods.
 
 mod api;
 mod floods;
+mod hashed_keys;
 mod malformed_requests;
 mod overrides;
 mod refused_requests;

@@ -85,6 +85,7 @@ fn a_collector_reads_what_became_of_requests() {
         ("sluicegate.route", "Str(users)"),
         ("sluicegate.limit", "Str(ample)"),
         ("sluicegate.decision", "Str(allow)"),
+        ("sluicegate.key", "Str(ip=127.0.0.1)"),
         ("sluicegate.tries", "Int(1)"),
     ] {
         assert_eq!(seen.get(name).map(String::as_str), Some(value), "{name} of {seen:?}");

@@ -2,6 +2,7 @@
 
 mod generated_log;
 mod input;
+mod keys;
 mod models;
 mod progress;
 mod refunds;

@@ -11,6 +11,7 @@ use crate::config::{Config, find_closest, percent_decode};
 use crate::limiting::decision::{Check, Op};
 use crate::limiting::key::{COST_MAX, KeyPart};
 use crate::limiting::limit::Limit;
+use crate::limiting::shown_key::KeyHash;
 use crate::limiting::source::{Ambiguous, Repeated, Source, SourceValue, SourceValues};
 use crate::limiting::{Limiter, Outcome};
 
@@ -32,9 +33,21 @@ pub enum Refund {
     Units { parts: NamedValues, cost: i64 },
 }
 
-/// Values of a key's sources, by source name.
+/// Values of a key's sources, by source name, and hashes of parts.
 #[derive(Default)]
-pub struct NamedValues(Vec<(String, SourceValue<'static>)>);
+pub struct NamedValues {
+    given: Vec<(String, SourceValue<'static>)>,
+    /// Parts that are given by the hash that a log shows, by the name of the part in state keys.
+    pub hashed: Vec<(String, KeyHash)>,
+    /// What state keys contain for these parts; see `hashed`.
+    pub found: Vec<(String, String)>,
+}
+
+/// One value of a query or body.
+enum GivenValue {
+    Bytes(Vec<u8>),
+    Hash(KeyHash),
+}
 
 const DECISIONS_MAX: usize = 1000;
 /// Maximum number of limits per decision, the same as on a route.
@@ -43,12 +56,32 @@ const LIMITS_MAX: usize = 16;
 const COMPARED_MAX: usize = 1_000_000;
 /// Maximum length of a value in bytes, the same as of a request header.
 const VALUE_MAX: usize = 8 * 1024;
+const HASH_HELP: &str = "a hash has 16 digits from 0 to 9 and a to f, as in the log";
 
 impl SourceValues for NamedValues {
     /// Each source occurs only once.
     fn value(&self, source: &Source, _: Repeated) -> Result<Option<SourceValue<'_>>, Ambiguous> {
-        let found = self.0.iter().find(|(name, _)| source.is_called(name));
+        let found = self.given.iter().find(|(name, _)| source.is_called(name));
         Ok(found.map(|(_, value)| value.as_borrowed()))
+    }
+
+    fn part_value<'v>(&'v self, part: &KeyPart, repeated: Repeated) -> Result<Option<SourceValue<'v>>, Ambiguous> {
+        if self.found.is_empty() {
+            return part.value(self, repeated);
+        }
+        let name = part.state_name();
+        match self.found.iter().find(|(found, _)| *found == name) {
+            Some((_, state)) => Ok(part.value_from_state(state)),
+            None => part.value(self, repeated),
+        }
+    }
+}
+
+impl NamedValues {
+    /// Reports whether a part of the limit's key is given by its hash. Then responses must not contain its value.
+    pub fn hides_key_of(&self, limit: &Limit) -> bool {
+        !self.hashed.is_empty()
+            && limit.key.0.iter().any(|part| self.hashed.iter().any(|(name, _)| *name == part.state_name()))
     }
 }
 
@@ -145,10 +178,10 @@ fn sort_after_bases(mut waiting: Vec<Arc<Limit>>, items: &[JsonNode]) -> Vec<Arc
 
 /// Rejects a name that no listed limit uses in its key: ignored, it would leave a part missing.
 fn parse_key_values(node: &JsonNode, limits: &[Arc<Limit>]) -> Option<NamedValues> {
-    let mut named: Vec<(String, SourceValue)> = Vec::new();
+    let mut named = NamedValues::default();
     let parts = || limits.iter().flat_map(|limit| &limit.key.0);
     for (name, value) in node.entries()?.into_iter().take_while(|_| !node.has_enough_faults()) {
-        let Some(source) = parts().find_map(|part| part.find_source(name)) else {
+        let Some((part, source)) = parts().find_map(|part| Some((part, part.find_source(name)?))) else {
             let mut known: Vec<String> =
                 parts().filter(|part| **part != KeyPart::All).map(ToString::to_string).collect();
             known.sort_unstable();
@@ -157,29 +190,44 @@ fn parse_key_values(node: &JsonNode, limits: &[Arc<Limit>]) -> Option<NamedValue
             value.add_fault::<()>(format!("these limits are keyed by {known}"));
             continue;
         };
-        if named.iter().any(|(earlier, _)| source.is_called(earlier)) {
+        let state_name = part.state_name();
+        let is_hashed = named.hashed.iter().any(|(earlier, _)| *earlier == state_name);
+        if is_hashed || named.given.iter().any(|(earlier, _)| source.is_called(earlier)) {
             value.add_fault::<()>(format!("`{source}` occurs twice"));
         }
-        let Some(bytes) = parse_bytes(&value) else { continue };
+        let bytes = match parse_value(&value) {
+            Some(GivenValue::Bytes(bytes)) => bytes,
+            Some(GivenValue::Hash(hash)) => {
+                named.hashed.push((state_name, hash));
+                continue;
+            }
+            None => continue,
+        };
         match to_request_value(source, bytes) {
-            Ok(given) if source.is_called(name) => named.push((name.to_owned(), given)),
-            Ok(given) => named.push((source.to_string(), given)),
+            Ok(given) if source.is_called(name) => named.given.push((name.to_owned(), given)),
+            Ok(given) => named.given.push((source.to_string(), given)),
             Err(why) => drop(value.add_fault::<()>(why)),
         }
     }
-    Some(NamedValues(named))
+    Some(named)
 }
 
-/// Parses a string, or `{"percent": TEXT}` for bytes that a JSON string cannot contain.
-fn parse_bytes(value: &JsonNode) -> Option<Vec<u8>> {
+/// Parses a string, `{"percent": TEXT}` for bytes that a JSON string cannot contain, or `{"hash": DIGITS}`.
+fn parse_value(value: &JsonNode) -> Option<GivenValue> {
+    if let Some(digits) = value.get("hash") {
+        value.check_members(&["hash"])?;
+        let hash = KeyHash::parse(digits.text()?).or_else(|| digits.add_fault(HASH_HELP));
+        return hash.map(GivenValue::Hash);
+    }
     let Some(encoded) = value.get("percent") else {
         return match value.is_object() {
-            true => value.add_fault("it must be a string, or {\"percent\": \"caf%E9\"}"),
-            false => value.text().map(|text| text.as_bytes().to_vec()),
+            true => value.add_fault("it must be a string, {\"percent\": \"caf%E9\"}, or {\"hash\": DIGITS}"),
+            false => value.text().map(|text| GivenValue::Bytes(text.as_bytes().to_vec())),
         };
     };
     value.check_members(&["percent"])?;
-    percent_decode(encoded.text()?).or_else(|| encoded.add_fault("it is not percent-encoded: bytes are written %XX"))
+    let bytes = percent_decode(encoded.text()?);
+    bytes.map(GivenValue::Bytes).or_else(|| encoded.add_fault("it is not percent-encoded: bytes are written %XX"))
 }
 
 /// Parses the body of a refund: a receipt, or a key and units.
@@ -215,7 +263,7 @@ fn parse_refund_body(root: &JsonNode, limit: &Arc<Limit>) -> Option<Refund> {
     }
 }
 
-/// Parses `key=PART&key=PART`, in the order of the limit's key, and `cost=N`.
+/// Parses `key=PART&hash=DIGITS`, one for each part in the order of the limit's key, and `cost=N`.
 pub fn parse_query(limit: &Limit, query: &str) -> Result<(NamedValues, Option<i64>), Problem> {
     let bad = |detail: String| Problem::new(StatusCode::BAD_REQUEST, detail);
     let (mut values, mut cost) = (Vec::new(), None);
@@ -223,13 +271,17 @@ pub fn parse_query(limit: &Limit, query: &str) -> Result<(NamedValues, Option<i6
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let value = percent_decode(value).ok_or_else(|| bad(format!("`{name}` is not percent-encoded")))?;
         match name {
-            "key" => values.push(value),
+            "key" => values.push(GivenValue::Bytes(value)),
+            "hash" => {
+                let hash = str::from_utf8(&value).ok().and_then(KeyHash::parse);
+                values.push(GivenValue::Hash(hash.ok_or_else(|| bad(format!("`hash`: {HASH_HELP}")))?));
+            }
             "cost" => {
                 let value = str::from_utf8(&value).ok().and_then(|value| value.parse().ok());
                 let within = value.filter(|cost| (0..=COST_MAX).contains(cost));
                 cost = Some(within.ok_or_else(|| bad(format!("`cost` is an integer from 0 to {COST_MAX}")))?);
             }
-            _ => return Err(bad(format!("unknown parameter `{name}`; there are `key` and `cost`"))),
+            _ => return Err(bad(format!("unknown parameter `{name}`; there are `key`, `hash` and `cost`"))),
         }
     }
     let parts: Vec<&KeyPart> = limit.key.0.iter().filter(|part| **part != KeyPart::All).collect();
@@ -242,14 +294,19 @@ pub fn parse_query(limit: &Limit, query: &str) -> Result<(NamedValues, Option<i6
             }
         }));
     }
-    // Alternatives are different places of one value, so any of them can carry it.
-    let sources = parts.iter().filter_map(|part| part.sources().first());
-    let named = sources.zip(values).map(|(source, value)| {
-        to_request_value(source, value)
-            .map(|value| (source.to_string(), value))
-            .map_err(|why| bad(format!("key {source}: {why}")))
-    });
-    Ok((NamedValues(named.collect::<Result<_, _>>()?), cost))
+    let mut named = NamedValues::default();
+    for (part, value) in parts.into_iter().zip(values) {
+        // Alternatives are different places of one value, so any of them can carry it.
+        match (value, part.sources().first()) {
+            (GivenValue::Hash(hash), _) => named.hashed.push((part.state_name(), hash)),
+            (GivenValue::Bytes(value), Some(source)) => {
+                let value = to_request_value(source, value).map_err(|why| bad(format!("key {source}: {why}")))?;
+                named.given.push((source.to_string(), value));
+            }
+            (GivenValue::Bytes(_), None) => {}
+        }
+    }
+    Ok((named, cost))
 }
 
 /// Returns the check of a limit with the budget of its key. A missing key part must be stated explicitly.

@@ -1,11 +1,12 @@
 //! Limits over HTTP: decisions, state, resets and refunds without a proxied request. Called by `pages`.
 //!
-//! Input: JSON bodies (`json`) and queries, checked by `asked`. Output: decisions with receipts (`receipt`), the
+//! Input: JSON bodies (`json`) and queries, checked by `asked`; `hashed` finds keys by their hash. Output: decisions with receipts (`receipt`), the
 //! listing of limits (`listing`), and the closed words of responses (`words`).
 //!
 //! To add an operation, parse and check its body in `asked`, run it here on the store, and add its page to `pages`.
 
 mod asked;
+mod hashed;
 mod json;
 mod listing;
 mod receipt;
@@ -23,7 +24,8 @@ use tokio::task::{spawn_local, yield_now};
 use tokio::time::timeout;
 
 use crate::admin::cached::TimeBudget;
-use crate::admin::limits::asked::{DecideBody, DecisionRequest};
+use crate::admin::limits::asked::{DecideBody, DecisionRequest, NamedValues};
+use crate::admin::limits::hashed::HashLookup;
 pub use crate::admin::limits::json::Problem;
 use crate::admin::limits::listing::Listing;
 use crate::admin::limits::receipt::Receipt;
@@ -35,7 +37,8 @@ use crate::limiting::answer::{Answer, NEVER, Policy};
 use crate::limiting::decision::{Check, ErrorKind, Op};
 use crate::limiting::key::{COST_MAX, Cost};
 use crate::limiting::limit::{Limit, Mode};
-use crate::limiting::overrides::OverrideBudget;
+use crate::limiting::override_table::OverrideBudget;
+use crate::limiting::shown_key::KeyDisplay;
 use crate::limiting::store::once::{MarkUse, SingleUseMark};
 use crate::limiting::{Evaluation, LimitResult, Limiter, Outcome, Standing, Verdict, clock};
 use crate::snapshot::{CurrentSnapshot, Reason};
@@ -47,6 +50,7 @@ pub struct LimitsApi {
     /// Time spent on suggestions for unknown names.
     hints: TimeBudget,
     large: Semaphore,
+    hashes: HashLookup,
 }
 
 /// Number of limits per store call: few enough that the last response meets the store's deadline.
@@ -67,6 +71,7 @@ impl LimitsApi {
             listing: Listing::default(),
             hints: TimeBudget::default(),
             large: Semaphore::new(LARGE_AT_ONCE),
+            hashes: HashLookup::default(),
         }
     }
 
@@ -108,8 +113,10 @@ impl LimitsApi {
     /// Makes the decisions that `body` requests.
     pub async fn decide_all(&self, body: &[u8]) -> Result<Value, Problem> {
         let snapshot = self.current.load_full();
-        let DecideBody { op, decisions } = DecideBody::parse_body(body, &snapshot.config, &self.hints)?;
+        let DecideBody { op, mut decisions } = DecideBody::parse_body(body, &snapshot.config, &self.hints)?;
         let limiter = self.link.limiter();
+        let parts = decisions.iter_mut().map(|decision| &mut decision.parts).collect();
+        self.hashes.find_values(&limiter, &snapshot.config, parts).await?;
         // Parsing, deciding and formatting many decisions takes time, so other tasks get a turn in between.
         yield_now().await;
         let mut answers = Vec::with_capacity(decisions.len());
@@ -133,14 +140,15 @@ impl LimitsApi {
     pub async fn show_state(&self, name: &str, query: &str) -> Result<Value, Problem> {
         let snapshot = self.current.load_full();
         let limit = self.find_limit(&snapshot.config, name)?;
-        let (parts, cost) = asked::parse_query(limit, query)?;
+        let (mut parts, cost) = asked::parse_query(limit, query)?;
         let limiter = self.link.limiter();
+        self.hashes.find_values(&limiter, &snapshot.config, vec![&mut parts]).await?;
         let (check, instead) = asked::build_check(&limiter, limit, &parts, cost.unwrap_or_else(|| fixed_cost(limit)))?;
         let (key, policy) = (check.key.clone(), check.rule.policy());
+        let display = &snapshot.config.admin.key_display;
         if let Some(outcome) = instead {
             let mut state = format_unasked(outcome);
-            state["limit"] = name.into();
-            state["state_key"] = key.into();
+            add_key(&mut state, limit, &parts, key, display);
             return Ok(state);
         }
         let mut now = check.clone();
@@ -148,8 +156,7 @@ impl LimitsApi {
         let now = run_check(&limiter, Op::Peek, now).await.map_err(|kind| store_unavailable(kind, ""))?;
         let answer = run_check(&limiter, Op::Peek, check).await.map_err(|kind| store_unavailable(kind, ""))?;
         let mut state = format_numbers(&Answer { remaining: now.remaining, reset_ms: now.reset_ms, ..answer }, policy);
-        state["limit"] = name.into();
-        state["state_key"] = key.into();
+        add_key(&mut state, limit, &parts, key, display);
         Ok(state)
     }
 
@@ -157,8 +164,9 @@ impl LimitsApi {
     pub async fn reset_key(&self, name: &str, query: &str) -> Result<Value, Problem> {
         let snapshot = self.current.load_full();
         let limit = self.find_limit(&snapshot.config, name)?;
-        let (parts, _) = asked::parse_query(limit, query)?;
+        let (mut parts, _) = asked::parse_query(limit, query)?;
         let limiter = self.link.limiter();
+        self.hashes.find_values(&limiter, &snapshot.config, vec![&mut parts]).await?;
         let (check, _) = asked::build_check(&limiter, limit, &parts, 0)?;
         let key = check.key.clone();
         // Usage counted locally while the store was unavailable is reset as well.
@@ -166,7 +174,9 @@ impl LimitsApi {
         run_check(&limiter, Op::Reset, check)
             .await
             .map_err(|kind| store_unavailable(kind, "; it is not known whether the key was reset"))?;
-        Ok(json!({ "limit": name, "state_key": key, "reset": true }))
+        let mut answer = json!({ "reset": true });
+        add_key(&mut answer, limit, &parts, key, &snapshot.config.admin.key_display);
+        Ok(answer)
     }
 
     /// Refunds a receipt, at most once, or units of a key.
@@ -176,7 +186,8 @@ impl LimitsApi {
         let limiter = self.link.limiter();
         let kept = match asked::parse_refund(limit, body)? {
             asked::Refund::Receipt(receipt) => self.refund_receipt(&limiter, limit, &receipt).await?,
-            asked::Refund::Units { parts, cost } => {
+            asked::Refund::Units { mut parts, cost } => {
+                self.hashes.find_values(&limiter, &snapshot.config, vec![&mut parts]).await?;
                 let (check, _) = asked::build_check(&limiter, limit, &parts, cost)?;
                 refund_units(&limiter, check).await?
             }
@@ -256,20 +267,22 @@ async fn decide_one(limiter: Rc<Limiter>, op: Op, decision: DecisionRequest) -> 
         .enumerate()
         .map(|(index, (limit, check))| {
             let checked = verdict.checks.iter().find(|checked| checked.limit == index);
-            let who = limit.budget_names("", &parts, true).ok().and_then(|names| names.values).unwrap_or_default();
+            // A receipt contains the key, which the caller may not know.
+            let who = (!parts.hides_key_of(limit))
+                .then(|| limit.budget_names("", &parts, true).ok().and_then(|names| names.values).unwrap_or_default());
             format_limit_entry(op, limit, check, who, checked, &verdict, made_by)
         })
         .collect();
     json!({ "admitted": !verdict.refused, "limits": entries })
 }
 
-/// Formats one limit of a decision. `made_by` returns, for a charge to the store or to local memory, the time there
+/// Formats one limit of a decision. `who`: the values of the key, for a receipt. `made_by` returns, for a charge to the store or to local memory, the time there
 /// and the rule that made it.
 fn format_limit_entry(
     op: Op,
     limit: &Limit,
     check: Option<Check>,
-    who: String,
+    who: Option<String>,
     checked: Option<&LimitResult>,
     verdict: &Verdict,
     made_by: impl Fn(bool, &Arc<Rule>) -> (i64, Arc<Rule>),
@@ -300,7 +313,7 @@ fn format_limit_entry(
     entry["source"] = if local { DecidedBy::Local } else { DecidedBy::Store }.label().into();
     let in_force = standing == Standing::InForce;
     let charged = in_force && answer.admitted && (!verdict.refused || limit.mode == Mode::Shadow);
-    if op == Op::Take && charged && check.cost > 0 {
+    if let Some(who) = who.filter(|_| op == Op::Take && charged && check.cost > 0) {
         let (now_ms, rule) = made_by(local, &check.rule);
         let receipt = Receipt {
             id: rand::random(),
@@ -317,6 +330,17 @@ fn format_limit_entry(
         }
     }
     entry
+}
+
+/// Adds the limit and the key. The state key contains all values, so it is left out if the caller gave a hash.
+fn add_key(answer: &mut Value, limit: &Limit, parts: &NamedValues, state_key: String, display: &KeyDisplay) {
+    let mut text = String::new();
+    let shown = display.write_key(&mut text, &limit.key, parts, limit.repeated);
+    answer["limit"] = limit.name.as_str().into();
+    answer["key"] = shown.map_or(Value::Null, |()| text.into());
+    if !parts.hides_key_of(limit) {
+        answer["state_key"] = state_key.into();
+    }
 }
 
 fn format_not_asked(limit: &Limit, why: NotAskedReason) -> Value {

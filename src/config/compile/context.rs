@@ -5,6 +5,7 @@ use crate::config::compile::limits::set::ListedItem;
 use crate::config::compile::names::Definitions;
 use crate::config::values::{TextFault, invalid_text};
 use crate::limiting::limit::OnError;
+use crate::limiting::shown_key::KeyHasher;
 use crate::limiting::source::{Source, SourceOrigin};
 
 pub struct LimitContext<'a> {
@@ -15,6 +16,8 @@ pub struct LimitContext<'a> {
     pub asks_clients: bool,
     /// Maximum number of keys of the whole store.
     pub max_keys: usize,
+    /// Hashes keys as logs show them.
+    pub hasher: &'a KeyHasher,
 }
 
 impl LimitContext<'_> {

@@ -32,6 +32,7 @@ use crate::config::source::{SMALLEST, SourceTexts};
 use crate::config::tree::{Node, Table, TableEntry, Value};
 use crate::config::{AdminContact, Config, schema, tree};
 use crate::limiting::limit::LimitTable;
+use crate::limiting::shown_key::KeyHasher;
 use crate::route::Strictness;
 
 /// Compiles the config. Returns `None` if anything is wrong; `sources` then holds every mistake.
@@ -65,8 +66,16 @@ pub fn compile(sources: &SourceTexts, documents: &[Table]) -> Option<Config> {
         named_jwt.named_sections(sources, "jwt", &schema::JWT),
     );
     let asks_clients = listeners.iter().any(listener::requests_client_certs);
-    let context =
-        LimitContext { on_error: store.on_error, sets: &sets, has_jwt, asks_clients, max_keys: store.max_keys };
+    // If `[admin]` has a mistake, overrides with hashes get no second one.
+    let hasher = admin.as_ref().map_or_else(|| KeyHasher::from_secret(""), |admin| admin.key_display.hasher.clone());
+    let context = LimitContext {
+        on_error: store.on_error,
+        sets: &sets,
+        has_jwt,
+        asks_clients,
+        max_keys: store.max_keys,
+        hasher: &hasher,
+    };
     let limits = limits::compile_limits(limits.named_sections(sources, "limit", &schema::LIMIT), &context);
     let roots = SystemRoots::default();
     let mut upstreams = upstreams::compile_upstreams(

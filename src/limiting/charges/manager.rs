@@ -19,7 +19,7 @@ use crate::limiting::charges::queue_refunds::{QueueRefund, QueueRefunds};
 use crate::limiting::decision::{Check, ErrorKind, Op};
 use crate::limiting::gateways::Gateways;
 use crate::limiting::limit::LimitTable;
-use crate::limiting::overrides::OverrideBudget;
+use crate::limiting::override_table::OverrideBudget;
 use crate::limiting::store::memory::MemoryStore;
 use crate::limiting::store::{Store, Stores};
 use crate::limiting::supervise::restart_on_panic;

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use http::HeaderMap;
 
 use crate::limiting::jwt::TokenClaims;
+use crate::limiting::key::KeyPart;
 use crate::limiting::source::body::BodyFacts;
 use crate::limiting::source::inputs::{Ambiguous, FoundValue, Repeated};
 use crate::limiting::source::{CertificateName, Source, inputs};
@@ -47,6 +48,17 @@ pub trait SourceValues {
     /// # Errors
     /// There are several values, and `repeated` does not choose one.
     fn value(&self, source: &Source, repeated: Repeated) -> Result<Option<SourceValue<'_>>, Ambiguous>;
+
+    /// Returns the value of a part of a key; `None` if it is absent.
+    ///
+    /// # Errors
+    /// There are several values, and `repeated` does not choose one.
+    fn part_value<'v>(&'v self, part: &KeyPart, repeated: Repeated) -> Result<Option<SourceValue<'v>>, Ambiguous>
+    where
+        Self: Sized,
+    {
+        part.value(self, repeated)
+    }
 }
 
 /// Value of a source.
@@ -54,6 +66,9 @@ pub enum SourceValue<'a> {
     /// The whole address; the source says which part of it counts.
     Ip(IpAddr),
     Bytes(Cow<'a, [u8]>),
+    /// The value itself is not known, only hexadecimal digits that identify it: those of the state key, or the hash
+    /// that a log shows.
+    Digest(Cow<'a, str>),
 }
 
 impl SourceValues for Facts<'_> {
@@ -134,6 +149,7 @@ impl SourceValue<'_> {
         match self {
             SourceValue::Ip(ip) => SourceValue::Ip(*ip),
             SourceValue::Bytes(bytes) => SourceValue::Bytes(Cow::Borrowed(bytes)),
+            SourceValue::Digest(digits) => SourceValue::Digest(Cow::Borrowed(digits)),
         }
     }
 }

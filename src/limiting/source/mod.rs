@@ -298,6 +298,7 @@ impl Source {
         match value {
             SourceValue::Ip(ip) => self.network_of(ip).to_string().into_bytes().into(),
             SourceValue::Bytes(bytes) => bytes,
+            SourceValue::Digest(digits) => format!("#{digits}").into_bytes().into(),
         }
     }
 }

@@ -193,6 +193,29 @@ impl Store {
         }
     }
 
+    /// Calls `visit` with the state keys of the limits with these `ids`, and with keys of other limits if the store
+    /// cannot tell them apart. Each key that exists all the time is visited at least once. `prefix` is that of the
+    /// config, and `part` the name of a part that the keys contain.
+    ///
+    /// # Errors
+    /// The store did not respond, or has too many keys.
+    pub async fn visit_keys(
+        &self,
+        ids: &[u64],
+        prefix: &str,
+        part: &str,
+        visit: &mut impl FnMut(&str),
+    ) -> Result<(), ErrorKind> {
+        match self {
+            Store::Redis(redis) => redis.visit_keys(prefix, part, visit).await,
+            Store::Memory(memory) => {
+                memory.visit_keys(ids, visit).await;
+                Ok(())
+            }
+            Store::Timeline(_) => Ok(()),
+        }
+    }
+
     /// Counts an error in the metrics.
     pub fn count_error(&self, kind: ErrorKind) {
         if let Store::Redis(redis) = self {

@@ -101,6 +101,11 @@ impl<K> Partition<K> {
         self.index(key).is_some_and(|index| index < self.spent)
     }
 
+    /// Returns all keys, including expired ones that have not been removed yet.
+    pub fn keys(&self) -> impl Iterator<Item = &K> {
+        self.entries.keys()
+    }
+
     fn index<Q: Equivalent<K> + ?Sized>(&self, Hashed { hash, key }: Hashed<Q>) -> Option<usize> {
         self.entries.raw_entry_v1().index_from_hash(hash, |held| key.equivalent(held))
     }

@@ -22,6 +22,7 @@ use crate::proxy::response::cause::Cause;
 use crate::proxy::response::log_entry::LogEntry;
 use crate::proxy::response::refusal;
 use crate::proxy::response::refusal::Refusal;
+use crate::proxy::shown_keys::ShownKeys;
 use crate::route::Route;
 use crate::snapshot::{Reason, RouteCounters, Snapshot};
 use crate::telemetry::metrics::{Cutoff, ForwardAuthOutcome, Metrics};
@@ -99,6 +100,11 @@ impl RequestAccount {
         self.log = Some(entry);
     }
 
+    /// Returns which keys the log entry contains; see [`LogEntry::wanted_keys`].
+    pub fn wanted_keys(&self) -> (bool, bool) {
+        self.log.as_ref().map_or((false, false), |entry| entry.wanted_keys())
+    }
+
     /// Returns the access log entry, if the request is logged.
     pub fn log_entry(&mut self) -> Option<&mut LogEntry> {
         self.log.as_deref_mut()
@@ -134,9 +140,9 @@ impl RequestAccount {
     }
 
     /// Logs the decisions of all limits of the route so far.
-    pub fn record_decision(&mut self, route: &Route, verdict: &Verdict) {
+    pub fn record_decision(&mut self, route: &Route, verdict: &Verdict, shown: ShownKeys) {
         if let Some(entry) = &mut self.log {
-            entry.record_decision(route, verdict);
+            entry.record_decision(route, verdict, shown);
         }
     }
 

@@ -13,10 +13,11 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version};
 use jiff::Timestamp;
 
 use crate::config::ServerSettings;
-use crate::limiting::Verdict;
+use crate::limiting::{LimitResult, Verdict};
 use crate::proxy::context::{ClientConnection, WorkerState};
 use crate::proxy::inbound::upload::UploadProgress;
 use crate::proxy::response::cause::Cause;
+use crate::proxy::shown_keys::ShownKeys;
 use crate::proxy::trace;
 use crate::route::Route;
 use crate::snapshot::{UNMATCHED, decision_label};
@@ -125,20 +126,21 @@ impl LogEntry {
         self.record.trace_id = trace::trace_id(headers).map(str::to_owned);
     }
 
-    /// Records the decision of the most significant limit: the one that refused the request, or see `weight`.
-    pub fn record_decision(&mut self, route: &Route, verdict: &Verdict) {
-        let strictest = verdict.longest_refusal(&route.limits);
-        let decided = strictest.or_else(|| {
-            verdict
-                .checks
-                .iter()
-                .max_by_key(|check| decision_rank(decision_label(route.limits[check.limit].mode, check)))
-        });
-        let Some(check) = decided else { return };
+    /// Records the decision of the most significant limit, and the keys that the entry shows.
+    pub fn record_decision(&mut self, route: &Route, verdict: &Verdict, shown: ShownKeys) {
+        self.record.keys = shown.all;
+        let Some(check) = find_deciding_check(route, verdict) else { return };
         let limit = &route.limits[check.limit];
         self.record.limit = Some(limit.name.clone());
         self.record.decision = Some(decision_label(limit.mode, check));
-        self.record.refused_by = strictest.map(|_| limit.name.clone());
+        self.record.key = shown.deciding;
+        self.record.refused_by = verdict.longest_refusal(&route.limits).map(|_| limit.name.clone());
+    }
+
+    /// Returns which keys the entry and its span contain: that of the limit that decided, and those of all limits.
+    pub fn wanted_keys(&self) -> (bool, bool) {
+        let (one, all) = self.log.as_ref().map_or((false, false), |log| (log.shows_key(), log.shows_all_keys()));
+        (one || self.span.is_some(), all)
     }
 
     /// Records that the route's `allow` list exempted the request from its limits.
@@ -251,6 +253,14 @@ fn parse_request_line(bytes: &[u8]) -> Option<(&str, String)> {
     let method = words.next().filter(|word| !word.is_empty() && word.iter().all(u8::is_ascii_uppercase))?;
     let target = words.next()?;
     Some((str::from_utf8(method).ok()?, String::from_utf8_lossy(target).into_owned()))
+}
+
+/// Returns the most significant check: that of the limit that refused, or see `decision_rank`.
+pub fn find_deciding_check<'v>(route: &Route, verdict: &'v Verdict) -> Option<&'v LimitResult> {
+    verdict.longest_refusal(&route.limits).or_else(|| {
+        let rank = |check: &&LimitResult| decision_rank(decision_label(route.limits[check.limit].mode, check));
+        verdict.checks.iter().max_by_key(rank)
+    })
 }
 
 fn new_record() -> LogRecord {

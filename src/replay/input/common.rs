@@ -53,7 +53,19 @@ pub fn parse_common(line: &[u8], wanted: bool) -> Result<ReplayEntry, &'static s
     let (logged_ms, coarse) = finer_ms.map_or((stamp_ms, coarse), |ms| (ms, false));
     // Servers that log the duration write the line at the end of the request.
     let start_ms = logged_ms - duration_ms.unwrap_or(0);
-    Ok(ReplayEntry { logged_ms, coarse, start_ms, duration_ms, status, limited: false, client, user, request, format })
+    Ok(ReplayEntry {
+        logged_ms,
+        coarse,
+        start_ms,
+        duration_ms,
+        status,
+        limited: false,
+        client,
+        user,
+        request,
+        key_parts: Vec::new(),
+        format,
+    })
 }
 
 /// Parses the name of the user; a server writes `-` or `""` if there is none.

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use http::{HeaderMap, Method};
 
+use crate::limiting::shown_key::ShownPart;
 use crate::proxy::inbound::canonical;
 
 #[derive(Debug, PartialEq)]
@@ -24,6 +25,8 @@ pub struct ReplayEntry {
     pub user: Option<String>,
     /// `None` if the client sent something other than a request.
     pub request: Option<Request>,
+    /// Parts of the keys that the limits used when the request was logged. Hashes stand for values.
+    pub key_parts: Vec<ShownPart>,
     pub format: AccessLogFormat,
 }
 

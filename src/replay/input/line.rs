@@ -8,13 +8,14 @@ use http::{HeaderMap, HeaderValue};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use crate::limiting::shown_key::parse_shown_key;
 use crate::replay::input::common;
 use crate::replay::input::entry::{AccessLogFormat, ReplayEntry, Request, canonical_host, parse_request};
 
 /// Longer durations are ignored.
 const DURATION_MAX_MS: f64 = 1e12;
 
-/// Parses a line without its line end; headers only if they are wanted.
+/// Parses a line without its line end; headers and keys only if they are wanted.
 pub fn parse_line(line: &[u8], headers: bool) -> Result<ReplayEntry, &'static str> {
     let entry = match line.trim_ascii_start().first() {
         Some(b'{') => parse_json(line, headers),
@@ -46,6 +47,10 @@ struct Json<'a> {
     status: Option<u16>,
     duration_ms: Option<f64>,
     refused_by: Option<IgnoredAny>,
+    #[serde(borrow, default)]
+    key: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    keys: Option<Cow<'a, str>>,
 }
 
 /// Parses JSON; `time` is the start of the request.
@@ -65,6 +70,10 @@ fn parse_json(line: &[u8], wanted: bool) -> Result<ReplayEntry, &'static str> {
         query: json.query.map(Cow::into_owned).or(request.query),
         ..request
     });
+    // `keys` contains `key`, unless it was cut off.
+    let texts = [json.keys, json.key];
+    let texts = texts.iter().flatten().filter(|_| wanted);
+    let key_parts = texts.flat_map(|text| parse_shown_key(text)).collect();
     let start_ms = time.as_millisecond();
     Ok(ReplayEntry {
         logged_ms: start_ms,
@@ -76,6 +85,7 @@ fn parse_json(line: &[u8], wanted: bool) -> Result<ReplayEntry, &'static str> {
         client,
         user: json.user.map(Cow::into_owned),
         request,
+        key_parts,
         format: AccessLogFormat::Json,
     })
 }

@@ -63,11 +63,13 @@ impl ReplayOutcome {
         let absent: BTreeMap<_, _> =
             tally.absent_sources().into_iter().map(|(name, (_, count))| (name, count)).collect();
         let unknown: BTreeMap<_, _> = gaps.unknown.iter().map(|(source, count)| (source.to_string(), count)).collect();
+        let logged: BTreeMap<_, _> = tally.logged_parts().map(|(part, count)| (part.to_string(), count)).collect();
         let settle = limit.charge_rules.as_ref().is_some_and(|wants| wants.settle.is_some());
         json!({
             "name": limit.name, "algorithm": limit.rule.name(), "quota": policy.quota, "window_ms": policy.window_ms,
             "shadow": limit.mode == Mode::Shadow, "requests": tally.seen,
             "not_evaluated": { "requests": tally.count_unknown(), "sources": unknown },
+            "by_logged_keys": logged, "without_overrides": gaps.overrides,
             "refused": tally.can_judge().then_some(tally.refused), "refused_by_others": tally.refused_by_others,
             "delayed": tally.delayed, "longest_delay_ms": tally.longest_delay_ms, "returned": tally.returned,
             "keys": count(tally.keys.estimate_count()), "refused_keys": count(tally.refused_keys.estimate_count()),

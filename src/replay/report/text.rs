@@ -89,7 +89,7 @@ impl ReplayOutcome {
 
     fn describe_notes(&self, tally: &Tally, text: &mut String) {
         let Tally { limit, gaps, .. } = tally;
-        let Gaps { cost, duration, status, unreachable, limited, blurred, .. } = gaps;
+        let Gaps { cost, duration, status, unreachable, limited, blurred, overrides, .. } = gaps;
         if *blurred > 0 {
             let _ = writeln!(
                 text,
@@ -99,6 +99,9 @@ impl ReplayOutcome {
         }
         for (source, count) in &gaps.unknown {
             let _ = writeln!(text, "  note      {count} requests not evaluated: {source} is not in the log");
+        }
+        for (part, count) in tally.logged_parts() {
+            let _ = writeln!(text, "  note      {count} requests evaluated by the {part} in the keys of the log");
         }
         if tally.refused_by_others > 0 {
             let others = tally.refused_by_others;
@@ -134,6 +137,7 @@ impl ReplayOutcome {
             }
         }
         for (count, what) in [
+            (overrides, "requests without overrides: the log has hashes, and `keys_secret` in [admin] is not set"),
             (cost, "requests whose cost is not in the log cost 1"),
             (status, "requests without status stay charged"),
             (

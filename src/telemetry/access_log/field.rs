@@ -25,6 +25,8 @@ labels! {
     Setting = "setting",
     Limit = "limit",
     Decision = "decision",
+    Key = "key",
+    Keys = "keys",
     RefusedBy = "refused_by",
     Upstream = "upstream",
     Server = "server",

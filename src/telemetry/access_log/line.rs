@@ -129,6 +129,8 @@ fn field_value(field: LogField, record: &LogRecord) -> FieldValue<'_> {
         LogField::Setting => optional_value(record.setting),
         LogField::Limit => optional_value(record.limit.as_deref()),
         LogField::Decision => optional_value(record.decision.map(Decision::label)),
+        LogField::Key => optional_value(record.key.as_deref()),
+        LogField::Keys => optional_value(record.keys.as_deref()),
         LogField::RefusedBy => optional_value(record.refused_by.as_deref()),
         LogField::Upstream => optional_value(record.upstream.as_deref()),
         LogField::Server => attempts
@@ -217,6 +219,8 @@ mod tests {
             user: Some(text.to_owned()),
             user_agent: Some(text.to_owned()),
             referer: Some(text.to_owned()),
+            key: Some(text.to_owned()),
+            keys: Some(text.to_owned()),
             request_id: Some(text.to_owned()),
             duration: Duration::from_micros(1500),
             ..LogRecord::default()
@@ -278,7 +282,9 @@ mod tests {
         fn any_text_stays_one_field_of_one_line(text: String) {
             let json = format_line(&settings(LineFormat::Json), &record(&text));
             let read: serde_json::Value = serde_json::from_str(&json).unwrap();
-            for field in ["user", "method", "host", "path", "query", "user_agent", "referer", "request_id"] {
+            let fields =
+                ["user", "method", "host", "path", "query", "user_agent", "referer", "request_id", "key", "keys"];
+            for field in fields {
                 prop_assert_eq!(read[field].as_str().unwrap(), &text);
             }
             let template = LineFormat::Template(Template::parse("{path}").unwrap());

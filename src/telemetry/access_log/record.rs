@@ -49,6 +49,10 @@ pub struct LogRecord {
     /// The limit that decided, and its decision.
     pub limit: Option<String>,
     pub decision: Option<Decision>,
+    /// The key that the limit used, with secrets as hashes.
+    pub key: Option<String>,
+    /// The keys of all limits of the route, if the log wants them.
+    pub keys: Option<String>,
     /// The limit that refused the request.
     pub refused_by: Option<String>,
     pub upstream: Option<String>,
@@ -185,6 +189,8 @@ impl Default for LogRecord {
             by_server: false,
             limit: None,
             decision: None,
+            key: None,
+            keys: None,
             refused_by: None,
             upstream: None,
             attempts: None,

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::telemetry::access_log::field::LogField;
 use crate::telemetry::access_log::{Masks, Template};
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -10,6 +11,28 @@ pub struct AccessLogSettings {
     pub to: LogTarget,
     /// Query parameters whose values are masked.
     pub mask: Masks,
+    /// Whether JSON lines contain the keys of all limits of the route, beside the key of the limit that decided.
+    pub all_keys: bool,
+}
+
+impl AccessLogSettings {
+    /// Reports whether lines contain the key of the limit that decided.
+    pub fn shows_key(&self) -> bool {
+        match &self.format {
+            LineFormat::Json => true,
+            LineFormat::Combined => false,
+            LineFormat::Template(template) => template.contains_field(LogField::Key),
+        }
+    }
+
+    /// Reports whether lines contain the keys of all limits.
+    pub fn shows_all_keys(&self) -> bool {
+        match &self.format {
+            LineFormat::Json => self.all_keys,
+            LineFormat::Combined => false,
+            LineFormat::Template(template) => template.contains_field(LogField::Keys),
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]

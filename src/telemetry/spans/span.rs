@@ -206,6 +206,7 @@ fn server_attributes(record: &LogRecord, template: Option<&str>) -> Vec<KeyValue
     text("sluicegate.setting", record.setting.unwrap_or_default());
     text("sluicegate.limit", record.limit.as_deref().unwrap_or_default());
     text("sluicegate.decision", record.decision.map(|decision| decision.label()).unwrap_or_default());
+    text("sluicegate.key", record.key.as_deref().unwrap_or_default());
     text("sluicegate.upstream", record.upstream.as_deref().unwrap_or_default());
     if let Some(attempts) = &record.attempts {
         text("sluicegate.server", attempts.last_server().as_deref().unwrap_or_default());

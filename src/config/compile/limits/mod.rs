@@ -142,7 +142,7 @@ fn compile_limit(section: &Section, name: &str, context: &LimitContext, after: O
     report_foreign_params(section, spec);
     let key = compile_key(section, context);
     let when = when::compile_when(section, context);
-    let overrides = overrides::compile_overrides(section, spec, rule.is_some(), key.as_ref());
+    let overrides = overrides::compile_overrides(section, spec, rule.is_some(), key.as_ref(), context.hasher);
     let after = after.map(|at| at.value.clone());
     let cost = compile_cost(section);
     let missing = section.read_label("missing", Missing::ALL, Missing::label).unwrap_or(Missing::Shared);

@@ -13,13 +13,16 @@ use crate::config::{schema, values};
 use crate::limiting::algorithm::params::Param;
 use crate::limiting::algorithm::{Spec, all_params};
 use crate::limiting::key::Key;
-use crate::limiting::overrides::{ENTRIES_MAX, OverrideBudget, OverrideTable, Overrides};
+use crate::limiting::override_table::{OverrideBudget, OverrideTable, OverrideValue, PartHasher};
+use crate::limiting::overrides::{ENTRIES_MAX, HASH_NEEDS_SECRET, Overrides};
+use crate::limiting::shown_key::{KeyHash, KeyHasher};
 
 pub fn compile_overrides(
     section: &Section,
     spec: Option<&'static Spec>,
     has_rule: bool,
     key: Option<&Key>,
+    hasher: &KeyHasher,
 ) -> Option<Overrides> {
     let node = section.node("overrides");
     let (Some(spec), true, Some(key)) = (spec, has_rule, key) else { return None };
@@ -38,20 +41,21 @@ pub fn compile_overrides(
         }
         let mut whole = true;
         for item in items {
-            whole &= compile_entry(section, spec, &base, key, item, &mut table).is_some();
+            whole &= compile_entry(section, spec, &base, (key, hasher), item, &mut table).is_some();
         }
         if !whole {
             return None;
         }
     }
-    Some(Overrides::new(table, Arc::new(move |value| compile_live_budget(spec, &base, value))))
+    let hasher = PartHasher::new(key, hasher);
+    Some(Overrides::new(table, hasher, Arc::new(move |value| compile_live_budget(spec, &base, value))))
 }
 
 fn compile_entry(
     section: &Section,
     spec: &Spec,
     base: &Tree,
-    key: &Key,
+    (key, hasher): (&Key, &KeyHasher),
     item: &Node,
     table: &mut OverrideTable,
 ) -> Option<()> {
@@ -61,7 +65,7 @@ fn compile_entry(
     let title = format!("`overrides` of {}", section.title);
     let own = Section::new(section.sources, &schema::OVERRIDE, title, tree);
     let values = match own.node("key") {
-        Some(node) => read_values(&own, node),
+        Some(node) => read_values(&own, node, hasher),
         None => own.report_missing(format!("{} has an entry without a key", own.title), &help(spec)),
     };
     // Numbers that the entry does not set are those of the limit.
@@ -72,27 +76,27 @@ fn compile_entry(
     }
     let values = match_key_values(&own, key, values?, item)?;
     let budget = compile_budget(section.sources, &own.title, spec, base, changed.into_iter().cloned().collect())?;
-    let values: Vec<Option<&[u8]>> = values.iter().map(|value| value.as_deref()).collect();
     match table.insert(&values, budget) {
         true => Some(()),
         false => {
-            let what = "the same key already has an entry, or entries use `*` in more than 16 different ways";
+            let what =
+                "the same key already has an entry, or entries use `*` and hashes in more than 16 different ways";
             section.report_fault("overrides", item, what, "remove one of the entries")
         }
     }
 }
 
-/// Reads the values: each is a string, or `{ percent = "caf%E9" }` for bytes that no string can hold; `None` is the
-/// wildcard `*`.
-fn read_values(own: &Section, node: &Node) -> Option<Vec<At<Option<Vec<u8>>>>> {
+/// Reads the values: each is a string, `{ percent = "caf%E9" }` for bytes that no string can hold, or `{ hash = DIGITS }`.
+fn read_values(own: &Section, node: &Node, hasher: &KeyHasher) -> Option<Vec<At<OverrideValue>>> {
     let items = match &node.value {
         Value::Array(items) => items.as_slice(),
         _ => std::slice::from_ref(node),
     };
     let read = |item: &Node| {
         let value = match &item.value {
-            Value::String(text) => (text.value != "*").then(|| text.value.clone().into_bytes()),
-            Value::Table(table) => Some(read_percent_value(own, table)?),
+            Value::String(text) if text.value == "*" => OverrideValue::Any,
+            Value::String(text) => OverrideValue::Bytes(text.value.clone().into_bytes()),
+            Value::Table(table) => read_table_value(own, table, hasher)?,
             _ => return own.report_wrong_type("key", "a string, or a list of strings", item),
         };
         Some(At { place: item.place, value })
@@ -102,29 +106,38 @@ fn read_values(own: &Section, node: &Node) -> Option<Vec<At<Option<Vec<u8>>>>> {
     values.into_iter().collect()
 }
 
-fn read_percent_value(own: &Section, table: &Tree) -> Option<Vec<u8>> {
+fn read_table_value(own: &Section, table: &Tree, hasher: &KeyHasher) -> Option<OverrideValue> {
     let section = Section::new(own.sources, &schema::OVERRIDE_KEY, format!("`key` of {}", own.title), table);
     let bytes = section.parse_string("percent", |text| match values::percent_decode(text) {
         Some(bytes) => Ok(bytes),
         None => values::invalid_text("it is not percent-encoded", "write bytes as %XX, and `%` itself as %25"),
     });
+    let hash = section.parse_string("hash", |text| match KeyHash::parse(text) {
+        Some(_) if !hasher.is_lasting => values::invalid_text("no secret is set", HASH_NEEDS_SECRET),
+        Some(hash) => Ok(hash),
+        None => values::invalid_text("it is no hash", "copy the 16 digits, 0 to 9 and a to f, from the log"),
+    });
     section.report_unknown();
-    match section.node("percent") {
-        Some(_) => bytes,
-        None => section.report_missing(
-            format!("{} has no bytes", section.title),
-            "write a string, or { percent = \"caf%E9\" } for bytes that no string can contain",
+    match (section.node("percent"), section.node("hash")) {
+        (Some(_), None) => bytes.map(OverrideValue::Bytes),
+        (None, Some(_)) => hash.map(OverrideValue::Hash),
+        (Some(_), Some(node)) => {
+            section.report_fault("hash", node, "the value is given twice", "write `percent` or `hash`")
+        }
+        (None, None) => section.report_missing(
+            format!("{} has no value", section.title),
+            "write a string, { percent = \"caf%E9\" } for bytes that no string can contain, or { hash = DIGITS }",
         ),
     }
 }
 
-/// Returns one value for each part of the key; `None` is the wildcard `*`.
+/// Returns one value for each part of the key.
 fn match_key_values(
     own: &Section,
     key: &Key,
-    written: Vec<At<Option<Vec<u8>>>>,
+    written: Vec<At<OverrideValue>>,
     item: &Node,
-) -> Option<Vec<Option<Vec<u8>>>> {
+) -> Option<Vec<OverrideValue>> {
     if written.len() != key.0.len() {
         let what = format!("it has {} values, the key of the limit has {} parts", written.len(), key.0.len());
         let node = own.node("key").unwrap_or(item);
@@ -132,8 +145,12 @@ fn match_key_values(
     }
     let mut values = Vec::with_capacity(written.len());
     for (part, At { place, value }) in key.0.iter().zip(written) {
-        match value.map(|value| part.canonicalize_written(value)).transpose() {
-            Ok(value) => values.push(value),
+        let OverrideValue::Bytes(bytes) = value else {
+            values.push(value);
+            continue;
+        };
+        match part.canonicalize_written(bytes) {
+            Ok(bytes) => values.push(OverrideValue::Bytes(bytes)),
             Err(what) => {
                 return own.report_fault_at("key", place, &what, "write a value that this part of the key can have");
             }

@@ -22,6 +22,7 @@ pub fn compile_access_log(section: &Section) -> Option<Arc<AccessLogSettings>> {
                 mask: table
                     .read_strings("mask", |name| Ok(name.to_owned()))
                     .map_or(default.mask, |names| Masks::new(names.into_iter().map(|name| name.value))),
+                all_keys: table.read_bool("all_keys").unwrap_or(default.all_keys),
             };
             let enabled = table.read_bool("enabled").unwrap_or(true);
             table.report_unread_keys();

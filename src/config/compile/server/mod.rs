@@ -3,13 +3,14 @@
 //!
 //! Output: [`ServerSettings`](crate::config::ServerSettings), listeners, store settings and the defaults of routes.
 //! `listener` compiles addresses and TLS, `acme` certificate orders, `internal` development certificates, `access_log`
-//! and `spans` their targets.
+//! and `spans` their targets, `keys` how keys are shown.
 //!
 //! To add a server option, read it here with its range and default.
 
 pub(crate) mod access_log;
 pub(crate) mod acme;
 pub(crate) mod internal;
+pub(crate) mod keys;
 pub(crate) mod listener;
 pub(crate) mod spans;
 
@@ -243,6 +244,7 @@ pub fn compile_admin(section: &Section, listeners: &[Arc<ListenerSettings>]) -> 
         ),
     });
     let metrics_need_token = section.read_bool("metrics_need_token").unwrap_or_default();
+    let key_display = keys::compile_key_display(section);
     section.report_unknown();
     if metrics_need_token && let (None, Some(node)) = (section.node("token"), section.node("metrics_need_token")) {
         return section.report_fault("metrics_need_token", node, "no token is set", "set `token`, or leave this out");
@@ -252,7 +254,7 @@ pub fn compile_admin(section: &Section, listeners: &[Arc<ListenerSettings>]) -> 
         let what = format!("[admin] listens on {ADMIN} by default, which a listener of [server] already uses");
         return section.report_missing(what, "give it another port: [admin] listen = \"127.0.0.1:9901\"");
     }
-    Some(Admin { listen: listen.unwrap_or(default), token, metrics_need_token })
+    Some(Admin { listen: listen.unwrap_or(default), token, metrics_need_token, key_display })
 }
 
 pub fn compile_store(section: &Section) -> StoreSettings {

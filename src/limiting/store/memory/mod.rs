@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use arc_swap::ArcSwap;
 use prometheus::IntCounter;
+use tokio::task::yield_now;
 
 use crate::limiting::algorithm::{Rule, State};
 use crate::limiting::clock;
@@ -155,6 +156,22 @@ impl MemoryStore {
         let shard = self.lock(shard);
         let entry = shard.values().find_map(|keys| keys.partition.live_entry(Hashed { hash, key }, now_ms))?;
         Some((entry.state.clone(), entry.expires_ms - now_ms))
+    }
+
+    /// Calls `visit` with the keys of the limits whose ids are `limits`. Each shard is locked only while its keys are
+    /// copied, and other tasks of the thread run between two shards.
+    pub async fn visit_keys(&self, limits: &[u64], visit: &mut impl FnMut(&str)) {
+        let mut copied = String::new();
+        for shard in 0..SHARDS {
+            copied.clear();
+            let locked = self.lock(shard);
+            for keys in limits.iter().filter_map(|id| locked.get(id)) {
+                keys.partition.keys().for_each(|key| copied.extend([key, "\n"]));
+            }
+            drop(locked);
+            copied.lines().for_each(&mut *visit);
+            yield_now().await;
+        }
     }
 
     /// Returns the number of keys, including expired ones that have not been removed yet.

@@ -11,6 +11,7 @@
 //! - `cluster`: finds the node of a slot, and decides over several slots.
 //! - `denials`: refusals that a worker remembers, so that exhausted keys cost Redis nothing.
 //! - `hashes`: reads the hashes with live overrides.
+//! - `scan`: visits all state keys, to find the key that a hash stands for.
 //! - `heartbeat`: reports this gateway to Redis and learns how many there are.
 
 pub mod cluster;
@@ -19,6 +20,7 @@ pub mod denials;
 mod hashes;
 mod heartbeat;
 pub mod pipeline;
+mod scan;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -241,6 +243,11 @@ impl RedisStore {
     /// Reads the hashes under `keys`.
     pub async fn read_hashes(&self, keys: &[String]) -> Vec<HashResult> {
         hashes::read_hashes(self, keys).await
+    }
+
+    /// Calls `visit` with the state keys below `prefix` that contain the name `part`.
+    pub async fn visit_keys(&self, prefix: &str, part: &str, visit: &mut impl FnMut(&str)) -> Result<(), ErrorKind> {
+        scan::visit_keys(self, prefix, part, visit).await.inspect_err(|kind| self.count_error(*kind))
     }
 
     /// Sends a command with the deadline of a decision.

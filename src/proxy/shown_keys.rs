@@ -1,0 +1,75 @@
+//! The keys that the access log and the span of a request show. Computed after the decision, and only if the request
+//! is logged with keys: a hash takes about a microsecond.
+
+use crate::limiting::Verdict;
+use crate::limiting::key::KeyPart;
+use crate::limiting::limit::Limit;
+use crate::limiting::shown_key::KeyDisplay;
+use crate::limiting::source::{BodyFacts, Facts, SourceKind, SourceOrigin};
+use crate::proxy::request_context::RequestContext;
+use crate::proxy::response::log_entry::find_deciding_check;
+use crate::route::Route;
+
+/// The keys of a request, with secrets as hashes. A key with an ambiguous part is not shown.
+#[derive(Default)]
+pub struct ShownKeys {
+    /// The key of the limit that decided.
+    pub deciding: Option<String>,
+    /// The parts of the keys of all limits of the route, each once.
+    pub all: Option<String>,
+}
+
+/// Once the parts of all keys have this length in bytes, further parts are left out.
+const ALL_MAX: usize = 8 * 1024;
+
+impl ShownKeys {
+    /// Describes the keys that the log entry of the request contains.
+    pub fn describe(request: &RequestContext<'_>, route: &Route, facts: &Facts<'_>, verdict: &Verdict) -> ShownKeys {
+        let (wants_deciding, wants_all) = request.account.wanted_keys();
+        if !wants_deciding && !wants_all {
+            return ShownKeys::default();
+        }
+        let display = &request.view.snapshot.config.admin.key_display;
+        let deciding = find_deciding_check(route, verdict).filter(|_| wants_deciding).and_then(|check| {
+            let (limit, mut text) = (&route.limits[check.limit], String::with_capacity(64));
+            display.write_key(&mut text, &limit.key, facts, limit.repeated).ok().map(|()| text)
+        });
+        ShownKeys { deciding, all: wants_all.then(|| describe_all(display, route, facts)) }
+    }
+}
+
+fn describe_all(display: &KeyDisplay, route: &Route, facts: &Facts) -> String {
+    let mut text = String::with_capacity(128);
+    let mut written = Vec::new();
+    for limit in &route.limits {
+        for part in &limit.key.0 {
+            if written.contains(&part) || text.len() > ALL_MAX || !is_known(limit, part, facts) {
+                continue;
+            }
+            written.push(part);
+            let start = text.len();
+            if start > 0 {
+                text.push(',');
+            }
+            if display.write_part(&mut text, part, facts, limit.repeated).is_err() {
+                text.truncate(start);
+            }
+        }
+    }
+    text
+}
+
+/// Reports whether the facts tell the value of a part of the limit's key, or that the request has none. The body is only
+/// read for limits that apply to the request.
+fn is_known(limit: &Limit, part: &KeyPart, facts: &Facts) -> bool {
+    let reads = |kind| part.sources().iter().any(|source| source.kind() == kind);
+    if *part == KeyPart::All || !part.sources().iter().any(|source| source.kind().origin() == SourceOrigin::Body) {
+        return *part != KeyPart::All;
+    }
+    match facts.body {
+        BodyFacts::None => limit.applies_to(facts) == Ok(true),
+        BodyFacts::Form(_) => reads(SourceKind::Form),
+        BodyFacts::Json(_) => reads(SourceKind::Json),
+        BodyFacts::UnreadableBody(_) => false,
+    }
+}
