@@ -69,10 +69,11 @@ enum PageKind {
     Reset,
     Refund,
     Decide,
+    Top,
     Upstreams,
 }
 
-const PAGES: [Page; 12] = [
+const PAGES: [Page; 13] = [
     define_page("GET, HEAD", "/livez", Access::Open, PageKind::Live),
     define_page("GET, HEAD", "/readyz", Access::Open, PageKind::Ready),
     define_page("GET, HEAD", "/metrics", Access::Metrics, PageKind::Metrics),
@@ -84,6 +85,7 @@ const PAGES: [Page; 12] = [
     define_page("DELETE", "/-/limits/NAME/state", Access::Manage, PageKind::Reset),
     define_page("POST", "/-/limits/NAME/refund", Access::Manage, PageKind::Refund),
     define_page("POST", "/-/decide", Access::Manage, PageKind::Decide),
+    define_page("GET, HEAD", "/-/top", Access::Manage, PageKind::Top),
     define_page("GET, HEAD", "/-/upstreams", Access::Read, PageKind::Upstreams),
 ];
 
@@ -189,6 +191,10 @@ async fn show_page(
         PageKind::Limits => return Ok(json_response(limits.list_limits())),
         PageKind::Limit => return Ok(json_response(limits.show_limit(name)?)),
         PageKind::Upstreams => return Ok(upstreams_page(context)),
+        PageKind::Top => {
+            let _work = start_work(ticket)?;
+            limits.list_top(query).await?
+        }
         PageKind::State => {
             let _work = start_work(ticket)?;
             limits.show_state(name, query).await?

@@ -4,7 +4,8 @@
 //! Input: a [`ConfigSource`], edits of its files (`watch`), signals (`signals`), admin requests, DNS (`resolve`,
 //! `lookup`) and health checks (`probe`). Output: snapshots that the workers pick up with their next request
 //! (`reload`), listeners (`listeners`), live overrides (`overrides`), the state file (`store_state`, `state_file`),
-//! log lines about servers (`servers`), development certificates (`development_certs`), systemd notifications (`systemd`) and the hand-over to a new process
+//! log lines about servers (`servers`) and refusals (`usage_log`), development certificates (`development_certs`),
+//! systemd notifications (`systemd`) and the hand-over to a new process
 //! (`handover`, `contact`, `local`).
 //!
 //! Nothing here blocks without a bound: files are read and signals received on threads of their own. To add a
@@ -26,6 +27,7 @@ mod source;
 mod state_file;
 mod store_state;
 mod systemd;
+mod usage_log;
 mod watch;
 
 use std::io;
@@ -59,6 +61,7 @@ use crate::limiting::decision::ErrorKind;
 use crate::limiting::store::Stores;
 use crate::limiting::store::memory::MemoryStore;
 use crate::limiting::supervise::restart_on_panic;
+use crate::limiting::usage::history::UsageMonitor;
 use crate::local_ca::LocalCaError;
 use crate::proxy::inbound::reject::Reject;
 use crate::reload::job::{Job, ReloadFailure, ReloadOrder, ReloadOutcome, ReloadResult, Trigger};
@@ -277,16 +280,18 @@ async fn start_gateway(
     );
     overrides.read_first(&snapshot.config, &store).await;
     store_state.record_start(&snapshot.config).await;
+    let usage = Rc::new(UsageMonitor::new(&stores.usage));
     let context = admin::AdminContext {
         current: current.clone(),
         metrics: metrics.clone(),
         shared: shared.clone(),
         jobs: jobs.clone(),
-        limits: admin::LimitsApi::new(current.clone(), link.clone()),
+        limits: admin::LimitsApi::new(current.clone(), link.clone(), usage.clone()),
         cached: Default::default(),
         fleet: fleet.clone(),
     };
     spawn_local(report_left_out());
+    spawn_local(usage_log::run_usage_log(usage, current.clone()));
     spawn_local(servers::run_server_log(fleet.clone()));
     spawn_local(probe::run_probes(fleet));
     spawn_local(resolving.clone().run());

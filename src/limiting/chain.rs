@@ -26,8 +26,8 @@ pub enum Evaluation {
     Unclear(ValueError),
     /// The key reads the body, and servers may interpret this body in different ways.
     UnreadableBody(UnreadableBody),
-    /// An override blocks the key.
-    Blocked(Standing),
+    /// An override blocks this state key.
+    Blocked(Standing, String),
     /// An override exempts the key.
     Unlimited,
 }
@@ -61,11 +61,11 @@ pub fn link_chains(limits: &[Arc<Limit>], asks: &mut [Evaluation]) {
                 check.role.base = true;
                 Evaluation::NotApplicable
             }
-            (Some(Evaluation::Blocked(standing)), Evaluation::Check(_) | Evaluation::Unlimited) => {
+            (Some(Evaluation::Blocked(standing, _)), Evaluation::Check(_) | Evaluation::Unlimited) => {
                 *standing = Standing::HandedOver;
                 continue;
             }
-            (Some(Evaluation::Blocked(_)), _) => continue,
+            (Some(Evaluation::Blocked(..)), _) => continue,
             // The base or the limit after it refuses, unless it is in shadow mode.
             (Some(Evaluation::Unclear(_) | Evaluation::UnreadableBody(_)), _)
             | (Some(Evaluation::Check(_)), Evaluation::Unclear(_) | Evaluation::UnreadableBody(_)) => continue,

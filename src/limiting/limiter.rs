@@ -149,7 +149,13 @@ impl Limiter {
                 Evaluation::Unclear(ValueError::NotInteger) => (Outcome::NotInteger, Standing::InForce),
                 Evaluation::UnreadableBody(why) => (Outcome::UnreadableKey(why), Standing::InForce),
                 Evaluation::Unlimited => (Outcome::Unlimited, Standing::InForce),
-                Evaluation::Blocked(standing) => (Outcome::Blocked, standing),
+                Evaluation::Blocked(standing, key) => {
+                    if op == Op::Take && standing == Standing::InForce {
+                        let limit = &limits[index];
+                        self.charges.decisions.record_blocked(&limit.store_ref, limit.mode == Mode::Shadow, &key);
+                    }
+                    (Outcome::Blocked, standing)
+                }
             };
             let enforced = limits[index].mode == Mode::Enforce && standing == Standing::InForce;
             verdict.refused |= enforced && !outcome.is_admitted();
@@ -215,7 +221,7 @@ impl Limiter {
     pub fn evaluate(&self, limit: &Arc<Limit>, facts: &impl SourceValues, cost: i64) -> Evaluation {
         match self.make_check(limit, facts, cost) {
             Ok((check, None)) => Evaluation::Check(check),
-            Ok((_, Some(Outcome::Blocked))) => Evaluation::Blocked(Standing::InForce),
+            Ok((check, Some(Outcome::Blocked))) => Evaluation::Blocked(Standing::InForce, check.key),
             Ok((_, Some(_))) => Evaluation::Unlimited,
             Err(KeyError::Ambiguous) => Evaluation::Unclear(ValueError::Ambiguous),
             Err(KeyError::Missing(_)) if limit.missing == Missing::Skip => Evaluation::NotApplicable,
@@ -290,7 +296,9 @@ impl Limiter {
     /// Refuses the request without a call if the worker remembers a refusal of each check.
     fn refuse_from_memory(&self, verdict: &mut Verdict, limits: &CheckedLimits, checks: &[Check]) -> bool {
         let Some(answers) = self.charges.store.known_refusals(checks) else { return false };
-        verdict.add_decision(&limits.indexes, &[], Decision { admitted: false, answers }, Outcome::Store);
+        let decision = Decision { admitted: false, answers };
+        self.charges.decisions.record_decision(checks, &decision);
+        verdict.add_decision(&limits.indexes, &[], decision, Outcome::Store);
         true
     }
 
@@ -304,6 +312,9 @@ impl Limiter {
         let watched = hold && op == Op::Take && checks.iter().any(Check::may_change);
         match self.charges.store.run_in_process(op, &checks) {
             Some(decision) => {
+                if op == Op::Take {
+                    self.charges.decisions.record_decision(&checks, &decision);
+                }
                 let held = match watched {
                     true => guard_charges(&self.charges, checks, limits.outcome_rules(), &decision, ChargedAt::Store),
                     false => None,
@@ -390,6 +401,9 @@ impl Limiter {
         checks.iter_mut().for_each(|check| check.rule = self.gateways.local_rule(&check.rule));
         let roles: Vec<Role> = checks.iter().map(|check| check.role).collect();
         let mut decision = self.charges.local.run_now(op, &checks);
+        if op == Op::Take {
+            self.charges.decisions.record_decision(&checks, &decision);
+        }
         for ((check, most), answer) in checks.iter().zip(most).zip(&mut decision.answers) {
             // A cost above the share may still fit the whole limit once the store is available.
             if answer.retry_ms == NEVER && check.cost <= most {
@@ -412,6 +426,9 @@ async fn call_store(
 ) -> Result<GuardedDecision, StoreError> {
     match desk.store.decide(op, &checks).await {
         Ok(decision) => {
+            if op == Op::Take {
+                desk.decisions.record_decision(&checks, &decision);
+            }
             let guard = rules
                 .and_then(|rules| guard_charges(desk, Rc::unwrap_or_clone(checks), rules, &decision, ChargedAt::Store));
             Ok((decision, guard))

@@ -14,6 +14,7 @@
 //! - `verdict`, `refuse`: the result, and what a refusal looks like.
 //! - `shown_key`: how keys appear in logs and spans; secrets as hashes.
 //! - `charges`: refunds and leases, once the request has been admitted.
+//! - `usage`: which keys were refused or admitted recently.
 //! - `gateways`: this gateway's share of a limit while the store is unavailable.
 //!
 //! A new algorithm goes to `algorithm`, a new source of key values to `source`, a new store to `store`.
@@ -38,6 +39,7 @@ pub mod source;
 pub(crate) mod state_key;
 pub mod store;
 pub(crate) mod supervise;
+pub mod usage;
 mod verdict;
 pub(crate) mod when;
 

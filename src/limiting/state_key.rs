@@ -195,8 +195,13 @@ pub fn write_escaped(field: &mut String, value: &[u8]) {
     }
 }
 
-/// Returns the parts of a state key, such as `ip=::1`; none if the text is no state key.
-pub fn split_state_key(state_key: &str) -> impl Iterator<Item = &str> {
+/// Returns the parts of a state key, such as `ip=::1,path=/a`; an empty text if the text is no state key.
+pub fn state_key_parts(state_key: &str) -> &str {
     let parts = state_key.split_once(":{").and_then(|(_, rest)| rest.rsplit_once("}:"));
-    parts.into_iter().flat_map(|(parts, _)| parts.split(','))
+    parts.map_or("", |(parts, _)| parts)
+}
+
+/// Returns each part of a state key, such as `ip=::1`; none if the text is no state key.
+pub fn split_state_key(state_key: &str) -> impl Iterator<Item = &str> {
+    state_key_parts(state_key).split(',').filter(|part| !part.is_empty())
 }

@@ -3,7 +3,7 @@
 //!
 //! Input: logs (`input`) and a config. The live limiter and the memory store decide; only the clock differs: it follows
 //! the logged times and never goes back. `run` is the loop, `ends` holds requests in progress until they refund,
-//! `known` tells which limits can be evaluated, `tally`, `counts` and `sketch` collect results in bounded memory,
+//! `known` tells which limits can be evaluated, `tally` and `counts` collect results in bounded memory,
 //! `tightest` finds the number that would have refused nobody. Output: an `outcome`, formatted by `report`; `progress`
 //! shows how far the replay is.
 
@@ -15,7 +15,6 @@ mod outcome;
 mod progress;
 pub mod report;
 mod run;
-mod sketch;
 mod tally;
 mod tightest;
 

@@ -12,10 +12,11 @@ use crate::limiting::key::KeyPart;
 use crate::limiting::limit::Limit;
 use crate::limiting::shown_key::ShownValue;
 use crate::limiting::source::{Facts, Source, SourceValues};
+use crate::limiting::usage::hash_key;
+use crate::limiting::usage::sketch::{DistinctKeys, FrequentKeys};
 use crate::replay::ends::Ending;
 use crate::replay::input::entry::ReplayEntry;
 use crate::replay::known::LoggedFacts;
-use crate::replay::sketch::{Distinct, Frequent};
 use crate::replay::tightest::{Back, Tightest};
 
 pub struct Tally {
@@ -29,9 +30,9 @@ pub struct Tally {
     pub longest_delay_ms: i64,
     /// Charges refunded because of how the request ended.
     pub returned: u64,
-    pub keys: Distinct,
-    pub refused_keys: Distinct,
-    pub top: Frequent,
+    pub keys: DistinctKeys,
+    pub refused_keys: DistinctKeys,
+    pub top: FrequentKeys,
     pub tightest: Tightest,
     pub gaps: Gaps,
 }
@@ -62,6 +63,10 @@ pub struct Gaps {
 /// Number of candidates counted per listed key.
 const COUNTED_PER_NAMED: usize = 20;
 const COUNTED_MIN: usize = 2000;
+/// Number of distinct keys that are counted exactly.
+const EXACT_MAX: usize = 65_536;
+/// More keys are estimated with 2^14 registers: the standard error is below 1 %.
+const REGISTER_BITS: u32 = 14;
 
 impl Tally {
     pub fn new(limit: &Arc<Limit>, max_keys: usize, top: usize) -> Tally {
@@ -73,9 +78,9 @@ impl Tally {
             delayed: 0,
             longest_delay_ms: 0,
             returned: 0,
-            keys: Distinct::default(),
-            refused_keys: Distinct::default(),
-            top: Frequent::new(COUNTED_MIN.max(top * COUNTED_PER_NAMED)),
+            keys: DistinctKeys::new(EXACT_MAX, REGISTER_BITS),
+            refused_keys: DistinctKeys::new(EXACT_MAX, REGISTER_BITS),
+            top: FrequentKeys::new(COUNTED_MIN.max(top * COUNTED_PER_NAMED)),
             tightest: Tightest::new(&limit.rule, max_keys),
             gaps: Gaps {
                 absent: vec![0; limit.key.sources().count()],
@@ -95,7 +100,8 @@ impl Tally {
         if !answer.admitted && !check.role.base {
             self.refused += 1;
             self.refused_keys.add_key(hash);
-            self.top.add_key(client_part(&check.key));
+            let client = client_part(&check.key);
+            self.top.add_key(hash_key(client), client, 1);
         }
         if no_host || check.key.contains('!') {
             self.count_absent(logged);

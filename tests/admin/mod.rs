@@ -1,4 +1,5 @@
-//! The admin listener: its API, keys given by the hash of a log, live overrides of limits, malformed requests, and floods.
+//! The admin listener: its API, keys given by the hash of a log, live overrides of limits, the most refused keys,
+//! malformed requests, and floods.
 
 mod api;
 mod floods;
@@ -6,3 +7,4 @@ mod hashed_keys;
 mod malformed_requests;
 mod overrides;
 mod refused_requests;
+mod top;

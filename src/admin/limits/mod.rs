@@ -1,7 +1,7 @@
 //! Limits over HTTP: decisions, state, resets and refunds without a proxied request. Called by `pages`.
 //!
 //! Input: JSON bodies (`json`) and queries, checked by `asked`; `hashed` finds keys by their hash. Output: decisions with receipts (`receipt`), the
-//! listing of limits (`listing`), and the closed words of responses (`words`).
+//! listing of limits (`listing`), the most refused keys (`top`), and the closed words of responses (`words`).
 //!
 //! To add an operation, parse and check its body in `asked`, run it here on the store, and add its page to `pages`.
 
@@ -10,6 +10,7 @@ mod hashed;
 mod json;
 mod listing;
 mod receipt;
+mod top;
 mod words;
 
 use std::rc::Rc;
@@ -40,6 +41,7 @@ use crate::limiting::limit::{Limit, Mode};
 use crate::limiting::override_table::OverrideBudget;
 use crate::limiting::shown_key::KeyDisplay;
 use crate::limiting::store::once::{MarkUse, SingleUseMark};
+use crate::limiting::usage::history::UsageMonitor;
 use crate::limiting::{Evaluation, LimitResult, Limiter, Outcome, Standing, Verdict, clock};
 use crate::snapshot::{CurrentSnapshot, Reason};
 
@@ -51,6 +53,7 @@ pub struct LimitsApi {
     hints: TimeBudget,
     large: Semaphore,
     hashes: HashLookup,
+    usage: Rc<UsageMonitor>,
 }
 
 /// Number of limits per store call: few enough that the last response meets the store's deadline.
@@ -64,7 +67,7 @@ const LARGE_AT_ONCE: usize = 4;
 const TURN_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl LimitsApi {
-    pub fn new(current: CurrentSnapshot, link: Rc<StoreLink>) -> LimitsApi {
+    pub fn new(current: CurrentSnapshot, link: Rc<StoreLink>, usage: Rc<UsageMonitor>) -> LimitsApi {
         LimitsApi {
             current,
             link,
@@ -72,6 +75,7 @@ impl LimitsApi {
             hints: TimeBudget::default(),
             large: Semaphore::new(LARGE_AT_ONCE),
             hashes: HashLookup::default(),
+            usage,
         }
     }
 

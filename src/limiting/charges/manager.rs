@@ -23,6 +23,7 @@ use crate::limiting::override_table::OverrideBudget;
 use crate::limiting::store::memory::MemoryStore;
 use crate::limiting::store::{Store, Stores};
 use crate::limiting::supervise::restart_on_panic;
+use crate::limiting::usage::recorder::DecisionRecorder;
 
 /// Manages the charges that one worker has made in one store.
 pub struct ChargeManager {
@@ -30,6 +31,7 @@ pub struct ChargeManager {
     /// The in-memory store, which decides for limits with `on_error = "local"` while the store is unavailable.
     pub local: Arc<MemoryStore>,
     pub hold_times: Arc<HoldTimes>,
+    pub decisions: DecisionRecorder,
     gateways: Arc<Gateways>,
     /// The limits in force.
     limits: RefCell<Arc<LimitTable>>,
@@ -53,6 +55,7 @@ impl ChargeManager {
             store,
             local: stores.memory.clone(),
             hold_times: stores.hold_times.clone(),
+            decisions: DecisionRecorder::new(&stores.usage),
             gateways: stores.gateways.clone(),
             limits: RefCell::default(),
             queue_refunds: Default::default(),

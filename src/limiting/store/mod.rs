@@ -29,6 +29,7 @@ use crate::limiting::gateways::Gateways;
 use crate::limiting::overrides::HashResult;
 use crate::limiting::store::once::{MarkUse, SingleUseMark};
 use crate::limiting::store::settings::{StoreKind, StoreSettings};
+use crate::limiting::usage::recorder::UsageRecorders;
 use crate::telemetry::metrics::Metrics;
 
 /// Handle of one worker on the configured store.
@@ -47,6 +48,8 @@ pub struct Stores {
     pub hold_times: Arc<HoldTimes>,
     pub gateways: Arc<Gateways>,
     pub metrics: Metrics,
+    /// Recorders of recent decisions by key, one per thread.
+    pub usage: UsageRecorders,
     redis: redis::SharedRedisState,
 }
 
@@ -58,6 +61,7 @@ impl Stores {
             hold_times: Arc::default(),
             gateways: gateways.clone(),
             metrics: metrics.clone(),
+            usage: UsageRecorders::default(),
             redis: redis::SharedRedisState::new(gateways),
         }
     }

@@ -59,7 +59,7 @@ impl ReplayOutcome {
         let policy = limit.rule.policy();
         let count = |(count, exact): (u64, bool)| json!({ "count": count, "exact": exact });
         let top = tally.top.list_top(self.top);
-        let top: Vec<Value> = top.iter().map(|(key, count)| json!({ "key": key, "refused": count })).collect();
+        let top: Vec<Value> = top.iter().map(|(_, key, count)| json!({ "key": key, "refused": count })).collect();
         let absent: BTreeMap<_, _> =
             tally.absent_sources().into_iter().map(|(name, (_, count))| (name, count)).collect();
         let unknown: BTreeMap<_, _> = gaps.unknown.iter().map(|(source, count)| (source.to_string(), count)).collect();

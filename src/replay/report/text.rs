@@ -82,7 +82,7 @@ impl ReplayOutcome {
                 if tally.top.missed > 0 { format!(", up to {} more each", tally.top.missed) } else { String::new() };
             let _ = writeln!(text, "  most refused{error}");
         }
-        for (key, count) in top {
+        for (_, key, count) in top {
             let _ = writeln!(text, "    {count:>10}  {key}");
         }
     }

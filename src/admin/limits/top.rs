@@ -1,0 +1,172 @@
+//! Lists the keys that limits refused or admitted most often in recent time. Called by `pages`.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::future::join_all;
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use crate::admin::limits::asked::NamedValues;
+use crate::admin::limits::{LimitsApi, Problem, asked, fixed_cost, run_check};
+use crate::config::percent_decode;
+use crate::labels::Label;
+use crate::limiting::Limiter;
+use crate::limiting::decision::Op;
+use crate::limiting::limit::Limit;
+use crate::limiting::shown_key::KeyDisplay;
+use crate::limiting::usage::KeyOutcome;
+use crate::limiting::usage::history::{UsageWindow, WindowUsage};
+
+/// Query of `GET /-/top`.
+struct TopQuery {
+    /// `None`: all limits.
+    limit: Option<String>,
+    by: KeyOutcome,
+    window: UsageWindow,
+    n: usize,
+}
+
+/// A key of the list.
+struct TopKey<'a> {
+    limit: &'a Arc<Limit>,
+    /// The key as its state key has it, `NAME=VALUE,...`.
+    parts: String,
+    value: Value,
+    count: u64,
+}
+
+const N_DEFAULT: usize = 10;
+const N_MAX: usize = 100;
+
+impl TopQuery {
+    fn parse(query: &str) -> Result<TopQuery, Problem> {
+        let mut parsed =
+            TopQuery { limit: None, by: KeyOutcome::Refused, window: UsageWindow::Minute, n: N_DEFAULT };
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let value = percent_decode(value).and_then(|value| String::from_utf8(value).ok());
+            let value = value.ok_or_else(|| bad_query(format!("`{name}` is not percent-encoded UTF-8")))?;
+            match name {
+                "limit" => parsed.limit = Some(value),
+                "by" => parsed.by = parse_label(name, &value, KeyOutcome::ALL)?,
+                "window" => parsed.window = parse_label(name, &value, UsageWindow::ALL)?,
+                "n" => {
+                    let n = value.parse().ok().filter(|n| (1..=N_MAX).contains(n));
+                    parsed.n = n.ok_or_else(|| bad_query(format!("`n` is an integer from 1 to {N_MAX}")))?;
+                }
+                _ => {
+                    let known = "there are `limit`, `by`, `window` and `n`";
+                    return Err(bad_query(format!("unknown parameter `{name}`; {known}")));
+                }
+            }
+        }
+        Ok(parsed)
+    }
+}
+
+fn parse_label<T: Label>(name: &str, value: &str, all: &[T]) -> Result<T, Problem> {
+    let found = all.iter().find(|known| known.label() == value).copied();
+    found.ok_or_else(|| {
+        let known: Vec<&str> = all.iter().map(|known| known.label()).collect();
+        bad_query(format!("`{name}` is one of {}", known.join(", ")))
+    })
+}
+
+fn bad_query(detail: String) -> Problem {
+    Problem::new(StatusCode::BAD_REQUEST, detail)
+}
+
+impl LimitsApi {
+    /// Returns the keys of one limit, or of all, that were refused or admitted most often.
+    pub async fn list_top(&self, query: &str) -> Result<Value, Problem> {
+        let TopQuery { limit, by, window, n } = TopQuery::parse(query)?;
+        let snapshot = self.current.load_full();
+        let config = &snapshot.config;
+        let limits: Vec<&Arc<Limit>> = match &limit {
+            Some(name) => vec![self.find_limit(config, name)?],
+            None => config.limits.iter().collect(),
+        };
+        let display = &config.admin.key_display;
+        let now = Instant::now();
+        let (mut keys, mut sums) = (Vec::new(), Vec::new());
+        {
+            let history = self.usage.collect();
+            let totals = history.totals(window);
+            for found in limits.iter().filter(|found| limit.is_some() || totals.contains_key(&found.store_ref.id)) {
+                let usage = history.find_usage(found.store_ref.id, by, window, now);
+                sums.push(describe_usage(found, &usage));
+                keys.extend(list_keys(found, &usage, n, now, display));
+            }
+        }
+        keys.sort_by_key(|key| Reverse(key.count));
+        keys.truncate(n);
+        let limiter = self.link.limiter();
+        let keys = join_all(keys.into_iter().map(|key| add_state(&limiter, key))).await;
+        Ok(json!({ "by": by.label(), "window": window.label(), "limits": sums, "keys": keys }))
+    }
+}
+
+/// Describes all decisions of a limit with one outcome.
+fn describe_usage(limit: &Limit, found: &WindowUsage) -> Value {
+    let (distinct, is_exact) = found.usage.distinct.estimate_count();
+    json!({
+        "limit": limit.name,
+        "seconds": found.covered.as_secs(),
+        "total": found.usage.total,
+        "distinct": distinct,
+        "distinct_is_exact": is_exact,
+        "error_max": found.usage.frequent.missed,
+    })
+}
+
+fn list_keys<'a>(
+    limit: &'a Arc<Limit>,
+    found: &WindowUsage,
+    n: usize,
+    now: Instant,
+    display: &KeyDisplay,
+) -> Vec<TopKey<'a>> {
+    let frequent = &found.usage.frequent;
+    let top = frequent.list_top(n).into_iter().map(|(hash, parts, count)| TopKey {
+        limit,
+        parts: parts.to_owned(),
+        value: json!({
+            "limit": limit.name,
+            "key": display.show_state_parts(&limit.key, parts.split(',')),
+            "count_min": count,
+            "count_max": count + frequent.missed,
+            "share": divide(count, found.usage.total),
+            "last_seen_seconds": found.last_seen(hash, now).map(|ago| ago.as_secs()),
+        }),
+        count,
+    });
+    top.collect()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a share of counts, rounded to four digits")]
+fn divide(count: u64, total: u64) -> f64 {
+    (count as f64 / total.max(1) as f64 * 10_000.0).round() / 10_000.0
+}
+
+/// Adds what is left for the key now. Without an answer of the store, these members are absent.
+async fn add_state(limiter: &Limiter, mut key: TopKey<'_>) -> Value {
+    let mut values = NamedValues::default();
+    for (part, state) in key.limit.key.0.iter().zip(key.parts.split(',')) {
+        let name = part.state_name();
+        if let Some(value) = state.strip_prefix(name.as_str()) {
+            values.found.push((name, value.to_owned()));
+        }
+    }
+    let Ok((check, instead)) = asked::build_check(limiter, key.limit, &values, fixed_cost(key.limit)) else {
+        return key.value;
+    };
+    if instead.is_some() {
+        key.value["override"] = true.into();
+    } else if let Ok(answer) = run_check(limiter, Op::Peek, check).await {
+        key.value["remaining"] = answer.remaining.into();
+        key.value["retry_after_ms"] = if answer.admitted { 0 } else { answer.retry_ms }.into();
+    }
+    key.value
+}

@@ -1,0 +1,62 @@
+//! Logs which limits refuse requests, and whose: one line per limit every ten seconds.
+
+use std::cmp::Reverse;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::limiting::limit::Limit;
+use crate::limiting::shown_key::KeyDisplay;
+use crate::limiting::usage::KeyOutcome;
+use crate::limiting::usage::history::{COLLECT_EVERY, UsageHistory, UsageMonitor, UsageWindow};
+use crate::snapshot::CurrentSnapshot;
+
+/// Number of collections per log line: ten seconds.
+const TICKS_PER_LINE: u32 = 5;
+/// Most limits that are logged at a time; of more, the ones that refuse most.
+const LINES_MAX: usize = 20;
+
+/// Collects the decisions of all threads, and logs the limits that refused. Never returns.
+pub async fn run_usage_log(monitor: Rc<UsageMonitor>, current: CurrentSnapshot) {
+    let mut ticks = interval(COLLECT_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // The first tick is immediate.
+    ticks.tick().await;
+    loop {
+        for _ in 0..TICKS_PER_LINE {
+            ticks.tick().await;
+            drop(monitor.collect());
+        }
+        let snapshot = current.load();
+        let display = &snapshot.config.admin.key_display;
+        log_refusals(&monitor.collect(), snapshot.config.limits.iter(), display);
+    }
+}
+
+fn log_refusals<'l>(history: &UsageHistory, limits: impl Iterator<Item = &'l Arc<Limit>>, display: &KeyDisplay) {
+    let totals = history.totals(UsageWindow::TenSeconds);
+    let refused = |limit: &Limit| totals.get(&limit.store_ref.id).map_or(0, |sums| sums[KeyOutcome::Refused as usize]);
+    let mut refusing: Vec<&Arc<Limit>> = limits.filter(|limit| refused(limit) > 0).collect();
+    refusing.sort_by_key(|limit| Reverse(refused(limit)));
+    for limit in refusing.iter().take(LINES_MAX) {
+        let found =
+            history.find_usage(limit.store_ref.id, KeyOutcome::Refused, UsageWindow::TenSeconds, Instant::now());
+        let admitted = totals.get(&limit.store_ref.id).map_or(0, |sums| sums[KeyOutcome::Admitted as usize]);
+        let (keys, is_exact) = found.usage.distinct.estimate_count();
+        let most = found.usage.frequent.list_top(1).first().map_or(String::new(), |(_, parts, count)| {
+            format!("; most: {} ({count})", display.show_state_parts(&limit.key, parts.split(',')))
+        });
+        let (total, about) = (found.usage.total, if is_exact { "" } else { "about " });
+        tracing::info!(
+            "limit {}: refused {total} of about {} requests of {about}{keys} keys in {} s{most}",
+            limit.name,
+            total + admitted,
+            found.covered.as_secs(),
+        );
+    }
+    if let Some(more) = refusing.len().checked_sub(LINES_MAX).filter(|more| *more > 0) {
+        tracing::info!("{more} more limits refused requests; see /-/top");
+    }
+}

@@ -1,0 +1,42 @@
+//! Which keys each limit has refused, would have refused, or admitted recently: the data of `/-/top` and of the refusal
+//! log line.
+//!
+//! Input: every decision of a limiter, recorded in the `recorder` of its worker. Output: the `history` that the control
+//! thread keeps of the last 10 seconds, minute and 10 minutes, in bounded memory.
+//!
+//! - `sketch`: the most frequent keys with bounds of their counts, and the number of distinct keys
+//! - `recorder`: what one worker has recorded since the control thread last collected it
+//! - `history`: what all workers recorded, by time
+//!
+//! To add an outcome that is recorded, add it to [`KeyOutcome`] and record it in `limiter`.
+
+pub mod history;
+pub mod recorder;
+pub mod sketch;
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::LazyLock;
+
+use crate::labels::labels;
+
+labels! {
+    /// What a limit decided about a key; the parameter `by` of `/-/top`.
+    KeyOutcome:
+    /// Refused by a limit in force.
+    Refused = "refused",
+    /// A limit in shadow mode would have refused.
+    WouldRefuse = "would_refuse",
+    /// Admitted. Estimated from a sample: one in [`ADMITTED_SAMPLE`] decisions on average.
+    Admitted = "admitted",
+}
+
+/// One in this many admissions is recorded, and counts as many times.
+pub const ADMITTED_SAMPLE: u64 = 16;
+
+/// Hashes keys with a secret of this process, so that nobody can choose two keys with the same hash.
+static KEY_HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+
+/// Returns the hash by which sketches identify a key.
+pub fn hash_key(key: &str) -> u64 {
+    KEY_HASHER.hash_one(key)
+}
