@@ -16,6 +16,7 @@
 mod acme;
 mod auth;
 mod client_address;
+mod compression;
 mod forward_auth;
 mod http1;
 mod http2;

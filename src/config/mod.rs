@@ -213,6 +213,8 @@ pub struct ServerSettings {
     pub min_response_rate: u64,
     /// Maximum number of requests per worker that wait for their turn at a limit.
     pub max_delayed: usize,
+    /// Maximum number of bytes for the encoders of streaming compressed responses, over all workers.
+    pub max_compress_memory: u64,
     /// Time from accept to the end of the TLS handshake.
     pub handshake_timeout: Duration,
     /// Time from the first byte to the end of the request head.

@@ -39,7 +39,9 @@ sections! {
         "max_connections" "max_connections_per_ip" "max_tunnels" "max_headers" "max_header_bytes" "max_body"
         "max_key_body" "handshake_timeout" "header_timeout" "keepalive_timeout" "body_timeout" "min_body_rate" "min_response_rate"
         "connect_timeout" "response_timeout" "stream_timeout" "tunnel_timeout" "half_close_timeout" "shutdown_delay" "shutdown_timeout"
-        "max_delayed" "http2" "max_streams" "max_unsent" "max_unread" "handover";
+        "max_delayed" "http2" "max_streams" "max_unsent" "max_unread" "handover"
+        "compress" "max_compress_memory";
+    SERVER_COMPRESS = "server.compress": "types" "min_size" "algorithms";
     REDIRECT_HTTP = "server.redirect_http": "listen" "https_port";
     LISTENER = "listener": "address" "proxy_protocol" "max_unsent" "tls";
     LISTENER_TLS = "listener.tls": "certificates" "acme" "internal" "client_ca" "client_auth" "min_version";
@@ -71,9 +73,10 @@ sections! {
     ROUTE = "route": "name" "host" "path" "methods" "header" "upstream" "respond" "limits" "allow"
         "deny" "auth" "rewrite" "request_headers" "response_headers" "max_body" "max_key_body" "max_in_flight" "refuse"
         "ratelimit_headers" "body_timeout" "min_body_rate" "min_response_rate" "connect_timeout" "response_timeout" "stream_timeout"
-        "tunnel_timeout" "upgrades" "strictness" "encoded_slashes";
+        "tunnel_timeout" "upgrades" "strictness" "encoded_slashes" "compress";
     AUTH = "route.auth": "basic" "cache" "jwt" "limits" "realm" "user_claim" "user_header" "forward_credentials"
         "forward" "request_headers" "copy_headers" "user" "timeout" "on_error";
+    ROUTE_COMPRESS = "route.compress": "types" "min_size" "algorithms";
     RESPOND = "route.respond": "status" "body" "content_type";
     REWRITE = "route.rewrite": "strip_prefix" "add_prefix" "upstream_host";
     HEADER_EDIT = "route.headers": "set" "remove";

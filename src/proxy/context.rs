@@ -26,6 +26,8 @@ use crate::proxy::inbound::untrusted_headers::UntrustedForwarding;
 use crate::proxy::inbound::validate::LastHost;
 use crate::proxy::outbound::pools::Pools;
 use crate::proxy::outbound::select::worker_upstream::WorkerUpstream;
+use crate::proxy::response::compress::memory::CompressionMemory;
+use crate::proxy::response::compress::worker::WorkerCompression;
 use crate::proxy::response::ratelimit::PolicyCache;
 use crate::snapshot::{CurrentSnapshot, Fleet, RouteCounters, Snapshot};
 use crate::telemetry::access_log::AccessLog;
@@ -51,6 +53,8 @@ pub struct ProcessState {
     pub tunnels: Arc<TunnelCount>,
     /// Verifies the passwords of clients.
     pub passwords: Arc<PasswordVerifier>,
+    /// Memory of the encoders that compress responses.
+    pub compression_memory: Arc<CompressionMemory>,
 }
 
 /// State of one worker.
@@ -62,6 +66,7 @@ pub struct WorkerState {
     pub is_draining: Cell<bool>,
     /// Buffer in which a connection gathers what it sends in one write. Empty between writes.
     pub write_buffer: RefCell<Vec<u8>>,
+    pub compression: Rc<WorkerCompression>,
     /// Buffer that tunnels use for each read.
     pub tunnel_buffer: RefCell<Vec<u8>>,
     /// Cached snapshot in force. Reading it writes no memory that other workers read.
@@ -137,6 +142,7 @@ impl WorkerState {
         WorkerState {
             is_draining: Cell::new(false),
             write_buffer: RefCell::default(),
+            compression: Rc::new(WorkerCompression::new(&common.metrics)),
             tunnel_buffer: RefCell::default(),
             view: RefCell::new(Rc::new(view)),
             current: RefCell::new(Cache::new(common.current.clone())),

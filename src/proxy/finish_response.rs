@@ -12,7 +12,7 @@ use crate::proxy::request_context::RequestContext;
 use crate::proxy::response::body::ResponseBody;
 use crate::proxy::response::cause::Cause;
 use crate::proxy::response::refusal::Refusal;
-use crate::proxy::response::{grpc, unread_body};
+use crate::proxy::response::{compress, grpc, unread_body};
 
 /// Completes the response. From here on, the account of the request belongs to the response body, or to the tunnel that
 /// the connection becomes. It ends when that body or tunnel ends.
@@ -27,6 +27,7 @@ pub fn finish_response(
     add_auth_cookies(&mut request, &mut response);
     add_ratelimit_headers(&request, &mut response);
     add_request_id(&request, &mut response);
+    compress_response(&mut request, &mut response);
     end_request_body(&mut request, &mut response);
     announce_close(&request, &mut response);
     hand_over_account(request, response)
@@ -76,6 +77,14 @@ fn add_request_id(request: &RequestContext<'_>, response: &mut Response<Response
     let is_wanted = request.view.snapshot.config.server.answer_request_id;
     if let Some(id) = request.request_id.as_ref().filter(|_| is_wanted) {
         request_id::add_to_response(response.headers_mut(), id);
+    }
+}
+
+/// Compresses the response if the route wants that. All headers are final then, and the limits have settled by the
+/// response as the server sent it.
+fn compress_response(request: &mut RequestContext<'_>, response: &mut Response<ResponseBody>) {
+    if let Some(settings) = request.matched_route().and_then(|route| route.compress.as_deref()) {
+        compress::compress_response(request, settings, response);
     }
 }
 

@@ -8,6 +8,8 @@ use crate::labels::labels;
 labels! {
     /// Reasons in the access log that are not also labels of `rejections_total` or `http_rejected_total`.
     EndReason:
+    /// No memory was left to compress the response.
+    CompressionFailed = "compression_failed",
     /// No route matches the request.
     NoRoute = "no_route",
     /// The auth server refused the request; the client got its response.

@@ -26,6 +26,7 @@ use crate::proxy::limits::apply_limits;
 use crate::proxy::request_context::{Received, RequestContext, RoutedRequest};
 use crate::proxy::response::account::RequestAccount;
 use crate::proxy::response::body::ResponseBody;
+use crate::proxy::response::compress::negotiate;
 use crate::proxy::response::local_responses;
 use crate::proxy::response::log_entry::LogEntry;
 use crate::proxy::response::refusal::Refusal;
@@ -84,6 +85,7 @@ async fn handle_request(request: &mut RequestContext<'_>) -> Result<Response<Res
         return Ok(response);
     }
     let route = enter_route(request, found)?;
+    negotiate_compression(request, route);
     check_denied(route, identity)?;
     let routed = RoutedRequest { route, head: &head, identity: &identity };
     if let Some(response) = authenticate(request, routed).await? {
@@ -221,6 +223,13 @@ fn enter_route<'a>(request: &mut RequestContext<'a>, found: Option<usize>) -> Re
     request.route = Some(index);
     let is_below_max = request.account.enter_route(route, request.view.route_counters(index));
     is_below_max.then_some(route).ok_or(Refusal::MaxInFlight)
+}
+
+/// Selects the algorithm that compresses the response, before the route edits the headers of the request.
+fn negotiate_compression(request: &mut RequestContext<'_>, route: &Route) {
+    if let Some(settings) = &route.compress {
+        request.compression = negotiate::select_algorithm(&request.received.parts.headers, settings);
+    }
 }
 
 fn check_denied(route: &Route, identity: ClientAddress) -> Result<(), Refusal> {

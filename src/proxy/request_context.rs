@@ -20,6 +20,7 @@ use crate::proxy::known_headers::{HeaderSet, KnownHeader};
 use crate::proxy::response::account::RequestAccount;
 use crate::proxy::response::grpc::parse_timeout as grpc_timeout;
 use crate::route::Route;
+use crate::route::compress::CompressionAlgorithm;
 
 /// The results of the steps so far.
 pub struct RequestContext<'a> {
@@ -47,6 +48,8 @@ pub struct RequestContext<'a> {
     pub identity_headers: Vec<(HeaderName, HeaderValue)>,
     /// `Set-Cookie` headers of the auth server, for the client.
     pub auth_cookies: Vec<HeaderValue>,
+    /// The algorithm that the client accepts, if the route compresses responses.
+    pub compression: Option<CompressionAlgorithm>,
     /// The slot reserved for a tunnel, if the request offers to switch protocols.
     pub tunnel_seat: Option<TunnelPermit>,
     /// The request id, if the log or the response needs it. Otherwise it is generated only for the upstream server.
@@ -78,6 +81,7 @@ impl<'a> RequestContext<'a> {
             claims: None,
             identity_headers: Vec::new(),
             auth_cookies: Vec::new(),
+            compression: None,
             tunnel_seat: None,
             request_id: None,
             shows_hints: false,

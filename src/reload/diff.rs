@@ -145,6 +145,7 @@ fn route_content<'c>(route: &'c Route, config: &'c Config) -> impl PartialEq + u
         refuse,
         ratelimit_headers,
         upgrades,
+        compress,
         parsing: reading,
     } = route;
     let action = match action {
@@ -164,6 +165,7 @@ fn route_content<'c>(route: &'c Route, config: &'c Config) -> impl PartialEq + u
             refuse,
             ratelimit_headers,
             upgrades,
+            compress,
             reading,
         ),
     )

@@ -5,11 +5,13 @@
 //!
 //! - `table`: the lookup, at a cost that does not grow with the number of routes
 //! - `plan`: builds the tries of the table and finds shadowed routes
+//! - `compress`: settings of response compression
 //! - `edges`: the hash table that stores the edges of all tries
 //!
 //! To add a condition to routes: add it to [`Matcher`], to its `conditions`, `takes` and `covers`, and to the config
 //! compiler.
 
+pub(crate) mod compress;
 mod edges;
 mod plan;
 pub(crate) mod table;
@@ -27,6 +29,7 @@ use crate::limiting::limit::Limit;
 use crate::limiting::refuse::Refuse;
 use crate::limiting::source::PathParam;
 use crate::net::IpSet;
+use crate::route::compress::CompressSettings;
 
 /// A compiled `[[route]]`. The fields that every request reads come first and fill two cache lines. Routes share
 /// settings that they have in common.
@@ -51,6 +54,8 @@ pub struct Route {
     pub key_body: Option<usize>,
     /// Dialects of the rate limit headers, if they differ from the global ones.
     pub ratelimit_headers: Option<Vec<Dialect>>,
+    /// How responses are compressed. `None` leaves them as they are.
+    pub compress: Option<Arc<CompressSettings>>,
     /// Protocols that clients may switch to.
     pub upgrades: Upgrades,
     /// How clients prove their identity. `None`: they need not.

@@ -96,6 +96,7 @@ impl Workers {
             delay_slots: Arc::default(),
             tunnels: Arc::default(),
             passwords: PasswordVerifier::new(metrics.passwords.clone()),
+            compression_memory: Arc::default(),
         };
         let count_all = Arc::<ConnectionCount>::default();
         let mut threads = Vec::with_capacity(count);

@@ -64,7 +64,7 @@ fn json_has_the_place_and_the_remedy_of_each_mistake() {
                 "help": "the keys here are name, host, path, methods, header, upstream, respond, limits, allow, deny, \
                          rewrite, request_headers, response_headers, max_body, max_key_body, max_in_flight, refuse, \
                          ratelimit_headers, body_timeout, min_body_rate, min_response_rate, connect_timeout, response_timeout, \
-                         stream_timeout, tunnel_timeout, upgrades, strictness, encoded_slashes",
+                         stream_timeout, tunnel_timeout, upgrades, strictness, encoded_slashes, compress",
             },
             {
                 "file": "test", "line": 4, "column": 8,

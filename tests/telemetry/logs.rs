@@ -135,7 +135,7 @@ fn a_line_says_all_that_is_known_of_a_request() {
             "path": "/q", "query": "a=1&Api_Key=***", "protocol": "HTTP/1.1", "tls": null, "status": 200,
             "reason": null, "setting": null, "limit": "burst", "decision": "allow", "refused_by": null,
             "upstream": "app", "server": upstream.url().strip_prefix("http://").unwrap(), "tries": 1, "bytes": 5,
-            "bytes_in": 4, "user_agent": "a \"b\"", "referer": "https://x/?a=1&token=***",
+            "bytes_in": 4, "bytes_uncompressed": null, "user_agent": "a \"b\"", "referer": "https://x/?a=1&token=***",
             "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
         }),
     );

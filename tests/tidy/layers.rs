@@ -18,7 +18,7 @@ pub const LAYERS: [(&str, &[&str]); 26] = [
     ("limiting", &["labels", "written", "net", "grpc", "tls", "telemetry"]),
     ("upstream", &["labels", "tls", "limiting"]),
     ("auth", &["telemetry", "limiting"]),
-    ("route", &["net", "limiting", "auth"]),
+    ("route", &["labels", "net", "limiting", "auth"]),
     ("config", &["labels", "telemetry", "written", "net", "grpc", "upstream", "tls", "limiting", "auth", "route"]),
     ("local_ca", &["replace_file", "tls", "config"]),
     ("snapshot", &["upstream", "telemetry", "limiting", "auth", "route", "config"]),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::limiting::refuse::Refuse;
 use crate::net::IpSet;
+use crate::route::compress::CompressSettings;
 use crate::route::{HeaderEdit, Rewrite, Timeouts};
 
 /// The values that routes share.
@@ -14,6 +15,7 @@ pub struct SharedValues {
     pub edits: Values<HeaderEdit>,
     pub timeouts: Values<Timeouts>,
     pub refusals: Values<Refuse>,
+    pub compressions: Values<CompressSettings>,
 }
 
 /// The most recently used distinct values, newest first. The list is short: a route usually equals its neighbours or

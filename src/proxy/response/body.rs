@@ -29,11 +29,17 @@ use crate::proxy::outbound::select::endpoint::StreamedResponse;
 use crate::proxy::reason::EndReason;
 use crate::proxy::response::account::RequestAccount;
 use crate::proxy::response::cause::Cause;
+use crate::proxy::response::compress::encoder::EncoderFault;
+use crate::proxy::response::compress::stage::CompressionStage;
 use crate::telemetry::metrics::Cutoff;
 
 /// A response body with the account of its request.
 pub struct ResponseBody {
     source: BodySource,
+    /// Compresses what the source returns.
+    compression: Option<Box<CompressionStage<BodyError>>>,
+    /// The length of the source is not the length that the client may be told.
+    hides_length: bool,
     account: Option<Box<RequestAccount>>,
 }
 
@@ -60,12 +66,20 @@ enum BodySource {
 pub enum BodyError {
     Upstream(ProtocolFault),
     Upload(UploadError),
+    Compression,
+}
+
+impl From<EncoderFault> for BodyError {
+    fn from(_: EncoderFault) -> BodyError {
+        BodyError::Compression
+    }
 }
 
 impl BodyError {
     fn cause(&self) -> Cause {
         match self {
             BodyError::Upstream(_) => EndReason::UpstreamCutOff.into(),
+            BodyError::Compression => EndReason::CompressionFailed.into(),
             BodyError::Upload(error) => match error.state() {
                 UploadState::TooLarge => Cutoff::BodyTooLarge.into(),
                 UploadState::Left => Cutoff::ClientLeft.into(),
@@ -82,6 +96,7 @@ impl fmt::Display for BodyError {
         match self {
             BodyError::Upstream(error) => write!(f, "the upstream response was cut off: {error}"),
             BodyError::Upload(error) => error.fmt(f),
+            BodyError::Compression => f.write_str("the response could not be compressed"),
         }
     }
 }
@@ -90,7 +105,7 @@ impl std::error::Error for BodyError {}
 
 impl ResponseBody {
     pub fn full(bytes: impl Into<Bytes>) -> ResponseBody {
-        ResponseBody { source: BodySource::Full(bytes.into()), account: None }
+        ResponseBody::new(BodySource::Full(bytes.into()))
     }
 
     /// Streams a server's response.
@@ -99,17 +114,52 @@ impl ResponseBody {
         response: StreamedResponse,
         linger: Option<Linger>,
     ) -> ResponseBody {
-        ResponseBody { source: BodySource::Upstream { exchange, response, linger, waits: false }, account: None }
+        ResponseBody::new(BodySource::Upstream { exchange, response, linger, waits: false })
     }
 
     /// Streams the request's own body back.
     pub fn echo(upload: Upload) -> ResponseBody {
-        ResponseBody { source: BodySource::Echo(Box::new(upload)), account: None }
+        ResponseBody::new(BodySource::Echo(Box::new(upload)))
     }
 
     /// The body of a response that switches protocols.
     pub fn switched(connection: Option<PooledConnection>) -> ResponseBody {
-        ResponseBody { source: BodySource::Switched(connection.map(Box::new)), account: None }
+        ResponseBody::new(BodySource::Switched(connection.map(Box::new)))
+    }
+
+    fn new(source: BodySource) -> ResponseBody {
+        ResponseBody { source, compression: None, hides_length: false, account: None }
+    }
+
+    /// Returns whether a tunnel follows instead of a body.
+    pub fn is_tunnel(&self) -> bool {
+        matches!(self.source, BodySource::Switched(_))
+    }
+
+    /// Returns the length of a body that has arrived completely.
+    pub fn full_length(&self) -> Option<usize> {
+        match &self.source {
+            BodySource::Full(bytes) => Some(bytes.len()),
+            _ => None,
+        }
+    }
+
+    /// Takes a body that has arrived completely, and leaves an empty one.
+    pub fn take_full(&mut self) -> Option<Bytes> {
+        match &mut self.source {
+            BodySource::Full(bytes) => Some(std::mem::take(bytes)),
+            _ => None,
+        }
+    }
+
+    /// Compresses the body while it streams.
+    pub fn compress_with(&mut self, stage: CompressionStage<BodyError>) {
+        self.compression = Some(Box::new(stage));
+    }
+
+    /// Makes the length of the body unknown.
+    pub fn forget_length(&mut self) {
+        self.hides_length = true;
     }
 
     /// Takes the connection to the server that has switched protocols.
@@ -126,12 +176,10 @@ impl ResponseBody {
     }
 }
 
-impl HttpBody for ResponseBody {
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let polled = match &mut self.source {
+impl BodySource {
+    /// Returns the next frame as the server sent it.
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match self {
             BodySource::Full(bytes) if bytes.is_empty() => Poll::Ready(None),
             BodySource::Switched(_) => Poll::Ready(None),
             BodySource::Full(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
@@ -150,8 +198,46 @@ impl HttpBody for ResponseBody {
             BodySource::Echo(upload) => {
                 upload.poll(cx).map(|frame| frame.map(|frame| frame.map_err(BodyError::Upload)))
             }
+        }
+    }
+
+    fn is_end(&self) -> bool {
+        match self {
+            BodySource::Full(bytes) => bytes.is_empty(),
+            BodySource::Switched(_) => true,
+            BodySource::Upstream { exchange, .. } => exchange.borrow().is_complete(),
+            BodySource::Echo(upload) => upload.is_end(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            BodySource::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            BodySource::Switched(_) => SizeHint::with_exact(0),
+            BodySource::Upstream { exchange, .. } => exchange.borrow().size_hint(),
+            BodySource::Echo(upload) => upload.size_hint(),
+        }
+    }
+
+    /// Records that the gateway waits for the client, not for the server.
+    fn end_wait(&mut self) {
+        if let BodySource::Upstream { waits, .. } = self {
+            *waits = false;
+        }
+    }
+}
+
+impl HttpBody for ResponseBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let ResponseBody { source, compression, account, .. } = &mut *self;
+        let polled = match compression {
+            None => source.poll_frame(cx),
+            Some(stage) => poll_compressed(stage, source, account, cx),
         };
-        if let (Poll::Ready(next), Some(account)) = (&polled, &mut self.account) {
+        if let (Poll::Ready(next), Some(account)) = (&polled, account) {
             match next {
                 Some(Ok(frame)) => {
                     account.record_sent(frame.data_ref().map_or(0, Bytes::len));
@@ -171,22 +257,32 @@ impl HttpBody for ResponseBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.source {
-            BodySource::Full(bytes) => bytes.is_empty(),
-            BodySource::Switched(_) => true,
-            BodySource::Upstream { exchange, .. } => exchange.borrow().is_complete(),
-            BodySource::Echo(upload) => upload.is_end(),
+        match &self.compression {
+            None => self.source.is_end(),
+            Some(stage) => stage.is_end(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.source {
-            BodySource::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            BodySource::Switched(_) => SizeHint::with_exact(0),
-            BodySource::Upstream { exchange, .. } => exchange.borrow().size_hint(),
-            BodySource::Echo(upload) => upload.size_hint(),
-        }
+        if self.hides_length || self.compression.is_some() { SizeHint::default() } else { self.source.size_hint() }
     }
+}
+
+/// Returns the next compressed frame, and records how much of the body was read for it.
+fn poll_compressed(
+    stage: &mut CompressionStage<BodyError>,
+    source: &mut BodySource,
+    account: &mut Option<Box<RequestAccount>>,
+    cx: &mut Context<'_>,
+) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    let polled = stage.poll_frame(cx, |cx| source.poll_frame(cx));
+    if polled.is_ready() {
+        source.end_wait();
+    }
+    if let Some(entry) = account.as_mut().and_then(|account| account.log_entry()) {
+        entry.record_uncompressed(stage.bytes_in());
+    }
+    polled
 }
 
 impl ResponseBody {
@@ -195,6 +291,8 @@ impl ResponseBody {
     fn read_past_length(&mut self) {
         let BodySource::Upstream { exchange, .. } = &self.source else { return };
         let is_past = !exchange.borrow().is_complete() && exchange.borrow().size_hint().exact() == Some(0);
+        // A compressed body has no length at which reading could stop.
+        let is_past = is_past && self.compression.is_none();
         let Some(account) = self.account.as_mut().filter(|_| is_past) else { return };
         // The end has often arrived already. Dropping the stream before its end would reset it.
         match exchange.borrow_mut().poll_frame(&mut Context::from_waker(Waker::noop())) {

@@ -133,7 +133,8 @@ mod tests {
             assert_eq!(Cause::from_refusal(&refusal, None).is_server_fault, by_server, "{refusal:?}");
         }
         for reason in EndReason::ALL {
-            let by_server = reason.label().starts_with("upstream_") || *reason == EndReason::Shutdown;
+            let is_own = matches!(reason, EndReason::Shutdown | EndReason::CompressionFailed);
+            let by_server = is_own || reason.label().starts_with("upstream_");
             assert_eq!(Cause::from(*reason).is_server_fault, by_server, "{reason:?}");
         }
         // A cutoff that ends a response is caused by a slow reader, a slow sender or a silent tunnel.

@@ -181,6 +181,11 @@ impl LogEntry {
         self.record.bytes += bytes;
     }
 
+    /// Records how many bytes the response body had so far before it was compressed.
+    pub fn record_uncompressed(&mut self, bytes: u64) {
+        self.record.bytes_uncompressed = Some(bytes);
+    }
+
     /// Writes the entry and ends the span.
     pub fn write(&mut self, started: Instant) {
         self.record.duration = started.elapsed();

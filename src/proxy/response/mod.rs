@@ -7,6 +7,7 @@
 //! - `problem`: errors as problem documents or configured bodies; `grpc`: errors for gRPC clients
 //! - `local_responses`: echo server, redirect to HTTPS, ACME proof
 //! - `ratelimit`: rate limit headers
+//! - `compress`: compression
 //! - `body`: the response body; `unread_body`: request bodies that nobody read
 //! - `account`: metrics, charges and deadline of one request; `log_entry`: its access log entry and span
 //!
@@ -17,6 +18,7 @@
 pub(crate) mod account;
 pub(crate) mod body;
 pub(crate) mod cause;
+pub(crate) mod compress;
 pub(crate) mod grpc;
 pub(crate) mod local_responses;
 pub(crate) mod log_entry;

@@ -49,6 +49,7 @@ fn route(host: &str, path: &str, methods: &str, version: Option<&str>) -> Route 
         }),
         refuse: Arc::new(Refuse { status: StatusCode::OK, body: None, content_type: HeaderValue::from_static("a/b") }),
         ratelimit_headers: None,
+        compress: None,
         upgrades: Upgrades::Any,
     }
 }

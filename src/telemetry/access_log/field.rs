@@ -36,6 +36,7 @@ labels! {
     DurationMs = "duration_ms",
     Bytes = "bytes",
     BytesIn = "bytes_in",
+    BytesUncompressed = "bytes_uncompressed",
     UserAgent = "user_agent",
     Referer = "referer",
 }

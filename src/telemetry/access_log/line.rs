@@ -142,6 +142,7 @@ fn field_value(field: LogField, record: &LogRecord) -> FieldValue<'_> {
         LogField::DurationMs => FieldValue::Time(record.duration),
         LogField::Bytes => FieldValue::Number(record.bytes),
         LogField::BytesIn => FieldValue::Number(record.bytes_in),
+        LogField::BytesUncompressed => record.bytes_uncompressed.map_or(FieldValue::None, FieldValue::Number),
         LogField::UserAgent => optional_value(record.user_agent.as_deref()),
         LogField::Referer => optional_value(record.referer.as_deref()),
     }
@@ -236,7 +237,7 @@ mod tests {
         );
         assert!(
             line.ends_with(
-                ",\"duration_ms\":1.500,\"bytes\":0,\"bytes_in\":0,\"user_agent\":\"a\",\"referer\":\"a\"}\n"
+                ",\"duration_ms\":1.500,\"bytes\":0,\"bytes_in\":0,\"bytes_uncompressed\":null,\"user_agent\":\"a\",\"referer\":\"a\"}\n"
             ),
             "{line}"
         );

@@ -63,6 +63,8 @@ pub struct LogRecord {
     /// Body bytes: of the response here, of the request in the next field.
     pub bytes: u64,
     pub bytes_in: u64,
+    /// Bytes of the response body before it was compressed. `None` if the gateway did not compress it.
+    pub bytes_uncompressed: Option<u64>,
     pub user_agent: Option<String>,
     /// Referer with its query masked.
     pub referer: Option<String>,
@@ -198,6 +200,7 @@ impl Default for LogRecord {
             duration: Duration::ZERO,
             bytes: 0,
             bytes_in: 0,
+            bytes_uncompressed: None,
             user_agent: None,
             referer: None,
         }

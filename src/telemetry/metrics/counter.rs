@@ -22,6 +22,10 @@ impl Counter {
     pub fn inc(&self) {
         self.shard.inc();
     }
+
+    pub fn add(&self, more: u64) {
+        self.shard.add(more);
+    }
 }
 
 /// A counter family. All clones share the same series.

@@ -8,6 +8,7 @@
 //! To add a metric, add a field to [`Metrics`], create and register it in [`Metrics::new`], count it where the event
 //! happens, and describe it in `docs/reference/metrics.md`.
 
+mod compression;
 mod counter;
 mod counts;
 mod families;
@@ -29,6 +30,8 @@ use prometheus::core::Collector;
 use prometheus::{Encoder, Gauge, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder};
 
 use crate::labels::Label;
+pub use crate::telemetry::metrics::compression::CompressionCounters;
+use crate::telemetry::metrics::compression::CompressionMetrics;
 pub use crate::telemetry::metrics::counter::Counter;
 use crate::telemetry::metrics::counter::Counters;
 pub use crate::telemetry::metrics::counts::{Code, LimitCounts, RouteCounts};
@@ -71,6 +74,7 @@ pub struct Metrics {
     /// Access log lines that could not be written.
     pub access_log_write_errors: IntCounter,
     spans: IntCounterVec,
+    pub compression: CompressionMetrics,
     /// 1 if the last config load succeeded, else 0.
     pub reload_successful: IntGauge,
     pub reload_success_timestamp: Gauge,
@@ -133,6 +137,7 @@ impl Metrics {
                 "access_log_dropped_total",
                 "Access log lines dropped because the file or standard output is too slow.",
             )?,
+            compression: CompressionMetrics::new(&families)?,
             spans: families.counters("spans_total", "Spans of sampled requests, by result.", &["result"])?,
             access_log_write_errors: families.counter(
                 "access_log_write_errors_total",
@@ -211,6 +216,10 @@ impl Metrics {
 
     pub fn span_counter(&self, result: SpanResult) -> IntCounter {
         self.spans.with_label_values(&[result.label()])
+    }
+
+    pub fn compression_counters(&self, algorithm: impl Label) -> CompressionCounters {
+        self.compression.counters_for(self.worker, algorithm)
     }
 
     pub fn rejected_counter(&self, reason: impl Rejection) -> IntCounter {

@@ -1,11 +1,13 @@
 //! Sections `[[route]]`, and checks across routes. Called by `compile`.
 //!
 //! Input: the sections with compiled limits, sets, upstreams and defaults. Output: routes and their table. `matcher`
-//! compiles match conditions, `action` what the route does, `auth` who may use it, `edit` header changes. This file adds limits, timeouts,
-//! upgrades and address lists, orders chained limits, and reports routes that conflict.
+//! compiles match conditions, `action` what the route does, `auth` who may use it, `edit` header changes, `compress`
+//! compression. This file adds limits, timeouts, upgrades and address lists, orders chained limits, and reports routes
+//! that conflict.
 
 pub(crate) mod action;
 pub(crate) mod auth;
+pub(crate) mod compress;
 pub(crate) mod edit;
 pub(crate) mod forward_auth;
 pub(crate) mod identity_header;
@@ -30,7 +32,7 @@ use crate::config::reader::{At, Section};
 use crate::config::report::{Diagnostic, Place};
 use crate::config::source::SourceTexts;
 use crate::config::values::{TextFault, invalid_text};
-use crate::config::{hints, values};
+use crate::config::{hints, schema, values};
 use crate::limiting::key::Missing;
 use crate::limiting::limit::Limit;
 use crate::limiting::source::{PathParam, Source, SourceOrigin};
@@ -128,6 +130,7 @@ fn compile_route(
     let refuse = compile_refuse(section);
     let ratelimit_headers = read_dialects(section, "ratelimit_headers");
     let upgrades = compile_upgrades(section);
+    let compress = compress::compile_compress(section, &schema::ROUTE_COMPRESS, &context.defaults.compress);
     let strictness = read_strictness(section).unwrap_or(context.defaults.strictness);
     let reading =
         ParsingRules::new(strictness, section.read_choice("encoded_slashes", &[("refuse", false), ("keep", true)]));
@@ -168,6 +171,7 @@ fn compile_route(
         timeouts: shared.timeouts.share_value(timeouts),
         refuse: shared.refusals.share_value(refuse),
         ratelimit_headers,
+        compress: compress.is_enabled.then(|| shared.compressions.share_value(compress.settings)),
         upgrades,
     };
     Some(Placed { route, place, named })

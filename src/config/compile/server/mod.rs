@@ -21,11 +21,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::compile::numbers::{KERNEL_BUFFER, to_usize};
+use crate::config::compile::routes::compress::{CompressOption, compile_compress};
 use crate::config::reader::{At, Section, find_choice};
 use crate::config::tree::{Node, Value};
 use crate::config::values::{TextFault, invalid_text};
 use crate::config::{
-    Admin, AdminContact, ForwardedHeader, Hints, ListenerSettings, ServerSettings, Strictness, TraceParent, values,
+    Admin, AdminContact, ForwardedHeader, Hints, ListenerSettings, ServerSettings, Strictness, TraceParent, schema,
+    values,
 };
 use crate::limiting::limit::OnError;
 use crate::limiting::store::redis::connection::address::Address;
@@ -40,6 +42,8 @@ const PAUSE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_
 const HEAD_BYTES: RangeInclusive<u64> = 8 * 1024..=1024 * 1024;
 /// Default address of the admin listener. Port 9090 would collide with Prometheus.
 const ADMIN: &str = "127.0.0.1:9900";
+/// Bytes for the encoders of compressed responses.
+const COMPRESS_MEMORY: RangeInclusive<u64> = 0..=1 << 40;
 /// Maximum number of DNS servers.
 const RESOLVERS_MAX: usize = 8;
 pub const BODY_MAX: RangeInclusive<u64> = 0..=1 << 50;
@@ -80,6 +84,7 @@ pub struct Defaults {
     pub max_body: u64,
     pub max_key_body: u64,
     pub timeouts: Timeouts,
+    pub compress: CompressOption,
 }
 
 pub fn compile_server(section: &Section, listeners: &[Section], acme: &acme::AcmeSection) -> Compiled {
@@ -135,6 +140,7 @@ pub fn compile_server(section: &Section, listeners: &[Section], acme: &acme::Acm
         traceparent: section
             .read_choice("traceparent", &[("pass", TraceParent::Pass), ("make", TraceParent::Make)])
             .unwrap_or(TraceParent::Pass),
+        max_compress_memory: section.read_size("max_compress_memory", COMPRESS_MEMORY).unwrap_or(256 * 1024 * 1024),
         hints: read_hints(section),
         resolver: read_resolver(section),
     };
@@ -143,6 +149,7 @@ pub fn compile_server(section: &Section, listeners: &[Section], acme: &acme::Acm
         max_body: section.read_size("max_body", BODY_MAX).unwrap_or(10 * 1024 * 1024),
         max_key_body: section.read_size("max_key_body", KEY_BODY_MAX).unwrap_or(8 * 1024),
         timeouts,
+        compress: compile_compress(section, &schema::SERVER_COMPRESS, &CompressOption::default()),
     };
     let listeners = listener::compile_listeners(section, listeners, settings.http2, acme);
     section.report_unknown();
