@@ -91,7 +91,7 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 /// Size of a generation of remembered successes. There are at most twice as many.
 const GENERATION_MAX: usize = 5000;
 /// Niceness of the threads: the workers take precedence over them.
-const NICENESS: i32 = 10;
+const NICENESS: i32 = 5;
 
 impl PasswordVerifier {
     pub fn new(metrics: PasswordMetrics) -> Arc<PasswordVerifier> {

@@ -11,8 +11,8 @@ use percent_encoding::percent_decode;
 
 use crate::limiting::algorithm::Rule;
 use crate::limiting::key::{Key, KeyPart};
-use crate::limiting::shown_key::{DIGEST_MARK, KeyHash, KeyHasher};
-use crate::limiting::state_key::{write_escaped, write_value};
+use crate::limiting::shown_key::{KeyHash, KeyHasher};
+use crate::limiting::state_key::{DIGEST_MARK, write_escaped, write_value};
 
 /// Budget that an override gives a key.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,7 +70,7 @@ impl PartHasher {
 
     /// Returns the value of the part with that index as an entry with its hash has it. `piece`: the value as a field
     /// has it, or the digits that identify it.
-    pub fn hash_piece(&self, index: usize, piece: &str) -> String {
+    fn hash_piece(&self, index: usize, piece: &str) -> String {
         let digits = piece.strip_prefix(DIGEST_MARK);
         if digits.is_some_and(|digits| KeyHash::parse(digits).is_some()) {
             return piece.to_owned();
@@ -212,7 +212,7 @@ pub fn parse_field(field: &[u8]) -> impl Iterator<Item = OverrideValue> {
 }
 
 /// Joins values to a field.
-pub fn join_values(values: &[OverrideValue]) -> String {
+fn join_values(values: &[OverrideValue]) -> String {
     let mut field = String::with_capacity(64);
     for (i, value) in values.iter().enumerate() {
         if i > 0 {

@@ -147,10 +147,8 @@ mod tests {
 
     use super::*;
     use crate::limiting::key::{KeyPart, Missing};
-    use crate::limiting::override_table::join_values;
-    use crate::limiting::shown_key::DIGEST_MARK;
     use crate::limiting::source::{Facts, Repeated, Source};
-    use crate::limiting::state_key::{StateKeyFrame, write_value};
+    use crate::limiting::state_key::{DIGEST_MARK, StateKeyFrame, write_escaped, write_value};
 
     fn names() -> [HeaderName; 2] {
         [HeaderName::from_static("x-a"), HeaderName::from_static("x-b")]
@@ -209,42 +207,44 @@ mod tests {
         assert_eq!(find(&overrides, Some(b"a"), Some(b"b")), None);
     }
 
+    fn field(values: &[&[u8]]) -> String {
+        let escaped = values.iter().map(|value| {
+            let mut text = String::new();
+            write_escaped(&mut text, value);
+            text
+        });
+        escaped.collect::<Vec<_>>().join(",")
+    }
+
     #[test]
     fn an_entry_may_name_a_value_by_the_hash_that_logs_show() {
-        let hasher = PartHasher::new(&key(), &KeyHasher::from_secret(SECRET));
         let overrides = overrides();
         let long = "Bearer ".to_owned() + &"x".repeat(100);
         for value in ["acme", "a b", long.as_str()] {
-            let field = format!("{},*", hasher.hash_piece(0, &join_values(&[OverrideValue::Bytes(value.into())])));
-            overrides.set_live(&key(), &raw(&[(&field, "0"), ("*,b", "1")])).unwrap();
+            let mut state = "header:x-a".to_owned();
+            write_value(&mut state, value.as_bytes());
+            let hash = format!("{DIGEST_MARK}{}", KeyHasher::from_secret(SECRET).hash(&state));
+            let by_hash = raw(&[(&format!("{hash},*"), "0"), ("*,b", "1")]);
+            let by_value = raw(&[(&format!("{},*", field(&[value.as_bytes()])), "0"), ("*,b", "1")]);
+            overrides.set_live(&key(), &by_hash).unwrap();
             assert_eq!(find(&overrides, Some(value.as_bytes()), Some(b"x")), Some(OverrideBudget::Blocked), "{value}");
             assert_eq!(find(&overrides, Some(b"other"), Some(b"x")), None);
             assert_eq!(find(&overrides, Some(value.as_bytes()), None), Some(OverrideBudget::Blocked));
             assert_eq!(find(&overrides, None, Some(value.as_bytes())), None, "the second part has other hashes");
             assert_eq!(find(&overrides, Some(b"acmf"), Some(b"b")), Some(OverrideBudget::Unlimited));
-            // What the admin API and the replay know of a value: the digits of its state key, or its hash.
-            let mut state = String::new();
-            write_value(&mut state, value.as_bytes());
-            let known = [
-                hasher.hash_piece(0, &join_values(&[OverrideValue::Bytes(value.into())])),
-                state.replace('#', DIGEST_MARK),
-            ];
-            for piece in known.iter().filter(|piece| piece.starts_with(DIGEST_MARK)) {
-                assert_eq!(overrides.find(&format!("{piece},x")), Some(OverrideBudget::Blocked), "{value} as {piece}");
-                overrides
-                    .set_live(
-                        &key(),
-                        &raw(&[(&join_values(&[OverrideValue::Bytes(value.into()), OverrideValue::Any]), "0")]),
-                    )
-                    .unwrap();
-                assert_eq!(overrides.find(&format!("{piece},x")), Some(OverrideBudget::Blocked), "{value} as {piece}");
-                assert_eq!(overrides.find("%#0123456789abcdef,x"), None);
-                overrides.set_live(&key(), &raw(&[(&field, "0"), ("*,b", "1")])).unwrap();
+            // What the replay and the admin API know of a value: its hash, or the digits of its state key.
+            let digits = state.split_once('#').map(|(_, digits)| format!("{DIGEST_MARK}{digits}"));
+            for entries in [&by_hash, &by_value] {
+                overrides.set_live(&key(), entries).unwrap();
+                for known in digits.iter().chain([&hash]) {
+                    assert_eq!(overrides.find(&format!("{known},x")), Some(OverrideBudget::Blocked), "{value} {known}");
+                    assert_eq!(overrides.find(&format!("{known},b")), Some(OverrideBudget::Blocked), "{value} {known}");
+                }
+                assert_eq!(overrides.find(&format!("{DIGEST_MARK}0123456789abcdef,x")), None);
             }
         }
-        let template = |_: &str| Ok(OverrideBudget::Blocked);
         let hasher = PartHasher::new(&key(), &KeyHasher::of_process());
-        let passing = Overrides::new(OverrideTable::default(), hasher, Arc::new(template));
+        let passing = Overrides::new(OverrideTable::default(), hasher, Arc::new(|_| Ok(OverrideBudget::Blocked)));
         let refused = passing.set_live(&key(), &raw(&[("%#0123456789abcdef,*", "0")])).unwrap_err();
         assert!(refused.contains("keys_secret"), "{refused}");
     }
@@ -289,7 +289,7 @@ mod tests {
         ) {
             let overrides = overrides();
             let trimmed: Vec<&[u8]> = own.iter().map(|value| value.trim_ascii()).collect();
-            let field = join_values(&trimmed.iter().map(|value| OverrideValue::Bytes(value.to_vec())).collect::<Vec<_>>());
+            let field = field(&trimmed);
             overrides.set_live(&key(), &RawOverrides::from([(field.into_bytes(), b"0".to_vec())])).unwrap();
             prop_assert_eq!(find(&overrides, Some(trimmed[0]), Some(trimmed[1])), Some(OverrideBudget::Blocked));
             let same = other[0].as_bytes() == trimmed[0] && other[1].as_bytes() == trimmed[1];

@@ -15,7 +15,7 @@ use ring::hmac;
 use crate::labels::labels;
 use crate::limiting::key::{Key, KeyPart};
 use crate::limiting::source::{Ambiguous, Repeated, Source, SourceKind, SourceValue, SourceValues};
-use crate::limiting::state_key::PartNames;
+use crate::limiting::state_key::{DIGEST_MARK, PartNames};
 
 labels! {
     /// How a part of a key is shown.
@@ -203,9 +203,6 @@ fn is_digest(value: &str) -> bool {
     value.starts_with(DIGEST_MARK)
 }
 
-/// Mark of a digest in the values of a key. An escaped value never contains it.
-pub const DIGEST_MARK: &str = "%#";
-
 /// Returns how a kind of source is shown without any setting: what access logs contain anyway is plain.
 fn default_visibility(kind: SourceKind) -> KeyVisibility {
     match kind {
@@ -341,8 +338,8 @@ mod tests {
         let display = KeyDisplay { rules, ..KeyDisplay::default() };
         let visibility = |sources: &[Source]| display.visibility(&KeyPart::Alternatives(sources.to_vec()));
         let [a, b] = [A, b].map(Source::Header);
-        assert_eq!(visibility(&[a.clone()]), KeyVisibility::Plain);
-        assert_eq!(visibility(&[b.clone()]), KeyVisibility::Hidden);
+        assert_eq!(visibility(std::slice::from_ref(&a)), KeyVisibility::Plain);
+        assert_eq!(visibility(std::slice::from_ref(&b)), KeyVisibility::Hidden);
         assert_eq!(visibility(&[a.clone(), query]), KeyVisibility::Hashed);
         assert_eq!(visibility(&[a, b]), KeyVisibility::Hidden);
     }

@@ -5,11 +5,13 @@ use std::fmt::Write;
 use std::net::IpAddr;
 
 use crate::limiting::key::{Key, KeyPart, Missing};
-use crate::limiting::shown_key::DIGEST_MARK;
 use crate::limiting::source::{Ambiguous, Repeated, SourceValue, SourceValues, append_hash};
 
 /// Longer values are hashed in the state key.
 const VALUE_MAX: usize = 64;
+
+/// Mark of a digest in the values of a key. An escaped value never contains it.
+pub const DIGEST_MARK: &str = "%#";
 
 /// Names of a budget.
 #[derive(Debug, PartialEq, Eq)]

@@ -101,7 +101,8 @@ async fn decide_limits<'r>(
         Some(earlier) => earlier.followed_by(verdict),
         None => verdict,
     };
-    let shown = ShownKeys::describe(request, route, facts, &verdict);
+    let display = &request.view.snapshot.config.admin.key_display;
+    let shown = ShownKeys::describe(request.account.wanted_keys(), display, route, facts, &verdict);
     LimitDecision { verdict, charges, shown, delay }
 }
 

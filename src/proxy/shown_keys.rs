@@ -1,14 +1,14 @@
 //! The keys that the access log and the span of a request show. Computed after the decision, and only if the request
 //! is logged with keys: a hash takes about a microsecond.
 
-use crate::limiting::Verdict;
 use crate::limiting::key::KeyPart;
 use crate::limiting::limit::Limit;
 use crate::limiting::shown_key::KeyDisplay;
 use crate::limiting::source::{BodyFacts, Facts, SourceKind, SourceOrigin};
-use crate::proxy::request_context::RequestContext;
-use crate::proxy::response::log_entry::find_deciding_check;
+use crate::limiting::{LimitResult, Verdict};
 use crate::route::Route;
+use crate::snapshot::decision_label;
+use crate::telemetry::metrics::Decision;
 
 /// The keys of a request, with secrets as hashes. A key with an ambiguous part is not shown.
 #[derive(Default)]
@@ -23,13 +23,18 @@ pub struct ShownKeys {
 const ALL_MAX: usize = 8 * 1024;
 
 impl ShownKeys {
-    /// Describes the keys that the log entry of the request contains.
-    pub fn describe(request: &RequestContext<'_>, route: &Route, facts: &Facts<'_>, verdict: &Verdict) -> ShownKeys {
-        let (wants_deciding, wants_all) = request.account.wanted_keys();
+    /// Describes the keys that a log entry contains: with `wants_deciding` that of the limit that decided, with
+    /// `wants_all` those of all limits.
+    pub fn describe(
+        (wants_deciding, wants_all): (bool, bool),
+        display: &KeyDisplay,
+        route: &Route,
+        facts: &Facts<'_>,
+        verdict: &Verdict,
+    ) -> ShownKeys {
         if !wants_deciding && !wants_all {
             return ShownKeys::default();
         }
-        let display = &request.view.snapshot.config.admin.key_display;
         let deciding = find_deciding_check(route, verdict).filter(|_| wants_deciding).and_then(|check| {
             let (limit, mut text) = (&route.limits[check.limit], String::with_capacity(64));
             display.write_key(&mut text, &limit.key, facts, limit.repeated).ok().map(|()| text)
@@ -71,5 +76,26 @@ fn is_known(limit: &Limit, part: &KeyPart, facts: &Facts) -> bool {
         BodyFacts::Form(_) => reads(SourceKind::Form),
         BodyFacts::Json(_) => reads(SourceKind::Json),
         BodyFacts::UnreadableBody(_) => false,
+    }
+}
+
+/// Returns the most significant check: that of the limit that refused, or see `decision_rank`.
+pub fn find_deciding_check<'v>(route: &Route, verdict: &'v Verdict) -> Option<&'v LimitResult> {
+    verdict.longest_refusal(&route.limits).or_else(|| {
+        let rank = |check: &&LimitResult| decision_rank(decision_label(route.limits[check.limit].mode, check));
+        verdict.checks.iter().max_by_key(rank)
+    })
+}
+
+/// Ranks decisions: of several limits, the log shows the one with the highest rank.
+fn decision_rank(decision: Decision) -> u8 {
+    match decision {
+        Decision::Deny | Decision::LocalDeny | Decision::ErrorClosed => 6,
+        Decision::Delayed => 5,
+        Decision::ShadowDeny => 4,
+        Decision::ErrorOpen => 3,
+        Decision::LocalAllow => 2,
+        Decision::Allow => 1,
+        Decision::Bypass => 0,
     }
 }

@@ -3,14 +3,12 @@
 //!
 //! - `formats`: hashes that other programs made; `logins`: what clients send and get
 //! - `guesses`: limits on guesses, floods of them, and remembered passwords
-//! - `guide`: the page of the manual
 //! - `tokens`: JSON Web Tokens; `identity`: who the upstream server, limits and the log believe the client is
 //! - `protocols`: HTTP/2, gRPC, upgrades, redirects; `browser`: Chromium
 
 mod browser;
 mod formats;
 mod guesses;
-mod guide;
 mod identity;
 mod logins;
 mod protocols;

@@ -96,6 +96,7 @@ fn a_refusal_goes_to_the_client_as_it_is() {
     }
     assert!(pair.app.requests().is_empty(), "the application got a request");
     pair.gateway.assert_metric("forward_auth_total", &[("route", "app"), ("outcome", "refused")], 6.0);
+    until("all requests are logged", || pair.gateway.stdout().lines().count() == 6);
     let log = pair.gateway.stdout();
     assert!(
         log.lines().all(|line| line.contains("\"status\":302,\"reason\":\"auth_refused\",\"setting\":\"auth\"")),

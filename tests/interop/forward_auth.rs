@@ -9,6 +9,7 @@ use super::browser::{Browser, read_report};
 use super::curl::curl;
 use super::site::Site;
 use crate::support::app::App;
+use crate::support::until;
 
 /// A site whose pages need a login. The login pages themselves and the report of the browser do not.
 fn start() -> (Site, App) {
@@ -70,7 +71,7 @@ fn curl_logs_in_and_stays_logged_in() {
         let cookies = fs::read_to_string(&jar).unwrap();
         assert!(cookies.contains("\tchecks\t") && cookies.contains("\tsession\t"), "the session is renewed: {cookies}");
     }
-    assert!(site.gateway.stdout().contains("\"user\":\"alice\""));
+    until("the user is logged", || site.gateway.stdout().contains("\"user\":\"alice\""));
 }
 
 #[test]
@@ -85,6 +86,7 @@ fn a_browser_logs_in_and_its_page_works() {
     assert_eq!(report["upload"], 500_000);
     assert_eq!(report["limited"]["statuses"], serde_json::json!([200, 200, 429]));
     drop(browser);
+    until("the tunnel is logged", || site.gateway.stdout().contains("\"path\":\"/socket\""));
     let log = site.gateway.stdout();
     let logged = |path: &str, words: &[&str]| {
         let path = format!("\"path\":\"{path}\"");

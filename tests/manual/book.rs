@@ -233,7 +233,10 @@ fn every_command_does_what_is_shown() {
                         let redis = part.needs_redis().then(|| RedisServer::start(&[]));
                         let port = redis.as_ref().map(|server| server.port);
                         let app = app();
-                        let gateway = part.start(&app, port);
+                        let dir = tempfile::tempdir().unwrap();
+                        let config = with_files(&part.config, dir.path());
+                        let gateway =
+                            Part { title: part.title.clone(), config, examples: Vec::new() }.start(&app, port);
                         part.assert_true(&page.words, &gateway, port, Some(&app));
                     };
                     failed.fetch_add(usize::from(catch_unwind(AssertUnwindSafe(run)).is_err()), Ordering::Relaxed);

@@ -87,7 +87,7 @@ fn conditions_that_no_log_has_are_reported_and_overrides_need_the_secret() {
     let secret = "[admin]\nkeys_secret = \"2f0c7b1a9d8e6f5a4b3c2d1e0f9a8b7c\"\n";
     let report = Dir::new(&config(&(limit + secret))).json(&["-"], log.as_bytes());
     assert_eq!(report["requests"]["admitted"], 3, "{report}");
-    assert_eq!(report["limits"][0]["without_overrides"], 0);
+    assert_eq!(report["limits"][0]["not_in_log"]["overrides"], 0);
 }
 
 #[test]

@@ -103,8 +103,9 @@ fn every_format_gives_the_same_json() {
         "tightest": { "kind": "burst", "value": 3, "none_because": null, "lower_bound": false },
         "not_in_log": {
             "key_parts": {}, "cost": 0, "duration": 0, "status": 0, "unreachable": 0, "limited": 0, "blurred": 0,
-            "settle": false,
+            "settle": false, "overrides": 0,
         },
+        "by_logged_keys": {},
         "top": [{ "key": "ip=192.0.2.1", "refused": 1 }], "top_missed": 0,
     });
     assert_eq!(common["limits"][0], expected);

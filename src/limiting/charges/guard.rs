@@ -75,8 +75,8 @@ impl ChargeGuard {
             .then(|| Box::new(ChargeGuard { manager: desk.clone(), charges, is_settled: false, head: None }))
     }
 
-    /// Adds the charges of `other`, which the same limiter made for the same request.
-    pub fn absorb(&mut self, mut other: Box<ChargeGuard>) {
+    /// Takes over the charges of `other`, which the same limiter made for the same request.
+    pub fn absorb(&mut self, other: &mut ChargeGuard) {
         self.charges.append(&mut other.charges);
     }
 

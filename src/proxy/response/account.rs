@@ -149,7 +149,7 @@ impl RequestAccount {
     /// Keeps what limits charged, besides what is kept already, until the outcome of the request is known.
     pub fn hold_charges(&mut self, charged: Option<Box<ChargeGuard>>) {
         match (&mut self.held, charged) {
-            (Some(held), Some(charged)) => held.absorb(charged),
+            (Some(held), Some(mut charged)) => held.absorb(&mut charged),
             (held @ None, charged) => *held = charged,
             (Some(_), None) => {}
         }

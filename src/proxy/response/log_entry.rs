@@ -13,11 +13,11 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version};
 use jiff::Timestamp;
 
 use crate::config::ServerSettings;
-use crate::limiting::{LimitResult, Verdict};
+use crate::limiting::Verdict;
 use crate::proxy::context::{ClientConnection, WorkerState};
 use crate::proxy::inbound::upload::UploadProgress;
 use crate::proxy::response::cause::Cause;
-use crate::proxy::shown_keys::ShownKeys;
+use crate::proxy::shown_keys::{ShownKeys, find_deciding_check};
 use crate::proxy::trace;
 use crate::route::Route;
 use crate::snapshot::{UNMATCHED, decision_label};
@@ -260,14 +260,6 @@ fn parse_request_line(bytes: &[u8]) -> Option<(&str, String)> {
     Some((str::from_utf8(method).ok()?, String::from_utf8_lossy(target).into_owned()))
 }
 
-/// Returns the most significant check: that of the limit that refused, or see `decision_rank`.
-pub fn find_deciding_check<'v>(route: &Route, verdict: &'v Verdict) -> Option<&'v LimitResult> {
-    verdict.longest_refusal(&route.limits).or_else(|| {
-        let rank = |check: &&LimitResult| decision_rank(decision_label(route.limits[check.limit].mode, check));
-        verdict.checks.iter().max_by_key(rank)
-    })
-}
-
 fn new_record() -> LogRecord {
     LogRecord { time: Timestamp::now(), route: UNMATCHED.to_owned(), ..LogRecord::default() }
 }
@@ -281,19 +273,6 @@ fn protocol_name(version: Version) -> &'static str {
         Version::HTTP_10 => "HTTP/1.0",
         Version::HTTP_2 => "HTTP/2.0",
         _ => "HTTP/1.1",
-    }
-}
-
-/// Ranks decisions: of several limits, the log shows the one with the highest rank.
-fn decision_rank(decision: Decision) -> u8 {
-    match decision {
-        Decision::Deny | Decision::LocalDeny | Decision::ErrorClosed => 6,
-        Decision::Delayed => 5,
-        Decision::ShadowDeny => 4,
-        Decision::ErrorOpen => 3,
-        Decision::LocalAllow => 2,
-        Decision::Allow => 1,
-        Decision::Bypass => 0,
     }
 }
 

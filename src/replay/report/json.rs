@@ -69,7 +69,7 @@ impl ReplayOutcome {
             "name": limit.name, "algorithm": limit.rule.name(), "quota": policy.quota, "window_ms": policy.window_ms,
             "shadow": limit.mode == Mode::Shadow, "requests": tally.seen,
             "not_evaluated": { "requests": tally.count_unknown(), "sources": unknown },
-            "by_logged_keys": logged, "without_overrides": gaps.overrides,
+            "by_logged_keys": logged,
             "refused": tally.can_judge().then_some(tally.refused), "refused_by_others": tally.refused_by_others,
             "delayed": tally.delayed, "longest_delay_ms": tally.longest_delay_ms, "returned": tally.returned,
             "keys": count(tally.keys.estimate_count()), "refused_keys": count(tally.refused_keys.estimate_count()),
@@ -77,6 +77,7 @@ impl ReplayOutcome {
             "not_in_log": {
                 "key_parts": absent, "cost": gaps.cost, "duration": gaps.duration, "status": gaps.status,
                 "unreachable": gaps.unreachable, "limited": gaps.limited, "blurred": gaps.blurred, "settle": settle,
+                "overrides": gaps.overrides,
             },
             "top": top, "top_missed": tally.top.missed,
         })

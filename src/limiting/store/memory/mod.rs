@@ -164,13 +164,17 @@ impl MemoryStore {
         let mut copied = String::new();
         for shard in 0..SHARDS {
             copied.clear();
-            let locked = self.lock(shard);
-            for keys in limits.iter().filter_map(|id| locked.get(id)) {
-                keys.partition.keys().for_each(|key| copied.extend([key, "\n"]));
-            }
-            drop(locked);
+            self.copy_keys(shard, limits, &mut copied);
             copied.lines().for_each(&mut *visit);
             yield_now().await;
+        }
+    }
+
+    /// Appends a line for each key of these limits in one shard.
+    fn copy_keys(&self, shard: usize, limits: &[u64], lines: &mut String) {
+        let shard = self.lock(shard);
+        for keys in limits.iter().filter_map(|id| shard.get(id)) {
+            keys.partition.keys().for_each(|key| lines.extend([key, "\n"]));
         }
     }
 
