@@ -29,6 +29,7 @@ mod replay;
 pub mod route;
 mod snapshot;
 pub mod telemetry;
+mod template;
 mod tls;
 pub mod upstream;
 mod worker;

@@ -39,12 +39,15 @@ pub use crate::config::shorthand::{ProxyArguments, proxy_text};
 use crate::config::source::SourceTexts;
 pub use crate::config::unreadable::{FILE_SIZE_MAX, open_file};
 pub(crate) use crate::config::values::percent_decode;
+use http::HeaderValue;
+
 use crate::limiting::jwt::TokenVerifier;
 use crate::limiting::limit::LimitTable;
 use crate::limiting::shown_key::KeyDisplay;
 use crate::limiting::store::settings::StoreSettings;
 use crate::net::{IpSet, ListenAddr};
 pub use crate::route::Strictness;
+use crate::route::error_pages::ErrorPages;
 use crate::route::table::RouteTable;
 use crate::route::{Dialect, Route};
 use crate::telemetry::access_log::AccessLogSettings;
@@ -142,6 +145,8 @@ pub struct ListenerSettings {
     pub tls: Option<ServerTls>,
     /// Redirect every request to HTTPS on this port.
     pub redirect_port: Option<u16>,
+    /// The value of `Strict-Transport-Security` (`hsts`). Only with TLS.
+    pub hsts: Option<HeaderValue>,
     /// Send buffer of the kernel per client, in bytes; 0 leaves it to the system.
     pub max_unsent: u32,
 }
@@ -238,6 +243,8 @@ pub struct ServerSettings {
     pub spans: Option<Arc<SpanSettings>>,
     /// Whether responses carry the request id.
     pub answer_request_id: bool,
+    /// Error pages of requests without a route. Routes have a copy. `None` if there are none.
+    pub error_pages: Option<Arc<ErrorPages>>,
     /// How requests without a trace are treated.
     pub traceparent: TraceParent,
     /// Which clients see, in problem documents, the setting that refused them.

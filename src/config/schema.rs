@@ -35,7 +35,7 @@ macro_rules! sections {
 sections! {
     ROOT = "root": "include" "server" "admin" "acme" "store" "headers" "jwt" "upstream" "set" "limit" "route" "listener";
     SERVER = "server": "listen" "redirect_http" "workers" "trusted_proxies" "forwarded_headers" "strictness" "access_log"
-        "answer_request_id" "traceparent" "spans" "hints" "resolver"
+        "answer_request_id" "error_pages" "intercept" "traceparent" "spans" "hints" "resolver"
         "max_connections" "max_connections_per_ip" "max_tunnels" "max_headers" "max_header_bytes" "max_body"
         "max_key_body" "handshake_timeout" "header_timeout" "keepalive_timeout" "body_timeout" "min_body_rate" "min_response_rate"
         "connect_timeout" "response_timeout" "stream_timeout" "tunnel_timeout" "half_close_timeout" "shutdown_delay" "shutdown_timeout"
@@ -43,9 +43,10 @@ sections! {
         "compress" "max_compress_memory";
     SERVER_COMPRESS = "server.compress": "types" "min_size" "algorithms";
     REDIRECT_HTTP = "server.redirect_http": "listen" "https_port";
-    LISTENER = "listener": "address" "proxy_protocol" "max_unsent" "tls";
+    LISTENER = "listener": "address" "proxy_protocol" "max_unsent" "tls" "hsts";
     LISTENER_TLS = "listener.tls": "certificates" "acme" "internal" "client_ca" "client_auth" "min_version";
     INTERNAL = "listener.tls.internal": "hosts" "state" "allow_remote";
+    HSTS = "listener.hsts": "max_age" "include_subdomains" "preload";
     CERTIFICATE = "listener.tls.certificates": "cert" "key";
     ACME = "acme": "directory" "contact" "state" "ca" "challenges" "backoff" "terms_agreed";
     ACCESS_LOG = "server.access_log": "enabled" "format" "to" "mask" "all_keys";
@@ -70,14 +71,15 @@ sections! {
     WHEN = "limit.when": "method" "path" "host" "route" "user" "client" "header" "cookie" "query" "param" "jwt" "tls";
     OVERRIDE = "limit.overrides": "key", |param| param.amount;
     OVERRIDE_KEY = "limit.overrides.key": "percent" "hash";
-    ROUTE = "route": "name" "host" "path" "methods" "header" "upstream" "respond" "limits" "allow"
+    ROUTE = "route": "name" "host" "path" "methods" "header" "upstream" "respond" "redirect" "limits" "allow"
         "deny" "auth" "rewrite" "request_headers" "response_headers" "max_body" "max_key_body" "max_in_flight" "refuse"
-        "ratelimit_headers" "body_timeout" "min_body_rate" "min_response_rate" "connect_timeout" "response_timeout" "stream_timeout"
+        "error_pages" "intercept" "ratelimit_headers" "body_timeout" "min_body_rate" "min_response_rate" "connect_timeout" "response_timeout" "stream_timeout"
         "tunnel_timeout" "upgrades" "strictness" "encoded_slashes" "compress";
     AUTH = "route.auth": "basic" "cache" "jwt" "limits" "realm" "user_claim" "user_header" "forward_credentials"
         "forward" "request_headers" "copy_headers" "user" "timeout" "on_error";
     ROUTE_COMPRESS = "route.compress": "types" "min_size" "algorithms";
     RESPOND = "route.respond": "status" "body" "content_type";
+    REDIRECT = "route.redirect": "to" "status" "query" "map";
     REWRITE = "route.rewrite": "strip_prefix" "add_prefix" "upstream_host";
     HEADER_EDIT = "route.headers": "set" "remove";
     REFUSE = "route.refuse": "status" "body" "content_type";

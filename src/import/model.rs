@@ -27,6 +27,15 @@ pub enum RouteAction {
         content_type: Option<String>,
         location: Option<String>,
     },
+    Redirect(ImportedRedirect),
+}
+
+/// A `redirect`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ImportedRedirect {
+    pub to: String,
+    pub status: u16,
+    pub keeps_query: bool,
 }
 
 /// A route without its host and path.
@@ -209,6 +218,13 @@ impl ImportedConfig {
             let number = self.remarks.add_text(text);
             body.close(number);
         }
+        if let (RouteAction::Redirect(redirect), true) = (&body.action, hosts.is_empty())
+            && redirect.to.contains("{host}")
+        {
+            let text = "a redirect to the host of the request needs the names of the hosts, as the client chooses it";
+            let number = self.remarks.add_text(format!("{}: {text}", body.origin));
+            body.close(number);
+        }
         let mut text = format!("# {}\n", body.origin);
         if !body.remarks.is_empty() {
             let numbers: Vec<String> = body.remarks.iter().map(|number| format!("({number})")).collect();
@@ -235,7 +251,11 @@ impl ImportedConfig {
         let comment = if closed { "# " } else { "" };
         match &body.action {
             RouteAction::Upstream(name) => line(&format!("{comment}upstream = {}", quote_string(name))),
-            RouteAction::Respond { .. } if closed => {}
+            RouteAction::Respond { .. } | RouteAction::Redirect(_) if closed => {}
+            RouteAction::Redirect(ImportedRedirect { to, status, keeps_query }) => {
+                let query = if *keeps_query { "" } else { ", query = \"drop\"" };
+                line(&format!("redirect = {{ to = {}, status = {status}{query} }}", quote_string(to)));
+            }
             RouteAction::Respond { status, body, content_type, location } => {
                 let mut parts = vec![format!("status = {status}")];
                 parts.extend(body.as_ref().map(|body| format!("body = {}", quote_string(body))));

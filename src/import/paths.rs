@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 
 use regex::RegexBuilder;
 
-use crate::import::model::{ImportedConfig, RouteBody};
+use crate::import::model::{ImportedConfig, ImportedRedirect, RouteAction, RouteBody};
 use crate::import::remarks::Remarks;
 
 /// The most bytes of a compiled regular expression, the same as in a config.
@@ -26,6 +26,18 @@ pub enum LocationMatcher {
         pattern: String,
         ignore_case: bool,
     },
+}
+
+impl LocationMatcher {
+    /// Returns the path, unless it is a regular expression.
+    fn literal_path(&self) -> Option<&str> {
+        match self {
+            LocationMatcher::Exact(path) | LocationMatcher::Prefix { path, .. } | LocationMatcher::Segments(path) => {
+                Some(path)
+            }
+            LocationMatcher::Regex { .. } => None,
+        }
+    }
 }
 
 /// A translated location: its paths and its route.
@@ -84,14 +96,31 @@ pub fn order_routes(
     if !kept.iter().any(is_whole) {
         kept.push(Location { matcher: LocationMatcher::Prefix { path: "/".to_owned(), first: false }, body: fallback });
     }
+    let taken: HashSet<String> =
+        kept.iter().filter_map(|location| location.matcher.literal_path()).map(str::to_owned).collect();
+    let redirects: Vec<Location> = kept.iter().filter_map(|location| redirect_to_slash(location, &taken)).collect();
+    kept.extend(redirects);
     match kept.iter().all(is_by_segments) {
         true => kept.into_iter().map(|location| (format_path(&location.matcher), location.body)).collect(),
         false => order_as_nginx(kept, &mut out.remarks),
     }
 }
 
-/// Returns true if a path by segments matches the same requests. A proxied `location /api/` then also takes `/api`,
-/// which nginx redirects to it.
+/// Returns the redirect from `/api` to `/api/` that nginx adds for a proxied `location /api/`. Returns `None` if `/api` is
+/// among the paths that other locations have `taken`.
+fn redirect_to_slash(location: &Location, taken: &HashSet<String>) -> Option<Location> {
+    let LocationMatcher::Prefix { path, .. } = &location.matcher else { return None };
+    let bare = path.strip_suffix('/').filter(|bare| !bare.is_empty() && is_plain(bare) && !taken.contains(*bare))?;
+    if !matches!(location.body.action, RouteAction::Upstream(_)) || location.body.closed.is_some() {
+        return None;
+    }
+    let redirect = ImportedRedirect { to: path.clone(), status: 301, keeps_query: true };
+    let body = RouteBody::new(format!("{}, without its slash", location.body.origin), RouteAction::Redirect(redirect));
+    Some(Location { matcher: LocationMatcher::Exact(bare.to_owned()), body })
+}
+
+/// Returns true if a path by segments matches the same requests. The `/api` of a `location /api/` has a redirect, or a
+/// location of its own.
 fn is_by_segments(location: &Location) -> bool {
     match &location.matcher {
         LocationMatcher::Exact(path) => is_plain(path) && (path == "/" || !path.ends_with('/')),
@@ -191,7 +220,6 @@ fn encode_path(path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::import::model::RouteAction;
 
     fn paths(locations: &[LocationMatcher]) -> Vec<String> {
         let body = || RouteBody::new(String::new(), RouteAction::Upstream("app".to_owned()));
@@ -210,10 +238,12 @@ mod tests {
     fn directories_stay_segments() {
         assert_eq!(
             paths(&[prefix("/"), prefix("/api/"), LocationMatcher::Exact("/x".to_owned())]),
-            ["/", "/api/", "= /x"]
+            ["/", "/api/", "= /x", "= /api"]
         );
-        assert_eq!(paths(&[prefix("/api/")]), ["/api/", "/"]);
-        assert_eq!(paths(&[prefix("/a b/"), prefix("/")]), ["/a%20b/", "/"]);
+        assert_eq!(paths(&[prefix("/api/")]), ["/api/", "/", "= /api"]);
+        assert_eq!(paths(&[prefix("/a b/"), prefix("/")]), ["/a%20b/", "/", "= /a%20b"]);
+        let exact = LocationMatcher::Exact("/api".to_owned());
+        assert_eq!(paths(&[prefix("/api/"), exact]), ["/api/", "= /api", "/"]);
     }
 
     #[test]
@@ -228,6 +258,7 @@ mod tests {
             first,
             LocationMatcher::Exact("/x".to_owned()),
         ]);
-        assert_eq!(found, ["= /x", "~ ^/static(/|$)", "~ (?i)\\.php$", "~ ^/login(/|$)", "~ ^/log", "~ ^/"]);
+        let regexes = ["~ ^/static(/|$)", "~ (?i)\\.php$", "~ ^/login(/|$)", "~ ^/log", "~ ^/"];
+        assert_eq!(found, [&["= /x", "= /login", "= /static"][..], &regexes].concat());
     }
 }

@@ -2,12 +2,21 @@
 
 use http::{HeaderValue, StatusCode};
 
+use crate::template::TextTemplate;
+
 /// Response to a refused request.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Refuse {
     pub status: StatusCode,
-    /// Body with the placeholders `{retry_after}`, `{limit}` and `{route}`. `None` sends an
-    /// `application/problem+json` document.
-    pub body: Option<String>,
+    /// The body. `None` sends an `application/problem+json` document, or an error page.
+    pub body: Option<TextTemplate<RefusePlaceholder>>,
     pub content_type: HeaderValue,
+}
+
+/// A placeholder in the body of `refuse`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusePlaceholder {
+    RetryAfter,
+    Limit,
+    Route,
 }

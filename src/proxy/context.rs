@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::Cache;
+use http::HeaderValue;
 
 use crate::auth::password_verifier::PasswordVerifier;
 use crate::limiting::Limiter;
@@ -118,6 +119,8 @@ pub struct ClientConnection {
     pub tls: Option<Box<TlsPeer>>,
     /// HTTPS port to which every request is redirected (`redirect_http`).
     pub redirect_port: Option<u16>,
+    /// Value of `Strict-Transport-Security` for every response (`hsts`).
+    pub hsts: Option<HeaderValue>,
     pub last_host: LastHost,
     /// Reads the bytes of the connection to find what the HTTP parser repairs. Only if some route or the server has
     /// `strictness = "strict"`.

@@ -4,9 +4,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
-use http::header::{EXPECT, UPGRADE};
+use http::header::{ACCEPT, EXPECT, UPGRADE};
 use http::request::Parts;
-use http::{Response, StatusCode};
+use http::{HeaderValue, Response, StatusCode};
 
 use crate::config::{ForwardedHeader, TraceParent};
 use crate::proxy::context::ClientConnection;
@@ -27,6 +27,7 @@ use crate::proxy::outbound::select::worker_upstream::WorkerUpstream;
 use crate::proxy::outbound::{forward, forwarded_headers, outgoing_request};
 use crate::proxy::request_context::{Received, RequestContext, RoutedRequest};
 use crate::proxy::response::body::ResponseBody;
+use crate::proxy::response::error_page::accept;
 use crate::proxy::response::refusal::Refusal;
 use crate::proxy::response::{local_responses, problem};
 use crate::proxy::{headers, limits, request_body, trace};
@@ -52,7 +53,7 @@ pub async fn dispatch(
     // Computed before the headers change, because `hash_on` can name any of them.
     let hash = match route.action {
         Action::Upstream(index) => limits::hash_key(request, routed, index),
-        Action::Echo | Action::Respond(_) => None,
+        Action::Echo | Action::Respond(_) | Action::Redirect(_) => None,
     };
     let unwritten = rewrite_headers(request, routed, &forwarding)?;
     let upload = request_body::open_upload(request, route).await?;
@@ -70,6 +71,20 @@ pub async fn dispatch(
         Action::Respond(fixed) => {
             Ok(problem::fixed_response(fixed.status, fixed.body.clone(), fixed.content_type.clone()))
         }
+        Action::Redirect(redirect) => {
+            let is_https = is_https(request, identity.trusted_peer);
+            local_responses::redirect(redirect, head, &route.rewrite, is_https).ok_or(Refusal::NoRedirect)
+        }
+    }
+}
+
+/// Returns whether the client uses HTTPS: on this connection, or to the trusted proxy before it.
+fn is_https(request: &RequestContext<'_>, trusted_peer: bool) -> bool {
+    let forwarded = request.received.parts.headers.get("x-forwarded-proto").filter(|_| trusted_peer);
+    match forwarded.map(HeaderValue::as_bytes) {
+        Some(b"https") => true,
+        Some(b"http") => false,
+        _ => request.client.tls.is_some(),
     }
 }
 
@@ -86,6 +101,9 @@ fn rewrite_headers<'f>(
     let RoutedRequest { route, head, identity } = routed;
     let Received { parts, header_set: fields, .. } = &mut *request.received;
     let headers = &mut parts.headers;
+    if route.request_headers.edits(&ACCEPT) {
+        request.accepted_format = Some(accept::negotiate(headers));
+    }
     let (trusted_peer, strictness) = (identity.trusted_peer, route.parsing.strictness);
     headers::clean_request_headers(headers, *fields, head, trusted_peer, forwarding.via, strictness)
         .map_err(Refusal::InvalidHead)?;

@@ -1,7 +1,7 @@
 //! The end of every request: turns the result of `handle_request` into the response that the client gets. Every
 //! response passes here, whether it comes from a server or from the gateway.
 
-use http::header::{CONNECTION, SET_COOKIE};
+use http::header::{CONNECTION, SET_COOKIE, STRICT_TRANSPORT_SECURITY};
 use http::{HeaderValue, Response, StatusCode, Version};
 
 use crate::proxy::connection::tunnel::Tunnel;
@@ -11,8 +11,12 @@ use crate::proxy::inbound::upload::Upload;
 use crate::proxy::request_context::RequestContext;
 use crate::proxy::response::body::ResponseBody;
 use crate::proxy::response::cause::Cause;
+use crate::proxy::response::error_page::intercept;
 use crate::proxy::response::refusal::Refusal;
-use crate::proxy::response::{compress, grpc, unread_body};
+use crate::proxy::response::refusal_response::ErrorFormat;
+use crate::proxy::response::{compress, error_page, grpc, unread_body};
+use crate::route::error_pages::ErrorPages;
+use crate::route::{Action, Route};
 
 /// Completes the response. From here on, the account of the request belongs to the response body, or to the tunnel that
 /// the connection becomes. It ends when that body or tunnel ends.
@@ -27,6 +31,7 @@ pub fn finish_response(
     add_auth_cookies(&mut request, &mut response);
     add_ratelimit_headers(&request, &mut response);
     add_request_id(&request, &mut response);
+    add_hsts(&request, &mut response);
     compress_response(&mut request, &mut response);
     end_request_body(&mut request, &mut response);
     announce_close(&request, &mut response);
@@ -38,9 +43,29 @@ fn settle_response(request: &mut RequestContext<'_>, mut response: Response<Resp
     // Charges depend on the response as the server sent it, so they are settled before the edits.
     request.account.settle_by_response(&response);
     if let Some(route) = request.matched_route() {
+        if let Some(pages) = &route.error_pages {
+            response = intercept_error(request, route, pages, response);
+        }
         headers::apply_edits(response.headers_mut(), &route.response_headers);
     }
     response
+}
+
+/// Replaces an error response of an upstream server, if the route intercepts its status. gRPC clients get the original,
+/// and so do a client of an extended CONNECT, which reads only the status, and one that an auth server wants to log in.
+fn intercept_error(
+    request: &RequestContext<'_>,
+    route: &Route,
+    pages: &ErrorPages,
+    response: Response<ResponseBody>,
+) -> Response<ResponseBody> {
+    let is_from_server = matches!(route.action, Action::Upstream(_));
+    let is_excluded = request.wants_grpc_errors || request.received.is_connect() || request.is_auth_response;
+    if !is_from_server || is_excluded || !intercept::is_replaced(pages, &response) {
+        return response;
+    }
+    let format = request.error_format();
+    intercept::replace_response(response, pages, format, request.logged_id().and_then(error_page::showable_id))
 }
 
 /// Builds the error response for a refusal, counts and logs it, and settles the charges of the limits.
@@ -49,7 +74,18 @@ fn build_refusal(request: &mut RequestContext<'_>, refusal: &Refusal) -> Respons
     let strictest = route.zip(verdict).and_then(|(route, verdict)| verdict.longest_refusal(&route.limits));
     let cause = Cause::from_refusal(refusal, strictest.map(|checked| checked.outcome));
     request.account.record_refusal(refusal, cause, &request.client.local.common.metrics);
-    let response = refusal.to_response(route, verdict, cause.setting.filter(|_| request.shows_hints));
+    let id = request.logged_id().cloned();
+    let pages = match route {
+        Some(route) => route.error_pages.as_deref(),
+        None => request.view.snapshot.config.server.error_pages.as_deref(),
+    };
+    let wanted = ErrorFormat {
+        format: request.error_format(),
+        pages,
+        request_id: id.as_ref().and_then(error_page::showable_id),
+        hint: cause.setting.filter(|_| request.shows_hints),
+    };
+    let response = refusal.to_response(route, request.verdict.as_ref(), wanted);
     // A gRPC response always has status 200, so charges depend on the status of the refusal itself.
     let status = response.status();
     let response = if request.wants_grpc_errors { grpc::build_response(refusal, route, verdict) } else { response };
@@ -85,6 +121,14 @@ fn add_request_id(request: &RequestContext<'_>, response: &mut Response<Response
 fn compress_response(request: &mut RequestContext<'_>, response: &mut Response<ResponseBody>) {
     if let Some(settings) = request.matched_route().and_then(|route| route.compress.as_deref()) {
         compress::compress_response(request, settings, response);
+    }
+}
+
+/// Sets `Strict-Transport-Security` if the listener has `hsts`. It replaces the header of the upstream server, because
+/// browsers use only one (RFC 6797, section 8.1).
+fn add_hsts(request: &RequestContext<'_>, response: &mut Response<ResponseBody>) {
+    if let Some(hsts) = &request.client.hsts {
+        response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, hsts.clone());
     }
 }
 

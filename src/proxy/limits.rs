@@ -137,7 +137,7 @@ async fn read_key_body(
     needs_claims: bool,
 ) -> Result<KeyBody, Refusal> {
     let route = routed.route;
-    let Some(max) = route.key_body else { return Ok(KeyBody::None) };
+    let Some(max) = route.key_body.and_then(|max| usize::try_from(max).ok()) else { return Ok(KeyBody::None) };
     let facts = request_facts(request, routed, needs_claims);
     let needs_body = |limit: &Arc<Limit>| limit.key.reads_body() && limit.applies_to(&facts) == Ok(true);
     if !route.limits.iter().any(needs_body) {

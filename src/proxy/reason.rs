@@ -14,6 +14,8 @@ labels! {
     NoRoute = "no_route",
     /// The auth server refused the request; the client got its response.
     AuthRefused = "auth_refused",
+    /// The redirect map of the route does not list the path.
+    NoRedirect = "no_redirect",
     /// No server accepted a connection.
     UpstreamConnect = "upstream_connect",
     /// The TLS handshake with a server failed, or its certificate is not trusted.

@@ -63,7 +63,7 @@ pub async fn open_upload(request: &mut RequestContext<'_>, route: &Route) -> Res
     if !is_read {
         check_announced_size(request, route)?;
     }
-    if matches!(route.action, Action::Respond(_)) {
+    if matches!(route.action, Action::Respond(_) | Action::Redirect(_)) {
         return Ok(None);
     }
     let upload = if is_read { request.read_ahead.take() } else { take_upload(request, route) };

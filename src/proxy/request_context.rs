@@ -18,9 +18,11 @@ use crate::proxy::inbound::upload::{Upload, UploadProgress};
 use crate::proxy::inbound::validate::ValidatedHead;
 use crate::proxy::known_headers::{HeaderSet, KnownHeader};
 use crate::proxy::response::account::RequestAccount;
+use crate::proxy::response::error_page::accept;
 use crate::proxy::response::grpc::parse_timeout as grpc_timeout;
 use crate::route::Route;
 use crate::route::compress::CompressionAlgorithm;
+use crate::route::error_pages::PageFormat;
 
 /// The results of the steps so far.
 pub struct RequestContext<'a> {
@@ -46,6 +48,8 @@ pub struct RequestContext<'a> {
     pub claims: Option<Arc<Claims>>,
     /// Headers about the identity, for the upstream server.
     pub identity_headers: Vec<(HeaderName, HeaderValue)>,
+    /// The response comes from the auth server, which refused the request.
+    pub is_auth_response: bool,
     /// `Set-Cookie` headers of the auth server, for the client.
     pub auth_cookies: Vec<HeaderValue>,
     /// The algorithm that the client accepts, if the route compresses responses.
@@ -56,6 +60,8 @@ pub struct RequestContext<'a> {
     pub request_id: Option<HeaderValue>,
     /// The client may see which setting refused its request (`hints`).
     pub shows_hints: bool,
+    /// The format of an error response, if the route edits `Accept`. Otherwise the header tells.
+    pub accepted_format: Option<PageFormat>,
 }
 
 impl<'a> RequestContext<'a> {
@@ -80,17 +86,29 @@ impl<'a> RequestContext<'a> {
             user: None,
             claims: None,
             identity_headers: Vec::new(),
+            is_auth_response: false,
             auth_cookies: Vec::new(),
             compression: None,
             tunnel_seat: None,
             request_id: None,
             shows_hints: false,
+            accepted_format: None,
         }
     }
 
     /// Returns the route that the request has entered.
     pub fn matched_route(&self) -> Option<&'a Route> {
         self.route.map(|index| &self.view.snapshot.config.routes[index])
+    }
+
+    /// Returns the format in which the client prefers errors.
+    pub fn error_format(&self) -> PageFormat {
+        self.accepted_format.unwrap_or_else(|| accept::negotiate(&self.received.parts.headers))
+    }
+
+    /// Returns the request id, if the access log or a span has it: an id that nobody can look up is of no use.
+    pub fn logged_id(&self) -> Option<&HeaderValue> {
+        self.request_id.as_ref().filter(|_| self.account.logs_request_id())
     }
 }
 

@@ -7,13 +7,16 @@
 //! - `plan`: builds the tries of the table and finds shadowed routes
 //! - `compress`: settings of response compression
 //! - `edges`: the hash table that stores the edges of all tries
+//! - `redirect`: targets of redirects; `error_pages`: which page a status has
 //!
 //! To add a condition to routes: add it to [`Matcher`], to its `conditions`, `takes` and `covers`, and to the config
 //! compiler.
 
 pub(crate) mod compress;
 mod edges;
+pub(crate) mod error_pages;
 mod plan;
+pub(crate) mod redirect;
 pub(crate) mod table;
 
 use std::fmt;
@@ -30,6 +33,8 @@ use crate::limiting::refuse::Refuse;
 use crate::limiting::source::PathParam;
 use crate::net::IpSet;
 use crate::route::compress::CompressSettings;
+use crate::route::error_pages::ErrorPages;
+use crate::route::redirect::Redirect;
 
 /// A compiled `[[route]]`. The fields that every request reads come first and fill two cache lines. Routes share
 /// settings that they have in common.
@@ -51,7 +56,9 @@ pub struct Route {
     /// Most requests that the route serves at once, over all workers.
     pub max_in_flight: Option<usize>,
     /// Most bytes of a body that are read to compute limit keys. `None` if no limit of the route has a key in the body.
-    pub key_body: Option<usize>,
+    pub key_body: Option<u32>,
+    /// Error pages, with those of the server. `None` if there are none.
+    pub error_pages: Option<Arc<ErrorPages>>,
     /// Dialects of the rate limit headers, if they differ from the global ones.
     pub ratelimit_headers: Option<Vec<Dialect>>,
     /// How responses are compressed. `None` leaves them as they are.
@@ -181,6 +188,7 @@ pub enum Action {
     /// The built-in echo server.
     Echo,
     Respond(Box<FixedResponse>),
+    Redirect(Box<Redirect>),
 }
 
 /// A fixed response (`respond`).
@@ -205,6 +213,13 @@ pub struct Rewrite {
 pub struct HeaderEdit {
     pub remove: Vec<HeaderName>,
     pub set: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl HeaderEdit {
+    /// Returns whether the edits change this header.
+    pub fn edits(&self, name: &HeaderName) -> bool {
+        self.remove.contains(name) || self.set.iter().any(|(set, _)| set == name)
+    }
 }
 
 /// Timeouts and minimum rates of a route.

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderValue;
 use tokio::sync::oneshot;
 
 use crate::config::ListenerSettings;
@@ -222,6 +223,8 @@ async fn serve_http(
         hop: Hop::new(peer.ip(), tls.is_some(), asked.port()),
         tls,
         redirect_port: door.settings.redirect_port,
+        // A copy of its own: a value that workers share would make them share a reference count.
+        hsts: door.settings.hsts.as_ref().and_then(|hsts| HeaderValue::from_bytes(hsts.as_bytes()).ok()),
         last_host: LastHost::default(),
         inspector: worker.new_inspector(),
         interim: RefCell::default(),

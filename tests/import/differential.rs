@@ -92,6 +92,13 @@ impl Request {
         let _ = client.try_send([head.as_bytes(), &vec![b'x'; body]].concat());
         match client.try_answer(method) {
             Ok(answer) if answer.status() == 200 => format!("200 {}", answer.text()),
+            Ok(answer) if (300..400).contains(&answer.status()) => {
+                // nginx completes a path to a URL.
+                let location = answer.get("location").unwrap_or_default();
+                let path = location.strip_prefix(&format!("http://{host}")).unwrap_or(location);
+                let path = path.trim_start_matches(|c: char| c == ':' || c.is_ascii_digit());
+                format!("{} {path}", answer.status())
+            }
             Ok(answer) => answer.status().to_string(),
             Err(error) => format!("no answer: {error}"),
         }
@@ -150,6 +157,19 @@ fn timeless() -> Vec<Request> {
         "/fixed/x",
         "/gone",
         "/moved",
+        "/elsewhere",
+        "/elsewhere?a=b",
+        "/elsewhere?a=%2F&c",
+        "/old/",
+        "/old/x?y=z",
+        "/old/a%20b",
+        "/all?x",
+        "/api",
+        "/api?q=1",
+        "/v1",
+        "/nested",
+        "/nested/in",
+        "/only",
         "/hidden",
         "/a%20b",
         "/a%20b/c",
@@ -171,7 +191,12 @@ fn timeless() -> Vec<Request> {
     for host in
         ["second.test", "www.second.test", "a.wild.test", "named.wild.test", "unknown.test", "127.0.0.1", "SECOND.test"]
     {
-        requests.extend([get("/").host(host), get("/api/x").host(host), get("/only-here").host(host)]);
+        requests.extend([
+            get("/").host(host),
+            get("/api/x").host(host),
+            get("/only-here").host(host),
+            get("/by-host").host(host),
+        ]);
     }
     requests.push(Request { method: "POST", body: 900, ..get("/small") });
     requests.push(Request { method: "POST", body: 1100, ..get("/small") });

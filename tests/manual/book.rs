@@ -170,8 +170,10 @@ fn with_files(config: &str, dir: &Path) -> String {
             Some("pem" | "crt") if is_ca => "conf/tls/sample-ca.pem",
             Some("pem" | "crt") => "conf/tls/sample.pem",
             Some("key") => "conf/tls/sample.key",
+            Some("txt") if stem.contains("redirects") => "conf/redirects.txt",
             Some("txt" | "dat") => "conf/blocked.txt",
             Some("htpasswd") => "conf/users.htpasswd",
+            Some("html" | "json") => "conf/error.html",
             _ => continue,
         };
         let copy = dir.join(name.replace('/', "_"));

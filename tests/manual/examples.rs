@@ -126,5 +126,5 @@ fn tls_is_served_and_http_is_redirected() {
     let mut client = Trust::in_ca(&ca).connect(listener("127.0.0.1"), "www.example.com");
     let answers = [0; 6].map(|_| client.ask("GET / HTTP/1.1\r\nhost: www.example.com\r\n\r\n", ""));
     assert_eq!(answers.each_ref().map(|answer| answer.status()), [200, 200, 200, 200, 200, 429]);
-    assert_eq!(answers[0].get("strict-transport-security"), Some("max-age=31536000"));
+    assert_eq!(answers[0].get("strict-transport-security"), Some("max-age=86400"));
 }

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use super::source::crate_files;
 
 /// The modules of the crate, lowest first, each with the lower modules that it may use.
-pub const LAYERS: [(&str, &[&str]); 26] = [
+pub const LAYERS: [(&str, &[&str]); 27] = [
     ("labels", &[]),
     ("written", &[]),
+    ("template", &[]),
     ("net", &[]),
     ("grpc", &["labels"]),
     ("heap", &[]),
@@ -15,11 +16,11 @@ pub const LAYERS: [(&str, &[&str]); 26] = [
     ("replace_file", &[]),
     ("tls", &["labels"]),
     ("telemetry", &["labels"]),
-    ("limiting", &["labels", "written", "net", "grpc", "tls", "telemetry"]),
+    ("limiting", &["labels", "written", "template", "net", "grpc", "tls", "telemetry"]),
     ("upstream", &["labels", "tls", "limiting"]),
     ("auth", &["telemetry", "limiting"]),
-    ("route", &["labels", "net", "limiting", "auth"]),
-    ("config", &["labels", "telemetry", "written", "net", "grpc", "upstream", "tls", "limiting", "auth", "route"]),
+    ("route", &["labels", "template", "net", "limiting", "auth"]),
+    ("config", &["labels", "telemetry", "written", "template", "net", "grpc", "upstream", "tls", "limiting", "auth", "route"]),
     ("local_ca", &["replace_file", "tls", "config"]),
     ("snapshot", &["upstream", "telemetry", "limiting", "auth", "route", "config"]),
     (

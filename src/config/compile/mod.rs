@@ -2,7 +2,7 @@
 //!
 //! Input: parsed tables. Output: the compiled config; every mistake goes to `sources`. `server`, `limits`, `upstreams`
 //! and `routes` compile their kind of section; `context` and `names` carry what sections know of each other, `shared`
-//! stores equal values once, `numbers` converts integers, and `unused` warns about limits and upstreams that no route
+//! stores equal values once, `pages` reads error pages, `numbers` converts integers, and `unused` warns about limits and upstreams that no route
 //! uses.
 //!
 //! To add a section, add its schema, a file here, and its call in [`compile`].
@@ -11,6 +11,7 @@ mod context;
 mod limits;
 mod names;
 mod numbers;
+mod pages;
 mod routes;
 mod server;
 mod shared;
@@ -22,6 +23,7 @@ use std::sync::Arc;
 use crate::config::compile::context::LimitContext;
 use crate::config::compile::limits::{jwt, set};
 use crate::config::compile::names::NamedSection;
+use crate::config::compile::pages::PageFiles;
 use crate::config::compile::server::acme::AcmeSection;
 use crate::config::compile::server::{internal, listener};
 use crate::config::compile::upstreams::tls::SystemRoots;
@@ -53,7 +55,9 @@ pub fn compile(sources: &SourceTexts, documents: &[Table]) -> Option<Config> {
 
     let acme = acme.to_section(sources, &schema::ACME);
     let acme = AcmeSection::read(&acme, has_acme);
-    let mut server = server::compile_server(&server.to_section(sources, &schema::SERVER), &listeners, &acme);
+    let page_files = PageFiles::default();
+    let server = server.to_section(sources, &schema::SERVER);
+    let mut server = server::compile_server(&server, &listeners, &acme, &page_files);
     let acme = acme.complete(&server.listeners);
     let admin = server::compile_admin(&admin.to_section(sources, &schema::ADMIN), &server.listeners);
     let store = server::compile_store(&store.to_section(sources, &schema::STORE));
@@ -89,6 +93,7 @@ pub fn compile(sources: &SourceTexts, documents: &[Table]) -> Option<Config> {
         jwt: &jwt,
         users: Default::default(),
         sets: &sets,
+        page_files: &page_files,
     };
     let (routes, table) = routes::compile_routes(sources, &routes, &context, &mut upstreams);
     if no_route && !documents.is_empty() {

@@ -35,7 +35,7 @@ pub fn warn_unused(sources: &SourceTexts, routes: &[Route], limits: &Definitions
 fn upstreams_of(route: &Route) -> impl Iterator<Item = usize> {
     let action = match &route.action {
         Action::Upstream(index) => Some(*index),
-        Action::Echo | Action::Respond(_) => None,
+        Action::Echo | Action::Respond(_) | Action::Redirect(_) => None,
     };
     let auth = match route.auth.as_ref().map(|auth| &auth.method) {
         Some(AuthMethod::Forward(rule)) => Some(rule.upstream),

@@ -9,6 +9,7 @@ use crate::import::error::Result;
 use crate::import::model::{ImportedConfig, RouteAction, RouteBody};
 use crate::import::nginx::keys::find_variables;
 use crate::import::nginx::limits::Zones;
+use crate::import::nginx::redirects::{is_response, translate_rewrite, translate_target};
 use crate::import::nginx::scope::{GUARDS, Scope, is_closing, is_content, is_off, is_redirect, is_scoped, is_tuning};
 use crate::import::nginx::upstreams::{UpstreamBlocks, parse_duration_ms, translate_pass};
 use crate::import::paths::{Location, LocationMatcher};
@@ -92,9 +93,11 @@ impl<'a> Context<'a, '_> {
         if block.iter().any(|directive| directive.name == "internal") {
             return Ok(body);
         }
-        let returned = block.iter().find(|directive| directive.name == "return");
+        let returned = block.iter().find(|directive| is_response(directive));
         let mut has_content = returned.is_some();
-        for directive in block {
+        for directive in
+            block.iter().filter(|directive| !returned.is_some_and(|returned| std::ptr::eq(returned, *directive)))
+        {
             let name = directive.name.as_str();
             if is_closing(directive) || is_content(name) {
                 has_content = true;
@@ -153,6 +156,10 @@ impl<'a> Context<'a, '_> {
     }
 
     fn respond(&mut self, at: &Directive, scope: &Scope, body: &mut RouteBody) {
+        if let Some(redirect) = translate_rewrite(at) {
+            body.action = RouteAction::Redirect(redirect);
+            return;
+        }
         let (code, text) = match at.args.as_slice() {
             [url] if url.parse::<u16>().is_err() => ("302", Some(url)),
             [code] => (code.as_str(), None),
@@ -164,6 +171,15 @@ impl<'a> Context<'a, '_> {
         let why = match status {
             None => Some("this status is not available"),
             Some(444) => Some("Sluicegate does not close the connection; it responds with status 444"),
+            Some(status) if is_url && text.is_some_and(|text| !find_variables(text).is_empty()) => {
+                match text.and_then(|text| translate_target(text, status)) {
+                    Some(redirect) => {
+                        body.action = RouteAction::Redirect(redirect);
+                        return;
+                    }
+                    None => Some("these variables are not available here"),
+                }
+            }
             _ if text.is_some_and(|text| !find_variables(text).is_empty()) => Some("variables are not available here"),
             _ if text.is_some_and(|text| text.chars().any(char::is_control) && is_url) => Some("not a URL"),
             _ => None,

@@ -4,7 +4,7 @@
 //! and a remark about each directive that is not translated.
 //!
 //! - `scope`: which directives a block inherits, and lists of directives by how they are handled.
-//! - `locations`: `location` blocks as routes.
+//! - `locations`: `location` blocks as routes; `redirects`: the targets of their redirects.
 //! - `limits`: `limit_req` and `limit_conn` with their zones.
 //! - `keys`: the keys of zones, including `map` and `geo`.
 //! - `upstreams`: `upstream` blocks and `proxy_pass`.
@@ -18,6 +18,7 @@ mod keys;
 mod limits;
 mod listeners;
 mod locations;
+mod redirects;
 mod scope;
 mod upstreams;
 
@@ -34,6 +35,7 @@ use crate::import::nginx::keys::Variables;
 use crate::import::nginx::limits::Zones;
 use crate::import::nginx::listeners::{ListenBlocks, read_listens};
 use crate::import::nginx::locations::{Context, is_known};
+use crate::import::nginx::redirects::is_response;
 use crate::import::nginx::scope::{Scope, is_closing, is_content, is_off, is_redirect, is_scoped, is_tuning};
 use crate::import::nginx::upstreams::{UpstreamBlocks, parse_duration_ms};
 use crate::import::paths::{Location, LocationMatcher, order_routes};
@@ -242,27 +244,8 @@ impl<'a> ServerBlocks<'a, '_> {
             self.out.remarks.add(server, "no request can reach this server by name, so it is left out");
             return Ok(());
         }
-        let mut closed = None;
-        for directive in server.inner() {
-            let name = directive.name.as_str();
-            if is_closing(directive) || name == "if" {
-                let number = self.out.remarks.add(directive, "not available");
-                if is_closing(directive) {
-                    closed = Some(number);
-                }
-            } else if is_content(name) && name != "try_files" && name != "autoindex" {
-                self.out.remarks.add(directive, "Sluicegate only proxies requests");
-            } else if matches!(name, "keepalive_timeout" | "client_header_timeout" | "real_ip_header") {
-                self.out.remarks.add(directive, "Sluicegate has one setting for the whole gateway; write it in `http`");
-            } else if !is_server_directive(name)
-                && !is_scoped(name)
-                && !is_tuning(name)
-                && !is_known(name)
-                && !is_off(directive)
-            {
-                self.out.remarks.add(directive, "not available, so it is left out");
-            }
-        }
+        let returned = server.inner().iter().find(|directive| is_response(directive));
+        let closed = self.remark_directives(server, returned);
         let mut context = Context {
             out: &mut *self.out,
             zones: &mut self.zones,
@@ -273,7 +256,7 @@ impl<'a> ServerBlocks<'a, '_> {
         };
         let whole = LocationMatcher::Prefix { path: "/".to_owned(), first: false };
         let mut found = Vec::new();
-        if let Some(directive) = server.inner().iter().find(|directive| directive.name == "return") {
+        if let Some(directive) = returned {
             // A `return` of the server answers every request, whatever the location.
             let body = context.translate_body(directive, std::slice::from_ref(directive), scope, &whole)?;
             found.push(Location { matcher: whole, body });
@@ -306,6 +289,34 @@ impl<'a> ServerBlocks<'a, '_> {
             }
         }
         Ok(())
+    }
+
+    /// Adds remarks about the directives of a server that are not translated. `returned` is. Returns the remark about one
+    /// that protects all locations.
+    fn remark_directives(&mut self, server: &Directive, returned: Option<&Directive>) -> Option<usize> {
+        let mut closed = None;
+        let is_returned = |directive: &&Directive| returned.is_some_and(|returned| std::ptr::eq(returned, *directive));
+        for directive in server.inner().iter().filter(|directive| !is_returned(directive)) {
+            let name = directive.name.as_str();
+            if is_closing(directive) || name == "if" {
+                let number = self.out.remarks.add(directive, "not available");
+                if is_closing(directive) {
+                    closed = Some(number);
+                }
+            } else if is_content(name) && name != "try_files" && name != "autoindex" {
+                self.out.remarks.add(directive, "Sluicegate only proxies requests");
+            } else if matches!(name, "keepalive_timeout" | "client_header_timeout" | "real_ip_header") {
+                self.out.remarks.add(directive, "Sluicegate has one setting for the whole gateway; write it in `http`");
+            } else if !is_server_directive(name)
+                && !is_scoped(name)
+                && !is_tuning(name)
+                && !is_known(name)
+                && !is_off(directive)
+            {
+                self.out.remarks.add(directive, "not available, so it is left out");
+            }
+        }
+        closed
     }
 
     /// Claims the names of a server, and returns those that no earlier server has.

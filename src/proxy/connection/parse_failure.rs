@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use http::StatusCode;
+use http::header::STRICT_TRANSPORT_SECURITY;
 
 use crate::proxy::connection::http2::head_check::MalformedHead;
 use crate::proxy::connection::phase::Phase;
@@ -10,7 +11,8 @@ use crate::proxy::connection::worker_context::WorkerContext;
 use crate::proxy::context::ClientConnection;
 use crate::proxy::reason::{EndReason, client_closed_status};
 use crate::proxy::response::cause::Cause;
-use crate::proxy::response::{log_entry, problem};
+use crate::proxy::response::error_page::{ErrorFacts, accept};
+use crate::proxy::response::{error_page, log_entry, problem};
 use crate::telemetry::metrics::Cutoff;
 
 /// The longest request target that the parser accepts.
@@ -61,8 +63,9 @@ fn rejection_status(cutoff: Cutoff) -> StatusCode {
     }
 }
 
-/// Makes the complete HTTP/1.1 response to a rejected head, with the same problem document as other refusals.
-pub fn error_response(client: &ClientConnection, cutoff: Cutoff) -> Vec<u8> {
+/// Makes the complete HTTP/1.1 response to a rejected head, of which `bytes` have arrived. The client gets the error page
+/// of the server in the format that its `Accept` prefers, if that header has arrived.
+pub fn error_response(client: &ClientConnection, cutoff: Cutoff, bytes: &[u8]) -> Vec<u8> {
     let (status, cause) = (rejection_status(cutoff), Cause::from(cutoff));
     let detail = match cutoff {
         Cutoff::HeadTooLarge => "the request head has more bytes or headers than allowed here",
@@ -74,16 +77,27 @@ pub fn error_response(client: &ClientConnection, cutoff: Cutoff) -> Vec<u8> {
     let server = &view.snapshot.config.server;
     // Behind a trusted proxy the client is unknown, so that it gets no hints.
     let hints = server.hints.apply_to(client.peer) && !server.trusted_proxies.contains(client.peer);
-    let body = problem::problem_document(status, detail, cause.setting.filter(|_| hints));
+    let problem = || problem::problem_document(status, detail, cause.setting.filter(|_| hints));
+    let facts = ErrorFacts { status, detail, request_id: None, retry_after: None };
+    let format = accept::negotiate_head(bytes);
+    let (mut headers, body) = error_page::build_page(&facts, format, server.error_pages.as_deref(), problem);
+    headers.extend(client.hsts.clone().map(|hsts| (STRICT_TRANSPORT_SECURITY, hsts)));
     let reason = status.canonical_reason().unwrap_or_default();
+    let mut response = format!("HTTP/1.1 {} {reason}\r\n", status.as_u16()).into_bytes();
+    for (name, value) in &headers {
+        response.extend_from_slice(name.as_str().as_bytes());
+        response.extend_from_slice(b": ");
+        response.extend_from_slice(value.as_bytes());
+        response.extend_from_slice(b"\r\n");
+    }
     let date = httpdate::fmt_http_date(SystemTime::now());
-    let (status, length) = (status.as_u16(), body.len());
-    format!(
-        "HTTP/1.1 {status} {reason}\r\ncontent-type: {}\r\ncontent-length: {length}\r\nconnection: close\r\ndate: \
-         {date}\r\n\r\n{body}",
-        problem::PROBLEM_TYPE
-    )
-    .into_bytes()
+    let length = body.len();
+    let end = format!("content-length: {length}\r\nconnection: close\r\ndate: {date}\r\n\r\n");
+    response.extend_from_slice(end.as_bytes());
+    if !bytes.starts_with(b"HEAD ") {
+        response.extend_from_slice(body.as_bytes());
+    }
+    response
 }
 
 /// Counts and logs a head of which only the beginning, `bytes`, has arrived.

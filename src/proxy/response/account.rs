@@ -110,6 +110,11 @@ impl RequestAccount {
         self.log.as_deref_mut()
     }
 
+    /// Returns whether the log line or the span of the request shows its id.
+    pub fn logs_request_id(&self) -> bool {
+        self.log.as_ref().is_some_and(|entry| entry.has_request_id())
+    }
+
     /// Counts the request on `route`. Returns false if the route is at `max_in_flight`.
     pub fn enter_route(&mut self, route: &Route, handles: Rc<RouteCounters>) -> bool {
         if let Some(entry) = &mut self.log {
@@ -248,7 +253,7 @@ impl RequestAccount {
                     metrics.rejected_counter(reason).inc();
                 }
             }
-            Refusal::NoRoute | Refusal::Limited => {}
+            Refusal::NoRoute | Refusal::NoRedirect | Refusal::Limited => {}
         }
     }
 

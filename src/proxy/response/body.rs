@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::BodyExt;
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
@@ -168,6 +169,25 @@ impl ResponseBody {
             BodySource::Switched(connection) => connection.take().map(|connection| *connection),
             _ => None,
         }
+    }
+
+    /// Reads and drops the rest of a server's body, so that its connection can serve another request. The connection of a
+    /// long or slow body is closed.
+    pub fn discard(mut self) {
+        const MOST_BYTES: usize = 64 * 1024;
+        const LONGEST: Duration = Duration::from_secs(5);
+        if self.is_end_stream() {
+            return;
+        }
+        spawn_local(timeout(LONGEST, async move {
+            let mut left = MOST_BYTES;
+            while let Some(Ok(frame)) = self.frame().await {
+                match left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) {
+                    Some(rest) => left = rest,
+                    None => return,
+                }
+            }
+        }));
     }
 
     /// Makes the request end with this body.

@@ -32,6 +32,7 @@ impl Cause {
                 cause(reject.label(), reject.depends_on_strictness().then_some(Setting::Strictness))
             }
             Refusal::NoRoute => EndReason::NoRoute.into(),
+            Refusal::NoRedirect => EndReason::NoRedirect.into(),
             Refusal::Denied => cause(Reason::Denied.label(), Some(Setting::Deny)),
             Refusal::Unauthorized(_) => cause(Reason::Unauthorized.label(), Some(Setting::Auth)),
             Refusal::AuthServer => cause(Reason::AuthServer.label(), Some(Setting::OnError)),
@@ -71,6 +72,7 @@ impl From<EndReason> for Cause {
             reason,
             EndReason::NoRoute
                 | EndReason::AuthRefused
+                | EndReason::NoRedirect
                 | EndReason::BodyMalformed
                 | EndReason::ClientTimeout
                 | EndReason::H2ConnectionError

@@ -1,5 +1,5 @@
-//! Responses that the gateway makes itself and that are not errors: the echo server, the redirect to HTTPS, and the
-//! proof for an ACME server.
+//! Responses that the gateway makes itself and that are not errors: the echo server, redirects, and the proof for an
+//! ACME server.
 
 use std::fmt::Write;
 
@@ -9,8 +9,11 @@ use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use crate::config::Acme;
 use crate::proxy::inbound::upload::Upload;
 use crate::proxy::inbound::validate::ValidatedHead;
+use crate::proxy::outbound::outgoing_request;
 use crate::proxy::response::body::ResponseBody;
 use crate::proxy::response::problem;
+use crate::route::Rewrite;
+use crate::route::redirect::{Redirect, RedirectInput};
 
 /// Path prefix of ACME proofs over plain HTTP (http-01, RFC 8555, section 8.3).
 const ACME_CHALLENGE_PREFIX: &str = "/.well-known/acme-challenge/";
@@ -54,6 +57,25 @@ pub fn redirect_to_https(head: &ValidatedHead, port: u16) -> Option<Response<Res
     let location = HeaderValue::try_from(location).ok()?;
     let mut response =
         problem::fixed_response(StatusCode::PERMANENT_REDIRECT, "", HeaderValue::from_static("text/plain"));
+    response.headers_mut().insert(LOCATION, location);
+    Some(response)
+}
+
+/// Redirects a request (`redirect` of a route). Returns `None` if the map of the route does not list its path, and the
+/// route has no other target.
+pub fn redirect(
+    redirect: &Redirect,
+    head: &ValidatedHead,
+    rewrite: &Rewrite,
+    is_https: bool,
+) -> Option<Response<ResponseBody>> {
+    let target = outgoing_request::rewrite_target(head, rewrite);
+    let rewritten_path = target.split('?').next().unwrap_or_default();
+    let input =
+        RedirectInput { is_https, host: head.read_host(), path: head.path(), rewritten_path, query: head.query() };
+    let (status, location) = redirect.locate(input)?;
+    let location = HeaderValue::try_from(location).ok()?;
+    let mut response = problem::fixed_response(status, "", HeaderValue::from_static("text/plain"));
     response.headers_mut().insert(LOCATION, location);
     Some(response)
 }

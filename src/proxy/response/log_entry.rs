@@ -110,6 +110,11 @@ impl LogEntry {
         self.record.request_id = Some(String::from_utf8_lossy(id.as_bytes()).into_owned());
     }
 
+    /// Returns whether the log line or the span shows the request id.
+    pub fn has_request_id(&self) -> bool {
+        self.span.is_some() || self.log.as_ref().is_some_and(|log| log.format.shows_request_id())
+    }
+
     /// Writes `traceparent` with the request's span as parent. Returns false if there is no span.
     pub fn set_trace_parent(&self, headers: &mut HeaderMap) -> bool {
         self.span.as_ref().map(|span| trace::set_parent(headers, span)).is_some()

@@ -4,8 +4,9 @@
 //! access log entry, and the metrics of the request.
 //!
 //! - `refusal`: every error that the gateway reports, with status and text; `cause`: its reason and setting for the log
-//! - `problem`: errors as problem documents or configured bodies; `grpc`: errors for gRPC clients
-//! - `local_responses`: echo server, redirect to HTTPS, ACME proof
+//! - `refusal_response`: errors with configured bodies; `problem`: problem documents; `grpc`: errors for gRPC clients
+//! - `error_page`: errors for browsers and as text, the files of `error_pages`, and replaced responses of servers
+//! - `local_responses`: echo server, redirects, ACME proof
 //! - `ratelimit`: rate limit headers
 //! - `compress`: compression
 //! - `body`: the response body; `unread_body`: request bodies that nobody read
@@ -19,10 +20,12 @@ pub(crate) mod account;
 pub(crate) mod body;
 pub(crate) mod cause;
 pub(crate) mod compress;
+pub(crate) mod error_page;
 pub(crate) mod grpc;
 pub(crate) mod local_responses;
 pub(crate) mod log_entry;
 pub mod problem;
 pub(crate) mod ratelimit;
 pub(crate) mod refusal;
+pub(crate) mod refusal_response;
 pub(crate) mod unread_body;

@@ -1,9 +1,9 @@
-//! Error responses: a problem document (RFC 9457), or the body that the config sets with `refuse`.
+//! Problem documents (RFC 9457), and the facts of limit refusals that every format shows.
 
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::{Value, json};
 
@@ -12,43 +12,17 @@ use crate::limiting::key::KeyPart;
 use crate::limiting::limit::Limit;
 use crate::limiting::refuse::Refuse;
 use crate::limiting::source::{Source, UnreadableBody};
-use crate::limiting::{LimitResult, Outcome, STORE_RETRY_MS, Verdict};
+use crate::limiting::{Outcome, STORE_RETRY_MS, Verdict};
 use crate::proxy::reason::Setting;
 use crate::proxy::response::body::ResponseBody;
 use crate::proxy::response::ratelimit::ceil_seconds;
-use crate::proxy::response::refusal::{Refusal, refusal_reason};
+use crate::proxy::response::refusal::refusal_reason;
 use crate::route::Route;
 use crate::snapshot::Reason;
 
 /// Problem types registered for rate limits (draft-ietf-httpapi-ratelimit-headers-11).
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
-
-impl Refusal {
-    /// Builds the response to a refusal. `ratelimit` adds the rate limit headers. `hint`: the governing setting, if the
-    /// client may see it.
-    pub fn to_response(
-        &self,
-        route: Option<&Route>,
-        verdict: Option<&Verdict>,
-        hint: Option<Setting>,
-    ) -> Response<ResponseBody> {
-        if let (Refusal::Limited, Some(route), Some(verdict)) = (self, route, verdict)
-            && let Some(checked) = verdict.longest_refusal(&route.limits)
-        {
-            return build_limit_refusal(route, verdict, checked, hint);
-        }
-        let status = self.status();
-        let mut response = fixed_response(status, problem_document(status, self.detail(), hint), PROBLEM);
-        if let (Refusal::Unauthorized(fault), Some(auth)) = (self, route.and_then(|route| route.auth.as_ref()))
-            && let Some(challenge) = auth.challenge(*fault)
-            && let Ok(challenge) = HeaderValue::try_from(challenge)
-        {
-            response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
-        }
-        response
-    }
-}
 
 /// Returns a problem document of type `about:blank`: only status, detail and hint.
 pub fn problem_document(status: StatusCode, detail: &str, hint: Option<Setting>) -> String {
@@ -64,8 +38,7 @@ pub fn problem_document(status: StatusCode, detail: &str, hint: Option<Setting>)
     problem.to_string()
 }
 
-pub const PROBLEM_TYPE: &str = "application/problem+json";
-const PROBLEM: HeaderValue = HeaderValue::from_static(PROBLEM_TYPE);
+pub const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 
 /// Returns the value of `Retry-After` in seconds, rounded up and at least 1. Returns `None` if waiting cannot help.
 ///
@@ -82,34 +55,12 @@ pub fn retry_after_s(outcome: Outcome) -> Option<i64> {
     }
 }
 
-/// Builds the response to a limit's refusal: the configured body or a problem document, with `Retry-After`.
-fn build_limit_refusal(
-    route: &Route,
-    verdict: &Verdict,
-    checked: &LimitResult,
-    hint: Option<Setting>,
-) -> Response<ResponseBody> {
-    let (limit, outcome) = (&route.limits[checked.limit], checked.outcome);
-    let refuse = limit.refusal_response(&route.refuse);
-    let status = limit_refusal_status(refuse, outcome);
-    let wait = retry_after_s(outcome);
-    let mut response = match &refuse.body {
-        Some(template)
-            if matches!(outcome, Outcome::Store(_) | Outcome::Local(_) | Outcome::Blocked | Outcome::QueueFull) =>
-        {
-            let wait = wait.map_or_else(|| "-".to_owned(), |wait| wait.to_string());
-            let text = template
-                .replace("{retry_after}", &wait)
-                .replace("{limit}", &limit.name)
-                .replace("{route}", &route.name);
-            fixed_response(status, text, refuse.content_type.clone())
-        }
-        _ => fixed_response(status, limit_problem(status, route, verdict, (limit, outcome), hint), PROBLEM),
-    };
-    if let Some(wait) = wait {
-        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(wait));
+/// Appends the value of the placeholder `{retry_after}`: seconds, or `-` if waiting cannot help.
+pub fn write_wait(text: &mut String, wait_s: Option<i64>) {
+    match wait_s {
+        Some(wait_s) => text.push_str(itoa::Buffer::new().format(wait_s)),
+        None => text.push('-'),
     }
-    response
 }
 
 /// Returns the status of a limit's refusal.
@@ -127,7 +78,7 @@ pub fn limit_refusal_status(refuse: &Refuse, outcome: Outcome) -> StatusCode {
 }
 
 /// Returns the problem document for a limit's refusal.
-fn limit_problem(
+pub fn limit_problem(
     status: StatusCode,
     route: &Route,
     verdict: &Verdict,

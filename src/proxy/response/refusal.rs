@@ -16,6 +16,8 @@ pub enum Refusal {
     /// The request head is invalid or ambiguous.
     InvalidHead(Reject),
     NoRoute,
+    /// The redirect map of the route does not list the path.
+    NoRedirect,
     /// The certificate of the connection does not cover this host.
     Misdirected,
     /// The client's address is on the route's `deny` list.
@@ -43,7 +45,7 @@ impl Refusal {
     pub fn status(&self) -> StatusCode {
         match self {
             Refusal::InvalidHead(reject) => reject.status(),
-            Refusal::NoRoute => StatusCode::NOT_FOUND,
+            Refusal::NoRoute | Refusal::NoRedirect => StatusCode::NOT_FOUND,
             Refusal::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Refusal::Denied => StatusCode::FORBIDDEN,
             Refusal::Unauthorized(_) => StatusCode::UNAUTHORIZED,
@@ -61,6 +63,7 @@ impl Refusal {
         match self {
             Refusal::InvalidHead(reject) => reject.explanation(),
             Refusal::NoRoute => "no route matches this host, path and method",
+            Refusal::NoRedirect => "this address leads nowhere",
             Refusal::Misdirected => {
                 "the certificate of this connection does not cover this host; open a new connection"
             }

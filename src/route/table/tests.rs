@@ -48,6 +48,7 @@ fn route(host: &str, path: &str, methods: &str, version: Option<&str>) -> Route 
             tunnel: ZERO,
         }),
         refuse: Arc::new(Refuse { status: StatusCode::OK, body: None, content_type: HeaderValue::from_static("a/b") }),
+        error_pages: None,
         ratelimit_headers: None,
         compress: None,
         upgrades: Upgrades::Any,

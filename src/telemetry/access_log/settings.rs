@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::telemetry::access_log::field::LogField;
+use crate::telemetry::access_log::template::TemplatePiece;
 use crate::telemetry::access_log::{Masks, Template};
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -42,6 +43,18 @@ pub enum LineFormat {
     /// The format that nginx and Apache call "combined".
     Combined,
     Template(Template),
+}
+
+impl LineFormat {
+    /// Returns whether lines contain the request id.
+    pub fn shows_request_id(&self) -> bool {
+        let is_id = |piece: &TemplatePiece| matches!(piece, TemplatePiece::Field(LogField::RequestId));
+        match self {
+            LineFormat::Json => true,
+            LineFormat::Combined => false,
+            LineFormat::Template(template) => template.pieces().iter().any(is_id),
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

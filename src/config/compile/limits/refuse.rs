@@ -6,8 +6,9 @@ use crate::config::compile::routes::matcher::{TEXT, parse_content_type, parse_st
 use crate::config::hints::find_closest;
 use crate::config::reader::Section;
 use crate::config::schema;
-use crate::config::values::invalid_text;
-use crate::limiting::refuse::Refuse;
+use crate::config::values::{TextFault, invalid_text};
+use crate::limiting::refuse::{Refuse, RefusePlaceholder};
+use crate::template::TextTemplate;
 
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 
@@ -21,7 +22,7 @@ pub fn compile_refuse(section: &Section) -> Refuse {
 pub fn compile_own_refuse(section: &Section) -> Option<Refuse> {
     let refuse = section.read_section("refuse", &schema::REFUSE)?;
     let status = parse_status(400..=599, &refuse);
-    let body = refuse.parse_string("body", check_template);
+    let body = refuse.parse_string("body", parse_body);
     let content_type = parse_content_type(&refuse);
     if let (Some(node), None) = (refuse.node("content_type"), refuse.node("body")) {
         let help = "add a `body`, or leave it out for application/problem+json";
@@ -35,22 +36,33 @@ pub fn compile_own_refuse(section: &Section) -> Option<Refuse> {
     })
 }
 
-/// Checks placeholders. A body may contain JSON, so only a lower-case word in braces is a placeholder.
-fn check_template(text: &str) -> Result<String, crate::config::values::TextFault> {
-    const NAMES: [&str; 3] = ["retry_after", "limit", "route"];
-    for part in text.split('{').skip(1) {
-        let Some((name, _)) = part.split_once('}') else { continue };
-        let is_word = !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
-        let help = match find_closest(name, NAMES.into_iter()) {
-            Some(known) if known == name => continue,
-            Some(known) => format!("did you mean `{{{known}}}`?"),
-            None if is_word => {
-                let known = NAMES.map(|known| format!("{{{known}}}")).join(", ");
-                format!("the placeholders are {known}; for the text itself write `{{ {name} }}`")
-            }
-            None => continue,
-        };
-        return invalid_text(format!("unknown placeholder `{{{name}}}`"), help);
+/// Parses a body. It may contain JSON, so only a lower-case word in braces is a placeholder.
+fn parse_body(text: &str) -> Result<TextTemplate<RefusePlaceholder>, TextFault> {
+    const NAMES: [(&str, RefusePlaceholder); 3] = [
+        ("retry_after", RefusePlaceholder::RetryAfter),
+        ("limit", RefusePlaceholder::Limit),
+        ("route", RefusePlaceholder::Route),
+    ];
+    TextTemplate::parse(text, |name, _| match NAMES.iter().find(|(known, _)| *known == name) {
+        Some((_, placeholder)) => Ok(Some(*placeholder)),
+        None => report_unknown_placeholder(name, &NAMES.map(|(known, _)| known)).map(|()| None),
+    })
+}
+
+/// Reports a lower-case word in braces, or a misspelled placeholder, that is none of `known`. With spaces around it, a word
+/// is literal.
+pub fn report_unknown_placeholder(name: &str, known: &[&str]) -> Result<(), TextFault> {
+    if name.starts_with(' ') && name.ends_with(' ') {
+        return Ok(());
     }
-    Ok(text.to_owned())
+    let is_word = !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+    let help = match find_closest(name, known.iter().copied()) {
+        Some(known) => format!("did you mean `{{{known}}}`?"),
+        None if is_word => {
+            let known: Vec<String> = known.iter().map(|known| format!("{{{known}}}")).collect();
+            format!("the placeholders are {}; for the text itself write `{{ {name} }}`", known.join(", "))
+        }
+        None => return Ok(()),
+    };
+    invalid_text(format!("unknown placeholder `{{{name}}}`"), help)
 }

@@ -112,7 +112,8 @@ fn read_set_file(section: &Section) -> Option<ListedItem> {
     Some(compile_item(items.into_iter().map(|(at, item)| At { place: place(at, &item), value: item })))
 }
 
-fn strip_comment(line: &str) -> &str {
+/// Returns a line without its comment. `#` starts one at the start of the line or after a space.
+pub fn strip_comment(line: &str) -> &str {
     let starts = |at: &usize| *at == 0 || line[..*at].ends_with(char::is_whitespace);
     let comment = line.match_indices('#').map(|(at, _)| at).find(starts);
     &line[..comment.unwrap_or(line.len())]

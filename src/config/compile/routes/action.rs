@@ -1,26 +1,33 @@
-//! Action of a route: its upstream or fixed response, and its rewrite. Called by `routes`.
+//! Action of a route: its upstream, fixed response or redirect, and its rewrite. Called by `routes`.
 
 use bytes::Bytes;
 use http::StatusCode;
 
 use crate::config::compile::routes::matcher::{TEXT, parse_content_type, parse_path_prefix, parse_status};
+use crate::config::compile::routes::redirect::compile_redirect;
 use crate::config::compile::upstreams::{Upstreams, compile_server_list};
 use crate::config::reader::Section;
 use crate::config::tree::{Node, Value};
 use crate::config::values::invalid_text;
 use crate::config::{origin, schema};
-use crate::route::{Action, FixedResponse, Rewrite};
+use crate::route::{Action, FixedResponse, Matcher, Rewrite};
 use crate::upstream::caps::ServerCaps;
 
-pub fn compile_action(section: &Section, upstreams: &mut Upstreams) -> Option<Action> {
-    const HELP: &str = "add upstream = \"http://HOST:PORT\", the name of an [upstream.NAME], or \"echo:\"; or respond = { status = 200, body = \"...\" }";
-    match (section.node("upstream"), section.node("respond")) {
-        (Some(node), None) => compile_upstream_action(section, node, upstreams),
-        (None, Some(_)) => compile_response(section),
-        (Some(_), Some(node)) => {
-            section.report_fault("respond", node, "the route has an `upstream` as well", "keep one of the two")
-        }
-        (None, None) => section.report_missing("this route has neither upstream nor respond", HELP),
+pub fn compile_action(section: &Section, matcher: Option<&Matcher>, upstreams: &mut Upstreams) -> Option<Action> {
+    const HELP: &str = "add upstream = \"http://HOST:PORT\", the name of an [upstream.NAME], or \"echo:\"; or respond = { status = 200, body = \"...\" }; or redirect = \"https://example.com{path}\"";
+    let written = ["upstream", "respond", "redirect"].map(|key| section.node(key).map(|node| (key, node)));
+    let mut written = written.into_iter().flatten();
+    let first = written.next();
+    if let (Some((first, _)), Some((other, node))) = (first, written.next()) {
+        let article = if first == "upstream" { "an" } else { "a" };
+        let what = format!("the route has {article} `{first}` as well");
+        return section.report_fault(other, node, &what, "keep one of the two");
+    }
+    match first {
+        Some(("upstream", node)) => compile_upstream_action(section, node, upstreams),
+        Some(("respond", _)) => compile_response(section),
+        Some(_) => compile_redirect(section, matcher).map(|redirect| Action::Redirect(Box::new(redirect))),
+        None => section.report_missing("this route has none of upstream, respond and redirect", HELP),
     }
 }
 

@@ -152,6 +152,32 @@ fn parse_literal(text: &str) -> Result<String, TextFault> {
     if text.contains(['{', '}']) {
         return invalid_text("a parameter must be a whole segment", PATH_HELP);
     }
+    check_segment_bytes(text)?;
+    Ok(text.to_owned())
+}
+
+/// Checks that a path is canonical, as the paths of requests are.
+pub fn check_canonical_path(path: &str) -> Result<(), TextFault> {
+    let Some(rest) = path.strip_prefix('/') else {
+        return invalid_text(
+            format!("`{path}` does not start with `/`"),
+            "write the path of a URL, like \"/old/page\"",
+        );
+    };
+    for segment in rest.strip_suffix('/').unwrap_or(rest).split('/') {
+        match segment {
+            "" if rest.is_empty() => {}
+            "" => return invalid_text("the path has an empty segment", "write single slashes"),
+            "." | ".." => {
+                return invalid_text(format!("the path has a segment `{segment}`"), "write the path it leads to");
+            }
+            segment => check_segment_bytes(segment)?,
+        }
+    }
+    Ok(())
+}
+
+fn check_segment_bytes(text: &str) -> Result<(), TextFault> {
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {
         if byte == b'%' {
@@ -164,7 +190,7 @@ fn parse_literal(text: &str) -> Result<String, TextFault> {
             );
         }
     }
-    Ok(text.to_owned())
+    Ok(())
 }
 
 fn check_encoded(hex: [u8; 2]) -> Result<(), TextFault> {

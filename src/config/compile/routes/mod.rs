@@ -1,9 +1,9 @@
 //! Sections `[[route]]`, and checks across routes. Called by `compile`.
 //!
 //! Input: the sections with compiled limits, sets, upstreams and defaults. Output: routes and their table. `matcher`
-//! compiles match conditions, `action` what the route does, `auth` who may use it, `edit` header changes, `compress`
-//! compression. This file adds limits, timeouts, upgrades and address lists, orders chained limits, and reports routes
-//! that conflict.
+//! compiles match conditions, `action` what the route does, `redirect`, `redirect_map` and `redirect_target` redirects,
+//! `auth` who may use it, `edit` header changes, `compress` compression. This file adds limits, timeouts, upgrades and
+//! address lists, orders chained limits, and reports routes that conflict.
 
 pub(crate) mod action;
 pub(crate) mod auth;
@@ -12,6 +12,9 @@ pub(crate) mod edit;
 pub(crate) mod forward_auth;
 pub(crate) mod identity_header;
 pub(crate) mod matcher;
+mod redirect;
+mod redirect_map;
+mod redirect_target;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,6 +27,7 @@ use crate::config::compile::limits::refuse::compile_refuse;
 use crate::config::compile::limits::set::ListedItem;
 use crate::config::compile::names::Definitions;
 use crate::config::compile::numbers::to_usize;
+use crate::config::compile::pages::{PageFiles, compile_error_pages};
 use crate::config::compile::routes::auth::{CompiledAuth, UserFiles};
 use crate::config::compile::server::{BODY_MAX, Defaults, KEY_BODY_MAX, read_dialects, read_strictness, read_timeouts};
 use crate::config::compile::shared::SharedValues;
@@ -50,6 +54,7 @@ pub struct RouteContext<'a> {
     pub jwt: &'a TokenVerifiers,
     pub users: UserFiles,
     pub sets: &'a Definitions<ListedItem>,
+    pub page_files: &'a PageFiles,
 }
 
 /// A compiled route with its place; the place of its name if it has one.
@@ -116,7 +121,7 @@ fn compile_route(
     let place = section.node("path").map_or(section.place, |node| node.place);
     let name = section.parse_at("name", read_route_name);
     let matcher = matcher::compile_matcher(section);
-    let action = action::compile_action(section, upstreams);
+    let action = action::compile_action(section, matcher.as_ref(), upstreams);
     let limits = compile_limit_list(section, context);
     let allow = compile_networks(section, "allow", context);
     let deny = compile_networks(section, "deny", context);
@@ -128,6 +133,7 @@ fn compile_route(
     let max_in_flight = to_usize(section.read_integer("max_in_flight", 1..=10_000_000));
     let timeouts = read_timeouts(section, &context.defaults.timeouts);
     let refuse = compile_refuse(section);
+    let error_pages = compile_error_pages(section, context.defaults.error_pages.as_ref(), context.page_files);
     let ratelimit_headers = read_dialects(section, "ratelimit_headers");
     let upgrades = compile_upgrades(section);
     let compress = compress::compile_compress(section, &schema::ROUTE_COMPRESS, &context.defaults.compress);
@@ -151,7 +157,7 @@ fn compile_route(
     let limits = Some(limits).filter(|limits| check_params(section, limits, &params));
     let limits = limits?;
     let by_body = limits.iter().any(|limit| limit.key.reads_body());
-    let key_body = usize::try_from(max_key_body).ok().filter(|_| by_body);
+    let key_body = u32::try_from(max_key_body).ok().filter(|_| by_body);
     let route = Route {
         name,
         matcher,
@@ -170,6 +176,7 @@ fn compile_route(
         key_body,
         timeouts: shared.timeouts.share_value(timeouts),
         refuse: shared.refusals.share_value(refuse),
+        error_pages,
         ratelimit_headers,
         compress: compress.is_enabled.then(|| shared.compressions.share_value(compress.settings)),
         upgrades,

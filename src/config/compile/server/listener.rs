@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use jiff::Timestamp;
 
 use crate::config::compile::numbers::KERNEL_BUFFER;
+use crate::config::compile::server::hsts::compile_hsts;
 use crate::config::compile::server::{acme, internal};
 use crate::config::reader::{At, Section};
 use crate::config::report::{Diagnostic, Place};
@@ -41,7 +42,14 @@ pub fn compile_listeners(
     let mut listeners = compile_plain(server, sections.is_empty(), max_unsent);
     listeners.extend(compile_redirect(server).map(|(At { place, value: address }, port)| At {
         place,
-        value: ListenerSettings { address, proxy_protocol: false, tls: None, redirect_port: Some(port), max_unsent },
+        value: ListenerSettings {
+            address,
+            proxy_protocol: false,
+            tls: None,
+            redirect_port: Some(port),
+            hsts: None,
+            max_unsent,
+        },
     }));
     listeners
         .extend(sections.iter().filter_map(|section| compile_listener(server, section, (http2, max_unsent), acme)));
@@ -89,7 +97,14 @@ fn exclude_each_other(first: &ListenerSettings, second: &ListenerSettings) -> bo
 fn compile_plain(section: &Section, is_default: bool, max_unsent: u32) -> Vec<At<ListenerSettings>> {
     let plain = |At { place, value }: At<ListenAddr>| At {
         place,
-        value: ListenerSettings { address: value, proxy_protocol: false, tls: None, redirect_port: None, max_unsent },
+        value: ListenerSettings {
+            address: value,
+            proxy_protocol: false,
+            tls: None,
+            redirect_port: None,
+            hsts: None,
+            max_unsent,
+        },
     };
     if section.node("listen").is_none() {
         let default = values::parse_listen("127.0.0.1:8080").ok().filter(|_| is_default);
@@ -127,13 +142,14 @@ fn compile_listener(
     let written = section.node("tls").is_some();
     let tls = section.read_section("tls", &schema::LISTENER_TLS);
     let tls = tls.and_then(|tls| self::compile_tls(&tls, http2, acme, address.as_ref()));
+    let hsts = compile_hsts(section, written);
     section.report_unknown();
     let At { place, value: address } = address?;
     // A listener with invalid TLS must not become a plain one.
     if written && tls.is_none() {
         return None;
     }
-    Some(At { place, value: ListenerSettings { address, proxy_protocol, tls, redirect_port: None, max_unsent } })
+    Some(At { place, value: ListenerSettings { address, proxy_protocol, tls, redirect_port: None, hsts, max_unsent } })
 }
 
 /// Reads `proxy_protocol`. The header is accepted from trusted peers only.

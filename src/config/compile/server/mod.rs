@@ -2,13 +2,14 @@
 //! by `compile`.
 //!
 //! Output: [`ServerSettings`](crate::config::ServerSettings), listeners, store settings and the defaults of routes.
-//! `listener` compiles addresses and TLS, `acme` certificate orders, `internal` development certificates, `access_log`
-//! and `spans` their targets, `keys` how keys are shown.
+//! `listener` compiles addresses and TLS, `hsts` their Strict-Transport-Security, `acme` certificate orders, `internal`
+//! development certificates, `access_log` and `spans` their targets, `keys` how keys are shown.
 //!
 //! To add a server option, read it here with its range and default.
 
 pub(crate) mod access_log;
 pub(crate) mod acme;
+mod hsts;
 pub(crate) mod internal;
 pub(crate) mod keys;
 pub(crate) mod listener;
@@ -21,6 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::compile::numbers::{KERNEL_BUFFER, to_usize};
+use crate::config::compile::pages::{PageFiles, compile_error_pages};
 use crate::config::compile::routes::compress::{CompressOption, compile_compress};
 use crate::config::reader::{At, Section, find_choice};
 use crate::config::tree::{Node, Value};
@@ -33,6 +35,7 @@ use crate::limiting::limit::OnError;
 use crate::limiting::store::redis::connection::address::Address;
 use crate::limiting::store::redis::connection::tls::{RedisTls, TlsFiles};
 use crate::limiting::store::settings::{GATEWAYS_MAX, RedisUrl, StoreKind, StoreSettings};
+use crate::route::error_pages::ErrorPages;
 use crate::route::{Dialect, Timeouts};
 
 /// Allowed range of a timeout that ends a request or a connection.
@@ -85,9 +88,15 @@ pub struct Defaults {
     pub max_key_body: u64,
     pub timeouts: Timeouts,
     pub compress: CompressOption,
+    pub error_pages: Option<Arc<ErrorPages>>,
 }
 
-pub fn compile_server(section: &Section, listeners: &[Section], acme: &acme::AcmeSection) -> Compiled {
+pub fn compile_server(
+    section: &Section,
+    listeners: &[Section],
+    acme: &acme::AcmeSection,
+    page_files: &PageFiles,
+) -> Compiled {
     let seconds = Duration::from_secs;
     let timeouts = read_timeouts(section, &TIMEOUTS);
     let settings = ServerSettings {
@@ -137,6 +146,7 @@ pub fn compile_server(section: &Section, listeners: &[Section], acme: &acme::Acm
         access_log: access_log::compile_access_log(section),
         spans: spans::compile_spans(section),
         answer_request_id: section.read_bool("answer_request_id").unwrap_or(false),
+        error_pages: compile_error_pages(section, None, page_files),
         traceparent: section
             .read_choice("traceparent", &[("pass", TraceParent::Pass), ("make", TraceParent::Make)])
             .unwrap_or(TraceParent::Pass),
@@ -150,6 +160,7 @@ pub fn compile_server(section: &Section, listeners: &[Section], acme: &acme::Acm
         max_key_body: section.read_size("max_key_body", KEY_BODY_MAX).unwrap_or(8 * 1024),
         timeouts,
         compress: compile_compress(section, &schema::SERVER_COMPRESS, &CompressOption::default()),
+        error_pages: settings.error_pages.clone(),
     };
     let listeners = listener::compile_listeners(section, listeners, settings.http2, acme);
     section.report_unknown();

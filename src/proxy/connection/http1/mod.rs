@@ -30,7 +30,6 @@ use crate::proxy::connection::stream::Stream;
 use crate::proxy::connection::worker_context::WorkerContext;
 use crate::proxy::context::ClientConnection;
 use crate::proxy::request;
-use crate::telemetry::metrics::Cutoff;
 
 /// Serves `stream`, of which `start` has been read.
 pub async fn serve_connection(
@@ -46,8 +45,8 @@ pub async fn serve_connection(
         io = match serve_requests(io, &client, worker, bounds).await {
             AfterParser::Rest(io) => io,
             // Boxed, because otherwise the task of every connection would be as large as this rare case needs.
-            AfterParser::Unread(io, cutoff) => {
-                return Box::pin(io.refuse_and_close(&parse_failure::error_response(&client, cutoff))).await;
+            AfterParser::Unread(io, response) => {
+                return Box::pin(io.refuse_and_close(&response)).await;
             }
             AfterParser::Tunnel(stream, early) => {
                 let Some(tunnel) = client.tunnel.take() else { return };
@@ -110,8 +109,8 @@ enum AfterParser {
     Rest(Http1Io),
     /// The connection is upgraded. The client may have sent some bytes already.
     Tunnel(Stream, Vec<u8>),
-    /// The gateway writes an error response to bytes that are no request, and closes.
-    Unread(Http1Io, Cutoff),
+    /// The gateway writes this error response to bytes that are no request, and closes.
+    Unread(Http1Io, Vec<u8>),
     End,
 }
 
@@ -182,7 +181,7 @@ async fn serve_requests(
             Some(cutoff) => {
                 parse_failure::report_rejected(client, cutoff, &parts.read_buf);
                 if io.has_withheld() {
-                    return AfterParser::Unread(io, cutoff);
+                    return AfterParser::Unread(io, parse_failure::error_response(client, cutoff, &parts.read_buf));
                 }
             }
             None => parse_failure::report_incomplete(worker, client, &parts.read_buf),
