@@ -11,8 +11,8 @@ use crate::limiting::store::redis::cluster::slot_map::ClusterNode;
 use crate::limiting::store::redis::pipeline::codec;
 use crate::limiting::store::redis::{RedisServers, RedisStore};
 
-/// Longest time for all commands together.
-const SCAN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest time for all commands together; below the time that an admin request may take.
+const SCAN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Keys that Redis examines per command: about a millisecond, in which it serves no other client.
 const COUNT: usize = 1000;
 
