@@ -1,7 +1,7 @@
 //! Stored hashes of passwords: which formats are accepted, and whether a password matches. Pure functions; the hash
 //! threads (`password_verifier`) run [`PasswordHash::matches`], which takes milliseconds to about a second.
 //!
-//! To add a format: add a variant to `Scheme`, its checks in `parse_hash`, its arm in `matches`, and documentation in
+//! To add a format: add a variant to `HashScheme`, its checks in `parse_hash`, its arm in `matches`, and documentation in
 //! `docs/guides/authentication.md`.
 
 use argon2::{Argon2, PasswordHash as PhcHash};
@@ -10,12 +10,12 @@ use sha_crypt::{PasswordVerifier as _, ShaCrypt};
 /// Hash of a password in a format that is slow to try out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PasswordHash {
-    scheme: Scheme,
+    scheme: HashScheme,
     text: Box<str>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Scheme {
+enum HashScheme {
     /// `$2a$`, `$2b$` and `$2y$`.
     Bcrypt,
     /// `$argon2id$`.
@@ -74,15 +74,15 @@ impl PasswordHash {
     /// never matches.
     pub fn matches(&self, password: &[u8]) -> bool {
         match self.scheme {
-            Scheme::Bcrypt => {
+            HashScheme::Bcrypt => {
                 // The hash is computed for a long password as well, so that the time tells nothing about the format.
                 let matches = bcrypt::verify(password, &self.text).unwrap_or(false);
                 matches && password.len() <= BCRYPT_PASSWORD_MAX
             }
-            Scheme::Argon2id => {
+            HashScheme::Argon2id => {
                 PhcHash::new(&self.text).is_ok_and(|hash| Argon2::default().verify_password(password, &hash).is_ok())
             }
-            Scheme::ShaCrypt => ShaCrypt::default().verify_password(password, &*self.text).is_ok(),
+            HashScheme::ShaCrypt => ShaCrypt::default().verify_password(password, &*self.text).is_ok(),
         }
     }
 }
@@ -108,10 +108,10 @@ fn damaged(what: &str) -> HashFault {
     HashFault { what: format!("its {what} hash is damaged"), help: MAKE_BCRYPT }
 }
 
-fn check_bcrypt(text: &str) -> Result<Scheme, HashFault> {
+fn check_bcrypt(text: &str) -> Result<HashScheme, HashFault> {
     let cost = text.parse::<bcrypt::HashParts>().map_err(|_| damaged("bcrypt"))?.get_cost();
     match cost {
-        4..=BCRYPT_COST_MAX => Ok(Scheme::Bcrypt),
+        4..=BCRYPT_COST_MAX => Ok(HashScheme::Bcrypt),
         0..4 => Err(damaged("bcrypt")),
         _ => Err(HashFault {
             what: format!("its bcrypt cost is {cost}, at most {BCRYPT_COST_MAX} is accepted"),
@@ -120,7 +120,7 @@ fn check_bcrypt(text: &str) -> Result<Scheme, HashFault> {
     }
 }
 
-fn check_argon2(text: &str) -> Result<Scheme, HashFault> {
+fn check_argon2(text: &str) -> Result<HashScheme, HashFault> {
     let hash = PhcHash::new(text).map_err(|_| damaged("argon2id"))?;
     let params = argon2::Params::try_from(&hash).map_err(|_| damaged("argon2id"))?;
     if hash.salt.is_none() || hash.hash.is_none() || hash.version.is_some_and(|version| version != 19) {
@@ -137,13 +137,13 @@ fn check_argon2(text: &str) -> Result<Scheme, HashFault> {
     } else if lanes > ARGON2_LANES_MAX {
         format!("its argon2id parallelism is p={lanes}, at most {ARGON2_LANES_MAX} is accepted")
     } else {
-        return Ok(Scheme::Argon2id);
+        return Ok(HashScheme::Argon2id);
     };
     Err(HashFault { what, help: "guesses would cost this gateway too much; make a cheaper hash, like m=65536,t=3,p=4" })
 }
 
 /// Checks `$5$[rounds=N$]SALT$HASH`.
-fn check_sha_crypt(text: &str) -> Result<Scheme, HashFault> {
+fn check_sha_crypt(text: &str) -> Result<HashScheme, HashFault> {
     let broken = || damaged("SHA-crypt");
     let mut fields = text[3..].split('$');
     let mut salt = fields.next().ok_or_else(broken)?;
@@ -165,5 +165,5 @@ fn check_sha_crypt(text: &str) -> Result<Scheme, HashFault> {
     let is_digit = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'.' || byte == b'/';
     let is_salt = (1..=SHA_CRYPT_SALT_MAX).contains(&salt.len()) && salt.bytes().all(|byte| byte.is_ascii_graphic());
     let is_hash = hash.len() == digits && hash.bytes().all(is_digit);
-    if is_salt && is_hash && fields.next().is_none() { Ok(Scheme::ShaCrypt) } else { Err(broken()) }
+    if is_salt && is_hash && fields.next().is_none() { Ok(HashScheme::ShaCrypt) } else { Err(broken()) }
 }

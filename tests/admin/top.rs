@@ -47,8 +47,7 @@ fn refuse(gateway: &Gateway, keys: &[String]) {
 fn heavy_keys_are_found_among_many_random_ones() {
     const HEAVY: u64 = 500;
     let gateway = Gateway::whole(
-        &crate::support::gateway::config("", LIMITS)
-            .replace("[admin]\n", "[admin]\nkeys = { header = \"plain\" }\n"),
+        &crate::support::gateway::config("", LIMITS).replace("[admin]\n", "[admin]\nkeys = { header = \"plain\" }\n"),
     );
     // In turns, so that every heavy key competes with random ones.
     for turn in 0..10 {

@@ -20,7 +20,10 @@ pub const LAYERS: [(&str, &[&str]); 27] = [
     ("upstream", &["labels", "tls", "limiting"]),
     ("auth", &["telemetry", "limiting"]),
     ("route", &["labels", "template", "net", "limiting", "auth"]),
-    ("config", &["labels", "telemetry", "written", "template", "net", "grpc", "upstream", "tls", "limiting", "auth", "route"]),
+    (
+        "config",
+        &["labels", "telemetry", "written", "template", "net", "grpc", "upstream", "tls", "limiting", "auth", "route"],
+    ),
     ("local_ca", &["replace_file", "tls", "config"]),
     ("snapshot", &["upstream", "telemetry", "limiting", "auth", "route", "config"]),
     (

@@ -42,8 +42,7 @@ const N_MAX: usize = 100;
 
 impl TopQuery {
     fn parse(query: &str) -> Result<TopQuery, Problem> {
-        let mut parsed =
-            TopQuery { limit: None, by: KeyOutcome::Refused, window: UsageWindow::Minute, n: N_DEFAULT };
+        let mut parsed = TopQuery { limit: None, by: KeyOutcome::Refused, window: UsageWindow::Minute, n: N_DEFAULT };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let value = percent_decode(value).and_then(|value| String::from_utf8(value).ok());

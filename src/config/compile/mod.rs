@@ -64,11 +64,7 @@ pub fn compile(sources: &SourceTexts, documents: &[Table]) -> Option<Config> {
     let ratelimit_headers = server::compile_headers(&headers.to_section(sources, &schema::HEADERS));
     let sets = set::compile_sets(sets.named_sections(sources, "set", &schema::SET));
     let has_jwt = !jwt.table.entries.is_empty();
-    let (default_jwt, named_jwt) = jwt.split_names(&schema::JWT);
-    let jwt = jwt::compile_verifiers(
-        &default_jwt.to_section(sources, &schema::JWT),
-        named_jwt.named_sections(sources, "jwt", &schema::JWT),
-    );
+    let jwt = compile_jwt(sources, jwt);
     let asks_clients = listeners.iter().any(listener::requests_client_certs);
     // If `[admin]` has a mistake, overrides with hashes get no second one.
     let hasher = admin.as_ref().map_or_else(|| KeyHasher::from_secret(""), |admin| admin.key_display.hasher.clone());
@@ -82,11 +78,8 @@ pub fn compile(sources: &SourceTexts, documents: &[Table]) -> Option<Config> {
     };
     let limits = limits::compile_limits(limits.named_sections(sources, "limit", &schema::LIMIT), &context);
     let roots = SystemRoots::default();
-    let mut upstreams = upstreams::compile_upstreams(
-        upstreams.named_sections(sources, "upstream", &schema::UPSTREAM),
-        &roots,
-        &context,
-    );
+    let upstreams = upstreams.named_sections(sources, "upstream", &schema::UPSTREAM);
+    let mut upstreams = upstreams::compile_upstreams(upstreams, &roots, &context);
     let context = routes::RouteContext {
         defaults: &server.defaults,
         limits: &limits,
@@ -97,11 +90,7 @@ pub fn compile(sources: &SourceTexts, documents: &[Table]) -> Option<Config> {
     };
     let (routes, table) = routes::compile_routes(sources, &routes, &context, &mut upstreams);
     if no_route && !documents.is_empty() {
-        let place = Place { file: 0, start: 0, end: 0 };
-        let message = "the config has no route, so every response would be 404";
-        sources.add_mistake(
-            Diagnostic::new(place, message).with_kind(MistakeKind::Absent).with_help(format!("add one:\n\n{SMALLEST}")),
-        );
+        report_no_route(sources);
     }
     if sources.has_mistakes() {
         return None;
@@ -109,10 +98,9 @@ pub fn compile(sources: &SourceTexts, documents: &[Table]) -> Option<Config> {
     internal::add_route_hosts(&mut server.listeners, &listeners, &routes);
     unused::warn_unused(sources, &routes, &limits, &upstreams);
     let limits = Arc::new(LimitTable::new(limits.into_values()));
-    let strict = |strictness| strictness == Strictness::Strict;
+    let mut strictness = routes.iter().map(|route| route.parsing.strictness).chain([server.settings.strictness]);
     Some(Config {
-        is_strict_somewhere: strict(server.settings.strictness)
-            || routes.iter().any(|route| strict(route.parsing.strictness)),
+        is_strict_somewhere: strictness.any(|strictness| strictness == Strictness::Strict),
         server: server.settings,
         listeners: server.listeners,
         admin: admin?,
@@ -129,6 +117,23 @@ pub fn compile(sources: &SourceTexts, documents: &[Table]) -> Option<Config> {
         files: sources.files(),
         warnings: sources.warning_report(),
     })
+}
+
+fn report_no_route(sources: &SourceTexts) {
+    let place = Place { file: 0, start: 0, end: 0 };
+    let message = "the config has no route, so every response would be 404";
+    sources.add_mistake(
+        Diagnostic::new(place, message).with_kind(MistakeKind::Absent).with_help(format!("add one:\n\n{SMALLEST}")),
+    );
+}
+
+/// Compiles `[jwt]` and the sections `[jwt.NAME]`, which are tables within it.
+fn compile_jwt(sources: &SourceTexts, jwt: Merged) -> jwt::TokenVerifiers {
+    let (default, named) = jwt.split_names(&schema::JWT);
+    jwt::compile_verifiers(
+        &default.to_section(sources, &schema::JWT),
+        named.named_sections(sources, "jwt", &schema::JWT),
+    )
 }
 
 /// A section merged from all files.

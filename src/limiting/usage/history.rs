@@ -276,7 +276,8 @@ mod tests {
             }
         }
         let collected = recorders.collect();
-        let keys: usize = collected.iter().flat_map(|recorded| recorded.limits.values()).map(LimitUsage::key_count).sum();
+        let keys: usize =
+            collected.iter().flat_map(|recorded| recorded.limits.values()).map(LimitUsage::key_count).sum();
         assert!(keys <= recorder::KEYS_MAX, "{keys}");
         let last = collected[0].limits.get(&999).and_then(|usage| usage.outcome(KeyOutcome::Refused)).unwrap();
         assert_eq!((last.total, last.frequent.missed), (150, 150));

@@ -99,9 +99,9 @@ impl UsageRecorder {
             usage.frequent.missed += weight;
             return;
         }
-        let before = usage.frequent.len();
+        let before = usage.frequent.key_count();
         usage.frequent.add_key(hash, key, weight);
-        *keys = (*keys + usage.frequent.len()).saturating_sub(before);
+        *keys = (*keys + usage.frequent.key_count()).saturating_sub(before);
     }
 
     fn lock(&self) -> MutexGuard<'_, RecordedUsage> {
@@ -179,7 +179,7 @@ impl LimitUsage {
 
     /// Returns the number of keys that are counted.
     pub fn key_count(&self) -> usize {
-        self.outcomes.iter().flatten().map(|usage| usage.frequent.len()).sum()
+        self.outcomes.iter().flatten().map(|usage| usage.frequent.key_count()).sum()
     }
 
     /// Keeps at most `capacity` keys per outcome.

@@ -146,7 +146,7 @@ impl FrequentKeys {
     }
 
     /// Returns the number of keys that are counted now.
-    pub fn len(&self) -> usize {
+    pub fn key_count(&self) -> usize {
         self.counts.len()
     }
 
@@ -212,7 +212,7 @@ mod tests {
                 frequent.add_key(1, "heavy", 1);
             }
         }
-        assert!(frequent.len() < 200);
+        assert!(frequent.key_count() < 200);
         let (_, key, count) = frequent.list_top(1)[0];
         assert!(key == "heavy" && count <= 10_000 && count + frequent.missed >= 10_000, "{count}");
     }
@@ -232,7 +232,7 @@ mod tests {
                 merged.merge(&counted);
             }
             merged.shrink_to(CAPACITY);
-            prop_assert!(merged.len() <= CAPACITY);
+            prop_assert!(merged.key_count() <= CAPACITY);
             let total: u64 = keys.iter().map(|(_, weight)| weight).sum();
             prop_assert!(merged.missed <= total / CAPACITY as u64, "{} of {total}", merged.missed);
             for key in 0..60 {

@@ -85,6 +85,14 @@ pub struct Metrics {
     pub store: StoreMetrics,
 }
 
+/// Exports the version of the running program.
+fn record_build(families: &Families) -> prometheus::Result<()> {
+    let build = families.gauges("build_info", "The running build.", &["version", "revision"])?;
+    let revision = option_env!("SLUICEGATE_REVISION").unwrap_or("unknown");
+    build.with_label_values(&[env!("CARGO_PKG_VERSION"), revision]).set(1);
+    Ok(())
+}
+
 impl Metrics {
     /// Registers every family in a new registry.
     ///
@@ -165,10 +173,7 @@ impl Metrics {
             store: StoreMetrics::new(&families)?,
             registry: families.registry().clone(),
         };
-        let build = families.gauges("build_info", "The running build.", &["version", "revision"])?;
-        build
-            .with_label_values(&[env!("CARGO_PKG_VERSION"), option_env!("SLUICEGATE_REVISION").unwrap_or("unknown")])
-            .set(1);
+        record_build(&families)?;
         Ok(metrics)
     }
 
