@@ -108,7 +108,7 @@ fn what_names_no_bytes_is_told() {
         (json!({ "percent": "caf%E" }), "/percent", "it is not percent-encoded: bytes are written %XX"),
         (json!({ "percent": 7 }), "/percent", "it must be a string"),
         (json!({ "percent": "a", "base64": "YQ==" }), "/base64", "unknown member"),
-        (json!({ "bytes": "a" }), "", "it must be a string, or {\"percent\": "),
+        (json!({ "bytes": "a" }), "", "it must be a string, {\"percent\": "),
         (json!(["a"]), "", "it must be a string"),
     ] {
         let order = json!({ "operation": "peek", "decisions": [{ "limits": ["tenant"], "key": { "header:x-tenant": value } }] });

@@ -54,6 +54,8 @@ pub struct LimitsApi {
     large: Semaphore,
     hashes: HashLookup,
     usage: Rc<UsageMonitor>,
+    /// Time spent on lists of keys.
+    top_effort: TimeBudget,
 }
 
 /// Number of limits per store call: few enough that the last response meets the store's deadline.
@@ -76,6 +78,7 @@ impl LimitsApi {
             large: Semaphore::new(LARGE_AT_ONCE),
             hashes: HashLookup::default(),
             usage,
+            top_effort: TimeBudget::default(),
         }
     }
 

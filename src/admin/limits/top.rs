@@ -80,30 +80,48 @@ fn bad_query(detail: String) -> Problem {
 impl LimitsApi {
     /// Returns the keys of one limit, or of all, that were refused or admitted most often.
     pub async fn list_top(&self, query: &str) -> Result<Value, Problem> {
-        let TopQuery { limit, by, window, n } = TopQuery::parse(query)?;
+        let query = TopQuery::parse(query)?;
         let snapshot = self.current.load_full();
         let config = &snapshot.config;
-        let limits: Vec<&Arc<Limit>> = match &limit {
+        let limits: Vec<&Arc<Limit>> = match &query.limit {
             Some(name) => vec![self.find_limit(config, name)?],
             None => config.limits.iter().collect(),
         };
         let display = &config.admin.key_display;
-        let now = Instant::now();
+        let listed = self.top_effort.run_within(|| self.list_keys(limits, &query, display));
+        let busy = "other requests for this list take too much time; try again";
+        let (keys, sums) = listed.ok_or_else(|| Problem::new(StatusCode::SERVICE_UNAVAILABLE, busy))?;
+        let limiter = self.link.limiter();
+        let keys = join_all(keys.into_iter().map(|key| add_state(&limiter, key))).await;
+        Ok(json!({ "by": query.by.label(), "window": query.window.label(), "limits": sums, "keys": keys }))
+    }
+
+    /// Lists the `n` keys with the largest counts, of the `n` of `limits` with the most decisions, and describes these
+    /// limits.
+    fn list_keys<'l>(
+        &self,
+        mut limits: Vec<&'l Arc<Limit>>,
+        query: &TopQuery,
+        display: &KeyDisplay,
+    ) -> (Vec<TopKey<'l>>, Vec<Value>) {
+        let TopQuery { ref limit, by, window, n } = *query;
+        let history = self.usage.collect();
+        let (totals, now) = (history.totals(window), Instant::now());
+        let total = |limit: &Limit| totals.get(&limit.store_ref.id).map_or(0, |sums| sums[by as usize]);
+        if limit.is_none() {
+            limits.retain(|limit| total(limit) > 0);
+            limits.sort_by_key(|limit| Reverse(total(limit)));
+            limits.truncate(n);
+        }
         let (mut keys, mut sums) = (Vec::new(), Vec::new());
-        {
-            let history = self.usage.collect();
-            let totals = history.totals(window);
-            for found in limits.iter().filter(|found| limit.is_some() || totals.contains_key(&found.store_ref.id)) {
-                let usage = history.find_usage(found.store_ref.id, by, window, now);
-                sums.push(describe_usage(found, &usage));
-                keys.extend(list_keys(found, &usage, n, now, display));
-            }
+        for limit in limits {
+            let usage = history.find_usage(limit.store_ref.id, by, window, now);
+            sums.push(describe_usage(limit, &usage));
+            keys.extend(list_limit_keys(limit, &usage, n, now, display));
         }
         keys.sort_by_key(|key| Reverse(key.count));
         keys.truncate(n);
-        let limiter = self.link.limiter();
-        let keys = join_all(keys.into_iter().map(|key| add_state(&limiter, key))).await;
-        Ok(json!({ "by": by.label(), "window": window.label(), "limits": sums, "keys": keys }))
+        (keys, sums)
     }
 }
 
@@ -120,7 +138,7 @@ fn describe_usage(limit: &Limit, found: &WindowUsage) -> Value {
     })
 }
 
-fn list_keys<'a>(
+fn list_limit_keys<'a>(
     limit: &'a Arc<Limit>,
     found: &WindowUsage,
     n: usize,

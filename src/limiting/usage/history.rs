@@ -18,21 +18,30 @@ labels! {
 }
 
 impl UsageWindow {
-    /// Returns the length of a part and the number of complete parts that the window contains.
-    fn parts(self) -> (Duration, usize) {
-        let (seconds, parts) = match self {
-            UsageWindow::TenSeconds => (2, 5),
-            UsageWindow::Minute => (10, 6),
-            UsageWindow::TenMinutes => (60, 10),
-        };
-        (Duration::from_secs(seconds), parts)
+    fn length(self) -> Duration {
+        Duration::from_secs(match self {
+            UsageWindow::TenSeconds => 10,
+            UsageWindow::Minute => 60,
+            UsageWindow::TenMinutes => 600,
+        })
+    }
+
+    /// Returns the length of the parts that the window consists of.
+    fn part_length(self) -> Duration {
+        Duration::from_secs(match self {
+            UsageWindow::TenSeconds => 2,
+            UsageWindow::Minute => 10,
+            UsageWindow::TenMinutes => 60,
+        })
     }
 }
 
 /// Interval at which the control thread should collect records: the shortest part of a window.
 pub const COLLECT_EVERY: Duration = Duration::from_secs(2);
-/// Most keys that are counted over all limits, outcomes, windows and parts: about 64 MiB.
-const KEYS_MAX: usize = 500_000;
+/// A part may be shorter by this much: a timer can fire early.
+const EARLY: Duration = Duration::from_millis(200);
+/// Most bytes that all limits, outcomes, windows and parts take together.
+const BYTES_MAX: usize = 48 * 1024 * 1024;
 
 /// The recorders of all threads, and the history of what they recorded.
 pub struct UsageMonitor {
@@ -70,7 +79,8 @@ struct UsagePart {
 
 /// Usage of one limit with one outcome within a window.
 pub struct WindowUsage {
-    /// How much time the records cover: at least the window if the process ran that long, and at most one part more.
+    /// How much time the records cover: at least the window if the process ran that long, and about one part more at
+    /// most.
     pub covered: Duration,
     pub usage: OutcomeUsage,
     /// For each key of the list, by hash, the start of the last part in which it was counted.
@@ -91,7 +101,7 @@ impl UsageHistory {
         }
         // Halves every part until the bound holds. Errors grow, but stay known.
         let mut capacity = CAPACITY;
-        while capacity > 1 && self.key_count() > KEYS_MAX {
+        while capacity > 1 && self.memory() > BYTES_MAX {
             capacity /= 2;
             self.parts_mut().for_each(|usage| usage.shrink_to(capacity));
         }
@@ -102,9 +112,9 @@ impl UsageHistory {
         parts.flat_map(|part| part.limits.values_mut())
     }
 
-    fn key_count(&self) -> usize {
+    fn memory(&self) -> usize {
         let parts = self.windows.iter().flat_map(|window| &window.parts);
-        parts.flat_map(|part| part.limits.values()).map(LimitUsage::key_count).sum()
+        parts.flat_map(|part| part.limits.values()).map(LimitUsage::memory).sum()
     }
 
     /// Returns the usage of the limit with the id `limit` within `window`.
@@ -119,9 +129,7 @@ impl UsageHistory {
         for part in &window.parts {
             let Some(usage) = part.limits.get(&limit).and_then(|limit| limit.outcome(outcome)) else { continue };
             found.usage.merge(usage);
-            for (hash, ..) in usage.frequent.list_top(usize::MAX) {
-                found.last_seen.insert(hash, part.started);
-            }
+            found.last_seen.extend(usage.frequent.hashes().map(|hash| (hash, part.started)));
         }
         found
     }
@@ -147,13 +155,13 @@ impl WindowHistory {
         WindowHistory { window, parts: VecDeque::from([open]) }
     }
 
-    /// Starts a new part if the last one is long enough, and drops parts that are older than the window.
+    /// Starts a new part if the last one is long enough, and drops parts that the window does not need.
     fn rotate(&mut self, now: Instant) {
-        let (length, count) = self.window.parts();
-        if self.parts.back().is_none_or(|open| now.saturating_duration_since(open.started) >= length) {
+        let age = |part: &UsagePart| now.saturating_duration_since(part.started);
+        if self.parts.back().is_none_or(|open| age(open) + EARLY >= self.window.part_length()) {
             self.parts.push_back(UsagePart { started: now, limits: HashMap::default() });
         }
-        while self.parts.len() > count + 1 {
+        while self.parts.get(1).is_some_and(|second| age(second) >= self.window.length()) {
             self.parts.pop_front();
         }
     }
@@ -221,7 +229,7 @@ mod tests {
         let short = history.find_usage(LIMIT, KeyOutcome::Refused, UsageWindow::TenSeconds, now);
         assert_eq!(short.usage.total, usage.total / 4);
         assert_eq!(short.covered, Duration::from_secs(10));
-        assert!(history.key_count() <= KEYS_MAX);
+        assert!(history.memory() <= BYTES_MAX);
     }
 
     #[test]
@@ -238,7 +246,7 @@ mod tests {
                 [(UsageWindow::TenSeconds, 10), (UsageWindow::Minute, 60), (UsageWindow::TenMinutes, 600)]
             {
                 let total = history.find_usage(LIMIT, KeyOutcome::Refused, window, now).usage.total;
-                let part = window.parts().0.as_secs();
+                let part = window.part_length().as_secs();
                 assert!(passed > length || total == 1, "{passed} {length}: forgotten too early");
                 assert!(passed <= length + part || total == 0, "{passed} {length}: kept too long");
             }
@@ -254,13 +262,14 @@ mod tests {
             for limit in 0..200 {
                 let thread = recorders.register();
                 for place in 0..CAPACITY {
-                    let key = format!("sg:{{n={collection}-{place}}}:l:gcra");
+                    // As long as a key of several headers.
+                    let key = format!("sg:{{n={collection}-{place}{}}}:l:gcra", "x".repeat(600));
                     thread.record(limit, KeyOutcome::WouldRefuse, &key, 1);
                 }
             }
             now += COLLECT_EVERY;
             history.add(&recorders.collect(), now);
-            assert!(history.key_count() <= KEYS_MAX);
+            assert!(history.memory() <= BYTES_MAX);
         }
         let usage = history.find_usage(1, KeyOutcome::WouldRefuse, UsageWindow::TenSeconds, now).usage;
         assert!(usage.frequent.missed > 0 && usage.total >= 5 * CAPACITY as u64, "{}", usage.total);
@@ -276,9 +285,8 @@ mod tests {
             }
         }
         let collected = recorders.collect();
-        let keys: usize =
-            collected.iter().flat_map(|recorded| recorded.limits.values()).map(LimitUsage::key_count).sum();
-        assert!(keys <= recorder::KEYS_MAX, "{keys}");
+        let bytes: usize = collected.iter().flat_map(|recorded| recorded.limits.values()).map(LimitUsage::memory).sum();
+        assert!(bytes <= recorder::BYTES_MAX + 64 * 1024, "{bytes}");
         let last = collected[0].limits.get(&999).and_then(|usage| usage.outcome(KeyOutcome::Refused)).unwrap();
         assert_eq!((last.total, last.frequent.missed), (150, 150));
         drop(thread);

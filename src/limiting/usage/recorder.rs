@@ -17,9 +17,9 @@ pub const CAPACITY: usize = 256;
 const EXACT_MAX: usize = 256;
 /// 2^11 registers: the standard error is 2.3 %.
 const REGISTER_BITS: u32 = 11;
-/// Most keys that a recorder counts before they are collected, over all limits: about 10 MB. The control thread
-/// collects every other second; if it cannot, further keys are only part of the totals.
-pub const KEYS_MAX: usize = 100_000;
+/// Most bytes that the keys of a recorder take before they are collected, over all limits. The control thread collects
+/// every other second; if it cannot, further keys are only part of the totals.
+pub const BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Recorders of all threads that decide.
 #[derive(Clone, Default)]
@@ -34,7 +34,8 @@ pub struct UsageRecorder(Mutex<RecordedUsage>);
 pub struct RecordedUsage {
     /// By [`LimitRef::id`](crate::limiting::decision::LimitRef::id), which is the same after a reload.
     pub limits: HashMap<u64, LimitUsage, PrehashedState>,
-    keys: usize,
+    /// About how much memory `limits` takes.
+    bytes: usize,
 }
 
 /// Decisions of one limit.
@@ -88,20 +89,20 @@ impl UsageRecorder {
         let key = state_key_parts(state_key);
         let hash = hash_key(key);
         let mut recorded = self.lock();
-        let RecordedUsage { limits, keys } = &mut *recorded;
+        let RecordedUsage { limits, bytes } = &mut *recorded;
         let usage = limits.entry(limit).or_default().outcome_mut(outcome);
         usage.total += weight;
         if usage.frequent.add_known(hash, weight) {
             return;
         }
-        usage.distinct.add_key(hash);
-        if *keys >= KEYS_MAX {
+        if *bytes >= BYTES_MAX {
             usage.frequent.missed += weight;
             return;
         }
-        let before = usage.frequent.key_count();
+        let before = usage.memory();
+        usage.distinct.add_key(hash);
         usage.frequent.add_key(hash, key, weight);
-        *keys = (*keys + usage.frequent.key_count()).saturating_sub(before);
+        *bytes = (*bytes + usage.memory()).saturating_sub(before);
     }
 
     fn lock(&self) -> MutexGuard<'_, RecordedUsage> {
@@ -177,9 +178,9 @@ impl LimitUsage {
         }
     }
 
-    /// Returns the number of keys that are counted.
-    pub fn key_count(&self) -> usize {
-        self.outcomes.iter().flatten().map(|usage| usage.frequent.key_count()).sum()
+    /// Returns about how much memory the keys take, in bytes.
+    pub fn memory(&self) -> usize {
+        self.outcomes.iter().flatten().map(|usage| usage.memory()).sum()
     }
 
     /// Keeps at most `capacity` keys per outcome.
@@ -189,6 +190,10 @@ impl LimitUsage {
 }
 
 impl OutcomeUsage {
+    fn memory(&self) -> usize {
+        self.frequent.memory() + self.distinct.memory()
+    }
+
     pub fn merge(&mut self, other: &OutcomeUsage) {
         self.total += other.total;
         self.frequent.merge(&other.frequent);

@@ -3,6 +3,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use crate::limiting::store::partition::PrehashedState;
 
@@ -62,6 +63,11 @@ impl DistinctKeys {
         *register = (*register).max(zeros + 1);
     }
 
+    /// Returns about how much memory the keys take, in bytes.
+    pub fn memory(&self) -> usize {
+        self.registers.len() + self.exact.capacity() * EXACT_BYTES
+    }
+
     /// Returns the number of keys and whether it is exact.
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "an estimate, rounded")]
     #[expect(clippy::cast_sign_loss, reason = "positive")]
@@ -87,20 +93,27 @@ impl DistinctKeys {
 pub struct FrequentKeys {
     counts: HashMap<u64, KeyCounter, PrehashedState>,
     capacity: usize,
+    /// Length of all keys together, in bytes.
+    text_len: usize,
     pub missed: u64,
 }
 
-/// A key and the least that it was counted.
+/// A key and the least that it was counted. Merged counts share the text.
 #[derive(Clone)]
 struct KeyCounter {
-    key: Box<str>,
+    key: Arc<str>,
     count: u64,
 }
+
+/// Memory of a hash in a set, with a part of the space that the set leaves free.
+const EXACT_BYTES: usize = 12;
+/// Memory of a counter besides the text of its key, likewise.
+const COUNTER_BYTES: usize = 80;
 
 impl FrequentKeys {
     /// Keeps up to twice `capacity` keys.
     pub fn new(capacity: usize) -> FrequentKeys {
-        FrequentKeys { counts: HashMap::default(), capacity, missed: 0 }
+        FrequentKeys { counts: HashMap::default(), capacity, text_len: 0, missed: 0 }
     }
 
     /// Counts the key with that hash `weight` times if it is among those counted. Returns false if not.
@@ -112,10 +125,14 @@ impl FrequentKeys {
     /// Counts `key` `weight` times. Equal keys must have equal hashes, and a client must not be able to choose two keys
     /// with the same hash.
     pub fn add_key(&mut self, hash: u64, key: &str, weight: u64) {
-        if self.add_known(hash, weight) {
-            return;
+        if !self.add_known(hash, weight) {
+            self.insert(hash, KeyCounter { key: key.into(), count: weight });
         }
-        self.counts.insert(hash, KeyCounter { key: key.into(), count: weight });
+    }
+
+    fn insert(&mut self, hash: u64, counter: KeyCounter) {
+        self.text_len += counter.key.len();
+        self.counts.insert(hash, counter);
         if self.counts.len() >= 2 * self.capacity {
             self.shrink_to(self.capacity);
         }
@@ -125,7 +142,9 @@ impl FrequentKeys {
     pub fn merge(&mut self, other: &FrequentKeys) {
         self.missed += other.missed;
         for (hash, counter) in &other.counts {
-            self.add_key(*hash, &counter.key, counter.count);
+            if !self.add_known(*hash, counter.count) {
+                self.insert(*hash, counter.clone());
+            }
         }
     }
 
@@ -143,6 +162,18 @@ impl FrequentKeys {
             counter.count = counter.count.saturating_sub(less);
             counter.count > 0
         });
+        self.counts.shrink_to(2 * self.capacity.min(self.counts.len()));
+        self.text_len = self.counts.values().map(|counter| counter.key.len()).sum();
+    }
+
+    /// Returns about how much memory the keys take, in bytes, if no other sketch shares their text.
+    pub fn memory(&self) -> usize {
+        self.counts.capacity() * COUNTER_BYTES + self.text_len
+    }
+
+    /// Returns the hashes of the keys that are counted now.
+    pub fn hashes(&self) -> impl Iterator<Item = u64> {
+        self.counts.keys().copied()
     }
 
     /// Returns the number of keys that are counted now.
