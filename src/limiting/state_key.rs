@@ -4,6 +4,8 @@
 use std::fmt::Write;
 use std::net::IpAddr;
 
+use memchr::{memchr, memrchr};
+
 use crate::limiting::key::{Key, KeyPart, Missing};
 use crate::limiting::source::{Ambiguous, Repeated, SourceValue, SourceValues, append_hash};
 
@@ -199,8 +201,11 @@ pub fn write_escaped(field: &mut String, value: &[u8]) {
 
 /// Returns the parts of a state key, such as `ip=::1,path=/a`; an empty text if the text is no state key.
 pub fn state_key_parts(state_key: &str) -> &str {
-    let parts = state_key.split_once(":{").and_then(|(_, rest)| rest.rsplit_once("}:"));
-    parts.map_or("", |(parts, _)| parts)
+    // Neither the prefix nor the parts nor the name of the limit contain braces. Called for every refusal, so it searches
+    // for single bytes.
+    let bytes = state_key.as_bytes();
+    let braces = memchr(b'{', bytes).zip(memrchr(b'}', bytes));
+    braces.and_then(|(open, close)| state_key.get(open + 1..close)).unwrap_or_default()
 }
 
 /// Returns each part of a state key, such as `ip=::1`; none if the text is no state key.

@@ -54,7 +54,7 @@ fn settle_response(request: &mut RequestContext<'_>, mut response: Response<Resp
 /// Replaces an error response of an upstream server, if the route intercepts its status. gRPC clients get the original,
 /// and so do a client of an extended CONNECT, which reads only the status, and one that an auth server wants to log in.
 fn intercept_error(
-    request: &RequestContext<'_>,
+    request: &mut RequestContext<'_>,
     route: &Route,
     pages: &ErrorPages,
     response: Response<ResponseBody>,
@@ -64,8 +64,9 @@ fn intercept_error(
     if !is_from_server || is_excluded || !intercept::is_replaced(pages, &response) {
         return response;
     }
-    let format = request.error_format();
-    intercept::replace_response(response, pages, format, request.logged_id().and_then(error_page::showable_id))
+    let charges = request.account.take_trailer_charges();
+    let (format, id) = (request.error_format(), request.logged_id().and_then(error_page::showable_id));
+    intercept::replace_response(response, charges, pages, format, id)
 }
 
 /// Builds the error response for a refusal, counts and logs it, and settles the charges of the limits.

@@ -28,8 +28,8 @@ fn responses_beyond_the_memory_for_encoders_are_not_compressed() {
         }
         Ok(())
     });
-    // One encoder of gzip reserves 384 KiB.
-    let gateway = Gateway::with("max_compress_memory = \"768KiB\"\n", &route(&upstream, "compress = true"));
+    // One encoder of gzip reserves 512 KiB.
+    let gateway = Gateway::with("max_compress_memory = \"1MiB\"\n", &route(&upstream, "compress = true"));
     let mut clients: Vec<_> = (0..3)
         .map(|_| {
             let mut client = gateway.client();

@@ -230,7 +230,12 @@ impl RequestAccount {
     /// has ended before its stream.
     pub fn take_waiting_charges(&mut self) -> Option<(Box<ChargeGuard>, Duration)> {
         let stream = self.response.as_ref()?.stream;
-        self.held.take_if(|held| held.is_awaiting_trailers()).map(|held| (held, stream))
+        self.take_trailer_charges().map(|held| (held, stream))
+    }
+
+    /// Takes out the charges that still wait for trailers. Called if the client gets another response than the server's.
+    pub fn take_trailer_charges(&mut self) -> Option<Box<ChargeGuard>> {
+        self.held.take_if(|held| held.is_awaiting_trailers())
     }
 
     /// Logs and counts a refusal.

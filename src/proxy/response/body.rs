@@ -172,22 +172,43 @@ impl ResponseBody {
     }
 
     /// Reads and drops the rest of a server's body, so that its connection can serve another request. The connection of a
-    /// long or slow body is closed.
-    pub fn discard(mut self) {
-        const MOST_BYTES: usize = 64 * 1024;
+    /// long or slow body is closed. `charges` are settled by the trailers.
+    pub fn discard(mut self, charges: Option<Box<ChargeGuard>>) {
         const LONGEST: Duration = Duration::from_secs(5);
-        if self.is_end_stream() {
+        if let BodySource::Upstream { linger, .. } = &mut self.source {
+            // The client has not left: it gets another response.
+            *linger = None;
+        }
+        if charges.is_none() && self.is_end_stream() {
             return;
         }
-        spawn_local(timeout(LONGEST, async move {
-            let mut left = MOST_BYTES;
-            while let Some(Ok(frame)) = self.frame().await {
-                match left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) {
-                    Some(rest) => left = rest,
-                    None => return,
-                }
+        spawn_local(async move {
+            let drained = timeout(LONGEST, self.read_to_trailers()).await;
+            if let Some(mut charges) = charges {
+                charges.settle_trailers(match &drained {
+                    Ok(Ok(Some(trailers))) => Some(ResponseTail::Whole(trailers)),
+                    Ok(Err(_)) => Some(ResponseTail::Cut),
+                    // The server may still have worked on the request.
+                    Ok(Ok(None)) | Err(_) => None,
+                });
             }
-        }));
+        });
+    }
+
+    /// Reads the body to its end and returns its trailers, empty if there are none. Returns `None` if the body is longer
+    /// than 64 KiB.
+    async fn read_to_trailers(&mut self) -> Result<Option<HeaderMap>, BodyError> {
+        let mut left = 64 * 1024_usize;
+        while let Some(frame) = self.frame().await.transpose()? {
+            match frame.into_trailers() {
+                Ok(trailers) => return Ok(Some(trailers)),
+                Err(frame) => match left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) {
+                    Some(rest) => left = rest,
+                    None => return Ok(None),
+                },
+            }
+        }
+        Ok(Some(HeaderMap::new()))
     }
 
     /// Makes the request end with this body.

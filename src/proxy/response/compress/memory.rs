@@ -21,9 +21,9 @@ pub struct MemoryPermit {
 /// Returns the most memory that an encoder allocates, as measured, rounded up.
 const fn encoder_bytes(algorithm: CompressionAlgorithm) -> u64 {
     match algorithm {
-        CompressionAlgorithm::Gzip => 384 * KIB,
+        CompressionAlgorithm::Gzip => 512 * KIB,
         CompressionAlgorithm::Zstd => 2048 * KIB,
-        CompressionAlgorithm::Br => 3072 * KIB,
+        CompressionAlgorithm::Br => 4736 * KIB,
     }
 }
 

@@ -6,6 +6,7 @@ use http::header::{
 use http::{HeaderMap, HeaderValue, Response};
 
 use crate::grpc;
+use crate::limiting::charges::guard::ChargeGuard;
 use crate::proxy::response::body::ResponseBody;
 use crate::proxy::response::error_page::{ErrorFacts, build_response};
 use crate::proxy::response::problem;
@@ -33,15 +34,17 @@ pub fn is_replaced(pages: &ErrorPages, response: &Response<ResponseBody>) -> boo
 }
 
 /// Replaces the body of a response, and the headers that describe it. The status and all other headers stay, such as
-/// `Set-Cookie`, `WWW-Authenticate`, `Retry-After` and `Allow`. The rest of the server's body is read and discarded.
+/// `Set-Cookie`, `WWW-Authenticate`, `Retry-After` and `Allow`. The rest of the server's body is read and discarded;
+/// `charges` are settled by its trailers.
 pub fn replace_response(
     response: Response<ResponseBody>,
+    charges: Option<Box<ChargeGuard>>,
     pages: &ErrorPages,
     format: PageFormat,
     request_id: Option<&str>,
 ) -> Response<ResponseBody> {
     let (mut parts, body) = response.into_parts();
-    body.discard();
+    body.discard(charges);
     let detail = "the upstream server responded with an error";
     let facts = ErrorFacts { status: parts.status, detail, request_id, retry_after: read_retry_after(&parts.headers) };
     let page = build_response(&facts, format, Some(pages), || problem::problem_document(parts.status, detail, None));
