@@ -1,6 +1,7 @@
 //! Collects the parts of the imported config and writes it.
 
 use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
 
 use indexmap::IndexMap;
 use ipnet::IpNet;
@@ -112,6 +113,8 @@ pub struct ImportedConfig {
     /// The names of the sets, by their networks.
     sets: IndexMap<Vec<IpNet>, String>,
     accesses: HashMap<Vec<(bool, IpNet)>, Option<AccessUse>>,
+    /// Files with passwords, and why they are not accepted.
+    pub password_files: HashMap<PathBuf, Option<String>>,
 }
 
 /// The translation of a list of `allow` and `deny`: a line of the route, or the name of a limit.
@@ -138,6 +141,17 @@ impl ImportedConfig {
         let name = self.choose_limit_name(wanted);
         self.limits.insert(identity, WrittenLimit { name: name.clone(), lines, status });
         (name, false)
+    }
+
+    /// Copies a limit, so that the same clients have a second budget. Returns the name of the copy, or `None` for limits
+    /// on requests in progress.
+    pub fn copy_limit(&mut self, name: &str, suffix: &str) -> Option<String> {
+        let limit = self.limits.values().find(|limit| limit.name == name)?;
+        let (lines, status) = (limit.lines.clone(), limit.status);
+        if lines.iter().any(|line| line.contains("\"concurrency\"")) {
+            return None;
+        }
+        Some(self.define_limit(format!("{suffix} {name}"), &format!("{name}-{suffix}"), lines, status).0)
     }
 
     fn choose_limit_name(&mut self, wanted: &str) -> String {

@@ -23,12 +23,25 @@ pub struct Directive {
     pub block: Option<Vec<Directive>>,
     pub file: Rc<str>,
     pub line: usize,
+    /// The directory of the first file, where relative paths start.
+    pub base: Rc<Path>,
 }
 
 impl Directive {
     /// Returns an argument, or an empty string if there are fewer.
     pub fn arg(&self, at: usize) -> &str {
         self.args.get(at).map_or("", String::as_str)
+    }
+
+    /// Returns the path in the first argument. As in nginx, a relative path starts at the directory of the first file.
+    pub fn resolve_path(&self) -> PathBuf {
+        self.base.join(self.arg(0))
+    }
+
+    /// Returns the path in the first argument if a file exists there.
+    pub fn find_file(&self) -> Option<String> {
+        let path = self.resolve_path();
+        path.is_file().then(|| path.to_str().map(str::to_owned))?
     }
 
     /// Returns the directives of the block, or none.
@@ -44,7 +57,8 @@ impl Directive {
 
 /// Parses `path` and the files that it includes. If an included file does not exist, its `include` directive stays.
 pub fn parse_file(input: &mut Input, path: &Path) -> Result<Vec<Directive>> {
-    let base = path.parent().unwrap_or(Path::new("")).to_owned();
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let base = parent.canonicalize().unwrap_or_else(|_| parent.to_owned()).into();
     let mut reader = SyntaxReader { input, base, including: Vec::new(), directives: 0 };
     reader.read_file(path, 0)
 }
@@ -52,7 +66,7 @@ pub fn parse_file(input: &mut Input, path: &Path) -> Result<Vec<Directive>> {
 struct SyntaxReader<'a> {
     input: &'a mut Input,
     /// The directory of the first file. Relative paths of `include` start there.
-    base: PathBuf,
+    base: Rc<Path>,
     /// The chain of files that the reader is inside of, the outermost first.
     including: Vec<PathBuf>,
     directives: usize,
@@ -93,7 +107,14 @@ impl SyntaxReader<'_> {
                 return Err(words
                     .error(format!("there are more than {MOST_DIRECTIVES} directives; import fewer files at once")));
             }
-            let mut directive = Directive { name, args: Vec::new(), block: None, file: words.file.clone(), line };
+            let mut directive = Directive {
+                name,
+                args: Vec::new(),
+                block: None,
+                file: words.file.clone(),
+                line,
+                base: self.base.clone(),
+            };
             loop {
                 match words.read_token()? {
                     Token::Word(word) => directive.args.push(word),

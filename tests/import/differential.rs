@@ -198,6 +198,13 @@ fn timeless() -> Vec<Request> {
             get("/by-host").host(host),
         ]);
     }
+    let (right, wrong) = ("authorization: Basic YWxpY2U6c2VjcmV0\r\n", "authorization: Basic YWxpY2U6d3Jvbmc=\r\n");
+    for path in ["/", "/open", "/said", "/outside/x", "/status/404", "/status/502", "/status/500", "/404.html"] {
+        for headers in ["", right, wrong] {
+            requests.push(get(path).host("named.test").with(headers));
+            requests.push(get(path).host("named.test").with(headers).from(3));
+        }
+    }
     requests.push(Request { method: "POST", body: 900, ..get("/small") });
     requests.push(Request { method: "POST", body: 1100, ..get("/small") });
     requests
@@ -226,6 +233,7 @@ fn timed() -> Vec<(Vec<Request>, bool, u64)> {
                 times(get("/limited/minute"), 4),
                 times(get("/by-server").host("second.test"), 3),
                 times(get("/by-server").host("a.wild.test"), 3),
+                times(get("/guess").host("named.test").with("authorization: Basic YWxpY2U6d3Jvbmc=\r\n"), 4),
                 times(get("/shared/a"), 2),
                 times(get("/shared/b"), 2),
             ]),
@@ -255,6 +263,10 @@ fn upstream() -> Upstream {
             if request.target().starts_with("/conn") {
                 std::thread::sleep(Duration::from_millis(700));
             }
+            if let Some(status) = request.target().strip_prefix("/status/") {
+                peer.send(format!("HTTP/1.1 {status} X\r\ncontent-length: 0\r\n\r\n"))?;
+                continue;
+            }
             let text = format!(
                 "{} {} {}",
                 request.target(),
@@ -271,7 +283,12 @@ fn upstream() -> Upstream {
 fn attempt() -> Result<usize, String> {
     let dir = tempfile::tempdir().unwrap();
     let upstream = upstream();
-    let text = CONFIG.replace("UPSTREAM", &upstream.addr.to_string());
+    let text = CONFIG.replace("UPSTREAM", &upstream.addr.to_string()).replace("DIR", &dir.path().display().to_string());
+    let user = crate::support::app::run("htpasswd", "apache2-utils", &["-nbB", "-C", "4", "alice", "secret"]);
+    std::fs::write(dir.path().join("users"), user).unwrap();
+    for page in ["404.html", "50x.html"] {
+        std::fs::write(dir.path().join(page), "page").unwrap();
+    }
     let path = dir.path().join("nginx.conf");
     std::fs::write(&path, &text).unwrap();
     let nginx = Nginx::start(dir.path(), &text);
@@ -323,4 +340,61 @@ fn nginx_and_the_imported_config_decide_alike() {
         }
     }
     panic!("this machine is too slow for it: {late:#?}");
+}
+
+/// A plain server redirects to HTTPS, and the site is there, with nginx and with the imported config. The forms of the
+/// target name the host of the request, the own name, or the name of another server.
+#[test]
+fn redirects_to_https_lead_to_the_same_site() {
+    let targets = [
+        ("$host", ""),
+        ("shop.test", ""),
+        ("$server_name", ""),
+        (
+            "shop.test",
+            "server { listen PLAIN_SECOND; server_name www.shop.test; return 301 https://shop.test:PORT$request_uri; }",
+        ),
+    ];
+    for (target, more) in targets {
+        let dir = tempfile::tempdir().unwrap();
+        let (upstream, plain, secured, second) = (upstream(), Reserved::new(), Reserved::new(), Reserved::new());
+        for (from, to) in [("conf/tls/sample.pem", "cert.pem"), ("conf/tls/sample.key", "key.pem")] {
+            std::fs::copy(from, dir.path().join(to)).unwrap();
+        }
+        let text = format!(
+            "server {{ listen PLAIN; server_name shop.test; return 301 https://{target}:PORT$request_uri; }} {more}\n\
+             server {{ listen SECURED ssl; server_name shop.test; ssl_certificate cert.pem; ssl_certificate_key key.pem; \
+             location / {{ proxy_pass http://{}; proxy_set_header Host $host; }} }}",
+            upstream.addr
+        );
+        let text = text.replace("PLAIN_SECOND", "PLAIN").replace("PORT", &secured.addr().port().to_string());
+        let laid_out = |plain: &Reserved, secured: &Reserved| {
+            text.replace("PLAIN", &plain.addr().to_string()).replace("SECURED", &secured.addr().to_string())
+        };
+        let path = dir.path().join("nginx.conf");
+        std::fs::write(&path, laid_out(&plain, &secured)).unwrap();
+        let output = import("nginx", &path);
+        let config = String::from_utf8(output.stdout).unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(matches!(output.status.code(), Some(0 | 3)), "{target}: {config}\n{errors}");
+        let theirs = Reserved::new();
+        let nginx =
+            Nginx::start(dir.path(), &laid_out(&theirs, &second).replace(&theirs.addr().to_string(), "127.0.0.1:0"));
+        let redirected = |addr| get("/a/b?c=d").host("shop.test").send(addr);
+        let expected = format!("https://shop.test:{}/a/b?c=d", secured.addr().port());
+        assert_eq!(redirected(nginx.addr), format!("301 {expected}"), "{target}");
+
+        let _gateway = Gateway::whole(&format!("{config}\n[admin]\nlisten = \"127.0.0.1:0\"\n"));
+        until("the redirect listens", || std::net::TcpStream::connect(plain.addr()).is_ok());
+        assert_eq!(redirected(plain.addr()), format!("308 {expected}"), "{target}\n{config}");
+        let fetch = |addr: SocketAddr| {
+            let resolve = format!("shop.test:{}:127.0.0.1", addr.port());
+            let url = format!("https://shop.test:{}/a/b?c=d", addr.port());
+            let args = ["-sk", "--max-time", "10", "--resolve", &resolve, "-w", " %{http_code}", &url];
+            String::from_utf8(Command::new("curl").args(args).output().unwrap().stdout).unwrap()
+        };
+        let [ours, theirs] = [secured.addr(), second.addr()].map(fetch);
+        assert_eq!(ours, theirs, "{target}\n{config}");
+        assert!(ours.ends_with(" 200"), "{target}: {ours}\n{config}");
+    }
 }

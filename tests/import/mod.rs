@@ -4,3 +4,4 @@
 mod differential;
 mod hostile;
 mod output;
+mod sites;

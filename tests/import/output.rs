@@ -139,6 +139,7 @@ fn listeners_of_both_families_are_one() {
 fn protected_locations_are_closed() {
     for guard in [
         "auth_basic 'staff';",
+        "auth_basic 'staff'; auth_basic_user_file missing;",
         "auth_request /verify;",
         "satisfy any; allow 10.0.0.0/8; deny all;",
         "limit_except GET { deny all; }",

@@ -15,6 +15,7 @@ mod annotations;
 mod yaml;
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::rc::Rc;
 
 use indexmap::IndexMap;
@@ -35,7 +36,14 @@ type Ports<'a> = HashMap<(&'a str, &'a str, &'a str), &'a str>;
 /// Describes a node of a manifest as a directive, for a remark.
 fn describe_node(what: &str, value: &str, node: &YamlNode) -> Directive {
     let args = if value.is_empty() { Vec::new() } else { vec![value.to_owned()] };
-    Directive { name: what.to_owned(), args, block: None, file: Rc::clone(&node.file), line: node.line }
+    Directive {
+        name: what.to_owned(),
+        args,
+        block: None,
+        file: Rc::clone(&node.file),
+        line: node.line,
+        base: Path::new("").into(),
+    }
 }
 
 /// Translates the Ingresses among the documents.

@@ -1,7 +1,6 @@
 //! Translates the `listen` directives of all servers to the listeners of the gateway.
 
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::import::error::Result;
 use crate::import::model::ImportedConfig;
@@ -22,6 +21,8 @@ struct ListenBlock {
     serves: bool,
     /// The check of client certificates cannot be translated, so the address stays closed.
     is_closed: bool,
+    /// The line `hsts`.
+    hsts: Option<String>,
 }
 
 /// The listeners by address.
@@ -34,8 +35,16 @@ pub struct ListenBlocks {
 pub struct Listen {
     pub address: String,
     pub is_default: bool,
-    tls: bool,
+    pub tls: bool,
     proxy_protocol: bool,
+}
+
+/// Returns the address under which listeners of both families are the same: `0.0.0.0:80` and `[::]:80`.
+pub fn join_family(address: &str) -> String {
+    match address.strip_prefix("0.0.0.0:") {
+        Some(port) => format!("[::]:{port}"),
+        None => address.to_owned(),
+    }
 }
 
 /// Reads the `listen` directives of a server. Without any, the server listens on port 80.
@@ -85,7 +94,14 @@ impl ListenBlocks {
     /// Adds the addresses of a server that only redirects to HTTPS on this port.
     pub fn add_redirect(&mut self, listens: &[Listen], port: u16) {
         for listen in listens {
-            self.listeners.entry(listen.address.clone()).or_default().redirects_to = Some(port);
+            self.listeners.entry(listen.address.clone()).or_default().redirects_to.get_or_insert(port);
+        }
+    }
+
+    /// Adds the `hsts` of listeners by their addresses.
+    pub fn add_hsts(&mut self, hsts: &HashMap<String, String>) {
+        for (address, listener) in &mut self.listeners {
+            listener.hsts = hsts.get(&join_family(address)).cloned();
         }
     }
 
@@ -127,6 +143,7 @@ impl ListenBlocks {
                 six.redirects_to = six.redirects_to.or(four.redirects_to);
                 six.certificates.extend(four.certificates);
                 six.certificates.dedup();
+                six.hsts = six.hsts.take().or(four.hsts);
                 if six.options.is_empty() {
                     six.options = four.options;
                 }
@@ -173,6 +190,7 @@ impl ListenBlocks {
                 let mut parts = vec![format!("certificates = [{}]", pairs.join(", "))];
                 parts.extend(listener.options);
                 lines.push(format!("tls = {{ {} }}", parts.join(", ")));
+                lines.extend(listener.hsts);
             }
             out.listeners.push(lines);
         }
@@ -194,13 +212,13 @@ impl ListenBlock {
             server.inner().iter().filter(|directive| directive.name == name).collect()
         };
         for (cert, key) in of("ssl_certificate").into_iter().zip(of("ssl_certificate_key")) {
-            let pair = (cert.arg(0).to_owned(), key.arg(0).to_owned());
-            match [cert, key].into_iter().find(|file| !is_readable(file)) {
-                Some(missing) => {
-                    out.remarks.add(missing, "the import cannot read this file, so the certificate is left out");
-                }
-                None if !self.certificates.contains(&pair) => self.certificates.push(pair),
-                None => {}
+            let (Some(chain), Some(secret)) = (cert.find_file(), key.find_file()) else {
+                let missing = if cert.find_file().is_none() { cert } else { key };
+                out.remarks.add(missing, "the import cannot read this file, so the certificate is left out");
+                continue;
+            };
+            if !self.certificates.contains(&(chain.clone(), secret.clone())) {
+                self.certificates.push((chain, secret));
             }
         }
         let mut option = |line: String| {
@@ -216,10 +234,10 @@ impl ListenBlock {
             }
         }
         if let Some(verify) = scope.get("ssl_verify_client").filter(|verify| verify.arg(0) != "off") {
-            let ca = scope.get("ssl_client_certificate").filter(|ca| is_readable(ca));
+            let ca = scope.get("ssl_client_certificate").and_then(Directive::find_file);
             match (verify.arg(0), ca) {
                 ("on" | "optional", Some(ca)) => {
-                    option(format!("client_ca = {}", quote_string(ca.arg(0))));
+                    option(format!("client_ca = {}", quote_string(&ca)));
                     option(format!(
                         "client_auth = \"{}\"",
                         if verify.arg(0) == "on" { "required" } else { "optional" }
@@ -236,10 +254,4 @@ impl ListenBlock {
             }
         }
     }
-}
-
-/// Returns true if the file exists and its path is absolute. A config in any directory can refer to such a path.
-fn is_readable(directive: &Directive) -> bool {
-    let path = Path::new(directive.arg(0));
-    path.is_absolute() && path.is_file()
 }

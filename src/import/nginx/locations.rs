@@ -7,10 +7,15 @@ use ipnet::IpNet;
 use crate::import::access::{MOST_RULES, parse_networks};
 use crate::import::error::Result;
 use crate::import::model::{ImportedConfig, RouteAction, RouteBody};
+use crate::import::nginx::compression::translate_gzip;
+use crate::import::nginx::hsts::{PARTIAL, is_hsts};
 use crate::import::nginx::keys::find_variables;
 use crate::import::nginx::limits::Zones;
+use crate::import::nginx::pages::translate_error_pages;
+use crate::import::nginx::passwords::{PasswordGuard, read_password_guard, require_passwords};
 use crate::import::nginx::redirects::{is_response, translate_rewrite, translate_target};
 use crate::import::nginx::scope::{GUARDS, Scope, is_closing, is_content, is_off, is_redirect, is_scoped, is_tuning};
+use crate::import::nginx::sizes::translate_size;
 use crate::import::nginx::upstreams::{UpstreamBlocks, parse_duration_ms, translate_pass};
 use crate::import::paths::{Location, LocationMatcher};
 use crate::import::syntax::{Directive, shorten};
@@ -25,6 +30,13 @@ pub struct Context<'a, 'o> {
     pub server: usize,
     /// The remark about a directive of the server that protects all of its locations.
     pub closed: Option<usize>,
+    /// The directives of the server, and those in force there.
+    pub site: &'a [Directive],
+    pub outer: &'o Scope<'a>,
+    /// The `compress` of the gateway.
+    pub compress: Option<&'o str>,
+    /// The value of `Strict-Transport-Security` that the listener sends, so the routes need not.
+    pub hsts: Option<&'o str>,
     /// The locations so far, without regular expressions.
     pub seen: HashSet<(bool, String)>,
 }
@@ -119,9 +131,9 @@ impl<'a> Context<'a, '_> {
                 );
             }
         }
-        self.check_guards(scope, &mut body);
+        let passwords = self.check_guards(scope, &mut body);
         if let Some(directive) = returned {
-            // nginx responds before it checks limits, `allow` and `deny`.
+            // nginx responds before it checks limits, passwords, `allow` and `deny`.
             self.respond(directive, scope, &mut body);
             return Ok(body);
         }
@@ -141,18 +153,33 @@ impl<'a> Context<'a, '_> {
         }
         self.zones.apply_limits(scope, self.server, self.out, &mut body)?;
         self.restrict_access(scope, &mut body)?;
+        require_passwords(&passwords, scope, self.out, &mut body);
         self.translate_settings(scope, &mut body)?;
+        translate_error_pages(scope, self.site, self.outer, self.out, &mut body);
         Ok(body)
     }
 
-    fn check_guards(&mut self, scope: &Scope, body: &mut RouteBody) {
+    /// Closes a route if it would lose its protection. Returns the passwords that it needs.
+    fn check_guards<'s>(&mut self, scope: &Scope<'s>, body: &mut RouteBody) -> PasswordGuard<'s> {
         for guard in GUARDS.iter().filter_map(|name| scope.get(name)) {
             if guard.arg(0) == "off" || guard.name == "satisfy" && guard.arg(0) == "all" {
                 continue;
             }
-            let number = self.out.remarks.add(guard, "not available, so the routes that it protects are closed");
+            let why = match guard.name.as_str() {
+                "auth_request" => {
+                    "write auth = { forward = \"URL\" } with the URL of the auth server; until then, the routes that it protects \
+                     are closed"
+                }
+                _ => "not available, so the routes that it protects are closed",
+            };
+            let number = self.out.remarks.add(guard, why);
             body.close(number);
         }
+        let passwords = read_password_guard(scope, self.out);
+        if let PasswordGuard::Unavailable { at, why } = &passwords {
+            body.close(self.out.remarks.add(at, why));
+        }
+        passwords
     }
 
     fn respond(&mut self, at: &Directive, scope: &Scope, body: &mut RouteBody) {
@@ -237,7 +264,11 @@ impl<'a> Context<'a, '_> {
                 remove.push(name);
             }
         }
-        for directive in scope.list("add_header") {
+        let is_sent = |at: &Directive| is_hsts(at) && self.hsts == Some(at.arg(1));
+        for directive in scope.list("add_header").iter().filter(|directive| !is_sent(directive)) {
+            if is_hsts(directive) {
+                body.add_remark(self.out.remarks.add(directive, PARTIAL));
+            }
             let (name, value) = (directive.arg(0).to_ascii_lowercase(), directive.arg(1));
             let can_be_set = is_header(&name) && is_value(value) && name != "set-cookie";
             match can_be_set && names.insert(name.clone()) {
@@ -275,6 +306,10 @@ impl<'a> Context<'a, '_> {
     fn translate_settings(&mut self, scope: &Scope, body: &mut RouteBody) -> Result<()> {
         if let Some(directive) = scope.get("client_max_body_size") {
             body.lines.push(format!("max_body = {}", translate_size(directive)?));
+        }
+        let compress = translate_gzip(scope, self.out)?;
+        if compress.as_deref() != self.compress {
+            body.lines.push(compress.unwrap_or_else(|| "compress = false".to_owned()));
         }
         let times = [
             ("proxy_connect_timeout", ["connect_timeout", "", ""]),
@@ -314,23 +349,6 @@ fn location_identity(matcher: &LocationMatcher) -> (bool, String) {
 /// Returns true for directives of locations that the import reads by name.
 pub fn is_known(name: &str) -> bool {
     matches!(name, "location" | "return" | "internal" | "proxy_pass" | "grpc_pass")
-}
-
-/// Translates a size of nginx, such as `8m`, to a value of a config. In nginx, 0 means no limit.
-pub fn translate_size(at: &Directive) -> Result<String> {
-    let text = at.arg(0).to_ascii_lowercase();
-    let (digits, unit) = match text.char_indices().last() {
-        Some((end, 'k')) => (&text[..end], "KiB"),
-        Some((end, 'm')) => (&text[..end], "MiB"),
-        Some((end, 'g')) => (&text[..end], "GiB"),
-        _ => (text.as_str(), ""),
-    };
-    match digits.parse::<u64>() {
-        Ok(0) => Ok(quote_string("1024GiB")),
-        Ok(number) if number <= 1 << 40 && unit.is_empty() => Ok(number.to_string()),
-        Ok(number) if number <= 1 << 20 => Ok(quote_string(&format!("{number}{unit}"))),
-        _ => Err(at.error(format!("`{}` is not a size", shorten(at.arg(0))))),
-    }
 }
 
 fn format_edits(key: &str, set: Vec<(String, &str)>, remove: Vec<String>) -> Option<String> {

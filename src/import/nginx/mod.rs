@@ -5,7 +5,10 @@
 //!
 //! - `scope`: which directives a block inherits, and lists of directives by how they are handled.
 //! - `locations`: `location` blocks as routes; `redirects`: the targets of their redirects.
+//! - `https_redirects`: servers that only redirect to HTTPS; `sites`: the listeners and names of each server.
+//! - `passwords`: `auth_basic`; `pages`: `error_page`; `compression`: `gzip`; `hsts`: Strict-Transport-Security.
 //! - `limits`: `limit_req` and `limit_conn` with their zones.
+//! - `sizes`: sizes such as `8m`.
 //! - `keys`: the keys of zones, including `map` and `geo`.
 //! - `upstreams`: `upstream` blocks and `proxy_pass`.
 //! - `listeners`: `listen` and TLS.
@@ -14,29 +17,40 @@
 //! belongs, such as `locations`. To leave one out silently, add it to `TUNING`. A directive that protects a route and
 //! cannot be translated must close the route: add it to `GUARDS` or `is_closing`.
 
+mod compression;
+mod hsts;
+mod https_redirects;
 mod keys;
 mod limits;
 mod listeners;
 mod locations;
+mod pages;
+mod passwords;
 mod redirects;
 mod scope;
+mod sites;
+mod sizes;
 mod upstreams;
 
 pub use limits::limit_in_flight;
-pub use locations::translate_size;
+pub use sizes::translate_size;
 
 use std::collections::HashSet;
 
 use ipnet::IpNet;
 
 use crate::import::error::Result;
-use crate::import::model::{ImportedConfig, RouteBody};
+use crate::import::model::{ImportedConfig, RouteAction, RouteBody};
+use crate::import::nginx::compression::translate_gzip;
+use crate::import::nginx::hsts::{PARTIAL, agree_on_hsts, find_hsts};
+use crate::import::nginx::https_redirects::{HttpsRedirect, split_https_target};
 use crate::import::nginx::keys::Variables;
 use crate::import::nginx::limits::Zones;
-use crate::import::nginx::listeners::{ListenBlocks, read_listens};
+use crate::import::nginx::listeners::{ListenBlocks, join_family};
 use crate::import::nginx::locations::{Context, is_known};
 use crate::import::nginx::redirects::is_response;
-use crate::import::nginx::scope::{Scope, is_closing, is_content, is_off, is_redirect, is_scoped, is_tuning};
+use crate::import::nginx::scope::{Scope, is_closing, is_content, is_off, is_scoped, is_tuning};
+use crate::import::nginx::sites::{Site, expand_name, find_default, read_sites};
 use crate::import::nginx::upstreams::{UpstreamBlocks, parse_duration_ms};
 use crate::import::paths::{Location, LocationMatcher, order_routes};
 use crate::import::syntax::{Directive, shorten};
@@ -166,9 +180,9 @@ fn translate_client_settings(http: &[&Directive], scope: &Scope, out: &mut Impor
     Ok(())
 }
 
-const IN_ORDER: &str = "In nginx a location such as `/api` also matches `/apix`, and regular expressions take precedence \
-                        over other locations. Hosts with such locations have regular expressions here, in nginx's order. \
-                        Where all locations of a host mean whole segments, paths such as \"/api\" do, too.";
+const IN_ORDER: &str = "`location /api` in nginx also matches /apix. Hosts with such locations have regular expressions \
+                        here, in nginx's order. To match whole segments, write path = \"/api\", for all routes of that \
+                        host: other paths are tried before regular expressions.";
 
 struct ServerBlocks<'a, 'o> {
     scope: Scope<'a>,
@@ -184,61 +198,94 @@ struct ServerBlocks<'a, 'o> {
 impl<'a> ServerBlocks<'a, '_> {
     fn translate_servers(mut self, servers: &[&'a Directive]) -> Result<()> {
         let mut listeners = ListenBlocks::default();
-        let mut addressed = Vec::new();
-        for server in servers {
-            let found = read_listens(server, self.out)?;
-            let redirects = find_https_redirect(server);
-            addressed.push((*server, found, redirects));
-        }
-        let serving: HashSet<String> = addressed
-            .iter()
-            .filter(|(_, _, redirects)| redirects.is_none())
-            .flat_map(|(_, found, _)| found.iter().map(|listen| listen.address.clone()))
-            .collect();
-        // A redirect at an address where other servers answer is a server like others.
-        for (_, found, redirects) in &mut addressed {
-            if found.iter().any(|listen| serving.contains(&listen.address)) {
-                *redirects = None;
-            }
-        }
-        let is_server = |(_, _, redirects): &&(_, _, Option<u16>)| redirects.is_none();
-        let first =
-            addressed.iter().filter(is_server).position(|(_, found, _)| found.iter().any(|listen| listen.is_default));
-        let default = first.unwrap_or(0);
-        let all: HashSet<&str> = addressed
-            .iter()
-            .filter(is_server)
-            .flat_map(|(_, found, _)| found.iter().map(|listen| listen.address.as_str()))
-            .collect();
-        for (index, (server, found, _)) in addressed.iter().filter(is_server).enumerate() {
-            let own: HashSet<&str> = found.iter().map(|listen| listen.address.as_str()).collect();
+        let sites = read_sites(servers, self.out)?;
+        let compress = translate_gzip(&self.scope, self.out)?;
+        self.out.server.extend(compress.clone());
+        let serving: Vec<&Site> = sites.iter().filter(|site| site.redirect.is_none()).collect();
+        let default = find_default(&serving);
+        let all: HashSet<&str> = serving.iter().flat_map(|site| site.addresses()).collect();
+        let scopes: Vec<Scope> = serving.iter().map(|site| self.scope.enter_block(site.server.inner())).collect();
+        let headers: Vec<_> =
+            serving.iter().zip(&scopes).map(|(site, scope)| (site.listens.as_slice(), find_hsts(scope))).collect();
+        let hsts = agree_on_hsts(&headers);
+        for (index, (site, scope)) in serving.iter().zip(&scopes).enumerate() {
+            let server = site.server;
+            let own: HashSet<&str> = site.addresses().collect();
             if own != all {
                 self.out
                     .remarks
                     .add(server, "routes apply to all listeners, so clients reach this server on all of them");
             }
-            let scope = self.scope.enter_block(server.inner());
-            listeners.add_server(server, found, &scope, self.out)?;
-            self.translate_server(index, index == default, server, &scope)?;
+            let is_sent =
+                site.listens.iter().any(|listen| listen.tls && hsts.contains_key(&join_family(&listen.address)));
+            let header = find_hsts(scope);
+            if let Some(header) = header.filter(|_| !is_sent) {
+                self.out.remarks.add(header, PARTIAL);
+            }
+            listeners.add_server(server, &site.listens, scope, self.out)?;
+            let shared = Shared {
+                compress: compress.as_deref(),
+                hsts: header.filter(|_| is_sent).map(|header| header.arg(1)),
+                has_tls: serving.iter().any(|site| site.has_tls()),
+            };
+            self.translate_server(index, index == default, site, scope, &shared)?;
         }
-        for (_, found, redirects) in &addressed {
-            if let Some(port) = redirects {
-                listeners.add_redirect(found, *port);
+        for site in &sites {
+            if let Some(redirect) = &site.redirect {
+                listeners.add_redirect(&site.listens, redirect.port);
+                self.translate_https_redirect(site, redirect);
             }
         }
+        listeners.add_hsts(&hsts);
         listeners.write_listeners(self.out);
         Ok(())
+    }
+
+    /// Adds what `redirect_http` does not do for a server that redirects to HTTPS.
+    fn translate_https_redirect(&mut self, site: &Site, redirect: &HttpsRedirect) {
+        for location in &redirect.left_out {
+            self.out
+                .remarks
+                .add(location, "redirect_http redirects these requests, too; for ACME challenges, see [acme]");
+        }
+        let Some(target) = &redirect.host else { return };
+        let names = site.names();
+        if names.iter().eq([target]) {
+            return;
+        }
+        let text = format!(
+            "redirect_http keeps the host of the request, where nginx redirects to `{target}`; other hosts need a certificate, too"
+        );
+        let number = self.out.remarks.add(redirect.at, &text);
+        // Over HTTPS, hosts without a server of their own are then redirected to the target.
+        let covers = |name: &String| name.strip_prefix('*').is_some_and(|suffix| target.ends_with(suffix));
+        let is_free = |name: &String| {
+            name != target
+                && is_host(name)
+                && !self.names.contains(name)
+                && (!covers(name) || self.names.contains(target))
+        };
+        let free: Vec<String> = names.into_iter().filter(is_free).collect();
+        if !free.is_empty() {
+            let origin = shorten(&format!("{}:{}: server", site.server.file, site.server.line));
+            let mut body = RouteBody::new(origin, RouteAction::Redirect(redirect.redirect.clone()));
+            body.add_remark(number);
+            self.out.write_route(&free, "/", body);
+            self.names.extend(free);
+        }
     }
 
     fn translate_server(
         &mut self,
         index: usize,
         is_default: bool,
-        server: &'a Directive,
+        site: &Site<'a>,
         scope: &Scope<'a>,
+        shared: &Shared,
     ) -> Result<()> {
+        let server = site.server;
         // The default server claims its names, too, although its routes are for every host.
-        let own = self.claim_hosts(server);
+        let own = self.claim_hosts(site);
         let hosts = if is_default { Vec::new() } else { own.clone() };
         if hosts.is_empty() && !is_default {
             self.out.remarks.add(server, "no request can reach this server by name, so it is left out");
@@ -252,13 +299,21 @@ impl<'a> ServerBlocks<'a, '_> {
             upstreams: &self.upstreams,
             server: index,
             closed,
+            site: server.inner(),
+            outer: scope,
+            compress: shared.compress,
+            hsts: shared.hsts,
             seen: HashSet::new(),
         };
         let whole = LocationMatcher::Prefix { path: "/".to_owned(), first: false };
         let mut found = Vec::new();
         if let Some(directive) = returned {
             // A `return` of the server answers every request, whatever the location.
-            let body = context.translate_body(directive, std::slice::from_ref(directive), scope, &whole)?;
+            let mut body = context.translate_body(directive, std::slice::from_ref(directive), scope, &whole)?;
+            if shared.has_tls && is_loop(&body, &own) {
+                let why = "routes apply to all listeners, so over HTTPS this redirect would lead to itself";
+                body.close(context.out.remarks.add(directive, why));
+            }
             found.push(Location { matcher: whole, body });
         } else {
             for directive in server.inner().iter().filter(|directive| directive.name == "location") {
@@ -320,17 +375,17 @@ impl<'a> ServerBlocks<'a, '_> {
     }
 
     /// Claims the names of a server, and returns those that no earlier server has.
-    fn claim_hosts(&mut self, server: &Directive) -> Vec<String> {
+    fn claim_hosts(&mut self, site: &Site) -> Vec<String> {
         let mut hosts = Vec::new();
-        for directive in server.inner().iter().filter(|directive| directive.name == "server_name") {
+        for directive in site.server.inner().iter().filter(|directive| directive.name == "server_name") {
             for arg in &directive.args {
-                let given = arg.to_ascii_lowercase();
-                let wanted = match given.strip_prefix('.') {
-                    Some(name) => vec![name.to_owned(), format!("*.{name}")],
-                    None => vec![given.clone()],
-                };
-                for name in wanted {
+                for name in expand_name(arg) {
                     match is_host(&name) {
+                        true if site.deferred.contains(&name) => {
+                            let why = "another server serves this name elsewhere, and routes apply to all listeners, so this \
+                                       redirect is left out";
+                            self.out.remarks.add(directive, why);
+                        }
                         true if self.names.insert(name.clone()) => hosts.push(name),
                         true => {
                             self.out
@@ -375,26 +430,19 @@ fn is_server_directive(name: &str) -> bool {
     )
 }
 
-/// Returns the HTTPS port to which a server redirects every request. Returns `None` if the server does anything else.
-fn find_https_redirect(server: &Directive) -> Option<u16> {
-    let returned =
-        server.inner().iter().find(|directive| directive.name == "return").filter(|directive| is_redirect(directive));
-    let whole = server.inner().iter().filter(|directive| directive.name == "location").collect::<Vec<_>>();
-    let returned = match (returned, whole.as_slice()) {
-        (Some(directive), _) => directive,
-        (None, [location]) if location.arg(0) == "/" => match location.inner() {
-            [directive] if is_redirect(directive) => directive,
-            _ => return None,
-        },
-        _ => return None,
-    };
-    if server.inner().iter().any(is_closing) {
-        return None;
-    }
-    let rest = returned.arg(1).strip_prefix("https://")?;
-    let rest = ["$host", "$http_host", "$server_name"].iter().find_map(|host| rest.strip_prefix(host))?;
-    match rest.strip_suffix("$request_uri")? {
-        "" => Some(443),
-        port => port.strip_prefix(':')?.parse().ok(),
-    }
+/// Returns true if a redirect of all paths leads to one of the hosts that it applies to.
+fn is_loop(body: &RouteBody, own: &[String]) -> bool {
+    let RouteAction::Redirect(redirect) = &body.action else { return false };
+    let host = split_https_target(redirect).map(|(host, _)| host);
+    host.is_some_and(|host| host == "{host}" || own.iter().any(|name| name == host))
+}
+
+/// What all routes of a server have in common.
+struct Shared<'o> {
+    /// The `compress` of the gateway.
+    compress: Option<&'o str>,
+    /// The value of `Strict-Transport-Security` that the listener sends.
+    hsts: Option<&'o str>,
+    /// A listener of the gateway has TLS.
+    has_tls: bool,
 }

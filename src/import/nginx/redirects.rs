@@ -89,6 +89,8 @@ pub fn translate_rewrite(directive: &Directive) -> Option<ImportedRedirect> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn target(text: &str) -> Option<(String, bool)> {
@@ -110,7 +112,14 @@ mod tests {
         }
         let rewrite = |args: &str| {
             let args = args.split(' ').map(str::to_owned).collect();
-            let directive = Directive { name: "rewrite".to_owned(), args, block: None, file: "".into(), line: 1 };
+            let directive = Directive {
+                name: "rewrite".to_owned(),
+                args,
+                block: None,
+                file: "".into(),
+                line: 1,
+                base: Path::new("/").into(),
+            };
             translate_rewrite(&directive).map(|redirect| (redirect.to, redirect.status, redirect.keeps_query))
         };
         for (args, to, status, keeps_query) in [

@@ -5,11 +5,19 @@ use std::collections::HashMap;
 use crate::import::syntax::Directive;
 
 /// Directives that form lists. A block with at least one of them replaces the whole inherited list.
-const LISTS: [&str; 7] =
-    ["limit_req", "limit_conn", "allow", "proxy_set_header", "grpc_set_header", "add_header", "proxy_hide_header"];
+const LISTS: [&str; 8] = [
+    "limit_req",
+    "limit_conn",
+    "allow",
+    "proxy_set_header",
+    "grpc_set_header",
+    "add_header",
+    "proxy_hide_header",
+    "error_page",
+];
 
 /// Directives with one value. The innermost block that has one decides.
-const SINGLE: [&str; 34] = [
+const SINGLE: [&str; 40] = [
     "limit_req_status",
     "limit_conn_status",
     "limit_req_dry_run",
@@ -40,17 +48,24 @@ const SINGLE: [&str; 34] = [
     "proxy_pass_header",
     "satisfy",
     "auth_basic",
+    "auth_basic_user_file",
     "auth_request",
     "auth_jwt",
     "auth_jwt_require",
     "auth_delay",
+    "gzip",
+    "gzip_types",
+    "gzip_min_length",
+    "proxy_intercept_errors",
+    "root",
 ];
 
-/// Directives that decide which clients are served. A route that would lose one of them is closed.
-pub const GUARDS: [&str; 5] = ["auth_basic", "auth_request", "auth_jwt", "auth_jwt_require", "satisfy"];
+/// Directives that decide which clients are served. A route that would lose one of them is closed. `passwords` reads
+/// `auth_basic`.
+pub const GUARDS: [&str; 4] = ["auth_request", "auth_jwt", "auth_jwt_require", "satisfy"];
 
 /// Directives that tune nginx itself or describe what Sluicegate always does. Leaving them out changes no verdict.
-const TUNING: [&str; 74] = [
+const TUNING: [&str; 73] = [
     "user",
     "pid",
     "events",
@@ -122,7 +137,6 @@ const TUNING: [&str; 74] = [
     "server_name_in_redirect",
     "etag",
     "if_modified_since",
-    "root",
     "index",
     "recursive_error_pages",
 ];

@@ -91,12 +91,11 @@ fn format_tls(scope: &Scope) -> Option<String> {
     ];
     for (theirs, ours) in keys {
         if let Some(directive) = scope.get(theirs).filter(|directive| !directive.arg(0).contains('$')) {
-            let is_file = ours != "server_name";
-            let path = std::path::Path::new(directive.arg(0));
-            if is_file && !(path.is_absolute() && path.is_file()) {
-                continue;
-            }
-            parts.push(format!("{ours} = {}", quote_string(directive.arg(0))));
+            let value = match ours {
+                "server_name" => Some(directive.arg(0).to_owned()),
+                _ => directive.find_file(),
+            };
+            parts.extend(value.map(|value| format!("{ours} = {}", quote_string(&value))));
         }
     }
     if !scope.is_on("proxy_ssl_verify") {

@@ -1,0 +1,100 @@
+//! Translates `auth_basic` and `auth_basic_user_file` to `auth = { basic = FILE }`.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use crate::import::model::{ImportedConfig, RouteBody};
+use crate::import::nginx::scope::{Scope, is_off};
+use crate::import::syntax::Directive;
+use crate::import::text::{format_array, quote_string};
+
+/// The most bytes of a file with passwords.
+const MOST_BYTES: u64 = 16 << 20;
+/// The most limits of one route, with those of its `auth`.
+const MOST_LIMITS: usize = 16;
+/// How the hashes that Sluicegate accepts start.
+const HASHES: [&str; 6] = ["$2a$", "$2b$", "$2y$", "$argon2id$", "$5$", "$6$"];
+
+/// The passwords that a block asks for.
+pub enum PasswordGuard<'a> {
+    None,
+    /// The file with the passwords, and what browsers show.
+    File {
+        path: String,
+        realm: Option<String>,
+    },
+    /// The passwords cannot be translated, so the routes must be closed.
+    Unavailable {
+        at: &'a Directive,
+        why: String,
+    },
+}
+
+/// Reads the passwords that a block asks for, its own or inherited ones.
+pub fn read_password_guard<'a>(scope: &Scope<'a>, out: &mut ImportedConfig) -> PasswordGuard<'a> {
+    let Some(basic) = scope.get("auth_basic").filter(|directive| !is_off(directive)) else {
+        return PasswordGuard::None;
+    };
+    let Some(file) = scope.get("auth_basic_user_file") else {
+        let why = "there is no auth_basic_user_file, so the routes that it protects are closed".to_owned();
+        return PasswordGuard::Unavailable { at: basic, why };
+    };
+    let path = file.resolve_path();
+    let fault = out.password_files.entry(path.clone()).or_insert_with(|| find_fault(&path)).clone();
+    match (fault, path.to_str()) {
+        (None, Some(path)) => {
+            let fits = |char: char| matches!(char, ' '..='~') && !"\"\\$".contains(char);
+            let realm = Some(basic.arg(0)).filter(|text| (1..=128).contains(&text.len()) && text.chars().all(fits));
+            PasswordGuard::File { path: path.to_owned(), realm: realm.map(str::to_owned) }
+        }
+        (fault, _) => {
+            let fault = fault.unwrap_or_else(|| "the path is not UTF-8".to_owned());
+            PasswordGuard::Unavailable { at: file, why: format!("{fault}, so the routes that it protects are closed") }
+        }
+    }
+}
+
+/// Returns why Sluicegate would not accept a file. The text contains no hash.
+fn find_fault(path: &Path) -> Option<String> {
+    let mut text = String::new();
+    let mut read = || File::open(path).and_then(|file| file.take(MOST_BYTES).read_to_string(&mut text));
+    if !path.is_file() || read().is_err() {
+        return Some("the import cannot read this file".to_owned());
+    }
+    let is_accepted = |line: &str| {
+        let hash = line.split_once(':').map(|(_, hash)| hash).unwrap_or_default();
+        HASHES.iter().any(|start| hash.starts_with(start))
+    };
+    let mut lines = text.lines().map(str::trim).enumerate();
+    let (at, _) = lines.find(|(_, line)| !line.is_empty() && !line.starts_with('#') && !is_accepted(line))?;
+    let number = at + 1;
+    Some(format!(
+        "Sluicegate does not accept the hash in line {number} of the file; make it again with `htpasswd -B`, and import again"
+    ))
+}
+
+/// Adds the passwords to a route. nginx counts requests before it reads passwords, and refuses addresses too. So each limit
+/// has a copy that is decided before the password.
+pub fn require_passwords(guard: &PasswordGuard, scope: &Scope, out: &mut ImportedConfig, body: &mut RouteBody) {
+    let PasswordGuard::File { path, realm } = guard else { return };
+    let mut parts = vec![format!("basic = {}", quote_string(path))];
+    parts.extend(realm.as_ref().map(|realm| format!("realm = {}", quote_string(realm))));
+    let copies: Vec<String> = body.limits.iter().filter_map(|name| out.copy_limit(name, "passwords")).collect();
+    if copies.len() + body.limits.len() > MOST_LIMITS {
+        let text = format!("{}: a route and its `auth` have at most {MOST_LIMITS} limits together", body.origin);
+        let number = out.remarks.add_text(text);
+        body.close(number);
+    } else if !copies.is_empty() {
+        parts.push(format!("limits = {}", format_array(&copies)));
+        out.add_note(
+            "Sluicegate verifies passwords before it charges the limits of a route. Limits whose names end in -passwords \
+             are copies for requests whose password is not verified yet, so guesses stay limited.",
+        );
+    }
+    let removes = |directive: &&Directive| directive.arg(0).eq_ignore_ascii_case("authorization");
+    if !scope.list("proxy_set_header").iter().any(removes) {
+        parts.push("forward_credentials = true".to_owned());
+    }
+    body.lines.push(format!("auth = {{ {} }}", parts.join(", ")));
+}

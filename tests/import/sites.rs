@@ -1,0 +1,206 @@
+//! Checks what becomes of redirects to HTTPS, certificates, passwords, compression, error pages and HSTS.
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use sluicegate::config;
+
+use super::output::{import, imported};
+use crate::support::app;
+
+const TLS: &str = "ssl_certificate cert.pem; ssl_certificate_key key.pem;";
+const APP: &str = "location / { proxy_pass http://127.0.0.1:3000; }";
+
+/// Imports a config from a directory with a certificate and passwords.
+#[track_caller]
+fn imported_in(dir: &Path, text: &str) -> (String, i32) {
+    fs::create_dir_all(dir.join("html")).unwrap();
+    let path = dir.join("nginx.conf");
+    for (from, to) in [("conf/tls/sample.pem", "cert.pem"), ("conf/tls/sample.key", "key.pem")] {
+        fs::copy(from, dir.join(to)).unwrap();
+    }
+    fs::write(dir.join("html/404.html"), "<h1>gone</h1>").unwrap();
+    let line = |args: &[&str]| app::run("htpasswd", "apache2-utils", args).trim().to_owned() + "\n";
+    fs::write(dir.join("users"), line(&["-nbB", "-C", "4", "alice", "secret"])).unwrap();
+    fs::write(dir.join("weak"), line(&["-nbm", "alice", "secret"])).unwrap();
+    fs::write(&path, text.replace("TLS", TLS).replace("APP", APP).replace("DIR", dir.to_str().unwrap())).unwrap();
+    let Output { status, stdout, stderr } = import("nginx", &path);
+    let found = String::from_utf8(stdout).unwrap();
+    config::load_text("imported", &found).unwrap_or_else(|report| panic!("{report}\n{found}"));
+    let code = status.code().unwrap();
+    assert!(matches!(code, 0 | 3), "{code}: {}", String::from_utf8_lossy(&stderr));
+    (found, code)
+}
+
+/// The site survives beside every form of the redirect, and nothing redirects to itself.
+#[test]
+fn a_redirect_to_https_does_not_take_the_place_of_the_site() {
+    let dir = tempfile::tempdir().unwrap();
+    let site = "server { listen 443 ssl; server_name shop.test; TLS APP }";
+    for (plain, expected) in [
+        ("server_name shop.test; return 301 https://shop.test$request_uri;", 0),
+        ("server_name shop.test; return 301 https://$server_name$request_uri;", 0),
+        ("server_name shop.test; rewrite ^ https://shop.test$request_uri? permanent;", 0),
+        ("server_name shop.test; location / { return 301 https://shop.test$request_uri; }", 0),
+        ("server_name shop.test; if ($host = shop.test) { return 301 https://$host$request_uri; } return 404;", 0),
+        ("server_name shop.test www.shop.test; return 301 https://shop.test$request_uri;", 3),
+        ("server_name _; return 301 https://shop.test$request_uri;", 3),
+        (
+            "server_name shop.test; location /.well-known/acme-challenge/ { root /srv; } \
+             location / { return 301 https://$host$request_uri; }",
+            3,
+        ),
+    ] {
+        for text in
+            [format!("server {{ listen 80; {plain} }} {site}"), format!("{site} server {{ listen 80; {plain} }}")]
+        {
+            let (found, code) = imported_in(dir.path(), &text);
+            assert!(
+                found.contains("redirect_http = { listen = \"0.0.0.0:80\", https_port = 443 }"),
+                "{plain}\n{found}"
+            );
+            assert!(found.contains("path = \"/\"\nupstream = \"127.0.0.1-3000\""), "{plain}\n{found}");
+            assert!(
+                !found.contains("redirect = { to = \"https://shop.test{path}\"") || plain.contains("www"),
+                "{found}"
+            );
+            assert_eq!(code, expected, "{plain}\n{found}");
+        }
+    }
+    // Other names lead to the target over HTTPS, too.
+    let (found, _) = imported_in(
+        dir.path(),
+        &format!(
+            "server {{ listen 80; server_name shop.test www.shop.test; return 301 https://shop.test$request_uri; }} {site}"
+        ),
+    );
+    assert!(
+        found.contains("host = \"www.shop.test\"\npath = \"/\"\nredirect = { to = \"https://shop.test{path}\""),
+        "{found}"
+    );
+    // Where another server answers at the address, the redirect is left out, and a comment says so.
+    let (found, code) = imported_in(
+        dir.path(),
+        &format!(
+            "server {{ listen 80 default_server; server_name shop.test; return 301 https://shop.test$request_uri; }} \
+             server {{ listen 80; server_name other.test; APP }} {site}"
+        ),
+    );
+    assert!(found.contains("another server serves this name elsewhere"), "{found}");
+    assert!(found.contains("host = \"shop.test\"\npath = \"/\"\nupstream"), "{found}");
+    assert!(!found.contains("redirect = "), "{found}");
+    assert_eq!(code, 3);
+    // A redirect to a name of its own would lead to itself over HTTPS.
+    let (found, _) = imported_in(
+        dir.path(),
+        "server { listen 443 ssl; server_name other.test; TLS APP } server { listen 80; server_name a.test; APP } \
+         server { listen 80; server_name shop.test; return 301 https://shop.test$request_uri; }",
+    );
+    assert!(found.contains("host = \"shop.test\"\npath = \"/\"\nrespond = { status = 501"), "{found}");
+}
+
+#[test]
+fn relative_paths_start_at_the_directory_of_the_config() {
+    let dir = tempfile::tempdir().unwrap();
+    let (found, code) = imported_in(dir.path(), "server { listen 443 ssl; TLS APP }");
+    let cert = dir.path().canonicalize().unwrap().join("cert.pem");
+    assert!(found.contains(&format!("cert = \"{}\"", cert.display())), "{found}");
+    assert_eq!(code, 0, "{found}");
+}
+
+#[test]
+fn passwords_stay_and_guesses_stay_limited() {
+    let dir = tempfile::tempdir().unwrap();
+    let users = dir.path().canonicalize().unwrap().join("users");
+    let (found, code) = imported_in(
+        dir.path(),
+        "limit_req_zone $binary_remote_addr zone=z:1m rate=1r/s; server { listen 8080; auth_basic staff; \
+         auth_basic_user_file users; location / { proxy_pass http://a; } location /open { auth_basic off; proxy_pass http://a; } \
+         location /slow { limit_req zone=z burst=3 nodelay; allow 127.0.0.1; deny all; proxy_pass http://a; } }",
+    );
+    let auth = format!("auth = {{ basic = \"{}\", realm = \"staff\"", users.display());
+    assert_eq!(found.matches(&auth).count(), 2, "{found}");
+    let limits = "limits = [\"only-allowed-1-passwords\", \"z-passwords\"], forward_credentials = true }";
+    assert!(found.contains(limits) && found.contains("\nlimits = [\"only-allowed-1\", \"z\"]\n"), "{found}");
+    let open = found.split("path = \"~ ^/open\"").nth(1).unwrap().split("[[route]]").next().unwrap();
+    assert!(open.contains("upstream = \"a\"") && !open.contains("auth"), "{found}");
+    assert_eq!(code, 0, "{found}");
+    for file in ["weak", "missing", "html"] {
+        let (found, code) = imported_in(
+            dir.path(),
+            &format!("server {{ listen 8080; auth_basic staff; auth_basic_user_file {file}; APP }}"),
+        );
+        assert!(found.contains("respond = { status = 501") && !found.contains("\nupstream = "), "{file}:\n{found}");
+        assert!(!found.contains("$apr1$"), "{found}");
+        assert_eq!(code, 3);
+    }
+    let (found, _) = imported_in(dir.path(), "server { listen 8080; auth_request /verify; APP }");
+    assert!(found.contains("write auth = { forward = \"URL\" }") && found.contains("status = 501"), "{found}");
+}
+
+#[test]
+fn compression_and_its_exceptions_are_kept() {
+    let (found, code) = imported(
+        "gzip on; gzip_types text/css application/json text/css; gzip_min_length 1k; server { listen 8080; \
+         location / { proxy_pass http://a; } location /account/ { gzip off; proxy_pass http://a; } }",
+    );
+    let server = "compress = { types = [\"text/html\", \"text/css\", \"application/json\"], min_size = \"1KiB\", \
+                  algorithms = [\"gzip\"] }\n";
+    assert_eq!(found.matches(server).count(), 1, "{found}");
+    assert!(found.split("path = \"/account/\"").nth(1).unwrap().contains("compress = false"), "{found}");
+    assert_eq!(code, 0, "{found}");
+    let (found, _) = imported("server { listen 8080; gzip on; gzip_types *; location / { proxy_pass http://a; } }");
+    assert!(found.contains("compress = { types = [\"*/*\"], min_size = 20"), "{found}");
+}
+
+#[test]
+fn files_become_error_pages() {
+    let dir = tempfile::tempdir().unwrap();
+    let page = dir.path().join("html/404.html");
+    for (at, locations) in [
+        ("root DIR/html;", "location = /404.html { internal; }"),
+        ("", "location = /404.html { root DIR/html; internal; }"),
+    ] {
+        let (found, code) = imported_in(
+            dir.path(),
+            &format!(
+                "server {{ listen 8080; {at} error_page 404 500 /404.html; proxy_intercept_errors on; {locations} APP }}"
+            ),
+        );
+        let pages = format!("error_pages = {{ 404 = \"{0}\", 500 = \"{0}\" }}\nintercept = true\n", page.display());
+        assert!(found.contains(&pages), "{found}");
+        assert_eq!(code, 0, "{found}");
+    }
+    // The first page would come from the application. The others are no files.
+    for page in
+        ["404 /404.html", "404 =200 /404.html", "404 = /404.html", "404 @other", "404 https://a.test/", "302 /x"]
+    {
+        let (found, code) =
+            imported_in(dir.path(), &format!("server {{ listen 8080; root DIR/html; error_page {page}; APP }}"));
+        assert!(!found.contains("\nerror_pages"), "{page}:\n{found}");
+        assert_eq!(code, 3, "{page}:\n{found}");
+    }
+}
+
+#[test]
+fn hsts_becomes_that_of_the_listener_if_all_its_servers_agree() {
+    let dir = tempfile::tempdir().unwrap();
+    let header = "add_header Strict-Transport-Security \"max-age=31536000; includeSubDomains\" always;";
+    let (found, code) =
+        imported_in(dir.path(), &format!("server {{ listen 443 ssl; listen [::]:443 ssl; {header} TLS APP }}"));
+    assert!(found.contains("\nhsts = { max_age = \"365d\", include_subdomains = true }\n"), "{found}");
+    assert!(!found.contains("response_headers"), "{found}");
+    assert_eq!(code, 0, "{found}");
+    for other in [
+        format!(
+            "server {{ listen 443 ssl; server_name a.test; {header} TLS APP }} server {{ listen 443 ssl; server_name b.test; TLS APP }}"
+        ),
+        format!("server {{ listen 443 ssl; listen 8443 ssl; {header} TLS APP }}"),
+        format!("server {{ listen 443 ssl; {} TLS APP }}", header.replace("=3", "=$age")),
+    ] {
+        let (found, code) = imported_in(dir.path(), &other);
+        assert!(!found.contains("\nhsts = ") && found.contains("write `hsts` of the [[listener]]"), "{found}");
+        assert_eq!(code, 3, "{found}");
+    }
+}
