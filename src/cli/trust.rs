@@ -27,7 +27,7 @@ pub struct TrustOptions {
     /// Make this system trust the CA; Debian and its derivatives only, as root
     #[arg(long, conflicts_with = "uninstall")]
     install: bool,
-    /// Remove every CA that --install has added to this system, as root
+    /// Remove every CA that --install has added to this system, or with --state only that one, as root
     #[arg(long)]
     uninstall: bool,
 }
@@ -71,7 +71,7 @@ enum TrustError {
 
 pub fn run_trust(options: &TrustOptions) -> ExitCode {
     let directories = match &options.state {
-        _ if options.uninstall => return report(uninstall()),
+        state if options.uninstall => return report(uninstall(state.as_deref())),
         Some(directory) => vec![directory.clone()],
         None => match config::load_config(&options.config.config) {
             Ok(config) => list_directories(&config),
@@ -134,11 +134,28 @@ fn is_under_sudo() -> bool {
     geteuid().is_root() && env::var("SUDO_UID").is_ok_and(|id| id != "0")
 }
 
-fn uninstall() -> Result<String, TrustError> {
-    match debian::uninstall() {
+/// Removes the CA in `state` from this system, or every CA.
+fn uninstall(state: Option<&Path>) -> Result<String, TrustError> {
+    let certificate = match state {
+        None => None,
+        Some(directory) => match read_certificate(directory)? {
+            None => return Ok(format!("There is no CA in {}.\n", directory.display())),
+            certificate => certificate,
+        },
+    };
+    let removed = debian::uninstall(certificate.as_ref());
+    let command = || match state {
+        None => root_command("--uninstall"),
+        Some(directory) => {
+            let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
+            root_command(&format!("--uninstall --state {}", quote(&directory)))
+        }
+    };
+    match removed {
+        Ok(removed) if removed.is_empty() && state.is_some() => Ok("--install has not added this CA.\n".to_owned()),
         Ok(removed) if removed.is_empty() => Ok("--install has added no CA to this system.\n".to_owned()),
         Ok(removed) => Ok(removed.iter().map(|path| format!("Removed {}.\n", path.display())).collect()),
-        Err(error @ TrustStoreError::NotRoot) => Err(TrustError::Root { error, command: root_command("--uninstall") }),
+        Err(error @ TrustStoreError::NotRoot) => Err(TrustError::Root { error, command: command() }),
         Err(error) => Err(TrustError::Store(error)),
     }
 }
@@ -196,7 +213,7 @@ To trust it, run what applies, then restart the client:
   Chrome on Linux  certutil -d sql:$HOME/.pki/nssdb -A -t C,, -n {name} -i {path}
                    (certutil is in the package libnss3-tools; `certutil -d sql:$HOME/.pki/nssdb -N` creates the store)
   Firefox          Settings, Privacy & Security, Certificates, View Certificates, Authorities, Import: {path}
-  curl             curl --cacert {path} https://localhost:8443/
+  curl             curl --cacert {path} https://localhost:PORT/
   Node.js          NODE_EXTRA_CA_CERTS={path}
   Python           SSL_CERT_FILE={path}; for the requests library REQUESTS_CA_BUNDLE={path}
 

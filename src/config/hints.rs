@@ -1,6 +1,7 @@
 //! Remedies for keys from other programs and for keys in the wrong section. Called by `reader` for unknown keys, and
 //! by `compile`.
 
+use crate::config::examples::{AUTH_EXAMPLE, CERTIFICATES_EXAMPLE, FORWARD_AUTH_EXAMPLE};
 use crate::config::schema;
 use crate::config::schema::Schema;
 use crate::config::tree::{Node, TableEntry, Value};
@@ -55,6 +56,23 @@ const ALIASES: &[(&str, &str)] = &[
     ("strip_path", "rewrite"),
     ("strip_prefix", "rewrite"),
     ("preserve_host", "rewrite"),
+    ("gzip", "compress"),
+    ("brotli", "compress"),
+    ("zstd", "compress"),
+    ("encode", "compress"),
+    ("compression", "compress"),
+    ("gzip_types", "compress"),
+    ("auth_basic", "auth"),
+    ("auth_basic_user_file", "auth"),
+    ("basic_auth", "auth"),
+    ("basicauth", "auth"),
+    ("basicAuth", "auth"),
+    ("auth_request", "auth"),
+    ("forward_auth", "auth"),
+    ("forwardAuth", "auth"),
+    ("error_page", "error_pages"),
+    ("proxy_intercept_errors", "intercept"),
+    ("strict_transport_security", "hsts"),
     // Timeouts.
     ("timeout", "response_timeout"),
     ("read_timeout", "response_timeout"),
@@ -115,10 +133,17 @@ pub fn describe_unknown_key(schema: &Schema, entry: &TableEntry) -> String {
     if schema.name == schema::ROUTE.name && key == "limit" && holds_tables(&entry.node) {
         return LIMIT_HELP.to_owned();
     }
+    if schema.name == schema::LISTENER_TLS.name && matches!(key, "cert" | "key" | "certificate" | "certificate_key") {
+        return CERTIFICATES_EXAMPLE.to_owned();
+    }
     let is_own = |own: &str| schema.keys().any(|known| known == own);
     if let Some((_, own)) = ALIASES.iter().find(|(other, own)| *other == key && is_own(own)) {
         if *own == "limits" {
             return LIMIT_HELP.to_owned();
+        }
+        if *own == "auth" {
+            let is_forwarded = matches!(key, "auth_request" | "forward_auth" | "forwardAuth");
+            return if is_forwarded { FORWARD_AUTH_EXAMPLE } else { AUTH_EXAMPLE }.to_owned();
         }
         return format!("it is called `{own}` here");
     }

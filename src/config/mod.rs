@@ -11,6 +11,7 @@
 
 mod compile;
 mod documents;
+mod examples;
 mod hidden;
 mod hints;
 mod origin;

@@ -11,7 +11,7 @@ use crate::config::schema::Schema;
 use crate::config::source::SourceTexts;
 use crate::config::tree::{Node, Table, TableEntry, Value};
 use crate::config::values::TextFault;
-use crate::config::{hints, values};
+use crate::config::{examples, hints, values};
 use crate::upstream::Fraction;
 
 pub struct Section<'a> {
@@ -211,7 +211,7 @@ impl<'a> Section<'a> {
             {
                 format!("remove the quotes: {key} = {}", text.value)
             }
-            _ => String::new(),
+            _ => examples::describe_right_value(self.schema, key, node).unwrap_or_default().to_owned(),
         };
         self.report_fault(key, node, &format!("it must be {expected}, found {}", node.type_name()), &help)
     }

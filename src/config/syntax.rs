@@ -155,6 +155,14 @@ fn is_key(text: &str) -> bool {
 /// Returns the remedy for an unquoted word.
 fn quote_remedy(name: &str, value: &str) -> String {
     let is_number = all_params().any(|param| param.name == name && matches!(param.kind, ParamKind::Integer { .. }));
+    let switch = match value {
+        "on" | "yes" | "enabled" => Some(true),
+        "off" | "no" | "disabled" => Some(false),
+        _ => None,
+    };
+    if let Some(switch) = switch {
+        return format!("for `{value}`, write {name} = {switch}; a text needs quotes: {name} = \"{value}\"");
+    }
     match is_number {
         true => format!("`{name}` is a number: write it in digits, like {name} = 20"),
         false => format!("a text needs quotes: {name} = \"{value}\"; a number is written in digits"),

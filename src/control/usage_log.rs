@@ -1,4 +1,4 @@
-//! Logs which limits refuse requests, and whose: one line per limit every ten seconds.
+//! Logs which limits refuse requests, and whose: one line per limit about every ten seconds.
 
 use std::cmp::Reverse;
 use std::rc::Rc;
@@ -49,10 +49,11 @@ fn log_refusals<'l>(history: &UsageHistory, limits: impl Iterator<Item = &'l Arc
             format!("; most: {} ({count})", display.show_state_parts(&limit.key, parts.split(',')))
         });
         let (total, about) = (found.usage.total, if is_exact { "" } else { "about " });
+        let (requests, nouns) = (total + admitted, if keys == 1 { "key" } else { "keys" });
         tracing::info!(
-            "limit {}: refused {total} of about {} requests of {about}{keys} keys in {} s{most}",
+            "limit {}: refused {total} of about {requests} {} of {about}{keys} {nouns} in {} s{most}",
             limit.name,
-            total + admitted,
+            if requests == 1 { "request" } else { "requests" },
             found.covered.as_secs(),
         );
     }

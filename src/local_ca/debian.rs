@@ -42,13 +42,18 @@ pub fn check_access() -> Result<(), TrustStoreError> {
     }
 }
 
+/// Returns the file in which [`install`] writes a CA.
+fn installed_path(certificate: &CaCertificate) -> PathBuf {
+    Path::new(DIRECTORY).join(format!("{}.crt", certificate.short_name()))
+}
+
 /// Makes the system trust a CA. Doing it twice changes nothing.
 ///
 /// # Errors
 /// Why the system may not trust it now.
 pub fn install(certificate: &CaCertificate) -> Result<PathBuf, TrustStoreError> {
     check_access()?;
-    let path = Path::new(DIRECTORY).join(format!("{}.crt", certificate.short_name()));
+    let path = installed_path(certificate);
     let write = || -> io::Result<()> {
         fs::create_dir_all(DIRECTORY)?;
         replace_file(&path, ".sluicegate-", certificate.pem.as_bytes())?;
@@ -60,12 +65,16 @@ pub fn install(certificate: &CaCertificate) -> Result<PathBuf, TrustStoreError> 
     Ok(path)
 }
 
-/// Removes every CA that [`install`] has added. Returns their files.
+/// Removes every CA that [`install`] has added, or only this one. Returns their files.
 ///
 /// # Errors
 /// Why the system may still trust one of them.
-pub fn uninstall() -> Result<Vec<PathBuf>, TrustStoreError> {
-    let installed = list_installed()?;
+pub fn uninstall(only: Option<&CaCertificate>) -> Result<Vec<PathBuf>, TrustStoreError> {
+    let mut installed = list_installed()?;
+    if let Some(certificate) = only {
+        let path = installed_path(certificate);
+        installed.retain(|installed| *installed == path);
+    }
     if installed.is_empty() {
         return Ok(installed);
     }

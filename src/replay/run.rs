@@ -216,6 +216,10 @@ impl<'a> Replay<'a> {
         if route.limits.is_empty() {
             return Verdict::default();
         }
+        for limit in route.auth_limits() {
+            let tally = self.tallies.iter_mut().find(|tally| Arc::ptr_eq(&tally.limit, limit));
+            tally.into_iter().for_each(|tally| tally.of_auth += 1);
+        }
         let blurred = |limit: &Limit| limit.rule.lease_ms().is_some() && entry.is_blurred();
         self.configured.set_now(now_ms);
         let is_unknown = |limit: &Limit| {

@@ -30,6 +30,8 @@ pub struct Tally {
     pub longest_delay_ms: i64,
     /// Charges refunded because of how the request ended.
     pub returned: u64,
+    /// Requests to routes whose `auth` lists the limit. They are not replayed.
+    pub of_auth: u64,
     pub keys: DistinctKeys,
     pub refused_keys: DistinctKeys,
     pub top: FrequentKeys,
@@ -78,6 +80,7 @@ impl Tally {
             delayed: 0,
             longest_delay_ms: 0,
             returned: 0,
+            of_auth: 0,
             keys: DistinctKeys::new(EXACT_MAX, REGISTER_BITS),
             refused_keys: DistinctKeys::new(EXACT_MAX, REGISTER_BITS),
             top: FrequentKeys::new(COUNTED_MIN.max(top * COUNTED_PER_NAMED)),
@@ -137,6 +140,11 @@ impl Tally {
         let answer = self.tightest.charge(key, check, now_ms)?;
         let delta = ending.charge_delta(&self.limit, check);
         (delta != 0).then_some(Back { key, delta, receipt: answer.receipt })
+    }
+
+    /// Returns whether all its requests were to routes whose `auth` lists it.
+    pub fn is_only_of_auth(&self) -> bool {
+        self.of_auth > 0 && self.seen == 0 && self.count_unknown() == 0
     }
 
     /// Returns whether the log shows enough about concurrency: for at least nine in ten requests.

@@ -188,6 +188,21 @@ fn a_hash_means_one_part_and_one_secret() {
         let refused = peek(&gateway, "token", query);
         assert!(refused.status() == 400 && refused.text().contains(words), "{query}: {}", refused.text());
     }
+    // As the log shows it, and not as a value.
+    let logged = format!("header:x-api-key#{pair}");
+    ok(&peek(&gateway, "pair", &format!("hash=header:x-api-key%23{pair}&key=127.0.0.1")));
+    for (query, remedy) in [
+        (format!("key=header:x-api-key%23{pair}&key=127.0.0.1"), format!("write hash={pair}")),
+        ("key=same&key=ip=127.0.0.1".to_owned(), "write only the value: 127.0.0.1".to_owned()),
+        (format!("hash=ip%23{pair}&key=127.0.0.1"), "16 digits".to_owned()),
+    ] {
+        let refused = peek(&gateway, "pair", &query);
+        assert!(refused.status() == 400 && refused.text().contains(&remedy), "{query}: {}", refused.text());
+    }
+    for (value, status) in [(json!({ "hash": logged }), 200), (json!(logged), 422), (json!("same"), 200)] {
+        let body = json!({ "key": { "header:x-api-key": value, "ip": "127.0.0.1" }, "cost": 1 }).to_string();
+        assert_eq!(ask(&gateway, "POST", "/-/limits/pair/refund", body).status(), status);
+    }
     for key in [json!({ "hash": "x" }), json!({ "hash": 1 }), json!({ "hash": "0123456789abcdef", "percent": "a" })] {
         let body = json!({ "key": { "header:authorization": key }, "cost": 1 }).to_string();
         assert_eq!(ask(&gateway, "POST", "/-/limits/token/refund", body).status(), 422, "{key}");

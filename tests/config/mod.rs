@@ -4,3 +4,4 @@ mod limit_tables;
 mod loading;
 mod reference;
 mod secrets;
+mod warnings;

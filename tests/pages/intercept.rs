@@ -98,6 +98,39 @@ fn charges_follow_the_response_of_the_server() {
     until("an error is refunded", || remaining() == Some(997));
 }
 
+/// The trailers of a replaced body still settle the cost, and its end does not hold a slot of the limit.
+#[test]
+fn charges_follow_the_trailers_of_the_server() {
+    let upstream = Upstream::start(|peer| {
+        while let Some(request) = peer.request()? {
+            peer.send("HTTP/1.1 500 Error\r\ntransfer-encoding: chunked\r\ntrailer: x-cost\r\n\r\n5\r\nerror\r\n")?;
+            if request.target() == "/endless" {
+                while peer.send("1\r\n.\r\n").is_ok() {
+                    std::thread::sleep(std::time::Duration::from_millis(200));
+                }
+                return Ok(());
+            }
+            peer.send("0\r\nx-cost: 100\r\n\r\n")?;
+        }
+        Ok(())
+    });
+    let config = format!(
+        "[[route]]\nupstream = \"{}\"\nintercept = [500]\nlimits = [\"cost\", \"slots\"]\n\n[limit.cost]\n\
+         rate = \"1000/day\"\nsettle = \"trailer:x-cost\"\n\n[limit.slots]\nalgorithm = \"concurrency\"\n\
+         in_flight = 2\n",
+        upstream.url()
+    );
+    let gateway = start("", &config, &FILES);
+    let remaining = || gateway.admin("/-/limits/cost/state?key=127.0.0.1&cost=0").json()["remaining"].as_i64();
+    assert_eq!(gateway.ask(&get("/", BROWSER)).status(), 500);
+    until("the cost in the trailer is charged", || remaining() == Some(900));
+    for _ in 0..2 {
+        assert_eq!(gateway.ask(&get("/endless", BROWSER)).status(), 500);
+    }
+    // The gateway gives up on the endless bodies after five seconds, not after `linger`.
+    until("the slots are free", || gateway.ask(&get("/", BROWSER)).status() == 500);
+}
+
 #[test]
 fn listed_statuses_need_no_page() {
     let upstream = server();

@@ -74,6 +74,8 @@ fn trust_needs_a_listener_with_development_certificates() {
     fs::write(&config, "[[listener]]\n").unwrap();
     assert_eq!(trust(&["-c", config.to_str().unwrap()], &[]).0, 2);
     assert_eq!(trust(&["--install", "--uninstall"], &[]).0, 2);
+    let (code, stdout, _) = trust(&["--uninstall", "--state", dir.path().to_str().unwrap()], &[]);
+    assert!(code == 0 && stdout.contains("There is no CA in"), "{stdout}");
     // Without a home, the config says what is missing.
     fs::write(
         &config,

@@ -57,6 +57,9 @@ const COMPARED_MAX: usize = 1_000_000;
 /// Maximum length of a value in bytes, the same as of a request header.
 const VALUE_MAX: usize = 8 * 1024;
 const HASH_HELP: &str = "a hash has 16 digits from 0 to 9 and a to f, as in the log";
+/// In a URL, what follows a plain `#` is not sent.
+const QUERY_HASH_HELP: &str =
+    "a hash has 16 digits from 0 to 9 and a to f, as in the log; write only these digits, or %23 for `#`";
 
 impl SourceValues for NamedValues {
     /// Each source occurs only once.
@@ -195,8 +198,14 @@ fn parse_key_values(node: &JsonNode, limits: &[Arc<Limit>]) -> Option<NamedValue
         if is_hashed || named.given.iter().any(|(earlier, _)| source.is_called(earlier)) {
             value.add_fault::<()>(format!("`{source}` occurs twice"));
         }
-        let bytes = match parse_value(&value) {
-            Some(GivenValue::Bytes(bytes)) => bytes,
+        let bytes = match parse_value(&value, &state_name) {
+            Some(GivenValue::Bytes(bytes)) => match check_pasted(&state_name, &bytes, "{\"hash\": \"", "\"}") {
+                Ok(()) => bytes,
+                Err(why) => {
+                    value.add_fault::<()>(why);
+                    continue;
+                }
+            },
             Some(GivenValue::Hash(hash)) => {
                 named.hashed.push((state_name, hash));
                 continue;
@@ -213,10 +222,10 @@ fn parse_key_values(node: &JsonNode, limits: &[Arc<Limit>]) -> Option<NamedValue
 }
 
 /// Parses a string, `{"percent": TEXT}` for bytes that a JSON string cannot contain, or `{"hash": DIGITS}`.
-fn parse_value(value: &JsonNode) -> Option<GivenValue> {
+fn parse_value(value: &JsonNode, part: &str) -> Option<GivenValue> {
     if let Some(digits) = value.get("hash") {
         value.check_members(&["hash"])?;
-        let hash = KeyHash::parse(digits.text()?).or_else(|| digits.add_fault(HASH_HELP));
+        let hash = parse_hash(part, digits.text()?).or_else(|| digits.add_fault(HASH_HELP));
         return hash.map(GivenValue::Hash);
     }
     let Some(encoded) = value.get("percent") else {
@@ -228,6 +237,24 @@ fn parse_value(value: &JsonNode) -> Option<GivenValue> {
     value.check_members(&["percent"])?;
     let bytes = percent_decode(encoded.text()?);
     bytes.map(GivenValue::Bytes).or_else(|| encoded.add_fault("it is not percent-encoded: bytes are written %XX"))
+}
+
+/// Parses the digits of a hash, or `NAME#DIGITS` as the log shows the part with this name.
+fn parse_hash(part: &str, text: &str) -> Option<KeyHash> {
+    let logged = text.strip_prefix(part).and_then(|rest| rest.strip_prefix('#'));
+    KeyHash::parse(logged.unwrap_or(text))
+}
+
+/// Rejects the part of a key as the log shows it in place of its value. It would be the key of another client.
+fn check_pasted(part: &str, value: &[u8], hash_start: &str, hash_end: &str) -> Result<(), String> {
+    let Some(rest) = str::from_utf8(value).ok().and_then(|text| text.strip_prefix(part)) else { return Ok(()) };
+    match (rest.strip_prefix('=').filter(|plain| !plain.is_empty()), rest.strip_prefix('#')) {
+        (Some(plain), _) => Err(format!("it looks like a key from the log; write only the value: {plain}")),
+        (_, Some(digits)) if KeyHash::parse(digits).is_some() => {
+            Err(format!("it looks like a key from the log; write {hash_start}{digits}{hash_end}"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Parses the body of a refund: a receipt, or a key and units.
@@ -271,11 +298,7 @@ pub fn parse_query(limit: &Limit, query: &str) -> Result<(NamedValues, Option<i6
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let value = percent_decode(value).ok_or_else(|| bad(format!("`{name}` is not percent-encoded")))?;
         match name {
-            "key" => values.push(GivenValue::Bytes(value)),
-            "hash" => {
-                let hash = str::from_utf8(&value).ok().and_then(KeyHash::parse);
-                values.push(GivenValue::Hash(hash.ok_or_else(|| bad(format!("`hash`: {HASH_HELP}")))?));
-            }
+            "key" | "hash" => values.push((name, value)),
             "cost" => {
                 let value = str::from_utf8(&value).ok().and_then(|value| value.parse().ok());
                 let within = value.filter(|cost| (0..=COST_MAX).contains(cost));
@@ -295,15 +318,18 @@ pub fn parse_query(limit: &Limit, query: &str) -> Result<(NamedValues, Option<i6
         }));
     }
     let mut named = NamedValues::default();
-    for (part, value) in parts.into_iter().zip(values) {
+    for (part, (name, value)) in parts.into_iter().zip(values) {
+        let state_name = part.state_name();
+        if name == "hash" {
+            let hash = str::from_utf8(&value).ok().and_then(|text| parse_hash(&state_name, text));
+            named.hashed.push((state_name, hash.ok_or_else(|| bad(format!("`hash`: {QUERY_HASH_HELP}")))?));
+            continue;
+        }
+        check_pasted(&state_name, &value, "hash=", "").map_err(|why| bad(format!("`key`: {why}")))?;
         // Alternatives are different places of one value, so any of them can carry it.
-        match (value, part.sources().first()) {
-            (GivenValue::Hash(hash), _) => named.hashed.push((part.state_name(), hash)),
-            (GivenValue::Bytes(value), Some(source)) => {
-                let value = to_request_value(source, value).map_err(|why| bad(format!("key {source}: {why}")))?;
-                named.given.push((source.to_string(), value));
-            }
-            (GivenValue::Bytes(_), None) => {}
+        if let Some(source) = part.sources().first() {
+            let value = to_request_value(source, value).map_err(|why| bad(format!("key {source}: {why}")))?;
+            named.given.push((source.to_string(), value));
         }
     }
     Ok((named, cost))

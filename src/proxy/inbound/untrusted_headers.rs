@@ -62,9 +62,21 @@ impl UntrustedForwarding {
     }
 }
 
-/// Returns true for headers that name the client. `X-Request-ID` does not, and many clients send it.
+/// Headers that proxies send about the client. `X-Request-ID` and headers with an identity, like `X-Forwarded-User`, are
+/// none: many clients send the first, and a proxy that sends the others sends one of these as well.
+const FORWARDING_HEADERS: [&str; 8] = [
+    "forwarded",
+    "x-real-ip",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-port",
+    "x-forwarded-prefix",
+    "x-forwarded-proto",
+    "x-forwarded-server",
+];
+
 fn is_forwarding_header(name: &str) -> bool {
-    name.starts_with("x-forwarded-") || matches!(name, "x-real-ip" | "forwarded")
+    FORWARDING_HEADERS.contains(&name)
 }
 
 /// Returns the config entry that would trust `peer`.
@@ -82,6 +94,16 @@ fn suggest_config(peer: IpAddr, trusted: &IpSet) -> String {
 mod tests {
     use super::*;
     use crate::net::parse_network;
+
+    #[test]
+    fn an_identity_is_no_forwarding_header() {
+        assert!(
+            ["forwarded", "x-real-ip", "x-forwarded-for", "x-forwarded-proto"]
+                .iter()
+                .all(|name| is_forwarding_header(name))
+        );
+        assert!(!["x-forwarded-user", "x-request-id", "remote-user"].iter().any(|name| is_forwarding_header(name)));
+    }
 
     #[test]
     fn the_remedy_keeps_what_is_trusted_already() {

@@ -57,6 +57,10 @@ impl ReplayOutcome {
         let limit = &tally.limit;
         let shadow = if limit.mode == Mode::Shadow { ", shadow" } else { "" };
         let _ = writeln!(text, "\nlimit {} ({}, {}{shadow})", limit.name, limit.rule.name(), limit.rule.describe());
+        if tally.is_only_of_auth() {
+            text.push_str("  not replayed: limit of `auth`\n");
+            return;
+        }
         let _ = writeln!(text, "  requests  {} of {} keys", tally.seen, describe_about(tally.keys.estimate_count()));
         if tally.seen == 0 && tally.count_unknown() > 0 {
             text.push_str("  refused   not evaluated\n");
@@ -165,6 +169,9 @@ impl ReplayOutcome {
 
     /// Returns what the limit would have needed, as far as the log shows.
     pub fn find_needed(&self, tally: &Tally) -> Needed {
+        if tally.is_only_of_auth() {
+            return Needed::None("limits of `auth` are not replayed");
+        }
         if !tally.can_judge() {
             return Needed::None("the log has whole seconds, and requests were shorter");
         }

@@ -18,6 +18,7 @@ use crate::config::reader::Section;
 use crate::config::report::Diagnostic;
 use crate::config::schema;
 use crate::config::tree::{Node, Value};
+use crate::config::unreadable::UnreadableKind;
 use crate::config::values::{TextFault, invalid_text};
 use crate::limiting::limit::Limit;
 use crate::limiting::source::SourceOrigin;
@@ -118,7 +119,13 @@ fn read_users(section: &Section, node: &Node, path: &Path) -> Option<Arc<UserTab
     let text = match section.sources.read_file(path) {
         Ok(text) => text,
         Err(error) => {
-            return section.report_fault("basic", node, &format!("cannot read `{shown}`: {error}"), error.help());
+            let help = match error.kind {
+                UnreadableKind::Missing => {
+                    "create it: htpasswd -cB FILE USER; or correct its path (relative to this file)"
+                }
+                UnreadableKind::Directory | UnreadableKind::Other => error.help(),
+            };
+            return section.report_fault("basic", node, &format!("cannot read `{shown}`: {error}"), help);
         }
     };
     match UserTable::parse(&text) {

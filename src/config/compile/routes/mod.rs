@@ -1,7 +1,7 @@
 //! Sections `[[route]]`, and checks across routes. Called by `compile`.
 //!
 //! Input: the sections with compiled limits, sets, upstreams and defaults. Output: routes and their table. `matcher`
-//! compiles match conditions, `action` what the route does, `redirect`, `redirect_map` and `redirect_target` redirects,
+//! compiles match conditions, `action` what the route does, the files `redirect*` redirects,
 //! `auth` who may use it, `edit` header changes, `compress` compression. This file adds limits, timeouts, upgrades and
 //! address lists, orders chained limits, and reports routes that conflict.
 
@@ -13,6 +13,7 @@ pub(crate) mod forward_auth;
 pub(crate) mod identity_header;
 pub(crate) mod matcher;
 mod redirect;
+mod redirect_loop;
 mod redirect_map;
 mod redirect_target;
 
@@ -57,11 +58,12 @@ pub struct RouteContext<'a> {
     pub page_files: &'a PageFiles,
 }
 
-/// A compiled route with its place; the place of its name if it has one.
+/// A compiled route with its place; the place of its name if it has one, and of what it does.
 struct Placed {
     route: Route,
     place: Place,
     named: Option<Place>,
+    redirect: Place,
 }
 
 pub fn compile_routes(
@@ -75,8 +77,9 @@ pub fn compile_routes(
         placed.extend(compile_route(section, context, upstreams, &mut shared));
         section.report_unknown();
     }
+    let redirects: Vec<Place> = placed.iter().map(|placed| placed.redirect).collect();
     let (routes, places): (Vec<Route>, Vec<(Place, Option<Place>)>) =
-        placed.into_iter().map(|Placed { route, place, named }| (route, (place, named))).unzip();
+        placed.into_iter().map(|Placed { route, place, named, .. }| (route, (place, named))).unzip();
     let shadowed = RouteTable::find_shadowed(&routes);
     for (route, by) in &shadowed {
         let message = format!(
@@ -109,6 +112,9 @@ pub fn compile_routes(
     }
     // Building a table of ten thousand routes takes a while, and a config with mistakes does not need it.
     let table = if sources.has_mistakes() { RouteTable::new(&[]) } else { RouteTable::new(&routes) };
+    if !sources.has_mistakes() {
+        redirect_loop::report_loops(sources, &routes, &table, &redirects);
+    }
     (routes, table)
 }
 
@@ -181,7 +187,8 @@ fn compile_route(
         compress: compress.is_enabled.then(|| shared.compressions.share_value(compress.settings)),
         upgrades,
     };
-    Some(Placed { route, place, named })
+    let redirect = section.node("redirect").map_or(place, |node| node.place);
+    Some(Placed { route, place, named, redirect })
 }
 
 fn read_route_name(text: &str) -> Result<String, TextFault> {
@@ -318,25 +325,33 @@ fn check_readable(
     let has_token = context.jwt.default.is_some()
         || context.jwt.is_default_broken
         || auth.is_some_and(|auth| matches!(auth.method, AuthMethod::Jwt(_)));
+    let has_user = auth.is_some_and(|auth| !matches!(&auth.method, AuthMethod::Forward(rule) if rule.user.is_none()));
+    let (reason, remedy) = match auth {
+        None => ("the route has no `auth`", "add `auth` to the route"),
+        Some(_) => (
+            "the auth server names no user",
+            "name the header with the user in `auth`: copy_headers = [\"X-Auth-Request-User\"]",
+        ),
+    };
     let names = section.read_strings("limits", |text| Ok(text.to_owned())).unwrap_or_default();
     let mut ok = Some(());
     for limit in limits {
         let name = &limit.name;
         let reads_token = limit.sources().any(|source| source.kind().origin() == SourceOrigin::Token);
         let place = names.iter().find(|at| at.value == *name).map_or(section.place, |at| at.place);
-        let (what, help) = if auth.is_none() && (limit.is_keyed_by_user() || limit.when.requires(Source::is_user)) {
+        let (what, help) = if !has_user && (limit.is_keyed_by_user() || limit.when.requires(Source::is_user)) {
             let effect = match limit.missing {
                 _ if limit.when.requires(Source::is_user) => "never applies here",
                 Missing::Skip => "never applies here",
                 Missing::Refuse => "refuses every request here",
                 Missing::Shared => {
                     let message = format!("all requests of this route share one budget of `{name}`");
-                    let help = "it depends on `user`: add `auth` to the route, or remove `user` from its key";
+                    let help = format!("it depends on `user`: {remedy}, or remove `user` from its key");
                     section.sources.add_warning(Diagnostic::new(place, message).with_help(help));
                     continue;
                 }
             };
-            (format!("`{name}` {effect}: it depends on `user`, and the route has no `auth`"), "add `auth` to the route")
+            (format!("`{name}` {effect}: it depends on `user`, and {reason}"), remedy)
         } else if reads_token && !has_token {
             let what = format!("`{name}` reads a claim, and nothing verifies the tokens of this route");
             (what, "add auth = { jwt = \"NAME\" } to the route, or [jwt] for the tokens of all routes")

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use http::StatusCode;
 
 use crate::config::compile::routes::list_params;
-use crate::config::compile::routes::matcher::parse_status;
 use crate::config::compile::routes::redirect_map::read_redirect_map;
 use crate::config::compile::routes::redirect_target::{
     TARGET_HELP, check_start, check_target_bytes, parse_redirect_status,
@@ -23,6 +22,17 @@ use crate::template::TextTemplate;
 
 const HOST_HELP: &str =
     "the client chooses the Host. Add `host` to the route, with the names to accept, or write the name in the target";
+
+/// Variables of nginx and the placeholders that replace them. The query is kept without a placeholder.
+const VARIABLES: [(&str, &str); 7] = [
+    ("$request_uri", "{path}"),
+    ("$uri", "{path}"),
+    ("$host", "{host}"),
+    ("$http_host", "{host}"),
+    ("$server_name", "{host}"),
+    ("$scheme", "{scheme}"),
+    ("$args", "{query}"),
+];
 
 pub fn compile_redirect(section: &Section, matcher: Option<&Matcher>) -> Option<Redirect> {
     let node = section.node("redirect")?;
@@ -41,10 +51,13 @@ pub fn compile_redirect(section: &Section, matcher: Option<&Matcher>) -> Option<
         let to = parse(section, "redirect", node)?;
         return Some(Redirect { status: StatusCode::PERMANENT_REDIRECT, to: Some(to), map: None, keeps_query: true });
     }
+    let Value::Table(_) = &node.value else {
+        return section.report_wrong_type("redirect", "a target or a table", node);
+    };
     let redirect = section.read_section("redirect", &schema::REDIRECT)?;
     let to = redirect.node("to").map(|node| parse(&redirect, "to", node));
     let status = match redirect.node("status") {
-        Some(node) => parse_status(300..=399, &redirect).and_then(|status| check_status(&redirect, node, status)),
+        Some(node) => read_status(&redirect, node),
         None => Some(StatusCode::PERMANENT_REDIRECT),
     };
     let keeps_query = redirect.read_choice("query", &[("keep", true), ("drop", false)]).unwrap_or(true);
@@ -61,12 +74,22 @@ pub fn compile_redirect(section: &Section, matcher: Option<&Matcher>) -> Option<
     Some(Redirect { status: status?, to, map, keeps_query })
 }
 
-fn check_status(section: &Section, node: &Node, status: StatusCode) -> Option<StatusCode> {
-    match parse_redirect_status(status.as_str()).is_ok() {
-        true => Some(status),
-        false => {
-            let what = format!("{} is not the status of a redirect", status.as_u16());
-            section.report_fault("status", node, &what, "one of 301, 302, 303, 307, 308")
+fn read_status(section: &Section, node: &Node) -> Option<StatusCode> {
+    let Value::Integer(number) = node.value else {
+        return section.report_wrong_type("status", "an integer", node);
+    };
+    match parse_redirect_status(&number.to_string()) {
+        Ok(status) => Some(status),
+        Err(TextFault { what, help }) => section.report_fault("status", node, &what, &help),
+    }
+}
+
+/// Rejects variables of nginx, which would be sent as they are.
+fn check_variables(text: &str) -> Result<(), TextFault> {
+    match VARIABLES.iter().find(|(variable, _)| text.contains(variable)) {
+        None => Ok(()),
+        Some((variable, own)) => {
+            invalid_text(format!("`{variable}` is a variable of nginx"), format!("write {own} instead of {variable}"))
         }
     }
 }
@@ -81,6 +104,7 @@ fn leads_to_itself(to: &str, matcher: Option<&Matcher>) -> bool {
 
 /// Parses a target. `matcher`: the conditions of the route, unless they have mistakes.
 fn parse_target(text: &str, matcher: Option<&Matcher>) -> Result<RedirectTarget, TextFault> {
+    check_variables(text)?;
     check_target_bytes(text)?;
     let params = matcher.map(|matcher| list_params(&matcher.path)).unwrap_or_default();
     let has_hosts = matcher.is_none_or(|matcher| !matcher.hosts.is_empty());

@@ -105,6 +105,10 @@ fn read_line<'t>(
         [.., last] => return Err((*last, fault("a line has a path, a target and at most a status", LINE_HELP))),
         [] => return Err(((0, ""), fault("the line is empty", LINE_HELP))),
     };
+    if let Some((word, rest)) = [from, to].into_iter().find_map(|word| Some((word, word.1.strip_suffix([';', ','])?))) {
+        let what = format!("`{}` ends with a mark that is not part of a path", word.1);
+        return Err((*word, fault(&what, &format!("write `{rest}`; a line needs no mark at its end"))));
+    }
     check_canonical_path(from.1).map_err(|fault| (*from, fault))?;
     let checked = match to.1.contains(['{', '}']) {
         true => invalid_text("a map has no placeholders", "write the whole target, or use `to` of the route"),

@@ -40,6 +40,9 @@ pub fn check_start(text: &str) -> Result<(), TextFault> {
     };
     let end = rest.find(['/', '?', '#']).into_iter().chain(rest.find("{path}")).min().unwrap_or(rest.len());
     let authority = &rest[..end];
+    if authority.is_empty() {
+        return invalid_text(format!("`{text}` has no host"), TARGET_HELP);
+    }
     let (name, port) = match authority.rsplit_once(':') {
         Some((name, port)) if !port.ends_with(']') => (name, Some(port)),
         _ => (authority, None),

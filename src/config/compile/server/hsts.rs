@@ -6,7 +6,7 @@ use http::HeaderValue;
 
 use crate::config::reader::Section;
 use crate::config::schema;
-use crate::config::tree::{Node, Value};
+use crate::config::tree::Value;
 use crate::config::values::{TextFault, parse_duration};
 
 const AGE_HELP: &str = "write \"1y\" or \"365d\", and \"0s\" to withdraw it";
@@ -26,9 +26,11 @@ pub fn compile_hsts(section: &Section, has_tls: bool) -> Option<HeaderValue> {
             help,
         );
     }
-    let Node { value: Value::Table(_), .. } = node else {
-        return format_header(read_age(section, "hsts")?, false, false);
-    };
+    match &node.value {
+        Value::Table(_) => {}
+        Value::String(_) => return format_header(read_age(section, "hsts")?, false, false),
+        _ => return section.report_wrong_type("hsts", "a duration or a table", node),
+    }
     let hsts = section.read_section("hsts", &schema::HSTS)?;
     let age = match hsts.node("max_age") {
         Some(_) => read_age(&hsts, "max_age"),

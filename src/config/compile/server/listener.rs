@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use http::HeaderValue;
 use jiff::Timestamp;
 
 use crate::config::compile::numbers::KERNEL_BUFFER;
@@ -122,6 +123,27 @@ pub fn requests_client_certs(section: &Section) -> bool {
     matches!(section.node("tls"), Some(Node { value: Value::Table(tls), .. }) if tls.get("client_ca").is_some())
 }
 
+/// Returns whether the listener has development certificates.
+fn is_internal(section: &Section) -> bool {
+    match section.node("tls") {
+        Some(Node { value: Value::Table(tls), .. }) => {
+            tls.get("internal").is_some_and(|entry| !matches!(entry.node.value, Value::Bool(false)))
+        }
+        _ => false,
+    }
+}
+
+/// Warns about `hsts` on a listener for development. Withdrawing it is right there.
+fn warn_about_pinning(section: &Section, node: &Node, value: &HeaderValue) {
+    if !value.as_bytes().starts_with(b"max-age=0") {
+        let what = "browsers remember `hsts` for a host with all its ports, so http://localhost no longer works in them \
+                    for any program";
+        let help =
+            "remove it from listeners with `internal`; hsts = \"0s\" withdraws it from browsers that have seen it";
+        section.sources.add_warning(Diagnostic::new(node.place, what).with_help(help));
+    }
+}
+
 /// Reads `max_unsent`, for all listeners or for one.
 fn read_max_unsent(section: &Section) -> Option<u32> {
     section.read_size("max_unsent", KERNEL_BUFFER).and_then(|bytes| u32::try_from(bytes).ok())
@@ -143,6 +165,9 @@ fn compile_listener(
     let tls = section.read_section("tls", &schema::LISTENER_TLS);
     let tls = tls.and_then(|tls| self::compile_tls(&tls, http2, acme, address.as_ref()));
     let hsts = compile_hsts(section, written);
+    if let (Some(value), Some(node), true) = (&hsts, section.node("hsts"), is_internal(section)) {
+        warn_about_pinning(section, node, value);
+    }
     section.report_unknown();
     let At { place, value: address } = address?;
     // A listener with invalid TLS must not become a plain one.

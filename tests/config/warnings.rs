@@ -1,0 +1,50 @@
+//! What loads, but deserves a warning.
+
+use sluicegate::config;
+
+#[track_caller]
+fn warned(text: &str) -> String {
+    let config = config::load_text("test", text).unwrap_or_else(|report| panic!("{report}\n{text}"));
+    config.warnings.map(|report| report.to_string()).unwrap_or_default()
+}
+
+#[test]
+fn an_auth_server_that_names_no_user() {
+    let limited = |auth: &str| {
+        warned(&format!(
+            "[[route]]\nupstream = \"echo:\"\nlimits = [\"x\"]\nauth = {{ forward = \"http://127.0.0.1:1/\"{auth} }}\n\
+             [limit.x]\nrate = \"1/s\"\nkey = \"user\""
+        ))
+    };
+    for auth in ["", ", copy_headers = [\"x-other\"]"] {
+        let told = limited(auth);
+        assert!(told.contains("share one budget of `x`") && told.contains("copy_headers = ["), "{told}");
+    }
+    for auth in [", copy_headers = [\"remote-user\"]", ", copy_headers = [\"x-other\"], user = \"x-other\""] {
+        assert_eq!(limited(auth), "");
+    }
+}
+
+#[test]
+fn a_redirect_to_itself_over_one_scheme() {
+    let redirected =
+        |to: &str| warned(&format!("[[route]]\nhost = [\"example.com\", \"www.example.com\"]\nredirect = \"{to}\""));
+    let told = redirected("https://www.example.com{path}");
+    assert!(told.contains("over HTTPS, `https://www.example.com/` leads") && told.contains("redirect_http"), "{told}");
+    assert!(redirected("http://example.com/x").contains("over plain HTTP"));
+    for to in ["https://www.{host}{path}", "https://www.example.com:8443{path}", "https://example.org{path}"] {
+        assert_eq!(redirected(to), "", "{to}");
+    }
+}
+
+#[test]
+fn hsts_for_development() {
+    let told = |hsts: &str, tls: &str| {
+        warned(&format!(
+            "[[route]]\nupstream = \"echo:\"\n[[listener]]\naddress = \"127.0.0.1:1\"\nhsts = \"{hsts}\"\ntls = {{ {tls} }}"
+        ))
+    };
+    let internal = "internal = { state = \"ca\" }";
+    assert!(told("1d", internal).contains("with all its ports"));
+    assert!(!told("0s", internal).contains("hsts"));
+}
