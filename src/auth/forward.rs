@@ -34,6 +34,23 @@ pub struct CopiedHeader {
     pub to: HeaderName,
 }
 
+/// Headers by which some applications replace the method or target of a request. On routes with an auth server, nobody
+/// gets those of a client: the application would serve another request than the one that was judged.
+const OVERRIDES: [&str; 7] = [
+    "x-original-url",
+    "x-original-uri",
+    "x-original-method",
+    "x-rewrite-url",
+    "x-http-method-override",
+    "x-http-method",
+    "x-method-override",
+];
+
+/// Returns true for headers by which applications replace the method or target of a request.
+pub fn overrides_request(name: &HeaderName) -> bool {
+    OVERRIDES.contains(&name.as_str())
+}
+
 impl ForwardAuth {
     /// Returns the headers that the upstream server trusts, so that it must not get those of the client.
     pub fn owned_headers(&self) -> impl Iterator<Item = &HeaderName> {

@@ -5,6 +5,7 @@
 //! random and never leaves the process.
 
 use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,7 +13,9 @@ use std::time::{Duration, Instant};
 use ring::hmac;
 use tokio::sync::watch;
 
+use crate::auth::credentials::Credentials;
 use crate::auth::password_hash::PasswordHash;
+use crate::auth::user_table::Candidate;
 use crate::telemetry::metrics::{PasswordCheck, PasswordMetrics};
 
 /// Verifies passwords for all workers.
@@ -25,8 +28,14 @@ pub struct PasswordVerifier {
     filled: Condvar,
 }
 
-/// Identifies a user, a password and the stored hash that it is compared with.
-pub type CredentialId = [u8; 32];
+/// Identifies credentials: who sent them, and the password with the stored hash that it is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CredentialId {
+    /// The user with a stored hash, and the address of the client.
+    login: [u8; 32],
+    /// The same and the password.
+    password: [u8; 32],
+}
 
 /// End of a verification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,10 +71,16 @@ pub struct VerificationTicket {
 /// Credentials that were verified recently, and those that are being verified.
 #[derive(Default)]
 struct VerifierMemory {
-    /// Two generations: when the young one is full, it replaces the old one.
-    young: HashMap<CredentialId, Instant>,
-    old: HashMap<CredentialId, Instant>,
+    /// The last success of each login. Two generations: when the young one is full, it replaces the old one.
+    young: HashMap<[u8; 32], RememberedSuccess>,
+    old: HashMap<[u8; 32], RememberedSuccess>,
     pending: HashMap<CredentialId, watch::Receiver<Option<Verified>>>,
+}
+
+#[derive(Clone, Copy)]
+struct RememberedSuccess {
+    password: [u8; 32],
+    since: Instant,
 }
 
 #[derive(Default)]
@@ -110,16 +125,25 @@ impl PasswordVerifier {
         tag.as_ref().iter().take(8).fold(0, |seed, byte| seed << 8 | u64::from(*byte))
     }
 
-    /// Identifies credentials together with the hash that they are compared with.
-    pub fn identify(&self, user: &str, password: &[u8], hash: &PasswordHash, is_known: bool) -> CredentialId {
+    /// Identifies credentials together with the address of the client and the hash that they are compared with.
+    pub fn identify(
+        &self,
+        Credentials { user, password }: &Credentials,
+        Candidate { hash, is_known }: Candidate<'_>,
+        client: IpAddr,
+    ) -> CredentialId {
         let mut context = hmac::Context::with_key(&self.key);
-        for part in [user.as_bytes(), password, hash.text().as_bytes(), &[u8::from(is_known)]] {
+        let add = |context: &mut hmac::Context, part: &[u8]| {
             context.update(&(part.len() as u64).to_le_bytes());
             context.update(part);
+        };
+        let client = client.to_canonical().to_string();
+        for part in [user.as_bytes(), hash.text().as_bytes(), &[u8::from(is_known)], client.as_bytes()] {
+            add(&mut context, part);
         }
-        let mut id = [0; 32];
-        id.copy_from_slice(context.sign().as_ref());
-        id
+        let login = tag_bytes(&context.clone().sign());
+        add(&mut context, password);
+        CredentialId { login, password: tag_bytes(&context.sign()) }
     }
 
     /// Looks up credentials. A success counts for `max_age`.
@@ -135,6 +159,13 @@ impl PasswordVerifier {
         let (result, receiver) = watch::channel(None);
         memory.pending.insert(*id, receiver);
         Known::Unknown(VerificationTicket { verifier: self.clone(), id: *id, result })
+    }
+
+    /// Forgets that this user was verified for this client, whatever the password.
+    pub fn forget_success(&self, id: &CredentialId) {
+        let mut memory = self.lock_memory();
+        memory.young.remove(&id.login);
+        memory.old.remove(&id.login);
     }
 
     /// Queues a password for verification. If the queue is full, the result is [`Verified::Busy`] at once.
@@ -183,6 +214,12 @@ impl PasswordVerifier {
     fn lock_queue(&self) -> MutexGuard<'_, VerifierQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn tag_bytes(tag: &hmac::Tag) -> [u8; 32] {
+    let mut bytes = [0; 32];
+    bytes.copy_from_slice(tag.as_ref());
+    bytes
 }
 
 impl VerifierQueue {
@@ -258,24 +295,27 @@ impl PendingVerification {
 impl VerifierMemory {
     /// Returns when the credentials were verified.
     fn find_success(&mut self, id: &CredentialId) -> Option<Instant> {
-        if let Some(since) = self.young.get(id) {
-            return Some(*since);
-        }
-        let since = self.old.remove(id)?;
-        self.put(*id, since);
-        Some(since)
+        let success = match self.young.get(&id.login) {
+            Some(success) => *success,
+            None => {
+                let success = self.old.remove(&id.login)?;
+                self.put(id.login, success);
+                success
+            }
+        };
+        (success.password == id.password).then_some(success.since)
     }
 
     fn add_success(&mut self, id: CredentialId) {
-        self.old.remove(&id);
-        self.put(id, Instant::now());
+        self.old.remove(&id.login);
+        self.put(id.login, RememberedSuccess { password: id.password, since: Instant::now() });
     }
 
-    fn put(&mut self, id: CredentialId, since: Instant) {
+    fn put(&mut self, login: [u8; 32], success: RememberedSuccess) {
         if self.young.len() >= GENERATION_MAX {
             self.old = std::mem::take(&mut self.young);
         }
-        self.young.insert(id, since);
+        self.young.insert(login, success);
     }
 }
 
@@ -294,11 +334,15 @@ mod tests {
         Builder::new_current_thread().build().unwrap().block_on(pending.wait())
     }
 
+    fn id(login: u8) -> CredentialId {
+        CredentialId { login: [login; 32], password: [login; 32] }
+    }
+
     /// Looks up credentials that nobody verifies yet.
-    fn claim(verifier: &Arc<PasswordVerifier>, id: u8) -> VerificationTicket {
-        match verifier.look_up(&[id; 32], Duration::from_secs(60)) {
+    fn claim(verifier: &Arc<PasswordVerifier>, login: u8) -> VerificationTicket {
+        match verifier.look_up(&id(login), Duration::from_secs(60)) {
             Known::Unknown(ticket) => ticket,
-            Known::Match | Known::Pending(_) => panic!("{id} is known"),
+            Known::Match | Known::Pending(_) => panic!("{login} is known"),
         }
     }
 
@@ -310,7 +354,10 @@ mod tests {
     #[test]
     fn remembered_successes_are_bounded() {
         let mut memory = VerifierMemory::default();
-        let id = |number: u64| std::array::from_fn(|place| number.to_le_bytes()[place % 8]);
+        let id = |number: u64| {
+            let login = std::array::from_fn(|place| number.to_le_bytes()[place % 8]);
+            CredentialId { login, password: login }
+        };
         for number in 0..30_000 {
             memory.add_success(id(number));
             assert!(memory.young.len() + memory.old.len() <= 2 * GENERATION_MAX);
@@ -325,7 +372,7 @@ mod tests {
     fn an_abandoned_verification_is_left_to_another_request() {
         let verifier = verifier();
         let ticket = claim(&verifier, 1);
-        let Known::Pending(pending) = verifier.look_up(&[1; 32], Duration::ZERO) else { panic!("it is not pending") };
+        let Known::Pending(pending) = verifier.look_up(&id(1), Duration::ZERO) else { panic!("it is not pending") };
         drop(ticket);
         assert_eq!(wait(pending), Verified::Abandoned);
         let again = claim(&verifier, 1);
@@ -354,16 +401,43 @@ mod tests {
     fn credentials_differ_by_each_part() {
         let verifier = verifier();
         let (hash, other) = (hash(), PasswordHash::parse(&hash().text().replace("$04$", "$05$")).unwrap());
+        let identify = |verifier: &PasswordVerifier, user: &str, password: &str, hash, is_known, client: &str| {
+            let credentials = Credentials { user: user.to_owned(), password: password.into() };
+            verifier.identify(&credentials, Candidate { hash, is_known }, client.parse().unwrap())
+        };
+        let one = "192.0.2.1";
         let ids = [
-            verifier.identify("ab", b"c", &hash, true),
-            verifier.identify("a", b"bc", &hash, true),
-            verifier.identify("ab", b"d", &hash, true),
-            verifier.identify("ab", b"c", &other, true),
-            verifier.identify("ab", b"c", &hash, false),
-            super::PasswordVerifier::new(Metrics::new().unwrap().passwords).identify("ab", b"c", &hash, true),
+            identify(&verifier, "ab", "c", &hash, true, one),
+            identify(&verifier, "a", "bc", &hash, true, one),
+            identify(&verifier, "ab", "d", &hash, true, one),
+            identify(&verifier, "ab", "c", &other, true, one),
+            identify(&verifier, "ab", "c", &hash, false, one),
+            identify(&verifier, "ab", "c", &hash, true, "192.0.2.2"),
+            identify(&verifier, "ab", "c", &hash, true, "2001:db8::1"),
+            identify(&self::verifier(), "ab", "c", &hash, true, one),
         ];
         for (place, id) in ids.iter().enumerate() {
             assert!(!ids[..place].contains(id), "{place}");
         }
+        // The password is no part of the login.
+        assert_eq!(ids.iter().filter(|id| id.login == ids[0].login).count(), 2);
+        assert_eq!(identify(&verifier, "ab", "c", &hash, true, "::ffff:192.0.2.1"), ids[0]);
+    }
+
+    #[test]
+    fn a_refusal_forgets_the_success_of_its_login_alone() {
+        let verifier = verifier();
+        let guess = CredentialId { password: [9; 32], ..id(1) };
+        let is_remembered = |id| verifier.lock_memory().find_success(&id).is_some();
+        [id(1), id(2)].into_iter().for_each(|id| verifier.lock_memory().add_success(id));
+        assert_eq!([id(1), id(2), guess].map(is_remembered), [true, true, false]);
+        verifier.forget_success(&guess);
+        assert_eq!([id(1), id(2)].map(is_remembered), [false, true]);
+        // In the old generation, too.
+        let mut memory = verifier.lock_memory();
+        memory.old = std::mem::take(&mut memory.young);
+        drop(memory);
+        verifier.forget_success(&id(2));
+        assert!(!is_remembered(id(2)));
     }
 }

@@ -16,6 +16,7 @@ pub struct UserTable {
 }
 
 /// The hash to try a password against.
+#[derive(Clone, Copy)]
 pub struct Candidate<'t> {
     pub hash: &'t PasswordHash,
     /// The user exists. Otherwise the hash is that of another user: the password is tried nevertheless, so that the

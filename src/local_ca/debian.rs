@@ -75,16 +75,18 @@ pub fn uninstall(only: Option<&CaCertificate>) -> Result<Vec<PathBuf>, TrustStor
         let path = installed_path(certificate);
         installed.retain(|installed| *installed == path);
     }
-    if installed.is_empty() {
-        return Ok(installed);
-    }
     check_access()?;
+    let mut removed = Ok(());
     for path in &installed {
-        fs::remove_file(path).map_err(|error| TrustStoreError::File { path: path.clone(), error })?;
+        // One file that stays must not keep the others trusted.
+        if let Err(error) = fs::remove_file(path) {
+            removed = removed.and(Err(TrustStoreError::File { path: path.clone(), error }));
+        }
     }
+    // An earlier run may have removed the files and then failed to update the store, so it is updated without files too.
     // Without this option, links to the removed files would stay.
-    update(&["--fresh"])?;
-    Ok(installed)
+    let updated = update(&["--fresh"]);
+    removed.and(updated).map(|()| installed)
 }
 
 /// Returns the files that [`install`] has written.

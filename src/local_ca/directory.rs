@@ -46,6 +46,8 @@ pub fn certificate_path(directory: &Path) -> PathBuf {
 /// A file is missing, damaged, or open to other users, or the system refuses.
 pub fn open_ca(directory: &Path) -> Result<LocalCa, LocalCaError> {
     let directory = std::path::absolute(directory).map_err(|error| io_error("resolve", directory, &error))?;
+    // With a slash at its end, a path to a symbolic link would name the directory behind the link.
+    let directory: PathBuf = directory.components().collect();
     check_parents(&directory)?;
     let found = match check_directory(&directory)? {
         true => read_ca(&directory)?,
@@ -138,10 +140,15 @@ fn warn_about_validity(directory: &Path, ca: &LocalCa) {
 }
 
 /// Checks that no user can swap the directory for another one: a parent that everyone may write to must be sticky, like
-/// `/tmp`.
+/// `/tmp`. Where a parent is a symbolic link, this includes the directories that the link leads through.
 fn check_parents(directory: &Path) -> Result<(), LocalCaError> {
+    directory.parent().map_or(Ok(()), |parent| check_writers(directory, parent))
+}
+
+fn check_writers(directory: &Path, parent: &Path) -> Result<(), LocalCaError> {
     const STICKY_AND_OTHERS_WRITE: u32 = 0o1002;
-    for parent in directory.ancestors().skip(1) {
+    for parent in parent.ancestors() {
+        // Links that form a loop have no metadata, so that following them one by one comes to an end.
         let Ok(metadata) = fs::metadata(parent) else { continue };
         if metadata.mode() & STICKY_AND_OTHERS_WRITE == 0o002 {
             return Err(LocalCaError {
@@ -152,6 +159,9 @@ fn check_parents(directory: &Path) -> Result<(), LocalCaError> {
                 ),
                 help: format!("run `chmod o-w {}`, or {OTHER_DIRECTORY}", parent.display()),
             });
+        }
+        if let (Ok(target), Some(beside)) = (fs::read_link(parent), parent.parent()) {
+            check_writers(directory, &beside.join(target))?;
         }
     }
     Ok(())

@@ -183,5 +183,5 @@ fn a_combined_log_has_the_user_where_other_servers_have_it() {
     until("all requests are logged", || gateway.stdout().lines().count() == 3);
     let log = gateway.stdout();
     let users: Vec<&str> = log.lines().map(|line| line.split_once(" [").unwrap().0).collect();
-    assert_eq!(users, ["127.0.0.1 - al ice", "127.0.0.1 - b\\x22ob", "127.0.0.1 - -"]);
+    assert_eq!(users, ["127.0.0.1 - al\\x20ice", "127.0.0.1 - b\\x22ob", "127.0.0.1 - -"]);
 }

@@ -182,6 +182,31 @@ fn only_the_gateway_tells_the_auth_server_what_it_judges() {
 }
 
 #[test]
+fn no_header_of_a_client_makes_the_application_serve_another_request() {
+    const OVERRIDES: &[&str] = &[
+        "x-original-url",
+        "x-original-uri",
+        "x-original-method",
+        "x-rewrite-url",
+        "x-http-method-override",
+        "x-http-method",
+        "x-method-override",
+        "X-HTTP-Method-Override",
+        "x_http_method_override",
+    ];
+    for trusted in ["", "trusted_proxies = [\"127.0.0.1\"]"] {
+        let pair = Pair::with(trusted, COPIED, "", responding(|_| admit("alice")), Upstream::text("the application"));
+        for name in OVERRIDES {
+            let fields = format!("{name}: {FORGED}\r\n{name}: {FORGED}\r\nx-kept: 1\r\n");
+            assert_eq!(pair.gateway.ask(&post("/public", 0, &fields)).status(), 200, "{name}");
+            for got in [pair.auth.request(), pair.app.request()] {
+                assert!(!got.head.contains(FORGED) && got.get("x-kept") == Some("1"), "{name}: {}", got.head);
+            }
+        }
+    }
+}
+
+#[test]
 fn the_auth_server_judges_the_path_that_the_application_gets() {
     const PATHS: &[&str] = &[
         "/public/../admin",

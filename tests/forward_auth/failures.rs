@@ -238,5 +238,11 @@ fn a_name_that_is_not_a_user_is_a_failure_of_the_auth_server() {
         let answer = pair.gateway.get("/").status();
         assert!(answer == 503 || (answer == 200 && pair.app.request().get("remote-user") == Some("")), "{answer}");
     }
+    for second in ["bob", "alice", ""] {
+        let pair = Pair::start(&format!("{COPIED}, on_error = \"open\""), move |_| {
+            format!("HTTP/1.1 200 OK\r\nremote-user: alice\r\nremote-user: {second}\r\ncontent-length: 0\r\n\r\n")
+        });
+        assert_eq!((pair.gateway.get("/").status(), pair.app.requests().len()), (503, 0), "{second}");
+    }
     drop(admitting());
 }

@@ -104,6 +104,9 @@ fn a_saved_page_is_sent_at_once_and_a_broken_one_is_not() {
     assert_eq!(gateway.ask(&get("/", BROWSER)).text(), "<p>second 404");
     put(&file, &"x".repeat(256 * 1024 + 1));
     until("the size is reported", || gateway.log().contains("larger than 256 KiB"));
+    put(&file, " \n");
+    until("the empty page is reported", || gateway.log().contains("4xx.html` is empty"));
+    assert_eq!(gateway.ask(&get("/", BROWSER)).text(), "<p>second 404");
     put(&file, "<p>fourth");
     until("the page is read again", || gateway.ask(&get("/", BROWSER)).text() == "<p>fourth");
 }

@@ -121,6 +121,31 @@ fn a_ca_is_installed_once_and_removed_again() {
 }
 
 #[test]
+fn removing_a_ca_can_be_repeated_after_a_failure() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = in_copy(
+        "s=$1/ca; bundle=/etc/ssl/certs/ca-certificates.crt; local=/usr/local/share/ca-certificates; \
+         verify() { openssl verify -CAfile $bundle $s/ca.pem 2>&1 | tail -n 1; }; \
+         $0 trust --install --state $s >/dev/null 2>&1; verify; \
+         mkdir $bundle.new; $0 trust --uninstall; echo first $?; verify; rmdir $bundle.new; \
+         $0 trust --uninstall; echo second $?; verify; \
+         $0 trust --install --state $s >/dev/null 2>&1; verify; \
+         mkdir $local/sluicegate-0000000000000000.crt; $0 trust --uninstall; echo third $?; verify; ls $local",
+        dir.path(),
+    );
+    let ok = format!("{}/ca/ca.pem: OK", dir.path().display());
+    let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("error:")).collect();
+    let at = |code: &str| lines.iter().position(|line| *line == code).unwrap_or_else(|| panic!("{code}: {text}"));
+    assert_eq!(lines[0], ok, "{text}");
+    assert_eq!(lines[at("first 1") + 1], ok, "{text}");
+    assert!(lines[at("second 0") + 1].contains("verification failed"), "{text}");
+    assert_eq!(lines[at("second 0") + 2], ok, "{text}");
+    assert!(lines[at("third 1") + 1].contains("verification failed"), "{text}");
+    assert!(text.contains("update-ca-certificates failed") && text.contains("0000.crt`: Is a directory"), "{text}");
+    assert_eq!(lines.iter().filter(|line| line.starts_with("sluicegate-")).count(), 1, "{text}");
+}
+
+#[test]
 fn a_ca_for_any_name_is_not_installed_and_none_is_created_under_sudo() {
     let dir = tempfile::tempdir().unwrap();
     let text = in_copy(

@@ -342,6 +342,37 @@ fn a_ca_that_cannot_be_trusted_is_an_error_and_stays_as_it_is() {
 }
 
 #[test]
+fn links_to_the_directory_and_through_open_directories_are_refused() {
+    let (dir, state) = empty();
+    assert!(program().args(["trust", "--state"]).arg(&state).output().unwrap().status.success());
+    symlink(&state, dir.path().join("link")).unwrap();
+    let trust = |path: &str| {
+        let output = program().args(["trust", "--state"]).arg(dir.path().join(path)).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    for path in ["link", "link/", "link//", "link/.", "link/./"] {
+        let (code, log) = trust(path);
+        assert!(code == Some(1) && log.contains("is a symbolic link"), "{path}: {log}");
+    }
+    // Everyone could replace `open/x`, to which `outer` leads through `inner`.
+    fs::create_dir_all(dir.path().join("open/x")).unwrap();
+    fs::create_dir(dir.path().join("closed")).unwrap();
+    symlink("../open/x", dir.path().join("closed/inner")).unwrap();
+    symlink("closed/inner", dir.path().join("outer")).unwrap();
+    symlink("loop", dir.path().join("loop")).unwrap();
+    set_mode(&dir.path().join("open"), 0o777);
+    for path in ["outer/ca", "closed/inner/ca/", "open/x/ca"] {
+        let (code, log) = trust(path);
+        assert!(code == Some(1) && log.contains("open` is writable for all"), "{path}: {log}");
+    }
+    assert!(trust("loop/ca").1.contains("error: the CA of development certificates: "));
+    assert_eq!(fs::read_dir(dir.path().join("open/x")).unwrap().count(), 0);
+    set_mode(&dir.path().join("open"), 0o1777);
+    assert_eq!(trust("outer/ca").0, Some(0));
+    assert_eq!(trust("state/ca/").0, Some(0));
+}
+
+#[test]
 fn a_reload_with_an_unusable_ca_changes_nothing() {
     let (_dir, state) = empty();
     let gateway = start(&state, "", ECHO);

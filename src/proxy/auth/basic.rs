@@ -8,30 +8,34 @@ use crate::proxy::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::response::refusal::Refusal;
 
 /// Returns the user. The limits of `auth` decide before a hash is computed. They do not decide for credentials that
-/// were verified recently, nor for those that another request verifies at the moment: neither is another guess.
+/// were verified recently, nor for those that another request verifies at the moment, if they come from the same
+/// address: neither is another guess.
 pub async fn verify_password(
     request: &mut RequestContext<'_>,
     routed: RoutedRequest<'_>,
     auth: &PasswordAuth,
 ) -> Result<String, Refusal> {
-    let Credentials { user, password } =
-        Credentials::from_headers(&request.received.parts.headers).map_err(Refusal::Unauthorized)?;
+    let credentials = Credentials::from_headers(&request.received.parts.headers).map_err(Refusal::Unauthorized)?;
     let verifier = &request.client.local.common.passwords;
-    let candidate = auth.users.find(&user, verifier.seed_of(&user)).ok_or(Refusal::Unauthorized(AuthFault::Invalid))?;
-    let id = verifier.identify(&user, &password, candidate.hash, candidate.is_known);
+    let seed = verifier.seed_of(&credentials.user);
+    let candidate = auth.users.find(&credentials.user, seed).ok_or(Refusal::Unauthorized(AuthFault::Invalid))?;
+    let id = verifier.identify(&credentials, candidate, routed.identity.ip);
     loop {
         let pending = match verifier.look_up(&id, auth.max_age) {
-            Known::Match => return Ok(user),
+            Known::Match => return Ok(credentials.user),
             Known::Pending(pending) => pending,
             Known::Unknown(ticket) => {
-                limits::apply_auth_limits(request, routed).await?;
-                verifier.queue_password(ticket, candidate.hash, password.clone(), candidate.is_known)
+                if let Err(refusal) = limits::apply_auth_limits(request, routed).await {
+                    // If the right password were still accepted, further guesses would cost nothing.
+                    verifier.forget_success(&id);
+                    return Err(refusal);
+                }
+                let password = credentials.password.clone();
+                verifier.queue_password(ticket, candidate.hash, password, candidate.is_known)
             }
         };
-        // A client that shuts down its side must not keep its place in the queue.
-        let _waits = request.account.deadline().hold_back();
         match pending.wait().await {
-            Verified::Match => return Ok(user),
+            Verified::Match => return Ok(credentials.user),
             Verified::Mismatch => return Err(Refusal::Unauthorized(AuthFault::Invalid)),
             Verified::Busy => return Err(Refusal::PasswordQueueFull),
             Verified::Abandoned => {}

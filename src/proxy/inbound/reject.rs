@@ -87,7 +87,7 @@ rejects! {
     Expect: Strict, EXPECTATION_FAILED, "expect",
         "The only supported expectation is 100-continue.";
     HostMissing: Strict, BAD_REQUEST, "host_missing",
-        "An HTTP/1.1 request needs a Host header.";
+        "A request needs a host (Host or :authority).";
     HostRepeated: Defensive, BAD_REQUEST, "host_repeated",
         "The Host header must appear once.";
     HostInvalid: Defensive, BAD_REQUEST, "host_invalid",

@@ -127,6 +127,8 @@ mod tests {
         let user = |text: &str| parse_line(named.replace("::1 - -", text).as_bytes(), true).unwrap().user;
         assert_eq!(user(r"::1 - jos\xC3\xA9").as_deref(), Some("jos\u{e9}"));
         assert_eq!(user("::1 - \"\""), None);
+        assert_eq!(user(r"::1 - a\x20-\x20\x5Bb\x5D\x20\x22c").as_deref(), Some("a - [b] \"c"));
+        assert_eq!(user(r"::1 - \x2D").as_deref(), Some("-"));
         for odd in ["-", r"\x16\x03\x01", "GET", "GET /", "GET x HTTP/1.1"] {
             let line = format!(r#"::1 - - [29/Feb/2024:23:59:59 +0100] "{odd}" 400 0"#);
             assert_eq!(parse_line(line.as_bytes(), true).unwrap().request, None, "{odd}");

@@ -57,8 +57,7 @@ fn format_json(line: &mut String, record: &LogRecord) {
 fn format_combined(line: &mut String, record: &LogRecord) {
     let time = record.time.to_zoned(TimeZone::UTC);
     let _ = write!(line, "{} - ", record.client);
-    // As in nginx, a space in the name remains one: the time starts at the bracket.
-    escape(line, record.user.as_deref().unwrap_or("-"));
+    write_user(line, record.user.as_deref());
     let _ = write!(line, " [{}] \"", time.strftime("%d/%b/%Y:%H:%M:%S %z"));
     if record.method.is_empty() {
         line.push('-');
@@ -77,6 +76,25 @@ fn format_combined(line: &mut String, record: &LogRecord) {
         line.push_str(" \"");
         escape(line, text.as_deref().filter(|text| !text.is_empty()).unwrap_or("-"));
         line.push('"');
+    }
+}
+
+/// Writes the name of the user without spaces and brackets, which separate it from the next field. A user whose name is
+/// `-` differs from no user.
+fn write_user(line: &mut String, user: Option<&str>) {
+    match user {
+        None => line.push('-'),
+        Some("-") => line.push_str("\\x2D"),
+        Some(user) => {
+            for char in user.chars() {
+                match char {
+                    ' ' | '[' | ']' => {
+                        let _ = write!(line, "\\x{:02X}", u32::from(char));
+                    }
+                    _ => escape(line, char.encode_utf8(&mut [0; 4])),
+                }
+            }
+        }
     }
 }
 
@@ -260,6 +278,11 @@ mod tests {
             "0.0.0.0 - {escaped} [01/Jan/1970:00:00:00 +0000] \"{escaped} {escaped}?{escaped} -\" 0 0 \"{escaped}\" \"{escaped}\"\n"
         );
         assert_eq!(line, expected);
+        for (user, written) in [("-", r"\x2D"), ("a - [b] \"c", r"a\x20-\x20\x5Bb\x5D\x20\x22c")] {
+            let named = LogRecord { user: Some(user.to_owned()), ..LogRecord::default() };
+            let line = format_line(&settings(LineFormat::Combined), &named);
+            assert!(line.starts_with(&format!("0.0.0.0 - {written} [01/Jan/1970:")), "{line}");
+        }
         let unread = format_line(&settings(LineFormat::Combined), &LogRecord::default());
         assert_eq!(unread, "0.0.0.0 - - [01/Jan/1970:00:00:00 +0000] \"-\" 0 0 \"-\" \"-\"\n");
     }

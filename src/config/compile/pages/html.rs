@@ -85,7 +85,11 @@ impl<'t> HtmlPage<'t> {
             return tag_end;
         }
         let closing = format!("</{}", name.to_ascii_lowercase());
-        let end = self.lower[tag_end..].find(&closing).map_or(text.len(), |offset| tag_end + offset);
+        let end = match self.lower[tag_end..].find(&closing).map(|offset| tag_end + offset) {
+            // After `<!--` and `<script`, the next closing tag does not end the script.
+            Some(end) if !has_nested_script(&self.lower[tag_end..end]) => end,
+            _ => text.len(),
+        };
         self.regions.push((tag_end..end, Region::Raw));
         end
     }
@@ -100,13 +104,22 @@ impl<'t> HtmlPage<'t> {
         matches!(self.region_at(at), Some((_, Region::Raw)))
     }
 
+    /// Returns whether a name at the offset would be the name of a tag. Placeholders before it may be empty.
+    fn starts_tag(&self, at: usize) -> bool {
+        let mut before = &self.text[..at];
+        while let Some(open) = before.strip_suffix('}').and_then(|inner| inner.rfind('{')) {
+            before = &before[..open];
+        }
+        before.ends_with('<')
+    }
+
     /// Checks that a value which a client may have chosen can stand at an offset.
     ///
     /// # Errors
     /// Escaping would not make the value safe there.
     pub fn check_foreign_value(&self, at: usize, name: &str) -> Result<(), TextFault> {
         let is_safe = match self.region_at(at) {
-            None => true,
+            None => !self.starts_tag(at),
             Some((_, Region::Raw | Region::Markup)) => false,
             Some((range, Region::Attribute(attribute))) => {
                 let attribute = attribute.to_ascii_lowercase();
@@ -128,4 +141,9 @@ impl<'t> HtmlPage<'t> {
              href=\"...\"",
         )
     }
+}
+
+/// Returns whether the content of a script, in lower case, opens a comment and a script in it.
+fn has_nested_script(content: &str) -> bool {
+    content.split_once("<!--").is_some_and(|(_, comment)| comment.contains("<script"))
 }

@@ -58,10 +58,20 @@ pub fn compile_error_pages(
     // Sorting is stable; statuses are more specific than classes.
     entries.sort_by_key(|entry| matches!(entry.statuses, StatusPattern::Class(_)));
     entries.extend(inherited.into_iter().flat_map(|pages| pages.entries.iter().cloned()));
-    let intercept = read_intercept(section, !entries.is_empty())
+    // Pages with mistakes are reported already.
+    let has_wrong_pages = names_pages(section) || files.has_mistakes();
+    let intercept = read_intercept(section, !entries.is_empty() || has_wrong_pages)
         .or_else(|| inherited.map(|pages| pages.intercept.clone()))
         .unwrap_or_default();
     (!entries.is_empty() || intercept != Intercept::None).then(|| Arc::new(ErrorPages { entries, intercept }))
+}
+
+/// Returns whether the section itself has pages, even wrong ones.
+fn names_pages(section: &Section) -> bool {
+    section.node("error_pages").is_some_and(|node| match &node.value {
+        Value::Table(table) => !table.entries.is_empty(),
+        _ => true,
+    })
 }
 
 fn read_entries(section: &Section, files: &PageFiles) -> Vec<PageEntry> {
@@ -144,6 +154,10 @@ fn read_intercept(section: &Section, has_pages: bool) -> Option<Intercept> {
 }
 
 impl PageFiles {
+    fn has_mistakes(&self) -> bool {
+        self.0.borrow().values().any(Option::is_none)
+    }
+
     /// Reads and parses a page. Reports a mistake once, however many sections name the file.
     fn read_page(&self, section: &Section, place: Place, path: &str) -> Option<Arc<ErrorPage>> {
         let format = match Path::new(path).extension().and_then(|extension| extension.to_str()) {
@@ -173,6 +187,10 @@ fn read_page_file(section: &Section, place: Place, path: &Path, format: PageForm
             return section.report_fault_at("error_pages", place, &what, error.help());
         }
     };
+    if text.trim().is_empty() {
+        let what = format!("`{}` is empty", path.display());
+        return section.report_fault_at("error_pages", place, &what, "write the page, or remove it from `error_pages`");
+    }
     if text.len() > PAGE_MAX {
         let what = format!("`{}` is larger than {} KiB", path.display(), PAGE_MAX / 1024);
         return section.report_fault_at("error_pages", place, &what, "serve large images and styles from a server");
@@ -300,9 +318,17 @@ mod tests {
             "<!-- {request_id} -->",
             "<SCRIPT type=x>{request_id}",
             "<p title=\"{request_id}",
+            "<{request_id}>",
+            "<{retry_after}{request_id}>",
+            "</{request_id}>",
+            "<script>/*<!-- <script> */</script>{request_id}</script>",
+            "<script>/*<!-- <SCRIPT> */</script>x</script><p title='{request_id}'>",
         ] {
             assert!(fault(text, PageFormat::Html).is_some(), "{text}");
         }
         assert_eq!(fault("<script>setTimeout(f, {retry_after} * 1000)</script>{request_id}", PageFormat::Html), None);
+        // Authors hid scripts in comments from browsers without scripts.
+        assert_eq!(fault("<script><!--\nf()\n//--></script>{request_id}", PageFormat::Html), None);
+        assert_eq!(fault("1 < {request_id} <b>{request_id}</b>", PageFormat::Html), None);
     }
 }

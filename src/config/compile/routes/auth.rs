@@ -62,6 +62,9 @@ pub fn compile_auth(
         None => Some(Some(HeaderName::from_static(USER_HEADER))),
     };
     let forwards_credentials = section.read_bool("forward_credentials");
+    if let (Some(AuthMethod::Basic(_)), Some([])) = (&method, limits.as_deref()) {
+        warn_of_unlimited_guesses(&section);
+    }
     section.report_unread_keys();
     let (method, limits) = (method?, limits?);
     let forwards_credentials = forwards_credentials.unwrap_or(match method {
@@ -73,6 +76,16 @@ pub fn compile_auth(
     let auth =
         RouteAuth { method, limit_count: limits.len(), realm: realm?, user_header: user_header?, forwards_credentials };
     Some(Some(CompiledAuth { auth, limits }))
+}
+
+/// Warns of passwords that clients can guess without a limit.
+fn warn_of_unlimited_guesses(section: &Section) {
+    if let Some(node) = section.node("basic") {
+        let what = "no limit bounds how many passwords a client can try";
+        let help = "add a limit with key = \"ip\" and charge_on = [401], and list it in `limits` of `auth`, on every \
+                    route with this file";
+        section.sources.add_warning(Diagnostic::new(node.place, what).with_help(help));
+    }
 }
 
 fn compile_method(section: &Section, context: &RouteContext, upstreams: &mut Upstreams) -> Option<AuthMethod> {

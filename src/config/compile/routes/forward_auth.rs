@@ -73,6 +73,9 @@ pub fn compile_forward_auth(section: &Section, upstreams: &mut Upstreams) -> Opt
         None => Some(Vec::new()),
     };
     let copy_headers = copy_headers.and_then(|copied| check_unique(section, copied));
+    if let (Some(Some(sent)), Some(copied)) = (&request_headers, &copy_headers) {
+        check_not_stated(section, sent, copied);
+    }
     let user = compile_user(section, copy_headers.as_deref().unwrap_or_default());
     let range = Duration::from_millis(10)..=Duration::from_secs(60);
     let timeout = section.read_duration("timeout", range).unwrap_or(TIMEOUT);
@@ -194,6 +197,19 @@ fn check_unique(section: &Section, copied: Vec<At<CopiedHeader>>) -> Option<Vec<
         }
     }
     Some(copied.into_iter().map(|at| at.value).collect())
+}
+
+/// Reports headers that the client and the auth server could both state to the upstream server. Credentials are an exception: clients have to
+/// send them.
+fn check_not_stated(section: &Section, sent: &[At<HeaderName>], copied: &[CopiedHeader]) {
+    let is_stated = |name: &HeaderName| copied.iter().any(|copied| copied.to == *name);
+    for At { place, value: name } in sent {
+        if *name != AUTHORIZATION && *name != COOKIE && is_stated(name) {
+            let what = format!("`{name}` is in `copy_headers`, so clients must not send it");
+            let help = "remove it from one of the two lists: clients could forge it otherwise";
+            section.report_fault_at::<()>("request_headers", *place, &what, help);
+        }
+    }
 }
 
 /// Compiles `user`: a copied header, under its name in the auth response or in the request to the upstream server.

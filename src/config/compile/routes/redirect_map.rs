@@ -124,11 +124,51 @@ fn fault(what: &str, help: &str) -> TextFault {
     TextFault { what: what.to_owned(), help: help.to_owned() }
 }
 
+/// Returns the path that a request for `path` has once it is canonical, as the paths of a map are.
+fn canonicalize_target(path: &str) -> String {
+    let mut segments: Vec<String> = Vec::new();
+    let mut has_final_slash = false;
+    for segment in path.split('/').skip(1) {
+        let segment = canonicalize_segment(segment);
+        has_final_slash = matches!(segment.as_str(), "" | "." | "..");
+        match segment.as_str() {
+            "" | "." => {}
+            ".." => {
+                segments.pop();
+            }
+            _ => segments.push(segment),
+        }
+    }
+    let slash = if has_final_slash && !segments.is_empty() { "/" } else { "" };
+    format!("/{}{slash}", segments.join("/"))
+}
+
+/// Decodes unreserved characters, and writes all others that are percent-encoded in upper case.
+fn canonicalize_segment(segment: &str) -> String {
+    let mut pieces = segment.split('%');
+    let mut out = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let digits = piece.get(..2).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
+        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => out.push(char::from(byte)),
+            Some(byte) => out.push_str(&format!("%{byte:02X}")),
+            // Such a target is refused or differs from every path of the map.
+            None => {
+                out.push('%');
+                out.push_str(piece);
+                continue;
+            }
+        }
+        out.push_str(&piece[2..]);
+    }
+    out
+}
+
 /// Returns the paths of a loop. A path that leads to itself under a full URL is none, because the scheme may differ.
 fn find_loop<'m>(map: &'m RedirectMap, matcher: Option<&Matcher>) -> Option<Vec<&'m str>> {
     let next = |from: &str| {
         let (to, _) = map.get(from)?;
-        let (next, _) = map.get_key_value(local_path(to, matcher)?)?;
+        let (next, _) = map.get_key_value(canonicalize_target(local_path(to, matcher)?).as_str())?;
         (**next != *from || to.starts_with('/')).then_some(&**next)
     };
     // The number of the walk that has visited a path first.
@@ -174,6 +214,12 @@ mod tests {
             (&[("/a", "/a")], Some(&["/a"])),
             (&[("/a", "/a?x=1")], Some(&["/a"])),
             (&[("/0", "/b"), ("/b", "/c#top"), ("/c", "/d"), ("/d", "/b")], Some(&["/b", "/c", "/d"])),
+            (&[("/a", "/%61")], Some(&["/a"])),
+            (&[("/a", "/b/../a")], Some(&["/a"])),
+            (&[("/a", "/./%62//%2e%2E/a?x=/")], Some(&["/a"])),
+            (&[("/a%2F", "/b"), ("/b", "/a%2f")], Some(&["/a%2F", "/b"])),
+            (&[("/", "/a/.."), ("/a/", "/a/b/..")], Some(&["/"])),
+            (&[("/a", "/a/."), ("/b", "/%6"), ("/c", "/%zz"), ("/d", "/%25d")], None),
             (&[("/a", "/b"), ("/b", "/c")], None),
             (&[("/a", "https://other.example/a")], None),
             (&[("/a", "/c"), ("/b", "/c"), ("/c", "/d")], None),

@@ -7,7 +7,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Request};
 
-use crate::auth::forward::ForwardAuth;
+use crate::auth::forward::{ForwardAuth, overrides_request};
 use crate::config::ForwardedHeader;
 use crate::proxy::headers;
 use crate::proxy::inbound::reject::Reject;
@@ -78,7 +78,10 @@ fn client_headers(
     let (trusted, strictness) = (identity.trusted_peer, route.parsing.strictness);
     headers::clean_request_headers(&mut headers, received.header_set, head, trusted, via, strictness)?;
     let is_sent = |name: &HeaderName| {
-        (rule.is_sent(name) || describes_client(name)) && !names_target(name) && !OMITTED.contains(name)
+        (rule.is_sent(name) || describes_client(name))
+            && !names_target(name)
+            && !overrides_request(name)
+            && !OMITTED.contains(name)
     };
     let removed: Vec<HeaderName> = headers.keys().filter(|name| !is_sent(name)).cloned().collect();
     for name in removed {

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::SET_COOKIE;
-use http::{HeaderMap, Method, Response};
+use http::{HeaderMap, HeaderName, Method, Response};
 use http_body::Body as _;
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
-use crate::auth::forward::ForwardAuth;
+use crate::auth::forward::{ForwardAuth, overrides_request};
 use crate::auth::is_valid_user;
 use crate::proxy::auth::record_user;
 use crate::proxy::dispatch;
@@ -23,16 +23,22 @@ use crate::proxy::response::body::ResponseBody;
 /// is closed.
 const DISCARD_MAX: usize = 64 * 1024;
 
-/// Removes the client's versions of the headers that only the auth server states. Called for every request, even if
-/// the auth server states none of them.
+/// Removes the client's versions of the headers that only the auth server states, and the headers that would make the
+/// upstream server serve another request than the auth server judged. Called for every request, even if the auth server
+/// states nothing.
 pub fn remove_client_headers(headers: &mut HeaderMap, rule: &ForwardAuth) {
     for name in rule.owned_headers() {
+        headers.remove(name);
+    }
+    let overriding: Vec<HeaderName> = headers.keys().filter(|name| overrides_request(name)).cloned().collect();
+    for name in overriding {
         headers.remove(name);
     }
 }
 
 /// Takes over what the auth server states about a request that it lets pass: the headers for the upstream server, the
-/// user, and the cookies for the client. Limits see the headers too. Returns false if the name of the user is invalid.
+/// user, and the cookies for the client. Limits see the headers too. Returns false if the name of the user is invalid or
+/// stated more than once: the upstream server could take another one than the limits and the log.
 pub fn accept_identity(request: &mut RequestContext<'_>, rule: &ForwardAuth, stated: &HeaderMap) -> bool {
     request.auth_cookies = stated.get_all(SET_COOKIE).iter().cloned().collect();
     for copied in &rule.copy_headers {
@@ -41,8 +47,13 @@ pub fn accept_identity(request: &mut RequestContext<'_>, rule: &ForwardAuth, sta
             request.identity_headers.push((copied.to.clone(), value.clone()));
         }
     }
-    let user = rule.user.as_ref().and_then(|name| stated.get(name)).filter(|user| !user.is_empty());
-    let Some(user) = user else { return true };
+    let Some(name) = &rule.user else { return true };
+    let mut users = stated.get_all(name).iter();
+    let user = users.next();
+    if users.next().is_some() {
+        return false;
+    }
+    let Some(user) = user.filter(|user| !user.is_empty()) else { return true };
     match str::from_utf8(user.as_bytes()) {
         Ok(user) if is_valid_user(user) => record_user(request, user),
         _ => return false,
