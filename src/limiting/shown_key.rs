@@ -152,8 +152,8 @@ impl KeyDisplay {
         Ok(())
     }
 
-    /// Returns the shown key for the parts of a state key, see [`split_state_key`]. A value of which the state key
-    /// contains only a digest is shown as a hash.
+    /// Returns the shown key for the parts of a state key. A value of which the state key contains only a digest is shown
+    /// as a hash.
     pub fn show_state_parts<'s>(&self, key: &Key, parts: impl Iterator<Item = &'s str>) -> String {
         let shown = parts.zip(&key.0).map(|(state, part)| {
             let Some((name, value)) = state.find(['=', '#']).map(|mark| state.split_at(mark)) else {
