@@ -12,6 +12,7 @@ use crate::limiting::key::KeyPart;
 use crate::limiting::limit::Limit;
 use crate::limiting::shown_key::ShownValue;
 use crate::limiting::source::{Facts, Source, SourceValues};
+use crate::limiting::state_key::state_key_parts;
 use crate::limiting::usage::hash_key;
 use crate::limiting::usage::sketch::{DistinctKeys, FrequentKeys};
 use crate::replay::ends::Ending;
@@ -103,7 +104,7 @@ impl Tally {
         if !answer.admitted && !check.role.base {
             self.refused += 1;
             self.refused_keys.add_key(hash);
-            let client = client_part(&check.key);
+            let client = state_key_parts(&check.key);
             self.top.add_key(hash_key(client), client, 1);
         }
         if no_host || check.key.contains('!') {
@@ -236,11 +237,4 @@ impl Tally {
         let counts = self.limit.key.sources().zip(self.gaps.absent.iter().copied());
         counts.filter(|(_, count)| *count > 0).map(|found| (found.0.to_string(), found)).collect()
     }
-}
-
-/// Returns the client's part of a state key.
-fn client_part(key: &str) -> &str {
-    let start = key.find('{').map_or(0, |at| at + 1);
-    let end = key.rfind('}').unwrap_or(key.len()).max(start);
-    &key[start..end]
 }

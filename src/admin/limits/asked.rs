@@ -57,7 +57,7 @@ const COMPARED_MAX: usize = 1_000_000;
 /// Maximum length of a value in bytes, the same as of a request header.
 const VALUE_MAX: usize = 8 * 1024;
 const HASH_HELP: &str = "a hash has 16 digits from 0 to 9 and a to f, as in the log";
-/// In a URL, what follows a plain `#` is not sent.
+/// The help for a hash in a query. Clients do not send what follows a plain `#` in a URL.
 const QUERY_HASH_HELP: &str =
     "a hash has 16 digits from 0 to 9 and a to f, as in the log; write only these digits, or %23 for `#`";
 
