@@ -14,8 +14,8 @@ pub type AccessRefusal = (StatusCode, &'static str);
 
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// What a page reveals or changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a page reveals or changes, the least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Access {
     /// Health only.
     Open,
@@ -23,8 +23,12 @@ pub enum Access {
     Metrics,
     /// The config.
     Read,
-    /// Usage of single keys, and changes.
-    Manage,
+    /// Usage of single keys.
+    Keys,
+    /// Decisions, resets and refunds.
+    Limits,
+    /// Changes of the config.
+    Edit,
 }
 
 const TOKEN: &str = "send the admin token: `Authorization: Bearer TOKEN`";
@@ -70,7 +74,7 @@ pub fn check_access(access: Access, headers: &HeaderMap, admin: &Admin, local: b
         Access::Metrics if !admin.metrics_need_token => Ok(()),
         Access::Metrics => check_host_is_local(headers, token),
         Access::Read => check_host_is_local(headers, token),
-        Access::Manage => {
+        Access::Keys | Access::Limits | Access::Edit => {
             check_same_site(headers)?;
             check_host_is_local(headers, token)?;
             match token.is_some() || local {
@@ -151,7 +155,7 @@ mod tests {
 
     #[test]
     fn every_page_but_probes_needs_the_token_that_is_set() {
-        use Access::{Manage, Metrics, Open, Read};
+        use Access::{Keys, Metrics, Open, Read};
         let bearer = head(&[("host", "gw.example:9900"), ("authorization", "Bearer secret")]);
         let basic = head(&[("host", "127.0.0.1"), ("authorization", "Basic  secret")]);
         let wrong = head(&[("host", "127.0.0.1"), ("authorization", "Bearer secre")]);
@@ -173,7 +177,7 @@ mod tests {
             (&bearer, &unset, false, [200, 200, 403, 403]),
             (&named, &unset, true, [200, 200, 403, 403]),
         ] {
-            let found = [Open, Metrics, Read, Manage].map(|access| status(access, headers, admin, local));
+            let found = [Open, Metrics, Read, Keys].map(|access| status(access, headers, admin, local));
             assert_eq!(found, all, "{headers:?} {:?} {local}", admin.token);
         }
         let closed = super::tests::admin(Some("secret"), true);
@@ -189,10 +193,10 @@ mod tests {
             [("host", "127.0.0.1:9900"), ("sec-fetch-site", "cross-site")],
             [("host", "evil.example:9900"), ("origin", "http://evil.example:9900")],
         ] {
-            assert!(check_access(Access::Manage, &head(&fields), &admin(None, false), true).is_err(), "{fields:?}");
+            assert!(check_access(Access::Limits, &head(&fields), &admin(None, false), true).is_err(), "{fields:?}");
         }
         let own = [("host", "localhost:9900"), ("origin", "http://localhost:9900"), ("sec-fetch-site", "same-origin")];
-        assert_eq!(check_access(Access::Manage, &head(&own), &admin(None, false), true), Ok(()));
+        assert_eq!(check_access(Access::Limits, &head(&own), &admin(None, false), true), Ok(()));
     }
 
     #[test]

@@ -3,10 +3,12 @@
 //!
 //! Input: requests on TCP or a Unix socket; at most a bounded number of connections, bytes and seconds (`room`,
 //! `serve`, `cached`). `guard` decides who may see a page, `inspected` rejects ambiguous framing. Output: the pages of
-//! the table in `pages`: `limits` decides, shows, resets and refunds without a proxied request, `upstreams` lists
-//! servers, `lifecycle` holds the state that the control thread reports, and `store_link` its connection to the store.
+//! the table in `pages`: `status` shows the process, `limits` decides, shows, resets and refunds without a proxied
+//! request, `upstreams` lists servers, `lifecycle` holds the state that the control thread reports, and `store_link`
+//! its connection to the store.
 //!
-//! To add a page, add a row to the table in `pages` with its access level, and describe it in
+//! To add a page, write an async function of a `PageRequest` (`page_request`) that returns a response (`response`) or a
+//! problem (`problem`), add a row with its access level to the table in `pages`, and describe it in
 //! `docs/reference/admin-api.md`.
 
 mod cached;
@@ -14,9 +16,13 @@ mod guard;
 mod inspected;
 pub(crate) mod lifecycle;
 mod limits;
+mod page_request;
 mod pages;
+mod problem;
+mod response;
 mod room;
 mod serve;
+mod status;
 pub(crate) mod store_link;
 mod upstreams;
 

@@ -1,31 +1,30 @@
 //! Pages of the admin listener, in one table. Access is checked before a body is read. Called by `serve` for every
 //! request.
 
-use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
-use bytes::Bytes;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::ALLOW;
 use http::request::Parts;
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::{Request, StatusCode};
 use http_body::Body;
-use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use serde_json::{Value, json};
-use tokio::sync::{mpsc, oneshot};
-use tokio::task::spawn_local;
-use tokio::time::timeout;
+use serde_json::json;
+use tokio::sync::mpsc;
 
 use crate::admin::cached::CachedText;
 use crate::admin::guard::Access;
-use crate::admin::lifecycle::{Lifecycle, SharedState, format_rfc3339};
-use crate::admin::limits::{LimitsApi, Problem};
-use crate::admin::room::{AdminSlot, WorkGuard};
-use crate::admin::{guard, upstreams};
+use crate::admin::lifecycle::SharedState;
+use crate::admin::limits::{LimitsApi, pages as limit_pages};
+use crate::admin::page_request::PageRequest;
+use crate::admin::problem::Problem;
+use crate::admin::response::{AdminResponse, problem_response, refusal_response};
+use crate::admin::room::AdminSlot;
+use crate::admin::{guard, status, upstreams};
 use crate::proxy::inbound::reject::Reject;
-use crate::reload::job::{Job, ReloadOrder, ReloadOutcome, Trigger};
+use crate::reload::job::Job;
 use crate::snapshot::{CurrentSnapshot, Fleet};
 use crate::telemetry::metrics::Metrics;
 
@@ -42,62 +41,42 @@ pub struct AdminContext {
 /// Pages whose text is expensive to build.
 #[derive(Default)]
 pub struct CachedPages {
-    metrics: CachedText,
-    upstreams: CachedText,
+    pub(super) metrics: CachedText,
+    pub(super) upstreams: CachedText,
 }
 
-type AdminResponse = Response<Full<Bytes>>;
+type PageFuture = Pin<Box<dyn Future<Output = Result<AdminResponse, Problem>>>>;
 
 struct Page {
     methods: &'static str,
-    /// `NAME` represents the name of a limit.
+    /// `NAME` represents a name, such as that of a limit.
     path: &'static str,
     access: Access,
-    kind: PageKind,
+    handler: fn(PageRequest) -> PageFuture,
 }
 
-#[derive(Clone, Copy)]
-enum PageKind {
-    Live,
-    Ready,
-    Metrics,
-    Status,
-    Reload,
-    Limits,
-    Limit,
-    State,
-    Reset,
-    Refund,
-    Decide,
-    Top,
-    Upstreams,
+/// Builds a row of the table; `$handler` is an async function of a [`PageRequest`].
+macro_rules! page {
+    ($methods:literal, $path:literal, $access:ident, $handler:path) => {
+        Page { methods: $methods, path: $path, access: Access::$access, handler: |request| Box::pin($handler(request)) }
+    };
 }
 
-const PAGES: [Page; 13] = [
-    define_page("GET, HEAD", "/livez", Access::Open, PageKind::Live),
-    define_page("GET, HEAD", "/readyz", Access::Open, PageKind::Ready),
-    define_page("GET, HEAD", "/metrics", Access::Metrics, PageKind::Metrics),
-    define_page("GET, HEAD", "/-/status", Access::Read, PageKind::Status),
-    define_page("POST", "/-/reload", Access::Manage, PageKind::Reload),
-    define_page("GET, HEAD", "/-/limits", Access::Read, PageKind::Limits),
-    define_page("GET, HEAD", "/-/limits/NAME", Access::Read, PageKind::Limit),
-    define_page("GET, HEAD", "/-/limits/NAME/state", Access::Manage, PageKind::State),
-    define_page("DELETE", "/-/limits/NAME/state", Access::Manage, PageKind::Reset),
-    define_page("POST", "/-/limits/NAME/refund", Access::Manage, PageKind::Refund),
-    define_page("POST", "/-/decide", Access::Manage, PageKind::Decide),
-    define_page("GET, HEAD", "/-/top", Access::Manage, PageKind::Top),
-    define_page("GET, HEAD", "/-/upstreams", Access::Read, PageKind::Upstreams),
+const PAGES: &[Page] = &[
+    page!("GET, HEAD", "/livez", Open, status::show_liveness),
+    page!("GET, HEAD", "/readyz", Open, status::show_readiness),
+    page!("GET, HEAD", "/metrics", Metrics, status::show_metrics),
+    page!("GET, HEAD", "/-/status", Read, status::show_status),
+    page!("POST", "/-/reload", Edit, status::reload_config),
+    page!("GET, HEAD", "/-/limits", Read, limit_pages::list_limits),
+    page!("GET, HEAD", "/-/limits/NAME", Read, limit_pages::show_limit),
+    page!("GET, HEAD", "/-/limits/NAME/state", Keys, limit_pages::show_state),
+    page!("DELETE", "/-/limits/NAME/state", Limits, limit_pages::reset_key),
+    page!("POST", "/-/limits/NAME/refund", Limits, limit_pages::refund_charge),
+    page!("POST", "/-/decide", Limits, limit_pages::decide),
+    page!("GET, HEAD", "/-/top", Keys, limit_pages::list_top),
+    page!("GET, HEAD", "/-/upstreams", Read, upstreams::show_upstreams),
 ];
-
-/// Time limit from the head to the last byte of a body.
-const BODY_TIMEOUT: Duration = Duration::from_secs(3);
-const BODY_MAX: usize = 64 * 1024;
-/// Maximum size of a body with many decisions, in bytes.
-const DECISIONS_MAX: usize = 1024 * 1024;
-
-const fn define_page(methods: &'static str, path: &'static str, access: Access, what: PageKind) -> Page {
-    Page { methods, path, access, kind: what }
-}
 
 impl Page {
     /// Returns the name in `path`, empty if the page has none; `None` if `path` belongs to another page.
@@ -124,7 +103,7 @@ pub async fn respond(
     request: Request<Incoming>,
     fault: Option<Reject>,
     local: bool,
-    ticket: &AdminSlot,
+    slot: &Rc<AdminSlot>,
 ) -> AdminResponse {
     let (head, body) = request.into_parts();
     let clear = match fault {
@@ -135,13 +114,16 @@ pub async fn respond(
         Ok(()) => find_page(&head, local, context),
         Err((status, detail)) => Err(Box::new(refusal_response(Problem::new(status, detail)))),
     };
-    let answer = found.map(|(page, name)| show_page(page.kind, name, context, &head, body, ticket));
-    let answer = match answer {
-        Ok(shown) => shown.await.unwrap_or_else(refusal_response),
+    let found = found.map(|(page, name)| (page, name.to_owned()));
+    let answer = match found {
+        Ok((page, name)) => {
+            let request = PageRequest::new(context.clone(), &name, head, body, slot.clone());
+            (page.handler)(request).await.unwrap_or_else(refusal_response)
+        }
         Err(answer) => *answer,
     };
     // The response counts as held memory until it is sent. It is sent even if it exceeds the total.
-    ticket.hold_bytes(answer.body().size_hint().lower().try_into().unwrap_or(usize::MAX / 2));
+    slot.hold_bytes(answer.body().size_hint().lower().try_into().unwrap_or(usize::MAX / 2));
     answer
 }
 
@@ -170,187 +152,11 @@ fn find_page<'h>(
     }
 }
 
-async fn show_page(
-    what: PageKind,
-    name: &str,
-    context: &Rc<AdminContext>,
-    head: &Parts,
-    body: Incoming,
-    ticket: &AdminSlot,
-) -> Result<AdminResponse, Problem> {
-    let (limits, query) = (&context.limits, head.uri.query().unwrap_or_default());
-    let found = match what {
-        PageKind::Live => return Ok(text_response("ok\n")),
-        PageKind::Ready => return Ok(ready_page(context)),
-        PageKind::Metrics => return Ok(metrics_page(context)),
-        PageKind::Status => status_page(context),
-        PageKind::Reload => {
-            let _work = start_work(ticket)?;
-            return reload_page(context, query).await;
-        }
-        PageKind::Limits => return Ok(json_response(limits.list_limits())),
-        PageKind::Limit => return Ok(json_response(limits.show_limit(name)?)),
-        PageKind::Upstreams => return Ok(upstreams_page(context)),
-        PageKind::Top => {
-            let _work = start_work(ticket)?;
-            limits.list_top(query).await?
-        }
-        PageKind::State => {
-            let _work = start_work(ticket)?;
-            limits.show_state(name, query).await?
-        }
-        PageKind::Reset => {
-            let _work = start_work(ticket)?;
-            limits.reset_key(name, query).await?
-        }
-        PageKind::Refund => {
-            let (context, name, body) = (context.clone(), name.to_owned(), read_body(body, BODY_MAX, ticket).await?);
-            let _work = start_work(ticket)?;
-            // The refund continues without the client: a receipt that is marked as used must have been refunded.
-            let refund = spawn_local(async move { context.limits.refund_charge(&name, &body).await });
-            let broken = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the refund broke off");
-            refund.await.map_err(broken)??
-        }
-        PageKind::Decide => {
-            let body = read_body(body, DECISIONS_MAX, ticket).await?;
-            let _turn = limits.wait_for_turn(body.len()).await?;
-            let _work = start_work(ticket)?;
-            return Ok(json_response(limits.decide_all(&body).await?.to_string()));
-        }
-    };
-    Ok(json_response(found.to_string()))
-}
-
-fn start_work(ticket: &AdminSlot) -> Result<WorkGuard<'_>, Problem> {
-    ticket
-        .start_work()
-        .ok_or_else(|| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many requests at once; try again"))
-}
-
-async fn read_body(mut body: Incoming, most: usize, ticket: &AdminSlot) -> Result<Vec<u8>, Problem> {
-    let large = || Problem::new(StatusCode::PAYLOAD_TOO_LARGE, format!("a body here has at most {most} bytes"));
-    // Checked before the client gets `100 Continue`.
-    if body.size_hint().lower() > most as u64 {
-        return Err(large());
-    }
-    let whole = async {
-        let mut bytes = Vec::new();
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|_| Problem::new(StatusCode::BAD_REQUEST, "the body broke off"))?;
-            let Ok(piece) = frame.into_data() else { continue };
-            let length = bytes.len() + piece.len();
-            if length > most {
-                return Err(large());
-            }
-            if !ticket.hold_bytes(length) {
-                return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many bodies at once; try again"));
-            }
-            bytes.extend_from_slice(&piece);
-        }
-        Ok(bytes)
-    };
-    let late = |_| Problem::new(StatusCode::REQUEST_TIMEOUT, format!("the body was not there within {BODY_TIMEOUT:?}"));
-    timeout(BODY_TIMEOUT, whole).await.map_err(late)?
-}
-
-fn metrics_page(context: &AdminContext) -> AdminResponse {
-    match context.cached.metrics.get_or_make(|| context.metrics.render()) {
-        Ok(body) => typed_response(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", body),
-        Err(error) => problem_response(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string(), json!({})),
-    }
-}
-
-fn upstreams_page(context: &AdminContext) -> AdminResponse {
-    let Ok(text) = context
-        .cached
-        .upstreams
-        .get_or_make(|| Ok::<_, Infallible>(upstreams::list_upstreams(&context.fleet).to_string()));
-    json_response(text)
-}
-
-fn ready_page(context: &AdminContext) -> AdminResponse {
-    match context.shared.lifecycle() {
-        Lifecycle::Ready => text_response("ready\n"),
-        other => problem_response(StatusCode::SERVICE_UNAVAILABLE, other.label(), json!({})),
-    }
-}
-
-fn status_page(context: &AdminContext) -> Value {
-    let snapshot = context.current.load();
-    let shared = &context.shared;
-    json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "lifecycle": shared.lifecycle().label(),
-        "uptime_seconds": shared.uptime().as_secs(),
-        "generation": snapshot.generation,
-        "hash": snapshot.config.hash,
-        "loaded_at": format_rfc3339(snapshot.loaded_at),
-        "watch": shared.watching().label(),
-        "last_reload": shared.last_reload(),
-    })
-}
-
-async fn reload_page(context: &AdminContext, query: &str) -> Result<AdminResponse, Problem> {
-    let dry_run = match query {
-        "" => false,
-        "dry_run=1" | "dry_run=true" => true,
-        "dry_run=0" | "dry_run=false" => false,
-        _ => return Err(Problem::new(StatusCode::BAD_REQUEST, "the only parameter is dry_run, 0 or 1")),
-    };
-    let (reply, outcome) = oneshot::channel();
-    let job = Job { order: ReloadOrder::requested_by(Trigger::Api, dry_run), reply };
-    let draining = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "draining: the config is not loaded any more");
-    context.jobs.send(job).await.map_err(|_| draining())?;
-    let (outcome, _) = outcome.await.map_err(|_| draining())?;
-    let mut body = outcome.to_json();
-    body["dry_run"] = dry_run.into();
-    Ok(match outcome {
-        ReloadOutcome::Failed { failure, .. } => {
-            problem_response(StatusCode::UNPROCESSABLE_ENTITY, &failure.to_string(), body)
-        }
-        _ => json_response(body.to_string()),
-    })
-}
-
-fn refusal_response(Problem { status, detail, more }: Problem) -> AdminResponse {
-    let mut answer = problem_response(status, &detail, more);
-    let headers = answer.headers_mut();
-    match status {
-        StatusCode::UNAUTHORIZED => drop(headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
-        StatusCode::SERVICE_UNAVAILABLE => drop(headers.insert(RETRY_AFTER, HeaderValue::from_static("1"))),
-        _ => {}
-    }
-    answer
-}
-
 fn method_not_allowed(methods: &str) -> AdminResponse {
     let mut answer = problem_response(StatusCode::METHOD_NOT_ALLOWED, &format!("use {methods}"), json!({}));
     if let Ok(methods) = methods.try_into() {
         answer.headers_mut().insert(ALLOW, methods);
     }
-    answer
-}
-
-fn problem_response(status: StatusCode, detail: &str, mut body: Value) -> AdminResponse {
-    body["title"] = status.canonical_reason().unwrap_or_default().into();
-    body["status"] = status.as_u16().into();
-    body["detail"] = detail.into();
-    typed_response(status, "application/problem+json", body.to_string())
-}
-
-fn json_response(body: impl Into<Bytes>) -> AdminResponse {
-    typed_response(StatusCode::OK, "application/json", body)
-}
-
-fn text_response(body: &'static str) -> AdminResponse {
-    typed_response(StatusCode::OK, "text/plain; charset=utf-8", body)
-}
-
-fn typed_response(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> AdminResponse {
-    let mut answer = Response::new(Full::new(body.into()));
-    *answer.status_mut() = status;
-    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     answer
 }
 

@@ -2,7 +2,7 @@
 //! waits for its client loses its own. Slow or silent clients therefore never keep a probe out. Used by `serve` and
 //! `pages`.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -18,19 +18,23 @@ struct SlotTable {
     arrivals: u64,
     at_work: usize,
     held: usize,
+    streams: usize,
 }
 
 struct SlotEntry {
     at_work: bool,
     held: usize,
     /// Dropped with the slot, which tells the connection that it lost it.
-    _lost: oneshot::Sender<()>,
+    lost: oneshot::Sender<()>,
 }
 
 /// A connection's slot, released when dropped.
 pub struct AdminSlot {
     room: Rc<AdminSlots>,
     arrival: u64,
+    /// Kept by a connection that moved to a slot for streams, so that it never loses its slot.
+    _kept: RefCell<Option<oneshot::Sender<()>>>,
+    is_streaming: Cell<bool>,
 }
 
 /// Resolves when the slot is lost.
@@ -39,7 +43,13 @@ pub type SlotLost = oneshot::Receiver<()>;
 /// While it exists, the connection waits for the gateway and keeps its slot.
 pub struct WorkGuard<'t>(&'t AdminSlot);
 
+/// The slot of a connection that streams its response: one of a few of their own, not counted among the others.
+/// Released when dropped.
+pub struct StreamSlot(Rc<AdminSlot>);
+
 const PLACES: usize = 512;
+/// Maximum number of streams.
+const STREAMS: usize = 16;
 /// Maximum number of connections at work: fewer than slots, so that there is always one to take.
 const AT_WORK: usize = 256;
 /// Maximum number of bytes of bodies and responses over all connections.
@@ -53,8 +63,14 @@ impl AdminSlots {
         }
         let (sender, lost) = oneshot::channel();
         places.arrivals += 1;
-        places.taken.insert(places.arrivals, SlotEntry { at_work: false, held: 0, _lost: sender });
-        (AdminSlot { room: room.clone(), arrival: places.arrivals }, lost)
+        places.taken.insert(places.arrivals, SlotEntry { at_work: false, held: 0, lost: sender });
+        let slot = AdminSlot {
+            room: room.clone(),
+            arrival: places.arrivals,
+            _kept: RefCell::default(),
+            is_streaming: Cell::new(false),
+        };
+        (slot, lost)
     }
 }
 
@@ -69,11 +85,12 @@ impl SlotTable {
         })
     }
 
-    fn release_slot(&mut self, arrival: u64) {
-        if let Some(place) = self.taken.remove(&arrival) {
-            self.held -= place.held;
-            self.at_work -= usize::from(place.at_work);
-        }
+    /// Removes the slot. The connection learns it when what this returns is dropped.
+    fn release_slot(&mut self, arrival: u64) -> Option<oneshot::Sender<()>> {
+        let place = self.taken.remove(&arrival)?;
+        self.held -= place.held;
+        self.at_work -= usize::from(place.at_work);
+        Some(place.lost)
     }
 
     fn set_at_work(&mut self, arrival: u64, at_work: bool) {
@@ -95,6 +112,22 @@ impl AdminSlot {
         Some(WorkGuard(self))
     }
 
+    /// Moves the connection to a slot for streams; `None` if all are taken. From then on, it is not dropped for others.
+    pub fn take_stream_slot(slot: &Rc<AdminSlot>) -> Option<StreamSlot> {
+        let mut places = slot.room.0.borrow_mut();
+        if places.streams >= STREAMS || slot.is_streaming.get() {
+            return None;
+        }
+        places.streams += 1;
+        slot._kept.replace(places.release_slot(slot.arrival));
+        slot.is_streaming.set(true);
+        Some(StreamSlot(slot.clone()))
+    }
+
+    pub fn is_streaming(&self) -> bool {
+        self.is_streaming.get()
+    }
+
     /// Records that this connection holds `bytes`. If the total is too large, the oldest other connections lose their
     /// slots; returns false if it is still too large.
     pub fn hold_bytes(&self, bytes: usize) -> bool {
@@ -114,6 +147,13 @@ impl AdminSlot {
 impl Drop for AdminSlot {
     fn drop(&mut self) {
         self.room.0.borrow_mut().release_slot(self.arrival);
+    }
+}
+
+impl Drop for StreamSlot {
+    fn drop(&mut self) {
+        self.0.room.0.borrow_mut().streams -= 1;
+        self.0.is_streaming.set(false);
     }
 }
 
@@ -167,6 +207,22 @@ mod tests {
         assert!(probe.start_work().is_some());
         drop(works);
         assert_eq!(room.0.borrow().at_work, 0);
+    }
+
+    #[test]
+    fn streams_have_few_slots_of_their_own() {
+        let room = Rc::<AdminSlots>::default();
+        let (all, mut lost) = several(&room, STREAMS + 1);
+        let all: Vec<_> = all.into_iter().map(Rc::new).collect();
+        let mut streams: Vec<_> = all[..STREAMS].iter().filter_map(AdminSlot::take_stream_slot).collect();
+        assert_eq!(streams.len(), STREAMS);
+        assert!(AdminSlot::take_stream_slot(&all[STREAMS]).is_none());
+        assert_eq!(room.0.borrow().taken.len(), 1, "streams are not counted among the others");
+        let (_others, _) = several(&room, PLACES + 1);
+        assert!(lost[..STREAMS].iter_mut().all(has_place) && !has_place(&mut lost[STREAMS]));
+        streams.pop();
+        assert!(!all[STREAMS - 1].is_streaming() && has_place(&mut lost[STREAMS - 1]), "what is left is still sent");
+        assert!(AdminSlot::take_stream_slot(&all[STREAMS]).is_some());
     }
 
     #[test]

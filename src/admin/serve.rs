@@ -13,7 +13,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::admin::inspected::Inspected;
 use crate::admin::pages::{AdminContext, respond};
@@ -29,32 +29,40 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(1);
 const UNREAD_MAX: usize = 2 * 1024 * 1024;
 
-pub async fn serve_connection<S>(
-    stream: S,
-    local: bool,
-    context: Rc<AdminContext>,
-    (ticket, lost): (AdminSlot, SlotLost),
-) where
-    S: AsyncRead + AsyncWrite + Unpin + 'static,
-{
-    tokio::select! {
-        // The client left, stalled, or blocked others for long enough.
-        _ = lost => {}
-        _ = timeout(CONNECTION_TIMEOUT, exchange_request(stream, local, context, Rc::new(ticket))) => {}
-    }
-}
-
-async fn exchange_request<S>(stream: S, local: bool, context: Rc<AdminContext>, ticket: Rc<AdminSlot>)
+pub async fn serve_connection<S>(stream: S, local: bool, context: Rc<AdminContext>, (slot, lost): (AdminSlot, SlotLost))
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
-    let own = ticket.clone();
+    let slot = Rc::new(slot);
+    tokio::select! {
+        // The client left, stalled, or blocked others for long enough.
+        _ = lost => {}
+        () = wait_for_end(&slot) => {}
+        () = exchange_request(stream, local, context, slot.clone()) => {}
+    }
+}
+
+/// Waits until the time limit of the connection. While it streams, it has none: whoever makes the stream ends it.
+async fn wait_for_end(slot: &AdminSlot) {
+    loop {
+        sleep(CONNECTION_TIMEOUT).await;
+        if !slot.is_streaming() {
+            return;
+        }
+    }
+}
+
+async fn exchange_request<S>(stream: S, local: bool, context: Rc<AdminContext>, slot: Rc<AdminSlot>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + 'static,
+{
+    let own = slot.clone();
     let inspector = Rc::new(RefCell::new(Inspector::new(HEAD_MAX)));
     let stream = Inspected::new(stream, inspector.clone());
     let service = service_fn(move |request: Request<Incoming>| {
-        let (context, ticket) = (context.clone(), own.clone());
+        let (context, slot) = (context.clone(), own.clone());
         let fault = inspector.borrow_mut().take_fault(request.body().size_hint().exact());
-        async move { Ok::<_, Infallible>(respond(&context, request, fault, local, &ticket).await) }
+        async move { Ok::<_, Infallible>(respond(&context, request, fault, local, &slot).await) }
     });
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -64,7 +72,7 @@ where
         .serve_connection(TokioIo::new(stream), service);
     if Pin::new(&mut connection).await.is_ok() {
         // The response has been sent.
-        ticket.hold_bytes(0);
+        slot.hold_bytes(0);
         let stream = connection.into_parts().io.into_inner().into_inner();
         let _ = timeout(UNREAD_TIMEOUT, drain_client(stream)).await;
     }

@@ -1,14 +1,26 @@
-//! Page of upstreams with the state of their servers. Called by `pages`.
+//! Page of upstreams with the state of their servers. Listed in `pages`.
+
+use std::convert::Infallible;
 
 use serde_json::{Value, json};
 
+use crate::admin::page_request::PageRequest;
+use crate::admin::problem::Problem;
+use crate::admin::response::{AdminResponse, json_response};
 use crate::snapshot::Fleet;
 use crate::upstream::Server;
 use crate::upstream::hostname::LookupOutcome;
 use crate::upstream::roster::{Member, UpstreamState};
 use crate::upstream::state::{Health, HealthReport};
 
-pub fn list_upstreams(fleet: &Fleet) -> Value {
+pub async fn show_upstreams(request: PageRequest) -> Result<AdminResponse, Problem> {
+    let context = &request.context;
+    let list = || Ok::<_, Infallible>(list_upstreams(&context.fleet).to_string());
+    let Ok(text) = context.cached.upstreams.get_or_make(list);
+    Ok(json_response(text))
+}
+
+fn list_upstreams(fleet: &Fleet) -> Value {
     let now_ms = fleet.now_ms();
     let upstreams = fleet.upstreams().into_iter().map(|upstream| {
         let roster = upstream.roster();

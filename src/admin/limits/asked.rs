@@ -5,8 +5,9 @@ use std::sync::Arc;
 use http::StatusCode;
 
 use crate::admin::cached::TimeBudget;
-use crate::admin::limits::json::{Faults, JsonNode, Problem, parse_body};
+use crate::admin::limits::json::{Faults, JsonNode, parse_body};
 use crate::admin::limits::receipt::Receipt;
+use crate::admin::problem::Problem;
 use crate::config::{Config, find_closest, percent_decode};
 use crate::limiting::decision::{Check, Op};
 use crate::limiting::key::{COST_MAX, KeyPart};

@@ -7,16 +7,8 @@ use std::ops::RangeInclusive;
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
+use crate::admin::problem::Problem;
 use crate::config::find_closest;
-
-/// Why a request is rejected.
-#[derive(Debug)]
-pub struct Problem {
-    pub status: StatusCode,
-    pub detail: String,
-    /// Members besides title, status and detail.
-    pub more: Value,
-}
 
 /// Mistakes of one body.
 #[derive(Default)]
@@ -37,12 +29,6 @@ pub struct JsonNode<'a> {
 
 /// Maximum number of mistakes reported per body.
 const FAULTS_MAX: usize = 20;
-
-impl Problem {
-    pub fn new(status: StatusCode, detail: impl Into<String>) -> Problem {
-        Problem { status, detail: detail.into(), more: json!({}) }
-    }
-}
 
 pub fn parse_body(body: &[u8]) -> Result<Value, Problem> {
     serde_json::from_slice(body)

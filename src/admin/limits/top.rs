@@ -9,7 +9,8 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::admin::limits::asked::NamedValues;
-use crate::admin::limits::{LimitsApi, Problem, asked, fixed_cost, run_check};
+use crate::admin::limits::{LimitsApi, asked, fixed_cost, run_check};
+use crate::admin::problem::Problem;
 use crate::config::percent_decode;
 use crate::labels::Label;
 use crate::limiting::Limiter;

@@ -1,0 +1,54 @@
+//! Pages about limits: each reads its request and calls `LimitsApi`. Listed in `admin::pages`.
+
+use http::StatusCode;
+use tokio::task::spawn_local;
+
+use crate::admin::page_request::PageRequest;
+use crate::admin::problem::Problem;
+use crate::admin::response::{AdminResponse, json_response};
+
+/// Maximum size of the body of a refund, in bytes.
+const BODY_MAX: usize = 64 * 1024;
+/// Maximum size of a body with many decisions, in bytes.
+const DECISIONS_MAX: usize = 1024 * 1024;
+
+pub async fn list_limits(request: PageRequest) -> Result<AdminResponse, Problem> {
+    Ok(json_response(request.context.limits.list_limits()))
+}
+
+pub async fn show_limit(request: PageRequest) -> Result<AdminResponse, Problem> {
+    Ok(json_response(request.context.limits.show_limit(&request.name)?))
+}
+
+pub async fn list_top(request: PageRequest) -> Result<AdminResponse, Problem> {
+    let _work = request.start_work()?;
+    Ok(json_response(request.context.limits.list_top(request.query()).await?.to_string()))
+}
+
+pub async fn show_state(request: PageRequest) -> Result<AdminResponse, Problem> {
+    let _work = request.start_work()?;
+    Ok(json_response(request.context.limits.show_state(&request.name, request.query()).await?.to_string()))
+}
+
+pub async fn reset_key(request: PageRequest) -> Result<AdminResponse, Problem> {
+    let _work = request.start_work()?;
+    Ok(json_response(request.context.limits.reset_key(&request.name, request.query()).await?.to_string()))
+}
+
+pub async fn refund_charge(mut request: PageRequest) -> Result<AdminResponse, Problem> {
+    let body = request.read_body(BODY_MAX).await?;
+    let _work = request.start_work()?;
+    // The refund continues without the client: a receipt that is marked as used must have been refunded.
+    let (context, name) = (request.context.clone(), request.name.clone());
+    let refund = spawn_local(async move { context.limits.refund_charge(&name, &body).await });
+    let broken = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the refund broke off");
+    Ok(json_response(refund.await.map_err(broken)??.to_string()))
+}
+
+pub async fn decide(mut request: PageRequest) -> Result<AdminResponse, Problem> {
+    let body = request.read_body(DECISIONS_MAX).await?;
+    let limits = &request.context.limits;
+    let _turn = limits.wait_for_turn(body.len()).await?;
+    let _work = request.start_work()?;
+    Ok(json_response(limits.decide_all(&body).await?.to_string()))
+}
