@@ -18,6 +18,7 @@ mod algorithms;
 mod charges;
 mod config;
 mod limits;
+mod observability;
 mod outages;
 mod stores;
 mod support;

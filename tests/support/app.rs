@@ -19,6 +19,8 @@ pub struct App {
     child: Child,
     dir: TempDir,
     _port: Reserved,
+    /// Files that it reads from another directory.
+    _files: Option<TempDir>,
 }
 
 impl App {
@@ -49,6 +51,20 @@ impl App {
         App::start(interpreter(file), |addr| vec![script(file), addr.port().to_string()])
     }
 
+    /// Starts Prometheus with a config; its rule files have absolute paths.
+    pub fn prometheus(config: &str) -> App {
+        let files = tempfile::tempdir().unwrap();
+        let path = files.path().join("prometheus.yml");
+        fs::write(&path, config).unwrap();
+        let mut app = App::start(Path::new("prometheus"), |addr| {
+            let (config, listen) =
+                (format!("--config.file={}", path.display()), format!("--web.listen-address={addr}"));
+            vec![config, "--storage.tsdb.path=data".to_owned(), listen]
+        });
+        app._files = Some(files);
+        app
+    }
+
     /// Starts an OpenTelemetry collector that prints what it receives.
     pub fn collector() -> App {
         let find = "import os, rotel; print(os.path.join(os.path.dirname(rotel.__file__), 'rotel-agent'))";
@@ -75,7 +91,7 @@ impl App {
             .unwrap_or_else(|error| {
                 panic!("{}: {error}; install what the tests talk to: make tools", program.display())
             });
-        let mut app = App { addr, child, dir, _port: port };
+        let mut app = App { addr, child, dir, _port: port, _files: None };
         until("the application listens", || {
             let ended = app.child.try_wait().unwrap();
             assert!(ended.is_none(), "the application ended: {ended:?}\n{}", app.log());

@@ -1,0 +1,67 @@
+//! The rule files: Prometheus accepts them, each alert is tested and has a section in the runbook, and every metric that
+//! they name is documented.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use super::{DASHBOARDS, Rule, dashboard, metrics_in, panels, path, queries, read};
+
+fn run_promtool(arguments: &[&str], files: &[&str]) {
+    let output = Command::new("promtool").args(arguments).args(files.iter().map(|file| path(file))).output();
+    let output =
+        output.unwrap_or_else(|error| panic!("promtool: {error}; install it with: apt-get install prometheus"));
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "promtool {arguments:?}:\n{said}");
+}
+
+#[test]
+fn prometheus_accepts_the_rules() {
+    run_promtool(&["check", "rules", "--lint=all", "--lint-fatal"], &["recording.yml", "alerts.yml"]);
+}
+
+#[test]
+fn every_alert_is_silent_fires_and_resolves() {
+    run_promtool(&["test", "rules"], &["alerts_test.yml"]);
+    let tests = read("alerts_test.yml");
+    for Rule { name, .. } in Rule::list("alerts.yml") {
+        let [firing, quiet] = ['\n', ','].map(|end| format!("alertname: {name}{end}"));
+        let fires = tests.split(&firing).skip(1).filter(|rest| rest.trim_start().starts_with("exp_alerts:\n"));
+        assert_eq!(fires.count(), 1, "{name} is tested to fire once");
+        let silent = tests.split(&quiet).skip(1).filter(|rest| rest.starts_with(" exp_alerts: []}"));
+        assert_eq!(silent.count(), 2, "{name} is tested to be silent before and after");
+    }
+}
+
+#[test]
+fn every_alert_has_a_section_in_the_runbook() {
+    let runbook = std::fs::read_to_string("docs/operating/alerts.md").unwrap();
+    let sections: BTreeSet<&str> = runbook.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+    let rules = Rule::list("alerts.yml");
+    let alerts: BTreeSet<&str> = rules.iter().map(|rule| rule.name.as_str()).collect();
+    assert_eq!(alerts, sections, "left: alerts, right: sections");
+    for Rule { name, runbook_url, .. } in &rules {
+        let end = format!("/operating/alerts.html#{}", name.to_lowercase());
+        assert!(runbook_url.as_ref().is_some_and(|url| url.ends_with(&end)), "{name}: {runbook_url:?}");
+    }
+}
+
+#[test]
+fn every_metric_of_rules_and_dashboards_is_documented() {
+    let page = std::fs::read_to_string("docs/reference/metrics.md").unwrap();
+    let recorded: Vec<String> = Rule::list("recording.yml").into_iter().map(|rule| rule.name).collect();
+    let mut all: Vec<String> =
+        [Rule::list("recording.yml"), Rule::list("alerts.yml")].into_iter().flatten().map(|rule| rule.expr).collect();
+    for name in DASHBOARDS {
+        let dashboard = dashboard(name);
+        all.extend(panels(&dashboard).flat_map(queries).map(str::to_owned));
+    }
+    let mut named = 0;
+    for query in &all {
+        for metric in metrics_in(query).into_iter().filter(|metric| !recorded.iter().any(|name| name == metric)) {
+            named += 1;
+            let is_documented = page.contains(&format!("| `{metric}`")) || page.contains(&format!("| `{metric}{{"));
+            assert!(is_documented, "{metric} is not in docs/reference/metrics.md: {query}");
+        }
+    }
+    assert!(named > 50, "{named}");
+}
