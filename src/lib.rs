@@ -4,7 +4,7 @@
 //! decides whether it passes, and `upstream` keeps the state of the servers. `config` compiles the config file, and a
 //! `snapshot` is the config in force with its metrics. `control` reloads the config, `admin` serves the admin API,
 //! `acme` renews certificates, `local_ca` issues development certificates, and `telemetry` counts, logs and exports spans.
-//! `cli` is the command line, `replay` applies limits to an access log, and `import` translates configs of nginx. ARCHITECTURE.md has the map and the invariants.
+//! `cli` is the command line, `replay` applies limits to an access log, `explain` says what happens to a request, and `import` translates configs of nginx. ARCHITECTURE.md has the map and the invariants.
 
 mod acme;
 mod admin;
@@ -13,6 +13,7 @@ pub mod cli;
 pub mod config;
 mod control;
 mod descriptors;
+mod explain;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod grpc;

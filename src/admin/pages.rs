@@ -74,6 +74,7 @@ const PAGES: &[Page] = &[
     page!("DELETE", "/-/limits/NAME/state", Limits, limit_pages::reset_key),
     page!("POST", "/-/limits/NAME/refund", Limits, limit_pages::refund_charge),
     page!("POST", "/-/decide", Limits, limit_pages::decide),
+    page!("POST", "/-/explain", Keys, limit_pages::explain),
     page!("GET, HEAD", "/-/top", Keys, limit_pages::list_top),
     page!("GET, HEAD", "/-/upstreams", Read, upstreams::show_upstreams),
 ];

@@ -1,5 +1,5 @@
-//! A single request to the admin listener of a running gateway, over TCP or a Unix socket. Called by `healthcheck` and
-//! `reload`.
+//! A single request to the admin listener of a running gateway, over TCP or a Unix socket. Called by `healthcheck`,
+//! `reload` and `explain`.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -18,7 +18,7 @@ use crate::net::ListenAddr;
 /// Default address of the admin listener.
 const DEFAULT_ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9900);
 
-/// A request without a body.
+/// A request.
 pub struct Question<'a> {
     pub method: &'a str,
     pub path: &'a str,
@@ -53,18 +53,24 @@ pub fn resolve_admin_contact(path: &Path) -> AdminContact {
     AdminContact { listen, token }
 }
 
+/// Sends a request without a body.
 pub fn send_request(addr: &ListenAddr, question: &Question) -> io::Result<Reply> {
+    send_json(addr, question, "")
+}
+
+/// Sends a request with a JSON document as its body; empty sends none.
+pub fn send_json(addr: &ListenAddr, question: &Question, body: &str) -> io::Result<Reply> {
     let until = Instant::now() + question.timeout;
     match addr {
         ListenAddr::Tcp(addr) => {
             let stream = TcpStream::connect_timeout(&to_reachable(*addr), question.timeout)?;
             stream.set_write_timeout(Some(question.timeout))?;
-            exchange_bytes(&stream, |left| stream.set_read_timeout(Some(left)), until, question)
+            exchange_bytes(&stream, |left| stream.set_read_timeout(Some(left)), until, question, body)
         }
         ListenAddr::Unix(file) => {
             let addr = SocketAddrUnix::new(file)?;
             let stream = UnixStream::from(connect_within(SocketType::STREAM, &addr, question.timeout)?);
-            exchange_bytes(&stream, |left| stream.set_read_timeout(Some(left)), until, question)
+            exchange_bytes(&stream, |left| stream.set_read_timeout(Some(left)), until, question, body)
         }
     }
 }
@@ -84,11 +90,15 @@ fn exchange_bytes<S: Read + Write>(
     set_timeout: impl Fn(Duration) -> io::Result<()>,
     until: Instant,
     question: &Question,
+    body: &str,
 ) -> io::Result<Reply> {
     let Question { method, path, host, .. } = question;
     let token = question.token.map_or_else(String::new, |token| format!("authorization: Bearer {token}\r\n"));
-    let length = if *method == "GET" { "" } else { "content-length: 0\r\n" };
-    write!(stream, "{method} {path} HTTP/1.1\r\nhost: {host}\r\n{token}{length}connection: close\r\n\r\n")?;
+    let length = if *method == "GET" { String::new() } else { format!("content-length: {}\r\n", body.len()) };
+    let kind = if body.is_empty() { "" } else { "content-type: application/json\r\n" };
+    let head = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\n{token}{length}{kind}connection: close\r\n\r\n");
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(body.as_bytes())?;
     let mut answer = Vec::new();
     let mut piece = [0; 4096];
     while answer.len() < question.most && !(question.status_only && answer.contains(&b'\n')) {

@@ -1,18 +1,20 @@
 //! Command line: subcommands, logging setup and exit codes. Called by `main`.
 //!
-//! `run` and `proxy` start the gateway from here; `check`, `demo`, `healthcheck`, `reload`, `replay` and `trust` are files of
-//! their own, `ask` sends their requests to a running gateway, and `manual` generates the man page and completions.
+//! `run` and `proxy` start the gateway from here; `check`, `demo`, `explain`, `healthcheck`, `reload`, `replay`,
+//! `test_cases` and `trust` are files of their own, `ask` sends their requests to a running gateway, and `manual` generates the man page and completions.
 //!
 //! To add a subcommand, add a variant to `Command`, a file for it, and its entry in `docs/reference/command-line.md`.
 
 mod ask;
 mod check;
 mod demo;
+mod explain;
 mod healthcheck;
 mod import;
 mod manual;
 mod reload;
 mod replay;
+mod test_cases;
 mod trust;
 
 use std::ffi::OsString;
@@ -93,6 +95,12 @@ enum Command {
     },
     /// Replay an access log and report what the configured limits would have done
     Replay(replay::ReplayOptions),
+    /// Explain what happens to one request, and why: exit code 3 if it is refused, 4 if no route matches
+    #[command(after_help = explain::HELP)]
+    Explain(explain::ExplainOptions),
+    /// Run test cases against a config in virtual time: exit code 1 if one fails
+    #[command(after_help = test_cases::HELP)]
+    Test(test_cases::TestOptions),
     /// Translate the config of another proxy and print it: exit code 3 if parts could not be translated
     #[command(after_help = import::HELP)]
     Import(import::ImportOptions),
@@ -196,6 +204,8 @@ fn run_command(args: impl Iterator<Item = OsString>) -> ExitCode {
         },
         Command::Demo { dir } => demo::run_demo(dir),
         Command::Replay(replay) => replay::run_replay(&replay),
+        Command::Explain(options) => explain::run_explain(&options),
+        Command::Test(options) => test_cases::run_test(&options),
         Command::Import(options) => import::run_import(&options),
         Command::Trust(options) => trust::run_trust(&options),
         Command::Reload { config, dry_run } => reload::request_reload(&config.config, dry_run),

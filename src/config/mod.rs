@@ -2,13 +2,14 @@
 //! format.
 //!
 //! Input: a file with its includes (`documents`, `source`) or the arguments of `sluicegate proxy` (`shorthand`).
-//! `tree` parses TOML (`syntax`, `substitute`), `reader` checks keys and types against `schema`, `values` and `origin`
+//! `cases` reads the test cases of a config. `tree` parses TOML (`syntax`, `substitute`), `reader` checks keys and types against `schema`, `values` and `origin`
 //! parse the strings, and `compile` builds the result. Output: a [`Config`], or a [`Report`] of every mistake with its
 //! place and remedy (`report`, `hints`, `unreadable`), without the values of `${...}` (`hidden`).
 //!
 //! To add an option, add its name to `schema`, read it in `compile`, describe it in `conf/full.toml` and
 //! `docs/reference/options.md`, and add a wrong value to `tests/config/bad`.
 
+pub mod cases;
 mod compile;
 mod documents;
 mod examples;
@@ -35,7 +36,7 @@ use std::time::Duration;
 use http::HeaderName;
 
 pub(crate) use crate::config::hints::find_closest;
-pub use crate::config::report::Report;
+pub use crate::config::report::{Place, Report};
 pub use crate::config::shorthand::{ProxyArguments, proxy_text};
 use crate::config::source::SourceTexts;
 pub use crate::config::unreadable::{FILE_SIZE_MAX, open_file};

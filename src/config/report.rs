@@ -133,14 +133,20 @@ impl Report {
         (!report.mistakes.is_empty()).then_some(report)
     }
 
-    /// Renders the report for a terminal or a log.
-    pub fn render(&self, color: bool) -> String {
+    /// Renders the mistakes, without a line that counts them.
+    pub fn render_entries(&self, color: bool) -> String {
         let renderer = if color { Renderer::styled() } else { Renderer::plain() };
         let mut text = String::new();
         for mistake in self.mistakes.iter().take(SHOWN_MAX) {
             text.push_str(&renderer.render(&[self.diagnostic_group(mistake)]));
             text.push_str("\n\n");
         }
+        text
+    }
+
+    /// Renders the report for a terminal or a log.
+    pub fn render(&self, color: bool) -> String {
+        let mut text = self.render_entries(color);
         let what = match self.severity {
             Severity::Mistake => "mistake",
             Severity::Warning => "warning",
@@ -237,7 +243,7 @@ impl std::error::Error for Report {}
 
 impl SourceText {
     /// Returns line and column, from 1; columns count characters.
-    fn line_and_column(&self, offset: usize) -> (usize, usize) {
+    pub fn line_and_column(&self, offset: usize) -> (usize, usize) {
         let offset = self.floor_char_boundary(offset);
         let before = &self.text[..offset];
         let start = before.rfind('\n').map_or(0, |newline| newline + 1);

@@ -84,3 +84,29 @@ sections! {
     HEADER_EDIT = "route.headers": "set" "remove";
     REFUSE = "route.refuse": "status" "body" "content_type";
 }
+
+/// The keys of a file with test cases, which is not part of a config.
+pub const CASE_FILE: Schema = Schema { name: "cases", own: &["start", "case"], params: &[] };
+pub const CASE: Schema = Schema {
+    name: "case",
+    own: &[
+        "name",
+        "request",
+        "headers",
+        "body",
+        "from",
+        "certificate_subject",
+        "user",
+        "at",
+        "repeat",
+        "response",
+        "duration",
+        "expect",
+    ],
+    params: &[],
+};
+pub const EXPECT: Schema = Schema {
+    name: "case.expect",
+    own: &["route", "client", "decision", "limit", "retry_after_ms", "status", "reason"],
+    params: &[],
+};

@@ -145,7 +145,12 @@ impl When {
 }
 
 impl Condition {
-    fn is_met(&self, facts: &Facts, repeated: Repeated, not_integer: NotInteger) -> Result<bool, ValueError> {
+    /// Reports whether the condition is true.
+    ///
+    /// # Errors
+    /// The result depends on a repeated value of which `repeated` does not choose one, or on a value that must be an
+    /// integer and is none.
+    pub fn is_met(&self, facts: &Facts, repeated: Repeated, not_integer: NotInteger) -> Result<bool, ValueError> {
         Ok(match self {
             Condition::Text { source, test } => {
                 let value = facts.text(source, repeated)?;

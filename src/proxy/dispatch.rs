@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use http::header::{ACCEPT, EXPECT, UPGRADE};
 use http::request::Parts;
-use http::{HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use crate::config::{ForwardedHeader, TraceParent};
 use crate::proxy::context::ClientConnection;
@@ -72,19 +72,20 @@ pub async fn dispatch(
             Ok(problem::fixed_response(fixed.status, fixed.body.clone(), fixed.content_type.clone()))
         }
         Action::Redirect(redirect) => {
-            let is_https = is_https(request, identity.trusted_peer);
+            let headers = &request.received.parts.headers;
+            let is_https = is_https(headers, identity.trusted_peer, request.client.tls.is_some());
             local_responses::redirect(redirect, head, &route.rewrite, is_https).ok_or(Refusal::NoRedirect)
         }
     }
 }
 
 /// Returns whether the client uses HTTPS: on this connection, or to the trusted proxy before it.
-fn is_https(request: &RequestContext<'_>, trusted_peer: bool) -> bool {
-    let forwarded = request.received.parts.headers.get("x-forwarded-proto").filter(|_| trusted_peer);
+pub fn is_https(headers: &HeaderMap, trusted_peer: bool, is_tls: bool) -> bool {
+    let forwarded = headers.get("x-forwarded-proto").filter(|_| trusted_peer);
     match forwarded.map(HeaderValue::as_bytes) {
         Some(b"https") => true,
         Some(b"http") => false,
-        _ => request.client.tls.is_some(),
+        _ => is_tls,
     }
 }
 

@@ -4,6 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderMap;
+
 use crate::limiting::charges::guard::ChargeGuard;
 use crate::limiting::decision::Op;
 use crate::limiting::jwt::TokenClaims;
@@ -138,12 +140,16 @@ async fn read_key_body(
 ) -> Result<KeyBody, Refusal> {
     let route = routed.route;
     let Some(max) = route.key_body.and_then(|max| usize::try_from(max).ok()) else { return Ok(KeyBody::None) };
-    let facts = request_facts(request, routed, needs_claims);
-    let needs_body = |limit: &Arc<Limit>| limit.key.reads_body() && limit.applies_to(&facts) == Ok(true);
-    if !route.limits.iter().any(needs_body) {
+    if !needs_key_body(route, &request_facts(request, routed, needs_claims)) {
         return Ok(KeyBody::None);
     }
     KeyBody::read(request, route, max).await
+}
+
+/// Returns whether a limit that applies to the request reads its key from the body.
+pub fn needs_key_body(route: &Route, facts: &Facts<'_>) -> bool {
+    let needs_body = |limit: &Arc<Limit>| limit.key.reads_body() && limit.applies_to(facts) == Ok(true);
+    route.limits.iter().any(needs_body)
 }
 
 /// Returns the hash of the `hash_on` key of the upstream at `index`, which selects the server.
@@ -155,20 +161,29 @@ pub fn hash_key(request: &RequestContext<'_>, routed: RoutedRequest<'_>, index: 
 
 /// Returns the facts that keys and conditions can read from the request, without its body.
 fn request_facts<'f>(request: &'f RequestContext<'_>, routed: RoutedRequest<'f>, needs_claims: bool) -> Facts<'f> {
+    Facts {
+        claims: needs_claims.then(|| read_claims(request)).flatten(),
+        certificate: request.client.tls.as_ref().and_then(|tls| tls.certificate.as_ref()),
+        user: request.user.as_deref(),
+        ..head_facts(routed, &request.received.parts.headers)
+    }
+}
+
+/// Returns the facts that the head of a request tells by itself.
+pub fn head_facts<'f>(routed: RoutedRequest<'f>, headers: &'f HeaderMap) -> Facts<'f> {
     let RoutedRequest { route, head, identity } = routed;
-    let parts = &request.received.parts;
     Facts {
         client: identity.ip,
         method: head.method().as_str(),
         host: head.read_host(),
         path: head.path(),
         query: head.query(),
-        headers: &parts.headers,
+        headers,
         route: &route.name,
         params: &route.params,
-        claims: needs_claims.then(|| read_claims(request)).flatten(),
-        certificate: request.client.tls.as_ref().and_then(|tls| tls.certificate.as_ref()),
-        user: request.user.as_deref(),
+        claims: None,
+        certificate: None,
+        user: None,
         body: BodyFacts::None,
     }
 }

@@ -10,6 +10,7 @@ use http::{Method, Request, Response};
 use http_body::Body as _;
 use hyper::body::Incoming;
 
+use crate::config::Config;
 use crate::proxy::auth::{authenticate, remove_identity_headers};
 use crate::proxy::connection::request_deadline::RequestDeadline;
 use crate::proxy::connection::request_state::RequestWait;
@@ -74,7 +75,7 @@ async fn handle_request(request: &mut RequestContext<'_>) -> Result<Response<Res
     let parser_fault = check_framing(request)?;
     let head = validate_head(request)?;
     report_untrusted_headers(request, identity);
-    remove_identity_headers(request);
+    remove_identity_headers(&mut request.received.parts.headers, &request.view.snapshot.config);
     let found = find_route(request, &head);
     check_strictness(request, &head, parser_fault, found)?;
     if let Some(response) = answer_acme_challenge(request, &head) {
@@ -176,6 +177,11 @@ fn find_route(request: &RequestContext<'_>, head: &ValidatedHead) -> Option<usiz
     )
 }
 
+/// Returns the rules for ambiguous requests of the route at index `found`, or those of the server if no route matches.
+pub fn parsing_rules(config: &Config, found: Option<usize>) -> ParsingRules {
+    found.map_or(ParsingRules::new(config.server.strictness, None), |index| config.routes[index].parsing)
+}
+
 /// Refuses an ambiguous head that the `strictness` of the route does not allow. If no route matches, the `strictness`
 /// of the server counts.
 fn check_strictness(
@@ -184,8 +190,7 @@ fn check_strictness(
     parser_fault: Option<Reject>,
     found: Option<usize>,
 ) -> Result<(), Refusal> {
-    let config = &request.view.snapshot.config;
-    let reading = found.map_or(ParsingRules::new(config.server.strictness, None), |index| config.routes[index].parsing);
+    let reading = parsing_rules(&request.view.snapshot.config, found);
     if let Some(reject) = validate::judge_faults(head, parser_fault, reading).map_err(Refusal::InvalidHead)? {
         request.client.local.common.metrics.would_reject_counter(reject).inc();
     }
@@ -232,7 +237,8 @@ fn negotiate_compression(request: &mut RequestContext<'_>, route: &Route) {
     }
 }
 
-fn check_denied(route: &Route, identity: ClientAddress) -> Result<(), Refusal> {
+/// Refuses a client on the route's `deny` list.
+pub fn check_denied(route: &Route, identity: ClientAddress) -> Result<(), Refusal> {
     if route.deny.contains(identity.ip) { Err(Refusal::Denied) } else { Ok(()) }
 }
 

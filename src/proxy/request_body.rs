@@ -2,6 +2,7 @@
 //! Nothing is read before `max_body` is checked, and every read is under the deadlines of request bodies.
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body::Body as _;
 
 use crate::limiting::source::{BodyFacts, BodyKind, UnreadableBody};
@@ -28,10 +29,7 @@ impl KeyBody {
         let Some(body) = request.received.body.as_ref().filter(|body| !body.is_end_stream()) else {
             return Ok(KeyBody::None);
         };
-        let kind = match BodyKind::from_headers(&request.received.parts.headers) {
-            Ok(_) if body.size_hint().lower() > max as u64 => {
-                return Ok(KeyBody::UnreadableBody(UnreadableBody::TooLong));
-            }
+        let kind = match find_readable_kind(&request.received.parts.headers, body.size_hint().lower(), max) {
             Ok(kind) => kind,
             Err(why) => return Ok(KeyBody::UnreadableBody(why)),
         };
@@ -49,6 +47,15 @@ impl KeyBody {
             KeyBody::UnreadableBody(why) => BodyFacts::UnreadableBody(*why),
         }
     }
+}
+
+/// Returns the format in which limits can parse a body of at least `least` bytes, if they read at most `max` bytes.
+///
+/// # Errors
+/// Limits do not read bodies of this type, or the body is too long.
+pub fn find_readable_kind(headers: &HeaderMap, least: u64, max: usize) -> Result<BodyKind, UnreadableBody> {
+    let kind = BodyKind::from_headers(headers)?;
+    if least > max as u64 { Err(UnreadableBody::TooLong) } else { Ok(kind) }
 }
 
 /// Opens the request body for the route's action. Returns `None` if there is no body or the action does not read it.

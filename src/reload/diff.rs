@@ -148,6 +148,8 @@ fn route_content<'c>(route: &'c Route, config: &'c Config) -> impl PartialEq + u
         upgrades,
         compress,
         parsing: reading,
+        // Only explanations show them.
+        timeout_origins: _,
     } = route;
     let action = match action {
         Action::Upstream(index) => Err(config.upstreams.get(*index).map(|upstream| &upstream.name)),

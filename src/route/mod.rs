@@ -7,6 +7,7 @@
 //! - `plan`: builds the tries of the table and finds shadowed routes
 //! - `compress`: settings of response compression
 //! - `edges`: the hash table that stores the edges of all tries
+//! - `mismatch`: why a route does not match a request
 //! - `redirect`: targets of redirects; `error_pages`: which page a status has
 //!
 //! To add a condition to routes: add it to [`Matcher`], to its `conditions`, `takes` and `covers`, and to the config
@@ -15,6 +16,7 @@
 pub(crate) mod compress;
 mod edges;
 pub(crate) mod error_pages;
+pub(crate) mod mismatch;
 mod plan;
 pub(crate) mod redirect;
 pub(crate) mod table;
@@ -28,6 +30,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use regex::Regex;
 
 use crate::auth::RouteAuth;
+use crate::labels::labels;
 use crate::limiting::limit::Limit;
 use crate::limiting::refuse::Refuse;
 use crate::limiting::source::PathParam;
@@ -76,6 +79,7 @@ pub struct Route {
     /// Unique name of the route, used as metric label and log field.
     pub name: String,
     pub matcher: Matcher,
+    pub timeout_origins: TimeoutOrigins,
 }
 
 impl Route {
@@ -240,6 +244,38 @@ pub struct Timeouts {
     pub stream: Duration,
     /// Longest silence of a tunnel.
     pub tunnel: Duration,
+}
+
+labels! {
+    /// Where the config sets an option of a route.
+    SettingOrigin:
+    /// In the route.
+    Route = "route",
+    /// In `[server]`.
+    Server = "server",
+    /// Nowhere.
+    Default = "default",
+}
+
+/// Where the config sets the timeouts of a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeoutOrigins {
+    pub body: SettingOrigin,
+    pub connect: SettingOrigin,
+    pub response: SettingOrigin,
+    pub stream: SettingOrigin,
+    pub tunnel: SettingOrigin,
+}
+
+impl TimeoutOrigins {
+    /// No timeout is set.
+    pub const DEFAULT: TimeoutOrigins = TimeoutOrigins {
+        body: SettingOrigin::Default,
+        connect: SettingOrigin::Default,
+        response: SettingOrigin::Default,
+        stream: SettingOrigin::Default,
+        tunnel: SettingOrigin::Default,
+    };
 }
 
 /// How ambiguous requests are handled.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::source::crate_files;
 
 /// The modules of the crate, lowest first, each with the lower modules that it may use.
-pub const LAYERS: [(&str, &[&str]); 27] = [
+pub const LAYERS: [(&str, &[&str]); 28] = [
     ("labels", &[]),
     ("written", &[]),
     ("template", &[]),
@@ -46,6 +46,7 @@ pub const LAYERS: [(&str, &[&str]); 27] = [
     ),
     ("worker", &["descriptors", "net", "tls", "telemetry", "limiting", "auth", "config", "snapshot", "proxy"]),
     ("replay", &["grpc", "telemetry", "limiting", "route", "config", "proxy"]),
+    ("explain", &["labels", "net", "tls", "telemetry", "limiting", "auth", "route", "config", "proxy"]),
     ("fuzzing", &["proxy"]),
     ("reload", &["labels", "config", "local_ca", "limiting", "route", "upstream", "worker"]),
     ("acme", &["replace_file", "labels", "tls", "telemetry", "upstream", "config", "snapshot"]),
@@ -63,6 +64,7 @@ pub const LAYERS: [(&str, &[&str]); 27] = [
             "snapshot",
             "proxy",
             "worker",
+            "explain",
             "reload",
         ],
     ),
@@ -90,7 +92,7 @@ pub const LAYERS: [(&str, &[&str]); 27] = [
         ],
     ),
     ("import", &[]),
-    ("cli", &["net", "telemetry", "limiting", "tls", "config", "local_ca", "replay", "control", "import"]),
+    ("cli", &["net", "telemetry", "limiting", "tls", "config", "local_ca", "replay", "explain", "control", "import"]),
 ];
 
 /// The same for the directories of `proxy`. `connection` is not listed: its timeouts are below them, and its HTTP/1

@@ -1,11 +1,12 @@
 //! Limits over HTTP: decisions, state, resets and refunds without a proxied request. Called by `pages`.
 //!
 //! Input: JSON bodies (`json`) and queries, checked by `asked`; `hashed` finds keys by their hash. Output: decisions with receipts (`receipt`), the
-//! listing of limits (`listing`), the most refused keys (`top`), and the closed words of responses (`words`).
+//! listing of limits (`listing`), the explanation of a request (`explain`), the most refused keys (`top`), and the closed words of responses (`words`).
 //!
 //! To add an operation, parse and check its body in `asked`, run it here on the store, and add its page to `pages`.
 
 mod asked;
+mod explain;
 mod hashed;
 mod json;
 mod listing;

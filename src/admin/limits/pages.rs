@@ -11,6 +11,8 @@ use crate::admin::response::{AdminResponse, json_response};
 const BODY_MAX: usize = 64 * 1024;
 /// Maximum size of a body with many decisions, in bytes.
 const DECISIONS_MAX: usize = 1024 * 1024;
+/// Maximum size of the body of an explanation, in bytes: that of the longest request, which may be in Base64.
+const EXPLAIN_MAX: usize = 2 * 1024 * 1024;
 
 pub async fn list_limits(request: PageRequest) -> Result<AdminResponse, Problem> {
     Ok(json_response(request.context.limits.list_limits()))
@@ -18,6 +20,14 @@ pub async fn list_limits(request: PageRequest) -> Result<AdminResponse, Problem>
 
 pub async fn show_limit(request: PageRequest) -> Result<AdminResponse, Problem> {
     Ok(json_response(request.context.limits.show_limit(&request.name)?))
+}
+
+pub async fn explain(mut request: PageRequest) -> Result<AdminResponse, Problem> {
+    let body = request.read_body(EXPLAIN_MAX).await?;
+    let limits = &request.context.limits;
+    let _turn = limits.wait_for_turn(body.len()).await?;
+    let _work = request.start_work()?;
+    Ok(json_response(limits.explain_request(&body).await?))
 }
 
 pub async fn list_top(request: PageRequest) -> Result<AdminResponse, Problem> {

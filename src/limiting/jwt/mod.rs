@@ -119,6 +119,19 @@ impl TokenVerifier {
         }
     }
 
+    /// Returns the same claims as [`TokenVerifier::verify_request`], and remembers none: to explain a request must not
+    /// change how the next one is verified.
+    pub fn verify_without_cache(&self, headers: &HeaderMap, now_s: i64) -> Option<TokenClaims> {
+        let fresh = TokenVerifier {
+            header: self.header.clone(),
+            key: self.key.clone(),
+            validation: self.validation.clone(),
+            cache: Mutex::default(),
+            key_digest: self.key_digest,
+        };
+        fresh.verify_request(headers, now_s)
+    }
+
     /// Returns what is known of the request's token at `now_s`, without verifying a signature.
     pub fn find_verified(&self, headers: &HeaderMap, now_s: i64) -> PresentedToken {
         let field = match inputs::find_header(headers, &self.header, Repeated::Refuse) {

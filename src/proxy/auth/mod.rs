@@ -9,22 +9,23 @@
 //! expensive work, the function calls `limits::apply_auth_limits`, which decides the `limits` of `auth`.
 
 mod basic;
-mod forward;
+pub(crate) mod forward;
 mod jwt;
 
 use http::header::AUTHORIZATION;
-use http::{HeaderValue, Response};
+use http::{HeaderMap, HeaderValue, Response};
 
 use crate::auth::{AuthFault, AuthMethod, RouteAuth, is_valid_user};
+use crate::config::Config;
 use crate::proxy::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::response::body::ResponseBody;
 use crate::proxy::response::refusal::Refusal;
 
 /// Removes the headers in which the gateway states identities. A client must not be able to claim one, whether its
 /// route authenticates it or not.
-pub fn remove_identity_headers(request: &mut RequestContext<'_>) {
-    for name in &*request.view.snapshot.config.identity_headers {
-        request.received.parts.headers.remove(name);
+pub fn remove_identity_headers(headers: &mut HeaderMap, config: &Config) {
+    for name in &*config.identity_headers {
+        headers.remove(name);
     }
 }
 
@@ -53,15 +54,21 @@ fn accept_user(request: &mut RequestContext<'_>, auth: &RouteAuth, user: &str) -
         let value = HeaderValue::from_bytes(user.as_bytes()).map_err(|_| Refusal::Unauthorized(AuthFault::Invalid))?;
         request.identity_headers.push((name.clone(), value));
     }
-    if !auth.forwards_credentials {
-        let header = match &auth.method {
-            AuthMethod::Basic(_) | AuthMethod::Forward(_) => &AUTHORIZATION,
-            AuthMethod::Jwt(token) => &token.verifier.header,
-        };
-        request.received.parts.headers.remove(header);
-    }
+    remove_credentials(&mut request.received.parts.headers, auth);
     record_user(request, user);
     Ok(())
+}
+
+/// Removes the credentials of an authenticated client, unless the upstream server gets them.
+pub fn remove_credentials(headers: &mut HeaderMap, auth: &RouteAuth) {
+    if auth.forwards_credentials {
+        return;
+    }
+    let header = match &auth.method {
+        AuthMethod::Basic(_) | AuthMethod::Forward(_) => &AUTHORIZATION,
+        AuthMethod::Jwt(token) => &token.verifier.header,
+    };
+    headers.remove(header);
 }
 
 /// Records the identity of the client, for limits and the log.

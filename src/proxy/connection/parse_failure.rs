@@ -55,7 +55,8 @@ pub fn report_malformed(client: &ClientConnection, rule: Cutoff, head: &Malforme
     log_entry::log_malformed_http2_head(client, (method, authority, path), StatusCode::BAD_REQUEST, rule.into());
 }
 
-fn rejection_status(cutoff: Cutoff) -> StatusCode {
+/// Returns the status of the response to a rejected head.
+pub fn rejection_status(cutoff: Cutoff) -> StatusCode {
     match cutoff {
         Cutoff::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
         Cutoff::TargetTooLong => StatusCode::URI_TOO_LONG,

@@ -16,6 +16,18 @@ pub struct ClientAddress {
     pub trusted_peer: bool,
 }
 
+/// A hop that a trusted proxy names.
+#[derive(Clone, Copy, Debug)]
+pub struct ForwardedHop<'a> {
+    /// The header that names it.
+    pub header: &'a HeaderName,
+    /// The element of the header.
+    pub text: &'a [u8],
+    /// `None` if the element is not an address.
+    pub address: Option<IpAddr>,
+    pub is_trusted: bool,
+}
+
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// Number of hops that are read. In a longer chain, the last one of them is the client.
 const HOPS_MAX: usize = 32;
@@ -25,14 +37,26 @@ const HOPS_MAX: usize = 32;
 ///
 /// `Forwarded` is read only if there is no `X-Forwarded-For`.
 pub fn identify(peer: IpAddr, headers: &HeaderMap, trusted: &IpSet) -> ClientAddress {
+    identify_by_hops(peer, headers, trusted, |_| {})
+}
+
+/// Determines the client's address like [`identify`], and calls `visit` with each hop that was read.
+pub fn identify_by_hops(
+    peer: IpAddr,
+    headers: &HeaderMap,
+    trusted: &IpSet,
+    mut visit: impl FnMut(ForwardedHop<'_>),
+) -> ClientAddress {
     let peer = peer.to_canonical();
     if trusted.is_empty() || !trusted.contains(peer) {
         return ClientAddress { ip: peer, trusted_peer: false };
     }
     let ip = if headers.contains_key(X_FORWARDED_FOR) {
-        walk_chain(peer, headers.get_all(X_FORWARDED_FOR).iter().rev(), parse_address, trusted)
+        let lines = headers.get_all(X_FORWARDED_FOR).iter().rev();
+        walk_chain(peer, (&X_FORWARDED_FOR, lines), parse_address, trusted, &mut visit)
     } else {
-        walk_chain(peer, headers.get_all(FORWARDED).iter().rev(), parse_forwarded_for, trusted)
+        let lines = headers.get_all(FORWARDED).iter().rev();
+        walk_chain(peer, (&FORWARDED, lines), parse_forwarded_for, trusted, &mut visit)
     };
     ClientAddress { ip, trusted_peer: true }
 }
@@ -43,9 +67,10 @@ pub fn identify(peer: IpAddr, headers: &HeaderMap, trusted: &IpSet) -> ClientAdd
 /// elements, so the walk ends there.
 fn walk_chain<'a>(
     peer: IpAddr,
-    lines: impl Iterator<Item = &'a HeaderValue>,
+    (header, lines): (&'a HeaderName, impl Iterator<Item = &'a HeaderValue>),
     read: fn(&str) -> Option<IpAddr>,
     trusted: &IpSet,
+    visit: &mut impl FnMut(ForwardedHop<'_>),
 ) -> IpAddr {
     let mut client = peer;
     let tokens = lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
@@ -54,9 +79,12 @@ fn walk_chain<'a>(
         if token.is_empty() {
             continue;
         }
-        let Some(ip) = str::from_utf8(token).ok().and_then(read) else { break };
-        client = ip.to_canonical();
-        if !trusted.contains(client) {
+        let address = str::from_utf8(token).ok().and_then(read).map(|ip| ip.to_canonical());
+        let is_trusted = address.is_some_and(|ip| trusted.contains(ip));
+        visit(ForwardedHop { header, text: token, address, is_trusted });
+        let Some(ip) = address else { break };
+        client = ip;
+        if !is_trusted {
             break;
         }
     }

@@ -7,7 +7,9 @@ use regex::Regex;
 
 use super::*;
 use crate::limiting::refuse::Refuse;
-use crate::route::{Action, HostPattern, Matcher, ParsingRules, Segment, Strictness, Timeouts, Upgrades};
+use crate::route::{
+    Action, HostPattern, Matcher, ParsingRules, Segment, Strictness, TimeoutOrigins, Timeouts, Upgrades,
+};
 
 const ZERO: std::time::Duration = std::time::Duration::ZERO;
 const X_V: HeaderName = HeaderName::from_static("x-v");
@@ -38,6 +40,7 @@ fn route(host: &str, path: &str, methods: &str, version: Option<&str>) -> Route 
         max_body: 0,
         max_in_flight: None,
         key_body: None,
+        timeout_origins: TimeoutOrigins::DEFAULT,
         timeouts: Arc::new(Timeouts {
             body: ZERO,
             min_body_rate: 0,

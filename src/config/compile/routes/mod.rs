@@ -30,7 +30,9 @@ use crate::config::compile::names::Definitions;
 use crate::config::compile::numbers::to_usize;
 use crate::config::compile::pages::{PageFiles, compile_error_pages};
 use crate::config::compile::routes::auth::{CompiledAuth, UserFiles};
-use crate::config::compile::server::{BODY_MAX, Defaults, KEY_BODY_MAX, read_dialects, read_strictness, read_timeouts};
+use crate::config::compile::server::{
+    BODY_MAX, Defaults, KEY_BODY_MAX, read_dialects, read_strictness, read_timeout_origins, read_timeouts,
+};
 use crate::config::compile::shared::SharedValues;
 use crate::config::compile::upstreams::Upstreams;
 use crate::config::reader::{At, Section};
@@ -43,7 +45,7 @@ use crate::limiting::limit::Limit;
 use crate::limiting::source::{PathParam, Source, SourceOrigin};
 use crate::net::IpSet;
 use crate::route::table::RouteTable;
-use crate::route::{HostPattern, ParsingRules, PathPattern, Route, Segment, Upgrades};
+use crate::route::{HostPattern, ParsingRules, PathPattern, Route, Segment, SettingOrigin, Upgrades};
 
 /// Maximum number of limits per route: one store decision carries no more.
 const LIMITS_MAX: usize = 16;
@@ -181,6 +183,7 @@ fn compile_route(
         max_in_flight,
         key_body,
         timeouts: shared.timeouts.share_value(timeouts),
+        timeout_origins: read_timeout_origins(section, SettingOrigin::Route, context.defaults.timeout_origins),
         refuse: shared.refusals.share_value(refuse),
         error_pages,
         ratelimit_headers,

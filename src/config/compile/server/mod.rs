@@ -36,7 +36,7 @@ use crate::limiting::store::redis::connection::address::Address;
 use crate::limiting::store::redis::connection::tls::{RedisTls, TlsFiles};
 use crate::limiting::store::settings::{GATEWAYS_MAX, RedisUrl, StoreKind, StoreSettings};
 use crate::route::error_pages::ErrorPages;
-use crate::route::{Dialect, Timeouts};
+use crate::route::{Dialect, SettingOrigin, TimeoutOrigins, Timeouts};
 
 /// Allowed range of a timeout that ends a request or a connection.
 const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(86_400);
@@ -87,6 +87,7 @@ pub struct Defaults {
     pub max_body: u64,
     pub max_key_body: u64,
     pub timeouts: Timeouts,
+    pub timeout_origins: TimeoutOrigins,
     pub compress: CompressOption,
     pub error_pages: Option<Arc<ErrorPages>>,
 }
@@ -99,6 +100,7 @@ pub fn compile_server(
 ) -> Compiled {
     let seconds = Duration::from_secs;
     let timeouts = read_timeouts(section, &TIMEOUTS);
+    let timeout_origins = read_timeout_origins(section, SettingOrigin::Server, TimeoutOrigins::DEFAULT);
     let settings = ServerSettings {
         workers: match to_usize(section.read_integer("workers", 0..=1024)).unwrap_or(0) {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -159,6 +161,7 @@ pub fn compile_server(
         max_body: section.read_size("max_body", BODY_MAX).unwrap_or(10 * 1024 * 1024),
         max_key_body: section.read_size("max_key_body", KEY_BODY_MAX).unwrap_or(8 * 1024),
         timeouts,
+        timeout_origins,
         compress: compile_compress(section, &schema::SERVER_COMPRESS, &CompressOption::default()),
         error_pages: settings.error_pages.clone(),
     };
@@ -227,6 +230,18 @@ pub fn read_timeouts(section: &Section, default: &Timeouts) -> Timeouts {
         response: section.read_duration("response_timeout", WAIT).unwrap_or(default.response),
         stream: section.read_duration("stream_timeout", WAIT).unwrap_or(default.stream),
         tunnel: section.read_duration("tunnel_timeout", WAIT).unwrap_or(default.tunnel),
+    }
+}
+
+/// Returns where the timeouts of a section come from. `own`: those that it sets; `inherited`: the others.
+pub fn read_timeout_origins(section: &Section, own: SettingOrigin, inherited: TimeoutOrigins) -> TimeoutOrigins {
+    let origin = |key, inherited| if section.node(key).is_some() { own } else { inherited };
+    TimeoutOrigins {
+        body: origin("body_timeout", inherited.body),
+        connect: origin("connect_timeout", inherited.connect),
+        response: origin("response_timeout", inherited.response),
+        stream: origin("stream_timeout", inherited.stream),
+        tunnel: origin("tunnel_timeout", inherited.tunnel),
     }
 }
 

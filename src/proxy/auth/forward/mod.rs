@@ -11,7 +11,7 @@
 //! The auth servers are an upstream like any other: `outbound` selects a server, connects, retries and ejects.
 
 mod auth_request;
-mod auth_response;
+pub(crate) mod auth_response;
 
 use std::time::{Duration, Instant};
 

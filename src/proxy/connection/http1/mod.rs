@@ -129,11 +129,8 @@ async fn serve_requests(
     });
     // The connection's state has a timer for every phase, so hyper has none. Its
     // limits on heads are a second line of defence.
-    let connection = http1::Builder::new()
-        .max_headers(bounds.max_headers)
-        .max_buf_size(bounds.max_header_bytes.max(MIN_BUFFER))
-        .max_header_size(bounds.max_header_bytes)
-        .serve_connection(TokioIo::new(io), service);
+    let connection =
+        new_parser(bounds.max_headers, bounds.max_header_bytes).serve_connection(TokioIo::new(io), service);
     // Boxed, so that the task of a resting connection does not keep the parser's memory.
     let mut connection = Box::new(connection);
     let mut leaves = false;
@@ -189,6 +186,13 @@ async fn serve_requests(
         RequestsEnd::Closed => parse_failure::report_incomplete(worker, client, &parts.read_buf),
     }
     AfterParser::End
+}
+
+/// Makes the parser of HTTP/1.1 requests with these bounds.
+pub fn new_parser(max_headers: usize, max_header_bytes: usize) -> http1::Builder {
+    let mut parser = http1::Builder::new();
+    parser.max_headers(max_headers).max_buf_size(max_header_bytes.max(MIN_BUFFER)).max_header_size(max_header_bytes);
+    parser
 }
 
 /// The smallest read buffer that hyper accepts.

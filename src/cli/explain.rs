@@ -1,0 +1,181 @@
+//! `sluicegate explain`: says what happens to one request and why, from a config alone or by a running gateway.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{IpAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::Value;
+
+use crate::cli::ask::{Question, send_json};
+use crate::cli::check::ReportFormat;
+use crate::cli::{BAD_CONFIG, ConfigFile, RUNTIME, report_bad_config};
+use crate::config;
+use crate::explain::text::render_explanation;
+use crate::explain::{BODY_MAX, ExplainInput, Explanation, RequestDecision, explain_offline};
+use crate::net::ListenAddr;
+
+/// Exit code of a request that is refused.
+const REFUSED: u8 = 3;
+/// Exit code of a request that no route matches.
+const NO_ROUTE: u8 = 4;
+const TIMEOUT: Duration = Duration::from_secs(10);
+const MAX_ANSWER: usize = 16 * 1024 * 1024;
+
+pub const HELP: &str = "\
+Examples:
+  sluicegate explain -c sluicegate.toml GET https://api.example.com/v1/items -H 'x-api-key: a' --from 192.0.2.7
+  sluicegate explain -c sluicegate.toml GET https://api.example.com/v1/items --admin http://127.0.0.1:9900
+
+Nothing is sent to any upstream server, and no limit is charged. Exit code: 0 the request passes, 3 it is refused,
+4 no route matches, 2 invalid usage or config, 1 the gateway did not respond.";
+
+#[derive(Args)]
+pub struct ExplainOptions {
+    #[command(flatten)]
+    config: ConfigFile,
+    /// Method, such as GET
+    #[arg(value_name = "METHOD")]
+    method: String,
+    /// URL: http://HOST/PATH or https://HOST/PATH, as a client writes it
+    #[arg(value_name = "URL")]
+    url: String,
+    /// Header, as 'NAME: VALUE'; can be repeated
+    #[arg(short = 'H', long = "header", value_name = "HEADER", value_parser = parse_header)]
+    headers: Vec<(String, String)>,
+    /// Address of the client or proxy that connects [default: 127.0.0.1]
+    #[arg(long, value_name = "IP")]
+    from: Option<IpAddr>,
+    /// File with the request body
+    #[arg(long, value_name = "FILE")]
+    body: Option<PathBuf>,
+    /// Subject of the client's certificate, such as 'CN=app,O=Example'
+    #[arg(long, value_name = "DN")]
+    cert_subject: Option<String>,
+    /// Identity that an auth server would state
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+    /// Ask the gateway with this admin listener, which knows the live state of limits. The token comes from the config
+    #[arg(long, value_name = "URL")]
+    admin: Option<String>,
+    /// Format of the explanation
+    #[arg(long, default_value = "text")]
+    format: ReportFormat,
+}
+
+pub fn run_explain(options: &ExplainOptions) -> ExitCode {
+    let input = match read_input(options) {
+        Ok(input) => input,
+        Err(why) => return report_usage(&why),
+    };
+    let explained = match &options.admin {
+        Some(url) => ask_gateway(url, &options.config.config, &input),
+        None => match config::load_config(&options.config.config) {
+            Ok(config) => explain_offline(&input, &config).map_err(|why| (BAD_CONFIG, why)),
+            Err(report) => return report_bad_config(&report),
+        },
+    };
+    let explanation = match explained {
+        Ok(explanation) => explanation,
+        Err((code, why)) => {
+            eprintln!("error: {why}");
+            return ExitCode::from(code);
+        }
+    };
+    let answer = match options.format {
+        ReportFormat::Text => render_explanation(&explanation),
+        ReportFormat::Json => match serde_json::to_string_pretty(&explanation) {
+            Ok(text) => format!("{text}\n"),
+            Err(error) => return report_usage(&error.to_string()),
+        },
+    };
+    // The reader may have closed the pipe.
+    let _ = std::io::stdout().write_all(answer.as_bytes());
+    exit_code(&explanation)
+}
+
+fn exit_code(explanation: &Explanation) -> ExitCode {
+    let is = |decisions: &[RequestDecision]| {
+        decisions.iter().any(|decision| decision.label() == explanation.verdict.decision)
+    };
+    if is(&[RequestDecision::Admit, RequestDecision::Delay, RequestDecision::Bypass]) {
+        ExitCode::SUCCESS
+    } else if is(&[RequestDecision::NoRoute]) {
+        ExitCode::from(NO_ROUTE)
+    } else {
+        ExitCode::from(REFUSED)
+    }
+}
+
+fn report_usage(why: &str) -> ExitCode {
+    eprintln!("error: {why}");
+    ExitCode::from(BAD_CONFIG)
+}
+
+fn parse_header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once(':').ok_or("write NAME: VALUE")?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
+
+fn read_input(options: &ExplainOptions) -> Result<ExplainInput, String> {
+    let input = ExplainInput {
+        method: options.method.clone(),
+        url: options.url.clone(),
+        headers: options.headers.clone(),
+        from: options.from,
+        body: options.body.as_deref().map(read_body).transpose()?,
+        certificate_subject: options.cert_subject.clone(),
+        user: options.user.clone(),
+    };
+    input.to_head().map(|_| input)
+}
+
+fn read_body(path: &Path) -> Result<Vec<u8>, String> {
+    let unreadable = |error| format!("cannot read {}: {error}", path.display());
+    let mut body = Vec::new();
+    let limit = u64::try_from(BODY_MAX).unwrap_or(u64::MAX) + 1;
+    File::open(path).map_err(unreadable)?.take(limit).read_to_end(&mut body).map_err(unreadable)?;
+    if body.len() > BODY_MAX {
+        let help = "leave --body out, and state its length with -H 'content-length: N'";
+        return Err(format!("{} has more than {BODY_MAX} bytes; {help}", path.display()));
+    }
+    Ok(body)
+}
+
+/// Lets a running gateway explain the request. An error is an exit code and a message.
+fn ask_gateway(url: &str, config: &Path, input: &ExplainInput) -> Result<Explanation, (u8, String)> {
+    let addr = find_address(url).map_err(|why| (BAD_CONFIG, format!("--admin {url}: {why}")))?;
+    let token = config::find_admin_contact(config).and_then(|contact| contact.token);
+    let question = Question {
+        method: "POST",
+        path: "/-/explain",
+        host: "localhost",
+        token: token.as_deref(),
+        timeout: TIMEOUT,
+        most: MAX_ANSWER,
+        status_only: false,
+    };
+    let reply = send_json(&addr, &question, &input.to_json().to_string())
+        .map_err(|error| (RUNTIME, format!("no gateway responds at {url}: {error}")))?;
+    if reply.status != 200 {
+        let problem: Value = serde_json::from_str(&reply.body).unwrap_or_default();
+        let detail = problem["detail"].as_str().unwrap_or(&reply.body);
+        let code = if reply.status == 422 { BAD_CONFIG } else { RUNTIME };
+        return Err((code, format!("{url} answered {}: {detail}", reply.status)));
+    }
+    serde_json::from_str(&reply.body)
+        .map_err(|error| (RUNTIME, format!("{url} gave no explanation; is its version the same? {error}")))
+}
+
+/// Returns the address of `http://HOST:PORT`, `HOST:PORT` or `unix:PATH`.
+fn find_address(url: &str) -> Result<ListenAddr, String> {
+    if url.starts_with("unix:") {
+        return config::parse_listen_addr(url).ok_or_else(|| "it is not the path of a socket".to_owned());
+    }
+    let text = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/');
+    let mut found = text.to_socket_addrs().map_err(|_| "write http://HOST:PORT or unix:PATH".to_owned())?;
+    found.next().map(ListenAddr::Tcp).ok_or_else(|| "the host has no address".to_owned())
+}

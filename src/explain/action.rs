@@ -1,0 +1,91 @@
+//! Describes what the route does with a request that its limits have admitted.
+
+use std::time::Duration;
+
+use http::HeaderMap;
+use http::header::LOCATION;
+
+use crate::explain::explanation::{ActionReport, TimeoutReport};
+use crate::explain::steps::ExplainWalk;
+use crate::proxy::dispatch::is_https;
+use crate::proxy::headers::clean_request_headers;
+use crate::proxy::inbound::hop::Via;
+use crate::proxy::inbound::upgrade::UpgradeOffer;
+use crate::proxy::outbound::outgoing_request::rewrite_target;
+use crate::proxy::request_context::RoutedRequest;
+use crate::proxy::response::local_responses;
+use crate::proxy::response::refusal::Refusal;
+use crate::route::{Action, Route};
+
+/// Returns the action, and the status of the response if the gateway makes it.
+pub fn run_action(
+    walk: &ExplainWalk<'_>,
+    routed: RoutedRequest<'_>,
+    headers: &mut HeaderMap,
+) -> Result<(ActionReport, Option<u16>), Refusal> {
+    let RoutedRequest { route, head, identity } = routed;
+    // The name of this process differs from every name that a gateway has.
+    let via = Via::new(0);
+    let strictness = route.parsing.strictness;
+    clean_request_headers(headers, walk.parsed.header_set, head, identity.trusted_peer, &via, strictness)
+        .map_err(Refusal::InvalidHead)?;
+    if walk.parsed.body_length.unwrap_or(0) > route.max_body {
+        return Err(Refusal::TooLarge);
+    }
+    let target = rewrite_target(head, &route.rewrite).into_owned();
+    Ok(match &route.action {
+        Action::Upstream(index) => {
+            let name = walk.context.config.upstreams.get(*index).map(|upstream| upstream.name.clone());
+            let report = ActionReport {
+                kind: "upstream".to_owned(),
+                upstream: name,
+                target: Some(target),
+                timeouts: describe_timeouts(route),
+                ..ActionReport::default()
+            };
+            (report, None)
+        }
+        Action::Echo => {
+            (ActionReport { kind: "echo".to_owned(), target: Some(target), ..ActionReport::default() }, Some(200))
+        }
+        Action::Respond(fixed) => {
+            (ActionReport { kind: "respond".to_owned(), ..ActionReport::default() }, Some(fixed.status.as_u16()))
+        }
+        Action::Redirect(redirect) => {
+            let is_https = is_https(headers, identity.trusted_peer, walk.endpoint.is_https);
+            let response = local_responses::redirect(redirect, head, &route.rewrite, is_https);
+            let response = response.ok_or(Refusal::NoRedirect)?;
+            let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
+            (describe_redirect(location), Some(response.status().as_u16()))
+        }
+    })
+}
+
+pub fn describe_redirect(location: Option<&str>) -> ActionReport {
+    ActionReport { kind: "redirect".to_owned(), location: location.map(str::to_owned), ..ActionReport::default() }
+}
+
+/// Returns what depends on the upstream servers.
+pub fn describe_unknown(walk: &ExplainWalk<'_>, route: &Route, report: &ActionReport) -> Option<String> {
+    let name = report.upstream.as_ref()?;
+    let offer = UpgradeOffer::from_request(&walk.parsed.parts, walk.parsed.header_set, &route.upgrades);
+    let offer =
+        offer.map(|offer| format!(", and may switch to {}", String::from_utf8_lossy(offer.header_value().as_bytes())));
+    Some(format!("a server of {name} makes the response{}; no server was selected", offer.unwrap_or_default()))
+}
+
+fn describe_timeouts(route: &Route) -> Vec<TimeoutReport> {
+    let (timeouts, origins) = (&route.timeouts, route.timeout_origins);
+    let report = |name: &str, duration: Duration, origin: crate::route::SettingOrigin| TimeoutReport {
+        name: name.to_owned(),
+        ms: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
+        origin: origin.label().to_owned(),
+    };
+    vec![
+        report("connect_timeout", timeouts.connect, origins.connect),
+        report("response_timeout", timeouts.response, origins.response),
+        report("stream_timeout", timeouts.stream, origins.stream),
+        report("body_timeout", timeouts.body, origins.body),
+        report("tunnel_timeout", timeouts.tunnel, origins.tunnel),
+    ]
+}

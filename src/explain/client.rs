@@ -1,0 +1,43 @@
+//! Describes how the client's address was found.
+
+use std::net::IpAddr;
+
+use http::HeaderMap;
+
+use crate::config::Config;
+use crate::explain::explanation::{ClientReport, HopReport};
+use crate::proxy::inbound::identity::{ClientAddress, identify_by_hops};
+
+/// Longest text of a hop that is shown, in bytes.
+const TEXT_MAX: usize = 100;
+
+/// Returns the client's address, and how it was found.
+pub fn find_client(peer: IpAddr, headers: &HeaderMap, config: &Config) -> (ClientAddress, ClientReport) {
+    let trusted = &config.server.trusted_proxies;
+    let mut hops: Vec<HopReport> = Vec::new();
+    let identity = identify_by_hops(peer, headers, trusted, |hop| {
+        hops.push(HopReport {
+            header: hop.header.to_string(),
+            text: String::from_utf8_lossy(&hop.text[..hop.text.len().min(TEXT_MAX)]).into_owned(),
+            address: hop.address.map(|ip| ip.to_string()),
+            trusted: hop.is_trusted,
+        });
+    });
+    let detail = match hops.last() {
+        None if !identity.trusted_peer => "the peer is not in trusted_proxies, so it is the client",
+        None => "the peer is a trusted proxy, but no forwarding header names a client",
+        Some(HopReport { address: None, .. }) => {
+            "a hop is not an address, so the trusted proxy that wrote it is the client"
+        }
+        Some(HopReport { trusted: true, .. }) => "every hop is a trusted proxy, so the first one is the client",
+        Some(_) => "the first hop that is not a trusted proxy is the client",
+    };
+    let report = ClientReport {
+        address: identity.ip.to_string(),
+        peer: peer.to_canonical().to_string(),
+        trusted_peer: identity.trusted_peer,
+        hops,
+        detail: detail.to_owned(),
+    };
+    (identity, report)
+}

@@ -1,0 +1,224 @@
+//! The explanation of a request. Its JSON is documented in `docs/reference/admin-api.md`, and stable: members may be
+//! added. Members without a value are null or left out.
+
+use serde::{Deserialize, Serialize};
+
+use crate::labels::labels;
+
+/// What the gateway does with a request, and why.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Explanation {
+    pub verdict: VerdictReport,
+    pub request: RequestReport,
+    pub client: ClientReport,
+    /// The route that matches.
+    pub route: Option<RouteReport>,
+    /// The routes that come nearest, with the conditions that the request does not meet.
+    pub other_routes: Vec<OtherRoute>,
+    pub auth: Option<AuthReport>,
+    /// The limits of the route, in the order in which they decide.
+    pub limits: Vec<LimitReport>,
+    pub action: Option<ActionReport>,
+    /// What this explanation does not know.
+    pub notes: Vec<String>,
+    /// Whether limits were compared with the live state of keys. Otherwise every key is unused.
+    pub live: bool,
+}
+
+labels! {
+    /// What becomes of a request.
+    RequestDecision:
+    Admit = "admit",
+    /// A limit delays the request, then it passes.
+    Delay = "delay",
+    /// The client is on the route's `allow` list, so that no limit applies.
+    Bypass = "bypass",
+    /// A limit refuses.
+    Refuse = "refuse",
+    /// The client is on the route's `deny` list.
+    Deny = "deny",
+    /// The route has `auth`, and the credentials are missing or malformed.
+    Unauthorized = "unauthorized",
+    NoRoute = "no_route",
+    /// The gateway refuses the request for another reason, such as invalid HTTP.
+    Reject = "reject",
+}
+
+/// The end of the explanation: what the client gets.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct VerdictReport {
+    /// A label of [`RequestDecision`].
+    pub decision: String,
+    /// The status of the response, if the gateway makes it.
+    pub status: Option<u16>,
+    /// The reason, as the access log has it.
+    pub reason: Option<String>,
+    /// The option that governs a refusal.
+    pub setting: Option<String>,
+    /// The limit that refuses for longest, or that delays.
+    pub limit: Option<String>,
+    /// Null if waiting cannot help.
+    pub retry_after_ms: Option<i64>,
+    /// When the request would pass, by this machine's clock, if nothing else arrives.
+    pub passes_at: Option<String>,
+    pub delay_ms: Option<i64>,
+    pub detail: String,
+}
+
+/// The request as limits and routes see it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RequestReport {
+    pub method: String,
+    pub host: String,
+    pub path: String,
+    /// What differs from the received head.
+    pub rewritten: Vec<RewriteReport>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RewriteReport {
+    /// `method`, `host` or `path`.
+    pub part: String,
+    pub received: String,
+    pub canonical: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ClientReport {
+    pub address: String,
+    pub peer: String,
+    pub trusted_peer: bool,
+    /// The hops that forwarding headers name, last first, up to the client.
+    pub hops: Vec<HopReport>,
+    pub detail: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HopReport {
+    pub header: String,
+    pub text: String,
+    /// Null if the text is not an address.
+    pub address: Option<String>,
+    pub trusted: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RouteReport {
+    pub name: String,
+    /// The path as the config has it, without the mark of an exact path.
+    pub path: String,
+    pub hosts: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OtherRoute {
+    pub name: String,
+    /// Empty if the route matches, and a more specific one comes first.
+    pub mismatches: Vec<MismatchReport>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MismatchReport {
+    /// `host`, `path`, `method` or `header:NAME`.
+    pub condition: String,
+    /// Null if `[admin] keys` hides the header.
+    pub expected: Option<String>,
+    pub found: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AuthReport {
+    /// `basic`, `jwt` or `forward`.
+    pub method: String,
+    /// `missing`, `invalid`, `verified`, or `unknown` if only the running gateway can tell.
+    pub credentials: String,
+    /// The identity that the rest of the explanation assumes.
+    pub user: Option<String>,
+    pub detail: String,
+}
+
+labels! {
+    /// What a limit does with a request.
+    LimitEffect:
+    Admits = "admits",
+    Delays = "delays",
+    Refuses = "refuses",
+    /// The limit would refuse, and is in shadow mode.
+    WouldRefuse = "would_refuse",
+    /// The limit does not apply.
+    Skipped = "skipped",
+    /// The limit is exhausted, and the one after it decides.
+    HandsOver = "hands_over",
+    /// Another limit refused before.
+    NotReached = "not_reached",
+    /// It depends on something that only the running gateway knows.
+    Unknown = "unknown",
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LimitReport {
+    pub name: String,
+    /// A label of [`LimitEffect`].
+    pub effect: String,
+    /// Why.
+    pub detail: String,
+    pub mode: String,
+    pub algorithm: String,
+    /// The rule of the key: that of its override, if it has one.
+    pub rule: String,
+    /// The key has an override: its rule, `blocked` or `unlimited`.
+    pub overridden: Option<String>,
+    /// The limit decides before the credentials are verified.
+    pub before_auth: bool,
+    /// The limit that must be exhausted before this one applies.
+    pub after: Option<String>,
+    pub conditions: Vec<ConditionReport>,
+    /// The key as `[admin] keys` shows it.
+    pub key: Option<String>,
+    pub cost: Option<i64>,
+    pub state: Option<LimitState>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ConditionReport {
+    /// What the condition reads, such as `method` or `header:x-plan`.
+    pub source: String,
+    /// Null if `[admin] keys` hides the source.
+    pub expected: Option<String>,
+    pub found: Option<String>,
+    /// `true`, `false`, `repeated` or `not_integer`.
+    pub result: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LimitState {
+    pub quota: i64,
+    pub window_ms: i64,
+    /// What the key has left before this request.
+    pub remaining: Option<i64>,
+    /// What it has left after it; the same if the request is refused.
+    pub remaining_after: i64,
+    pub retry_after_ms: Option<i64>,
+    pub reset_ms: i64,
+    /// `store`, or `local` while the store is unavailable.
+    pub source: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ActionReport {
+    /// `upstream`, `echo`, `respond` or `redirect`.
+    pub kind: String,
+    pub upstream: Option<String>,
+    /// The target that the upstream server gets.
+    pub target: Option<String>,
+    pub location: Option<String>,
+    pub timeouts: Vec<TimeoutReport>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TimeoutReport {
+    pub name: String,
+    pub ms: u64,
+    /// `route`, `server` or `default`.
+    pub origin: String,
+}

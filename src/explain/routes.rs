@@ -1,0 +1,109 @@
+//! Describes the route that matches, and why the nearest others do not.
+
+use std::cmp::Reverse;
+
+use http::HeaderMap;
+
+use crate::config::Config;
+use crate::explain::conditions::is_shown;
+use crate::explain::explanation::{MismatchReport, OtherRoute, RouteReport};
+use crate::limiting::shown_key::KeyDisplay;
+use crate::limiting::source::Source;
+use crate::proxy::inbound::validate::ValidatedHead;
+use crate::route::mismatch::Mismatch;
+use crate::route::{HostPattern, PathPattern, Route};
+
+/// Number of routes that are shown besides the one that matches.
+const SHOWN: usize = 3;
+/// Most routes that are compared, the first of the config: the admin listener must not be busy for long.
+pub const COMPARED_MAX: usize = 1000;
+/// Longest path that is compared with regexes, in bytes.
+const REGEX_PATH_MAX: usize = 4096;
+
+pub fn describe_route(route: &Route) -> RouteReport {
+    RouteReport {
+        name: route.name.clone(),
+        path: route.matcher.path.to_string(),
+        hosts: route.matcher.hosts.iter().map(host_text).collect(),
+    }
+}
+
+/// Returns the routes that come nearest to a request, without that at index `found`.
+pub fn find_nearest_routes(
+    config: &Config,
+    head: &ValidatedHead,
+    headers: &HeaderMap,
+    found: Option<usize>,
+    display: &KeyDisplay,
+) -> Vec<OtherRoute> {
+    let others = config.routes.iter().take(COMPARED_MAX).enumerate().filter(|(index, route)| {
+        let is_costly = matches!(route.matcher.path, PathPattern::Regex(_)) && head.path().len() > REGEX_PATH_MAX;
+        Some(*index) != found && !is_costly
+    });
+    let mut ranked: Vec<_> = others
+        .map(|(index, route)| {
+            let mismatches = route.matcher.find_mismatches(head.read_host(), head.path(), head.method(), headers);
+            let has = |wanted| mismatches.contains(&wanted);
+            let shared = route.matcher.path.count_shared_segments(head.path());
+            ((has(Mismatch::Host), has(Mismatch::Path), mismatches.len(), Reverse(shared), index), route, mismatches)
+        })
+        .collect();
+    ranked.sort_by_key(|(rank, ..)| *rank);
+    let describe = |route: &Route, mismatch: &Mismatch| describe_mismatch(route, mismatch, head, headers, display);
+    let shown = ranked.iter().take(SHOWN).map(|(_, route, mismatches)| OtherRoute {
+        name: route.name.clone(),
+        mismatches: mismatches.iter().map(|mismatch| describe(route, mismatch)).collect(),
+    });
+    shown.collect()
+}
+
+fn describe_mismatch(
+    route: &Route,
+    mismatch: &Mismatch,
+    head: &ValidatedHead,
+    headers: &HeaderMap,
+    display: &KeyDisplay,
+) -> MismatchReport {
+    let matcher = &route.matcher;
+    let report = |condition: &str, expected: String, found: &str| MismatchReport {
+        condition: condition.to_owned(),
+        expected: Some(expected),
+        found: Some(found.to_owned()),
+    };
+    match mismatch {
+        Mismatch::Host => {
+            let hosts: Vec<String> = matcher.hosts.iter().map(host_text).collect();
+            report("host", hosts.join(", "), head.read_host())
+        }
+        Mismatch::Path => report("path", path_text(&matcher.path), head.path()),
+        Mismatch::Method => {
+            let methods: Vec<&str> = matcher.methods.iter().map(|method| method.as_str()).collect();
+            report("method", methods.join(", "), head.method().as_str())
+        }
+        Mismatch::Header(index, name) => {
+            let is_shown = is_shown(display, &Source::Header((*name).clone()));
+            let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+            let expected = matcher.headers.get(*index).map(|(_, value)| text(value));
+            MismatchReport {
+                condition: format!("header:{name}"),
+                expected: expected.filter(|_| is_shown),
+                found: headers.get(*name).map(text).filter(|_| is_shown),
+            }
+        }
+    }
+}
+
+fn host_text(host: &HostPattern) -> String {
+    match host {
+        HostPattern::Exact(name) => name.clone(),
+        HostPattern::Suffix(suffix) => format!("*{suffix}"),
+    }
+}
+
+fn path_text(path: &PathPattern) -> String {
+    match path {
+        PathPattern::Regex(regex) => format!("~ {regex}"),
+        PathPattern::Segments { exact: true, .. } => format!("= {path}"),
+        PathPattern::Segments { .. } => path.to_string(),
+    }
+}
