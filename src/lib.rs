@@ -24,7 +24,7 @@ pub mod limiting;
 mod local_ca;
 mod net;
 pub mod proxy;
-mod reload;
+pub mod reload;
 mod replace_file;
 mod replay;
 pub mod route;

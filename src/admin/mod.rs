@@ -4,7 +4,7 @@
 //! Input: requests on TCP or a Unix socket; at most a bounded number of connections, bytes and seconds (`room`,
 //! `serve`, `cached`). `guard` decides who may see a page, `inspected` rejects ambiguous framing. Output: the pages of
 //! the table in `pages`: `status` shows the process, `limits` decides, shows, resets and refunds without a proxied
-//! request, `upstreams` lists servers, `lifecycle` holds the state that the control thread reports, and `store_link`
+//! request, `upstreams` lists servers, `config` shows the config, `lifecycle` holds the state that the control thread reports, and `store_link`
 //! its connection to the store.
 //!
 //! To add a page, write an async function of a `PageRequest` (`page_request`) that returns a response (`response`) or a
@@ -12,6 +12,7 @@
 //! `docs/reference/admin-api.md`.
 
 mod cached;
+mod config;
 mod guard;
 mod inspected;
 pub(crate) mod lifecycle;

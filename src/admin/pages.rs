@@ -15,6 +15,8 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use crate::admin::cached::CachedText;
+use crate::admin::config::effective;
+use crate::admin::config::effective::CachedConfig;
 use crate::admin::guard::Access;
 use crate::admin::lifecycle::SharedState;
 use crate::admin::limits::{LimitsApi, pages as limit_pages};
@@ -43,6 +45,7 @@ pub struct AdminContext {
 pub struct CachedPages {
     pub(super) metrics: CachedText,
     pub(super) upstreams: CachedText,
+    pub(super) config: CachedConfig,
 }
 
 type PageFuture = Pin<Box<dyn Future<Output = Result<AdminResponse, Problem>>>>;
@@ -68,6 +71,7 @@ const PAGES: &[Page] = &[
     page!("GET, HEAD", "/metrics", Metrics, status::show_metrics),
     page!("GET, HEAD", "/-/status", Read, status::show_status),
     page!("POST", "/-/reload", Edit, status::reload_config),
+    page!("GET, HEAD", "/-/config", Read, effective::show_config),
     page!("GET, HEAD", "/-/limits", Read, limit_pages::list_limits),
     page!("GET, HEAD", "/-/limits/NAME", Read, limit_pages::show_limit),
     page!("GET, HEAD", "/-/limits/NAME/state", Keys, limit_pages::show_state),

@@ -1,7 +1,7 @@
 //! Command line: subcommands, logging setup and exit codes. Called by `main`.
 //!
-//! `run` and `proxy` start the gateway from here; `check`, `demo`, `explain`, `healthcheck`, `reload`, `replay`,
-//! `test_cases` and `trust` are files of their own, `ask` sends their requests to a running gateway, and `manual` generates the man page and completions.
+//! `run` and `proxy` start the gateway from here, and each other subcommand is a file of its own. `ask` sends requests to
+//! a running gateway, and `manual` generates the man page and completions.
 //!
 //! To add a subcommand, add a variant to `Command`, a file for it, and its entry in `docs/reference/command-line.md`.
 
@@ -9,6 +9,8 @@ mod ask;
 mod check;
 mod demo;
 mod explain;
+mod diff;
+mod effective;
 mod healthcheck;
 mod import;
 mod manual;
@@ -85,6 +87,11 @@ enum Command {
         #[arg(long, default_value = "text")]
         format: check::ReportFormat,
     },
+    /// Print what differs between two configs in effect, and what weakens protection
+    Diff(diff::DiffOptions),
+    /// Print the effective config: all files merged, without secrets
+    #[command(after_help = effective::HELP)]
+    Config(effective::EffectiveOptions),
     /// Run the gateway in front of one server, without a config file
     Proxy(Proxy),
     /// Try it: gateway, echo server and sample limits in one process
@@ -198,6 +205,8 @@ fn run_command(args: impl Iterator<Item = OsString>) -> ExitCode {
     match cli.command {
         Command::Run { config } => run_gateway(ConfigSource::File(config.path())),
         Command::Check { config, format } => check::check_config(&config.path(), format),
+        Command::Diff(options) => diff::run_diff(&options),
+        Command::Config(options) => effective::print_config(options),
         Command::Proxy(proxy) => match build_proxy_config(&proxy) {
             Ok(text) => run_gateway(ConfigSource::Text { name: "proxy".to_owned(), text }),
             Err(report) => report_bad_config(&report),

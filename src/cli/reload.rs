@@ -57,6 +57,13 @@ pub fn request_reload(file: &Path, dry_run: bool) -> ExitCode {
     list("warnings").iter().for_each(|warning| eprintln!("warning: {}", format_diagnostic(warning)));
     if reply.status == 200 {
         println!("{}", print_outcome(&answer, dry_run));
+        let changes = list("changes");
+        changes.iter().for_each(|change| println!("  {}", change["text"].as_str().unwrap_or_default()));
+        if let Some(more) = answer["changes_total"].as_u64().and_then(|total| total.checked_sub(changes.len() as u64))
+            && more > 0
+        {
+            println!("  and {more} more");
+        }
         for key in list("restart_needed_for") {
             eprintln!("warning: the change of {} needs a restart", key.as_str().unwrap_or_default());
         }

@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::config::report::{Diagnostic, MistakeKind, Place};
 use crate::config::source::{SMALLEST, SourceTexts};
@@ -16,7 +17,7 @@ const INCLUDES_MAX: usize = 1000;
 
 impl SourceTexts {
     /// Returns the trees of the config file at `path` and of all its includes, in order.
-    pub fn parse_documents(&self, path: &Path) -> Vec<Table> {
+    pub fn parse_documents(&self, path: &Path) -> Arc<[Table]> {
         let mut documents = Vec::new();
         match self.read_file(path) {
             Ok(text) => {
@@ -45,11 +46,11 @@ impl SourceTexts {
                 self.report_unreadable(file, message, help);
             }
         }
-        documents
+        documents.into()
     }
 
     /// Returns the trees of a text that is not in a file, and of all its includes.
-    pub fn parse_text_documents(&self, name: &str, text: &str) -> Vec<Table> {
+    pub fn parse_text_documents(&self, name: &str, text: &str) -> Arc<[Table]> {
         self.add_to_digest(text.as_bytes());
         let file = self.add_source(name.to_owned(), PathBuf::new(), text.to_owned());
         let mut documents = Vec::new();
@@ -59,7 +60,7 @@ impl SourceTexts {
         } else {
             self.parse_document(file, &mut documents, &mut HashSet::new());
         }
-        documents
+        documents.into()
     }
 
     fn report_unreadable(&self, file: usize, message: String, help: String) {

@@ -4,7 +4,8 @@
 //! Input: a file with its includes (`documents`, `source`) or the arguments of `sluicegate proxy` (`shorthand`).
 //! `cases` reads the test cases of a config. `tree` parses TOML (`syntax`, `substitute`), `reader` checks keys and types against `schema`, `values` and `origin`
 //! parse the strings, and `compile` builds the result. Output: a [`Config`], or a [`Report`] of every mistake with its
-//! place and remedy (`report`, `hints`, `unreadable`), without the values of `${...}` (`hidden`).
+//! place and remedy (`report`, `hints`, `unreadable`), without the values of `${...}` (`hidden`). `effective` shows what
+//! the files say together.
 //!
 //! To add an option, add its name to `schema`, read it in `compile`, describe it in `conf/full.toml` and
 //! `docs/reference/options.md`, and add a wrong value to `tests/config/bad`.
@@ -12,6 +13,7 @@
 pub mod cases;
 mod compile;
 mod documents;
+mod effective;
 mod examples;
 mod hidden;
 mod hints;
@@ -35,6 +37,7 @@ use std::time::Duration;
 
 use http::HeaderName;
 
+pub use crate::config::effective::{EffectiveFormat, ListItem, WrittenConfig, WrittenOption, WrittenSection};
 pub(crate) use crate::config::hints::find_closest;
 pub use crate::config::report::{Place, Report};
 pub use crate::config::shorthand::{ProxyArguments, proxy_text};
@@ -129,6 +132,8 @@ pub struct Config {
     pub is_strict_somewhere: bool,
     pub upstreams: Vec<Arc<Upstream>>,
     pub limits: Arc<LimitTable>,
+    /// The options as they are written, for the effective config and the diff.
+    pub written: WrittenConfig,
     /// SHA-256 over all files read, in hex.
     pub hash: String,
     /// Paths whose change must trigger a reload: the config, its includes and their directories, files of sets and

@@ -9,8 +9,10 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+use crate::config::effective::WrittenConfig;
 use crate::config::hidden::Substitution;
 use crate::config::report::{Diagnostic, Report, SourceText};
+use crate::config::tree::Table;
 use crate::config::unreadable;
 use crate::config::unreadable::Unreadable;
 
@@ -45,6 +47,11 @@ impl SourceTexts {
         let (texts, mut warnings) = (self.texts.borrow().clone(), self.warnings.take());
         hide_values(&texts, &self.substitutions.borrow(), &mut warnings);
         Report::from_warnings(texts, warnings)
+    }
+
+    /// Returns the trees with the texts they refer to.
+    pub fn written_config(&self, documents: &Arc<[Table]>) -> WrittenConfig {
+        WrittenConfig::new(documents.clone(), self.texts.borrow().clone())
     }
 
     pub fn has_mistakes(&self) -> bool {

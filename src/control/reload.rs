@@ -136,8 +136,8 @@ impl Reloader {
 
     fn dry_run(&self, mut config: Config) -> ReloadOutcome {
         let current = self.current.load();
-        let restart = keep_fixed(&mut config, &current.config);
         let diff = Diff::compare(&current.config, &config);
+        let restart = keep_fixed(&mut config, &current.config);
         ReloadOutcome::Valid(Applied {
             generation: current.generation,
             diff,
@@ -148,8 +148,8 @@ impl Reloader {
 
     async fn apply_config(&mut self, mut config: Config) -> ReloadOutcome {
         let old = self.current.load_full();
-        let restart = keep_fixed(&mut config, &old.config);
         let diff = Diff::compare(&old.config, &config);
+        let restart = keep_fixed(&mut config, &old.config);
         let warnings = warnings_json(&config);
         let cas = match self.open_cas(&config).await {
             Ok(cas) => cas,
@@ -212,6 +212,12 @@ impl Reloader {
         match outcome {
             ReloadOutcome::Applied(applied) => {
                 tracing::info!(trigger, generation = applied.generation, "config reloaded: {}", applied.diff);
+                for (is_weaker, line) in applied.diff.marked_lines() {
+                    match is_weaker {
+                        true => tracing::warn!("config changed: {line}"),
+                        false => tracing::info!("config changed: {line}"),
+                    }
+                }
                 super::log_warnings(&self.current.load().config);
                 for key in &applied.restart {
                     tracing::warn!("the change of {key} needs a restart; until then the old value stays in force");

@@ -4,6 +4,6 @@
 //! `job` defines requests and outcomes, `diff` describes what changed between two configs, and `loader` runs reads of
 //! config files on a thread of its own.
 
-pub(crate) mod diff;
+pub mod diff;
 pub(crate) mod job;
 pub(crate) mod loader;

@@ -92,7 +92,22 @@ pub const LAYERS: [(&str, &[&str]); 28] = [
         ],
     ),
     ("import", &[]),
-    ("cli", &["net", "telemetry", "limiting", "tls", "config", "local_ca", "replay", "explain", "control", "import"]),
+    (
+        "cli",
+        &[
+            "net",
+            "telemetry",
+            "limiting",
+            "tls",
+            "config",
+            "local_ca",
+            "replay",
+            "explain",
+            "reload",
+            "control",
+            "import",
+        ],
+    ),
 ];
 
 /// The same for the directories of `proxy`. `connection` is not listed: its timeouts are below them, and its HTTP/1

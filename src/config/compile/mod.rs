@@ -38,7 +38,7 @@ use crate::limiting::shown_key::KeyHasher;
 use crate::route::Strictness;
 
 /// Compiles the config. Returns `None` if anything is wrong; `sources` then holds every mistake.
-pub fn compile(sources: &SourceTexts, documents: &[Table]) -> Option<Config> {
+pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config> {
     let roots: Vec<Section> =
         documents.iter().map(|table| Section::new(sources, &schema::ROOT, "the top level", table)).collect();
     let merged = |key| merge_sections(sources, &roots, key);
@@ -113,6 +113,7 @@ pub fn compile(sources: &SourceTexts, documents: &[Table]) -> Option<Config> {
         routes,
         upstreams: upstreams.list.into_iter().map(Arc::new).collect(),
         limits,
+        written: sources.written_config(documents),
         hash: sources.hash(),
         files: sources.files(),
         warnings: sources.warning_report(),

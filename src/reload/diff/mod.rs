@@ -1,5 +1,13 @@
-//! Difference of two configs by name, for the log and the response of `POST /-/reload`. Called by the reloader with
-//! the config in force and the new one.
+//! Difference of two configs, for the log, the response of `POST /-/reload` and `sluicegate diff`. Called by the
+//! reloader with the config in force and the new one.
+//!
+//! The compiled configs decide whether a section differs, so defaults, order and comments never count. What is written
+//! then shows which of its options do: `options` makes a line of each, `weaker` marks those that weaken protection, and
+//! `line` writes them.
+
+mod line;
+mod options;
+mod weaker;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +17,9 @@ use serde_json::{Value, json};
 
 use crate::config::{Config, ListenerSettings};
 use crate::limiting::limit::Limit;
-use crate::route::{Action, Route};
+use crate::reload::diff::line::ChangeLines;
+use crate::reload::diff::options::ChangedSections;
+use crate::route::{Action, Matcher, Route};
 use crate::upstream::Upstream;
 
 /// Differences of two configs; displays as one line.
@@ -21,6 +31,8 @@ pub struct Diff {
     upstreams: Changes,
     /// Sections that exist once, such as `server`.
     settings: Changes,
+    /// What differs, option by option.
+    lines: ChangeLines,
 }
 
 #[derive(Debug, Default, PartialEq)]
@@ -38,7 +50,7 @@ const SHOWN: usize = 10;
 
 impl Diff {
     pub fn compare(old: &Config, new: &Config) -> Diff {
-        Diff {
+        let mut diff = Diff {
             listeners: Changes::compare(listener_contents(old), listener_contents(new)),
             routes: Changes::compare(route_contents(old), route_contents(new)),
             limits: Changes {
@@ -47,7 +59,44 @@ impl Diff {
             },
             upstreams: Changes::compare(upstream_contents(old), upstream_contents(new)),
             settings: setting_contents(old, new),
-        }
+            lines: ChangeLines::default(),
+        };
+        let changed = ChangedSections {
+            kinds: [
+                ("listener", &diff.listeners),
+                ("upstream", &diff.upstreams),
+                ("limit", &diff.limits),
+                ("route", &diff.routes),
+            ],
+            settings: &diff.settings.changed,
+        };
+        diff.lines = ChangeLines::new(options::list_changes(old, new, &changed));
+        diff
+    }
+
+    /// Returns whether the configs have the same effect.
+    pub fn is_empty(&self) -> bool {
+        self.kinds().iter().all(|(.., changes)| changes.is_empty()) && self.lines.total() == 0
+    }
+
+    /// Returns a line per difference, with the number of those that are left out.
+    pub fn lines(&self) -> impl Iterator<Item = String> + '_ {
+        self.lines.texts()
+    }
+
+    /// Returns the lines, each with whether it weakens protection.
+    pub fn marked_lines(&self) -> impl Iterator<Item = (bool, String)> + '_ {
+        self.lines.marked_texts()
+    }
+
+    /// Returns how many differences there are, and how many of them weaken protection.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.lines.total(), self.lines.weaker())
+    }
+
+    /// Returns the lines with their parts.
+    pub fn lines_json(&self) -> Value {
+        self.lines.to_json()
     }
 
     pub fn to_json(&self) -> Value {
@@ -100,6 +149,10 @@ impl fmt::Display for Diff {
 }
 
 impl Changes {
+    fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty()
+    }
+
     /// Compares items by name and content.
     fn compare<T: PartialEq>(old: BTreeMap<String, T>, new: BTreeMap<String, T>) -> Changes {
         let mut changes = Changes::default();
@@ -157,7 +210,7 @@ fn route_content<'c>(route: &'c Route, config: &'c Config) -> impl PartialEq + u
     };
     let limits: Vec<&str> = limits.iter().map(|limit| limit.name.as_str()).collect();
     (
-        (matcher, action, auth, limits, allow, deny, rewrite),
+        (matcher_content(matcher), action, auth, limits, allow, deny, rewrite),
         (
             request_headers,
             response_headers,
@@ -174,17 +227,30 @@ fn route_content<'c>(route: &'c Route, config: &'c Config) -> impl PartialEq + u
     )
 }
 
+/// Returns the conditions of a route, without the order of alternatives.
+fn matcher_content(matcher: &Matcher) -> impl PartialEq + use<'_> {
+    let Matcher { hosts, path, methods, headers } = matcher;
+    let mut hosts: Vec<String> = hosts.iter().map(|host| format!("{host:?}")).collect();
+    let mut methods: Vec<&str> = methods.iter().map(|method| method.as_str()).collect();
+    let mut headers: Vec<(&str, &[u8])> =
+        headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
+    hosts.sort_unstable();
+    methods.sort_unstable();
+    headers.sort_unstable();
+    (hosts, path, methods, headers)
+}
+
 fn limit_contents(config: &Config) -> BTreeMap<String, &Limit> {
     config.limits.iter().map(|limit| (limit.name.clone(), &**limit)).collect()
 }
 
 /// Returns limits whose previous state is no longer used.
 fn limits_starting_anew(old: &Config, new: &Config) -> Vec<String> {
-    let changed = |limit: &&Arc<Limit>| {
+    let starts_anew = |limit: &&Arc<Limit>| {
         let before = old.limits.find(&limit.name);
-        before.is_some_and(|old| old.rule.name() != limit.rule.name() || old.key != limit.key)
+        before.is_some_and(|before| options::reason_to_start_anew(before, limit).is_some())
     };
-    new.limits.iter().filter(changed).map(|limit| limit.name.clone()).collect()
+    new.limits.iter().filter(starts_anew).map(|limit| limit.name.clone()).collect()
 }
 
 fn upstream_contents(config: &Config) -> BTreeMap<String, &Upstream> {

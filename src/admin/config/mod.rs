@@ -1,0 +1,3 @@
+//! The config over HTTP. `effective` shows the one in force.
+
+pub mod effective;

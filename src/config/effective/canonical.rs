@@ -1,0 +1,110 @@
+//! Texts of values: for comparing what they mean, and for showing them in a message.
+
+use crate::config::effective::secrets;
+use crate::config::tree::{Node, Value};
+use crate::config::values;
+
+/// An item of a list.
+pub struct ListItem {
+    /// Equal for items that mean the same.
+    pub canonical: String,
+    /// The item for a message.
+    pub shown: String,
+}
+
+/// Maximum number of characters of a value in a message.
+const SHOWN_MAX: usize = 100;
+
+/// Returns a text that is equal for values that mean the same.
+pub fn canonical_text(node: &Node) -> String {
+    match &node.value {
+        Value::String(text) => canonical_string(&text.value),
+        Value::Array(items) => match items.as_slice() {
+            [only] if !matches!(only.value, Value::Array(_)) => canonical_text(only),
+            items => format!("[{}]", items.iter().map(canonical_text).collect::<Vec<_>>().join(", ")),
+        },
+        Value::Table(table) => {
+            let mut entries: Vec<String> =
+                table.entries.iter().map(|entry| format!("{} = {}", entry.key, canonical_text(&entry.node))).collect();
+            entries.sort();
+            format!("{{{}}}", entries.join(", "))
+        }
+        Value::Integer(1) => "1.0".to_owned(),
+        Value::Float(number) => format!("{number:?}"),
+        _ => exact_text(node),
+    }
+}
+
+/// Writes durations, rates and sizes in their smallest units.
+fn canonical_string(text: &str) -> String {
+    if !text.starts_with(|c: char| c.is_ascii_digit()) {
+        return quote(text);
+    }
+    if let Ok(duration) = values::parse_duration(text) {
+        return format!("{}ms", duration.as_millis());
+    }
+    if let Ok(rate) = values::parse_rate(text) {
+        return format!("{}/{}ms", rate.count, rate.per_ms);
+    }
+    match values::parse_size(text) {
+        Ok(size) if size != 1 => size.to_string(),
+        _ => quote(text),
+    }
+}
+
+/// Returns a text that is equal only for values that are written in the same way.
+pub fn exact_text(node: &Node) -> String {
+    match &node.value {
+        Value::String(text) => quote(&text.value),
+        Value::Integer(number) => number.to_string(),
+        Value::Float(number) => format!("{number:?}"),
+        Value::Bool(value) => value.to_string(),
+        Value::Array(items) => format!("[{}]", items.iter().map(exact_text).collect::<Vec<_>>().join(", ")),
+        Value::Table(table) => {
+            let entries = table.entries.iter().map(|entry| format!("{} = {}", entry.key, exact_text(&entry.node)));
+            format!("{{ {} }}", entries.collect::<Vec<_>>().join(", "))
+        }
+        Value::Other(name) => (*name).to_owned(),
+        Value::Broken => String::new(),
+    }
+}
+
+/// Returns the value for a message. Texts with `${...}` appear as they are written.
+pub fn shown_text(node: &Node) -> String {
+    let mut text = describe(node);
+    if let Some((end, _)) = text.char_indices().nth(SHOWN_MAX) {
+        text.truncate(end);
+        text.push_str("...");
+    }
+    text
+}
+
+fn describe(node: &Node) -> String {
+    match &node.value {
+        Value::String(text) => quote(&secrets::mask_text(text)),
+        Value::Array(items) => format!("[{}]", items.iter().map(describe).collect::<Vec<_>>().join(", ")),
+        Value::Table(table) => {
+            let entries = table.entries.iter().map(|entry| match secrets::is_secret_name(&entry.key) {
+                true => format!("{} = {}", entry.key, quote(secrets::MASK)),
+                false => format!("{} = {}", entry.key, describe(&entry.node)),
+            });
+            format!("{{ {} }}", entries.collect::<Vec<_>>().join(", "))
+        }
+        _ => exact_text(node),
+    }
+}
+
+/// Returns the items of a list, or a single value as a list.
+pub fn list_items(node: &Node, is_secret: bool) -> Vec<ListItem> {
+    let items = match &node.value {
+        Value::Array(items) => items.as_slice(),
+        _ => std::slice::from_ref(node),
+    };
+    let shown = |item: &Node| if is_secret { secrets::MASK.to_owned() } else { shown_text(item) };
+    items.iter().map(|item| ListItem { canonical: canonical_text(item), shown: shown(item) }).collect()
+}
+
+/// Quotes a text as a TOML and JSON string, on one line.
+pub fn quote(text: &str) -> String {
+    serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007f")
+}

@@ -1,0 +1,166 @@
+//! Sections and options of a config that may be spread over several files.
+
+use std::collections::HashMap;
+
+use crate::config::effective::canonical::ListItem;
+use crate::config::effective::{WrittenConfig, canonical, secrets};
+use crate::config::tree::{Node, Table, TableEntry, Value};
+use crate::config::{schema, values};
+
+/// A section with its options in file order: `[KIND]`, `[KIND.NAME]` or one of `[[KIND]]`.
+pub struct WrittenSection<'a> {
+    pub kind: &'a str,
+    /// NAME of `[KIND.NAME]`, the address of a listener, and the `name` of a route, which may be empty.
+    pub name: String,
+    /// The section is one of a list, `[[KIND]]`.
+    pub is_listed: bool,
+    pub options: Vec<WrittenOption<'a>>,
+}
+
+/// An option that is written, such as `retry.attempts`.
+pub struct WrittenOption<'a> {
+    /// Keys from the section on, without the shorthand of a table with a single value.
+    pub keys: Vec<&'a str>,
+    pub(super) node: &'a Node,
+}
+
+/// Sections that have names, `[KIND.NAME]`.
+const NAMED: [&str; 3] = ["upstream", "set", "limit"];
+
+/// Options that are a table, or its most important value alone: section, option, and the key of that value.
+const SHORTHANDS: [(&str, &str, &str); 4] = [
+    ("server", "access_log", "enabled"),
+    ("server", "redirect_http", "listen"),
+    ("listener", "hsts", "max_age"),
+    ("route", "redirect", "to"),
+];
+
+impl WrittenConfig {
+    /// Returns all sections: those that exist once in the order of the schema, then those of each kind in file order.
+    pub fn sections(&self) -> Vec<WrittenSection<'_>> {
+        let mut sections = Vec::new();
+        for kind in schema::ROOT.keys().filter(|kind| *kind != "include") {
+            let nodes = self.documents.iter().filter_map(|table| Some(&table.get(kind)?.node));
+            let (mut own, mut named) = (Vec::new(), Vec::new());
+            for node in nodes {
+                match &node.value {
+                    Value::Table(table) => divide_entries(kind, table, &mut own, &mut named),
+                    Value::Array(items) => named.extend(items.iter().filter_map(|item| list_section(kind, item))),
+                    _ => {}
+                }
+            }
+            if !own.is_empty() {
+                let options = own.into_iter().flat_map(|entry| flatten_entry(kind, entry)).collect();
+                sections.push(WrittenSection { kind, name: String::new(), is_listed: false, options });
+            }
+            sections.append(&mut named);
+        }
+        sections
+    }
+}
+
+/// Divides the table of a kind into its own options and its sections with names.
+fn divide_entries<'a>(
+    kind: &'static str,
+    table: &'a Table,
+    own: &mut Vec<&'a TableEntry>,
+    named: &mut Vec<WrittenSection<'a>>,
+) {
+    for entry in &table.entries {
+        let is_named = NAMED.contains(&kind) || kind == "jwt" && schema::JWT.keys().all(|key| key != entry.key);
+        match &entry.node.value {
+            Value::Table(table) if is_named => {
+                let options = table.entries.iter().flat_map(|entry| flatten_entry(kind, entry)).collect();
+                named.push(WrittenSection { kind, name: entry.key.clone(), is_listed: false, options });
+            }
+            _ => own.push(entry),
+        }
+    }
+}
+
+fn list_section<'a>(kind: &'static str, item: &'a Node) -> Option<WrittenSection<'a>> {
+    let Value::Table(table) = &item.value else { return None };
+    let name = match table.get(if kind == "listener" { "address" } else { "name" }) {
+        Some(TableEntry { node: Node { value: Value::String(text), .. }, .. }) => match kind {
+            "listener" => {
+                values::parse_listen(&text.value).map_or_else(|_| text.value.clone(), |addr| addr.to_string())
+            }
+            _ => text.value.clone(),
+        },
+        _ => String::new(),
+    };
+    let options = table.entries.iter().flat_map(|entry| flatten_entry(kind, entry)).collect();
+    Some(WrittenSection { kind, name, is_listed: true, options })
+}
+
+/// Returns the options of an entry: those within it if it is a table, else itself.
+fn flatten_entry<'a>(kind: &str, entry: &'a TableEntry) -> Vec<WrittenOption<'a>> {
+    let mut options = Vec::new();
+    let mut keys = vec![entry.key.as_str()];
+    let shorthand = SHORTHANDS.iter().find(|(section, option, _)| *section == kind && *option == entry.key);
+    match (&entry.node.value, shorthand) {
+        (Value::Table(_), _) | (_, None) => flatten_node(&mut keys, &entry.node, &mut options),
+        (_, Some((.., key))) => options.push(WrittenOption { keys: vec![&entry.key, key], node: &entry.node }),
+    }
+    options
+}
+
+fn flatten_node<'a>(keys: &mut Vec<&'a str>, node: &'a Node, options: &mut Vec<WrittenOption<'a>>) {
+    match &node.value {
+        Value::Table(table) if !table.entries.is_empty() => {
+            for entry in &table.entries {
+                keys.push(&entry.key);
+                flatten_node(keys, &entry.node, options);
+                keys.pop();
+            }
+        }
+        _ => options.push(WrittenOption { keys: keys.clone(), node }),
+    }
+}
+
+impl WrittenSection<'_> {
+    /// Returns the options by path.
+    pub fn by_path(&self) -> HashMap<String, &WrittenOption<'_>> {
+        self.options.iter().map(|option| (option.path(), option)).collect()
+    }
+}
+
+impl WrittenOption<'_> {
+    /// Returns the path as in messages and the reference: `retry.attempts`.
+    pub fn path(&self) -> String {
+        self.keys.join(".")
+    }
+
+    /// Returns whether the value must not be shown.
+    pub fn is_secret(&self, kind: &str) -> bool {
+        secrets::is_secret(kind, &self.keys)
+    }
+
+    /// Returns a text that is equal for values that mean the same: `"60s"` and `"1m"`, `"ip"` and `["ip"]`.
+    pub fn canonical_text(&self) -> String {
+        canonical::canonical_text(self.node)
+    }
+
+    /// Returns a text that is equal only for values that are written in the same way.
+    pub fn exact_text(&self) -> String {
+        canonical::exact_text(self.node)
+    }
+
+    /// Returns the value for a message: without secrets, and of bounded length.
+    pub fn shown_text(&self, kind: &str) -> String {
+        match self.is_secret(kind) {
+            true => secrets::MASK.to_owned(),
+            false => canonical::shown_text(self.node),
+        }
+    }
+
+    /// Returns the items of a list, or the single value as a list.
+    pub fn list_items(&self, kind: &str) -> Vec<ListItem> {
+        canonical::list_items(self.node, self.is_secret(kind))
+    }
+
+    /// Returns whether the value is a list.
+    pub fn is_list(&self) -> bool {
+        matches!(self.node.value, Value::Array(_))
+    }
+}

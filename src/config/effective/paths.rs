@@ -1,0 +1,77 @@
+//! Options whose values are paths of files. Relative ones start at the file that contains them, so they are shown as
+//! absolute paths: a copy of the config in another directory means the same.
+
+use std::path::Path;
+
+use crate::config::effective::WrittenConfig;
+use crate::config::substitute::Text;
+
+/// Options with paths, as section and end of the keys; `*` stands for any key.
+const PATHS: &[(&str, &[&str])] = &[
+    ("server", &["access_log", "to"]),
+    ("server", &["error_pages", "*"]),
+    ("listener", &["tls", "certificates", "cert"]),
+    ("listener", &["tls", "certificates", "key"]),
+    ("listener", &["tls", "client_ca"]),
+    ("listener", &["tls", "internal", "state"]),
+    ("acme", &["state"]),
+    ("acme", &["ca"]),
+    ("admin", &["audit"]),
+    ("store", &["state"]),
+    ("store", &["ca"]),
+    ("store", &["client_cert"]),
+    ("store", &["client_key"]),
+    ("upstream", &["tls", "ca"]),
+    ("upstream", &["tls", "cert"]),
+    ("upstream", &["tls", "key"]),
+    ("set", &["file"]),
+    ("route", &["auth", "basic"]),
+    ("route", &["redirect", "map"]),
+    ("route", &["error_pages", "*"]),
+];
+
+/// Returns whether an option is a path.
+pub fn is_path(kind: &str, keys: &[&str]) -> bool {
+    PATHS.iter().any(|(section, path)| {
+        *section == kind
+            && path.len() == keys.len()
+            && path.iter().zip(keys).all(|(part, key)| *part == "*" || part == key)
+    })
+}
+
+impl WrittenConfig {
+    /// Returns the path in a text of source `file`, absolute, as TOML writes it: with `${...}` not replaced.
+    pub(super) fn absolute_path(&self, file: usize, text: &Text) -> String {
+        let written = text.written.as_deref().unwrap_or(&text.value);
+        if written.is_empty() || written == "stdout" || written.starts_with(['/', '$']) {
+            return written.to_owned();
+        }
+        self.resolve(file, written, text.written.is_some())
+    }
+
+    /// Makes the paths of `${file:PATH}` in a text absolute.
+    pub(super) fn absolute_references(&self, file: usize, written: &str) -> String {
+        let mut parts = written.split("${file:");
+        let mut shown = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let is_literal = shown.ends_with('$');
+            shown.push_str("${file:");
+            match part.split_once('}').filter(|_| !is_literal) {
+                Some((path, rest)) => {
+                    shown.push_str(&self.resolve(file, path.trim(), true));
+                    shown.push('}');
+                    shown.push_str(rest);
+                }
+                None => shown.push_str(part),
+            }
+        }
+        shown
+    }
+
+    fn resolve(&self, file: usize, path: &str, is_written: bool) -> String {
+        let dir = self.texts.get(file).map_or(Path::new(""), |source| &source.dir);
+        let joined = dir.join(path);
+        let absolute = std::path::absolute(&joined).unwrap_or(joined).to_string_lossy().into_owned();
+        if is_written { absolute } else { absolute.replace("${", "$${") }
+    }
+}

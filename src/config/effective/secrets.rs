@@ -1,0 +1,115 @@
+//! Which values no output contains: secrets of options, passwords in URLs, and the values of `${...}`, which may be
+//! secrets.
+
+use crate::config::substitute::Text;
+
+/// Stands for a secret.
+pub const MASK: &str = "***";
+
+/// Options that are secrets: section and last key.
+const SECRETS: [(&str, &str); 4] = [("admin", "token"), ("admin", "sha256"), ("admin", "keys_secret"), ("jwt", "key")];
+
+/// Parts of names of headers, cookies and parameters whose values are usually secrets.
+const SECRET_PARTS: [&str; 9] =
+    ["token", "secret", "passw", "auth", "cookie", "session", "signature", "api-key", "apikey"];
+
+/// Tables with names that the operator chose and values that may be secrets.
+const HEADER_TABLES: [&[&str]; 5] = [
+    &["spans", "headers"],
+    &["request_headers", "set"],
+    &["response_headers", "set"],
+    &["header"],
+    &["when", "header"],
+];
+
+/// Returns whether an option of a section is a secret.
+pub fn is_secret(kind: &str, keys: &[&str]) -> bool {
+    let Some(last) = keys.last() else { return false };
+    let is_table = |table: &&&[&str]| keys.len() > table.len() && keys.starts_with(table);
+    match HEADER_TABLES.iter().find(is_table) {
+        Some(table) => table[0] == "spans" || is_secret_name(last),
+        None => SECRETS.contains(&(kind, last)) || keys.starts_with(&["when", "cookie"]),
+    }
+}
+
+/// Returns whether the value of a header, or of an entry of a nested table, is usually a secret.
+pub fn is_secret_name(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    name == "sha256" || SECRET_PARTS.iter().any(|part| name.contains(part))
+}
+
+/// Returns a text as it may be shown: with `${...}` as written but without defaults, and without passwords of URLs.
+pub fn mask_text(text: &Text) -> String {
+    match &text.written {
+        Some(written) => mask_passwords(&hide_defaults(written)),
+        None => mask_passwords(&text.value),
+    }
+}
+
+/// Replaces the DEFAULT of each `${VAR:-DEFAULT}`, which may be a secret for development.
+fn hide_defaults(written: &str) -> String {
+    let (mut shown, mut rest) = (String::with_capacity(written.len()), written);
+    while let Some((before, after)) = rest.split_once(":-") {
+        let is_inside = before.rfind("${").is_some_and(|open| !before[open..].contains('}'));
+        shown.push_str(before);
+        shown.push_str(":-");
+        rest = after;
+        if is_inside {
+            shown.push_str(MASK);
+            rest = &after[after.find('}').unwrap_or(after.len())..];
+        }
+    }
+    shown + rest
+}
+
+/// Replaces passwords of URLs: `SCHEME://USER:PASSWORD@HOST`, and the parameters that Redis URLs have for them.
+fn mask_passwords(text: &str) -> String {
+    let mut shown = text.to_owned();
+    if let Some((scheme, rest)) = text.split_once("://") {
+        let end = rest.find(['/', '?']).unwrap_or(rest.len());
+        // A password may contain a slash that should have been escaped; then everything up to the last `@` is hidden.
+        let login = rest[..end].rfind('@').or_else(|| rest.rfind('@').filter(|at| rest[..*at].contains(':')));
+        if let Some(at) = login {
+            let user = rest[..at].split(':').next().unwrap_or_default();
+            let colon = if rest[..at].contains(':') { ":" } else { "" };
+            let mask = if colon.is_empty() { "" } else { MASK };
+            shown = format!("{scheme}://{user}{colon}{mask}{}", &rest[at..]);
+        }
+    }
+    for name in ["pass=", "password="] {
+        let mut from = 0;
+        while let Some(at) = shown[from..].find(name).map(|at| from + at + name.len()) {
+            let end = shown[at..].find('&').map_or(shown.len(), |end| at + end);
+            shown.replace_range(at..end, MASK);
+            from = at + MASK.len();
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_and_defaults_are_hidden() {
+        let shown = |value: &str| mask_text(&Text { value: value.to_owned(), written: None });
+        assert_eq!(shown("redis://u:pw@h:1/2"), "redis://u:***@h:1/2");
+        assert_eq!(shown("redis://:pw@h"), "redis://:***@h");
+        assert_eq!(shown("redis://u:p/w@h:1"), "redis://u:***@h:1");
+        assert_eq!(shown("redis+unix:///s?user=u&pass=pw&db=1"), "redis+unix:///s?user=u&pass=***&db=1");
+        assert_eq!(shown("redis+sentinel://h/m?sentinel_password=pw"), "redis+sentinel://h/m?sentinel_password=***");
+        assert_eq!(shown("http://h:1/a"), "http://h:1/a");
+        let written = |text: &str| mask_text(&Text { value: "canary".to_owned(), written: Some(text.to_owned()) });
+        assert_eq!(written("a${X:-pw}b${Y}c:-d"), "a${X:-***}b${Y}c:-d");
+        assert_eq!(written("redis://u:${PW:-x}@h"), "redis://u:***@h");
+    }
+
+    #[test]
+    fn secrets_are_known_by_option_and_by_name() {
+        assert!(is_secret("admin", &["token"]) && is_secret("jwt", &["key"]));
+        assert!(is_secret("route", &["request_headers", "set", "authorization"]));
+        assert!(is_secret("route", &["header", "X-Origin-Secret"]));
+        assert!(!is_secret("limit", &["key"]) && !is_secret("route", &["header", "x-version"]));
+    }
+}

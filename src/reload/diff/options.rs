@@ -1,0 +1,350 @@
+//! A line for each option that differs in sections that differ.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use crate::config::{Config, ListItem, WrittenOption, WrittenSection};
+use crate::limiting::limit::Limit;
+use crate::reload::diff::Changes;
+use crate::reload::diff::line::ChangeLine;
+use crate::reload::diff::weaker::{WeakerOptions, weakens};
+use crate::route::{PathPattern, Route};
+
+/// The sections that differ.
+pub struct ChangedSections<'d> {
+    /// Kinds of sections with names, in the order of their lines.
+    pub kinds: [(&'static str, &'d Changes); 4],
+    /// Sections that exist once.
+    pub settings: &'d [String],
+}
+
+/// Kinds whose options other sections inherit or use: each with the kinds that do.
+const INHERITED: [(&str, &[&str]); 6] = [
+    ("server", &["route", "listener"]),
+    ("acme", &["listener"]),
+    ("store", &["limit"]),
+    ("headers", &["route"]),
+    ("jwt", &["route", "limit"]),
+    ("set", &["route", "limit"]),
+];
+
+/// Lists without an order.
+const UNORDERED: [&str; 10] =
+    ["methods", "host", "allow", "deny", "values", "trusted_proxies", "charge_on", "refund_on", "upgrades", "retry.on"];
+
+/// Kinds of which the compiled config tells whether they differ.
+const COMPILED: [&str; 7] = ["server", "acme", "admin", "store", "headers", "jwt", "set"];
+
+/// Maximum number of items of a list in a line.
+const ITEMS_SHOWN: usize = 10;
+
+/// Options whose change needs a restart.
+const RESTART: [&str; 2] = ["workers", "handover"];
+
+/// Options of limits that do not change what keys have used.
+const NUMBERS: [&str; 5] = ["rate", "burst", "debt", "queue", "in_flight"];
+
+/// Sections of a config by kind and name.
+type Sections<'a> = HashMap<String, WrittenSection<'a>>;
+
+struct Comparison<'a> {
+    old: &'a Config,
+    new: &'a Config,
+    old_sections: Sections<'a>,
+    new_sections: Sections<'a>,
+    weaker: WeakerOptions,
+}
+
+/// Returns a line for each difference.
+pub fn list_changes(old: &Config, new: &Config, changed: &ChangedSections) -> Vec<ChangeLine> {
+    let comparison = Comparison {
+        old,
+        new,
+        old_sections: sections_by_name(old),
+        new_sections: sections_by_name(new),
+        weaker: WeakerOptions::find(old, new),
+    };
+    // Sections that differ though none of their options does: they inherit the difference, or it is in a file.
+    let (mut own, mut unexplained) = (Vec::new(), Vec::new());
+    for (kind, changes) in changed.kinds {
+        for name in &changes.changed {
+            let lines = comparison.compare_section(kind, name);
+            if lines.is_empty() {
+                unexplained.push((kind, name.as_str()));
+            }
+            own.extend(lines);
+        }
+    }
+    let mut lines = comparison.list_restarts();
+    let settings = comparison.compare_settings(changed, &unexplained);
+    let explained: HashSet<&str> = settings.iter().map(|line| line.kind.as_str()).collect();
+    for (kind, name) in unexplained {
+        own.extend(comparison.explain_rest(kind, name, &explained));
+    }
+    lines.extend(settings);
+    lines.extend(comparison.list_order_of_patterns());
+    for (kind, changes) in changed.kinds {
+        lines.extend(comparison.list_whole_sections(kind, changes));
+    }
+    lines.extend(own);
+    lines
+}
+
+fn sections_by_name(config: &Config) -> Sections<'_> {
+    let mut routes = config.routes.iter();
+    let sections = config.written.sections().into_iter().map(|section| {
+        let name = match section.kind {
+            // The compiled name of a route without one comes from its host and path.
+            "route" => routes.next().map_or_else(String::new, |route| route.name.clone()),
+            _ => section.name.clone(),
+        };
+        (section_key(section.kind, &name), section)
+    });
+    sections.collect()
+}
+
+impl Comparison<'_> {
+    /// Returns a line for each option of a section that differs. If only the way of writing does, those that are
+    /// written differently count, because something must differ.
+    fn compare_section(&self, kind: &'static str, name: &str) -> Vec<ChangeLine> {
+        let mut lines = self.compare_options(kind, name, false);
+        if lines.is_empty() {
+            lines = self.compare_options(kind, name, true);
+        }
+        let named: HashSet<String> = lines.iter().filter_map(|line| line.option.clone()).collect();
+        let is_named =
+            |option: &str| named.iter().any(|path| path == option || path.starts_with(&format!("{option}.")));
+        for option in self.weaker.of(kind, name).iter().filter(|option| ["allow", "deny"].contains(option)) {
+            if !is_named(option) {
+                let what = format!("{option} covers {} clients", if *option == "allow" { "more" } else { "fewer" });
+                lines.push(ChangeLine::new(kind, name, what).with_option(option).with_weaker(true));
+            }
+        }
+        if kind == "limit"
+            && let Some(reason) = self.reason_to_start_anew(name)
+        {
+            lines.push(ChangeLine::new(kind, name, "starts anew").with_note(Some(reason)));
+        }
+        lines
+    }
+
+    fn compare_options(&self, kind: &str, name: &str, is_exact: bool) -> Vec<ChangeLine> {
+        let text = |option: &WrittenOption| if is_exact { option.exact_text() } else { option.canonical_text() };
+        let key = section_key(kind, name);
+        let (old, new) = (options_of(&self.old_sections, &key), options_of(&self.new_sections, &key));
+        let paths: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+        let differs =
+            |path: &&&String| old.get(**path).map(|option| text(option)) != new.get(**path).map(|option| text(option));
+        let line =
+            |path: &String| self.describe_option(kind, name, path, old.get(path).copied(), new.get(path).copied());
+        paths.iter().filter(differs).filter_map(|path| line(path)).collect()
+    }
+
+    /// Returns the line of an option that differs; `None` if only an order differs that has no meaning.
+    fn describe_option(
+        &self,
+        kind: &str,
+        name: &str,
+        path: &str,
+        before: Option<&WrittenOption>,
+        after: Option<&WrittenOption>,
+    ) -> Option<ChangeLine> {
+        if kind == "server" && RESTART.contains(&path) {
+            return None;
+        }
+        let is_list = |option: Option<&WrittenOption>| option.is_some_and(WrittenOption::is_list);
+        let what = match (before, after) {
+            (Some(option), _) | (_, Some(option)) if option.is_secret(kind) => {
+                let verb = match (before, after) {
+                    (None, _) => "added",
+                    (_, None) => "removed",
+                    _ => "changed",
+                };
+                format!("{path} {verb}")
+            }
+            _ if is_list(before) || is_list(after) => describe_list(kind, path, before, after)?,
+            _ => {
+                let shown =
+                    |option: Option<&WrittenOption>| option.map_or("default".to_owned(), |it| it.shown_text(kind));
+                let (before, after) = (shown(before), shown(after));
+                match before == after {
+                    true => format!("{path} changed"),
+                    false => format!("{path} {before} \u{2192} {after}"),
+                }
+            }
+        };
+        let keeps = kind == "limit" && NUMBERS.contains(&path) && self.reason_to_start_anew(name).is_none();
+        let is_weaker = weakens(kind, path, before, after) || self.is_weaker(kind, name, path);
+        let line = ChangeLine::new(kind, name, what).with_option(path).with_weaker(is_weaker);
+        Some(line.with_note(keeps.then_some("keys keep what they used")))
+    }
+
+    /// Returns whether an option made its route or limit weaker, or those that inherit it.
+    fn is_weaker(&self, kind: &str, name: &str, path: &str) -> bool {
+        match kind {
+            "limit" => {
+                self.weaker.has("limit", name, path) || path == "rate" && self.weaker.has("limit", name, "burst")
+            }
+            "route" => self.weaker.has("route", name, path),
+            "server" => ["max_body", "min_body_rate", "strictness"].contains(&path) && self.weaker.has_any(path),
+            "store" => path == "on_error" && self.weaker.has_any(path),
+            "set" => ["allow", "deny"].iter().any(|list| self.weaker.has_any(list)),
+            _ => false,
+        }
+    }
+
+    /// Returns lines for the sections that have no name, and for those that only other sections use.
+    fn compare_settings(&self, changed: &ChangedSections, unexplained: &[(&str, &str)]) -> Vec<ChangeLine> {
+        let named: HashSet<&str> = changed.kinds.iter().map(|(kind, _)| *kind).collect();
+        let keys: BTreeSet<&String> = self.old_sections.keys().chain(self.new_sections.keys()).collect();
+        let mut lines = Vec::new();
+        let parts = keys.into_iter().filter_map(|key| key.split_once(' '));
+        for (kind, name) in parts.filter(|(kind, _)| !named.contains(kind)) {
+            let users = INHERITED.iter().find(|(inherited, _)| *inherited == kind).map(|(_, users)| *users);
+            let is_compiled = COMPILED.contains(&kind);
+            let is_changed = changed.settings.iter().any(|changed| changed == kind);
+            let is_used = users.is_some_and(|users| match kind {
+                "set" | "jwt" => {
+                    changed.kinds.iter().any(|(user, changes)| users.contains(user) && !changes.is_empty())
+                }
+                "server" => {
+                    unexplained.iter().any(|(user, _)| users.contains(user)) || self.has_other_listeners(changed)
+                }
+                _ => unexplained.iter().any(|(user, _)| users.contains(user)),
+            });
+            if is_changed || is_used || !is_compiled {
+                lines.extend(self.compare_options(kind, name, false));
+            }
+        }
+        let explained: HashSet<&str> = lines.iter().map(|line| line.kind.as_str()).collect();
+        let silent = |kind: &&String| !explained.contains(kind.as_str()) && !self.has_only_restarts(kind);
+        let rest = changed.settings.iter().filter(silent);
+        let rest: Vec<_> = rest.map(|kind| ChangeLine::new(kind, "", "a file that it names changed")).collect();
+        lines.extend(rest);
+        lines
+    }
+
+    fn has_other_listeners(&self, changed: &ChangedSections) -> bool {
+        changed.kinds.iter().any(|(kind, changes)| *kind == "listener" && !changes.is_empty())
+    }
+
+    /// Returns whether `[server]` differs by options only that need a restart.
+    fn has_only_restarts(&self, kind: &str) -> bool {
+        let mut after = self.new.server.clone();
+        after.workers = self.old.server.workers;
+        after.handover.clone_from(&self.old.server.handover);
+        kind == "server" && after == self.old.server
+    }
+
+    /// Returns the line of a section that differs though none of its options does, unless a section that it inherits
+    /// from explains it.
+    fn explain_rest(&self, kind: &str, name: &str, explained: &HashSet<&str>) -> Option<ChangeLine> {
+        let inherits = INHERITED.iter().any(|(from, users)| users.contains(&kind) && explained.contains(from));
+        (!inherits).then(|| ChangeLine::new(kind, name, "a file that it names changed"))
+    }
+
+    fn list_restarts(&self) -> Vec<ChangeLine> {
+        let (old, new) = (&self.old.server, &self.new.server);
+        let path = |path: &Option<std::path::PathBuf>| match path {
+            Some(path) => format!("\"{}\"", path.display()),
+            None => "\"\"".to_owned(),
+        };
+        let options = [
+            (RESTART[0], old.workers.to_string(), new.workers.to_string()),
+            (RESTART[1], path(&old.handover), path(&new.handover)),
+        ];
+        let differing = options.into_iter().filter(|(_, before, after)| before != after);
+        let line = |(option, before, after): (&str, String, String)| {
+            let what = format!("{option} {before} \u{2192} {after}");
+            ChangeLine::new("server", "", what).with_option(option).with_note(Some("needs a restart"))
+        };
+        differing.map(line).collect()
+    }
+
+    /// Returns a line if the paths with regular expressions, which are tried in file order, are in another order.
+    fn list_order_of_patterns(&self) -> Option<ChangeLine> {
+        let names = |config: &'_ Config, other: &Config| -> Vec<String> {
+            let known: HashSet<&str> =
+                other.routes.iter().filter(|route| has_pattern(route)).map(|route| route.name.as_str()).collect();
+            let routes = config.routes.iter().filter(|route| has_pattern(route) && known.contains(route.name.as_str()));
+            routes.map(|route| route.name.clone()).collect()
+        };
+        let differs = names(self.old, self.new) != names(self.new, self.old);
+        let what = "paths with regular expressions are tried in another order";
+        differs.then(|| ChangeLine::new("route", "", what).with_option("path"))
+    }
+
+    fn list_whole_sections(&self, kind: &'static str, changes: &Changes) -> Vec<ChangeLine> {
+        let is_limitless = |route: &&Route| kind == "route" && route.limits.is_empty() && !self.new.limits.is_empty();
+        let free: HashSet<&str> =
+            self.new.routes.iter().filter(is_limitless).map(|route| route.name.as_str()).collect();
+        let added = changes.added.iter().map(|name| {
+            let is_free = free.contains(name.as_str());
+            let what = if is_free { "added, without limits" } else { "added" };
+            ChangeLine::new(kind, name, what).with_weaker(is_free)
+        });
+        let removed =
+            changes.removed.iter().map(|name| ChangeLine::new(kind, name, "removed").with_weaker(kind == "limit"));
+        added.chain(removed).collect()
+    }
+
+    fn reason_to_start_anew(&self, name: &str) -> Option<&'static str> {
+        let (old, new) = (self.old.limits.find(name)?, self.new.limits.find(name)?);
+        reason_to_start_anew(old, new)
+    }
+}
+
+/// Returns why keys of a changed limit start with a full budget; `None` if they keep what they used.
+pub fn reason_to_start_anew(old: &Limit, new: &Limit) -> Option<&'static str> {
+    match (old.rule.name() == new.rule.name(), old.key == new.key) {
+        (true, true) => None,
+        (false, _) => Some("algorithm changed"),
+        (true, false) => Some("key changed"),
+    }
+}
+
+fn has_pattern(route: &Route) -> bool {
+    matches!(route.matcher.path, PathPattern::Regex(_))
+}
+
+/// Returns the key of a section in [`Sections`]. Kinds contain no space.
+fn section_key(kind: &str, name: &str) -> String {
+    format!("{kind} {name}")
+}
+
+fn options_of<'s>(sections: &'s Sections<'s>, key: &str) -> HashMap<String, &'s WrittenOption<'s>> {
+    sections.get(key).map(WrittenSection::by_path).unwrap_or_default()
+}
+
+/// Describes a list that differs; `None` if only its order does, and that has no meaning.
+fn describe_list(
+    kind: &str,
+    path: &str,
+    before: Option<&WrittenOption>,
+    after: Option<&WrittenOption>,
+) -> Option<String> {
+    let items = |option: Option<&WrittenOption>| option.map_or_else(Vec::new, |option| option.list_items(kind));
+    let (before, after) = (items(before), items(after));
+    let known = |items: &[ListItem]| items.iter().map(|item| item.canonical.clone()).collect::<HashSet<_>>();
+    let (old, new) = (known(&before), known(&after));
+    let only = |items: &[ListItem], others: &HashSet<String>| {
+        let only: Vec<&str> =
+            items.iter().filter(|item| !others.contains(&item.canonical)).map(|item| item.shown.as_str()).collect();
+        let more = only.len().saturating_sub(ITEMS_SHOWN);
+        let shown = only.iter().take(ITEMS_SHOWN).copied().collect::<Vec<_>>().join(", ");
+        (!only.is_empty()).then(|| if more > 0 { format!("{shown} and {more} more") } else { shown })
+    };
+    let (removed, added) = (only(&before, &new), only(&after, &old));
+    let is_limits = kind == "route" && path == "limits";
+    Some(match (removed, added) {
+        (None, None) if UNORDERED.contains(&path) => return None,
+        (None, None) => format!("{path} in another order"),
+        (Some(removed), None) if is_limits => format!("no longer limited by {}", removed.replace('"', "")),
+        (None, Some(added)) if is_limits => format!("now limited by {}", added.replace('"', "")),
+        (Some(removed), Some(added)) if is_limits => {
+            format!("no longer limited by {}, but by {}", removed.replace('"', ""), added.replace('"', ""))
+        }
+        (Some(removed), None) => format!("{path}: removed {removed}"),
+        (None, Some(added)) => format!("{path}: added {added}"),
+        (Some(removed), Some(added)) => format!("{path}: removed {removed}; added {added}"),
+    })
+}

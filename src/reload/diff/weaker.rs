@@ -1,0 +1,217 @@
+//! Which changes weaken protection: more requests pass, more clients are trusted, or more is shown.
+//!
+//! Two sources: the compiled routes and limits, which know what they inherit, and rules for single options.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
+use std::sync::Arc;
+
+use crate::config::{Config, WrittenOption};
+use crate::limiting::key::Missing;
+use crate::limiting::limit::{Limit, Mode, OnError};
+use crate::route::{Route, Strictness};
+
+/// When a change of an option weakens protection.
+enum Rule {
+    /// A larger number does. The text is the value if the option is absent: a number, or `inf` for no bound.
+    More(&'static str),
+    /// A smaller number does.
+    Less(&'static str),
+    /// A later word of the list does; the first is the value if the option is absent.
+    Later(&'static [&'static str]),
+    /// More items do.
+    Grows,
+    /// Removing the option does.
+    Removed,
+    /// Adding the option does.
+    Added,
+}
+
+/// Options with their rules: section, option, or the start of it if it ends with a dot.
+const RULES: &[(&str, &str, Rule)] = &[
+    ("limit", "rate", Rule::More("0")),
+    ("limit", "in_flight", Rule::More("0")),
+    ("limit", "debt", Rule::More("0")),
+    ("limit", "cost", Rule::Less("1")),
+    ("limit", "charge_on", Rule::Added),
+    ("limit", "refund_on", Rule::Grows),
+    ("limit", "after", Rule::Added),
+    ("limit", "when.", Rule::Added),
+    ("limit", "repeated", Rule::Later(&["\"refuse\"", "\"first\"", "\"last\""])),
+    ("limit", "not_integer", Rule::Later(&["\"refuse\"", "\"ignore\""])),
+    ("route", "auth.on_error", Rule::Later(&["\"closed\"", "\"open\""])),
+    ("route", "encoded_slashes", Rule::Later(&["\"refuse\"", "\"keep\""])),
+    ("upstream", "tls.verify", Rule::Later(&["true", "false"])),
+    ("upstream", "tls.ca", Rule::Removed),
+    ("admin", "token", Rule::Removed),
+    ("admin", "tokens", Rule::Grows),
+    ("admin", "edit", Rule::Later(&["false", "true"])),
+    ("admin", "audit", Rule::Removed),
+    ("admin", "keys.", Rule::Later(&["\"hidden\"", "\"hashed\"", "\"plain\""])),
+    ("admin", "metrics_need_token", Rule::Later(&["true", "false"])),
+    ("jwt", "issuer", Rule::Removed),
+    ("jwt", "audience", Rule::Removed),
+    ("jwt", "algorithms", Rule::Grows),
+    ("listener", "tls.client_ca", Rule::Removed),
+    ("listener", "tls.client_auth", Rule::Later(&["\"required\"", "\"optional\""])),
+    ("listener", "tls.min_version", Rule::Later(&["\"1.3\"", "\"1.2\""])),
+    ("listener", "tls.internal.allow_remote", Rule::Later(&["false", "true"])),
+    ("listener", "tls.certificates", Rule::Removed),
+    ("listener", "hsts.max_age", Rule::Removed),
+    ("server", "trusted_proxies", Rule::Grows),
+    ("server", "max_connections_per_ip", Rule::More("inf")),
+    ("server", "max_headers", Rule::More("100")),
+    ("server", "max_header_bytes", Rule::More("32768")),
+    ("server", "hints", Rule::Later(&["false", "\"local\"", "true"])),
+];
+
+/// Returns whether the change of one option weakens protection, by the option alone.
+pub fn weakens(kind: &str, path: &str, before: Option<&WrittenOption>, after: Option<&WrittenOption>) -> bool {
+    let is_meant = |rule: &&(&str, &str, Rule)| {
+        rule.0 == kind && (rule.1 == path || rule.1.ends_with('.') && path.starts_with(rule.1))
+    };
+    let Some((.., rule)) = RULES.iter().find(is_meant) else { return false };
+    let canonical = |option: Option<&WrittenOption>| option.map(WrittenOption::canonical_text);
+    match rule {
+        Rule::More(absent) => number(canonical(after), absent) > number(canonical(before), absent),
+        Rule::Less(absent) => number(canonical(after), absent) < number(canonical(before), absent),
+        Rule::Later(words) => {
+            let place = |value: Option<String>| match value {
+                Some(value) => words.iter().position(|word| *word == value),
+                None => Some(0),
+            };
+            place(canonical(after)) > place(canonical(before))
+        }
+        Rule::Grows => {
+            let items = |option: Option<&WrittenOption>| -> HashSet<String> {
+                let items = option.into_iter().flat_map(|option| option.list_items(kind));
+                items.map(|item| item.canonical).collect()
+            };
+            !items(after).is_subset(&items(before))
+        }
+        Rule::Removed => before.is_some() && after.is_none(),
+        Rule::Added => before.is_none() && after.is_some(),
+    }
+}
+
+/// Returns the number in a canonical text; a rate counts per millisecond. 0 of an option that is unbounded without a
+/// value means the same as no value.
+fn number(text: Option<String>, absent: &str) -> f64 {
+    const UNITS: [(&str, f64); 5] =
+        [("hour", 3.6e6), ("day", 8.64e7), ("week", 6.048e8), ("month", 2.592e9), ("year", 3.1536e10)];
+    let text = text.unwrap_or_else(|| absent.to_owned());
+    let text = text.trim_matches('"');
+    let (count, period) = text.split_once('/').unwrap_or((text, "1"));
+    let count = match count {
+        "unlimited" | "inf" => f64::INFINITY,
+        _ => count.trim_end_matches("ms").parse().unwrap_or(0.0),
+    };
+    let period = match UNITS.iter().find(|(unit, _)| *unit == period) {
+        Some((_, ms)) => *ms,
+        None => period.trim_end_matches("ms").parse().unwrap_or(1.0),
+    };
+    if absent == "inf" && count == 0.0 { f64::INFINITY } else { count / period }
+}
+
+/// Options of routes and limits whose change weakens protection, as the compiled configs show: what a route inherits
+/// counts too.
+#[derive(Default)]
+pub struct WeakerOptions {
+    /// By kind and name of the item.
+    items: HashMap<(&'static str, String), Vec<&'static str>>,
+    /// Of any item.
+    all: HashSet<&'static str>,
+}
+
+impl WeakerOptions {
+    pub fn find(old: &Config, new: &Config) -> WeakerOptions {
+        let (mut found, mut lists) = (WeakerOptions::default(), ComparedLists::default());
+        let routes: HashMap<&str, &Route> = old.routes.iter().map(|route| (route.name.as_str(), route)).collect();
+        for route in &new.routes {
+            if let Some(before) = routes.get(route.name.as_str()) {
+                found.add("route", &route.name, weaker_route_options(before, route, &mut lists));
+            }
+        }
+        for limit in new.limits.iter() {
+            if let Some(before) = old.limits.find(&limit.name) {
+                found.add("limit", &limit.name, weaker_limit_options(before, limit));
+            }
+        }
+        found
+    }
+
+    fn add(&mut self, kind: &'static str, name: &str, options: Vec<&'static str>) {
+        if !options.is_empty() {
+            self.all.extend(&options);
+            self.items.insert((kind, name.to_owned()), options);
+        }
+    }
+
+    /// Returns whether an option of the item is weaker.
+    pub fn has(&self, kind: &'static str, name: &str, path: &str) -> bool {
+        let first = path.split('.').next().unwrap_or(path);
+        self.of(kind, name).iter().any(|option| *option == path || *option == first)
+    }
+
+    /// Returns the weaker options of an item.
+    pub fn of(&self, kind: &'static str, name: &str) -> &[&'static str] {
+        self.items.get(&(kind, name.to_owned())).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns whether an option that routes or limits inherit made any of them weaker.
+    pub fn has_any(&self, path: &str) -> bool {
+        self.all.contains(path)
+    }
+}
+
+/// Results of comparing address lists, by their places in memory: thousands of routes may share a list.
+#[derive(Default)]
+struct ComparedLists(HashMap<(usize, usize), bool>);
+
+impl ComparedLists {
+    /// Returns whether `large` has an item that `small` lacks.
+    fn has_grown<T, I: Eq + Hash>(&mut self, small: &Arc<T>, large: &Arc<T>, items: impl Fn(&T) -> HashSet<I>) -> bool {
+        let places = (Arc::as_ptr(small).addr(), Arc::as_ptr(large).addr());
+        *self.0.entry(places).or_insert_with(|| !items(large).is_subset(&items(small)))
+    }
+}
+
+fn weaker_route_options(before: &Route, after: &Route, lists: &mut ComparedLists) -> Vec<&'static str> {
+    let rank = |strictness| match strictness {
+        Strictness::Strict => 0,
+        Strictness::Defensive => 1,
+        Strictness::Monitor => 2,
+    };
+    let has = |route: &Route, name: &str| route.limits.iter().any(|limit| limit.name == name);
+    let bound = |most: Option<usize>| most.unwrap_or(usize::MAX);
+    [
+        ("limits", before.limits.iter().any(|limit| !has(after, &limit.name))),
+        ("allow", lists.has_grown(&before.allow, &after.allow, |list| list.iter().collect())),
+        ("deny", lists.has_grown(&after.deny, &before.deny, |list| list.iter().collect())),
+        ("auth", before.auth.is_some() && after.auth.is_none()),
+        ("strictness", rank(after.parsing.strictness) > rank(before.parsing.strictness)),
+        ("max_body", after.max_body > before.max_body),
+        ("max_in_flight", bound(after.max_in_flight) > bound(before.max_in_flight)),
+        ("min_body_rate", after.timeouts.min_body_rate < before.timeouts.min_body_rate),
+    ]
+    .into_iter()
+    .filter_map(|(option, is_weaker)| is_weaker.then_some(option))
+    .collect()
+}
+
+fn weaker_limit_options(before: &Limit, after: &Limit) -> Vec<&'static str> {
+    let rank = |on_error| match on_error {
+        OnError::Closed => 0,
+        OnError::Local => 1,
+        OnError::Open => 2,
+    };
+    [
+        ("mode", before.mode == Mode::Enforce && after.mode == Mode::Shadow),
+        ("on_error", rank(after.on_error) > rank(before.on_error)),
+        ("missing", before.missing != Missing::Skip && after.missing == Missing::Skip),
+        ("burst", after.rule.max_cost() > before.rule.max_cost()),
+    ]
+    .into_iter()
+    .filter_map(|(option, is_weaker)| is_weaker.then_some(option))
+    .collect()
+}

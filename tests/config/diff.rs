@@ -1,0 +1,231 @@
+//! The diff of two configs: only what differs in effect, each option by name, with a mark where protection gets weaker.
+
+use std::fmt::Write;
+use std::fs;
+use std::time::Duration;
+
+use sluicegate::config;
+use sluicegate::config::Config;
+use sluicegate::reload::diff::Diff;
+
+use crate::support::machine::spent;
+
+/// A config with a bit of everything.
+const BASE: &str = r#"
+[server]
+listen = "127.0.0.1:8080"
+max_body = "1MiB"
+trusted_proxies = ["10.0.0.0/8"]
+[admin]
+token = "secret-1"
+[store]
+on_error = "closed"
+[upstream.app]
+servers = ["http://127.0.0.1:3000"]
+[upstream.tls]
+servers = ["https://127.0.0.1:3001"]
+tls = { verify = true }
+[set.blocked]
+values = ["192.0.2.1", "192.0.2.2"]
+[limit.per-ip]
+rate = "10/s"
+burst = 20
+[limit.daily]
+rate = "1000/day"
+key = "header:x-key"
+[[route]]
+name = "api"
+path = "/api"
+upstream = "app"
+limits = ["per-ip", "daily"]
+deny = ["set:blocked"]
+methods = ["GET", "POST"]
+auth = { forward = "http://127.0.0.1:4180/verify" }
+[[route]]
+name = "rest"
+upstream = "tls"
+limits = ["per-ip"]
+"#;
+
+fn load(text: &str) -> Config {
+    config::load_text("test", text).unwrap_or_else(|report| panic!("{report}\n{text}"))
+}
+
+fn lines(old: &str, new: &str) -> Vec<String> {
+    Diff::compare(&load(old), &load(new)).lines().collect()
+}
+
+/// The lines between the base and a version in which each `from` is `to`.
+#[track_caller]
+fn changed(edits: &[(&str, &str)]) -> Vec<String> {
+    let mut text = BASE.to_owned();
+    for (from, to) in edits {
+        assert!(text.contains(from), "the base has no {from}");
+        text = text.replacen(from, to, 1);
+    }
+    lines(BASE, &text)
+}
+
+#[test]
+fn each_difference_is_a_line() {
+    for (from, to, line) in [
+        ("burst = 20", "burst = 40", "limit per-ip: burst 20 → 40 (keys keep what they used) [weaker]"),
+        ("burst = 20", "burst = 10", "limit per-ip: burst 20 → 10 (keys keep what they used)"),
+        ("burst = 20", "", "limit per-ip: burst 20 → default (keys keep what they used)"),
+        ("\"10/s\"", "\"20/s\"", "limit per-ip: rate \"10/s\" → \"20/s\" (keys keep what they used) [weaker]"),
+        ("\"10/s\"", "\"600/min\"", ""),
+        ("burst = 20", "burst = 20\nmode = \"shadow\"", "limit per-ip: mode default → \"shadow\" [weaker]"),
+        ("\"header:x-key\"", "\"ip\"", "limit daily: starts anew (key changed)"),
+        ("[\"per-ip\", \"daily\"]", "[\"daily\"]", "route api: no longer limited by per-ip [weaker]"),
+        ("limits = [\"per-ip\"]", "", "route rest: no longer limited by per-ip [weaker]"),
+        ("limits = [\"per-ip\"]", "limits = [\"per-ip\", \"daily\"]", "route rest: now limited by daily"),
+        ("[\"GET\", \"POST\"]", "[\"POST\", \"GET\"]", ""),
+        ("[\"GET\", \"POST\"]", "[\"GET\"]", "route api: methods: removed \"POST\""),
+        (
+            "\"192.0.2.2\"]",
+            "\"192.0.2.3\"]",
+            "set blocked: values: removed \"192.0.2.2\"; added \"192.0.2.3\" [weaker]",
+        ),
+        ("deny = [\"set:blocked\"]", "", "route api: deny: removed \"set:blocked\" [weaker]"),
+        (
+            "deny = [\"set:blocked\"]",
+            "deny = [\"set:blocked\"]\nallow = \"192.0.2.9\"",
+            "route api: allow default → \"192.0.2.9\" [weaker]",
+        ),
+        (
+            "auth = { forward = \"http://127.0.0.1:4180/verify\" }",
+            "",
+            "route api: auth.forward \"http://127.0.0.1:4180/verify\" → default [weaker]",
+        ),
+        ("verify = true", "verify = false", "upstream tls: tls.verify true → false [weaker]"),
+        ("on_error = \"closed\"", "on_error = \"open\"", "store: on_error \"closed\" → \"open\" [weaker]"),
+        ("max_body = \"1MiB\"", "max_body = \"2MiB\"", "server: max_body \"1MiB\" → \"2MiB\" [weaker]"),
+        ("max_body = \"1MiB\"", "max_body = 1048576", ""),
+        ("max_body = \"1MiB\"", "", "server: max_body \"1MiB\" → default [weaker]"),
+        ("[server]", "[server]\nstrictness = \"monitor\"", "server: strictness default → \"monitor\" [weaker]"),
+        ("[server]", "[server]\nworkers = 3", "server: workers"),
+        (
+            "\"10.0.0.0/8\"",
+            "\"10.0.0.0/8\", \"192.0.2.0/24\"",
+            "server: trusted_proxies: added \"192.0.2.0/24\" [weaker]",
+        ),
+        ("token = \"secret-1\"", "token = \"secret-2\"", "admin: token changed"),
+        ("token = \"secret-1\"", "", "admin: token removed [weaker]"),
+        (
+            "\"http://127.0.0.1:3000\"",
+            "\"http://127.0.0.1:3000\", \"http://127.0.0.1:3002\"",
+            "upstream app: servers: added \"http://127.0.0.1:3002\"",
+        ),
+        (
+            "listen = \"127.0.0.1:8080\"",
+            "listen = [\"127.0.0.1:8080\", \"127.0.0.1:8081\"]",
+            "listener 127.0.0.1:8081: added",
+        ),
+        ("[limit.daily]", "[limit.more]\nrate = \"1/s\"\n[limit.daily]", "limit more: added"),
+        ("name = \"rest\"", "name = \"other\"", "route rest: removed"),
+    ] {
+        let found = changed(&[(from, to)]);
+        match line {
+            "" => assert!(found.is_empty(), "{from} → {to}: {found:?}"),
+            _ => assert!(found.iter().any(|found| found.starts_with(line)), "{from} → {to}: {found:?} lacks {line}"),
+        }
+    }
+}
+
+#[test]
+fn a_new_route_without_limits_and_a_removed_limit_weaken() {
+    let found = changed(&[("[limit.daily]\nrate = \"1000/day\"\nkey = \"header:x-key\"", ""), (", \"daily\"]", "]")]);
+    assert!(found.contains(&"limit daily: removed [weaker]".to_owned()), "{found:?}");
+    let open = format!("{BASE}\n[[route]]\nname = \"open\"\npath = \"/open\"\nupstream = \"app\"\n");
+    assert_eq!(lines(BASE, &open), ["route open: added, without limits [weaker]"]);
+    // In the other direction, nothing gets weaker.
+    assert_eq!(lines(&open, BASE), ["route open: removed"]);
+}
+
+#[test]
+fn order_comments_and_spelling_never_differ() {
+    let sections: Vec<&str> = BASE.split("\n[").filter(|section| !section.trim().is_empty()).collect();
+    for turn in 0..sections.len() {
+        let mut turned = sections.clone();
+        turned.rotate_left(turn);
+        let text: String = turned.iter().map(|section| format!("\n# {turn}\n[{}", section.trim_start())).collect();
+        assert!(lines(BASE, &text).is_empty(), "{:?}\n{text}", lines(BASE, &text));
+    }
+    for (one, other) in [
+        ("max_body = \"1MiB\"", "max_body = \"1024KiB\"\nkeepalive_timeout = \"75s\""),
+        ("trusted_proxies = [\"10.0.0.0/8\"]", "trusted_proxies = \"10.0.0.0/8\""),
+        ("burst = 20", "burst = 20\nalgorithm = \"token_bucket\"\nkey = [\"ip\"]\nmode = \"enforce\"\ndebt = 0"),
+        ("path = \"/api\"", "path = \"/api/\"\nmax_body = \"1MiB\"\nresponse_timeout = \"1m\""),
+        ("\"1000/day\"", "\"1000/24h\""),
+    ] {
+        assert_eq!(changed(&[(one, other)]), Vec::<String>::new(), "{other}");
+    }
+}
+
+#[test]
+fn includes_and_one_file_are_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let (start, rest) = BASE.split_at(BASE.find("[upstream.app]").unwrap());
+    let (middle, end) = rest.split_at(rest.find("[[route]]").unwrap());
+    fs::create_dir(dir.path().join("d")).unwrap();
+    fs::write(dir.path().join("d/a.toml"), end).unwrap();
+    fs::write(dir.path().join("d/b.toml"), middle).unwrap();
+    fs::write(dir.path().join("main.toml"), format!("include = [\"d/*.toml\"]\n{start}")).unwrap();
+    fs::write(dir.path().join("one.toml"), BASE).unwrap();
+    let load = |name: &str| config::load_config(&dir.path().join(name)).unwrap_or_else(|report| panic!("{report}"));
+    let diff = Diff::compare(&load("main.toml"), &load("one.toml"));
+    assert!(diff.is_empty(), "{:?}", diff.lines().collect::<Vec<_>>());
+}
+
+#[test]
+fn the_content_of_a_file_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = "[[route]]\nname = \"a\"\nupstream = \"echo:\"\ndeny = [\"set:bad\"]\n[set.bad]\nfile = \"bad.txt\"\n";
+    fs::write(dir.path().join("c.toml"), text).unwrap();
+    let with = |list: &str| {
+        fs::write(dir.path().join("bad.txt"), list).unwrap();
+        config::load_config(&dir.path().join("c.toml")).unwrap_or_else(|report| panic!("{report}"))
+    };
+    let (two, one) = (with("192.0.2.1\n192.0.2.2\n"), with("192.0.2.1\n"));
+    let found: Vec<String> = Diff::compare(&two, &one).lines().collect();
+    assert_eq!(found, ["route a: deny covers fewer clients [weaker]"]);
+    let found: Vec<String> = Diff::compare(&one, &two).lines().collect();
+    assert_eq!(found, ["route a: a file that it names changed"]);
+}
+
+#[test]
+fn routes_with_patterns_have_an_order() {
+    let route = |name: &str| format!("[[route]]\nname = \"{name}\"\npath = \"~ ^/{name}\"\nupstream = \"echo:\"\n");
+    let [one, other] = [route("a") + &route("b"), route("b") + &route("a")];
+    assert_eq!(lines(&one, &other), ["route: paths with regular expressions are tried in another order"]);
+    assert!(lines(&one, &one).is_empty());
+}
+
+/// Ten thousand routes are compared in less than a second, and the output is bounded. What weakens protection is never
+/// cut off by the rest.
+#[test]
+fn large_configs_are_compared_quickly() {
+    let text = |limits: usize| {
+        let mut text = "[limit.x]\nrate = \"1/s\"\n".to_owned();
+        for i in 0..10_000 {
+            let limits = if i == limits { "[]" } else { "[\"x\"]" };
+            let body = if limits == "[]" || i % 2 == 0 { 1 } else { 1 + usize::from(limits.len() > 2) };
+            let _ = write!(
+                text,
+                "[[route]]\nname = \"r{i}\"\npath = \"/r{i}\"\nupstream = \"echo:\"\nlimits = {limits}\nconnect_timeout = \"{body}s\"\n"
+            );
+        }
+        text
+    };
+    let (old, new) = (load(&text(20_000)), load(&text(7777).replace("\"1s\"", "\"3s\"")));
+    let before = spent();
+    let diff = Diff::compare(&old, &new);
+    let time = spent() - before;
+    assert!(time < Duration::from_secs(if cfg!(debug_assertions) { 5 } else { 1 }), "{time:?}");
+    let found: Vec<String> = diff.lines().collect();
+    assert_eq!(found[0], "route r7777: no longer limited by x [weaker]");
+    let (total, weaker) = diff.counts();
+    assert!(total > 5000 && weaker == 1, "{total} {weaker}");
+    assert_eq!(found.len(), 201);
+    assert_eq!(found[200], format!("and {} more", total - 200));
+}
