@@ -17,6 +17,7 @@ mod admin;
 mod algorithms;
 mod charges;
 mod config;
+mod dashboard;
 mod limits;
 mod observability;
 mod outages;

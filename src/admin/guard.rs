@@ -105,7 +105,7 @@ fn check_host_is_local(headers: &HeaderMap, token: Option<&str>) -> Result<(), A
 }
 
 /// Rejects requests that a browser marks as coming from another site; other clients send no such mark.
-fn check_same_site(headers: &HeaderMap) -> Result<(), AccessRefusal> {
+pub fn check_same_site(headers: &HeaderMap) -> Result<(), AccessRefusal> {
     let foreign = (StatusCode::FORBIDDEN, "requests from pages of other sites are refused");
     if headers.get(FETCH_SITE).is_some_and(|site| site != "same-origin" && site != "none") {
         return Err(foreign);

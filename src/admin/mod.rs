@@ -3,9 +3,9 @@
 //!
 //! Input: requests on TCP or a Unix socket; at most a bounded number of connections, bytes and seconds (`room`,
 //! `serve`, `cached`). `guard` decides who may see a page, `inspected` rejects ambiguous framing. Output: the pages of
-//! the table in `pages`: `status` shows the process, `limits` decides, shows, resets and refunds without a proxied
-//! request, `upstreams` lists servers, `config` shows the config, `lifecycle` holds the state that the control thread reports, and `store_link`
-//! its connection to the store.
+//! the table in `pages`, each group of them in a file or directory of its own: `status` shows the process, `limits`
+//! decides, shows, resets and refunds without a proxied request, and so on. `lifecycle` holds the state that the control
+//! thread reports, and `store_link` its connection to the store.
 //!
 //! To add a page, write an async function of a `PageRequest` (`page_request`) that returns a response (`response`) or a
 //! problem (`problem`), add a row with its access level to the table in `pages`, and describe it in
@@ -13,6 +13,7 @@
 
 mod cached;
 mod config;
+mod dashboard;
 mod guard;
 mod inspected;
 pub(crate) mod lifecycle;
@@ -25,6 +26,7 @@ mod room;
 mod serve;
 mod status;
 pub(crate) mod store_link;
+mod streams;
 mod upstreams;
 
 use std::io;

@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use crate::admin::cached::CachedText;
 use crate::admin::config::effective;
 use crate::admin::config::effective::CachedConfig;
+use crate::admin::dashboard;
 use crate::admin::guard::Access;
 use crate::admin::lifecycle::SharedState;
 use crate::admin::limits::{LimitsApi, pages as limit_pages};
@@ -24,6 +25,7 @@ use crate::admin::page_request::PageRequest;
 use crate::admin::problem::Problem;
 use crate::admin::response::{AdminResponse, problem_response, refusal_response};
 use crate::admin::room::AdminSlot;
+use crate::admin::streams::live::{self, LiveHub};
 use crate::admin::{guard, status, upstreams};
 use crate::proxy::inbound::reject::Reject;
 use crate::reload::job::Job;
@@ -38,6 +40,7 @@ pub struct AdminContext {
     pub limits: LimitsApi,
     pub cached: CachedPages,
     pub fleet: Fleet,
+    pub live: LiveHub,
 }
 
 /// Pages whose text is expensive to build.
@@ -66,6 +69,7 @@ macro_rules! page {
 }
 
 const PAGES: &[Page] = &[
+    page!("GET, HEAD", "/", Open, dashboard::show_dashboard),
     page!("GET, HEAD", "/livez", Open, status::show_liveness),
     page!("GET, HEAD", "/readyz", Open, status::show_readiness),
     page!("GET, HEAD", "/metrics", Metrics, status::show_metrics),
@@ -81,6 +85,7 @@ const PAGES: &[Page] = &[
     page!("POST", "/-/explain", Keys, limit_pages::explain),
     page!("GET, HEAD", "/-/top", Keys, limit_pages::list_top),
     page!("GET, HEAD", "/-/upstreams", Read, upstreams::show_upstreams),
+    page!("GET", "/-/live", Read, live::stream_live),
 ];
 
 impl Page {
@@ -181,7 +186,7 @@ mod tests {
         let name = |path: &'static str| PAGES.iter().find_map(|page| page.name_in(path));
         assert_eq!(name("/-/limits/a-b/state"), Some("a-b"));
         assert_eq!(name("/livez"), Some(""));
-        for path in ["", "/", "/livez/", "//livez", "/-/limits/a/states", "/-/limits/a/state/b", "/-"] {
+        for path in ["", "/livez/", "//livez", "/-/limits/a/states", "/-/limits/a/state/b", "/-"] {
             assert_eq!(name(path), None, "{path}");
         }
     }

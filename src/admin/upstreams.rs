@@ -20,7 +20,8 @@ pub async fn show_upstreams(request: PageRequest) -> Result<AdminResponse, Probl
     Ok(json_response(text))
 }
 
-fn list_upstreams(fleet: &Fleet) -> Value {
+/// Lists the upstreams with the state of their servers.
+pub fn list_upstreams(fleet: &Fleet) -> Value {
     let now_ms = fleet.now_ms();
     let upstreams = fleet.upstreams().into_iter().map(|upstream| {
         let roster = upstream.roster();

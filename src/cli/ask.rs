@@ -1,5 +1,5 @@
-//! A single request to the admin listener of a running gateway, over TCP or a Unix socket. Called by `healthcheck`,
-//! `reload` and `explain`.
+//! A single request to the admin listener of a running gateway, over TCP or a Unix socket. Called by the
+//! subcommands that talk to one.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -76,7 +76,7 @@ pub fn send_json(addr: &ListenAddr, question: &Question, body: &str) -> io::Resu
 }
 
 /// Replaces the unspecified address, which can be listened on but not connected to.
-fn to_reachable(mut addr: SocketAddr) -> SocketAddr {
+pub fn to_reachable(mut addr: SocketAddr) -> SocketAddr {
     match addr.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => addr.set_ip(Ipv4Addr::LOCALHOST.into()),
         IpAddr::V6(ip) if ip.is_unspecified() => addr.set_ip(Ipv6Addr::LOCALHOST.into()),

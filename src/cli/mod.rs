@@ -18,6 +18,7 @@ mod reload;
 mod replay;
 mod test_cases;
 mod trust;
+mod ui;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -127,6 +128,8 @@ enum Command {
         #[arg(long)]
         url: Option<String>,
     },
+    /// Print a link to the dashboard of a running gateway, which logs in the browser that opens it
+    Ui(ui::UiOptions),
     /// Print the CA of development certificates and how to trust it, or install it on Debian
     #[command(after_help = trust::HELP)]
     Trust(trust::TrustOptions),
@@ -216,6 +219,7 @@ fn run_command(args: impl Iterator<Item = OsString>) -> ExitCode {
         Command::Explain(options) => explain::run_explain(&options),
         Command::Test(options) => test_cases::run_test(&options),
         Command::Import(options) => import::run_import(&options),
+        Command::Ui(options) => ui::print_link(&options),
         Command::Trust(options) => trust::run_trust(&options),
         Command::Reload { config, dry_run } => reload::request_reload(&config.config, dry_run),
         Command::Completions { shell } => write_output(Ok(manual::render_completions(Cli::command(), shell))),

@@ -289,6 +289,7 @@ async fn start_gateway(
         limits: admin::LimitsApi::new(current.clone(), link.clone(), usage.clone()),
         cached: Default::default(),
         fleet: fleet.clone(),
+        live: Default::default(),
     };
     spawn_local(report_left_out());
     spawn_local(usage_log::run_usage_log(usage, current.clone()));

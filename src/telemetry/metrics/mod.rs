@@ -2,8 +2,8 @@
 //!
 //! Label values come from config names and closed enums (`labels`), never from request bytes, so the config bounds the
 //! number of series. Input: workers count into per-worker shards (`shards`, `counter`, `counts`) without locks;
-//! `record` and `routes` hold the series of routes and limits, `store`, `tls`, `passwords`, `gateways` and `process` those of the
-//! parts they are named after. Output: [`Metrics::render`] adds the shards up (`shown` builds the metric values).
+//! `record` and `routes` hold the series of routes and limits, and `traffic` adds them up; `store`, `tls`, `passwords`,
+//! `gateways` and `process` hold those of the parts they are named after. Output: [`Metrics::render`] adds the shards up (`shown` builds the metric values).
 //!
 //! To add a metric, add a field to [`Metrics`], create and register it in [`Metrics::new`], count it where the event
 //! happens, and describe it in `docs/reference/metrics.md`.
@@ -22,6 +22,7 @@ mod shards;
 pub(crate) mod shown;
 mod store;
 mod tls;
+mod traffic;
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -48,6 +49,7 @@ use crate::telemetry::metrics::routes::{RouteCollector, Routes};
 pub use crate::telemetry::metrics::shards::Shard;
 pub use crate::telemetry::metrics::store::{StoreHealth, StoreMetrics, StoreView};
 pub use crate::telemetry::metrics::tls::{HandshakeCounters, TlsMetrics};
+pub use crate::telemetry::metrics::traffic::Traffic;
 
 /// All metric families. Clones are cheap and share their counts; each thread uses a clone of its own.
 #[derive(Clone)]

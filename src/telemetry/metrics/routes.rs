@@ -34,6 +34,11 @@ impl Routes {
         self.lock().retain(|name, record| kept(name, record));
     }
 
+    /// Calls `visit` with the record of every route.
+    pub fn visit_routes(&self, visit: impl FnMut(&RouteRecord)) {
+        self.lock().values().map(Arc::as_ref).for_each(visit);
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<RouteRecord>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use prometheus::core::Collector;
 use prometheus::{IntCounter, IntCounterVec, IntGaugeVec};
 
 use crate::telemetry::metrics::families::Families;
@@ -15,6 +16,14 @@ pub struct TlsMetrics {
     orders: IntCounterVec,
     /// Listeners whose series are exported.
     shown: Arc<Mutex<BTreeSet<String>>>,
+}
+
+/// A name of a listener's certificates, and when the first of them expires.
+pub struct CertExpiry {
+    pub listener: String,
+    pub name: String,
+    /// Unix time in seconds.
+    pub not_after: i64,
 }
 
 /// Handshake counters, in the order of the results.
@@ -56,6 +65,26 @@ impl TlsMetrics {
 
     pub fn order_counter(&self, result: OrderResult) -> IntCounter {
         self.orders.with_label_values(&[result.label()])
+    }
+
+    /// Returns the exported expiry of all certificates, the earliest first.
+    pub fn list_expiries(&self) -> Vec<CertExpiry> {
+        let families = self.not_after.collect();
+        let mut found: Vec<CertExpiry> = families
+            .iter()
+            .flat_map(|family| family.get_metric())
+            .map(|metric| {
+                let label = |name: &str| {
+                    let pair = metric.get_label().iter().find(|pair| pair.name() == name);
+                    pair.map_or_else(String::new, |pair| pair.value().to_owned())
+                };
+                #[expect(clippy::cast_possible_truncation, reason = "whole seconds of Unix time")]
+                let not_after = metric.get_gauge().get_value() as i64;
+                CertExpiry { listener: label("listener"), name: label("name"), not_after }
+            })
+            .collect();
+        found.sort_by(|a, b| (a.not_after, &a.name, &a.listener).cmp(&(b.not_after, &b.name, &b.listener)));
+        found
     }
 
     /// Exports exactly these listeners, each with the names of its certificates and their expiry in seconds of Unix

@@ -1,0 +1,263 @@
+//! Events of the live stream: rates of the last seconds, and what is wrong. The numbers are those of `/metrics`,
+//! `/-/status` and `/-/upstreams`. Called by `live`.
+
+use std::cmp::Reverse;
+use std::collections::VecDeque;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use crate::admin::lifecycle::format_rfc3339;
+use crate::admin::pages::AdminContext;
+use crate::admin::upstreams::list_upstreams;
+use crate::telemetry::metrics::Traffic;
+
+/// Keeps what rates are computed from.
+#[derive(Default)]
+pub struct LiveSampler {
+    /// Earlier counts, the oldest first.
+    samples: VecDeque<(Instant, Traffic)>,
+}
+
+/// Rates cover the time since the oldest sample: ten seconds, or less after the start of the stream.
+const SAMPLES: usize = 11;
+/// Maximum size of an event in bytes.
+const EVENT_MAX: usize = 16 * 1024 - 64;
+/// Maximum number of entries in a list of an event, and the numbers to try if the event is too large.
+const ENTRIES: [usize; 5] = [24, 12, 6, 2, 0];
+/// Maximum number of characters of a text in an event.
+const TEXT_MAX: usize = 300;
+/// Certificates that expire earlier than this are listed, in seconds.
+const EXPIRES_SOON: i64 = 14 * 24 * 3600;
+
+impl LiveSampler {
+    /// Builds the event of now as JSON.
+    pub fn make_event(&mut self, context: &AdminContext) -> String {
+        self.samples.push_back((Instant::now(), context.metrics.routes.sum_traffic()));
+        while self.samples.len() > SAMPLES {
+            self.samples.pop_front();
+        }
+        let upstreams = list_upstreams(&context.fleet);
+        let fits =
+            |most: &usize| Some(self.describe(context, &upstreams, *most)).filter(|text| text.len() <= EVENT_MAX);
+        ENTRIES.iter().find_map(fits).unwrap_or_else(|| "{}".to_owned())
+    }
+
+    /// Describes the gateway, with at most `most` entries in each list.
+    fn describe(&self, context: &AdminContext, upstreams: &Value, most: usize) -> String {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let snapshot = context.current.load();
+        let (metrics, shared) = (&context.metrics, &context.shared);
+        let mut event = json!({
+            "at_ms": u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
+            "version": env!("CARGO_PKG_VERSION"),
+            "lifecycle": shared.lifecycle().label(),
+            "uptime_seconds": shared.uptime().as_secs(),
+            "generation": snapshot.generation,
+            "loaded_at": format_rfc3339(snapshot.loaded_at),
+            "last_reload": describe_reload(&shared.last_reload(), most),
+            "store": {
+                "shared": snapshot.config.store.is_shared(),
+                "up": metrics.store.up.get() == 1,
+                "breaker": metrics.store.breaker_state.get(),
+                "gateways": metrics.gateways.alive.get(),
+            },
+            "servers": describe_servers(upstreams, most),
+            "certificates": describe_certificates(context, now.as_secs().cast_signed(), most),
+        });
+        if let (Some(first), Some(last)) = (self.samples.front(), self.samples.back()) {
+            let window = RateWindow { before: &first.1, now: &last.1, seconds: (last.0 - first.0).as_secs_f64() };
+            event["seconds"] = round_tenths(window.seconds);
+            event["requests"] = window.describe_requests();
+            event["limits"] =
+                window.describe_limits(most, |name| snapshot.config.limits.find(name).map(|limit| limit.mode.label()));
+        }
+        event.to_string()
+    }
+}
+
+/// Counts at the start and at the end of an interval.
+struct RateWindow<'a> {
+    before: &'a Traffic,
+    now: &'a Traffic,
+    seconds: f64,
+}
+
+impl RateWindow<'_> {
+    /// Returns the events per second; `null` if the interval is too short. Counts of a removed route are gone.
+    #[expect(clippy::cast_precision_loss, reason = "a rate")]
+    fn rate(&self, now: u64, before: u64) -> Value {
+        match self.seconds > 0.1 {
+            true => round_tenths(now.saturating_sub(before) as f64 / self.seconds),
+            false => Value::Null,
+        }
+    }
+
+    fn describe_requests(&self) -> Value {
+        let (now, before) = (self.now, self.before);
+        let quantile = |share| now.duration_quantile(before, share).map(round_tenths);
+        json!({
+            "total": now.requests,
+            "failed_total": now.failed,
+            "refused_total": now.refused,
+            "in_flight": now.in_flight,
+            "per_second": self.rate(now.requests, before.requests),
+            "failed_per_second": self.rate(now.failed, before.failed),
+            "refused_per_second": self.rate(now.refused, before.refused),
+            "p50_ms": quantile(0.5),
+            "p99_ms": quantile(0.99),
+        })
+    }
+
+    /// Lists the limits that refused most in the interval, then those that were asked most.
+    fn describe_limits(&self, most: usize, mode_of: impl Fn(&str) -> Option<&'static str>) -> Value {
+        let mut limits: Vec<_> = self.now.limits.iter().collect();
+        let since = |name: &str| self.before.limits.get(name).copied().unwrap_or_default();
+        limits.sort_by_cached_key(|(name, now)| {
+            let before = since(name);
+            let refused = now.refused.saturating_sub(before.refused);
+            let would_refuse = now.would_refuse.saturating_sub(before.would_refuse);
+            Reverse((refused, would_refuse, now.asked.saturating_sub(before.asked)))
+        });
+        let list = limits.iter().take(most).map(|(name, now)| {
+            let before = since(name);
+            json!({
+                "limit": cut_text(name),
+                "mode": mode_of(name),
+                "refused_total": now.refused,
+                "asked_per_second": self.rate(now.asked, before.asked),
+                "refused_per_second": self.rate(now.refused, before.refused),
+                "would_refuse_per_second": self.rate(now.would_refuse, before.would_refuse),
+                "without_store_per_second": self.rate(now.without_store, before.without_store),
+            })
+        });
+        json!({ "count": limits.len(), "list": list.collect::<Vec<_>>() })
+    }
+}
+
+/// Summarizes the state of all servers, and lists those that are not up.
+fn describe_servers(upstreams: &Value, most: usize) -> Value {
+    let (mut count, mut unhealthy, mut fail_open) = (0_usize, Vec::new(), Vec::new());
+    for upstream in upstreams["upstreams"].as_array().into_iter().flatten() {
+        let servers = upstream["servers"].as_array().map_or(&[][..], Vec::as_slice);
+        count += servers.len();
+        if upstream["fail_open"] == true && !servers.is_empty() {
+            fail_open.push(cut_value(&upstream["name"]));
+        }
+        unhealthy.extend(servers.iter().filter(|server| server["state"] != "up").map(|server| (upstream, server)));
+    }
+    let unhealthy_count = unhealthy.len();
+    let list = unhealthy.into_iter().take(most).map(|(upstream, server)| {
+        json!({
+            "upstream": cut_value(&upstream["name"]),
+            "server": cut_value(&server["server"]),
+            "address": cut_value(&server["address"]),
+            "state": server["state"],
+            "reason": cut_value(&server["reason"]),
+            "returns_in_ms": server["returns_in_ms"],
+        })
+    });
+    let fail_open_count = fail_open.len();
+    fail_open.truncate(most);
+    json!({
+        "count": count,
+        "unhealthy_count": unhealthy_count,
+        "unhealthy": list.collect::<Vec<_>>(),
+        "fail_open_count": fail_open_count,
+        "fail_open": fail_open,
+    })
+}
+
+/// Lists the certificates that expire soon or have expired.
+fn describe_certificates(context: &AdminContext, now: i64, most: usize) -> Value {
+    let all = context.metrics.tls.list_expiries();
+    let expiring: Vec<_> = all.iter().take_while(|expiry| expiry.not_after < now + EXPIRES_SOON).collect();
+    let list = expiring.iter().take(most).map(|expiry| {
+        json!({
+            "listener": cut_text(&expiry.listener),
+            "name": cut_text(&expiry.name),
+            "not_after": expiry.not_after,
+        })
+    });
+    json!({ "count": all.len(), "expiring_count": expiring.len(), "expiring": list.collect::<Vec<_>>() })
+}
+
+/// Shortens the record of the last reload; `null` before the first.
+fn describe_reload(record: &Value, most: usize) -> Value {
+    if record.is_null() {
+        return Value::Null;
+    }
+    let diagnostics = record["diagnostics"].as_array().map_or(&[][..], Vec::as_slice);
+    let shown = diagnostics.iter().take(most.min(5)).map(|diagnostic| {
+        json!({
+            "file": cut_value(&diagnostic["file"]),
+            "line": diagnostic["line"],
+            "column": diagnostic["column"],
+            "message": cut_value(&diagnostic["message"]),
+            "help": cut_value(&diagnostic["help"]),
+        })
+    });
+    json!({
+        "result": record["result"],
+        "at": record["at"],
+        "trigger": record["trigger"],
+        "summary": cut_value(&record["summary"]),
+        "diagnostics_count": diagnostics.len(),
+        "diagnostics": shown.collect::<Vec<_>>(),
+        "warnings_count": record["warnings"].as_array().map_or(0, Vec::len),
+    })
+}
+
+fn cut_value(value: &Value) -> Value {
+    value.as_str().map_or(Value::Null, |text| cut_text(text).into())
+}
+
+fn cut_text(text: &str) -> String {
+    match text.char_indices().nth(TEXT_MAX) {
+        Some((end, _)) => format!("{}\u{2026}", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+fn round_tenths(number: f64) -> Value {
+    ((number * 10.0).round() / 10.0).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_cut_at_characters() {
+        let text = "\u{20ac}".repeat(TEXT_MAX);
+        assert_eq!(cut_text(&text), text);
+        let longer = cut_text(&format!("{text}x"));
+        assert_eq!(longer.chars().count(), TEXT_MAX + 1);
+        assert!(longer.ends_with('\u{2026}'));
+    }
+
+    #[test]
+    fn a_reload_with_many_mistakes_is_shortened() {
+        let mistake = json!({ "file": "a.toml", "line": 3, "column": 7, "message": "x".repeat(5000), "help": null });
+        let record = json!({ "result": "failure", "at": "then", "diagnostics": vec![mistake; 500] });
+        let shown = describe_reload(&record, 24);
+        assert_eq!((shown["diagnostics"].as_array().unwrap().len(), &shown["diagnostics_count"]), (5, &json!(500)));
+        assert!(shown.to_string().len() < 2500, "{shown}");
+    }
+
+    #[test]
+    fn servers_that_are_not_up_are_listed() {
+        let server = |state: &str| json!({ "server": "http://a:1", "state": state, "reason": null });
+        let upstreams = json!({ "upstreams": [
+            { "name": "app", "fail_open": false, "servers": [server("up"), server("down")] },
+            { "name": "all", "fail_open": true, "servers": [server("ejected")] },
+            { "name": "echo", "fail_open": true, "servers": [] },
+        ] });
+        let shown = describe_servers(&upstreams, 1);
+        assert_eq!(
+            (&shown["count"], &shown["unhealthy_count"], &shown["fail_open"]),
+            (&json!(3), &json!(2), &json!(["all"]))
+        );
+        assert_eq!(shown["unhealthy"].as_array().unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,129 @@
+//! Sums of the series of all routes: what the gateway does as a whole. Read by the live stream of the admin listener.
+
+use std::collections::BTreeMap;
+
+use crate::telemetry::metrics::counts::BUCKETS;
+use crate::telemetry::metrics::labels::Decision;
+use crate::telemetry::metrics::record::{LimitRecord, RouteRecord};
+use crate::telemetry::metrics::routes::Routes;
+
+/// Counts since the start, of all routes that exist now. They are the counts that `/metrics` shows.
+#[derive(Clone, Default)]
+pub struct Traffic {
+    pub requests: u64,
+    /// Responses with a status of 500 or above.
+    pub failed: u64,
+    /// Requests that a limit, authentication, an address list or a cap refused.
+    pub refused: u64,
+    pub in_flight: i64,
+    /// Requests by duration, as a cumulative histogram. The last count includes all of them.
+    durations: [u64; BUCKETS.len() + 1],
+    pub limits: BTreeMap<String, LimitTraffic>,
+}
+
+/// Counts of one limit on all its routes.
+#[derive(Clone, Copy, Default)]
+pub struct LimitTraffic {
+    /// Requests that the limit decided about.
+    pub asked: u64,
+    pub refused: u64,
+    /// Requests that a limit in shadow mode would have refused.
+    pub would_refuse: u64,
+    /// Requests about which the store did not decide.
+    pub without_store: u64,
+}
+
+impl Routes {
+    /// Adds up the counts of all routes.
+    pub fn sum_traffic(&self) -> Traffic {
+        let mut all = Traffic::default();
+        self.visit_routes(|record| all.add_route(record));
+        all
+    }
+}
+
+impl Traffic {
+    fn add_route(&mut self, record: &RouteRecord) {
+        for (code, count) in record.count_requests() {
+            self.requests += count;
+            self.failed += if code.status() >= 500 { count } else { 0 };
+        }
+        self.in_flight += record.count_in_flight();
+        self.refused += sum_counts(&record.count_refusals());
+        let durations = record.sum_durations();
+        let counts = durations.cumulative.into_iter().chain([durations.count]);
+        self.durations.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        for limit in record.limits() {
+            self.refused += self.limits.entry(limit.name.clone()).or_default().add_limit(&limit);
+        }
+    }
+
+    /// Estimates the duration in milliseconds that a `share` of the requests since `before` did not exceed. Within a
+    /// bucket of the histogram, durations count as evenly spread. `None` without requests.
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "an estimate"
+    )]
+    pub fn duration_quantile(&self, before: &Traffic, share: f64) -> Option<f64> {
+        let counts: Vec<u64> =
+            self.durations.iter().zip(&before.durations).map(|(now, then)| now.saturating_sub(*then)).collect();
+        let all = counts.last().copied().filter(|all| *all > 0)?;
+        let rank = (all as f64 * share).ceil().max(1.0) as u64;
+        let place = counts.iter().position(|count| *count >= rank)?;
+        let Some(upper) = BUCKETS.get(place) else { return BUCKETS.last().map(|last| last * 1000.0) };
+        let (lower, below) = match place.checked_sub(1) {
+            Some(previous) => (BUCKETS[previous], counts[previous]),
+            None => (0.0, 0),
+        };
+        let within = (rank - below) as f64 / counts[place].saturating_sub(below).max(1) as f64;
+        Some((lower + (upper - lower) * within) * 1000.0)
+    }
+}
+
+impl LimitTraffic {
+    /// Adds the counts of a limit on one route; returns how many requests it refused there.
+    fn add_limit(&mut self, limit: &LimitRecord) -> u64 {
+        for (index, count) in limit.count_decisions() {
+            let decision = Decision::ALL[index];
+            if decision != Decision::Bypass {
+                self.asked += count;
+            }
+            match decision {
+                Decision::ShadowDeny => self.would_refuse += count,
+                Decision::ErrorOpen | Decision::ErrorClosed | Decision::LocalAllow | Decision::LocalDeny => {
+                    self.without_store += count;
+                }
+                _ => {}
+            }
+        }
+        let refused = sum_counts(&limit.count_rejections());
+        self.refused += refused;
+        refused
+    }
+}
+
+fn sum_counts(series: &[(usize, u64)]) -> u64 {
+    series.iter().map(|(_, count)| count).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_lie_in_the_bucket_of_their_request() {
+        let (before, mut now) = (Traffic::default(), Traffic::default());
+        assert_eq!(now.duration_quantile(&before, 0.5), None);
+        // 90 requests of up to 1 ms, 9 of up to 5 ms, 1 of more than 30 s.
+        now.durations = [99; BUCKETS.len() + 1];
+        (now.durations[0], now.durations[1], now.durations[2]) = (90, 90, 99);
+        now.durations[BUCKETS.len()] = 100;
+        let found = |share| now.duration_quantile(&before, share).unwrap();
+        assert!((found(0.5) - 50.0 / 90.0).abs() < 1e-9, "{}", found(0.5));
+        assert!((found(0.99) - 5.0).abs() < 1e-9, "{}", found(0.99));
+        assert!((found(1.0) - 30_000.0).abs() < 1e-9, "{}", found(1.0));
+        assert_eq!(now.duration_quantile(&now, 0.5), None, "nothing since then");
+    }
+}

@@ -1,0 +1,108 @@
+//! The screens in a real Chromium. The scripts fail on errors of the page and violations of its policy as well.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::support::app::run;
+use crate::support::client::get;
+use crate::support::gateway::{Gateway, config};
+
+const ROUTES: &str = r#"
+[limit.per-key]
+rate = "1/h"
+burst = 2
+key = "header:x-key"
+missing = "skip"
+
+[limit.watched]
+rate = "1/h"
+burst = 1
+key = "ip"
+mode = "shadow"
+
+[upstream.app]
+servers = ["http://127.0.0.1:1"]
+health = { path = "/", every = "1s", unhealthy_after = 1 }
+
+[[route]]
+path = "/"
+upstream = "echo:"
+limits = ["per-key", "watched"]
+
+[[route]]
+path = "/app"
+upstream = "app"
+"#;
+
+fn run_script(name: &str, arguments: &[&str]) -> String {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dashboard").join(name);
+    run("node", "nodejs", &[&[script.to_str().unwrap()], arguments].concat())
+}
+
+/// A gateway that has refused requests of the key `gold`, with further lines in `[admin]`.
+fn refusing_gateway(admin: &str) -> Gateway {
+    let keys = format!("[admin]\nkeys = {{ \"header:x-key\" = \"plain\" }}\n{admin}");
+    let gateway = Gateway::whole(&config("", ROUTES).replace("[admin]\n", &keys));
+    for status in [200, 200, 429, 429, 429] {
+        assert_eq!(gateway.ask(&get("/", "x-key: gold\r\n")).status(), status);
+    }
+    gateway
+}
+
+fn address(gateway: &Gateway) -> String {
+    format!("http://{}/", gateway.admin)
+}
+
+/// Checks all screens. Set `SCREENSHOTS` to a directory to look at them.
+fn check_screens(scheme: &str) {
+    let gateway = refusing_gateway("");
+    let shots = gateway.dir.path().join("shots");
+    std::fs::create_dir(&shots).unwrap();
+    run_script("screens.js", &[&address(&gateway), shots.to_str().unwrap(), scheme]);
+    let taken: Vec<_> = std::fs::read_dir(&shots).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(taken.len(), 16, "8 screens, wide and narrow");
+    if let Some(kept) = std::env::var_os("SCREENSHOTS") {
+        for shot in taken {
+            std::fs::copy(&shot, Path::new(&kept).join(shot.file_name().unwrap())).unwrap();
+        }
+    }
+}
+
+#[test]
+fn every_light_screen_is_accessible() {
+    check_screens("light");
+}
+
+#[test]
+fn every_dark_screen_is_accessible() {
+    check_screens("dark");
+}
+
+#[test]
+fn the_first_sentence_says_what_is_wrong() {
+    let gateway = refusing_gateway("");
+    run_script("verdict.js", &[&address(&gateway)]);
+}
+
+#[test]
+fn the_most_refused_key_is_reset_with_the_keyboard() {
+    let gateway = refusing_gateway("");
+    let left = || gateway.admin("/-/limits/per-key/state?key=gold").json()["remaining"].clone();
+    assert_eq!(left(), Value::from(0));
+    let keystrokes = run_script("walk.js", &[&address(&gateway)]);
+    assert!(keystrokes.contains("keystrokes"), "{keystrokes}");
+    assert_eq!(left(), Value::from(2));
+}
+
+#[test]
+fn logins_leave_no_trace_and_old_numbers_say_so() {
+    let gateway = refusing_gateway("token = \"hush-hush-hush-hush\"\n");
+    run_script("login.js", &[&address(&gateway), "hush-hush-hush-hush"]);
+}
+
+#[test]
+fn two_hundred_hostile_texts_are_inert() {
+    let gateway = refusing_gateway("");
+    run_script("hostile.js", &[&address(&gateway)]);
+}

@@ -1,0 +1,7 @@
+//! The dashboard: its page and policy, its live stream, the link that logs a browser in, and its screens in a real
+//! Chromium (`browser.rs` runs the scripts beside it).
+
+mod browser;
+mod live;
+mod page;
+mod ui_command;

@@ -1,0 +1,185 @@
+// #/config: the config in force, its last reload, and, if the gateway allows it, its files and history.
+
+function showDiagnostic(found) {
+  const place = found.file ? `${showText(found.file, 200)}${found.line ? `:${found.line}:${found.column}` : ""}: ` : "";
+  return `${place}${showText(found.message, 400)}${found.help ? `; ${showText(found.help, 400)}` : ""}`;
+}
+
+// A difference as lines: sentences, or names by kind (`{"limits": {"added": [...]}}`).
+function showDiff(diff) {
+  if (Array.isArray(diff)) return diff.map((line) => showText(typeof line === "string" ? line : `${line.weaker ? "Weaker protection: " : ""}${line.text}`, 400));
+  return Object.entries(diff || {}).flatMap(([kind, changes]) => Object.entries(changes || {})
+    .filter(([, list]) => Array.isArray(list) && list.length > 0)
+    .map(([change, list]) => showText(`${kind} ${change.replaceAll("_", " ")}: ${list.join(", ")}`, 400)));
+}
+
+const diffList = (lines) => el("ul", {}, ...lines.slice(0, 50).map((line) => el("li", {}, line)));
+
+function diagnosticList(list) {
+  return el("ul", {}, ...list.slice(0, 20).map((found) => el("li", {}, showDiagnostic(found))));
+}
+
+// Shows what a reload, a check or a save did.
+function showOutcome(result, done, answer) {
+  const texts = [done];
+  if (answer.summary) texts.push(showText(answer.summary, 1000));
+  const lines = showDiff(answer.changes && answer.changes.length ? answer.changes : answer.diff);
+  if (lines.length) texts.push(diffList(lines));
+  if (answer.warnings && answer.warnings.length) texts.push("Warnings:", diagnosticList(answer.warnings));
+  if (answer.restart_needed_for && answer.restart_needed_for.length) texts.push(`Needs a restart: ${answer.restart_needed_for.map((key) => showText(key)).join(", ")}`);
+  result.show("good", ...texts);
+}
+
+function showProblem(result, error) {
+  const { diagnostics, text_diff: diff } = error.problem || {};
+  result.show("bad", diagnostics && diagnostics.length ? "The config has mistakes and was not applied." : error.message,
+    ...(diagnostics && diagnostics.length ? [diagnosticList(diagnostics)] : []),
+    ...(diff ? [el("pre", {}, showLines(diff))] : []));
+}
+
+function reloadPanel(refresh) {
+  const status = facts("facts", [["generation", "In force"], ["hash", "Hash of the files"], ["watch", "Edits are noticed by"], ["last", "Last reload"]]);
+  const mistakes = el("div");
+  const result = outcome();
+  const run = async (dry) => {
+    try {
+      const answer = await (await request("POST", `/-/reload${dry ? "?dry_run=1" : ""}`)).json();
+      showOutcome(result, answer.changed ? (dry ? "The files would change the config:" : `Generation ${answer.generation} is in force.`) : "The files contain the config in force.", answer);
+      refresh();
+    } catch (error) {
+      showProblem(result, error);
+    }
+  };
+  const node = section("Config in force", status.node, mistakes, el("div", { class: "row" },
+    el("button", { type: "button", onclick: () => run(true) }, "Check the files"),
+    el("button", { type: "button", onclick: async () => {
+      if (await confirmAction("Reload the config?", "The gateway loads its files and applies them if they have no mistake.", "Reload")) run(false);
+    } }, "Reload")), result.node);
+  return { node, update(found) {
+    const reload = found.last_reload;
+    status.set("generation", `generation ${found.generation}, loaded ${showTime(found.loaded_at)} (${showAgo(found.loaded_at)})`);
+    status.set("hash", showText(found.hash, 80));
+    status.set("watch", found.watch === "events" ? "events of the system" : "polling");
+    status.set("last", reload ? `${showText(reload.result)}, ${showAgo(reload.at)}, by ${showText(reload.trigger)}` : "none since the start");
+    const list = (reload && (reload.diagnostics || reload.warnings)) || [];
+    mistakes.replaceChildren(...(list.length ? [mark("warn", reload.diagnostics ? "Rejected" : "Warnings"), diagnosticList(list)] : []));
+  } };
+}
+
+// A file as text, saved under the precondition that nobody else changed it.
+function filePanel(refresh) {
+  const result = outcome();
+  const select = el("select", { name: "file", onchange: () => open() });
+  const area = el("textarea", { spellcheck: "false", autocapitalize: "off", autocomplete: "off", "aria-label": "Text of the file" });
+  const buttons = el("div", { class: "row" },
+    el("button", { type: "button", onclick: () => save(true) }, "Check"),
+    el("button", { type: "button", onclick: () => save(false) }, "Save and apply"),
+    el("button", { type: "button", onclick: () => open() }, "Discard changes"));
+  const note = el("p", { class: "quiet" });
+  const node = section("Files", el("div", { class: "row" }, el("label", {}, "File", select)), note, area, buttons, result.node);
+  let tag = null;
+  let files = [];
+  let editable = false;
+  const path = () => `/-/config/files/${encodeURIComponent(select.value)}`;
+  async function open() {
+    try {
+      const response = await request("GET", path());
+      tag = response.headers.get("etag");
+      area.value = await response.text();
+      const file = files.find((one) => one.name === select.value) || {};
+      const writable = editable && file.writable;
+      area.readOnly = !writable;
+      buttons.hidden = !writable;
+      setText(note, writable ? "" : editable ? "This file cannot be written." : "Read-only: set edit = true in [admin] to edit here.");
+      result.node.replaceChildren();
+    } catch (error) {
+      showProblem(result, error);
+    }
+  }
+  async function save(dry) {
+    const name = showText(select.value, 200);
+    if (!dry && !(await confirmAction(`Save ${name}?`, "The gateway writes the file and applies it at once if it has no mistake.", "Save and apply"))) return;
+    try {
+      const headers = { "content-type": "application/toml", ...(tag ? { "if-match": tag } : {}) };
+      const response = await request("PUT", `${path()}${dry ? "?dry_run=1" : ""}`, { body: area.value, headers });
+      const answer = await response.json();
+      if (!dry) tag = response.headers.get("etag") || tag;
+      showOutcome(result, dry ? "No mistakes." : `Applied in ${showDuration(answer.applied_ms)}: generation ${answer.generation} is in force.`, answer);
+      if (!dry) refresh();
+    } catch (error) {
+      if (error.status === 412) error.message = "Somebody else changed the file. Copy your text, discard your changes, and edit the new text.";
+      showProblem(result, error);
+    }
+  }
+  return { node, async load() {
+    ({ files, editable } = await getJson("/-/config/files"));
+    select.replaceChildren(...files.map((file) => el("option", { value: file.name }, showText(file.name, 200))));
+    if (files.length) await open();
+  } };
+}
+
+function historyPanel(refresh) {
+  const result = outcome();
+  const list = el("ul");
+  const node = section("History", list, result.node);
+  let tag = null;
+  const roll = async (generation) => {
+    if (!(await confirmAction(`Return to generation ${generation}?`, `The gateway applies the config of generation ${generation} in place of the one in force.`, "Return"))) return;
+    try {
+      const headers = { "content-type": "application/json", ...(tag ? { "if-match": tag } : {}) };
+      const answer = await sendJson("POST", "/-/rollback", { generation }, { headers });
+      showOutcome(result, `Generation ${answer.generation} is in force.`, answer);
+      refresh();
+    } catch (error) {
+      showProblem(result, error);
+    }
+  };
+  return { node, async load() {
+    const response = await request("GET", "/-/config/history");
+    tag = response.headers.get("etag");
+    const newest = (await response.json()).generations.sort((a, b) => b.generation - a.generation).slice(0, 20);
+    list.replaceChildren(...newest.map((one, place) => el("li", {},
+      `Generation ${one.generation}, ${showTime(one.loaded_at)}, by ${showText(one.trigger)}${one.token ? ` (${showText(one.token)})` : ""} `,
+      place === 0 ? mark("good", "in force") : one.restorable === false ? null : el("button", { type: "button", onclick: () => roll(one.generation) }, `Return to ${one.generation}`),
+      diffList(showDiff(one.diff)))));
+  } };
+}
+
+// A page of the admin API as text.
+function textPanel(title, path, show) {
+  const text = el("pre", { tabindex: "0" });
+  const node = section(null, el("details", {}, el("summary", {}, title), text));
+  return { node, async load() {
+    setText(text, showLines(show(await getJson(path))));
+  } };
+}
+
+function configScreen(main) {
+  const result = outcome();
+  const reload = reloadPanel(() => load());
+  const optional = [
+    ["/-/config/files", filePanel(() => load())],
+    ["/-/config/history", historyPanel(() => load())],
+    ["/-/config", textPanel("Effective config", "/-/config", (found) => JSON.stringify(found, null, 2))],
+    ["/-/audit", textPanel("Changes by administrators", "/-/audit", (found) => JSON.stringify(found, null, 2))],
+  ];
+  main.replaceChildren(el("h1", { tabindex: "-1" }, "Config"), result.node, reload.node);
+  async function load() {
+    try {
+      reload.update(await getJson("/-/status"));
+    } catch (error) {
+      result.show("bad", error.message);
+    }
+    const history = optional[1][1];
+    if (history.node.isConnected) history.load().catch(() => {});
+  }
+  load();
+  // Panels of pages that this gateway has and this role may see.
+  (async () => {
+    for (const [path, panel] of optional) {
+      if (!(await methodsOf(path)).includes("GET")) continue;
+      await panel.load().then(() => main.append(panel.node), () => {});
+    }
+  })();
+  return { close() {} };
+}

@@ -1,0 +1,173 @@
+// Elements, tables that update in place, and dialogs. No text is ever parsed as HTML.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else node.setAttribute(name, value === true ? "" : value);
+  }
+  node.append(...children.filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+const el = (name, attributes, ...children) => fill(document.createElement(name), attributes, children);
+const svg = (name, attributes, ...children) => fill(document.createElementNS(SVG, name), attributes, children);
+
+function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+const ICONS = {
+  good: ["M4 12.5l5 5L20 6.5"],
+  warn: ["M12 3L22 20.5H2z", "M12 9.5v5", "M12 17v.6"],
+  bad: ["M5 5l14 14", "M19 5L5 19"],
+};
+
+function icon(level) {
+  return svg("svg", { viewBox: "0 0 24 24", class: "icon", "aria-hidden": "true" }, ...ICONS[level].map((d) => svg("path", { d })));
+}
+
+// An icon and a word: never colour alone.
+function mark(level, text) {
+  return el("span", { class: `mark ${level}` }, icon(level), text);
+}
+
+function section(title, ...children) {
+  return el("section", {}, title ? el("h2", {}, title) : null, ...children);
+}
+
+// A list of names and values; values are updated by name.
+function facts(kind, names) {
+  const values = {};
+  const list = el("dl", { class: kind });
+  for (const [name, label] of names) {
+    values[name] = el("dd", {}, "\u2013");
+    list.append(kind === "cards" ? el("div", {}, el("dt", {}, label), values[name]) : el("dt", {}, label));
+    if (kind !== "cards") list.append(values[name]);
+  }
+  return { node: list, set(name, text, note) {
+    const value = values[name];
+    const key = `${text}\n${note || ""}`;
+    if (value.shown === key) return;
+    value.shown = key;
+    value.replaceChildren(text, ...(note ? [el("small", {}, note)] : []));
+  } };
+}
+
+function bar(part, whole, label) {
+  const share = whole > 0 ? Math.max(0, Math.min(100, (100 * part) / whole)) : 0;
+  return svg("svg", { class: "bar", viewBox: "0 0 100 10", preserveAspectRatio: "none", role: "img", "aria-label": label },
+    svg("rect", { width: share.toFixed(1), height: 10 }));
+}
+
+// What a cell shows: a text, or { text, href, level, share }.
+function fillCell(cell, spec) {
+  const key = JSON.stringify(spec);
+  if (cell.shown === key) return;
+  cell.shown = key;
+  const { text, href, level, share } = typeof spec === "object" && spec !== null ? spec : { text: spec };
+  const link = cell.firstElementChild;
+  if (href && link instanceof HTMLAnchorElement) {
+    link.setAttribute("href", href);
+    setText(link, text);
+    return;
+  }
+  const content = href ? el("a", { href }, text) : level ? mark(level, text) : text;
+  cell.replaceChildren(content, ...(share === undefined ? [] : [bar(share, 1, text)]));
+}
+
+// A table whose rows are updated in place. Rows keep their order until somebody sorts, so that nothing moves under a
+// pointer or the focus. `columns`: { name, cell(row), value(row), number }; a column with `value` can be sorted.
+function table({ caption, columns, key, empty, most = 500 }) {
+  const body = el("tbody");
+  const heads = columns.map((column) => {
+    const head = el("th", { scope: "col", class: column.number ? "number" : null });
+    if (!column.value) head.append(column.name);
+    else {
+      head.setAttribute("aria-sort", "none");
+      head.append(el("button", { type: "button", onclick: () => sortBy(column, head) }, column.name));
+    }
+    return head;
+  });
+  const none = el("p", { class: "quiet", hidden: true }, empty || "Nothing yet.");
+  const more = el("p", { class: "quiet", hidden: true });
+  const grid = el("table", {}, el("caption", {}, caption), el("thead", {}, el("tr", {}, ...heads)), body);
+  const rows = new Map();
+  let data = new Map();
+
+  function sortBy(column, head) {
+    const down = head.getAttribute("aria-sort") === "ascending" || (head.getAttribute("aria-sort") === "none" && column.number);
+    heads.forEach((other) => other.hasAttribute("aria-sort") && other.setAttribute("aria-sort", "none"));
+    head.setAttribute("aria-sort", down ? "descending" : "ascending");
+    const order = (a, b) => {
+      const [left, right] = [column.value(data.get(a)), column.value(data.get(b))];
+      const found = typeof left === "string" ? left.localeCompare(right) : (left ?? -1) - (right ?? -1);
+      return down ? -found : found;
+    };
+    for (const name of Array.from(rows.keys()).sort(order)) body.append(rows.get(name));
+  }
+
+  function update(list, replace) {
+    data = new Map(list.slice(0, most).map((row) => [key(row), row]));
+    for (const [name, row] of rows) {
+      if (!data.has(name)) {
+        row.remove();
+        rows.delete(name);
+      }
+    }
+    for (const [name, value] of data) {
+      let row = rows.get(name);
+      if (!row) {
+        row = el("tr", {}, ...columns.map((column, place) => el(place === 0 ? "th" : "td", {
+          scope: place === 0 ? "row" : null, class: column.number ? "number" : null, "data-label": place === 0 ? null : column.name,
+        })));
+        rows.set(name, row);
+        body.append(row);
+      } else if (replace) body.append(row);
+      columns.forEach((column, place) => fillCell(row.children[place], column.cell(value)));
+    }
+    grid.hidden = data.size === 0;
+    none.hidden = data.size !== 0;
+    more.hidden = list.length <= most;
+    setText(more, `The first ${showNumber(most)} of ${showNumber(list.length)} are shown.`);
+  }
+  update([]);
+  return { node: el("div", {}, grid, none, more), update };
+}
+
+// Asks once. Resolves to true if the operator confirms; the focus starts at Cancel and returns to where it was.
+function confirmAction(title, effect, action) {
+  const dialog = document.getElementById("dialog");
+  const before = document.activeElement;
+  return new Promise((resolve) => {
+    let confirmed = false;
+    const cancel = el("button", { type: "button", onclick: () => dialog.close() }, "Cancel");
+    const go = el("button", { type: "button", class: "danger", onclick: () => { confirmed = true; dialog.close(); } }, action);
+    dialog.replaceChildren(el("h2", { id: "dialog-title" }, title), el("p", {}, effect), el("div", { class: "row" }, cancel, go));
+    dialog.onclose = () => {
+      if (before && before.isConnected) before.focus();
+      resolve(confirmed);
+    };
+    dialog.showModal();
+    cancel.focus();
+  });
+}
+
+// What an action did. A status region, so that it is announced.
+function outcome() {
+  const node = el("div", { role: "status" });
+  return { node, show(level, ...texts) {
+    node.replaceChildren(el("div", { class: `outcome ${level}` }, ...texts.map((text) => typeof text === "string" ? el("p", {}, text) : text)));
+  } };
+}
+
+function choice(label, name, options, value) {
+  const select = el("select", { name }, ...options.map(([id, text]) => el("option", { value: id, selected: id === value }, text)));
+  return el("label", {}, showText(label), select);
+}
+
+function textField(label, name, value, more) {
+  return el("label", {}, showText(label), el("input", { name, value: value || null, autocomplete: "off", spellcheck: "false", maxlength: "500", ...more }));
+}

@@ -1,0 +1,111 @@
+// #/limits/NAME/key/PART/PART: the numbers of one key, and what an operator can do about them. A part has the form of
+// the access log: NAME=VALUE, or NAME#HASH.
+
+function keyLink(limit, key) {
+  const parts = key.split(",").filter((part) => part !== "all");
+  return `${limitLink(limit)}/key/${parts.map(encodeURIComponent).join("/")}`;
+}
+
+// Encodes a value as logs show it: %XX stays what it is.
+const encodeShown = (value) => value.replace(/%[0-9A-Fa-f]{2}|[^%]+|%/g, (part) => (/^%[0-9A-Fa-f]{2}$/.test(part) ? part : encodeURIComponent(part)));
+
+function splitPart(part) {
+  const at = part.search(/[=#]/);
+  return at < 0 ? { name: part, value: null } : { name: part.slice(0, at), value: part.slice(at + 1), isHash: part[at] === "#" };
+}
+
+// The query that names the key, or null if it cannot be known: a hidden or absent part.
+function keyQuery(parts) {
+  const split = parts.map(splitPart);
+  if (split.some((part) => part.value === null || part.value === "***")) return null;
+  return split.map((part) => (part.isHash ? `hash=${encodeURIComponent(part.value)}` : `key=${encodeShown(part.value)}`)).join("&");
+}
+
+// The key as the body of a refund has it, by the names of the config.
+function keyBody(parts, config) {
+  const key = {};
+  config.filter((name) => name !== "all").forEach((name, place) => {
+    const part = splitPart(parts[place]);
+    const plain = name.startsWith("ip/") ? "ip" : name;
+    key[plain] = part.isHash ? { hash: part.value } : { percent: encodeShown(part.value) };
+  });
+  return key;
+}
+
+function keyScreen(main, [limit, ...parts]) {
+  const query = keyQuery(parts);
+  const shown = parts.length ? parts.map((part) => showText(part)).join(", ") : "all requests";
+  const path = `/-/limits/${encodeURIComponent(limit)}/state?${query}`;
+  const result = outcome();
+  const state = el("p");
+  const meter = el("div", { class: "meter" });
+  const numbers = facts("facts", [["left", "Left"], ["reset", "Full again"], ["budget", "Budget"], ["next", "Next request"], ["name", "State key"]]);
+  const refused = el("div");
+  const problem = el("p", { role: "alert" });
+  const load = async (signal) => {
+    try {
+      showState(await getJson(path, { signal }));
+      setText(problem, "");
+    } catch (error) {
+      if (error.name !== "AbortError") setText(problem, `The numbers cannot be loaded: ${error.message}`);
+    }
+  };
+  function showState(found) {
+    const known = found.policy && isNumber(found.remaining);
+    const wait = found.retry_after_ms;
+    const next = found.admitted ? "passes now" : wait === null || wait === undefined ? `is refused (${showText(found.reason)})` : `is refused; passes in ${showDuration(wait)}, at ${new Date(Date.now() + wait).toLocaleTimeString("sv")}`;
+    state.replaceChildren(mark(found.admitted ? "good" : "warn", found.admitted ? "Admitted" : "Refused"), ` The next request of this key ${next}.`);
+    numbers.set("next", next);
+    numbers.set("left", known ? `${showNumber(found.remaining)} of ${showNumber(found.policy.quota)}` : "an override applies, without numbers");
+    numbers.set("reset", known ? (found.reset_ms === 0 ? "is full" : `in ${showDuration(found.reset_ms)}`) : "\u2013");
+    numbers.set("budget", showPolicy(found.policy));
+    numbers.set("name", showText(found.state_key || "not shown, because the key is a hash", 300));
+    if (known) meter.replaceChildren(bar(found.remaining, found.policy.quota, `${showShare(found.remaining, found.policy.quota)} of the budget is left`));
+  }
+  async function act(title, effect, action, work, done) {
+    if (!(await confirmAction(title, effect, action))) return;
+    try {
+      result.show("good", done(await work()));
+      await load();
+    } catch (error) {
+      result.show("bad", `${action}: ${error.message}`);
+    }
+  }
+  const reset = el("button", { type: "button", id: "reset", onclick: () => act("Reset this key?",
+    `The limit ${showText(limit, 80)} forgets what ${shown} has used. The next request of this key has the full budget.`, "Reset",
+    async () => (await request("DELETE", path)).json(), () => `Reset: ${shown} has the full budget of ${showText(limit, 80)} again.`) }, "Reset key");
+  const units = textField("Units", "units", "1", { type: "number", min: "1", max: "1000000000", required: true });
+  const refund = el("form", { class: "row", onsubmit: (event) => {
+    event.preventDefault();
+    const cost = Number(units.lastElementChild.value);
+    act("Refund units to this key?", `${shown} gets back ${count(cost, "unit")} of the limit ${showText(limit, 80)}, at most what it has used.`, "Refund", async () => {
+      const config = await getJson(`/-/limits/${encodeURIComponent(limit)}`);
+      return sendJson("POST", `/-/limits/${encodeURIComponent(limit)}/refund`, { key: keyBody(parts, config.key), cost });
+    }, (answer) => (answer.applied ? `Refunded: ${count(cost, "unit")}.` : `Nothing was refunded: ${showText(answer.reason).replaceAll("_", " ")}.`));
+  } }, units, el("button", { type: "submit" }, "Refund"));
+  // The last refusals of this key, if the gateway keeps them.
+  methodsOf("/-/refusals").then(async (methods) => {
+    if (!methods.includes("GET")) return;
+    const key = parts.join(",") || "all";
+    const { refusals } = await getJson(`/-/refusals?limit=${encodeURIComponent(limit)}&n=200`);
+    const own = refusals.map((one, place) => ({ ...one, place, check: one.limits.find((check) => check.limit === limit && check.key === key) })).filter((one) => one.check);
+    const grid = table({ caption: "Last refusals of this key", key: (row) => String(row.place), empty: "None among the last refusals of this limit.", most: 20, columns: [
+      { name: "Time", cell: (row) => showTime(row.time) },
+      { name: "Client", cell: (row) => showText(row.client) },
+      { name: "Route", cell: (row) => showText(row.route, 60) },
+      { name: "Why", cell: (row) => showText(row.check.reason).replaceAll("_", " ") },
+      { name: "Cost", number: true, cell: (row) => showNumber(row.check.cost) },
+      { name: "Left", number: true, cell: (row) => showNumber(row.check.remaining) },
+      { name: "Would pass after", cell: (row) => showDuration(row.check.retry_after_ms) },
+      { name: "Request id", cell: (row) => showText(row.request_id || "\u2013", 60) },
+    ] });
+    grid.update(own);
+    refused.replaceChildren(section(null, grid.node));
+  }).catch(() => {});
+  main.replaceChildren(el("h1", { tabindex: "-1" }, `Key ${shown}`),
+    query === null && parts.length ? section(null, el("p", {}, "The config hides this key, so its numbers cannot be found.")) : section(null, state, meter, el("div", { class: "row" }, reset), result.node, problem),
+    section("Numbers", numbers.node), section("Refund", refund),
+    refused, el("p", {}, el("a", { href: limitLink(limit) }, `Limit ${showText(limit, 80)}`)));
+  if (query === null) return { close() {} };
+  return { close: poll(2000, load) };
+}

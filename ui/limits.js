@@ -1,0 +1,102 @@
+// #/limits and #/limits/NAME: what each limit decides, and for whom.
+
+// Columns of a table of limits, without `more`.
+function limitColumns(more = []) {
+  const rate = (name, member) => ({ name, number: true, value: (row) => row[member], cell: (row) => showRate(row[member]) });
+  const fixed = (column) => (more.length ? column : { ...column, value: undefined });
+  return [
+    { name: "Limit", value: (row) => row.limit, cell: (row) => ({ text: showText(row.limit, 60), href: limitLink(row.limit) }) },
+    { name: "Mode", value: (row) => row.mode || "", cell: (row) => (row.mode === "shadow" ? "shadow: never refuses" : showText(row.mode || "\u2013")) },
+    ...more,
+    rate("Asked", "asked_per_second"),
+    rate("Refused", "refused_per_second"),
+    rate("Would refuse", "would_refuse_per_second"),
+    rate("Without store", "without_store_per_second"),
+  ].map(fixed);
+}
+
+const showPolicy = (policy) => (policy ? `${showNumber(policy.quota)} in ${showDuration(policy.window_ms)}` : "\u2013");
+
+// Adds the live rates to limits as the config has them.
+function withRates(list) {
+  const rates = new Map(((live.event && live.event.limits && live.event.limits.list) || []).map((row) => [row.limit, row]));
+  return list.map((limit) => ({ ...limit, ...rates.get(limit.limit) }));
+}
+
+function limitsScreen(main) {
+  let all = [];
+  const result = outcome();
+  const filter = textField("Show limits whose name contains", "filter", "", { type: "search", oninput: () => show() });
+  const grid = table({ caption: "Limits, and their rates per second", key: (row) => row.limit, empty: "No limit has such a name.", columns: limitColumns([
+    { name: "Budget", cell: (row) => showPolicy(row.policy) },
+    { name: "Per", value: (row) => row.key.join(", "), cell: (row) => showText(row.key.join(", ")) },
+    { name: "Routes", number: true, value: (row) => row.routes.length, cell: (row) => showNumber(row.routes.length) },
+  ]) });
+  const show = () => {
+    const text = filter.lastElementChild.value;
+    grid.update(withRates(all.filter((limit) => limit.limit.includes(text))));
+  };
+  main.replaceChildren(el("h1", { tabindex: "-1" }, "Limits"), section(null, el("form", { class: "row", onsubmit: (event) => event.preventDefault() }, filter), grid.node, result.node));
+  const stop = poll(15000, async (signal) => {
+    try {
+      all = (await getJson("/-/limits", { signal })).limits;
+      result.node.replaceChildren();
+      show();
+    } catch (error) {
+      if (error.name !== "AbortError") result.show("bad", error.message);
+    }
+  });
+  return { close: stop, update: show };
+}
+
+// The parts of a key, by hand: one field for each.
+function keyFinder(limit) {
+  const parts = limit.key.filter((part) => part !== "all");
+  if (parts.length === 0) return section("One budget for all", el("p", {}, el("a", { href: keyLink(limit.limit, "all") }, "Numbers of this budget")));
+  const fields = parts.map((part, place) => textField(`${part} (value, or the hash of the log)`, `part${place}`, "", { required: true }));
+  return section("Find a key", el("form", { class: "row", onsubmit: (event) => {
+    event.preventDefault();
+    const shown = fields.map((field, place) => {
+      const value = field.lastElementChild.value.trim();
+      const name = parts[place].split("/")[0];
+      const hash = /(?:^|#)([0-9a-f]{16})$/.exec(value);
+      return hash ? `${name}#${hash[1]}` : `${name}=${encodeURIComponent(value)}`;
+    });
+    location.hash = keyLink(limit.limit, shown.join(",")).slice(1);
+  } }, ...fields, el("button", { type: "submit" }, "Show")));
+}
+
+function limitScreen(main, [name]) {
+  const result = outcome();
+  const settings = facts("facts", [["budget", "Budget"], ["algorithm", "Algorithm"], ["key", "Per"], ["mode", "Mode"], ["cost", "Cost of a request"],
+    ["missing", "Key part absent"], ["on_error", "Store unavailable"], ["routes", "Routes"]]);
+  const rates = facts("cards", [["asked", "Asked per second"], ["refused", "Refused per second"], ["would", "Would refuse per second"], ["total", "Refused since the start"]]);
+  const by = choice("Keys that were", "by", [["refused", "refused"], ["would_refuse", "to be refused (shadow)"], ["admitted", "admitted"]], "refused");
+  const window = choice("in the last", "window", [["10s", "10 seconds"], ["1m", "minute"], ["10m", "10 minutes"]], "1m");
+  const query = () => `limit=${encodeURIComponent(name)}&by=${by.lastElementChild.value}&window=${window.lastElementChild.value}&n=50`;
+  const top = topKeys({ caption: "Keys with most requests", query, onlyOne: true });
+  const finder = el("div");
+  const form = el("form", { class: "row", onsubmit: (event) => event.preventDefault(), onchange: () => top.load(undefined, true) }, by, window);
+  main.replaceChildren(el("h1", { tabindex: "-1" }, `Limit ${showText(name, 80)}`), result.node, section(null, rates.node),
+    section(null, form, top.node), finder, section("Settings", settings.node));
+  const show = (event) => {
+    const row = event.limits.list.find((limit) => limit.limit === name);
+    rates.set("asked", showRate(row ? row.asked_per_second : undefined));
+    rates.set("refused", showRate(row ? row.refused_per_second : undefined), row ? showShare(row.refused_per_second, row.asked_per_second) : "");
+    rates.set("would", showRate(row ? row.would_refuse_per_second : undefined));
+    rates.set("total", showNumber(row ? row.refused_total : undefined));
+  };
+  getJson(`/-/limits/${encodeURIComponent(name)}`).then((limit) => {
+    settings.set("budget", showPolicy(limit.policy));
+    settings.set("algorithm", showText(limit.algorithm));
+    settings.set("key", showText(limit.key.join(", ")));
+    settings.set("mode", limit.mode === "shadow" ? "shadow: decides and counts, never refuses" : showText(limit.mode));
+    settings.set("cost", showText(limit.cost));
+    settings.set("missing", showText(limit.missing));
+    settings.set("on_error", showText(limit.on_error));
+    settings.set("routes", limit.routes.length ? limit.routes.slice(0, 50).map((route) => showText(route, 60)).join(", ") : "none");
+    finder.replaceChildren(keyFinder(limit));
+  }).catch((error) => result.show("bad", error.message));
+  const stop = poll(3000, (signal) => top.load(signal));
+  return { close: stop, update: show };
+}

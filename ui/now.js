@@ -1,0 +1,177 @@
+// #/now: whether all is well, and what is wrong first.
+
+const limitLink = (name) => `#/limits/${encodeURIComponent(name)}`;
+const names = (list, total) => list.map((name) => showText(name, 60)).join(", ") + (total > list.length ? ", \u2026" : "");
+
+// Judges an event of /-/live. Reasons are sorted: broken things first.
+function assess(event) {
+  const reasons = [];
+  const add = (level, text, href) => reasons.push({ level, text, href });
+  const { store, servers, certificates, requests, last_reload: reload, limits } = event;
+  if (event.lifecycle === "draining") add("warn", "The gateway is stopping: it finishes requests and accepts no new ones.");
+  if (!store.up) add("bad", "The limit store does not respond. Each limit now acts by its on_error setting.", "#/limits");
+  else if (store.breaker > 0) add("warn", "A worker has stopped calling the limit store after errors, and tests whether it works again.", "#/limits");
+  if (servers.fail_open_count > 0) {
+    add("bad", `No server is healthy in ${count(servers.fail_open_count, "upstream")}: ${names(servers.fail_open, servers.fail_open_count)}.`, "#/upstreams");
+  }
+  // Servers of such an upstream are not repeated.
+  if (servers.unhealthy.some((server) => !servers.fail_open.includes(server.upstream))) {
+    const list = servers.unhealthy.slice(0, 3).map((server) => server.server);
+    add("warn", `${servers.unhealthy_count} of ${count(servers.count, "server")} ${servers.unhealthy_count === 1 ? "is" : "are"} not healthy: ${names(list, servers.unhealthy_count)}.`, "#/upstreams");
+  }
+  if (requests && requests.failed_per_second > 0 && requests.failed_per_second > 0.01 * requests.per_second) {
+    const level = requests.failed_per_second > 0.5 * requests.per_second ? "bad" : "warn";
+    add(level, `${showShare(requests.failed_per_second, requests.per_second)} of the requests fail (status 500 or above).`, "#/upstreams");
+  }
+  for (const certificate of certificates.expiring.slice(0, 3)) {
+    const left = certificate.not_after * 1000 - event.at_ms;
+    const name = showText(certificate.name, 60);
+    if (left <= 0) add("bad", `The certificate for ${name} expired ${showDuration(-left)} ago.`, "#/tls");
+    else add("warn", `The certificate for ${name} expires in ${showDuration(left)}.`, "#/tls");
+  }
+  if (certificates.expiring_count > 3) add("warn", `${certificates.expiring_count - 3} more certificates expire within 14 days.`, "#/tls");
+  if (reload && reload.result === "failure") {
+    add("warn", `The changed config was rejected (${count(reload.diagnostics_count, "mistake")}). Generation ${event.generation} stays in force.`, "#/config");
+  }
+  if (requests && requests.refused_per_second > 0.5 * requests.per_second && requests.refused_per_second >= 1) {
+    const first = limits && limits.list[0];
+    add("warn", `${showShare(requests.refused_per_second, requests.per_second)} of the requests are refused${first ? `, most by ${showText(first.limit, 60)}` : ""}.`, first ? limitLink(first.limit) : "#/limits");
+  }
+  reasons.sort((a, b) => (a.level === "bad" ? 0 : 1) - (b.level === "bad" ? 0 : 1));
+  const bad = reasons.filter((reason) => reason.level === "bad").length;
+  if (bad > 0) return { level: "bad", text: `Something is broken: ${count(bad, "problem")}.`, reasons };
+  if (reasons.length > 0) return { level: "warn", text: `The gateway works, but ${reasons.length === 1 ? "one thing needs" : `${reasons.length} things need`} attention.`, reasons };
+  return { level: "good", text: "All is well.", reasons };
+}
+
+function describeTraffic({ requests }) {
+  if (!requests || !isNumber(requests.per_second)) return "Measuring.";
+  if (requests.per_second === 0) return "No requests in the last seconds.";
+  const refused = requests.refused_per_second > 0 ? `${showShare(requests.refused_per_second, requests.per_second)} of them refused` : "none of them refused";
+  const failed = requests.failed_per_second > 0 ? `${showShare(requests.failed_per_second, requests.per_second)} failed` : "none failed";
+  return `${showRate(requests.per_second)} requests per second, ${refused}, ${failed}.`;
+}
+
+function verdictPanel() {
+  const title = el("h2");
+  const list = el("ul");
+  const traffic = el("p");
+  const node = el("section", { class: "verdict", "aria-label": "State of the gateway" }, title, list, traffic);
+  return { node, update(event) {
+    const verdict = assess(event);
+    const key = JSON.stringify(verdict);
+    if (node.shown !== key) {
+      node.shown = key;
+      node.className = `verdict ${verdict.level}`;
+      title.replaceChildren(icon(verdict.level), verdict.text);
+      list.hidden = verdict.reasons.length === 0;
+      // Links stay the same elements, so that the focus stays where it is.
+      verdict.reasons.forEach((reason, place) => {
+        const item = list.children[place] || list.appendChild(el("li", {}, el("span"), " ", el("a")));
+        item.firstElementChild.replaceChildren(mark(reason.level, reason.level === "bad" ? "Broken" : "Attention"));
+        const link = item.lastElementChild;
+        setText(link, reason.text);
+        if (reason.href) link.setAttribute("href", reason.href);
+        else link.removeAttribute("href");
+      });
+      while (list.children.length > verdict.reasons.length) list.lastElementChild.remove();
+    }
+    setText(traffic, describeTraffic(event));
+    announce(`${verdict.level}${verdict.reasons.length}`, [verdict.text, ...verdict.reasons.map((reason) => reason.text)].join(" "));
+  } };
+}
+
+// Requests of the last two minutes as a chart, and the same numbers as a table.
+function trafficChart() {
+  const all = svg("path", { class: "all" });
+  const refused = svg("path", { class: "refused" });
+  const chart = svg("svg", { class: "chart", viewBox: "0 0 120 100", preserveAspectRatio: "none", role: "img" }, all, refused);
+  const most = el("span");
+  const rows = table({ caption: "Requests of the last two minutes, in steps of ten seconds", key: (row) => String(row.at), empty: "Measuring.",
+    columns: [{ name: "Time", cell: (row) => new Date(row.at).toLocaleTimeString("sv") },
+      { name: "Requests per second", number: true, cell: (row) => showRate(row.all) },
+      { name: "Refused per second", number: true, cell: (row) => showRate(row.refused) },
+      { name: "Failed per second", number: true, cell: (row) => showRate(row.failed) }] });
+  const line = (name) => svg("svg", { viewBox: "0 0 40 12", "aria-hidden": "true", class: "chart" }, svg("path", { class: name, d: "M0 6H40" }));
+  const node = section("Requests per second, last two minutes", chart,
+    el("ul", { class: "legend" }, el("li", {}, line("all"), "all requests"), el("li", {}, line("refused"), "refused (dashed)"), el("li", {}, most)),
+    el("details", {}, el("summary", {}, "Show as a table"), rows.node));
+  return { node, update() {
+    const points = live.history;
+    const top = Math.max(1, ...points.map((point) => point.all));
+    const x = (place) => HISTORY - points.length + place;
+    const path = (member) => points.map((point, place) => `${place === 0 ? "M" : "L"}${x(place)} ${(99 - (94 * point[member]) / top).toFixed(1)}`).join("");
+    all.setAttribute("d", points.length > 1 ? `${path("all")}L${HISTORY - 1} 100L${x(0)} 100z` : "");
+    refused.setAttribute("d", points.length > 1 ? path("refused") : "");
+    setText(most, `highest: ${showRate(points.length ? top : 0)}`);
+    const now = points.length ? points[points.length - 1] : { all: 0, refused: 0 };
+    chart.setAttribute("aria-label", `Requests per second: now ${showRate(now.all)}, of which refused ${showRate(now.refused)}; highest ${showRate(top)}`);
+    const steps = new Map();
+    for (const point of points) {
+      const at = Math.floor(point.at / 10000) * 10000;
+      steps.set(at, [...(steps.get(at) || []), point]);
+    }
+    const mean = (list, member) => list.reduce((sum, point) => sum + point[member], 0) / list.length;
+    rows.update(Array.from(steps, ([at, list]) => ({ at, all: mean(list, "all"), refused: mean(list, "refused"), failed: mean(list, "failed") })));
+  } };
+}
+
+// The keys with most refusals; a key is a link to its numbers.
+function topKeys({ caption, query, onlyOne }) {
+  const note = el("p", { class: "quiet" });
+  const grid = table({ caption, empty: "No key was refused in this time.", key: (row) => `${row.limit} ${row.key}`, columns: [
+    { name: "Key", cell: (row) => ({ text: showText(row.key), href: keyLink(row.limit, row.key) }) },
+    ...(onlyOne ? [] : [{ name: "Limit", cell: (row) => ({ text: showText(row.limit, 60), href: limitLink(row.limit) }) }]),
+    { name: "Requests", number: true, value: onlyOne ? (row) => row.count_min : undefined, cell: (row) => (row.count_min === row.count_max ? showNumber(row.count_min) : `${showNumber(row.count_min)} to ${showNumber(row.count_max)}`) },
+    { name: "Share", cell: (row) => ({ text: showShare(row.share, 1), share: row.share }) },
+    { name: "Left", number: true, cell: (row) => (row.override ? "override" : showNumber(row.remaining)) },
+    { name: "Next passes", cell: (row) => (row.override || row.retry_after_ms === undefined ? "\u2013" : row.retry_after_ms === 0 ? "now" : `in ${showDuration(row.retry_after_ms)}`) },
+    { name: "Last seen", cell: (row) => (isNumber(row.last_seen_seconds) ? `${showDuration(1000 * row.last_seen_seconds)} ago` : "\u2013") },
+  ] });
+  const node = el("div", {}, grid.node, note);
+  return { node, async load(signal, replace) {
+    try {
+      const top = await getJson(`/-/top?${query()}`, { signal });
+      grid.update(top.keys, replace);
+      const sums = top.limits.map((sum) => `${onlyOne ? "" : `${showText(sum.limit, 60)}: `}${count(sum.total, "request")} of ${sum.distinct_is_exact ? "" : "about "}${count(sum.distinct, "key")} in ${showDuration(1000 * sum.seconds)}`);
+      setText(note, sums.slice(0, 3).join("; "));
+      node.hidden = false;
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      if (error.status === 403) setText(note, "Your role does not show keys.");
+      else setText(note, `The list cannot be loaded: ${error.message}`);
+    }
+  } };
+}
+
+function nowScreen(main) {
+  const verdict = verdictPanel();
+  const numbers = facts("cards", [["rate", "Requests per second"], ["refused", "Refused per second"], ["failed", "Failed per second"],
+    ["p50", "Half respond within"], ["p99", "99 % respond within"], ["in_flight", "In progress"], ["store", "Limit store"],
+    ["servers", "Healthy servers"], ["config", "Config"], ["uptime", "Running for"]]);
+  const chart = trafficChart();
+  const top = topKeys({ caption: "Most refused keys of the last minute", query: () => "by=refused&window=1m&n=10" });
+  const limits = table({ caption: "Limits that decided most, and their rates per second", key: (row) => row.limit, empty: "No route has a limit.",
+    columns: limitColumns() });
+  main.replaceChildren(el("h1", { tabindex: "-1" }, "Now"), verdict.node, section(null, top.node), section(null, numbers.node), chart.node,
+    section(null, limits.node, el("p", {}, el("a", { href: "#/limits" }, "All limits"))));
+  const stop = poll(5000, (signal) => top.load(signal));
+  return { close: stop, update(event) {
+    verdict.update(event);
+    const { requests, store, servers } = event;
+    const window = `in the last ${showDuration(1000 * event.seconds)}`;
+    const measured = event.seconds > 0.1;
+    numbers.set("rate", showRate(requests.per_second), measured ? window : "measuring");
+    numbers.set("refused", showRate(requests.refused_per_second), showShare(requests.refused_per_second, requests.per_second));
+    numbers.set("failed", showRate(requests.failed_per_second), showShare(requests.failed_per_second, requests.per_second));
+    numbers.set("p50", showDuration(requests.p50_ms), "estimate");
+    numbers.set("p99", showDuration(requests.p99_ms), "estimate");
+    numbers.set("in_flight", showNumber(requests.in_flight), "requests");
+    numbers.set("store", store.up ? "responds" : "unavailable", !store.shared ? "memory of this gateway" : store.gateways > 0 ? `Redis, shared by ${count(store.gateways, "gateway")}` : "Redis");
+    numbers.set("servers", servers.count === 0 ? "none" : `${servers.count - servers.unhealthy_count} of ${servers.count}`, servers.count === 0 ? "no upstream is in use" : "");
+    numbers.set("config", `generation ${event.generation}`, `loaded ${showAgo(event.loaded_at)}`);
+    numbers.set("uptime", showDuration(1000 * event.uptime_seconds), `version ${showText(event.version, 20)}`);
+    chart.update();
+    limits.update(event.limits.list.slice(0, 8));
+  } };
+}

@@ -1,0 +1,108 @@
+// Event streams over fetch, which can send a token, and the live numbers. A hidden tab has no stream.
+
+const BUFFER_MAX = 1 << 20;
+
+// Reads one stream until it ends. Calls `onEvent(name, data)`.
+async function readStream(path, onEvent, signal) {
+  const response = await request("GET", path, { signal });
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let buffer = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    buffer += value;
+    let end;
+    while ((end = buffer.indexOf("\n\n")) >= 0) {
+      let name = "message";
+      let data = "";
+      for (const line of buffer.slice(0, end).split("\n")) {
+        if (line.startsWith("event:")) name = line.slice(6).trim();
+        if (line.startsWith("data:")) data += line.slice(5);
+      }
+      buffer = buffer.slice(end + 2);
+      if (data) onEvent(name, JSON.parse(data));
+    }
+    if (buffer.length > BUFFER_MAX) throw new Error("an event of the stream is too large");
+  }
+}
+
+// Keeps a stream open while the tab is visible. Returns an object with `close`.
+function keepStream(path, onEvent, onState) {
+  let current = null;
+  let closed = false;
+  async function run() {
+    const own = new AbortController();
+    current = own;
+    let wait = 500;
+    while (!closed && !own.signal.aborted) {
+      try {
+        onState("connecting");
+        await readStream(path, (name, data) => { wait = 500; onEvent(name, data); }, own.signal);
+        onState("ended");
+      } catch (error) {
+        if (own.signal.aborted) return;
+        onState("failed", error);
+        if ([401, 403, 404, 400, 422].includes(error.status)) return;
+      }
+      await new Promise((resolve) => setTimeout(resolve, wait));
+      wait = Math.min(2 * wait, 15000);
+    }
+  }
+  function onVisibility() {
+    if (document.hidden) {
+      if (current) current.abort();
+    } else if (!closed && (!current || current.signal.aborted)) run();
+  }
+  document.addEventListener("visibilitychange", onVisibility);
+  if (!document.hidden) run();
+  return { close() {
+    closed = true;
+    document.removeEventListener("visibilitychange", onVisibility);
+    if (current) current.abort();
+  } };
+}
+
+// The live numbers: the last event, when it came, and the requests of each of the last two minutes' seconds.
+const HISTORY = 120;
+const live = { event: null, at: 0, error: null, history: [], stream: null, onEvent: () => {} };
+
+function openLive() {
+  if (live.stream) live.stream.close();
+  live.error = null;
+  live.stream = keepStream("/-/live", (name, event) => {
+    const before = live.event;
+    if (before && event.requests && before.requests && event.uptime_seconds >= before.uptime_seconds) {
+      const seconds = (event.at_ms - before.at_ms) / 1000;
+      const rate = (member) => Math.max(0, (event.requests[member] - before.requests[member]) / seconds);
+      if (seconds > 0) live.history.push({ at: event.at_ms, all: rate("total"), refused: rate("refused_total"), failed: rate("failed_total") });
+      if (live.history.length > HISTORY) live.history.shift();
+    }
+    live.event = event;
+    live.at = Date.now();
+    live.error = null;
+    live.onEvent(event);
+  }, (state, error) => {
+    if (state === "failed") live.error = error;
+  });
+}
+
+function closeLive() {
+  if (live.stream) live.stream.close();
+  live.stream = null;
+}
+
+// Calls `work` now and every `ms` while the tab is visible. Returns a function that stops it.
+function poll(ms, work) {
+  let stopped = false;
+  const own = new AbortController();
+  (async () => {
+    while (!stopped) {
+      if (!document.hidden) await work(own.signal).catch(() => {});
+      await new Promise((resolve) => setTimeout(resolve, ms));
+    }
+  })();
+  return () => {
+    stopped = true;
+    own.abort();
+  };
+}

@@ -1,0 +1,71 @@
+// #/live: requests as they finish, from the tap.
+
+const TAP_ROWS = 200;
+
+function tapScreen(main) {
+  const result = outcome();
+  const counts = el("p", { class: "quiet" }, "Not started.");
+  let rows = [];
+  let number = 0;
+  let stream = null;
+  const decided = (row) => (row.decisions || []).map((one) => `${showText(one.limit, 40)}: ${showText(one.decision, 20)}${isNumber(one.remaining) ? `, ${showNumber(one.remaining)} left` : ""}${isNumber(one.retry_after_ms) && one.retry_after_ms > 0 ? `, passes in ${showDuration(one.retry_after_ms)}` : ""}`).join("; ");
+  const grid = table({ caption: `The last ${TAP_ROWS} requests, the newest first`, key: (row) => String(row.number), empty: "No request yet.", most: TAP_ROWS, columns: [
+    { name: "Time", cell: (row) => showText(row.time ? String(row.time).replace(/^.*T|Z$/g, "") : "", 20) },
+    { name: "Status", cell: (row) => (row.status >= 400 ? { text: showText(row.status), level: row.status >= 500 ? "bad" : "warn" } : showText(row.status)) },
+    { name: "Client", cell: (row) => showText(row.client, 60) },
+    { name: "Request", cell: (row) => `${showText(row.method, 20)} ${showText(row.host, 60)}${showText(row.path)}` },
+    { name: "Route", cell: (row) => showText(row.route, 60) },
+    { name: "Limits", cell: (row) => {
+      const key = row.decisions && row.decisions.find((one) => one.key);
+      return key ? { text: `${decided(row)} (${showText(key.key)})`, href: keyLink(key.limit, key.key) } : decided(row) || "none";
+    } },
+    { name: "User agent", cell: (row) => showText(row.user_agent) },
+  ] });
+  const fields = [textField("Limit", "limit"), textField("Route", "route"),
+    choice("Decision", "decision", [["", "any"], ["deny", "refused"], ["shadow_deny", "would be refused"], ["allow", "admitted"]], "deny"),
+    textField("Client (address or network)", "client"), textField("Status", "status", "", { placeholder: "429 or 5xx" })];
+  let waiting = null;
+  const paint = () => {
+    waiting = null;
+    grid.update(rows, true);
+  };
+  const close = () => {
+    if (stream) stream.close();
+    stream = null;
+    setText(start, "Start");
+  };
+  const open = () => {
+    const query = fields.map((field) => field.lastElementChild).filter((field) => field.value.trim())
+      .map((field) => `${field.name}=${encodeURIComponent(field.value.trim())}`);
+    result.node.replaceChildren();
+    setText(counts, "Waiting for requests.");
+    setText(start, "Pause");
+    stream = keepStream(`/-/tap?${[...query, "rate=50"].join("&")}`, (name, data) => {
+      if (name === "counts") {
+        setText(counts, `Since the start: ${showNumber(data.matched)} matched, ${showNumber(data.sent)} shown, ${showNumber(data.sampled_out)} left out by the rate of 50 per second, ${showNumber(data.lost)} lost.`);
+        return;
+      }
+      if (name !== "message") return;
+      rows.unshift({ ...data, number: number++ });
+      if (rows.length > TAP_ROWS) rows.length = TAP_ROWS;
+      // A burst of events is painted at once.
+      if (!waiting) waiting = setTimeout(paint, 250);
+    }, (state, error) => {
+      if (state !== "failed") return;
+      result.show("bad", error.status === 404 ? "This gateway has no tap." : error.message);
+      if (error.status) close();
+    });
+  };
+  const start = el("button", { type: "submit" }, "Start");
+  const clear = el("button", { type: "button", onclick: () => { rows = []; paint(); } }, "Clear");
+  main.replaceChildren(el("h1", { tabindex: "-1" }, "Live"), section(null, el("p", {}, "Requests as they finish, without queries, headers and bodies. Empty fields match everything."),
+    el("form", { class: "row", onsubmit: (event) => {
+      event.preventDefault();
+      if (stream) close();
+      else open();
+    } }, ...fields, start, clear), result.node, counts, grid.node));
+  return { close() {
+    close();
+    clearTimeout(waiting);
+  } };
+}
