@@ -18,6 +18,7 @@ mod algorithms;
 mod charges;
 mod config;
 mod dashboard;
+mod edit;
 mod limits;
 mod observability;
 mod outages;

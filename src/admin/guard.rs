@@ -150,7 +150,13 @@ mod tests {
 
     fn admin(token: Option<&str>, metrics_need_token: bool) -> Admin {
         let listen = crate::net::ListenAddr::Tcp(([127, 0, 0, 1], 9900).into());
-        Admin { listen, token: token.map(str::to_owned), metrics_need_token, key_display: Default::default() }
+        Admin {
+            listen,
+            token: token.map(str::to_owned),
+            metrics_need_token,
+            edit: false,
+            key_display: Default::default(),
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! State of the control thread that the admin listener shows: lifecycle phase, last reload and own address. Written by
+//! State of the control thread that the admin listener shows: lifecycle phase, last reload, history of configs and own address. Written by
 //! the control thread, read by the admin pages and the contact.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -9,6 +9,8 @@ use serde_json::Value;
 
 use crate::labels::labels;
 use crate::net::ListenAddr;
+use crate::reload::history::ConfigHistory;
+use crate::reload::job::ContentDigest;
 
 pub struct SharedState {
     lifecycle: AtomicU8,
@@ -17,6 +19,9 @@ pub struct SharedState {
     overtaken: AtomicBool,
     started: Instant,
     last_reload: Mutex<Value>,
+    pub history: ConfigHistory,
+    /// Digest of the files that a change over HTTP wrote.
+    written: Mutex<Option<ContentDigest>>,
     admin: Mutex<Option<ListenAddr>>,
 }
 
@@ -44,6 +49,8 @@ impl Default for SharedState {
             overtaken: AtomicBool::new(false),
             started: Instant::now(),
             last_reload: Mutex::new(Value::Null),
+            history: ConfigHistory::default(),
+            written: Mutex::new(None),
             admin: Mutex::new(None),
         }
     }
@@ -94,6 +101,16 @@ impl SharedState {
 
     pub fn set_admin_addr(&self, addr: ListenAddr) {
         *self.admin.lock().unwrap_or_else(PoisonError::into_inner) = Some(addr);
+    }
+
+    /// Records the digest of files that a change over HTTP wrote and loads, or that another reload came after it.
+    pub fn set_written(&self, digest: Option<ContentDigest>) {
+        *self.written.lock().unwrap_or_else(PoisonError::into_inner) = digest;
+    }
+
+    /// Returns whether a change over HTTP wrote files with this digest, so that the watcher need not load them again.
+    pub fn was_written(&self, digest: &ContentDigest) -> bool {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner).as_ref() == Some(digest)
     }
 
     /// Returns true once after a reload that the watcher did not request: the watcher's last digest may not be what

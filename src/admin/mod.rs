@@ -35,6 +35,7 @@ use std::time::Duration;
 
 use tokio::task::{JoinHandle, spawn_local};
 
+pub use crate::admin::config::ConfigApi;
 pub use crate::admin::limits::LimitsApi;
 pub use crate::admin::pages::AdminContext;
 use crate::admin::room::AdminSlots;

@@ -37,6 +37,15 @@ impl PageRequest {
         self.head.uri.query().unwrap_or_default()
     }
 
+    /// Returns whether the query asks for a dry run, which is the only parameter.
+    pub fn is_dry_run(&self) -> Result<bool, Problem> {
+        match self.query() {
+            "" | "dry_run=0" | "dry_run=false" => Ok(false),
+            "dry_run=1" | "dry_run=true" => Ok(true),
+            _ => Err(Problem::new(StatusCode::BAD_REQUEST, "the only parameter is dry_run, 0 or 1")),
+        }
+    }
+
     /// Marks the connection as working, so that it keeps its slot.
     pub fn start_work(&self) -> Result<WorkGuard<'_>, Problem> {
         self.slot

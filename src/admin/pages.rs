@@ -18,6 +18,7 @@ use crate::admin::cached::CachedText;
 use crate::admin::config::effective;
 use crate::admin::config::effective::CachedConfig;
 use crate::admin::dashboard;
+use crate::admin::config::{ConfigApi, pages as config_pages};
 use crate::admin::guard::Access;
 use crate::admin::lifecycle::SharedState;
 use crate::admin::limits::{LimitsApi, pages as limit_pages};
@@ -38,6 +39,7 @@ pub struct AdminContext {
     pub shared: Arc<SharedState>,
     pub jobs: mpsc::Sender<Job>,
     pub limits: LimitsApi,
+    pub config: ConfigApi,
     pub cached: CachedPages,
     pub fleet: Fleet,
     pub live: LiveHub,
@@ -76,6 +78,12 @@ const PAGES: &[Page] = &[
     page!("GET, HEAD", "/-/status", Read, status::show_status),
     page!("POST", "/-/reload", Edit, status::reload_config),
     page!("GET, HEAD", "/-/config", Read, effective::show_config),
+    page!("GET, HEAD", "/-/config/files", Read, config_pages::list_files),
+    page!("GET, HEAD", "/-/config/files/NAME", Edit, config_pages::show_file),
+    page!("PUT", "/-/config/files/NAME", Edit, config_pages::edit_file),
+    page!("GET, HEAD", "/-/config/history", Read, config_pages::show_history),
+    page!("POST", "/-/rollback", Edit, config_pages::roll_back),
+    page!("GET, HEAD", "/-/routes", Read, config_pages::list_routes),
     page!("GET, HEAD", "/-/limits", Read, limit_pages::list_limits),
     page!("GET, HEAD", "/-/limits/NAME", Read, limit_pages::show_limit),
     page!("GET, HEAD", "/-/limits/NAME/state", Keys, limit_pages::show_state),

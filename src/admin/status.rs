@@ -42,6 +42,7 @@ pub async fn show_status(request: PageRequest) -> Result<AdminResponse, Problem>
         "hash": snapshot.config.hash,
         "loaded_at": format_rfc3339(snapshot.loaded_at),
         "watch": shared.watching().label(),
+        "pinned": request.context.config.pinned_generation(),
         "last_reload": shared.last_reload(),
     });
     Ok(json_response(status.to_string()))
@@ -50,12 +51,7 @@ pub async fn show_status(request: PageRequest) -> Result<AdminResponse, Problem>
 /// Reloads the config, or reports what would change.
 pub async fn reload_config(request: PageRequest) -> Result<AdminResponse, Problem> {
     let _work = request.start_work()?;
-    let dry_run = match request.query() {
-        "" => false,
-        "dry_run=1" | "dry_run=true" => true,
-        "dry_run=0" | "dry_run=false" => false,
-        _ => return Err(Problem::new(StatusCode::BAD_REQUEST, "the only parameter is dry_run, 0 or 1")),
-    };
+    let dry_run = request.is_dry_run()?;
     let (reply, outcome) = oneshot::channel();
     let job = Job { order: ReloadOrder::requested_by(Trigger::Api, dry_run), reply };
     let draining = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "draining: the config is not loaded any more");

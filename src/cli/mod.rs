@@ -8,9 +8,9 @@
 mod ask;
 mod check;
 mod demo;
-mod explain;
 mod diff;
 mod effective;
+mod explain;
 mod healthcheck;
 mod import;
 mod manual;

@@ -22,12 +22,12 @@ impl SourceTexts {
         match self.read_file(path) {
             Ok(text) => {
                 let empty = text.trim().is_empty();
-                let file = self.add_source(path.display().to_string(), parent_directory(path), text);
+                let file = self.add_config_file(path, text);
                 if empty {
                     let message = format!("the configuration file `{}` is empty", path.display());
                     self.report_unreadable(file, message, format!("the smallest that works:\n\n{SMALLEST}"));
                 } else {
-                    self.parse_document(file, &mut documents, &mut HashSet::from([file_identity(path)]));
+                    self.parse_document(file, &mut documents, &mut HashSet::from([self.file_identity(path)]));
                 }
             }
             Err(error) => {
@@ -70,6 +70,7 @@ impl SourceTexts {
 
     fn parse_document(&self, file: usize, documents: &mut Vec<Table>, known: &mut HashSet<PathBuf>) {
         let table = tree::parse_file(self, file);
+        self.check_masked(file, &table);
         let include = table.get("include").map(|entry| entry.node.clone());
         documents.push(table);
         match include {
@@ -95,7 +96,7 @@ impl SourceTexts {
         // The directory is watched too, so that a new file that matches the pattern is noticed.
         let dir = parent_directory(&pattern_path);
         self.watch_path(dir);
-        let paths = match expand_pattern(&pattern_path) {
+        let paths = match self.expand_pattern(&pattern_path) {
             Ok(paths) => paths,
             Err(error) => {
                 return self.add_mistake(Diagnostic::new(item.place, format!("cannot include `{pattern}`: {error}")));
@@ -103,7 +104,7 @@ impl SourceTexts {
         };
         for path in paths {
             // A file is read once, however many patterns match it, even its own.
-            if !known.insert(file_identity(&path)) {
+            if self.overlay.leaves_out(&path) || !known.insert(self.file_identity(&path)) {
                 continue;
             }
             if known.len() > INCLUDES_MAX {
@@ -112,7 +113,7 @@ impl SourceTexts {
             }
             match self.read_file(&path) {
                 Ok(text) => {
-                    let file = self.add_source(path.display().to_string(), parent_directory(&path), text);
+                    let file = self.add_config_file(&path, text);
                     self.parse_document(file, documents, known);
                 }
                 Err(error) => {
@@ -128,42 +129,48 @@ impl SourceTexts {
             }
         }
     }
+
+    fn file_identity(&self, path: &Path) -> PathBuf {
+        if self.overlay.is_recorded() {
+            return path.to_owned();
+        }
+        path.canonicalize().unwrap_or_else(|_| path.to_owned())
+    }
+
+    /// Returns the files that match a pattern, sorted. `*` and `?` are wildcards in the last component only. A pattern may
+    /// match nothing; a plain path is returned unchanged.
+    fn expand_pattern(&self, pattern: &Path) -> Result<Vec<PathBuf>, String> {
+        let wild = |part: &str| part.contains(['*', '?']);
+        let name = pattern.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let dir = parent_directory(pattern);
+        if dir.to_str().is_some_and(wild) {
+            return Err("only the file name may contain `*` or `?`".to_owned());
+        }
+        if !wild(name) {
+            return Ok(vec![pattern.to_owned()]);
+        }
+        let mut names = match self.overlay.list_names(&dir).map_or_else(|| list_directory(&dir), Ok) {
+            Ok(names) => names,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error.to_string()),
+        };
+        // Hidden files belong to editors and mounts.
+        names.retain(|file| !file.starts_with('.') && matches_wildcard(name.as_bytes(), file.as_bytes()));
+        let mut paths: Vec<PathBuf> = names.into_iter().map(|file| dir.join(file)).collect();
+        paths.retain(|path| self.overlay.is_recorded() || !path.is_dir());
+        paths.sort();
+        Ok(paths)
+    }
 }
 
 fn parent_directory(path: &Path) -> PathBuf {
     path.parent().map(Path::to_owned).unwrap_or_default()
 }
 
-fn file_identity(path: &Path) -> PathBuf {
-    path.canonicalize().unwrap_or_else(|_| path.to_owned())
-}
-
-/// Returns the files that match a pattern, sorted. `*` and `?` are wildcards in the last component only. A pattern may
-/// match nothing; a plain path is returned unchanged.
-fn expand_pattern(pattern: &Path) -> Result<Vec<PathBuf>, String> {
-    let wild = |part: &str| part.contains(['*', '?']);
-    let name = pattern.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let dir = parent_directory(pattern);
-    if dir.to_str().is_some_and(wild) {
-        return Err("only the file name may contain `*` or `?`".to_owned());
-    }
-    if !wild(name) {
-        return Ok(vec![pattern.to_owned()]);
-    }
-    let listing = match std::fs::read_dir(if dir.as_os_str().is_empty() { Path::new(".") } else { &dir }) {
-        Ok(listing) => listing,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error.to_string()),
-    };
-    let mut paths: Vec<PathBuf> = listing
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        // Hidden files belong to editors and mounts.
-        .filter(|file| !file.starts_with('.') && matches_wildcard(name.as_bytes(), file.as_bytes()))
-        .map(|file| dir.join(file))
-        .filter(|path| !path.is_dir())
-        .collect();
-    paths.sort();
-    Ok(paths)
+/// Returns the names of the files in `dir` that are text.
+fn list_directory(dir: &Path) -> std::io::Result<Vec<String>> {
+    let listing = std::fs::read_dir(if dir.as_os_str().is_empty() { Path::new(".") } else { dir })?;
+    Ok(listing.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect())
 }
 
 /// Matches wildcards in time linear in the product of the lengths.

@@ -2,8 +2,8 @@
 //! format.
 //!
 //! Input: a file with its includes (`documents`, `source`) or the arguments of `sluicegate proxy` (`shorthand`).
-//! `cases` reads the test cases of a config. `tree` parses TOML (`syntax`, `substitute`), `reader` checks keys and types against `schema`, `values` and `origin`
-//! parse the strings, and `compile` builds the result. Output: a [`Config`], or a [`Report`] of every mistake with its
+//! `cases` reads the test cases of a config. `tree` parses TOML (`syntax`, `substitute`), `recorded` keeps texts in
+//! memory, `reader` checks keys and types against `schema`, `values` and `origin` parse the strings, and `compile` builds the result. Output: a [`Config`], or a [`Report`] of every mistake with its
 //! place and remedy (`report`, `hints`, `unreadable`), without the values of `${...}` (`hidden`). `effective` shows what
 //! the files say together.
 //!
@@ -19,6 +19,7 @@ mod hidden;
 mod hints;
 mod origin;
 mod reader;
+mod recorded;
 mod report;
 mod schema;
 mod shorthand;
@@ -39,6 +40,7 @@ use http::HeaderName;
 
 pub use crate::config::effective::{EffectiveFormat, ListItem, WrittenConfig, WrittenOption, WrittenSection};
 pub(crate) use crate::config::hints::find_closest;
+pub use crate::config::recorded::texts::{LoadedFile, OverlayKind, SourceLine, TextOverlay};
 pub use crate::config::report::{Place, Report};
 pub use crate::config::shorthand::{ProxyArguments, proxy_text};
 use crate::config::source::SourceTexts;
@@ -65,7 +67,15 @@ use crate::upstream::Upstream;
 /// # Errors
 /// A report of every mistake.
 pub fn load_config(path: &Path) -> Result<Config, Report> {
-    let sources = SourceTexts::default();
+    load_with_texts(path, TextOverlay::default())
+}
+
+/// Loads the config in the file at `path` and all its includes, with the texts of `overlay` in place of files.
+///
+/// # Errors
+/// A report of every mistake.
+pub fn load_with_texts(path: &Path, overlay: TextOverlay) -> Result<Config, Report> {
+    let sources = SourceTexts::with_overlay(overlay);
     let documents = sources.parse_documents(path);
     compile::compile(&sources, &documents).ok_or_else(|| sources.into_report())
 }
@@ -127,6 +137,8 @@ pub struct Config {
     pub identity_headers: Arc<[HeaderName]>,
     pub table: RouteTable,
     pub routes: Vec<Route>,
+    /// Where each route is written, indexed like `routes`.
+    pub route_lines: Vec<SourceLine>,
     /// Some route, or the setting for requests without a route, is `strict`; the bytes of every connection are
     /// inspected then.
     pub is_strict_somewhere: bool,
@@ -139,6 +151,8 @@ pub struct Config {
     /// Paths whose change must trigger a reload: the config, its includes and their directories, files of sets and
     /// secrets.
     pub files: Vec<PathBuf>,
+    /// The main file and its includes with their texts; empty if the config is not in a file.
+    pub config_files: Vec<LoadedFile>,
     /// Statements that load but are probably mistakes.
     pub warnings: Option<Report>,
 }
@@ -333,6 +347,8 @@ pub struct Admin {
     pub token: Option<String>,
     /// Whether `/metrics` requires the token. Otherwise everyone who reaches the listener may read it.
     pub metrics_need_token: bool,
+    /// Whether clients with the token may change config files.
+    pub edit: bool,
     /// How keys of limits are shown in logs, spans and pages.
     pub key_display: KeyDisplay,
 }

@@ -51,7 +51,7 @@ sections! {
     ACME = "acme": "directory" "contact" "state" "ca" "challenges" "backoff" "terms_agreed";
     ACCESS_LOG = "server.access_log": "enabled" "format" "to" "mask" "all_keys";
     SPANS = "server.spans": "enabled" "to" "sample" "service" "headers";
-    ADMIN = "admin": "listen" "token" "metrics_need_token" "keys" "keys_secret";
+    ADMIN = "admin": "listen" "token" "metrics_need_token" "edit" "keys" "keys_secret";
     STORE = "store": "url" "prefix" "deadline" "on_error" "max_keys" "gateways" "state" "ca"
         "client_cert" "client_key";
     HEADERS = "headers": "ratelimit";

@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::config::effective::WrittenConfig;
 use crate::config::hidden::Substitution;
+use crate::config::recorded::texts::TextOverlay;
 use crate::config::report::{Diagnostic, Report, SourceText};
 use crate::config::tree::Table;
 use crate::config::unreadable;
@@ -23,6 +24,10 @@ pub const SMALLEST: &str = "[[route]]\npath = \"/\"\nupstream = \"http://127.0.0
 pub struct SourceTexts {
     texts: RefCell<Vec<Arc<SourceText>>>,
     files: RefCell<Vec<PathBuf>>,
+    /// The main file and its includes: index of the text, and path.
+    pub(super) config_files: RefCell<Vec<(usize, PathBuf)>>,
+    /// Texts to use in place of files.
+    pub(super) overlay: TextOverlay,
     hash: RefCell<Sha256>,
     mistakes: RefCell<Vec<Diagnostic>>,
     /// Values of `${...}` in the files.
@@ -34,6 +39,11 @@ pub struct SourceTexts {
 }
 
 impl SourceTexts {
+    /// Creates the texts of a load that uses those of `overlay` in place of files.
+    pub fn with_overlay(overlay: TextOverlay) -> SourceTexts {
+        SourceTexts { overlay, ..SourceTexts::default() }
+    }
+
     pub fn add_mistake(&self, mistake: Diagnostic) {
         self.mistakes.borrow_mut().push(mistake);
     }
@@ -95,6 +105,10 @@ impl SourceTexts {
     /// Why it cannot be read.
     pub fn read_file(&self, path: &Path) -> Result<String, Unreadable> {
         self.watch_path(path.to_owned());
+        if let Some(text) = self.overlay.text(path) {
+            self.add_to_digest(text.as_bytes());
+            return Ok(text.to_owned());
+        }
         let bytes = unreadable::read_bytes(path)?;
         self.add_to_digest(&bytes);
         String::from_utf8(bytes).map_err(|error| Unreadable::not_utf8(path, &error))

@@ -64,6 +64,8 @@ use crate::limiting::supervise::restart_on_panic;
 use crate::limiting::usage::history::UsageMonitor;
 use crate::local_ca::LocalCaError;
 use crate::proxy::inbound::reject::Reject;
+use crate::reload::change::ChangeJob;
+use crate::reload::history::HistoryEntry;
 use crate::reload::job::{Job, ReloadFailure, ReloadOrder, ReloadOutcome, ReloadResult, Trigger};
 use crate::reload::loader::Loader;
 use crate::snapshot::{CurrentSnapshot, Fleet, PersistentState, Snapshot};
@@ -98,11 +100,13 @@ struct Running {
     reloader: Reloader,
     jobs: mpsc::Sender<Job>,
     inbox: mpsc::Receiver<Job>,
+    /// Requested changes of the config.
+    changes: mpsc::Receiver<ChangeJob>,
     successor: Option<Successor>,
     contact: Option<AbortHandle>,
 }
 
-/// Number of queued reloads; further requests are refused or wait.
+/// Number of queued reloads, and of queued changes of the config; further requests are refused or wait.
 const JOBS: usize = 8;
 
 /// Interval between two reports of lines left out of the log.
@@ -134,7 +138,7 @@ async fn run_control_loop(source: ConfigSource) -> Result<(), Error> {
         HandoverPath::Predecessor(process, sockets) => (Some(process), sockets),
         HandoverPath::Free | HandoverPath::Foreign => (None, Vec::new()),
     };
-    let Running { mut reloader, jobs, mut inbox, successor: mut heir, contact } =
+    let Running { mut reloader, jobs, mut inbox, mut changes, successor: mut heir, contact } =
         start_gateway(source, config, earlier, !is_foreign).await?;
     if let Some(predecessor) = predecessor {
         predecessor.release();
@@ -159,6 +163,14 @@ async fn run_control_loop(source: ConfigSource) -> Result<(), Error> {
                 // The requester may have disconnected.
                 let _ = job.reply.send((outcome, contents));
             }
+            Some(job) = changes.recv() => {
+                let changed = or_stopped(&mut stop, reloader.change_config(job.change)).await;
+                let Some(result) = changed else { break };
+                if let Ok(outcome) = &result {
+                    watch_files_of(watch.as_ref(), &reloader, &outcome.reload);
+                }
+                let _ = job.reply.send(result);
+            }
             Some(request) = next_successor_request(&mut heir) => match request {
                 SuccessorRequest::Sockets(reply) => match reloader.listeners.clone_sockets() {
                     Ok(sockets) => drop(reply.send(sockets)),
@@ -175,7 +187,7 @@ async fn run_control_loop(source: ConfigSource) -> Result<(), Error> {
             }
         }
     }
-    drop(inbox);
+    drop((inbox, changes));
     if let Some(heir) = heir {
         heir.stop_listening();
     }
@@ -238,7 +250,7 @@ fn listen_for_successor(config: &Config) -> Option<Successor> {
 /// reported once everything is served. `hands_over`: a later process can take over from this one.
 async fn start_gateway(
     source: ConfigSource,
-    config: Config,
+    mut config: Config,
     earlier: Vec<Listener>,
     hands_over: bool,
 ) -> Result<Running, Error> {
@@ -260,13 +272,16 @@ async fn start_gateway(
     let mut book = PersistentState::new(&metrics, &fleet);
     let mut acme = AcmeThread::new(&metrics);
     acme.provide_known(&config, None).await;
+    let shared = Arc::new(SharedState::default());
+    shared.history.add_entry(HistoryEntry::new(1, &config.hash, "start", std::mem::take(&mut config.config_files)));
     let snapshot = Arc::new(Snapshot::new(1, config, &mut book));
     book.drop_unused(&snapshot);
     metrics.record_config(&snapshot.config.hash, snapshot.generation, snapshot.loaded_at);
     certificates::export_expiry(&snapshot.config, &metrics);
     let current = Arc::new(ArcSwap::new(snapshot.clone()));
-    let shared = Arc::new(SharedState::default());
     let (jobs, inbox) = mpsc::channel(JOBS);
+    let (sender, changes) = mpsc::channel(JOBS);
+    let loader = Rc::new(Loader::start().map_err(system_error("cannot start the thread that reads the config"))?);
 
     let workers =
         Workers::start(count, &current, &metrics, &stores, &fleet).map_err(system_error("cannot start the workers"))?;
@@ -286,15 +301,13 @@ async fn start_gateway(
         metrics: metrics.clone(),
         shared: shared.clone(),
         jobs: jobs.clone(),
+        config: admin::ConfigApi::new(sender, shared.clone(), loader.clone()),
         limits: admin::LimitsApi::new(current.clone(), link.clone(), usage.clone()),
         cached: Default::default(),
         fleet: fleet.clone(),
         live: Default::default(),
     };
-    spawn_local(report_left_out());
-    spawn_local(usage_log::run_usage_log(usage, current.clone()));
-    spawn_local(servers::run_server_log(fleet.clone()));
-    spawn_local(probe::run_probes(fleet));
+    spawn_reports(usage, &current, fleet);
     spawn_local(resolving.clone().run());
     keep_store_in_step(&metrics, &current, (overrides.clone(), link.clone()), store_state);
     if let Some(settings) = &snapshot.config.server.access_log {
@@ -312,10 +325,17 @@ async fn start_gateway(
     certs.start_renewal(&current, &metrics);
     tracing::info!(listen = addresses.join(", "), admin, workers = count, "ready");
     systemd::notify_ready();
-    let loader = Rc::new(Loader::start().map_err(system_error("cannot start the thread that reads the config"))?);
     let reloader =
         Reloader { source, loader, current, metrics, book, shared, listeners, overrides, link, resolving, acme, certs };
-    Ok(Running { reloader, jobs, inbox, successor: heir, contact })
+    Ok(Running { reloader, jobs, inbox, changes, successor: heir, contact })
+}
+
+/// Spawns the tasks that log and check servers and limits.
+fn spawn_reports(usage: Rc<UsageMonitor>, current: &CurrentSnapshot, fleet: Fleet) {
+    spawn_local(report_left_out());
+    spawn_local(usage_log::run_usage_log(usage, current.clone()));
+    spawn_local(servers::run_server_log(fleet.clone()));
+    spawn_local(probe::run_probes(fleet));
 }
 
 /// Spawns the tasks that follow live overrides and save the state of the store. They start again if they panic.

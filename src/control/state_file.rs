@@ -1,18 +1,16 @@
 //! The state file of `[store]`: what a gateway must know that starts while the store is unavailable. Defines format,
 //! reading and writing; `store_state` decides what it contains and when it is written.
 
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
-
-use serde::{Deserialize, Serialize};
 
 use crate::limiting::overrides::RawOverrides;
-use crate::replace_file::replace_file;
+use crate::replace_file::{self, replace_file};
 
 /// Content of the file.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -39,8 +37,6 @@ pub struct SavedOutage {
 pub const VERSION: u32 = 1;
 /// Maximum size of the file in bytes: about 200,000 overrides.
 pub const SIZE_MAX: usize = 16 * 1024 * 1024;
-/// Age after which a leftover of an interrupted write is removed.
-const LEFTOVER_AGE: Duration = Duration::from_secs(60);
 
 impl SavedState {
     /// Reads the file at `path`; `None` if it does not exist.
@@ -96,16 +92,7 @@ fn check_owner(file: &File) -> Result<(), String> {
 
 /// Removes leftovers of interrupted writes.
 pub fn remove_leftovers(path: &Path) {
-    let (Some(dir), temporary) = (path.parent(), temporary_prefix(path)) else { return };
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let is_old = || {
-            let modified = entry.metadata().and_then(|metadata| metadata.modified());
-            modified.is_ok_and(|at| SystemTime::now().duration_since(at).is_ok_and(|age| age >= LEFTOVER_AGE))
-        };
-        if entry.file_name().to_string_lossy().starts_with(&temporary) && is_old() {
-            let _ = fs::remove_file(entry.path());
-        }
-    }
+    replace_file::remove_leftovers(path, &temporary_prefix(path));
 }
 
 fn temporary_prefix(path: &Path) -> String {

@@ -133,6 +133,11 @@ impl Watcher {
                 bell.notify_one();
                 continue;
             };
+            if self.shared.was_written(&seen) {
+                self.contents = seen;
+                self.shared.take_was_overtaken();
+                continue;
+            }
             let edited = seen != self.contents;
             if self.shared.take_was_overtaken() || edited {
                 self.submit_reload(!edited).await;

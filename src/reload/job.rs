@@ -36,6 +36,9 @@ labels! {
     File = "file",
     Signal = "signal",
     Api = "api",
+    /// A config file was written over HTTP.
+    Edit = "edit",
+    Rollback = "rollback",
 }
 
 labels! {
@@ -132,7 +135,7 @@ impl ReloadOutcome {
 }
 
 impl ReloadFailure {
-    fn diagnostics(&self) -> Value {
+    pub fn diagnostics(&self) -> Value {
         match self {
             ReloadFailure::Config(report) => report.to_json(),
             ReloadFailure::Bind(error) => json!([{ "message": error.to_string() }]),

@@ -5,6 +5,7 @@
 //!
 //! - `table`: the lookup, at a cost that does not grow with the number of routes
 //! - `plan`: builds the tries of the table and finds shadowed routes
+//! - `order`: lists the routes in the order in which they are tried
 //! - `compress`: settings of response compression
 //! - `edges`: the hash table that stores the edges of all tries
 //! - `mismatch`: why a route does not match a request
@@ -17,6 +18,7 @@ pub(crate) mod compress;
 mod edges;
 pub(crate) mod error_pages;
 pub(crate) mod mismatch;
+pub(crate) mod order;
 mod plan;
 pub(crate) mod redirect;
 pub(crate) mod table;

@@ -59,6 +59,7 @@ pub const LAYERS: [(&str, &[&str]); 28] = [
             "telemetry",
             "limiting",
             "upstream",
+            "auth",
             "route",
             "config",
             "snapshot",

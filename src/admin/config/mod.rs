@@ -1,3 +1,112 @@
-//! The config over HTTP. `effective` shows the one in force.
+//! The config over HTTP: its files, edits of them, the history, rollbacks, the routes, and the effective config (`effective`).
+//! Called by `pages`.
+//!
+//! Input: requests, whose preconditions `conditions` reads. Changes go to the control loop as jobs, and files are read on
+//! the loader's thread. Output: JSON, the texts of files, the routes in matching order (`routes`), and problems (`faults`).
+//!
+//! To add a page, add an async function of a request to `pages`, and its row to `admin::pages`.
 
+mod conditions;
 pub mod effective;
+mod faults;
+pub mod pages;
+mod routes;
+
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::StatusCode;
+use serde_json::{Value, json};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+use crate::admin::config::faults::to_problem;
+use crate::admin::config::routes::RouteListing;
+use crate::admin::lifecycle::{SharedState, format_rfc3339};
+use crate::admin::problem::Problem;
+use crate::reload::change::{ChangeFault, ChangeJob, ChangeOutcome, ConfigChange};
+use crate::reload::files::{find_file, list_files, name_file, read_file};
+use crate::reload::history::{HistoryEntry, entity_tag, hash_text};
+use crate::reload::loader::Loader;
+use crate::snapshot::Snapshot;
+
+pub struct ConfigApi {
+    changes: mpsc::Sender<ChangeJob>,
+    shared: Arc<SharedState>,
+    loader: Rc<Loader>,
+    /// One read of files at a time, so that a reload waits for one at most.
+    turn: Semaphore,
+    routes: RouteListing,
+}
+
+impl ConfigApi {
+    pub fn new(changes: mpsc::Sender<ChangeJob>, shared: Arc<SharedState>, loader: Rc<Loader>) -> ConfigApi {
+        ConfigApi { changes, shared, loader, turn: Semaphore::new(1), routes: RouteListing::default() }
+    }
+
+    /// Returns the generation of the history that is in force in place of the files.
+    pub fn pinned_generation(&self) -> Option<u64> {
+        self.shared.history.pin().map(|pin| pin.generation)
+    }
+
+    async fn list_files(&self, snapshot: &Snapshot) -> Result<Value, Problem> {
+        let (paths, generation, editable) =
+            (self.shared.history.current_paths(), snapshot.generation, snapshot.config.admin.edit);
+        let files = self.read(move || list_files(&paths, generation, editable)).await?;
+        Ok(json!({ "files": files, "editable": editable }))
+    }
+
+    /// Returns a file as it is on disk, and its entity tag.
+    async fn show_file(&self, name: &str, snapshot: &Snapshot) -> Result<(Vec<u8>, String), Problem> {
+        let paths = self.shared.history.current_paths();
+        let Some(path) = find_file(&paths, name).cloned() else {
+            return Err(to_problem(unknown_file(name, &paths)));
+        };
+        let generation = snapshot.generation;
+        let bytes = self.read(move || read_file(&path)).await?;
+        let bytes = bytes.map_err(|error| to_problem(ChangeFault::Unreadable { name: name.to_owned(), error }))?;
+        let tag = entity_tag(generation, &hash_text(&bytes));
+        Ok((bytes, tag))
+    }
+
+    async fn read<T: Send + 'static>(&self, read: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
+        let _turn = self.turn.acquire().await;
+        self.loader.run_task(read).await.map_err(|hung| to_problem(ChangeFault::Hung(hung)))
+    }
+
+    /// Has the control loop make a change. It continues even if the client leaves.
+    async fn change_config(&self, change: ConfigChange) -> Result<ChangeOutcome, Problem> {
+        let draining = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "draining: the config is not changed any more");
+        let (reply, outcome) = oneshot::channel();
+        self.changes.send(ChangeJob { change, reply }).await.map_err(|_| draining())?;
+        outcome.await.map_err(|_| draining())?.map_err(to_problem)
+    }
+
+    fn show_history(&self) -> String {
+        let entries = self.shared.history.entries();
+        let entries: Vec<Value> = entries.iter().map(describe_entry).collect();
+        json!({ "generations": entries, "pinned": self.pinned_generation() }).to_string()
+    }
+
+    fn list_routes(&self, snapshot: &Snapshot) -> Bytes {
+        self.routes.list_all(snapshot)
+    }
+}
+
+fn describe_entry(entry: &HistoryEntry) -> Value {
+    json!({
+        "generation": entry.generation,
+        "hash": entry.hash,
+        "loaded_at": format_rfc3339(entry.loaded_at),
+        "trigger": entry.trigger,
+        "summary": entry.summary,
+        "diff": entry.diff,
+        "restorable": entry.files.is_some(),
+    })
+}
+
+fn unknown_file(name: &str, paths: &[PathBuf]) -> ChangeFault {
+    let known = paths.first().map(|main| paths.iter().map(|path| name_file(main, path)).collect());
+    ChangeFault::UnknownFile { name: name.to_owned(), known: known.unwrap_or_default() }
+}

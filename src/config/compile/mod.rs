@@ -24,6 +24,7 @@ use crate::config::compile::context::LimitContext;
 use crate::config::compile::limits::{jwt, set};
 use crate::config::compile::names::NamedSection;
 use crate::config::compile::pages::PageFiles;
+use crate::config::compile::routes::CompiledRoutes;
 use crate::config::compile::server::acme::AcmeSection;
 use crate::config::compile::server::{internal, listener};
 use crate::config::compile::upstreams::tls::SystemRoots;
@@ -32,10 +33,10 @@ use crate::config::report::{Diagnostic, MistakeKind, Place};
 use crate::config::schema::Schema;
 use crate::config::source::{SMALLEST, SourceTexts};
 use crate::config::tree::{Node, Table, TableEntry, Value};
-use crate::config::{AdminContact, Config, schema, tree};
+use crate::config::{AdminContact, Config, ServerSettings, schema, tree};
 use crate::limiting::limit::LimitTable;
 use crate::limiting::shown_key::KeyHasher;
-use crate::route::Strictness;
+use crate::route::{Route, Strictness};
 
 /// Compiles the config. Returns `None` if anything is wrong; `sources` then holds every mistake.
 pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config> {
@@ -88,7 +89,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         sets: &sets,
         page_files: &page_files,
     };
-    let (routes, table) = routes::compile_routes(sources, &routes, &context, &mut upstreams);
+    let CompiledRoutes { routes, table, places } = routes::compile_routes(sources, &routes, &context, &mut upstreams);
     if no_route && !documents.is_empty() {
         report_no_route(sources);
     }
@@ -97,10 +98,8 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     }
     internal::add_route_hosts(&mut server.listeners, &listeners, &routes);
     unused::warn_unused(sources, &routes, &limits, &upstreams);
-    let limits = Arc::new(LimitTable::new(limits.into_values()));
-    let mut strictness = routes.iter().map(|route| route.parsing.strictness).chain([server.settings.strictness]);
     Some(Config {
-        is_strict_somewhere: strictness.any(|strictness| strictness == Strictness::Strict),
+        is_strict_somewhere: is_strict_somewhere(&routes, &server.settings),
         server: server.settings,
         listeners: server.listeners,
         admin: admin?,
@@ -110,14 +109,21 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         jwt: jwt.default,
         identity_headers: routes::list_identity_headers(&routes),
         table,
+        route_lines: sources.find_lines(&places),
         routes,
         upstreams: upstreams.list.into_iter().map(Arc::new).collect(),
         limits,
         written: sources.written_config(documents),
         hash: sources.hash(),
         files: sources.files(),
+        config_files: sources.list_config_files(),
         warnings: sources.warning_report(),
     })
+}
+
+fn is_strict_somewhere(routes: &[Route], server: &ServerSettings) -> bool {
+    let mut strictness = routes.iter().map(|route| route.parsing.strictness).chain([server.strictness]);
+    strictness.any(|strictness| strictness == Strictness::Strict)
 }
 
 fn report_no_route(sources: &SourceTexts) {

@@ -80,6 +80,8 @@ pub struct Metrics {
     /// 1 if the last config load succeeded, else 0.
     pub reload_successful: IntGauge,
     pub reload_success_timestamp: Gauge,
+    /// 1 while a rollback holds the config in force, else 0.
+    pub config_pinned: IntGauge,
     /// Forwarding headers ignored because the peer is not trusted, by listener.
     forwarding_ignored: Counters,
     /// Number of gateways that share the store.
@@ -159,6 +161,8 @@ impl Metrics {
                 "config_last_reload_success_timestamp_seconds",
                 "Time of the last successful config load, Unix time in seconds.",
             )?,
+            config_pinned: families
+                .gauge("config_pinned", "1 while a config of the history is in force in place of the files, else 0.")?,
             forwarding_ignored: families.sharded_counters(
                 "forwarding_ignored_total",
                 "Requests whose forwarding headers were ignored because trusted_proxies does not list the peer.",

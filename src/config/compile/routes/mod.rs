@@ -60,12 +60,20 @@ pub struct RouteContext<'a> {
     pub page_files: &'a PageFiles,
 }
 
-/// A compiled route with its place; the place of its name if it has one, and of what it does.
+/// All routes, their table, and where each is written.
+pub struct CompiledRoutes {
+    pub routes: Vec<Route>,
+    pub table: RouteTable,
+    pub places: Vec<Place>,
+}
+
+/// A compiled route with its place; the place of its name if it has one, of what it does, and of its section.
 struct Placed {
     route: Route,
     place: Place,
     named: Option<Place>,
     redirect: Place,
+    section: Place,
 }
 
 pub fn compile_routes(
@@ -73,15 +81,15 @@ pub fn compile_routes(
     sections: &[Section],
     context: &RouteContext,
     upstreams: &mut Upstreams,
-) -> (Vec<Route>, RouteTable) {
+) -> CompiledRoutes {
     let (mut placed, mut shared) = (Vec::with_capacity(sections.len()), SharedValues::default());
     for section in sections {
         placed.extend(compile_route(section, context, upstreams, &mut shared));
         section.report_unknown();
     }
     let redirects: Vec<Place> = placed.iter().map(|placed| placed.redirect).collect();
-    let (routes, places): (Vec<Route>, Vec<(Place, Option<Place>)>) =
-        placed.into_iter().map(|Placed { route, place, named, .. }| (route, (place, named))).unzip();
+    let (routes, places): (Vec<Route>, Vec<(Place, Option<Place>, Place)>) =
+        placed.into_iter().map(|Placed { route, place, named, section, .. }| (route, (place, named, section))).unzip();
     let shadowed = RouteTable::find_shadowed(&routes);
     for (route, by) in &shadowed {
         let message = format!(
@@ -98,7 +106,7 @@ pub fn compile_routes(
     let mut names: HashMap<&str, usize> = HashMap::new();
     for (index, route) in routes.iter().enumerate() {
         let Some(first) = names.insert(&route.name, index) else { continue };
-        let (place, named) = places[index];
+        let (place, named, _) = places[index];
         if named.is_none() && shadowed.iter().any(|(a, b)| [*a, *b].contains(&index)) {
             continue;
         }
@@ -117,7 +125,7 @@ pub fn compile_routes(
     if !sources.has_mistakes() {
         redirect_loop::report_loops(sources, &routes, &table, &redirects);
     }
-    (routes, table)
+    CompiledRoutes { routes, table, places: places.into_iter().map(|(_, _, section)| section).collect() }
 }
 
 fn compile_route(
@@ -191,7 +199,7 @@ fn compile_route(
         upgrades,
     };
     let redirect = section.node("redirect").map_or(place, |node| node.place);
-    Some(Placed { route, place, named, redirect })
+    Some(Placed { route, place, named, redirect, section: section.place })
 }
 
 fn read_route_name(text: &str) -> Result<String, TextFault> {

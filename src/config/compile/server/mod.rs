@@ -35,6 +35,7 @@ use crate::limiting::limit::OnError;
 use crate::limiting::store::redis::connection::address::Address;
 use crate::limiting::store::redis::connection::tls::{RedisTls, TlsFiles};
 use crate::limiting::store::settings::{GATEWAYS_MAX, RedisUrl, StoreKind, StoreSettings};
+use crate::net::ListenAddr;
 use crate::route::error_pages::ErrorPages;
 use crate::route::{Dialect, SettingOrigin, TimeoutOrigins, Timeouts};
 
@@ -277,17 +278,26 @@ pub fn compile_admin(section: &Section, listeners: &[Arc<ListenerSettings>]) -> 
         ),
     });
     let metrics_need_token = section.read_bool("metrics_need_token").unwrap_or_default();
+    let edit = section.read_bool("edit").unwrap_or_default();
     let key_display = keys::compile_key_display(section);
     section.report_unknown();
     if metrics_need_token && let (None, Some(node)) = (section.node("token"), section.node("metrics_need_token")) {
         return section.report_fault("metrics_need_token", node, "no token is set", "set `token`, or leave this out");
+    }
+    let is_socket = matches!(listen, Some(ListenAddr::Unix(_)));
+    if edit
+        && !is_socket
+        && let (None, Some(node)) = (section.node("token"), section.node("edit"))
+    {
+        let what = "no token is set, so every user of this machine could change the config";
+        return section.report_fault("edit", node, what, "set `token`, or listen on a `unix:` socket");
     }
     let default = values::parse_listen(ADMIN).ok()?;
     if section.node("listen").is_none() && listeners.iter().any(|listener| listener.address.conflicts_with(&default)) {
         let what = format!("[admin] listens on {ADMIN} by default, which a listener of [server] already uses");
         return section.report_missing(what, "give it another port: [admin] listen = \"127.0.0.1:9901\"");
     }
-    Some(Admin { listen: listen.unwrap_or(default), token, metrics_need_token, key_display })
+    Some(Admin { listen: listen.unwrap_or(default), token, metrics_need_token, edit, key_display })
 }
 
 pub fn compile_store(section: &Section) -> StoreSettings {

@@ -1,5 +1,13 @@
 //! A reload: load, validate, bind, swap, report. An invalid config, or one whose addresses cannot be bound, changes
 //! nothing and is reported. Called by the control loop, one reload at a time.
+//!
+//! Input: a [`ReloadOrder`], or a change of the config that the admin listener requests: `change` edits files and rolls
+//! back, and `disk` checks and writes the files for it. Output: a new snapshot, an entry of the history, and the outcome.
+//!
+//! To add a change, add it to `ConfigChange` in `reload::change`, and make it in `change`.
+
+mod change;
+mod disk;
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -22,6 +30,7 @@ use crate::control::{systemd, watch};
 use crate::heap;
 use crate::local_ca::{self, LocalCas};
 use crate::reload::diff::Diff;
+use crate::reload::history::HistoryEntry;
 use crate::reload::job::{Applied, ContentDigest, ReloadFailure, ReloadOrder, ReloadOutcome, Trigger};
 use crate::reload::loader::Loader;
 use crate::snapshot::{CurrentSnapshot, PersistentState, Snapshot};
@@ -64,16 +73,31 @@ impl Reloader {
         let generation = self.current.load().generation;
         let is_told = !dry_run && !verify;
         if is_told {
-            systemd::notify_reloading();
+            self.announce_reload();
+        }
+        if !dry_run && !matches!(trigger, Trigger::Edit | Trigger::Rollback) {
+            self.shared.set_written(None);
         }
         let (result, contents) = self.load_config(order).await;
         let outcome = match result {
             Err(failure) => ReloadOutcome::Failed { generation, failure },
             Ok(config) if config.hash == self.current.load().config.hash => {
+                if !dry_run {
+                    self.end_pin();
+                }
                 ReloadOutcome::Unchanged { generation, warnings: warnings_json(&config) }
             }
+            Ok(config) if self.shared.history.pin().is_some_and(|pin| pin.files_hash == config.hash) => {
+                ReloadOutcome::Unchanged { generation, warnings: warnings_json(&self.current.load().config) }
+            }
             Ok(config) if dry_run => self.dry_run(config),
-            Ok(config) => self.apply_config(config).await,
+            Ok(config) => {
+                let outcome = self.apply_config(config, trigger).await;
+                if matches!(outcome, ReloadOutcome::Applied(_)) {
+                    self.end_pin();
+                }
+                outcome
+            }
         };
         let is_broken = self.metrics.reload_successful.get() == 0;
         let quiet = verify && !is_broken && matches!(outcome, ReloadOutcome::Unchanged { .. });
@@ -81,11 +105,28 @@ impl Reloader {
             self.record_outcome(&outcome, trigger);
         }
         if is_told {
-            let has_failed = matches!(outcome, ReloadOutcome::Failed { .. });
-            systemd::notify_reloaded(self.current.load().generation, has_failed);
+            self.announce_end(&outcome);
         }
         spawn_local(trim_heap_later(self.loader.clone()));
         (outcome, contents)
+    }
+
+    fn announce_reload(&self) {
+        systemd::notify_reloading();
+    }
+
+    fn announce_end(&self, outcome: &ReloadOutcome) {
+        let has_failed = matches!(outcome, ReloadOutcome::Failed { .. });
+        systemd::notify_reloaded(self.current.load().generation, has_failed);
+    }
+
+    /// Records that the files contain the config in force again.
+    fn end_pin(&self) {
+        if let Some(pin) = self.shared.history.pin() {
+            self.shared.history.set_pin(None);
+            self.metrics.config_pinned.set(0);
+            tracing::info!("the rollback to generation {} has ended; the files are in force again", pin.generation);
+        }
     }
 
     /// Loads the config. A manual reload follows a finished edit; a watched file may still be being written.
@@ -146,7 +187,7 @@ impl Reloader {
         })
     }
 
-    async fn apply_config(&mut self, mut config: Config) -> ReloadOutcome {
+    async fn apply_config(&mut self, mut config: Config, trigger: Trigger) -> ReloadOutcome {
         let old = self.current.load_full();
         let diff = Diff::compare(&old.config, &config);
         let restart = keep_fixed(&mut config, &old.config);
@@ -175,10 +216,13 @@ impl Reloader {
         config.adopt_sessions(&old.config);
         self.certs.issue_all(&config, cas);
         let generation = old.generation + 1;
+        let entry =
+            HistoryEntry::new(generation, &config.hash, trigger.label(), std::mem::take(&mut config.config_files));
         let snapshot = Arc::new(Snapshot::new(generation, config, &mut self.book));
         self.link.divide_keys(&snapshot.config, Some(&old.config));
         self.link.gateways().set_minimum(snapshot.config.store.gateways);
         self.current.store(snapshot.clone());
+        self.shared.history.add_entry(entry.with_diff(&diff));
         self.link.replace_store(store);
         if let Some(settings) = &snapshot.config.server.access_log {
             self.listeners.access_log().open_target(settings);

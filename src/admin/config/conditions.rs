@@ -1,0 +1,61 @@
+//! Preconditions of changes: `If-Match` and the type of the body. Called by `pages`.
+
+use http::header::{CONTENT_TYPE, IF_MATCH};
+use http::{HeaderMap, StatusCode};
+use serde_json::json;
+
+use crate::admin::problem::Problem;
+
+/// Maximum number of entity tags in a request.
+const TAGS_MAX: usize = 16;
+
+/// Returns the entity tags of `If-Match`.
+///
+/// # Errors
+/// If there are none, or the client does not say what it has seen (`*`).
+pub fn read_tags(headers: &HeaderMap, source: &str) -> Result<Vec<String>, Problem> {
+    let lists = headers.get_all(IF_MATCH).iter().filter_map(|value| value.to_str().ok());
+    let tags: Vec<String> = lists.flat_map(|list| list.split(',')).map(|tag| tag.trim().to_owned()).collect();
+    let is_tag = |tag: &String| tag.len() > 2 && tag.starts_with('"') && tag.ends_with('"');
+    if tags.is_empty() || tags.len() > TAGS_MAX || !tags.iter().all(is_tag) {
+        let detail = format!("send `If-Match` with the ETag of {source}, so that you do not undo another change");
+        let more = json!({ "type": "urn:sluicegate:problem:precondition-required" });
+        return Err(Problem { status: StatusCode::PRECONDITION_REQUIRED, detail, more });
+    }
+    Ok(tags)
+}
+
+/// Checks the type of the body. A browser asks before it sends one of these types to another site.
+pub fn check_content_type(headers: &HeaderMap, wanted: &str) -> Result<(), Problem> {
+    let sent = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let sent = sent.split(';').next().unwrap_or_default().trim();
+    match sent.eq_ignore_ascii_case(wanted) {
+        true => Ok(()),
+        false => Err(Problem {
+            status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            detail: format!("send `Content-Type: {wanted}`"),
+            more: json!({ "type": "urn:sluicegate:problem:content-type" }),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn a_client_must_say_what_it_has_seen() {
+        let tags = |values: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            values.iter().for_each(|value| drop(headers.append(IF_MATCH, HeaderValue::from_static(value))));
+            read_tags(&headers, "the file").map_err(|problem| problem.status.as_u16())
+        };
+        assert_eq!(tags(&["\"1-ab\""]), Ok(vec!["\"1-ab\"".to_owned()]));
+        assert_eq!(tags(&["\"1-ab\", \"2-cd\"", "\"3\""]).unwrap().len(), 3);
+        for values in [&[][..], &["*"], &[""], &["1-ab"], &["W/\"1-ab\""], &["\"1-ab\", *"]] {
+            assert_eq!(tags(values), Err(428), "{values:?}");
+        }
+    }
+}

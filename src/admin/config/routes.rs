@@ -1,0 +1,87 @@
+//! Lists the routes as JSON. With many routes this is expensive, so it is built once per config. Called by `mod.rs`.
+
+use std::cell::RefCell;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use crate::auth::AuthMethod;
+use crate::config::Config;
+use crate::route::order::{RankedRoute, rank_routes};
+use crate::route::{Action, HostPattern, PathPattern, Route};
+use crate::snapshot::Snapshot;
+
+/// The list built last, and its generation.
+#[derive(Default)]
+pub struct RouteListing(RefCell<Option<(u64, Bytes)>>);
+
+/// Maximum number of entries. A route has one for each of its hosts.
+const ENTRIES_MAX: usize = 20_000;
+
+impl RouteListing {
+    pub fn list_all(&self, snapshot: &Snapshot) -> Bytes {
+        let mut made = self.0.borrow_mut();
+        let fresh = made.take().filter(|(generation, _)| *generation == snapshot.generation);
+        let (_, text) = made.insert(fresh.unwrap_or_else(|| (snapshot.generation, write_list(snapshot))));
+        text.clone()
+    }
+}
+
+/// Writes entry by entry, so that no tree of all entries is in memory.
+fn write_list(snapshot: &Snapshot) -> Bytes {
+    let config = &snapshot.config;
+    let ranked = rank_routes(&config.routes);
+    let mut text = format!("{{\"generation\":{},\"total\":{},\"routes\":[", snapshot.generation, ranked.len());
+    for (place, ranked) in ranked.iter().take(ENTRIES_MAX).enumerate() {
+        if place > 0 {
+            text.push(',');
+        }
+        text.push_str(&describe_route(config, ranked, place + 1).to_string());
+    }
+    text.push_str("]}");
+    text.into()
+}
+
+fn describe_route(config: &Config, ranked: &RankedRoute, priority: usize) -> Value {
+    let Some(route) = config.routes.get(ranked.index) else { return Value::Null };
+    let matcher = &route.matcher;
+    let path = &matcher.path;
+    let kind = match path {
+        PathPattern::Regex(_) => "regex",
+        PathPattern::Segments { exact: true, .. } => "exact",
+        PathPattern::Segments { exact: false, .. } => "prefix",
+    };
+    let header = |(name, value): &(http::HeaderName, http::HeaderValue)| {
+        (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into())
+    };
+    let line = config.route_lines.get(ranked.index);
+    json!({
+        "priority": priority,
+        "name": route.name,
+        "host": ranked.host.map(|host| match host {
+            HostPattern::Exact(name) => name.clone(),
+            HostPattern::Suffix(suffix) => format!("*{suffix}"),
+        }),
+        "path": path.to_string(),
+        "match": kind,
+        "methods": matcher.methods.iter().map(http::Method::as_str).collect::<Vec<_>>(),
+        "header": matcher.headers.iter().map(header).collect::<serde_json::Map<String, Value>>(),
+        "action": describe_action(config, route),
+        "limits": route.limits.iter().map(|limit| limit.name.as_str()).collect::<Vec<_>>(),
+        "auth": route.auth.as_ref().map(|auth| match auth.method {
+            AuthMethod::Basic(_) => "basic",
+            AuthMethod::Jwt(_) => "jwt",
+            AuthMethod::Forward(_) => "forward",
+        }),
+        "origin": line.map(|line| format!("{}:{}", line.file, line.line)),
+    })
+}
+
+fn describe_action(config: &Config, route: &Route) -> Value {
+    match &route.action {
+        Action::Upstream(index) => json!({ "upstream": config.upstreams.get(*index).map(|upstream| &upstream.name) }),
+        Action::Echo => json!({ "upstream": "echo:" }),
+        Action::Respond(response) => json!({ "respond": response.status.as_u16() }),
+        Action::Redirect(redirect) => json!({ "redirect": redirect.status.as_u16() }),
+    }
+}

@@ -1,0 +1,164 @@
+//! Changes of the config over HTTP: an edit of one file, and rollbacks to a config of the history. Called by the control
+//! loop, between reloads.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use crate::config::{self, Config, LoadedFile, OverlayKind};
+use crate::control::reload::Reloader;
+use crate::control::reload::disk::{self, CheckedEdit, EditCheck, FileChange};
+use crate::control::source::ConfigSource;
+use crate::control::watch;
+use crate::reload::change::{ChangeFault, ChangeOutcome, ConfigChange, ConfigRollback, FileEdit};
+use crate::reload::files::{find_file, name_file};
+use crate::reload::history::{ConfigPin, entity_tag, hash_text};
+use crate::reload::job::{ReloadOrder, ReloadOutcome, Trigger};
+
+impl Reloader {
+    /// Makes a change and puts it in force, unless it is a dry run. A change that cannot be put in force changes
+    /// nothing.
+    pub async fn change_config(&mut self, change: ConfigChange) -> Result<ChangeOutcome, ChangeFault> {
+        let ConfigSource::File(main) = self.source.clone() else { return Err(ChangeFault::NotInFiles) };
+        match change {
+            ConfigChange::Edit(edit) => self.edit_file(main, edit).await,
+            ConfigChange::Rollback(rollback) => self.roll_back(main, rollback).await,
+        }
+    }
+
+    async fn edit_file(&mut self, main: PathBuf, edit: FileEdit) -> Result<ChangeOutcome, ChangeFault> {
+        let (start, current) = (Instant::now(), self.current.load_full());
+        if !current.config.admin.edit {
+            return Err(ChangeFault::Disabled);
+        }
+        let FileEdit { name, text, expected, dry_run } = edit;
+        let paths = self.shared.history.current_paths();
+        let Some(path) = find_file(&paths, &name).cloned() else {
+            let known = paths.iter().map(|path| name_file(&main, path)).collect();
+            return Err(ChangeFault::UnknownFile { name, known });
+        };
+        let (generation, hash) = (current.generation, hash_text(text.as_bytes()));
+        let known = self.shared.history.find_text(&expected, &path);
+        let check = EditCheck { main: main.clone(), path, text, expected, generation, known };
+        let checked = self.loader.run_task(move || check.run()).await.map_err(ChangeFault::Hung)??;
+        let (reload, written) = match checked {
+            None => {
+                (ReloadOutcome::Unchanged { generation, warnings: super::warnings_json(&current.config) }, Vec::new())
+            }
+            Some(CheckedEdit { config, .. }) if dry_run => (self.dry_run(config), Vec::new()),
+            Some(CheckedEdit { change, .. }) => {
+                (self.write_and_load(main, vec![change], Trigger::Edit).await?, vec![name])
+            }
+        };
+        let tag = entity_tag(self.current.load().generation, &hash);
+        Ok(ChangeOutcome { reload, tag, written, applied_ms: elapsed_ms(start) })
+    }
+
+    async fn roll_back(&mut self, main: PathBuf, rollback: ConfigRollback) -> Result<ChangeOutcome, ChangeFault> {
+        let (start, current) = (Instant::now(), self.current.load_full());
+        let ConfigRollback { generation, expected } = rollback;
+        let tag = entity_tag(current.generation, &current.config.hash);
+        if !expected.contains(&tag) {
+            return Err(ChangeFault::Stale { tag, text_diff: None });
+        }
+        if generation == current.generation {
+            let reload = ReloadOutcome::Unchanged { generation, warnings: super::warnings_json(&current.config) };
+            return Ok(ChangeOutcome { reload, tag, written: Vec::new(), applied_ms: elapsed_ms(start) });
+        }
+        let files = self.shared.history.find_files(generation)?;
+        let (reload, written) = if current.config.admin.edit {
+            self.restore_files(main, generation, files).await?
+        } else {
+            (self.pin_config(main, generation, files).await?, Vec::new())
+        };
+        let current = self.current.load();
+        let tag = entity_tag(current.generation, &current.config.hash);
+        Ok(ChangeOutcome { reload, tag, written, applied_ms: elapsed_ms(start) })
+    }
+
+    /// Writes the files of an earlier config and loads them.
+    async fn restore_files(
+        &mut self,
+        main: PathBuf,
+        generation: u64,
+        files: Vec<LoadedFile>,
+    ) -> Result<(ReloadOutcome, Vec<String>), ChangeFault> {
+        let path = main.clone();
+        let plan = self.loader.run_task(move || disk::plan_restore(&path, &files, generation)).await;
+        let changes = plan.map_err(ChangeFault::Hung)??;
+        let written = changes.iter().map(|change| change.name.clone()).collect();
+        Ok((self.write_and_load(main, changes, Trigger::Rollback).await?, written))
+    }
+
+    /// Puts an earlier config in force in place of the files.
+    async fn pin_config(
+        &mut self,
+        main: PathBuf,
+        generation: u64,
+        files: Vec<LoadedFile>,
+    ) -> Result<ReloadOutcome, ChangeFault> {
+        let load = move || config::load_with_texts(&main, disk::overlay_of(&files, OverlayKind::Recorded));
+        let mut config = self.loader.run_task(load).await.map_err(ChangeFault::Hung)?.map_err(ChangeFault::Invalid)?;
+        let (hash, old) = (config.hash.clone(), self.current.load_full());
+        // A change of the files ends the pin, so they are watched even if the earlier config does not have them.
+        config
+            .files
+            .extend(old.config.files.iter().filter(|file| !config.files.contains(file)).cloned().collect::<Vec<_>>());
+        let files_hash = self.shared.history.pin().map_or_else(|| old.config.hash.clone(), |pin| pin.files_hash);
+        let outcome = self.replace_config(config, Trigger::Rollback).await;
+        if let ReloadOutcome::Failed { failure, .. } = outcome {
+            return Err(ChangeFault::NotApplied { failure, restored: Ok(()) });
+        }
+        if hash == files_hash {
+            self.end_pin();
+        } else {
+            self.shared.history.set_pin(Some(ConfigPin { generation, files_hash }));
+            self.metrics.config_pinned.set(1);
+            tracing::warn!(
+                "the config of generation {generation} is in force in place of the files, until a file is saved with a \
+                 change"
+            );
+        }
+        Ok(outcome)
+    }
+
+    /// Writes files and loads the config. If that fails, the files get their texts before back.
+    async fn write_and_load(
+        &mut self,
+        main: PathBuf,
+        changes: Vec<FileChange>,
+        trigger: Trigger,
+    ) -> Result<ReloadOutcome, ChangeFault> {
+        let current = self.current.load_full();
+        let (files, generation, path) = (current.config.files.clone(), current.generation, main.clone());
+        let write = move || {
+            disk::write_changes(&path, &changes, generation)?;
+            Ok::<_, ChangeFault>((changes, watch::digest_contents(&files), files))
+        };
+        let (changes, digest, files) = self.loader.run_task(write).await.map_err(ChangeFault::Hung)??;
+        // The watcher notices the new texts, but they are loaded here.
+        self.shared.set_written(Some(digest));
+        let order = ReloadOrder { trigger, dry_run: false, verify: false, files };
+        let (outcome, _) = self.reload(&order).await;
+        let ReloadOutcome::Failed { failure, .. } = outcome else { return Ok(outcome) };
+        self.shared.set_written(None);
+        let restore = self.loader.run_task(move || disk::restore_changes(&main, &changes)).await;
+        let restored = restore.unwrap_or_else(|hung| Err(std::io::Error::other(hung)));
+        if let Err(error) = &restored {
+            tracing::error!("the config files keep a config that cannot be put in force: {error}");
+        }
+        Err(ChangeFault::NotApplied { failure, restored })
+    }
+
+    /// Puts a config in force that was not read from the files.
+    async fn replace_config(&mut self, config: Config, trigger: Trigger) -> ReloadOutcome {
+        self.announce_reload();
+        let outcome = self.apply_config(config, trigger).await;
+        self.record_outcome(&outcome, trigger);
+        self.announce_end(&outcome);
+        outcome
+    }
+}
+
+fn elapsed_ms(start: Instant) -> u64 {
+    start.elapsed().as_millis().try_into().unwrap_or(u64::MAX)
+}
