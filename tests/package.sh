@@ -44,7 +44,7 @@ check_contents() {
     for file in usr/bin/sluicegate etc/sluicegate/sluicegate.toml usr/share/man/man1/sluicegate.1.gz \
         usr/share/bash-completion/completions/sluicegate usr/share/fish/vendor_completions.d/sluicegate.fish \
         usr/share/zsh/vendor-completions/_sluicegate usr/share/doc/sluicegate/full.toml \
-        usr/share/doc/sluicegate/LICENSE-MIT; do
+        usr/share/sluicegate/schema.json usr/share/doc/sluicegate/LICENSE-MIT; do
         check "the package has $file" grep -qxF "./$file" <<<"$listed"
     done
     check "and the systemd unit" grep -qE '^\./(usr/)?lib/systemd/system/sluicegate\.service$' <<<"$listed"

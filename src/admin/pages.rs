@@ -76,6 +76,7 @@ const PAGES: &[Page] = &[
     page!("GET, HEAD", "/readyz", Open, status::show_readiness),
     page!("GET, HEAD", "/metrics", Metrics, status::show_metrics),
     page!("GET, HEAD", "/-/status", Read, status::show_status),
+    page!("GET, HEAD", "/-/schema.json", Read, status::show_schema),
     page!("POST", "/-/reload", Edit, status::reload_config),
     page!("GET, HEAD", "/-/config", Read, effective::show_config),
     page!("GET, HEAD", "/-/config/files", Read, config_pages::list_files),

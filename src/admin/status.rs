@@ -1,5 +1,7 @@
 //! Pages about the process: probes, metrics, status and reload. Listed in `pages`.
 
+use std::sync::LazyLock;
+
 use http::StatusCode;
 use serde_json::json;
 use tokio::sync::oneshot;
@@ -10,6 +12,7 @@ use crate::admin::problem::Problem;
 use crate::admin::response::{
     AdminResponse, json_response, problem_response, text_response, typed_response, unavailable_response,
 };
+use crate::config::schema::json_schema::json_schema;
 use crate::reload::job::{Job, ReloadOrder, ReloadOutcome, Trigger};
 
 pub async fn show_liveness(_: PageRequest) -> Result<AdminResponse, Problem> {
@@ -46,6 +49,12 @@ pub async fn show_status(request: PageRequest) -> Result<AdminResponse, Problem>
         "last_reload": shared.last_reload(),
     });
     Ok(json_response(status.to_string()))
+}
+
+/// Shows the JSON Schema of the config.
+pub async fn show_schema(_: PageRequest) -> Result<AdminResponse, Problem> {
+    static SCHEMA: LazyLock<String> = LazyLock::new(|| json_schema().to_string());
+    Ok(typed_response(StatusCode::OK, "application/schema+json", SCHEMA.as_str()))
 }
 
 /// Reloads the config, or reports what would change.

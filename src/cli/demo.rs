@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::cli::{RUNTIME, run_gateway};
+use crate::config::schema::json_schema::render_schema;
 use crate::control::ConfigSource;
 
 const CONFIG: &str = include_str!("../../conf/demo.toml");
@@ -45,16 +46,23 @@ impl DemoHome {
             }
         };
         // The config of an earlier demo is kept with its edits.
-        match std::fs::File::create_new(home.config_path()) {
-            Ok(mut file) => file.write_all(CONFIG.as_bytes())?,
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error),
-        }
+        create_file(&home.config_path(), CONFIG)?;
+        // The config names it, so that editors can complete and check the config.
+        create_file(&home.dir.join("schema.json"), &render_schema())?;
         Ok(home)
     }
 
     fn config_path(&self) -> PathBuf {
         self.dir.join("sluicegate.toml")
+    }
+}
+
+/// Writes a file, unless it exists.
+fn create_file(path: &Path, text: &str) -> io::Result<()> {
+    match std::fs::File::create_new(path) {
+        Ok(mut file) => file.write_all(text.as_bytes()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
     }
 }
 

@@ -7,6 +7,8 @@ use clap::Command;
 use clap_complete::Shell;
 use clap_mangen::Man;
 
+use crate::cli::reference::list_names;
+
 /// Example commands with their purpose.
 const EXAMPLES: &[(&str, &str)] = &[
     ("sluicegate demo", "see it work; nothing else is needed"),
@@ -35,6 +37,7 @@ const FILES: &[(&str, &str)] = &[
     ("/etc/sluicegate/sluicegate.toml", "the config of the service that the Debian package installs"),
     ("/var/lib/sluicegate", "state of that service, such as the certificates that it orders"),
     ("~/.local/state/sluicegate/ca", "the CA of development certificates, unless the config names another directory"),
+    ("/usr/share/sluicegate/schema.json", "the JSON Schema of the config, for editors"),
     ("/usr/share/doc/sluicegate/full.toml", "every option with its default; conf/full.toml in the source"),
 ];
 
@@ -115,6 +118,10 @@ fn own_options(command: &Command) -> Command {
 pub fn render_completions(mut command: Command, shell: Shell) -> Vec<u8> {
     let name = command.get_name().to_owned();
     let mut script = Vec::new();
+    // `sluicegate help` accepts other spellings too, so only completions list the names.
+    command = command.mut_subcommand("help", |help| {
+        help.mut_arg("key", |key| key.value_parser(clap::builder::PossibleValuesParser::new(list_names())))
+    });
     clap_complete::generate(shell, &mut command, name, &mut script);
     script
 }

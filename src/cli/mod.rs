@@ -14,6 +14,7 @@ mod explain;
 mod healthcheck;
 mod import;
 mod manual;
+mod reference;
 mod reload;
 mod replay;
 mod test_cases;
@@ -133,6 +134,15 @@ enum Command {
     /// Print the CA of development certificates and how to trust it, or install it on Debian
     #[command(after_help = trust::HELP)]
     Trust(trust::TrustOptions),
+    /// Describe an option of the config, such as limit.burst, or a section
+    #[command(after_help = reference::HELP)]
+    Help {
+        /// Option, section or command; several words are joined
+        #[arg(value_name = "KEY")]
+        key: Vec<String>,
+    },
+    /// Print the JSON Schema of the config, for editors: sluicegate schema > sluicegate.schema.json
+    Schema,
     /// Print shell completions: sluicegate completions bash > /etc/bash_completion.d/sluicegate
     Completions { shell: clap_complete::Shell },
     /// Print the man page in roff format: sluicegate man > sluicegate.1
@@ -222,6 +232,8 @@ fn run_command(args: impl Iterator<Item = OsString>) -> ExitCode {
         Command::Ui(options) => ui::print_link(&options),
         Command::Trust(options) => trust::run_trust(&options),
         Command::Reload { config, dry_run } => reload::request_reload(&config.config, dry_run),
+        Command::Help { key } => reference::print_help(Cli::command(), &key),
+        Command::Schema => reference::print_schema(),
         Command::Completions { shell } => write_output(Ok(manual::render_completions(Cli::command(), shell))),
         Command::Man => write_output(manual::render_man(Cli::command())),
         Command::Healthcheck { config, url } => healthcheck::run_healthcheck(&config.config, url.as_deref()),

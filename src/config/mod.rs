@@ -7,8 +7,8 @@
 //! place and remedy (`report`, `hints`, `unreadable`), without the values of `${...}` (`hidden`). `effective` shows what
 //! the files say together.
 //!
-//! To add an option, add its name to `schema`, read it in `compile`, describe it in `conf/full.toml` and
-//! `docs/reference/options.md`, and add a wrong value to `tests/config/bad`.
+//! To add an option, add its row to `schema`, read it in `compile`, describe it in `conf/full.toml`, and add a wrong value
+//! to `tests/config/bad`. A test writes `docs/reference/options.md` and `conf/schema.json` from the rows.
 
 pub mod cases;
 mod compile;
@@ -21,7 +21,7 @@ mod origin;
 mod reader;
 mod recorded;
 mod report;
-mod schema;
+pub mod schema;
 mod shorthand;
 mod source;
 mod substitute;

@@ -7,7 +7,8 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::config::report::{Diagnostic, MistakeKind, Place};
-use crate::config::schema::Schema;
+use crate::config::schema::value_type::ValueType;
+use crate::config::schema::{self, Schema};
 use crate::config::source::SourceTexts;
 use crate::config::tree::{Node, Table, TableEntry, Value};
 use crate::config::values::TextFault;
@@ -107,8 +108,10 @@ impl<'a> Section<'a> {
         }
     }
 
-    pub fn read_integer(&self, key: &'static str, range: RangeInclusive<i64>) -> Option<i64> {
+    /// Reads an integer within the bounds that the schema has for the key.
+    pub fn read_integer(&self, key: &'static str) -> Option<i64> {
         let node = self.node(key)?;
+        let range = self.bounds(key, ValueType::integer_range).unwrap_or(i64::MIN..=i64::MAX);
         let Value::Integer(value) = node.value else {
             return self.report_wrong_type(key, "an integer", node);
         };
@@ -131,8 +134,9 @@ impl<'a> Section<'a> {
     }
 
     /// Reads a number of bytes: an integer, or a string with a unit.
-    pub fn read_size(&self, key: &'static str, range: RangeInclusive<u64>) -> Option<u64> {
+    pub fn read_size(&self, key: &'static str) -> Option<u64> {
         let node = self.node(key)?;
+        let range = self.bounds(key, ValueType::size_range).unwrap_or(0..=u64::MAX);
         let value = match node.value {
             Value::Integer(value) => match u64::try_from(value) {
                 Ok(value) => value,
@@ -144,8 +148,9 @@ impl<'a> Section<'a> {
         self.check_range(key, node, value, range)
     }
 
-    pub fn read_duration(&self, key: &'static str, range: RangeInclusive<Duration>) -> Option<Duration> {
+    pub fn read_duration(&self, key: &'static str) -> Option<Duration> {
         let node = self.node(key)?;
+        let range = self.bounds(key, ValueType::duration_range).unwrap_or(Duration::ZERO..=Duration::MAX);
         if let Value::Integer(value) = node.value {
             let what = format!("it must be a string with a unit, found the integer {value}");
             return self.report_fault(key, node, &what, &format!("write {key} = \"{value}s\" or \"{value}ms\""));
@@ -221,7 +226,9 @@ impl<'a> Section<'a> {
     }
 
     pub fn report_fault_at<T>(&self, key: &str, place: Place, what: &str, help: &str) -> Option<T> {
-        self.add_mistake(Diagnostic::new(place, format!("`{key}` in {}: {what}", self.title)).with_help(help));
+        let path = if self.schema.find(key).is_some() { self.schema.path_of(key) } else { String::new() };
+        let message = format!("`{key}` in {}: {what}", self.title);
+        self.add_mistake(Diagnostic::new(place, message).with_help(help).with_option(path));
         None
     }
 
@@ -229,6 +236,13 @@ impl<'a> Section<'a> {
     pub fn report_missing<T>(&self, message: impl Into<String>, help: &str) -> Option<T> {
         self.add_mistake(Diagnostic::new(self.place, message).with_kind(MistakeKind::Absent).with_help(help));
         None
+    }
+
+    /// Returns the bounds that the schema has for a key.
+    fn bounds<T>(&self, key: &str, of: fn(&ValueType) -> Option<T>) -> Option<T> {
+        let bounds = self.schema.find(key).and_then(|option| of(&option.value_type()));
+        debug_assert!(bounds.is_some(), "the schema of {} has no such bounds for `{key}`", self.schema.name);
+        bounds
     }
 
     fn check_range<T: PartialOrd + std::fmt::Display>(
@@ -254,7 +268,9 @@ impl<'a> Section<'a> {
         for entry in self.table.entries.iter().filter(|entry| !asked.contains(&entry.key.as_str())) {
             let message = format!("unknown key `{}` in {}", entry.key, self.title);
             let help = hints::describe_unknown_key(self.schema, entry);
-            self.add_mistake(Diagnostic::new(entry.place, message).with_label("unknown key").with_help(help));
+            let section = self.schema.name.split('.').next().filter(|name| *name != schema::ROOT.name);
+            let mistake = Diagnostic::new(entry.place, message).with_label("unknown key").with_help(help);
+            self.add_mistake(mistake.with_option(section.unwrap_or_default()));
         }
     }
 }

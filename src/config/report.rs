@@ -47,6 +47,8 @@ pub struct Diagnostic {
     label: String,
     help: Option<String>,
     related: Vec<(Place, String)>,
+    /// The option with the mistake, as `sluicegate help` calls it; empty if it is unknown.
+    option: String,
 }
 
 impl Diagnostic {
@@ -58,7 +60,14 @@ impl Diagnostic {
             label: String::new(),
             help: None,
             related: Vec::new(),
+            option: String::new(),
         }
+    }
+
+    /// Sets the option or section to read about, as `sluicegate help` calls it.
+    pub fn with_option(mut self, path: impl Into<String>) -> Diagnostic {
+        self.option = path.into();
+        self
     }
 
     pub fn with_kind(mut self, kind: MistakeKind) -> Diagnostic {
@@ -157,6 +166,9 @@ impl Report {
                 text.push_str(&format!("{n} {what}s in the configuration, {SHOWN_MAX} of them shown"))
             }
             n => text.push_str(&format!("{n} {what}s in the configuration")),
+        }
+        if let Some(mistake) = self.mistakes.iter().find(|mistake| !mistake.option.is_empty()) {
+            text.push_str(&format!("; to read about an option: sluicegate help {}", mistake.option));
         }
         text
     }

@@ -2,8 +2,11 @@
 
 mod diff;
 mod effective;
+mod json_schema;
 mod limit_tables;
 mod loading;
-mod reference;
+mod option_frames;
+mod option_table;
+mod options_page;
 mod secrets;
 mod warnings;

@@ -70,10 +70,13 @@ fn links(text: &str) -> Vec<String> {
     found
 }
 
-/// The anchors that mdBook and GitHub give the headings of a page.
+/// The anchors of a page: those that mdBook and GitHub give its headings, and its own.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut counts: HashMap<String, usize> = HashMap::new();
-    let mut found = BTreeSet::new();
+    let own = prose(text)
+        .into_iter()
+        .flat_map(|line| line.split("<a id=\"").skip(1).filter_map(|rest| rest.split('"').next()));
+    let mut found: BTreeSet<String> = own.map(str::to_owned).collect();
     for line in prose(text).iter().filter(|line| line.starts_with('#')) {
         let heading = line.trim_start_matches('#').trim().to_lowercase();
         let anchor: String = heading

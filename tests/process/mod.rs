@@ -1,7 +1,8 @@
-//! The process: command line, startup, systemd, socket files and file descriptors.
+//! The process: command line, reference of options, startup, systemd, socket files and file descriptors.
 
 mod command_line;
 mod file_descriptors;
+mod reference;
 mod socket_files;
 mod startup;
 mod systemd;

@@ -1,10 +1,6 @@
-//! Integer conversions and bounds that several sections share.
+//! Integer conversions that several sections share.
 
-use std::ops::RangeInclusive;
 use std::time::Duration;
-
-/// Allowed sizes of a kernel socket buffer, in bytes.
-pub const KERNEL_BUFFER: RangeInclusive<u64> = 0..=1 << 30;
 
 pub fn to_usize(value: Option<i64>) -> Option<usize> {
     value.and_then(|value| usize::try_from(value).ok())

@@ -39,7 +39,7 @@ pub fn compile_charge_rules(section: &Section, rule: Option<&(Rule, OptionValues
         (None, Some(outcomes)) => ChargeCondition::RefundOn(outcomes),
         (None, None) => ChargeCondition::Always,
     };
-    let max_delayed = crate::config::compile::numbers::to_usize(section.read_integer("max_delayed", 0..=10_000_000));
+    let max_delayed = crate::config::compile::numbers::to_usize(section.read_integer("max_delayed"));
     let (rule, given) = rule?;
     let mut afterwards = ChargeRules { charge, settle: settle?, max_delayed, ..ChargeRules::for_rule(rule) };
     if afterwards.lease {

@@ -34,13 +34,12 @@ use crate::config::{schema, values};
 use crate::limiting::algorithm::{SPECS, Spec};
 use crate::limiting::decision::LimitRef;
 use crate::limiting::integers::NotInteger;
-use crate::limiting::key::{COST_MAX, Cost, Key, KeyPart, Missing};
+use crate::limiting::key::{Cost, Key, KeyPart, Missing};
 use crate::limiting::limit::{Limit, Mode, OnError};
 use crate::limiting::source::{Prefixes, Repeated, Source, SourceKind};
 use crate::limiting::store::shares::SHARE_MIN;
 
 const KEY_PARTS_MAX: usize = 16;
-const KEYS_MIN: i64 = SHARE_MIN as i64;
 /// A limit without its own `max_keys` is warned about if the others leave it fewer keys than this.
 const KEYS_LEFT: usize = 1000;
 
@@ -151,7 +150,7 @@ fn compile_limit(section: &Section, name: &str, context: &LimitContext, after: O
     let not_integer = section.read_label("not_integer", NotInteger::ALL, NotInteger::label).unwrap_or_default();
     let mode = section.read_label("mode", Mode::ALL, Mode::label).unwrap_or(Mode::Enforce);
     let on_error = section.read_label("on_error", OnError::ALL, OnError::label).unwrap_or(context.on_error);
-    let max_keys = to_usize(section.read_integer("max_keys", KEYS_MIN..=1_000_000_000));
+    let max_keys = to_usize(section.read_integer("max_keys"));
     let afterwards = compile_charge_rules(section, rule.as_ref());
     let refuse = compile_own_refuse(section).map(Box::new);
     let ((rule, _), key, cost, when, overrides, afterwards) = (rule?, key?, cost?, when?, overrides?, afterwards?);
@@ -262,7 +261,7 @@ fn compile_cost(section: &Section) -> Option<Cost> {
     };
     match section.node("cost") {
         None => Some(Cost::Fixed(1)),
-        Some(Node { value: Value::Integer(_), .. }) => section.read_integer("cost", 0..=COST_MAX).map(Cost::Fixed),
+        Some(Node { value: Value::Integer(_), .. }) => section.read_integer("cost").map(Cost::Fixed),
         Some(Node { value: Value::String(_), .. }) => section.parse_string("cost", source),
         Some(node) => {
             section.report_wrong_type("cost", &format!("an integer, {}", values::describe_sources(Cost::SOURCES)), node)

@@ -60,7 +60,7 @@ fn compile_upstream_action(section: &Section, node: &Node, upstreams: &mut Upstr
 fn compile_response(section: &Section) -> Option<Action> {
     let respond = section.read_section("respond", &schema::RESPOND)?;
     let status = match respond.node("status") {
-        Some(_) => parse_status(200..=599, &respond),
+        Some(_) => parse_status(&respond),
         None => Some(StatusCode::OK),
     };
     let body = respond.read_string("body");

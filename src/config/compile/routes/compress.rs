@@ -6,8 +6,6 @@ use crate::config::tree::{Node, Value};
 use crate::config::values::{TextFault, invalid_text};
 use crate::route::compress::{CompressSettings, CompressionAlgorithm, MediaTypeFault, MediaTypePattern};
 
-const MIN_SIZE: std::ops::RangeInclusive<u64> = 0..=1 << 30;
-
 /// The `compress` of one section. The settings exist even if compression is off, because routes inherit them.
 #[derive(Clone, Default)]
 pub struct CompressOption {
@@ -25,7 +23,7 @@ pub fn compile_compress(section: &Section, schema: &'static Schema, inherited: &
             let table = Section::new(section.sources, schema, "`compress`", table);
             let settings = CompressSettings {
                 types: read_list(&table, "types", parse_type).unwrap_or(settings.types),
-                min_size: table.read_size("min_size", MIN_SIZE).unwrap_or(settings.min_size),
+                min_size: table.read_size("min_size").unwrap_or(settings.min_size),
                 algorithms: read_list(&table, "algorithms", parse_algorithm).unwrap_or(settings.algorithms),
             };
             table.report_unread_keys();

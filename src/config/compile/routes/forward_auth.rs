@@ -77,8 +77,7 @@ pub fn compile_forward_auth(section: &Section, upstreams: &mut Upstreams) -> Opt
         check_not_stated(section, sent, copied);
     }
     let user = compile_user(section, copy_headers.as_deref().unwrap_or_default());
-    let range = Duration::from_millis(10)..=Duration::from_secs(60);
-    let timeout = section.read_duration("timeout", range).unwrap_or(TIMEOUT);
+    let timeout = section.read_duration("timeout").unwrap_or(TIMEOUT);
     let is_open_on_error = section.read_choice("on_error", &[("closed", false), ("open", true)]).unwrap_or(false);
     let (upstream, target) = target?;
     Some(ForwardAuth {

@@ -245,8 +245,8 @@ pub fn parse_path_prefix(text: &str) -> Result<String, TextFault> {
     Ok(text.to_owned())
 }
 
-pub fn parse_status(range: std::ops::RangeInclusive<i64>, section: &Section) -> Option<http::StatusCode> {
-    let status = section.read_integer("status", range)?;
+pub fn parse_status(section: &Section) -> Option<http::StatusCode> {
+    let status = section.read_integer("status")?;
     u16::try_from(status).ok().and_then(|status| http::StatusCode::from_u16(status).ok())
 }
 

@@ -30,9 +30,7 @@ use crate::config::compile::names::Definitions;
 use crate::config::compile::numbers::to_usize;
 use crate::config::compile::pages::{PageFiles, compile_error_pages};
 use crate::config::compile::routes::auth::{CompiledAuth, UserFiles};
-use crate::config::compile::server::{
-    BODY_MAX, Defaults, KEY_BODY_MAX, read_dialects, read_strictness, read_timeout_origins, read_timeouts,
-};
+use crate::config::compile::server::{Defaults, read_dialects, read_strictness, read_timeout_origins, read_timeouts};
 use crate::config::compile::shared::SharedValues;
 use crate::config::compile::upstreams::Upstreams;
 use crate::config::reader::{At, Section};
@@ -144,9 +142,9 @@ fn compile_route(
     let rewrite = action::compile_rewrite(section);
     let request_headers = edit::compile_header_edit(section, "request_headers");
     let response_headers = edit::compile_header_edit(section, "response_headers");
-    let max_body = section.read_size("max_body", BODY_MAX).unwrap_or(context.defaults.max_body);
-    let max_key_body = section.read_size("max_key_body", KEY_BODY_MAX).unwrap_or(context.defaults.max_key_body);
-    let max_in_flight = to_usize(section.read_integer("max_in_flight", 1..=10_000_000));
+    let max_body = section.read_size("max_body").unwrap_or(context.defaults.max_body);
+    let max_key_body = section.read_size("max_key_body").unwrap_or(context.defaults.max_key_body);
+    let max_in_flight = to_usize(section.read_integer("max_in_flight"));
     let timeouts = read_timeouts(section, &context.defaults.timeouts);
     let refuse = compile_refuse(section);
     let error_pages = compile_error_pages(section, context.defaults.error_pages.as_ref(), context.page_files);

@@ -107,8 +107,7 @@ fn compile_settings(section: &Section) -> Option<AcmeSettings> {
     });
     let ca = section.read_file("ca");
     let challenges = read_challenges(section);
-    let day = Duration::from_secs(86_400);
-    let backoff = section.read_duration("backoff", Duration::from_secs(1)..=day).unwrap_or(Duration::from_secs(300));
+    let backoff = section.read_duration("backoff").unwrap_or(Duration::from_secs(300));
     match section.read_bool("terms_agreed") {
         Some(true) => {}
         Some(false) => {

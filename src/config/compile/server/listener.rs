@@ -6,7 +6,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use http::HeaderValue;
 use jiff::Timestamp;
 
-use crate::config::compile::numbers::KERNEL_BUFFER;
 use crate::config::compile::server::hsts::compile_hsts;
 use crate::config::compile::server::{acme, internal};
 use crate::config::reader::{At, Section};
@@ -83,7 +82,7 @@ fn compile_redirect(server: &Section) -> Option<(At<ListenAddr>, u16)> {
         Some(_) => section.parse_at("listen", values::parse_listen),
         None => section.report_missing("`redirect_http` has no address", "add listen = \"0.0.0.0:80\""),
     };
-    let port = section.read_integer("https_port", 1..=65_535).and_then(|port| u16::try_from(port).ok());
+    let port = section.read_integer("https_port").and_then(|port| u16::try_from(port).ok());
     section.report_unread_keys();
     Some((address?, port.unwrap_or(HTTPS)))
 }
@@ -146,7 +145,7 @@ fn warn_about_pinning(section: &Section, node: &Node, value: &HeaderValue) {
 
 /// Reads `max_unsent`, for all listeners or for one.
 fn read_max_unsent(section: &Section) -> Option<u32> {
-    section.read_size("max_unsent", KERNEL_BUFFER).and_then(|bytes| u32::try_from(bytes).ok())
+    section.read_size("max_unsent").and_then(|bytes| u32::try_from(bytes).ok())
 }
 
 fn compile_listener(

@@ -5,7 +5,7 @@
 //! `listener` compiles addresses and TLS, `hsts` their Strict-Transport-Security, `acme` certificate orders, `internal`
 //! development certificates, `access_log` and `spans` their targets, `keys` how keys are shown.
 //!
-//! To add a server option, read it here with its range and default.
+//! To add a server option, read it here with its default.
 
 pub(crate) mod access_log;
 pub(crate) mod acme;
@@ -16,12 +16,11 @@ pub(crate) mod listener;
 pub(crate) mod spans;
 
 use std::net::{IpAddr, SocketAddr};
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::compile::numbers::{KERNEL_BUFFER, to_usize};
+use crate::config::compile::numbers::to_usize;
 use crate::config::compile::pages::{PageFiles, compile_error_pages};
 use crate::config::compile::routes::compress::{CompressOption, compile_compress};
 use crate::config::reader::{At, Section, find_choice};
@@ -34,25 +33,15 @@ use crate::config::{
 use crate::limiting::limit::OnError;
 use crate::limiting::store::redis::connection::address::Address;
 use crate::limiting::store::redis::connection::tls::{RedisTls, TlsFiles};
-use crate::limiting::store::settings::{GATEWAYS_MAX, RedisUrl, StoreKind, StoreSettings};
+use crate::limiting::store::settings::{RedisUrl, StoreKind, StoreSettings};
 use crate::net::ListenAddr;
 use crate::route::error_pages::ErrorPages;
 use crate::route::{Dialect, SettingOrigin, TimeoutOrigins, Timeouts};
 
-/// Allowed range of a timeout that ends a request or a connection.
-const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(86_400);
-const PAUSE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_400);
-/// The lower bound is hyper's smallest buffer for a request head.
-const HEAD_BYTES: RangeInclusive<u64> = 8 * 1024..=1024 * 1024;
 /// Default address of the admin listener. Port 9090 would collide with Prometheus.
 const ADMIN: &str = "127.0.0.1:9900";
-/// Bytes for the encoders of compressed responses.
-const COMPRESS_MEMORY: RangeInclusive<u64> = 0..=1 << 40;
 /// Maximum number of DNS servers.
 const RESOLVERS_MAX: usize = 8;
-pub const BODY_MAX: RangeInclusive<u64> = 0..=1 << 50;
-/// Allowed sizes of a body that is buffered for keys, in bytes.
-pub const KEY_BODY_MAX: RangeInclusive<u64> = 64..=64 * 1024;
 
 const FORWARDED_HEADERS: &[(&str, ForwardedHeader)] = &[
     ("x-forwarded-for", ForwardedHeader::XForwardedFor),
@@ -103,41 +92,35 @@ pub fn compile_server(
     let timeouts = read_timeouts(section, &TIMEOUTS);
     let timeout_origins = read_timeout_origins(section, SettingOrigin::Server, TimeoutOrigins::DEFAULT);
     let settings = ServerSettings {
-        workers: match to_usize(section.read_integer("workers", 0..=1024)).unwrap_or(0) {
+        workers: match to_usize(section.read_integer("workers")).unwrap_or(0) {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             workers => workers,
         },
         strictness: read_strictness(section).unwrap_or(Strictness::Strict),
-        max_connections: to_usize(section.read_integer("max_connections", 1..=10_000_000)).unwrap_or(8_192),
-        max_connections_per_ip: match to_usize(section.read_integer("max_connections_per_ip", 0..=10_000_000)) {
+        max_connections: to_usize(section.read_integer("max_connections")).unwrap_or(8_192),
+        max_connections_per_ip: match to_usize(section.read_integer("max_connections_per_ip")) {
             None | Some(0) => usize::MAX,
             Some(max) => max,
         },
-        max_tunnels: to_usize(section.read_integer("max_tunnels", 0..=10_000_000)).unwrap_or(4_096),
-        max_headers: to_usize(section.read_integer("max_headers", 1..=10_000)).unwrap_or(100),
+        max_tunnels: to_usize(section.read_integer("max_tunnels")).unwrap_or(4_096),
+        max_headers: to_usize(section.read_integer("max_headers")).unwrap_or(100),
         max_header_bytes: section
-            .read_size("max_header_bytes", HEAD_BYTES)
+            .read_size("max_header_bytes")
             .and_then(|bytes| usize::try_from(bytes).ok())
             .unwrap_or(32 * 1024),
         http2: section.read_bool("http2").unwrap_or(true),
-        max_streams: section
-            .read_integer("max_streams", 1..=10_000)
-            .and_then(|streams| u32::try_from(streams).ok())
-            .unwrap_or(100),
-        max_unread: section
-            .read_size("max_unread", KERNEL_BUFFER)
-            .and_then(|bytes| usize::try_from(bytes).ok())
-            .unwrap_or(256 * 1024),
+        max_streams: section.read_integer("max_streams").and_then(|streams| u32::try_from(streams).ok()).unwrap_or(100),
+        max_unread: section.read_size("max_unread").and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(256 * 1024),
         stream_timeout: timeouts.stream,
         min_response_rate: timeouts.min_response_rate,
-        max_delayed: to_usize(section.read_integer("max_delayed", 0..=10_000_000)).unwrap_or(10_000),
-        handshake_timeout: section.read_duration("handshake_timeout", WAIT).unwrap_or(seconds(5)),
-        header_timeout: section.read_duration("header_timeout", WAIT).unwrap_or(seconds(10)),
-        keepalive_timeout: section.read_duration("keepalive_timeout", WAIT).unwrap_or(seconds(75)),
-        half_close_timeout: section.read_duration("half_close_timeout", PAUSE).unwrap_or(seconds(1)),
+        max_delayed: to_usize(section.read_integer("max_delayed")).unwrap_or(10_000),
+        handshake_timeout: section.read_duration("handshake_timeout").unwrap_or(seconds(5)),
+        header_timeout: section.read_duration("header_timeout").unwrap_or(seconds(10)),
+        keepalive_timeout: section.read_duration("keepalive_timeout").unwrap_or(seconds(75)),
+        half_close_timeout: section.read_duration("half_close_timeout").unwrap_or(seconds(1)),
         handover: section.parse_string("handover", parse_handover).flatten(),
-        shutdown_delay: section.read_duration("shutdown_delay", PAUSE).unwrap_or(Duration::ZERO),
-        shutdown_timeout: section.read_duration("shutdown_timeout", PAUSE).unwrap_or(seconds(30)),
+        shutdown_delay: section.read_duration("shutdown_delay").unwrap_or(Duration::ZERO),
+        shutdown_timeout: section.read_duration("shutdown_timeout").unwrap_or(seconds(30)),
         trusted_proxies: section
             .read_strings("trusted_proxies", values::parse_cidr)
             .map(|networks| networks.into_iter().map(|at| at.value).collect())
@@ -153,14 +136,14 @@ pub fn compile_server(
         traceparent: section
             .read_choice("traceparent", &[("pass", TraceParent::Pass), ("make", TraceParent::Make)])
             .unwrap_or(TraceParent::Pass),
-        max_compress_memory: section.read_size("max_compress_memory", COMPRESS_MEMORY).unwrap_or(256 * 1024 * 1024),
+        max_compress_memory: section.read_size("max_compress_memory").unwrap_or(256 * 1024 * 1024),
         hints: read_hints(section),
         resolver: read_resolver(section),
     };
     let defaults = Defaults {
         strictness: settings.strictness,
-        max_body: section.read_size("max_body", BODY_MAX).unwrap_or(10 * 1024 * 1024),
-        max_key_body: section.read_size("max_key_body", KEY_BODY_MAX).unwrap_or(8 * 1024),
+        max_body: section.read_size("max_body").unwrap_or(10 * 1024 * 1024),
+        max_key_body: section.read_size("max_key_body").unwrap_or(8 * 1024),
         timeouts,
         timeout_origins,
         compress: compile_compress(section, &schema::SERVER_COMPRESS, &CompressOption::default()),
@@ -224,13 +207,13 @@ fn read_hints(section: &Section) -> Hints {
 /// Reads the timeouts of `[server]`, or those of a route.
 pub fn read_timeouts(section: &Section, default: &Timeouts) -> Timeouts {
     Timeouts {
-        body: section.read_duration("body_timeout", WAIT).unwrap_or(default.body),
-        min_body_rate: section.read_size("min_body_rate", 0..=1 << 40).unwrap_or(default.min_body_rate),
-        min_response_rate: section.read_size("min_response_rate", 0..=1 << 40).unwrap_or(default.min_response_rate),
-        connect: section.read_duration("connect_timeout", WAIT).unwrap_or(default.connect),
-        response: section.read_duration("response_timeout", WAIT).unwrap_or(default.response),
-        stream: section.read_duration("stream_timeout", WAIT).unwrap_or(default.stream),
-        tunnel: section.read_duration("tunnel_timeout", WAIT).unwrap_or(default.tunnel),
+        body: section.read_duration("body_timeout").unwrap_or(default.body),
+        min_body_rate: section.read_size("min_body_rate").unwrap_or(default.min_body_rate),
+        min_response_rate: section.read_size("min_response_rate").unwrap_or(default.min_response_rate),
+        connect: section.read_duration("connect_timeout").unwrap_or(default.connect),
+        response: section.read_duration("response_timeout").unwrap_or(default.response),
+        stream: section.read_duration("stream_timeout").unwrap_or(default.stream),
+        tunnel: section.read_duration("tunnel_timeout").unwrap_or(default.tunnel),
     }
 }
 
@@ -301,16 +284,15 @@ pub fn compile_admin(section: &Section, listeners: &[Arc<ListenerSettings>]) -> 
 }
 
 pub fn compile_store(section: &Section) -> StoreSettings {
-    let deadline = Duration::from_millis(1)..=Duration::from_secs(10);
     let kind = section.parse_string("url", parse_store_kind).unwrap_or(StoreKind::Memory);
     let settings = StoreSettings {
         tls: read_store_tls(section, &kind),
         kind,
         prefix: section.parse_string("prefix", parse_key_prefix).unwrap_or_else(|| "sg".to_owned()),
-        deadline: section.read_duration("deadline", deadline).unwrap_or(Duration::from_millis(30)),
+        deadline: section.read_duration("deadline").unwrap_or(Duration::from_millis(30)),
         on_error: section.read_label("on_error", OnError::ALL, OnError::label).unwrap_or(OnError::Local),
-        max_keys: to_usize(section.read_integer("max_keys", 1..=1_000_000_000)).unwrap_or(1_000_000),
-        gateways: section.read_integer("gateways", 1..=GATEWAYS_MAX).unwrap_or(1),
+        max_keys: to_usize(section.read_integer("max_keys")).unwrap_or(1_000_000),
+        gateways: section.read_integer("gateways").unwrap_or(1),
         state: section.parse_string("state", parse_state_path).flatten(),
     };
     section.report_unknown();

@@ -1,16 +1,10 @@
 //! Caps of an upstream: concurrent requests, connections and queue. Called by `upstreams`.
 
-use std::ops::RangeInclusive;
-use std::time::Duration;
-
 use crate::config::compile::numbers::{to_millis, to_usize};
 use crate::config::reader::Section;
 use crate::config::schema;
 use crate::upstream::Server;
 use crate::upstream::caps::{CapRule, ServerCaps};
-
-const CAP: RangeInclusive<i64> = 1..=10_000_000;
-const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3600);
 
 /// Compiles the caps of an upstream. `servers` is `None` if they could not be read.
 pub fn compile_caps(section: &Section, servers: Option<&[Server]>) -> Option<CapRule> {
@@ -20,8 +14,8 @@ pub fn compile_caps(section: &Section, servers: Option<&[Server]>) -> Option<Cap
     if let Some(total) = total {
         total.report_unread_keys();
     }
-    let waiting = to_usize(section.read_integer("max_waiting", 0..=1_000_000));
-    let waiting_ms = section.read_duration("waiting_timeout", WAIT).map(to_millis);
+    let waiting = to_usize(section.read_integer("max_waiting"));
+    let waiting_ms = section.read_duration("waiting_timeout").map(to_millis);
     let is_capped = ["max_in_flight", "max_connections", "total"].iter().any(|key| section.node(key).is_some());
     if !is_capped && servers.is_none_or(|servers| servers.iter().all(|server| server.caps == ServerCaps::default())) {
         for key in ["max_waiting", "waiting_timeout"] {
@@ -49,6 +43,6 @@ pub fn compile_server_caps(section: &Section) -> ServerCaps {
 }
 
 fn read_both(section: &Section) -> [Option<u32>; 2] {
-    let cap = |key| section.read_integer(key, CAP).and_then(|cap| u32::try_from(cap).ok());
+    let cap = |key| section.read_integer(key).and_then(|cap| u32::try_from(cap).ok());
     [cap("max_in_flight"), cap("max_connections")]
 }

@@ -1,6 +1,5 @@
 //! `health` of an upstream: active checks. Called by `upstreams`.
 
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::config::compile::numbers::to_millis;
@@ -10,7 +9,6 @@ use crate::config::values;
 use crate::config::values::invalid_text;
 use crate::upstream::health::{CheckKind, HealthRule};
 
-const TIME: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
 const STATUS_HELP: &str = "write numbers, \"2xx\", or ranges like \"200-399\"";
 /// Maximum length of the path and of the expected text, in bytes.
 const TEXT_MAX: usize = 1024;
@@ -23,11 +21,9 @@ pub fn compile_health(section: Section) -> HealthRule {
             section.report_fault::<()>(key, node, &what, "remove it, or the type");
         }
     }
-    let every = section.read_duration("every", TIME).unwrap_or(Duration::from_secs(10));
-    let timeout = section.read_duration("timeout", TIME).unwrap_or(Duration::from_secs(1));
-    let count = |key, default| {
-        section.read_integer(key, 1..=1000).and_then(|count| u32::try_from(count).ok()).unwrap_or(default)
-    };
+    let every = section.read_duration("every").unwrap_or(Duration::from_secs(10));
+    let timeout = section.read_duration("timeout").unwrap_or(Duration::from_secs(1));
+    let count = |key, default| section.read_integer(key).and_then(|count| u32::try_from(count).ok()).unwrap_or(default);
     let rule = HealthRule {
         kind,
         path: section.parse_string("path", parse_path).unwrap_or_else(|| "/".to_owned()),

@@ -10,7 +10,6 @@ pub(crate) mod health;
 pub(crate) mod tls;
 
 use std::collections::HashMap;
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::config::compile::context::LimitContext;
@@ -60,17 +59,16 @@ pub fn compile_upstreams<'r>(
             None => section
                 .report_missing(format!("{} has no servers", section.title), "add servers = [\"http://HOST:PORT\"]"),
         };
-        let max_idle = to_usize(section.read_integer("max_idle", 0..=100_000));
+        let max_idle = to_usize(section.read_integer("max_idle"));
         let eject = section.read_section("eject", &schema::EJECT).map(compile_eject);
         let health = section.read_section("health", &schema::HEALTH).map(compile_health);
         let retry = section.read_section("retry", &schema::RETRY).map(compile_retry);
         let hash_on = compile_hash_on(&section, balance, context);
         let spread_above = read_spread_above(&section, balance);
-        let slow_start_ms =
-            section.read_duration("slow_start", Duration::ZERO..=Duration::from_secs(3600)).map_or(0, to_millis);
+        let slow_start_ms = section.read_duration("slow_start").map_or(0, to_millis);
         let proxy_protocol = section.read_label("proxy_protocol", ProxyVersion::ALL, ProxyVersion::label);
         let caps = compile_caps(&section, servers.as_deref());
-        let resolve_every_ms = section.read_duration("resolve_every", RESOLVE_EVERY).map(to_millis);
+        let resolve_every_ms = section.read_duration("resolve_every").map(to_millis);
         if servers.is_some() {
             reach.report_unused(&section);
         }
@@ -115,16 +113,11 @@ impl Upstreams<'_> {
     }
 }
 
-/// Allowed intervals between two DNS lookups.
-const RESOLVE_EVERY: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
-/// Allowed intervals of checks and durations of ejections.
-const TIME: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(86_400);
-
 fn compile_eject(section: Section) -> EjectRule {
-    let time = |key, default| to_millis(section.read_duration(key, TIME).unwrap_or(default));
+    let time = |key, default| to_millis(section.read_duration(key).unwrap_or(default));
     let rule = EjectRule {
         consecutive_errors: section
-            .read_integer("consecutive_errors", 1..=10_000)
+            .read_integer("consecutive_errors")
             .and_then(|errors| u32::try_from(errors).ok())
             .unwrap_or(5),
         error_rate: section.read_fraction("error_rate").unwrap_or(Fraction::HALF),
@@ -163,7 +156,7 @@ fn compile_hash_on(section: &Section, balance: Option<Balance>, context: &LimitC
 fn read_spread_above(section: &Section, balance: Option<Balance>) -> Option<u32> {
     match (balance, section.node("spread_above")) {
         (Some(Balance::ConsistentHash), _) => {
-            section.read_integer("spread_above", 1..=1_000_000).and_then(|requests| u32::try_from(requests).ok())
+            section.read_integer("spread_above").and_then(|requests| u32::try_from(requests).ok())
         }
         (_, Some(node)) => {
             let what = "it is for balance = \"consistent_hash\" alone";
@@ -174,7 +167,7 @@ fn read_spread_above(section: &Section, balance: Option<Balance>) -> Option<u32>
 }
 
 fn compile_retry(section: Section) -> RetryRule {
-    let attempts = to_usize(section.read_integer("attempts", 1..=10)).unwrap_or(2);
+    let attempts = to_usize(section.read_integer("attempts")).unwrap_or(2);
     let budget = section.read_fraction("budget").unwrap_or(Fraction::FIFTH);
     let on = section.read_strings("on", |text| find_choice(text, RETRY_ON));
     let has = |cause| on.as_ref().is_some_and(|on| on.iter().any(|at| at.value == cause));
@@ -266,7 +259,7 @@ fn compile_server(section: &Section, key: &'static str, item: &Node, reach: &Rea
         Some(node) => section.parse_node("url", node, server_of),
         None => section.report_missing("a server without url", "write { url = \"http://HOST:PORT\", weight = 1 }"),
     };
-    let weight = section.read_integer("weight", 0..=1000).and_then(|weight| u32::try_from(weight).ok()).unwrap_or(1);
+    let weight = section.read_integer("weight").and_then(|weight| u32::try_from(weight).ok()).unwrap_or(1);
     let caps = compile_server_caps(&section);
     section.report_unread_keys();
     server.map(|server| At { place, value: Server { weight, caps, ..server } })

@@ -1,0 +1,243 @@
+//! Options of `[limit.NAME]`. Algorithms declare the types of their own options.
+
+use crate::config::schema::DefaultValue::{Absent, Described, Required, Value};
+use crate::config::schema::route::REFUSE;
+use crate::config::schema::value_type::ValueType::{self, *};
+use crate::config::schema::value_type::{integer, list, list_from};
+use crate::config::schema::{Schema, option};
+use crate::limiting::algorithm::SPECS;
+use crate::limiting::key::COST_MAX;
+use crate::limiting::store::shares::SHARE_MIN;
+
+const ALGORITHM_NAMES: [&str; SPECS.len()] = {
+    let mut names = [""; SPECS.len()];
+    let mut at = 0;
+    while at < names.len() {
+        names[at] = SPECS[at].name;
+        at += 1;
+    }
+    names
+};
+const KEYS_MIN: i64 = SHARE_MIN as i64;
+const ALGORITHM: ValueType = Words(&ALGORITHM_NAMES);
+pub(super) const KEY_PARTS: ValueType = List { item: &Text("key part"), least: 1, most: 16 };
+/// A pattern, or a list of patterns of which one must match.
+const PATTERNS: ValueType = list_from(1, &Either(&[Text("pattern"), Integer { least: i64::MIN, most: i64::MAX }]));
+/// Statuses, classes and other outcomes of a request.
+const OUTCOMES: ValueType = list_from(1, &Either(&[Integer { least: 100, most: 599 }, Text("outcome")]));
+
+pub const LIMIT: Schema = Schema {
+    name: "limit",
+    title: "[limit.NAME]",
+    intro: "",
+    notes: "",
+    options: &[
+        option("algorithm", ALGORITHM, Value("\"token_bucket\""), "the [algorithm](algorithms.md)").shown_as("name"),
+        option("rate", Either(&[Rate, CalendarRate]), Described("required; not for `concurrency`"), "units per period")
+            .shown_as("rate; for `calendar` COUNT/hour, /day, /week, /month or /year")
+            .metric("sluicegate_rejections_total")
+            .reason("exhausted"),
+        option("key", KEY_PARTS, Value("\"ip\""), "whose budget it is").guide("keys.md"),
+        option(
+            "missing",
+            Words(&["shared", "skip", "refuse"]),
+            Value("\"shared\""),
+            "what happens if a key part is absent",
+        )
+        .guide("keys.md#missing-parts")
+        .metric("sluicegate_rejections_total")
+        .reason("missing_key"),
+        option(
+            "repeated",
+            Words(&["refuse", "first", "last"]),
+            Value("\"refuse\""),
+            "what happens if a value occurs more than once",
+        )
+        .guide("keys.md#repeated-and-ambiguous-values")
+        .metric("sluicegate_rejections_total")
+        .reason("repeated_key"),
+        option(
+            "not_integer",
+            Words(&["refuse", "ignore"]),
+            Value("\"refuse\""),
+            "what happens if a value that the limit reads as an integer is none",
+        )
+        .guide("keys.md#integers")
+        .metric("sluicegate_rejections_total")
+        .reason("not_integer"),
+        option(
+            "cost",
+            Either(&[Integer { least: 0, most: COST_MAX }, Text("source")]),
+            Value("1"),
+            "units of one request",
+        )
+        .shown_as("integer from 0, `\"header:NAME\"`, `\"query:NAME\"`")
+        .metric("sluicegate_rejections_total")
+        .reason("never_fits"),
+        option(
+            "mode",
+            Words(&["enforce", "shadow"]),
+            Value("\"enforce\""),
+            "`\"shadow\"` decides and counts, never refuses",
+        )
+        .metric("sluicegate_limit_decisions_total"),
+        option(
+            "on_error",
+            Words(&["local", "open", "closed"]),
+            Described("that of `[store]`"),
+            "what the limit does when the store does not respond in time",
+        )
+        .guide("../operating/redis-outages.md")
+        .metric("sluicegate_rejections_total")
+        .reason("store_down"),
+        option("when", Table(&WHEN), Described("all requests"), "which requests it applies to").guide("conditions.md"),
+        option("after", Text("name of a limit"), Absent, "the limit that must be exhausted first")
+            .guide("conditions.md#one-limit-after-another")
+            .metric("sluicegate_limit_decisions_total"),
+        option(
+            "overrides",
+            Array { item: &Table(&OVERRIDE), least: 0, most: 10_000 },
+            Absent,
+            "other numbers for some keys",
+        )
+        .guide("overrides.md")
+        .metric("sluicegate_rejections_total")
+        .reason("blocked"),
+        option("charge_on", OUTCOMES, Described("every response"), "only these responses are charged")
+            .shown_as("list of statuses, classes, `\"grpc:CODE\"`")
+            .guide("charges.md"),
+        option("refund_on", OUTCOMES, Absent, "these responses are refunded")
+            .shown_as("list of statuses, classes, `\"connect_error\"`, `\"client_abort\"`, `\"grpc:CODE\"`")
+            .guide("charges.md"),
+        option("settle", Text("source"), Absent, "where the response reports the true cost")
+            .shown_as("`\"header:NAME\"`, `\"trailer:NAME\"`")
+            .guide("charges.md#settle"),
+        option(
+            "refuse",
+            Table(&REFUSE),
+            Described("that of the route"),
+            "the response to a request that this limit refuses",
+        )
+        .shown_as("table, as in a route")
+        .guide("responses.md"),
+        option(
+            "max_keys",
+            integer(KEYS_MIN, 1_000_000_000),
+            Described("equal part of what is left"),
+            "the limit's share of the keys in memory",
+        )
+        .guide("../operating/capacity.md#memory")
+        .metric("sluicegate_store_evictions_total"),
+        option(
+            "max_delayed",
+            integer(0, 10_000_000),
+            Described("that of `[server]`"),
+            "requests in the queue of this limit (`leaky_bucket`)",
+        )
+        .metric("sluicegate_rejections_total")
+        .reason("max_delayed"),
+        option("burst", OfAlgorithm, Described("count of the rate"), "units that may be used at once")
+            .metric("sluicegate_limit_decisions_total"),
+        option("debt", OfAlgorithm, Value("0"), "units that a request may take beyond an empty bucket"),
+        option(
+            "refill",
+            OfAlgorithm,
+            Value("\"continuous\""),
+            "`\"interval\"`: the whole count at the end of each period",
+        ),
+        option("start", OfAlgorithm, Value("\"full\""), "bucket of a new key"),
+        option("anchor", OfAlgorithm, Value("\"first_hit\""), "when windows start"),
+        option("precision", OfAlgorithm, Value("2"), "counters per period"),
+        option("zone", OfAlgorithm, Value("\"UTC\""), "time zone of the windows").shown_as("IANA time zone"),
+        option("resets_at", OfAlgorithm, Value("\"00:00\""), "local time at which days, weeks, months and years begin")
+            .shown_as("`\"HH:MM\"`"),
+        option("week_start", OfAlgorithm, Value("\"monday\""), "first day of weeks").shown_as("weekday"),
+        option("state", OfAlgorithm, Value("\"list\""), "how Redis stores the entries of a new key"),
+        option("queue", OfAlgorithm, Value("\"0ms\""), "longest wait of a request")
+            .metric("sluicegate_rejections_total")
+            .reason("max_delayed"),
+        option("nodelay", OfAlgorithm, Value("false"), "forward the requests that would wait at once"),
+        option("in_flight", OfAlgorithm, Described("required"), "requests at the same time")
+            .metric("sluicegate_rejections_total")
+            .reason("exhausted"),
+        option("lease", OfAlgorithm, Value("\"15s\""), "how long slots survive an outage of the store"),
+        option("linger", OfAlgorithm, Value("\"60s\""), "how long a request keeps its slot after its client left"),
+    ],
+};
+
+pub const WHEN: Schema = Schema {
+    name: "limit.when",
+    title: "",
+    intro: "",
+    notes: "",
+    options: &[
+        option("method", PATTERNS, Absent, "method of the request").shown_as("patterns"),
+        option("path", PATTERNS, Absent, "path of the request").shown_as("patterns"),
+        option("host", PATTERNS, Absent, "host of the request").shown_as("patterns"),
+        option("route", PATTERNS, Absent, "name of the route").shown_as("patterns"),
+        option("user", PATTERNS, Absent, "identity of the client").shown_as("patterns"),
+        option("client", list_from(1, &Text("address")), Absent, "address of the client")
+            .shown_as("addresses, networks, sets"),
+        option("header", Map(&PATTERNS), Absent, "headers by name").shown_as("table of patterns"),
+        option("cookie", Map(&PATTERNS), Absent, "cookies by name").shown_as("table of patterns"),
+        option("query", Map(&PATTERNS), Absent, "query parameters by name").shown_as("table of patterns"),
+        option("param", Map(&PATTERNS), Absent, "parameters of the path by name").shown_as("table of patterns"),
+        option("jwt", Map(&PATTERNS), Absent, "claims of the token by name").shown_as("table of patterns"),
+        option("tls", Map(&PATTERNS), Absent, "`subject` or `san` of the client certificate")
+            .shown_as("table of patterns"),
+    ],
+};
+
+pub const OVERRIDE: Schema = Schema {
+    name: "limit.overrides",
+    title: "",
+    intro: "",
+    notes: "",
+    options: &[
+        option(
+            "key",
+            List { item: &Either(&[Text("string"), Table(&OVERRIDE_KEY)]), least: 1, most: usize::MAX },
+            Required,
+            "one value for each key part; `\"*\"` matches any",
+        )
+        .shown_as("list of strings"),
+        option(
+            "rate",
+            Either(&[Rate, CalendarRate, Words(&["unlimited", "0"]), Integers(&[0])]),
+            Described("the limit's"),
+            "the `rate` of this key",
+        )
+        .shown_as("as the option, `\"unlimited\"` or 0"),
+        option("burst", OfAlgorithm, Described("the limit's"), "the `burst` of this key").shown_as("as the option"),
+        option("debt", OfAlgorithm, Described("the limit's"), "the `debt` of this key").shown_as("as the option"),
+        option("queue", OfAlgorithm, Described("the limit's"), "the `queue` of this key").shown_as("as the option"),
+        option(
+            "in_flight",
+            Either(&[Integer { least: 0, most: 100_000 }, Words(&["unlimited", "0"])]),
+            Described("the limit's"),
+            "the `in_flight` of this key",
+        )
+        .shown_as("as the option, `\"unlimited\"` or 0"),
+    ],
+};
+
+pub const OVERRIDE_KEY: Schema = Schema {
+    name: "limit.overrides.key",
+    title: "",
+    intro: "",
+    notes: "",
+    options: &[
+        option(
+            "percent",
+            Text("string"),
+            Absent,
+            "| a value with `%XX` for bytes that no string can contain, or for a single `*`",
+        ),
+        option(
+            "hash",
+            Text("16 hexadecimal digits"),
+            Absent,
+            "| the value that [logs show with this hash](../operating/keys-in-logs.md); needs `keys_secret`",
+        ),
+    ],
+};

@@ -1,0 +1,199 @@
+//! Finds options by name: `limit.burst`, `burst`, `[limit.per-ip] burst`, or the anchor of the manual, `limit-burst`.
+
+use crate::config::hints::find_closest;
+use crate::config::schema::value_type::ValueType;
+use crate::config::schema::{self, ConfigOption, Schema};
+
+/// An option with its place.
+#[derive(Clone, Debug)]
+pub struct OptionEntry {
+    /// The section.
+    pub section: &'static Schema,
+    /// The table that has the option: the section, or a table within it.
+    pub table: &'static Schema,
+    /// Keys from the section to the option, like `spans.to`.
+    pub key: String,
+    pub option: &'static ConfigOption,
+}
+
+/// What a name stands for.
+#[derive(Debug)]
+pub enum FoundOption {
+    One(OptionEntry),
+    /// Several options have the name.
+    Several(Vec<OptionEntry>),
+    /// None has it. The closest path, if any is close.
+    Unknown(Option<String>),
+}
+
+impl OptionEntry {
+    /// Returns the keys from the top level to the option, like `server.spans.to`.
+    pub fn path(&self) -> String {
+        self.section.path_of(&self.key)
+    }
+
+    /// Returns the anchor of the option in the manual, like `server-spans-to`.
+    pub fn anchor(&self) -> String {
+        self.path().replace('.', "-")
+    }
+
+    /// Returns the section that the option is, if it is one.
+    pub fn as_section(&self) -> Option<&'static Schema> {
+        self.option.value_type().tables().into_iter().find(|table| table.is_section())
+    }
+}
+
+/// Returns every option once, in the order of the manual.
+pub fn list_entries() -> Vec<OptionEntry> {
+    let mut entries = Vec::new();
+    for section in schema::ALL.iter().filter(|schema| schema.is_section()) {
+        add_entries(section, section, "", &mut entries);
+    }
+    entries
+}
+
+/// Adds the options of `table` and of the tables within it. A table that sections share belongs to the one in its name.
+fn add_entries(section: &'static Schema, table: &'static Schema, prefix: &str, entries: &mut Vec<OptionEntry>) {
+    for option in table.options {
+        let key = format!("{prefix}{}", option.name);
+        entries.push(OptionEntry { section, table, key: key.clone(), option });
+        for inner in option.value_type().tables() {
+            let is_own = inner.name.strip_prefix(section.name).is_some_and(|rest| rest.starts_with('.'));
+            if !inner.is_section() && is_own {
+                add_entries(section, inner, &format!("{key}."), entries);
+            }
+        }
+    }
+}
+
+/// Finds the options that `text` names.
+pub fn find_option(text: &str) -> FoundOption {
+    let entries = list_entries();
+    let words = split_name(text);
+    if let Some(option) = follow_keys(&words)
+        && let Some(entry) = entries.iter().find(|entry| std::ptr::eq(entry.option, option) && entry.ends_like(&words))
+    {
+        return FoundOption::One(entry.clone());
+    }
+    let name = words.join(".");
+    let suffix = format!(".{name}");
+    let mut found: Vec<OptionEntry> = entries.iter().filter(|entry| entry.path().ends_with(&suffix)).cloned().collect();
+    // An option of a section is meant rather than those of tables within sections.
+    let depth = |entry: &OptionEntry| entry.key.matches('.').count();
+    let least = found.iter().map(depth).min().unwrap_or_default();
+    found.retain(|entry| depth(entry) == least);
+    match found.len() {
+        0 => FoundOption::Unknown(find_similar(&name, &entries)),
+        1 => FoundOption::One(found.remove(0)),
+        _ => FoundOption::Several(found),
+    }
+}
+
+impl OptionEntry {
+    /// Whether the option has the last of `words` as its name, and comes first among those that share the table.
+    fn ends_like(&self, words: &[&str]) -> bool {
+        let path = self.path();
+        let keys: Vec<&str> = path.split('.').collect();
+        // A table that several options share is listed under one of them.
+        let shared = schema::HEADER_EDIT.name;
+        self.table.name != shared || words.iter().any(|word| keys.get(1) == Some(word))
+    }
+}
+
+/// Splits a name into keys. Brackets, quotes and spaces are as in a config; `NAME` stands for any name.
+fn split_name(text: &str) -> Vec<&str> {
+    let is_separator = |c: char| !(c.is_alphanumeric() || c == '_');
+    text.split(is_separator).filter(|word| !word.is_empty() && *word != "NAME").collect()
+}
+
+/// Follows keys from the top level. A word after a kind of named section may be a name.
+fn follow_keys(words: &[&str]) -> Option<&'static ConfigOption> {
+    let mut words = words.iter();
+    let mut option = schema::ROOT.find(words.next()?)?;
+    let mut may_be_name = is_named(option);
+    for word in words {
+        match option.value_type().tables().into_iter().find_map(|table| table.find(word)) {
+            Some(inner) => (option, may_be_name) = (inner, false),
+            None if may_be_name => {}
+            None => return None,
+        }
+    }
+    Some(option)
+}
+
+fn is_named(option: &ConfigOption) -> bool {
+    matches!(option.value_type(), ValueType::Named(_) | ValueType::TableOrNamed(_))
+}
+
+/// Returns the path that `name` probably misspells: a whole path, or a path with a last key like it.
+fn find_similar(name: &str, entries: &[OptionEntry]) -> Option<String> {
+    let paths: Vec<String> = entries.iter().map(OptionEntry::path).collect();
+    let last = name.rsplit('.').next().unwrap_or(name);
+    let key = find_closest(last, entries.iter().map(|entry| entry.option.name));
+    let with_key: Vec<&str> = match key {
+        Some(key) => {
+            let ends = |path: &&String| path.rsplit('.').next() == Some(key);
+            paths.iter().filter(ends).map(String::as_str).collect()
+        }
+        None => Vec::new(),
+    };
+    let near = find_closest(name, with_key.iter().copied()).or_else(|| with_key.first().copied());
+    near.or_else(|| find_closest(name, paths.iter().map(String::as_str))).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_every_spelling() {
+        for (text, path) in [
+            ("limit.burst", "limit.burst"),
+            ("burst", "limit.burst"),
+            ("limit-burst", "limit.burst"),
+            ("#limit-burst", "limit.burst"),
+            ("[limit.NAME] burst", "limit.burst"),
+            ("limit.per-ip.burst", "limit.burst"),
+            ("limit.overrides.burst", "limit.overrides.burst"),
+            ("upstream", "upstream"),
+            ("[[route]]", "route"),
+            ("limit.rate", "limit.rate"),
+            ("server.spans.to", "server.spans.to"),
+            ("spans.to", "server.spans.to"),
+            ("limit.refuse.status", "route.refuse.status"),
+            ("response_headers.remove", "route.response_headers.remove"),
+            ("route.response_headers.remove", "route.response_headers.remove"),
+            ("jwt.issuer", "jwt.issuer"),
+            ("jwt.staff.issuer", "jwt.issuer"),
+        ] {
+            let FoundOption::One(entry) = find_option(text) else { panic!("{text}: {:?}", find_option(text)) };
+            assert_eq!(entry.path(), path, "{text}");
+        }
+        let FoundOption::Several(found) = find_option("max_body") else { panic!("max_body") };
+        assert_eq!(found.iter().map(OptionEntry::path).collect::<Vec<_>>(), ["server.max_body", "route.max_body"]);
+        for (text, similar) in [
+            ("limit.brust", Some("limit.burst")),
+            ("brust", Some("limit.burst")),
+            ("server.max_conections", Some("server.max_connections")),
+            ("", None),
+            ("...", None),
+            ("\u{202e}\u{1b}[31m", None),
+            ("qqqqqqqqqqqq", None),
+        ] {
+            let FoundOption::Unknown(found) = find_option(text) else { panic!("{text}") };
+            assert_eq!(found.as_deref(), similar, "{text}");
+        }
+        let long = "limit.".repeat(100_000);
+        assert!(matches!(find_option(&long), FoundOption::Unknown(None)));
+    }
+
+    #[test]
+    fn every_entry_is_found_by_its_path_and_anchor() {
+        for entry in list_entries() {
+            for name in [entry.path(), entry.anchor()] {
+                let FoundOption::One(found) = find_option(&name) else { panic!("{name}") };
+                assert_eq!(found.path(), entry.path(), "{name}");
+            }
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! A config around each option of the table, in which only the option is new.
+
+use sluicegate::config::schema::lookup::OptionEntry;
+use sluicegate::limiting::algorithm::SPECS;
+
+const ROUTE: &str = "[[route]]\nrespond = { status = 200 }\n";
+const TLS: &str = "tls = { certificates = [{ cert = \"conf/tls/sample.pem\", key = \"conf/tls/sample.key\" }] }\n";
+const CERTIFICATES: &str = "certificates = [{ cert = \"conf/tls/sample.pem\", key = \"conf/tls/sample.key\" }]\n";
+const LISTENER: &str = "[[listener]]\naddress = \"127.0.0.1:8443\"\n";
+const JWT: &str =
+    "[jwt]\nkey = \"0123456789012345678901234567890123456789012345678901234567890123\"\nalgorithms = [\"HS256\"]\n";
+const KEY: &str = "key = \"0123456789012345678901234567890123456789012345678901234567890123\"\n";
+const SERVERS: &str = "servers = [\"http://127.0.0.1:9\"]\n";
+const SECURE_SERVERS: &str = "servers = [\"https://127.0.0.1:9\"]\n";
+const UPSTREAM_ROUTE: &str = "[[route]]\nupstream = \"u\"\n";
+const LIMIT_ROUTE: &str = "[[route]]\npath = \"/{id}/x\"\nrespond = { status = 200 }\nlimits = [\"l\"]\n";
+const PLAIN: &str = "[server]\nlisten = \"127.0.0.1:8080\"\ntrusted_proxies = [\"10.0.0.0/8\"]\n";
+
+/// The parts of a config around one option.
+pub struct Frame {
+    before: String,
+    /// Lines of the same table. The option replaces its own.
+    beside: String,
+    after: String,
+    /// Braces around the option and its neighbours, for a table within a list.
+    inline: bool,
+}
+
+impl Frame {
+    /// The config with a line for the option; `None`: without it, or with the line that the table needs.
+    pub fn with(&self, key: &str, value: Option<&str>) -> String {
+        let own = format!("{key} =");
+        let beside: String = self
+            .beside
+            .lines()
+            .filter(|line| value.is_none() || !line.starts_with(&own))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        let line = value.map_or_else(String::new, |value| format!("{key} = {value}\n"));
+        let text = match self.inline {
+            true => {
+                let inside = (beside + &line).trim_end().replace('\n', ", ");
+                format!("key = [{{ {inside} }}]\n")
+            }
+            false => beside + &line,
+        };
+        format!("{}{text}{}", self.before, self.after)
+    }
+}
+
+fn frame(before: impl Into<String>, beside: impl Into<String>, after: impl Into<String>) -> Frame {
+    Frame { before: before.into(), beside: beside.into(), after: after.into(), inline: false }
+}
+
+pub fn frame_of(entry: &OptionEntry) -> Frame {
+    let key = entry.option.name;
+    let table = entry.table.name;
+    match table.split('.').next().unwrap() {
+        "root" => frame("", "", ROUTE),
+        "server" => frame_of_server(table),
+        "listener" => frame_of_listener(table, key),
+        "acme" => frame(
+            format!("{PLAIN}{LISTENER}tls = {{ acme = [\"www.example.com\"] }}\n[acme]\n"),
+            "terms_agreed = true\n",
+            ROUTE,
+        ),
+        "admin" => {
+            let beside = if key == "metrics_need_token" { "token = \"0123456789abcdef\"\n" } else { "" };
+            frame("[admin]\n", beside, ROUTE)
+        }
+        "store" => {
+            let secure = matches!(key, "ca" | "client_cert" | "client_key");
+            frame("[store]\n", if secure { "url = \"rediss://127.0.0.1:9\"\n" } else { "" }, ROUTE)
+        }
+        "jwt" => frame("[jwt]\n", format!("{KEY}algorithms = [\"HS256\"]\n"), ROUTE),
+        "upstream" => frame_of_upstream(table, key),
+        "set" => frame("[set.s]\n", if key == "file" { "" } else { "values = [\"a\"]\n" }, ROUTE),
+        "limit" => frame_of_limit(table, key),
+        "route" => frame_of_route(entry),
+        section => frame(format!("[{section}]\n"), "", ROUTE),
+    }
+}
+
+fn frame_of_server(table: &str) -> Frame {
+    let beside = match table {
+        "server.redirect_http" => "listen = \"127.0.0.1:8081\"\n",
+        "server.spans" => "to = \"http://127.0.0.1:9\"\n",
+        _ => "",
+    };
+    frame(format!("[{table}]\n"), beside, ROUTE)
+}
+
+fn frame_of_listener(table: &str, key: &str) -> Frame {
+    let after = match key {
+        "acme" => format!("[acme]\nterms_agreed = true\n{PLAIN}{ROUTE}"),
+        _ => format!("{PLAIN}{ROUTE}"),
+    };
+    match table {
+        "listener" => {
+            let tls = if key == "hsts" { TLS } else { "" };
+            frame("[[listener]]\n", format!("address = \"127.0.0.1:8443\"\n{tls}"), after)
+        }
+        "listener.hsts" => {
+            let beside = match key {
+                "preload" => "max_age = \"2y\"\ninclude_subdomains = true\n",
+                _ => "max_age = \"1d\"\n",
+            };
+            frame(format!("{LISTENER}{TLS}[listener.hsts]\n"), beside, after)
+        }
+        "listener.tls" => {
+            let client_ca = if key == "client_auth" { "client_ca = \"conf/tls/sample-ca.pem\"\n" } else { "" };
+            frame(format!("{LISTENER}[listener.tls]\n"), format!("{CERTIFICATES}{client_ca}"), after)
+        }
+        "listener.tls.certificates" => frame(
+            format!("{LISTENER}[[listener.tls.certificates]]\n"),
+            "cert = \"conf/tls/sample.pem\"\nkey = \"conf/tls/sample.key\"\n",
+            after,
+        ),
+        _ => frame(format!("{LISTENER}[{table}]\n"), "", after),
+    }
+}
+
+fn frame_of_upstream(table: &str, key: &str) -> Frame {
+    let more = match key {
+        "hash_on" => "balance = \"consistent_hash\"\n",
+        "spread_above" => "balance = \"consistent_hash\"\nhash_on = \"ip\"\n",
+        "max_waiting" | "waiting_timeout" => "max_in_flight = 5\n",
+        _ => "",
+    };
+    match table {
+        "upstream" => {
+            let servers = if key == "tls" { SECURE_SERVERS } else { SERVERS };
+            frame("[upstream.u]\n", format!("{servers}{more}"), UPSTREAM_ROUTE)
+        }
+        // A server of weight 0 needs another.
+        "upstream.servers" => frame(
+            "[[upstream.u.servers]]\nurl = \"http://127.0.0.1:8\"\n[[upstream.u.servers]]\n",
+            "url = \"http://127.0.0.1:9\"\n",
+            UPSTREAM_ROUTE,
+        ),
+        "upstream.tls" => frame(format!("[upstream.u]\n{SECURE_SERVERS}[upstream.u.tls]\n"), "", UPSTREAM_ROUTE),
+        inner => {
+            let name = inner.trim_start_matches("upstream.");
+            frame(format!("[upstream.u]\n{SERVERS}[upstream.u.{name}]\n"), "", UPSTREAM_ROUTE)
+        }
+    }
+}
+
+/// The options that a limit needs to have `key`, which may belong to one algorithm.
+fn limit_with(key: &str) -> String {
+    let key = if key == "max_delayed" { "queue" } else { key };
+    let spec = SPECS.iter().find(|spec| spec.has_param(key)).unwrap_or(&SPECS[0]);
+    let leading = match spec.leading.name {
+        "rate" if key == "week_start" => "rate = \"10/week\"\n",
+        "rate" => "rate = \"10/day\"\n",
+        _ => "in_flight = 5\n",
+    };
+    format!("algorithm = \"{}\"\n{leading}", spec.name)
+}
+
+fn frame_of_limit(table: &str, key: &str) -> Frame {
+    let after = format!("{LIMIT_ROUTE}[store]\nmax_keys = 1000000000\n");
+    let limit = limit_with(key);
+    match table {
+        "limit" => {
+            let more = match key {
+                "after" => {
+                    "[limit.first]\nrate = \"10/s\"\n[[route]]\npath = \"/f\"\nlimits = [\"l\", \"first\"]\nrespond = {}\n"
+                }
+                _ => "",
+            };
+            let beside = match key {
+                "cost" => "rate = \"10/s\"\nburst = 1000000000\n".to_owned(),
+                "algorithm" => "rate = \"10/day\"\n".to_owned(),
+                _ => limit,
+            };
+            let after = if key == "after" { more.to_owned() } else { after };
+            frame("[limit.l]\n", beside, after)
+        }
+        "limit.when" => {
+            let more = format!(
+                "{JWT}{LISTENER}tls = {{ client_ca = \"conf/tls/sample-ca.pem\", {} }}\n",
+                CERTIFICATES.trim_end()
+            );
+            let route = LIMIT_ROUTE.trim_end().to_owned() + "\nauth = { basic = \"conf/users.htpasswd\" }\n";
+            frame("[limit.l]\nrate = \"10/s\"\n[limit.l.when]\n", "", route + &more)
+        }
+        "limit.overrides" => {
+            let amount = if key == "in_flight" { "" } else { "rate = \"5/s\"\n" };
+            let amount = if key == "key" { "rate = \"5/s\"\n" } else { amount };
+            let amount = if limit.contains("in_flight") { "in_flight = 3\n" } else { amount };
+            frame(format!("[limit.l]\n{limit}[[limit.l.overrides]]\n"), format!("key = \"192.0.2.7\"\n{amount}"), after)
+        }
+        _ => {
+            let secret = "[admin]\nkeys_secret = \"0123456789abcdef0123456789abcdef\"\n";
+            let beside = if key == "percent" { "percent = \"a\"\n" } else { "hash = \"0123456789abcdef\"\n" };
+            Frame {
+                inline: true,
+                ..frame(
+                    "[limit.l]\nkey = \"path\"\nrate = \"10/s\"\n[[limit.l.overrides]]\nrate = \"5/s\"\n",
+                    beside,
+                    after + secret,
+                )
+            }
+        }
+    }
+}
+
+fn frame_of_route(entry: &OptionEntry) -> Frame {
+    let key = entry.option.name;
+    let inner = entry.key.strip_suffix(&format!(".{key}"));
+    match (inner, key) {
+        (None, "upstream" | "redirect" | "respond") => frame(
+            "[[route]]\n",
+            "respond = { status = 200 }\n"
+                .replace("respond", key)
+                .replace("upstream = { status = 200 }", "upstream = \"echo:\"")
+                .replace("redirect = { status = 200 }", "redirect = \"https://example.com/\""),
+            "",
+        ),
+        (None, _) => frame("[[route]]\n", "respond = { status = 200 }\n", "[limit.l]\nrate = \"10/s\"\n"),
+        (Some("auth"), _) => {
+            let (method, more) = match key {
+                "jwt" | "user_claim" => ("jwt = true\n", ""),
+                "forward" | "request_headers" | "copy_headers" | "timeout" | "on_error" => {
+                    ("forward = \"http://127.0.0.1:9/x\"\n", "")
+                }
+                "user" => ("forward = \"http://127.0.0.1:9/x\"\n", "copy_headers = [\"remote-user\"]\n"),
+                _ => ("basic = \"conf/users.htpasswd\"\n", ""),
+            };
+            frame("[[route]]\nupstream = \"echo:\"\n[route.auth]\n", format!("{method}{more}"), JWT)
+        }
+        (Some("redirect"), _) => {
+            frame("[[route]]\nhost = \"x.example.com\"\n[route.redirect]\n", "to = \"https://example.com/\"\n", "")
+        }
+        (Some("respond"), _) => frame("[[route]]\n[route.respond]\n", "", ""),
+        (Some("refuse"), "content_type") => frame(format!("{ROUTE}[route.refuse]\n"), "body = \"no\"\n", ""),
+        (Some(inner), _) => frame(format!("{ROUTE}[route.{inner}]\n"), "", ""),
+    }
+}

@@ -1,0 +1,68 @@
+//! `sluicegate help` and `sluicegate schema`, and the schema on the admin listener.
+
+use crate::support::gateway::{Gateway, program};
+
+fn output(args: &[&str]) -> (i32, String, String) {
+    let output = program().args(args).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn help_describes_options_sections_and_commands() {
+    for (name, words) in [
+        (
+            &["limit.burst"][..],
+            &["limit.burst\n", "token_bucket, gcra", "count of the rate", "options.md#limit-burst"][..],
+        ),
+        (&["burst"], &["limit.burst\n"]),
+        (&["[limit.per-ip]", "burst"], &["limit.burst\n"]),
+        (&["server.spans.to"], &["server.spans.to\n", "required", "the collector"]),
+        (&["server.spans"], &["server.spans.sample", "sluicegate_spans_total"]),
+        (&["upstream"], &["[upstream.NAME]\n", "upstream.health.every"]),
+        (&["workers"], &["next start", "0 to 1024"]),
+        (&["max_body"], &["Several options", "server.max_body", "route.max_body"]),
+        (&["check"], &["Usage: sluicegate check"]),
+        (&[], &["Commands:", "Exit codes:"]),
+    ] {
+        let (code, stdout, stderr) = output(&[&["help"], name].concat());
+        assert_eq!((code, stderr.as_str()), (0, ""), "{name:?}");
+        for word in words {
+            assert!(stdout.contains(word), "{name:?}: {word:?} is missing:\n{stdout}");
+        }
+        assert!(!stdout.contains(['`', '\u{1b}']) && !stdout.contains("]("), "{name:?}:\n{stdout}");
+    }
+}
+
+#[test]
+fn help_for_an_unknown_name_is_code_2() {
+    for (name, remedy) in [
+        ("limit.brust", "sluicegate help limit.burst"),
+        ("\u{1b}[31mred", "lists the options"),
+        ("", "lists the options"),
+    ] {
+        let (code, stdout, stderr) = output(&["help", name]);
+        assert_eq!((code, stdout.as_str()), (2, ""), "{name:?}");
+        assert!(stderr.contains(remedy) && !stderr.contains('\u{1b}'), "{name:?}: {stderr}");
+    }
+}
+
+#[test]
+fn completions_list_the_options() {
+    for shell in ["bash", "zsh", "fish"] {
+        let (code, script, _) = output(&["completions", shell]);
+        assert!(code == 0 && script.contains("upstream.health.every"), "{shell}");
+    }
+}
+
+#[test]
+fn the_schema_is_the_same_everywhere() {
+    let (code, printed, _) = output(&["schema"]);
+    assert_eq!(code, 0);
+    assert_eq!(printed, std::fs::read_to_string("conf/schema.json").unwrap());
+    let gateway = Gateway::start("[[route]]\nrespond = {}\n");
+    let response = gateway.admin("/-/schema.json");
+    assert_eq!((response.status(), response.get("content-type")), (200, Some("application/schema+json")));
+    let served = response.json();
+    assert_eq!(served, serde_json::from_str::<serde_json::Value>(&printed).unwrap());
+}
