@@ -31,6 +31,7 @@ mod reload;
 mod replay;
 mod routing;
 mod support;
+mod tap;
 mod telemetry;
 mod tls;
 mod upstreams;

@@ -18,6 +18,7 @@ mod guard;
 mod inspected;
 pub(crate) mod lifecycle;
 mod limits;
+mod metrics_text;
 mod page_request;
 mod pages;
 mod problem;

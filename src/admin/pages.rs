@@ -22,16 +22,19 @@ use crate::admin::config::{ConfigApi, pages as config_pages};
 use crate::admin::guard::Access;
 use crate::admin::lifecycle::SharedState;
 use crate::admin::limits::{LimitsApi, pages as limit_pages};
+use crate::admin::metrics_text::CachedMetrics;
 use crate::admin::page_request::PageRequest;
 use crate::admin::problem::Problem;
 use crate::admin::response::{AdminResponse, problem_response, refusal_response};
 use crate::admin::room::AdminSlot;
 use crate::admin::streams::live::{self, LiveHub};
+use crate::admin::streams::tap;
 use crate::admin::{guard, status, upstreams};
 use crate::proxy::inbound::reject::Reject;
 use crate::reload::job::Job;
 use crate::snapshot::{CurrentSnapshot, Fleet};
 use crate::telemetry::metrics::Metrics;
+use crate::telemetry::tap::Taps;
 
 pub struct AdminContext {
     pub current: CurrentSnapshot,
@@ -43,12 +46,13 @@ pub struct AdminContext {
     pub cached: CachedPages,
     pub fleet: Fleet,
     pub live: LiveHub,
+    pub taps: Taps,
 }
 
 /// Pages whose text is expensive to build.
 #[derive(Default)]
 pub struct CachedPages {
-    pub(super) metrics: CachedText,
+    pub(super) metrics: CachedMetrics,
     pub(super) upstreams: CachedText,
     pub(super) config: CachedConfig,
 }
@@ -95,6 +99,7 @@ const PAGES: &[Page] = &[
     page!("GET, HEAD", "/-/top", Keys, limit_pages::list_top),
     page!("GET, HEAD", "/-/upstreams", Read, upstreams::show_upstreams),
     page!("GET", "/-/live", Read, live::stream_live),
+    page!("GET", "/-/tap", Keys, tap::stream_tap),
 ];
 
 impl Page {

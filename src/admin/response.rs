@@ -22,7 +22,7 @@ pub enum AdminBody {
     Full(Option<Bytes>),
     /// Pieces that are sent as they are made. The body ends when the sender is dropped; the sender finds its channel
     /// closed when the client left.
-    Stream { pieces: mpsc::Receiver<Bytes>, _slot: StreamSlot },
+    Stream { pieces: mpsc::Receiver<Bytes>, slot: StreamSlot },
 }
 
 impl Body for AdminBody {
@@ -32,7 +32,8 @@ impl Body for AdminBody {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         match &mut *self {
             AdminBody::Full(body) => Poll::Ready(body.take().map(|piece| Ok(Frame::data(piece)))),
-            AdminBody::Stream { pieces, .. } => {
+            AdminBody::Stream { pieces, slot } => {
+                slot.record_read();
                 pieces.poll_recv(cx).map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
             }
         }
@@ -53,7 +54,7 @@ impl Body for AdminBody {
 /// Responds with the events that `pieces` receives (`text/event-stream`).
 pub fn stream_response(pieces: mpsc::Receiver<Bytes>, slot: StreamSlot) -> AdminResponse {
     let mut answer = typed_response(StatusCode::OK, "text/event-stream", Bytes::new());
-    *answer.body_mut() = AdminBody::Stream { pieces, _slot: slot };
+    *answer.body_mut() = AdminBody::Stream { pieces, slot };
     answer
 }
 

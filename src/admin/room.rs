@@ -5,6 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
@@ -34,7 +35,8 @@ pub struct AdminSlot {
     arrival: u64,
     /// Kept by a connection that moved to a slot for streams, so that it never loses its slot.
     _kept: RefCell<Option<oneshot::Sender<()>>>,
-    is_streaming: Cell<bool>,
+    /// When the connection last took a piece of its stream, or asked for one; `None` if it does not stream.
+    stream_read: Cell<Option<Instant>>,
 }
 
 /// Resolves when the slot is lost.
@@ -50,6 +52,8 @@ pub struct StreamSlot(Rc<AdminSlot>);
 const PLACES: usize = 512;
 /// Maximum number of streams.
 const STREAMS: usize = 16;
+/// A connection whose client has read nothing of its stream for this long loses its slot.
+const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of connections at work: fewer than slots, so that there is always one to take.
 const AT_WORK: usize = 256;
 /// Maximum number of bytes of bodies and responses over all connections.
@@ -68,7 +72,7 @@ impl AdminSlots {
             room: room.clone(),
             arrival: places.arrivals,
             _kept: RefCell::default(),
-            is_streaming: Cell::new(false),
+            stream_read: Cell::new(None),
         };
         (slot, lost)
     }
@@ -115,17 +119,18 @@ impl AdminSlot {
     /// Moves the connection to a slot for streams; `None` if all are taken. From then on, it is not dropped for others.
     pub fn take_stream_slot(slot: &Rc<AdminSlot>) -> Option<StreamSlot> {
         let mut places = slot.room.0.borrow_mut();
-        if places.streams >= STREAMS || slot.is_streaming.get() {
+        if places.streams >= STREAMS || slot.stream_read.get().is_some() {
             return None;
         }
         places.streams += 1;
         slot._kept.replace(places.release_slot(slot.arrival));
-        slot.is_streaming.set(true);
+        slot.stream_read.set(Some(Instant::now()));
         Some(StreamSlot(slot.clone()))
     }
 
+    /// Returns whether the connection streams its response to a client that reads it.
     pub fn is_streaming(&self) -> bool {
-        self.is_streaming.get()
+        self.stream_read.get().is_some_and(|read| read.elapsed() < STALL_TIMEOUT)
     }
 
     /// Records that this connection holds `bytes`. If the total is too large, the oldest other connections lose their
@@ -150,10 +155,17 @@ impl Drop for AdminSlot {
     }
 }
 
+impl StreamSlot {
+    /// Records that the connection asks for the next piece: it has sent the ones before.
+    pub fn record_read(&self) {
+        self.0.stream_read.set(Some(Instant::now()));
+    }
+}
+
 impl Drop for StreamSlot {
     fn drop(&mut self) {
         self.0.room.0.borrow_mut().streams -= 1;
-        self.0.is_streaming.set(false);
+        self.0.stream_read.set(None);
     }
 }
 

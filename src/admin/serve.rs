@@ -42,7 +42,8 @@ where
     }
 }
 
-/// Waits until the time limit of the connection. While it streams, it has none: whoever makes the stream ends it.
+/// Waits until the time limit of the connection. While its client reads a stream, it has none: whoever makes the stream
+/// ends it.
 async fn wait_for_end(slot: &AdminSlot) {
     loop {
         sleep(CONNECTION_TIMEOUT).await;

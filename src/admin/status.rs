@@ -1,19 +1,31 @@
 //! Pages about the process: probes, metrics, status and reload. Listed in `pages`.
 
 use std::sync::LazyLock;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use http::StatusCode;
-use serde_json::json;
+use http::header::{CONTENT_ENCODING, VARY};
+use http::{HeaderValue, StatusCode};
+use jiff::Timestamp;
+use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use crate::admin::lifecycle::{Lifecycle, format_rfc3339};
+use crate::admin::metrics_text::{MetricsFormat, accepts_gzip};
 use crate::admin::page_request::PageRequest;
 use crate::admin::problem::Problem;
 use crate::admin::response::{
     AdminResponse, json_response, problem_response, text_response, typed_response, unavailable_response,
 };
+use crate::config::Config;
 use crate::config::schema::json_schema::json_schema;
+use crate::net::ListenAddr;
 use crate::reload::job::{Job, ReloadOrder, ReloadOutcome, Trigger};
+use crate::tls::{ListedCertificate, ServerTls};
+
+/// Maximum number of certificates in the status, and of names of each.
+const CERTIFICATES_MAX: usize = 100;
+const NAMES_MAX: usize = 20;
+const DAY_S: i64 = 86_400;
 
 pub async fn show_liveness(_: PageRequest) -> Result<AdminResponse, Problem> {
     Ok(text_response("ok\n"))
@@ -27,11 +39,19 @@ pub async fn show_readiness(request: PageRequest) -> Result<AdminResponse, Probl
 }
 
 pub async fn show_metrics(request: PageRequest) -> Result<AdminResponse, Problem> {
-    let context = &request.context;
-    Ok(match context.cached.metrics.get_or_make(|| context.metrics.render()) {
-        Ok(body) => typed_response(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", body),
-        Err(error) => problem_response(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string(), json!({})),
-    })
+    let (context, headers) = (&request.context, &request.head.headers);
+    let (format, is_gzip) = (MetricsFormat::negotiate(headers), accepts_gzip(headers));
+    let made = context.cached.metrics.get_or_make(format, is_gzip, &context.metrics);
+    let mut answer = match made {
+        Ok(body) => typed_response(StatusCode::OK, format.label(), body),
+        Err(error) => return Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())),
+    };
+    let headers = answer.headers_mut();
+    headers.insert(VARY, HeaderValue::from_static("accept, accept-encoding"));
+    if is_gzip {
+        headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
+    Ok(answer)
 }
 
 pub async fn show_status(request: PageRequest) -> Result<AdminResponse, Problem> {
@@ -47,6 +67,7 @@ pub async fn show_status(request: PageRequest) -> Result<AdminResponse, Problem>
         "watch": shared.watching().label(),
         "pinned": request.context.config.pinned_generation(),
         "last_reload": shared.last_reload(),
+        "certificates": list_certificates(&snapshot.config),
     });
     Ok(json_response(status.to_string()))
 }
@@ -55,6 +76,29 @@ pub async fn show_status(request: PageRequest) -> Result<AdminResponse, Problem>
 pub async fn show_schema(_: PageRequest) -> Result<AdminResponse, Problem> {
     static SCHEMA: LazyLock<String> = LazyLock::new(|| json_schema().to_string());
     Ok(typed_response(StatusCode::OK, "application/schema+json", SCHEMA.as_str()))
+}
+
+/// Returns the certificates of all listeners, those that expire first at the start.
+fn list_certificates(config: &Config) -> Vec<Value> {
+    let listeners = config.listeners.iter().filter_map(|listener| Some((&listener.address, listener.tls.as_ref()?)));
+    let of_listener = |(address, tls): (_, &ServerTls)| {
+        tls.list_certificates().into_iter().map(move |certificate| (address, certificate))
+    };
+    let mut all: Vec<_> = listeners.flat_map(of_listener).collect();
+    all.sort_by_key(|(_, certificate)| certificate.not_after_s);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now_s = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+    let describe = |(address, certificate): (&ListenAddr, ListedCertificate)| {
+        let not_after = Timestamp::from_second(certificate.not_after_s).map(|time| time.to_string());
+        json!({
+            "listener": address.to_string(),
+            "names": certificate.names.iter().take(NAMES_MAX).collect::<Vec<_>>(),
+            "not_after": not_after.ok(),
+            "days_left": (certificate.not_after_s - now_s).div_euclid(DAY_S),
+            "source": certificate.source.label(),
+        })
+    };
+    all.into_iter().take(CERTIFICATES_MAX).map(describe).collect()
 }
 
 /// Reloads the config, or reports what would change.

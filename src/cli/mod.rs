@@ -13,6 +13,7 @@ mod effective;
 mod explain;
 mod healthcheck;
 mod import;
+mod live;
 mod manual;
 mod reference;
 mod reload;
@@ -121,6 +122,10 @@ enum Command {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Watch the requests of a running gateway as they end, with what the limits decided
+    Tap(live::tap::TapOptions),
+    /// Watch which keys a running gateway refuses most
+    Top(live::top::TopOptions),
     /// Report whether a running gateway is ready: exit code 0 if it is, else 1
     Healthcheck {
         #[command(flatten)]
@@ -234,6 +239,8 @@ fn run_command(args: impl Iterator<Item = OsString>) -> ExitCode {
         Command::Reload { config, dry_run } => reload::request_reload(&config.config, dry_run),
         Command::Help { key } => reference::print_help(Cli::command(), &key),
         Command::Schema => reference::print_schema(),
+        Command::Tap(options) => live::tap::run_tap(&options),
+        Command::Top(options) => live::top::run_top(&options),
         Command::Completions { shell } => write_output(Ok(manual::render_completions(Cli::command(), shell))),
         Command::Man => write_output(manual::render_man(Cli::command())),
         Command::Healthcheck { config, url } => healthcheck::run_healthcheck(&config.config, url.as_deref()),

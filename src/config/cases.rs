@@ -70,8 +70,6 @@ pub type DecisionWords<'w> = &'w [&'static str];
 
 /// Start of the first case: a Thursday, the first day of a month and a year.
 const START: &str = "2026-01-01T00:00:00Z";
-const REPEATS: RangeInclusive<i64> = 1..=1_000_000;
-const DURATIONS: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(366 * 86_400);
 const REQUEST_HELP: &str = "write request = \"GET https://example.com/path\"";
 
 /// Reads the cases in the file at `path`. `decisions`: the words of `decision`.

@@ -306,6 +306,7 @@ async fn start_gateway(
         cached: Default::default(),
         fleet: fleet.clone(),
         live: Default::default(),
+        taps: workers.taps.clone(),
     };
     spawn_reports(usage, &current, fleet);
     spawn_local(resolving.clone().run());

@@ -34,6 +34,7 @@ use crate::snapshot::{CurrentSnapshot, Fleet, RouteCounters, Snapshot};
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::spans::Spans;
+use crate::telemetry::tap::Taps;
 use crate::tls::TlsPeer;
 
 /// State that all workers share. Each worker has a clone.
@@ -56,6 +57,8 @@ pub struct ProcessState {
     pub passwords: Arc<PasswordVerifier>,
     /// Memory of the encoders that compress responses.
     pub compression_memory: Arc<CompressionMemory>,
+    /// Operators who watch requests.
+    pub taps: Taps,
 }
 
 /// State of one worker.

@@ -106,17 +106,21 @@ fn identify_client(request: &mut RequestContext<'_>) -> ClientAddress {
     identity
 }
 
-/// Opens the access log entry and the span of the request, if they are enabled.
+/// Opens the access log entry and the span of the request, if they are enabled or an operator taps requests.
 fn open_log_entry(request: &mut RequestContext<'_>, identity: ClientAddress) {
     let server = &request.view.snapshot.config.server;
     let headers = &request.received.parts.headers;
     let span = server.spans.as_ref().and_then(|spans| trace::open_span(spans, headers));
-    let is_logged = server.access_log.is_some() || span.is_some();
+    let is_tapped = request.client.local.common.taps.is_active();
+    let is_logged = server.access_log.is_some() || span.is_some() || is_tapped;
     if is_logged || server.answer_request_id {
         request.request_id = Some(request_id::received_or_new(headers, identity.trusted_peer));
     }
     if is_logged {
         let mut entry = LogEntry::open(request.client, server, identity.ip, &request.received.parts, span);
+        if is_tapped {
+            entry.record_for_taps();
+        }
         request.request_id.iter().for_each(|id| entry.record_request_id(id));
         request.account.set_log_entry(entry);
     }

@@ -1,6 +1,7 @@
 //! The keys that the access log and the span of a request show. Computed after the decision, and only if the request
 //! is logged with keys: a hash takes about a microsecond.
 
+use crate::limiting::answer::NEVER;
 use crate::limiting::key::KeyPart;
 use crate::limiting::limit::Limit;
 use crate::limiting::shown_key::KeyDisplay;
@@ -9,6 +10,7 @@ use crate::limiting::{LimitResult, Verdict};
 use crate::route::Route;
 use crate::snapshot::decision_label;
 use crate::telemetry::metrics::Decision;
+use crate::telemetry::tap::TapDecision;
 
 /// The keys of a request, with secrets as hashes. A key with an ambiguous part is not shown.
 #[derive(Default)]
@@ -17,29 +19,44 @@ pub struct ShownKeys {
     pub deciding: Option<String>,
     /// The parts of the keys of all limits of the route, each once.
     pub all: Option<String>,
+    /// The key of each check of the verdict. Empty if they are not wanted.
+    pub each: Vec<Option<String>>,
+}
+
+/// Which keys the outputs of a request contain.
+#[derive(Clone, Copy, Default)]
+pub struct WantedKeys {
+    /// The key of the limit that decided.
+    pub deciding: bool,
+    /// The keys of all limits of the route, for the access log.
+    pub all: bool,
+    /// The key of each limit beside its decision, for taps.
+    pub each: bool,
 }
 
 /// Once the parts of all keys have this length in bytes, further parts are left out.
 const ALL_MAX: usize = 8 * 1024;
 
 impl ShownKeys {
-    /// Describes the keys that a log entry contains: with `wants_deciding` that of the limit that decided, with
-    /// `wants_all` those of all limits.
+    /// Describes the keys that a log entry contains.
     pub fn describe(
-        (wants_deciding, wants_all): (bool, bool),
+        wanted: WantedKeys,
         display: &KeyDisplay,
         route: &Route,
         facts: &Facts<'_>,
         verdict: &Verdict,
     ) -> ShownKeys {
-        if !wants_deciding && !wants_all {
+        let WantedKeys { deciding: wants_deciding, all: wants_all, each: wants_each } = wanted;
+        if !wants_deciding && !wants_all && !wants_each {
             return ShownKeys::default();
         }
-        let deciding = find_deciding_check(route, verdict).filter(|_| wants_deciding).and_then(|check| {
+        let describe_key = |check: &LimitResult| {
             let (limit, mut text) = (&route.limits[check.limit], String::with_capacity(64));
             display.write_key(&mut text, &limit.key, facts, limit.repeated).ok().map(|()| text)
-        });
-        ShownKeys { deciding, all: wants_all.then(|| describe_all(display, route, facts)) }
+        };
+        let deciding = find_deciding_check(route, verdict).filter(|_| wants_deciding).and_then(describe_key);
+        let each = if wants_each { verdict.checks.iter().map(describe_key).collect() } else { Vec::new() };
+        ShownKeys { deciding, all: wants_all.then(|| describe_all(display, route, facts)), each }
     }
 }
 
@@ -85,6 +102,22 @@ pub fn find_deciding_check<'v>(route: &Route, verdict: &'v Verdict) -> Option<&'
         let rank = |check: &&LimitResult| decision_rank(decision_label(route.limits[check.limit].mode, check));
         verdict.checks.iter().max_by_key(rank)
     })
+}
+
+/// Returns the decision of each limit for taps. `keys`: the key of each check.
+pub fn describe_decisions(route: &Route, verdict: &Verdict, keys: Vec<Option<String>>) -> Vec<TapDecision> {
+    let mut keys = keys.into_iter();
+    let describe = |check: &LimitResult| {
+        let (limit, answer) = (&route.limits[check.limit], check.outcome.answer());
+        TapDecision {
+            limit: limit.name.clone(),
+            decision: decision_label(limit.mode, check),
+            remaining: answer.map(|answer| answer.remaining),
+            retry_after_ms: answer.map(|answer| answer.retry_ms).filter(|retry_ms| *retry_ms != NEVER),
+            key: keys.next().flatten(),
+        }
+    };
+    verdict.checks.iter().map(describe).collect()
 }
 
 /// Ranks decisions: of several limits, the log shows the one with the highest rank.

@@ -102,6 +102,11 @@ impl RouteCounters {
         self.counts.duration.observe(seconds);
     }
 
+    /// Records the trace of a request whose duration was counted.
+    pub fn record_exemplar(&self, seconds: f64, trace_id: u128) {
+        self.counts.exemplars.record(seconds, trace_id);
+    }
+
     /// Counts a refusal that no limit made.
     pub fn count_rejection(&self, reason: Reason) {
         self.counts.rejections.inc(reason as usize);

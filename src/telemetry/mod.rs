@@ -1,5 +1,6 @@
 //! What the gateway reports about itself and its requests: `metrics` (Prometheus), `access_log` (one line per
-//! request), `spans` (OpenTelemetry) and `sampled` (rate limit for log lines that peers can trigger).
+//! request), `tap` (requests as an operator watches them), `spans` (OpenTelemetry) and `sampled` (rate limit for log
+//! lines that peers can trigger).
 //!
 //! Input: workers report events through handles that never block. Output: the admin listener renders the metrics;
 //! threads of their own write log lines and send spans. Telemetry only observes: a value that decides something
@@ -9,3 +10,4 @@ pub(crate) mod access_log;
 pub mod metrics;
 pub(crate) mod sampled;
 pub(crate) mod spans;
+pub(crate) mod tap;

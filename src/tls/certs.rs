@@ -48,6 +48,8 @@ pub struct Certificates {
     keys: Vec<Arc<CertifiedKey>>,
     /// The validity of each of `keys`, in their order.
     pub validities: Vec<CertificateValidity>,
+    /// The names of each of `keys`, in their order.
+    pub names: Vec<Vec<String>>,
     /// Lower-case names whose certificates have been ordered and not issued yet. The default is not shown for them.
     awaited: HashSet<String>,
     /// Indexes into `keys` by lower-case name, in the order of the config. One name may have several certificates, one
@@ -72,8 +74,9 @@ impl Certificates {
             }
         }
         let default = if keys.is_empty() { Vec::new() } else { vec![0] };
+        let names = keys.iter().map(|named| named.names.clone()).collect();
         let (keys, validities) = keys.into_iter().map(|named| (named.key, named.validity)).unzip();
-        Certificates { keys, validities, awaited, exact, wildcard, default }
+        Certificates { keys, validities, names, awaited, exact, wildcard, default }
     }
 
     /// Returns whether the certificate shown for the server name `asked` is valid for `host`, too. Both are lower-case.

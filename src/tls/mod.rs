@@ -28,5 +28,5 @@ pub use crate::tls::challenge::{ChallengeBoard, ChallengeKind, OpenChallenges, c
 pub use crate::tls::internal::InternalTls;
 pub use crate::tls::peer::{ClientCertificate, TlsPeer};
 pub use crate::tls::server::{
-    ClientAuth, IssuedCertificates, MinVersion, PemPair, ServerFiles, ServerTls, ServerTlsMistake,
+    ClientAuth, IssuedCertificates, ListedCertificate, MinVersion, PemPair, ServerFiles, ServerTls, ServerTlsMistake,
 };

@@ -11,6 +11,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{Error, InconsistentKeys, RootCertStore, ServerConfig, version};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use crate::labels::labels;
 use crate::tls::certs::{CertificateValidity, Certificates, NamedKey};
 use crate::tls::challenge::ChallengeBoard;
 use crate::tls::{Alpn, InternalTls, certs, pem};
@@ -86,6 +87,24 @@ impl ResolvesServerCert for LiveCertificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         self.0.load().resolve(hello)
     }
+}
+
+/// A certificate in use.
+pub struct ListedCertificate {
+    /// Its names, or its subject if it has none.
+    pub names: Vec<String>,
+    /// Expiry in seconds of Unix time.
+    pub not_after_s: i64,
+    pub source: CertificateSource,
+}
+
+labels! {
+    /// Where a certificate comes from.
+    CertificateSource:
+    File = "file",
+    Acme = "acme",
+    /// The local CA of development certificates.
+    Internal = "internal",
 }
 
 /// Certificates that an ACME server has issued, by name.
@@ -192,6 +211,22 @@ impl ServerTls {
     pub fn use_internal(&self, leaf: NamedKey) {
         let keys = self.own.iter().cloned().chain([leaf]).collect();
         self.certificates.0.store(Arc::new(Certificates::new(keys, HashSet::new())));
+    }
+
+    /// Returns the certificates in use, those of files first.
+    pub fn list_certificates(&self) -> Vec<ListedCertificate> {
+        let current = self.certificates.current();
+        let all = current.validities.iter().zip(&current.names).enumerate();
+        all.map(|(place, (validity, names))| ListedCertificate {
+            names: if names.is_empty() { vec![validity.name.clone()] } else { names.clone() },
+            not_after_s: validity.not_after_s,
+            source: match (place < self.own.len(), self.internal()) {
+                (true, _) => CertificateSource::File,
+                (false, Some(_)) => CertificateSource::Internal,
+                (false, None) => CertificateSource::Acme,
+            },
+        })
+        .collect()
     }
 
     /// Returns the validity of the development certificate in use.

@@ -45,6 +45,7 @@ use crate::snapshot::{CurrentSnapshot, Fleet};
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::spans::Spans;
+use crate::telemetry::tap::Taps;
 pub use crate::worker::inherited::InheritedSockets;
 pub use crate::worker::listener::{Accepted, Acceptor, BindError, Listener};
 
@@ -56,6 +57,8 @@ pub struct Workers {
     /// The thread that writes the access log. It ends after the last worker.
     log_writer: JoinHandle<()>,
     span_sender: JoinHandle<()>,
+    /// Offers the requests of all workers to operators.
+    pub taps: Taps,
 }
 
 /// Longest wait for the access log to write its last lines. Its reader may have gone.
@@ -84,6 +87,7 @@ impl Workers {
     ) -> io::Result<Workers> {
         let (access_log, log_writer) = AccessLog::start(metrics)?;
         let (spans, span_sender) = Spans::start(metrics)?;
+        let taps = Taps::new(metrics.taps.clone());
         let common = ProcessState {
             current: current.clone(),
             metrics: metrics.clone(),
@@ -97,6 +101,7 @@ impl Workers {
             tunnels: Arc::default(),
             passwords: PasswordVerifier::new(metrics.passwords.clone()),
             compression_memory: Arc::default(),
+            taps: taps.clone(),
         };
         let count_all = Arc::<ConnectionCount>::default();
         let mut threads = Vec::with_capacity(count);
@@ -120,7 +125,7 @@ impl Workers {
             started.recv().map_err(io::Error::other)??;
             threads.push((sender, thread));
         }
-        Ok(Workers { threads, access_log, log_writer, spans, span_sender })
+        Ok(Workers { threads, access_log, log_writer, spans, span_sender, taps })
     }
 
     /// Has every worker connect to the store of `settings`, before a snapshot with these settings is in force. Waits

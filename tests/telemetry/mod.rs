@@ -4,5 +4,6 @@ mod access_log;
 mod keys;
 mod logs;
 mod metrics;
+mod openmetrics;
 mod spans;
 mod warnings;

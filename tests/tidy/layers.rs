@@ -15,7 +15,7 @@ pub const LAYERS: [(&str, &[&str]); 28] = [
     ("descriptors", &[]),
     ("replace_file", &[]),
     ("tls", &["labels"]),
-    ("telemetry", &["labels"]),
+    ("telemetry", &["labels", "net"]),
     ("limiting", &["labels", "written", "template", "net", "grpc", "tls", "telemetry"]),
     ("upstream", &["labels", "tls", "limiting"]),
     ("auth", &["telemetry", "limiting"]),
@@ -55,6 +55,7 @@ pub const LAYERS: [(&str, &[&str]); 28] = [
         &[
             "labels",
             "net",
+            "tls",
             "written",
             "telemetry",
             "limiting",

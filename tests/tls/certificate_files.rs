@@ -146,6 +146,45 @@ fn a_wrong_pair_changes_nothing_and_is_told_of() {
 }
 
 #[test]
+fn certificates_that_expire_soon_are_warned_of_and_listed() {
+    let ca = Ca::new("test");
+    let (now, day) = (SystemTime::now(), Duration::from_secs(86_400));
+    let gateway = Gateway::launch(&[], |dir| {
+        let terms = [("later.test", 50, 20), ("soon.test", 80, 10), ("short.test", 0, 6), ("old.test", 9, 0)];
+        for (place, (name, since, left)) in terms.into_iter().enumerate() {
+            ca.issue_with(&[name, "second.test"], "", |params| {
+                // In the middle of a day, so that the number of days is the same during the test.
+                (params.not_before, params.not_after) =
+                    ((now - since * day).into(), (now + left * day - day / 2).into());
+            })
+            .save(dir, &place.to_string());
+        }
+        laid_out(dir, &config(4, "", "", ECHO))
+    });
+    let check = program().args(["check", "--format", "json", "-c"]).arg(gateway.config()).output().unwrap();
+    let check: serde_json::Value = serde_json::from_slice(&check.stdout).unwrap();
+    let warnings: Vec<&str> =
+        check["warnings"].as_array().unwrap().iter().map(|warning| warning["message"].as_str().unwrap()).collect();
+    assert!(warnings.len() == 2, "{warnings:?}");
+    assert!(warnings[0].starts_with("the certificate of `soon.test` expires in 9 days, at 20"), "{warnings:?}");
+    assert!(warnings[1].starts_with("the certificate of `old.test` has expired, at 20"), "{warnings:?}");
+    assert!(check["warnings"][0]["line"].is_number(), "{check}");
+    let status = gateway.admin("/-/status").json();
+    let listed: Vec<(&str, i64)> = status["certificates"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|certificate| {
+            assert_eq!((&certificate["listener"], &certificate["source"]), (&"127.0.0.1:0".into(), &"file".into()));
+            assert_eq!(certificate["names"][1], "second.test");
+            (certificate["names"][0].as_str().unwrap(), certificate["days_left"].as_i64().unwrap())
+        })
+        .collect();
+    assert_eq!(listed, [("old.test", -1), ("short.test", 5), ("soon.test", 9), ("later.test", 19)]);
+    assert!(status["certificates"][0]["not_after"].as_str().unwrap().ends_with('Z'));
+}
+
+#[test]
 fn certificates_out_of_their_term_are_served_and_warned_of() {
     let ca = Ca::new("test");
     let day = Duration::from_secs(86_400);

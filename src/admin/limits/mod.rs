@@ -98,6 +98,11 @@ impl LimitsApi {
         text.ok_or_else(|| self.unknown_limit(config, name))
     }
 
+    /// Checks that there is a limit with this name.
+    pub fn check_limit(&self, name: &str) -> Result<(), Problem> {
+        self.find_limit(&self.current.load().config, name).map(|_| ())
+    }
+
     fn find_limit<'c>(&self, config: &'c Config, name: &str) -> Result<&'c Arc<Limit>, Problem> {
         config.limits.find(name).ok_or_else(|| self.unknown_limit(config, name))
     }

@@ -22,7 +22,7 @@ use crate::proxy::response::cause::Cause;
 use crate::proxy::response::log_entry::LogEntry;
 use crate::proxy::response::refusal;
 use crate::proxy::response::refusal::Refusal;
-use crate::proxy::shown_keys::ShownKeys;
+use crate::proxy::shown_keys::{ShownKeys, WantedKeys};
 use crate::route::Route;
 use crate::snapshot::{Reason, RouteCounters, Snapshot};
 use crate::telemetry::metrics::{Cutoff, ForwardAuthOutcome, Metrics};
@@ -101,8 +101,8 @@ impl RequestAccount {
     }
 
     /// Returns which keys the log entry contains; see [`LogEntry::wanted_keys`].
-    pub fn wanted_keys(&self) -> (bool, bool) {
-        self.log.as_ref().map_or((false, false), |entry| entry.wanted_keys())
+    pub fn wanted_keys(&self) -> WantedKeys {
+        self.log.as_ref().map_or_else(WantedKeys::default, |entry| entry.wanted_keys())
     }
 
     /// Returns the access log entry, if the request is logged.
@@ -288,10 +288,19 @@ impl RequestAccount {
         self
     }
 
+    /// Counts the duration of the request so far, with its trace if it has a span.
+    fn observe_duration(&self) {
+        let seconds = self.started.elapsed().as_secs_f64();
+        self.handles.observe_duration(seconds);
+        if let Some(trace_id) = self.log.as_ref().and_then(|entry| entry.sampled_trace()) {
+            self.handles.record_exemplar(seconds, trace_id);
+        }
+    }
+
     /// Records that the connection becomes a tunnel, which may be silent for at most `limit`.
     pub fn start_tunnel(&mut self, limit: Duration) {
         self.switched = true;
-        self.handles.observe_duration(self.started.elapsed().as_secs_f64());
+        self.observe_duration();
         self.deadline.mark_upgraded();
         self.deadline.arm(RequestWait::Tunnel, limit);
     }
@@ -383,7 +392,7 @@ impl Drop for RequestAccount {
         self.settle_at_end();
         match &self.response {
             Some(_) if self.switched => {}
-            Some(_) => self.handles.observe_duration(self.started.elapsed().as_secs_f64()),
+            Some(_) => self.observe_duration(),
             None => self.handles.count_response(&self.method, client_closed_status()),
         }
         if self.entered {

@@ -17,15 +17,16 @@ use crate::limiting::Verdict;
 use crate::proxy::context::{ClientConnection, WorkerState};
 use crate::proxy::inbound::upload::UploadProgress;
 use crate::proxy::response::cause::Cause;
-use crate::proxy::shown_keys::{ShownKeys, find_deciding_check};
+use crate::proxy::shown_keys::{ShownKeys, WantedKeys, describe_decisions, find_deciding_check};
 use crate::proxy::trace;
 use crate::route::Route;
 use crate::snapshot::{UNMATCHED, decision_label};
 use crate::telemetry::access_log::{AccessLogSettings, Attempts, LogRecord};
 use crate::telemetry::metrics::Decision;
 use crate::telemetry::spans::OpenSpan;
+use crate::telemetry::tap::TapDecision;
 
-/// Masks queries in spans if no access log is configured.
+/// Masks queries in spans and taps if no access log is configured.
 static DEFAULT_SETTINGS: LazyLock<AccessLogSettings> = LazyLock::new(AccessLogSettings::default);
 
 /// The access log entry and the span of a request that has not ended.
@@ -37,6 +38,8 @@ pub struct LogEntry {
     /// Path pattern of the route, for the span.
     template: Option<String>,
     record: LogRecord,
+    /// Decisions of all limits so far, if an operator taps requests.
+    decisions: Option<Vec<TapDecision>>,
     /// Progress of the request body, once it is being read.
     upload: Option<Rc<UploadProgress>>,
 }
@@ -79,8 +82,14 @@ impl LogEntry {
             span,
             template: None,
             record,
+            decisions: None,
             upload: None,
         })
+    }
+
+    /// Has the request appear in the taps of operators when it ends.
+    pub fn record_for_taps(&mut self) {
+        self.decisions = Some(Vec::new());
     }
 
     /// Records the matching route, even if the request is refused later.
@@ -126,6 +135,11 @@ impl LogEntry {
         self.span.as_ref().map(OpenSpan::traceparent)
     }
 
+    /// Returns the id of the trace, if the request has a span.
+    pub fn sampled_trace(&self) -> Option<u128> {
+        self.span.as_ref().map(OpenSpan::trace)
+    }
+
     /// Records the trace id that the headers have.
     pub fn record_trace_id(&mut self, headers: &HeaderMap) {
         self.record.trace_id = trace::trace_id(headers).map(str::to_owned);
@@ -133,6 +147,9 @@ impl LogEntry {
 
     /// Records the decision of the most significant limit, and the keys that the entry shows.
     pub fn record_decision(&mut self, route: &Route, verdict: &Verdict, shown: ShownKeys) {
+        if self.decisions.is_some() {
+            self.decisions = Some(describe_decisions(route, verdict, shown.each));
+        }
         self.record.keys = shown.all;
         let Some(check) = find_deciding_check(route, verdict) else { return };
         let limit = &route.limits[check.limit];
@@ -142,10 +159,11 @@ impl LogEntry {
         self.record.refused_by = verdict.longest_refusal(&route.limits).map(|_| limit.name.clone());
     }
 
-    /// Returns which keys the entry and its span contain: that of the limit that decided, and those of all limits.
-    pub fn wanted_keys(&self) -> (bool, bool) {
+    /// Returns which keys the entry, its span and taps contain.
+    pub fn wanted_keys(&self) -> WantedKeys {
         let (one, all) = self.log.as_ref().map_or((false, false), |log| (log.shows_key(), log.shows_all_keys()));
-        (one || self.span.is_some(), all)
+        let each = self.decisions.is_some();
+        WantedKeys { deciding: one || each || self.span.is_some(), all, each }
     }
 
     /// Records that the route's `allow` list exempted the request from its limits.
@@ -191,12 +209,15 @@ impl LogEntry {
         self.record.bytes_uncompressed = Some(bytes);
     }
 
-    /// Writes the entry and ends the span.
+    /// Writes the entry, offers it to taps, and ends the span.
     pub fn write(&mut self, started: Instant) {
         self.record.duration = started.elapsed();
         self.record.bytes_in = self.upload.as_ref().map_or(0, |upload| upload.received_bytes());
         if let Some(settings) = self.log.take() {
             self.local.common.access_log.queue_line(settings, &self.record);
+        }
+        if let Some(decisions) = self.decisions.take() {
+            self.local.common.taps.publish(&self.record, &decisions);
         }
         if let Some(span) = self.span.take() {
             span.finish(&self.local.common.spans, &self.record, self.template.as_deref());
@@ -236,8 +257,12 @@ fn write_rejected(
     cause: Cause,
     describe: impl FnOnce(&mut LogRecord, &AccessLogSettings),
 ) {
-    let view = client.local.view();
-    let Some(settings) = &view.snapshot.config.server.access_log else { return };
+    let (view, taps) = (client.local.view(), &client.local.common.taps);
+    let log = view.snapshot.config.server.access_log.as_ref();
+    let is_tapped = taps.is_active();
+    if log.is_none() && !is_tapped {
+        return;
+    }
     let mut record = LogRecord {
         client: client.peer.to_canonical(),
         tls: client.tls_version,
@@ -246,8 +271,13 @@ fn write_rejected(
         setting: cause.setting.map(|setting| setting.label()),
         ..new_record()
     };
-    describe(&mut record, settings);
-    client.local.common.access_log.queue_line(settings.clone(), &record);
+    describe(&mut record, log.map_or(&*DEFAULT_SETTINGS, |log| log));
+    if let Some(settings) = log {
+        client.local.common.access_log.queue_line(settings.clone(), &record);
+    }
+    if is_tapped {
+        taps.publish(&record, &[]);
+    }
 }
 
 fn set_target(record: &mut LogRecord, target: &str, settings: &AccessLogSettings) {

@@ -33,7 +33,8 @@ pub fn format_line(settings: &AccessLogSettings, record: &LogRecord) -> String {
     line
 }
 
-fn format_json(line: &mut String, record: &LogRecord) {
+/// Appends the JSON object of the record to an empty line.
+pub fn format_json(line: &mut String, record: &LogRecord) {
     for field in LogField::ALL {
         line.push_str(if line.is_empty() { "{\"" } else { ",\"" });
         line.push_str(field.label());
@@ -197,7 +198,7 @@ fn escape(line: &mut String, text: &str) {
 }
 
 /// Escapes the content of a JSON string, including characters that terminals or line readers would interpret.
-fn escape_json(line: &mut String, text: &str) {
+pub fn escape_json(line: &mut String, text: &str) {
     // Nearly all text takes this path.
     if text.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\') {
         return line.push_str(text);

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use http::{Method, StatusCode};
 
+use crate::telemetry::metrics::exemplars::Exemplars;
 use crate::telemetry::metrics::labels::{Decision, ForwardAuthOutcome, Reason};
 use crate::telemetry::metrics::shards::Count;
 
@@ -20,6 +21,8 @@ pub struct RouteCounts {
     pub rejections: LabelCounts<{ Reason::ALL.len() }>,
     /// Requests to the auth server.
     pub forward_auth: LabelCounts<{ ForwardAuthOutcome::ALL.len() }>,
+    /// Traces of sampled requests.
+    pub exemplars: Exemplars,
 }
 
 #[derive(Default)]
@@ -108,6 +111,11 @@ impl Codes {
 /// Upper bounds of the duration buckets, in seconds.
 pub const BUCKETS: [f64; 14] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
+/// Returns the index of the bucket of a duration; `None` above the last bound.
+pub fn find_bucket(seconds: f64) -> Option<usize> {
+    BUCKETS.iter().position(|bound| seconds <= *bound)
+}
+
 /// Durations by bucket. A duration above the last bound counts only in the total.
 #[derive(Default)]
 #[repr(C)]
@@ -119,8 +127,7 @@ pub struct Durations {
 
 impl Durations {
     pub fn observe(&self, seconds: f64) {
-        let place = BUCKETS.iter().position(|bound| seconds <= *bound);
-        place.map_or(&self.above, |place| &self.buckets[place]).inc();
+        find_bucket(seconds).map_or(&self.above, |place| &self.buckets[place]).inc();
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates")]
         self.sum_ns.add((seconds * 1e9) as u64);
     }

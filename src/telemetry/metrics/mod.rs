@@ -3,7 +3,8 @@
 //! Label values come from config names and closed enums (`labels`), never from request bytes, so the config bounds the
 //! number of series. Input: workers count into per-worker shards (`shards`, `counter`, `counts`) without locks;
 //! `record` and `routes` hold the series of routes and limits, and `traffic` adds them up; `store`, `tls`, `passwords`,
-//! `gateways` and `process` hold those of the parts they are named after. Output: [`Metrics::render`] adds the shards up (`shown` builds the metric values).
+//! `gateways` and `process` hold those of the parts they are named after. Output: [`Metrics::render`] adds the shards up
+//! (`shown` builds the metric values, `openmetrics` writes the newer format with `exemplars`).
 //!
 //! To add a metric, add a field to [`Metrics`], create and register it in [`Metrics::new`], count it where the event
 //! happens, and describe it in `docs/reference/metrics.md`.
@@ -11,9 +12,11 @@
 mod compression;
 mod counter;
 mod counts;
+mod exemplars;
 mod families;
 mod gateways;
 mod labels;
+mod openmetrics;
 mod passwords;
 mod process;
 mod record;
@@ -21,6 +24,7 @@ mod routes;
 mod shards;
 pub(crate) mod shown;
 mod store;
+mod taps;
 mod tls;
 mod traffic;
 
@@ -48,6 +52,7 @@ pub use crate::telemetry::metrics::record::{LimitRecord, RouteRecord};
 use crate::telemetry::metrics::routes::{RouteCollector, Routes};
 pub use crate::telemetry::metrics::shards::Shard;
 pub use crate::telemetry::metrics::store::{StoreHealth, StoreMetrics, StoreView};
+pub use crate::telemetry::metrics::taps::TapMetrics;
 pub use crate::telemetry::metrics::tls::{HandshakeCounters, TlsMetrics};
 pub use crate::telemetry::metrics::traffic::Traffic;
 
@@ -67,6 +72,7 @@ pub struct Metrics {
     connections: IntGaugeVec,
     pub tls: TlsMetrics,
     pub passwords: PasswordMetrics,
+    pub taps: TapMetrics,
     /// Number of upgraded connections, such as WebSocket.
     pub tunnels: IntGauge,
     config_info: IntGaugeVec,
@@ -138,6 +144,7 @@ impl Metrics {
             connections: families.gauges("connections", "Open client connections.", &["listener", "protocol"])?,
             tls: TlsMetrics::new(&families)?,
             passwords: PasswordMetrics::new(&families)?,
+            taps: TapMetrics::new(&families)?,
             tunnels: families.gauge("tunnels", "Open upgraded connections, such as WebSocket.")?,
             config_info: families.gauges("config_info", "The config in force.", &["hash", "generation"])?,
             config_reloads: families.counters(
@@ -208,6 +215,11 @@ impl Metrics {
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(text)
+    }
+
+    /// Renders all families in the OpenMetrics text format, version 1.0, with exemplars.
+    pub fn render_openmetrics(&self) -> String {
+        openmetrics::encode(&self.registry.gather(), &self.routes.latest_exemplars())
     }
 
     /// Exports the config in force, loaded at `since`.

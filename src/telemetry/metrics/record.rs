@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::telemetry::metrics::counts::{Code, Codes, Histogram, LabelCounts, LimitCounts, RouteCounts};
+use crate::telemetry::metrics::exemplars::{BucketExemplars, Exemplars};
 use crate::telemetry::metrics::shards::{Count, Shards};
 
 /// Counts of one route. They survive a reload that keeps the route.
@@ -93,6 +94,10 @@ impl RouteRecord {
 
     pub fn sum_durations(&self) -> Histogram {
         Histogram::sum(self.shards.iter().map(|part| &part.duration))
+    }
+
+    pub fn latest_exemplars(&self) -> BucketExemplars {
+        Exemplars::latest(self.shards.iter().map(|part| &part.exemplars))
     }
 
     /// Returns the series of refusals that no limit caused.

@@ -9,9 +9,12 @@ use prometheus::proto;
 
 use crate::telemetry::metrics::counts::{BUCKETS, Histogram};
 use crate::telemetry::metrics::labels::{Decision, ForwardAuthOutcome, Reason};
+use crate::telemetry::metrics::openmetrics::FamilyExemplars;
 use crate::telemetry::metrics::record::RouteRecord;
 use crate::telemetry::metrics::shown;
 use crate::telemetry::metrics::shown::{build_family, counter_metric, gauge_metric};
+
+const DURATION_FAMILY: &str = "sluicegate_request_duration_seconds";
 
 /// Value of the `limit` label for rejections that no limit caused.
 const NO_LIMIT: &str = "_none";
@@ -37,6 +40,12 @@ impl Routes {
     /// Calls `visit` with the record of every route.
     pub fn visit_routes(&self, visit: impl FnMut(&RouteRecord)) {
         self.lock().values().map(Arc::as_ref).for_each(visit);
+    }
+
+    /// Returns the traces of sampled requests, for the histogram of durations.
+    pub fn latest_exemplars(&self) -> FamilyExemplars {
+        let exemplars = |(name, record): (&String, &Arc<RouteRecord>)| (name.clone(), record.latest_exemplars());
+        FamilyExemplars { family: DURATION_FAMILY, by_label: self.lock().iter().map(exemplars).collect() }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<RouteRecord>>> {

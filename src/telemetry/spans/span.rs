@@ -48,6 +48,11 @@ impl OpenSpan {
         format!("{:032x}", self.trace)
     }
 
+    /// Returns the trace id as a number.
+    pub fn trace(&self) -> u128 {
+        self.trace
+    }
+
     /// Returns the `traceparent` header for upstream servers, whose spans become children of this one.
     pub fn traceparent(&self) -> String {
         format!("00-{:032x}-{:016x}-01", self.trace, self.span)

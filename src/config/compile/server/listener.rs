@@ -18,6 +18,9 @@ use crate::tls::{CertificateValidity, ClientAuth, MinVersion, PemPair, ServerFil
 /// Default of `max_unsent` in bytes. The kernel asks for more data when half of it is sent, which leaves every worker
 /// enough time.
 const MAX_UNSENT: u32 = 64 * 1024;
+/// A certificate that expires sooner is reported, unless most of its life is still left.
+const EXPIRY_NOTICE_S: i64 = 14 * DAY_S;
+const DAY_S: i64 = 86_400;
 const ADDRESS_HELP: &str = "add address = \"0.0.0.0:8443\"";
 const PAIR_HELP: &str = "write certificates = [{ cert = \"chain.pem\", key = \"key.pem\" }], or acme = [\"www.example.com\"], or \
                          internal = true for development";
@@ -239,8 +242,8 @@ fn compile_tls(
     Some(tls)
 }
 
-/// Warns about certificates outside their validity period. It is not an error, because this machine's clock may be
-/// wrong.
+/// Warns about certificates outside their validity period, or close to its end. It is not an error, because this
+/// machine's clock may be wrong.
 fn warn_about_term(section: &Section, pair: &Pair, term: &CertificateValidity, now_s: i64) {
     let date =
         |time_s: i64| Timestamp::from_second(time_s).map_or_else(|_| time_s.to_string(), |time| time.to_string());
@@ -252,6 +255,10 @@ fn warn_about_term(section: &Section, pair: &Pair, term: &CertificateValidity, n
         let start = date(term.not_before_s);
         let help = "clients refuse it until then; is the clock of this machine right?";
         (format!("the certificate of `{name}` is valid from {start} only"), help)
+    } else if term.not_after_s - now_s < EXPIRY_NOTICE_S.min((term.not_after_s - term.not_before_s) / 3) {
+        let (end, days) = (date(term.not_after_s), (term.not_after_s - now_s) / DAY_S);
+        let what = format!("the certificate of `{name}` expires in {days} days, at {end}");
+        (what, "renew it; the gateway uses the new file as soon as it is there")
     } else {
         return;
     };

@@ -1,0 +1,70 @@
+//! Readers of taps that do not read, leave, or are too many; and the events that end a tap.
+
+use std::time::{Duration, Instant};
+
+use super::requests::LIMITS;
+use super::stream::Tap;
+use crate::support::client::get;
+use crate::support::gateway::{Gateway, config};
+use crate::support::until;
+
+#[test]
+fn a_reader_that_does_not_read_costs_events_and_no_time() {
+    let gateway = Gateway::start(LIMITS);
+    let slow = Tap::open(&gateway, "?rate=1000");
+    let mut client = gateway.client();
+    // Each event has the path; the buffers of the sockets take some megabytes.
+    let head = get(&format!("/health?{}", "x".repeat(6000)), "");
+    let memory = gateway.watch_memory();
+    let (end, mut sent) = (Instant::now() + Duration::from_secs(15), 0);
+    while gateway.metric("tap_events_total", &[("result", "lost")]) == Some(0.0) {
+        assert!(Instant::now() < end, "{sent} requests and none was lost");
+        (0..200).for_each(|_| assert_eq!(client.ask(&head, "").status(), 200));
+        sent += 200;
+    }
+    assert!(memory.peak() < 48 * 1024 * 1024, "{}", memory.peak());
+    drop(slow);
+    let mut tap = Tap::open(&gateway, "");
+    assert_eq!(gateway.get("/health").status(), 200);
+    assert_eq!(tap.next()["status"], 200);
+}
+
+#[test]
+fn there_are_eight_taps_and_readers_that_left_hold_none() {
+    let gateway = Gateway::start(LIMITS);
+    let taps: Vec<Tap> = (0..8).map(|_| Tap::open(&gateway, "")).collect();
+    let (status, answer) = Tap::request(&gateway, "", "");
+    assert_eq!(status, 503);
+    assert!(answer.rest().contains("8 taps are open already; close one"));
+    assert_eq!(gateway.admin("/readyz").status(), 200, "probes are served all the same");
+    drop(taps);
+    until("the taps of those who left are free", || Tap::request(&gateway, "", "").0 == 200);
+}
+
+#[test]
+fn reloads_and_stops_end_taps_with_a_reason() {
+    let mut gateway = Gateway::with("shutdown_delay = \"2s\"\n", LIMITS);
+    let mut tap = Tap::open(&gateway, "");
+    gateway.reload(&config("", &format!("{LIMITS}\n# changed\n")));
+    assert_eq!(tap.end(), "reload");
+    gateway.reload(&config("shutdown_delay = \"2s\"\n", LIMITS));
+    let mut tap = Tap::open(&gateway, "");
+    gateway.signal("TERM");
+    assert_eq!(tap.end(), "draining");
+    assert!(gateway.exit().success());
+}
+
+#[test]
+fn a_tap_needs_the_token_and_no_other_site_opens_one() {
+    let text = config("", LIMITS).replace("[admin]\n", "[admin]\ntoken = \"t0ken\"\n");
+    let gateway = Gateway::whole(&text);
+    assert_eq!(Tap::request(&gateway, "", "").0, 401);
+    assert_eq!(Tap::request(&gateway, "", "authorization: Bearer wrong\r\n").0, 401);
+    let token = "authorization: Bearer t0ken\r\n";
+    assert_eq!(Tap::request(&gateway, "", &format!("{token}origin: http://evil.test\r\n")).0, 403);
+    let (status, mut tap) = Tap::request(&gateway, "", token);
+    assert_eq!(status, 200);
+    // A token that is withdrawn ends the tap.
+    gateway.write_config(&text.replace("t0ken", "0ther"));
+    assert_eq!(tap.end(), "reload");
+}
