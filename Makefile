@@ -8,7 +8,7 @@ TEST_PROGRAMS = redis-server:redis-server pebble:pebble promtool:prometheus curl
 # The version of mdBook that `make book` installs.
 MDBOOK = 0.5.4
 
-.PHONY: help demo test check apps book bench microbench pgo fuzz fuzz-smoke loom shares memory mutants container-test package package-test systemd-test tools
+.PHONY: help demo test check apps admin-api-test book bench microbench pgo fuzz fuzz-smoke loom shares memory mutants container-test package package-test systemd-test tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ test: tools ## every test but those of the container and the packages; ONLY="lim
 apps: ## fourteen applications behind the gateway, each with its real client and its config of the manual; ONLY="grpc_calls node_red" for some
 	@$(CARGO) build --quiet
 	@python3 tests/apps/run.py $(ONLY)
+
+admin-api-test: tools ## requests to the admin API that schemathesis makes up, EXAMPLES=200 per operation, with each role; minutes
+	@ADMIN_API_EXAMPLES=$(or $(EXAMPLES),200) $(CARGO) test --quiet --test limiting admin_api::openapi
 
 book: ## build the manual with search, as target/book/index.html (mdBook, installed with cargo when missing)
 	@command -v mdbook >/dev/null || $(CARGO) install mdbook --version $(MDBOOK) --locked --no-default-features --features search

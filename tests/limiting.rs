@@ -14,6 +14,7 @@
 )]
 
 mod admin;
+mod admin_api;
 mod algorithms;
 mod charges;
 mod config;

@@ -2,23 +2,24 @@
 //! responds however busy the workers are.
 //!
 //! Input: requests on TCP or a Unix socket; at most a bounded number of connections, bytes and seconds (`room`,
-//! `serve`, `cached`). `guard` decides who may see a page, `inspected` rejects ambiguous framing. Output: the pages of
-//! the table in `pages`, each group of them in a file or directory of its own: `status` shows the process, `limits`
-//! decides, shows, resets and refunds without a proxied request, and so on. `lifecycle` holds the state that the control
-//! thread reports, and `store_link` its connection to the store.
+//! `serve`, `cached`). `access` decides who may see a page and records changes, `inspected` rejects ambiguous framing.
+//! Output: the pages of the table in `pages`, each group of them in a file or directory of its own: `status` shows the
+//! process, `limits` decides, shows, resets and refunds without a proxied request, and so on. `lifecycle` holds the
+//! state that the control thread reports, and `store_link` its connection to the store.
 //!
 //! To add a page, write an async function of a `PageRequest` (`page_request`) that returns a response (`response`) or a
-//! problem (`problem`), add a row with its access level to the table in `pages`, and describe it in
-//! `docs/reference/admin-api.md`.
+//! problem (`problem`), add a row with its access level to the table in `pages`, describe it for programs in
+//! `openapi/operations/`, and for people in `docs/reference/admin-api.md`.
 
+pub(crate) mod access;
 mod cached;
 mod config;
 mod dashboard;
-mod guard;
 mod inspected;
 pub(crate) mod lifecycle;
 mod limits;
 mod metrics_text;
+mod openapi;
 mod page_request;
 mod pages;
 mod problem;
@@ -36,6 +37,7 @@ use std::time::Duration;
 
 use tokio::task::{JoinHandle, spawn_local};
 
+use crate::admin::access::Peer;
 pub use crate::admin::config::ConfigApi;
 pub use crate::admin::limits::LimitsApi;
 pub use crate::admin::pages::AdminContext;
@@ -60,7 +62,21 @@ const SEND_BUFFER: usize = 128 * 1024;
 
 impl AdminServer {
     pub fn new(context: AdminContext) -> AdminServer {
-        AdminServer { context: Rc::new(context), room: Rc::default(), open: None }
+        let server = AdminServer { context: Rc::new(context), room: Rc::default(), open: None };
+        server.open_audit_log();
+        server
+    }
+
+    /// Opens the audit log that the current config sets.
+    pub fn open_audit_log(&self) {
+        if let Some(file) = &self.context.current.load().config.admin.audit {
+            self.context.access.audit.open_file(file);
+        }
+    }
+
+    /// Opens the audit log again after it was renamed.
+    pub fn reopen_audit_log(&self) {
+        self.context.access.audit.reopen_file();
     }
 
     /// Accepts from `listener` instead of the previous one.
@@ -88,11 +104,13 @@ impl AdminServer {
         }
     }
 
-    /// Ends the listener with the process.
-    pub fn shut_down(self) {
+    /// Ends the listener with the process, and writes the last lines of the audit log.
+    pub async fn shut_down(self) {
         if let Some((_, task)) = self.open {
             task.abort();
         }
+        self.context.write_summaries();
+        self.context.access.audit.close().await;
     }
 }
 
@@ -101,13 +119,9 @@ async fn accept_connections(acceptor: Acceptor, context: Rc<AdminContext>, room:
     loop {
         match acceptor.accept_next().await {
             // The permissions of a Unix socket decide who may connect.
-            Ok(Accepted { stream, peer, .. }) => {
-                spawn_local(serve_connection(
-                    stream,
-                    peer.ip().is_loopback(),
-                    context.clone(),
-                    AdminSlots::take_slot(&room),
-                ));
+            Ok(Accepted { stream, peer, local_addr }) => {
+                let peer = if local_addr.is_some() { Peer::Tcp(peer.ip()) } else { Peer::Unix };
+                spawn_local(serve_connection(stream, peer, context.clone(), AdminSlots::take_slot(&room)));
             }
             Err(error) => pause_accepting(&error, &line).await,
         }

@@ -1,15 +1,19 @@
 //! A request to a page of the admin listener, with bounded reading of its body. Used by all pages.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use http::StatusCode;
+use http::header::CONTENT_TYPE;
 use http::request::Parts;
+use http::{HeaderMap, StatusCode};
 use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::timeout;
 
+use crate::admin::access::audit::AuditNote;
+use crate::admin::access::{Caller, Peer};
 use crate::admin::pages::AdminContext;
 use crate::admin::problem::Problem;
 use crate::admin::room::{AdminSlot, StreamSlot, WorkGuard};
@@ -20,17 +24,51 @@ pub struct PageRequest {
     /// The name in the path; empty if the page has none.
     pub name: String,
     pub head: Parts,
+    /// Who sent it, with which role.
+    pub caller: Caller,
+    pub peer: Peer,
     /// `None` once it was read.
     body: Option<Incoming>,
     slot: Rc<AdminSlot>,
+    note: Rc<RefCell<AuditNote>>,
+}
+
+/// A request whose access is allowed, before its page gets it.
+pub struct AllowedRequest {
+    pub head: Parts,
+    pub body: Incoming,
+    pub caller: Caller,
+    pub peer: Peer,
+    pub slot: Rc<AdminSlot>,
 }
 
 /// Time limit from the head to the last byte of a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl PageRequest {
-    pub fn new(context: Rc<AdminContext>, name: &str, head: Parts, body: Incoming, slot: Rc<AdminSlot>) -> PageRequest {
-        PageRequest { context, name: name.to_owned(), head, body: Some(body), slot }
+    /// `note` receives what the page reports for the audit log.
+    pub fn new(
+        context: Rc<AdminContext>,
+        name: String,
+        AllowedRequest { head, body, caller, peer, slot }: AllowedRequest,
+        note: Rc<RefCell<AuditNote>>,
+    ) -> PageRequest {
+        PageRequest { context, name, head, caller, peer, body: Some(body), slot, note }
+    }
+
+    /// Reports for the audit log what was changed.
+    pub fn note_change(&self, change: impl Into<String>) {
+        self.note.borrow_mut().change = Some(change.into());
+    }
+
+    /// Reports for the audit log the key that was changed, as logs show it.
+    pub fn note_key(&self, key: Option<&str>) {
+        self.note.borrow_mut().key = key.map(str::to_owned);
+    }
+
+    /// Reports for the audit log who sent the request, if the page found that out.
+    pub fn note_caller(&self, caller: Caller) {
+        self.note.borrow_mut().caller = Some(caller);
     }
 
     pub fn query(&self) -> &str {
@@ -59,9 +97,22 @@ impl PageRequest {
             .ok_or_else(|| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many streams at once; close one"))
     }
 
-    /// Reads the body, of `most` bytes at most.
+    /// Reads the body, JSON of `most` bytes at most.
     pub async fn read_body(&mut self, most: usize) -> Result<Vec<u8>, Problem> {
+        self.read_typed_body(most, "application/json").await
+    }
+
+    /// Reads the body of `most` bytes at most. A body needs the header `Content-Type`: pages of other sites cannot send
+    /// it without permission, as they can with forms.
+    pub async fn read_typed_body(&mut self, most: usize, content_type: &str) -> Result<Vec<u8>, Problem> {
         let Some(mut body) = self.body.take() else { return Ok(Vec::new()) };
+        if body.is_end_stream() {
+            return Ok(Vec::new());
+        }
+        if !has_content_type(&self.head.headers, content_type) {
+            let detail = format!("send the body with the header `Content-Type: {content_type}`");
+            return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
+        }
         let large = || Problem::new(StatusCode::PAYLOAD_TOO_LARGE, format!("a body here has at most {most} bytes"));
         // Checked before the client gets `100 Continue`.
         if body.size_hint().lower() > most as u64 {
@@ -86,5 +137,39 @@ impl PageRequest {
         let late =
             |_| Problem::new(StatusCode::REQUEST_TIMEOUT, format!("the body was not there within {BODY_TIMEOUT:?}"));
         timeout(BODY_TIMEOUT, whole).await.map_err(late)?
+    }
+}
+
+/// Returns whether the request has exactly this content type, with or without parameters.
+fn has_content_type(headers: &HeaderMap, expected: &str) -> bool {
+    let mut all = headers.get_all(CONTENT_TYPE).iter();
+    let stated = all.next().and_then(|value| value.to_str().ok());
+    let essence = stated.map(|text| text.split_once(';').map_or(text, |(essence, _)| essence).trim());
+    all.next().is_none() && essence.is_some_and(|essence| essence.eq_ignore_ascii_case(expected))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_content_type_is_accepted() {
+        let json = |values: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(CONTENT_TYPE, value.parse().unwrap());
+            }
+            has_content_type(&headers, "application/json")
+        };
+        for right in ["application/json", "Application/JSON", "application/json; charset=utf-8", "application/json ;a"]
+        {
+            assert!(json(&[right]), "{right}");
+        }
+        for wrong in
+            ["", "text/plain", "application/jsonx", "text/plain; application/json", "application/x-www-form-urlencoded"]
+        {
+            assert!(!json(&[wrong]), "{wrong}");
+        }
+        assert!(!json(&[]) && !json(&["application/json", "text/plain"]));
     }
 }

@@ -14,22 +14,22 @@ use hyper::body::Incoming;
 use serde_json::json;
 use tokio::sync::mpsc;
 
+use crate::admin::access::recording::PendingRecord;
+use crate::admin::access::{Access, AccessState, Peer, guard, pages as access_pages};
 use crate::admin::cached::CachedText;
-use crate::admin::config::effective;
-use crate::admin::config::effective::CachedConfig;
-use crate::admin::dashboard;
+use crate::admin::config::effective::{self, CachedConfig};
 use crate::admin::config::{ConfigApi, pages as config_pages};
-use crate::admin::guard::Access;
 use crate::admin::lifecycle::SharedState;
 use crate::admin::limits::{LimitsApi, pages as limit_pages};
 use crate::admin::metrics_text::CachedMetrics;
-use crate::admin::page_request::PageRequest;
+use crate::admin::openapi::pages as openapi_pages;
+use crate::admin::page_request::{AllowedRequest, PageRequest};
 use crate::admin::problem::Problem;
 use crate::admin::response::{AdminResponse, problem_response, refusal_response};
 use crate::admin::room::AdminSlot;
 use crate::admin::streams::live::{self, LiveHub};
 use crate::admin::streams::tap;
-use crate::admin::{guard, status, upstreams};
+use crate::admin::{dashboard, status, upstreams};
 use crate::proxy::inbound::reject::Reject;
 use crate::reload::job::Job;
 use crate::snapshot::{CurrentSnapshot, Fleet};
@@ -47,6 +47,7 @@ pub struct AdminContext {
     pub fleet: Fleet,
     pub live: LiveHub,
     pub taps: Taps,
+    pub access: AccessState,
 }
 
 /// Pages whose text is expensive to build.
@@ -59,11 +60,11 @@ pub struct CachedPages {
 
 type PageFuture = Pin<Box<dyn Future<Output = Result<AdminResponse, Problem>>>>;
 
-struct Page {
-    methods: &'static str,
+pub(super) struct Page {
+    pub methods: &'static str,
     /// `NAME` represents a name, such as that of a limit.
-    path: &'static str,
-    access: Access,
+    pub path: &'static str,
+    pub access: Access,
     handler: fn(PageRequest) -> PageFuture,
 }
 
@@ -74,7 +75,7 @@ macro_rules! page {
     };
 }
 
-const PAGES: &[Page] = &[
+pub(super) const PAGES: &[Page] = &[
     page!("GET, HEAD", "/", Open, dashboard::show_dashboard),
     page!("GET, HEAD", "/livez", Open, status::show_liveness),
     page!("GET, HEAD", "/readyz", Open, status::show_readiness),
@@ -100,6 +101,9 @@ const PAGES: &[Page] = &[
     page!("GET, HEAD", "/-/upstreams", Read, upstreams::show_upstreams),
     page!("GET", "/-/live", Read, live::stream_live),
     page!("GET", "/-/tap", Keys, tap::stream_tap),
+    page!("POST", "/-/session", Open, access_pages::open_session),
+    page!("GET, HEAD", "/-/audit", Edit, access_pages::show_audit),
+    page!("GET, HEAD", "/-/openapi.json", Read, openapi_pages::show_openapi),
 ];
 
 impl Page {
@@ -126,7 +130,7 @@ pub async fn respond(
     context: &Rc<AdminContext>,
     request: Request<Incoming>,
     fault: Option<Reject>,
-    local: bool,
+    peer: Peer,
     slot: &Rc<AdminSlot>,
 ) -> AdminResponse {
     let (head, body) = request.into_parts();
@@ -135,14 +139,13 @@ pub async fn respond(
         None => guard::check_host(&head),
     };
     let found = match clear {
-        Ok(()) => find_page(&head, local, context),
+        Ok(()) => find_page(&head),
         Err((status, detail)) => Err(Box::new(refusal_response(Problem::new(status, detail)))),
     };
-    let found = found.map(|(page, name)| (page, name.to_owned()));
     let answer = match found {
         Ok((page, name)) => {
-            let request = PageRequest::new(context.clone(), &name, head, body, slot.clone());
-            (page.handler)(request).await.unwrap_or_else(refusal_response)
+            let name = name.to_owned();
+            show_page(context, page, name, (head, body), (peer, slot)).await
         }
         Err(answer) => *answer,
     };
@@ -151,29 +154,52 @@ pub async fn respond(
     answer
 }
 
-/// Returns the requested page and the name in its path, if access is allowed.
-fn find_page<'h>(
-    head: &'h Parts,
-    local: bool,
-    context: &AdminContext,
-) -> Result<(&'static Page, &'h str), Box<AdminResponse>> {
+/// Calls the page if access is allowed, and records changes and refused requests.
+async fn show_page(
+    context: &Rc<AdminContext>,
+    page: &'static Page,
+    name: String,
+    (head, body): (Parts, Incoming),
+    (peer, slot): (Peer, &Rc<AdminSlot>),
+) -> AdminResponse {
+    let mut record = PendingRecord::new(context, page.path, &name, &head, peer);
+    let checked = {
+        let admin = &context.current.load().config.admin;
+        context.access.authorize(page.access, &head, admin, peer)
+    };
+    let is_refused = checked.is_err();
+    let result = match checked {
+        Ok(caller) => {
+            record.caller = Some(caller.clone()).filter(|_| page.access != Access::Open);
+            let request = AllowedRequest { head, body, caller, peer, slot: slot.clone() };
+            (page.handler)(PageRequest::new(context.clone(), name, request, record.note.clone())).await
+        }
+        Err(refusal) => {
+            record.caller = refusal.caller;
+            Err(refusal.problem)
+        }
+    };
+    let kind = result.as_ref().err().map(|problem| problem.kind);
+    let mut answer = result.unwrap_or_else(refusal_response);
+    record.finish(&mut answer, kind, is_refused);
+    answer
+}
+
+/// Returns the requested page and the name in its path.
+fn find_page(head: &Parts) -> Result<(&'static Page, &str), Box<AdminResponse>> {
     let path = head.uri.path();
     let there = || PAGES.iter().filter_map(|page| Some((page, page.name_in(path)?)));
-    let Some(found) = there().find(|(page, _)| page.accepts_method(head.method.as_str())) else {
+    there().find(|(page, _)| page.accepts_method(head.method.as_str())).ok_or_else(|| {
         let methods: Vec<&str> = there().map(|(page, _)| page.methods).collect();
-        return Err(Box::new(match methods.as_slice() {
+        Box::new(match methods.as_slice() {
             [] => {
                 let pages = PAGES.iter().map(|page| format!("{} {}", page.methods.replace(", HEAD", ""), page.path));
                 let detail = format!("there are {}", pages.collect::<Vec<_>>().join(", "));
                 problem_response(StatusCode::NOT_FOUND, &detail, json!({}))
             }
             methods => method_not_allowed(&methods.join(", ")),
-        }));
-    };
-    match guard::check_access(found.0.access, &head.headers, &context.current.load().config.admin, local) {
-        Ok(()) => Ok(found),
-        Err((status, detail)) => Err(Box::new(refusal_response(Problem::new(status, detail)))),
-    }
+        })
+    })
 }
 
 fn method_not_allowed(methods: &str) -> AdminResponse {

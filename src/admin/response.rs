@@ -11,7 +11,7 @@ use http_body::{Body, Frame, SizeHint};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::admin::problem::Problem;
+use crate::admin::problem::{Problem, ProblemKind};
 use crate::admin::room::StreamSlot;
 
 pub type AdminResponse = Response<AdminBody>;
@@ -75,19 +75,24 @@ pub fn typed_response(status: StatusCode, content_type: &'static str, body: impl
 }
 
 /// Responds with a problem document.
-pub fn refusal_response(Problem { status, detail, more }: Problem) -> AdminResponse {
+pub fn refusal_response(Problem { status, kind, detail, mut more }: Problem) -> AdminResponse {
+    more["type"] = kind.urn().into();
+    let wait = more["retry_after_seconds"].as_u64();
     let mut answer = problem_response(status, &detail, more);
     let headers = answer.headers_mut();
     match status {
         StatusCode::UNAUTHORIZED => drop(headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
         StatusCode::SERVICE_UNAVAILABLE => drop(headers.insert(RETRY_AFTER, HeaderValue::from_static("1"))),
-        _ => {}
+        _ => drop(wait.map(|seconds| headers.insert(RETRY_AFTER, seconds.into()))),
     }
     answer
 }
 
 /// Responds with a problem document that has the members of `body` too.
 pub fn problem_response(status: StatusCode, detail: &str, mut body: Value) -> AdminResponse {
+    if body["type"].is_null() {
+        body["type"] = ProblemKind::of_status(status).urn().into();
+    }
     body["title"] = status.canonical_reason().unwrap_or_default().into();
     body["status"] = status.as_u16().into();
     body["detail"] = detail.into();

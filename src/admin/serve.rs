@@ -15,6 +15,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{sleep, timeout};
 
+use crate::admin::access::Peer;
 use crate::admin::inspected::Inspected;
 use crate::admin::pages::{AdminContext, respond};
 use crate::admin::room::{AdminSlot, SlotLost};
@@ -29,7 +30,7 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(1);
 const UNREAD_MAX: usize = 2 * 1024 * 1024;
 
-pub async fn serve_connection<S>(stream: S, local: bool, context: Rc<AdminContext>, (slot, lost): (AdminSlot, SlotLost))
+pub async fn serve_connection<S>(stream: S, peer: Peer, context: Rc<AdminContext>, (slot, lost): (AdminSlot, SlotLost))
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
@@ -38,7 +39,7 @@ where
         // The client left, stalled, or blocked others for long enough.
         _ = lost => {}
         () = wait_for_end(&slot) => {}
-        () = exchange_request(stream, local, context, slot.clone()) => {}
+        () = exchange_request(stream, peer, context, slot.clone()) => {}
     }
 }
 
@@ -53,7 +54,7 @@ async fn wait_for_end(slot: &AdminSlot) {
     }
 }
 
-async fn exchange_request<S>(stream: S, local: bool, context: Rc<AdminContext>, slot: Rc<AdminSlot>)
+async fn exchange_request<S>(stream: S, peer: Peer, context: Rc<AdminContext>, slot: Rc<AdminSlot>)
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
@@ -63,7 +64,7 @@ where
     let service = service_fn(move |request: Request<Incoming>| {
         let (context, slot) = (context.clone(), own.clone());
         let fault = inspector.borrow_mut().take_fault(request.body().size_hint().exact());
-        async move { Ok::<_, Infallible>(respond(&context, request, fault, local, &slot).await) }
+        async move { Ok::<_, Infallible>(respond(&context, request, fault, peer, &slot).await) }
     });
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use crate::admin::lifecycle::{Lifecycle, format_rfc3339};
 use crate::admin::metrics_text::{MetricsFormat, accepts_gzip};
 use crate::admin::page_request::PageRequest;
-use crate::admin::problem::Problem;
+use crate::admin::problem::{Problem, ProblemKind};
 use crate::admin::response::{
     AdminResponse, json_response, problem_response, text_response, typed_response, unavailable_response,
 };
@@ -105,6 +105,8 @@ fn list_certificates(config: &Config) -> Vec<Value> {
 pub async fn reload_config(request: PageRequest) -> Result<AdminResponse, Problem> {
     let _work = request.start_work()?;
     let dry_run = request.is_dry_run()?;
+    let (token, peer) = (request.caller.name.as_deref(), request.peer.label());
+    tracing::info!(token, peer, dry_run, "a reload was requested over the admin API");
     let (reply, outcome) = oneshot::channel();
     let job = Job { order: ReloadOrder::requested_by(Trigger::Api, dry_run), reply };
     let draining = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "draining: the config is not loaded any more");
@@ -112,8 +114,12 @@ pub async fn reload_config(request: PageRequest) -> Result<AdminResponse, Proble
     let (outcome, _) = outcome.await.map_err(|_| draining())?;
     let mut body = outcome.to_json();
     body["dry_run"] = dry_run.into();
+    let summary = body["summary"].as_str().unwrap_or("unchanged");
+    request.note_change(if dry_run { format!("dry run: {summary}") } else { summary.to_owned() });
     Ok(match outcome {
         ReloadOutcome::Failed { failure, .. } => {
+            request.note_change("not loaded");
+            body["type"] = ProblemKind::ConfigRejected.urn().into();
             problem_response(StatusCode::UNPROCESSABLE_ENTITY, &failure.to_string(), body)
         }
         _ => json_response(body.to_string()),

@@ -24,6 +24,8 @@ const EXAMPLES: &[(&Schema, &str, &str)] = &[
     (&schema::SERVER, "intercept", "write intercept = true, or intercept = [404, \"5xx\"]"),
     (&schema::ROUTE, "compress", "write compress = true, or compress = { algorithms = [\"gzip\"] }"),
     (&schema::SERVER, "compress", "write compress = true, or compress = { algorithms = [\"gzip\"] }"),
+    (&schema::ADMIN_TOKEN, "expires", "write the date in quotes: expires = \"2027-01-31\""),
+    (&schema::ADMIN, "tokens", "write [[admin.tokens]] with two brackets, once for each token"),
     (&schema::LISTENER, "hsts", "begin with hsts = \"1d\""),
     (
         &schema::LISTENER,

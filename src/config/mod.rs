@@ -10,6 +10,7 @@
 //! To add an option, add its row to `schema`, read it in `compile`, describe it in `conf/full.toml`, and add a wrong value
 //! to `tests/config/bad`. A test writes `docs/reference/options.md` and `conf/schema.json` from the rows.
 
+pub mod admin_tokens;
 pub mod cases;
 mod compile;
 mod documents;
@@ -38,6 +39,7 @@ use std::time::Duration;
 
 use http::HeaderName;
 
+use crate::config::admin_tokens::AdminToken;
 pub use crate::config::effective::{EffectiveFormat, ListItem, WrittenConfig, WrittenOption, WrittenSection};
 pub(crate) use crate::config::hints::find_closest;
 pub use crate::config::recorded::texts::{LoadedFile, OverlayKind, SourceLine, TextOverlay};
@@ -344,11 +346,14 @@ pub enum TraceParent {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Admin {
     pub listen: ListenAddr,
-    pub token: Option<String>,
-    /// Whether `/metrics` requires the token. Otherwise everyone who reaches the listener may read it.
+    /// Every token that is accepted. If there is none, only this machine may see keys and change state.
+    pub tokens: Vec<AdminToken>,
+    /// Whether `/metrics` requires a token. Otherwise everyone who reaches the listener may read it.
     pub metrics_need_token: bool,
     /// Whether clients with the token may change config files.
     pub edit: bool,
     /// How keys of limits are shown in logs, spans and pages.
     pub key_display: KeyDisplay,
+    /// File in which changes and refused attempts are logged.
+    pub audit: Option<PathBuf>,
 }

@@ -246,6 +246,17 @@ impl Listeners {
         &self.workers.access_log
     }
 
+    /// Opens the audit log that the current config sets.
+    pub fn open_audit_log(&self) {
+        self.admin.open_audit_log();
+    }
+
+    /// Closes the logs, whose files may have been renamed, and opens them again.
+    pub fn reopen_logs(&self) {
+        self.workers.access_log.reopen_file();
+        self.admin.reopen_audit_log();
+    }
+
     /// Makes every response close its connection from now on.
     pub fn close_after_responses(&self) {
         self.workers.begin_leaving();
@@ -274,7 +285,7 @@ impl LastListeners {
     /// Lets requests finish within `timeout`, then closes the admin listener. Returns whether no request was cut.
     pub async fn drain_requests(self, timeout: Duration) -> bool {
         let is_whole = self.workers.drain(timeout).await;
-        self.admin.shut_down();
+        self.admin.shut_down().await;
         if let Some(listener) = self.admin_socket.filter(|_| !self.handed_over) {
             remove_file(&listener, &self.inherited);
         }

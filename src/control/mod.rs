@@ -155,7 +155,7 @@ async fn run_control_loop(source: ConfigSource) -> Result<(), Error> {
                 let Some((outcome, _)) = or_stopped(&mut stop, reloader.reload(&order)).await else { break };
                 watch_files_of(watch.as_ref(), &reloader, &outcome);
             }
-            _ = usr1.recv() => reloader.listeners.access_log().reopen_file(),
+            _ = usr1.recv() => reloader.listeners.reopen_logs(),
             Some(job) = inbox.recv() => {
                 let reloaded = or_stopped(&mut stop, reloader.reload(&job.order)).await;
                 let Some((outcome, contents)) = reloaded else { break };
@@ -307,6 +307,7 @@ async fn start_gateway(
         fleet: fleet.clone(),
         live: Default::default(),
         taps: workers.taps.clone(),
+        access: admin::access::AccessState::new(&metrics.admin),
     };
     spawn_reports(usage, &current, fleet);
     spawn_local(resolving.clone().run());

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::support::client::{Client, get};
-use crate::support::gateway::Gateway;
+use crate::support::gateway::{Gateway, content_type};
 use crate::support::http::Message;
 use crate::support::limiting::RedisServer;
 use crate::support::manual::Page;
@@ -47,7 +47,8 @@ pub fn ask(gateway: &Gateway, method: &str, path: &str, body: impl AsRef<[u8]>) 
 
 pub fn ask_with(gateway: &Gateway, method: &str, path: &str, fields: &str, body: impl AsRef<[u8]>) -> Message {
     let length = body.as_ref().len();
-    let head = format!("{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {length}\r\n{fields}\r\n");
+    let kind = content_type(length);
+    let head = format!("{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n{kind}content-length: {length}\r\n{fields}\r\n");
     Client::connect(gateway.admin).ask(&head, body)
 }
 
@@ -293,7 +294,7 @@ fn a_refund_goes_on_without_its_client() {
     let body = json!({ "receipt": receipt }).to_string();
     let mut client = Client::connect(gateway.admin);
     client.send(format!(
-        "POST /-/limits/per-ip/refund HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST /-/limits/per-ip/refund HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     ));
     std::thread::sleep(std::time::Duration::from_millis(100));

@@ -39,7 +39,9 @@ fn get(path: &str) -> String {
 }
 
 fn decide(fields: &str, length: usize) -> String {
-    format!("POST /-/decide HTTP/1.1\r\nhost: 127.0.0.1\r\n{fields}content-length: {length}\r\n\r\n")
+    format!(
+        "POST /-/decide HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n{fields}content-length: {length}\r\n\r\n"
+    )
 }
 
 fn peek(admin: SocketAddr, fields: &str) -> Message {
@@ -100,7 +102,7 @@ fn silent_clients_keep_nobody_out() {
         ("half a body", decide("", 100) + "{"),
         (
             "an endless body",
-            "POST /-/decide HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{\r\n".to_owned(),
+            "POST /-/decide HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{\r\n".to_owned(),
         ),
         ("answers kept open", get("/livez")),
         ("pipelined requests", get("/livez").repeat(100)),

@@ -45,17 +45,23 @@ fn requests_to_the_admin_listener_have_one_host_and_one_length() {
             "Transfer-Encoding",
         ),
         ("GET /livez HTTP/1.1\nhost: 127.0.0.1\n\n", 400, "line"),
-        (&format!("POST /-/decide HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n{body}"), 403, "IP address"),
         (
             &format!(
-                "POST /-/decide HTTP/1.1\r\nhost: [::1]:9\r\ntransfer-encoding: chunked\r\n\r\n{length:x}\n{body}\r\n0\r\n\r\n"
+                "POST /-/decide HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+            ),
+            403,
+            "IP address",
+        ),
+        (
+            &format!(
+                "POST /-/decide HTTP/1.1\r\nhost: [::1]:9\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n{length:x}\n{body}\r\n0\r\n\r\n"
             ),
             400,
             "broke off",
         ),
         (
             &format!(
-                "POST /-/decide HTTP/1.1\r\nhost: [::1]:9\r\ntransfer-encoding: chunked\r\n\r\n{length:x}\r\n{body}\r\n0\r\n\r\n"
+                "POST /-/decide HTTP/1.1\r\nhost: [::1]:9\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n{length:x}\r\n{body}\r\n0\r\n\r\n"
             ),
             422,
             "decisions",

@@ -9,6 +9,7 @@ use crate::support::machine::spent;
 use http::StatusCode;
 use proptest::prelude::*;
 use sluicegate::config;
+use sluicegate::config::admin_tokens::TokenDigest;
 use sluicegate::config::{Config, Report, Strictness};
 use sluicegate::limiting::algorithm::Rule;
 use sluicegate::limiting::algorithm::token_bucket::TokenBucket;
@@ -144,7 +145,7 @@ fn defaults() {
     let server = &config.server;
     assert_eq!(config.listeners[0].address.to_string(), "127.0.0.1:8080");
     assert_eq!(config.admin.listen.to_string(), "127.0.0.1:9900");
-    assert_eq!(config.admin.token, None);
+    assert!(config.admin.tokens.is_empty() && config.admin.audit.is_none());
     assert!(server.workers >= 1);
     assert_eq!(server.strictness, Strictness::Strict);
     assert_eq!((server.max_connections, server.max_connections_per_ip), (8_192, usize::MAX));
@@ -173,7 +174,7 @@ fn includes_merge_by_name_and_every_file_is_remembered() {
         config::load_config(Path::new("tests/config/good/main.toml")).unwrap_or_else(|report| panic!("{report}"));
     assert_eq!(config.server.workers, 2);
     assert!(config.server.access_log.is_some());
-    assert_eq!(config.admin.token.as_deref(), Some("s3cret"));
+    assert!(config.admin.tokens[0].digest == TokenDigest::of_token(b"s3cret"));
     assert_eq!(config.limits.iter().map(|limit| limit.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
     assert_eq!(config.routes.iter().map(|route| route.name.as_str()).collect::<Vec<_>>(), ["/main", "/app"]);
     assert!(Arc::ptr_eq(&config.routes[0].limits[0], &config.routes[1].limits[0]));

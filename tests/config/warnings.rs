@@ -48,3 +48,19 @@ fn hsts_for_development() {
     assert!(told("1d", internal).contains("with all its ports"));
     assert!(!told("0s", internal).contains("hsts"));
 }
+
+#[test]
+fn a_token_that_expires_soon() {
+    let told = |expires: &str| {
+        warned(&format!(
+            "[[route]]\nupstream = \"echo:\"\n[[admin.tokens]]\nname = \"ops\"\ntoken = \"a-secret-of-16-characters\"\n\
+             role = \"edit\"\nexpires = \"{expires}\""
+        ))
+    };
+    let in_days = |days: i64| (jiff::Timestamp::now() + jiff::SignedDuration::from_hours(24 * days)).to_string();
+    let gone = told("2020-01-31");
+    assert!(gone.contains("the token `ops` has expired, at 2020-02-01T00:00:00Z"), "{gone}");
+    let soon = told(&in_days(13));
+    assert!(soon.contains("the token `ops` expires at ") && !soon.contains("secret"), "{soon}");
+    assert_eq!(told(&in_days(15)), "");
+}

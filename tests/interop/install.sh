@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Puts what nobody here wrote, and the tests run in front of the gateway and behind it, into target/: applications
-# and clients from PyPI (`python`, apps-venv) and npm (`node`, apps-node). Does nothing when they are there.
-# Called by tests/support/app.rs. Argument: python or node.
+# and clients from PyPI (`python`, apps-venv) and npm (`node`, apps-node), and what checks the admin API (`api`, api-venv). Does
+# nothing when they are there. Called by tests/support/app.rs. Argument: python, node or api.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -12,14 +12,20 @@ packages=(
     rotel==0.0.1a15 kubernetes-validate==1.37.0 tombi==1.9.6 check-jsonschema==0.39.0
     prometheus-client==0.26.0
 )
+api_packages=(schemathesis==4.32.5 openapi-spec-validator==0.9.0)
 locked=tests/interop/programs/package-lock.json
 
 mkdir -p target
 case ${1:-} in
 python) home=target/apps-venv wanted="${packages[*]}" ;;
+api)
+    # Apart, because its dependencies exclude some of the others.
+    packages=("${api_packages[@]}")
+    home=target/api-venv wanted="${packages[*]}"
+    ;;
 node) home=target/apps-node wanted=$(sha256sum "$locked") ;;
 *)
-    echo "usage: tests/interop/install.sh python|node" >&2
+    echo "usage: tests/interop/install.sh python|node|api" >&2
     exit 2
     ;;
 esac
@@ -28,7 +34,7 @@ flock 9
 [ "$(cat "$home/ready" 2>/dev/null)" = "$wanted" ] && exit 0
 rm -rf "$home"
 
-if [ "$1" = python ]; then
+if [ "$1" != node ]; then
     if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
         echo "the tests need Python with venv and pip: apt-get install python3-venv" >&2
         exit 1

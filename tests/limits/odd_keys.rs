@@ -37,7 +37,10 @@ const VALUES: [(&[u8], &str, i64); 6] = [
 
 fn ask(gateway: &Gateway, method: &str, path: &str, body: &Value) -> Value {
     let body = if body.is_null() { String::new() } else { body.to_string() };
-    let head = format!("{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
     let answer = Client::connect(gateway.admin).ask(&head, body);
     assert_eq!(answer.status(), 200, "{method} {path}: {}", answer.text());
     answer.json()
@@ -113,7 +116,10 @@ fn what_names_no_bytes_is_told() {
     ] {
         let order = json!({ "operation": "peek", "decisions": [{ "limits": ["tenant"], "key": { "header:x-tenant": value } }] });
         let body = order.to_string();
-        let head = format!("POST /-/decide HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {}\r\n\r\n", body.len());
+        let head = format!(
+            "POST /-/decide HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
         let answer = Client::connect(gateway.admin).ask(&head, body);
         let error = answer.json()["errors"][0].clone();
         assert_eq!(

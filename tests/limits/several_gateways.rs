@@ -219,7 +219,10 @@ fn takes_at_the_same_moment_are_counted_one_by_one() {
     let gateways = pair(&server, [&[], &[]], &route("one", "respond = { }", "rate = \"1/h\"\nburst = 10"));
     let body = json!({ "operation": "take", "decisions": vec![json!({ "limits": ["one"] }); 25] }).to_string();
     let take = |gateway: &Gateway| {
-        let head = format!("POST /-/decide HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {}\r\n\r\n", body.len());
+        let head = format!(
+            "POST /-/decide HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
         let answer = Client::connect(gateway.admin).ask(&head, &body).json();
         let decisions: Vec<Value> = answer["decisions"].as_array().unwrap().clone();
         decisions.iter().filter(|decision| decision["admitted"] == true).count()

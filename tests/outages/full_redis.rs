@@ -200,7 +200,10 @@ fn a_receipt_waits_for_room() {
     ));
     gateway.until_connected();
     let post = |path: &str, body: &str| {
-        let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
         Client::connect(gateway.admin).ask(&head, body)
     };
     let taken = post("/-/decide", r#"{"operation":"take","decisions":[{"limits":["page"],"cost":2}]}"#).json();

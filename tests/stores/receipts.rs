@@ -11,7 +11,10 @@ use crate::support::limiting::RedisServer;
 
 fn ask(gateway: &Gateway, path: &str, body: &Value) -> Value {
     let body = body.to_string();
-    let head = format!("POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
     let answer = Client::connect(gateway.admin).ask(&head, &body);
     assert_eq!(answer.status(), 200, "{}", answer.text());
     answer.json()

@@ -191,6 +191,12 @@ pub fn venv() -> &'static Path {
     VENV.get_or_init(|| installed("python", "apps-venv"))
 }
 
+/// The virtual environment with the programs that check the admin API; the first call creates it.
+pub fn api_venv() -> &'static Path {
+    static VENV: OnceLock<PathBuf> = OnceLock::new();
+    VENV.get_or_init(|| installed("api", "api-venv"))
+}
+
 fn node_modules() -> &'static Path {
     static MODULES: OnceLock<PathBuf> = OnceLock::new();
     MODULES.get_or_init(|| installed("node", "apps-node").join("node_modules"))

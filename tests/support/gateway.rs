@@ -146,7 +146,9 @@ impl Gateway {
     /// Sends a request to the admin listener. Each line of `fields` ends with CRLF.
     #[track_caller]
     pub fn admin_ask(&self, method: &str, path: &str, fields: &str, body: impl AsRef<[u8]>) -> Message {
-        Client::connect(self.admin).ask(&client::call(method, path, fields, body.as_ref().len()), body)
+        let own = if fields.contains("content-type") { "" } else { content_type(body.as_ref().len()) };
+        let fields = format!("{fields}{own}");
+        Client::connect(self.admin).ask(&client::call(method, path, &fields, body.as_ref().len()), body)
     }
 
     pub fn metrics(&self) -> String {
@@ -276,4 +278,9 @@ pub fn laid_out(dir: &Path, config: &str) -> Vec<String> {
     let path = dir.join("sluicegate.toml");
     fs::write(&path, config).unwrap();
     vec!["run".to_owned(), "--config".to_owned(), path.display().to_string()]
+}
+
+/// The header with the content type that the admin listener needs for a body of this length.
+pub fn content_type(length: usize) -> &'static str {
+    if length == 0 { "" } else { "content-type: application/json\r\n" }
 }

@@ -1,8 +1,7 @@
-//! Preconditions of changes: `If-Match` and the type of the body. Called by `pages`.
+//! Precondition of changes: `If-Match`. Called by `pages`.
 
-use http::header::{CONTENT_TYPE, IF_MATCH};
+use http::header::IF_MATCH;
 use http::{HeaderMap, StatusCode};
-use serde_json::json;
 
 use crate::admin::problem::Problem;
 
@@ -19,24 +18,9 @@ pub fn read_tags(headers: &HeaderMap, source: &str) -> Result<Vec<String>, Probl
     let is_tag = |tag: &String| tag.len() > 2 && tag.starts_with('"') && tag.ends_with('"');
     if tags.is_empty() || tags.len() > TAGS_MAX || !tags.iter().all(is_tag) {
         let detail = format!("send `If-Match` with the ETag of {source}, so that you do not undo another change");
-        let more = json!({ "type": "urn:sluicegate:problem:precondition-required" });
-        return Err(Problem { status: StatusCode::PRECONDITION_REQUIRED, detail, more });
+        return Err(Problem::new(StatusCode::PRECONDITION_REQUIRED, detail));
     }
     Ok(tags)
-}
-
-/// Checks the type of the body. A browser asks before it sends one of these types to another site.
-pub fn check_content_type(headers: &HeaderMap, wanted: &str) -> Result<(), Problem> {
-    let sent = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let sent = sent.split(';').next().unwrap_or_default().trim();
-    match sent.eq_ignore_ascii_case(wanted) {
-        true => Ok(()),
-        false => Err(Problem {
-            status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            detail: format!("send `Content-Type: {wanted}`"),
-            more: json!({ "type": "urn:sluicegate:problem:content-type" }),
-        }),
-    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use http::header::ETAG;
 use http::{HeaderValue, StatusCode};
 use serde_json::{Value, json};
 
-use crate::admin::config::conditions::{check_content_type, read_tags};
+use crate::admin::config::conditions::read_tags;
 use crate::admin::config::faults::to_problem;
 use crate::admin::page_request::PageRequest;
 use crate::admin::problem::Problem;
@@ -39,9 +39,8 @@ pub async fn edit_file(mut request: PageRequest) -> Result<AdminResponse, Proble
     if !request.context.current.load().config.admin.edit {
         return Err(to_problem(ChangeFault::Disabled));
     }
-    check_content_type(&request.head.headers, "application/toml")?;
     let expected = read_tags(&request.head.headers, "GET /-/config/files/NAME")?;
-    let body = request.read_body(TEXT_MAX).await?;
+    let body = request.read_typed_body(TEXT_MAX, "application/toml").await?;
     let text = String::from_utf8(body).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         Problem::new(StatusCode::UNPROCESSABLE_ENTITY, format!("the body is not UTF-8 at byte {at}"))
@@ -62,7 +61,6 @@ pub async fn show_history(request: PageRequest) -> Result<AdminResponse, Problem
 
 /// Puts a config of the history in force.
 pub async fn roll_back(mut request: PageRequest) -> Result<AdminResponse, Problem> {
-    check_content_type(&request.head.headers, "application/json")?;
     let expected = read_tags(&request.head.headers, "GET /-/config/history")?;
     let body = request.read_body(ROLLBACK_MAX).await?;
     let generation = serde_json::from_slice::<Value>(&body).ok().and_then(|body| {

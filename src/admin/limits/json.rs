@@ -60,7 +60,7 @@ impl Faults {
                 });
                 let errors: Vec<Value> =
                     faults.iter().map(|fault| json!({ "pointer": fault.pointer, "detail": fault.detail })).collect();
-                Err(Problem { status, detail, more: json!({ "errors": errors }) })
+                Err(Problem { more: json!({ "errors": errors }), ..Problem::new(status, detail) })
             }
         }
     }

@@ -32,7 +32,7 @@ use crate::admin::limits::hashed::HashLookup;
 use crate::admin::limits::listing::Listing;
 use crate::admin::limits::receipt::Receipt;
 use crate::admin::limits::words::{DecidedBy, NotAskedReason, NotRefundedReason};
-use crate::admin::problem::Problem;
+use crate::admin::problem::{Problem, ProblemKind};
 use crate::admin::store_link::StoreLink;
 use crate::config::Config;
 use crate::limiting::algorithm::Rule;
@@ -58,6 +58,13 @@ pub struct LimitsApi {
     usage: Rc<UsageMonitor>,
     /// Time spent on lists of keys.
     top_effort: TimeBudget,
+}
+
+/// Result of a refund.
+pub struct Refunded {
+    pub answer: Value,
+    /// The key as logs show it.
+    pub key: Option<String>,
 }
 
 /// Number of limits per store call: few enough that the last response meets the store's deadline.
@@ -194,23 +201,29 @@ impl LimitsApi {
     }
 
     /// Refunds a receipt, at most once, or units of a key.
-    pub async fn refund_charge(&self, name: &str, body: &[u8]) -> Result<Value, Problem> {
+    pub async fn refund_charge(&self, name: &str, body: &[u8]) -> Result<Refunded, Problem> {
         let snapshot = self.current.load_full();
         let limit = self.find_limit(&snapshot.config, name)?;
+        let display = &snapshot.config.admin.key_display;
         let limiter = self.link.limiter();
-        let kept = match asked::parse_refund(limit, body)? {
-            asked::Refund::Receipt(receipt) => self.refund_receipt(&limiter, limit, &receipt).await?,
+        let (kept, key) = match asked::parse_refund(limit, body)? {
+            asked::Refund::Receipt(receipt) => {
+                let parts = receipt.key_parts();
+                (self.refund_receipt(&limiter, limit, &receipt).await?, display.show_state_parts(&limit.key, parts))
+            }
             asked::Refund::Units { mut parts, cost } => {
                 self.hashes.find_values(&limiter, &snapshot.config, vec![&mut parts]).await?;
                 let (check, _) = asked::build_check(&limiter, limit, &parts, cost)?;
-                refund_units(&limiter, check).await?
+                let mut key = String::new();
+                let _ = display.write_key(&mut key, &limit.key, &parts, limit.repeated);
+                (refund_units(&limiter, check).await?, key)
             }
         };
         let mut answer = json!({ "limit": name, "applied": kept.is_none() });
         if let Some(why) = kept {
             answer["reason"] = why.label().into();
         }
-        Ok(answer)
+        Ok(Refunded { answer, key: Some(key).filter(|key| !key.is_empty()) })
     }
 
     /// Refunds a receipt. Returns why nothing was refunded; `None` if it was.
@@ -434,7 +447,7 @@ async fn run_check(limiter: &Limiter, op: Op, check: Check) -> Result<Answer, Er
 
 fn store_unavailable(kind: ErrorKind, consequence: &str) -> Problem {
     let detail = format!("the limit store is unavailable ({}){consequence}", kind.label());
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).with_kind(ProblemKind::StoreUnavailable)
 }
 
 /// Returns the cost of a request if it does not depend on the request.

@@ -3,6 +3,7 @@
 use http::StatusCode;
 use tokio::task::spawn_local;
 
+use crate::admin::limits::Refunded;
 use crate::admin::page_request::PageRequest;
 use crate::admin::problem::Problem;
 use crate::admin::response::{AdminResponse, json_response};
@@ -42,7 +43,10 @@ pub async fn show_state(request: PageRequest) -> Result<AdminResponse, Problem> 
 
 pub async fn reset_key(request: PageRequest) -> Result<AdminResponse, Problem> {
     let _work = request.start_work()?;
-    Ok(json_response(request.context.limits.reset_key(&request.name, request.query()).await?.to_string()))
+    let answer = request.context.limits.reset_key(&request.name, request.query()).await?;
+    request.note_key(answer["key"].as_str());
+    request.note_change("usage reset");
+    Ok(json_response(answer.to_string()))
 }
 
 pub async fn refund_charge(mut request: PageRequest) -> Result<AdminResponse, Problem> {
@@ -52,7 +56,10 @@ pub async fn refund_charge(mut request: PageRequest) -> Result<AdminResponse, Pr
     let (context, name) = (request.context.clone(), request.name.clone());
     let refund = spawn_local(async move { context.limits.refund_charge(&name, &body).await });
     let broken = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the refund broke off");
-    Ok(json_response(refund.await.map_err(broken)??.to_string()))
+    let Refunded { answer, key } = refund.await.map_err(broken)??;
+    request.note_key(key.as_deref());
+    request.note_change(if answer["applied"] == true { "charge refunded" } else { "nothing refunded" });
+    Ok(json_response(answer.to_string()))
 }
 
 pub async fn decide(mut request: PageRequest) -> Result<AdminResponse, Problem> {

@@ -74,6 +74,12 @@ impl Receipt {
         })
     }
 
+    /// Returns the parts of the key as the state key has them.
+    pub fn key_parts(&self) -> impl Iterator<Item = &str> {
+        let (_, rest) = self.key.split_once(":{").unwrap_or_default();
+        rest.rsplit_once("}:").map_or("", |(parts, _)| parts).split(',')
+    }
+
     /// Returns limit and algorithm.
     pub fn limit_and_algorithm(&self) -> Option<(&str, &str)> {
         let (rest, algorithm) = self.key.rsplit_once(':')?;

@@ -14,7 +14,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::task::spawn_local;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use crate::admin::guard;
+use crate::admin::access::guard;
 use crate::admin::page_request::PageRequest;
 use crate::admin::pages::AdminContext;
 use crate::admin::problem::Problem;
@@ -50,7 +50,7 @@ const COMMENT_EVERY: u64 = 15;
 
 pub async fn stream_live(request: PageRequest) -> Result<AdminResponse, Problem> {
     // Otherwise, any web page could occupy all slots of streams.
-    guard::check_same_site(&request.head.headers).map_err(|(status, detail)| Problem::new(status, detail))?;
+    guard::check_same_site(&request.head.headers).map_err(|refusal| refusal.problem)?;
     let slot = request.take_stream_slot()?;
     let context = &request.context;
     let (events, pieces) = mpsc::channel(QUEUE);

@@ -112,7 +112,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         route_lines: sources.find_lines(&places),
         routes,
         upstreams: upstreams.list.into_iter().map(Arc::new).collect(),
-        limits,
+        limits: Arc::new(LimitTable::new(limits.into_values())),
         written: sources.written_config(documents),
         hash: sources.hash(),
         files: sources.files(),

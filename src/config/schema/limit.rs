@@ -3,7 +3,7 @@
 use crate::config::schema::DefaultValue::{Absent, Described, Required, Value};
 use crate::config::schema::route::REFUSE;
 use crate::config::schema::value_type::ValueType::{self, *};
-use crate::config::schema::value_type::{integer, list, list_from};
+use crate::config::schema::value_type::{integer, list_from};
 use crate::config::schema::{Schema, option};
 use crate::limiting::algorithm::SPECS;
 use crate::limiting::key::COST_MAX;

@@ -20,7 +20,7 @@ pub mod value_type;
 pub use crate::config::schema::cases::{CASE, CASE_FILE, EXPECT};
 pub use crate::config::schema::limit::{LIMIT, OVERRIDE, OVERRIDE_KEY, WHEN};
 pub use crate::config::schema::listener::{CERTIFICATE, HSTS, INTERNAL, LISTENER, LISTENER_TLS};
-pub use crate::config::schema::once::{ACME, ADMIN, HEADERS, JWT, ROOT, SET, STORE};
+pub use crate::config::schema::once::{ACME, ADMIN, ADMIN_TOKEN, HEADERS, JWT, ROOT, SET, STORE};
 pub use crate::config::schema::route::{AUTH, HEADER_EDIT, REDIRECT, REFUSE, RESPOND, REWRITE, ROUTE, ROUTE_COMPRESS};
 pub use crate::config::schema::server::{ACCESS_LOG, REDIRECT_HTTP, SERVER, SERVER_COMPRESS, SPANS};
 pub use crate::config::schema::upstream::{
@@ -99,6 +99,7 @@ pub const ALL: &[&Schema] = &[
     &INTERNAL,
     &ACME,
     &ADMIN,
+    &ADMIN_TOKEN,
     &STORE,
     &HEADERS,
     &JWT,

@@ -81,8 +81,17 @@ pub const ADMIN: Schema = Schema {
     notes: "",
     options: &[
         option("listen", Text("address"), Value("\"127.0.0.1:9900\""), "address of the [admin API](admin-api.md)"),
-        option("token", Text("string"), Absent, "token that requests must send").guide("admin-api.md#access"),
-        option("metrics_need_token", Boolean, Value("false"), "`/metrics` needs the token too"),
+        option("token", Text("string"), Absent, "token of role `edit` that requests must send")
+            .guide("admin-api.md#access"),
+        option(
+            "tokens",
+            ValueType::Array { item: &Table(&ADMIN_TOKEN), least: 1, most: 64 },
+            Absent,
+            "further tokens, `[[admin.tokens]]`",
+        )
+        .guide("../operating/tokens-and-audit.md"),
+        option("audit", Text("file"), Absent, "[audit log](../operating/tokens-and-audit.md#the-audit-log)"),
+        option("metrics_need_token", Boolean, Value("false"), "`/metrics` needs a token too"),
         option(
             "edit",
             Boolean,
@@ -103,6 +112,26 @@ pub const ADMIN: Schema = Schema {
             "makes hashes of keys the same on all gateways and after restarts",
         )
         .guide("../operating/keys-in-logs.md#the-secret"),
+    ],
+};
+
+pub const ADMIN_TOKEN: Schema = Schema {
+    name: "admin.tokens",
+    title: "",
+    intro: "",
+    notes: "",
+    options: &[
+        option("name", Text("name"), Required, "shown in the audit log"),
+        option("token", Text("string, 16 to 4096 bytes"), Described("this or `sha256`"), "the token"),
+        option("sha256", Text("64 hexadecimal digits"), Described("this or `token`"), "SHA-256 of the token"),
+        option("role", Words(&["metrics", "read", "keys", "limits", "edit"]), Required, "what the token may do")
+            .guide("admin-api.md#roles"),
+        option(
+            "expires",
+            Text("date or time with offset"),
+            Absent,
+            "last day in UTC, or time, at which the token is accepted",
+        ),
     ],
 };
 

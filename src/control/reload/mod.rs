@@ -227,6 +227,7 @@ impl Reloader {
         if let Some(settings) = &snapshot.config.server.access_log {
             self.listeners.access_log().open_target(settings);
         }
+        self.listeners.open_audit_log();
         self.listeners.exchange_listeners(prepared, &snapshot.config);
         self.acme.update(&self.current);
         self.certs.start_renewal(&self.current, &self.metrics);

@@ -58,16 +58,35 @@ impl AccessLog {
     /// # Errors
     /// If the system refuses to create a thread.
     pub fn start(metrics: &Metrics) -> std::io::Result<(AccessLog, JoinHandle<()>)> {
+        let errors = metrics.access_log_write_errors.clone();
+        AccessLog::start_named("access log", metrics.access_log_dropped.clone(), errors)
+    }
+
+    /// Starts a writer thread for another log, which messages call `name`. `dropped` counts lines that did not fit in
+    /// the queue, `errors` those that could not be written.
+    ///
+    /// # Errors
+    /// If the system refuses to create a thread.
+    pub fn start_named(
+        name: &'static str,
+        dropped: IntCounter,
+        errors: IntCounter,
+    ) -> std::io::Result<(AccessLog, JoinHandle<()>)> {
         let (lines, inbox) = sync_channel(WAITING_MAX);
         let state = Arc::<QueueState>::default();
-        let writer = LogWriter::new(state.clone(), metrics.access_log_write_errors.clone());
-        let thread = std::thread::Builder::new().name("access-log".to_owned()).spawn(move || writer.run(&inbox))?;
-        Ok((AccessLog { lines, state, dropped: metrics.access_log_dropped.clone() }, thread))
+        let writer = LogWriter::new(name, state.clone(), errors);
+        let thread = std::thread::Builder::new().name(name.replace(' ', "-")).spawn(move || writer.run(&inbox))?;
+        Ok((AccessLog { lines, state, dropped }, thread))
     }
 
     /// Queues the line of a request that has ended.
     pub fn queue_line(&self, settings: Arc<AccessLogSettings>, record: &LogRecord) {
         let line = line::format_line(&settings, record);
+        self.queue_text(settings, line);
+    }
+
+    /// Queues a line that ends with a line feed.
+    pub fn queue_text(&self, settings: Arc<AccessLogSettings>, line: String) {
         let bytes = line.len();
         let fits = self.state.waiting.fetch_add(bytes, Ordering::Relaxed) + bytes <= WAITING_BYTES_MAX;
         if !fits || self.lines.try_send(LogMessage::Line(settings, line)).is_err() {

@@ -34,6 +34,8 @@ const PAUSE: Duration = Duration::from_millis(2);
 const LOOK: Duration = Duration::from_secs(1);
 
 pub struct LogWriter {
+    /// Name of the log in messages.
+    name: &'static str,
     state: Arc<QueueState>,
     /// Lines that could not be written.
     errors: IntCounter,
@@ -48,10 +50,10 @@ pub struct LogWriter {
 }
 
 impl LogWriter {
-    pub fn new(state: Arc<QueueState>, errors: IntCounter) -> LogWriter {
+    pub fn new(name: &'static str, state: Arc<QueueState>, errors: IntCounter) -> LogWriter {
         let (target, output) = (None, None);
         let (log_sampler, batch, torn, looked) = (LogSampler::default(), Vec::new(), false, Instant::now());
-        LogWriter { state, errors, log_sampler, target, output, batch, torn, looked }
+        LogWriter { name, state, errors, log_sampler, target, output, batch, torn, looked }
     }
 
     /// Writes queued lines as they arrive, at most [`PAUSE`] behind.
@@ -105,7 +107,7 @@ impl LogWriter {
         };
         match opened {
             Ok(file) => self.output = Some(file),
-            Err(error) => self.log_error("cannot open the access log", &error),
+            Err(error) => self.log_error("cannot open", "", &error),
         }
     }
 
@@ -129,7 +131,7 @@ impl LogWriter {
         let lost = left.split_inclusive(|byte| *byte == b'\n').filter(|line| *line != b"\n").count();
         if let Some(error) = failed {
             self.errors.inc_by(lost as u64);
-            self.log_error("cannot write the access log: lines are lost", &error);
+            self.log_error("cannot write", ": lines are lost", &error);
         }
         self.batch.clear();
         // A burst must not keep its memory.
@@ -162,13 +164,14 @@ impl LogWriter {
         own.map(id) != there.map(id) || self.output.is_none()
     }
 
-    fn log_error(&self, what: &str, error: &io::Error) {
+    fn log_error(&self, failed: &str, effect: &str, error: &io::Error) {
         if let Some(left_out) = self.log_sampler.take_turn() {
             let to = match &self.target {
                 Some(LogTarget::File(path)) => path.display().to_string(),
                 _ => "standard output".to_owned(),
             };
-            tracing::error!(to, %error, left_out = Some(left_out).filter(|count| *count > 0), "{what}");
+            let (name, left_out) = (self.name, Some(left_out).filter(|count| *count > 0));
+            tracing::error!(to, %error, left_out, "{failed} the {name}{effect}");
         }
     }
 }
@@ -181,7 +184,7 @@ mod tests {
     use super::*;
 
     fn writer() -> LogWriter {
-        LogWriter::new(Arc::default(), IntCounter::new("errors", "lines").unwrap())
+        LogWriter::new("access log", Arc::default(), IntCounter::new("errors", "lines").unwrap())
     }
 
     fn to(path: PathBuf) -> Arc<AccessLogSettings> {

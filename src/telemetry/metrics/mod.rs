@@ -9,6 +9,7 @@
 //! To add a metric, add a field to [`Metrics`], create and register it in [`Metrics::new`], count it where the event
 //! happens, and describe it in `docs/reference/metrics.md`.
 
+mod admin;
 mod compression;
 mod counter;
 mod counts;
@@ -35,6 +36,7 @@ use prometheus::core::Collector;
 use prometheus::{Encoder, Gauge, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder};
 
 use crate::labels::Label;
+pub use crate::telemetry::metrics::admin::AdminMetrics;
 pub use crate::telemetry::metrics::compression::CompressionCounters;
 use crate::telemetry::metrics::compression::CompressionMetrics;
 pub use crate::telemetry::metrics::counter::Counter;
@@ -93,6 +95,7 @@ pub struct Metrics {
     /// Number of gateways that share the store.
     pub gateways: GatewayGauges,
     pub store: StoreMetrics,
+    pub admin: AdminMetrics,
 }
 
 /// Exports the version of the running program.
@@ -184,6 +187,7 @@ impl Metrics {
                 )?,
             },
             store: StoreMetrics::new(&families)?,
+            admin: AdminMetrics::new(&families)?,
             registry: families.registry().clone(),
         };
         record_build(&families)?;

@@ -1,5 +1,6 @@
-//! `[server] access_log`: a boolean, or a table with format and target. Called by `server`.
+//! `[server] access_log`: a boolean, or a table with format and target; and `[admin] audit`. Called by `server`.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::config::hints::find_closest;
@@ -18,7 +19,7 @@ pub fn compile_access_log(section: &Section) -> Option<Arc<AccessLogSettings>> {
             let default = AccessLogSettings::default();
             let settings = AccessLogSettings {
                 format: table.parse_string("format", compile_format).unwrap_or(default.format),
-                to: compile_target(&table).unwrap_or(default.to),
+                to: compile_target(&table, "to").unwrap_or(default.to),
                 mask: table
                     .read_strings("mask", |name| Ok(name.to_owned()))
                     .map_or(default.mask, |names| Masks::new(names.into_iter().map(|name| name.value))),
@@ -60,21 +61,31 @@ fn compile_format(text: &str) -> Result<LineFormat, TextFault> {
     })
 }
 
+/// Compiles `[admin] audit`, the file of the audit log.
+pub fn compile_audit(section: &Section) -> Option<PathBuf> {
+    let node = section.node("audit")?;
+    match compile_target(section, "audit")? {
+        LogTarget::File(path) => Some(path),
+        // The access log may go there too, and two writers of one pipe would tear each other's lines.
+        LogTarget::Stdout => section.report_fault("audit", node, "it must be a file", "write \"audit.jsonl\""),
+    }
+}
+
 /// Compiles the target. The file need not exist, but its directory must.
-fn compile_target(table: &Section) -> Option<LogTarget> {
-    let text = table.read_string("to")?;
+pub fn compile_target(table: &Section, key: &'static str) -> Option<LogTarget> {
+    let text = table.read_string(key)?;
     if text == "stdout" {
         return Some(LogTarget::Stdout);
     }
-    let node = table.node("to")?;
+    let node = table.node(key)?;
     let path = table.sources.resolve_path(node.place.file, &text);
     if text.is_empty() || path.is_dir() {
-        return table.report_fault("to", node, "it must be \"stdout\" or a file", "add the name of a file");
+        return table.report_fault(key, node, "it must be \"stdout\" or a file", "add the name of a file");
     }
     match path.parent() {
         Some(dir) if dir.as_os_str().is_empty() || dir.is_dir() => Some(LogTarget::File(path)),
         _ => {
-            table.report_fault("to", node, "the directory of the file does not exist", "create it, or correct the path")
+            table.report_fault(key, node, "the directory of the file does not exist", "create it, or correct the path")
         }
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! Output: [`ServerSettings`](crate::config::ServerSettings), listeners, store settings and the defaults of routes.
 //! `listener` compiles addresses and TLS, `hsts` their Strict-Transport-Security, `acme` certificate orders, `internal`
-//! development certificates, `access_log` and `spans` their targets, `keys` how keys are shown.
+//! development certificates, `access_log` and `spans` their targets, `keys` how keys are shown,
+//! `tokens` who may use the admin listener.
 //!
 //! To add a server option, read it here with its default.
 
@@ -14,6 +15,7 @@ pub(crate) mod internal;
 pub(crate) mod keys;
 pub(crate) mod listener;
 pub(crate) mod spans;
+mod tokens;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -235,7 +237,7 @@ pub fn read_admin_contact(section: &Section) -> Option<AdminContact> {
         Some(_) => section.parse_string("listen", values::parse_listen)?,
         None => values::parse_listen(ADMIN).ok()?,
     };
-    Some(AdminContact { listen, token: section.read_string("token") })
+    Some(AdminContact { listen, token: tokens::find_written_token(section) })
 }
 
 pub fn compile_admin(section: &Section, listeners: &[Arc<ListenerSettings>]) -> Option<Admin> {
@@ -252,25 +254,21 @@ pub fn compile_admin(section: &Section, listeners: &[Arc<ListenerSettings>]) -> 
         }
         Ok(address)
     });
-    let token = section.parse_string("token", |text| match text {
-        "" => invalid_text("the token is empty", "give it at least 16 random characters, or leave it out"),
-        text if text.bytes().all(|b| b.is_ascii_graphic()) => Ok(text.to_owned()),
-        _ => invalid_text(
-            "the token contains a space or another character that a header cannot contain",
-            "use letters, digits and `-._~+/`",
-        ),
-    });
+    let tokens = tokens::compile_tokens(section);
     let metrics_need_token = section.read_bool("metrics_need_token").unwrap_or_default();
     let edit = section.read_bool("edit").unwrap_or_default();
     let key_display = keys::compile_key_display(section);
+    let audit = access_log::compile_audit(section);
     section.report_unknown();
-    if metrics_need_token && let (None, Some(node)) = (section.node("token"), section.node("metrics_need_token")) {
+    let tokens = tokens?;
+    if let (true, true, Some(node)) = (metrics_need_token, tokens.is_empty(), section.node("metrics_need_token")) {
         return section.report_fault("metrics_need_token", node, "no token is set", "set `token`, or leave this out");
     }
     let is_socket = matches!(listen, Some(ListenAddr::Unix(_)));
     if edit
         && !is_socket
-        && let (None, Some(node)) = (section.node("token"), section.node("edit"))
+        && tokens.is_empty()
+        && let Some(node) = section.node("edit")
     {
         let what = "no token is set, so every user of this machine could change the config";
         return section.report_fault("edit", node, what, "set `token`, or listen on a `unix:` socket");
@@ -280,7 +278,7 @@ pub fn compile_admin(section: &Section, listeners: &[Arc<ListenerSettings>]) -> 
         let what = format!("[admin] listens on {ADMIN} by default, which a listener of [server] already uses");
         return section.report_missing(what, "give it another port: [admin] listen = \"127.0.0.1:9901\"");
     }
-    Some(Admin { listen: listen.unwrap_or(default), token, metrics_need_token, edit, key_display })
+    Some(Admin { listen: listen.unwrap_or(default), tokens, metrics_need_token, edit, key_display, audit })
 }
 
 pub fn compile_store(section: &Section) -> StoreSettings {

@@ -1,0 +1,245 @@
+//! The audit log: one JSON line per change and per refused request, in a file if the config names one. The latest
+//! lines are kept in memory for `GET /-/audit`.
+//!
+//! Lines contain neither tokens nor bodies nor queries. Every text has a bound and is ASCII, so that a hostile path
+//! changes neither the length of a line nor a terminal. A thread writes the file; if it fails, lines are lost, counted
+//! and reported, and the gateway continues.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::admin::access::Caller;
+use crate::telemetry::access_log::{AccessLog, AccessLogSettings, LogTarget};
+use crate::telemetry::metrics::AdminMetrics;
+
+/// One line.
+#[derive(Debug, Default, Serialize)]
+pub struct AuditEntry {
+    pub time: String,
+    /// Name of the token; null if none is configured or the token is unknown.
+    pub token: Option<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub session: bool,
+    pub role: Option<&'static str>,
+    pub peer: String,
+    pub method: String,
+    pub path: String,
+    pub status: u16,
+    /// Why the request was refused: the end of the problem's type.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<&'static str>,
+    pub limit: Option<String>,
+    pub key: Option<String>,
+    pub generation_before: u64,
+    pub generation_after: u64,
+    pub change: Option<String>,
+    /// Number of refused requests, in a line that sums them up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub count: Option<u64>,
+    pub request_id: Option<String>,
+}
+
+/// What a page reports about its change.
+#[derive(Debug, Default)]
+pub struct AuditNote {
+    /// The key as logs show it.
+    pub key: Option<String>,
+    pub change: Option<String>,
+    /// Whoever sent the request, if the page found that out itself.
+    pub caller: Option<Caller>,
+}
+
+pub struct AuditLog {
+    recent: RefCell<VecDeque<String>>,
+    writer: RefCell<Option<Writer>>,
+    metrics: AdminMetrics,
+}
+
+struct Writer {
+    log: AccessLog,
+    thread: JoinHandle<()>,
+    settings: Arc<AccessLogSettings>,
+}
+
+/// Number of lines in memory.
+const RECENT_MAX: usize = 200;
+const PATH_MAX: usize = 512;
+const TEXT_MAX: usize = 1024;
+/// Time that the last lines get to be written when the process ends.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+
+impl AuditEntry {
+    /// Returns the line that sums up refused requests of a peer which had no line of their own.
+    pub fn of_refused_attempts(peer: String, count: u64, generation: u64) -> AuditEntry {
+        let change = Some("more refused requests in the last minute".to_owned());
+        AuditEntry {
+            time: format_time(SystemTime::now()),
+            peer,
+            count: Some(count),
+            generation_before: generation,
+            generation_after: generation,
+            change,
+            ..AuditEntry::default()
+        }
+    }
+
+    /// Returns the line, without its end.
+    fn format(&self) -> String {
+        let text = |text: &Option<String>| text.as_deref().map(|text| to_bounded_ascii(text, TEXT_MAX));
+        let bounded = AuditEntry {
+            time: self.time.clone(),
+            token: text(&self.token),
+            peer: to_bounded_ascii(&self.peer, TEXT_MAX),
+            method: to_bounded_ascii(&self.method, 32),
+            path: to_bounded_ascii(&self.path, PATH_MAX),
+            limit: text(&self.limit),
+            key: text(&self.key),
+            change: text(&self.change),
+            request_id: text(&self.request_id),
+            ..*self
+        };
+        serde_json::to_string(&bounded).unwrap_or_default()
+    }
+}
+
+impl AuditLog {
+    pub fn new(metrics: &AdminMetrics) -> AuditLog {
+        AuditLog { recent: RefCell::default(), writer: RefCell::default(), metrics: metrics.clone() }
+    }
+
+    /// Adds a line to those in memory, and to the file if there is one.
+    pub fn write(&self, entry: &AuditEntry, file: Option<&Path>) {
+        let line = entry.format();
+        if let Some(file) = file {
+            self.with_writer(file, |writer| writer.log.queue_text(writer.settings.clone(), format!("{line}\n")));
+        }
+        let recent = &mut *self.recent.borrow_mut();
+        if recent.len() >= RECENT_MAX {
+            recent.pop_front();
+        }
+        recent.push_back(line);
+    }
+
+    /// Opens the file before the first line, so that a mistake is reported at once.
+    pub fn open_file(&self, file: &Path) {
+        self.with_writer(file, |writer| writer.log.open_target(&writer.settings));
+    }
+
+    /// Closes the file, which may have been renamed, and opens it again.
+    pub fn reopen_file(&self) {
+        if let Some(writer) = &*self.writer.borrow() {
+            writer.log.reopen_file();
+        }
+    }
+
+    /// Returns the latest lines as JSON, the latest first.
+    pub fn list_recent(&self) -> String {
+        let recent = self.recent.borrow();
+        let lines: Vec<&str> = recent.iter().rev().map(String::as_str).collect();
+        format!("{{\"entries\":[{}],\"lines_lost\":{}}}", lines.join(","), self.metrics.audit_lines_lost.get())
+    }
+
+    /// Writes the last lines, unless that takes too long.
+    pub async fn close(&self) {
+        let Some(Writer { log, thread, .. }) = self.writer.take() else { return };
+        drop(log);
+        let until = Instant::now() + FLUSH_TIMEOUT;
+        while !thread.is_finished() && Instant::now() < until {
+            tokio::time::sleep(FLUSH_TIMEOUT / 200).await;
+        }
+    }
+
+    fn with_writer(&self, file: &Path, run: impl FnOnce(&Writer)) {
+        let target = LogTarget::File(file.to_path_buf());
+        let mut writer = self.writer.borrow_mut();
+        if writer.is_none() {
+            let lost = &self.metrics.audit_lines_lost;
+            match AccessLog::start_named("audit log", lost.clone(), lost.clone()) {
+                Ok((log, thread)) => *writer = Some(Writer { log, thread, settings: Arc::default() }),
+                Err(error) => {
+                    lost.inc();
+                    tracing::error!(%error, "cannot start the thread of the audit log: lines are lost");
+                }
+            }
+        }
+        let Some(writer) = &mut *writer else { return };
+        if writer.settings.to != target {
+            writer.settings = Arc::new(AccessLogSettings { to: target, ..AccessLogSettings::default() });
+        }
+        run(writer);
+    }
+}
+
+/// Formats a time with milliseconds.
+pub fn format_time(time: SystemTime) -> String {
+    Timestamp::try_from(time).map_or_else(|_| String::new(), |time| format!("{time:.3}"))
+}
+
+/// Escapes everything but visible ASCII and spaces, and cuts the text.
+fn to_bounded_ascii(text: &str, most: usize) -> String {
+    let mut bounded = String::new();
+    for c in text.chars() {
+        match c {
+            ' '..='~' => bounded.push(c),
+            _ => bounded.extend(c.escape_unicode()),
+        }
+        if bounded.len() > most {
+            bounded.truncate(most);
+            bounded.push_str("...");
+            break;
+        }
+    }
+    bounded
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::telemetry::metrics::Metrics;
+
+    fn entry(path: &str) -> AuditEntry {
+        AuditEntry { path: path.to_owned(), ..AuditEntry::default() }
+    }
+
+    #[test]
+    fn a_line_is_bounded_ascii_and_json() {
+        let hostile = "\"\\\u{202e}\u{0}\r\n\u{1b}[2Jé".repeat(10_000);
+        let all = || Some(hostile.clone());
+        let line = AuditEntry {
+            token: all(),
+            peer: hostile.clone(),
+            method: hostile.clone(),
+            limit: all(),
+            key: all(),
+            change: all(),
+            request_id: all(),
+            ..entry(&hostile)
+        }
+        .format();
+        assert!(line.len() < 16 * 1024, "{}", line.len());
+        assert!(line.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{line}");
+        let value: Value = serde_json::from_str(&line).unwrap();
+        assert!(
+            value["path"].as_str().unwrap().starts_with("\"\\\\u{202e}\\u{0}\\u{d}\\u{a}\\u{1b}[2J\\u{e9}"),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn the_latest_lines_are_kept() {
+        let log = AuditLog::new(&Metrics::new().unwrap().admin);
+        (0..RECENT_MAX + 5).for_each(|i| log.write(&entry(&format!("/{i}")), None));
+        let list: Value = serde_json::from_str(&log.list_recent()).unwrap();
+        let entries = list["entries"].as_array().unwrap();
+        assert_eq!((entries.len(), &entries[0]["path"], &entries[199]["path"]), (200, &"/204".into(), &"/5".into()));
+    }
+}

@@ -1,0 +1,67 @@
+//! Finds the owner of the token in a request. Called by `mod.rs`.
+
+use std::time::{Instant, SystemTime};
+
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+
+use crate::admin::access::sessions::{SESSION_PREFIX, Sessions};
+use crate::admin::access::{AccessFault, AccessRefusal, Caller, refuse};
+use crate::admin::lifecycle::format_rfc3339;
+use crate::config::Admin;
+use crate::config::admin_tokens::{AdminToken, TokenDigest};
+
+const SEND_TOKEN: &str = "send the admin token: `Authorization: Bearer TOKEN`";
+const SESSION_ENDED: &str = "the session has ended; open another with the admin token";
+
+/// Returns whoever sends the request by its token; `None` if no token is configured, and none of a session was sent.
+pub fn find_caller(
+    headers: &HeaderMap,
+    admin: &Admin,
+    sessions: &Sessions,
+    time: SystemTime,
+    now: Instant,
+) -> Result<Option<Caller>, AccessRefusal> {
+    let stated = read_bearer(headers);
+    let is_session = stated.is_some_and(|stated| stated.starts_with(SESSION_PREFIX.as_bytes()));
+    let Some(stated) = stated.filter(|_| is_session || !admin.tokens.is_empty()) else {
+        return match admin.tokens.is_empty() {
+            true => Ok(None),
+            false => Err(refuse(AccessFault::TokenMissing, SEND_TOKEN)),
+        };
+    };
+    let digest = TokenDigest::of_token(stated);
+    if let Some(token) = find_token(&admin.tokens, digest) {
+        let caller =
+            Caller { name: Some(token.name.clone()), role: token.role, token: Some(digest), is_session: false };
+        return match token.expires {
+            Some(expires) if expires <= time => {
+                let detail = format!("the token `{}` expired at {}; use another", token.name, format_rfc3339(expires));
+                Err(AccessRefusal { caller: Some(caller), ..refuse(AccessFault::TokenExpired, detail) })
+            }
+            _ => Ok(Some(caller)),
+        };
+    }
+    match sessions.find_session(digest, admin, now, time) {
+        Some(caller) => Ok(Some(caller)),
+        // Not counted as a guess: the page of an open browser may repeat it.
+        None if is_session => Err(refuse(AccessFault::SessionEnded, SESSION_ENDED)),
+        None => Err(refuse(AccessFault::TokenUnknown, format!("the token is unknown; {SEND_TOKEN}"))),
+    }
+}
+
+/// Compares with every token, so that the time does not reveal which one was nearly right.
+fn find_token(tokens: &[AdminToken], digest: TokenDigest) -> Option<&AdminToken> {
+    tokens.iter().fold(None, |found, token| if token.digest == digest { Some(token) } else { found })
+}
+
+fn read_bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let stated = headers.get(AUTHORIZATION)?.as_bytes();
+    let (scheme, token) = stated.split_at_checked("bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii()).filter(|token| !token.is_empty())
+}
+
+/// Returns whether the request has a token.
+pub fn has_bearer(headers: &HeaderMap) -> bool {
+    headers.contains_key(AUTHORIZATION)
+}

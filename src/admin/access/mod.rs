@@ -1,0 +1,265 @@
+//! Who may use which page of the admin listener, and the record of who did. Called by `pages` for every request.
+//!
+//! Input: the head of a request, its peer, and the tokens of the config. Output: the [`Caller`], or a problem. `guard`
+//! checks the head, `credentials` finds the owner of a token, `sessions` lends the role of a token to a browser,
+//! `attempts` counts wrong tokens per peer, `audit` is the
+//! log of changes and refused requests, `recording` adds a request to it, and `pages` has the pages of
+//! this directory.
+//!
+//! To add a reason to refuse a request, add it to [`AccessFault`] and describe it in `docs/reference/metrics.md`.
+
+mod attempts;
+pub mod audit;
+mod credentials;
+pub mod guard;
+pub mod pages;
+pub mod recording;
+mod sessions;
+
+use std::cell::{Cell, RefCell};
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::{Duration, Instant, SystemTime};
+
+use http::StatusCode;
+use http::request::Parts;
+
+use crate::admin::access::attempts::Attempts;
+use crate::admin::access::audit::{AuditEntry, AuditLog};
+use crate::admin::access::credentials::find_caller;
+use crate::admin::access::sessions::Sessions;
+use crate::admin::problem::{Problem, ProblemKind};
+use crate::config::Admin;
+use crate::config::admin_tokens::{AdminToken, Role, TokenDigest};
+use crate::labels::labels;
+use crate::telemetry::metrics::AdminMetrics;
+use crate::telemetry::sampled::LogSampler;
+
+/// What a page reveals or changes, the least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Health only.
+    Open,
+    /// Counters, labelled with names from the config.
+    Metrics,
+    /// The config.
+    Read,
+    /// Usage of single keys.
+    Keys,
+    /// Decisions, resets and refunds.
+    Limits,
+    /// Changes of the config.
+    Edit,
+}
+
+impl Access {
+    /// Returns the role that the page needs.
+    pub fn needed_role(self) -> Option<Role> {
+        match self {
+            Access::Open => None,
+            Access::Metrics => Some(Role::Metrics),
+            Access::Read => Some(Role::Read),
+            Access::Keys => Some(Role::Keys),
+            Access::Limits => Some(Role::Limits),
+            Access::Edit => Some(Role::Edit),
+        }
+    }
+}
+
+labels! {
+    /// Why access control refused a request.
+    AccessFault:
+    TokenMissing = "token_missing",
+    TokenUnknown = "token_unknown",
+    TokenExpired = "token_expired",
+    SessionEnded = "session_ended",
+    CodeUnknown = "code_unknown",
+    RoleTooLow = "role_too_low",
+    /// A browser sent the request for a page of another site.
+    ForeignSite = "foreign_site",
+    /// Without a token, the request is not from this machine, or its host is not an address.
+    NotLocal = "not_local",
+    TooManyAttempts = "too_many_attempts",
+}
+
+/// A refused request.
+#[derive(Debug)]
+pub struct AccessRefusal {
+    pub fault: AccessFault,
+    /// Whoever sent it, if the token is known.
+    pub caller: Option<Caller>,
+    pub problem: Problem,
+}
+
+/// Who sends a request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Caller {
+    /// Name of the token; `None` if none is configured.
+    pub name: Option<String>,
+    pub role: Role,
+    /// Digest of the token; `None` if none is configured.
+    token: Option<TokenDigest>,
+    /// The request has the token of a session.
+    pub is_session: bool,
+}
+
+impl Caller {
+    /// Whoever sends a request to a page for everyone.
+    pub const ANONYMOUS: Caller = Caller { name: None, role: Role::Metrics, token: None, is_session: false };
+}
+
+/// The other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    Tcp(IpAddr),
+    /// A Unix socket, whose permissions decide who may connect.
+    Unix,
+}
+
+impl Peer {
+    /// Returns whether the peer is on this machine.
+    pub fn is_local(self) -> bool {
+        match self {
+            Peer::Tcp(ip) => ip.is_loopback(),
+            Peer::Unix => true,
+        }
+    }
+
+    pub fn label(self) -> String {
+        match self {
+            Peer::Tcp(ip) => ip.to_string(),
+            Peer::Unix => "unix".to_owned(),
+        }
+    }
+
+    /// Returns the peer to count for: of IPv6, the network /64, in which one machine may have any address.
+    fn counted(self) -> Peer {
+        match self {
+            Peer::Tcp(IpAddr::V6(ip)) => Peer::Tcp(Ipv6Addr::from_bits(ip.to_bits() & (u128::MAX << 64)).into()),
+            peer => peer,
+        }
+    }
+}
+
+/// State of access control. It lasts as long as the process.
+pub struct AccessState {
+    attempts: RefCell<Attempts>,
+    sessions: RefCell<Sessions>,
+    pub audit: AuditLog,
+    metrics: AdminMetrics,
+    is_summary_due: Cell<bool>,
+    wrong_tokens: LogSampler,
+    expiring_tokens: LogSampler,
+}
+
+/// Interval between two log lines about a token that expires soon.
+const EXPIRY_LOG_PERIOD_MS: u64 = 24 * 60 * 60 * 1000;
+
+impl AccessState {
+    /// How long to wait before summaries are written.
+    pub const SUMMARY_PERIOD: Duration = attempts::WINDOW;
+
+    pub fn new(metrics: &AdminMetrics) -> AccessState {
+        // The series exist from the start, so that alerts see the first increase.
+        AccessFault::ALL.iter().for_each(|fault| metrics.refused_counter(*fault).inc_by(0));
+        AccessState {
+            attempts: RefCell::default(),
+            sessions: RefCell::default(),
+            audit: AuditLog::new(metrics),
+            metrics: metrics.clone(),
+            is_summary_due: Cell::default(),
+            wrong_tokens: LogSampler::default(),
+            expiring_tokens: LogSampler::default(),
+        }
+    }
+
+    /// Checks access to a page. Wrong tokens are counted per peer.
+    pub fn authorize(&self, access: Access, head: &Parts, admin: &Admin, peer: Peer) -> Result<Caller, AccessRefusal> {
+        let find = || self.find_caller(head, admin);
+        self.finish(guard::check_access(access, &head.headers, admin, peer.is_local(), find), admin, peer)
+    }
+
+    /// Checks a request that any token allows, from pages of this gateway only.
+    pub fn authorize_any_token(&self, head: &Parts, admin: &Admin, peer: Peer) -> Result<Caller, AccessRefusal> {
+        let find = || self.find_caller(head, admin);
+        self.finish(guard::check_any_token(&head.headers, admin, peer.is_local(), find), admin, peer)
+    }
+
+    fn find_caller(&self, head: &Parts, admin: &Admin) -> Result<Option<Caller>, AccessRefusal> {
+        find_caller(&head.headers, admin, &self.sessions.borrow(), SystemTime::now(), Instant::now())
+    }
+
+    fn finish(
+        &self,
+        checked: Result<Caller, AccessRefusal>,
+        admin: &Admin,
+        peer: Peer,
+    ) -> Result<Caller, AccessRefusal> {
+        if let Ok(caller) = &checked {
+            self.log_expiry(caller, admin);
+        }
+        checked.map_err(|refusal| self.count_refusal(refusal, peer))
+    }
+
+    /// Counts a refused request. Beyond ten guesses of a peer in a minute, the refusal becomes a 429.
+    pub fn count_refusal(&self, refusal: AccessRefusal, peer: Peer) -> AccessRefusal {
+        let mut refusal = refusal;
+        if matches!(refusal.fault, AccessFault::TokenUnknown | AccessFault::CodeUnknown) {
+            if let Some(left_out) = self.wrong_tokens.take_turn() {
+                tracing::warn!(peer = peer.label(), left_out, "admin listener: a request has a wrong token");
+            }
+            if let Some(wait) = self.attempts.borrow_mut().count_wrong(peer.counted(), Instant::now()) {
+                refusal = guard::refuse_attempts(wait);
+            }
+        }
+        self.metrics.refused_counter(refusal.fault).inc();
+        refusal
+    }
+
+    /// Records a request in the audit log. Lines about peers that did not prove who they are have a bound per minute.
+    /// Returns whether this is the first one left out since the last summaries.
+    pub fn record(&self, entry: &AuditEntry, is_trusted: bool, peer: Peer, admin: &Admin) -> bool {
+        if !is_trusted && !self.attempts.borrow_mut().take_line(peer.counted(), Instant::now()) {
+            return !self.is_summary_due.replace(true);
+        }
+        self.audit.write(entry, admin.audit.as_deref());
+        false
+    }
+
+    /// Writes one line for each peer whose refused requests were left out of the audit log until now.
+    pub fn write_summaries(&self, admin: &Admin, generation: u64) {
+        self.is_summary_due.set(false);
+        for (peer, count) in self.attempts.borrow_mut().take_summaries() {
+            let peer = peer.map_or_else(|| "others".to_owned(), Peer::label);
+            self.audit.write(&AuditEntry::of_refused_attempts(peer, count, generation), admin.audit.as_deref());
+        }
+    }
+
+    /// Reports a token that is used and expires soon, once a day.
+    fn log_expiry(&self, caller: &Caller, admin: &Admin) {
+        let own = |token: &&AdminToken| caller.token.is_some_and(|digest| digest == token.digest);
+        let Some(token) = admin.tokens.iter().find(own).filter(|token| token.expires.is_some()) else { return };
+        if token.expires_soon(SystemTime::now())
+            && let Some(expires) = token.expires
+            && self.expiring_tokens.take_turn_every(EXPIRY_LOG_PERIOD_MS).is_some()
+        {
+            let expires = crate::admin::lifecycle::format_rfc3339(expires);
+            tracing::warn!(token = token.name, expires, "admin listener: a token in use expires soon; add another");
+        }
+    }
+}
+
+/// Returns a refusal with the kind of problem that belongs to `fault`.
+fn refuse(fault: AccessFault, detail: impl Into<String>) -> AccessRefusal {
+    let (status, kind) = match fault {
+        AccessFault::TokenMissing => (StatusCode::UNAUTHORIZED, ProblemKind::TokenMissing),
+        AccessFault::TokenUnknown => (StatusCode::UNAUTHORIZED, ProblemKind::TokenUnknown),
+        AccessFault::TokenExpired => (StatusCode::UNAUTHORIZED, ProblemKind::TokenExpired),
+        AccessFault::SessionEnded => (StatusCode::UNAUTHORIZED, ProblemKind::SessionEnded),
+        AccessFault::CodeUnknown => (StatusCode::UNAUTHORIZED, ProblemKind::CodeUnknown),
+        AccessFault::RoleTooLow => (StatusCode::FORBIDDEN, ProblemKind::RoleTooLow),
+        AccessFault::ForeignSite => (StatusCode::FORBIDDEN, ProblemKind::ForeignSite),
+        AccessFault::NotLocal => (StatusCode::FORBIDDEN, ProblemKind::NotLocal),
+        AccessFault::TooManyAttempts => (StatusCode::TOO_MANY_REQUESTS, ProblemKind::TooManyAttempts),
+    };
+    AccessRefusal { fault, caller: None, problem: Problem::new(status, detail).with_kind(kind) }
+}

@@ -1,0 +1,148 @@
+//! Description of the admin API for programs: OpenAPI 3.1, at `GET /-/openapi.json`. Called by `pages`.
+//!
+//! Input: the table of pages, which has paths, methods and roles, and for each operation its summary, parameters, body
+//! and response, as JSON in `operations/`; their schemas are in `schemas/`. Output: one document, built once. The
+//! table adds what all pages share: security, the role, and a problem document for every status.
+//!
+//! To describe a page, add its path as in the table, and each method, to a file of `operations/`. `problems` lists the
+//! statuses that only this operation has. Then run `GOLDEN=write cargo test --lib openapi`.
+
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+
+use crate::admin::access::Access;
+use crate::admin::pages::{PAGES, Page};
+
+pub mod pages;
+
+/// Operations by path and method.
+const OPERATIONS: [&str; 3] = [
+    include_str!("operations/access.json"),
+    include_str!("operations/limits.json"),
+    include_str!("operations/process.json"),
+];
+const SCHEMAS: [&str; 3] =
+    [include_str!("schemas/access.json"), include_str!("schemas/limits.json"), include_str!("schemas/process.json")];
+
+/// Returns the document; an error if one of the descriptions is not JSON.
+pub fn document() -> Result<Bytes, &'static str> {
+    static DOCUMENT: OnceLock<Option<Bytes>> = OnceLock::new();
+    let made = DOCUMENT.get_or_init(|| build_document().ok().map(|document| format!("{document:#}\n").into()));
+    made.clone().ok_or("the description of the API cannot be built")
+}
+
+fn build_document() -> serde_json::Result<Value> {
+    let (operations, schemas) = (merge_objects(&OPERATIONS)?, merge_objects(&SCHEMAS)?);
+    let mut paths = Map::new();
+    for page in PAGES {
+        let path = page.path.replace("NAME", "{name}");
+        let item = paths.entry(path).or_insert_with(|| json!({}));
+        for method in page.methods.split(", ").filter(|method| *method != "HEAD").map(str::to_ascii_lowercase) {
+            let described = operations.get(page.path).and_then(|methods| methods.get(&method));
+            item[&method] = build_operation(page, &method, described.cloned().unwrap_or_else(|| json!({})));
+        }
+    }
+    Ok(json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Sluicegate admin API",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "State, limits and config of a gateway. GET pages respond to HEAD too. Each operation states \
+                            the role that its token needs (x-role). Without any configured token, requests from the \
+                            same machine need none.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "parameters": merge_objects(&[include_str!("parameters.json")])?,
+            "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
+            "responses": {
+                "Problem": {
+                    "description": "The request is refused, or failed.",
+                    "content": { "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } } },
+                },
+                "HeadTooLong": { "description": "The head of the request is longer than 16 KiB." },
+            },
+        },
+    }))
+}
+
+/// Completes an operation with what all pages share.
+fn build_operation(page: &Page, method: &str, mut operation: Value) -> Value {
+    let own = operation.as_object_mut().and_then(|operation| operation.remove("problems"));
+    let own: Vec<u64> = own.iter().flat_map(|own| own.as_array()).flatten().filter_map(Value::as_u64).collect();
+    let role = page.access.needed_role();
+    let secured: &[u64] = if page.access == Access::Open { &[] } else { &[401, 403, 429] };
+    let body: &[u64] = if operation["requestBody"].is_object() { &[408, 413, 415] } else { &[] };
+    for status in [400].iter().chain(&own).chain(secured).chain(body) {
+        operation["responses"][status.to_string()] = json!({ "$ref": "#/components/responses/Problem" });
+    }
+    operation["responses"]["431"] = json!({ "$ref": "#/components/responses/HeadTooLong" });
+    let name = page.path.trim_matches(['/', '-']).replace(['/', '.', '-'], "_").replace("NAME", "name");
+    operation["operationId"] = format!("{method}_{name}").into();
+    operation["security"] = if role.is_some() { json!([{ "token": [] }]) } else { json!([]) };
+    if let Some(role) = role {
+        operation["x-role"] = role.label().into();
+    }
+    if page.path.contains("NAME") {
+        let parameter = json!({ "$ref": "#/components/schemas/Name" });
+        let name = json!({ "name": "name", "in": "path", "required": true, "schema": parameter });
+        match operation["parameters"].as_array_mut() {
+            Some(parameters) => parameters.insert(0, name),
+            None => operation["parameters"] = json!([name]),
+        }
+    }
+    operation
+}
+
+fn merge_objects(texts: &[&str]) -> serde_json::Result<Map<String, Value>> {
+    let mut merged = Map::new();
+    for text in texts {
+        merged.extend(serde_json::from_str::<Map<String, Value>>(text)?);
+    }
+    Ok(merged)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COPY: &str = "docs/reference/openapi.json";
+
+    #[test]
+    fn every_page_is_described_and_every_description_has_a_page() {
+        let operations = merge_objects(&OPERATIONS).unwrap();
+        for page in PAGES {
+            for method in page.methods.split(", ").filter(|method| *method != "HEAD") {
+                let operation = &operations.get(page.path).unwrap_or(&Value::Null)[method.to_ascii_lowercase()];
+                assert!(operation["summary"].is_string(), "describe {method} {} in operations/", page.path);
+                assert!(operation["responses"].is_object(), "{method} {} has no response", page.path);
+            }
+        }
+        for (path, methods) in &operations {
+            for method in methods.as_object().unwrap().keys() {
+                let is_there = |page: &&Page| {
+                    page.path == path && page.methods.split(", ").any(|known| known.eq_ignore_ascii_case(method))
+                };
+                assert!(PAGES.iter().any(|page| is_there(&page)), "no page {method} {path}");
+            }
+        }
+        let sizes = |texts: &[&str]| -> usize {
+            texts.iter().map(|text| serde_json::from_str::<Map<String, Value>>(text).unwrap().len()).sum()
+        };
+        assert_eq!(sizes(&OPERATIONS), operations.len(), "a path is described in two files");
+        assert_eq!(sizes(&SCHEMAS), merge_objects(&SCHEMAS).unwrap().len(), "a schema is described in two files");
+    }
+
+    #[test]
+    fn the_committed_copy_is_current() {
+        let text = String::from_utf8(document().unwrap().to_vec()).unwrap();
+        if std::env::var("GOLDEN").is_ok_and(|mode| mode == "write") {
+            std::fs::write(COPY, &text).unwrap();
+        }
+        let copy = std::fs::read_to_string(COPY).unwrap_or_default();
+        assert!(copy == text, "{COPY} is old: run GOLDEN=write cargo test --lib openapi");
+    }
+}
