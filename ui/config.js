@@ -145,13 +145,16 @@ function historyPanel(refresh) {
   } };
 }
 
-// A page of the admin API as text.
-function textPanel(title, path, show) {
+// A page of the admin API as text, loaded when it is opened.
+const PAGE_TEXT_MAX = 300000;
+function textPanel(title, path) {
   const text = el("pre", { tabindex: "0" });
-  const node = section(null, el("details", {}, el("summary", {}, title), text));
-  return { node, async load() {
-    setText(text, showLines(show(await getJson(path))));
-  } };
+  const open = async () => {
+    const all = await getJson(path).then((found) => JSON.stringify(found, null, 2), (error) => error.message);
+    setText(text, showLines(all.slice(0, PAGE_TEXT_MAX)) + (all.length > PAGE_TEXT_MAX ? "\n\u2026" : ""));
+  };
+  const details = el("details", { ontoggle: () => details.open && open() }, el("summary", {}, title), text);
+  return { node: section(null, details), load: async () => {} };
 }
 
 function configScreen(main) {
@@ -160,8 +163,8 @@ function configScreen(main) {
   const optional = [
     ["/-/config/files", filePanel(() => load())],
     ["/-/config/history", historyPanel(() => load())],
-    ["/-/config", textPanel("Effective config", "/-/config", (found) => JSON.stringify(found, null, 2))],
-    ["/-/audit", textPanel("Changes by administrators", "/-/audit", (found) => JSON.stringify(found, null, 2))],
+    ["/-/config", textPanel("Effective config", "/-/config")],
+    ["/-/audit", textPanel("Changes by administrators", "/-/audit")],
   ];
   main.replaceChildren(el("h1", { tabindex: "-1" }, "Config"), result.node, reload.node);
   async function load() {

@@ -22,13 +22,13 @@ use crate::admin::config::{ConfigApi, pages as config_pages};
 use crate::admin::lifecycle::SharedState;
 use crate::admin::limits::{LimitsApi, pages as limit_pages};
 use crate::admin::metrics_text::CachedMetrics;
-use crate::admin::openapi::pages as openapi_pages;
+use crate::admin::openapi::{self, DescribedPage};
 use crate::admin::page_request::{AllowedRequest, PageRequest};
 use crate::admin::problem::Problem;
-use crate::admin::response::{AdminResponse, problem_response, refusal_response};
+use crate::admin::response::{AdminResponse, json_response, problem_response, refusal_response};
 use crate::admin::room::AdminSlot;
-use crate::admin::streams::live::{self, LiveHub};
-use crate::admin::streams::tap;
+use crate::admin::streams::hub::LiveHub;
+use crate::admin::streams::{live, tap};
 use crate::admin::{dashboard, status, upstreams};
 use crate::proxy::inbound::reject::Reject;
 use crate::reload::job::Job;
@@ -45,26 +45,26 @@ pub struct AdminContext {
     pub config: ConfigApi,
     pub cached: CachedPages,
     pub fleet: Fleet,
-    pub live: LiveHub,
     pub taps: Taps,
     pub access: AccessState,
 }
 
-/// Pages whose text is expensive to build.
+/// Pages whose text is expensive to build, and is shared by their clients.
 #[derive(Default)]
 pub struct CachedPages {
     pub(super) metrics: CachedMetrics,
     pub(super) upstreams: CachedText,
     pub(super) config: CachedConfig,
+    pub(super) live: LiveHub,
 }
 
 type PageFuture = Pin<Box<dyn Future<Output = Result<AdminResponse, Problem>>>>;
 
-pub(super) struct Page {
-    pub methods: &'static str,
+struct Page {
+    methods: &'static str,
     /// `NAME` represents a name, such as that of a limit.
-    pub path: &'static str,
-    pub access: Access,
+    path: &'static str,
+    access: Access,
     handler: fn(PageRequest) -> PageFuture,
 }
 
@@ -75,7 +75,7 @@ macro_rules! page {
     };
 }
 
-pub(super) const PAGES: &[Page] = &[
+const PAGES: &[Page] = &[
     page!("GET, HEAD", "/", Open, dashboard::show_dashboard),
     page!("GET, HEAD", "/livez", Open, status::show_liveness),
     page!("GET, HEAD", "/readyz", Open, status::show_readiness),
@@ -103,7 +103,7 @@ pub(super) const PAGES: &[Page] = &[
     page!("GET", "/-/tap", Keys, tap::stream_tap),
     page!("POST", "/-/session", Open, access_pages::open_session),
     page!("GET, HEAD", "/-/audit", Edit, access_pages::show_audit),
-    page!("GET, HEAD", "/-/openapi.json", Read, openapi_pages::show_openapi),
+    page!("GET, HEAD", "/-/openapi.json", Read, show_openapi),
 ];
 
 impl Page {
@@ -123,6 +123,16 @@ impl Page {
     fn accepts_method(&self, method: &str) -> bool {
         self.methods.split(", ").any(|known| known == method)
     }
+}
+
+/// Describes all pages for programs.
+async fn show_openapi(_: PageRequest) -> Result<AdminResponse, Problem> {
+    let broken = |detail| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail);
+    openapi::document(describe_pages()).map(json_response).map_err(broken)
+}
+
+fn describe_pages() -> impl Iterator<Item = DescribedPage> {
+    PAGES.iter().map(|page| DescribedPage { methods: page.methods, path: page.path, access: page.access })
 }
 
 /// Responds to a request. Every refusal is a problem document (RFC 9457).
@@ -175,8 +185,8 @@ async fn show_page(
             (page.handler)(PageRequest::new(context.clone(), name, request, record.note.clone())).await
         }
         Err(refusal) => {
-            record.caller = refusal.caller;
-            Err(refusal.problem)
+            record.caller = refusal.caller.map(|caller| *caller);
+            Err(*refusal.problem)
         }
     };
     let kind = result.as_ref().err().map(|problem| problem.kind);
@@ -229,5 +239,23 @@ mod tests {
         for path in ["", "/livez/", "//livez", "/-/limits/a/states", "/-/limits/a/state/b", "/-"] {
             assert_eq!(name(path), None, "{path}");
         }
+    }
+    #[test]
+    fn every_page_is_described_and_the_committed_copy_is_current() {
+        let path = "docs/reference/openapi.json";
+        let text = String::from_utf8(openapi::document(describe_pages()).unwrap().to_vec()).unwrap();
+        let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+        for page in PAGES {
+            for method in page.methods.split(", ").filter(|method| *method != "HEAD") {
+                let operation = &document["paths"][page.path.replace("NAME", "{name}")][method.to_ascii_lowercase()];
+                let is_described = operation["summary"].is_string() && operation["responses"]["200"].is_object();
+                assert!(is_described, "describe {method} {} in src/admin/openapi/operations/", page.path);
+            }
+        }
+        if std::env::var("GOLDEN").is_ok_and(|mode| mode == "write") {
+            std::fs::write(path, &text).unwrap();
+        }
+        let copy = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(copy == text, "{path} is old: run GOLDEN=write cargo test --lib admin::pages");
     }
 }

@@ -116,6 +116,7 @@ pub async fn reload_config(request: PageRequest) -> Result<AdminResponse, Proble
     body["dry_run"] = dry_run.into();
     let summary = body["summary"].as_str().unwrap_or("unchanged");
     request.note_change(if dry_run { format!("dry run: {summary}") } else { summary.to_owned() });
+    body["pinned"] = request.context.config.pinned_generation().into();
     Ok(match outcome {
         ReloadOutcome::Failed { failure, .. } => {
             request.note_change("not loaded");

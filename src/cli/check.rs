@@ -1,4 +1,5 @@
-//! `sluicegate check`: loads a config as `run` does and starts nothing. Warnings do not change the exit code.
+//! `sluicegate check`: loads a config as `run` does and starts nothing. Warnings change the exit code only with
+//! `--deny-warnings`.
 
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -16,7 +17,8 @@ pub enum ReportFormat {
     Json,
 }
 
-pub fn check_config(path: &Path, format: ReportFormat) -> ExitCode {
+/// `denies_warnings`: a config with warnings gets the exit code of a bad one.
+pub fn check_config(path: &Path, format: ReportFormat, denies_warnings: bool) -> ExitCode {
     let (answer, code) = match (config::load_config(path), format) {
         (Ok(config), format) => {
             let (routes, limits) = (config.routes.len(), config.limits.len());
@@ -39,7 +41,8 @@ pub fn check_config(path: &Path, format: ReportFormat) -> ExitCode {
                 })
                 .to_string(),
             };
-            (answer, ExitCode::SUCCESS)
+            let is_denied = denies_warnings && config.warnings.is_some();
+            (answer, if is_denied { ExitCode::from(BAD_CONFIG) } else { ExitCode::SUCCESS })
         }
         (Err(report), ReportFormat::Text) => return report_bad_config(&report),
         (Err(report), ReportFormat::Json) => {

@@ -89,6 +89,9 @@ enum Command {
         /// Format of the report; json is written to standard output
         #[arg(long, default_value = "text")]
         format: check::ReportFormat,
+        /// Exit with 2 if there are warnings
+        #[arg(long)]
+        deny_warnings: bool,
     },
     /// Print what differs between two configs in effect, and what weakens protection
     Diff(diff::DiffOptions),
@@ -222,7 +225,7 @@ fn run_command(args: impl Iterator<Item = OsString>) -> ExitCode {
     }
     match cli.command {
         Command::Run { config } => run_gateway(ConfigSource::File(config.path())),
-        Command::Check { config, format } => check::check_config(&config.path(), format),
+        Command::Check { config, format, deny_warnings } => check::check_config(&config.path(), format, deny_warnings),
         Command::Diff(options) => diff::run_diff(&options),
         Command::Config(options) => effective::print_config(options),
         Command::Proxy(proxy) => match build_proxy_config(&proxy) {

@@ -97,6 +97,10 @@ fn print_outcome(answer: &Value, dry_run: bool) -> String {
     let generation = &answer["generation"];
     let summary = answer["summary"].as_str().unwrap_or_default();
     match (answer["changed"] == true, dry_run) {
+        (false, _) if answer["pinned"].is_u64() => format!(
+            "unchanged: a rollback keeps generation {} in force in place of the files, until you save a change",
+            answer["pinned"]
+        ),
         (false, _) => format!("unchanged: generation {generation} is in force"),
         (true, true) => format!("would change: {summary}"),
         (true, false) => format!("reloaded: generation {generation} is in force: {summary}"),

@@ -3,15 +3,17 @@
 //!
 //! Input: a file with its includes (`documents`, `source`) or the arguments of `sluicegate proxy` (`shorthand`).
 //! `cases` reads the test cases of a config. `tree` parses TOML (`syntax`, `substitute`), `recorded` keeps texts in
-//! memory, `reader` checks keys and types against `schema`, `values` and `origin` parse the strings, and `compile` builds the result. Output: a [`Config`], or a [`Report`] of every mistake with its
-//! place and remedy (`report`, `hints`, `unreadable`), without the values of `${...}` (`hidden`). `effective` shows what
-//! the files say together.
+//! memory, `reader` checks keys and types against `schema`, `values` and `origin` parse the strings, and `compile` builds
+//! the result. Output: a [`Config`], or a [`Report`] of every mistake with its place and remedy (`report`, `hints`,
+//! `unreadable`), without the values of `${...}` (`hidden`). `codes` gives each kind of warning a stable code, and
+//! `effective` shows what the files say together.
 //!
 //! To add an option, add its row to `schema`, read it in `compile`, describe it in `conf/full.toml`, and add a wrong value
 //! to `tests/config/bad`. A test writes `docs/reference/options.md` and `conf/schema.json` from the rows.
 
 pub mod admin_tokens;
 pub mod cases;
+mod codes;
 mod compile;
 mod documents;
 mod effective;
@@ -40,6 +42,7 @@ use std::time::Duration;
 use http::HeaderName;
 
 use crate::config::admin_tokens::AdminToken;
+pub use crate::config::codes::all_codes;
 pub use crate::config::effective::{EffectiveFormat, ListItem, WrittenConfig, WrittenOption, WrittenSection};
 pub(crate) use crate::config::hints::find_closest;
 pub use crate::config::recorded::texts::{LoadedFile, OverlayKind, SourceLine, TextOverlay};

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 use serde_json::{Value, json};
 
+use crate::config::codes::DiagnosticCode;
+
 /// A byte range of one source text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -42,6 +44,8 @@ pub enum MistakeKind {
 #[derive(Clone, Debug)]
 pub struct Diagnostic {
     pub kind: MistakeKind,
+    /// The code of a warning; that of a mistake follows from its kind.
+    warning: Option<DiagnosticCode>,
     pub place: Place,
     pub message: String,
     label: String,
@@ -55,6 +59,7 @@ impl Diagnostic {
     pub fn new(place: Place, message: impl Into<String>) -> Diagnostic {
         Diagnostic {
             kind: MistakeKind::Wrong,
+            warning: None,
             place,
             message: message.into(),
             label: String::new(),
@@ -73,6 +78,21 @@ impl Diagnostic {
     pub fn with_kind(mut self, kind: MistakeKind) -> Diagnostic {
         self.kind = kind;
         self
+    }
+
+    /// Makes it a warning with this code.
+    pub fn with_code(mut self, code: DiagnosticCode) -> Diagnostic {
+        self.warning = Some(code);
+        self
+    }
+
+    pub fn code(&self) -> DiagnosticCode {
+        self.warning.unwrap_or(match self.kind {
+            MistakeKind::Wrong => DiagnosticCode::WrongValue,
+            MistakeKind::Absent => DiagnosticCode::MissingPart,
+            MistakeKind::Syntax => DiagnosticCode::InvalidToml,
+            MistakeKind::Unread => DiagnosticCode::UnreadableFile,
+        })
     }
 
     /// Sets the text at the caret.
@@ -173,7 +193,8 @@ impl Report {
         text
     }
 
-    /// Returns one line per mistake for a log: `FILE:LINE:COLUMN: message; remedy`, at most a hundred.
+    /// Returns one line per mistake for a log: `FILE:LINE:COLUMN: message; remedy [CODE]`, at most a hundred. Only
+    /// warnings have the code.
     pub fn log_lines(&self) -> impl Iterator<Item = String> + '_ {
         self.mistakes.iter().take(SHOWN_MAX).map(|mistake| {
             let source = self.sources.get(mistake.place.file);
@@ -182,16 +203,18 @@ impl Report {
                 format!("{}:{line}:{column}: ", source.name)
             });
             let help = mistake.help.as_ref().map_or_else(String::new, |help| format!("; {help}"));
-            format!("{place}{}{help}", mistake.message)
+            let code = mistake.warning.map_or_else(String::new, |code| format!(" [{}]", code.label()));
+            format!("{place}{}{help}{code}", mistake.message)
         })
     }
 
-    /// Returns `[{file, line, column, message, help}]`; line and column are null if there is no text.
+    /// Returns `[{code, file, line, column, message, help}]`; line and column are null if there is no text.
     pub fn to_json(&self) -> Value {
         let entry = |mistake: &Diagnostic| {
             let source = self.sources.get(mistake.place.file);
             let position = source.filter(|s| !s.text.is_empty()).map(|s| s.line_and_column(mistake.place.start));
             json!({
+                "code": mistake.code().label(),
                 "file": source.map(|source| &source.name),
                 "line": position.map(|(line, _)| line),
                 "column": position.map(|(_, column)| column),
@@ -212,7 +235,11 @@ impl Report {
             Severity::Mistake => Level::ERROR,
             Severity::Warning => Level::WARNING,
         };
-        let mut group = Group::with_title(level.primary_title(&mistake.message));
+        let title = level.primary_title(&mistake.message);
+        let mut group = Group::with_title(match mistake.warning {
+            Some(code) => title.id(code.label()),
+            None => title,
+        });
         let Some(source) = self.sources.get(mistake.place.file) else { return group };
         if source.text.is_empty() {
             group = group.element(Origin::path(&source.name));

@@ -9,11 +9,10 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use crate::config::effective::WrittenConfig;
+use crate::config::codes::{DiagnosticCode, allow};
 use crate::config::hidden::Substitution;
 use crate::config::recorded::texts::TextOverlay;
 use crate::config::report::{Diagnostic, Report, SourceText};
-use crate::config::tree::Table;
 use crate::config::unreadable;
 use crate::config::unreadable::Unreadable;
 
@@ -48,20 +47,21 @@ impl SourceTexts {
         self.mistakes.borrow_mut().push(mistake);
     }
 
-    pub fn add_warning(&self, warning: Diagnostic) {
-        self.warnings.borrow_mut().push(warning);
+    pub fn add_warning(&self, code: DiagnosticCode, warning: Diagnostic) {
+        self.warnings.borrow_mut().push(warning.with_code(code));
     }
 
-    /// Returns all warnings so far, with the texts they refer to.
+    /// Returns all warnings so far that no comment allows, with the texts they refer to.
     pub fn warning_report(&self) -> Option<Report> {
-        let (texts, mut warnings) = (self.texts.borrow().clone(), self.warnings.take());
+        let texts = self.texts.borrow().clone();
+        let mut warnings = allow::apply_allowances(&texts, self.warnings.take());
         hide_values(&texts, &self.substitutions.borrow(), &mut warnings);
         Report::from_warnings(texts, warnings)
     }
 
-    /// Returns the trees with the texts they refer to.
-    pub fn written_config(&self, documents: &Arc<[Table]>) -> WrittenConfig {
-        WrittenConfig::new(documents.clone(), self.texts.borrow().clone())
+    /// Returns all texts so far.
+    pub fn texts(&self) -> Vec<Arc<SourceText>> {
+        self.texts.borrow().clone()
     }
 
     pub fn has_mistakes(&self) -> bool {

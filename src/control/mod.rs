@@ -305,7 +305,6 @@ async fn start_gateway(
         limits: admin::LimitsApi::new(current.clone(), link.clone(), usage.clone()),
         cached: Default::default(),
         fleet: fleet.clone(),
-        live: Default::default(),
         taps: workers.taps.clone(),
         access: admin::access::AccessState::new(&metrics.admin),
     };

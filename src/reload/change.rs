@@ -94,8 +94,7 @@ fn join_numbers(numbers: &[u64]) -> String {
 fn describe_write_error(error: &io::Error) -> String {
     let remedy = match error.kind() {
         io::ErrorKind::ReadOnlyFilesystem => {
-            "; the directory is read-only, as of a ConfigMap: change the config where it comes from, or roll back with \
-             POST /-/rollback"
+            "; the directory is read-only, as of a ConfigMap: change the config where it comes from"
         }
         io::ErrorKind::PermissionDenied => {
             "; let the user of the gateway own the file and write to its directory, or change the file with an editor"

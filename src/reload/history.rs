@@ -33,7 +33,7 @@ pub struct HistoryEntry {
     pub diff: Option<Value>,
     /// Paths of the config files, the main file first.
     pub paths: Vec<PathBuf>,
-    /// The files with their texts; `None` if they take too much memory.
+    /// The files with their texts; `None` if they take too much memory, or the config is not in a file.
     pub files: Option<Vec<LoadedFile>>,
 }
 
@@ -66,7 +66,7 @@ impl HistoryEntry {
             summary: None,
             diff: None,
             paths: files.iter().map(|file| file.path.clone()).collect(),
-            files: Some(files),
+            files: Some(files).filter(|files| !files.is_empty()),
         }
     }
 

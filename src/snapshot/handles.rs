@@ -104,7 +104,7 @@ impl RouteCounters {
 
     /// Records the trace of a request whose duration was counted.
     pub fn record_exemplar(&self, seconds: f64, trace_id: u128) {
-        self.counts.exemplars.record(seconds, trace_id);
+        self.counts.record_exemplar(seconds, trace_id);
     }
 
     /// Counts a refusal that no limit made.

@@ -128,7 +128,10 @@ fn a_token_is_checked_before_a_body_is_waited_for() {
         client.send(decide(fields, 100));
         // No interim answer either.
         let refused = client.answer("POST");
-        assert_eq!((refused.status(), refused.get("www-authenticate")), (401, Some("Bearer")), "{fields}");
+        // The flood sent more wrong tokens than a peer may.
+        let status = if fields.contains("wrong") { 429 } else { 401 };
+        assert_eq!(refused.status(), status, "{fields}");
+        assert_eq!(refused.get("www-authenticate"), (status == 401).then_some("Bearer"), "{fields}");
         assert!(since.elapsed() < Duration::from_secs(1));
         let mut client = Client::connect(gateway.admin);
         client.send(decide(fields, 1 << 20));
@@ -136,7 +139,7 @@ fn a_token_is_checked_before_a_body_is_waited_for() {
             std::thread::sleep(Duration::from_millis(5));
             client.send("x".repeat(1 << 16));
         }
-        assert_eq!(client.answer("POST").status(), 401, "the answer arrives although nobody needs the body");
+        assert_eq!(client.answer("POST").status(), status, "the answer arrives although nobody needs the body");
     }
     let mut client = Client::connect(gateway.admin);
     client.send(decide(&format!("{TOKEN}expect: 100-continue\r\n"), 100));

@@ -1,7 +1,8 @@
 //! The admin listener: its API, keys given by the hash of a log, live overrides of limits, the most refused keys,
-//! malformed requests, and floods.
+//! malformed requests, floods, and the effective config.
 
 mod api;
+mod effective_config;
 mod floods;
 mod hashed_keys;
 mod malformed_requests;

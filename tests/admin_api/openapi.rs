@@ -16,9 +16,14 @@ fn examples() -> (String, bool) {
     }
 }
 
-fn run(program: &str, arguments: &[&str]) -> Output {
+fn run(program: &str, arguments: &[&str], folder: &Path) -> Output {
     let mut command = Command::new(api_venv().join("bin").join(program));
-    command.args(arguments).stdin(Stdio::null()).env("PYTHONDONTWRITEBYTECODE", "1").env("NO_COLOR", "1");
+    command
+        .args(arguments)
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("NO_COLOR", "1");
     for name in ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"] {
         command.env_remove(name);
     }
@@ -36,7 +41,7 @@ fn explore(gateway: &Gateway, role: Option<&str>) {
     let dir = tempfile::tempdir().unwrap();
     let description = dir.path().join("openapi.json");
     std::fs::write(&description, ask_as(gateway, "read", "GET", "/-/openapi.json", "").body).unwrap();
-    let config = Path::new("tests/admin_api/schemathesis.toml");
+    let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/admin_api/schemathesis.toml");
     let url = format!("--url=http://{}", gateway.admin);
     let (config, count) = (format!("--config-file={}", config.display()), format!("--max-examples={}", examples().0));
     let header = role.map(|role| format!("--header=Authorization: Bearer {}", secret(role)));
@@ -44,7 +49,7 @@ fn explore(gateway: &Gateway, role: Option<&str>) {
     let mut arguments = vec![config.as_str(), "run", &url, &count, "--seed=1", "--warnings=off"];
     arguments.extend(header.as_deref());
     arguments.push(&description);
-    assert_success(&run("schemathesis", &arguments));
+    assert_success(&run("schemathesis", &arguments, dir.path()));
 }
 
 #[test]
@@ -52,11 +57,11 @@ fn the_description_is_valid() {
     let gateway = start();
     let served = ask_as(&gateway, "read", "GET", "/-/openapi.json", "");
     assert_eq!(served.text(), std::fs::read_to_string("docs/reference/openapi.json").unwrap());
-    assert_success(&run("openapi-spec-validator", &["docs/reference/openapi.json"]));
+    assert_success(&run("openapi-spec-validator", &["docs/reference/openapi.json"], Path::new(".")));
     let dir = tempfile::tempdir().unwrap();
     let wrong = dir.path().join("wrong.json");
     std::fs::write(&wrong, served.text().replace("\"summary\": ", "\"sumary\": ")).unwrap();
-    assert!(!run("openapi-spec-validator", &[&wrong.display().to_string()]).status.success());
+    assert!(!run("openapi-spec-validator", &[&wrong.display().to_string()], Path::new(".")).status.success());
 }
 
 #[test]

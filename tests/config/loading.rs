@@ -60,7 +60,7 @@ fn json_has_the_place_and_the_remedy_of_each_mistake() {
         report.to_json(),
         serde_json::json!([
             {
-                "file": "test", "line": 3, "column": 3,
+                "code": "SG0101", "file": "test", "line": 3, "column": 3,
                 "message": "unknown key `pfad` in [[route]]",
                 "help": "the keys here are name, host, path, methods, header, upstream, limits, allow, deny, auth, rewrite, \
                          request_headers, response_headers, max_body, max_key_body, max_in_flight, refuse, error_pages, intercept, \
@@ -68,7 +68,7 @@ fn json_has_the_place_and_the_remedy_of_each_mistake() {
                          stream_timeout, tunnel_timeout, strictness, encoded_slashes, upgrades, compress, respond, redirect",
             },
             {
-                "file": "test", "line": 4, "column": 8,
+                "code": "SG0101", "file": "test", "line": 4, "column": 8,
                 "message": "`name` in [[route]]: it must be a string, found an integer",
                 "help": null,
             },

@@ -1,5 +1,6 @@
 //! The config loader: the config that it builds from a good file, and the report that it writes for a bad one.
 
+mod codes;
 mod diff;
 mod effective;
 mod json_schema;

@@ -91,7 +91,9 @@ run(async (open) => {
       if (screen === "config") {
         await page.click("text=Check the files");
         await page.waitForSelector(".outcome.bad");
-        await page.waitForSelector("text=Changes by administrators");
+        await page.click("text=Effective config");
+        await page.click("text=Changes by administrators");
+        await page.waitForFunction(() => Array.from(document.querySelectorAll("details pre")).every((node) => node.textContent !== ""));
       }
       await checkInert(page, screen);
       // Its panels for files, history and changes are shown only here.

@@ -103,6 +103,19 @@ fn a_read_only_directory_refuses_edits_and_names_the_remedy() {
     assert_eq!(answer.status(), 409, "{}", answer.text());
     assert!(answer.text().contains("ConfigMap"), "{}", answer.text());
     assert_eq!((editor.inside("sluicegate.toml"), editor.served()), (version("one"), "one".to_owned()));
+    // The ConfigMap changes, and an operator goes back.
+    let mount = |script: &str| {
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &editor.gateway.pid().to_string(), "--user", "--mount", "sh", "-c", script]);
+        assert!(command.arg(&editor.etc).status().unwrap().success(), "{script}");
+    };
+    fs::write(editor.gateway.dir.path().join("sluicegate.toml"), version("two")).unwrap();
+    let dir = editor.gateway.dir.path().display();
+    mount(&format!("mount -o remount,rw $0 && cp {dir}/sluicegate.toml $0 && mount -o remount,ro $0"));
+    until("the new config is in force", || editor.served() == "two");
+    let back = editor.roll_back(1);
+    assert_eq!((back.status(), &back.json()["pinned"]), (200, &1.into()), "{}", back.text());
+    assert_eq!((editor.inside("sluicegate.toml"), editor.served()), (version("two"), "one".to_owned()));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::fs;
 use serde_json::Value;
 
 use super::{Editor, MAIN, TOKEN, named, version};
+use crate::support::gateway::program;
 use crate::support::until;
 
 impl Editor {
@@ -127,7 +128,11 @@ fn without_edits_a_rollback_pins_until_the_next_changed_save() {
     assert_eq!(editor.pinned(), (1.into(), Some(1.0)));
     assert!(editor.gateway.log_lines(&["WARN", "generation 1 is in force in place of the files"]) == 1);
     // Reloads and saves without a change keep it.
-    assert_eq!(editor.gateway.admin_ask("POST", "/-/reload", TOKEN, "").json()["result"], "unchanged");
+    let reload = editor.gateway.admin_ask("POST", "/-/reload", TOKEN, "").json();
+    assert_eq!((&reload["result"], &reload["pinned"]), (&"unchanged".into(), &1.into()));
+    let output = program().args(["reload", "-c"]).arg(editor.main()).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && told.contains("a rollback keeps generation 1 in force"), "{told}");
     editor.gateway.signal("HUP");
     fs::write(editor.main(), named("two", "")).unwrap();
     fs::write(editor.etc.join("beside"), "").unwrap();

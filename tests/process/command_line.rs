@@ -309,7 +309,15 @@ fn what_no_route_uses_is_a_warning() {
 
     let (code, stdout, stderr) = output(&["check", &file]);
     assert_eq!((code, stdout.as_str()), (0, "ok: 1 route, 1 limit, 1 upstream\n"));
-    for text in ["warning: ", idle, "add limits = [\"idle\"]", nobody, "sluicegate.toml:", "2 warnings"] {
+    for text in [
+        "warning[SG0201]: ",
+        "warning[SG0202]: ",
+        idle,
+        "add limits = [\"idle\"]",
+        nobody,
+        "sluicegate.toml:",
+        "2 warnings",
+    ] {
         assert!(stderr.contains(text), "{text} is missing:\n{stderr}");
     }
     let (_, stdout, _) = output(&["check", "--format", "json", &file]);
@@ -321,6 +329,8 @@ fn what_no_route_uses_is_a_warning() {
     };
     assert_eq!(told(&json["warnings"]), [idle, nobody]);
     assert!(json["warnings"][0]["line"].as_u64().is_some() && json["ok"] == true);
+    assert_eq!(json["warnings"][0]["code"], "SG0201");
+    assert_eq!(output(&["check", "--deny-warnings", &file]).0, 2);
     for text in [idle, nobody] {
         assert_eq!(gateway.log().matches(text).count(), 1, "{}", gateway.log());
     }
@@ -343,9 +353,12 @@ fn few_keys_left_to_a_limit_are_a_warning() {
     };
     let (code, _, stderr) = checked(10_000);
     assert_eq!(code, 0, "{stderr}");
-    for text in
-        ["warning: `max_keys` in [limit.votes]", "leave 700 of the 10000 keys", "max_keys = 9300", "to 11300 or more"]
-    {
+    for text in [
+        "warning[SG0203]: `max_keys` in [limit.votes]",
+        "leave 700 of the 10000 keys",
+        "max_keys = 9300",
+        "to 11300 or more",
+    ] {
         assert!(stderr.contains(text), "{text} is missing:\n{stderr}");
     }
     let (code, _, stderr) = checked(11_300);

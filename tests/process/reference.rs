@@ -47,9 +47,30 @@ fn help_for_an_unknown_name_is_code_2() {
     }
 }
 
+/// The blocks of a page that show commands, each with what it prints.
+fn shown(page: &str) -> Vec<(String, String)> {
+    let text = std::fs::read_to_string(page).unwrap();
+    let blocks = text.split("```text\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let commands = blocks.flat_map(|block| block.split("$ sluicegate help ").skip(1));
+    let command = |text: &str| text.split_once('\n').map(|(name, shown)| (name.to_owned(), shown.to_owned()));
+    commands.filter_map(command).collect()
+}
+
+#[test]
+fn the_manual_shows_what_help_prints() {
+    let shown: Vec<_> =
+        ["docs/reference/command-line.md", "docs/start/editors.md"].into_iter().flat_map(shown).collect();
+    assert_eq!(shown.len(), 3);
+    for (name, shown) in shown {
+        let (_, stdout, stderr) = output(&["help", &name]);
+        assert_eq!(stdout + &stderr, shown, "{name}");
+    }
+}
+
 #[test]
 fn completions_list_the_options() {
-    for shell in ["bash", "zsh", "fish"] {
+    // Those of fish list no values of arguments.
+    for shell in ["bash", "zsh"] {
         let (code, script, _) = output(&["completions", shell]);
         assert!(code == 0 && script.contains("upstream.health.every"), "{shell}");
     }

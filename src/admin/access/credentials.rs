@@ -37,7 +37,7 @@ pub fn find_caller(
         return match token.expires {
             Some(expires) if expires <= time => {
                 let detail = format!("the token `{}` expired at {}; use another", token.name, format_rfc3339(expires));
-                Err(AccessRefusal { caller: Some(caller), ..refuse(AccessFault::TokenExpired, detail) })
+                Err(AccessRefusal { caller: Some(Box::new(caller)), ..refuse(AccessFault::TokenExpired, detail) })
             }
             _ => Ok(Some(caller)),
         };

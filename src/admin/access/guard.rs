@@ -106,7 +106,7 @@ pub fn refuse_role(caller: Caller, needed: Role) -> AccessRefusal {
         format!("this needs the role `{}`; the token `{name}` has the role `{}`", needed.label(), caller.role.label());
     let mut refusal = refuse(AccessFault::RoleTooLow, detail);
     refusal.problem.more = json!({ "required_role": needed.label(), "token_role": caller.role.label() });
-    AccessRefusal { caller: Some(caller), ..refusal }
+    AccessRefusal { caller: Some(Box::new(caller)), ..refusal }
 }
 
 /// Refuses a peer that sent too many wrong tokens. A right token is still accepted: others may share the address.

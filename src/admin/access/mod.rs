@@ -86,8 +86,8 @@ labels! {
 pub struct AccessRefusal {
     pub fault: AccessFault,
     /// Whoever sent it, if the token is known.
-    pub caller: Option<Caller>,
-    pub problem: Problem,
+    pub caller: Option<Box<Caller>>,
+    pub problem: Box<Problem>,
 }
 
 /// Who sends a request.
@@ -261,5 +261,5 @@ fn refuse(fault: AccessFault, detail: impl Into<String>) -> AccessRefusal {
         AccessFault::NotLocal => (StatusCode::FORBIDDEN, ProblemKind::NotLocal),
         AccessFault::TooManyAttempts => (StatusCode::TOO_MANY_REQUESTS, ProblemKind::TooManyAttempts),
     };
-    AccessRefusal { fault, caller: None, problem: Problem::new(status, detail).with_kind(kind) }
+    AccessRefusal { fault, caller: None, problem: Box::new(Problem::new(status, detail).with_kind(kind)) }
 }

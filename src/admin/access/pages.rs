@@ -133,7 +133,7 @@ fn count_refusal(request: &PageRequest, refusal: AccessRefusal) -> Problem {
 
 fn note_refusal(request: &PageRequest, refusal: AccessRefusal) -> Problem {
     if let Some(caller) = refusal.caller {
-        request.note_caller(caller);
+        request.note_caller(*caller);
     }
-    refusal.problem
+    *refusal.problem
 }

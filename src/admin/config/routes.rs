@@ -17,6 +17,8 @@ pub struct RouteListing(RefCell<Option<(u64, Bytes)>>);
 
 /// Maximum number of entries. A route has one for each of its hosts.
 const ENTRIES_MAX: usize = 20_000;
+/// Size of the text, in bytes, above which no further entry is added.
+const TEXT_MAX: usize = 16 * 1024 * 1024;
 
 impl RouteListing {
     pub fn list_all(&self, snapshot: &Snapshot) -> Bytes {
@@ -33,6 +35,9 @@ fn write_list(snapshot: &Snapshot) -> Bytes {
     let ranked = rank_routes(&config.routes);
     let mut text = format!("{{\"generation\":{},\"total\":{},\"routes\":[", snapshot.generation, ranked.len());
     for (place, ranked) in ranked.iter().take(ENTRIES_MAX).enumerate() {
+        if text.len() > TEXT_MAX {
+            break;
+        }
         if place > 0 {
             text.push(',');
         }

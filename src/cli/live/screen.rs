@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::cli::live::terminal::Key;
+use crate::cli::live::terminal::PressedKey;
 use crate::cli::live::visible::make_visible;
 use crate::limiting::shown_key::{ShownValue, parse_shown_key};
 
@@ -166,15 +166,15 @@ impl TopScreen {
     }
 
     /// Handles a key; returns what the operator wants beyond the screen.
-    pub fn press(&mut self, key: Key) -> Option<TopAction> {
-        if key == Key::Interrupt {
+    pub fn press(&mut self, key: PressedKey) -> Option<TopAction> {
+        if key == PressedKey::Interrupt {
             return Some(TopAction::Quit);
         }
         self.message.clear();
         match std::mem::take(&mut self.mode) {
             InputMode::List => return self.press_in_list(key),
             InputMode::Filter => self.press_in_filter(key),
-            InputMode::Confirm { limit, key: shown } if key == Key::Char('y') => {
+            InputMode::Confirm { limit, key: shown } if key == PressedKey::Char('y') => {
                 return Some(TopAction::Reset { limit, key: shown });
             }
             InputMode::Confirm { .. } => self.show_message("not reset"),
@@ -182,14 +182,14 @@ impl TopScreen {
         None
     }
 
-    fn press_in_list(&mut self, key: Key) -> Option<TopAction> {
+    fn press_in_list(&mut self, key: PressedKey) -> Option<TopAction> {
         match key {
-            Key::Char('q') => return Some(TopAction::Quit),
-            Key::Up => self.select_row(-1),
-            Key::Down => self.select_row(1),
-            Key::Char('/') => self.mode = InputMode::Filter,
-            Key::Escape => self.filter.clear(),
-            Key::Char('r') => {
+            PressedKey::Char('q') => return Some(TopAction::Quit),
+            PressedKey::Up => self.select_row(-1),
+            PressedKey::Down => self.select_row(1),
+            PressedKey::Char('/') => self.mode = InputMode::Filter,
+            PressedKey::Escape => self.filter.clear(),
+            PressedKey::Char('r') => {
                 // From here on, the selection follows the key, not its place.
                 self.select_row(0);
                 if let Some((limit, key)) = self.selected.clone() {
@@ -201,12 +201,12 @@ impl TopScreen {
         None
     }
 
-    fn press_in_filter(&mut self, key: Key) {
+    fn press_in_filter(&mut self, key: PressedKey) {
         match key {
-            Key::Enter => return,
-            Key::Escape => return self.filter.clear(),
-            Key::Backspace => drop(self.filter.pop()),
-            Key::Char(char) if self.filter.len() < FILTER_MAX => self.filter.push(char),
+            PressedKey::Enter => return,
+            PressedKey::Escape => return self.filter.clear(),
+            PressedKey::Backspace => drop(self.filter.pop()),
+            PressedKey::Char(char) if self.filter.len() < FILTER_MAX => self.filter.push(char),
             _ => {}
         }
         self.mode = InputMode::Filter;
@@ -288,13 +288,14 @@ mod tests {
     }
 
     fn press(screen: &mut TopScreen, keys: &str) -> Option<TopAction> {
-        keys.chars().fold(None, |_, char| screen.press(if char == '\n' { Key::Enter } else { Key::Char(char) }))
+        keys.chars()
+            .fold(None, |_, char| screen.press(if char == '\n' { PressedKey::Enter } else { PressedKey::Char(char) }))
     }
 
     #[test]
     fn a_key_is_reset_after_one_question() {
         let mut screen = screen(&["ip=192.0.2.1", "ip=192.0.2.2"]);
-        screen.press(Key::Down);
+        screen.press(PressedKey::Down);
         assert_eq!(press(&mut screen, "rn"), None);
         assert_eq!(press(&mut screen, "y"), None, "the question was answered");
         let wanted = Some(TopAction::Reset { limit: "hard".to_owned(), key: "ip=192.0.2.2".to_owned() });
@@ -313,10 +314,10 @@ mod tests {
         assert_eq!(press(&mut screen, "/2.22q\n"), None);
         assert!(screen.rows().is_empty());
         assert_eq!(press(&mut screen, "r"), None, "there is nothing to reset");
-        screen.press(Key::Char('/'));
-        screen.press(Key::Backspace);
+        screen.press(PressedKey::Char('/'));
+        screen.press(PressedKey::Backspace);
         assert_eq!(screen.rows().len(), 1);
-        screen.press(Key::Escape);
+        screen.press(PressedKey::Escape);
         assert_eq!(screen.rows().len(), 2);
         assert_eq!(press(&mut screen, "q"), Some(TopAction::Quit));
     }
@@ -338,7 +339,7 @@ mod tests {
     fn a_frame_fits_the_terminal_and_shows_the_selected_row() {
         let keys: Vec<String> = (0..50).map(|n| format!("ip=192.0.2.{n}")).collect();
         let mut screen = screen(&keys.iter().map(String::as_str).collect::<Vec<_>>());
-        (0..40).for_each(|_| drop(screen.press(Key::Down)));
+        (0..40).for_each(|_| drop(screen.press(PressedKey::Down)));
         for (columns, rows) in [(80, 24), (20, 10), (1, 1), (200, 100)] {
             let frame = screen.frame((columns, rows));
             let lines: Vec<&str> = frame.split("\r\n").collect();

@@ -32,7 +32,7 @@ pub struct SavedTerminal {
 
 /// A key that was pressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Key {
+pub enum PressedKey {
     Up,
     Down,
     Enter,
@@ -85,20 +85,20 @@ impl FullScreen {
     }
 
     /// Waits for a key, no longer than `patience`.
-    pub fn read_key(&self, patience: Duration) -> io::Result<Option<Key>> {
+    pub fn read_key(&self, patience: Duration) -> io::Result<Option<PressedKey>> {
         let Some(byte) = self.read_byte(patience)? else { return Ok(None) };
         Ok(match byte {
             0x1b => Some(self.read_escape()?),
-            b'\r' | b'\n' => Some(Key::Enter),
-            0x7f | 0x08 => Some(Key::Backspace),
-            0x03 | END_OF_INPUT => Some(Key::Interrupt),
-            byte if byte.is_ascii_graphic() || byte == b' ' => Some(Key::Char(char::from(byte))),
+            b'\r' | b'\n' => Some(PressedKey::Enter),
+            0x7f | 0x08 => Some(PressedKey::Backspace),
+            0x03 | END_OF_INPUT => Some(PressedKey::Interrupt),
+            byte if byte.is_ascii_graphic() || byte == b' ' => Some(PressedKey::Char(char::from(byte))),
             _ => None,
         })
     }
 
     /// Reads the rest of an escape sequence. A lone escape is followed by nothing for a moment.
-    fn read_escape(&self) -> io::Result<Key> {
+    fn read_escape(&self) -> io::Result<PressedKey> {
         let mut bytes = Vec::new();
         while bytes.len() < 8
             && let Some(byte) = self.read_byte(ESCAPE_PAUSE)?
@@ -109,9 +109,9 @@ impl FullScreen {
             }
         }
         Ok(match bytes.as_slice() {
-            b"[A" | b"OA" => Key::Up,
-            b"[B" | b"OB" => Key::Down,
-            _ => Key::Escape,
+            b"[A" | b"OA" => PressedKey::Up,
+            b"[B" | b"OB" => PressedKey::Down,
+            _ => PressedKey::Escape,
         })
     }
 

@@ -2,13 +2,14 @@
 //!
 //! Input: parsed tables. Output: the compiled config; every mistake goes to `sources`. `server`, `limits`, `upstreams`
 //! and `routes` compile their kind of section; `context` and `names` carry what sections know of each other, `shared`
-//! stores equal values once, `pages` reads error pages, `numbers` converts integers, and `unused` warns about limits and upstreams that no route
-//! uses.
+//! stores equal values once, `pages` reads error pages, `numbers` converts integers, `unused` warns about limits and upstreams that no route
+//! uses, and `lint` about configs that protect less than they seem to.
 //!
 //! To add a section, add its schema, a file here, and its call in [`compile`].
 
 mod context;
 mod limits;
+mod lint;
 mod names;
 mod numbers;
 mod pages;
@@ -33,7 +34,7 @@ use crate::config::report::{Diagnostic, MistakeKind, Place};
 use crate::config::schema::Schema;
 use crate::config::source::{SMALLEST, SourceTexts};
 use crate::config::tree::{Node, Table, TableEntry, Value};
-use crate::config::{AdminContact, Config, ServerSettings, schema, tree};
+use crate::config::{AdminContact, Config, ServerSettings, WrittenConfig, schema, tree};
 use crate::limiting::limit::LimitTable;
 use crate::limiting::shown_key::KeyHasher;
 use crate::route::{Route, Strictness};
@@ -47,7 +48,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         ["server", "admin", "acme", "store", "headers", "jwt", "upstream", "set", "limit"].map(merged);
     let has_acme = roots.iter().any(|root| root.node("acme").is_some());
     let no_route = roots.iter().all(|root| root.node("route").is_none());
-    let routes = list_sections(sources, &roots, "route", &schema::ROUTE);
+    let route_sections = list_sections(sources, &roots, "route", &schema::ROUTE);
     let listeners = list_sections(sources, &roots, "listener", &schema::LISTENER);
     for root in roots {
         root.entry("include");
@@ -89,20 +90,22 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         sets: &sets,
         page_files: &page_files,
     };
-    let CompiledRoutes { routes, table, places } = routes::compile_routes(sources, &routes, &context, &mut upstreams);
-    if no_route && !documents.is_empty() {
-        report_no_route(sources);
-    }
+    let CompiledRoutes { routes, table, places } =
+        routes::compile_routes(sources, &route_sections, &context, &mut upstreams);
+    report_no_route(sources, no_route && !documents.is_empty());
     if sources.has_mistakes() {
         return None;
     }
     internal::add_route_hosts(&mut server.listeners, &listeners, &routes);
     unused::warn_unused(sources, &routes, &limits, &upstreams);
+    let admin = admin?;
+    lint::warn_of_gaps(sources, (documents, &route_sections), (&server.settings, &admin), (&routes, &limits));
+    let limits = Arc::new(LimitTable::new(limits.into_values()));
     Some(Config {
         is_strict_somewhere: is_strict_somewhere(&routes, &server.settings),
         server: server.settings,
         listeners: server.listeners,
-        admin: admin?,
+        admin,
         acme,
         store,
         ratelimit_headers,
@@ -112,8 +115,8 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         route_lines: sources.find_lines(&places),
         routes,
         upstreams: upstreams.list.into_iter().map(Arc::new).collect(),
-        limits: Arc::new(LimitTable::new(limits.into_values())),
-        written: sources.written_config(documents),
+        limits,
+        written: WrittenConfig::new(documents.clone(), sources.texts()),
         hash: sources.hash(),
         files: sources.files(),
         config_files: sources.list_config_files(),
@@ -126,12 +129,20 @@ fn is_strict_somewhere(routes: &[Route], server: &ServerSettings) -> bool {
     strictness.any(|strictness| strictness == Strictness::Strict)
 }
 
-fn report_no_route(sources: &SourceTexts) {
+fn report_no_route(sources: &SourceTexts, is_mistake: bool) {
+    if !is_mistake {
+        return;
+    }
     let place = Place { file: 0, start: 0, end: 0 };
     let message = "the config has no route, so every response would be 404";
     sources.add_mistake(
         Diagnostic::new(place, message).with_kind(MistakeKind::Absent).with_help(format!("add one:\n\n{SMALLEST}")),
     );
+}
+
+fn is_strict_somewhere(routes: &[Route], of_server: Strictness) -> bool {
+    let mut strictness = routes.iter().map(|route| route.parsing.strictness).chain([of_server]);
+    strictness.any(|strictness| strictness == Strictness::Strict)
 }
 
 /// Compiles `[jwt]` and the sections `[jwt.NAME]`, which are tables within it.

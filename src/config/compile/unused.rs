@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::auth::AuthMethod;
+use crate::config::codes::DiagnosticCode;
 use crate::config::compile::names::Definitions;
 use crate::config::compile::upstreams::Upstreams;
 use crate::config::report::{Diagnostic, Place};
@@ -16,17 +17,15 @@ pub fn warn_unused(sources: &SourceTexts, routes: &[Route], limits: &Definitions
     let used: HashSet<&str> = routes.iter().flat_map(|route| &route.limits).map(|limit| limit.name.as_str()).collect();
     for (name, place) in limits.places().filter(|(name, _)| !used.contains(name)) {
         let help = format!("add limits = [\"{name}\"] to the routes it is for, unless only POST /-/decide uses it");
-        sources.add_warning(unused_warning(
-            place,
-            format!("no route uses the limit `{name}`, so it throttles nothing"),
-            &help,
-        ));
+        let what = format!("no route uses the limit `{name}`, so it throttles nothing");
+        sources.add_warning(DiagnosticCode::UnusedLimit, unused_warning(place, what, &help));
     }
     let used: HashSet<usize> = routes.iter().flat_map(upstreams_of).collect();
     for (name, place) in upstreams.names.places() {
         if upstreams.names.get(name).is_some_and(|index| !used.contains(&index)) {
             let help = format!("write upstream = \"{name}\" in the routes it is for, or remove it");
-            sources.add_warning(unused_warning(place, format!("no route uses the upstream `{name}`"), &help));
+            let what = format!("no route uses the upstream `{name}`");
+            sources.add_warning(DiagnosticCode::UnusedUpstream, unused_warning(place, what, &help));
         }
     }
 }

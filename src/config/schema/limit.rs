@@ -1,7 +1,7 @@
 //! Options of `[limit.NAME]`. Algorithms declare the types of their own options.
 
 use crate::config::schema::DefaultValue::{Absent, Described, Required, Value};
-use crate::config::schema::route::REFUSE;
+use crate::config::schema::shared::{KEY_PARTS, REFUSE};
 use crate::config::schema::value_type::ValueType::{self, *};
 use crate::config::schema::value_type::{integer, list_from};
 use crate::config::schema::{Schema, option};
@@ -20,7 +20,6 @@ const ALGORITHM_NAMES: [&str; SPECS.len()] = {
 };
 const KEYS_MIN: i64 = SHARE_MIN as i64;
 const ALGORITHM: ValueType = Words(&ALGORITHM_NAMES);
-pub(super) const KEY_PARTS: ValueType = List { item: &Text("key part"), least: 1, most: 16 };
 /// A pattern, or a list of patterns of which one must match.
 const PATTERNS: ValueType = list_from(1, &Either(&[Text("pattern"), Integer { least: i64::MIN, most: i64::MAX }]));
 /// Statuses, classes and other outcomes of a request.
@@ -231,13 +230,13 @@ pub const OVERRIDE_KEY: Schema = Schema {
             "percent",
             Text("string"),
             Absent,
-            "| a value with `%XX` for bytes that no string can contain, or for a single `*`",
+            "a value with `%XX` for bytes that no string can contain, or for a single `*`",
         ),
         option(
             "hash",
             Text("16 hexadecimal digits"),
             Absent,
-            "| the value that [logs show with this hash](../operating/keys-in-logs.md); needs `keys_secret`",
+            "the value that [logs show with this hash](../operating/keys-in-logs.md); needs `keys_secret`",
         ),
     ],
 };

@@ -108,13 +108,14 @@ fn split_name(text: &str) -> Vec<&str> {
 
 /// Follows keys from the top level. A word after a kind of named section may be a name.
 fn follow_keys(words: &[&str]) -> Option<&'static ConfigOption> {
-    let mut words = words.iter();
-    let mut option = schema::ROOT.find(words.next()?)?;
+    let (first, rest) = words.split_first()?;
+    let mut option = schema::ROOT.find(first)?;
     let mut may_be_name = is_named(option);
-    for word in words {
+    for (at, word) in rest.iter().enumerate() {
         match option.value_type().tables().into_iter().find_map(|table| table.find(word)) {
             Some(inner) => (option, may_be_name) = (inner, false),
-            None if may_be_name => {}
+            // The last word is rather a misspelled option.
+            None if may_be_name && at + 1 < rest.len() => {}
             None => return None,
         }
     }

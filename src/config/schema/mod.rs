@@ -14,6 +14,7 @@ pub mod lookup;
 mod once;
 mod route;
 mod server;
+mod shared;
 mod upstream;
 pub mod value_type;
 
@@ -21,8 +22,9 @@ pub use crate::config::schema::cases::{CASE, CASE_FILE, EXPECT};
 pub use crate::config::schema::limit::{LIMIT, OVERRIDE, OVERRIDE_KEY, WHEN};
 pub use crate::config::schema::listener::{CERTIFICATE, HSTS, INTERNAL, LISTENER, LISTENER_TLS};
 pub use crate::config::schema::once::{ACME, ADMIN, ADMIN_TOKEN, HEADERS, JWT, ROOT, SET, STORE};
-pub use crate::config::schema::route::{AUTH, HEADER_EDIT, REDIRECT, REFUSE, RESPOND, REWRITE, ROUTE, ROUTE_COMPRESS};
+pub use crate::config::schema::route::{AUTH, HEADER_EDIT, REDIRECT, RESPOND, REWRITE, ROUTE, ROUTE_COMPRESS};
 pub use crate::config::schema::server::{ACCESS_LOG, REDIRECT_HTTP, SERVER, SERVER_COMPRESS, SPANS};
+pub use crate::config::schema::shared::REFUSE;
 pub use crate::config::schema::upstream::{
     EJECT, HEALTH, RETRY, UPSTREAM, UPSTREAM_SERVER, UPSTREAM_TLS, UPSTREAM_TOTAL,
 };

@@ -5,13 +5,12 @@ use crate::config::schema::limit::LIMIT;
 use crate::config::schema::listener::LISTENER;
 use crate::config::schema::route::ROUTE;
 use crate::config::schema::server::SERVER;
+use crate::config::schema::shared::DIALECTS;
 use crate::config::schema::upstream::UPSTREAM;
-use crate::config::schema::value_type::ValueType::{self, *};
+use crate::config::schema::value_type::ValueType::*;
 use crate::config::schema::value_type::{DAY, SECOND, duration, integer, list, list_from};
 use crate::config::schema::{Schema, option};
 use crate::limiting::store::settings::GATEWAYS_MAX;
-
-pub(super) const DIALECTS: ValueType = list(&Words(&["draft-11", "draft-07", "draft-03", "legacy", "off"]));
 
 pub const ROOT: Schema = Schema {
     name: "root",

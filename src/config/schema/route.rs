@@ -1,11 +1,11 @@
 //! Options of `[[route]]`.
 
 use crate::config::schema::DefaultValue::{Absent, Described, Value};
-use crate::config::schema::once::DIALECTS;
 use crate::config::schema::server::{
     BODY_RATE, COMPRESS_ALGORITHMS, COMPRESS_MIN_SIZE, COMPRESS_TYPES, ERROR_PAGES, INTERCEPT, MAX_BODY, MAX_KEY_BODY,
     STRICTNESS, TIMEOUT,
 };
+use crate::config::schema::shared::{DIALECTS, REFUSE};
 use crate::config::schema::upstream::SERVERS;
 use crate::config::schema::value_type::ValueType::{self, *};
 use crate::config::schema::value_type::{HOUR, MINUTE, duration, integer, list, list_from};
@@ -265,24 +265,6 @@ pub const HEADER_EDIT: Schema = Schema {
     options: &[
         option("set", Map(&Text("string")), Absent, "headers to replace").shown_as("table"),
         option("remove", list(&Text("header")), Absent, "headers to remove").shown_as("list"),
-    ],
-};
-
-pub const REFUSE: Schema = Schema {
-    name: "route.refuse",
-    title: "",
-    intro: "",
-    notes: "",
-    options: &[
-        option("status", integer(400, 599), Value("429"), "its status").note("; 503 for `on_error = \"closed\"`"),
-        option(
-            "body",
-            Text("string"),
-            Described("a problem document"),
-            "its body, with `{retry_after}`, `{limit}`, `{route}`",
-        ),
-        option("content_type", Text("string"), Value("\"text/plain; charset=utf-8\""), "its content type")
-            .note(" with a body"),
     ],
 };
 

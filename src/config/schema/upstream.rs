@@ -1,7 +1,7 @@
 //! Options of `[upstream.NAME]`.
 
 use crate::config::schema::DefaultValue::{Absent, Described, Required, Value};
-use crate::config::schema::limit::KEY_PARTS;
+use crate::config::schema::shared::KEY_PARTS;
 use crate::config::schema::value_type::ValueType::{self, *};
 use crate::config::schema::value_type::{DAY, HOUR, SECOND, duration, integer, list, list_from};
 use crate::config::schema::{Schema, option};

@@ -36,7 +36,8 @@ impl Reloader {
             let known = paths.iter().map(|path| name_file(&main, path)).collect();
             return Err(ChangeFault::UnknownFile { name, known });
         };
-        let (generation, hash) = (current.generation, hash_text(text.as_bytes()));
+        let generation = current.generation;
+        let mut hash = hash_text(text.as_bytes());
         let known = self.shared.history.find_text(&expected, &path);
         let check = EditCheck { main: main.clone(), path, text, expected, generation, known };
         let checked = self.loader.run_task(move || check.run()).await.map_err(ChangeFault::Hung)??;
@@ -44,7 +45,10 @@ impl Reloader {
             None => {
                 (ReloadOutcome::Unchanged { generation, warnings: super::warnings_json(&current.config) }, Vec::new())
             }
-            Some(CheckedEdit { config, .. }) if dry_run => (self.dry_run(config), Vec::new()),
+            Some(CheckedEdit { change, config }) if dry_run => {
+                hash = hash_text(&change.old.unwrap_or_default());
+                (self.dry_run(config), Vec::new())
+            }
             Some(CheckedEdit { change, .. }) => {
                 (self.write_and_load(main, vec![change], Trigger::Edit).await?, vec![name])
             }
@@ -65,10 +69,17 @@ impl Reloader {
             return Ok(ChangeOutcome { reload, tag, written: Vec::new(), applied_ms: elapsed_ms(start) });
         }
         let files = self.shared.history.find_files(generation)?;
-        let (reload, written) = if current.config.admin.edit {
-            self.restore_files(main, generation, files).await?
-        } else {
-            (self.pin_config(main, generation, files).await?, Vec::new())
+        let restored = match current.config.admin.edit {
+            true => self.restore_files(main.clone(), generation, files.clone()).await.map(Some),
+            false => Ok(None),
+        };
+        let (reload, written) = match restored {
+            Ok(Some(restored)) => restored,
+            // A rollback must work where the files cannot be written: a ConfigMap, or a full disk.
+            Ok(None) | Err(ChangeFault::Unwritable { .. }) => {
+                (self.pin_config(main, generation, files).await?, Vec::new())
+            }
+            Err(fault) => return Err(fault),
         };
         let current = self.current.load();
         let tag = entity_tag(current.generation, &current.config.hash);

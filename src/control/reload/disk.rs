@@ -114,8 +114,9 @@ pub fn write_changes(main: &Path, changes: &[FileChange], generation: u64) -> Re
             Err(error) => Err(ChangeFault::Unreadable { name: change.name.clone(), error }),
         };
         if let Err(fault) = result {
-            if let Err(error) = restore_changes(main, &changes[..count]) {
-                tracing::error!("config files are only partly rolled back, and cannot be restored: {error}");
+            // The file of the error is among them: it may have been replaced before.
+            if let Err(error) = restore_changes(main, &changes[..=count]) {
+                tracing::error!("only some config files were written, and they cannot be restored: {error}");
             }
             return Err(fault);
         }
@@ -128,6 +129,7 @@ pub fn restore_changes(main: &Path, changes: &[FileChange]) -> io::Result<()> {
     let mut result = Ok(());
     for change in changes.iter().rev() {
         let restored = match (find_current(change), &change.old) {
+            (Ok(current), old) if current == *old => Ok(()),
             (Ok(Some(current)), Some(old)) if current == change.new => write_text(main, &change.path, old),
             (Ok(Some(current)), None) if current == change.new => std::fs::remove_file(&change.path),
             (Ok(_), _) => Err(io::Error::other(format!("someone else has changed `{}`", change.name))),

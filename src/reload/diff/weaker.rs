@@ -12,7 +12,7 @@ use crate::limiting::limit::{Limit, Mode, OnError};
 use crate::route::{Route, Strictness};
 
 /// When a change of an option weakens protection.
-enum Rule {
+enum WeakerIf {
     /// A larger number does. The text is the value if the option is absent: a number, or `inf` for no bound.
     More(&'static str),
     /// A smaller number does.
@@ -28,69 +28,69 @@ enum Rule {
 }
 
 /// Options with their rules: section, option, or the start of it if it ends with a dot.
-const RULES: &[(&str, &str, Rule)] = &[
-    ("limit", "rate", Rule::More("0")),
-    ("limit", "in_flight", Rule::More("0")),
-    ("limit", "debt", Rule::More("0")),
-    ("limit", "cost", Rule::Less("1")),
-    ("limit", "charge_on", Rule::Added),
-    ("limit", "refund_on", Rule::Grows),
-    ("limit", "after", Rule::Added),
-    ("limit", "when.", Rule::Added),
-    ("limit", "repeated", Rule::Later(&["\"refuse\"", "\"first\"", "\"last\""])),
-    ("limit", "not_integer", Rule::Later(&["\"refuse\"", "\"ignore\""])),
-    ("route", "auth.on_error", Rule::Later(&["\"closed\"", "\"open\""])),
-    ("route", "encoded_slashes", Rule::Later(&["\"refuse\"", "\"keep\""])),
-    ("upstream", "tls.verify", Rule::Later(&["true", "false"])),
-    ("upstream", "tls.ca", Rule::Removed),
-    ("admin", "token", Rule::Removed),
-    ("admin", "tokens", Rule::Grows),
-    ("admin", "edit", Rule::Later(&["false", "true"])),
-    ("admin", "audit", Rule::Removed),
-    ("admin", "keys.", Rule::Later(&["\"hidden\"", "\"hashed\"", "\"plain\""])),
-    ("admin", "metrics_need_token", Rule::Later(&["true", "false"])),
-    ("jwt", "issuer", Rule::Removed),
-    ("jwt", "audience", Rule::Removed),
-    ("jwt", "algorithms", Rule::Grows),
-    ("listener", "tls.client_ca", Rule::Removed),
-    ("listener", "tls.client_auth", Rule::Later(&["\"required\"", "\"optional\""])),
-    ("listener", "tls.min_version", Rule::Later(&["\"1.3\"", "\"1.2\""])),
-    ("listener", "tls.internal.allow_remote", Rule::Later(&["false", "true"])),
-    ("listener", "tls.certificates", Rule::Removed),
-    ("listener", "hsts.max_age", Rule::Removed),
-    ("server", "trusted_proxies", Rule::Grows),
-    ("server", "max_connections_per_ip", Rule::More("inf")),
-    ("server", "max_headers", Rule::More("100")),
-    ("server", "max_header_bytes", Rule::More("32768")),
-    ("server", "hints", Rule::Later(&["false", "\"local\"", "true"])),
+const RULES: &[(&str, &str, WeakerIf)] = &[
+    ("limit", "rate", WeakerIf::More("0")),
+    ("limit", "in_flight", WeakerIf::More("0")),
+    ("limit", "debt", WeakerIf::More("0")),
+    ("limit", "cost", WeakerIf::Less("1")),
+    ("limit", "charge_on", WeakerIf::Added),
+    ("limit", "refund_on", WeakerIf::Grows),
+    ("limit", "after", WeakerIf::Added),
+    ("limit", "when.", WeakerIf::Added),
+    ("limit", "repeated", WeakerIf::Later(&["\"refuse\"", "\"first\"", "\"last\""])),
+    ("limit", "not_integer", WeakerIf::Later(&["\"refuse\"", "\"ignore\""])),
+    ("route", "auth.on_error", WeakerIf::Later(&["\"closed\"", "\"open\""])),
+    ("route", "encoded_slashes", WeakerIf::Later(&["\"refuse\"", "\"keep\""])),
+    ("upstream", "tls.verify", WeakerIf::Later(&["true", "false"])),
+    ("upstream", "tls.ca", WeakerIf::Removed),
+    ("admin", "token", WeakerIf::Removed),
+    ("admin", "tokens", WeakerIf::Grows),
+    ("admin", "edit", WeakerIf::Later(&["false", "true"])),
+    ("admin", "audit", WeakerIf::Removed),
+    ("admin", "keys.", WeakerIf::Later(&["\"hidden\"", "\"hashed\"", "\"plain\""])),
+    ("admin", "metrics_need_token", WeakerIf::Later(&["true", "false"])),
+    ("jwt", "issuer", WeakerIf::Removed),
+    ("jwt", "audience", WeakerIf::Removed),
+    ("jwt", "algorithms", WeakerIf::Grows),
+    ("listener", "tls.client_ca", WeakerIf::Removed),
+    ("listener", "tls.client_auth", WeakerIf::Later(&["\"required\"", "\"optional\""])),
+    ("listener", "tls.min_version", WeakerIf::Later(&["\"1.3\"", "\"1.2\""])),
+    ("listener", "tls.internal.allow_remote", WeakerIf::Later(&["false", "true"])),
+    ("listener", "tls.certificates", WeakerIf::Removed),
+    ("listener", "hsts.max_age", WeakerIf::Removed),
+    ("server", "trusted_proxies", WeakerIf::Grows),
+    ("server", "max_connections_per_ip", WeakerIf::More("inf")),
+    ("server", "max_headers", WeakerIf::More("100")),
+    ("server", "max_header_bytes", WeakerIf::More("32768")),
+    ("server", "hints", WeakerIf::Later(&["false", "\"local\"", "true"])),
 ];
 
 /// Returns whether the change of one option weakens protection, by the option alone.
 pub fn weakens(kind: &str, path: &str, before: Option<&WrittenOption>, after: Option<&WrittenOption>) -> bool {
-    let is_meant = |rule: &&(&str, &str, Rule)| {
+    let is_meant = |rule: &&(&str, &str, WeakerIf)| {
         rule.0 == kind && (rule.1 == path || rule.1.ends_with('.') && path.starts_with(rule.1))
     };
     let Some((.., rule)) = RULES.iter().find(is_meant) else { return false };
     let canonical = |option: Option<&WrittenOption>| option.map(WrittenOption::canonical_text);
     match rule {
-        Rule::More(absent) => number(canonical(after), absent) > number(canonical(before), absent),
-        Rule::Less(absent) => number(canonical(after), absent) < number(canonical(before), absent),
-        Rule::Later(words) => {
+        WeakerIf::More(absent) => number(canonical(after), absent) > number(canonical(before), absent),
+        WeakerIf::Less(absent) => number(canonical(after), absent) < number(canonical(before), absent),
+        WeakerIf::Later(words) => {
             let place = |value: Option<String>| match value {
                 Some(value) => words.iter().position(|word| *word == value),
                 None => Some(0),
             };
             place(canonical(after)) > place(canonical(before))
         }
-        Rule::Grows => {
+        WeakerIf::Grows => {
             let items = |option: Option<&WrittenOption>| -> HashSet<String> {
                 let items = option.into_iter().flat_map(|option| option.list_items(kind));
                 items.map(|item| item.canonical).collect()
             };
             !items(after).is_subset(&items(before))
         }
-        Rule::Removed => before.is_some() && after.is_none(),
-        Rule::Added => before.is_none() && after.is_some(),
+        WeakerIf::Removed => before.is_some() && after.is_none(),
+        WeakerIf::Added => before.is_none() && after.is_some(),
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use http::{Method, StatusCode};
 
-use crate::telemetry::metrics::exemplars::Exemplars;
+use crate::telemetry::metrics::exemplars::{Exemplar, Exemplars};
 use crate::telemetry::metrics::labels::{Decision, ForwardAuthOutcome, Reason};
 use crate::telemetry::metrics::shards::Count;
 
@@ -22,7 +22,14 @@ pub struct RouteCounts {
     /// Requests to the auth server.
     pub forward_auth: LabelCounts<{ ForwardAuthOutcome::ALL.len() }>,
     /// Traces of sampled requests.
-    pub exemplars: Exemplars,
+    pub exemplars: Exemplars<{ BUCKETS.len() + 1 }>,
+}
+
+impl RouteCounts {
+    /// Records the trace of a request whose duration was counted.
+    pub fn record_exemplar(&self, seconds: f64, trace_id: u128) {
+        self.exemplars.record(find_bucket(seconds).unwrap_or(BUCKETS.len()), seconds, trace_id);
+    }
 }
 
 #[derive(Default)]
@@ -111,8 +118,11 @@ impl Codes {
 /// Upper bounds of the duration buckets, in seconds.
 pub const BUCKETS: [f64; 14] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
+/// An exemplar for each bucket; the last is for durations above all bounds.
+pub type BucketExemplars = [Option<Exemplar>; BUCKETS.len() + 1];
+
 /// Returns the index of the bucket of a duration; `None` above the last bound.
-pub fn find_bucket(seconds: f64) -> Option<usize> {
+fn find_bucket(seconds: f64) -> Option<usize> {
     BUCKETS.iter().position(|bound| seconds <= *bound)
 }
 

@@ -19,6 +19,7 @@ pub(crate) mod when;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::config::codes::DiagnosticCode;
 use crate::config::compile::context::LimitContext;
 use crate::config::compile::limits::charges::compile_charge_rules;
 use crate::config::compile::limits::refuse::compile_own_refuse;
@@ -122,7 +123,7 @@ impl SharesTaken {
         let diagnostic = Diagnostic::new(place, what).with_help(help);
         match each < SHARE_MIN {
             true => sources.add_mistake(diagnostic),
-            false => sources.add_warning(diagnostic),
+            false => sources.add_warning(DiagnosticCode::FewKeys, diagnostic),
         }
     }
 }
@@ -248,7 +249,9 @@ fn check_body_sources(section: &Section, key: &Key, missing: Missing) -> Option<
         Missing::Refuse => section.report_fault("key", node, &format!("{what} and every request is refused"), &help),
         Missing::Shared => {
             let what = format!("`key` in {}: {what}: a client has two budgets, one in each", section.title);
-            section.sources.add_warning(Diagnostic::new(node.place, what).with_help(help));
+            section
+                .sources
+                .add_warning(DiagnosticCode::TwoBodyTypes, Diagnostic::new(node.place, what).with_help(help));
             Some(())
         }
     }

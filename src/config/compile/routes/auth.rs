@@ -10,6 +10,7 @@ use http::HeaderName;
 
 use crate::auth::user_table::{LineFault, UserTable};
 use crate::auth::{AuthMethod, PasswordAuth, RouteAuth, TokenAuth};
+use crate::config::codes::DiagnosticCode;
 use crate::config::compile::routes::forward_auth::compile_forward_auth;
 use crate::config::compile::routes::identity_header::parse_identity_header;
 use crate::config::compile::routes::{RouteContext, compile_limit_list};
@@ -83,7 +84,9 @@ fn warn_of_unlimited_guesses(section: &Section) {
         let what = "no limit bounds how many passwords a client can try";
         let help = "add a limit with key = \"ip\" and charge_on = [401], and list it in `limits` of `auth`, on every \
                     route with this file";
-        section.sources.add_warning(Diagnostic::new(node.place, what).with_help(help));
+        section
+            .sources
+            .add_warning(DiagnosticCode::UnlimitedGuesses, Diagnostic::new(node.place, what).with_help(help));
     }
 }
 
@@ -145,7 +148,9 @@ fn read_users(section: &Section, node: &Node, path: &Path) -> Option<Arc<UserTab
             if table.is_empty() {
                 let message = format!("`{shown}` contains no user, so nobody can use the route");
                 let help = "add one: htpasswd -B FILE USER";
-                section.sources.add_warning(Diagnostic::new(node.place, message).with_help(help));
+                section
+                    .sources
+                    .add_warning(DiagnosticCode::NoUsers, Diagnostic::new(node.place, message).with_help(help));
             }
             Some(Arc::new(table))
         }

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use crate::auth::{AuthMethod, RouteAuth};
 use http::HeaderName;
 
+use crate::config::codes::DiagnosticCode;
 use crate::config::compile::limits::jwt::TokenVerifiers;
 use crate::config::compile::limits::refuse::compile_refuse;
 use crate::config::compile::limits::set::ListedItem;
@@ -86,8 +87,9 @@ pub fn compile_routes(
         section.report_unknown();
     }
     let redirects: Vec<Place> = placed.iter().map(|placed| placed.redirect).collect();
-    let (routes, places): (Vec<Route>, Vec<(Place, Option<Place>, Place)>) =
-        placed.into_iter().map(|Placed { route, place, named, section, .. }| (route, (place, named, section))).unzip();
+    let written: Vec<Place> = placed.iter().map(|placed| placed.section).collect();
+    let (routes, places): (Vec<Route>, Vec<(Place, Option<Place>)>) =
+        placed.into_iter().map(|Placed { route, place, named, .. }| (route, (place, named))).unzip();
     let shadowed = RouteTable::find_shadowed(&routes);
     for (route, by) in &shadowed {
         let message = format!(
@@ -104,7 +106,7 @@ pub fn compile_routes(
     let mut names: HashMap<&str, usize> = HashMap::new();
     for (index, route) in routes.iter().enumerate() {
         let Some(first) = names.insert(&route.name, index) else { continue };
-        let (place, named, _) = places[index];
+        let (place, named) = places[index];
         if named.is_none() && shadowed.iter().any(|(a, b)| [*a, *b].contains(&index)) {
             continue;
         }
@@ -123,7 +125,7 @@ pub fn compile_routes(
     if !sources.has_mistakes() {
         redirect_loop::report_loops(sources, &routes, &table, &redirects);
     }
-    CompiledRoutes { routes, table, places: places.into_iter().map(|(_, _, section)| section).collect() }
+    CompiledRoutes { routes, table, places: written }
 }
 
 fn compile_route(
@@ -356,7 +358,9 @@ fn check_readable(
                 Missing::Shared => {
                     let message = format!("all requests of this route share one budget of `{name}`");
                     let help = format!("it depends on `user`: {remedy}, or remove `user` from its key");
-                    section.sources.add_warning(Diagnostic::new(place, message).with_help(help));
+                    section
+                        .sources
+                        .add_warning(DiagnosticCode::SharedByAll, Diagnostic::new(place, message).with_help(help));
                     continue;
                 }
             };

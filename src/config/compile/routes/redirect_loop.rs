@@ -3,6 +3,7 @@
 
 use http::{HeaderMap, Method, StatusCode};
 
+use crate::config::codes::DiagnosticCode;
 use crate::config::report::{Diagnostic, Place};
 use crate::config::source::SourceTexts;
 use crate::route::redirect::{Redirect, RedirectInput};
@@ -29,9 +30,12 @@ pub fn report_loops(sources: &SourceTexts, routes: &[Route], table: &RouteTable,
             true => sources.add_mistake(diagnostic.with_help(
                 "name another path or host, or match only the old path: path = \"= /old\" matches nothing below it",
             )),
-            false => sources.add_warning(diagnostic.with_help(
-                "name another host; to lead clients from plain HTTP to HTTPS, use `redirect_http` in [server]",
-            )),
+            false => sources.add_warning(
+                DiagnosticCode::RedirectLoop,
+                diagnostic.with_help(
+                    "name another host; to lead clients from plain HTTP to HTTPS, use `redirect_http` in [server]",
+                ),
+            ),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::Uri;
 use http::uri::Scheme;
 
+use crate::config::codes::DiagnosticCode;
 use crate::config::reader::{At, Section};
 use crate::config::report::{Diagnostic, Place};
 use crate::config::values::{TextFault, invalid_text, is_host};
@@ -92,7 +93,10 @@ impl<'a> AcmeSection<'a> {
         if self.is_there && names == 0 {
             let what = "no listener orders certificates, so this section does nothing";
             let help = "write tls = { acme = [\"www.example.com\"] } in a [[listener]], or remove it";
-            section.sources.add_warning(Diagnostic::new(section.place, what).with_label("not used").with_help(help));
+            section.sources.add_warning(
+                DiagnosticCode::UnusedAcme,
+                Diagnostic::new(section.place, what).with_label("not used").with_help(help),
+            );
         }
         settings.map(|settings| Arc::new(Acme { settings, board }))
     }

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::config::codes::DiagnosticCode;
 use crate::config::reader::{At, Section};
 use crate::config::report::{Diagnostic, Place};
 use crate::config::tree::{Node, Value};
@@ -150,7 +151,9 @@ fn warn_uncovered(section: &Section, address: &ListenAddr, hosts: &[String]) {
         more => format!(" and {more} more hosts of routes"),
     };
     let what = format!("the development certificate of `{address}` does not cover {}{more}", shown.join(", "));
-    section.sources.add_warning(Diagnostic::new(section.place, what).with_help(limits_help()));
+    section
+        .sources
+        .add_warning(DiagnosticCode::UncoveredHost, Diagnostic::new(section.place, what).with_help(limits_help()));
 }
 
 #[cfg(test)]

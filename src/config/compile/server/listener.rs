@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use http::HeaderValue;
 use jiff::Timestamp;
 
+use crate::config::codes::DiagnosticCode;
 use crate::config::compile::server::hsts::compile_hsts;
 use crate::config::compile::server::{acme, internal};
 use crate::config::reader::{At, Section};
@@ -142,7 +143,7 @@ fn warn_about_pinning(section: &Section, node: &Node, value: &HeaderValue) {
                     for any program";
         let help =
             "remove it from listeners with `internal`; hsts = \"0s\" withdraws it from browsers that have seen it";
-        section.sources.add_warning(Diagnostic::new(node.place, what).with_help(help));
+        section.sources.add_warning(DiagnosticCode::DevelopmentHsts, Diagnostic::new(node.place, what).with_help(help));
     }
 }
 
@@ -262,7 +263,9 @@ fn warn_about_term(section: &Section, pair: &Pair, term: &CertificateValidity, n
     } else {
         return;
     };
-    section.sources.add_warning(Diagnostic::new(pair.cert.place, what).with_help(help));
+    section
+        .sources
+        .add_warning(DiagnosticCode::CertificateTerm, Diagnostic::new(pair.cert.place, what).with_help(help));
 }
 
 fn report_tls_fault(section: &Section, pairs: &[Pair], mistake: &ServerTlsMistake) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rustls::pki_types::ServerName;
 
+use crate::config::codes::DiagnosticCode;
 use crate::config::reader::Section;
 use crate::config::report::Diagnostic;
 use crate::config::schema;
@@ -75,9 +76,10 @@ fn compile_own_tls(section: &Section, roots: &SystemRoots, protocol: WireProtoco
     let verify = section.read_bool("verify").unwrap_or(true);
     if let Some(node) = section.node("verify").filter(|_| !verify) {
         let what = "the servers of this upstream are not verified, so anybody on the way may pose as one";
-        section
-            .sources
-            .add_warning(Diagnostic::new(node.place, what).with_help("trust their own authority: ca = \"ca.pem\""));
+        section.sources.add_warning(
+            DiagnosticCode::UnverifiedServers,
+            Diagnostic::new(node.place, what).with_help("trust their own authority: ca = \"ca.pem\""),
+        );
     }
     let server_name = section.parse_string("server_name", parse_server_name).flatten();
     let [ca, cert, key] = ["ca", "cert", "key"].map(|option| read_tls_file(section, option));

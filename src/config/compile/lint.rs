@@ -1,0 +1,241 @@
+//! Warns about configs that load and work, but probably protect less than they seem to. Called by `compile` after
+//! everything else succeeded.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use crate::config::codes::DiagnosticCode;
+use crate::config::compile::names::Definitions;
+use crate::config::reader::Section;
+use crate::config::report::{Diagnostic, Place};
+use crate::config::source::SourceTexts;
+use crate::config::tree::{Table, Value};
+use crate::config::{Admin, ServerSettings};
+use crate::limiting::algorithm::Rule;
+use crate::limiting::limit::{Limit, Mode, OnError};
+use crate::limiting::source::{Source, SourceKind};
+use crate::limiting::when::{Condition, Pattern, Test};
+use crate::net::ListenAddr;
+use crate::route::{Action, PathPattern, Route, Segment};
+
+/// The parts of a config that the lints read.
+struct LintContext<'a> {
+    sources: &'a SourceTexts,
+    documents: &'a [Table],
+    server: &'a ServerSettings,
+    admin: &'a Admin,
+    routes: &'a [Route],
+    limits: &'a Definitions<Arc<Limit>>,
+}
+
+/// Headers that proxies set. A client can send them too.
+const PROXY_HEADERS: [&str; 10] = [
+    "x-forwarded-for",
+    "x-real-ip",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "x-original-forwarded-for",
+    "client-ip",
+    "true-client-ip",
+    "cf-connecting-ip",
+    "fastly-client-ip",
+    "forwarded",
+];
+
+/// Segments of paths at which clients prove their identity.
+const LOGIN_SEGMENTS: [&str; 12] = [
+    "login",
+    "signin",
+    "sign-in",
+    "sign_in",
+    "logon",
+    "password",
+    "passwords",
+    "reset-password",
+    "2fa",
+    "otp",
+    "mfa",
+    "wp-login.php",
+];
+
+/// Methods that change something.
+const WRITES: [&str; 4] = ["POST", "PUT", "PATCH", "DELETE"];
+
+/// Warns about `documents`, whose sections of routes are in the order of the compiled routes.
+pub fn warn_of_gaps(
+    sources: &SourceTexts,
+    (documents, route_sections): (&[Table], &[Section]),
+    (server, admin): (&ServerSettings, &Admin),
+    (routes, limits): (&[Route], &Definitions<Arc<Limit>>),
+) {
+    let context = &LintContext { sources, documents, server, admin, routes, limits };
+    warn_of_forgeable_keys(context);
+    warn_of_idle_limits(context);
+    warn_of_open_admin(context);
+    for (route, section) in routes.iter().zip(route_sections) {
+        warn_of_open_login(context, route, section.place);
+        warn_of_unlimited_methods(context, route, section.place);
+    }
+}
+
+fn warn_of_forgeable_keys(context: &LintContext) {
+    if !context.server.trusted_proxies.is_empty() {
+        return;
+    }
+    for (name, place) in context.limits.places() {
+        let Some(limit) = context.limits.get(name) else { continue };
+        let Some(header) = limit.key.sources().find_map(find_proxy_header) else { continue };
+        let what = format!("every client can choose its budget of `{name}`: anybody may send the header `{header}`");
+        let help = "write key = \"ip\", and list the proxies in front of the gateway in `trusted_proxies` of [server]";
+        let warning = Diagnostic::new(place, what).with_help(help);
+        context.sources.add_warning(DiagnosticCode::ForgeableKey, warning);
+    }
+}
+
+fn find_proxy_header(source: &Source) -> Option<&str> {
+    match source {
+        Source::Header(name) => Some(name.as_str()).filter(|name| PROXY_HEADERS.contains(name)),
+        _ => None,
+    }
+}
+
+/// Warns of limits that another limit of all their routes makes superfluous.
+fn warn_of_idle_limits(context: &LintContext) {
+    // The limits that are on all routes of a limit.
+    let mut companions: HashMap<&str, BTreeSet<&str>> = HashMap::new();
+    for route in context.routes {
+        let names: BTreeSet<&str> = route.limits.iter().map(|limit| limit.name.as_str()).collect();
+        for limit in &route.limits {
+            let known = companions.entry(&limit.name).or_insert_with(|| names.clone());
+            known.retain(|name| names.contains(name));
+        }
+    }
+    for (name, place) in context.limits.places() {
+        let (Some(limit), Some(names)) = (context.limits.get(name), companions.get(name)) else { continue };
+        let others = names.iter().filter(|other| **other != name).filter_map(|other| context.limits.get(other));
+        // Of two equal limits, one is enough: the one with the smaller name.
+        let tighter = others.into_iter().find(|other| {
+            is_never_first(&limit, other) && (!is_never_first(other, &limit) || *other.name < *limit.name)
+        });
+        let Some(tighter) = tighter else { continue };
+        let what = format!("`{name}` never refuses a request: `{}` is tighter in all respects", tighter.name);
+        let help = format!("remove `{name}`, or correct its rate, burst or key");
+        let warning = Diagnostic::new(place, what).with_label("never decides").with_help(help);
+        context.sources.add_warning(DiagnosticCode::IdleLimit, warning);
+    }
+}
+
+/// Returns whether `tight` refuses everything that `wide` would, if both are charged for the same requests.
+fn is_never_first(wide: &Limit, tight: &Limit) -> bool {
+    let is_plain = |limit: &Limit| {
+        limit.mode == Mode::Enforce
+            && limit.after.is_none()
+            && limit.charge_rules.is_none()
+            && !limit.overrides.has_any()
+    };
+    let same_requests = wide.key == tight.key
+        && wide.when == tight.when
+        && wide.cost == tight.cost
+        && wide.missing == tight.missing
+        && wide.repeated == tight.repeated
+        && wide.on_error == tight.on_error;
+    if !(is_plain(wide) && is_plain(tight) && same_requests) {
+        return false;
+    }
+    match (&*wide.rule, &*tight.rule) {
+        (Rule::TokenBucket(wide), Rule::TokenBucket(tight)) => {
+            let speed = |count: i64, per_ms: i64| i128::from(count) * i128::from(per_ms);
+            wide.burst >= tight.burst
+                && wide.debt >= tight.debt
+                && speed(wide.rate, tight.per_ms) >= speed(tight.rate, wide.per_ms)
+                && (wide.interval, wide.empty) == (tight.interval, tight.empty)
+        }
+        (Rule::Concurrency(_), Rule::Concurrency(_)) => wide.rule.max_cost() >= tight.rule.max_cost(),
+        (Rule::FixedWindow(_), Rule::FixedWindow(_))
+        | (Rule::SlidingWindow(_), Rule::SlidingWindow(_))
+        | (Rule::SlidingLog(_), Rule::SlidingLog(_)) => {
+            let (wide, tight) = (wide.rule.policy(), tight.rule.policy());
+            wide.quota >= tight.quota && wide.window_ms <= tight.window_ms
+        }
+        _ => false,
+    }
+}
+
+fn warn_of_open_admin(context: &LintContext) {
+    let is_remote = match &context.admin.listen {
+        ListenAddr::Tcp(address) => !address.ip().is_loopback(),
+        ListenAddr::Unix(_) => false,
+    };
+    if let (true, None, Some(place)) = (is_remote, &context.admin.token, find_admin_address(context.documents)) {
+        let what =
+            "other machines can reach the admin listener, and no token is set: they see the config and the metrics";
+        let help = "set `token` in [admin], or listen on 127.0.0.1 or a Unix socket";
+        context.sources.add_warning(DiagnosticCode::OpenAdmin, Diagnostic::new(place, what).with_help(help));
+    }
+}
+
+/// Returns where `listen` of `[admin]` is written.
+fn find_admin_address(documents: &[Table]) -> Option<Place> {
+    documents.iter().find_map(|document| match &document.get("admin")?.node.value {
+        Value::Table(admin) => admin.get("listen").map(|entry| entry.node.place),
+        _ => None,
+    })
+}
+
+fn warn_of_open_login(context: &LintContext, route: &Route, place: Place) {
+    let is_login = match &route.matcher.path {
+        PathPattern::Segments { segments, .. } => segments.iter().any(|segment| match segment {
+            Segment::Literal(text) => LOGIN_SEGMENTS.contains(&text.to_ascii_lowercase().as_str()),
+            Segment::Param(_) => false,
+        }),
+        PathPattern::Regex(_) => false,
+    };
+    let Some(limit) = route.limits.iter().find(|limit| limit.on_error == OnError::Open).filter(|_| is_login) else {
+        return;
+    };
+    let what = format!(
+        "route `{}` looks like a login, and its limit `{}` admits every guess while the store is unavailable",
+        route.name, limit.name
+    );
+    let help = format!("write on_error = \"local\" or \"closed\" in [limit.{}]", limit.name);
+    context.sources.add_warning(DiagnosticCode::OpenLogin, Diagnostic::new(place, what).with_help(help));
+}
+
+/// Warns if all limits of a route are for some methods, and equivalent ones are left out: HEAD beside GET, or some of
+/// several writing methods.
+fn warn_of_unlimited_methods(context: &LintContext, route: &Route, place: Place) {
+    if route.limits.is_empty() || matches!(route.action, Action::Redirect(_) | Action::Respond(_)) {
+        return;
+    }
+    let limited: Option<Vec<Vec<&str>>> = route.limits.iter().map(|limit| methods_of(limit)).collect();
+    let Some(limited) = limited else { return };
+    let limited: BTreeSet<&str> = limited.into_iter().flatten().collect();
+    let is_accepted = |method: &str| {
+        route.matcher.methods.is_empty() || route.matcher.methods.iter().any(|one| one.as_str() == method)
+    };
+    let writes = WRITES.iter().filter(|method| limited.contains(**method)).count();
+    let head = ["HEAD"].into_iter().filter(|_| limited.contains("GET"));
+    let rest = WRITES.into_iter().filter(|_| writes >= 2);
+    let missing: Vec<&str> =
+        head.chain(rest).filter(|method| !limited.contains(method) && is_accepted(method)).collect();
+    if missing.is_empty() {
+        return;
+    }
+    let what = format!("no limit of route `{}` applies to {}", route.name, missing.join(" and "));
+    let help = "add the methods to `method` in `when` of a limit, or list those that the route accepts in `methods`";
+    context.sources.add_warning(DiagnosticCode::UnlimitedMethods, Diagnostic::new(place, what).with_help(help));
+}
+
+/// Returns the methods that a limit is for, if its `when` lists them as words; `None` if it is for others as well.
+fn methods_of(limit: &Limit) -> Option<Vec<&str>> {
+    limit.when.0.iter().find_map(|condition| match condition {
+        Condition::Text { source, test: Test::Any(patterns) } if source.kind() == SourceKind::Method => {
+            let words = patterns.iter().map(|pattern| match pattern {
+                Pattern::Text(word) => Some(word.as_str()),
+                _ => None,
+            });
+            words.collect()
+        }
+        _ => None,
+    })
+}

@@ -1,0 +1,166 @@
+//! Codes of warnings: each is documented and caused by a config, and comments allow them at one place.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use sluicegate::config;
+
+/// Configs and the codes of all their warnings.
+const CASES: &[(&str, &[&str])] = &[
+    ("[limit.idle]\nrate = \"1/s\"", &["SG0201"]),
+    ("[upstream.idle]\nservers = \"http://127.0.0.1:1\"", &["SG0202"]),
+    (
+        "[store]\nmax_keys = 1500\n[limit.a]\nrate = \"1/s\"\nmax_keys = 1000\n[limit.b]\nrate = \"2/s\"\nkey = \"host\"\n\
+         [[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = [\"a\", \"b\"]",
+        &["SG0203"],
+    ),
+    (
+        "[limit.a]\nrate = \"1/s\"\nkey = [\"form:a\", \"json:/a\"]\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = \"a\"",
+        &["SG0204"],
+    ),
+    ("[acme]\nterms_agreed = true\nstate = \"/var/lib/x\"", &["SG0205"]),
+    (
+        "[[listener]]\naddress = \"127.0.0.1:1\"\nhsts = \"1d\"\ntls = { internal = { state = \"/var/lib/x\" } }",
+        &["SG0206"],
+    ),
+    (
+        "[[listener]]\naddress = \"127.0.0.1:1\"\ntls = { internal = { state = \"/var/lib/x\" } }\n\
+         [[route]]\nhost = \"www.sluicegate.dev\"\nupstream = \"echo:\"",
+        &["SG0208"],
+    ),
+    (
+        "[upstream.a]\nservers = \"https://127.0.0.1:1\"\ntls = { verify = false }\n[[route]]\npath = \"/x\"\nupstream = \"a\"",
+        &["SG0209"],
+    ),
+    ("[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nauth = { basic = \"conf/users.htpasswd\" }", &["SG0210"]),
+    (
+        "[limit.a]\nrate = \"1/s\"\ncharge_on = [401]\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"\n\
+         auth = { basic = \"EMPTY\", limits = [\"a\"] }",
+        &["SG0211"],
+    ),
+    ("[[route]]\nhost = \"a.test\"\nredirect = \"https://a.test{path}\"", &["SG0212"]),
+    (
+        "[limit.a]\nrate = \"1/s\"\nkey = \"user\"\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = \"a\"",
+        &["SG0213"],
+    ),
+    (
+        "[limit.a]\nrate = \"1/s\"\nkey = [\"header:x-forwarded-for\"]\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = \"a\"",
+        &["SG0301"],
+    ),
+    (
+        "[server]\ntrusted_proxies = \"10.0.0.0/8\"\n[limit.a]\nrate = \"1/s\"\nkey = \"header:x-forwarded-for\"\n\
+         [[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = \"a\"",
+        &[],
+    ),
+    (
+        "[limit.a]\nrate = \"10/s\"\nburst = 20\n[limit.b]\nrate = \"20/s\"\nburst = 20\n\
+         [[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = [\"a\", \"b\"]",
+        &["SG0302"],
+    ),
+    // Equal limits: one of the two is superfluous.
+    (
+        "[limit.a]\nrate = \"10/s\"\n[limit.b]\nrate = \"10/s\"\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = [\"a\", \"b\"]",
+        &["SG0302"],
+    ),
+    // The longer period decides for steady clients, the shorter one for bursts.
+    (
+        "[limit.a]\nrate = \"10/s\"\n[limit.b]\nrate = \"100/min\"\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = [\"a\", \"b\"]",
+        &[],
+    ),
+    // The wider limit is on another route alone too.
+    (
+        "[limit.a]\nrate = \"10/s\"\n[limit.b]\nrate = \"20/s\"\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = [\"a\", \"b\"]\n\
+         [[route]]\npath = \"/y\"\nupstream = \"echo:\"\nlimits = [\"b\"]",
+        &[],
+    ),
+    (
+        "[limit.a]\nrate = \"1/s\"\non_error = \"open\"\n[[route]]\npath = \"/api/login\"\nupstream = \"echo:\"\nlimits = \"a\"",
+        &["SG0303"],
+    ),
+    ("[admin]\nlisten = \"0.0.0.0:9900\"", &["SG0304"]),
+    ("[admin]\nlisten = \"0.0.0.0:9900\"\ntoken = \"a-long-random-token\"", &[]),
+    (
+        "[limit.a]\nrate = \"1/s\"\nwhen = { method = \"GET\" }\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = \"a\"",
+        &["SG0305"],
+    ),
+    (
+        "[limit.a]\nrate = \"1/s\"\nwhen = { method = [\"POST\", \"PUT\"] }\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = \"a\"",
+        &["SG0305"],
+    ),
+    // A login form is sent by POST; what else a server does there is its own matter.
+    (
+        "[limit.a]\nrate = \"1/s\"\nwhen = { method = \"POST\" }\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = \"a\"",
+        &[],
+    ),
+    (
+        "[limit.a]\nrate = \"1/s\"\nwhen = { method = \"GET\" }\n[[route]]\npath = \"/x\"\nmethods = \"GET\"\nupstream = \"echo:\"\nlimits = \"a\"",
+        &[],
+    ),
+    // Comments.
+    ("# sluicegate: allow SG0201\n[limit.idle]\nrate = \"1/s\"", &[]),
+    ("[limit.idle] # sluicegate: allow SG0201\nrate = \"1/s\"", &[]),
+    ("[limit.idle] # sluicegate: allow SG0301, SG0201\nrate = \"1/s\"", &["SG0901"]),
+    ("# sluicegate: allow SG0202\n[limit.idle]\nrate = \"1/s\"", &["SG0901", "SG0201"]),
+    ("[limit.idle]\n# sluicegate: allow SG0201\nrate = \"1/s\"", &["SG0201", "SG0901"]),
+    ("# sluicegate: allow SG0101\n# sluicegate: allow everything", &["SG0902", "SG0902"]),
+    ("# sluicegate: allow SG0901\n# sluicegate: allow SG0201", &["SG0902", "SG0901"]),
+];
+
+fn codes(report: Option<config::Report>) -> Vec<String> {
+    let Some(report) = report else { return Vec::new() };
+    report.to_json().as_array().unwrap().iter().map(|entry| entry["code"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Warnings of a text with a route at the end.
+#[track_caller]
+fn warnings(text: &str) -> Vec<String> {
+    let empty = tempfile::NamedTempFile::new().unwrap();
+    let text = text.replace("EMPTY", &empty.path().display().to_string());
+    let text = if text.contains("[[route]]") { text } else { format!("{text}\n[[route]]\nupstream = \"echo:\"\n") };
+    codes(config::load_text("test", &text).unwrap_or_else(|report| panic!("{report}\n{text}")).warnings)
+}
+
+#[test]
+fn each_warning_has_its_code() {
+    for (text, expected) in CASES {
+        assert_eq!(warnings(text), *expected, "{text}");
+    }
+}
+
+#[test]
+fn every_code_is_documented_and_caused() {
+    let page = fs::read_to_string("docs/reference/diagnostics.md").unwrap();
+    let all: BTreeSet<String> = config::all_codes().map(str::to_owned).collect();
+    let sections = page.lines().filter_map(|line| line.strip_prefix("### "));
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let documented: BTreeSet<String> = sections.chain(rows).map(str::to_owned).collect();
+    assert_eq!(documented, all);
+    let mut caused: BTreeSet<String> =
+        CASES.iter().flat_map(|(_, codes)| *codes).map(|code| (*code).to_owned()).collect();
+    for path in ["undefined_limit", "no_route", "syntax", "words", "includes"] {
+        let report = config::load_config(&PathBuf::from(format!("tests/config/bad/{path}.toml"))).unwrap_err();
+        caused.extend(codes(Some(report)));
+    }
+    caused.extend(codes(config::load_config(Path::new("no/such.toml")).err()));
+    // Tests of certificates cause this one, with a clock of their own.
+    caused.insert("SG0207".to_owned());
+    assert_eq!(caused, all, "codes without a config that causes them");
+}
+
+/// The shipped configs have no warnings but those that their purpose explains.
+#[test]
+fn shipped_configs_are_free_of_false_alarms() {
+    let mut files: Vec<PathBuf> = Vec::new();
+    for dir in ["conf", "conf/container", "conf/compose", "conf/compose-app", "conf/compose-scaled", "examples"] {
+        let entries = fs::read_dir(dir).into_iter().flatten().map(|entry| entry.unwrap().path());
+        files.extend(entries.filter(|path| path.extension().is_some_and(|extension| extension == "toml")));
+    }
+    files.push(PathBuf::from("tests/config/good/main.toml"));
+    assert!(files.len() > 5, "{files:?}");
+    for path in files {
+        let Ok(config) = config::load_config(&path) else { continue };
+        let found = codes(config.warnings).into_iter().filter(|code| code.as_str() >= "SG0300").collect::<Vec<_>>();
+        assert!(found.is_empty(), "{}: {found:?}", path.display());
+    }
+}
