@@ -4,16 +4,23 @@
 
 #![allow(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
 
+use std::net::IpAddr;
+
 use bytes::BytesMut;
 use divan::{Bencher, black_box};
 use http::{HeaderMap, HeaderValue, Method};
 use sluicegate::config;
 use sluicegate::config::{Config, Strictness};
 use sluicegate::fuzzing::{Judge, canonicalize_path, parse_authority};
-use sluicegate::limiting::decision::{Check, Op};
+use sluicegate::limiting::answer::Answer;
+use sluicegate::limiting::clock;
+use sluicegate::limiting::decision::{Check, Decision, Op};
 use sluicegate::limiting::store::memory::MemoryStore;
+use sluicegate::limiting::usage::recorder::{DecisionRecorder, UsageRecorders};
+use sluicegate::limiting::usage::refusals::{RecordedRefusal, RefusalCause, RefusalRecorders};
 use sluicegate::proxy::outbound::http1::ResponseHeadReader;
 use sluicegate::proxy::outbound::http1::request::{Framing, HostSource, RequestHead};
+use sluicegate::telemetry::metrics::LimitRegistry;
 
 fn main() {
     divan::main();
@@ -48,6 +55,37 @@ fn decide(bencher: Bencher<'_, '_>, name: &str) {
     bencher.bench_local(|| {
         next = (next + 1) % checks.len();
         store.run_now(black_box(Op::Take), &checks[next])
+    });
+}
+
+/// Recording one refusal of a known key, apart from the decision itself: what `/-/top`, the headroom metric and
+/// `/-/refusals` cost a refused request.
+#[divan::bench(args = ["most_refused_keys", "headroom", "last_refusals", "all"])]
+fn record_refusal(bencher: Bencher<'_, '_>, part: &str) {
+    let text =
+        "[[route]]\nname = \"api\"\nupstream = \"echo:\"\nlimits = [\"x\"]\n[limit.x]\nkey = \"ip\"\nrate = \"1/s\"\n";
+    let limit = compile(text).limits[0].clone();
+    let checks = [Check::new(&limit, "sg:{ip=203.0.113.7}:x:token_bucket".to_owned(), 1)];
+    let answer = Answer { admitted: false, remaining: 0, retry_ms: 412, reset_ms: 900, receipt: 0 };
+    let decision = Decision { admitted: false, answers: vec![answer] };
+    let (keys, counts, refusals) = (UsageRecorders::default(), LimitRegistry::default(), RefusalRecorders::default());
+    let (recorder, last) = (DecisionRecorder::new(&keys), refusals.register());
+    let headroom = counts.get_or_create("x").headroom.shard_for(1);
+    let client = IpAddr::from([203, 0, 113, 7]);
+    bencher.bench_local(|| {
+        if part != "headroom" && part != "last_refusals" {
+            recorder.record_decision(black_box(&checks), &decision);
+        }
+        if part != "most_refused_keys" && part != "last_refusals" {
+            headroom.count_refusal(black_box(false));
+        }
+        if part == "last_refusals" || part == "all" {
+            let id = black_box("5f1c8a0d2b7e4c93a6d0f8e17b3c2a49");
+            let mut refusal = RecordedRefusal::new(clock::now_ms(), client, 429, "api", id);
+            let why = RefusalCause { reason: "exhausted", answer: Some(answer), is_local: false, is_blocked: false };
+            refusal.add_check(limit.clone(), why, None, (&checks[0].key, Some(1)));
+            last.record(refusal);
+        }
     });
 }
 

@@ -20,6 +20,7 @@ mod charges;
 mod config;
 mod dashboard;
 mod edit;
+mod explain;
 mod limits;
 mod observability;
 mod outages;

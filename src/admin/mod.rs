@@ -62,6 +62,7 @@ const SEND_BUFFER: usize = 128 * 1024;
 
 impl AdminServer {
     pub fn new(context: AdminContext) -> AdminServer {
+        pages::create_series(&context.metrics);
         let server = AdminServer { context: Rc::new(context), room: Rc::default(), open: None };
         server.open_audit_log();
         server

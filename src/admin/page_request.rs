@@ -16,7 +16,7 @@ use crate::admin::access::audit::AuditNote;
 use crate::admin::access::{Caller, Peer};
 use crate::admin::pages::AdminContext;
 use crate::admin::problem::Problem;
-use crate::admin::room::{AdminSlot, StreamSlot, WorkGuard};
+use crate::admin::room::{AdminSlot, AdminStreamSlot, WorkGuard};
 
 /// A request that may see its page.
 pub struct PageRequest {
@@ -92,7 +92,7 @@ impl PageRequest {
     }
 
     /// Takes one of the few slots of streams, which have no time limit, for `stream_response`.
-    pub fn take_stream_slot(&self) -> Result<StreamSlot, Problem> {
+    pub fn take_stream_slot(&self) -> Result<AdminStreamSlot, Problem> {
         AdminSlot::take_stream_slot(&self.slot)
             .ok_or_else(|| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many streams at once; close one"))
     }

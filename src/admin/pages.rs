@@ -98,6 +98,8 @@ const PAGES: &[Page] = &[
     page!("POST", "/-/decide", Limits, limit_pages::decide),
     page!("POST", "/-/explain", Keys, limit_pages::explain),
     page!("GET, HEAD", "/-/top", Keys, limit_pages::list_top),
+    page!("GET, HEAD", "/-/refusals", Keys, limit_pages::list_refusals),
+    page!("POST", "/-/limits/NAME/what-if", Read, limit_pages::what_if),
     page!("GET, HEAD", "/-/upstreams", Read, upstreams::show_upstreams),
     page!("GET", "/-/live", Read, live::stream_live),
     page!("GET", "/-/tap", Keys, tap::stream_tap),
@@ -105,6 +107,15 @@ const PAGES: &[Page] = &[
     page!("GET, HEAD", "/-/audit", Edit, access_pages::show_audit),
     page!("GET, HEAD", "/-/openapi.json", Read, show_openapi),
 ];
+
+/// The `page` label of requests that no page of the table handles.
+const NO_PAGE: &str = "_none";
+
+/// Creates the series of every page, so that they exist with value 0 from the start.
+pub fn create_series(metrics: &Metrics) {
+    let paths = PAGES.iter().map(|page| page.path);
+    paths.for_each(|path| drop(metrics.admin_request_counter(path, StatusCode::OK)));
+}
 
 impl Page {
     /// Returns the name in `path`, empty if the page has none; `None` if `path` belongs to another page.
@@ -152,6 +163,7 @@ pub async fn respond(
         Ok(()) => find_page(&head),
         Err((status, detail)) => Err(Box::new(refusal_response(Problem::new(status, detail)))),
     };
+    let path = found.as_ref().map_or(NO_PAGE, |(page, _)| page.path);
     let answer = match found {
         Ok((page, name)) => {
             let name = name.to_owned();
@@ -159,6 +171,7 @@ pub async fn respond(
         }
         Err(answer) => *answer,
     };
+    context.metrics.admin_request_counter(path, answer.status()).inc();
     // The response counts as held memory until it is sent. It is sent even if it exceeds the total.
     slot.hold_bytes(answer.body().size_hint().lower().try_into().unwrap_or(usize::MAX / 2));
     answer

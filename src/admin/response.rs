@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::admin::problem::{Problem, ProblemKind};
-use crate::admin::room::StreamSlot;
+use crate::admin::room::AdminStreamSlot;
 
 pub type AdminResponse = Response<AdminBody>;
 
@@ -22,7 +22,7 @@ pub enum AdminBody {
     Full(Option<Bytes>),
     /// Pieces that are sent as they are made. The body ends when the sender is dropped; the sender finds its channel
     /// closed when the client left.
-    Stream { pieces: mpsc::Receiver<Bytes>, slot: StreamSlot },
+    Stream { pieces: mpsc::Receiver<Bytes>, slot: AdminStreamSlot },
 }
 
 impl Body for AdminBody {
@@ -52,7 +52,7 @@ impl Body for AdminBody {
 }
 
 /// Responds with the events that `pieces` receives (`text/event-stream`).
-pub fn stream_response(pieces: mpsc::Receiver<Bytes>, slot: StreamSlot) -> AdminResponse {
+pub fn stream_response(pieces: mpsc::Receiver<Bytes>, slot: AdminStreamSlot) -> AdminResponse {
     let mut answer = typed_response(StatusCode::OK, "text/event-stream", Bytes::new());
     *answer.body_mut() = AdminBody::Stream { pieces, slot };
     answer

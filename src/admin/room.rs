@@ -47,7 +47,7 @@ pub struct WorkGuard<'t>(&'t AdminSlot);
 
 /// The slot of a connection that streams its response: one of a few of their own, not counted among the others.
 /// Released when dropped.
-pub struct StreamSlot(Rc<AdminSlot>);
+pub struct AdminStreamSlot(Rc<AdminSlot>);
 
 const PLACES: usize = 512;
 /// Maximum number of streams.
@@ -117,7 +117,7 @@ impl AdminSlot {
     }
 
     /// Moves the connection to a slot for streams; `None` if all are taken. From then on, it is not dropped for others.
-    pub fn take_stream_slot(slot: &Rc<AdminSlot>) -> Option<StreamSlot> {
+    pub fn take_stream_slot(slot: &Rc<AdminSlot>) -> Option<AdminStreamSlot> {
         let mut places = slot.room.0.borrow_mut();
         if places.streams >= STREAMS || slot.stream_read.get().is_some() {
             return None;
@@ -125,7 +125,7 @@ impl AdminSlot {
         places.streams += 1;
         slot._kept.replace(places.release_slot(slot.arrival));
         slot.stream_read.set(Some(Instant::now()));
-        Some(StreamSlot(slot.clone()))
+        Some(AdminStreamSlot(slot.clone()))
     }
 
     /// Returns whether the connection streams its response to a client that reads it.
@@ -155,14 +155,14 @@ impl Drop for AdminSlot {
     }
 }
 
-impl StreamSlot {
+impl AdminStreamSlot {
     /// Records that the connection asks for the next piece: it has sent the ones before.
     pub fn record_read(&self) {
         self.0.stream_read.set(Some(Instant::now()));
     }
 }
 
-impl Drop for StreamSlot {
+impl Drop for AdminStreamSlot {
     fn drop(&mut self) {
         self.0.room.0.borrow_mut().streams -= 1;
         self.0.stream_read.set(None);

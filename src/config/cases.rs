@@ -25,7 +25,10 @@ pub struct CaseFile {
 /// A request, or several equal ones, and what is expected.
 pub struct TestCase {
     /// Where the case starts.
-    pub place: Place,
+    place: Place,
+    /// Line and column of the start, from 1.
+    pub line: usize,
+    pub column: usize,
     pub name: Option<String>,
     pub method: String,
     pub url: String,
@@ -97,7 +100,10 @@ pub fn load_cases(path: &Path, decisions: DecisionWords) -> Result<CaseFile, Rep
     let cases = read_cases(&root, decisions);
     root.report_unread_keys();
     match (start_ms, cases) {
-        (Some(start_ms), Some(cases)) if !sources.has_mistakes() => Ok(CaseFile { cases, start_ms, sources }),
+        (Some(start_ms), Some(mut cases)) if !sources.has_mistakes() => {
+            locate_cases(&sources.source(file).text, &mut cases);
+            Ok(CaseFile { cases, start_ms, sources })
+        }
         _ => Err(sources.into_report()),
     }
 }
@@ -110,10 +116,17 @@ impl CaseFile {
         }
         self.sources.into_report()
     }
+}
 
-    /// Returns line and column of a place.
-    pub fn line_and_column(&self, place: Place) -> (usize, usize) {
-        self.sources.source(place.file).line_and_column(place.start)
+/// Sets the lines and columns of all cases, in one pass over the text.
+fn locate_cases(text: &str, cases: &mut [TestCase]) {
+    let (mut read, mut line) = (0, 1);
+    for case in cases {
+        let before = text.get(..case.place.start).unwrap_or(text);
+        line += before.get(read..).unwrap_or_default().bytes().filter(|byte| *byte == b'\n').count();
+        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        (case.line, case.column) = (line, before[line_start..].chars().count() + 1);
+        read = before.len();
     }
 }
 
@@ -157,6 +170,8 @@ fn read_case(section: Section, decisions: DecisionWords) -> Option<TestCase> {
     let at = section.parse_string("at", parse_time).unwrap_or(CaseTime::SincePrevious(Duration::ZERO));
     let case = TestCase {
         place: section.place,
+        line: 0,
+        column: 0,
         name: section.read_string("name"),
         method: String::new(),
         url: String::new(),

@@ -50,7 +50,7 @@ pub use crate::config::report::{Place, Report};
 pub use crate::config::shorthand::{ProxyArguments, proxy_text};
 use crate::config::source::SourceTexts;
 pub use crate::config::unreadable::{FILE_SIZE_MAX, open_file};
-pub(crate) use crate::config::values::percent_decode;
+pub(crate) use crate::config::values::{parse_rate, percent_decode};
 use http::HeaderValue;
 
 use crate::limiting::jwt::TokenVerifier;

@@ -295,7 +295,7 @@ async fn start_gateway(
     );
     overrides.read_first(&snapshot.config, &store).await;
     store_state.record_start(&snapshot.config).await;
-    let usage = Rc::new(UsageMonitor::new(&stores.usage));
+    let usage = Rc::new(UsageMonitor::new(&stores.usage, &stores.refusals, &metrics.limits));
     let context = admin::AdminContext {
         current: current.clone(),
         metrics: metrics.clone(),
@@ -308,7 +308,7 @@ async fn start_gateway(
         taps: workers.taps.clone(),
         access: admin::access::AccessState::new(&metrics.admin),
     };
-    spawn_reports(usage, &current, fleet);
+    spawn_reports((usage, metrics.clone()), &current, fleet);
     spawn_local(resolving.clone().run());
     keep_store_in_step(&metrics, &current, (overrides.clone(), link.clone()), store_state);
     if let Some(settings) = &snapshot.config.server.access_log {
@@ -332,9 +332,9 @@ async fn start_gateway(
 }
 
 /// Spawns the tasks that log and check servers and limits.
-fn spawn_reports(usage: Rc<UsageMonitor>, current: &CurrentSnapshot, fleet: Fleet) {
+fn spawn_reports((usage, metrics): (Rc<UsageMonitor>, Metrics), current: &CurrentSnapshot, fleet: Fleet) {
     spawn_local(report_left_out());
-    spawn_local(usage_log::run_usage_log(usage, current.clone()));
+    spawn_local(usage_log::run_usage_log(usage, current.clone(), metrics));
     spawn_local(servers::run_server_log(fleet.clone()));
     spawn_local(probe::run_probes(fleet));
 }

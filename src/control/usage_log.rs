@@ -1,4 +1,5 @@
-//! Logs which limits refuse requests, and whose: one line per limit about every ten seconds.
+//! Logs which limits refuse requests, and whose: one line per limit about every ten seconds. Also sets the gauges of
+//! limits.
 
 use std::cmp::Reverse;
 use std::rc::Rc;
@@ -11,7 +12,8 @@ use crate::limiting::limit::Limit;
 use crate::limiting::shown_key::KeyDisplay;
 use crate::limiting::usage::KeyOutcome;
 use crate::limiting::usage::history::{COLLECT_EVERY, UsageHistory, UsageMonitor, UsageWindow};
-use crate::snapshot::CurrentSnapshot;
+use crate::snapshot::{CurrentSnapshot, export_policies};
+use crate::telemetry::metrics::{LimitRegistry, Metrics};
 
 /// Number of collections per log line: ten seconds.
 const TICKS_PER_LINE: u32 = 5;
@@ -19,19 +21,38 @@ const TICKS_PER_LINE: u32 = 5;
 const LINES_MAX: usize = 20;
 
 /// Collects the decisions of all threads, and logs the limits that refused. Never returns.
-pub async fn run_usage_log(monitor: Rc<UsageMonitor>, current: CurrentSnapshot) {
+pub async fn run_usage_log(monitor: Rc<UsageMonitor>, current: CurrentSnapshot, metrics: Metrics) {
     let mut ticks = interval(COLLECT_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     // The first tick is immediate.
     ticks.tick().await;
+    monitor.note_limits(&current.load().config.limits);
     loop {
         for _ in 0..TICKS_PER_LINE {
             ticks.tick().await;
             drop(monitor.collect());
+            drop(monitor.collect_refusals());
+            monitor.note_limits(&current.load().config.limits);
         }
         let snapshot = current.load();
         let display = &snapshot.config.admin.key_display;
+        export_policies(&snapshot.config, &metrics.limits);
+        export_refused_keys(&monitor.collect(), snapshot.config.limits.iter(), &metrics.limits);
         log_refusals(&monitor.collect(), snapshot.config.limits.iter(), display);
+    }
+}
+
+/// Sets the gauges of how many keys each limit refused in the last minute.
+fn export_refused_keys<'l>(
+    history: &UsageHistory,
+    limits: impl Iterator<Item = &'l Arc<Limit>>,
+    registry: &LimitRegistry,
+) {
+    let keys = history.count_refused_keys(UsageWindow::Minute);
+    for limit in limits {
+        if let Some(gauges) = registry.find(&limit.name) {
+            gauges.set_keys_refused(keys.get(&limit.store_ref.id).copied().unwrap_or(0));
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use http::HeaderMap;
 use http::header::LOCATION;
 
 use crate::explain::explanation::{ActionReport, TimeoutReport};
-use crate::explain::steps::ExplainWalk;
+use crate::explain::walk::ExplainWalk;
 use crate::proxy::dispatch::is_https;
 use crate::proxy::headers::clean_request_headers;
 use crate::proxy::inbound::hop::Via;

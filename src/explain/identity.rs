@@ -8,10 +8,9 @@ use crate::auth::forward::ForwardAuth;
 use crate::auth::{AuthFault, AuthMethod, TokenAuth, is_valid_user};
 use crate::explain::explanation::AuthReport;
 use crate::explain::limits;
-use crate::explain::steps::{ExplainWalk, Findings};
+use crate::explain::walk::{ExplainWalk, Findings};
 use crate::limiting::clock;
-use crate::limiting::decision::Op;
-use crate::limiting::jwt::{PresentedToken, TokenClaims, TokenVerifier};
+use crate::limiting::jwt::{PresentedToken, TokenClaims};
 use crate::proxy::auth::forward::auth_response::remove_client_headers;
 use crate::proxy::auth::remove_credentials;
 use crate::proxy::request_context::RoutedRequest;
@@ -66,22 +65,13 @@ async fn verify_token(
         PresentedToken::Invalid => return Err(invalid(found)),
         PresentedToken::Unverified => {
             limits::apply_auth_limits(walk, found, routed, headers).await?;
-            let claims = read_claims(walk, &auth.verifier, headers).and_then(TokenClaims::into_only);
+            let claims = limits::read_claims(walk, &auth.verifier, headers).and_then(TokenClaims::into_only);
             claims.ok_or_else(|| invalid(found))?
         }
     };
     let user = claims.get(&auth.user_claim).filter(|user| is_valid_user(user)).map(str::to_owned);
     found.claims = Some(claims);
     user.ok_or_else(|| invalid(found))
-}
-
-/// Verifies the token of a request. An explanation leaves no trace in the cache of verified tokens.
-pub fn read_claims(walk: &ExplainWalk<'_>, verifier: &TokenVerifier, headers: &HeaderMap) -> Option<TokenClaims> {
-    let now_s = clock::now_ms() / 1000;
-    match walk.context.op {
-        Op::Take => verifier.verify_request(headers, now_s),
-        _ => verifier.verify_without_cache(headers, now_s),
-    }
 }
 
 fn assume_approval(walk: &ExplainWalk<'_>, found: &mut Findings, rule: &ForwardAuth) {

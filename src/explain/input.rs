@@ -33,7 +33,7 @@ const HEADERS_MAX: usize = 10_000;
 
 /// The scheme and the port of a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Endpoint {
+pub struct UrlEndpoint {
     pub is_https: bool,
     pub port: u16,
 }
@@ -63,7 +63,7 @@ impl ExplainInput {
     ///
     /// # Errors
     /// A part is not something that a client can send.
-    pub fn to_head(&self) -> Result<(Vec<u8>, Endpoint), String> {
+    pub fn to_head(&self) -> Result<(Vec<u8>, UrlEndpoint), String> {
         let (endpoint, authority, target) = split_url(&self.url)?;
         if Method::from_bytes(self.method.as_bytes()).is_err() {
             return Err(format!("`{}` is not a method; write one like GET", printable(&self.method)));
@@ -91,7 +91,7 @@ impl ExplainInput {
 }
 
 /// Splits a URL into endpoint, authority and target. Nothing is decoded or normalized: the gateway has to do that.
-fn split_url(url: &str) -> Result<(Endpoint, &str, String), String> {
+fn split_url(url: &str) -> Result<(UrlEndpoint, &str, String), String> {
     let help = "write http://HOST/PATH or https://HOST/PATH";
     if url.len() > URL_MAX {
         return Err(format!("the URL is longer than {URL_MAX} bytes"));
@@ -113,7 +113,7 @@ fn split_url(url: &str) -> Result<(Endpoint, &str, String), String> {
     let default = if is_https { 443 } else { 80 };
     let digits = authority.rsplit_once(':').map(|(_, port)| port).and_then(|port| port.parse().ok());
     let slash = if target.starts_with('/') { "" } else { "/" };
-    Ok((Endpoint { is_https, port: digits.unwrap_or(default) }, authority, format!("{slash}{target}")))
+    Ok((UrlEndpoint { is_https, port: digits.unwrap_or(default) }, authority, format!("{slash}{target}")))
 }
 
 fn write_header(head: &mut Vec<u8>, name: &str, value: &[u8]) {

@@ -9,15 +9,14 @@ use http::HeaderMap;
 
 use crate::explain::conditions::describe_conditions;
 use crate::explain::explanation::{LimitEffect, LimitReport, LimitState, RequestDecision};
-use crate::explain::identity::read_claims;
-use crate::explain::steps::{ExplainWalk, Findings, MadeCharge};
+use crate::explain::walk::{ExplainWalk, Findings, MadeCharge};
 use crate::limiting::answer::{Answer, NEVER};
 use crate::limiting::decision::{Check, Op, Role};
-use crate::limiting::jwt::TokenClaims;
+use crate::limiting::jwt::{TokenClaims, TokenVerifier};
 use crate::limiting::limit::{Limit, Mode};
 use crate::limiting::override_table::OverrideBudget;
 use crate::limiting::source::{Facts, UnreadableBody};
-use crate::limiting::{Evaluation, LimitResult, Limiter, Outcome, Standing, Verdict};
+use crate::limiting::{Evaluation, LimitResult, Limiter, Outcome, Standing, Verdict, clock};
 use crate::proxy::limits::{head_facts, needs_key_body};
 use crate::proxy::request_body::{KeyBody, find_readable_kind};
 use crate::proxy::request_context::RoutedRequest;
@@ -86,6 +85,15 @@ fn find_claims(walk: &ExplainWalk<'_>, found: &Findings, headers: &HeaderMap) ->
     match &found.claims {
         Some(claims) => Some(TokenClaims::One(claims.clone())),
         None => read_claims(walk, walk.context.config.jwt.as_ref()?, headers),
+    }
+}
+
+/// Verifies the token of a request. An explanation leaves no trace in the cache of verified tokens.
+pub fn read_claims(walk: &ExplainWalk<'_>, verifier: &TokenVerifier, headers: &HeaderMap) -> Option<TokenClaims> {
+    let now_s = clock::now_ms() / 1000;
+    match walk.context.op {
+        Op::Take => verifier.verify_request(headers, now_s),
+        _ => verifier.verify_without_cache(headers, now_s),
     }
 }
 
@@ -314,7 +322,8 @@ impl LimitFacts<'_> {
             Standing::HandedOver => {
                 let next = self.limits.iter().find(|next| next.after.as_ref() == Some(&limit.name));
                 let next = next.map_or("", |next| &next.name);
-                return (LimitEffect::HandsOver, format!("it is exhausted, and the limit {next} decides instead"));
+                let why = if outcome == Outcome::Blocked { "its override blocks the key" } else { "it is exhausted" };
+                return (LimitEffect::HandsOver, format!("{why}, and the limit {next} decides instead"));
             }
             Standing::InForce => {}
         }

@@ -1,11 +1,12 @@
-//! Explains what the gateway does with one request, and why, without sending it: `sluicegate explain`, `POST /-/explain`
-//! and the cases of `sluicegate test`.
+//! Explains what the gateway does with one request, and why, without sending it: `sluicegate explain`,
+//! `POST /-/explain` and the cases of `sluicegate test`.
 //!
 //! Input: a request as a client would send it (`input`), a config and a limiter. Output: an [`Explanation`], as JSON or
 //! as text (`text`). `steps` takes the request through the functions of the request page, in the same order. Each
 //! step has a file: `parser` reads the head, `client` finds the address, `routes` says why other routes do not match,
 //! `identity` reads the credentials, `limits` and `conditions` describe the limits, `action` what follows. Steps that
-//! need the network are not taken; a note says so. `offline` decides without a gateway. `cases` runs the test cases of a config.
+//! need the network are not taken; a note says so. `offline` decides without a gateway. `cases` runs the test
+//! cases of a config, and `walk` has the state of an explanation.
 //!
 //! To explain a new step of the request page, split its decision from its effects, and call it in `steps`.
 
@@ -22,8 +23,10 @@ mod parser;
 mod routes;
 mod steps;
 pub mod text;
+mod walk;
 
 pub use crate::explain::explanation::{Explanation, RequestDecision};
 pub use crate::explain::input::{BODY_MAX, ExplainInput};
 pub use crate::explain::offline::explain_offline;
-pub use crate::explain::steps::{ExplainContext, explain_request};
+pub use crate::explain::steps::explain_request;
+pub use crate::explain::walk::ExplainContext;

@@ -8,7 +8,8 @@ use std::task::{Context, Poll, Waker};
 use crate::config::Config;
 use crate::explain::explanation::Explanation;
 use crate::explain::input::ExplainInput;
-use crate::explain::steps::{ExplainContext, MadeCharge, explain_request, plain_display};
+use crate::explain::steps::{explain_request, plain_display};
+use crate::explain::walk::{ExplainContext, MadeCharge};
 use crate::limiting::Limiter;
 use crate::limiting::clock;
 use crate::limiting::decision::Op;
@@ -62,4 +63,93 @@ pub fn explain_offline(input: &ExplainInput, config: &Config) -> Result<Explanat
     let limiter = OfflineLimiter::new(config)?;
     limiter.timeline.set_now(clock::now_ms());
     limiter.explain(input, config, Op::Peek).map(|(explanation, _)| explanation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::load_text;
+    use crate::explain::text::render_explanation;
+
+    const CONFIG: &str = "[server]\ntrusted_proxies = [\"127.0.0.1\"]\n\
+        [[route]]\npath = \"/a/{id}\"\nhost = \"*.test\"\nupstream = \"echo:\"\nlimits = [\"one\"]\n\
+        [[route]]\npath = \"/\"\nstrictness = \"monitor\"\nupstream = \"http://127.0.0.1:1\"\nlimits = [\"two\"]\n\
+        [limit.one]\nrate = \"1/s\"\nkey = [\"param:id\", \"cookie:s\"]\nmissing = \"shared\"\ncost = \"query:c\"\n\
+        [limit.two]\nrate = \"1/s\"\nkey = \"json:/a\"\nmissing = \"refuse\"\nwhen = { header = { x-a = \"~ ^b\" } }\n";
+    const PIECES: [&str; 30] = [
+        "http://",
+        "https://",
+        "a.test",
+        "[::1]",
+        "/",
+        "/a/",
+        "..",
+        "%2f",
+        "%00",
+        "%",
+        "\\",
+        "?",
+        "#",
+        "c=1",
+        "&",
+        ":",
+        "@",
+        "\u{e9}",
+        "\u{202e}",
+        "\u{1f600}",
+        "*",
+        ";",
+        "~",
+        ",",
+        "for=",
+        "192.0.2.1",
+        "\"",
+        "{\"a\":1}",
+        "s=1",
+        "\u{7f}",
+    ];
+
+    /// Joins random pieces. `state` is a generator with a fixed seed.
+    fn random_text(state: &mut u64, most: u64) -> String {
+        let mut next = |below: u64| {
+            *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (*state >> 33) % below
+        };
+        let count = next(most + 1);
+        (0..count).map(|_| PIECES[usize::try_from(next(30)).unwrap()]).collect()
+    }
+
+    #[test]
+    fn no_input_panics_and_each_is_explained_or_refused() {
+        let config = load_text("test", CONFIG).unwrap();
+        let limiter = OfflineLimiter::new(&config).unwrap();
+        let (mut state, mut explained) = (1, 0);
+        for round in 0..100_000_u32 {
+            let names =
+                ["x-forwarded-for", "forwarded", "cookie", "x-a", "connection", "content-length", "host", "a b"];
+            let name = names[round as usize % names.len()];
+            let start = if round % 8 == 0 { "" } else { "http://a.test/a/" };
+            let input = ExplainInput {
+                method: if round % 5 == 0 { random_text(&mut state, 2) } else { "POST".to_owned() },
+                url: format!("{start}{}", random_text(&mut state, 6)),
+                headers: vec![
+                    (name.to_owned(), random_text(&mut state, 5)),
+                    ("x-a".to_owned(), "b".to_owned()),
+                    ("content-type".to_owned(), "application/json".to_owned()),
+                ],
+                body: (round % 3 == 0).then(|| random_text(&mut state, 4).into_bytes()),
+                ..ExplainInput::default()
+            };
+            let op = if round % 2 == 0 { Op::Peek } else { Op::Take };
+            if let Ok((explanation, _)) = limiter.explain(&input, &config, op) {
+                explained += 1;
+                assert!(!explanation.verdict.decision.is_empty() && !explanation.verdict.detail.is_empty());
+                if round % 50 == 0 {
+                    let text = render_explanation(&explanation);
+                    assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
+                }
+            }
+        }
+        assert!(explained > 20_000, "only {explained} inputs were requests");
+    }
 }

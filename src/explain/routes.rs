@@ -107,3 +107,58 @@ fn path_text(path: &PathPattern) -> String {
         PathPattern::Segments { .. } => path.to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderName, HeaderValue, Method};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::config::load_text;
+    use crate::route::table::RouteTable;
+
+    /// Routes of all kinds, each alone in its table.
+    const ROUTES: &[&str] = &[
+        "path = \"/\"",
+        "path = \"= /\"",
+        "path = \"/a\"",
+        "path = \"/a/\"",
+        "path = \"= /a\"",
+        "path = \"= /a/b\"",
+        "path = \"/{id}\"",
+        "path = \"/{id}/\"",
+        "path = \"/a/{id}/b\"",
+        "path = \"= /a/{id}\"",
+        "path = \"~ ^/a(/b)?$\"",
+        "host = \"h.test\"\npath = \"/a\"",
+        "host = \"*.h.test\"\npath = \"/\"",
+        "host = [\"*.test\", \"h\"]\npath = \"/b\"",
+        "methods = [\"GET\", \"PUT\"]\npath = \"/\"",
+        "header = { x-a = \"1\", x-b = \"2\" }\npath = \"/a\"",
+    ];
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+        #[test]
+        fn a_route_matches_exactly_if_nothing_mismatches(
+            index in 0..ROUTES.len(),
+            host in prop_oneof!["h", "h\\.test", "x\\.h\\.test", "\\.h\\.test", "test", ""],
+            path in prop_oneof!["\\*", "(/|/a|/b|/x){1,4}"],
+            method in prop_oneof!["GET", "POST"],
+            fields in proptest::collection::vec((prop_oneof!["x-a", "x-b"], "[12]"), 0..4),
+        ) {
+            let text = format!("[[route]]\n{}\nupstream = \"echo:\"", ROUTES[index]);
+            let Ok(config) = load_text("test", &text) else { return Err(TestCaseError::reject("no route")) };
+            let headers: HeaderMap = fields.iter().fold(HeaderMap::new(), |mut map, (name, value)| {
+                map.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_str(value).unwrap());
+                map
+            });
+            let method: Method = method.parse().unwrap();
+            let table = RouteTable::new(&config.routes);
+            let found = table.find_route(&config.routes, &host, &path, &method, &headers);
+            let mismatches = config.routes[0].matcher.find_mismatches(&host, &path, &method, &headers);
+            let about = format!("{} {host:?} {path:?} {mismatches:?}", ROUTES[index]);
+            prop_assert_eq!(found.is_some(), mismatches.is_empty(), "{}", about);
+        }
+    }
+}

@@ -1,22 +1,20 @@
 //! Takes a request through the steps of the request page, in the order of `proxy::request::handle_request`. Each step
 //! calls the function that requests of clients call, and writes down what it found.
 
-use std::sync::Arc;
-
 use http::HeaderMap;
 use http::header::LOCATION;
 
-use crate::config::Config;
-use crate::explain::explanation::{Explanation, RequestDecision, RequestReport, RewriteReport, VerdictReport};
-use crate::explain::input::{Endpoint, ExplainInput};
-use crate::explain::parser::{ParsedHead, parse_head};
+use crate::explain::explanation::{
+    Explanation, LimitEffect, LimitReport, RequestDecision, RequestReport, RewriteReport, VerdictReport,
+};
+use crate::explain::input::ExplainInput;
+use crate::explain::parser::parse_head;
+use crate::explain::walk::{ExplainContext, ExplainWalk, Findings, MadeCharge};
 use crate::explain::{action, client, identity, limits, routes};
 use crate::limiting::answer::NEVER;
-use crate::limiting::decision::{Check, Op};
-use crate::limiting::jwt::Claims;
-use crate::limiting::limit::Limit;
+use crate::limiting::clock;
+use crate::limiting::decision::Op;
 use crate::limiting::shown_key::{KeyDisplay, KeyHasher, KeyVisibility};
-use crate::limiting::{Limiter, Verdict, clock};
 use crate::net::ListenAddr;
 use crate::proxy::auth::remove_identity_headers;
 use crate::proxy::connection::parse_failure::rejection_status;
@@ -29,47 +27,6 @@ use crate::proxy::response::refusal::Refusal;
 use crate::proxy::response::{local_responses, problem};
 use crate::route::Route;
 use crate::telemetry::metrics::Cutoff;
-
-/// What requests are explained with.
-pub struct ExplainContext<'a> {
-    pub config: &'a Config,
-    pub limiter: &'a Limiter,
-    /// How keys and values are shown.
-    pub display: &'a KeyDisplay,
-    /// [`Op::Peek`] charges nothing. [`Op::Take`] charges as the request would, for test cases.
-    pub op: Op,
-    /// The limiter has the live state of a gateway.
-    pub is_live: bool,
-}
-
-/// A charge that [`Op::Take`] made, for a correction at the end of the request.
-pub struct MadeCharge {
-    pub limit: Arc<Limit>,
-    /// The check, with the receipt as its tag.
-    pub check: Check,
-}
-
-/// Input and settings of one explanation.
-pub struct ExplainWalk<'a> {
-    pub context: &'a ExplainContext<'a>,
-    pub input: &'a ExplainInput,
-    pub endpoint: Endpoint,
-    pub parsed: &'a ParsedHead,
-}
-
-/// What the steps have found so far.
-pub struct Findings {
-    pub explanation: Explanation,
-    pub decision: RequestDecision,
-    pub verdict: Option<Verdict>,
-    pub charges: Vec<MadeCharge>,
-    pub user: Option<String>,
-    pub claims: Option<Arc<Claims>>,
-    /// Only the auth server knows the identity.
-    pub is_user_unknown: bool,
-    /// The request announces a body that was not given.
-    pub is_body_unknown: bool,
-}
 
 /// Returns the setting that shows all keys as they are, for whoever can read the config.
 pub fn plain_display() -> KeyDisplay {
@@ -228,9 +185,12 @@ fn describe_admission(found: &Findings, route: Option<&Route>, status: Option<u1
     let limits = route.map_or(&[][..], |route| &route.limits);
     let delay = found.verdict.as_ref().and_then(|verdict| verdict.delay_ms(limits));
     let decision = if delay.is_some() { RequestDecision::Delay } else { found.decision };
+    let is_unknown = |limit: &LimitReport| limit.effect == LimitEffect::Unknown.label();
+    let has_unknown = found.explanation.limits.iter().any(is_unknown);
     let detail = match (decision, delay) {
         (_, Some((place, delay_ms))) => format!("limit {} delays it by {delay_ms} ms", limits[place].name),
         (RequestDecision::Bypass, _) => "the client is on the route's `allow` list, so no limit applies".to_owned(),
+        _ if has_unknown => "the limits that are known admit it".to_owned(),
         _ if limits.is_empty() => "no limit applies".to_owned(),
         _ => "all limits admit it".to_owned(),
     };

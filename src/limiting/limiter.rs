@@ -25,7 +25,7 @@ use crate::limiting::source::{Facts, SourceValues};
 use crate::limiting::state_key::KeyError;
 use crate::limiting::store::once::{MarkUse, SingleUseMark};
 use crate::limiting::store::{Store, Stores};
-use crate::limiting::verdict::{LimitResult, Outcome, Verdict};
+use crate::limiting::verdict::{LimitResult, Outcome, RefusedKey, Verdict};
 
 /// Decides the limits of requests for one worker.
 pub struct Limiter {
@@ -37,8 +37,14 @@ pub struct Limiter {
 /// A breaker tries the store again after this many milliseconds.
 pub const STORE_RETRY_MS: i64 = 2000;
 
-/// A decision, and the guard of its charges if the end of the request may change them.
-type GuardedDecision = (Decision, Option<Box<ChargeGuard>>);
+/// A decision about the checks of a request.
+struct CheckedDecision {
+    decision: Decision,
+    /// Guard of the charges, if the end of the request may change them.
+    guard: Option<Box<ChargeGuard>>,
+    /// Keys that were refused, by the index of their check.
+    refused_keys: Vec<RefusedKey>,
+}
 
 /// The charge rules of each check of a request: how the request's outcome changes the charge. `None` if it does not.
 type OutcomeRules = Vec<Option<Arc<ChargeRules>>>;
@@ -153,6 +159,7 @@ impl Limiter {
                     if op == Op::Take && standing == Standing::InForce {
                         let limit = &limits[index];
                         self.charges.decisions.record_blocked(&limit.store_ref, limit.mode == Mode::Shadow, &key);
+                        verdict.refused_keys.push(RefusedKey { limit: index, key, cost: None });
                     }
                     (Outcome::Blocked, standing)
                 }
@@ -164,7 +171,7 @@ impl Limiter {
         if verdict.refused || checks.is_empty() {
             return verdict;
         }
-        if op == Op::Peek || !self.refuse_from_memory(&mut verdict, &checked_limits, &checks) {
+        if op == Op::Peek || !self.refuse_from_memory(&mut verdict, &checked_limits, &mut checks) {
             self.decide_by_store(op, &mut verdict, &checked_limits, checks, hold).await;
         }
         for (index, rule) in own {
@@ -209,8 +216,9 @@ impl Limiter {
         let chained = checks.iter().any(|check| check.role.base);
         let roles: Vec<Role> = if chained { checks.iter().map(|check| check.role).collect() } else { Vec::new() };
         match self.run_checks(op, limits, checks, hold).await {
-            Ok((decision, held)) => {
-                verdict.guard = held;
+            Ok(CheckedDecision { decision, guard, refused_keys }) => {
+                verdict.guard = guard;
+                verdict.keep_refused(&limits.indexes, refused_keys);
                 verdict.add_decision(&limits.indexes, &roles, decision, Outcome::Store);
             }
             Err(StoreError { checks, .. }) => self.decide_without_store(op, verdict, limits, checks, hold),
@@ -294,10 +302,11 @@ impl Limiter {
     }
 
     /// Refuses the request without a call if the worker remembers a refusal of each check.
-    fn refuse_from_memory(&self, verdict: &mut Verdict, limits: &CheckedLimits, checks: &[Check]) -> bool {
+    fn refuse_from_memory(&self, verdict: &mut Verdict, limits: &CheckedLimits, checks: &mut [Check]) -> bool {
         let Some(answers) = self.charges.store.known_refusals(checks) else { return false };
         let decision = Decision { admitted: false, answers };
         self.charges.decisions.record_decision(checks, &decision);
+        verdict.keep_refused(&limits.indexes, take_refused_keys(checks, &decision));
         verdict.add_decision(&limits.indexes, &[], decision, Outcome::Store);
         true
     }
@@ -306,20 +315,21 @@ impl Limiter {
         &self,
         op: Op,
         limits: &CheckedLimits<'_>,
-        checks: Vec<Check>,
+        mut checks: Vec<Check>,
         hold: bool,
-    ) -> Result<GuardedDecision, StoreError> {
+    ) -> Result<CheckedDecision, StoreError> {
         let watched = hold && op == Op::Take && checks.iter().any(Check::may_change);
         match self.charges.store.run_in_process(op, &checks) {
             Some(decision) => {
                 if op == Op::Take {
                     self.charges.decisions.record_decision(&checks, &decision);
                 }
-                let held = match watched {
+                let refused_keys = if hold { take_refused_keys(&mut checks, &decision) } else { Vec::new() };
+                let guard = match watched {
                     true => guard_charges(&self.charges, checks, limits.outcome_rules(), &decision, ChargedAt::Store),
                     false => None,
                 };
-                Ok((decision, held))
+                Ok(CheckedDecision { decision, guard, refused_keys })
             }
             None if watched => self.take_in_task(checks, limits.outcome_rules()).await,
             None => call_store(&self.charges, op, Rc::new(checks), None).await,
@@ -328,7 +338,7 @@ impl Limiter {
 
     /// Charges `checks` in a separate task. If the client leaves meanwhile, the task still receives the reply and drops
     /// the guard, which settles the charges.
-    async fn take_in_task(&self, checks: Vec<Check>, rules: OutcomeRules) -> Result<GuardedDecision, StoreError> {
+    async fn take_in_task(&self, checks: Vec<Check>, rules: OutcomeRules) -> Result<CheckedDecision, StoreError> {
         let (reply, answer) = oneshot::channel();
         let (desk, call) = (self.charges.clone(), PendingCall::begin(&self.charges));
         let checks = Rc::new(checks);
@@ -410,6 +420,9 @@ impl Limiter {
                 answer.retry_ms = STORE_RETRY_MS;
             }
         }
+        if hold {
+            verdict.keep_refused(&limits.indexes, take_refused_keys(&mut checks, &decision));
+        }
         if hold && op == Op::Take && checks.iter().any(Check::may_change) {
             verdict.guard = guard_charges(&self.charges, checks, limits.outcome_rules(), &decision, ChargedAt::Local);
         }
@@ -423,15 +436,16 @@ async fn call_store(
     op: Op,
     checks: SharedChecks,
     rules: Option<OutcomeRules>,
-) -> Result<GuardedDecision, StoreError> {
+) -> Result<CheckedDecision, StoreError> {
     match desk.store.decide(op, &checks).await {
         Ok(decision) => {
             if op == Op::Take {
                 desk.decisions.record_decision(&checks, &decision);
             }
-            let guard = rules
-                .and_then(|rules| guard_charges(desk, Rc::unwrap_or_clone(checks), rules, &decision, ChargedAt::Store));
-            Ok((decision, guard))
+            let mut checks = Rc::unwrap_or_clone(checks);
+            let refused_keys = take_refused_keys(&mut checks, &decision);
+            let guard = rules.and_then(|rules| guard_charges(desk, checks, rules, &decision, ChargedAt::Store));
+            Ok(CheckedDecision { decision, guard, refused_keys })
         }
         Err(kind) => {
             let checks = Rc::unwrap_or_clone(checks);
@@ -441,6 +455,18 @@ async fn call_store(
             Err(StoreError { kind, checks })
         }
     }
+}
+
+/// Takes the keys that a refused request was refused for. Charges need none of them.
+fn take_refused_keys(checks: &mut [Check], decision: &Decision) -> Vec<RefusedKey> {
+    if decision.admitted {
+        return Vec::new();
+    }
+    let places = checks.iter_mut().zip(&decision.answers).enumerate();
+    let refused = places.filter(|(_, (_, answer))| !answer.admitted);
+    refused
+        .map(|(limit, (check, _))| RefusedKey { limit, key: std::mem::take(&mut check.key), cost: Some(check.cost) })
+        .collect()
 }
 
 /// Guards the charges of a decision that the end of the request may change. If the request has to wait in a queue,

@@ -19,6 +19,19 @@ pub struct Verdict {
     pub checks: Vec<LimitResult>,
     /// Guard of the charges that the end of the request may change; usually `None`.
     pub guard: Option<Box<ChargeGuard>>,
+    /// Keys of the limits that refuse, if the request is refused and the decision keeps them.
+    pub refused_keys: Vec<RefusedKey>,
+}
+
+/// The key that a limit refused.
+#[derive(Debug)]
+pub struct RefusedKey {
+    /// Index among the limits of the route.
+    pub limit: usize,
+    /// The state key.
+    pub key: String,
+    /// `None` if the limit refused without computing it.
+    pub cost: Option<i64>,
 }
 
 /// Result of one limit.
@@ -95,18 +108,26 @@ impl Verdict {
     pub fn queue_full(limit: usize) -> Verdict {
         let checked =
             LimitResult { limit, outcome: Outcome::QueueFull, standing: Standing::InForce, override_rule: None };
-        Verdict { refused: true, checks: vec![checked], guard: None }
+        Verdict { refused: true, checks: vec![checked], ..Verdict::default() }
     }
 
     /// Moves the results to the limits whose indexes are higher by `first`.
     pub fn shift_indexes(&mut self, first: usize) {
         self.checks.iter_mut().for_each(|checked| checked.limit += first);
+        self.refused_keys.iter_mut().for_each(|refused| refused.limit += first);
     }
 
     /// Joins the verdicts of two decisions of a request; `later` tells whether it is refused.
     pub fn followed_by(mut self, later: Verdict) -> Verdict {
         self.checks.extend(later.checks);
-        Verdict { refused: later.refused, checks: self.checks, guard: later.guard }
+        self.refused_keys.extend(later.refused_keys);
+        Verdict { refused: later.refused, checks: self.checks, guard: later.guard, refused_keys: self.refused_keys }
+    }
+
+    /// Keeps the keys that a decision refused. A key of check `i` belongs to the limit `indexes[i]`.
+    pub fn keep_refused(&mut self, indexes: &[usize], keys: Vec<RefusedKey>) {
+        let placed = keys.into_iter().filter_map(|key| Some(RefusedKey { limit: *indexes.get(key.limit)?, ..key }));
+        self.refused_keys.extend(placed);
     }
 
     /// Adds the answers of a decision. Check `i` is of the limit `indexes[i]` and has the role `roles[i]`; `roles` may

@@ -16,6 +16,7 @@ use crate::limiting::Limiter;
 use crate::limiting::charges::manager::ChargeManager;
 use crate::limiting::store::settings::StoreSettings;
 use crate::limiting::store::{Store, Stores};
+use crate::limiting::usage::refusals::RefusalRecorder;
 use crate::proxy::connection::registry::ConnectionTicket;
 use crate::proxy::connection::state::ConnectionState;
 use crate::proxy::connection::upgrade::{TunnelCount, Upgrade};
@@ -73,6 +74,8 @@ pub struct WorkerState {
     pub compression: Rc<WorkerCompression>,
     /// Buffer that tunnels use for each read.
     pub tunnel_buffer: RefCell<Vec<u8>>,
+    /// Records requests that limits refuse.
+    pub refusals: Arc<RefusalRecorder>,
     /// Cached snapshot in force. Reading it writes no memory that other workers read.
     current: RefCell<Cache<CurrentSnapshot, Arc<Snapshot>>>,
     view: RefCell<Rc<WorkerSnapshot>>,
@@ -94,7 +97,7 @@ pub struct WorkerSnapshot {
     pub unmatched_counters: Rc<RouteCounters>,
     /// Metrics per route, indexed like `config.routes`. Created with the first request, as most workers see few routes.
     route_counters: Vec<OnceCell<Rc<RouteCounters>>>,
-    worker: usize,
+    metrics: Metrics,
 }
 
 /// State that the requests of one client connection share.
@@ -154,6 +157,7 @@ impl WorkerState {
             current: RefCell::new(Cache::new(common.current.clone())),
             next_store: RefCell::default(),
             retired_managers: RefCell::default(),
+            refusals: common.stores.refusals.register(),
             common,
             pools,
         }
@@ -234,15 +238,17 @@ impl WorkerSnapshot {
                 .iter()
                 .map(|upstream| WorkerUpstream::new(upstream, pools, metrics, &common.failure_log))
                 .collect(),
-            unmatched_counters: Rc::new(snapshot.unmatched.for_worker(metrics.worker())),
+            unmatched_counters: Rc::new(snapshot.unmatched.for_worker(metrics)),
             route_counters: snapshot.records.iter().map(|_| OnceCell::new()).collect(),
-            worker: metrics.worker(),
+            metrics: metrics.clone(),
             snapshot,
         }
     }
 
     /// Returns this worker's metrics of the route at `index`.
     pub fn route_counters(&self, index: usize) -> Rc<RouteCounters> {
-        self.route_counters[index].get_or_init(|| Rc::new(self.snapshot.records[index].for_worker(self.worker))).clone()
+        self.route_counters[index]
+            .get_or_init(|| Rc::new(self.snapshot.records[index].for_worker(&self.metrics)))
+            .clone()
     }
 }

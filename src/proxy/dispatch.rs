@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::time::Instant;
 
 use http::header::{ACCEPT, EXPECT, UPGRADE};
 use http::request::Parts;
@@ -198,8 +199,9 @@ async fn send_upstream(
 ) -> Result<Response<ResponseBody>, Refusal> {
     let attempts = request.account.log_entry().map(|entry| entry.record_upstream(servers.failure_log.upstream()));
     let (deadline, attempts) = (request.account.deadline(), attempts.as_deref());
-    let hints = early_hints(request, route);
+    let (hints, begun) = (early_hints(request, route), Instant::now());
     let forwarded = forward::forward_request(servers, deadline, &route.timeouts, outgoing, attempts, hints).await;
+    request.account.add_wait(begun);
     if outgoing.has_sent_bytes {
         request.account.record_server_reached();
     }

@@ -75,7 +75,11 @@ fn build_refusal(request: &mut RequestContext<'_>, refusal: &Refusal) -> Respons
     let strictest = route.zip(verdict).and_then(|(route, verdict)| verdict.longest_refusal(&route.limits));
     let cause = Cause::from_refusal(refusal, strictest.map(|checked| checked.outcome));
     request.account.record_refusal(refusal, cause, &request.client.local.common.metrics);
-    let id = request.logged_id().cloned();
+    // Operators find the refusals of limits by their id, whether the request is logged or not.
+    let id = match refusal {
+        Refusal::Limited => request.request_id.clone(),
+        _ => request.logged_id().cloned(),
+    };
     let pages = match route {
         Some(route) => route.error_pages.as_deref(),
         None => request.view.snapshot.config.server.error_pages.as_deref(),

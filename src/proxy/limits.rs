@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::HeaderMap;
 
@@ -11,11 +11,12 @@ use crate::limiting::decision::Op;
 use crate::limiting::jwt::TokenClaims;
 use crate::limiting::limit::Limit;
 use crate::limiting::source::{BodyFacts, Facts, SourceOrigin};
-use crate::limiting::{Verdict, clock};
+use crate::limiting::{Evaluation, Verdict, clock};
 use crate::proxy::delay::DelaySlot;
 use crate::proxy::request_body::KeyBody;
 use crate::proxy::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::response::refusal::Refusal;
+use crate::proxy::response::refusal_record;
 use crate::proxy::shown_keys::ShownKeys;
 use crate::route::Route;
 use crate::upstream::hash;
@@ -53,7 +54,7 @@ pub async fn apply_limits(request: &mut RequestContext<'_>, routed: RoutedReques
     let earlier = request.verdict.take();
     let facts = Facts { body: body.facts(), ..request_facts(request, routed, needs_claims) };
     let decision = decide_limits(request, route, first..route.limits.len(), &facts, earlier).await;
-    apply_decision(request, route, decision).await
+    apply_decision(request, routed, decision).await
 }
 
 /// Applies the limits that `auth` lists, unless the client is on the route's `allow` list. They are decided before
@@ -70,7 +71,7 @@ pub async fn apply_auth_limits(request: &mut RequestContext<'_>, routed: RoutedR
     }
     let facts = request_facts(request, routed, false);
     let decision = decide_limits(request, route, listed, &facts, None).await;
-    apply_decision(request, route, decision).await
+    apply_decision(request, routed, decision).await
 }
 
 /// Decides the limits of the route in `range`. `earlier`: the verdict of the limits before them.
@@ -88,7 +89,7 @@ async fn decide_limits<'r>(
     // The request reserves its waiting slot before the decision. Otherwise the store could assign a queue position to a
     // request that cannot wait.
     let (mut verdict, slot) = match slots.reserve(limits, &evaluations, max_delayed) {
-        Ok(slot) => (request.view.limiter.decide(Op::Take, limits, evaluations, true).await, slot),
+        Ok(slot) => (ask_store(request, limits, evaluations).await, slot),
         Err(place) => (Verdict::queue_full(place), None),
     };
     let delay = verdict.delay_ms(limits).zip(slot).map(|((place, delay_ms), slot)| LimitDelay {
@@ -108,25 +109,38 @@ async fn decide_limits<'r>(
     LimitDecision { verdict, charges, shown, delay }
 }
 
+/// Decides `limits`, and records how long the request waited for a store outside this process.
+async fn ask_store(request: &RequestContext<'_>, limits: &[Arc<Limit>], evaluations: Vec<Evaluation>) -> Verdict {
+    let limiter = &request.view.limiter;
+    let begun = (!limiter.store().is_in_process()).then(Instant::now);
+    let verdict = limiter.decide(Op::Take, limits, evaluations, true).await;
+    begun.into_iter().for_each(|begun| request.account.add_wait(begun));
+    verdict
+}
+
 /// Records a decision, and waits if a limit delays the request.
 async fn apply_decision(
     request: &mut RequestContext<'_>,
-    route: &Route,
+    routed: RoutedRequest<'_>,
     decision: LimitDecision<'_>,
 ) -> Result<(), Refusal> {
     let LimitDecision { verdict, charges, shown, delay } = decision;
+    let route = routed.route;
     request.account.hold_charges(charges);
     request.account.record_decision(route, &verdict, shown);
     let is_refused = verdict.refused;
     request.verdict = Some(verdict);
     if is_refused {
+        refusal_record::record_refusal(request, routed);
         return Err(Refusal::Limited);
     }
     if let Some(LimitDelay { limit, duration, mut slot }) = delay {
         slot.keep_only(&limit.name);
         // No deadline is armed: the limit bounds the delay, and a client that disconnects ends it.
         let _waits = request.account.deadline().hold_back();
+        let begun = Instant::now();
         tokio::time::sleep(duration).await;
+        request.account.add_wait(begun);
     }
     request.account.end_delay();
     Ok(())

@@ -1,6 +1,8 @@
 //! The request body: reads what limit keys need of it before the limits decide, and opens it for the route's action.
 //! Nothing is read before `max_body` is checked, and every read is under the deadlines of request bodies.
 
+use std::time::Instant;
+
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::Body as _;
@@ -93,9 +95,10 @@ async fn read_ahead(
     upload: &mut Upload,
     max: usize,
 ) -> Result<Option<Bytes>, Refusal> {
-    let deadline = request.account.deadline();
+    let (deadline, begun) = (request.account.deadline(), Instant::now());
     let read = deadline.run_within(upload.read_ahead(max)).await;
     deadline.disarm();
+    request.account.add_wait(begun);
     let error = match read {
         Ok(Ok(read)) => return Ok(read),
         Ok(Err(state)) => UpstreamError::from_upload(state),

@@ -4,10 +4,12 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use crate::config::Config;
+use crate::limiting::clock;
 use crate::route::Route;
 use crate::snapshot::Snapshot;
 use crate::snapshot::fleet::Fleet;
-use crate::telemetry::metrics::{Metrics, RouteRecord};
+use crate::telemetry::metrics::{LimitRegistry, Metrics, RouteRecord};
 
 /// The `route` label of requests that no route matches.
 pub const UNMATCHED: &str = "_none";
@@ -33,11 +35,18 @@ impl PersistentState {
         self.metrics.routes.get_or_create_route(UNMATCHED)
     }
 
+    /// Returns the metrics of limits over all routes.
+    pub fn limit_registry(&self) -> &LimitRegistry {
+        &self.metrics.limits
+    }
+
     /// Drops the metrics and state of routes, limits and servers that `snapshot` does not have. Called when it is in
     /// force.
     pub fn drop_unused(&mut self, snapshot: &Snapshot) {
         self.fleet.activate(&snapshot.upstreams);
         let config = &snapshot.config;
+        self.metrics.limits.retain(|name| config.limits.index_of(name).is_some());
+        export_policies(&snapshot.config, &self.metrics.limits);
         let mut kept: HashMap<&str, HashSet<&str>> = config
             .routes
             .iter()
@@ -51,5 +60,14 @@ impl PersistentState {
             }
             None => false,
         });
+    }
+}
+
+/// Exports the size of each limit: its quota and its window now. Calendar windows have different lengths.
+pub fn export_policies(config: &Config, limits: &LimitRegistry) {
+    let now_ms = clock::now_ms();
+    for limit in config.limits.iter() {
+        let policy = limit.rule.policy_at(now_ms);
+        limits.get_or_create(&limit.name).set_policy(policy.quota, policy.window_ms);
     }
 }

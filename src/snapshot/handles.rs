@@ -2,6 +2,7 @@
 //! series exist from then on. Each worker counts on its own shard, which it gets with its first request of the route.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{Method, StatusCode};
 
@@ -15,16 +16,25 @@ use crate::limiting::source::Repeated;
 use crate::limiting::{LimitResult, Outcome, Standing};
 use crate::route::Route;
 use crate::telemetry::metrics::{
-    Code, Decision, ForwardAuthOutcome, LimitCounts, LimitRecord, Reason, RouteCounts, RouteRecord, Shard,
+    Code, Decision, ForwardAuthOutcome, HeadroomCounts, LimitCounts, LimitGauges, LimitRecord, LimitRegistry, Metrics,
+    OverheadCounts, Reason, RouteCounts, RouteRecord, Shard,
 };
 
 /// The metrics of one route in a snapshot.
 pub struct RouteMetrics {
     route: Arc<RouteRecord>,
     /// Metrics of the limits, indexed like the limits of the route.
-    limits: Vec<Arc<LimitRecord>>,
+    limits: Vec<LimitMetrics>,
     /// The route has `max_in_flight`.
     capped: bool,
+}
+
+/// The metrics of one limit on one route.
+struct LimitMetrics {
+    record: Arc<LimitRecord>,
+    /// Metrics of the limit over all routes.
+    gauges: Arc<LimitGauges>,
+    quota: i64,
 }
 
 /// One worker's counters for one route.
@@ -34,19 +44,27 @@ pub struct RouteCounters {
     pub limits: Vec<LimitCounters>,
     /// Counts requests in flight over all workers, if the route has `max_in_flight`.
     capped: Option<Arc<RouteRecord>>,
+    /// Times that requests of all routes spend in the gateway.
+    overhead: Arc<Shard<OverheadCounts>>,
 }
 
 /// One worker's counters for one limit on one route.
-pub struct LimitCounters(Arc<Shard<LimitCounts>>);
+pub struct LimitCounters {
+    counts: Arc<Shard<LimitCounts>>,
+    /// Decisions of the limit on all routes, by what they left.
+    headroom: Arc<Shard<HeadroomCounts>>,
+    /// Units of a key without override.
+    quota: i64,
+}
 
 impl RouteMetrics {
     /// Binds the metrics of `route`, and creates the series that it can produce.
-    pub fn new(record: Arc<RouteRecord>, route: &Route, config: &Config) -> RouteMetrics {
+    pub fn new(record: Arc<RouteRecord>, route: &Route, config: &Config, limits: &LimitRegistry) -> RouteMetrics {
         create_route_series(&record, route);
         let limits = route.limits.iter().map(|limit| {
             let record = record.get_or_create_limit(&limit.name);
             create_limit_series(&record, limit, route, config);
-            record
+            LimitMetrics { record, gauges: limits.get_or_create(&limit.name), quota: limit.rule.policy().quota }
         });
         RouteMetrics { limits: limits.collect(), capped: route.max_in_flight.is_some(), route: record }
     }
@@ -57,11 +75,23 @@ impl RouteMetrics {
     }
 
     /// Returns the counters of one worker.
-    pub fn for_worker(&self, worker: usize) -> RouteCounters {
+    pub fn for_worker(&self, metrics: &Metrics) -> RouteCounters {
+        let worker = metrics.worker();
         RouteCounters {
             counts: self.route.shards.shard_for(worker),
-            limits: self.limits.iter().map(|limit| LimitCounters(limit.shards.shard_for(worker))).collect(),
+            limits: self.limits.iter().map(|limit| limit.for_worker(worker)).collect(),
+            overhead: metrics.overhead_counts(),
             capped: self.capped.then(|| self.route.clone()),
+        }
+    }
+}
+
+impl LimitMetrics {
+    fn for_worker(&self, worker: usize) -> LimitCounters {
+        LimitCounters {
+            counts: self.record.shards.shard_for(worker),
+            headroom: self.gauges.headroom.shard_for(worker),
+            quota: self.quota,
         }
     }
 }
@@ -105,6 +135,11 @@ impl RouteCounters {
     /// Records the trace of a request whose duration was counted.
     pub fn record_exemplar(&self, seconds: f64, trace_id: u128) {
         self.counts.record_exemplar(seconds, trace_id);
+    }
+
+    /// Counts the time that a request spent in the gateway.
+    pub fn observe_overhead(&self, time: Duration) {
+        self.overhead.observe(time);
     }
 
     /// Counts a refusal that no limit made.
@@ -187,19 +222,33 @@ pub fn decision_label(mode: Mode, checked: &LimitResult) -> Decision {
 }
 
 impl LimitCounters {
-    /// Counts a decision of the limit.
-    pub fn count_decision(&self, mode: Mode, checked: &LimitResult) {
-        self.0.decisions.inc(decision_label(mode, checked) as usize);
+    /// Counts a decision of the limit about a request that `refusing` limits refused, this one or others.
+    pub fn count_decision(&self, mode: Mode, checked: &LimitResult, refusing: usize) {
+        self.counts.decisions.inc(decision_label(mode, checked) as usize);
+        let Some(answer) = checked.outcome.answer() else { return };
+        if checked.standing == Standing::NotYet {
+            return;
+        }
+        let is_enforced = mode == Mode::Enforce;
+        if !answer.admitted {
+            return self.headroom.count_refusal(is_enforced && refusing > 1);
+        }
+        // Only shadow limits charge requests that others refuse.
+        if is_enforced && refusing > 0 {
+            return;
+        }
+        let quota = checked.override_rule.as_ref().map_or(self.quota, |rule| rule.policy().quota);
+        self.headroom.count_admission(answer.remaining, quota);
     }
 
     /// Counts a request that the route's `allow` list exempted from the limit.
     pub fn count_bypass(&self) {
-        self.0.decisions.inc(Decision::Bypass as usize);
+        self.counts.decisions.inc(Decision::Bypass as usize);
     }
 
     /// Counts a refused request against the limit that refused it.
     pub fn count_rejection(&self, reason: Reason) {
-        self.0.rejections.inc(reason as usize);
+        self.counts.rejections.inc(reason as usize);
     }
 }
 

@@ -20,7 +20,7 @@ use std::time::SystemTime;
 use arc_swap::ArcSwap;
 
 use crate::config::Config;
-pub use crate::snapshot::book::{PersistentState, UNMATCHED};
+pub use crate::snapshot::book::{PersistentState, UNMATCHED, export_policies};
 pub use crate::snapshot::fleet::Fleet;
 pub use crate::snapshot::handles::{RouteCounters, RouteMetrics, decision_label};
 pub use crate::telemetry::metrics::Reason;
@@ -51,7 +51,7 @@ impl Snapshot {
             records: config
                 .routes
                 .iter()
-                .map(|route| RouteMetrics::new(book.route_record(route), route, &config))
+                .map(|route| RouteMetrics::new(book.route_record(route), route, &config, book.limit_registry()))
                 .collect(),
             unmatched: RouteMetrics::unmatched(book.unmatched_record()),
             upstreams: book.fleet.build_states(&config.upstreams),

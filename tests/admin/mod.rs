@@ -1,5 +1,5 @@
 //! The admin listener: its API, keys given by the hash of a log, live overrides of limits, the most refused keys,
-//! malformed requests, floods, and the effective config.
+//! the last refusals, estimates of changed limits, malformed requests, floods, and the effective config.
 
 mod api;
 mod effective_config;
@@ -7,5 +7,7 @@ mod floods;
 mod hashed_keys;
 mod malformed_requests;
 mod overrides;
+mod refusals;
 mod refused_requests;
 mod top;
+mod what_if;

@@ -45,6 +45,11 @@ const CASES: &[(&str, &[&str])] = &[
         &["SG0213"],
     ),
     (
+        "[[admin.tokens]]\nname = \"old\"\ntoken = \"0123456789abcdef\"\nrole = \"read\"\nexpires = \"2020-01-31\"\n\
+         [[route]]\npath = \"/x\"\nupstream = \"echo:\"",
+        &["SG0214"],
+    ),
+    (
         "[limit.a]\nrate = \"1/s\"\nkey = [\"header:x-forwarded-for\"]\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = \"a\"",
         &["SG0301"],
     ),

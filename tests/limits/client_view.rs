@@ -96,6 +96,7 @@ fn draft_11_is_a_structured_field_on_every_answer() {
     let wait_ms = problem["retry-after-ms"].take().as_i64().unwrap();
     assert!((1_790_000..=1_800_000).contains(&wait_ms), "{wait_ms}");
     problem.as_object_mut().unwrap().remove("retry-after-ms");
+    assert!(problem.as_object_mut().unwrap().remove("request_id").is_some());
     assert_eq!(
         problem,
         json!({

@@ -1,6 +1,7 @@
 //! What the gateway reports about itself: access log, log, metrics, and spans.
 
 mod access_log;
+mod headroom;
 mod keys;
 mod logs;
 mod metrics;

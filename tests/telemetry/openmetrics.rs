@@ -156,7 +156,9 @@ fn prometheus_scrapes_it_and_returns_the_exemplars() {
         child.unwrap_or_else(|error| panic!("prometheus: {error}; install it with: apt-get install prometheus"));
     let _prometheus = Prometheus(child);
     until("it listens", || std::net::TcpStream::connect(port.addr()).is_ok());
-    let ask = |path: &str| -> Value { Client::connect(port.addr()).ask(&get(path, ""), "").json() };
+    let request = |path: &str| Client::connect(port.addr()).ask(&get(path, ""), "");
+    until("it is ready", || request("/-/ready").status() == 200);
+    let ask = |path: &str| -> Value { request(path).json() };
     let query = "/api/v1/query_exemplars?query=sluicegate_request_duration_seconds_bucket&start=0&end=9999999999";
     until("it has the exemplar", || ask(query).to_string().contains(TRACE));
     let targets = ask("/api/v1/targets");

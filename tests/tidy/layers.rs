@@ -46,7 +46,7 @@ pub const LAYERS: [(&str, &[&str]); 28] = [
     ),
     ("worker", &["descriptors", "net", "tls", "telemetry", "limiting", "auth", "config", "snapshot", "proxy"]),
     ("replay", &["grpc", "telemetry", "limiting", "route", "config", "proxy"]),
-    ("explain", &["labels", "net", "tls", "telemetry", "limiting", "auth", "route", "config", "proxy"]),
+    ("explain", &["labels", "net", "grpc", "tls", "telemetry", "limiting", "auth", "route", "config", "proxy"]),
     ("fuzzing", &["proxy"]),
     ("reload", &["labels", "config", "local_ca", "limiting", "route", "upstream", "worker"]),
     ("acme", &["replace_file", "labels", "tls", "telemetry", "upstream", "config", "snapshot"]),

@@ -81,10 +81,7 @@ fn routes_by_limit(config: &Config) -> Vec<Vec<&str>> {
 }
 
 fn describe_limit(limit: &Limit, max_keys: usize, routes: &[&str], now_ms: i64) -> Value {
-    // A calendar's policy is cached for the window that any worker used last, perhaps long ago.
-    let rule = Rule::clone(&limit.rule);
-    let _ = rule.params(now_ms);
-    let policy = rule.policy();
+    let policy = limit.rule.policy_at(now_ms);
     let key: Vec<String> = limit.key.0.iter().map(ToString::to_string).collect();
     json!({
         "limit": limit.name,

@@ -1,7 +1,9 @@
 //! Limits over HTTP: decisions, state, resets and refunds without a proxied request. Called by `pages`.
 //!
 //! Input: JSON bodies (`json`) and queries, checked by `asked`; `hashed` finds keys by their hash. Output: decisions with receipts (`receipt`), the
-//! listing of limits (`listing`), the explanation of a request (`explain`), the most refused keys (`top`), and the closed words of responses (`words`).
+//! listing of limits (`listing`), the explanation of a request (`explain`), the most refused keys (`top`), the last
+//! refusals (`refusals`), what a changed limit would have refused (`what_if`), and the closed words of responses
+//! (`words`).
 //!
 //! To add an operation, parse and check its body in `asked`, run it here on the store, and add its page to `pages`.
 
@@ -12,12 +14,16 @@ mod json;
 mod listing;
 pub mod pages;
 mod receipt;
+mod refusals;
 mod top;
+mod what_if;
 mod words;
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -58,6 +64,8 @@ pub struct LimitsApi {
     usage: Rc<UsageMonitor>,
     /// Time spent on lists of keys.
     top_effort: TimeBudget,
+    /// Ids of limits whose usage was changed over this API, with the last time.
+    managed: RefCell<HashMap<u64, Instant>>,
 }
 
 /// Result of a refund.
@@ -77,6 +85,11 @@ const LARGE_AT_ONCE: usize = 4;
 /// How long such a request waits for its turn.
 const TURN_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long it is known that the usage of a limit was changed: longer than the longest window.
+const MANAGED_FOR: Duration = Duration::from_secs(900);
+/// Number of such limits from which older ones are forgotten.
+const MANAGED_SWEEP: usize = 1024;
+
 impl LimitsApi {
     pub fn new(current: CurrentSnapshot, link: Rc<StoreLink>, usage: Rc<UsageMonitor>) -> LimitsApi {
         LimitsApi {
@@ -88,6 +101,7 @@ impl LimitsApi {
             hashes: HashLookup::default(),
             usage,
             top_effort: TimeBudget::default(),
+            managed: RefCell::default(),
         }
     }
 
@@ -140,6 +154,9 @@ impl LimitsApi {
         self.hashes.find_values(&limiter, &snapshot.config, parts).await?;
         // Parsing, deciding and formatting many decisions takes time, so other tasks get a turn in between.
         yield_now().await;
+        if op == Op::Take {
+            decisions.iter().flat_map(|decision| &decision.limits).for_each(|limit| self.note_managed(limit));
+        }
         let mut answers = Vec::with_capacity(decisions.len());
         let mut decisions = decisions.into_iter().peekable();
         while decisions.peek().is_some() {
@@ -190,6 +207,7 @@ impl LimitsApi {
         self.hashes.find_values(&limiter, &snapshot.config, vec![&mut parts]).await?;
         let (check, _) = asked::build_check(&limiter, limit, &parts, 0)?;
         let key = check.key.clone();
+        self.note_managed(limit);
         // Usage counted locally while the store was unavailable is reset as well.
         limiter.run_in_memory(Op::Reset, check.clone());
         run_check(&limiter, Op::Reset, check)
@@ -206,6 +224,7 @@ impl LimitsApi {
         let limit = self.find_limit(&snapshot.config, name)?;
         let display = &snapshot.config.admin.key_display;
         let limiter = self.link.limiter();
+        self.note_managed(limit);
         let (kept, key) = match asked::parse_refund(limit, body)? {
             asked::Refund::Receipt(receipt) => {
                 let parts = receipt.key_parts();
@@ -224,6 +243,15 @@ impl LimitsApi {
             answer["reason"] = why.label().into();
         }
         Ok(Refunded { answer, key: Some(key).filter(|key| !key.is_empty()) })
+    }
+
+    /// Notes that this API changes the usage of a limit now.
+    fn note_managed(&self, limit: &Limit) {
+        let mut managed = self.managed.borrow_mut();
+        if managed.len() >= MANAGED_SWEEP {
+            managed.retain(|_, at| at.elapsed() < MANAGED_FOR);
+        }
+        managed.insert(limit.store_ref.id, Instant::now());
     }
 
     /// Refunds a receipt. Returns why nothing was refunded; `None` if it was.

@@ -69,3 +69,14 @@ pub async fn decide(mut request: PageRequest) -> Result<AdminResponse, Problem> 
     let _work = request.start_work()?;
     Ok(json_response(limits.decide_all(&body).await?.to_string()))
 }
+
+pub async fn list_refusals(request: PageRequest) -> Result<AdminResponse, Problem> {
+    let _work = request.start_work()?;
+    Ok(json_response(request.context.limits.list_refusals(request.query())?.to_string()))
+}
+
+pub async fn what_if(mut request: PageRequest) -> Result<AdminResponse, Problem> {
+    let body = request.read_body(BODY_MAX).await?;
+    let _work = request.start_work()?;
+    Ok(json_response(request.context.limits.estimate_change(&request.name, &body)?.to_string()))
+}

@@ -1,6 +1,7 @@
 //! Lists the keys that limits refused or admitted most often in recent time. Called by `pages`.
 
 use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -15,10 +16,12 @@ use crate::config::percent_decode;
 use crate::labels::Label;
 use crate::limiting::Limiter;
 use crate::limiting::decision::Op;
-use crate::limiting::limit::Limit;
+use crate::limiting::limit::{Limit, Mode};
 use crate::limiting::shown_key::KeyDisplay;
+use crate::limiting::state_key::state_key_parts;
 use crate::limiting::usage::KeyOutcome;
 use crate::limiting::usage::history::{UsageWindow, WindowUsage};
+use crate::limiting::usage::refusals::RecordedRefusal;
 
 /// Query of `GET /-/top`.
 struct TopQuery {
@@ -34,12 +37,16 @@ struct TopKey<'a> {
     limit: &'a Arc<Limit>,
     /// The key as its state key has it, `NAME=VALUE,...`.
     parts: String,
+    /// How many of the last refusals of the key each route had.
+    routes: BTreeMap<String, u64>,
     value: Value,
     count: u64,
 }
 
 const N_DEFAULT: usize = 10;
 const N_MAX: usize = 100;
+/// Most routes that are listed for a key.
+const ROUTES_MAX: usize = 5;
 
 impl TopQuery {
     fn parse(query: &str) -> Result<TopQuery, Problem> {
@@ -93,7 +100,8 @@ impl LimitsApi {
         let busy = "other requests for this list take too much time; try again";
         let (keys, sums) = listed.ok_or_else(|| Problem::new(StatusCode::SERVICE_UNAVAILABLE, busy))?;
         let limiter = self.link.limiter();
-        let keys = join_all(keys.into_iter().map(|key| add_state(&limiter, key))).await;
+        let keys =
+            join_all(keys.into_iter().map(|key| add_state(&limiter, key, query.by == KeyOutcome::Refused))).await;
         Ok(json!({ "by": query.by.label(), "window": query.window.label(), "limits": sums, "keys": keys }))
     }
 
@@ -110,33 +118,67 @@ impl LimitsApi {
         let (totals, now) = (history.totals(window), Instant::now());
         let total = |limit: &Limit| totals.get(&limit.store_ref.id).map_or(0, |sums| sums[by as usize]);
         if limit.is_none() {
-            limits.retain(|limit| total(limit) > 0);
+            let would_refuse = KeyOutcome::WouldRefuse as usize;
+            limits.retain(|limit| {
+                total(limit) > 0 || totals.get(&limit.store_ref.id).is_some_and(|sums| sums[would_refuse] > 0)
+            });
             limits.sort_by_key(|limit| Reverse(total(limit)));
             limits.truncate(n);
         }
         let (mut keys, mut sums) = (Vec::new(), Vec::new());
         for limit in limits {
             let usage = history.find_usage(limit.store_ref.id, by, window, now);
-            sums.push(describe_usage(limit, &usage));
+            sums.push(describe_usage(limit, &usage, totals.get(&limit.store_ref.id).copied().unwrap_or_default()));
             keys.extend(list_limit_keys(limit, &usage, n, now, display));
         }
         keys.sort_by_key(|key| Reverse(key.count));
         keys.truncate(n);
+        if by == KeyOutcome::Refused {
+            count_routes(&mut keys, self.usage.collect_refusals().newest());
+        }
         (keys, sums)
     }
 }
 
 /// Describes all decisions of a limit with one outcome.
-fn describe_usage(limit: &Limit, found: &WindowUsage) -> Value {
+fn describe_usage(limit: &Limit, found: &WindowUsage, totals: [u64; KeyOutcome::ALL.len()]) -> Value {
     let (distinct, is_exact) = found.usage.distinct.estimate_count();
-    json!({
+    let mut usage = json!({
         "limit": limit.name,
         "seconds": found.covered.as_secs(),
         "total": found.usage.total,
         "distinct": distinct,
         "distinct_is_exact": is_exact,
         "error_max": found.usage.frequent.missed,
-    })
+    });
+    for (outcome, total) in KeyOutcome::ALL.iter().zip(totals) {
+        usage[outcome.label()] = total.into();
+    }
+    usage
+}
+
+/// Counts over which routes the keys were refused, among the last refusals of all limits.
+fn count_routes<'r>(keys: &mut [TopKey<'_>], refusals: impl Iterator<Item = &'r RecordedRefusal>) {
+    let mut places: HashMap<(u64, &str), BTreeMap<&str, u64>> = HashMap::new();
+    for refusal in refusals {
+        for (check, state_key) in refusal.checks().filter(|(check, _)| check.limit.mode == Mode::Enforce) {
+            let routes = places.entry((check.limit.store_ref.id, state_key_parts(state_key))).or_default();
+            *routes.entry(refusal.route()).or_default() += 1;
+        }
+    }
+    for key in keys {
+        if let Some(routes) = places.get(&(key.limit.store_ref.id, key.parts.as_str())) {
+            key.routes = routes.iter().map(|(route, count)| ((*route).to_owned(), *count)).collect();
+        }
+    }
+}
+
+/// Describes the routes with the most refusals of a key.
+fn describe_routes(routes: &BTreeMap<String, u64>) -> Value {
+    let mut sorted: Vec<(&String, &u64)> = routes.iter().collect();
+    sorted.sort_by_key(|(_, count)| Reverse(**count));
+    let top = sorted.iter().take(ROUTES_MAX).map(|(route, count)| json!({ "route": route, "count": count }));
+    top.collect()
 }
 
 fn list_limit_keys<'a>(
@@ -150,6 +192,7 @@ fn list_limit_keys<'a>(
     let top = frequent.list_top(n).into_iter().map(|(hash, parts, count)| TopKey {
         limit,
         parts: parts.to_owned(),
+        routes: BTreeMap::new(),
         value: json!({
             "limit": limit.name,
             "key": display.show_state_parts(&limit.key, parts.split(',')),
@@ -169,7 +212,10 @@ fn divide(count: u64, total: u64) -> f64 {
 }
 
 /// Adds what is left for the key now. Without an answer of the store, these members are absent.
-async fn add_state(limiter: &Limiter, mut key: TopKey<'_>) -> Value {
+async fn add_state(limiter: &Limiter, mut key: TopKey<'_>, lists_routes: bool) -> Value {
+    if lists_routes {
+        key.value["routes"] = describe_routes(&key.routes);
+    }
     let mut values = NamedValues::default();
     for (part, state) in key.limit.key.0.iter().zip(key.parts.split(',')) {
         let name = part.state_name();

@@ -36,6 +36,8 @@ labels! {
     RedirectLoop = "SG0212",
     /// All requests share the budget of a limit by user.
     SharedByAll = "SG0213",
+    /// A token of the admin API expires soon, or has expired.
+    TokenExpires = "SG0214",
     /// A key that clients choose.
     ForgeableKey = "SG0301",
     /// A limit that never decides.

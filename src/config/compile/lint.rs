@@ -166,7 +166,9 @@ fn warn_of_open_admin(context: &LintContext) {
         ListenAddr::Tcp(address) => !address.ip().is_loopback(),
         ListenAddr::Unix(_) => false,
     };
-    if let (true, None, Some(place)) = (is_remote, &context.admin.token, find_admin_address(context.documents)) {
+    if let (true, true, Some(place)) =
+        (is_remote, context.admin.tokens.is_empty(), find_admin_address(context.documents))
+    {
         let what =
             "other machines can reach the admin listener, and no token is set: they see the config and the metrics";
         let help = "set `token` in [admin], or listen on 127.0.0.1 or a Unix socket";

@@ -34,7 +34,7 @@ use crate::config::report::{Diagnostic, MistakeKind, Place};
 use crate::config::schema::Schema;
 use crate::config::source::{SMALLEST, SourceTexts};
 use crate::config::tree::{Node, Table, TableEntry, Value};
-use crate::config::{AdminContact, Config, ServerSettings, WrittenConfig, schema, tree};
+use crate::config::{AdminContact, Config, WrittenConfig, schema, tree};
 use crate::limiting::limit::LimitTable;
 use crate::limiting::shown_key::KeyHasher;
 use crate::route::{Route, Strictness};
@@ -102,7 +102,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     lint::warn_of_gaps(sources, (documents, &route_sections), (&server.settings, &admin), (&routes, &limits));
     let limits = Arc::new(LimitTable::new(limits.into_values()));
     Some(Config {
-        is_strict_somewhere: is_strict_somewhere(&routes, &server.settings),
+        is_strict_somewhere: is_strict_somewhere(&routes, server.settings.strictness),
         server: server.settings,
         listeners: server.listeners,
         admin,
@@ -122,11 +122,6 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         config_files: sources.list_config_files(),
         warnings: sources.warning_report(),
     })
-}
-
-fn is_strict_somewhere(routes: &[Route], server: &ServerSettings) -> bool {
-    let mut strictness = routes.iter().map(|route| route.parsing.strictness).chain([server.strictness]);
-    strictness.any(|strictness| strictness == Strictness::Strict)
 }
 
 fn report_no_route(sources: &SourceTexts, is_mistake: bool) {

@@ -84,7 +84,7 @@ pub const ADMIN: Schema = Schema {
             .guide("admin-api.md#access"),
         option(
             "tokens",
-            ValueType::Array { item: &Table(&ADMIN_TOKEN), least: 1, most: 64 },
+            Array { item: &Table(&ADMIN_TOKEN), least: 1, most: 64 },
             Absent,
             "further tokens, `[[admin.tokens]]`",
         )

@@ -23,7 +23,7 @@ pub use crate::explain::cases::results::{CaseResult, describe_failures};
 use crate::explain::explanation::RequestDecision;
 use crate::explain::input::ExplainInput;
 use crate::explain::offline::OfflineLimiter;
-use crate::explain::steps::MadeCharge;
+use crate::explain::walk::MadeCharge;
 use crate::grpc::GRPC;
 use crate::limiting::charges::rules::{RequestEnd, ResponseTail};
 use crate::limiting::decision::{Check, Op};
@@ -53,9 +53,8 @@ pub fn run_cases(config: &Config, file: &CaseFile) -> Result<(Vec<CaseResult>, C
             CaseTime::SincePrevious(duration) => run.now_ms.saturating_add(offset(duration)),
             CaseTime::SinceStart(duration) => file.start_ms.saturating_add(offset(duration)).max(run.now_ms),
         };
-        let (line, column) = file.line_and_column(case.place);
-        let mut result = CaseResult::new(case, (line, column), run.now_ms - file.start_ms);
-        run.run_case(case, &mut result).map_err(|why| format!("line {line}: {why}"))?;
+        let mut result = CaseResult::new(case, run.now_ms - file.start_ms);
+        run.run_case(case, &mut result).map_err(|why| format!("line {}: {why}", case.line))?;
         results.push(result);
     }
     Ok((results, run.coverage))

@@ -31,10 +31,10 @@ struct CaseFailure {
 }
 
 impl CaseResult {
-    pub fn new(case: &TestCase, (line, column): (usize, usize), at_ms: i64) -> CaseResult {
+    pub fn new(case: &TestCase, at_ms: i64) -> CaseResult {
         let name = case.name.clone().unwrap_or_else(|| format!("{} {}", case.method, case.url));
         let (found, failures) = (Map::new(), Vec::new());
-        CaseResult { name, line, column, at_ms, repeat: case.repeat, found, failures }
+        CaseResult { name, line: case.line, column: case.column, at_ms, repeat: case.repeat, found, failures }
     }
 
     pub fn has_passed(&self) -> bool {

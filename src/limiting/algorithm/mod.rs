@@ -301,6 +301,14 @@ impl Rule {
     pub fn index(&self) -> usize {
         NAMES.iter().position(|name| *name == self.name()).map_or(0, |i| i + 1)
     }
+
+    /// Returns the policy at `now_ms`. The policy of a calendar depends on the window, and a shared rule has that of
+    /// the window that any worker used last, perhaps long ago.
+    pub fn policy_at(&self, now_ms: i64) -> Policy {
+        let rule = self.clone();
+        let _ = rule.params(now_ms);
+        rule.policy()
+    }
 }
 
 #[cfg(test)]

@@ -30,6 +30,7 @@ use crate::limiting::overrides::HashResult;
 use crate::limiting::store::once::{MarkUse, SingleUseMark};
 use crate::limiting::store::settings::{StoreKind, StoreSettings};
 use crate::limiting::usage::recorder::UsageRecorders;
+use crate::limiting::usage::refusals::RefusalRecorders;
 use crate::telemetry::metrics::Metrics;
 
 /// Handle of one worker on the configured store.
@@ -50,6 +51,8 @@ pub struct Stores {
     pub metrics: Metrics,
     /// Recorders of recent decisions by key, one per thread.
     pub usage: UsageRecorders,
+    /// Recorders of refused requests, one per worker.
+    pub refusals: RefusalRecorders,
     redis: redis::SharedRedisState,
 }
 
@@ -62,6 +65,7 @@ impl Stores {
             gateways: gateways.clone(),
             metrics: metrics.clone(),
             usage: UsageRecorders::default(),
+            refusals: RefusalRecorders::default(),
             redis: redis::SharedRedisState::new(gateways),
         }
     }
@@ -105,6 +109,11 @@ impl Store {
             Store::Redis(redis) => redis.known_refusals(checks),
             Store::Memory(_) | Store::Timeline(_) => None,
         }
+    }
+
+    /// Reports whether decisions need no other process, and so never wait.
+    pub fn is_in_process(&self) -> bool {
+        !matches!(self, Store::Redis(_))
     }
 
     /// Runs `op` on all `checks` together. Returns `None` if the store is not in this process, so that the caller has

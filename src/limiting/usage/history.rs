@@ -1,13 +1,20 @@
 //! What all threads recorded in the last 10 seconds, minute and 10 minutes. Owned by the control thread.
 
 use std::cell::{Ref, RefCell};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::labels::labels;
+use crate::limiting::limit::LimitTable;
 use crate::limiting::store::partition::PrehashedState;
 use crate::limiting::usage::KeyOutcome;
+use crate::limiting::usage::headroom::HeadroomHistory;
 use crate::limiting::usage::recorder::{CAPACITY, LimitUsage, OutcomeUsage, RecordedUsage, UsageRecorders};
+use crate::limiting::usage::refusals::{RefusalLog, RefusalRecorders};
+use crate::limiting::usage::sketch::DistinctKeys;
+use crate::telemetry::metrics::{HeadroomSums, LimitRegistry};
 
 labels! {
     /// A window of time; the parameter `window` of `/-/top`.
@@ -47,16 +54,53 @@ const BYTES_MAX: usize = 48 * 1024 * 1024;
 pub struct UsageMonitor {
     recorders: UsageRecorders,
     history: RefCell<UsageHistory>,
+    refusal_recorders: RefusalRecorders,
+    refusals: RefCell<RefusalLog>,
+    /// Decisions of requests by limit.
+    counts: Arc<LimitRegistry>,
+    headroom: RefCell<HeadroomHistory>,
 }
 
 impl UsageMonitor {
-    pub fn new(recorders: &UsageRecorders) -> UsageMonitor {
-        UsageMonitor { recorders: recorders.clone(), history: RefCell::new(UsageHistory::new(Instant::now())) }
+    pub fn new(recorders: &UsageRecorders, refusals: &RefusalRecorders, counts: &Arc<LimitRegistry>) -> UsageMonitor {
+        let now = Instant::now();
+        UsageMonitor {
+            recorders: recorders.clone(),
+            history: RefCell::new(UsageHistory::new(now)),
+            refusal_recorders: refusals.clone(),
+            refusals: RefCell::default(),
+            counts: counts.clone(),
+            headroom: RefCell::new(HeadroomHistory::new(now)),
+        }
+    }
+
+    /// Notes which limits are in force.
+    pub fn note_limits(&self, limits: &LimitTable) {
+        self.headroom.borrow_mut().note_limits(limits, Instant::now());
+    }
+
+    /// Returns what the limit `name` left to keys in the last ten minutes, and how long it has had its settings.
+    pub fn find_headroom(&self, name: &str) -> (HeadroomSums, Option<Duration>) {
+        let headroom = self.headroom.borrow();
+        let since = headroom.unchanged_since(name).map(|since| Instant::now().saturating_duration_since(since));
+        (headroom.find_headroom(name, &self.counts), since)
+    }
+
+    /// Collects the refusals of all workers until now, and returns the last ones.
+    pub fn collect_refusals(&self) -> Ref<'_, RefusalLog> {
+        self.refusals.borrow_mut().collect(&self.refusal_recorders);
+        self.refusals.borrow()
     }
 
     /// Collects what was recorded until now, and returns the history.
     pub fn collect(&self) -> Ref<'_, UsageHistory> {
-        self.history.borrow_mut().add(&self.recorders.collect(), Instant::now());
+        let mut history = self.history.borrow_mut();
+        history.add(&self.recorders.collect(), Instant::now());
+        // At once, so that both cover the same requests.
+        if let Some(began) = history.longest_window() {
+            self.headroom.borrow_mut().read_counts(began, &self.counts);
+        }
+        drop(history);
         self.history.borrow()
     }
 }
@@ -107,6 +151,12 @@ impl UsageHistory {
         }
     }
 
+    /// Returns when the oldest and the newest part of the longest window began.
+    fn longest_window(&self) -> Option<(Instant, Instant)> {
+        let parts = &self.windows[UsageWindow::TenMinutes as usize].parts;
+        Some((parts.front()?.started, parts.back()?.started))
+    }
+
     fn parts_mut(&mut self) -> impl Iterator<Item = &mut LimitUsage> {
         let parts = self.windows.iter_mut().flat_map(|window| &mut window.parts);
         parts.flat_map(|part| part.limits.values_mut())
@@ -132,6 +182,19 @@ impl UsageHistory {
             found.last_seen.extend(usage.frequent.hashes().map(|hash| (hash, part.started)));
         }
         found
+    }
+
+    /// Returns the estimated number of keys that each limit refused within `window`, by the id of the limit.
+    pub fn count_refused_keys(&self, window: UsageWindow) -> BTreeMap<u64, u64> {
+        let mut keys: BTreeMap<u64, DistinctKeys> = BTreeMap::new();
+        for (limit, usage) in self.windows[window as usize].parts.iter().flat_map(|part| &part.limits) {
+            let Some(refused) = usage.outcome(KeyOutcome::Refused) else { continue };
+            match keys.entry(*limit) {
+                Entry::Occupied(mut known) => known.get_mut().merge(&refused.distinct),
+                Entry::Vacant(new) => drop(new.insert(refused.distinct.clone())),
+            }
+        }
+        keys.into_iter().map(|(limit, keys)| (limit, keys.estimate_count().0)).collect()
     }
 
     /// Returns the totals of all limits within `window` by outcome, by the id of the limit.

@@ -7,12 +7,18 @@
 //! - `sketch`: the most frequent keys with bounds of their counts, and the number of distinct keys
 //! - `recorder`: what one worker has recorded since the control thread last collected it
 //! - `history`: what all workers recorded, by time
+//! - `headroom`: how much of their quota limits left to keys in the last ten minutes
+//! - `what_if`: bounds for what a limit of another size would have refused
+//! - `refusals`: the last refused requests, one by one
 //!
 //! To add an outcome that is recorded, add it to [`KeyOutcome`] and record it in `limiter`.
 
+pub mod headroom;
 pub mod history;
 pub mod recorder;
+pub mod refusals;
 pub mod sketch;
+pub mod what_if;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;

@@ -166,6 +166,11 @@ impl FrequentKeys {
         self.text_len = self.counts.values().map(|counter| counter.key.len()).sum();
     }
 
+    /// Returns the least count of each key.
+    pub fn counts(&self) -> impl Iterator<Item = u64> {
+        self.counts.values().map(|counter| counter.count)
+    }
+
     /// Returns about how much memory the keys take, in bytes, if no other sketch shares their text.
     pub fn memory(&self) -> usize {
         self.counts.capacity() * COUNTER_BYTES + self.text_len

@@ -1,5 +1,7 @@
 //! Verifies the user and the password of a request on a route with `auth = { basic = FILE }`.
 
+use std::time::Instant;
+
 use crate::auth::credentials::Credentials;
 use crate::auth::password_verifier::{Known, Verified};
 use crate::auth::{AuthFault, PasswordAuth};
@@ -34,7 +36,10 @@ pub async fn verify_password(
                 verifier.queue_password(ticket, candidate.hash, password, candidate.is_known)
             }
         };
-        match pending.wait().await {
+        let begun = Instant::now();
+        let verified = pending.wait().await;
+        request.account.add_wait(begun);
+        match verified {
             Verified::Match => return Ok(credentials.user),
             Verified::Mismatch => return Err(Refusal::Unauthorized(AuthFault::Invalid)),
             Verified::Busy => return Err(Refusal::PasswordQueueFull),

@@ -4,6 +4,7 @@
 //! The account is opened with the request and counts the response once. It ends when it is dropped: with the response
 //! body, with the tunnel, or with a request that got no response because the client left.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -35,6 +36,8 @@ pub struct RequestAccount {
     entered: bool,
     method: Method,
     started: Instant,
+    /// How long the request waited for others so far: the store, a server, a delay.
+    waited: Cell<Duration>,
     /// The connection has become a tunnel, so the duration has already been observed: the lifetime of a tunnel is not a
     /// response time.
     switched: bool,
@@ -82,6 +85,7 @@ impl RequestAccount {
             entered: false,
             method: method.clone(),
             started,
+            waited: Cell::default(),
             switched: false,
             response: None,
             held: None,
@@ -136,8 +140,9 @@ impl RequestAccount {
     /// Counts a decision of limits of the route.
     pub fn count_decision(&self, route: &Route, verdict: &Verdict) {
         let handles = &self.handles;
+        let refusing = if verdict.refused { verdict.refusing_limits(&route.limits).count().max(1) } else { 0 };
         for checked in &verdict.checks {
-            handles.limits[checked.limit].count_decision(route.limits[checked.limit].mode, checked);
+            handles.limits[checked.limit].count_decision(route.limits[checked.limit].mode, checked, refusing);
         }
         if let Some(checked) = verdict.longest_refusal(&route.limits) {
             handles.limits[checked.limit].count_rejection(refusal::refusal_reason(checked.outcome));
@@ -158,6 +163,11 @@ impl RequestAccount {
             (held @ None, charged) => *held = charged,
             (Some(_), None) => {}
         }
+    }
+
+    /// Records that the request waited for others since `begun`.
+    pub fn add_wait(&self, begun: Instant) {
+        self.waited.set(self.waited.get() + begun.elapsed());
     }
 
     /// Counts a request to the auth server.
@@ -272,6 +282,7 @@ impl RequestAccount {
         upload: Option<Rc<UploadProgress>>,
     ) -> Box<Self> {
         self.handles.count_response(&self.method, response.status());
+        self.handles.observe_overhead(self.started.elapsed().saturating_sub(self.waited.get()));
         if let Some(entry) = &mut self.log {
             entry.record_status(response.status());
         }

@@ -27,5 +27,6 @@ pub(crate) mod log_entry;
 pub mod problem;
 pub(crate) mod ratelimit;
 pub(crate) mod refusal;
+pub(crate) mod refusal_record;
 pub(crate) mod refusal_response;
 pub(crate) mod unread_body;

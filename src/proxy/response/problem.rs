@@ -83,7 +83,7 @@ pub fn limit_problem(
     route: &Route,
     verdict: &Verdict,
     (limit, outcome): (&Limit, Outcome),
-    hint: Option<Setting>,
+    (hint, request_id): (Option<Setting>, Option<&str>),
 ) -> String {
     let kind = match outcome {
         Outcome::Closed => REDUCED_CAPACITY,
@@ -93,8 +93,14 @@ pub fn limit_problem(
         _ => QUOTA_EXCEEDED,
     };
     // Written by hand, because refusals must be cheap. Neither limit names nor fixed texts need escaping.
-    let mut problem = String::with_capacity(256);
+    let mut problem = String::with_capacity(320);
     problem.push('{');
+    match request_id {
+        // Trusted peers choose ids.
+        Some(id) if id.contains(['"', '\\']) => write_member(&mut problem, "request_id", &Value::from(id).to_string()),
+        Some(id) => write_string_member(&mut problem, "request_id", id),
+        None => {}
+    }
     // `Retry-After` has whole seconds only, but many limits admit the next request much sooner.
     if let Some(answer) = outcome.answer().filter(|answer| answer.retry_ms != NEVER) {
         write_member(&mut problem, "retry-after-ms", itoa::Buffer::new().format(answer.retry_ms));

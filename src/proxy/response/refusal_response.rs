@@ -24,7 +24,7 @@ pub struct ErrorFormat<'e> {
     pub format: PageFormat,
     /// The pages that replace the built-in responses.
     pub pages: Option<&'e ErrorPages>,
-    /// The request id, if the access log or a span has it.
+    /// The request id, if the access log, a span or the list of refusals has it.
     pub request_id: Option<&'e str>,
     /// The setting that governs the error, if the client may see it.
     pub hint: Option<Setting>,
@@ -72,7 +72,7 @@ fn build_limit_refusal(
     let Some(template) = refuse.body.as_ref().filter(|_| has_own_body) else {
         let detail = refusal_title(outcome, limit);
         let facts = ErrorFacts { status, detail: &detail, request_id: wanted.request_id, retry_after: wait };
-        let problem = || limit_problem(status, route, verdict, (limit, outcome), wanted.hint);
+        let problem = || limit_problem(status, route, verdict, (limit, outcome), (wanted.hint, wanted.request_id));
         return error_page::build_response(&facts, wanted.format, wanted.pages, problem);
     };
     let text = template.render(|placeholder, text| match placeholder {

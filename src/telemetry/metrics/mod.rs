@@ -17,7 +17,9 @@ mod exemplars;
 mod families;
 mod gateways;
 mod labels;
+mod limits;
 mod openmetrics;
+mod overhead;
 mod passwords;
 mod process;
 mod record;
@@ -32,6 +34,7 @@ mod traffic;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use http::StatusCode;
 use prometheus::core::Collector;
 use prometheus::{Encoder, Gauge, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder};
 
@@ -48,11 +51,15 @@ pub use crate::telemetry::metrics::labels::{
     Cutoff, Decision, ForwardAuthOutcome, HandshakeResult, OrderResult, PasswordCheck, Protocol, Reason, Rejection,
     SpanResult, UpstreamOutcome,
 };
+use crate::telemetry::metrics::limits::LimitCollector;
+pub use crate::telemetry::metrics::limits::{HeadroomCounts, HeadroomSums, LeftOver, LimitGauges, LimitRegistry};
+use crate::telemetry::metrics::overhead::OverheadCollector;
+pub use crate::telemetry::metrics::overhead::OverheadCounts;
 pub use crate::telemetry::metrics::passwords::PasswordMetrics;
 use crate::telemetry::metrics::process::ProcessCollector;
 pub use crate::telemetry::metrics::record::{LimitRecord, RouteRecord};
 use crate::telemetry::metrics::routes::{RouteCollector, Routes};
-pub use crate::telemetry::metrics::shards::Shard;
+pub use crate::telemetry::metrics::shards::{Shard, Shards};
 pub use crate::telemetry::metrics::store::{StoreHealth, StoreMetrics, StoreView};
 pub use crate::telemetry::metrics::taps::TapMetrics;
 pub use crate::telemetry::metrics::tls::{HandshakeCounters, TlsMetrics};
@@ -66,6 +73,10 @@ pub struct Metrics {
     worker: usize,
     /// Families with a `route` label.
     pub routes: Arc<Routes>,
+    /// Families with a `limit` label and no route.
+    pub limits: Arc<LimitRegistry>,
+    overhead: Arc<Shards<OverheadCounts>>,
+    admin_requests: IntCounterVec,
     http_rejected: IntCounterVec,
     http_would_reject: IntCounterVec,
     upstream_requests: Counters,
@@ -98,12 +109,29 @@ pub struct Metrics {
     pub admin: AdminMetrics,
 }
 
+/// Records that collectors export: of routes, of limits, and of the time in the gateway.
+type CollectedRecords = (Arc<Routes>, Arc<LimitRegistry>, Arc<Shards<OverheadCounts>>);
+
 /// Exports the version of the running program.
 fn record_build(families: &Families) -> prometheus::Result<()> {
     let build = families.gauges("build_info", "The running build.", &["version", "revision"])?;
     let revision = option_env!("SLUICEGATE_REVISION").unwrap_or("unknown");
     build.with_label_values(&[env!("CARGO_PKG_VERSION"), revision]).set(1);
     Ok(())
+}
+
+/// Registers the families that collect records with shards per worker, and returns the records.
+fn register_collectors(registry: &Registry) -> prometheus::Result<CollectedRecords> {
+    let records = CollectedRecords::default();
+    registry.register(Box::new(RouteCollector::new(records.0.clone())?))?;
+    registry.register(Box::new(LimitCollector::new(records.1.clone())?))?;
+    registry.register(Box::new(OverheadCollector::new(records.2.clone())?))?;
+    registry.register(Box::new(ProcessCollector::new()?))?;
+    Ok(records)
+}
+
+fn count_admin_requests(families: &Families) -> prometheus::Result<IntCounterVec> {
+    families.counters("admin_requests_total", "Requests to the admin listener.", &["page", "status"])
 }
 
 impl Metrics {
@@ -113,11 +141,12 @@ impl Metrics {
     /// If a family is declared twice or has an invalid name.
     pub fn new() -> prometheus::Result<Metrics> {
         let families = Families::new();
-        let routes = Arc::<Routes>::default();
-        families.registry().register(Box::new(RouteCollector::new(routes.clone())?))?;
-        families.registry().register(Box::new(ProcessCollector::new()?))?;
+        let (routes, limits, overhead) = register_collectors(families.registry())?;
         let metrics = Metrics {
             routes,
+            limits,
+            overhead,
+            admin_requests: count_admin_requests(&families)?,
             worker: 0,
             http_rejected: families.counters(
                 "http_rejected_total",
@@ -247,6 +276,16 @@ impl Metrics {
 
     pub fn compression_counters(&self, algorithm: impl Label) -> CompressionCounters {
         self.compression.counters_for(self.worker, algorithm)
+    }
+
+    /// Returns this worker's counts of the time that requests spend in the gateway.
+    pub fn overhead_counts(&self) -> Arc<Shard<OverheadCounts>> {
+        self.overhead.shard_for(self.worker)
+    }
+
+    /// Returns the counter of responses of the admin listener with this `status`, for a `page` of its table.
+    pub fn admin_request_counter(&self, page: &str, status: StatusCode) -> IntCounter {
+        self.admin_requests.with_label_values(&[page, status.as_str()])
     }
 
     pub fn rejected_counter(&self, reason: impl Rejection) -> IntCounter {

@@ -129,16 +129,5 @@ impl Collector for RouteCollector {
 
 fn histogram(record: &RouteRecord, route: &str) -> proto::Metric {
     let Histogram { cumulative, count, sum_seconds } = record.sum_durations();
-    let buckets = BUCKETS.into_iter().zip(cumulative).map(|(bound, count)| {
-        let mut bucket = proto::Bucket::default();
-        bucket.set_upper_bound(bound);
-        bucket.set_cumulative_count(count);
-        bucket
-    });
-    let (mut metric, mut histogram) = (shown::build_metric(&[("route", route)]), proto::Histogram::default());
-    histogram.set_bucket(buckets.collect());
-    histogram.set_sample_count(count);
-    histogram.set_sample_sum(sum_seconds);
-    metric.set_histogram(histogram);
-    metric
+    shown::histogram_metric(&BUCKETS, &cumulative, count, sum_seconds, &[("route", route)])
 }

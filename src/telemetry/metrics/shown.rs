@@ -13,7 +13,7 @@ pub fn build_family(desc: &Desc, kind: proto::MetricType, metrics: Vec<proto::Me
 }
 
 /// Returns a metric without a value. `labels` are in the order of their names.
-pub fn build_metric(labels: &[(&str, &str)]) -> proto::Metric {
+fn build_metric(labels: &[(&str, &str)]) -> proto::Metric {
     let pairs = labels.iter().map(|(name, value)| {
         let mut pair = proto::LabelPair::default();
         pair.set_name((*name).to_owned());
@@ -33,8 +33,34 @@ pub fn counter_metric(count: u64, labels: &[(&str, &str)]) -> proto::Metric {
 
 #[expect(clippy::cast_precision_loss, reason = "the text format knows doubles only")]
 pub fn gauge_metric(value: i64, labels: &[(&str, &str)]) -> proto::Metric {
+    number_metric(value as f64, labels)
+}
+
+pub fn number_metric(value: f64, labels: &[(&str, &str)]) -> proto::Metric {
     let (mut metric, mut gauge) = (build_metric(labels), proto::Gauge::default());
-    gauge.set_value(value as f64);
+    gauge.set_value(value);
     metric.set_gauge(gauge);
+    metric
+}
+
+/// Returns a histogram. `cumulative`: for each of `bounds`, the number of values up to it.
+pub fn histogram_metric(
+    bounds: &[f64],
+    cumulative: &[u64],
+    count: u64,
+    sum: f64,
+    labels: &[(&str, &str)],
+) -> proto::Metric {
+    let buckets = bounds.iter().zip(cumulative).map(|(bound, count)| {
+        let mut bucket = proto::Bucket::default();
+        bucket.set_upper_bound(*bound);
+        bucket.set_cumulative_count(*count);
+        bucket
+    });
+    let (mut metric, mut histogram) = (build_metric(labels), proto::Histogram::default());
+    histogram.set_bucket(buckets.collect());
+    histogram.set_sample_count(count);
+    histogram.set_sample_sum(sum);
+    metric.set_histogram(histogram);
     metric
 }

@@ -7,6 +7,7 @@ use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp};
 
 use crate::config::admin_tokens::{AdminToken, Role, TokenDigest};
+use crate::config::codes::DiagnosticCode;
 use crate::config::reader::Section;
 use crate::config::report::Diagnostic;
 use crate::config::schema;
@@ -161,7 +162,8 @@ fn warn_about_expiry(item: &Section, token: &AdminToken) {
         false => format!("the token `{}` expires at {time}", token.name),
     };
     let help = "add another token, change its users over, then remove this one";
-    item.sources.add_warning(Diagnostic::new(node.place, what).with_help(help));
+    let warning = Diagnostic::new(node.place, what).with_help(help);
+    item.sources.add_warning(DiagnosticCode::TokenExpires, warning);
 }
 
 /// Returns a token of role `edit` that the file contains, for commands that contact the gateway.

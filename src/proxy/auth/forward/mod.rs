@@ -58,6 +58,7 @@ pub async fn ask_auth_server(
     }
     let begun = Instant::now();
     let exchanged = exchange(request, routed, rule).await?;
+    request.account.add_wait(begun);
     if let Some(entry) = request.account.log_entry() {
         entry.record_auth_time(begun.elapsed());
     }

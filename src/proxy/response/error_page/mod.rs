@@ -30,7 +30,7 @@ pub struct ErrorFacts<'f> {
     pub status: StatusCode,
     /// One sentence: what is wrong and, if there is a remedy, what to do.
     pub detail: &'f str,
-    /// The request id, if the access log or a span has it.
+    /// The request id, if the access log, a span or the list of refusals has it.
     pub request_id: Option<&'f str>,
     /// The value of `Retry-After` in seconds.
     pub retry_after: Option<i64>,
@@ -38,7 +38,8 @@ pub struct ErrorFacts<'f> {
 
 /// Returns the request id that a page may show: one that is short and has visible ASCII only.
 pub fn showable_id(id: &HeaderValue) -> Option<&str> {
-    id.to_str().ok().filter(|id| (1..=ID_MAX).contains(&id.len()))
+    // A header may also contain tabs, which JSON does not.
+    id.to_str().ok().filter(|id| (1..=ID_MAX).contains(&id.len()) && !id.contains('\t'))
 }
 
 /// Builds the response to an error. `problem`: the problem document for clients that prefer JSON.

@@ -1,0 +1,54 @@
+//! The state of one explanation: what it reads, and what its steps have found so far.
+
+use std::sync::Arc;
+
+use crate::config::Config;
+use crate::explain::explanation::{Explanation, RequestDecision};
+use crate::explain::input::{ExplainInput, UrlEndpoint};
+use crate::explain::parser::ParsedHead;
+use crate::limiting::decision::{Check, Op};
+use crate::limiting::jwt::Claims;
+use crate::limiting::limit::Limit;
+use crate::limiting::shown_key::KeyDisplay;
+use crate::limiting::{Limiter, Verdict};
+
+/// What requests are explained with.
+pub struct ExplainContext<'a> {
+    pub config: &'a Config,
+    pub limiter: &'a Limiter,
+    /// How keys and values are shown.
+    pub display: &'a KeyDisplay,
+    /// [`Op::Peek`] charges nothing. [`Op::Take`] charges as the request would, for test cases.
+    pub op: Op,
+    /// The limiter has the live state of a gateway.
+    pub is_live: bool,
+}
+
+/// A charge that [`Op::Take`] made, for a correction at the end of the request.
+pub struct MadeCharge {
+    pub limit: Arc<Limit>,
+    /// The check, with the receipt as its tag.
+    pub check: Check,
+}
+
+/// Input and settings of one explanation.
+pub struct ExplainWalk<'a> {
+    pub context: &'a ExplainContext<'a>,
+    pub input: &'a ExplainInput,
+    pub endpoint: UrlEndpoint,
+    pub parsed: &'a ParsedHead,
+}
+
+/// What the steps have found so far.
+pub struct Findings {
+    pub explanation: Explanation,
+    pub decision: RequestDecision,
+    pub verdict: Option<Verdict>,
+    pub charges: Vec<MadeCharge>,
+    pub user: Option<String>,
+    pub claims: Option<Arc<Claims>>,
+    /// Only the auth server knows the identity.
+    pub is_user_unknown: bool,
+    /// The request announces a body that was not given.
+    pub is_body_unknown: bool,
+}

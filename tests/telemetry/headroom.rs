@@ -1,0 +1,125 @@
+//! Metrics of limits over all routes, of the time in the gateway, and of the admin listener.
+
+use std::time::Duration;
+
+use crate::support::client::{Client, get};
+use crate::support::gateway::Gateway;
+use crate::support::limiting::RedisServer;
+use crate::support::until;
+use crate::support::upstream::{Upstream, ok};
+
+const CONFIG: &str = r#"
+[limit.per-ip]
+rate = "1/h"
+burst = 20
+key = "ip"
+
+[limit.monthly]
+algorithm = "calendar"
+rate = "100/month"
+key = "all"
+mode = "shadow"
+
+[limit.unused]
+rate = "5/s"
+key = "ip"
+
+[[route]]
+path = "/a"
+upstream = "echo:"
+limits = ["per-ip", "monthly"]
+
+[[route]]
+path = "/b"
+upstream = "echo:"
+limits = ["per-ip"]
+"#;
+
+const LEFT: [&str; 5] = ["none", "10", "25", "50", "all"];
+
+#[test]
+fn headroom_counts_what_decisions_left() {
+    let redis = RedisServer::start(&[]);
+    for store in [String::new(), format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n", redis.url())] {
+        let gateway = Gateway::start(&format!("{store}{CONFIG}"));
+        let headroom =
+            |limit| LEFT.map(|left| gateway.metric("limit_headroom_total", &[("limit", limit), ("left", left)]));
+        for limit in ["per-ip", "monthly", "unused"] {
+            assert_eq!(headroom(limit), [Some(0.0); 5], "{limit}");
+        }
+        gateway.assert_metric("limit_quota", &[("limit", "per-ip")], 20.0);
+        gateway.assert_metric("limit_window_seconds", &[("limit", "per-ip")], 72_000.0);
+        gateway.assert_metric("limit_quota", &[("limit", "monthly")], 100.0);
+        let month = gateway.metric("limit_window_seconds", &[("limit", "monthly")]).unwrap() / 86_400.0;
+        assert!((28.0..=31.1).contains(&month), "{month}");
+        gateway.assert_metric("limit_quota", &[("limit", "unused")], 5.0);
+        gateway.assert_metric("limit_window_seconds", &[("limit", "unused")], 1.0);
+        gateway.assert_metric("limit_keys_refused", &[("limit", "per-ip")], 0.0);
+
+        let mut client = Client::connect(gateway.addr);
+        for place in 0..23 {
+            let status = client.ask(&get(["/a", "/b"][place % 2], ""), "").status();
+            assert_eq!(status, if place < 20 { 200 } else { 429 });
+        }
+        // 19 to 11 left, 10 to 6, 5 to 3, 2 and 1; then nothing left, and three refusals.
+        assert_eq!(headroom("per-ip"), [4.0, 2.0, 3.0, 5.0, 9.0].map(Some));
+        // The other route does not have it. Refused requests charge it, as it is in shadow mode.
+        assert_eq!(headroom("monthly"), [0.0, 0.0, 0.0, 0.0, 12.0].map(Some));
+        until("the refused keys are estimated", || {
+            gateway.metric("limit_keys_refused", &[("limit", "per-ip")]) == Some(1.0)
+        });
+
+        gateway.reload_with("[limit.unused]\nrate = \"5/s\"\nkey = \"ip\"\n", "");
+        gateway.reload_with("burst = 20", "burst = 40");
+        assert_eq!(headroom("unused"), [None; 5]);
+        assert_eq!(gateway.metric("limit_quota", &[("limit", "unused")]), None);
+        gateway.assert_metric("limit_quota", &[("limit", "per-ip")], 40.0);
+        assert_eq!(headroom("per-ip"), [4.0, 2.0, 3.0, 5.0, 9.0].map(Some));
+        // Half of the new quota is left again.
+        assert_eq!(client.ask(&get("/b", ""), "").status(), 200);
+        assert_eq!(headroom("per-ip"), [4.0, 2.0, 3.0, 6.0, 9.0].map(Some));
+    }
+}
+
+#[test]
+fn the_time_in_the_gateway_excludes_waiting() {
+    let pause = Duration::from_millis(300);
+    let upstream = Upstream::start(move |peer| {
+        while peer.request()?.is_some() {
+            std::thread::sleep(pause);
+            peer.send(ok("served"))?;
+        }
+        Ok(())
+    });
+    let gateway = Gateway::start(&format!(
+        "[[route]]\npath = \"/\"\nupstream = \"{}\"\nlimits = [\"queue\"]\n[limit.queue]\nalgorithm = \
+         \"leaky_bucket\"\nrate = \"4/s\"\nqueue = \"10s\"\nkey = \"all\"\n",
+        upstream.url()
+    ));
+    gateway.assert_metric("gateway_overhead_seconds_count", &[], 0.0);
+    let started = std::time::Instant::now();
+    for _ in 0..3 {
+        assert_eq!(gateway.get("/").status(), 200);
+    }
+    assert!(started.elapsed() >= 3 * pause);
+    gateway.assert_metric("gateway_overhead_seconds_count", &[], 3.0);
+    let sum = gateway.metric("gateway_overhead_seconds_sum", &[]).unwrap();
+    assert!(sum > 0.0 && sum < 0.3, "{sum}");
+    gateway.assert_metric("gateway_overhead_seconds_bucket", &[("le", "1")], 3.0);
+}
+
+#[test]
+fn requests_to_the_admin_listener_are_counted_by_page() {
+    let gateway = Gateway::start(CONFIG);
+    let count = |page, status| gateway.metric("admin_requests_total", &[("page", page), ("status", status)]);
+    assert_eq!(count("/-/limits/NAME/what-if", "200"), Some(0.0));
+    for place in 0..50 {
+        gateway.admin(&format!("/-/limits/unknown-{place}"));
+        gateway.admin(&format!("/unknown-{place}"));
+    }
+    gateway.admin("/-/status");
+    assert_eq!(count("/-/limits/NAME", "404"), Some(50.0));
+    assert_eq!(count("_none", "404"), Some(50.0));
+    assert_eq!(count("/-/status", "200"), Some(1.0));
+    assert!(!gateway.metrics().contains("unknown-"));
+}
