@@ -12,6 +12,10 @@ pub struct CachedText {
     effort: TimeBudget,
 }
 
+/// A text about the config in force, made once per generation.
+#[derive(Default)]
+pub struct GenerationText(RefCell<Option<(u64, Bytes)>>);
+
 /// Time spent on a kind of response that many clients may request.
 #[derive(Default)]
 pub struct TimeBudget {
@@ -43,6 +47,18 @@ impl CachedText {
         self.effort.add_spent(now, end());
         *made = Some(text.clone());
         Ok(text)
+    }
+}
+
+impl GenerationText {
+    pub fn get_or_make(&self, generation: u64, make: impl FnOnce() -> String) -> Bytes {
+        let mut made = self.0.borrow_mut();
+        let text = match made.take() {
+            Some((of, text)) if of == generation => text,
+            _ => Bytes::from(make()),
+        };
+        *made = Some((generation, text.clone()));
+        text
     }
 }
 

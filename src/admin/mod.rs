@@ -14,6 +14,7 @@
 pub(crate) mod access;
 mod cached;
 mod config;
+mod context;
 mod dashboard;
 mod inspected;
 pub(crate) mod lifecycle;
@@ -39,8 +40,8 @@ use tokio::task::{JoinHandle, spawn_local};
 
 use crate::admin::access::Peer;
 pub use crate::admin::config::ConfigApi;
+pub use crate::admin::context::AdminContext;
 pub use crate::admin::limits::LimitsApi;
-pub use crate::admin::pages::AdminContext;
 use crate::admin::room::AdminSlots;
 use crate::admin::serve::serve_connection;
 use crate::net::ListenAddr;

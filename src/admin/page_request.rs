@@ -13,8 +13,8 @@ use hyper::body::Incoming;
 use tokio::time::timeout;
 
 use crate::admin::access::audit::AuditNote;
-use crate::admin::access::{Caller, Peer};
-use crate::admin::pages::AdminContext;
+use crate::admin::access::{AdminCaller, Peer};
+use crate::admin::context::AdminContext;
 use crate::admin::problem::Problem;
 use crate::admin::room::{AdminSlot, AdminStreamSlot, WorkGuard};
 
@@ -25,7 +25,7 @@ pub struct PageRequest {
     pub name: String,
     pub head: Parts,
     /// Who sent it, with which role.
-    pub caller: Caller,
+    pub caller: AdminCaller,
     pub peer: Peer,
     /// `None` once it was read.
     body: Option<Incoming>,
@@ -37,7 +37,7 @@ pub struct PageRequest {
 pub struct AllowedRequest {
     pub head: Parts,
     pub body: Incoming,
-    pub caller: Caller,
+    pub caller: AdminCaller,
     pub peer: Peer,
     pub slot: Rc<AdminSlot>,
 }
@@ -67,7 +67,7 @@ impl PageRequest {
     }
 
     /// Reports for the audit log who sent the request, if the page found that out.
-    pub fn note_caller(&self, caller: Caller) {
+    pub fn note_caller(&self, caller: AdminCaller) {
         self.note.borrow_mut().caller = Some(caller);
     }
 

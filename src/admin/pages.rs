@@ -4,7 +4,6 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use http::header::ALLOW;
 use http::request::Parts;
@@ -12,51 +11,21 @@ use http::{Request, StatusCode};
 use http_body::Body;
 use hyper::body::Incoming;
 use serde_json::json;
-use tokio::sync::mpsc;
 
 use crate::admin::access::recording::PendingRecord;
-use crate::admin::access::{Access, AccessState, Peer, guard, pages as access_pages};
-use crate::admin::cached::CachedText;
-use crate::admin::config::effective::{self, CachedConfig};
-use crate::admin::config::{ConfigApi, pages as config_pages};
-use crate::admin::lifecycle::SharedState;
-use crate::admin::limits::{LimitsApi, pages as limit_pages};
-use crate::admin::metrics_text::CachedMetrics;
+use crate::admin::access::{Access, Peer, guard, pages as access_pages};
+use crate::admin::config::{effective, pages as config_pages};
+use crate::admin::context::AdminContext;
+use crate::admin::limits::pages as limit_pages;
 use crate::admin::openapi::{self, DescribedPage};
 use crate::admin::page_request::{AllowedRequest, PageRequest};
 use crate::admin::problem::Problem;
 use crate::admin::response::{AdminResponse, json_response, problem_response, refusal_response};
 use crate::admin::room::AdminSlot;
-use crate::admin::streams::hub::LiveHub;
 use crate::admin::streams::{live, tap};
 use crate::admin::{dashboard, status, upstreams};
 use crate::proxy::inbound::reject::Reject;
-use crate::reload::job::Job;
-use crate::snapshot::{CurrentSnapshot, Fleet};
 use crate::telemetry::metrics::Metrics;
-use crate::telemetry::tap::Taps;
-
-pub struct AdminContext {
-    pub current: CurrentSnapshot,
-    pub metrics: Metrics,
-    pub shared: Arc<SharedState>,
-    pub jobs: mpsc::Sender<Job>,
-    pub limits: LimitsApi,
-    pub config: ConfigApi,
-    pub cached: CachedPages,
-    pub fleet: Fleet,
-    pub taps: Taps,
-    pub access: AccessState,
-}
-
-/// Pages whose text is expensive to build, and is shared by their clients.
-#[derive(Default)]
-pub struct CachedPages {
-    pub(super) metrics: CachedMetrics,
-    pub(super) upstreams: CachedText,
-    pub(super) config: CachedConfig,
-    pub(super) live: LiveHub,
-}
 
 type PageFuture = Pin<Box<dyn Future<Output = Result<AdminResponse, Problem>>>>;
 

@@ -16,8 +16,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{sleep, timeout};
 
 use crate::admin::access::Peer;
+use crate::admin::context::AdminContext;
 use crate::admin::inspected::Inspected;
-use crate::admin::pages::{AdminContext, respond};
+use crate::admin::pages::respond;
 use crate::admin::room::{AdminSlot, SlotLost};
 use crate::proxy::inbound::inspector::Inspector;
 

@@ -260,12 +260,10 @@ async fn start_gateway(
     let inherited = InheritedSockets::from_environment();
     let prepared = listeners::bind_all(&config, &inherited, earlier).map_err(Error::Bind)?;
     let (addresses, admin) = prepared.bound_addresses();
-    let stores = Stores::new(Arc::new(MemoryStore::new(config.store.max_keys)), &metrics);
-    stores.gateways.set_minimum(config.store.gateways);
+    let stores = create_stores(&config, &metrics);
     let overrides = Rc::new(LiveOverrides::default());
     let store_state = Rc::new(StoreState::load(&config, &stores.gateways, &overrides));
-    let link = Rc::new(StoreLink::open(&config.store, &stores));
-    link.divide_keys(&config, None);
+    let link = open_store_link(&config, &stores);
     let count = config.server.workers;
     let fleet = Fleet::new(&metrics).map_err(Error::Metrics)?;
     let resolving = HostnameUpdater::new(&fleet, &config);
@@ -329,6 +327,19 @@ async fn start_gateway(
     let reloader =
         Reloader { source, loader, current, metrics, book, shared, listeners, overrides, link, resolving, acme, certs };
     Ok(Running { reloader, jobs, inbox, changes, successor: heir, contact })
+}
+
+fn create_stores(config: &Config, metrics: &Metrics) -> Stores {
+    let stores = Stores::new(Arc::new(MemoryStore::new(config.store.max_keys)), metrics);
+    stores.gateways.set_minimum(config.store.gateways);
+    stores
+}
+
+/// Opens the control thread's own connection to the store.
+fn open_store_link(config: &Config, stores: &Stores) -> Rc<StoreLink> {
+    let link = Rc::new(StoreLink::open(&config.store, stores));
+    link.divide_keys(config, None);
+    link
 }
 
 /// Spawns the tasks that log and check servers and limits.

@@ -9,7 +9,8 @@ use std::time::Instant;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto;
 
-use crate::telemetry::metrics::{Metrics, shown};
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::metrics::exposition::shown;
 use crate::upstream::Upstream;
 use crate::upstream::hostname::{HostnameState, LookupOutcome};
 use crate::upstream::roster::UpstreamState;

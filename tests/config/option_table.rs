@@ -69,12 +69,14 @@ pub fn allows(of: &ValueType, value: TomlType) -> bool {
 
 /// What a config means: everything but where it came from.
 fn meaning(config: &Config) -> String {
-    let parts: [&dyn Debug; 12] = [
+    let parts: [&dyn Debug; 14] = [
         &config.server,
         &config.listeners,
         &config.admin.listen,
-        &config.admin.token,
+        &config.admin.tokens,
         &config.admin.metrics_need_token,
+        &config.admin.edit,
+        &config.admin.audit,
         &config.acme,
         &config.store,
         &config.ratelimit_headers,

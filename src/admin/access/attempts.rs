@@ -17,7 +17,7 @@ const PEERS_MAX: usize = 1024;
 pub const WINDOW: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
-pub struct Attempts {
+pub struct AttemptTable {
     peers: HashMap<PeerKey, PeerAttempts>,
     total: Option<PeerAttempts>,
 }
@@ -45,7 +45,7 @@ impl PeerAttempts {
     }
 }
 
-impl Attempts {
+impl AttemptTable {
     /// Counts a wrong token. Returns how long the peer is refused, if it sent too many.
     pub fn count_wrong(&mut self, peer: Peer, now: Instant) -> Option<Duration> {
         let own = self.find(peer, now);
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn the_eleventh_wrong_token_in_a_minute_is_one_too_many() {
-        let (mut attempts, start) = (Attempts::default(), Instant::now());
+        let (mut attempts, start) = (AttemptTable::default(), Instant::now());
         for _ in 0..WRONG_MAX {
             assert_eq!(attempts.count_wrong(peer(1), start), None);
         }
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn lines_are_bounded_and_the_rest_is_summed_up() {
-        let (mut attempts, now) = (Attempts::default(), Instant::now());
+        let (mut attempts, now) = (AttemptTable::default(), Instant::now());
         let written = (0..1000).filter(|_| attempts.take_line(peer(1), now)).count();
         assert_eq!(written, LINES_MAX as usize);
         assert_eq!(attempts.take_summaries(), [(Some(peer(1)), 990)]);

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::admin::access::Caller;
+use crate::admin::access::AdminCaller;
 use crate::telemetry::access_log::{AccessLog, AccessLogSettings, LogTarget};
 use crate::telemetry::metrics::AdminMetrics;
 
@@ -53,7 +53,7 @@ pub struct AuditNote {
     pub key: Option<String>,
     pub change: Option<String>,
     /// Whoever sent the request, if the page found that out itself.
-    pub caller: Option<Caller>,
+    pub caller: Option<AdminCaller>,
 }
 
 pub struct AuditLog {

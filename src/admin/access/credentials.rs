@@ -6,7 +6,7 @@ use http::HeaderMap;
 use http::header::AUTHORIZATION;
 
 use crate::admin::access::sessions::{SESSION_PREFIX, Sessions};
-use crate::admin::access::{AccessFault, AccessRefusal, Caller, refuse};
+use crate::admin::access::{AccessFault, AccessRefusal, AdminCaller, refuse};
 use crate::admin::lifecycle::format_rfc3339;
 use crate::config::Admin;
 use crate::config::admin_tokens::{AdminToken, TokenDigest};
@@ -21,7 +21,7 @@ pub fn find_caller(
     sessions: &Sessions,
     time: SystemTime,
     now: Instant,
-) -> Result<Option<Caller>, AccessRefusal> {
+) -> Result<Option<AdminCaller>, AccessRefusal> {
     let stated = read_bearer(headers);
     let is_session = stated.is_some_and(|stated| stated.starts_with(SESSION_PREFIX.as_bytes()));
     let Some(stated) = stated.filter(|_| is_session || !admin.tokens.is_empty()) else {
@@ -33,7 +33,7 @@ pub fn find_caller(
     let digest = TokenDigest::of_token(stated);
     if let Some(token) = find_token(&admin.tokens, digest) {
         let caller =
-            Caller { name: Some(token.name.clone()), role: token.role, token: Some(digest), is_session: false };
+            AdminCaller { name: Some(token.name.clone()), role: token.role, token: Some(digest), is_session: false };
         return match token.expires {
             Some(expires) if expires <= time => {
                 let detail = format!("the token `{}` expired at {}; use another", token.name, format_rfc3339(expires));

@@ -9,7 +9,7 @@ use http::uri::Authority;
 use http::{HeaderMap, HeaderName, StatusCode, Version};
 use serde_json::json;
 
-use crate::admin::access::{Access, AccessFault, AccessRefusal, Caller, refuse};
+use crate::admin::access::{Access, AccessFault, AccessRefusal, AdminCaller, refuse};
 use crate::config::Admin;
 use crate::config::admin_tokens::Role;
 
@@ -62,11 +62,11 @@ pub fn check_access(
     headers: &HeaderMap,
     admin: &Admin,
     is_local: bool,
-    find_caller: impl FnOnce() -> Result<Option<Caller>, AccessRefusal>,
-) -> Result<Caller, AccessRefusal> {
-    let Some(needed) = access.needed_role() else { return Ok(Caller::ANONYMOUS) };
+    find_caller: impl FnOnce() -> Result<Option<AdminCaller>, AccessRefusal>,
+) -> Result<AdminCaller, AccessRefusal> {
+    let Some(needed) = access.needed_role() else { return Ok(AdminCaller::ANONYMOUS) };
     if access == Access::Metrics && !admin.metrics_need_token {
-        return Ok(Caller::ANONYMOUS);
+        return Ok(AdminCaller::ANONYMOUS);
     }
     let manages = needed.includes(Role::Keys);
     if manages {
@@ -77,7 +77,7 @@ pub fn check_access(
         check_without_token(headers, is_local || !manages)?;
     }
     let role = if is_local { Role::Edit } else { Role::Read };
-    let caller = caller.unwrap_or(Caller { role, ..Caller::ANONYMOUS });
+    let caller = caller.unwrap_or(AdminCaller { role, ..AdminCaller::ANONYMOUS });
     match caller.role.includes(needed) {
         true => Ok(caller),
         false => Err(refuse_role(caller, needed)),
@@ -89,18 +89,18 @@ pub fn check_any_token(
     headers: &HeaderMap,
     admin: &Admin,
     is_local: bool,
-    find_caller: impl FnOnce() -> Result<Option<Caller>, AccessRefusal>,
-) -> Result<Caller, AccessRefusal> {
+    find_caller: impl FnOnce() -> Result<Option<AdminCaller>, AccessRefusal>,
+) -> Result<AdminCaller, AccessRefusal> {
     check_same_site(headers)?;
     let caller = find_caller()?;
     if admin.tokens.is_empty() {
         check_without_token(headers, is_local)?;
     }
-    Ok(caller.unwrap_or(Caller { role: Role::Edit, ..Caller::ANONYMOUS }))
+    Ok(caller.unwrap_or(AdminCaller { role: Role::Edit, ..AdminCaller::ANONYMOUS }))
 }
 
 /// Returns a refusal that names the role that is needed and that of the token.
-pub fn refuse_role(caller: Caller, needed: Role) -> AccessRefusal {
+pub fn refuse_role(caller: AdminCaller, needed: Role) -> AccessRefusal {
     let name = caller.name.as_deref().unwrap_or("session");
     let detail =
         format!("this needs the role `{}`; the token `{name}` has the role `{}`", needed.label(), caller.role.label());
@@ -171,7 +171,7 @@ pub mod tests {
 
     pub fn admin(tokens: Vec<AdminToken>, metrics_need_token: bool) -> Admin {
         let listen = crate::net::ListenAddr::Tcp(([127, 0, 0, 1], 9900).into());
-        Admin { listen, tokens, metrics_need_token, key_display: Default::default(), audit: None }
+        Admin { listen, tokens, metrics_need_token, edit: false, key_display: Default::default(), audit: None }
     }
 
     /// A token that is its own name.
@@ -179,7 +179,7 @@ pub mod tests {
         AdminToken { name: name.to_owned(), digest: TokenDigest::of_token(name.as_bytes()), role, expires: None }
     }
 
-    fn check(access: Access, headers: &HeaderMap, admin: &Admin, local: bool) -> Result<Caller, AccessRefusal> {
+    fn check(access: Access, headers: &HeaderMap, admin: &Admin, local: bool) -> Result<AdminCaller, AccessRefusal> {
         let sessions = Sessions::default();
         let find = || find_caller(headers, admin, &sessions, SystemTime::now(), Instant::now());
         check_access(access, headers, admin, local, find)

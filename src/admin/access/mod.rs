@@ -1,6 +1,6 @@
 //! Who may use which page of the admin listener, and the record of who did. Called by `pages` for every request.
 //!
-//! Input: the head of a request, its peer, and the tokens of the config. Output: the [`Caller`], or a problem. `guard`
+//! Input: the head of a request, its peer, and the tokens of the config. Output: the [`AdminCaller`], or a problem. `guard`
 //! checks the head, `credentials` finds the owner of a token, `sessions` lends the role of a token to a browser,
 //! `attempts` counts wrong tokens per peer, `audit` is the
 //! log of changes and refused requests, `recording` adds a request to it, and `pages` has the pages of
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant, SystemTime};
 use http::StatusCode;
 use http::request::Parts;
 
-use crate::admin::access::attempts::Attempts;
+use crate::admin::access::attempts::AttemptTable;
 use crate::admin::access::audit::{AuditEntry, AuditLog};
 use crate::admin::access::credentials::find_caller;
 use crate::admin::access::sessions::Sessions;
@@ -86,13 +86,13 @@ labels! {
 pub struct AccessRefusal {
     pub fault: AccessFault,
     /// Whoever sent it, if the token is known.
-    pub caller: Option<Box<Caller>>,
+    pub caller: Option<Box<AdminCaller>>,
     pub problem: Box<Problem>,
 }
 
 /// Who sends a request.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Caller {
+pub struct AdminCaller {
     /// Name of the token; `None` if none is configured.
     pub name: Option<String>,
     pub role: Role,
@@ -102,9 +102,9 @@ pub struct Caller {
     pub is_session: bool,
 }
 
-impl Caller {
+impl AdminCaller {
     /// Whoever sends a request to a page for everyone.
-    pub const ANONYMOUS: Caller = Caller { name: None, role: Role::Metrics, token: None, is_session: false };
+    pub const ANONYMOUS: AdminCaller = AdminCaller { name: None, role: Role::Metrics, token: None, is_session: false };
 }
 
 /// The other end of a connection.
@@ -142,7 +142,7 @@ impl Peer {
 
 /// State of access control. It lasts as long as the process.
 pub struct AccessState {
-    attempts: RefCell<Attempts>,
+    attempts: RefCell<AttemptTable>,
     sessions: RefCell<Sessions>,
     pub audit: AuditLog,
     metrics: AdminMetrics,
@@ -173,27 +173,33 @@ impl AccessState {
     }
 
     /// Checks access to a page. Wrong tokens are counted per peer.
-    pub fn authorize(&self, access: Access, head: &Parts, admin: &Admin, peer: Peer) -> Result<Caller, AccessRefusal> {
+    pub fn authorize(
+        &self,
+        access: Access,
+        head: &Parts,
+        admin: &Admin,
+        peer: Peer,
+    ) -> Result<AdminCaller, AccessRefusal> {
         let find = || self.find_caller(head, admin);
         self.finish(guard::check_access(access, &head.headers, admin, peer.is_local(), find), admin, peer)
     }
 
     /// Checks a request that any token allows, from pages of this gateway only.
-    pub fn authorize_any_token(&self, head: &Parts, admin: &Admin, peer: Peer) -> Result<Caller, AccessRefusal> {
+    pub fn authorize_any_token(&self, head: &Parts, admin: &Admin, peer: Peer) -> Result<AdminCaller, AccessRefusal> {
         let find = || self.find_caller(head, admin);
         self.finish(guard::check_any_token(&head.headers, admin, peer.is_local(), find), admin, peer)
     }
 
-    fn find_caller(&self, head: &Parts, admin: &Admin) -> Result<Option<Caller>, AccessRefusal> {
+    fn find_caller(&self, head: &Parts, admin: &Admin) -> Result<Option<AdminCaller>, AccessRefusal> {
         find_caller(&head.headers, admin, &self.sessions.borrow(), SystemTime::now(), Instant::now())
     }
 
     fn finish(
         &self,
-        checked: Result<Caller, AccessRefusal>,
+        checked: Result<AdminCaller, AccessRefusal>,
         admin: &Admin,
         peer: Peer,
-    ) -> Result<Caller, AccessRefusal> {
+    ) -> Result<AdminCaller, AccessRefusal> {
         if let Ok(caller) = &checked {
             self.log_expiry(caller, admin);
         }
@@ -235,7 +241,7 @@ impl AccessState {
     }
 
     /// Reports a token that is used and expires soon, once a day.
-    fn log_expiry(&self, caller: &Caller, admin: &Admin) {
+    fn log_expiry(&self, caller: &AdminCaller, admin: &Admin) {
         let own = |token: &&AdminToken| caller.token.is_some_and(|digest| digest == token.digest);
         let Some(token) = admin.tokens.iter().find(own).filter(|token| token.expires.is_some()) else { return };
         if token.expires_soon(SystemTime::now())

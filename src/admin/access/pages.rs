@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::admin::access::credentials::has_bearer;
 use crate::admin::access::guard::{check_same_site, refuse_role};
 use crate::admin::access::sessions::CODE_LIFE;
-use crate::admin::access::{AccessFault, AccessRefusal, Caller, refuse};
+use crate::admin::access::{AccessFault, AccessRefusal, AdminCaller, refuse};
 use crate::admin::lifecycle::format_rfc3339;
 use crate::admin::page_request::PageRequest;
 use crate::admin::problem::Problem;
@@ -70,7 +70,7 @@ fn parse_body(body: &[u8]) -> Result<SessionBody, Problem> {
     })
 }
 
-fn issue_code(request: &PageRequest, caller: Caller, role: Option<&str>) -> Result<AdminResponse, Problem> {
+fn issue_code(request: &PageRequest, caller: AdminCaller, role: Option<&str>) -> Result<AdminResponse, Problem> {
     let role = match role {
         None => caller.role,
         Some(text) => {
@@ -115,7 +115,7 @@ fn redeem_code(request: &PageRequest, code: &str) -> Result<AdminResponse, Probl
 }
 
 /// Checks that the request may create sessions: with any token, or from this machine if none is configured.
-fn authorize(request: &PageRequest) -> Result<Caller, Problem> {
+fn authorize(request: &PageRequest) -> Result<AdminCaller, Problem> {
     let snapshot = request.context.current.load();
     let found = request.context.access.authorize_any_token(&request.head, &snapshot.config.admin, request.peer);
     match found {

@@ -10,8 +10,8 @@ use tokio::task::spawn_local;
 use tokio::time::sleep;
 
 use crate::admin::access::audit::{AuditEntry, AuditNote, format_time};
-use crate::admin::access::{AccessState, Caller, Peer};
-use crate::admin::pages::AdminContext;
+use crate::admin::access::{AccessState, AdminCaller, Peer};
+use crate::admin::context::AdminContext;
 use crate::admin::problem::ProblemKind;
 use crate::admin::response::AdminResponse;
 
@@ -21,7 +21,7 @@ pub struct PendingRecord {
     entry: AuditEntry,
     peer: Peer,
     /// Whoever sent the request; `None` if that is unknown.
-    pub caller: Option<Caller>,
+    pub caller: Option<AdminCaller>,
     /// What the page reports.
     pub note: Rc<RefCell<AuditNote>>,
     /// Whether there is a line even if the request is not refused.

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::admin::access::Caller;
+use crate::admin::access::AdminCaller;
 use crate::config::Admin;
 use crate::config::admin_tokens::{Role, TokenDigest};
 
@@ -27,7 +27,7 @@ struct Grant {
 #[derive(Debug)]
 pub struct OpenedSession {
     pub token: String,
-    pub caller: Caller,
+    pub caller: AdminCaller,
     pub expires_at: SystemTime,
 }
 
@@ -41,7 +41,7 @@ const CODE_PREFIX: &str = "sgc_";
 
 impl Sessions {
     /// Returns a code with which a session of `role` can be opened once.
-    pub fn issue_code(&mut self, caller: &Caller, role: Role, now: Instant) -> String {
+    pub fn issue_code(&mut self, caller: &AdminCaller, role: Role, now: Instant) -> String {
         let code = random_secret(CODE_PREFIX);
         let grant = Grant {
             digest: TokenDigest::of_token(code.as_bytes()),
@@ -70,14 +70,20 @@ impl Sessions {
     }
 
     /// Returns whoever uses the session with this token.
-    pub fn find_session(&self, digest: TokenDigest, admin: &Admin, now: Instant, time: SystemTime) -> Option<Caller> {
+    pub fn find_session(
+        &self,
+        digest: TokenDigest,
+        admin: &Admin,
+        now: Instant,
+        time: SystemTime,
+    ) -> Option<AdminCaller> {
         self.sessions.iter().find(|grant| grant.digest == digest)?.to_caller(admin, now, time)
     }
 }
 
 impl Grant {
     /// Returns the caller, whose role is at most that of the parent now; `None` if the grant is no longer valid.
-    fn to_caller(&self, admin: &Admin, now: Instant, time: SystemTime) -> Option<Caller> {
+    fn to_caller(&self, admin: &Admin, now: Instant, time: SystemTime) -> Option<AdminCaller> {
         let most = match self.parent {
             None => admin.tokens.is_empty().then_some(Role::Edit)?,
             Some(parent) => {
@@ -86,7 +92,7 @@ impl Grant {
             }
         };
         let caller =
-            Caller { name: self.name.clone(), role: self.role.min(most), token: self.parent, is_session: true };
+            AdminCaller { name: self.name.clone(), role: self.role.min(most), token: self.parent, is_session: true };
         (now < self.until).then_some(caller)
     }
 }
@@ -120,9 +126,9 @@ mod tests {
     use super::*;
     use crate::admin::access::guard::tests::{admin, token};
 
-    fn caller(name: &str, role: Role) -> Caller {
+    fn caller(name: &str, role: Role) -> AdminCaller {
         let token = Some(TokenDigest::of_token(name.as_bytes()));
-        Caller { name: Some(name.to_owned()), role, token, is_session: false }
+        AdminCaller { name: Some(name.to_owned()), role, token, is_session: false }
     }
 
     #[test]
@@ -164,7 +170,8 @@ mod tests {
         assert_eq!(role(&sessions, &config), None, "the token was removed");
         config.tokens.clear();
         assert_eq!(role(&sessions, &config), None, "without tokens, it is no session of this machine");
-        let code = sessions.issue_code(&Caller { name: None, token: None, ..caller("", Role::Edit) }, Role::Edit, now);
+        let code =
+            sessions.issue_code(&AdminCaller { name: None, token: None, ..caller("", Role::Edit) }, Role::Edit, now);
         let opened = sessions.redeem_code(&code, &config, now, time).unwrap();
         let own = TokenDigest::of_token(opened.token.as_bytes());
         assert!(sessions.find_session(own, &config, now, time).is_some());

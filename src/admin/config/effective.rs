@@ -1,7 +1,5 @@
 //! `GET /-/config`: the effective config in force, without secrets. Listed in `pages`.
 
-use std::cell::RefCell;
-
 use bytes::Bytes;
 use http::header::{ETAG, IF_NONE_MATCH};
 use http::{HeaderValue, StatusCode};
@@ -11,10 +9,6 @@ use crate::admin::page_request::PageRequest;
 use crate::admin::problem::Problem;
 use crate::admin::response::{AdminResponse, json_response, typed_response};
 use crate::config::EffectiveFormat;
-
-/// The page of one generation. It is as long as the config, so it is written once per generation.
-#[derive(Default)]
-pub struct CachedConfig(RefCell<Option<(u64, Bytes)>>);
 
 const FORMAT: EffectiveFormat = EffectiveFormat { has_origins: true, is_anonymous: false };
 
@@ -26,17 +20,10 @@ pub async fn show_config(request: PageRequest) -> Result<AdminResponse, Problem>
     let mut answer = if known.is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
         typed_response(StatusCode::NOT_MODIFIED, "application/json", Bytes::new())
     } else {
-        let mut cached = request.context.cached.config.0.borrow_mut();
-        let page = match &*cached {
-            Some((of, page)) if *of == generation => page.clone(),
-            _ => {
-                let values = config.effective_json(FORMAT);
-                let body = json!({ "generation": generation, "hash": config.hash, "config": values });
-                Bytes::from(body.to_string())
-            }
-        };
-        *cached = Some((generation, page.clone()));
-        json_response(page)
+        json_response(request.context.cached.config.get_or_make(generation, || {
+            let values = config.effective_json(FORMAT);
+            json!({ "generation": generation, "hash": config.hash, "config": values }).to_string()
+        }))
     };
     if let Ok(tag) = HeaderValue::from_str(&tag) {
         answer.headers_mut().insert(ETAG, tag);

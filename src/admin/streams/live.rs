@@ -11,8 +11,8 @@ use tokio::task::spawn_local;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::admin::access::guard;
+use crate::admin::context::AdminContext;
 use crate::admin::page_request::PageRequest;
-use crate::admin::pages::AdminContext;
 use crate::admin::problem::Problem;
 use crate::admin::response::{AdminResponse, stream_response};
 use crate::admin::streams::summary::LiveSampler;

@@ -7,8 +7,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
+use crate::admin::context::AdminContext;
 use crate::admin::lifecycle::format_rfc3339;
-use crate::admin::pages::AdminContext;
 use crate::admin::upstreams::list_upstreams;
 use crate::telemetry::metrics::Traffic;
 

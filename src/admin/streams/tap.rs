@@ -13,9 +13,9 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_local;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use crate::admin::context::AdminContext;
 use crate::admin::lifecycle::Lifecycle;
 use crate::admin::page_request::PageRequest;
-use crate::admin::pages::AdminContext;
 use crate::admin::problem::Problem;
 use crate::admin::response::{AdminResponse, stream_response};
 use crate::config::percent_decode;

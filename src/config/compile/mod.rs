@@ -50,10 +50,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let no_route = roots.iter().all(|root| root.node("route").is_none());
     let route_sections = list_sections(sources, &roots, "route", &schema::ROUTE);
     let listeners = list_sections(sources, &roots, "listener", &schema::LISTENER);
-    for root in roots {
-        root.entry("include");
-        root.report_unread_keys();
-    }
+    report_root_keys(roots);
 
     let acme = acme.to_section(sources, &schema::ACME);
     let acme = AcmeSection::read(&acme, has_acme);
@@ -122,6 +119,13 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         config_files: sources.list_config_files(),
         warnings: sources.warning_report(),
     })
+}
+
+fn report_root_keys(roots: Vec<Section>) {
+    for root in roots {
+        root.entry("include");
+        root.report_unread_keys();
+    }
 }
 
 fn report_no_route(sources: &SourceTexts, is_mistake: bool) {

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto;
 
+use crate::telemetry::metrics::exposition::shown;
 use crate::telemetry::metrics::shards::{Count, Shard, Shards};
-use crate::telemetry::metrics::shown;
 
 /// One worker's shard of one series. It stays on the thread that counts in it.
 #[derive(Clone)]

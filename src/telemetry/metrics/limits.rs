@@ -10,8 +10,8 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto;
 
 use crate::labels::labels;
+use crate::telemetry::metrics::exposition::shown::{build_family, counter_metric, gauge_metric, number_metric};
 use crate::telemetry::metrics::shards::{Count, Shards};
-use crate::telemetry::metrics::shown::{build_family, counter_metric, gauge_metric, number_metric};
 
 labels! {
     /// How much of its quota a decision left to the key; the `left` label of `limit_headroom_total`.

@@ -4,7 +4,7 @@
 //! number of series. Input: workers count into per-worker shards (`shards`, `counter`, `counts`) without locks;
 //! `record` and `routes` hold the series of routes and limits, and `traffic` adds them up; `store`, `tls`, `passwords`,
 //! `gateways` and `process` hold those of the parts they are named after. Output: [`Metrics::render`] adds the shards up
-//! (`shown` builds the metric values, `openmetrics` writes the newer format with `exemplars`).
+//! (`exposition`).
 //!
 //! To add a metric, add a field to [`Metrics`], create and register it in [`Metrics::new`], count it where the event
 //! happens, and describe it in `docs/reference/metrics.md`.
@@ -13,19 +13,17 @@ mod admin;
 mod compression;
 mod counter;
 mod counts;
-mod exemplars;
+pub(crate) mod exposition;
 mod families;
 mod gateways;
 mod labels;
 mod limits;
-mod openmetrics;
 mod overhead;
 mod passwords;
 mod process;
 mod record;
 mod routes;
 mod shards;
-pub(crate) mod shown;
 mod store;
 mod taps;
 mod tls;
@@ -207,14 +205,7 @@ impl Metrics {
                 "Requests whose forwarding headers were ignored because trusted_proxies does not list the peer.",
                 &["listener"],
             )?,
-            gateways: GatewayGauges {
-                alive: families
-                    .gauge("store_gateways", "Number of gateways that share the store; 0 if none has reported.")?,
-                divisor: families.gauge(
-                    "store_local_divisor",
-                    "Number by which limits are divided while the store is unavailable.",
-                )?,
-            },
+            gateways: GatewayGauges::new(&families)?,
             store: StoreMetrics::new(&families)?,
             admin: AdminMetrics::new(&families)?,
             registry: families.registry().clone(),
@@ -252,7 +243,7 @@ impl Metrics {
 
     /// Renders all families in the OpenMetrics text format, version 1.0, with exemplars.
     pub fn render_openmetrics(&self) -> String {
-        openmetrics::encode(&self.registry.gather(), &self.routes.latest_exemplars())
+        exposition::openmetrics::encode(&self.registry.gather(), &self.routes.latest_exemplars())
     }
 
     /// Exports the config in force, loaded at `since`.

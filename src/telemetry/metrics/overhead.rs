@@ -7,8 +7,8 @@ use std::time::Duration;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto;
 
+use crate::telemetry::metrics::exposition::shown;
 use crate::telemetry::metrics::shards::{Count, Shards};
-use crate::telemetry::metrics::shown;
 
 /// Upper bounds of the buckets in nanoseconds: from 10 µs to 1 s.
 const BOUNDS_NS: [u64; 14] = [

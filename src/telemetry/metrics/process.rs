@@ -8,7 +8,7 @@ use procfs::{CurrentSI, KernelStats, WithCurrentSystemInfo};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{self, MetricType};
 
-use crate::telemetry::metrics::shown;
+use crate::telemetry::metrics::exposition::shown;
 
 pub struct ProcessCollector {
     families: Vec<Desc>,

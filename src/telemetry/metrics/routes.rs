@@ -8,11 +8,11 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto;
 
 use crate::telemetry::metrics::counts::{BUCKETS, Histogram};
+use crate::telemetry::metrics::exposition::openmetrics::FamilyExemplars;
+use crate::telemetry::metrics::exposition::shown;
+use crate::telemetry::metrics::exposition::shown::{build_family, counter_metric, gauge_metric};
 use crate::telemetry::metrics::labels::{Decision, ForwardAuthOutcome, Reason};
-use crate::telemetry::metrics::openmetrics::FamilyExemplars;
 use crate::telemetry::metrics::record::RouteRecord;
-use crate::telemetry::metrics::shown;
-use crate::telemetry::metrics::shown::{build_family, counter_metric, gauge_metric};
 
 const DURATION_FAMILY: &str = "sluicegate_request_duration_seconds";
 

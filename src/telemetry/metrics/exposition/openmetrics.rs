@@ -9,7 +9,7 @@ use std::fmt::{self, Write};
 use prometheus::proto::{LabelPair, Metric, MetricFamily, MetricType};
 
 use crate::telemetry::metrics::counts::BucketExemplars;
-use crate::telemetry::metrics::exemplars::Exemplar;
+use crate::telemetry::metrics::exposition::exemplars::Exemplar;
 
 /// Exemplars of a family by the value of its only label.
 pub struct FamilyExemplars {
@@ -138,7 +138,7 @@ mod tests {
         gauge.set(f64::INFINITY);
         let options = HistogramOpts::new("time_seconds", "Time.").buckets(vec![0.001, 1.0]).const_label("route", "api");
         let histogram = Histogram::with_opts(options).unwrap();
-        [0.0005, 0.5, 3.0].into_iter().for_each(|seconds| histogram.observe(seconds));
+        [0.000_488_281_25, 0.5, 3.0].into_iter().for_each(|seconds| histogram.observe(seconds));
         let mut found = BucketExemplars::default();
         found[1] = Some(Exemplar { trace_id: 0xabc, seconds: 0.5, time_ms: 1_700_000_000_007 });
         let by_label = BTreeMap::from([("api".to_owned(), found)]);
@@ -158,7 +158,7 @@ time_seconds_bucket{route="api",le="0.001"} 1
 time_seconds_bucket{route="api",le="1.0"} 2 # {trace_id="00000000000000000000000000000abc"} 0.5 1700000000.007
 time_seconds_bucket{route="api",le="+Inf"} 3
 time_seconds_count{route="api"} 3
-time_seconds_sum{route="api"} 3.5005
+time_seconds_sum{route="api"} 3.50048828125
 # EOF
 "#;
         assert_eq!(encode(&families, &FamilyExemplars { family: "time_seconds", by_label }), expected);

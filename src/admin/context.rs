@@ -1,0 +1,39 @@
+//! What the pages of the admin listener show and change. Created by `control`, and shared by all requests.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use crate::admin::access::AccessState;
+use crate::admin::cached::{CachedText, GenerationText};
+use crate::admin::config::ConfigApi;
+use crate::admin::lifecycle::SharedState;
+use crate::admin::limits::LimitsApi;
+use crate::admin::metrics_text::CachedMetrics;
+use crate::admin::streams::hub::LiveHub;
+use crate::reload::job::Job;
+use crate::snapshot::{CurrentSnapshot, Fleet};
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::tap::Taps;
+
+pub struct AdminContext {
+    pub current: CurrentSnapshot,
+    pub metrics: Metrics,
+    pub shared: Arc<SharedState>,
+    pub jobs: mpsc::Sender<Job>,
+    pub limits: LimitsApi,
+    pub config: ConfigApi,
+    pub cached: CachedPages,
+    pub fleet: Fleet,
+    pub taps: Taps,
+    pub access: AccessState,
+}
+
+/// Pages whose text is expensive to build, and is shared by their clients.
+#[derive(Default)]
+pub struct CachedPages {
+    pub(super) metrics: CachedMetrics,
+    pub(super) upstreams: CachedText,
+    pub(super) config: GenerationText,
+    pub(super) live: LiveHub,
+}
