@@ -7,7 +7,7 @@ function showDiagnostic(found) {
 
 // A difference as lines: sentences, or names by kind (`{"limits": {"added": [...]}}`).
 function showDiff(diff) {
-  if (Array.isArray(diff)) return diff.map((line) => showText(typeof line === "string" ? line : `${line.weaker ? "Weaker protection: " : ""}${line.text}`, 400));
+  if (Array.isArray(diff)) return diff.map((line) => showText(typeof line === "string" ? line : line.text, 400));
   return Object.entries(diff || {}).flatMap(([kind, changes]) => Object.entries(changes || {})
     .filter(([, list]) => Array.isArray(list) && list.length > 0)
     .map(([change, list]) => showText(`${kind} ${change.replaceAll("_", " ")}: ${list.join(", ")}`, 400)));
@@ -50,11 +50,11 @@ function reloadPanel(refresh) {
       showProblem(result, error);
     }
   };
-  const node = section("Config in force", status.node, mistakes, el("div", { class: "row" },
+  const node = section("Config in force", status.node, mistakes, el("div", { class: "row" }, ...withRole("edit", "A reload",
     el("button", { type: "button", onclick: () => run(true) }, "Check the files"),
     el("button", { type: "button", onclick: async () => {
       if (await confirmAction("Reload the config?", "The gateway loads its files and applies them if they have no mistake.", "Reload")) run(false);
-    } }, "Reload")), result.node);
+    } }, "Reload"))), result.node);
   return { node, update(found) {
     const reload = found.last_reload;
     status.set("generation", `generation ${found.generation}, loaded ${showTime(found.loaded_at)} (${showAgo(found.loaded_at)})`);
@@ -140,7 +140,7 @@ function historyPanel(refresh) {
     const newest = (await response.json()).generations.sort((a, b) => b.generation - a.generation).slice(0, 20);
     list.replaceChildren(...newest.map((one, place) => el("li", {},
       `Generation ${one.generation}, ${showTime(one.loaded_at)}, by ${showText(one.trigger)}${one.token ? ` (${showText(one.token)})` : ""} `,
-      place === 0 ? mark("good", "in force") : one.restorable === false ? null : el("button", { type: "button", onclick: () => roll(one.generation) }, `Return to ${one.generation}`),
+      place === 0 ? mark("good", "in force") : one.restorable === false || !session.allows("edit") ? null : el("button", { type: "button", onclick: () => roll(one.generation) }, `Return to ${one.generation}`),
       diffList(showDiff(one.diff)))));
   } };
 }
@@ -160,12 +160,14 @@ function textPanel(title, path) {
 function configScreen(main) {
   const result = outcome();
   const reload = reloadPanel(() => load());
-  const optional = [
-    ["/-/config/files", filePanel(() => load())],
-    ["/-/config/history", historyPanel(() => load())],
-    ["/-/config", textPanel("Effective config", "/-/config")],
-    ["/-/audit", textPanel("Changes by administrators", "/-/audit")],
+  const panels = [
+    [filePanel(() => load())],
+    [historyPanel(() => load())],
+    [textPanel("Effective config", "/-/config")],
+    [textPanel("Routes in the order in which they are tried", "/-/routes")],
+    [textPanel("Changes by administrators", "/-/audit"), "edit"],
   ];
+  if (!session.allows("edit")) panels[0][0] = { node: section("Files", needsRole("edit", "Reading and editing files")), load: async () => {} };
   main.replaceChildren(el("h1", { tabindex: "-1" }, "Config"), result.node, reload.node);
   async function load() {
     try {
@@ -173,14 +175,14 @@ function configScreen(main) {
     } catch (error) {
       result.show("bad", error.message);
     }
-    const history = optional[1][1];
+    const history = panels[1][0];
     if (history.node.isConnected) history.load().catch(() => {});
   }
   load();
-  // Panels of pages that this gateway has and this role may see.
+  // Panels that this role may see.
   (async () => {
-    for (const [path, panel] of optional) {
-      if (!(await methodsOf(path)).includes("GET")) continue;
+    for (const [panel, role] of panels) {
+      if (role && !session.allows(role)) continue;
       await panel.load().then(() => main.append(panel.node), () => {});
     }
   })();

@@ -131,7 +131,7 @@ function table({ caption, columns, key, empty, most = 500 }) {
     grid.hidden = data.size === 0;
     none.hidden = data.size !== 0;
     more.hidden = list.length <= most;
-    setText(more, `The first ${showNumber(most)} of ${showNumber(list.length)} are shown.`);
+    if (list.length > most) setText(more, `The first ${showNumber(most)} of ${showNumber(list.length)} are shown.`);
   }
   update([]);
   return { node: el("div", {}, grid, none, more), update };

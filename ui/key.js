@@ -32,6 +32,45 @@ function keyBody(parts, config) {
   return key;
 }
 
+// The limits that refused requests, one row for each.
+const checksOf = (refusals) => refusals.flatMap((one, place) => one.limits.map((check) => ({ ...one, place: `${place} ${check.limit}`, check })));
+
+function refusalTable(caption, empty, more = []) {
+  return table({ caption, key: (row) => row.place, empty, most: 20, columns: [
+    { name: "Time", cell: (row) => showTime(row.time) },
+    ...more,
+    { name: "Client", cell: (row) => showText(row.client) },
+    { name: "Route", cell: (row) => showText(row.route, 60) },
+    { name: "Why", cell: (row) => (row.check.mode === "shadow" ? "shadow: " : "") + showText(row.check.reason).replaceAll("_", " ") },
+    { name: "Cost", number: true, cell: (row) => showNumber(row.check.cost) },
+    { name: "Left", number: true, cell: (row) => showNumber(row.check.remaining) },
+    { name: "Would pass after", cell: (row) => showDuration(row.check.retry_after_ms) },
+    { name: "Request id", cell: (row) => showText(row.request_id || "\u2013", 60) },
+  ] });
+}
+
+// Finds the refusal that a user complains about, by the id that the response showed.
+function refusalFinder() {
+  const result = outcome();
+  const field = textField("Request id", "request_id", "", { required: true, maxlength: "256" });
+  const grid = refusalTable("Limits that refused this request", "No such request is among the last refusals.", [
+    { name: "Limit", cell: (row) => (row.check.key ? { text: `${showText(row.check.limit, 60)} (${showText(row.check.key)})`, href: keyLink(row.check.limit, row.check.key) } : showText(row.check.limit, 60)) },
+  ]);
+  grid.node.hidden = true;
+  return section("Find a refused request", el("form", { class: "row", onsubmit: async (event) => {
+    event.preventDefault();
+    try {
+      const id = encodeURIComponent(field.lastElementChild.value.trim());
+      const { refusals } = await getJson(`/-/refusals?request_id=${id}`);
+      result.node.replaceChildren();
+      grid.node.hidden = false;
+      grid.update(checksOf(refusals), true);
+    } catch (error) {
+      result.show("bad", error.message);
+    }
+  } }, field, el("button", { type: "submit" }, "Find")), result.node, grid.node);
+}
+
 function keyScreen(main, [limit, ...parts]) {
   const query = keyQuery(parts);
   const shown = parts.length ? parts.map((part) => showText(part)).join(", ") : "all requests";
@@ -83,28 +122,16 @@ function keyScreen(main, [limit, ...parts]) {
       return sendJson("POST", `/-/limits/${encodeURIComponent(limit)}/refund`, { key: keyBody(parts, config.key), cost });
     }, (answer) => (answer.applied ? `Refunded: ${count(cost, "unit")}.` : `Nothing was refunded: ${showText(answer.reason).replaceAll("_", " ")}.`));
   } }, units, el("button", { type: "submit" }, "Refund"));
-  // The last refusals of this key, if the gateway keeps them.
-  methodsOf("/-/refusals").then(async (methods) => {
-    if (!methods.includes("GET")) return;
+  getJson(`/-/refusals?limit=${encodeURIComponent(limit)}&n=200`).then(({ refusals }) => {
     const key = parts.join(",") || "all";
-    const { refusals } = await getJson(`/-/refusals?limit=${encodeURIComponent(limit)}&n=200`);
-    const own = refusals.map((one, place) => ({ ...one, place, check: one.limits.find((check) => check.limit === limit && check.key === key) })).filter((one) => one.check);
-    const grid = table({ caption: "Last refusals of this key", key: (row) => String(row.place), empty: "None among the last refusals of this limit.", most: 20, columns: [
-      { name: "Time", cell: (row) => showTime(row.time) },
-      { name: "Client", cell: (row) => showText(row.client) },
-      { name: "Route", cell: (row) => showText(row.route, 60) },
-      { name: "Why", cell: (row) => showText(row.check.reason).replaceAll("_", " ") },
-      { name: "Cost", number: true, cell: (row) => showNumber(row.check.cost) },
-      { name: "Left", number: true, cell: (row) => showNumber(row.check.remaining) },
-      { name: "Would pass after", cell: (row) => showDuration(row.check.retry_after_ms) },
-      { name: "Request id", cell: (row) => showText(row.request_id || "\u2013", 60) },
-    ] });
+    const own = checksOf(refusals).filter((one) => one.check.limit === limit && one.check.key === key);
+    const grid = refusalTable("Last refusals of this key", "None among the last refusals of this limit.");
     grid.update(own);
     refused.replaceChildren(section(null, grid.node));
   }).catch(() => {});
   main.replaceChildren(el("h1", { tabindex: "-1" }, `Key ${shown}`),
-    query === null && parts.length ? section(null, el("p", {}, "The config hides this key, so its numbers cannot be found.")) : section(null, state, meter, el("div", { class: "row" }, reset), result.node, problem),
-    section("Numbers", numbers.node), section("Refund", refund),
+    query === null && parts.length ? section(null, el("p", {}, "The config hides this key, so its numbers cannot be found.")) : section(null, state, meter, el("div", { class: "row" }, ...withRole("limits", "Reset", reset)), result.node, problem),
+    section("Numbers", numbers.node), section("Refund", ...withRole("limits", "A refund", refund)),
     refused, el("p", {}, el("a", { href: limitLink(limit) }, `Limit ${showText(limit, 80)}`)));
   if (query === null) return { close() {} };
   return { close: poll(2000, load) };

@@ -66,6 +66,24 @@ function keyFinder(limit) {
   } }, ...fields, el("button", { type: "submit" }, "Show")));
 }
 
+// What another size would have refused in the last ten minutes.
+function whatIfForm(name) {
+  const result = outcome();
+  const fields = [textField("Burst", "burst", "", { type: "number", min: "1" }), textField("Rate", "rate", "", { placeholder: "5/s" })];
+  return section("What if the limit had another size?", el("form", { class: "row", onsubmit: async (event) => {
+    event.preventDefault();
+    const [burst, rate] = fields.map((field) => field.lastElementChild.value.trim());
+    try {
+      const found = await sendJson("POST", `/-/limits/${encodeURIComponent(name)}/what-if`, { ...(burst && { burst: Number(burst) }), ...(rate && { rate }) });
+      const sizes = `${showText(found.now)} \u2192 ${showText(found.then)}`;
+      if (!isNumber(found.refused_min)) result.show("warn", sizes, `Nothing is proven: ${showText(found.unknown_because, 400)}.`);
+      else result.show("good", sizes, `In the last ${showDuration(1000 * found.seconds)}, ${showNumber(found.refused)} of ${count(found.decisions, "request")} were refused. It would have been ${found.refused_min === found.refused_max ? showNumber(found.refused_min) : `${showNumber(found.refused_min)} to ${showNumber(found.refused_max)}`}.`);
+    } catch (error) {
+      result.show("bad", error.message);
+    }
+  } }, ...fields, el("button", { type: "submit" }, "Compute")), result.node);
+}
+
 function limitScreen(main, [name]) {
   const result = outcome();
   const settings = facts("facts", [["budget", "Budget"], ["algorithm", "Algorithm"], ["key", "Per"], ["mode", "Mode"], ["cost", "Cost of a request"],
@@ -78,7 +96,7 @@ function limitScreen(main, [name]) {
   const finder = el("div");
   const form = el("form", { class: "row", onsubmit: (event) => event.preventDefault(), onchange: () => top.load(undefined, true) }, by, window);
   main.replaceChildren(el("h1", { tabindex: "-1" }, `Limit ${showText(name, 80)}`), result.node, section(null, rates.node),
-    section(null, form, top.node), finder, section("Settings", settings.node));
+    section(null, form, top.node), finder, whatIfForm(name), section("Settings", settings.node));
   const show = (event) => {
     const row = event.limits.list.find((limit) => limit.limit === name);
     rates.set("asked", showRate(row ? row.asked_per_second : undefined));

@@ -3,7 +3,7 @@
 const SCREENS = [
   { path: "now", name: "Now", open: nowScreen },
   { path: "limits", name: "Limits", open: (main, parts) => (parts.length === 0 ? limitsScreen(main) : parts[1] === "key" ? keyScreen(main, [parts[0], ...parts.slice(2)]) : limitScreen(main, parts)) },
-  { path: "live", name: "Live", open: tapScreen, needs: "/-/tap" },
+  { path: "live", name: "Live", open: tapScreen },
   { path: "upstreams", name: "Upstreams", open: upstreamsScreen },
   { path: "config", name: "Config", open: configScreen },
   { path: "tls", name: "TLS", open: tlsScreen },
@@ -107,9 +107,7 @@ live.onEvent = (event) => {
 function buildNavigation() {
   const list = document.getElementById("nav");
   for (const one of SCREENS) {
-    const item = el("li", { hidden: Boolean(one.needs) }, el("a", { href: `#/${one.path}`, "data-path": one.path }, one.name));
-    list.append(item);
-    if (one.needs) methodsOf(one.needs).then((methods) => { item.hidden = !methods.includes("GET"); });
+    list.append(el("li", {}, el("a", { href: `#/${one.path}`, "data-path": one.path }, one.name)));
   }
   document.getElementById("logout").addEventListener("click", () => askLogin("You are logged out in this tab."));
   // The address of the page is the screen, so the link must not change it.

@@ -52,11 +52,18 @@ function describeTraffic({ requests }) {
   return `${showRate(requests.per_second)} requests per second, ${refused}, ${failed}.`;
 }
 
-function verdictPanel() {
+// From this many reasons on, a link leads past them.
+const JUMP_MIN = 3;
+
+function verdictPanel(jump) {
   const title = el("h2");
+  const past = el("p", { hidden: true }, el("a", { href: "#/now", onclick: (event) => {
+    event.preventDefault();
+    jump();
+  } }, "Go to the most refused keys"));
   const list = el("ul");
   const traffic = el("p");
-  const node = el("section", { class: "verdict", "aria-label": "State of the gateway" }, title, list, traffic);
+  const node = el("section", { class: "verdict", "aria-label": "State of the gateway" }, title, past, list, traffic);
   return { node, update(event) {
     const verdict = assess(event);
     const key = JSON.stringify(verdict);
@@ -65,6 +72,7 @@ function verdictPanel() {
       node.className = `verdict ${verdict.level}`;
       title.replaceChildren(icon(verdict.level), verdict.text);
       list.hidden = verdict.reasons.length === 0;
+      past.hidden = verdict.reasons.length < JUMP_MIN;
       // Links stay the same elements, so that the focus stays where it is.
       verdict.reasons.forEach((reason, place) => {
         const item = list.children[place] || list.appendChild(el("li", {}, el("span"), " ", el("a")));
@@ -133,27 +141,31 @@ function topKeys({ caption, query, onlyOne }) {
     try {
       const top = await getJson(`/-/top?${query()}`, { signal });
       grid.update(top.keys, replace);
-      const sums = top.limits.map((sum) => `${onlyOne ? "" : `${showText(sum.limit, 60)}: `}${count(sum.total, "request")} of ${sum.distinct_is_exact ? "" : "about "}${count(sum.distinct, "key")} in ${showDuration(1000 * sum.seconds)}`);
+      const sums = top.limits.filter((sum) => sum.total > 0).map((sum) => `${onlyOne ? "" : `${showText(sum.limit, 60)}: `}${count(sum.total, "request")} of ${sum.distinct_is_exact ? "" : "about "}${count(sum.distinct, "key")} in ${showDuration(1000 * sum.seconds)}`);
       setText(note, sums.slice(0, 3).join("; "));
       node.hidden = false;
     } catch (error) {
       if (error.name === "AbortError") return;
-      if (error.status === 403) setText(note, "Your role does not show keys.");
+      grid.node.hidden = error.status === 403;
+      if (error.status === 403) setText(note, "Keys need the role keys.");
       else setText(note, `The list cannot be loaded: ${error.message}`);
     }
   } };
 }
 
 function nowScreen(main) {
-  const verdict = verdictPanel();
+  const keys = section(null);
+  keys.tabIndex = -1;
+  const verdict = verdictPanel(() => keys.focus());
   const numbers = facts("cards", [["rate", "Requests per second"], ["refused", "Refused per second"], ["failed", "Failed per second"],
     ["p50", "Half respond within"], ["p99", "99 % respond within"], ["in_flight", "In progress"], ["store", "Limit store"],
     ["servers", "Healthy servers"], ["config", "Config"], ["uptime", "Running for"]]);
   const chart = trafficChart();
   const top = topKeys({ caption: "Most refused keys of the last minute", query: () => "by=refused&window=1m&n=10" });
+  keys.append(top.node);
   const limits = table({ caption: "Limits that decided most, and their rates per second", key: (row) => row.limit, empty: "No route has a limit.",
     columns: limitColumns() });
-  main.replaceChildren(el("h1", { tabindex: "-1" }, "Now"), verdict.node, section(null, top.node), section(null, numbers.node), chart.node,
+  main.replaceChildren(el("h1", { tabindex: "-1" }, "Now"), verdict.node, keys, section(null, numbers.node), chart.node,
     section(null, limits.node, el("p", {}, el("a", { href: "#/limits" }, "All limits"))));
   const stop = poll(5000, (signal) => top.load(signal));
   return { close: stop, update(event) {

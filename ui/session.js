@@ -3,16 +3,30 @@
 
 const STORED = "sluicegate-token";
 
+const STORED_ROLE = "sluicegate-role";
+// Each role includes those before it.
+const ROLES = ["metrics", "read", "keys", "limits", "edit"];
+
 const session = {
   token: sessionStorage.getItem(STORED),
+  role: sessionStorage.getItem(STORED_ROLE),
   // Called when a request needs a login.
   onLoginNeeded: () => {},
-  keep(token) {
+  keep(token, role) {
     session.token = token;
-    if (token) sessionStorage.setItem(STORED, token);
-    else sessionStorage.removeItem(STORED);
+    session.role = role || null;
+    for (const [name, value] of [[STORED, token], [STORED_ROLE, role]]) {
+      if (value) sessionStorage.setItem(name, value);
+      else sessionStorage.removeItem(name);
+    }
   },
+  // Whether the role of this login includes `role`; the gateway decides where the role is not known.
+  allows: (role) => !ROLES.includes(session.role) || ROLES.indexOf(session.role) >= ROLES.indexOf(role),
 };
+
+// Says which role an action needs, in place of the action.
+const needsRole = (role, action) => el("p", { class: "quiet" }, `${action} needs the role ${role}; yours is ${session.role}.`);
+const withRole = (role, action, ...nodes) => (session.allows(role) ? nodes : [needsRole(role, action)]);
 
 // A response other than success: the problem document that the gateway sent.
 class Refused extends Error {
@@ -51,33 +65,16 @@ function sendJson(method, path, value, options) {
   return request(method, path, { headers, ...options, body: JSON.stringify(value) }).then((response) => response.json());
 }
 
-// Returns the methods of a page, empty if this gateway does not have it. No method named OPTIONS exists, so this reads
-// and changes nothing.
-const known = new Map();
-async function methodsOf(path) {
-  if (!known.has(path)) {
-    const response = await send("OPTIONS", path, { token: null }).catch(() => null);
-    if (!response) return "";
-    known.set(path, response.status === 405 ? response.headers.get("allow") || "" : "");
-  }
-  return known.get(path);
-}
-
 const logIn = {
   // Trades the code of a one-time link for a session.
   async withCode(code) {
     const given = await sendJson("POST", "/-/session", { code }, { token: null, login: true });
-    session.keep(given.token);
+    session.keep(given.token, given.role);
   },
   // Trades a token for a session, so that the token itself is not stored.
   async withToken(token) {
-    if ((await methodsOf("/-/session")).includes("POST")) {
-      const { code } = await sendJson("POST", "/-/session", {}, { token, login: true });
-      await logIn.withCode(code);
-    } else {
-      await request("GET", "/-/status", { token, login: true });
-      session.keep(token);
-    }
+    const { code } = await sendJson("POST", "/-/session", {}, { token, login: true });
+    await logIn.withCode(code);
   },
 };
 

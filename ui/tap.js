@@ -52,18 +52,22 @@ function tapScreen(main) {
       if (!waiting) waiting = setTimeout(paint, 250);
     }, (state, error) => {
       if (state !== "failed") return;
-      result.show("bad", error.status === 404 ? "This gateway has no tap." : error.message);
+      result.show("bad", error.message);
       if (error.status) close();
     });
   };
   const start = el("button", { type: "submit" }, "Start");
   const clear = el("button", { type: "button", onclick: () => { rows = []; paint(); } }, "Clear");
+  if (!session.allows("keys")) {
+    main.replaceChildren(el("h1", { tabindex: "-1" }, "Live"), section(null, needsRole("keys", "Watching requests")));
+    return { close() {} };
+  }
   main.replaceChildren(el("h1", { tabindex: "-1" }, "Live"), section(null, el("p", {}, "Requests as they finish, without queries, headers and bodies. Empty fields match everything."),
     el("form", { class: "row", onsubmit: (event) => {
       event.preventDefault();
       if (stream) close();
       else open();
-    } }, ...fields, start, clear), result.node, counts, grid.node));
+    } }, ...fields, start, clear), result.node, counts, grid.node), refusalFinder());
   return { close() {
     close();
     clearTimeout(waiting);

@@ -33,7 +33,7 @@ function tlsScreen(main) {
     { name: "Number", number: true, value: (row) => row.value, cell: (row) => showNumber(row.value) },
   ] });
   const connections = rows("Open connections", ["protocol", "Protocol"], "No connection is open.");
-  const handshakes = rows("TLS handshakes since the start", ["result", "Result"], "No listener uses TLS.");
+  const handshakes = rows("TLS handshakes since the start", ["result", "Result"], "No handshake yet.");
   main.replaceChildren(el("h1", { tabindex: "-1" }, "Listeners and TLS"), result.node, section(null, certificates.node), section(null, connections.node), section(null, handshakes.node));
   return { close: poll(10000, async (signal) => {
     try {

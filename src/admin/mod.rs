@@ -9,7 +9,7 @@
 //!
 //! To add a page, write an async function of a `PageRequest` (`page_request`) that returns a response (`response`) or a
 //! problem (`problem`), add a row with its access level to the table in `pages`, describe it for programs in
-//! `openapi/operations/`, and for people in `docs/reference/admin-api.md`.
+//! `openapi/operations/`, and for people in `docs/reference/admin-api.md` and `admin-api-traffic.md`.
 
 pub(crate) mod access;
 mod cached;

@@ -61,6 +61,12 @@ impl PageRequest {
         self.note.borrow_mut().change = Some(change.into());
     }
 
+    /// Reports for the audit log what a reload changed, or would change. `body` is its response.
+    pub fn note_reload(&self, body: &serde_json::Value, dry_run: bool) {
+        let summary = body["summary"].as_str().unwrap_or("unchanged");
+        self.note_change(if dry_run { format!("dry run: {summary}") } else { summary.to_owned() });
+    }
+
     /// Reports for the audit log the key that was changed, as logs show it.
     pub fn note_key(&self, key: Option<&str>) {
         self.note.borrow_mut().key = key.map(str::to_owned);

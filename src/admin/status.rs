@@ -108,14 +108,15 @@ pub async fn reload_config(request: PageRequest) -> Result<AdminResponse, Proble
     let (token, peer) = (request.caller.name.as_deref(), request.peer.label());
     tracing::info!(token, peer, dry_run, "a reload was requested over the admin API");
     let (reply, outcome) = oneshot::channel();
-    let job = Job { order: ReloadOrder::requested_by(Trigger::Api, dry_run), reply };
+    let mut order = ReloadOrder::requested_by(Trigger::Api, dry_run);
+    order.token.clone_from(&request.caller.name);
+    let job = Job { order, reply };
     let draining = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "draining: the config is not loaded any more");
     request.context.jobs.send(job).await.map_err(|_| draining())?;
     let (outcome, _) = outcome.await.map_err(|_| draining())?;
     let mut body = outcome.to_json();
     body["dry_run"] = dry_run.into();
-    let summary = body["summary"].as_str().unwrap_or("unchanged");
-    request.note_change(if dry_run { format!("dry run: {summary}") } else { summary.to_owned() });
+    request.note_reload(&body, dry_run);
     body["pinned"] = request.context.config.pinned_generation().into();
     Ok(match outcome {
         ReloadOutcome::Failed { failure, .. } => {

@@ -164,7 +164,7 @@ async fn run_control_loop(source: ConfigSource) -> Result<(), Error> {
                 let _ = job.reply.send((outcome, contents));
             }
             Some(job) = changes.recv() => {
-                let changed = or_stopped(&mut stop, reloader.change_config(job.change)).await;
+                let changed = or_stopped(&mut stop, reloader.change_config(job.change, job.token)).await;
                 let Some(result) = changed else { break };
                 if let Ok(outcome) = &result {
                     watch_files_of(watch.as_ref(), &reloader, &outcome.reload);

@@ -158,7 +158,7 @@ impl Watcher {
     async fn submit_reload(&mut self, verify: bool) {
         let (reply, outcome) = oneshot::channel();
         let files = self.files.borrow().clone();
-        let order = ReloadOrder { trigger: Trigger::File, dry_run: false, verify, files };
+        let order = ReloadOrder { trigger: Trigger::File, dry_run: false, verify, files, token: None };
         if self.jobs.send(Job { order, reply }).await.is_ok()
             && let Ok((_, contents)) = outcome.await
         {

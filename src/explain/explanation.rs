@@ -1,5 +1,5 @@
-//! The explanation of a request. Its JSON is documented in `docs/reference/admin-api.md`, and stable: members may be
-//! added. Members without a value are null or left out.
+//! The explanation of a request. Its JSON is documented in `docs/reference/admin-api-traffic.md`, and stable: members
+//! may be added. Members without a value are null or left out.
 
 use serde::{Deserialize, Serialize};
 

@@ -12,6 +12,8 @@ use crate::reload::loader::LoadTimeout;
 /// A change whose requester waits for the outcome.
 pub struct ChangeJob {
     pub change: ConfigChange,
+    /// Name of the token that requests it; `None` if it needed none.
+    pub token: Option<String>,
     pub reply: oneshot::Sender<Result<ChangeOutcome, ChangeFault>>,
 }
 

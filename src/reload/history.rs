@@ -27,6 +27,8 @@ pub struct HistoryEntry {
     pub loaded_at: SystemTime,
     /// What put it in force: `start`, or a trigger of reloads.
     pub trigger: &'static str,
+    /// Name of the token that requested it over the admin API; `None` for files and signals.
+    pub token: Option<String>,
     /// What differs from the config before, in one line; `None` for the first.
     pub summary: Option<String>,
     /// The same as JSON; `None` if it is too long.
@@ -63,11 +65,16 @@ impl HistoryEntry {
             hash: hash.to_owned(),
             loaded_at: SystemTime::now(),
             trigger,
+            token: None,
             summary: None,
             diff: None,
             paths: files.iter().map(|file| file.path.clone()).collect(),
             files: Some(files).filter(|files| !files.is_empty()),
         }
+    }
+
+    pub fn with_token(self, token: Option<String>) -> HistoryEntry {
+        HistoryEntry { token, ..self }
     }
 
     pub fn with_diff(mut self, diff: &Diff) -> HistoryEntry {

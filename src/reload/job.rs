@@ -28,6 +28,8 @@ pub struct ReloadOrder {
     pub verify: bool,
     /// Files that must be stable while they are loaded; empty if nobody is writing.
     pub files: Vec<PathBuf>,
+    /// Name of the token that requests it over the admin API.
+    pub token: Option<String>,
 }
 
 labels! {
@@ -90,7 +92,7 @@ pub type ContentDigest = [u8; 32];
 impl ReloadOrder {
     /// Creates a request of a user, as opposed to the watcher.
     pub fn requested_by(trigger: Trigger, dry_run: bool) -> ReloadOrder {
-        ReloadOrder { trigger, dry_run, verify: false, files: Vec::new() }
+        ReloadOrder { trigger, dry_run, verify: false, files: Vec::new(), token: None }
     }
 }
 

@@ -61,7 +61,7 @@ fn mistakes_are_told_with_their_places() {
         ("GET", "/-/limits/per-ip/state?key=a", "", 400, None, "key ip: `a` is not an IP address"),
         ("GET", "/-/limits/per-ip/state?key=%zz", "", 400, None, "not percent-encoded"),
         ("GET", "/-/limits/per-ip/state?k=a", "", 400, None, "unknown parameter `k`"),
-        ("GET", "/-/limits/per-ip/state/more", "", 404, None, "there are GET /livez, "),
+        ("GET", "/-/limits/per-ip/state/more", "", 404, None, "there are GET /, GET /livez, "),
         ("GET", "/-/decide", "", 405, None, "use POST"),
         ("PUT", "/-/limits/per-ip/state", "", 405, None, "use GET, HEAD, DELETE"),
     ] {

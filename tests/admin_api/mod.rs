@@ -1,6 +1,7 @@
 //! Access to the admin API: tokens with roles, wrong tokens, the audit log, sessions, and the API's description.
 
 mod audit;
+mod described;
 mod openapi;
 mod roles;
 mod sessions;
@@ -44,7 +45,7 @@ fn secret(role: &str) -> String {
 
 /// Starts a gateway with a token for each role, and an audit log in `audit.jsonl`.
 fn start() -> Gateway {
-    Gateway::start(&format!("metrics_need_token = true\naudit = \"audit.jsonl\"\n{}{LIMITS}", tokens()))
+    Gateway::start(&format!("metrics_need_token = true\nedit = true\naudit = \"audit.jsonl\"\n{}{LIMITS}", tokens()))
 }
 
 fn bearer(token: &str) -> String {

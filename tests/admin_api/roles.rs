@@ -23,7 +23,11 @@ fn operations(gateway: &Gateway) -> Vec<(String, String, Option<String>)> {
 fn every_page_refuses_every_lower_role() {
     let gateway = start();
     let operations = operations(&gateway);
-    assert!(operations.len() >= 16);
+    let known: Vec<String> = operations.iter().map(|(method, path, _)| format!("{method} {path}")).collect();
+    let unknown = problem(&ask_as(&gateway, "edit", "GET", "/nowhere", ""));
+    let listed = unknown["detail"].as_str().unwrap().strip_prefix("there are ").unwrap().replace("NAME", "per-ip");
+    let listed: Vec<&str> = listed.split(", ").collect();
+    assert!(listed.len() >= 30 && listed.iter().all(|page| known.iter().any(|known| known == page)), "{listed:?}");
     for (method, path, needed) in &operations {
         let Some(needed) = needed else { continue };
         let place = ROLES.iter().position(|role| role == needed).unwrap();
@@ -47,6 +51,22 @@ fn every_page_refuses_every_lower_role() {
         for fields in ["", &bearer("edit-token-012345678"), "authorization: Basic ZWRpdDo=\r\n"] {
             let answer = gateway.admin_ask(method, path, fields, "");
             assert!(matches!(answer.status(), 401 | 429), "{method} {path} {fields}: {}", answer.status());
+        }
+    }
+}
+
+#[test]
+fn every_page_needs_the_role_in_the_reference() {
+    let text = std::fs::read_to_string("docs/reference/admin-api.md").unwrap();
+    for (method, path, needed) in operations(&start()) {
+        let page = format!("`{method} {}", path.replace("per-ip", "NAME"));
+        let names_page = |line: &&str| [format!("{page}`"), format!("{page}?")].iter().any(|name| line.contains(name));
+        let row = text.lines().filter(|line| line.starts_with("| `")).find(names_page);
+        let row = row.unwrap_or_else(|| panic!("no row for {page}"));
+        let role = row.trim_end_matches(" |").rsplit("| ").next().unwrap();
+        match needed {
+            Some(needed) => assert!(role.starts_with(&format!("`{needed}`")), "{page} needs {needed}: {row}"),
+            None => assert!(matches!(role, "none" | "any token"), "{page} needs no role: {row}"),
         }
     }
 }

@@ -64,8 +64,14 @@ pub fn frame_of(entry: &OptionEntry) -> Frame {
             "terms_agreed = true\n",
             ROUTE,
         ),
+        "admin" if table == "admin.tokens" => {
+            let others = ["name = \"t\"\n", "token = \"0123456789abcdef\"\n", "role = \"read\"\n"];
+            let is_other = |line: &&&str| key != "sha256" || !line.starts_with("token");
+            frame("[[admin.tokens]]\n", others.iter().filter(is_other).copied().collect::<String>(), ROUTE)
+        }
         "admin" => {
-            let beside = if key == "metrics_need_token" { "token = \"0123456789abcdef\"\n" } else { "" };
+            let beside =
+                if ["metrics_need_token", "edit"].contains(&key) { "token = \"0123456789abcdef\"\n" } else { "" };
             frame("[admin]\n", beside, ROUTE)
         }
         "store" => {

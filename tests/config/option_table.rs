@@ -85,7 +85,9 @@ fn meaning(config: &Config) -> String {
         &config.upstreams,
         &config.limits,
     ];
-    parts.iter().map(|part| format!("{part:#?}\n")).collect()
+    let text: String = parts.iter().map(|part| format!("{part:#?}\n")).collect();
+    // A timeout says in explanations where it was written.
+    text.lines().filter(|line| !line.trim().ends_with(": Server,") && !line.trim().ends_with(": Default,")).collect()
 }
 
 #[track_caller]
@@ -218,6 +220,7 @@ fn item_of(path: &str, number: usize) -> Option<String> {
     Some(match path {
         "limit.key" | "upstream.hash_on" => format!("\"header:x-{number}\""),
         "limit.overrides" => format!("{{ key = \"{address}\", rate = \"5/s\" }}"),
+        "admin.tokens" => format!("{{ name = \"t{number}\", token = \"0123456789abcdef{number}\", role = \"read\" }}"),
         "server.resolver" => format!("\"{address}\""),
         "acme.contact" => format!("\"mailto:a{number}@example.com\""),
         "route.limits" | "route.auth.limits" => format!("\"l{number}\""),

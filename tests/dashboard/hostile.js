@@ -93,6 +93,7 @@ run(async (open) => {
         await page.waitForSelector(".outcome.bad");
         await page.click("text=Effective config");
         await page.click("text=Changes by administrators");
+        await page.click("text=Routes in the order");
         await page.waitForFunction(() => Array.from(document.querySelectorAll("details pre")).every((node) => node.textContent !== ""));
       }
       await checkInert(page, screen);

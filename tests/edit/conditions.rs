@@ -77,7 +77,8 @@ fn a_request_must_say_what_it_replaces_and_sends() {
     let tag = editor.tag(MAIN);
     let put = |fields: &str| editor.gateway.admin_ask("PUT", MAIN, &format!("{TOKEN}{fields}"), version("two"));
     for (fields, status) in [
-        (String::new(), 415),
+        (String::new(), 428),
+        (format!("if-match: {tag}\r\ncontent-type: application/json\r\n"), 415),
         (format!("content-type: text/plain\r\nif-match: {tag}\r\n"), 415),
         (format!("content-type: application/x-www-form-urlencoded\r\nif-match: {tag}\r\n"), 415),
         ("content-type: application/toml\r\n".to_owned(), 428),

@@ -42,6 +42,53 @@ fn the_last_ten_configs_are_kept() {
 }
 
 #[test]
+fn the_history_and_the_audit_log_name_who_changed_what() {
+    let next = "next-token-0123456789";
+    let token = format!("[[admin.tokens]]\nname = \"deploy\"\nrole = \"edit\"\ntoken = \"{next}\"\n");
+    let config = |name: &str| format!("{}\n{token}", version(name));
+    let editor = Editor::with(&config("one"));
+    let as_deploy = |method: &str, path: &str, fields: &str, body: &str| {
+        let fields = format!("authorization: Bearer {next}\r\n{fields}");
+        let answer = editor.gateway.admin_ask(method, path, &fields, body);
+        assert_eq!(answer.status(), 200, "{}", answer.text());
+    };
+    let edit = |query: &str, name: &str| {
+        let fields = format!("content-type: application/toml\r\nif-match: {}\r\n", editor.tag(MAIN));
+        as_deploy("PUT", &format!("{MAIN}{query}"), &fields, &config(name));
+    };
+    edit("", "two");
+    edit("?dry_run=1", "three");
+    edit("", "two");
+    fs::write(editor.main(), config("saved")).unwrap();
+    until("the save is in force", || editor.served() == "saved");
+    let fields = format!("content-type: application/json\r\nif-match: {}\r\n", editor.tag("/-/config/history"));
+    as_deploy("POST", "/-/rollback", &fields, "{\"generation\": 1}");
+    assert_eq!(editor.put("[[route]\n").status(), 422);
+    assert_eq!(editor.put(config("four")).status(), 200);
+    let history = editor.get("/-/config/history");
+    let history = history.json();
+    let made = history["generations"].as_array().unwrap().iter();
+    let made: Vec<(&str, Option<&str>)> =
+        made.map(|entry| (entry["trigger"].as_str().unwrap(), entry["token"].as_str())).collect();
+    let main = made[4].1;
+    assert_eq!(made[..4], [("start", None), ("edit", Some("deploy")), ("file", None), ("rollback", Some("deploy"))]);
+    assert!(made[4].0 == "edit" && main.is_some() && main != Some("deploy"), "{made:?}");
+    let audit = editor.get("/-/audit").json();
+    let lines = audit["entries"].as_array().unwrap().iter().rev();
+    let lines: Vec<(Option<&str>, Option<&str>)> =
+        lines.map(|line| (line["token"].as_str(), line["change"].as_str())).collect();
+    let expected = [
+        (Some("deploy"), Some("route added: two; route removed: one")),
+        (Some("deploy"), Some("dry run: route added: three; route removed: two")),
+        (Some("deploy"), Some("unchanged")),
+        (Some("deploy"), Some("rollback to generation 1: route added: one; route removed: saved")),
+        (main, None),
+        (main, Some("route added: four; route removed: one")),
+    ];
+    assert_eq!(lines, expected);
+}
+
+#[test]
 fn large_texts_are_dropped_first() {
     let editor = Editor::start();
     for round in 2..=12 {
@@ -71,6 +118,10 @@ fn a_rollback_writes_the_files_back() {
     let body = answer.json();
     assert_eq!((&body["generation"], &body["pinned"]), (&4.into(), &Value::Null));
     assert_eq!(body["files"], serde_json::json!(["sluicegate.toml", "conf.d/a.toml"]));
+    let audit = editor.get("/-/audit").json();
+    let said = |i: usize| audit["entries"][i]["change"].as_str().unwrap_or_default().to_owned();
+    assert!(said(0).starts_with("rollback to generation 1: "), "{audit}");
+    assert!(said(2).contains("limit"), "the edit of a limit: {audit}");
     assert_eq!((editor.text(), editor.served()), (version("one"), "one".to_owned()));
     assert_eq!(fs::read_to_string(editor.etc.join("conf.d/a.toml")).unwrap(), "[limit.a]\nrate = \"1/s\"\n");
     std::thread::sleep(std::time::Duration::from_millis(500));
@@ -104,8 +155,8 @@ fn a_rollback_needs_what_the_client_has_seen() {
     let json = "content-type: application/json\r\n";
     let now = format!("{json}if-match: {}\r\n", editor.tag("/-/config/history"));
     let body = "{\"generation\": 1}";
-    assert_eq!(ask("", body), 415);
-    assert_eq!(ask("content-type: text/plain\r\n", body), 415);
+    assert_eq!(ask("", body), 428);
+    assert_eq!(ask(&now.replace(json, "content-type: text/plain\r\n"), body), 415);
     assert_eq!(ask(json, body), 428);
     assert_eq!(ask(&format!("{json}if-match: {old}\r\n"), body), 412);
     for wrong in ["", "{}", "[1]", "{\"generation\": \"1\"}", "{\"generation\": -1}", "{\"generation\": 1, \"x\": 1}"] {

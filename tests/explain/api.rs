@@ -112,7 +112,7 @@ fn wrong_and_huge_bodies_are_refused() {
     let misspelt = gateway.admin_ask("POST", "/-/explain", "", r#"{"url": "http://a.test/", "methd": "GET"}"#);
     assert!(misspelt.text().contains("did you mean `method`?"), "{}", misspelt.text());
     let mut client = Client::connect(gateway.admin);
-    client.send(call("POST", "/-/explain", "", 100 * 1024 * 1024));
+    client.send(call("POST", "/-/explain", "content-type: application/json\r\n", 100 * 1024 * 1024));
     assert_eq!(client.answer("POST").status(), 413, "before the body has arrived");
     let long = json!({ "url": format!("http://a.test/{}", "a".repeat(100_000)) });
     assert_eq!(explain(&gateway, &long)["verdict"]["status"], 431);

@@ -12,6 +12,7 @@ mod recipes;
 mod reference;
 mod routing;
 mod tls;
+mod under_attack;
 
 use serde_json::Value;
 

@@ -206,7 +206,9 @@ fn the_command_line_page_has_every_command_and_option() {
         let text = section(&format!("sluicegate {command}"));
         let of_help: BTreeSet<String> = options(&help(command)).difference(&general).cloned().collect();
         assert_eq!(in_rows(&text), of_help, "{command}");
-        for argument in help(command).lines().filter(|line| line.starts_with("  <") || line.starts_with("  [")) {
+        // `[[` starts a section of an example.
+        let is_argument = |line: &&str| line.starts_with("  <") || line.starts_with("  [") && !line.starts_with("  [[");
+        for argument in help(command).lines().filter(is_argument) {
             let argument = argument.split_whitespace().next().unwrap();
             assert!(text.contains(&format!("| `{argument}`")), "{command}: {argument}");
         }

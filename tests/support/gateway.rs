@@ -28,10 +28,15 @@ pub struct Gateway {
 const LISTEN: &str = "[server]\nlisten = [\"127.0.0.1:0\"]\n";
 const ADMIN: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n";
 
-/// A config with one worker. `server` adds lines to `[server]`; `rest` is everything except `[server]` and `[admin]`.
+/// A config with one worker. `server` adds lines to `[server]`; `rest` is everything else. If it has an `[admin]`, that
+/// gets the free port.
 pub fn config(server: &str, rest: &str) -> String {
     let workers = if server.contains("workers") { "" } else { "workers = 1\n" };
-    format!("{LISTEN}{workers}{server}\n\n{ADMIN}\n{rest}\n")
+    let (own, rest) = match rest.contains("[admin]\n") {
+        true => ("", rest.replace("[admin]\n", ADMIN)),
+        false => (ADMIN, rest.to_owned()),
+    };
+    format!("{LISTEN}{workers}{server}\n\n{own}\n{rest}\n")
 }
 
 /// The gateway's command, without settings of the developer's environment. Huge pages are off: a byte in one counts as

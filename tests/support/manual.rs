@@ -21,7 +21,16 @@ pub struct Example {
     pub shown: String,
 }
 
+/// A block of code, under the heading of its section.
+pub struct Block {
+    pub title: String,
+    pub language: String,
+    pub text: String,
+}
+
 pub struct Page {
+    /// All blocks in their order.
+    pub blocks: Vec<Block>,
     /// The shell functions and variables that the commands use.
     pub words: String,
     pub parts: Vec<Part>,
@@ -36,7 +45,7 @@ const REDIS: &str = "127.0.0.1:6379";
 impl Page {
     pub fn read(path: &str) -> Page {
         let text = std::fs::read_to_string(path).unwrap();
-        let mut page = Page { words: String::new(), parts: Vec::new() };
+        let mut page = Page { blocks: Vec::new(), words: String::new(), parts: Vec::new() };
         let (mut title, mut block) = (String::new(), None::<(String, String)>);
         for line in text.lines() {
             let trimmed = line.trim_start();
@@ -58,18 +67,13 @@ impl Page {
     }
 
     fn take(&mut self, language: &str, text: String, title: &str) {
+        self.blocks.push(Block { title: title.to_owned(), language: language.to_owned(), text: text.clone() });
         match language {
             "toml" => self.parts.push(Part { title: title.to_owned(), config: text, examples: Vec::new() }),
             "sh" => self.words += &text,
             "console" => {
                 let Some(part) = self.parts.last_mut() else { return };
-                for example in text.trim_start_matches("$ ").split("\n$ ") {
-                    // Indented lines continue a command.
-                    let lines: Vec<&str> = example.lines().collect();
-                    let end = 1 + lines[1..].iter().take_while(|line| line.starts_with("  ")).count();
-                    let [command, shown] = [&lines[..end], &lines[end..]].map(|lines| lines.join("\n"));
-                    part.examples.push(Example { command, shown });
-                }
+                part.examples.extend(examples(&text));
             }
             _ => {}
         }
@@ -160,6 +164,18 @@ impl Part {
             }
         }
     }
+}
+
+/// The commands of a `console` block.
+pub fn examples(text: &str) -> Vec<Example> {
+    let split = |example: &str| {
+        // Indented lines continue a command.
+        let lines: Vec<&str> = example.lines().collect();
+        let end = 1 + lines[1..].iter().take_while(|line| line.starts_with("  ")).count();
+        let [command, shown] = [&lines[..end], &lines[end..]].map(|lines| lines.join("\n"));
+        Example { command, shown }
+    };
+    text.trim_start_matches("$ ").split("\n$ ").map(split).collect()
 }
 
 /// `text` with `from`, which must be there, replaced by `to`.

@@ -75,11 +75,11 @@ impl ConfigApi {
         self.loader.run_task(read).await.map_err(|hung| to_problem(ChangeFault::Hung(hung)))
     }
 
-    /// Has the control loop make a change. It continues even if the client leaves.
-    async fn change_config(&self, change: ConfigChange) -> Result<ChangeOutcome, Problem> {
+    /// Has the control loop make a change that the token with this name requests. It continues even if the client leaves.
+    async fn change_config(&self, change: ConfigChange, token: Option<String>) -> Result<ChangeOutcome, Problem> {
         let draining = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "draining: the config is not changed any more");
         let (reply, outcome) = oneshot::channel();
-        self.changes.send(ChangeJob { change, reply }).await.map_err(|_| draining())?;
+        self.changes.send(ChangeJob { change, token, reply }).await.map_err(|_| draining())?;
         outcome.await.map_err(|_| draining())?.map_err(to_problem)
     }
 
@@ -100,6 +100,7 @@ fn describe_entry(entry: &HistoryEntry) -> Value {
         "hash": entry.hash,
         "loaded_at": format_rfc3339(entry.loaded_at),
         "trigger": entry.trigger,
+        "token": entry.token,
         "summary": entry.summary,
         "diff": entry.diff,
         "restorable": entry.files.is_some(),

@@ -12,6 +12,7 @@ use crate::admin::response::{AdminResponse, json_response, typed_response};
 use crate::config::percent_decode;
 use crate::reload::change::{ChangeFault, ChangeOutcome, ConfigChange, ConfigRollback, FileEdit};
 use crate::reload::history::entity_tag;
+use crate::reload::job::ReloadOutcome;
 
 /// Maximum size of the text of a file, in bytes.
 const TEXT_MAX: usize = 1024 * 1024;
@@ -47,7 +48,8 @@ pub async fn edit_file(mut request: PageRequest) -> Result<AdminResponse, Proble
     })?;
     let _work = request.start_work()?;
     let edit = ConfigChange::Edit(FileEdit { name, text, expected, dry_run });
-    let outcome = request.context.config.change_config(edit).await?;
+    let outcome = request.context.config.change_config(edit, request.caller.name.clone()).await?;
+    note_outcome(&request, if dry_run { "dry run: " } else { "" }, &outcome);
     let mut body = describe_outcome(&outcome);
     body["dry_run"] = dry_run.into();
     Ok(with_tag(json_response(body.to_string()), &outcome.tag))
@@ -73,7 +75,8 @@ pub async fn roll_back(mut request: PageRequest) -> Result<AdminResponse, Proble
     };
     let _work = request.start_work()?;
     let rollback = ConfigChange::Rollback(ConfigRollback { generation, expected });
-    let outcome = request.context.config.change_config(rollback).await?;
+    let outcome = request.context.config.change_config(rollback, request.caller.name.clone()).await?;
+    note_outcome(&request, &format!("rollback to generation {generation}: "), &outcome);
     let mut body = describe_outcome(&outcome);
     body["pinned"] = request.context.config.pinned_generation().into();
     Ok(with_tag(json_response(body.to_string()), &outcome.tag))
@@ -82,6 +85,15 @@ pub async fn roll_back(mut request: PageRequest) -> Result<AdminResponse, Proble
 pub async fn list_routes(request: PageRequest) -> Result<AdminResponse, Problem> {
     let snapshot = request.context.current.load();
     Ok(json_response(request.context.config.list_routes(&snapshot)))
+}
+
+/// Reports for the audit log what was changed, in one line.
+fn note_outcome(request: &PageRequest, prefix: &str, outcome: &ChangeOutcome) {
+    let summary = match &outcome.reload {
+        ReloadOutcome::Applied(applied) | ReloadOutcome::Valid(applied) => applied.diff.to_string(),
+        ReloadOutcome::Unchanged { .. } | ReloadOutcome::Failed { .. } => "unchanged".to_owned(),
+    };
+    request.note_change(format!("{prefix}{summary}"));
 }
 
 fn describe_outcome(outcome: &ChangeOutcome) -> Value {

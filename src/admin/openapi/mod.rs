@@ -23,13 +23,22 @@ pub struct DescribedPage {
 }
 
 /// Operations by path and method.
-const OPERATIONS: [&str; 3] = [
+const OPERATIONS: [&str; 6] = [
     include_str!("operations/access.json"),
+    include_str!("operations/browser.json"),
+    include_str!("operations/config.json"),
     include_str!("operations/limits.json"),
     include_str!("operations/process.json"),
+    include_str!("operations/usage.json"),
 ];
-const SCHEMAS: [&str; 3] =
-    [include_str!("schemas/access.json"), include_str!("schemas/limits.json"), include_str!("schemas/process.json")];
+const SCHEMAS: [&str; 6] = [
+    include_str!("schemas/access.json"),
+    include_str!("schemas/browser.json"),
+    include_str!("schemas/config.json"),
+    include_str!("schemas/limits.json"),
+    include_str!("schemas/process.json"),
+    include_str!("schemas/usage.json"),
+];
 
 /// Returns the document; an error if one of the descriptions is not JSON.
 pub fn document(pages: impl Iterator<Item = DescribedPage>) -> Result<Bytes, &'static str> {
@@ -70,6 +79,7 @@ fn build_document(pages: impl Iterator<Item = DescribedPage>) -> serde_json::Res
                 },
                 "HeadTooLong": { "description": "The head of the request is longer than 16 KiB." },
             },
+            "headers": { "ETag": { "schema": { "type": "string", "pattern": "^\"[0-9]+-[0-9a-f]+\"$" } } },
         },
     }))
 }
@@ -86,12 +96,14 @@ fn build_operation(page: &DescribedPage, method: &str, mut operation: Value) -> 
     }
     operation["responses"]["431"] = json!({ "$ref": "#/components/responses/HeadTooLong" });
     let name = page.path.trim_matches(['/', '-']).replace(['/', '.', '-'], "_").replace("NAME", "name");
+    let name = if name.is_empty() { "dashboard" } else { &name };
     operation["operationId"] = format!("{method}_{name}").into();
     operation["security"] = if role.is_some() { json!([{ "token": [] }]) } else { json!([]) };
     if let Some(role) = role {
         operation["x-role"] = role.label().into();
     }
-    if page.path.contains("NAME") {
+    let has_own_name = operation["parameters"].to_string().contains("#/components/parameters/file");
+    if page.path.contains("NAME") && !has_own_name {
         let parameter = json!({ "$ref": "#/components/schemas/Name" });
         let name = json!({ "name": "name", "in": "path", "required": true, "schema": parameter });
         match operation["parameters"].as_array_mut() {

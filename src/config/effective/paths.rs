@@ -15,6 +15,7 @@ const PATHS: &[(&str, &[&str])] = &[
     ("listener", &["tls", "client_ca"]),
     ("listener", &["tls", "internal", "state"]),
     ("acme", &["state"]),
+    ("admin", &["audit"]),
     ("acme", &["ca"]),
     ("admin", &["audit"]),
     ("store", &["state"]),

@@ -126,10 +126,16 @@ fn is_named(option: &ConfigOption) -> bool {
     matches!(option.value_type(), ValueType::Named(_) | ValueType::TableOrNamed(_))
 }
 
+/// Longer names resemble no option.
+const NAME_MAX: usize = 128;
+
 /// Returns the path that `name` probably misspells: a whole path, or a path with a last key like it.
 fn find_similar(name: &str, entries: &[OptionEntry]) -> Option<String> {
     let paths: Vec<String> = entries.iter().map(OptionEntry::path).collect();
     let last = name.rsplit('.').next().unwrap_or(name);
+    if name.len() > NAME_MAX {
+        return None;
+    }
     let key = find_closest(last, entries.iter().map(|entry| entry.option.name));
     let with_key: Vec<&str> = match key {
         Some(key) => {
@@ -138,7 +144,9 @@ fn find_similar(name: &str, entries: &[OptionEntry]) -> Option<String> {
         }
         None => Vec::new(),
     };
-    let near = find_closest(name, with_key.iter().copied()).or_else(|| with_key.first().copied());
+    // An option of a section is meant rather than those of tables within sections.
+    let outermost = || with_key.iter().copied().min_by_key(|path| path.matches('.').count());
+    let near = find_closest(name, with_key.iter().copied()).or_else(outermost);
     near.or_else(|| find_closest(name, paths.iter().map(String::as_str))).map(str::to_owned)
 }
 

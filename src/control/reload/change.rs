@@ -17,15 +17,24 @@ use crate::reload::job::{ReloadOrder, ReloadOutcome, Trigger};
 impl Reloader {
     /// Makes a change and puts it in force, unless it is a dry run. A change that cannot be put in force changes
     /// nothing.
-    pub async fn change_config(&mut self, change: ConfigChange) -> Result<ChangeOutcome, ChangeFault> {
+    pub async fn change_config(
+        &mut self,
+        change: ConfigChange,
+        token: Option<String>,
+    ) -> Result<ChangeOutcome, ChangeFault> {
         let ConfigSource::File(main) = self.source.clone() else { return Err(ChangeFault::NotInFiles) };
         match change {
-            ConfigChange::Edit(edit) => self.edit_file(main, edit).await,
-            ConfigChange::Rollback(rollback) => self.roll_back(main, rollback).await,
+            ConfigChange::Edit(edit) => self.edit_file(main, edit, token).await,
+            ConfigChange::Rollback(rollback) => self.roll_back(main, rollback, token).await,
         }
     }
 
-    async fn edit_file(&mut self, main: PathBuf, edit: FileEdit) -> Result<ChangeOutcome, ChangeFault> {
+    async fn edit_file(
+        &mut self,
+        main: PathBuf,
+        edit: FileEdit,
+        token: Option<String>,
+    ) -> Result<ChangeOutcome, ChangeFault> {
         let (start, current) = (Instant::now(), self.current.load_full());
         if !current.config.admin.edit {
             return Err(ChangeFault::Disabled);
@@ -50,14 +59,19 @@ impl Reloader {
                 (self.dry_run(config), Vec::new())
             }
             Some(CheckedEdit { change, .. }) => {
-                (self.write_and_load(main, vec![change], Trigger::Edit).await?, vec![name])
+                (self.write_and_load(main, vec![change], Trigger::Edit, token).await?, vec![name])
             }
         };
         let tag = entity_tag(self.current.load().generation, &hash);
         Ok(ChangeOutcome { reload, tag, written, applied_ms: elapsed_ms(start) })
     }
 
-    async fn roll_back(&mut self, main: PathBuf, rollback: ConfigRollback) -> Result<ChangeOutcome, ChangeFault> {
+    async fn roll_back(
+        &mut self,
+        main: PathBuf,
+        rollback: ConfigRollback,
+        token: Option<String>,
+    ) -> Result<ChangeOutcome, ChangeFault> {
         let (start, current) = (Instant::now(), self.current.load_full());
         let ConfigRollback { generation, expected } = rollback;
         let tag = entity_tag(current.generation, &current.config.hash);
@@ -70,14 +84,14 @@ impl Reloader {
         }
         let files = self.shared.history.find_files(generation)?;
         let restored = match current.config.admin.edit {
-            true => self.restore_files(main.clone(), generation, files.clone()).await.map(Some),
+            true => self.restore_files(main.clone(), generation, files.clone(), token.clone()).await.map(Some),
             false => Ok(None),
         };
         let (reload, written) = match restored {
             Ok(Some(restored)) => restored,
             // A rollback must work where the files cannot be written: a ConfigMap, or a full disk.
             Ok(None) | Err(ChangeFault::Unwritable { .. }) => {
-                (self.pin_config(main, generation, files).await?, Vec::new())
+                (self.pin_config(main, generation, files, token).await?, Vec::new())
             }
             Err(fault) => return Err(fault),
         };
@@ -92,12 +106,13 @@ impl Reloader {
         main: PathBuf,
         generation: u64,
         files: Vec<LoadedFile>,
+        token: Option<String>,
     ) -> Result<(ReloadOutcome, Vec<String>), ChangeFault> {
         let path = main.clone();
         let plan = self.loader.run_task(move || disk::plan_restore(&path, &files, generation)).await;
         let changes = plan.map_err(ChangeFault::Hung)??;
         let written = changes.iter().map(|change| change.name.clone()).collect();
-        Ok((self.write_and_load(main, changes, Trigger::Rollback).await?, written))
+        Ok((self.write_and_load(main, changes, Trigger::Rollback, token).await?, written))
     }
 
     /// Puts an earlier config in force in place of the files.
@@ -106,6 +121,7 @@ impl Reloader {
         main: PathBuf,
         generation: u64,
         files: Vec<LoadedFile>,
+        token: Option<String>,
     ) -> Result<ReloadOutcome, ChangeFault> {
         let load = move || config::load_with_texts(&main, disk::overlay_of(&files, OverlayKind::Recorded));
         let mut config = self.loader.run_task(load).await.map_err(ChangeFault::Hung)?.map_err(ChangeFault::Invalid)?;
@@ -115,7 +131,7 @@ impl Reloader {
             .files
             .extend(old.config.files.iter().filter(|file| !config.files.contains(file)).cloned().collect::<Vec<_>>());
         let files_hash = self.shared.history.pin().map_or_else(|| old.config.hash.clone(), |pin| pin.files_hash);
-        let outcome = self.replace_config(config, Trigger::Rollback).await;
+        let outcome = self.replace_config(config, Trigger::Rollback, token).await;
         if let ReloadOutcome::Failed { failure, .. } = outcome {
             return Err(ChangeFault::NotApplied { failure, restored: Ok(()) });
         }
@@ -138,6 +154,7 @@ impl Reloader {
         main: PathBuf,
         changes: Vec<FileChange>,
         trigger: Trigger,
+        token: Option<String>,
     ) -> Result<ReloadOutcome, ChangeFault> {
         let current = self.current.load_full();
         let (files, generation, path) = (current.config.files.clone(), current.generation, main.clone());
@@ -148,7 +165,7 @@ impl Reloader {
         let (changes, digest, files) = self.loader.run_task(write).await.map_err(ChangeFault::Hung)??;
         // The watcher notices the new texts, but they are loaded here.
         self.shared.set_written(Some(digest));
-        let order = ReloadOrder { trigger, dry_run: false, verify: false, files };
+        let order = ReloadOrder { trigger, dry_run: false, verify: false, files, token };
         let (outcome, _) = self.reload(&order).await;
         let ReloadOutcome::Failed { failure, .. } = outcome else { return Ok(outcome) };
         self.shared.set_written(None);
@@ -161,9 +178,9 @@ impl Reloader {
     }
 
     /// Puts a config in force that was not read from the files.
-    async fn replace_config(&mut self, config: Config, trigger: Trigger) -> ReloadOutcome {
+    async fn replace_config(&mut self, config: Config, trigger: Trigger, token: Option<String>) -> ReloadOutcome {
         self.announce_reload();
-        let outcome = self.apply_config(config, trigger).await;
+        let outcome = self.apply_config(config, trigger, token).await;
         self.record_outcome(&outcome, trigger);
         self.announce_end(&outcome);
         outcome

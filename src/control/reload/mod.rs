@@ -92,7 +92,7 @@ impl Reloader {
             }
             Ok(config) if dry_run => self.dry_run(config),
             Ok(config) => {
-                let outcome = self.apply_config(config, trigger).await;
+                let outcome = self.apply_config(config, trigger, order.token.clone()).await;
                 if matches!(outcome, ReloadOutcome::Applied(_)) {
                     self.end_pin();
                 }
@@ -187,7 +187,7 @@ impl Reloader {
         })
     }
 
-    async fn apply_config(&mut self, mut config: Config, trigger: Trigger) -> ReloadOutcome {
+    async fn apply_config(&mut self, mut config: Config, trigger: Trigger, token: Option<String>) -> ReloadOutcome {
         let old = self.current.load_full();
         let diff = Diff::compare(&old.config, &config);
         let restart = keep_fixed(&mut config, &old.config);
@@ -222,7 +222,7 @@ impl Reloader {
         self.link.divide_keys(&snapshot.config, Some(&old.config));
         self.link.gateways().set_minimum(snapshot.config.store.gateways);
         self.current.store(snapshot.clone());
-        self.shared.history.add_entry(entry.with_diff(&diff));
+        self.shared.history.add_entry(entry.with_diff(&diff).with_token(token));
         self.link.replace_store(store);
         if let Some(settings) = &snapshot.config.server.access_log {
             self.listeners.access_log().open_target(settings);

@@ -65,7 +65,7 @@ fn list_tokens<'a>(section: &Section<'a>) -> Option<Vec<Section<'a>>> {
             }
             1..=TOKENS_MAX => items,
             count => {
-                let what = format!("{count} tokens; at most {TOKENS_MAX} are allowed");
+                let what = format!("{count} tokens, more than the {TOKENS_MAX} allowed");
                 return section.report_fault("tokens", node, &what, "remove those that are not used");
             }
         },
