@@ -6,8 +6,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-/// Age after which a leftover of an interrupted write is removed.
-const LEFTOVER_AGE: Duration = Duration::from_secs(60);
+/// Age after which a leftover of an interrupted write is removed: its writer had the time to lock it.
+const LEFTOVER_AGE: Duration = Duration::from_secs(1);
 
 /// Writes a file of `bytes` to `path`, readable by this user only, and returns once it is on disk. Until it is
 /// complete it has a name next to `path` that starts with `temporary`.
@@ -34,15 +34,19 @@ pub fn replace_file_like(model: &Path, path: &Path, temporary: &str, bytes: &[u8
     })
 }
 
-/// Removes files next to `path` that interrupted writes left there, by the start of their names.
+/// Removes files next to `path` that interrupted writes left there, by the start of their names. A file that is being
+/// written is locked by its writer and stays.
 pub fn remove_leftovers(path: &Path, temporary: &str) {
     let Some(dir) = path.parent() else { return };
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let is_old = || {
-            let modified = entry.metadata().and_then(|metadata| metadata.modified());
-            modified.is_ok_and(|at| SystemTime::now().duration_since(at).is_ok_and(|age| age >= LEFTOVER_AGE))
+        let is_left = || {
+            // Not of the target of a link, and no pipe, which would block.
+            let metadata = entry.metadata().ok().filter(|metadata| metadata.is_file());
+            let age = metadata.and_then(|metadata| SystemTime::now().duration_since(metadata.modified().ok()?).ok());
+            age.is_some_and(|age| age >= LEFTOVER_AGE)
+                && File::open(entry.path()).is_ok_and(|file| file.try_lock().is_ok())
         };
-        if entry.file_name().to_string_lossy().starts_with(temporary) && is_old() {
+        if entry.file_name().to_string_lossy().starts_with(temporary) && is_left() {
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -56,6 +60,8 @@ fn write_beside(
 ) -> io::Result<()> {
     let temporary = path.with_file_name(format!("{temporary}{:016x}", rand::random::<u64>()));
     let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary).and_then(|mut file| {
+        // Without support for locks, the age protects it.
+        let _ = file.try_lock();
         file.write_all(bytes)?;
         prepare(&file)?;
         file.sync_all()?;
@@ -66,4 +72,29 @@ fn write_beside(
         // A partial file is useless and takes space.
         let _ = fs::remove_file(&temporary);
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leftovers_of_dead_writers_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let make = |name: &str, age: Duration| {
+            let file = File::create(dir.path().join(name)).unwrap();
+            file.set_modified(SystemTime::now() - age).unwrap();
+            file
+        };
+        drop((make(".edit-old", LEFTOVER_AGE), make(".edit-new", Duration::ZERO), make("other", LEFTOVER_AGE)));
+        let written = make(".edit-written", LEFTOVER_AGE);
+        written.try_lock().unwrap();
+        remove_leftovers(&dir.path().join("other"), ".edit-");
+        let exists = |name: &str| dir.path().join(name).exists();
+        let all = [".edit-old", ".edit-new", "other", ".edit-written"].map(exists);
+        assert_eq!(all, [false, true, true, true]);
+        drop(written);
+        remove_leftovers(&dir.path().join("other"), ".edit-");
+        assert!(!exists(".edit-written"));
+    }
 }

@@ -16,7 +16,7 @@ use crate::admin::access::audit::AuditNote;
 use crate::admin::access::{AdminCaller, Peer};
 use crate::admin::context::AdminContext;
 use crate::admin::problem::Problem;
-use crate::admin::room::{AdminSlot, AdminStreamSlot, WorkGuard};
+use crate::admin::room::{AdminSlot, AdminStreamSlot, StreamClaim, WorkGuard};
 
 /// A request that may see its page.
 pub struct PageRequest {
@@ -97,10 +97,12 @@ impl PageRequest {
             .ok_or_else(|| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many requests at once; try again"))
     }
 
-    /// Takes one of the few slots of streams, which have no time limit, for `stream_response`.
-    pub fn take_stream_slot(&self) -> Result<AdminStreamSlot, Problem> {
-        AdminSlot::take_stream_slot(&self.slot)
-            .ok_or_else(|| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many streams at once; close one"))
+    /// Takes one of the few slots of streams, which have no time limit. Each token, or without tokens each peer, gets a
+    /// part of them.
+    pub fn take_stream_slot(&self, is_tap: bool) -> Result<AdminStreamSlot, Problem> {
+        let claim = StreamClaim { owner: self.caller.identify(self.peer), is_tap };
+        AdminSlot::take_stream_slot(&self.slot, claim)
+            .map_err(|detail| Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail))
     }
 
     /// Reads the body, JSON of `most` bytes at most.

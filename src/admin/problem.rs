@@ -1,5 +1,7 @@
 //! Problem documents of the admin listener (RFC 9457). Used by all its pages.
 
+use std::collections::HashSet;
+
 use http::StatusCode;
 use serde_json::{Value, json};
 
@@ -90,6 +92,19 @@ impl Problem {
 
     pub fn with_kind(self, kind: ProblemKind) -> Problem {
         Problem { kind, ..self }
+    }
+}
+
+/// Refuses a query with a parameter that occurs twice, except those in `lists`: one of them would be ignored.
+pub fn refuse_repeated(query: &str, lists: &[&str]) -> Result<(), Problem> {
+    let names = query.split('&').filter(|pair| !pair.is_empty()).map(|pair| pair.split('=').next().unwrap_or(pair));
+    let mut seen = HashSet::new();
+    match names.filter(|name| !lists.contains(name)).find(|name| !seen.insert(*name)) {
+        Some(name) => {
+            let detail = format!("the parameter `{name}` occurs twice; send it once");
+            Err(Problem::new(StatusCode::BAD_REQUEST, detail))
+        }
+        None => Ok(()),
     }
 }
 

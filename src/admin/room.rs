@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 #[derive(Default)]
 pub struct AdminSlots(RefCell<SlotTable>);
@@ -19,7 +19,17 @@ struct SlotTable {
     arrivals: u64,
     at_work: usize,
     held: usize,
-    streams: usize,
+    /// Who has a slot for streams.
+    streams: Vec<StreamClaim>,
+}
+
+/// What a slot for streams is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamClaim {
+    /// The token, or without tokens the peer.
+    pub owner: String,
+    /// The stream is a tap; otherwise it is a live stream, which lower roles may open.
+    pub is_tap: bool,
 }
 
 struct SlotEntry {
@@ -37,6 +47,8 @@ pub struct AdminSlot {
     _kept: RefCell<Option<oneshot::Sender<()>>>,
     /// When the connection last took a piece of its stream, or asked for one; `None` if it does not stream.
     stream_read: Cell<Option<Instant>>,
+    /// Told once the stream has ended.
+    stream_end: Notify,
 }
 
 /// Resolves when the slot is lost.
@@ -45,13 +57,23 @@ pub type SlotLost = oneshot::Receiver<()>;
 /// While it exists, the connection waits for the gateway and keeps its slot.
 pub struct WorkGuard<'t>(&'t AdminSlot);
 
-/// The slot of a connection that streams its response: one of a few of their own, not counted among the others.
-/// Released when dropped.
-pub struct AdminStreamSlot(Rc<AdminSlot>);
+/// The slot of a connection that streams its response: one of a few of their own, not counted among the others. Both
+/// whoever makes the stream and whoever sends it have a handle; the slot is released when the first one is dropped.
+pub struct AdminStreamSlot {
+    slot: Rc<AdminSlot>,
+    claim: StreamClaim,
+}
 
 const PLACES: usize = 512;
 /// Maximum number of streams.
 const STREAMS: usize = 16;
+/// Maximum number of live streams: the others are left to taps, which need a higher role.
+const LIVE_STREAMS: usize = 12;
+/// Maximum number of streams, and of taps, of one token or peer.
+const OWN_STREAMS: usize = 8;
+const OWN_TAPS: usize = 4;
+/// Time to send what is left of a stream that has ended.
+const REST_TIMEOUT: Duration = Duration::from_secs(5);
 /// A connection whose client has read nothing of its stream for this long loses its slot.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of connections at work: fewer than slots, so that there is always one to take.
@@ -73,6 +95,7 @@ impl AdminSlots {
             arrival: places.arrivals,
             _kept: RefCell::default(),
             stream_read: Cell::new(None),
+            stream_end: Notify::new(),
         };
         (slot, lost)
     }
@@ -97,6 +120,26 @@ impl SlotTable {
         Some(place.lost)
     }
 
+    /// Checks that there is a slot for the stream.
+    fn check_claim(&self, claim: &StreamClaim) -> Result<(), String> {
+        let count = |which: &dyn Fn(&StreamClaim) -> bool| self.streams.iter().filter(|other| which(other)).count();
+        let own = |other: &StreamClaim| other.owner == claim.owner;
+        let who = "this token (without tokens, this address)";
+        if count(&own) >= OWN_STREAMS {
+            return Err(format!("{who} has {OWN_STREAMS} streams open already; close one"));
+        }
+        if claim.is_tap && count(&|other| own(other) && other.is_tap) >= OWN_TAPS {
+            return Err(format!("{who} has {OWN_TAPS} taps open already; close one"));
+        }
+        if !claim.is_tap && count(&|other| !other.is_tap) >= LIVE_STREAMS {
+            return Err(format!("{LIVE_STREAMS} live streams are open already; close one"));
+        }
+        match self.streams.len() >= STREAMS {
+            true => Err(format!("{STREAMS} streams are open already; close one")),
+            false => Ok(()),
+        }
+    }
+
     fn set_at_work(&mut self, arrival: u64, at_work: bool) {
         if let Some(place) = self.taken.get_mut(&arrival) {
             self.at_work = self.at_work + usize::from(at_work) - usize::from(place.at_work);
@@ -116,16 +159,26 @@ impl AdminSlot {
         Some(WorkGuard(self))
     }
 
-    /// Moves the connection to a slot for streams; `None` if all are taken. From then on, it is not dropped for others.
-    pub fn take_stream_slot(slot: &Rc<AdminSlot>) -> Option<AdminStreamSlot> {
+    /// Moves the connection to a slot for streams. From then on, it is not dropped for others.
+    ///
+    /// # Errors
+    /// Why there is no slot.
+    pub fn take_stream_slot(slot: &Rc<AdminSlot>, claim: StreamClaim) -> Result<AdminStreamSlot, String> {
         let mut places = slot.room.0.borrow_mut();
-        if places.streams >= STREAMS || slot.stream_read.get().is_some() {
-            return None;
+        if slot.stream_read.get().is_some() {
+            return Err("the connection has a stream already".to_owned());
         }
-        places.streams += 1;
+        places.check_claim(&claim)?;
+        places.streams.push(claim.clone());
         slot._kept.replace(places.release_slot(slot.arrival));
         slot.stream_read.set(Some(Instant::now()));
-        Some(AdminStreamSlot(slot.clone()))
+        Ok(AdminStreamSlot { slot: slot.clone(), claim })
+    }
+
+    /// Waits until the time is over that the connection has after its stream ended; for ever if it does not stream.
+    pub async fn wait_after_stream(&self) {
+        self.stream_end.notified().await;
+        tokio::time::sleep(REST_TIMEOUT).await;
     }
 
     /// Returns whether the connection streams its response to a client that reads it.
@@ -156,16 +209,28 @@ impl Drop for AdminSlot {
 }
 
 impl AdminStreamSlot {
+    /// Returns a second handle of the slot.
+    pub fn share(&self) -> AdminStreamSlot {
+        AdminStreamSlot { slot: self.slot.clone(), claim: self.claim.clone() }
+    }
+
     /// Records that the connection asks for the next piece: it has sent the ones before.
     pub fn record_read(&self) {
-        self.0.stream_read.set(Some(Instant::now()));
+        let read = &self.slot.stream_read;
+        read.set(read.get().map(|_| Instant::now()));
     }
 }
 
 impl Drop for AdminStreamSlot {
     fn drop(&mut self) {
-        self.0.room.0.borrow_mut().streams -= 1;
-        self.0.stream_read.set(None);
+        if self.slot.stream_read.take().is_none() {
+            return;
+        }
+        let streams = &mut self.slot.room.0.borrow_mut().streams;
+        if let Some(place) = streams.iter().position(|claim| *claim == self.claim) {
+            streams.swap_remove(place);
+        }
+        self.slot.stream_end.notify_one();
     }
 }
 
@@ -221,20 +286,52 @@ mod tests {
         assert_eq!(room.0.borrow().at_work, 0);
     }
 
+    fn claim(owner: usize, is_tap: bool) -> StreamClaim {
+        StreamClaim { owner: owner.to_string(), is_tap }
+    }
+
     #[test]
     fn streams_have_few_slots_of_their_own() {
         let room = Rc::<AdminSlots>::default();
         let (all, mut lost) = several(&room, STREAMS + 1);
         let all: Vec<_> = all.into_iter().map(Rc::new).collect();
-        let mut streams: Vec<_> = all[..STREAMS].iter().filter_map(AdminSlot::take_stream_slot).collect();
-        assert_eq!(streams.len(), STREAMS);
-        assert!(AdminSlot::take_stream_slot(&all[STREAMS]).is_none());
+        let take = |i: usize| AdminSlot::take_stream_slot(&all[i], claim(i / 4, i < 4));
+        let mut streams: Vec<_> = (0..STREAMS).map(|i| take(i).unwrap()).collect();
+        assert!(take(STREAMS).is_err());
         assert_eq!(room.0.borrow().taken.len(), 1, "streams are not counted among the others");
         let (_others, _) = several(&room, PLACES + 1);
         assert!(lost[..STREAMS].iter_mut().all(has_place) && !has_place(&mut lost[STREAMS]));
-        streams.pop();
+        let (sent, made) = (streams[STREAMS - 1].share(), streams.pop());
+        drop(made);
         assert!(!all[STREAMS - 1].is_streaming() && has_place(&mut lost[STREAMS - 1]), "what is left is still sent");
-        assert!(AdminSlot::take_stream_slot(&all[STREAMS]).is_some());
+        assert_eq!(room.0.borrow().streams.len(), STREAMS - 1);
+        sent.record_read();
+        drop(sent);
+        assert_eq!((room.0.borrow().streams.len(), all[STREAMS - 1].is_streaming()), (STREAMS - 1, false));
+        assert!(take(STREAMS).is_ok());
+    }
+
+    #[test]
+    fn nobody_takes_all_streams() {
+        let room = Rc::<AdminSlots>::default();
+        let (all, _lost) = several(&room, STREAMS + 2);
+        let mut all = all.into_iter().map(Rc::new);
+        let mut take = |owner, is_tap| AdminSlot::take_stream_slot(&all.next().unwrap(), claim(owner, is_tap));
+        let _taps: Vec<_> = (0..OWN_TAPS).map(|_| take(1, true).unwrap()).collect();
+        assert!(take(1, true).err().unwrap().contains("has 4 taps open already"));
+        let _live: Vec<_> = (0..OWN_STREAMS - OWN_TAPS).map(|_| take(1, false).unwrap()).collect();
+        assert!(take(1, false).err().unwrap().contains("has 8 streams open already"));
+        let _others: Vec<_> = (0..OWN_STREAMS).map(|_| take(2, false).unwrap()).collect();
+        drop(_taps);
+        let room = Rc::<AdminSlots>::default();
+        let (all, _lost) = several(&room, STREAMS);
+        let live = |i: usize| AdminSlot::take_stream_slot(&Rc::new(AdminSlots::take_slot(&room).0), claim(i, false));
+        let live: Vec<_> = (0..LIVE_STREAMS).map(|i| live(i).unwrap()).collect();
+        let all: Vec<_> = all.into_iter().map(Rc::new).collect();
+        let refused = AdminSlot::take_stream_slot(&all[0], claim(99, false)).err().unwrap();
+        assert!(refused.contains("12 live streams are open already"), "{refused}");
+        assert!(AdminSlot::take_stream_slot(&all[1], claim(99, true)).is_ok(), "taps still have slots");
+        drop(live);
     }
 
     #[test]

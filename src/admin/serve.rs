@@ -40,6 +40,7 @@ where
         // The client left, stalled, or blocked others for long enough.
         _ = lost => {}
         () = wait_for_end(&slot) => {}
+        () = slot.wait_after_stream() => {}
         () = exchange_request(stream, peer, context, slot.clone()) => {}
     }
 }

@@ -137,6 +137,10 @@ fn read_body(path: &Path) -> Result<Vec<u8>, String> {
     let unreadable = |error| format!("cannot read {}: {error}", path.display());
     let mut body = Vec::new();
     let limit = u64::try_from(BODY_MAX).unwrap_or(u64::MAX) + 1;
+    // Before it is opened: that would wait for the other end of a pipe.
+    if !path.metadata().map_err(unreadable)?.is_file() {
+        return Err(format!("{} is not a regular file; write the body to one", path.display()));
+    }
     File::open(path).map_err(unreadable)?.take(limit).read_to_end(&mut body).map_err(unreadable)?;
     if body.len() > BODY_MAX {
         let help = "leave --body out, and state its length with -H 'content-length: N'";

@@ -22,6 +22,9 @@ pub struct CaseFile {
     sources: SourceTexts,
 }
 
+/// Most requests of all cases of a file.
+const REQUESTS_MAX: u64 = 1_000_000;
+
 /// A request, or several equal ones, and what is expected.
 pub struct TestCase {
     /// Where the case starts.
@@ -156,7 +159,17 @@ fn read_cases(root: &Section, decisions: DecisionWords) -> Option<Vec<TestCase>>
     };
     // Every case is read, to find all mistakes.
     let cases: Vec<_> = items.iter().map(read).collect();
-    cases.into_iter().collect()
+    let cases: Vec<TestCase> = cases.into_iter().collect::<Option<_>>()?;
+    let mut count = 0;
+    let is_beyond = |case: &&TestCase| {
+        count += u64::from(case.repeat);
+        count > REQUESTS_MAX
+    };
+    if let Some(place) = cases.iter().find(is_beyond).map(|case| case.place) {
+        let what = format!("the cases up to this one send more than {REQUESTS_MAX} requests");
+        root.sources.add_mistake(Diagnostic::new(place, what).with_help("lower `repeat`, or split the file"));
+    }
+    Some(cases)
 }
 
 fn read_case(section: Section, decisions: DecisionWords) -> Option<TestCase> {

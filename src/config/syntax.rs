@@ -1,4 +1,5 @@
-//! Turns syntax errors of the TOML parser into diagnostics, with remedies for common mistakes. Called by `tree`.
+//! Turns syntax errors of the TOML parser into diagnostics, with remedies for common mistakes, and finds values that are
+//! nested too deep for it. Called by `tree`.
 
 use toml::de::Error;
 
@@ -6,6 +7,62 @@ use crate::config::report::{Diagnostic, MistakeKind, Place, SourceText};
 use crate::config::source::SMALLEST;
 use crate::limiting::algorithm::all_params;
 use crate::limiting::algorithm::params::ParamKind;
+
+/// Most levels of lists and tables in each other, and most parts of a key. A config needs a few.
+const NESTING_MAX: usize = 64;
+
+/// Returns where values are nested too deep, before a parser spends time on every level.
+pub fn find_deep_nesting(source: &SourceText, file: usize) -> Option<Diagnostic> {
+    let start = find_deep_place(source.text.as_bytes())?;
+    let place = Place { file, start, end: start + 1 };
+    let what = format!("lists and tables are nested more than {NESTING_MAX} levels deep, or a key has more parts");
+    let found = Diagnostic::new(place, what).with_kind(MistakeKind::Syntax);
+    Some(found.with_help("close the lists and tables before it, or write shorter keys"))
+}
+
+/// Returns the place of the first bracket or dot beyond [`NESTING_MAX`], outside of strings and comments.
+fn find_deep_place(text: &[u8]) -> Option<usize> {
+    let (mut depth, mut dots, mut at) = (0_usize, 0_usize, 0_usize);
+    while let Some(byte) = text.get(at) {
+        match byte {
+            b'#' => {
+                at += text[at..].iter().position(|byte| *byte == b'\n').unwrap_or(text.len() - at);
+                continue;
+            }
+            quote @ (b'"' | b'\'') => {
+                at = skip_string(text, at, *quote);
+                continue;
+            }
+            b'[' | b'{' => (depth, dots) = (depth + 1, 0),
+            b']' | b'}' => (depth, dots) = (depth.saturating_sub(1), 0),
+            b'\n' | b',' | b'=' => dots = 0,
+            b'.' => dots += 1,
+            _ => {}
+        }
+        if depth > NESTING_MAX || dots > NESTING_MAX {
+            return Some(at);
+        }
+        at += 1;
+    }
+    None
+}
+
+/// Returns the end of the string that starts at `start`. One that is not closed ends with its line.
+fn skip_string(text: &[u8], start: usize, quote: u8) -> usize {
+    let delimiter = [quote; 3];
+    let is_long = text[start..].starts_with(&delimiter);
+    let mut at = start + if is_long { 3 } else { 1 };
+    while let Some(byte) = text.get(at) {
+        match byte {
+            b'\n' if !is_long => return at,
+            b'\\' if quote == b'"' && text.get(at + 1) != Some(&b'\n') => at += 2,
+            _ if is_long && text[at..].starts_with(&delimiter) => return at + 3,
+            byte if !is_long && *byte == quote => return at + 1,
+            _ => at += 1,
+        }
+    }
+    text.len()
+}
 
 pub fn to_diagnostic(source: &SourceText, file: usize, error: &Error) -> Diagnostic {
     let span = error.span().unwrap_or(source.text.len()..source.text.len());
@@ -203,4 +260,27 @@ fn style_remedy(line: &str) -> String {
         }
     }
     String::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nesting_is_bounded_outside_of_strings_and_comments() {
+        let most = format!("a = {}{}", "[".repeat(NESTING_MAX), "]".repeat(NESTING_MAX));
+        let many = "a = [1, { b = [2.5] }]\n[c.d]\n".repeat(200);
+        let brackets = "[".repeat(100);
+        let quoted =
+            format!("a = \"\\\"{brackets}\"\nb = '{brackets}'\nc = \"\"\"\n{brackets}\"\"\"\n# {brackets}\n#\n");
+        for text in ["", "#", "a = \"", "a = \"\\", "a = '''", &most, &many, &quoted] {
+            assert_eq!(find_deep_place(text.as_bytes()), None, "{text}");
+        }
+        let after = |text: &str| find_deep_place(format!("{text}a = {brackets}").as_bytes());
+        for text in ["", "# comment\n", "b = \"text\"\n", "b = \"not closed\n", "b = '''long'''\n"] {
+            assert_eq!(after(text), Some(text.len() + 4 + NESTING_MAX), "{text}");
+        }
+        assert!(find_deep_place(format!("a{} = 1", ".a".repeat(65)).as_bytes()).is_some());
+        assert!(find_deep_place("[{".repeat(33).as_bytes()).is_some());
+    }
 }

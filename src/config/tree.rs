@@ -70,6 +70,11 @@ impl Node {
 /// Parses one file. Syntax errors are reported, and the readable part is kept so that its mistakes are reported too.
 pub fn parse_file(sources: &SourceTexts, file: usize) -> Table {
     let source = sources.source(file);
+    let place = Place { file, start: 0, end: 0 };
+    if let Some(mistake) = syntax::find_deep_nesting(&source, file) {
+        sources.add_mistake(mistake);
+        return Table { place, entries: Vec::new() };
+    }
     let (document, errors) = DeTable::parse_recoverable(&source.text);
     let mut foreign = false;
     for (i, error) in errors.iter().enumerate() {
@@ -85,7 +90,6 @@ pub fn parse_file(sources: &SourceTexts, file: usize) -> Table {
         }
         sources.add_mistake(syntax::to_diagnostic(&source, file, error));
     }
-    let place = Place { file, start: 0, end: 0 };
     Builder { sources, file }.build_table(document.get_ref(), place)
 }
 

@@ -264,10 +264,10 @@ async fn start_gateway(
     let overrides = Rc::new(LiveOverrides::default());
     let store_state = Rc::new(StoreState::load(&config, &stores.gateways, &overrides));
     let link = open_store_link(&config, &stores);
+    reload::remove_edit_leftovers(&config);
     let count = config.server.workers;
     let fleet = Fleet::new(&metrics).map_err(Error::Metrics)?;
-    let resolving = HostnameUpdater::new(&fleet, &config);
-    let mut book = PersistentState::new(&metrics, &fleet);
+    let (resolving, mut book) = (HostnameUpdater::new(&fleet, &config), PersistentState::new(&metrics, &fleet));
     let mut acme = AcmeThread::new(&metrics);
     acme.provide_known(&config, None).await;
     let shared = Arc::new(SharedState::default());

@@ -122,6 +122,7 @@ fn a_wrong_query_is_explained() {
         ("?n=101", "`n` is an integer from 1 to 100"),
         ("?limits=a", "unknown parameter `limits`"),
         ("?limit=%F", "not percent-encoded"),
+        ("?n=1&by=refused&n=2", "the parameter `n` occurs twice"),
     ] {
         let answer = ask(&gateway, "GET", &format!("/-/top{query}"), "");
         assert!(answer.text().contains(detail), "{query}: {}", answer.text());

@@ -98,6 +98,7 @@ fn what_cannot_be_proven_is_not_claimed() {
         ("per-key", r#"{"burst":9007199254740992}"#, 422, "the burst is too large"),
         ("per-key", r#"{"rate":"0/s"}"#, 422, "#/rate"),
         ("per-key", r#"{"rate":5}"#, 422, "#/rate: it must be a string"),
+        ("per-key", r#"{"burst":5,"burst":6}"#, 422, "the member `burst` occurs twice"),
         ("per-key", r#"{"bursts":5}"#, 422, "did you mean `burst`?"),
         ("daily", r#"{"burst":5}"#, 422, "has only a `rate`"),
         ("slots", r#"{"burst":5}"#, 422, "limits with concurrency cannot be estimated"),

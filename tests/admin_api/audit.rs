@@ -96,6 +96,31 @@ fn an_attacker_fills_neither_the_disk_nor_a_terminal() {
 }
 
 #[test]
+fn a_token_fills_neither_the_disk_nor_the_list() {
+    let gateway = start();
+    assert_eq!(ask_as(&gateway, "edit", "POST", "/-/reload", "").status(), 200);
+    for _ in 0..15 {
+        assert_eq!(ask_as(&gateway, "metrics", "POST", "/-/session", "").status(), 200);
+        assert_eq!(ask_as(&gateway, "limits", "POST", "/-/limits/gone/refund", "").status(), 404);
+    }
+    for _ in 0..110 {
+        let reset = ask_as(&gateway, "limits", "DELETE", "/-/limits/user/state?key=a", "");
+        assert_eq!(reset.status(), 200);
+    }
+    let written = lines(&gateway, "audit.jsonl", 131);
+    assert_eq!(written.len(), 131, "1 reload, 10 sessions, 10 failures, 110 changes");
+    let shown = ask_as(&gateway, "edit", "GET", "/-/audit", "").json();
+    let entries = shown["entries"].as_array().unwrap();
+    assert_eq!((entries.len(), &entries[70]["path"]), (71, &json!("/-/reload")), "the reload is still listed");
+    let mut gateway = gateway;
+    gateway.signal("TERM");
+    gateway.exit();
+    let sums: Vec<Value> = lines(&gateway, "audit.jsonl", 133).split_off(131);
+    let sum = |token: &str| sums.iter().find(|line| line["token"] == token).map(|line| line["count"].clone());
+    assert_eq!((sums.len(), sum("metricser"), sum("limitser")), (2, Some(json!(5)), Some(json!(5))), "{sums:?}");
+}
+
+#[test]
 fn a_client_that_leaves_hides_no_change() {
     let gateway = start();
     // The body never comes, so that the page waits for it.

@@ -29,8 +29,8 @@ upstream = "echo:"
 limits = ["one", "watched"]
 "#;
 
-/// Streams at once, the maximum of the admin listener.
-const STREAMS: usize = 16;
+/// Streams at once of one peer, without tokens.
+const STREAMS: usize = 8;
 
 /// An open stream.
 struct Stream(BufReader<TcpStream>);

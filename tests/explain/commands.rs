@@ -77,6 +77,7 @@ fn the_exit_code_tells_what_happens() {
         (&["GET", "http://a.test/", "-H", "a: b\r\nc: d"], 2),
         (&["G T", "http://a.test/"], 2),
         (&["GET", "http://a.test/", "--body", "missing"], 2),
+        (&["GET", "http://a.test/", "--body", "/dev/zero"], 2),
         (&["GET", "http://a.test/", "-c", "missing.toml"], 2),
         (&["GET", "http://a.test/", "--admin", "http://127.0.0.1:1"], 1),
     ] {
@@ -84,6 +85,13 @@ fn the_exit_code_tells_what_happens() {
         assert_eq!(found, code, "{arguments:?}\n{stderr}");
         assert_eq!(stderr.is_empty(), !matches!(code, 1 | 2), "{arguments:?}\n{stderr}");
     }
+}
+
+#[test]
+fn a_body_that_is_no_regular_file_is_not_read() {
+    // A pipe would block for ever.
+    let (code, _, stderr) = explain(&["GET", "http://a.test/", "--body", "/dev/zero"]);
+    assert!(code == 2 && stderr.contains("/dev/zero is not a regular file"), "{code} {stderr}");
 }
 
 #[test]
@@ -162,6 +170,12 @@ fn cases_meet_refunds_slots_and_mistakes() {
         let (code, _, stderr) = test(&case(wrong));
         assert_eq!((code, stderr.contains(words)), (2, true), "{wrong}\n{stderr}");
     }
+    let long = case("repeat = 600000\nexpect = {}");
+    let (code, _, stderr) = test(&[long.clone(), long].concat());
+    assert!(code == 2 && stderr.contains("cases.toml:5:1") && stderr.contains("1000000 requests"), "{code} {stderr}");
+    let deep = case(&format!("expect = {}", "[".repeat(100_000)));
+    let (code, _, stderr) = test(&deep);
+    assert!(code == 2 && stderr.contains("cases.toml:3:74") && stderr.contains("64 levels"), "{code} {stderr}");
     assert_eq!(test("[[case]]\nrequest = \"GET http://a.test/a b\"\nexpect = {}\n").0, 2);
     assert_eq!(test("").0, 2);
 }

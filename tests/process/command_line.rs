@@ -362,7 +362,7 @@ fn few_keys_left_to_a_limit_are_a_warning() {
         assert!(stderr.contains(text), "{text} is missing:\n{stderr}");
     }
     let (code, _, stderr) = checked(11_300);
-    assert_eq!((code, stderr.as_str()), (0, ""));
+    assert!(code == 0 && !stderr.contains("SG0203"), "{stderr}");
     assert_eq!(checked(9_400).0, 2);
 }
 

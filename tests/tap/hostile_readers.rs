@@ -29,16 +29,60 @@ fn a_reader_that_does_not_read_costs_events_and_no_time() {
     assert_eq!(tap.next()["status"], 200);
 }
 
+/// The config with the tokens `one` and `two`.
+fn with_tokens() -> String {
+    let token = |name: &str| {
+        format!("[[admin.tokens]]\nname = \"{name}\"\nrole = \"keys\"\ntoken = \"{name}-0123456789abcdef\"\n")
+    };
+    config("", &format!("{}{}{LIMITS}", token("one"), token("two")))
+}
+
+fn bearer(name: &str) -> String {
+    format!("authorization: Bearer {name}-0123456789abcdef\r\n")
+}
+
+#[track_caller]
+fn assert_full(gateway: &Gateway, name: &str, why: &str) {
+    let (status, answer) = Tap::request(gateway, "", &bearer(name));
+    let answer = answer.rest();
+    assert!(status == 503 && answer.contains(why), "{status} {answer}");
+}
+
 #[test]
-fn there_are_eight_taps_and_readers_that_left_hold_none() {
-    let gateway = Gateway::start(LIMITS);
-    let taps: Vec<Tap> = (0..8).map(|_| Tap::open(&gateway, "")).collect();
-    let (status, answer) = Tap::request(&gateway, "", "");
-    assert_eq!(status, 503);
-    assert!(answer.rest().contains("8 taps are open already; close one"));
+fn there_are_eight_taps_half_of_them_for_one_token() {
+    let gateway = Gateway::whole(&with_tokens());
+    let open = |name: &str| {
+        let (status, tap) = Tap::request(&gateway, "", &bearer(name));
+        assert_eq!(status, 200);
+        tap
+    };
+    let mut taps: Vec<Tap> = (0..4).map(|_| open("one")).collect();
+    assert_full(&gateway, "one", "has 4 taps open already");
+    taps.extend((0..4).map(|_| open("two")));
+    assert_full(&gateway, "two", "has 4 taps open already");
     assert_eq!(gateway.admin("/readyz").status(), 200, "probes are served all the same");
     drop(taps);
-    until("the taps of those who left are free", || Tap::request(&gateway, "", "").0 == 200);
+    until("the taps of those who left are free", || Tap::request(&gateway, "", &bearer("one")).0 == 200);
+}
+
+#[test]
+fn a_slow_reader_keeps_no_tap_after_its_token_is_gone() {
+    let gateway = Gateway::whole(&with_tokens());
+    let mut slow: Vec<Tap> = (0..4).map(|_| Tap::request(&gateway, "?rate=1000", &bearer("one")).1).collect();
+    let mut client = gateway.client();
+    let head = get(&format!("/health?{}", "x".repeat(6000)), "");
+    let end = Instant::now() + Duration::from_secs(15);
+    while gateway.metric("tap_events_total", &[("result", "lost")]) == Some(0.0) {
+        assert!(Instant::now() < end, "none was lost");
+        (0..200).for_each(|_| assert_eq!(client.ask(&head, "").status(), 200));
+    }
+    assert_full(&gateway, "one", "has 4 taps open already");
+    // The owner of the token stays the same; only a config with another generation is in force.
+    gateway.write_config(&format!("{}# changed\n", with_tokens()));
+    until("the taps have ended", || {
+        slow.iter_mut().for_each(Tap::trickle);
+        Tap::request(&gateway, "", &bearer("one")).0 == 200
+    });
 }
 
 #[test]

@@ -192,6 +192,7 @@ fn a_wrong_query_is_explained() {
         ("?path=api", "`path` starts with `/`"),
         ("?key=a", "unknown parameter `key`; there are `limit`, `route`"),
         ("?limit=%FF", "not percent-encoded UTF-8"),
+        ("?rate=1&path=/a&path=/b&rate=2", "the parameter `rate` occurs twice"),
     ] {
         let (status, answer) = Tap::request(&gateway, query, "");
         let answer = answer.rest();

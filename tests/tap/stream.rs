@@ -1,6 +1,6 @@
 //! A client of `/-/tap`.
 
-use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 
 use serde_json::Value;
@@ -52,6 +52,11 @@ impl Tap {
     /// The rest of a response that is no stream.
     pub fn rest(mut self) -> String {
         std::iter::from_fn(|| self.line()).collect()
+    }
+
+    /// Reads one byte, if there still is one.
+    pub fn trickle(&mut self) {
+        let _ = self.lines.get_mut().read(&mut [0]);
     }
 
     /// The next event; `None` at the end of the stream.

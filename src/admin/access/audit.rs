@@ -15,7 +15,8 @@ use std::time::{Duration, Instant, SystemTime};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::admin::access::AdminCaller;
+use crate::admin::access::lines::{LineKind, LineSummary};
+use crate::admin::access::{AdminCaller, Peer};
 use crate::telemetry::access_log::{AccessLog, AccessLogSettings, LogTarget};
 use crate::telemetry::metrics::AdminMetrics;
 
@@ -40,7 +41,7 @@ pub struct AuditEntry {
     pub generation_before: u64,
     pub generation_after: u64,
     pub change: Option<String>,
-    /// Number of refused requests, in a line that sums them up.
+    /// Number of requests, in a line that sums them up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
     pub request_id: Option<String>,
@@ -57,9 +58,16 @@ pub struct AuditNote {
 }
 
 pub struct AuditLog {
-    recent: RefCell<VecDeque<String>>,
+    recent: RefCell<RecentLines>,
     writer: RefCell<Option<Writer>>,
     metrics: AdminMetrics,
+}
+
+/// The latest lines, those of each kind apart: many lines of one kind push out none of another.
+#[derive(Default)]
+struct RecentLines {
+    kinds: [VecDeque<(u64, String)>; LineKind::ALL.len()],
+    count: u64,
 }
 
 struct Writer {
@@ -68,24 +76,33 @@ struct Writer {
     settings: Arc<AccessLogSettings>,
 }
 
-/// Number of lines in memory.
-const RECENT_MAX: usize = 200;
+/// Number of lines of each kind in memory.
+const RECENT_MAX: usize = 50;
 const PATH_MAX: usize = 512;
 const TEXT_MAX: usize = 1024;
 /// Time that the last lines get to be written when the process ends.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl AuditEntry {
-    /// Returns the line that sums up refused requests of a peer which had no line of their own.
-    pub fn of_refused_attempts(peer: String, count: u64, generation: u64) -> AuditEntry {
-        let change = Some("more refused requests in the last minute".to_owned());
+    /// Returns the line that sums up requests which had no line of their own.
+    pub fn of_summary(summary: &LineSummary, generation: u64) -> AuditEntry {
+        let what = match summary.kind {
+            LineKind::Config | LineKind::Change => "more changes in the last minute",
+            LineKind::Failed => "more failed requests and requests for sessions in the last minute",
+            LineKind::Unproven => "more refused requests in the last minute",
+        };
+        let (token, peer) = match &summary.subject {
+            Some(subject) => (subject.token.clone(), subject.peer.map_or_else(|| "any".to_owned(), Peer::label)),
+            None => (None, "others".to_owned()),
+        };
         AuditEntry {
             time: format_time(SystemTime::now()),
+            token,
             peer,
-            count: Some(count),
+            count: Some(summary.count),
             generation_before: generation,
             generation_after: generation,
-            change,
+            change: Some(what.to_owned()),
             ..AuditEntry::default()
         }
     }
@@ -115,16 +132,18 @@ impl AuditLog {
     }
 
     /// Adds a line to those in memory, and to the file if there is one.
-    pub fn write(&self, entry: &AuditEntry, file: Option<&Path>) {
+    pub fn write(&self, entry: &AuditEntry, kind: LineKind, file: Option<&Path>) {
         let line = entry.format();
         if let Some(file) = file {
             self.with_writer(file, |writer| writer.log.queue_text(writer.settings.clone(), format!("{line}\n")));
         }
         let recent = &mut *self.recent.borrow_mut();
-        if recent.len() >= RECENT_MAX {
-            recent.pop_front();
+        recent.count += 1;
+        let own = &mut recent.kinds[kind as usize];
+        if own.len() >= RECENT_MAX {
+            own.pop_front();
         }
-        recent.push_back(line);
+        own.push_back((recent.count, line));
     }
 
     /// Opens the file before the first line, so that a mistake is reported at once.
@@ -142,7 +161,9 @@ impl AuditLog {
     /// Returns the latest lines as JSON, the latest first.
     pub fn list_recent(&self) -> String {
         let recent = self.recent.borrow();
-        let lines: Vec<&str> = recent.iter().rev().map(String::as_str).collect();
+        let mut lines: Vec<&(u64, String)> = recent.kinds.iter().flatten().collect();
+        lines.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
+        let lines: Vec<&str> = lines.iter().map(|(_, line)| line.as_str()).collect();
         format!("{{\"entries\":[{}],\"lines_lost\":{}}}", lines.join(","), self.metrics.audit_lines_lost.get())
     }
 
@@ -235,11 +256,15 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_lines_are_kept() {
+    fn the_latest_lines_of_each_kind_are_kept() {
         let log = AuditLog::new(&Metrics::new().unwrap().admin);
-        (0..RECENT_MAX + 5).for_each(|i| log.write(&entry(&format!("/{i}")), None));
+        log.write(&entry("/config"), LineKind::Config, None);
+        (0..RECENT_MAX + 5).for_each(|i| log.write(&entry(&format!("/{i}")), LineKind::Change, None));
+        log.write(&entry("/failed"), LineKind::Failed, None);
         let list: Value = serde_json::from_str(&log.list_recent()).unwrap();
         let entries = list["entries"].as_array().unwrap();
-        assert_eq!((entries.len(), &entries[0]["path"], &entries[199]["path"]), (200, &"/204".into(), &"/5".into()));
+        let path = |i: usize| entries[i]["path"].as_str().unwrap();
+        assert_eq!(entries.len(), RECENT_MAX + 2);
+        assert_eq!([path(0), path(1), path(50), path(51)], ["/failed", "/54", "/5", "/config"]);
     }
 }

@@ -44,7 +44,6 @@ pub fn find_caller(
     }
     match sessions.find_session(digest, admin, now, time) {
         Some(caller) => Ok(Some(caller)),
-        // Not counted as a guess: the page of an open browser may repeat it.
         None if is_session => Err(refuse(AccessFault::SessionEnded, SESSION_ENDED)),
         None => Err(refuse(AccessFault::TokenUnknown, format!("the token is unknown; {SEND_TOKEN}"))),
     }

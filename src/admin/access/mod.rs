@@ -2,9 +2,8 @@
 //!
 //! Input: the head of a request, its peer, and the tokens of the config. Output: the [`AdminCaller`], or a problem. `guard`
 //! checks the head, `credentials` finds the owner of a token, `sessions` lends the role of a token to a browser,
-//! `attempts` counts wrong tokens per peer, `audit` is the
-//! log of changes and refused requests, `recording` adds a request to it, and `pages` has the pages of
-//! this directory.
+//! `attempts` counts wrong tokens per peer, `audit` is the log of changes and refused requests, `lines` bounds its lines,
+//! `recording` adds a request to it, and `pages` has the pages of this directory.
 //!
 //! To add a reason to refuse a request, add it to [`AccessFault`] and describe it in `docs/reference/metrics.md`.
 
@@ -12,6 +11,7 @@ mod attempts;
 pub mod audit;
 mod credentials;
 pub mod guard;
+pub mod lines;
 pub mod pages;
 pub mod recording;
 mod sessions;
@@ -26,6 +26,7 @@ use http::request::Parts;
 use crate::admin::access::attempts::AttemptTable;
 use crate::admin::access::audit::{AuditEntry, AuditLog};
 use crate::admin::access::credentials::find_caller;
+use crate::admin::access::lines::{LineKind, LineTable};
 use crate::admin::access::sessions::Sessions;
 use crate::admin::problem::{Problem, ProblemKind};
 use crate::config::Admin;
@@ -105,10 +106,15 @@ pub struct AdminCaller {
 impl AdminCaller {
     /// Whoever sends a request to a page for everyone.
     pub const ANONYMOUS: AdminCaller = AdminCaller { name: None, role: Role::Metrics, token: None, is_session: false };
+
+    /// Returns a text for the token; without one, for the peer.
+    pub fn identify(&self, peer: Peer) -> String {
+        self.name.as_ref().map_or_else(|| peer.counted().label(), |name| format!("token {name}"))
+    }
 }
 
 /// The other end of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Peer {
     Tcp(IpAddr),
     /// A Unix socket, whose permissions decide who may connect.
@@ -143,6 +149,7 @@ impl Peer {
 /// State of access control. It lasts as long as the process.
 pub struct AccessState {
     attempts: RefCell<AttemptTable>,
+    lines: RefCell<LineTable>,
     sessions: RefCell<Sessions>,
     pub audit: AuditLog,
     metrics: AdminMetrics,
@@ -163,6 +170,7 @@ impl AccessState {
         AccessFault::ALL.iter().for_each(|fault| metrics.refused_counter(*fault).inc_by(0));
         AccessState {
             attempts: RefCell::default(),
+            lines: RefCell::default(),
             sessions: RefCell::default(),
             audit: AuditLog::new(metrics),
             metrics: metrics.clone(),
@@ -209,7 +217,7 @@ impl AccessState {
     /// Counts a refused request. Beyond ten guesses of a peer in a minute, the refusal becomes a 429.
     pub fn count_refusal(&self, refusal: AccessRefusal, peer: Peer) -> AccessRefusal {
         let mut refusal = refusal;
-        if matches!(refusal.fault, AccessFault::TokenUnknown | AccessFault::CodeUnknown) {
+        if matches!(refusal.fault, AccessFault::TokenUnknown | AccessFault::SessionEnded | AccessFault::CodeUnknown) {
             if let Some(left_out) = self.wrong_tokens.take_turn() {
                 tracing::warn!(peer = peer.label(), left_out, "admin listener: a request has a wrong token");
             }
@@ -221,22 +229,21 @@ impl AccessState {
         refusal
     }
 
-    /// Records a request in the audit log. Lines about peers that did not prove who they are have a bound per minute.
+    /// Records a request in the audit log. Lines have a bound per minute, except those about changes of the config.
     /// Returns whether this is the first one left out since the last summaries.
-    pub fn record(&self, entry: &AuditEntry, is_trusted: bool, peer: Peer, admin: &Admin) -> bool {
-        if !is_trusted && !self.attempts.borrow_mut().take_line(peer.counted(), Instant::now()) {
+    pub fn record(&self, entry: &AuditEntry, kind: LineKind, peer: Peer, admin: &Admin) -> bool {
+        if !self.lines.borrow_mut().take_line(kind, entry.token.as_deref(), peer.counted(), Instant::now()) {
             return !self.is_summary_due.replace(true);
         }
-        self.audit.write(entry, admin.audit.as_deref());
+        self.audit.write(entry, kind, admin.audit.as_deref());
         false
     }
 
-    /// Writes one line for each peer whose refused requests were left out of the audit log until now.
+    /// Writes one line for each token or peer whose requests were left out of the audit log until now.
     pub fn write_summaries(&self, admin: &Admin, generation: u64) {
         self.is_summary_due.set(false);
-        for (peer, count) in self.attempts.borrow_mut().take_summaries() {
-            let peer = peer.map_or_else(|| "others".to_owned(), Peer::label);
-            self.audit.write(&AuditEntry::of_refused_attempts(peer, count, generation), admin.audit.as_deref());
+        for summary in self.lines.borrow_mut().take_summaries() {
+            self.audit.write(&AuditEntry::of_summary(&summary, generation), summary.kind, admin.audit.as_deref());
         }
     }
 

@@ -10,6 +10,7 @@ use tokio::task::spawn_local;
 use tokio::time::sleep;
 
 use crate::admin::access::audit::{AuditEntry, AuditNote, format_time};
+use crate::admin::access::lines::LineKind;
 use crate::admin::access::{AccessState, AdminCaller, Peer};
 use crate::admin::context::AdminContext;
 use crate::admin::problem::ProblemKind;
@@ -26,13 +27,29 @@ pub struct PendingRecord {
     pub note: Rc<RefCell<AuditNote>>,
     /// Whether there is a line even if the request is not refused.
     is_change: bool,
+    /// The kind of line about a known caller that is not refused.
+    kind: LineKind,
     is_done: bool,
 }
 
 /// Pages whose POST changes nothing but usage of limits.
 const UNAUDITED: [&str; 3] = ["/-/decide", "/-/explain", "/-/limits/NAME/what-if"];
+/// Pages whose changes of the config always have a line.
+const CONFIG_PAGES: [&str; 3] = ["/-/reload", "/-/config/files/NAME", "/-/rollback"];
+/// Page that any role may use without changing anything for others.
+const SESSION_PAGE: &str = "/-/session";
 /// Status of a request whose client left before the response, as in the access log.
 const CLIENT_LEFT: u16 = 499;
+
+/// Returns the kind of line about a request of a known caller that is not refused.
+fn find_kind(page: &str, head: &Parts) -> LineKind {
+    let is_dry_run = matches!(head.uri.query(), Some("dry_run=1" | "dry_run=true"));
+    match page {
+        SESSION_PAGE => LineKind::Failed,
+        _ if CONFIG_PAGES.contains(&page) && !is_dry_run => LineKind::Config,
+        _ => LineKind::Change,
+    }
+}
 
 impl PendingRecord {
     /// Starts the record of a request to the page with this path.
@@ -48,7 +65,8 @@ impl PendingRecord {
         };
         let is_change = !matches!(head.method, Method::GET | Method::HEAD) && !UNAUDITED.contains(&page);
         let (context, note) = (context.clone(), Rc::default());
-        PendingRecord { context, entry, peer, caller: None, note, is_change, is_done: false }
+        let kind = find_kind(page, head);
+        PendingRecord { context, entry, peer, caller: None, note, is_change, kind, is_done: false }
     }
 
     /// Records the request, if it is a change or `is_refused`, and adds its id to the response.
@@ -69,7 +87,12 @@ impl PendingRecord {
         let snapshot = self.context.current.load();
         let note = self.note.take();
         let caller = note.caller.or_else(|| self.caller.take());
-        let is_trusted = caller.is_some() && !matches!(status, 401 | 403 | 429);
+        let kind = match caller {
+            None => LineKind::Unproven,
+            // The change of a client that left may have been made.
+            Some(_) if (400..500).contains(&status) && status != CLIENT_LEFT => LineKind::Failed,
+            Some(_) => self.kind,
+        };
         let entry = &mut self.entry;
         (entry.status, entry.time, entry.generation_after) =
             (status, format_time(SystemTime::now()), snapshot.generation);
@@ -77,7 +100,7 @@ impl PendingRecord {
         if let Some(caller) = caller {
             (entry.token, entry.session, entry.role) = (caller.name, caller.is_session, Some(caller.role.label()));
         }
-        if self.context.access.record(entry, is_trusted, self.peer, &snapshot.config.admin) {
+        if self.context.access.record(entry, kind, self.peer, &snapshot.config.admin) {
             let context = self.context.clone();
             spawn_local(async move {
                 sleep(AccessState::SUMMARY_PERIOD).await;
@@ -98,7 +121,7 @@ impl Drop for PendingRecord {
 }
 
 impl AdminContext {
-    /// Writes one audit line for each peer with refused requests that have none.
+    /// Writes one audit line for each token or peer with requests that have none.
     pub fn write_summaries(&self) {
         let snapshot = self.current.load();
         self.access.write_summaries(&snapshot.config.admin, snapshot.generation);

@@ -2,9 +2,12 @@
 //! Called by the other files of this directory.
 
 use std::cell::RefCell;
+use std::fmt;
 use std::ops::RangeInclusive;
 
 use http::StatusCode;
+use serde::de::{Error, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
 use crate::admin::problem::Problem;
@@ -30,9 +33,76 @@ pub struct JsonNode<'a> {
 /// Maximum number of mistakes reported per body.
 const FAULTS_MAX: usize = 20;
 
+/// A value whose objects have no member twice.
+struct UniqueValue(Value);
+
+struct UniqueVisitor;
+
 pub fn parse_body(body: &[u8]) -> Result<Value, Problem> {
-    serde_json::from_slice(body)
-        .map_err(|error| Problem::new(StatusCode::BAD_REQUEST, format!("the body is not JSON: {error}")))
+    let parsed = serde_json::from_slice::<UniqueValue>(body).map(|UniqueValue(value)| value);
+    parsed.map_err(|error| match error.is_data() {
+        true => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, format!("the body is wrong: {error}")),
+        false => Problem::new(StatusCode::BAD_REQUEST, format!("the body is not JSON: {error}")),
+    })
+}
+
+impl<'de> Deserialize<'de> for UniqueValue {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<UniqueValue, D::Error> {
+        input.deserialize_any(UniqueVisitor)
+    }
+}
+
+impl<'de> Visitor<'de> for UniqueVisitor {
+    type Value = UniqueValue;
+
+    fn expecting(&self, text: &mut fmt::Formatter) -> fmt::Result {
+        text.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<UniqueValue, E> {
+        Ok(UniqueValue(Value::Null))
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<UniqueValue, E> {
+        Ok(UniqueValue(value.into()))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<UniqueValue, E> {
+        Ok(UniqueValue(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<UniqueValue, E> {
+        Ok(UniqueValue(value.into()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<UniqueValue, E> {
+        Ok(UniqueValue(value.into()))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<UniqueValue, E> {
+        Ok(UniqueValue(value.into()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<UniqueValue, A::Error> {
+        let mut list = Vec::new();
+        while let Some(UniqueValue(item)) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(UniqueValue(list.into()))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<UniqueValue, A::Error> {
+        let mut object = Map::new();
+        while let Some(name) = members.next_key::<String>()? {
+            if object.contains_key(&name) {
+                let shown: String = name.chars().take(64).collect();
+                return Err(A::Error::custom(format!("the member `{shown}` occurs twice")));
+            }
+            let UniqueValue(value) = members.next_value()?;
+            object.insert(name, value);
+        }
+        Ok(UniqueValue(object.into()))
+    }
 }
 
 impl Faults {

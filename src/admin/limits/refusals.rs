@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::admin::limits::LimitsApi;
 use crate::admin::limits::words::DecidedBy;
-use crate::admin::problem::Problem;
+use crate::admin::problem::{Problem, refuse_repeated};
 use crate::config::percent_decode;
 use crate::limiting::answer::NEVER;
 use crate::limiting::shown_key::KeyDisplay;
@@ -27,6 +27,7 @@ const N_MAX: usize = 200;
 
 impl RefusalsQuery {
     fn parse(query: &str) -> Result<RefusalsQuery, Problem> {
+        refuse_repeated(query, &[])?;
         let mut parsed = RefusalsQuery { request_id: None, limit: None, route: None, n: N_DEFAULT };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::admin::limits::asked::NamedValues;
 use crate::admin::limits::{LimitsApi, asked, fixed_cost, run_check};
-use crate::admin::problem::Problem;
+use crate::admin::problem::{Problem, refuse_repeated};
 use crate::config::percent_decode;
 use crate::labels::Label;
 use crate::limiting::Limiter;
@@ -50,6 +50,7 @@ const ROUTES_MAX: usize = 5;
 
 impl TopQuery {
     fn parse(query: &str) -> Result<TopQuery, Problem> {
+        refuse_repeated(query, &[])?;
         let mut parsed = TopQuery { limit: None, by: KeyOutcome::Refused, window: UsageWindow::Minute, n: N_DEFAULT };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));

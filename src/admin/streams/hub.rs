@@ -7,15 +7,18 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
+use crate::admin::room::AdminStreamSlot;
+
 /// The open streams.
-#[derive(Default)]
-pub struct LiveHub {
-    viewers: RefCell<Vec<LiveViewer>>,
+pub struct LiveHub<S = AdminStreamSlot> {
+    viewers: RefCell<Vec<LiveViewer<S>>>,
     is_running: Cell<bool>,
 }
 
-struct LiveViewer {
+struct LiveViewer<S> {
     events: mpsc::Sender<Bytes>,
+    /// Released with the viewer, even if the client reads what is left slowly.
+    _slot: S,
     opened: Instant,
     /// Generation of the config that granted access.
     generation: u64,
@@ -29,11 +32,23 @@ const QUEUE: usize = 4;
 const MISSED_MAX: u32 = 30;
 const STREAM_MAX: Duration = Duration::from_secs(600);
 
-impl LiveHub {
+impl<S> Default for LiveHub<S> {
+    fn default() -> LiveHub<S> {
+        LiveHub { viewers: RefCell::default(), is_running: Cell::default() }
+    }
+}
+
+impl<S> LiveHub<S> {
     /// Adds a viewer, to which the config with this `generation` grants access. Returns its events.
-    pub fn add_viewer(&self, generation: u64) -> mpsc::Receiver<Bytes> {
+    pub fn add_viewer(&self, generation: u64, slot: S) -> mpsc::Receiver<Bytes> {
         let (events, received) = mpsc::channel(QUEUE);
-        self.viewers.borrow_mut().push(LiveViewer { events, opened: Instant::now(), generation, missed: 0 });
+        self.viewers.borrow_mut().push(LiveViewer {
+            events,
+            _slot: slot,
+            opened: Instant::now(),
+            generation,
+            missed: 0,
+        });
         received
     }
 
@@ -71,8 +86,8 @@ mod tests {
 
     #[test]
     fn a_viewer_that_reads_nothing_delays_nobody_and_is_dropped() {
-        let hub = LiveHub::default();
-        let (mut reads, silent) = (hub.add_viewer(1), hub.add_viewer(1));
+        let hub = LiveHub::<()>::default();
+        let (mut reads, silent) = (hub.add_viewer(1, ()), hub.add_viewer(1, ()));
         for event in 0..u32::try_from(QUEUE).unwrap() + MISSED_MAX {
             assert_eq!(hub.viewers.borrow().len(), 2, "after {event} events");
             hub.send_event(&Bytes::from(event.to_string()), 1);
@@ -83,8 +98,8 @@ mod tests {
 
     #[test]
     fn a_new_config_ends_the_streams_after_one_more_event() {
-        let hub = LiveHub::default();
-        let (mut old, new) = (hub.add_viewer(1), hub.add_viewer(2));
+        let hub = LiveHub::<()>::default();
+        let (mut old, new) = (hub.add_viewer(1, ()), hub.add_viewer(2, ()));
         hub.send_event(&Bytes::from("event"), 2);
         assert_eq!(old.try_recv().unwrap(), "event");
         assert_eq!(old.try_recv(), Err(TryRecvError::Disconnected));

@@ -11,17 +11,18 @@ use http::StatusCode;
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::task::spawn_local;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use crate::admin::context::AdminContext;
 use crate::admin::lifecycle::Lifecycle;
 use crate::admin::page_request::PageRequest;
-use crate::admin::problem::Problem;
+use crate::admin::problem::{Problem, refuse_repeated};
 use crate::admin::response::{AdminResponse, stream_response};
+use crate::admin::room::AdminStreamSlot;
 use crate::config::percent_decode;
 use crate::labels::labels;
 use crate::snapshot::UNMATCHED;
-use crate::telemetry::tap::{FILTERS, TAPS_MAX, TapCounts, TapFilter, TapReader};
+use crate::telemetry::tap::{FILTER_NAMES, FILTERS, TAPS_MAX, TapCounts, TapFilter, TapReader};
 
 /// Query of `GET /-/tap`.
 struct TapQuery {
@@ -57,6 +58,7 @@ const COUNTS_EVERY: u32 = 4;
 
 impl TapQuery {
     fn parse(query: &str) -> Result<TapQuery, Problem> {
+        refuse_repeated(query, &FILTER_NAMES)?;
         let mut parsed = TapQuery { filter: TapFilter::default(), rate: RATE_DEFAULT, count: None };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -112,24 +114,25 @@ pub async fn stream_tap(request: PageRequest) -> Result<AdminResponse, Problem> 
         let detail = format!("{TAPS_MAX} taps are open already; close one");
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     };
+    let slot = request.take_stream_slot(true)?;
     let reader = request.context.taps.open(filter, rate).ok_or_else(full)?;
-    let slot = request.take_stream_slot()?;
     let (events, pieces) = mpsc::channel(PIECES);
-    spawn_local(send_events(reader, events, request.context.clone(), count));
+    spawn_local(send_events((reader, slot.share()), events, request.context.clone(), count));
     Ok(stream_response(pieces, slot))
 }
 
 /// Sends events until the tap ends or the client leaves.
 async fn send_events(
-    mut reader: TapReader,
+    (mut reader, slot): (TapReader, AdminStreamSlot),
     events: mpsc::Sender<Bytes>,
     context: Rc<AdminContext>,
     count: Option<u64>,
 ) {
     let Some(end) = forward_events(&mut reader, &events, &context, count).await else { return };
     let counts = format_counts(reader.counts());
-    // Frees the place for another tap, even if the client reads slowly.
-    drop(reader);
+    // Frees the places for another tap, even if the client reads slowly. Queued requests are dropped, and the
+    // connection has little time left to send the rest.
+    drop((reader, slot));
     let last = format!("event: end\ndata: {}\n\n", json!({ "reason": end.label() }));
     for event in [counts, last] {
         // The client may have left.
@@ -162,10 +165,23 @@ async fn forward_events(
                 format_counts(reader.counts()).into()
             }
         };
-        events.send(event).await.ok()?;
+        tokio::select! {
+            sent = events.send(event) => sent.ok()?,
+            // The client may read too slowly for ever.
+            end = wait_for_end(context, generation, started) => return Some(end),
+        }
         if count.is_some_and(|count| reader.counts().sent >= count) {
             return Some(TapEnd::Count);
         }
+    }
+}
+
+async fn wait_for_end(context: &AdminContext, generation: u64, started: Instant) -> TapEnd {
+    loop {
+        if let Some(end) = find_end(context, generation, started) {
+            return end;
+        }
+        sleep(CHECK_EVERY).await;
     }
 }
 

@@ -140,6 +140,13 @@ pub fn restore_changes(main: &Path, changes: &[FileChange]) -> io::Result<()> {
     result
 }
 
+/// Removes what edits of a process left that was killed, if edits are allowed.
+pub fn remove_edit_leftovers(config: &Config) {
+    let files = config.config_files.iter().filter(|_| config.admin.edit);
+    let real = files.filter_map(|file| file.path.canonicalize().ok());
+    real.for_each(|path| remove_leftovers(&path, TEMPORARY));
+}
+
 /// Returns the text now; `None` if there is no file.
 fn find_current(change: &FileChange) -> io::Result<Option<Vec<u8>>> {
     match read_file(&change.path) {

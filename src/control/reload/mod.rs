@@ -24,6 +24,7 @@ use crate::config::{Config, Report};
 use crate::control::development_certs::DevelopmentCerts;
 use crate::control::listeners::Listeners;
 use crate::control::overrides::LiveOverrides;
+pub use crate::control::reload::disk::remove_edit_leftovers;
 use crate::control::resolve::HostnameUpdater;
 use crate::control::source::ConfigSource;
 use crate::control::{systemd, watch};

@@ -39,6 +39,7 @@ enum PathTerm {
 
 /// The names of the parameters, for messages.
 pub const FILTERS: &str = "`limit`, `route`, `decision`, `client`, `status`, `method` and `path`";
+pub const FILTER_NAMES: [&str; 7] = ["limit", "route", "decision", "client", "status", "method", "path"];
 /// Maximum number of values of a filter: each costs time for every request.
 const VALUES_MAX: usize = 32;
 

@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 
 use crate::telemetry::access_log::LogRecord;
 use crate::telemetry::metrics::{Decision, TapMetrics};
-pub use crate::telemetry::tap::filter::{FILTERS, TapFilter};
+pub use crate::telemetry::tap::filter::{FILTER_NAMES, FILTERS, TapFilter};
 use crate::telemetry::tap::rate::EventRate;
 
 /// Maximum number of taps.
