@@ -20,6 +20,9 @@ pub struct EffectiveOptions {
     /// Add the file and line of each value
     #[arg(long)]
     origin: bool,
+    /// List options that are not written too, with their defaults
+    #[arg(long)]
+    defaults: bool,
     /// Replace names, hosts, addresses and paths by hashes, for bug reports
     #[arg(long)]
     anonymize: bool,
@@ -39,7 +42,11 @@ pub fn print_config(options: EffectiveOptions) -> ExitCode {
         Ok(config) => config,
         Err(report) => return report_bad_config(&report),
     };
-    let format = EffectiveFormat { has_origins: options.origin, is_anonymous: options.anonymize };
+    let format = EffectiveFormat {
+        has_origins: options.origin,
+        is_anonymous: options.anonymize,
+        has_defaults: options.defaults,
+    };
     let text = match options.format {
         ConfigFormat::Toml => config.effective_toml(format),
         ConfigFormat::Json => format!("{:#}\n", config.effective_json(format)),

@@ -43,7 +43,9 @@ use http::HeaderName;
 
 use crate::config::admin_tokens::AdminToken;
 pub use crate::config::codes::all_codes;
-pub use crate::config::effective::{EffectiveFormat, ListItem, WrittenConfig, WrittenOption, WrittenSection};
+pub use crate::config::effective::{
+    EffectiveFormat, ListItem, WrittenConfig, WrittenMatcher, WrittenOption, WrittenSection,
+};
 pub(crate) use crate::config::hints::find_closest;
 pub use crate::config::recorded::texts::{LoadedFile, OverlayKind, SourceLine, TextOverlay};
 pub use crate::config::report::{Place, Report};

@@ -80,7 +80,9 @@ fn assume_approval(walk: &ExplainWalk<'_>, found: &mut Findings, rule: &ForwardA
     found.user = walk.input.user.clone().filter(|user| rule.user.is_some() && is_valid_user(user));
     found.is_user_unknown = rule.user.is_some() && found.user.is_none();
     let user = found.user.clone();
-    let detail = format!("the auth server {name} decides, with {}", rule.target);
+    // The query may contain a secret.
+    let path = rule.target.split('?').next().unwrap_or_default();
+    let detail = format!("the auth server {name} decides, with {path}");
     report(found, "forward", "unknown", user.as_deref(), &detail);
 }
 

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use http::HeaderMap;
 
-use crate::config::Config;
+use crate::config::{Config, WrittenMatcher};
 use crate::explain::conditions::is_shown;
 use crate::explain::explanation::{MismatchReport, OtherRoute, RouteReport};
 use crate::limiting::shown_key::KeyDisplay;
@@ -20,11 +20,13 @@ pub const COMPARED_MAX: usize = 1000;
 /// Longest path that is compared with regexes, in bytes.
 const REGEX_PATH_MAX: usize = 4096;
 
-pub fn describe_route(route: &Route) -> RouteReport {
+/// Describes a route of the config, with the text of its conditions as they are written.
+pub fn describe_route(config: &Config, index: usize, route: &Route) -> RouteReport {
+    let written = config.written_matcher(index);
     RouteReport {
         name: route.name.clone(),
-        path: route.matcher.path.to_string(),
-        hosts: route.matcher.hosts.iter().map(host_text).collect(),
+        path: written.path_with_variables().unwrap_or_else(|| route.matcher.path.to_string()),
+        hosts: route.matcher.hosts.iter().map(|host| host_text(&written, host)).collect(),
     }
 }
 
@@ -49,16 +51,16 @@ pub fn find_nearest_routes(
         })
         .collect();
     ranked.sort_by_key(|(rank, ..)| *rank);
-    let describe = |route: &Route, mismatch: &Mismatch| describe_mismatch(route, mismatch, head, headers, display);
-    let shown = ranked.iter().take(SHOWN).map(|(_, route, mismatches)| OtherRoute {
-        name: route.name.clone(),
-        mismatches: mismatches.iter().map(|mismatch| describe(route, mismatch)).collect(),
+    let shown = ranked.iter().take(SHOWN).map(|((.., index), route, mismatches)| {
+        let written = config.written_matcher(*index);
+        let describe = |mismatch| describe_mismatch((route, &written), mismatch, head, headers, display);
+        OtherRoute { name: route.name.clone(), mismatches: mismatches.iter().map(describe).collect() }
     });
     shown.collect()
 }
 
 fn describe_mismatch(
-    route: &Route,
+    (route, written): (&Route, &WrittenMatcher),
     mismatch: &Mismatch,
     head: &ValidatedHead,
     headers: &HeaderMap,
@@ -72,10 +74,12 @@ fn describe_mismatch(
     };
     match mismatch {
         Mismatch::Host => {
-            let hosts: Vec<String> = matcher.hosts.iter().map(host_text).collect();
+            let hosts: Vec<String> = matcher.hosts.iter().map(|host| host_text(written, host)).collect();
             report("host", hosts.join(", "), head.read_host())
         }
-        Mismatch::Path => report("path", path_text(&matcher.path), head.path()),
+        Mismatch::Path => {
+            report("path", written.path_with_variables().unwrap_or_else(|| path_text(&matcher.path)), head.path())
+        }
         Mismatch::Method => {
             let methods: Vec<&str> = matcher.methods.iter().map(|method| method.as_str()).collect();
             report("method", methods.join(", "), head.method().as_str())
@@ -83,7 +87,8 @@ fn describe_mismatch(
         Mismatch::Header(index, name) => {
             let is_shown = is_shown(display, &Source::Header((*name).clone()));
             let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
-            let expected = matcher.headers.get(*index).map(|(_, value)| text(value));
+            let expected = matcher.headers.get(*index);
+            let expected = expected.map(|(name, value)| written.shown_header(name.as_str(), value.as_bytes()));
             MismatchReport {
                 condition: format!("header:{name}"),
                 expected: expected.filter(|_| is_shown),
@@ -93,10 +98,10 @@ fn describe_mismatch(
     }
 }
 
-fn host_text(host: &HostPattern) -> String {
+fn host_text(written: &WrittenMatcher, host: &HostPattern) -> String {
     match host {
-        HostPattern::Exact(name) => name.clone(),
-        HostPattern::Suffix(suffix) => format!("*{suffix}"),
+        HostPattern::Exact(name) => written.shown_host(name),
+        HostPattern::Suffix(suffix) => written.shown_host(&format!("*{suffix}")),
     }
 }
 

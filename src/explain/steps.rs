@@ -85,7 +85,7 @@ impl<'a> ExplainWalk<'a> {
         remove_identity_headers(&mut headers, config);
         let index = config.table.find_route(&config.routes, head.read_host(), head.path(), head.method(), &headers);
         let route = index.map(|index| &config.routes[index]);
-        found.explanation.route = route.map(routes::describe_route);
+        found.explanation.route = index.map(|index| routes::describe_route(config, index, &config.routes[index]));
         if self.context.op == Op::Peek {
             found.explanation.other_routes = routes::find_nearest_routes(config, &head, &headers, index, display);
             if config.routes.len() > routes::COMPARED_MAX {

@@ -6,7 +6,7 @@ use sluicegate::config;
 use sluicegate::config::{Config, EffectiveFormat};
 use sluicegate::reload::diff::Diff;
 
-const PLAIN: EffectiveFormat = EffectiveFormat { has_origins: false, is_anonymous: false };
+const PLAIN: EffectiveFormat = EffectiveFormat { has_origins: false, is_anonymous: false, has_defaults: false };
 
 fn load(path: &str) -> Config {
     config::load_config(Path::new(path)).unwrap_or_else(|report| panic!("{report}"))
@@ -51,6 +51,22 @@ fn the_effective_config_means_the_same() {
         assert!(differences.is_empty(), "{path}: {differences:#?}\n{text}");
         assert_eq!(unmask(&again.effective_toml(PLAIN)), text, "{path}");
     }
+}
+
+#[test]
+fn defaults_mean_the_same_as_nothing() {
+    for path in ["conf/sluicegate.toml", "conf/demo.toml", "tests/config/good/main.toml"] {
+        let config = load(path);
+        let text = config.effective_toml(EffectiveFormat { has_defaults: true, ..PLAIN });
+        assert!(text.lines().any(|line| line == "max_connections = 8192"), "{text}");
+        let again = config::load_text("effective", &text).unwrap_or_else(|report| panic!("{path}: {report}\n{text}"));
+        let differences: Vec<String> =
+            Diff::compare(&config, &again).lines().filter(|line| line != "admin: token changed").collect();
+        assert!(differences.is_empty(), "{path}: {differences:#?}\n{text}");
+    }
+    let json =
+        load("conf/demo.toml").effective_json(EffectiveFormat { has_origins: true, has_defaults: true, ..PLAIN });
+    assert_eq!(json["server"]["max_connections"], serde_json::json!({ "value": 8192, "origin": "default" }));
 }
 
 #[test]
@@ -105,7 +121,7 @@ response_headers = { set = { x-b = "${SLUICEGATE_TEST_NONE:-canary-default}" } }
 fn no_output_contains_a_secret() {
     let config = load_text(SECRETS);
     let other = load_text(&SECRETS.replace("canary", "kanari"));
-    for format in [PLAIN, EffectiveFormat { has_origins: true, is_anonymous: true }] {
+    for format in [PLAIN, EffectiveFormat { has_origins: true, is_anonymous: true, ..PLAIN }] {
         let (toml, json) = (config.effective_toml(format), config.effective_json(format).to_string());
         assert!(!toml.to_lowercase().contains("canary"), "{toml}");
         assert!(!json.to_lowercase().contains("canary"), "{json}");
@@ -156,7 +172,7 @@ redirect = { to = "https://canary.example.com{path}" }
 #[test]
 fn an_anonymous_config_identifies_nobody() {
     let config = load_text(IDENTIFYING);
-    let format = EffectiveFormat { has_origins: true, is_anonymous: true };
+    let format = EffectiveFormat { has_origins: true, is_anonymous: true, ..PLAIN };
     for text in [config.effective_toml(format), config.effective_json(format).to_string()] {
         assert!(!text.to_lowercase().contains("canary"), "{text}");
         assert!(!text.contains("203.0.113") && !text.contains("20301138888"), "{text}");
@@ -166,7 +182,7 @@ fn an_anonymous_config_identifies_nobody() {
         }
     }
     // The same name has the same hash everywhere, so the structure can be read.
-    let text = config.effective_toml(EffectiveFormat { has_origins: false, is_anonymous: true });
+    let text = config.effective_toml(EffectiveFormat { is_anonymous: true, ..PLAIN });
     let name = text.split("[limit.").nth(1).and_then(|rest| rest.split(']').next()).unwrap();
     assert!(text.contains(&format!("limits = [\"{name}\"]")), "{name} is not used in\n{text}");
     assert!(text.contains("allow = [\"set:") && text.contains("client = \"!set:"), "{text}");

@@ -41,6 +41,28 @@ fn routes_are_listed_in_the_order_in_which_they_are_tried() {
     assert!(origin.ends_with(&format!("sluicegate.toml:{line}")), "{origin} is not line {line}");
 }
 
+/// Values of `${...}`, and secrets in conditions.
+const HIDDEN: &str = "[[route]]\nname = \"v\"\npath = \"= /a/${NO_SUCH:-canary-path}\"\nhost = \"${NO_SUCH:-canary.test}\"\n\
+                      header = { x-v = \"${NO_SUCH:-canary-v}\", x-origin-secret = \"canary-s\", x-access-key = \"canary-k\", \
+                      x-n = \"2\" }\nupstream = \"echo:\"\n";
+
+#[test]
+fn the_list_of_routes_and_explanations_show_no_secrets() {
+    let gateway = Gateway::start(HIDDEN);
+    let list = gateway.admin("/-/routes").json();
+    let route = &list["routes"][0];
+    assert_eq!((&route["path"], &route["match"]), (&json!("/a/${NO_SUCH:-***}"), &json!("exact")), "{route}");
+    let headers = json!({ "x-v": "${NO_SUCH:-***}", "x-origin-secret": "***", "x-access-key": "***", "x-n": "2" });
+    assert_eq!((&route["host"], &route["header"]), (&json!("${NO_SUCH:-***}"), &headers));
+    assert!(!list.to_string().contains("canary"), "{list}");
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_sluicegate"))
+        .args(["explain", "GET", "http://b.test/other", "--format", "json", "-c", gateway.config().to_str().unwrap()])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(text.contains("${NO_SUCH:-***}") && !text.contains("canary"), "{text}");
+}
+
 #[test]
 fn ten_thousand_routes_are_listed_at_once() {
     let mut text = String::new();

@@ -10,7 +10,7 @@ use crate::admin::problem::Problem;
 use crate::admin::response::{AdminResponse, json_response, typed_response};
 use crate::config::EffectiveFormat;
 
-const FORMAT: EffectiveFormat = EffectiveFormat { has_origins: true, is_anonymous: false };
+const FORMAT: EffectiveFormat = EffectiveFormat { has_origins: true, is_anonymous: false, has_defaults: true };
 
 pub async fn show_config(request: PageRequest) -> Result<AdminResponse, Problem> {
     let snapshot = request.context.current.load();

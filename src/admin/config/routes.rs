@@ -56,18 +56,23 @@ fn describe_route(config: &Config, ranked: &RankedRoute, priority: usize) -> Val
         PathPattern::Segments { exact: true, .. } => "exact",
         PathPattern::Segments { exact: false, .. } => "prefix",
     };
+    let written = config.written_matcher(ranked.index);
     let header = |(name, value): &(http::HeaderName, http::HeaderValue)| {
-        (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into())
+        (name.to_string(), written.shown_header(name.as_str(), value.as_bytes()).into())
     };
+    let path = written.path_with_variables().map_or_else(
+        || path.to_string(),
+        |written| written.trim_start_matches("= ").trim_start_matches("~ ").to_owned(),
+    );
     let line = config.route_lines.get(ranked.index);
     json!({
         "priority": priority,
         "name": route.name,
         "host": ranked.host.map(|host| match host {
-            HostPattern::Exact(name) => name.clone(),
-            HostPattern::Suffix(suffix) => format!("*{suffix}"),
+            HostPattern::Exact(name) => written.shown_host(name),
+            HostPattern::Suffix(suffix) => written.shown_host(&format!("*{suffix}")),
         }),
-        "path": path.to_string(),
+        "path": path,
         "match": kind,
         "methods": matcher.methods.iter().map(http::Method::as_str).collect::<Vec<_>>(),
         "header": matcher.headers.iter().map(header).collect::<serde_json::Map<String, Value>>(),

@@ -2,11 +2,13 @@
 //! `sluicegate config` and `GET /-/config`, and compared by the diff of two configs.
 //!
 //! Input: the trees that a config was compiled from. `options` divides them into sections and options, `secrets` knows
-//! which values no output may contain, `paths` which ones are files, `render` writes TOML and JSON, and `anonymize`
-//! replaces what identifies the operator.
+//! which values no output may contain, `defaults` what is not written, `paths` which ones are files, `render` writes TOML
+//! and JSON, `matchers` shows the conditions of routes, and `anonymize` replaces what identifies the operator.
 
 mod anonymize;
 mod canonical;
+mod defaults;
+mod matchers;
 mod options;
 mod paths;
 mod render;
@@ -16,6 +18,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use crate::config::effective::canonical::ListItem;
+pub use crate::config::effective::matchers::WrittenMatcher;
 pub use crate::config::effective::options::{WrittenOption, WrittenSection};
 pub use crate::config::effective::render::EffectiveFormat;
 use crate::config::report::{Place, SourceText};

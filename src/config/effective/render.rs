@@ -17,6 +17,8 @@ pub struct EffectiveFormat {
     pub has_origins: bool,
     /// Hashes instead of names, hosts, addresses and paths.
     pub is_anonymous: bool,
+    /// Options that are not written, with their defaults.
+    pub has_defaults: bool,
 }
 
 impl Config {
@@ -25,18 +27,18 @@ impl Config {
     pub fn effective_toml(&self, format: EffectiveFormat) -> String {
         let renderer = Renderer::new(&self.written, format);
         let mut text = String::new();
-        for section in self.written.sections() {
+        for section in renderer.sections() {
             renderer.write_section(&section, &mut text);
         }
         text
     }
 
     /// Returns the effective config as JSON: sections with names as objects, lists of sections as arrays, options by
-    /// their path. With `has_origins`, each value is `{"value", "origin"}`.
+    /// their path. With `has_origins`, each value is `{"value", "origin"}`; `origin` is `FILE:LINE`, or `default`.
     pub fn effective_json(&self, format: EffectiveFormat) -> Json {
         let renderer = Renderer::new(&self.written, format);
         let mut kinds = Map::new();
-        for section in self.written.sections() {
+        for section in renderer.sections() {
             let options = Json::Object(renderer.option_values(&section));
             let name = renderer.section_name(&section);
             match (kinds.get_mut(section.kind), section.is_listed) {
@@ -55,13 +57,25 @@ impl Config {
 struct Renderer<'a> {
     written: &'a WrittenConfig,
     has_origins: bool,
+    has_defaults: bool,
     anonymizer: Option<Anonymizer>,
 }
+
+/// Origin of a value that is not written.
+const DEFAULT: &str = "default";
 
 impl<'a> Renderer<'a> {
     fn new(written: &'a WrittenConfig, format: EffectiveFormat) -> Renderer<'a> {
         let anonymizer = format.is_anonymous.then(Anonymizer::default);
-        Renderer { written, has_origins: format.has_origins, anonymizer }
+        Renderer { written, has_origins: format.has_origins, has_defaults: format.has_defaults, anonymizer }
+    }
+
+    fn sections(&self) -> Vec<WrittenSection<'a>> {
+        if self.has_defaults { self.written.sections_with_defaults() } else { self.written.sections() }
+    }
+
+    fn list_defaults(&self, section: &WrittenSection) -> Vec<(&'static str, Json)> {
+        if self.has_defaults { section.list_defaults() } else { Vec::new() }
     }
 
     fn write_section(&self, section: &WrittenSection, text: &mut String) {
@@ -82,6 +96,10 @@ impl<'a> Renderer<'a> {
             }
             text.push('\n');
         }
+        let origin = if self.has_origins { format!("  # {DEFAULT}") } else { String::new() };
+        for (key, value) in self.list_defaults(section) {
+            let _ = writeln!(text, "{key} = {}{origin}", to_toml(&value));
+        }
     }
 
     fn option_values(&self, section: &WrittenSection) -> Map<String, Json> {
@@ -90,7 +108,12 @@ impl<'a> Renderer<'a> {
             (value, _) => value,
         };
         let path = |keys: &[&str]| keys.iter().map(|key| self.key_name(key)).collect::<Vec<_>>().join(".");
-        section.options.iter().map(|option| (path(&option.keys), value(option.node, &option.keys))).collect()
+        let written = section.options.iter().map(|option| (path(&option.keys), value(option.node, &option.keys)));
+        let defaults = self.list_defaults(section).into_iter().map(|(key, value)| match self.has_origins {
+            true => (key.to_owned(), json!({ "value": value, "origin": DEFAULT })),
+            false => (key.to_owned(), value),
+        });
+        written.chain(defaults).collect()
     }
 
     /// Returns the name in the header of the section; empty if it has none there.

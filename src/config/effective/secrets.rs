@@ -2,6 +2,7 @@
 //! secrets.
 
 use crate::config::substitute::Text;
+use crate::telemetry::access_log;
 
 /// Stands for a secret.
 pub const MASK: &str = "***";
@@ -14,20 +15,25 @@ const SECRET_PARTS: [&str; 9] =
     ["token", "secret", "passw", "auth", "cookie", "session", "signature", "api-key", "apikey"];
 
 /// Tables with names that the operator chose and values that may be secrets.
-const HEADER_TABLES: [&[&str]; 5] = [
+const HEADER_TABLES: [&[&str]; 7] = [
     &["spans", "headers"],
     &["request_headers", "set"],
     &["response_headers", "set"],
     &["header"],
     &["when", "header"],
+    &["when", "query"],
+    &["when", "jwt"],
 ];
+
+/// Parameters of URLs that are secrets.
+const URL_PARAMETERS: [&str; 6] = ["token=", "api_key=", "api-key=", "apikey=", "secret=", "signature="];
 
 /// Returns whether an option of a section is a secret.
 pub fn is_secret(kind: &str, keys: &[&str]) -> bool {
     let Some(last) = keys.last() else { return false };
     let is_table = |table: &&&[&str]| keys.len() > table.len() && keys.starts_with(table);
     match HEADER_TABLES.iter().find(is_table) {
-        Some(table) => table[0] == "spans" || is_secret_name(last),
+        Some(table) => table[0] == "spans" || access_log::is_secret_name(last),
         None => SECRETS.contains(&(kind, last)) || keys.starts_with(&["when", "cookie"]),
     }
 }
@@ -76,10 +82,11 @@ fn mask_passwords(text: &str) -> String {
             shown = format!("{scheme}://{user}{colon}{mask}{}", &rest[at..]);
         }
     }
-    for name in ["pass=", "password="] {
+    let of_urls = URL_PARAMETERS.iter().filter(|_| text.contains("://"));
+    for name in ["pass=", "password="].iter().chain(of_urls) {
         let mut from = 0;
-        while let Some(at) = shown[from..].find(name).map(|at| from + at + name.len()) {
-            let end = shown[at..].find('&').map_or(shown.len(), |end| at + end);
+        while let Some(at) = shown[from..].find(*name).map(|at| from + at + name.len()) {
+            let end = shown[at..].find(['&', ' ', '#']).map_or(shown.len(), |end| at + end);
             shown.replace_range(at..end, MASK);
             from = at + MASK.len();
         }
@@ -99,6 +106,7 @@ mod tests {
         assert_eq!(shown("redis://u:p/w@h:1"), "redis://u:***@h:1");
         assert_eq!(shown("redis+unix:///s?user=u&pass=pw&db=1"), "redis+unix:///s?user=u&pass=***&db=1");
         assert_eq!(shown("redis+sentinel://h/m?sentinel_password=pw"), "redis+sentinel://h/m?sentinel_password=***");
+        assert_eq!(shown("http://h:1/a?x=1&api_key=pw&y=2"), "http://h:1/a?x=1&api_key=***&y=2");
         assert_eq!(shown("http://h:1/a"), "http://h:1/a");
         let written = |text: &str| mask_text(&Text { value: "canary".to_owned(), written: Some(text.to_owned()) });
         assert_eq!(written("a${X:-pw}b${Y}c:-d"), "a${X:-***}b${Y}c:-d");
@@ -109,7 +117,8 @@ mod tests {
     fn secrets_are_known_by_option_and_by_name() {
         assert!(is_secret("admin", &["token"]) && is_secret("jwt", &["key"]));
         assert!(is_secret("route", &["request_headers", "set", "authorization"]));
-        assert!(is_secret("route", &["header", "X-Origin-Secret"]));
+        assert!(is_secret("route", &["header", "X-Origin-Secret"]) && is_secret("route", &["header", "x-access-key"]));
+        assert!(is_secret("limit", &["when", "query", "api_key"]) && !is_secret("limit", &["when", "query", "act"]));
         assert!(!is_secret("limit", &["key"]) && !is_secret("route", &["header", "x-version"]));
     }
 }

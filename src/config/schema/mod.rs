@@ -180,6 +180,11 @@ impl ConfigOption {
         }
     }
 
+    /// Returns whether only some algorithms have the option.
+    pub fn is_of_algorithm(&self) -> bool {
+        matches!(self.written_type, ValueType::OfAlgorithm)
+    }
+
     /// Returns the type in Markdown.
     pub fn describe_type(&self) -> String {
         if self.type_text.is_empty() { self.value_type().describe() } else { self.type_text.to_owned() }

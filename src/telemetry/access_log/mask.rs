@@ -13,8 +13,32 @@ const MASKED: &str = "***";
 pub struct Masks(Vec<String>);
 
 /// Names that commonly carry secrets; masked by default.
-const SECRETS: [&str; 11] =
-    ["*token*", "*secret*", "*passw*", "pwd", "*key*", "*auth*", "*signature*", "sig", "code", "*session*", "*jwt*"];
+const SECRETS: [&str; 18] = [
+    "*token*",
+    "*secret*",
+    "*pass*",
+    "*pwd*",
+    "*key*",
+    "*auth*",
+    "*signature*",
+    "sig",
+    "code",
+    "*session*",
+    "*jwt*",
+    "*credential*",
+    "*cookie*",
+    "otp",
+    "*-otp",
+    "*_otp",
+    "otp-*",
+    "otp_*",
+];
+
+/// Returns whether values of this name, of a header, parameter or claim, are usually secrets.
+pub fn is_secret_name(name: &str) -> bool {
+    let name = name.to_lowercase();
+    SECRETS.iter().any(|pattern| matches_pattern(&name, pattern))
+}
 
 impl Default for Masks {
     fn default() -> Masks {
@@ -55,11 +79,28 @@ impl Masks {
             Some((before, query)) => (before, Some(query)),
             None => (reference, None),
         };
-        match (self.mask_user_info(before), query.map(|query| self.mask_query(query))) {
+        match (self.mask_path(before), query.map(|query| self.mask_query(query))) {
             (Cow::Borrowed(_), None | Some(Cow::Borrowed(_))) => Cow::Borrowed(reference),
             (before, Some(query)) => Cow::Owned(format!("{before}?{query}")),
             (before, None) => before,
         }
+    }
+
+    /// Masks user and password of `reference`, which has no query, and the parameters in its path: `/PATH;token=***`.
+    fn mask_path<'a>(&self, reference: &'a str) -> Cow<'a, str> {
+        let is_masked = |part: &str| part.split('/').next().is_some_and(|pair| self.masks(pair));
+        if !reference.split(';').skip(1).any(is_masked) {
+            return self.mask_user_info(reference);
+        }
+        let mut parts = reference.split(';');
+        let mut masked = self.mask_user_info(parts.next().unwrap_or_default()).into_owned();
+        for part in parts {
+            let (pair, rest) = part.split_at(part.find('/').unwrap_or(part.len()));
+            let name = pair.split('=').next().unwrap_or_default();
+            let shown = if self.masks(pair) { format!("{name}={MASKED}") } else { pair.to_owned() };
+            masked.push_str(&format!(";{shown}{rest}"));
+        }
+        Cow::Owned(masked)
     }
 
     /// Masks user and password of `reference`, which has no query: `http://***@HOST/PATH`.
@@ -116,6 +157,9 @@ mod tests {
             ("user[password]=x", "user[password]=***"),
             ("a=1;code=x", "a=1;code=***"),
             ("codes=x&decode=x", "codes=x&decode=x"),
+            ("pass=x&credential=y", "pass=***&credential=***"),
+            ("x_pwd=x;otp=1", "x_pwd=***;otp=***"),
+            ("hotplug=x", "hotplug=x"),
             ("token", "token"),
             ("token=", "token=***"),
             ("token=a=b&&c", "token=***&&c"),
@@ -124,6 +168,7 @@ mod tests {
             assert_eq!(masks.mask_reference(&format!("https://a/b?{query}")), format!("https://a/b?{masked}"));
         }
         assert_eq!(masks.mask_reference("https://a/token=x"), "https://a/token=x");
+        assert_eq!(masks.mask_reference("https://u:p@a/b;a=1;token=x/c?d=1"), "https://***@a/b;a=1;token=***/c?d=1");
         assert_eq!(Masks::new(std::iter::empty()).mask_query("token=x"), "token=x");
         assert_eq!(Masks::new(std::iter::once("*".to_owned())).mask_query("a=1&b"), "a=***&b");
     }

@@ -24,7 +24,7 @@ use std::thread::JoinHandle;
 use prometheus::IntCounter;
 
 pub use crate::telemetry::access_log::line::{escape_json, format_json};
-pub use crate::telemetry::access_log::mask::Masks;
+pub use crate::telemetry::access_log::mask::{Masks, is_secret_name};
 pub use crate::telemetry::access_log::record::{Attempt, AttemptEnd, Attempts, LogRecord, SendFault};
 pub use crate::telemetry::access_log::settings::{AccessLogSettings, LineFormat, LogTarget};
 pub use crate::telemetry::access_log::template::Template;

@@ -100,9 +100,10 @@ impl Exporter {
             Err(error) => {
                 self.failed.inc_by(count);
                 if let Some(left_out) = self.told.take_turn() {
+                    let to = shown_url(&settings.to);
                     tracing::warn!(
-                        to = settings.to,
-                        error,
+                        to,
+                        error = error.replace(&settings.to, to),
                         spans = count,
                         left_out,
                         "the collector did not take spans"
@@ -120,6 +121,11 @@ impl Exporter {
         };
         Ok(&self.open.insert((settings.clone(), open)).1)
     }
+}
+
+/// Returns the URL without its query, which may contain a secret.
+fn shown_url(url: &str) -> &str {
+    url.split('?').next().unwrap_or_default()
 }
 
 fn exporter(settings: &SpanSettings) -> Result<OtlpExporter, String> {
@@ -150,6 +156,12 @@ mod tests {
     use super::*;
     use crate::telemetry::access_log::LogRecord;
     use crate::telemetry::spans::{OpenSpan, Spans};
+
+    #[test]
+    fn queries_of_collectors_are_not_logged() {
+        assert_eq!(shown_url("https://h/v1/traces?api_key=canary"), "https://h/v1/traces");
+        assert_eq!(shown_url("http://h:4318"), "http://h:4318");
+    }
 
     #[test]
     fn settings_that_stay_the_same_over_a_reload_share_a_batch() {

@@ -62,10 +62,15 @@ pub fn check_start(text: &str) -> Result<(), TextFault> {
     match is_port && (is_address || is_own_host || is_host(&name.to_ascii_lowercase())) {
         true => Ok(()),
         false => invalid_text(
-            format!("`{authority}` is not the host of a redirect"),
+            format!("`{}` is not the host of a redirect", hide_login(authority)),
             "write a name that clients cannot change, like \"example.com\", \"{host}\" or \"www.{host}:8443\"",
         ),
     }
+}
+
+/// Returns an authority without user and password.
+fn hide_login(authority: &str) -> String {
+    authority.rsplit_once('@').map_or_else(|| authority.to_owned(), |(_, host)| format!("***@{host}"))
 }
 
 /// Returns the path that a literal target leads to on the same host. `None` for other hosts.

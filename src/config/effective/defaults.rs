@@ -1,0 +1,40 @@
+//! Defaults of options that a section does not have, from the table of the schema. Defaults that depend on other options,
+//! and those of algorithms and within tables that are not written, are not listed.
+
+use std::collections::HashSet;
+
+use serde_json::Value as Json;
+
+use crate::config::effective::{WrittenConfig, WrittenSection};
+use crate::config::schema;
+use crate::config::schema::DefaultValue;
+
+/// Sections that have effect even if no file has them.
+const ALWAYS: [&str; 4] = ["server", "admin", "store", "headers"];
+
+impl WrittenConfig {
+    /// Returns all sections, also those that only have defaults.
+    pub(super) fn sections_with_defaults(&self) -> Vec<WrittenSection<'_>> {
+        let mut sections = self.sections();
+        for kind in ALWAYS {
+            if !sections.iter().any(|section| section.kind == kind) {
+                sections.push(WrittenSection { kind, name: String::new(), is_listed: false, options: Vec::new() });
+            }
+        }
+        sections
+    }
+}
+
+impl WrittenSection<'_> {
+    /// Returns the options that are not written, with their defaults.
+    pub(super) fn list_defaults(&self) -> Vec<(&'static str, Json)> {
+        let Some(schema) = schema::ALL.iter().find(|schema| schema.name == self.kind) else { return Vec::new() };
+        let written: HashSet<&str> = self.options.iter().filter_map(|option| option.keys.first().copied()).collect();
+        let absent = schema.options.iter().filter(|option| !written.contains(option.name) && !option.is_of_algorithm());
+        let defaults = absent.filter_map(|option| match option.default {
+            DefaultValue::Value(text) => Some((option.name, serde_json::from_str(text).ok()?)),
+            _ => None,
+        });
+        defaults.collect()
+    }
+}
