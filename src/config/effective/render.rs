@@ -96,9 +96,9 @@ impl<'a> Renderer<'a> {
             }
             text.push('\n');
         }
-        let origin = if self.has_origins { format!("  # {DEFAULT}") } else { String::new() };
+        // As comments: some options are only allowed beside others.
         for (key, value) in self.list_defaults(section) {
-            let _ = writeln!(text, "{key} = {}{origin}", to_toml(&value));
+            let _ = writeln!(text, "# {key} = {}  # {DEFAULT}", to_toml(&value));
         }
     }
 
