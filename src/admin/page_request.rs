@@ -111,7 +111,7 @@ impl PageRequest {
     }
 
     /// Reads the body of `most` bytes at most. A body needs the header `Content-Type`: pages of other sites cannot send
-    /// it without permission, as they can with forms.
+    /// this header without permission, as they can send forms.
     pub async fn read_typed_body(&mut self, most: usize, content_type: &str) -> Result<Vec<u8>, Problem> {
         let Some(mut body) = self.body.take() else { return Ok(Vec::new()) };
         if body.is_end_stream() {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::labels::labels;
 
 labels! {
-    /// What is wrong, for programs: the end of `type` in a problem document. A kind keeps its text for ever.
+    /// Kind of a problem, for programs: the end of `type` in a problem document. A kind never changes its text.
     ProblemKind:
     InvalidRequest = "invalid-request",
     TokenMissing = "token-missing",

@@ -28,7 +28,7 @@ use crate::telemetry::metrics::Cutoff;
 pub struct ParsedHead {
     pub parts: Parts,
     pub header_set: HeaderSet,
-    /// What the parser repaired.
+    /// The first violation that the parser would repair.
     pub fault: Option<Reject>,
     /// The announced length of the body: 0 without a body, `None` if it is chunked.
     pub body_length: Option<u64>,

@@ -28,7 +28,7 @@ use crate::proxy::response::{local_responses, problem};
 use crate::route::Route;
 use crate::telemetry::metrics::Cutoff;
 
-/// Returns the setting that shows all keys as they are, for whoever can read the config.
+/// Returns the setting that shows all keys as they are, for users who can read the config.
 pub fn plain_display() -> KeyDisplay {
     KeyDisplay { rules: Vec::new(), default: Some(KeyVisibility::Plain), hasher: KeyHasher::of_process() }
 }

@@ -91,7 +91,7 @@ impl ResolvesServerCert for LiveCertificates {
 
 /// A certificate in use.
 pub struct ListedCertificate {
-    /// Its names, or its subject if it has none.
+    /// The names of the certificate, or its subject if it has no names.
     pub names: Vec<String>,
     /// Expiry in seconds of Unix time.
     pub not_after_s: i64,

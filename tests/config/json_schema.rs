@@ -189,7 +189,7 @@ fn linters_reject_what_check_rejects_on_the_same_line() {
     assert!(missed.is_empty(), "{} mistakes are not found:\n{}", missed.len(), missed.join("\n"));
 }
 
-/// Whether a file is TOML. Linters read nothing else of one that is not.
+/// Returns whether a file is TOML. Linters report only syntax errors of other files.
 fn is_toml(path: &Path) -> bool {
     !path.file_name().unwrap().to_str().unwrap().starts_with("syntax")
 }

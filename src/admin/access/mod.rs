@@ -35,7 +35,7 @@ use crate::labels::labels;
 use crate::telemetry::metrics::AdminMetrics;
 use crate::telemetry::sampled::LogSampler;
 
-/// What a page reveals or changes, the least first.
+/// Levels of access by what a page reveals or changes, the least first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Health only.
@@ -104,7 +104,7 @@ pub struct AdminCaller {
 }
 
 impl AdminCaller {
-    /// Whoever sends a request to a page for everyone.
+    /// The caller of a page that is open to everyone.
     pub const ANONYMOUS: AdminCaller = AdminCaller { name: None, role: Role::Metrics, token: None, is_session: false };
 
     /// Returns a text for the token; without one, for the peer.

@@ -35,7 +35,7 @@ struct TapQuery {
 labels! {
     /// Why a tap ended.
     TapEnd:
-    /// As many requests were sent as the client wanted.
+    /// The number of requests in `count` was sent.
     Count = "count",
     /// The time limit of taps.
     Time = "time",

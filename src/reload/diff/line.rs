@@ -13,7 +13,7 @@ pub struct ChangeLine {
     pub option: Option<String>,
     /// What changed, in words: `burst 20 → 40`.
     pub what: String,
-    /// What it means, in parentheses.
+    /// The consequence of the change, shown in parentheses.
     pub note: Option<&'static str>,
     /// The change weakens protection.
     pub is_weaker: bool,
@@ -25,7 +25,7 @@ pub const LINES_MAX: usize = 200;
 /// Lines of a diff, bounded.
 #[derive(Debug, Default, PartialEq)]
 pub struct ChangeLines {
-    /// Those that weaken protection come first, so that they are never cut off by others.
+    /// The lines; those that weaken protection come first, so that no others cut them off.
     shown: Vec<ChangeLine>,
     total: usize,
     weaker: usize,
