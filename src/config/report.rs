@@ -1,6 +1,7 @@
 //! Reports of config mistakes: each with its place, source line, caret and remedy, as text for people and as JSON for
 //! tools. Every file of this directory adds to it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -10,6 +11,7 @@ use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet}
 use serde_json::{Value, json};
 
 use crate::config::codes::DiagnosticCode;
+use crate::config::excerpt;
 
 /// A byte range of one source text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +121,8 @@ impl Diagnostic {
 pub struct Report {
     severity: Severity,
     sources: Vec<Arc<SourceText>>,
+    /// The texts of `sources` without secrets; empty for those without a mistake or related place.
+    masked: Vec<String>,
     mistakes: Vec<Diagnostic>,
     files: Vec<PathBuf>,
 }
@@ -152,14 +156,31 @@ impl Report {
             });
         }
         mistakes.sort_by_key(|m| (m.place.file, m.place.start));
-        Report { severity: Severity::Mistake, sources, mistakes, files }
+        Report::create(Severity::Mistake, sources, mistakes, files)
     }
 
     /// Returns the warnings of a config that loads; `None` if there are none.
     pub fn from_warnings(sources: Vec<Arc<SourceText>>, mut warnings: Vec<Diagnostic>) -> Option<Report> {
         warnings.sort_by_key(|warning| (warning.place.file, warning.place.start));
-        let report = Report { severity: Severity::Warning, sources, mistakes: warnings, files: Vec::new() };
-        (!report.mistakes.is_empty()).then_some(report)
+        (!warnings.is_empty()).then(|| Report::create(Severity::Warning, sources, warnings, Vec::new()))
+    }
+
+    fn create(
+        severity: Severity,
+        sources: Vec<Arc<SourceText>>,
+        mut mistakes: Vec<Diagnostic>,
+        files: Vec<PathBuf>,
+    ) -> Report {
+        let mut masked = vec![String::new(); sources.len()];
+        let shown: BTreeSet<usize> = mistakes.iter().flat_map(Diagnostic::files).collect();
+        for (file, source) in shown.into_iter().filter_map(|file| Some((file, sources.get(file)?))) {
+            masked[file] = excerpt::mask_secrets(&source.text);
+            for secret in excerpt::list_secrets(&source.text, &masked[file]) {
+                let texts = mistakes.iter_mut().flat_map(Diagnostic::texts_mut);
+                texts.for_each(|text| excerpt::hide_secret(text, secret));
+            }
+        }
+        Report { severity, sources, masked, mistakes, files }
     }
 
     /// Renders the mistakes, without a line that counts them.
@@ -245,10 +266,11 @@ impl Report {
             group = group.element(Origin::path(&source.name));
         } else {
             let (near, far): (Vec<_>, Vec<_>) = mistake.related.iter().partition(|(place, _)| mistake.is_near(*place));
-            group = group.element(source.cut_snippet(mistake.place, &mistake.label, AnnotationKind::Primary, &near));
+            let own = self.cut_snippet(source, mistake.place, &mistake.label, AnnotationKind::Primary, &near);
+            group = group.element(own);
             for (place, label) in far {
                 if let Some(source) = self.sources.get(place.file) {
-                    group = group.element(source.cut_snippet(*place, label, AnnotationKind::Context, &[]));
+                    group = group.element(self.cut_snippet(source, *place, label, AnnotationKind::Context, &[]));
                 }
             }
         }
@@ -257,6 +279,36 @@ impl Report {
             None => group,
         }
     }
+
+    /// Cuts out the lines of `place` and its related places, so that the cost does not depend on the size of the file.
+    fn cut_snippet<'a>(
+        &'a self,
+        source: &'a SourceText,
+        place: Place,
+        label: &'a str,
+        kind: AnnotationKind,
+        related: &[&'a (Place, String)],
+    ) -> Snippet<'a, annotate_snippets::Annotation<'a>> {
+        let spans = std::iter::once(source.span_on_line(place))
+            .chain(related.iter().map(|(place, _)| source.span_on_line(*place)));
+        let (start, end) = spans.fold((usize::MAX, 0), |(start, end), span| (start.min(span.start), end.max(span.end)));
+        let first = source.text[..start].rfind('\n').map_or(0, |newline| newline + 1);
+        let last = source.text[end..].find('\n').map_or(source.text.len(), |newline| end + newline);
+        let inside = |place: Place| {
+            let span = source.span_on_line(place);
+            span.start - first..span.end - first
+        };
+        // Masks have one byte for each byte of the text.
+        let masked = &self.masked[place.file];
+        let text = |label: &'a str| Some(label).filter(|label| !label.is_empty());
+        Snippet::source(&masked[first..last])
+            .line_start(source.line_and_column(first).0)
+            .path(&source.name)
+            .annotation(kind.span(inside(place)).label(text(label)))
+            .annotations(
+                related.iter().map(|(place, label)| AnnotationKind::Context.span(inside(*place)).label(text(label))),
+            )
+    }
 }
 
 impl Diagnostic {
@@ -264,6 +316,11 @@ impl Diagnostic {
     pub fn texts_mut(&mut self) -> impl Iterator<Item = &mut String> {
         let related = self.related.iter_mut().map(|(_, label)| label);
         [&mut self.message, &mut self.label].into_iter().chain(&mut self.help).chain(related)
+    }
+
+    /// Returns the source of each place, by its index.
+    fn files(&self) -> impl Iterator<Item = usize> + '_ {
+        std::iter::once(self.place.file).chain(self.related.iter().map(|(place, _)| place.file))
     }
 
     /// Returns whether both places fit into one snippet.
@@ -289,33 +346,6 @@ impl SourceText {
         (before.bytes().filter(|b| *b == b'\n').count() + 1, before[start..].chars().count() + 1)
     }
 
-    /// Cuts out the lines of `place` and its related places, so that the cost does not depend on the size of the file.
-    fn cut_snippet<'a>(
-        &'a self,
-        place: Place,
-        label: &'a str,
-        kind: AnnotationKind,
-        related: &[&'a (Place, String)],
-    ) -> Snippet<'a, annotate_snippets::Annotation<'a>> {
-        let spans =
-            std::iter::once(self.span_on_line(place)).chain(related.iter().map(|(place, _)| self.span_on_line(*place)));
-        let (start, end) = spans.fold((usize::MAX, 0), |(start, end), span| (start.min(span.start), end.max(span.end)));
-        let first = self.text[..start].rfind('\n').map_or(0, |newline| newline + 1);
-        let last = self.text[end..].find('\n').map_or(self.text.len(), |newline| end + newline);
-        let inside = |place: Place| {
-            let span = self.span_on_line(place);
-            span.start - first..span.end - first
-        };
-        let text = |label: &'a str| Some(label).filter(|label| !label.is_empty());
-        Snippet::source(mask_passwords(&self.text[first..last]))
-            .line_start(self.line_and_column(first).0)
-            .path(&self.name)
-            .annotation(kind.span(inside(place)).label(text(label)))
-            .annotations(
-                related.iter().map(|(place, label)| AnnotationKind::Context.span(inside(*place)).label(text(label))),
-            )
-    }
-
     /// Returns the part of a place on its first line.
     fn span_on_line(&self, place: Place) -> Range<usize> {
         let start = self.floor_char_boundary(place.start);
@@ -326,23 +356,4 @@ impl SourceText {
     fn floor_char_boundary(&self, offset: usize) -> usize {
         self.text.floor_char_boundary(offset)
     }
-}
-
-/// Returns `text` with the passwords of its URLs replaced by stars, byte by byte, so that offsets stay valid.
-fn mask_passwords(text: &str) -> String {
-    const END: [char; 5] = ['"', '\'', ' ', '\t', '\n'];
-    let mut bytes = text.as_bytes().to_vec();
-    let until = |start: usize, ends: &[char]| text[start..].find(ends).map_or(text.len(), |end| start + end);
-    for (at, scheme) in text.match_indices("://") {
-        let url = at + scheme.len();
-        let login = text[url..until(url, &END)].rfind('@').map_or(url, |end| url + end);
-        if let Some(colon) = text[url..login].find(':') {
-            bytes[url + colon + 1..login].fill(b'*');
-        }
-    }
-    for (at, word) in text.match_indices("password=").chain(text.match_indices("pass=")) {
-        let start = at + word.len();
-        bytes[start..until(start, &[END.as_slice(), &['&']].concat())].fill(b'*');
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }

@@ -99,3 +99,37 @@ fn a_mistake_shows_the_text_as_it_is_written() {
     let said = said(dir.path(), config, PLAIN, "text");
     assert!(said.contains("`${SECRET}` is not a positive whole number"), "{said}");
 }
+
+/// Configs with a mistake near a secret, with the literal CANARY in its place.
+const NEAR_SECRETS: [&str; 18] = [
+    "[admin]\ntoken = \"CANARY\"\nlisten = 3\n",
+    "[admin]\nlisten = 3, token = \"CANARY\"\n",
+    "admin = { listen = 3, token = \"CANARY\" }\n",
+    "[admin]\ntoken = CANARY\n",
+    "[admin]\ntoken = \"CANARY\n",
+    "[admin]\ntoken \"CANARY\"\n",
+    "[admin]\ntokn = \"CANARY\"\n",
+    "[server]\ntoken = \"CANARY\"\n",
+    "[admin]\ntokens = [{ name = \"a\", token = \"CANARY\", role = \"king\" }]\n",
+    "[[admin.tokens]]\nname = \"a\"\nsha256 = \"CANARY\"\nrole = \"read\"\n",
+    "[admin]\nkeys_secret = \"CANARY\"\n",
+    "[jwt]\nkey = \"CANARY\"\nalgorithms = [\"HS256\"]\n",
+    "[store]\nurl = \"redis://user:CANARY@host:99999\"\n",
+    "[store]\nurl = \"redis+sentinel://h/m?sentinel_password=CANARY&x=1\"\n",
+    "[[route]]\nauth = { forward = \"http://h:1/v?api_key=CANARY#x\" }\n",
+    "[[route]]\nauth = { forward = \"ftp://h:1/v?token=CANARY\" }\n",
+    "[[route]]\nrequest_headers = { set = { authorization = \"CANARY\\n\" }, sett = 1 }\n",
+    "[limit.a]\nrate = 1\nwhen = { cookie = { sid = \"CANARY\" }, header = { \"bad name\" = \"1\" } }\n",
+];
+
+#[test]
+fn a_mistake_near_a_literal_secret_does_not_show_it() {
+    for config in NEAR_SECRETS {
+        let config = config.replace("CANARY", "q7canary7q");
+        let report = sluicegate::config::load_text("test", &config).expect_err("the config has a mistake");
+        let lines: Vec<String> = report.log_lines().collect();
+        for shown in [report.render(false), report.to_json().to_string(), lines.join("\n")] {
+            assert!(!shown.contains("canary"), "{config}\n{shown}");
+        }
+    }
+}

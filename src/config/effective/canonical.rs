@@ -1,6 +1,7 @@
 //! Texts of values: for comparing what they mean, and for showing them in a message.
 
 use crate::config::effective::secrets;
+use crate::config::secret_options;
 use crate::config::tree::{Node, Value};
 use crate::config::values;
 
@@ -84,7 +85,7 @@ fn describe(node: &Node) -> String {
         Value::String(text) => quote(&secrets::mask_text(text)),
         Value::Array(items) => format!("[{}]", items.iter().map(describe).collect::<Vec<_>>().join(", ")),
         Value::Table(table) => {
-            let entries = table.entries.iter().map(|entry| match secrets::is_secret_name(&entry.key) {
+            let entries = table.entries.iter().map(|entry| match secret_options::is_secret_name(&entry.key) {
                 true => format!("{} = {}", entry.key, quote(secrets::MASK)),
                 false => format!("{} = {}", entry.key, describe(&entry.node)),
             });

@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::config::effective::{WrittenConfig, secrets};
+use crate::config::secret_options;
 use crate::config::tree::{Node, Table, Value};
 
 /// The conditions of a route as they are written.
@@ -52,7 +53,7 @@ impl WrittenMatcher<'_> {
 
     /// Returns the value that the header `name` must have, as it may be shown.
     pub fn shown_header(&self, name: &str, value: &[u8]) -> String {
-        if secrets::is_secret("route", &["header", name]) {
+        if secret_options::is_secret("route", &["header", name]) {
             return secrets::MASK.to_owned();
         }
         let headers = match self.0.and_then(|table| table.get("header")).map(|entry| &entry.node.value) {

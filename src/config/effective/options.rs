@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use crate::config::effective::canonical::ListItem;
 use crate::config::effective::{WrittenConfig, canonical, secrets};
+use crate::config::secret_options;
 use crate::config::tree::{Node, Table, TableEntry, Value};
 use crate::config::{schema, values};
 
@@ -133,7 +134,7 @@ impl WrittenOption<'_> {
 
     /// Returns whether the value must not be shown.
     pub fn is_secret(&self, kind: &str) -> bool {
-        secrets::is_secret(kind, &self.keys)
+        secret_options::is_secret(kind, &self.keys)
     }
 
     /// Returns a text that is equal for values that mean the same: `"60s"` and `"1m"`, `"ip"` and `["ip"]`.

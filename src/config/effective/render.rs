@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::config::effective::anonymize::Anonymizer;
 use crate::config::effective::canonical::quote;
 use crate::config::effective::{WrittenConfig, WrittenSection, paths, secrets};
+use crate::config::secret_options;
 use crate::config::tree::{Node, Value};
 
 /// What an output of the effective config contains.
@@ -141,7 +142,7 @@ impl<'a> Renderer<'a> {
     }
 
     fn shown_value(&self, kind: &str, keys: &[&str], node: &Node) -> Json {
-        if secrets::is_secret(kind, keys) {
+        if secret_options::is_secret(kind, keys) {
             return secrets::MASK.into();
         }
         match &node.value {
@@ -158,7 +159,7 @@ impl<'a> Renderer<'a> {
             Value::Table(table) => {
                 let entry = |entry: &crate::config::tree::TableEntry| {
                     let keys = [keys, &[entry.key.as_str()]].concat();
-                    let value = match secrets::is_secret_name(&entry.key) {
+                    let value = match secret_options::is_secret_name(&entry.key) {
                         true => secrets::MASK.into(),
                         false => self.shown_value(kind, &keys, &entry.node),
                     };

@@ -1,48 +1,10 @@
-//! Which values no output contains: secrets of options, passwords in URLs, and the values of `${...}`, which may be
-//! secrets.
+//! Texts as outputs show them: without passwords in URLs, and without the values of `${...}`, which may be secrets.
 
+use crate::config::secret_options::URL_PARAMETERS;
 use crate::config::substitute::Text;
-use crate::telemetry::access_log;
 
 /// Stands for a secret.
 pub const MASK: &str = "***";
-
-/// Options that are secrets: section and last key.
-const SECRETS: [(&str, &str); 4] = [("admin", "token"), ("admin", "sha256"), ("admin", "keys_secret"), ("jwt", "key")];
-
-/// Parts of names of headers, cookies and parameters whose values are usually secrets.
-const SECRET_PARTS: [&str; 9] =
-    ["token", "secret", "passw", "auth", "cookie", "session", "signature", "api-key", "apikey"];
-
-/// Tables with names that the operator chose and values that may be secrets.
-const HEADER_TABLES: [&[&str]; 7] = [
-    &["spans", "headers"],
-    &["request_headers", "set"],
-    &["response_headers", "set"],
-    &["header"],
-    &["when", "header"],
-    &["when", "query"],
-    &["when", "jwt"],
-];
-
-/// Parameters of URLs that are secrets.
-const URL_PARAMETERS: [&str; 6] = ["token=", "api_key=", "api-key=", "apikey=", "secret=", "signature="];
-
-/// Returns whether an option of a section is a secret.
-pub fn is_secret(kind: &str, keys: &[&str]) -> bool {
-    let Some(last) = keys.last() else { return false };
-    let is_table = |table: &&&[&str]| keys.len() > table.len() && keys.starts_with(table);
-    match HEADER_TABLES.iter().find(is_table) {
-        Some(table) => table[0] == "spans" || access_log::is_secret_name(last),
-        None => SECRETS.contains(&(kind, last)) || keys.starts_with(&["when", "cookie"]),
-    }
-}
-
-/// Returns whether the value of a header, or of an entry of a nested table, is usually a secret.
-pub fn is_secret_name(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    name == "sha256" || SECRET_PARTS.iter().any(|part| name.contains(part))
-}
 
 /// Returns a text as it may be shown: with `${...}` as written but without defaults, and without passwords of URLs.
 pub fn mask_text(text: &Text) -> String {
@@ -111,14 +73,5 @@ mod tests {
         let written = |text: &str| mask_text(&Text { value: "canary".to_owned(), written: Some(text.to_owned()) });
         assert_eq!(written("a${X:-pw}b${Y}c:-d"), "a${X:-***}b${Y}c:-d");
         assert_eq!(written("redis://u:${PW:-x}@h"), "redis://u:***@h");
-    }
-
-    #[test]
-    fn secrets_are_known_by_option_and_by_name() {
-        assert!(is_secret("admin", &["token"]) && is_secret("jwt", &["key"]));
-        assert!(is_secret("route", &["request_headers", "set", "authorization"]));
-        assert!(is_secret("route", &["header", "X-Origin-Secret"]) && is_secret("route", &["header", "x-access-key"]));
-        assert!(is_secret("limit", &["when", "query", "api_key"]) && !is_secret("limit", &["when", "query", "act"]));
-        assert!(!is_secret("limit", &["key"]) && !is_secret("route", &["header", "x-version"]));
     }
 }

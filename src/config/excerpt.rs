@@ -1,0 +1,340 @@
+//! Config text as messages show it: with asterisks in place of secrets. Reads TOML tolerantly, because messages show
+//! text that is not valid.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use crate::config::secret_options::{URL_PARAMETERS, is_secret, resembles_secret};
+
+/// Values nested more deeply are masked without a look at their keys.
+const MAX_DEPTH: usize = 32;
+/// Characters that end a URL.
+const URL_END: [char; 5] = ['"', '\'', ' ', '\t', '\n'];
+
+/// What messages show in place of a secret.
+const MASK: &str = "***";
+/// Shorter secrets are not hidden in messages: their text occurs in many by coincidence.
+const HIDDEN_MIN: usize = 4;
+
+/// Returns the secrets of `text`, each once, given what [`mask_secrets`] made of it.
+pub fn list_secrets<'t>(text: &'t str, masked: &str) -> BTreeSet<&'t str> {
+    let (mut secrets, mut at) = (BTreeSet::new(), 0);
+    let is_masked = |at: usize| text.as_bytes()[at] != masked.as_bytes()[at];
+    while let Some(start) = (at..text.len()).find(|at| is_masked(*at)) {
+        at = (start..text.len()).find(|at| !is_masked(*at)).unwrap_or(text.len());
+        secrets.extend(text.get(start..at).filter(|secret| secret.len() >= HIDDEN_MIN));
+    }
+    secrets
+}
+
+/// Replaces a secret in a message. What follows a space or a letter is a word of the message itself: messages quote
+/// values, or show them within a URL.
+pub fn hide_secret(message: &mut String, secret: &str) {
+    let mut from = 0;
+    while let Some(found) = message[from..].find(secret) {
+        let (start, end) = (from + found, from + found + secret.len());
+        let is_value = |c: char| !c.is_alphanumeric() && c != ' ';
+        if !message[..start].chars().next_back().is_some_and(is_value) {
+            from = end;
+        } else {
+            message.replace_range(start..end, MASK);
+            from = start + MASK.len();
+        }
+    }
+}
+
+/// Replaces each byte of a secret by `*`, so that all places stay where they are.
+pub fn mask_secrets(text: &str) -> String {
+    let mut masker = Masker { text, masked: text.as_bytes().to_vec(), at: 0, depth: 0, section: Vec::new() };
+    masker.mask_statements();
+    masker.mask_url_secrets();
+    String::from_utf8_lossy(&masker.masked).into_owned()
+}
+
+struct Masker<'t> {
+    text: &'t str,
+    masked: Vec<u8>,
+    at: usize,
+    /// Number of tables and arrays around the current value.
+    depth: usize,
+    section: Vec<&'t str>,
+}
+
+impl<'t> Masker<'t> {
+    fn mask_statements(&mut self) {
+        while let Some(next) = self.skip_blanks(b" \t\r\n") {
+            match next {
+                b'#' => self.at = self.line_end(),
+                b'[' => {
+                    self.at += if self.rest().starts_with("[[") { 2 } else { 1 };
+                    self.section = self.read_key();
+                    self.at = self.line_end();
+                }
+                _ => {
+                    let mut path = self.section.clone();
+                    self.mask_entry(&mut path);
+                    let rest = &self.rest()[..self.line_end() - self.at];
+                    let is_over = rest.trim_start().is_empty() || rest.trim_start().starts_with(['#', ',']);
+                    if !is_over && is_secret_path(&path) {
+                        // What is left may belong to a secret with a wrong quote.
+                        self.mask(self.at..self.at + rest.len());
+                    }
+                    // After a comma, which is a mistake, the next entry follows.
+                    let next = rest.find(',').filter(|_| rest.trim_start().starts_with(','));
+                    self.at += next.map_or(rest.len(), |comma| comma + 1);
+                }
+            }
+        }
+    }
+
+    /// Masks a key and its value, and leaves the keys of the entry in `path`.
+    fn mask_entry(&mut self, path: &mut Vec<&'t str>) {
+        let keys = self.read_key();
+        let is_empty = keys.is_empty();
+        path.extend(keys);
+        self.skip_blanks(b" \t");
+        if self.rest().starts_with('=') || is_empty {
+            self.at += self.rest().chars().next().map_or(0, char::len_utf8);
+        }
+        self.mask_value(path);
+    }
+
+    fn mask_value(&mut self, path: &mut Vec<&'t str>) {
+        match self.skip_blanks(b" \t") {
+            Some(b'{') => self.mask_items(path, b'}'),
+            Some(b'[') => self.mask_items(path, b']'),
+            Some(b'"') => self.mask_string(path, '"'),
+            Some(b'\'') => self.mask_string(path, '\''),
+            Some(b'\r' | b'\n') | None => {}
+            Some(_) => {
+                let length = self.rest().find([',', ']', '}', '#', '\n', '\r']).unwrap_or(self.rest().len());
+                self.mask_if_secret(path, length);
+                self.at += length;
+            }
+        }
+    }
+
+    /// Masks the entries of a table or the elements of an array, up to `end`.
+    fn mask_items(&mut self, path: &mut Vec<&'t str>, end: u8) {
+        self.at += 1;
+        self.depth += 1;
+        let outer = path.len();
+        while let Some(next) = self.skip_blanks(b" \t\r\n,") {
+            if next == end {
+                self.at += 1;
+                break;
+            }
+            if self.depth > MAX_DEPTH {
+                let line_end = self.line_end();
+                self.mask(self.at..line_end);
+                self.at = line_end;
+            } else if next == b'#' {
+                self.at = self.line_end();
+            } else if matches!(next, b'}' | b']') {
+                break;
+            } else if end == b'}' {
+                self.mask_entry(path);
+                path.truncate(outer);
+            } else {
+                self.mask_value(path);
+            }
+        }
+        self.depth -= 1;
+    }
+
+    /// Masks a string. One that is not closed ends with its line.
+    fn mask_string(&mut self, path: &[&str], quote: char) {
+        let triple: String = [quote; 3].iter().collect();
+        let marks = if self.rest().starts_with(&triple) { 3 } else { 1 };
+        self.at += marks;
+        let (rest, mark) = (self.rest(), &triple[..marks]);
+        let mut length = 0;
+        let closed = loop {
+            let Some(found) = rest[length..].find(['\\', '\n', quote]) else { break false };
+            length += found;
+            match rest.as_bytes()[length] {
+                b'\\' if quote == '"' => {
+                    let skipped = rest[length + 1..].chars().next().map_or(0, char::len_utf8);
+                    length += 1 + skipped;
+                }
+                b'\n' if marks == 1 => break false,
+                _ if rest[length..].starts_with(mark) => break true,
+                _ => length += 1,
+            }
+        };
+        if !closed && length == 0 || !closed && marks == 3 {
+            length = rest.len();
+        } else if !closed {
+            length = rest.find('\n').unwrap_or(rest.len());
+        }
+        self.mask_if_secret(path, length);
+        self.at += length + if closed { marks } else { 0 };
+    }
+
+    fn mask_if_secret(&mut self, path: &[&str], length: usize) {
+        if is_secret_path(path) {
+            let spaces = self.rest()[..length].trim_end().len();
+            self.mask(self.at..self.at + spaces);
+        }
+    }
+
+    /// Reads a dotted key.
+    fn read_key(&mut self) -> Vec<&'t str> {
+        let mut keys = Vec::new();
+        loop {
+            self.skip_blanks(b" \t");
+            let rest = self.rest();
+            let (key, length) = match rest.chars().next() {
+                Some(quote @ ('"' | '\'')) => {
+                    let inside = &rest[1..];
+                    let end = inside.find([quote, '\n']).unwrap_or(inside.len());
+                    let close = usize::from(inside[end..].starts_with(quote));
+                    (&inside[..end], 1 + end + close)
+                }
+                _ => {
+                    let is_bare = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
+                    let end = rest.find(|c| !is_bare(c)).unwrap_or(rest.len());
+                    (&rest[..end], end)
+                }
+            };
+            if length == 0 {
+                return keys;
+            }
+            keys.push(key);
+            self.at += length;
+            self.skip_blanks(b" \t");
+            if !self.rest().starts_with('.') {
+                return keys;
+            }
+            self.at += 1;
+        }
+    }
+
+    /// Masks passwords and secret parameters of URLs.
+    fn mask_url_secrets(&mut self) {
+        let text = self.text;
+        let until = |start: usize, ends: &[char]| text[start..].find(ends).map_or(text.len(), |end| start + end);
+        // Ends of the last URL and of the last password: what lies before them is masked already.
+        let (mut end, mut password_end) = (0, 0);
+        for (at, scheme) in text.match_indices("://") {
+            if at < end {
+                continue;
+            }
+            let url = at + scheme.len();
+            end = until(url, &URL_END);
+            let login = text[url..end].rfind('@').map_or(url, |end| url + end);
+            if let Some(colon) = text[url..login].find(':') {
+                self.mask(url + colon + 1..login);
+            }
+            for name in URL_PARAMETERS {
+                for (found, name) in text[url..end].match_indices(name) {
+                    let start = url + found + name.len();
+                    self.masked[start..until(start, &[URL_END.as_slice(), &['&']].concat())].fill(b'*');
+                }
+            }
+        }
+        for word in ["password=", "pass="] {
+            for (at, word) in text.match_indices(word) {
+                let start = at + word.len();
+                if start >= password_end {
+                    password_end = until(start, &[URL_END.as_slice(), &['&']].concat());
+                    self.mask(start..password_end);
+                }
+            }
+            password_end = 0;
+        }
+    }
+
+    /// Masks a range, but keeps its lines and the names in `${NAME:-default}`.
+    fn mask(&mut self, range: Range<usize>) {
+        let mut from = range.start;
+        while let Some(open) = self.text[from..range.end].find("${").map(|found| from + found) {
+            let close = self.text[open..range.end].find('}').map_or(range.end, |found| open + found);
+            self.fill(from..open);
+            if let Some(default) = self.text[open..close].find(":-") {
+                self.fill(open + default + 2..close);
+            }
+            from = range.end.min(close + 1);
+        }
+        self.fill(from..range.end);
+    }
+
+    fn fill(&mut self, range: Range<usize>) {
+        self.masked[range].iter_mut().filter(|byte| !matches!(byte, b'\r' | b'\n')).for_each(|byte| *byte = b'*');
+    }
+
+    fn rest(&self) -> &'t str {
+        self.text.get(self.at..).unwrap_or_default()
+    }
+
+    /// Returns the end of the current line.
+    fn line_end(&self) -> usize {
+        self.rest().find('\n').map_or(self.text.len(), |newline| self.at + newline)
+    }
+
+    /// Skips these bytes, and returns the one that follows.
+    fn skip_blanks(&mut self, blanks: &[u8]) -> Option<u8> {
+        let rest = self.rest().as_bytes();
+        let skipped = rest.iter().position(|byte| !blanks.contains(byte)).unwrap_or(rest.len());
+        self.at += skipped;
+        rest.get(skipped).copied()
+    }
+}
+
+/// Returns whether the value at a path, from the section on, is a secret. The second key may be the name of the section.
+fn is_secret_path(path: &[&str]) -> bool {
+    let Some((kind, keys)) = path.split_first() else { return false };
+    is_secret(kind, keys)
+        || keys.split_first().is_some_and(|(_, keys)| is_secret(kind, keys))
+        || path.last().is_some_and(|name| resembles_secret(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_masked_and_everything_else_stays() {
+        for (text, masked) in [
+            ("[admin]\ntoken = \"abc\" # why", "abc"),
+            ("[admin]\ntoken = \"ab\"c\"", "[admin]\ntoken = \"**\"**"),
+            ("[admin]\ntokens = [{ name = \"a\", token = 'abc', role = \"read\" }]", "abc"),
+            ("[[admin.tokens]]\nname = \"a\"\ntoken = \"a\\\"b\"\nrole = \"read\"", "a\\\"b"),
+            ("[admin]\nlisten = 3, token = \"abc\"", "abc"),
+            ("admin.token = abc", "abc"),
+            ("[admin]\ntoken \"abc\"", "abc"),
+            ("[admin]\ntokn = \"abc", "abc"),
+            ("[server]\nadmin_token = \"x\"\nkeys_secret = \"abc\"", "abc"),
+            ("[admin]\ntoken = \"${X:-abc}\"", "abc"),
+            ("[admin]\ntoken = \"${X}abc${file:y}\"", "abc"),
+            ("[jwt]\nkey = \"\"\"\nabc\n\"\"\"\nx = 1", "abc"),
+            ("[jwt.main]\nkey = '''abc", "abc"),
+            ("[limit.a]\nwhen = { cookie = { sid = [\"abc\"] }, header = { x-plan = \"free\" } }", "abc"),
+            ("[limit.a.when.header]\nauthorization = \"abc\"\nx-plan = \"free\"", "abc"),
+            ("[[route]]\nrequest_headers.set.\"X-Api-Key\" = \"abc\"", "abc"),
+            ("[store]\nurl = \"redis://user:abc@host/0\"", "abc"),
+            ("[[route]]\nauth = { forward = \"http://h/v?api_key=abc&x=1\" }", "abc"),
+        ] {
+            let expected = match masked.starts_with('[') {
+                true => masked.to_owned(),
+                false => text.replacen(masked, &"*".repeat(masked.len()), 1),
+            };
+            assert_eq!(mask_secrets(text), expected);
+        }
+        for text in [
+            "[limit.a]\nkey = \"ip\"\nrate = \"10/s\"\n[[listener]]\ntls = { client_auth = \"required\" }",
+            "[admin]\nlisten = \"127.0.0.1:9900\" # = token\nkeys = { ip = \"plain\" }\n[limit.token]\nrate = \"1/s\"",
+            "[[route]]\nauth = { basic = \"users\" }\nheader = { x-version = \"2\" }\n[limit.tokens]\nburst = 3",
+        ] {
+            assert_eq!(mask_secrets(text), text);
+        }
+    }
+
+    #[test]
+    fn any_text_is_masked_in_time_that_its_length_bounds() {
+        let long = ["[", "{", "[{a=", "\"\"\"", "'", "\\", "é=", "a.", "token=", "\n", "é\"", "[["];
+        for text in long.map(|part| part.repeat(100_000 / part.len())) {
+            assert_eq!(mask_secrets(&text).len(), text.len(), "{}", &text[..20]);
+        }
+    }
+}
