@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
 
 use std::net::IpAddr;
+use std::time::Instant;
 
 use bytes::BytesMut;
 use divan::{Bencher, black_box};
@@ -13,11 +14,10 @@ use sluicegate::config;
 use sluicegate::config::{Config, Strictness};
 use sluicegate::fuzzing::{Judge, canonicalize_path, parse_authority};
 use sluicegate::limiting::answer::Answer;
-use sluicegate::limiting::clock;
 use sluicegate::limiting::decision::{Check, Decision, Op};
 use sluicegate::limiting::store::memory::MemoryStore;
 use sluicegate::limiting::usage::recorder::{DecisionRecorder, UsageRecorders};
-use sluicegate::limiting::usage::refusals::{RecordedRefusal, RefusalCause, RefusalRecorders};
+use sluicegate::limiting::usage::refusals::{RefusalCause, RefusalRecorders, RefusedRequest, RefusingLimit};
 use sluicegate::proxy::outbound::http1::ResponseHeadReader;
 use sluicegate::proxy::outbound::http1::request::{Framing, HostSource, RequestHead};
 use sluicegate::telemetry::metrics::LimitRegistry;
@@ -71,7 +71,16 @@ fn record_refusal(bencher: Bencher<'_, '_>, part: &str) {
     let (keys, counts, refusals) = (UsageRecorders::default(), LimitRegistry::default(), RefusalRecorders::default());
     let (recorder, last) = (DecisionRecorder::new(&keys), refusals.register());
     let headroom = counts.get_or_create("x").headroom.shard_for(1);
-    let client = IpAddr::from([203, 0, 113, 7]);
+    let (client, started) = (IpAddr::from([203, 0, 113, 7]), Instant::now());
+    let record_last = || {
+        let id = black_box("5f1c8a0d2b7e4c93a6d0f8e17b3c2a49");
+        let request = RefusedRequest { started, client, status: 429, route: "api", id };
+        let why = RefusalCause { reason: "exhausted", answer: Some(answer), is_local: false, is_blocked: false };
+        let refusing = RefusingLimit { limit: &limit, why, override_rule: None, cost: Some(1), key: &checks[0].key };
+        last.record(request, std::iter::once(refusing));
+    };
+    // A list that is full writes into the memory of its oldest entry.
+    (0..10_000).for_each(|_| record_last());
     bencher.bench_local(|| {
         if part != "headroom" && part != "last_refusals" {
             recorder.record_decision(black_box(&checks), &decision);
@@ -80,11 +89,7 @@ fn record_refusal(bencher: Bencher<'_, '_>, part: &str) {
             headroom.count_refusal(black_box(false));
         }
         if part == "last_refusals" || part == "all" {
-            let id = black_box("5f1c8a0d2b7e4c93a6d0f8e17b3c2a49");
-            let mut refusal = RecordedRefusal::new(clock::now_ms(), client, 429, "api", id);
-            let why = RefusalCause { reason: "exhausted", answer: Some(answer), is_local: false, is_blocked: false };
-            refusal.add_check(limit.clone(), why, None, (&checks[0].key, Some(1)));
-            last.record(refusal);
+            record_last();
         }
     });
 }

@@ -3,15 +3,19 @@
 -- the script: the gate follows the algorithms (`module` creates one by its number) and the shapes of states (`shape`
 -- creates one by its name).
 --
--- KEYS     the state keys, each once ARGV[1]  one MessagePack array of integers, a third cheaper than the same number
--- of arguments: now (0 = the clock of this server), number of rules, per rule: algorithm, number of parameters,
--- parameters ... per decision: operation, number of checks, per check: key, rule, cost, role, tag operation  1 take; 2
--- peek: decide without a charge; 3 adjust: add the cost to the charge with the receipt in tag, or refund it if
--- negative; 4 reset: delete the state role       1 shadow: never refuses; + 2 base: if it refuses, a later check
--- decides instead; + 4 x n: applies only if the n-th check of the decision is exhausted tag        a random number that
--- identifies the decision, for algorithms that store single charges Reply    such an array, which is cheaper for the
--- client to parse than a list of integers: now, per decision: admitted, per check: admitted, remaining, retry, reset,
--- receipt A decision for which a full server has no memory is the single number 2. Nothing of it is stored.
+-- KEYS       the state keys, each once
+-- ARGV[1]    one MessagePack array of integers, a third cheaper than the same number of arguments:
+--              now (0 = the clock of this server), number of rules,
+--              per rule: algorithm, number of parameters, parameters ...
+--              per decision: operation, number of checks, per check: key, rule, cost, role, tag
+-- operation  1 take; 2 peek: decide without a charge; 3 adjust: add the cost to the charge with the receipt in tag, or
+--            refund it if negative; 4 reset: delete the state
+-- role       1 shadow: never refuses; + 2 base: if it refuses, a later check decides instead; + 4 x n: applies only if
+--            the n-th check of the decision is exhausted
+-- tag        a random number that identifies the decision, for algorithms that store single charges
+-- Reply      such an array, which is cheaper for the client to parse than a list of integers:
+--              now, per decision: admitted, per check: admitted, remaining, retry, reset, receipt
+--            A decision for which a full server has no memory is the single number 2. Nothing of it is stored.
 --
 -- Most of the cost of a decision is the Lua interpreter. Creating or calling a function costs as much as ten other
 -- operations, and growing a table even more. So one function with local variables handles what all decisions have

@@ -31,7 +31,6 @@ pub async fn run_usage_log(monitor: Rc<UsageMonitor>, current: CurrentSnapshot, 
         for _ in 0..TICKS_PER_LINE {
             ticks.tick().await;
             drop(monitor.collect());
-            drop(monitor.collect_refusals());
             monitor.note_limits(&current.load().config.limits);
         }
         let snapshot = current.load();

@@ -1,18 +1,47 @@
-//! The last requests that limits refused, with the arithmetic: the data of `/-/refusals`. Each worker records its
-//! refusals; the control thread collects them and keeps the newest of all workers.
+//! The last requests that limits refused, with the arithmetic: the data of `/-/refusals`. Each worker keeps its newest
+//! refusals, and writes further ones into the memory of the oldest, because a flood of refusals must stay cheap. When an
+//! operator asks, the control thread collects them and keeps the newest of all workers.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::limiting::algorithm::Rule;
 use crate::limiting::answer::Answer;
+use crate::limiting::clock;
 use crate::limiting::limit::Limit;
 
 /// Number of refusals that are kept of all workers together, and that one worker keeps until they are collected.
 const REFUSALS_MAX: usize = 4096;
 /// Most bytes of text and checks that these take. An average refusal has about 250.
 const BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Text of a refusal whose memory is used again. Longer ones are rare, and would keep their size for short texts.
+const REUSED_MAX: usize = 1024;
+/// After this time, the wall clock is read again.
+const CLOCK_EVERY: Duration = Duration::from_secs(1);
+
+/// A refused request, to be recorded.
+#[derive(Clone, Copy, Debug)]
+pub struct RefusedRequest<'a> {
+    pub started: Instant,
+    pub client: IpAddr,
+    pub status: u16,
+    pub route: &'a str,
+    /// The request id, of bounded length; empty if no response shows it.
+    pub id: &'a str,
+}
+
+/// A limit that refused a request, to be recorded.
+#[derive(Clone, Copy, Debug)]
+pub struct RefusingLimit<'a> {
+    pub limit: &'a Arc<Limit>,
+    pub why: RefusalCause,
+    pub override_rule: Option<&'a Arc<Rule>>,
+    pub cost: Option<i64>,
+    /// The state key; empty if there is none.
+    pub key: &'a str,
+}
 
 /// A request that a limit refused.
 #[derive(Debug)]
@@ -56,24 +85,46 @@ pub struct RefusalCause {
 }
 
 impl RecordedRefusal {
-    /// Describes a refused request without its checks. `id`: the request id, of bounded length.
-    pub fn new(at_ms: i64, client: IpAddr, status: u16, route: &str, id: &str) -> RecordedRefusal {
-        let mut text = String::with_capacity(route.len() + id.len() + 96);
-        text.push_str(route);
-        text.push_str(id);
-        RecordedRefusal { at_ms, client, status, text, route_len: route.len(), id_len: id.len(), checks: Vec::new() }
+    fn empty() -> RecordedRefusal {
+        RecordedRefusal {
+            at_ms: 0,
+            client: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            status: 0,
+            text: String::new(),
+            route_len: 0,
+            id_len: 0,
+            checks: Vec::new(),
+        }
     }
 
-    /// Adds a limit that refused. `key`: the state key, empty if there is none.
-    pub fn add_check(
-        &mut self,
-        limit: Arc<Limit>,
-        why: RefusalCause,
-        override_rule: Option<Arc<Rule>>,
-        (key, cost): (&str, Option<i64>),
-    ) {
-        self.text.push_str(key);
-        self.checks.push(RefusedCheck { limit, why, override_rule, cost, key_len: key.len() });
+    /// Overwrites the record. What stays the same, such as the limit, is not copied again.
+    fn write<'a>(&mut self, at_ms: i64, request: RefusedRequest<'_>, limits: impl Iterator<Item = RefusingLimit<'a>>) {
+        let RefusedRequest { client, status, route, id, .. } = request;
+        (self.at_ms, self.client, self.status) = (at_ms, client, status);
+        (self.route_len, self.id_len) = (route.len(), id.len());
+        self.text.clear();
+        self.text.push_str(route);
+        self.text.push_str(id);
+        let mut count = 0;
+        for RefusingLimit { limit, why, override_rule, cost, key } in limits {
+            self.text.push_str(key);
+            match self.checks.get_mut(count) {
+                Some(check) if Arc::ptr_eq(&check.limit, limit) => {
+                    (check.why, check.cost, check.key_len) = (why, cost, key.len());
+                    check.override_rule = override_rule.cloned();
+                }
+                old => {
+                    let override_rule = override_rule.cloned();
+                    let new = RefusedCheck { limit: limit.clone(), why, override_rule, cost, key_len: key.len() };
+                    match old {
+                        Some(check) => *check = new,
+                        None => self.checks.push(new),
+                    }
+                }
+            }
+            count += 1;
+        }
+        self.checks.truncate(count);
     }
 
     pub fn route(&self) -> &str {
@@ -107,24 +158,62 @@ struct RefusalQueue {
 }
 
 impl RefusalQueue {
-    fn push(&mut self, refusal: RecordedRefusal) {
-        self.bytes += refusal.memory();
-        while self.refusals.len() >= REFUSALS_MAX || self.bytes > BYTES_MAX {
-            let Some(oldest) = self.refusals.pop_front() else { break };
-            self.bytes = self.bytes.saturating_sub(oldest.memory());
+    /// Takes out the oldest refusal if a further one of `bytes` would be too much.
+    fn pop_surplus(&mut self, bytes: usize) -> Option<RecordedRefusal> {
+        if self.refusals.len() < REFUSALS_MAX && self.bytes + bytes <= BYTES_MAX {
+            return None;
         }
+        let oldest = self.refusals.pop_front()?;
+        self.bytes = self.bytes.saturating_sub(oldest.memory());
+        Some(oldest)
+    }
+
+    fn push(&mut self, refusal: RecordedRefusal) {
+        let bytes = refusal.memory();
+        while self.pop_surplus(bytes).is_some() {}
+        self.bytes += bytes;
         self.refusals.push_back(refusal);
     }
 }
 
 /// The refusals of one worker since the last collection.
 #[derive(Debug, Default)]
-pub struct RefusalRecorder(Mutex<RefusalQueue>);
+pub struct RefusalRecorder(Mutex<WorkerRefusals>);
+
+#[derive(Debug, Default)]
+struct WorkerRefusals {
+    queue: RefusalQueue,
+    /// A time, and the wall clock at that time in ms since 1970.
+    clock: Option<(Instant, i64)>,
+}
 
 impl RefusalRecorder {
     /// Records a refusal. The lock is free unless the control thread takes the list at this moment.
-    pub fn record(&self, refusal: RecordedRefusal) {
-        lock(&self.0).push(refusal);
+    pub fn record<'a>(&self, request: RefusedRequest<'_>, limits: impl Iterator<Item = RefusingLimit<'a>>) {
+        let mut own = lock(&self.0);
+        let at_ms = own.wall_clock(request.started);
+        let oldest = own.queue.pop_surplus(0).filter(|oldest| oldest.text.capacity() <= REUSED_MAX);
+        let mut refusal = oldest.unwrap_or_else(RecordedRefusal::empty);
+        refusal.write(at_ms, request, limits);
+        own.queue.push(refusal);
+    }
+}
+
+impl WorkerRefusals {
+    /// Returns the wall clock at `time`, in ms since 1970. Reads it once a second, because that takes as long as the rest
+    /// of a record.
+    fn wall_clock(&mut self, time: Instant) -> i64 {
+        let since = |read: Instant| time.saturating_duration_since(read);
+        match self.clock {
+            Some((read, at_ms)) if since(read) < CLOCK_EVERY => {
+                at_ms + i64::try_from(since(read).as_millis()).unwrap_or(0)
+            }
+            _ => {
+                let at_ms = clock::now_ms();
+                self.clock = Some((Instant::now(), at_ms));
+                at_ms
+            }
+        }
     }
 }
 
@@ -149,7 +238,7 @@ impl RefusalLog {
     /// Takes what all workers recorded.
     pub fn collect(&mut self, recorders: &RefusalRecorders) {
         let mut recorders = lock(&recorders.0);
-        let taken = recorders.iter().map(|recorder| std::mem::take(&mut *lock(&recorder.0)).refusals);
+        let taken = recorders.iter().map(|recorder| std::mem::take(&mut lock(&recorder.0).queue).refusals);
         let mut new: Vec<RecordedRefusal> = taken.flatten().collect();
         recorders.retain(|recorder| Arc::strong_count(recorder) > 1);
         new.sort_by_key(|refusal| refusal.at_ms);
@@ -168,8 +257,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
-
     use super::*;
     use crate::limiting::algorithm::SPECS;
     use crate::limiting::algorithm::params::{OptionValues, ParamValue, Rate};
@@ -185,27 +272,46 @@ mod tests {
         Limit::bare(name, rule, Mode::Enforce)
     }
 
+    fn refused(started: Instant, id: &str) -> RefusedRequest<'_> {
+        RefusedRequest { started, client: CLIENT, status: 429, route: "api", id }
+    }
+
+    fn refusing<'a>(limit: &'a Arc<Limit>, key: &'a str) -> RefusingLimit<'a> {
+        RefusingLimit { limit, why: CAUSE, override_rule: None, cost: Some(1), key }
+    }
+
     #[test]
     fn the_newest_refusals_of_all_workers_are_kept() {
         let recorders = RefusalRecorders::default();
         let workers = [recorders.register(), recorders.register()];
-        let (limit, mut log) = (limit("daily"), RefusalLog::default());
-        for at_ms in 0..10_000 {
-            let mut refusal = RecordedRefusal::new(at_ms, CLIENT, 429, "api", &format!("id-{at_ms}"));
-            let key = format!("sg:{{ip={at_ms}}}:daily:gcra");
-            refusal.add_check(limit.clone(), CAUSE, None, (&key, Some(1)));
-            refusal.add_check(limit.clone(), CAUSE, None, ("", None));
-            workers[usize::try_from(at_ms).unwrap() % 2].record(refusal);
+        let (daily, hourly, mut log) = (limit("daily"), limit("hourly"), RefusalLog::default());
+        let start = Instant::now();
+        // Less than a second in all, so that the wall clock is read once.
+        for n in 0..10_000_u32 {
+            let (id, key) = (format!("id-{n}"), format!("sg:{{ip={n}}}:daily:gcra"));
+            // Records with one and two limits, and other limits, follow each other in the same memory.
+            let limits = [refusing(if n % 3 == 0 { &hourly } else { &daily }, &key), refusing(&daily, "")];
+            let count = 1 + usize::from(n % 5 == 0);
+            let request = refused(start + Duration::from_micros(90) * n, &id);
+            workers[usize::try_from(n).unwrap() % 2].record(request, limits.into_iter().take(count));
         }
         log.collect(&recorders);
         log.collect(&recorders);
         let kept: Vec<&RecordedRefusal> = log.newest().collect();
         assert_eq!(kept.len(), REFUSALS_MAX);
-        for (place, refusal) in (0..).zip(&kept) {
-            assert_eq!(refusal.at_ms, 9999 - place);
-            assert_eq!((refusal.route(), refusal.request_id()), ("api", &*format!("id-{}", refusal.at_ms)));
-            let keys: Vec<String> = refusal.checks().map(|(_, key)| key.to_owned()).collect();
-            assert_eq!(keys, [format!("sg:{{ip={}}}:daily:gcra", refusal.at_ms), String::new()]);
+        assert!(kept.is_sorted_by_key(|refusal| std::cmp::Reverse(refusal.at_ms)));
+        for refusal in kept {
+            let n: u32 = refusal.request_id().strip_prefix("id-").unwrap().parse().unwrap();
+            // The order within a millisecond is open.
+            assert!(n >= 10_000 - 4096 - 12, "{n}");
+            assert_eq!(refusal.route(), "api");
+            let first = if n % 3 == 0 { "hourly" } else { "daily" };
+            let key = format!("sg:{{ip={n}}}:daily:gcra");
+            let mut expected = vec![(first, key.as_str())];
+            expected.extend((n % 5 == 0).then_some(("daily", "")));
+            let checks: Vec<(&str, &str)> =
+                refusal.checks().map(|(check, key)| (check.limit.name.as_str(), key)).collect();
+            assert_eq!(checks, expected);
         }
         drop(workers);
         log.collect(&recorders);
@@ -216,15 +322,28 @@ mod tests {
     fn long_texts_are_bounded_by_bytes() {
         let recorders = RefusalRecorders::default();
         let (worker, limit, mut log) = (recorders.register(), limit("daily"), RefusalLog::default());
-        for at_ms in 0..3000 {
-            let mut refusal = RecordedRefusal::new(at_ms, CLIENT, 429, "api", &"i".repeat(256));
-            refusal.add_check(limit.clone(), CAUSE, None, (&"k".repeat(8000), Some(1)));
-            worker.record(refusal);
-            assert!(lock(&worker.0).bytes <= BYTES_MAX);
+        for n in 0..3000 {
+            let id = format!("{n:0>256}");
+            worker.record(refused(Instant::now(), &id), std::iter::once(refusing(&limit, &"k".repeat(8000))));
+            assert!(lock(&worker.0).queue.bytes <= BYTES_MAX);
         }
         log.collect(&recorders);
         let kept = log.newest().count();
         assert!((400..600).contains(&kept), "{kept}");
-        assert_eq!(log.newest().next().unwrap().at_ms, 2999);
+        // Short texts do not keep the memory of long ones.
+        for n in 0..3000 {
+            worker.record(refused(Instant::now(), &n.to_string()), std::iter::once(refusing(&limit, "k")));
+        }
+        assert!(lock(&worker.0).queue.bytes < 3000 * 1024);
+    }
+
+    #[test]
+    fn a_step_of_the_wall_clock_is_noticed_after_a_second() {
+        let (mut own, now) = (WorkerRefusals { clock: None, ..WorkerRefusals::default() }, Instant::now());
+        let first = own.wall_clock(now);
+        assert!((first - clock::now_ms()).abs() < 1000);
+        own.clock = Some((now, first - 3_600_000));
+        assert_eq!(own.wall_clock(now + Duration::from_millis(700)), first - 3_600_000 + 700);
+        assert!((own.wall_clock(now + CLOCK_EVERY) - clock::now_ms()).abs() < 1000);
     }
 }

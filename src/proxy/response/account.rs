@@ -99,6 +99,11 @@ impl RequestAccount {
         &self.deadline
     }
 
+    /// Returns when the head of the request had arrived.
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
     /// Sets the access log entry of the request.
     pub fn set_log_entry(&mut self, entry: Box<LogEntry>) {
         self.log = Some(entry);

@@ -1,8 +1,8 @@
 //! Records requests that limits refuse, for `/-/refusals`. Called when the limits have decided.
 
 use crate::limiting::limit::Mode;
-use crate::limiting::usage::refusals::{RecordedRefusal, RefusalCause};
-use crate::limiting::{Outcome, Verdict, clock};
+use crate::limiting::usage::refusals::{RefusalCause, RefusedRequest, RefusingLimit};
+use crate::limiting::{LimitResult, Outcome, Verdict};
 use crate::proxy::inbound::request_id;
 use crate::proxy::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::response::error_page;
@@ -19,16 +19,21 @@ pub fn record_refusal(request: &mut RequestContext<'_>, routed: RoutedRequest<'_
     let id = request.request_id.get_or_insert_with(|| request_id::received_or_new(headers, identity.trusted_peer));
     // An id that no response shows cannot be asked for.
     let id = error_page::showable_id(id).unwrap_or_default();
-    let mut refusal = RecordedRefusal::new(clock::now_ms(), identity.ip, status, &route.name, id);
-    for mode in [Mode::Enforce, Mode::Shadow] {
-        for checked in verdict.refusals_of(&route.limits, mode) {
-            let known = verdict.refused_keys.iter().find(|refused| refused.limit == checked.limit);
-            let key = known.map_or(("", None), |refused| (refused.key.as_str(), refused.cost));
-            let limit = route.limits[checked.limit].clone();
-            refusal.add_check(limit, describe_cause(checked.outcome), checked.override_rule.clone(), key);
-        }
+    let started = request.account.started();
+    let refused = RefusedRequest { started, client: identity.ip, status, route: &route.name, id };
+    let limits = [Mode::Enforce, Mode::Shadow].into_iter().flat_map(|mode| verdict.refusals_of(&route.limits, mode));
+    request.client.local.refusals.record(refused, limits.map(|checked| describe_limit(route, verdict, checked)));
+}
+
+fn describe_limit<'a>(route: &'a Route, verdict: &'a Verdict, checked: &'a LimitResult) -> RefusingLimit<'a> {
+    let known = verdict.refused_keys.iter().find(|refused| refused.limit == checked.limit);
+    RefusingLimit {
+        limit: &route.limits[checked.limit],
+        why: describe_cause(checked.outcome),
+        override_rule: checked.override_rule.as_ref(),
+        cost: known.and_then(|refused| refused.cost),
+        key: known.map_or("", |refused| refused.key.as_str()),
     }
-    request.client.local.refusals.record(refusal);
 }
 
 fn describe_cause(outcome: Outcome) -> RefusalCause {
