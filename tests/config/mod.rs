@@ -2,6 +2,7 @@
 
 mod codes;
 mod diff;
+mod diff_options;
 mod effective;
 mod json_schema;
 mod limit_tables;

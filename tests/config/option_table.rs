@@ -68,7 +68,7 @@ pub fn allows(of: &ValueType, value: TomlType) -> bool {
 }
 
 /// What a config means: everything but where it came from.
-fn meaning(config: &Config) -> String {
+pub fn meaning(config: &Config) -> String {
     let parts: [&dyn Debug; 14] = [
         &config.server,
         &config.listeners,
@@ -251,7 +251,7 @@ fn a_list_may_have_as_many_items_as_the_table_says() {
 }
 
 /// The words of a type, each as TOML.
-fn words(of: &ValueType) -> Vec<String> {
+pub fn words(of: &ValueType) -> Vec<String> {
     match *of {
         ValueType::Words(words) => words.iter().map(|word| format!("\"{word}\"")).collect(),
         ValueType::Integers(numbers) => numbers.iter().map(i64::to_string).collect(),
