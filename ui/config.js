@@ -27,7 +27,7 @@ function showOutcome(result, done, answer) {
   if (lines.length) texts.push(diffList(lines));
   if (answer.warnings && answer.warnings.length) texts.push("Warnings:", diagnosticList(answer.warnings));
   if (answer.restart_needed_for && answer.restart_needed_for.length) texts.push(`Needs a restart: ${answer.restart_needed_for.map((key) => showText(key)).join(", ")}`);
-  result.show("good", ...texts);
+  result.show(lines.some((line) => line.includes("[weaker]")) ? "warn" : "good", ...texts);
 }
 
 function showProblem(result, error) {

@@ -158,21 +158,39 @@ struct RefusalQueue {
 }
 
 impl RefusalQueue {
-    /// Takes out the oldest refusal if a further one of `bytes` would be too much.
-    fn pop_surplus(&mut self, bytes: usize) -> Option<RecordedRefusal> {
-        if self.refusals.len() < REFUSALS_MAX && self.bytes + bytes <= BYTES_MAX {
+    fn push(&mut self, refusal: RecordedRefusal) {
+        self.bytes += refusal.memory();
+        self.refusals.push_back(refusal);
+        self.drop_surplus(REFUSALS_MAX);
+    }
+
+    /// Makes the oldest refusal the newest, to be overwritten. `None` if there is capacity for another one. Until
+    /// [`RefusalQueue::count_newest`], its memory is not counted.
+    fn take_oldest(&mut self) -> Option<&mut RecordedRefusal> {
+        if self.refusals.len() < REFUSALS_MAX {
             return None;
         }
-        let oldest = self.refusals.pop_front()?;
+        if self.refusals.front()?.text.capacity() > REUSED_MAX {
+            self.drop_surplus(REFUSALS_MAX - 1);
+            return None;
+        }
+        self.refusals.rotate_left(1);
+        let oldest = self.refusals.back_mut()?;
         self.bytes = self.bytes.saturating_sub(oldest.memory());
         Some(oldest)
     }
 
-    fn push(&mut self, refusal: RecordedRefusal) {
-        let bytes = refusal.memory();
-        while self.pop_surplus(bytes).is_some() {}
-        self.bytes += bytes;
-        self.refusals.push_back(refusal);
+    fn count_newest(&mut self) {
+        self.bytes += self.refusals.back().map_or(0, RecordedRefusal::memory);
+        self.drop_surplus(REFUSALS_MAX);
+    }
+
+    /// Drops the oldest refusals until there are at most `max`, of bounded size.
+    fn drop_surplus(&mut self, max: usize) {
+        while self.refusals.len() > max || self.bytes > BYTES_MAX {
+            let Some(oldest) = self.refusals.pop_front() else { break };
+            self.bytes = self.bytes.saturating_sub(oldest.memory());
+        }
     }
 }
 
@@ -192,10 +210,14 @@ impl RefusalRecorder {
     pub fn record<'a>(&self, request: RefusedRequest<'_>, limits: impl Iterator<Item = RefusingLimit<'a>>) {
         let mut own = lock(&self.0);
         let at_ms = own.wall_clock(request.started);
-        let oldest = own.queue.pop_surplus(0).filter(|oldest| oldest.text.capacity() <= REUSED_MAX);
-        let mut refusal = oldest.unwrap_or_else(RecordedRefusal::empty);
-        refusal.write(at_ms, request, limits);
-        own.queue.push(refusal);
+        if let Some(oldest) = own.queue.take_oldest() {
+            oldest.write(at_ms, request, limits);
+            own.queue.count_newest();
+        } else {
+            let mut refusal = RecordedRefusal::empty();
+            refusal.write(at_ms, request, limits);
+            own.queue.push(refusal);
+        }
     }
 }
 
